@@ -1,0 +1,304 @@
+"""`Axis`, what counts as an axis, a selection or a spec, and the algebra of axes.
+
+Three kinds of arguments appear everywhere:
+
+* a *selector* names one axis: an `Axis` or its name. With an `Axis`, the size is checked against what is there;
+* a *selection* names several: one selector, a sequence of selectors, or a mapping from names to sizes or None;
+* a *spec* declares axes with their sizes: an `Axis`, a sequence of them, or a mapping from names to sizes.
+"""
+
+import dataclasses
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias, overload
+
+from .errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
+
+__all__ = [
+    "Axis",
+    "AxisSelection",
+    "AxisSelector",
+    "AxisSpec",
+    "axis_name",
+    "axis_size",
+    "concat_axes",
+    "eliminate_axes",
+    "intersect_axes",
+    "make_axes",
+    "replace_axis",
+    "resolve_axis",
+    "selection",
+    "selects_axis",
+    "spec",
+    "union_axes",
+    "unsize_axes",
+    "without_axes",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Axis:
+    """Declare a named axis and its size.
+
+    By convention, variables that hold an `Axis` are capitalised: `Batch = Axis("batch", 32)`.
+
+    Raises:
+        OperandError: if `name` is no text or `size` no integer.
+        AxisSizeError: if `size` is negative.
+    """
+
+    name: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise OperandError(message("Axis", f"the name must be a non-empty str, not {self.name!r}"))
+        try:
+            size = operator.index(self.size)
+        except TypeError:
+            problem = f"the size of {self.name!r} must be an int, not {self.size!r}"
+            raise OperandError(message("Axis", problem)) from None
+        if size < 0:
+            raise AxisSizeError(message("Axis", f"the size of {self.name!r} must not be negative, got {size}"))
+        object.__setattr__(self, "size", size)
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.size}"
+
+    def alias(self, new_name: str) -> "Axis":
+        """Return an axis of the same size under another name."""
+        return Axis(new_name, self.size)
+
+    def resize(self, size: int) -> "Axis":
+        """Return an axis of the same name with another size."""
+        return Axis(self.name, size)
+
+
+AxisSelector: TypeAlias = Axis | str
+AxisSelection: TypeAlias = AxisSelector | Sequence[AxisSelector] | Mapping[str, int | None]
+AxisSpec: TypeAlias = Axis | Sequence[Axis] | Mapping[str, int]
+
+
+def selection(axes: AxisSelection, function: str = "axes") -> tuple[tuple[str, int | None], ...]:
+    """Normalise a selection to pairs of a name and a size, None where no size was given.
+
+    Raises:
+        OperandError: if an entry is neither an `Axis` nor a name.
+        AxisClashError: if a name is given twice.
+    """
+    if isinstance(axes, str):
+        return ((axes, None),)
+    if isinstance(axes, Axis):
+        return ((axes.name, axes.size),)
+    if isinstance(axes, Mapping):
+        return tuple(axes.items())
+    try:
+        entries = tuple(axes)
+    except TypeError:
+        entries = (axes,)
+    pairs: list[tuple[str, int | None]] = []
+    for entry in entries:
+        if isinstance(entry, Axis):
+            pairs.append((entry.name, entry.size))
+        elif isinstance(entry, str):
+            pairs.append((entry, None))
+        else:
+            problem = f"{entry!r} is neither an Axis nor the name of one"
+            raise OperandError(message(function, problem, hint='write an axis as Axis("batch", 32) or as "batch"'))
+    names = [name for name, _ in pairs]
+    if len(set(names)) != len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise AxisClashError(message(function, f"axis {twice[0]!r} is given twice", f"axes: {', '.join(names)}"))
+    return tuple(pairs)
+
+
+def spec(axes: AxisSpec, function: str = "axes") -> tuple[Axis, ...]:
+    """Normalise a spec to a tuple of axes.
+
+    Raises:
+        OperandError: if an entry has no size.
+        AxisClashError: if a name is given twice.
+    """
+    result: list[Axis] = []
+    for name, size in selection(axes, function):
+        if size is None:
+            hint = f'write Axis("{name}", size)'
+            raise OperandError(message(function, f"axis {name!r} needs a size here", hint=hint))
+        result.append(Axis(name, size))
+    return tuple(result)
+
+
+def make_axes(**sizes: int) -> tuple[Axis, ...]:
+    """Make several axes at once: `Batch, Embed = make_axes(batch=32, embed=64)`."""
+    return tuple(Axis(name, size) for name, size in sizes.items())
+
+
+@overload
+def axis_name(axes: AxisSelector) -> str: ...
+@overload
+def axis_name(axes: Sequence[AxisSelector] | Mapping[str, int | None]) -> tuple[str, ...]: ...
+def axis_name(axes: AxisSelection) -> str | tuple[str, ...]:
+    """Return the name of one selector, or the names of several."""
+    if isinstance(axes, str):
+        return axes
+    if isinstance(axes, Axis):
+        return axes.name
+    return tuple(name for name, _ in selection(axes, "axis_name"))
+
+
+def axis_size(axes: AxisSpec) -> int:
+    """Return the size of an axis, or the product of the sizes of several."""
+    return math.prod(axis.size for axis in spec(axes, "axis_size"))
+
+
+def _join(function: str, name: str, first: int | None, second: int | None) -> int | None:
+    """Agree on the size of one name that was given twice."""
+    if first is not None and second is not None and first != second:
+        raise AxisSizeError(message(function, f"axis {name!r} has two sizes: {first} and {second}"))
+    return second if first is None else first
+
+
+def _like(form: AxisSelection, pairs: Sequence[tuple[str, int | None]]) -> AxisSelection:
+    """Give pairs the form of the selection that they were made from: a dict stays a dict."""
+    if isinstance(form, Mapping):
+        return dict(pairs)
+    return tuple(name if size is None else Axis(name, size) for name, size in pairs)
+
+
+def _missing(function: str, name: str, known: Sequence[str]) -> AxisNotFoundError:
+    problem = f"no axis named {name!r}"
+    return AxisNotFoundError(
+        message(function, problem, f"axes: {', '.join(known) or 'none'}", hint=suggestion(name, known))
+    )
+
+
+def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
+    """Put the axes of `second` behind those of `first`.
+
+    Raises:
+        AxisClashError: if a name is in both.
+    """
+    left, right = selection(first, "concat_axes"), selection(second, "concat_axes")
+    for name, _ in right:
+        if name in dict(left):
+            raise AxisClashError(message("concat_axes", f"axis {name!r} is on both sides"))
+    return _like(first, (*left, *right))
+
+
+def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
+    """Put the axes of `second` that `first` lacks behind those of `first`.
+
+    Raises:
+        AxisSizeError: if a name has two sizes.
+    """
+    merged = dict(selection(first, "union_axes"))
+    for name, size in selection(second, "union_axes"):
+        merged[name] = _join("union_axes", name, merged.get(name), size)
+    return _like(second if isinstance(second, Mapping) else first, tuple(merged.items()))
+
+
+def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
+    """Keep the axes of `first` that are in `second`, in the order of `first`.
+
+    Raises:
+        AxisSizeError: if a name has two sizes.
+    """
+    others = dict(selection(second, "intersect_axes"))
+    kept = [
+        (name, _join("intersect_axes", name, size, others[name]))
+        for name, size in selection(first, "intersect_axes")
+        if name in others
+    ]
+    return _like(first, kept)
+
+
+def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
+    """Drop axes by name; names that are not there do not matter.
+
+    Raises:
+        AxisSizeError: if a name has two sizes.
+    """
+    gone = dict(selection(remove, "without_axes"))
+    pairs = selection(axes, "without_axes")
+    for name, size in pairs:
+        _join("without_axes", name, size, gone.get(name))
+    return _like(axes, [(name, size) for name, size in pairs if name not in gone])
+
+
+def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
+    """Drop axes by name, each of which must be there.
+
+    Raises:
+        AxisNotFoundError: if one of `remove` is missing.
+        AxisSizeError: if a name has two sizes.
+    """
+    known = [name for name, _ in selection(axes, "eliminate_axes")]
+    for name, _ in selection(remove, "eliminate_axes"):
+        if name not in known:
+            raise _missing("eliminate_axes", name, known)
+    return without_axes(axes, remove)
+
+
+def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> AxisSelection:
+    """Put one or more axes in the place of one.
+
+    Raises:
+        AxisNotFoundError: if `old` is missing.
+        AxisClashError: if a new name is already there.
+    """
+    pairs = selection(axes, "replace_axis")
+    known = [name for name, _ in pairs]
+    ((name, size),) = selection(old, "replace_axis")
+    if name not in known:
+        raise _missing("replace_axis", name, known)
+    at = known.index(name)
+    _join("replace_axis", name, pairs[at][1], size)
+    replaced = (*pairs[:at], *selection(new, "replace_axis"), *pairs[at + 1 :])
+    selection([entry for entry, _ in replaced], "replace_axis")
+    return _like(axes, replaced)
+
+
+@overload
+def resolve_axis(axes: AxisSpec, chosen: AxisSelector) -> Axis: ...
+@overload
+def resolve_axis(axes: AxisSpec, chosen: Sequence[AxisSelector] | Mapping[str, int | None]) -> tuple[Axis, ...]: ...
+def resolve_axis(axes: AxisSpec, chosen: AxisSelection) -> Axis | tuple[Axis, ...]:
+    """Look up axes by name: one selector gives an `Axis`, several give a tuple.
+
+    Raises:
+        AxisNotFoundError: if a name is missing.
+        AxisSizeError: if a chosen `Axis` has another size.
+    """
+    known = {axis.name: axis for axis in spec(axes, "resolve_axis")}
+    found: list[Axis] = []
+    for name, size in selection(chosen, "resolve_axis"):
+        if name not in known:
+            raise _missing("resolve_axis", name, tuple(known))
+        _join("resolve_axis", name, known[name].size, size)
+        found.append(known[name])
+    return found[0] if isinstance(chosen, Axis | str) else tuple(found)
+
+
+def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
+    """Tell whether each axis of `selected` is in `selector` under a size that agrees."""
+    known = dict(selection(selector, "selects_axis"))
+    return all(
+        name in known and (size is None or known[name] is None or known[name] == size)
+        for name, size in selection(selected, "selects_axis")
+    )
+
+
+def unsize_axes(axes: AxisSelection, chosen: AxisSelection | None = None) -> tuple[AxisSelector, ...]:
+    """Forget the sizes of all axes, or of the chosen ones.
+
+    Raises:
+        AxisNotFoundError: if one of `chosen` is missing.
+    """
+    pairs = selection(axes, "unsize_axes")
+    known = [name for name, _ in pairs]
+    names = known if chosen is None else [name for name, _ in selection(chosen, "unsize_axes")]
+    for name in names:
+        if name not in known:
+            raise _missing("unsize_axes", name, known)
+    return tuple(name if size is None or name in names else Axis(name, size) for name, size in pairs)

@@ -1,0 +1,331 @@
+"""The mapping of named axes to mesh axes: its context, and how names, sizes, mapping and mesh give a PartitionSpec.
+
+The current mapping is a `jax.make_user_context` value, hence part of the key of every trace cache of JAX: a function
+that is called under another mapping is traced again.
+
+On a mesh with Explicit axes the sharding of an array is part of its type, and JAX refuses an operation whose result
+could be laid out in several ways. `settle` decides by name: by the mapping where one is active, otherwise by what the
+operands have, where an axis of the result goes before an axis that is summed away.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from .errors import OperandError, ShardingError, describe, message, suggestion
+
+__all__ = [
+    "AxisMapping",
+    "MeshAxes",
+    "MeshLike",
+    "ResourceMapping",
+    "axis_mapping",
+    "axis_mapping_in",
+    "check_keys",
+    "check_result",
+    "constrain",
+    "context_mesh",
+    "current_mapping",
+    "entries_of",
+    "explicit_sharding",
+    "has_explicit_axes",
+    "lay_out",
+    "note",
+    "partition_spec",
+    "relayout",
+    "resolve_mapping",
+    "settle",
+    "sharding_from",
+]
+
+MeshAxes: TypeAlias = str | Sequence[str] | None
+ResourceMapping: TypeAlias = Mapping[str, MeshAxes]
+MeshLike: TypeAlias = Mesh | AbstractMesh
+Entry = tuple[str, ...]
+Names = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class AxisMapping(Mapping[str, Entry]):
+    """A mapping in normal form: hashable, each axis name with a tuple of mesh axes.
+
+    Attributes:
+        entries: pairs of an axis name and its mesh axes, in the order in which they were given.
+        entered: the mappings that were made current inside of the same named_jit, for its check of their keys.
+        active: False for a placeholder that only collects `entered`, where no mapping is current.
+    """
+
+    entries: tuple[tuple[str, Entry], ...]
+    entered: list["AxisMapping"] = dataclasses.field(default_factory=list, compare=False, repr=False)
+    active: bool = True
+
+    def __getitem__(self, name: str) -> Entry:
+        return dict(self.entries)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __str__(self) -> str:
+        spell = {name: axes[0] if len(axes) == 1 else axes or None for name, axes in self.entries}
+        return str(spell)
+
+
+_current = jax.make_user_context(default_value=None)
+
+
+def _entry(name: str, axes: MeshAxes) -> Entry:
+    entry = (axes,) if isinstance(axes, str) else tuple(axes or ())
+    if not all(isinstance(axis, str) for axis in entry):
+        problem = f"axis {name!r} is mapped to {axes!r}"
+        raise OperandError(message("axis mapping", problem, hint="map it to a mesh axis, a tuple of them, or None"))
+    return entry
+
+
+def resolve_mapping(mapping: ResourceMapping | None) -> AxisMapping | None:
+    """Bring a mapping into normal form; None stands for the current one.
+
+    Raises:
+        OperandError: if a key is no axis name, or a value no mesh axis, tuple of mesh axes or None.
+    """
+    if mapping is None:
+        return current_mapping()
+    if isinstance(mapping, AxisMapping):
+        return mapping
+    if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in mapping):
+        problem = f"a mapping is a dict from axis names to mesh axes, not {mapping!r}"
+        raise OperandError(message("axis mapping", problem, hint='write {"batch": "data", "mlp": "model"}'))
+    return AxisMapping(tuple((name, _entry(name, axes)) for name, axes in mapping.items()))
+
+
+def current_mapping() -> AxisMapping | None:
+    """Return the mapping of the innermost `axis_mapping`, or None."""
+    mapping = _current.value
+    return mapping if mapping is not None and mapping.active else None
+
+
+def axis_mapping(
+    mapping: ResourceMapping, *, merge: bool = False, **more: MeshAxes
+) -> AbstractContextManager[Any]:
+    """Make a mapping the current one, inside a `with` block.
+
+    Args:
+        mapping: axis names to mesh axes; a tuple of mesh axes shards over all of them, None over none.
+        merge: keep the entries of the mapping that is current now; where both have a name, the new one wins.
+        more: further entries, by keyword.
+
+    Example:
+        >>> with axn.axis_mapping({"batch": "data"}, mlp="model"):
+        ...     print(axn.current_mapping())
+        {'batch': 'data', 'mlp': 'model'}
+    """
+    outer = _current.value
+    normal = resolve_mapping({**(outer if merge and outer else {}), **mapping, **more})
+    return axis_mapping_in(normal, [] if outer is None else outer.entered)
+
+
+def axis_mapping_in(mapping: AxisMapping | None, entered: list[AxisMapping]) -> AbstractContextManager[Any]:
+    """Make a mapping, or none, the current one, and list it among those that were entered."""
+    if mapping is None:
+        return _current(AxisMapping((), entered, active=False))
+    entered.append(mapping)
+    return _current(AxisMapping(mapping.entries, entered))
+
+
+def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
+    """Return the given mesh, or else the one of `jax.set_mesh`, or None."""
+    if mesh is not None:
+        return mesh
+    abstract = jax.sharding.get_abstract_mesh()
+    return None if abstract.empty else abstract
+
+
+def describe_mesh(mesh: MeshLike) -> str:
+    """Spell a mesh as its axes with their sizes."""
+    return ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
+
+
+def _types(mesh: MeshLike) -> dict[str, AxisType]:
+    return dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+
+
+@lru_cache(8192)
+def _remembered(mapping: AxisMapping) -> set[str]:
+    """Names of arrays that were laid out under a mapping; caches of JAX do not run the code again that notes them."""
+    del mapping
+    return set()
+
+
+def note(mapping: AxisMapping, names: Sequence[str]) -> None:
+    """Remember that arrays with these names were laid out under a mapping."""
+    _remembered(mapping).update(names)
+
+
+def check_keys(function: str, mapping: AxisMapping, names: set[str]) -> None:
+    """Raise ShardingError for a key of the mapping that no array has.
+
+    Args:
+        function: who asks.
+        mapping: the mapping.
+        names: the names of the arrays at hand; those that were laid out under the mapping count too.
+    """
+    known = names | _remembered(mapping)
+    for key in mapping:
+        if key not in known:
+            raise ShardingError(
+                message(
+                    function,
+                    f"the mapping has axis {key!r}, which no array here has",
+                    f"mapping: {mapping}",
+                    f"axes of the arrays: {', '.join(sorted(known)) or 'none'}",
+                    hint=suggestion(key, known) or "pass strict=False where one mapping serves several models",
+                )
+            )
+
+
+def partition_spec(
+    names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None, function: str = "shard"
+) -> PartitionSpec:
+    """Lay out one array: a PartitionSpec with one entry per dimension; anonymous dimensions are not sharded.
+
+    Axes of the mesh that are Manual (inside of a shard_map) are left out.
+
+    Raises:
+        ShardingError: if the mapping names an axis that the mesh does not have, uses one mesh axis twice on this
+            array, or does not divide a size.
+    """
+    return _partition_spec(names, shape, mapping, mesh, function)
+
+
+@lru_cache(8192)
+def _partition_spec(
+    names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None, function: str
+) -> PartitionSpec:
+    table = dict(mapping.entries)
+    facts = [f"array has: {describe(names, shape)}", f"mapping: {mapping}"]
+    types: dict[str, AxisType] = {}
+    sizes: dict[str, int] = {}
+    if mesh is not None:
+        types, sizes = _types(mesh), dict(mesh.shape)
+        facts.append(f"mesh: {describe_mesh(mesh)}")
+    used: dict[str, str] = {}
+    spec: list[str | Entry | None] = [None] * (len(shape) - len(names))
+    for name, size in zip(names, shape[len(spec) :], strict=True):
+        entry = table.get(name, ())
+        for axis in entry:
+            if mesh is not None and axis not in types:
+                problem = f"axis {name!r} is mapped to {axis!r}, which is no axis of the mesh"
+                raise ShardingError(message(function, problem, *facts, hint=suggestion(axis, types)))
+            if axis in used:
+                problem = f"mesh axis {axis!r} would shard both {used[axis]!r} and {name!r} of one array"
+                hint = f"map one of the two elsewhere, or rename it on this array: x.rename({{{name!r}: ...}})"
+                raise ShardingError(message(function, problem, *facts, hint=hint))
+            used[axis] = name
+        entry = tuple(axis for axis in entry if types.get(axis) is not AxisType.Manual)
+        ways = 1
+        for axis in entry:
+            ways *= sizes.get(axis, 1)
+        if size % ways:
+            problem = f"{name}={size} cannot be split evenly in {ways} over mesh axis {', '.join(entry)}"
+            hint = f"use a multiple of {ways}, as round_axis_for_partitioning does, or map {name!r} to None"
+            raise ShardingError(message(function, problem, *facts, hint=hint))
+        spec.append(entry[0] if len(entry) == 1 else entry or None)
+    return PartitionSpec(*spec)
+
+
+def _as_entry(part: Any) -> Entry:
+    return (part,) if isinstance(part, str) else tuple(part or ())
+
+
+def _only(spec: Sequence[Any], types: Mapping[str, AxisType], kind: AxisType) -> PartitionSpec:
+    parts = [tuple(axis for axis in _as_entry(part) if types[axis] is kind) for part in spec]
+    return PartitionSpec(*(part[0] if len(part) == 1 else part or None for part in parts))
+
+
+def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLike) -> jax.Array:
+    """Lay out an array in the middle of a computation, in whichever mode each mesh axis is."""
+    note(mapping, names)
+    spec = partition_spec(names, array.shape, mapping, mesh)
+    types = _types(mesh)
+    kinds = set(types.values())
+    if AxisType.Explicit in kinds:
+        array = relayout(array, [_as_entry(part) for part in _only(spec, types, AxisType.Explicit)])
+    if AxisType.Auto in kinds:
+        array = jax.lax.with_sharding_constraint(array, NamedSharding(mesh, _only(spec, types, AxisType.Auto)))
+    return array
+
+
+def check_result(names: Names, sizes: Mapping[str, int]) -> None:
+    """Raise ShardingError, before it is computed, for a result that the current mapping cannot lay out."""
+    mapping, mesh = current_mapping(), context_mesh()
+    if mapping is not None and mesh is not None:
+        partition_spec(names, tuple(sizes[name] for name in names), mapping, mesh)
+
+
+def lay_out(array: jax.Array, names: Names) -> jax.Array:
+    """Lay out a result by the current mapping and mesh; without either, leave it as it is."""
+    mapping, mesh = current_mapping(), context_mesh()
+    if mapping is None or mesh is None:
+        return array
+    return constrain(array, names, mapping, mesh)
+
+
+def has_explicit_axes(array: Any) -> bool:
+    """Tell whether the type of an array knows its sharding."""
+    return AxisType.Explicit in jax.typeof(array).sharding.mesh.axis_types
+
+
+def entries_of(array: jax.Array) -> tuple[Entry, ...]:
+    """Return the mesh axes of each dimension, as the type of the array has them."""
+    return tuple(map(_as_entry, jax.typeof(array).sharding.spec))
+
+
+def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
+    """Make a sharding on the mesh of an array."""
+    parts = (entry[0] if len(entry) == 1 else entry or None for entry in entries)
+    return NamedSharding(jax.typeof(array).sharding.mesh, PartitionSpec(*parts))
+
+
+def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | None:
+    """Lay out an array that is about to be made, where the mesh has Explicit axes; None leaves it to JAX."""
+    mapping, mesh = current_mapping(), context_mesh()
+    if mapping is None or mesh is None or AxisType.Explicit not in mesh.axis_types:
+        return None
+    note(mapping, names)
+    return _only(partition_spec(names, sizes, mapping, mesh), _types(mesh), AxisType.Explicit)
+
+
+def relayout(array: jax.Array, entries: Sequence[Entry]) -> jax.Array:
+    """Move an array with an explicit sharding to another one, where it differs."""
+    if entries_of(array) == tuple(entries):
+        return array
+    return jax.reshard(array, sharding_from(array, entries))
+
+
+def settle(
+    labels: Sequence[Any], operands: Sequence[tuple[Sequence[Any], Sequence[Entry]]], mapping: AxisMapping | None = None
+) -> dict[Any, Entry]:
+    """Choose the mesh axes of each label so that no mesh axis is used twice.
+
+    Args:
+        labels: the labels to place; earlier ones choose first.
+        operands: for each operand its labels and what they have now; earlier operands count more.
+        mapping: where given, it decides the labels that it has.
+    """
+    table: dict[Any, Entry] = {}
+    used: set[str] = set()
+    for label in labels:
+        offers = [entries[list(own).index(label)] for own, entries in operands if label in own]
+        wanted = next((entry for entry in offers if entry), ())
+        if mapping is not None and isinstance(label, str) and label in mapping:
+            wanted = mapping[label]
+        table[label] = tuple(axis for axis in wanted if axis not in used)
+        used.update(table[label])
+    return table

@@ -1,0 +1,1 @@
+"""Operations on named arrays, one file per kind."""

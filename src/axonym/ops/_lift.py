@@ -1,0 +1,345 @@
+"""How a positional function becomes a named one.
+
+Each kind of operation has one engine here. An engine looks up a *kernel*: the whole operation (check sizes, line up by
+name, compute) as one jitted function of arrays, kept per function and names. Called with concrete arrays it is one
+dispatch; under a trace it is inlined, so that the jaxpr is the one that a careful author writes by hand. Everything that
+can go wrong about axes goes wrong here, with one wording; sizes are checked while a kernel is traced, hence once per
+shape.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .. import layout, plans
+from ..axis import Axis, AxisSelection, selection
+from ..core import Core, facts, shape_of, wrap
+from ..errors import AxisError, AxisSizeError, OperandError, describe, message
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+Names = tuple[str, ...]
+Pairs = tuple[tuple[str, int | None], ...]
+Function = Callable[..., Any]
+Options = tuple[tuple[str, Any], ...]
+
+
+class Kernel:
+    """One operation for given names.
+
+    Attributes:
+        names: the names of the result.
+        body: the operation on arrays.
+        call: the same, jitted; inlined where it is traced.
+    """
+
+    __slots__ = ("body", "call", "names")
+
+    def __init__(self, names: Names, body: Function) -> None:
+        self.names = names
+        self.body = body
+        self.call = jax.jit(body, inline=True)
+
+
+def title(fn: Function) -> str:
+    """Return the name under which an error speaks of a function."""
+    return getattr(fn, "__name__", None) or title(fn.func) if isinstance(fn, partial) else fn.__name__
+
+
+def fail(function: str, flaw: AxisError, *operands: Any) -> NoReturn:
+    """Raise the error of a plan again, with what is there."""
+    named = [x for x in operands if isinstance(x, Core)]
+    labels = ["array has"] if len(named) == 1 else [f"operand {i + 1} has" for i in range(len(named))]
+    lines = [f"{label}: {facts(x)}" for label, x in zip(labels, named, strict=True)]
+    raise type(flaw)(message(function, str(flaw), *lines, hint=flaw.hint)) from None
+
+
+def axes(axis: AxisSelection, function: str) -> Pairs:
+    """Normalise a selection to something that a cache can key on."""
+    return selection(axis, function)
+
+
+def check_sizes(function: str, operands: Sequence[Names], arrays: Sequence[Any]) -> dict[str, int]:
+    """Check that each name has one size in all operands, and return the sizes; a plain operand has no names.
+
+    Raises:
+        AxisSizeError: if a name has two.
+    """
+    shapes = [shape_of(function, a, n) if n else jnp.shape(a) for a, n in zip(arrays, operands, strict=True)]
+    return one_size(function, operands, shapes)
+
+
+def one_size(function: str, operands: Sequence[Names], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    """Do `check_sizes` for shapes."""
+    sizes: dict[str, int] = {}
+    for names, shape in zip(operands, shapes, strict=True):
+        for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
+            if sizes.setdefault(name, size) != size:
+                described = map(describe, operands, shapes)
+                lines = [f"operand {i} has: {text}" for i, text in enumerate(described, start=1)]
+                problem = f"axis {name!r} has two sizes: {sizes[name]} and {size}"
+                raise AxisSizeError(message(function, problem, *lines, hint=f"rename one of the two {name!r} axes"))
+    return sizes
+
+
+def check_given(function: str, given: Pairs, names: Names, shape: tuple[int, ...]) -> None:
+    """Check the sizes of axes that were given as `Axis`."""
+    sizes = dict(zip(names, shape[len(shape) - len(names) :], strict=True))
+    for name, size in given:
+        if size is not None and sizes[name] != size:
+            problem = f"axis {name!r} was given with size {size}, but has size {sizes[name]}"
+            raise AxisSizeError(message(function, problem, f"array has: {describe(names, shape)}"))
+
+
+def lined_up(array: jax.Array, names: Names, target: Names) -> jax.Array:
+    """Permute and expand an array so that its named dimensions line up with `target`.
+
+    Missing axes become dimensions of size 1, never full copies: autodiff would save those.
+    """
+    plan = plans.align(names, target)
+    if plan is None or not jnp.ndim(array):
+        return array
+    anonymous = array.ndim - len(names)
+    if plan.order is not None:
+        array = lax.transpose(array, (*range(anonymous), *(anonymous + at for at in plan.order)))
+    if plan.insert:
+        array = lax.expand_dims(array, [anonymous + at for at in plan.insert])
+    return array
+
+
+def agreed(operands: Sequence[Names], arrays: Sequence[jax.Array], target: Names) -> Sequence[jax.Array]:
+    """On a mesh with Explicit axes, move operands whose shardings exclude each other to one by name."""
+    if not any(map(layout.has_explicit_axes, arrays)):
+        return arrays
+    entries = [layout.entries_of(array) for array in arrays]
+    given = [own[len(own) - len(names) :] if own else () for own, names in zip(entries, operands, strict=True)]
+    largest = operands.index(target)
+    table = layout.settle(target, [(operands[i], given[i]) for i in (largest, *range(len(operands)))])
+    moved = []
+    for array, names, own in zip(arrays, operands, entries, strict=True):
+        if not own:
+            moved.append(array)
+            continue
+        anonymous = len(own) - len(names)
+        wanted = [table[name] if entry else () for name, entry in zip(names, own[anonymous:], strict=True)]
+        moved.append(layout.relayout(array, [*own[:anonymous], *wanted]))
+    return moved
+
+
+@lru_cache(plans.CACHE)
+def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Options) -> Kernel:
+    """Make the kernel of an elementwise function; an operand that is None is a plain scalar or array."""
+    known = tuple(names or () for names in operands)
+    target = plans.broadcast(known)
+    function, keywords = title(fn), dict(options)
+
+    def body(*arrays: Any) -> Any:
+        check_sizes(function, known, arrays)
+        anonymous = max(
+            (jnp.ndim(array) - len(names) for array, names in zip(arrays, operands, strict=True) if names is not None),
+            default=0,
+        )
+        for array, names in zip(arrays, operands, strict=True):
+            if names is None and jnp.ndim(array) > anonymous:
+                problem = f"a plain array of shape {jnp.shape(array)} meets named axes {', '.join(target)}"
+                hint = "name it first: axn.named(array, (...)); plain operands must be scalars"
+                raise OperandError(message(function, problem, hint=hint))
+        arrays = tuple(agreed(known, arrays, target))
+        return fn(*(lined_up(a, names, target) for a, names in zip(arrays, known, strict=True)), **keywords)
+
+    return Kernel(target, body)
+
+
+def plain(function: str, operand: Any) -> Any:
+    """Accept a scalar or an array as an operand without names.
+
+    Raises:
+        OperandError: for anything else.
+    """
+    if isinstance(operand, int | float | complex | np.generic | np.ndarray | jax.Array):
+        return operand
+    problem = f"cannot combine a NamedArray and {type(operand).__name__}"
+    raise OperandError(message(function, problem, hint="operands are NamedArrays, scalars or 0-d arrays"))
+
+
+def unary(fn: Function, x: Core, **options: Any) -> "NamedArray":
+    """Apply a function to each element."""
+    if not isinstance(x, Core):
+        raise unnamed(title(fn), x)
+    (array,), names = x.node
+    kernel = _elementwise(fn, (names,), tuple(options.items()))
+    return wrap(x, kernel.call(array), names)
+
+
+def unnamed(function: str, x: Any) -> OperandError:
+    """Build the error of a first operand that has no names."""
+    problem = f"expected a NamedArray, got {type(x).__name__}"
+    shape = getattr(x, "shape", None)
+    lines = [] if shape is None else [f"its shape: {tuple(shape)}"]
+    return OperandError(message(function, problem, *lines, hint='name it first: axn.named(array, ("batch", ...))'))
+
+
+def binary(fn: Function, x: Any, y: Any) -> "NamedArray":
+    """Apply a function of two operands, at least one of them named, to each pair of elements by name."""
+    if isinstance(x, Core):
+        (a,), left = x.node
+        if isinstance(y, Core):
+            (b,), right = y.node
+            try:
+                kernel = _elementwise(fn, (left, right), ())
+            except AxisError as flaw:
+                fail(title(fn), flaw, x, y)
+            return wrap(x, kernel.call(a, b), kernel.names)
+        kernel = _elementwise(fn, (left, None), ())
+        return wrap(x, _with_plain(kernel, a, plain(title(fn), y)), left)
+    if not isinstance(y, Core):
+        raise unnamed(title(fn), x)
+    (b,), right = y.node
+    kernel = _elementwise(fn, (None, right), ())
+    return wrap(y, _with_plain(kernel, plain(title(fn), x), b), right)
+
+
+def _with_plain(kernel: Kernel, a: Any, b: Any) -> Any:
+    """Call a kernel one of whose operands is plain: under a trace a Python number stays a literal."""
+    if isinstance(a, jax.core.Tracer) or isinstance(b, jax.core.Tracer):
+        return kernel.body(a, b)
+    return kernel.call(a, b)
+
+
+def nary(fn: Function, *operands: Any, **options: Any) -> "NamedArray":
+    """Apply a function of any number of operands, at least one of them named, to elements by name."""
+    like = next((x for x in operands if isinstance(x, Core)), None)
+    if like is None:
+        raise unnamed(title(fn), operands[0])
+    named = tuple(x.node[1] if isinstance(x, Core) else None for x in operands)
+    try:
+        kernel = _elementwise(fn, named, tuple(options.items()))
+    except AxisError as flaw:
+        fail(title(fn), flaw, *operands)
+    arrays = [x.node[0][0] if isinstance(x, Core) else plain(title(fn), x) for x in operands]
+    return wrap(like, kernel.call(*arrays), kernel.names)
+
+
+@lru_cache(plans.CACHE)
+def _reduction(
+    fn: Function, names: Names, axis: Any, where: Names | None, removes: bool, options: Options
+) -> Kernel:
+    """Make the kernel of a function over axes that may leave elements out; `axis` None stands for all of them."""
+    function, keywords = title(fn), dict(options)
+    given = _pairs(axis, function, names)
+    removed = tuple(name for name, _ in given)
+    at = plans.positions(names, removed)
+    if where is not None:
+        plans.require(names, where)
+
+    def body(array: Any, mask: Any = None) -> Any:
+        check_given(function, given, names, shape_of(function, array, names))
+        if where is None:
+            return fn(array, axis=at, **keywords)
+        check_sizes(function, (names, where), (array, mask))
+        array, mask = agreed((names, where), (array, mask), names)
+        return fn(array, axis=at, where=lined_up(mask, where, names), **keywords)
+
+    return Kernel(plans.without(names, removed) if removes else names, body)
+
+
+def _pairs(axis: Any, function: str, names: Names) -> Pairs:
+    """Normalise the axis argument in the key of a kernel; None stands for all axes."""
+    if axis is None:
+        return tuple((name, None) for name in names)
+    return axis if isinstance(axis, tuple) else axes(axis, function)
+
+
+def reduction(fn: Function, x: Core, axis: AxisSelection | None, where: Any = None, **options: Any) -> "NamedArray":
+    """Apply a function that removes `axis`, over the elements where `where` is true."""
+    return _over(fn, x, axis, where, True, options)
+
+
+def normalization(fn: Function, x: Core, axis: AxisSelection | None, where: Any = None) -> "NamedArray":
+    """Apply a function over `axis` that keeps it, over the elements where `where` is true."""
+    return _over(fn, x, axis, where, False, {})
+
+
+def _over(
+    fn: Function, x: Core, axis: AxisSelection | None, where: Any, removes: bool, options: dict[str, Any]
+) -> "NamedArray":
+    if not isinstance(x, Core):
+        raise unnamed(title(fn), x)
+    (array,), names = x.node
+    arrays, masked = (array,), None
+    if isinstance(where, Core):
+        (mask,), masked = where.node
+        arrays = (array, mask)
+    elif where is not None:
+        arrays, masked = (array, plain(title(fn), where)), ()
+    key = axis if axis is None or isinstance(axis, str | Axis) else axes(axis, title(fn))
+    try:
+        kernel = _reduction(fn, names, key, masked, removes, tuple(options.items()))
+    except AxisError as flaw:
+        fail(title(fn), flaw, x, where)
+    return wrap(x, kernel.call(*arrays), kernel.names)
+
+
+@lru_cache(plans.CACHE)
+def _along(fn: Function, names: Names, axis: Any, removes: bool, options: Options) -> Kernel:
+    """Make the kernel of a function that works along one whole axis, or along several that it sees flattened."""
+    function, keywords = title(fn), dict(options)
+    given = _pairs(axis, function, names)
+    chosen = tuple(name for name, _ in given)
+    at = plans.positions(names, chosen)
+    rest = plans.without(names, chosen)
+    if len(at) != 1 and not removes:
+        raise AxisError(f"needs one axis, got {len(at)}", "flatten the axes first: x.flatten_axes(...)")
+
+    def body(array: Any) -> Any:
+        shape = shape_of(function, array, names)
+        check_given(function, given, names, shape)
+        array = whole(array, at)
+        if len(at) == 1:
+            return fn(array, axis=at[0], **keywords)
+        kept = shape[: len(shape) - len(names)] + tuple(shape[i] for i in plans.positions(names, rest))
+        array = lined_up(array, names, (*rest, *chosen))
+        return fn(lax.reshape(array, (*kept, math.prod(shape[i] for i in at))), axis=-1, **keywords)
+
+    return Kernel(rest if removes else names, body)
+
+
+def whole(array: jax.Array, at: Sequence[int]) -> jax.Array:
+    """On a mesh with Explicit axes, gather the given dimensions, along which an operation cannot work in parts."""
+    if not layout.has_explicit_axes(array):
+        return array
+    entries = list(layout.entries_of(array))
+    for position in at:
+        entries[position] = ()
+    return layout.relayout(array, entries)
+
+
+def along(fn: Function, x: Core, axis: AxisSelection | None, **options: Any) -> "NamedArray":
+    """Apply a function along one axis that keeps it."""
+    return _apply_along(fn, x, axis, False, options)
+
+
+def search(fn: Function, x: Core, axis: AxisSelection | None, **options: Any) -> "NamedArray":
+    """Apply a function that finds a position along an axis; along several, in the array that they flatten to."""
+    return _apply_along(fn, x, axis, True, options)
+
+
+def _apply_along(
+    fn: Function, x: Core, axis: AxisSelection | None, removes: bool, options: dict[str, Any]
+) -> "NamedArray":
+    if not isinstance(x, Core):
+        raise unnamed(title(fn), x)
+    (array,), names = x.node
+    key = axis if axis is None or isinstance(axis, str | Axis) else axes(axis, title(fn))
+    try:
+        kernel = _along(fn, names, key, removes, tuple(options.items()))
+    except AxisError as flaw:
+        fail(title(fn), flaw, x)
+    return wrap(x, kernel.call(array), kernel.names)

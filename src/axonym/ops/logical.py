@@ -1,0 +1,132 @@
+"""Comparisons, logic and bits, of single elements or of pairs of elements by name."""
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from ..core import Operand
+from . import _lift
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = [
+    "allclose",
+    "array_equal",
+    "bitwise_and",
+    "bitwise_invert",
+    "bitwise_or",
+    "bitwise_xor",
+    "equal",
+    "greater",
+    "greater_equal",
+    "isclose",
+    "left_shift",
+    "less",
+    "less_equal",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "not_equal",
+    "right_shift",
+]
+
+
+def allclose(x: Operand, y: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> jax.Array:
+    """Tell whether all elements differ by at most `atol + rtol * |y|`; the answer is a 0-d array."""
+    return isclose(x, y, rtol, atol, equal_nan).array.all()
+
+
+def array_equal(x: "NamedArray", y: "NamedArray", equal_nan: bool = False) -> jax.Array:
+    """Tell whether two arrays have the same axes, in any order, and equal elements; the answer is a 0-d array."""
+    if {axis.name: axis.size for axis in x.axes} != {axis.name: axis.size for axis in y.axes}:
+        return jnp.array(False)
+    same = equal(x, y)
+    return (logical_or(same, logical_and(not_equal(x, x), not_equal(y, y))) if equal_nan else same).array.all()
+
+
+def bitwise_and(x: Operand, y: Operand) -> "NamedArray":
+    """Return the bits that are set in both, for each pair of elements, by name."""
+    return _lift.binary(jnp.bitwise_and, x, y)
+
+
+def bitwise_invert(x: "NamedArray") -> "NamedArray":
+    """Flip the bits of each element."""
+    return _lift.unary(jnp.bitwise_not, x)
+
+
+def bitwise_or(x: Operand, y: Operand) -> "NamedArray":
+    """Return the bits that are set in one or both, for each pair of elements, by name."""
+    return _lift.binary(jnp.bitwise_or, x, y)
+
+
+def bitwise_xor(x: Operand, y: Operand) -> "NamedArray":
+    """Return the bits that are set in one of both, for each pair of elements, by name."""
+    return _lift.binary(jnp.bitwise_xor, x, y)
+
+
+def equal(x: Operand, y: Operand) -> "NamedArray":
+    """Tell whether `x == y`, for each pair of elements, by name."""
+    return _lift.binary(jnp.equal, x, y)
+
+
+def greater(x: Operand, y: Operand) -> "NamedArray":
+    """Tell whether `x > y`, for each pair of elements, by name."""
+    return _lift.binary(jnp.greater, x, y)
+
+
+def greater_equal(x: Operand, y: Operand) -> "NamedArray":
+    """Tell whether `x >= y`, for each pair of elements, by name."""
+    return _lift.binary(jnp.greater_equal, x, y)
+
+
+def isclose(x: Operand, y: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> "NamedArray":
+    """Tell whether two elements differ by at most `atol + rtol * |y|`, by name."""
+    return _lift.nary(jnp.isclose, x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
+
+
+def left_shift(x: Operand, y: Operand) -> "NamedArray":
+    """Return the first shifted left by the second, for each pair of elements, by name."""
+    return _lift.binary(jnp.left_shift, x, y)
+
+
+def less(x: Operand, y: Operand) -> "NamedArray":
+    """Tell whether `x < y`, for each pair of elements, by name."""
+    return _lift.binary(jnp.less, x, y)
+
+
+def less_equal(x: Operand, y: Operand) -> "NamedArray":
+    """Tell whether `x <= y`, for each pair of elements, by name."""
+    return _lift.binary(jnp.less_equal, x, y)
+
+
+def logical_and(x: Operand, y: Operand) -> "NamedArray":
+    """Tell whether both are true, for each pair of elements, by name."""
+    return _lift.binary(jnp.logical_and, x, y)
+
+
+def logical_not(x: "NamedArray") -> "NamedArray":
+    """Tell whether each element is false."""
+    return _lift.unary(jnp.logical_not, x)
+
+
+def logical_or(x: Operand, y: Operand) -> "NamedArray":
+    """Tell whether one or both are true, for each pair of elements, by name."""
+    return _lift.binary(jnp.logical_or, x, y)
+
+
+def logical_xor(x: Operand, y: Operand) -> "NamedArray":
+    """Tell whether one of both is true, for each pair of elements, by name."""
+    return _lift.binary(jnp.logical_xor, x, y)
+
+
+def not_equal(x: Operand, y: Operand) -> "NamedArray":
+    """Tell whether `x != y`, for each pair of elements, by name."""
+    return _lift.binary(jnp.not_equal, x, y)
+
+
+def right_shift(x: Operand, y: Operand) -> "NamedArray":
+    """Return the first shifted right by the second, for each pair of elements, by name."""
+    return _lift.binary(jnp.right_shift, x, y)

@@ -1,0 +1,249 @@
+"""`named_jit`: compile a function of trees, laid out by a mapping."""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from .. import layout
+from ..errors import OperandError, message
+from ..layout import AxisMapping, ResourceMapping
+from .shard import lay_out_tree, names_of, no_mesh
+
+__all__ = ["NamedJit", "named_jit"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def named_jit(
+    fn: Callable[P, R],
+    axis_resources: ResourceMapping | None = None,
+    *,
+    in_axis_resources: ResourceMapping | None = None,
+    out_axis_resources: ResourceMapping | None = None,
+    donate_args: Any = None,
+    donate_kwargs: Any = None,
+    strict: bool = True,
+    **jit_options: Any,
+) -> "NamedJit[P, R]": ...
+@overload
+def named_jit(
+    fn: None = None,
+    axis_resources: ResourceMapping | None = None,
+    *,
+    in_axis_resources: ResourceMapping | None = None,
+    out_axis_resources: ResourceMapping | None = None,
+    donate_args: Any = None,
+    donate_kwargs: Any = None,
+    strict: bool = True,
+    **jit_options: Any,
+) -> "Callable[[Callable[P, R]], NamedJit[P, R]]": ...
+def named_jit(
+    fn: Callable[P, R] | None = None,
+    axis_resources: ResourceMapping | None = None,
+    *,
+    in_axis_resources: ResourceMapping | None = None,
+    out_axis_resources: ResourceMapping | None = None,
+    donate_args: Any = None,
+    donate_kwargs: Any = None,
+    strict: bool = True,
+    **jit_options: Any,
+) -> Any:
+    """Compile a function of trees of named arrays, and lay them out by mappings; also a decorator.
+
+    Arrays are traced. Everything else, Python numbers included, is static: another value compiles again. Mappings are
+    checked while the function is traced, before anything is compiled.
+
+    Args:
+        fn: the function; arrays inside of it, if it is an Equinox module or a method of one, are traced too.
+        axis_resources: the mapping that is current inside of the function, and the default of the next two.
+        in_axis_resources: the mapping by which arguments are laid out first. By default they stay as they are.
+        out_axis_resources: the mapping by which results are laid out; by default `axis_resources`, or else the mapping
+            that is current at the call.
+        donate_args: which positional arguments give their memory to the results: a bool each, or a tree of bools;
+            those left out give nothing.
+        donate_kwargs: the same for keyword arguments, as a dict.
+        strict: refuse keys of a mapping that no array has, neither of the arguments and results nor of those that are
+            laid out inside.
+        jit_options: further options of `jax.jit`.
+
+    Raises:
+        ShardingError: if there is a mapping and no mesh, or they do not fit the arrays.
+
+    Example:
+        >>> Batch, Embed = axn.make_axes(batch=8, embed=4)
+        >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> with axn.set_mesh(mesh):
+        ...     x = axn.named_jit(lambda: axn.ones((Batch, Embed)), {"batch": "data", "embed": None})()
+        >>> x.sharding.spec
+        P('data', None)
+    """
+    if fn is None:
+        return functools.partial(
+            named_jit,
+            axis_resources=axis_resources,
+            in_axis_resources=in_axis_resources,
+            out_axis_resources=out_axis_resources,
+            donate_args=donate_args,
+            donate_kwargs=donate_kwargs,
+            strict=strict,
+            **jit_options,
+        )
+    resolve = lambda mapping: None if mapping is None else layout.resolve_mapping(mapping)  # noqa: E731
+    mappings = _Mappings(*map(resolve, (axis_resources, in_axis_resources, out_axis_resources)), strict)
+    return NamedJit(fn, mappings, tuple(donate_args or ()), dict(donate_kwargs or {}), jit_options)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Mappings:
+    inside: AxisMapping | None
+    arguments: AxisMapping | None
+    results: AxisMapping | None
+    strict: bool
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Static:
+    """What a function returned that is no array; it travels through jit as part of the tree structure."""
+
+    tree: Any
+
+
+class _Signature:
+    """The compiled function for one structure of the arguments, and one choice of what in them is static."""
+
+    __slots__ = ("compiled", "donated", "dynamic", "kept")
+
+    def __init__(self, compiled: Any, dynamic: list[int], donated: list[int]) -> None:
+        self.compiled = compiled
+        self.dynamic = dynamic
+        self.donated = donated
+        self.kept = [i for i in dynamic if i not in set(donated)]
+
+    def arrays(self, leaves: list[Any]) -> tuple[list[Any], list[Any]]:
+        """Sort leaves into those that give their memory away and those that keep it."""
+        if not self.donated and len(self.kept) == len(leaves):
+            return [], leaves
+        return [leaves[i] for i in self.donated], [leaves[i] for i in self.kept]
+
+
+class NamedJit(Generic[P, R]):
+    """A function compiled by `named_jit`."""
+
+    def __init__(
+        self,
+        fn: Callable[P, R],
+        mappings: _Mappings,
+        donate_args: tuple[Any, ...],
+        donate_kwargs: dict[str, Any],
+        jit_options: dict[str, Any],
+    ) -> None:
+        functools.update_wrapper(self, fn, updated=())
+        self._fn = fn
+        self._fn_has_arrays = any(map(eqx.is_array, jax.tree.leaves(fn)))
+        self._mappings = mappings
+        self._donate_args = donate_args
+        self._donate_kwargs = donate_kwargs
+        self._jit_options = jit_options
+        self._array_types: set[type] = set()
+        self._signatures: dict[Any, _Signature] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the compiled function."""
+        signature, leaves = self._prepare(args, kwargs)
+        result, static = signature.compiled(*signature.arrays(leaves))
+        return result if static is None else eqx.combine(result, static.tree)
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
+        """Trace and lower for these arguments, of which arrays may be `jax.ShapeDtypeStruct`s."""
+        signature, leaves = self._prepare(args, kwargs)
+        return signature.compiled.lower(*signature.arrays(leaves))
+
+    def trace(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
+        """Trace for these arguments, of which arrays may be `jax.ShapeDtypeStruct`s."""
+        signature, leaves = self._prepare(args, kwargs)
+        return signature.compiled.trace(*signature.arrays(leaves))
+
+    def _prepare(self, args: Any, kwargs: Any) -> tuple[_Signature, list[Any]]:
+        """Find the compiled function for the structure of the arguments, and their leaves."""
+        leaves, tree = jax.tree.flatten((self._fn if self._fn_has_arrays else None, args, kwargs))
+        statics: tuple[Any, ...] = ()
+        if not self._array_types.issuperset(map(type, leaves)):
+            self._array_types.update(type(leaf) for leaf in leaves if _is_traced(leaf))
+            statics = tuple((i, type(leaf), leaf) for i, leaf in enumerate(leaves) if not _is_traced(leaf))
+        key = (tree, statics)
+        try:
+            signature = self._signatures.get(key)
+        except TypeError:
+            kinds = sorted({kind.__name__ for _, kind, leaf in statics if getattr(leaf, "__hash__", None) is None})
+            problem = f"what is no array must be hashable, as it is static; got {', '.join(kinds) or 'unhashable data'}"
+            raise OperandError(message("named_jit", problem, hint="make it a tree of arrays, or hashable")) from None
+        if signature is None:
+            signature = self._signatures[key] = self._compile(tree, statics, args, kwargs, len(leaves))
+        return signature, leaves
+
+    def _compile(self, tree: Any, statics: tuple[Any, ...], args: Any, kwargs: Any, count: int) -> _Signature:
+        """Make the function of arrays that JAX compiles."""
+        fixed = {i: leaf for i, _, leaf in statics}
+        dynamic = [i for i in range(count) if i not in fixed]
+        gives = _flags(args, kwargs, self._donate_args, self._donate_kwargs)
+        offset = count - len(gives)
+        donated = [offset + i for i, gift in enumerate(gives) if gift and offset + i not in fixed]
+        signature = _Signature(None, dynamic, donated)
+
+        def run(given: list[Any], kept: list[Any]) -> Any:
+            leaves = dict(fixed)
+            leaves.update(zip(signature.donated, given, strict=True))
+            leaves.update(zip(signature.kept, kept, strict=True))
+            bound, args, kwargs = jax.tree.unflatten(tree, [leaves[i] for i in range(count)])
+            return self._traced(self._fn if bound is None else bound, args, kwargs)
+
+        run.__name__ = run.__qualname__ = getattr(self._fn, "__name__", "named_jit")
+        signature.compiled = jax.jit(run, donate_argnums=0, **self._jit_options)
+        return signature
+
+    def _traced(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Run the function on tracers, under its mappings, and check the mappings when all of it has been seen."""
+        maps = self._mappings
+        mesh = layout.context_mesh()
+        inside = layout.current_mapping() if maps.inside is None else maps.inside
+        results = inside if maps.results is None else maps.results
+        given = [mapping for mapping in (maps.inside, maps.arguments, maps.results) if mapping is not None]
+        if given and mesh is None:
+            raise no_mesh("named_jit", given[0])
+        names = names_of((fn, args, kwargs))
+        if maps.arguments is not None and mesh is not None:
+            fn, args, kwargs = lay_out_tree((fn, args, kwargs), maps.arguments, mesh)
+        entered: list[AxisMapping] = []
+        with layout.axis_mapping_in(inside, entered):
+            result = fn(*args, **kwargs)
+        names |= names_of(result)
+        if maps.strict:
+            for mapping in (*given, *entered):
+                layout.check_keys("named_jit", mapping, names)
+        if results is not None and mesh is not None:
+            result = lay_out_tree(result, results, mesh)
+        arrays, rest = eqx.partition(result, eqx.is_array)
+        return arrays, (_Static(rest) if jax.tree.leaves(rest) else None)
+
+
+def _is_traced(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
+
+
+def _flags(args: Any, kwargs: Any, donate_args: tuple[Any, ...], donate_kwargs: dict[str, Any]) -> list[bool]:
+    """Spread which arguments are donated over all leaves."""
+    given = (*donate_args[: len(args)], *[False] * (len(args) - len(donate_args)))
+    named = {key: donate_kwargs.get(key, False) for key in kwargs}
+    flags: list[bool] = []
+    spread = jax.tree.map(lambda flag, part: [bool(flag)] * len(jax.tree.leaves(part)), (given, named), (args, kwargs))
+    for part in jax.tree.leaves(spread, is_leaf=lambda x: isinstance(x, list)):
+        flags.extend(part)
+    return flags

@@ -1,0 +1,141 @@
+"""Lay out trees of named arrays by a mapping."""
+
+import math
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from .. import layout
+from ..array import NamedArray, is_named_array
+from ..axis import Axis
+from ..core import shape_of, wrap
+from ..errors import ShardingError, message
+from ..layout import AxisMapping, MeshLike, ResourceMapping
+
+__all__ = ["auto_sharded", "pspec_for", "round_axis_for_partitioning", "set_mesh", "shard"]
+
+T = TypeVar("T")
+
+
+def set_mesh(mesh: MeshLike) -> AbstractContextManager[Any]:
+    """Make a mesh the current one, inside a `with` block: `with axn.set_mesh(jax.make_mesh((8,), ("data",)))`."""
+    return jax.set_mesh(mesh) if isinstance(mesh, Mesh) else jax.sharding.use_abstract_mesh(mesh)
+
+
+def shard(
+    x: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None, *, strict: bool = True
+) -> T:
+    """Lay out each named array of a tree; plain arrays stay as they are.
+
+    Outside of jit arrays are moved; inside, the compiler is told (Auto mesh axes) or the type changes (Explicit ones).
+
+    Args:
+        x: a NamedArray or a tree of them.
+        mapping: axis names to mesh axes; by default the current mapping. Axes that it lacks are replicated.
+        mesh: by default the mesh of `set_mesh`.
+        strict: refuse keys of a given mapping that no array of the tree has. The current mapping serves a whole model,
+            so its keys are not checked here.
+
+    Raises:
+        ShardingError: if there is no mapping or no mesh, or they do not fit the arrays.
+    """
+    resolved, mesh = layout.resolve_mapping(mapping), layout.context_mesh(mesh)
+    if resolved is None:
+        hint = "pass one, or use axn.axis_mapping"
+        raise ShardingError(message("shard", "there is no axis mapping", hint=hint))
+    if mesh is None:
+        raise no_mesh("shard", resolved)
+    if mapping is not None and strict:
+        layout.check_keys("shard", resolved, names_of(x))
+    return lay_out_tree(x, resolved, mesh)
+
+
+def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
+    """Lay out each named array of a tree by the current mapping; without mapping or mesh, do nothing."""
+    mapping, mesh = layout.current_mapping(), layout.context_mesh(mesh)
+    return x if mapping is None or mesh is None else lay_out_tree(x, mapping, mesh)
+
+
+def no_mesh(function: str, mapping: AxisMapping) -> ShardingError:
+    """Build the error of a mapping that has no mesh to map to."""
+    hint = 'run inside of: with axn.set_mesh(jax.make_mesh((8,), ("data",)))'
+    return ShardingError(message(function, "there is no mesh", f"mapping: {mapping}", hint=hint))
+
+
+def names_of(tree: Any) -> set[str]:
+    """Collect the names of all named arrays of a tree."""
+    leaves = jax.tree.leaves(tree, is_leaf=is_named_array)
+    return {name for leaf in leaves if isinstance(leaf, NamedArray) for name in leaf.names}
+
+
+def lay_out_tree(tree: T, mapping: AxisMapping, mesh: MeshLike) -> T:
+    """Lay out each named array of a tree."""
+    if isinstance(tree, NamedArray):
+        return _lay_out(tree, mapping, mesh)
+    return jax.tree.map(
+        lambda leaf: _lay_out(leaf, mapping, mesh) if isinstance(leaf, NamedArray) else leaf,
+        tree,
+        is_leaf=is_named_array,
+    )
+
+
+def _lay_out(x: NamedArray, mapping: AxisMapping, mesh: MeshLike) -> NamedArray:
+    array, names = x.array, x.names
+    if array is None:
+        return x
+    shape = shape_of("shard", array, names)
+    if isinstance(array, jax.core.Tracer):
+        return wrap(x, layout.constrain(array, names, mapping, mesh), names)
+    layout.note(mapping, names)
+    spec = layout.partition_spec(names, shape, mapping, mesh)
+    if isinstance(mesh, Mesh):
+        return wrap(x, jax.device_put(array, NamedSharding(mesh, spec)), names)
+    return wrap(x, jax.device_put(array, spec), names)
+
+
+def pspec_for(tree: Any, resource_mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> Any:
+    """Return a tree of PartitionSpecs: one per named array, replicated for plain arrays, None for other leaves.
+
+    With a mesh, given or current, the mapping is checked against it.
+
+    Raises:
+        ShardingError: if there is no mapping, or it does not fit.
+
+    Example:
+        >>> axn.pspec_for(axn.ones(axn.make_axes(batch=8, embed=4)), {"batch": "data"})
+        P('data', None)
+    """
+    mapping, mesh = layout.resolve_mapping(resource_mapping), layout.context_mesh(mesh)
+    if mapping is None:
+        raise ShardingError(message("pspec_for", "there is no axis mapping", hint="pass one, or use axn.axis_mapping"))
+
+    def one(leaf: Any) -> PartitionSpec | None:
+        if isinstance(leaf, NamedArray):
+            shape = shape_of("pspec_for", leaf.array, leaf.names)
+            return layout.partition_spec(leaf.names, shape, mapping, mesh, "pspec_for")
+        return PartitionSpec() if hasattr(leaf, "shape") else None
+
+    return jax.tree.map(one, tree, is_leaf=is_named_array)
+
+
+def round_axis_for_partitioning(
+    axis: Axis, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None
+) -> Axis:
+    """Return the axis with its size rounded up to a multiple of what its mesh axes split it in.
+
+    A vocabulary of 50,257 that is to be sharded in 8 becomes 50,264.
+
+    Raises:
+        ShardingError: if the axis is mapped and there is no mesh, or the mesh lacks the mesh axis.
+    """
+    resolved, mesh = layout.resolve_mapping(mapping), layout.context_mesh(mesh)
+    if resolved is None or not resolved.get(axis.name):
+        return axis
+    if mesh is None:
+        raise no_mesh("round_axis_for_partitioning", resolved)
+    one = AxisMapping(((axis.name, resolved[axis.name]),))
+    layout.partition_spec((axis.name,), (0,), one, mesh, "round_axis_for_partitioning")
+    ways = math.prod(mesh.shape[name] for name in resolved[axis.name])
+    return axis.resize(-(-axis.size // ways) * ways)

@@ -1,0 +1,179 @@
+"""Turn names into positional plans: which dimensions to permute, insert, reduce or contract.
+
+A plan knows names and nothing else: no sizes, no arrays, no JAX. Its positions count named dimensions from the left,
+so that anonymous leading dimensions shift all of them alike. Plans are memoised: the same names are thought about once.
+An error tells the problem in terms of names; the caller adds sizes.
+"""
+
+from collections.abc import Hashable, Sequence
+from functools import lru_cache
+from types import EllipsisType
+from typing import NamedTuple, TypeVar
+
+from .errors import AxisClashError, AxisNotFoundError, BroadcastError, suggestion
+
+__all__ = [
+    "Alignment",
+    "Contraction",
+    "align",
+    "broadcast",
+    "complete",
+    "contraction",
+    "distinct",
+    "letters",
+    "positions",
+    "rename",
+    "require",
+    "union",
+    "without",
+]
+
+Names = tuple[str, ...]
+Label = TypeVar("Label", bound=Hashable)
+CACHE = 8192
+
+
+class Alignment(NamedTuple):
+    """How one operand takes the form of the result.
+
+    `order` permutes its named dimensions (None: they stand right); `insert` lists where, among the named dimensions
+    of the result, dimensions of size 1 go.
+    """
+
+    order: tuple[int, ...] | None
+    insert: tuple[int, ...]
+
+
+class Contraction(NamedTuple):
+    """The arguments of `lax.dot_general`, and the permutation of its result (None: it stands right)."""
+
+    contract: tuple[tuple[int, ...], tuple[int, ...]]
+    batch: tuple[tuple[int, ...], tuple[int, ...]]
+    order: tuple[int, ...] | None
+
+
+def require(names: Sequence[str], wanted: Sequence[str]) -> None:
+    """Raise AxisNotFoundError unless all of `wanted` are among `names`."""
+    for name in wanted:
+        if name not in names:
+            raise AxisNotFoundError(f"no axis named {name!r}", suggestion(name, names))
+
+
+def distinct(names: Sequence[str], why: str = "") -> None:
+    """Raise AxisClashError if a name stands twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise AxisClashError(f"{why}axis {name!r} would stand twice".strip())
+
+
+@lru_cache(CACHE)
+def positions(names: Names, wanted: Names) -> tuple[int, ...]:
+    """Find where `wanted` stand among `names`, counted from the right (-1 is the last)."""
+    require(names, wanted)
+    distinct(wanted)
+    return tuple(names.index(name) - len(names) for name in wanted)
+
+
+@lru_cache(CACHE)
+def without(names: Names, removed: Names) -> Names:
+    """Drop names."""
+    return tuple(name for name in names if name not in removed)
+
+
+@lru_cache(CACHE)
+def union(first: Names, second: Names) -> Names:
+    """Put the names of `second` that `first` lacks behind those of `first`."""
+    return (*first, *(name for name in second if name not in first))
+
+
+@lru_cache(CACHE)
+def align(source: Names, target: Names) -> Alignment | None:
+    """Plan how an operand with `source` names, all of them in `target`, lines up with `target`; None: it does."""
+    if source == target:
+        return None
+    ordered = tuple(name for name in target if name in source)
+    order = None if ordered == source else tuple(source.index(name) for name in ordered)
+    insert = tuple(at for at, name in enumerate(target) if name not in source)
+    return Alignment(order, insert)
+
+
+@lru_cache(CACHE)
+def broadcast(operands: tuple[Names, ...]) -> Names:
+    """Choose the names of an elementwise result: those of the first operand that contains all others.
+
+    Raises:
+        BroadcastError: if no operand contains all others.
+    """
+    everything = set().union(*operands)
+    for names in operands:
+        if len(names) == len(everything):
+            return names
+    largest = max(operands, key=len)
+    missing = [name for names in operands for name in names if name not in largest]
+    new = ", ".join(dict.fromkeys(missing))
+    hint = suggestion(missing[0], [name for name in largest if not all(name in names for names in operands)])
+    meant = f"if the outer product is meant, give an operand the others' axes first: x.broadcast_axis({new})"
+    raise BroadcastError("no operand has the axes of all others", f"{hint} Or: {meant}" if hint else meant)
+
+
+@lru_cache(CACHE)
+def rename(names: Names, renames: tuple[tuple[str, str], ...]) -> Names:
+    """Replace names, all at once: a swap is possible.
+
+    Raises:
+        AxisNotFoundError: if an old name is missing.
+        AxisClashError: if a name would stand twice.
+    """
+    table = dict(renames)
+    require(names, tuple(table))
+    renamed = tuple(table.get(name, name) for name in names)
+    distinct(renamed)
+    return renamed
+
+
+@lru_cache(CACHE)
+def complete(names: Names, order: tuple[str | EllipsisType, ...]) -> Names:
+    """Complete an order in which `...` stands for all axes that are not mentioned, in the order they have.
+
+    Raises:
+        AxisNotFoundError: if the order mentions an axis that is not there, or leaves one out without `...`.
+        AxisClashError: if it mentions an axis, or `...`, twice.
+    """
+    mentioned = tuple(entry for entry in order if isinstance(entry, str))
+    require(names, mentioned)
+    distinct(mentioned)
+    rest = without(names, mentioned)
+    if len(mentioned) < len(order) - 1:
+        raise AxisClashError("the order has more than one ...", "write ... once")
+    if ... not in order and rest:
+        raise AxisNotFoundError(f"the order leaves out {', '.join(rest)}", "name all axes, or write ... for the others")
+    result: list[str] = []
+    for entry in order:
+        result.extend((entry,) if isinstance(entry, str) else rest)
+    return tuple(result)
+
+
+@lru_cache(CACHE)
+def contraction(
+    left: tuple[Label, ...], right: tuple[Label, ...], contracted: tuple[Label, ...], out: tuple[Label, ...]
+) -> Contraction:
+    """Plan a contraction of two operands whose dimensions carry labels; what both share and keep is batched."""
+    shared = tuple(label for label in out if label in left and label in right)
+    free = (*(x for x in left if x not in shared and x not in contracted),)
+    free += tuple(x for x in right if x not in shared and x not in contracted)
+    produced = (*shared, *free)
+    return Contraction(
+        (tuple(map(left.index, contracted)), tuple(map(right.index, contracted))),
+        (tuple(map(left.index, shared)), tuple(map(right.index, shared))),
+        None if produced == out else tuple(map(produced.index, out)),
+    )
+
+
+def letters(operands: Sequence[Sequence[Hashable]], out: Sequence[Hashable]) -> str:
+    """Spell a contraction of any number of operands as an einsum over single letters."""
+    table: dict[Hashable, str] = {}
+    for labels in operands:
+        for label in labels:
+            table.setdefault(label, chr(ord("a") + len(table)) if len(table) < 26 else chr(0x100 + len(table)))
+    spell = lambda labels: "".join(table[label] for label in labels)  # noqa: E731
+    return f"{','.join(map(spell, operands))}->{spell(out)}"

@@ -1,0 +1,1 @@
+"""Transformations that map over named axes, and checkpointing of what they compute."""

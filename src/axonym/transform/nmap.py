@@ -1,0 +1,76 @@
+"""Lift positional functions over all names: the door for code that knows no names."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .. import plans
+from ..array import NamedArray, is_named_array
+from ..core import shape_of, wrap
+from ..errors import OperandError, message
+from ..ops import _lift
+from ._leaves import Outputs
+
+__all__ = ["nmap"]
+
+
+def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a positional function work on named arrays: it sees the anonymous dimensions only.
+
+    The function is mapped over every name of its arguments; arrays of the result have those names behind the
+    dimensions that the function returns, which stay anonymous. `x.untag("a", "b")` makes axes visible to the function,
+    and `.tag(...)` names dimensions that it returned.
+
+    Args:
+        fn: a function of arrays and other arguments, such as any function of `jax.numpy`.
+
+    Raises:
+        AxisSizeError: if one name has two sizes.
+        OperandError: if no argument is a NamedArray.
+
+    Example:
+        >>> x = axn.named([[3., 1., 2.], [6., 5., 4.]], ("batch", "embed"))
+        >>> axn.nmap(jnp.sort)(x.untag("embed")).tag("embed")
+        NamedArray(float32[embed=3, batch=2])
+        [[1. 4.]
+         [2. 5.]
+         [3. 6.]]
+    """
+
+    @functools.wraps(fn)
+    def lifted(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)
+        named = [leaf for leaf in leaves if isinstance(leaf, NamedArray)]
+        if not named:
+            raise OperandError(message("nmap", "no argument is a NamedArray", hint="call the function itself"))
+        names: tuple[str, ...] = ()
+        for leaf in named:
+            shape_of("nmap", leaf.array, leaf.names)
+            names = plans.union(names, leaf.names)
+        _lift.check_sizes("nmap", [leaf.names for leaf in named], [leaf.array for leaf in named])
+        outputs: list[Outputs] = []
+
+        def positional(*arrays: Any) -> Any:
+            rest = iter(arrays)
+            args, kwargs = jax.tree.unflatten(tree, [next(rest) if is_named_array(x) else x for x in leaves])
+            outputs[:] = [Outputs(fn(*args, **kwargs))]
+            return outputs[0].arrays
+
+        mapped = positional
+        for name in names:
+            dims = tuple(_dimension(leaf, name, names) for leaf in named)
+            mapped = jax.vmap(mapped, in_axes=dims, out_axes=-1)
+        results = mapped(*(leaf.array for leaf in named))
+        return outputs[0].rebuild([wrap(named[0], array, names) for array in results])
+
+    return lifted
+
+
+def _dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int | None:
+    """Find the dimension to map, where maps over later names, which are outermost, have already taken theirs away."""
+    if name not in leaf.names:
+        return None
+    remaining = [own for own in leaf.names if names.index(own) <= names.index(name)]
+    return remaining.index(name) - len(remaining)
