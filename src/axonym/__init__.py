@@ -16,3 +16,4 @@ from .transform.vmap import *
 from .transform.scan import *
 from .transform.checkpoint import *
 from .transform.nmap import *
+from . import errors, nn

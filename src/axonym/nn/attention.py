@@ -1,0 +1,150 @@
+"""Attention by names: any other axes of queries, keys and values, such as batch and heads, are matched."""
+
+import math
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from ..array import NamedArray
+from ..axis import Axis, AxisSelector, axis_name
+from ..core import facts
+from ..create import arange
+from ..errors import AxisClashError, AxisNotFoundError, message
+from ..ops.along import softmax
+from ..ops.contract import dot
+from ..ops.index import where
+from ..ops.logical import greater_equal, logical_and, logical_or
+
+__all__ = [
+    "causal_mask",
+    "combine_masks_and",
+    "combine_masks_or",
+    "dot_product_attention",
+    "dot_product_attention_weights",
+]
+
+
+def dot_product_attention(
+    KPos: AxisSelector,
+    Key: AxisSelector,
+    query: NamedArray,
+    key: NamedArray,
+    value: NamedArray,
+    mask: NamedArray | None = None,
+    bias: NamedArray | None = None,
+    attention_dtype: DTypeLike | None = None,
+    precision: object = None,
+) -> NamedArray:
+    """Average values by how well their keys fit each query.
+
+    Args:
+        KPos: the axis of positions of keys and values; queries must not have it.
+        Key: the axis of a key's features.
+        query: axes {Key, ...}.
+        key: axes {KPos, Key, ...}.
+        value: axes {KPos, ...}.
+        mask: axes among those of the scores; keys to attend to.
+        bias: axes among those of the scores; added to them.
+        attention_dtype: the dtype of scores and softmax; by default that of the query.
+        precision: as in `jax.numpy.einsum`.
+
+    Returns:
+        The axes of `query`, with those of `value` that neither query nor key have in the place of `Key`.
+
+    Raises:
+        AxisClashError: if `query` has `KPos`.
+        AxisNotFoundError: if an operand lacks an axis.
+
+    Reference:
+        Vaswani et al. (2017), Attention is all you need, eq. 1.
+    """
+    weights = dot_product_attention_weights(
+        Key, KPos, query, key, mask=mask, bias=bias, attention_dtype=attention_dtype, precision=precision
+    )
+    kept = [name for name in query.names if name in weights.names]
+    new = [name for name in value.names if name not in weights.names]
+    return dot(weights, value, axis=axis_name(KPos), out_axes=(*kept, *new, ...), precision=precision)
+
+
+def dot_product_attention_weights(
+    Key: AxisSelector,
+    KPos: AxisSelector,
+    query: NamedArray,
+    key: NamedArray,
+    mask: NamedArray | None = None,
+    bias: NamedArray | None = None,
+    attention_dtype: DTypeLike | None = None,
+    precision: object = None,
+    scaling_factor: float | None = None,
+) -> NamedArray:
+    """Return the weights of `dot_product_attention`: positive, and summing to one over `KPos`.
+
+    A query none of whose keys may be attended to weighs them all alike.
+
+    Args:
+        Key: the axis of a key's features.
+        KPos: the axis of positions of keys.
+        query: axes {Key, ...}.
+        key: axes {KPos, Key, ...}.
+        mask: axes among those of the scores; keys to attend to.
+        bias: axes among those of the scores; added to them.
+        attention_dtype: the dtype of scores and softmax; by default that of the query.
+        precision: as in `jax.numpy.einsum`.
+        scaling_factor: a factor for the scores; by default one over the root of the size of `Key`.
+    """
+    position, feature = axis_name(KPos), axis_name(Key)
+    if position in query.names:
+        problem = f"the query has axis {position!r}, which keys are to be attended to over"
+        hint = f'rename it on keys and values: key.rename({{"{position}": "key_{position}"}})'
+        raise AxisClashError(message("dot_product_attention", problem, f"query has: {facts(query)}", hint=hint))
+    for what, x, name in (("query", query, feature), ("key", key, feature), ("key", key, position)):
+        if name not in x.names:
+            problem = f"the {what} lacks axis {name!r}"
+            raise AxisNotFoundError(message("dot_product_attention", problem, f"{what} has: {facts(x)}"))
+    scale = 1 / math.sqrt(query.axis_size(Key)) if scaling_factor is None else scaling_factor
+    shared = [name for name in query.names if name in key.names and name != feature]
+    own = [name for name in query.names if name not in key.names]
+    order = (*shared, *own, ..., position)
+    scores = dot(
+        query * scale, key, axis=feature, out_axes=order, precision=precision, preferred_element_type=attention_dtype
+    )
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = where(mask, scores, _lowest(scores))
+    return softmax(scores, position).astype(query.dtype)
+
+
+def _lowest(x: NamedArray) -> float:
+    """Return a finite number so low that its softmax is zero next to any score."""
+    return float(jnp.finfo(x.dtype).min)
+
+
+def causal_mask(QPos: Axis, KPos: Axis, q_start: int | NamedArray = 0, k_start: int | NamedArray = 0) -> NamedArray:
+    """Return which keys are not after each query.
+
+    Args:
+        QPos: the axis of positions of queries.
+        KPos: the axis of positions of keys, under another name.
+        q_start: the position of the first query.
+        k_start: the position of the first key.
+
+    Returns:
+        Booleans, axes {QPos, KPos} and those of the starts.
+    """
+    queries = arange(QPos).broadcast_axis(KPos).rearrange((QPos, KPos))
+    return greater_equal(queries + q_start, arange(KPos) + k_start)
+
+
+def combine_masks_and(mask1: NamedArray | None, mask2: NamedArray | None) -> NamedArray | None:
+    """Attend where both masks allow it; None allows all."""
+    if mask1 is None or mask2 is None:
+        return mask2 if mask1 is None else mask1
+    return logical_and(mask1, mask2)
+
+
+def combine_masks_or(mask1: NamedArray | None, mask2: NamedArray | None) -> NamedArray | None:
+    """Attend where one of the masks allows it; None is no mask, so the other counts."""
+    if mask1 is None or mask2 is None:
+        return mask2 if mask1 is None else mask1
+    return logical_or(mask1, mask2)

@@ -1,0 +1,125 @@
+"""Linear maps between named axes."""
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import equinox as eqx
+import jax
+
+from .. import random
+from ..array import NamedArray
+from ..axis import Axis, AxisSpec, spec
+from ..core import Core, facts
+from ..create import zeros
+from ..errors import AxisClashError, AxisNotFoundError, message, suggestion
+from ..ops import _lift
+from ..ops.contract import dot
+from ..ops.shape import rename
+from ..partitioning.shard import auto_sharded
+
+__all__ = ["Initializer", "Linear", "fan_in"]
+
+Initializer: TypeAlias = Callable[[jax.Array, tuple[Axis, ...]], NamedArray]
+"""Makes a parameter of a key and axes."""
+
+
+def fan_in(size: int, scale: float = 1.0) -> Initializer:
+    """Draw from a normal distribution, cut off at three, times `scale` over the root of the number of inputs."""
+
+    def initialize(key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
+        return random.truncated_normal(key, axes, -3.0, 3.0) * (scale / math.sqrt(max(size, 1)))
+
+    return initialize
+
+
+class Linear(eqx.Module):
+    """Multiply by a weight over `In`, put `Out` in its place, and add a bias over `Out`.
+
+    `In` and `Out` are one axis, several, or none. A name may be on both sides: the weight then keeps the one of the
+    output as `out_<name>`, so that a mapping for the name lays out the input side, and one for `out_<name>` the output
+    side. What comes out has the plain name.
+
+    Attributes:
+        weight: axes {In, Out}.
+        bias: axes {Out}, or None.
+        In: the axes that are summed over.
+        Out: the axes that come in their place.
+    """
+
+    weight: NamedArray
+    bias: NamedArray | None
+    In: tuple[Axis, ...] = eqx.field(static=True)
+    Out: tuple[Axis, ...] = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        In: AxisSpec,
+        Out: AxisSpec,
+        *,
+        key: jax.Array,
+        use_bias: bool = True,
+        out_first: bool = False,
+        init_scale: float = 1.0,
+        initializer: Initializer | None = None,
+    ) -> "Linear":
+        """Make a layer.
+
+        Args:
+            In: the axes to sum over.
+            Out: the axes of the result.
+            key: for the weight; the bias starts at zero.
+            use_bias: whether there is one.
+            out_first: store the weight as {Out, In}; by default as {In, Out}, whose product needs no transpose.
+            init_scale: a factor for the default initializer.
+            initializer: what makes the weight; by default `fan_in` of the size of `In`.
+        """
+        inputs, outputs = spec(In, "Linear.init"), spec(Out, "Linear.init")
+        stored = stored_outputs(inputs, outputs)
+        if initializer is None:
+            initializer = fan_in(math.prod(axis.size for axis in inputs), init_scale)
+        weight = initializer(key, (*stored, *inputs) if out_first else (*inputs, *stored))
+        return Linear(weight, zeros(outputs) if use_bias else None, inputs, outputs)
+
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Apply the layer; the axes of `x` without `In` come first, then `Out`.
+
+        Args:
+            x: axes {In, ...}.
+            key: not used; every layer takes one.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks an axis of `In`.
+            AxisClashError: if `x` already has an axis of `Out`.
+        """
+        check_input("Linear", x, self.In, self.Out)
+        y = dot(x, self.weight, axis=self.In)
+        renames = {stored.name: out.name for stored, out in zip(stored_outputs(self.In, self.Out), self.Out, strict=True)}
+        changed = {old: new for old, new in renames.items() if old != new}
+        if changed:
+            y = auto_sharded(rename(y, changed))
+        return y if self.bias is None else y + self.bias
+
+
+def stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Return the axes under which a weight keeps `outputs`."""
+    taken = {axis.name for axis in inputs}
+    return tuple(axis.alias(f"out_{axis.name}") if axis.name in taken else axis for axis in outputs)
+
+
+def check_input(layer: str, x: NamedArray, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> None:
+    """Check that an input has what a layer needs and not what it adds."""
+    if not isinstance(x, Core):
+        raise _lift.unnamed(layer, x)
+    names = x.names
+    needed = [axis.name for axis in inputs]
+    for name in needed:
+        if name not in names:
+            problem = f"the input lacks axis {name!r}"
+            wants = f"the layer sums over: {', '.join(map(str, inputs))}"
+            raise AxisNotFoundError(message(layer, problem, f"input has: {facts(x)}", wants, hint=suggestion(name, names)))
+    for axis in outputs:
+        if axis.name in names and axis.name not in needed:
+            problem = f"the input already has axis {axis.name!r}, which the layer adds"
+            hint = f"rename it first: x.rename({{{axis.name!r}: ...}})"
+            raise AxisClashError(message(layer, problem, f"input has: {facts(x)}", hint=hint))
