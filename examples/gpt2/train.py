@@ -111,7 +111,9 @@ def make_mesh(options: Options) -> jax.sharding.Mesh:
 def make_optimizer(options: Options) -> optax.GradientTransformation:
     """Make AdamW with warm-up, cosine decay and clipping."""
     peak, last = options.learning_rate, options.learning_rate / 10
-    schedule = optax.warmup_cosine_decay_schedule(0.0, peak, options.warmup, max(options.steps, options.warmup + 1), last)
+    schedule = optax.warmup_cosine_decay_schedule(
+        0.0, peak, options.warmup, max(options.steps, options.warmup + 1), last
+    )
     matrices = functools.partial(jax.tree.map, lambda leaf: leaf.ndim > 2)
     adamw = optax.adamw(schedule, b2=0.95, weight_decay=options.weight_decay, mask=matrices)
     return optax.chain(optax.clip_by_global_norm(options.clip), adamw)
@@ -196,24 +198,27 @@ class Trainer:
         return axn.shard(batch, {"batch": self.mappings[1].get("batch")})
 
 
-def check(options: Options, train: np.ndarray, valid: np.ndarray) -> None:
+def check(options: Options, config: Gpt2Config, mesh: jax.sharding.Mesh, train: np.ndarray, valid: np.ndarray) -> None:
     """Refuse what cannot work, before anything is compiled."""
     if valid.size <= options.positions:
         need = f"{options.positions + 1} bytes for one sequence"
         raise ValueError(f"the held-out text has {valid.size} bytes and must have {need}: give more text")
     if options.batch % options.microbatches:
         raise ValueError(f"batch={options.batch} is no multiple of microbatches={options.microbatches}")
-    batches(train, microbatches=options.microbatches, batch=options.batch, length=options.positions, seed=0, step=0)
+    sizes = {"microbatches": options.microbatches, "batch": options.batch, "length": options.positions}
+    tokens = NamedArray(batches(train, **sizes, seed=0, step=0), ("microbatch", "batch", "pos"))
+    parameters, compute = STRATEGIES[options.strategy]
+    model = jax.eval_shape(lambda key: Gpt2.init(config, key=key), jax.random.key(0))
+    axn.pspec_for(model, parameters, mesh)
+    axn.pspec_for(tokens, compute, mesh)
 
 
 def main(options: Options) -> float:
     """Train, and return the held-out loss."""
     train, valid = train_valid_split(load_text(options.data))
-    check(options, train, valid)
-    config = Gpt2Config(
-        options.layers, options.embed, options.heads, options.positions, 256, options.dropout
-    )
+    config = Gpt2Config(options.layers, options.embed, options.heads, options.positions, 256, options.dropout)
     mesh = make_mesh(options)
+    check(options, config, mesh, train, valid)
     trainer = Trainer(options, config)
     draw = functools.partial(batches, batch=options.batch, length=options.positions, seed=options.seed)
     k_init, k_step, k_sample = jax.random.split(jax.random.key(options.seed), 3)
@@ -261,7 +266,7 @@ def report(
 
 if __name__ == "__main__":
     chosen = tyro.cli(Options, description=__doc__)
-    jax.config.update("jax_num_cpu_devices", math.prod(chosen.mesh or (4, 2)))
+    jax.config.update("jax_num_cpu_devices", 8)
     try:
         main(chosen)
     except (ValueError, FileNotFoundError) as error:

@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
-from .axis import Axis, AxisSelection, AxisSelector, selection
+from .axis import Axis, AxisSelection, AxisSelector, selection, selector
 from .core import Core, axes_of, facts, register, shape_of
 from .errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
 from .ops import along, contract, elementwise, index, logical, reduce
@@ -121,7 +122,7 @@ class NamedArray(Core):
             AxisNotFoundError: if it is not here.
             AxisSizeError: if an `Axis` has another size.
         """
-        ((name, size),) = selection(axis, "resolve_axis")
+        name, size = selector(axis, "resolve_axis")
         have = self.shape
         if name not in have:
             hint = suggestion(name, have)
@@ -177,7 +178,7 @@ class NamedArray(Core):
         if not hasattr(array, "dtype"):
             return f"NamedArray({array!r}, {names})"
         head = f"NamedArray({array.dtype}[{describe(names, array.shape).replace('no axes', '')}])"
-        if isinstance(array, jax.core.Tracer) or not isinstance(array, jax.Array | np.ndarray) or array.size > 16:
+        if isinstance(array, Tracer) or not isinstance(array, jax.Array | np.ndarray) or array.size > 16:
             return head
         return f"{head}\n{np.asarray(array)}" if getattr(array, "is_fully_addressable", True) else head
 

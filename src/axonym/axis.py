@@ -10,7 +10,8 @@ Three kinds of arguments appear everywhere:
 import dataclasses
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import NoneType
 from typing import TypeAlias, overload
 
 from .errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
@@ -29,6 +30,7 @@ __all__ = [
     "replace_axis",
     "resolve_axis",
     "selection",
+    "selector",
     "selects_axis",
     "spec",
     "union_axes",
@@ -92,11 +94,13 @@ def selection(axes: AxisSelection, function: str = "axes") -> tuple[tuple[str, i
     if isinstance(axes, Axis):
         return ((axes.name, axes.size),)
     if isinstance(axes, Mapping):
+        for name in axes:
+            if not isinstance(name, str):
+                raise OperandError(message(function, f"{name!r} is not the name of an axis", hint="keys are names"))
         return tuple(axes.items())
-    try:
-        entries = tuple(axes)
-    except TypeError:
-        entries = (axes,)
+    # An array is one wrong entry: iterating it would fetch values from devices.
+    several = isinstance(axes, Iterable) and not hasattr(axes, "dtype")
+    entries: tuple[object, ...] = tuple(axes) if several else (axes,)
     pairs: list[tuple[str, int | None]] = []
     for entry in entries:
         if isinstance(entry, Axis):
@@ -104,13 +108,27 @@ def selection(axes: AxisSelection, function: str = "axes") -> tuple[tuple[str, i
         elif isinstance(entry, str):
             pairs.append((entry, None))
         else:
-            problem = f"{entry!r} is neither an Axis nor the name of one"
+            shown = entry if isinstance(entry, int | float | NoneType) else f"an object of type {type(entry).__name__}"
+            problem = f"{shown} is neither an Axis nor the name of one"
             raise OperandError(message(function, problem, hint='write an axis as Axis("batch", 32) or as "batch"'))
     names = [name for name, _ in pairs]
     if len(set(names)) != len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise AxisClashError(message(function, f"axis {twice[0]!r} is given twice", f"axes: {', '.join(names)}"))
     return tuple(pairs)
+
+
+def selector(axis: AxisSelector, function: str = "axis") -> tuple[str, int | None]:
+    """Normalise a selector to its name and its size, None where no size was given.
+
+    Raises:
+        OperandError: if it is neither an `Axis` nor a name, or several.
+    """
+    given = selection(axis, function)
+    if len(given) != 1:
+        names = ", ".join(name for name, _ in given) or "none"
+        raise OperandError(message(function, f"one axis goes here, not {len(given)}: {names}"))
+    return given[0]
 
 
 def spec(axes: AxisSpec, function: str = "axes") -> tuple[Axis, ...]:
@@ -135,7 +153,7 @@ def make_axes(**sizes: int) -> tuple[Axis, ...]:
 
 
 @overload
-def axis_name(axes: AxisSelector) -> str: ...
+def axis_name(axes: AxisSelector) -> str: ...  # type: ignore[overload-overlap]  # a str is a Sequence too
 @overload
 def axis_name(axes: Sequence[AxisSelector] | Mapping[str, int | None]) -> tuple[str, ...]: ...
 def axis_name(axes: AxisSelection) -> str | tuple[str, ...]:
@@ -249,7 +267,7 @@ def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> 
     """
     pairs = selection(axes, "replace_axis")
     known = [name for name, _ in pairs]
-    ((name, size),) = selection(old, "replace_axis")
+    name, size = selector(old, "replace_axis")
     if name not in known:
         raise _missing("replace_axis", name, known)
     at = known.index(name)
@@ -260,7 +278,7 @@ def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> 
 
 
 @overload
-def resolve_axis(axes: AxisSpec, chosen: AxisSelector) -> Axis: ...
+def resolve_axis(axes: AxisSpec, chosen: AxisSelector) -> Axis: ...  # type: ignore[overload-overlap]  # as above
 @overload
 def resolve_axis(axes: AxisSpec, chosen: Sequence[AxisSelector] | Mapping[str, int | None]) -> tuple[Axis, ...]: ...
 def resolve_axis(axes: AxisSpec, chosen: AxisSelection) -> Axis | tuple[Axis, ...]:

@@ -14,42 +14,70 @@ from jax.typing import DTypeLike
 from . import layout
 from .array import NamedArray
 from .axis import Axis, AxisSpec, spec
-from .core import facts, wrap
-from .errors import AxisClashError, message
+from .core import facts, shape_of, wrap
+from .errors import AxisClashError, OperandError, message
+from .ops import _lift
 
 __all__ = ["arange", "full", "full_like", "one_hot", "ones", "ones_like", "zeros", "zeros_like"]
 
 
 def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> NamedArray:
-    """Make an array of one value."""
-    axes = spec(shape, "full")
+    """Make an array of one value.
+
+    Raises:
+        OperandError: if `fill_value` is no scalar.
+    """
+    _check_scalar("full", fill_value)
+    return _filled("full", shape, fill_value, dtype)
+
+
+def _filled(function: str, shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None) -> NamedArray:
+    axes = spec(shape, function)
     sizes, names = tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
     return NamedArray(jnp.full(sizes, fill_value, dtype, out_sharding=layout.explicit_sharding(names, sizes)), names)
 
 
+def _check_scalar(function: str, fill_value: Any) -> None:
+    if isinstance(fill_value, NamedArray) or jnp.ndim(fill_value):
+        problem = f"the fill value must be a scalar, not {type(fill_value).__name__}"
+        raise OperandError(message(function, problem, hint="repeat an array along new axes: x.broadcast_axis(...)"))
+
+
 def zeros(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of zeros, in JAX's default float dtype unless told otherwise."""
-    return full(shape, 0, float if dtype is None else dtype)
+    return _filled("zeros", shape, 0, float if dtype is None else dtype)
 
 
 def ones(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of ones, in JAX's default float dtype unless told otherwise."""
-    return full(shape, 1, float if dtype is None else dtype)
+    return _filled("ones", shape, 1, float if dtype is None else dtype)
+
+
+def _parts(function: str, x: NamedArray) -> tuple[jax.Array, tuple[str, ...]]:
+    """Return the array and the names of an argument that must have names, and all of them a dimension."""
+    if not isinstance(x, NamedArray):
+        raise _lift.unnamed(function, x)
+    shape_of(function, x.array, x.names)
+    return x.array, x.names
 
 
 def full_like(x: NamedArray, fill_value: Any, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of one value with the axes, dtype and sharding of another."""
-    return wrap(x, jnp.full_like(x.array, fill_value, dtype), x.names)
+    array, names = _parts("full_like", x)
+    _check_scalar("full_like", fill_value)
+    return wrap(x, layout.laid_out_like(jnp.full_like(array, fill_value, dtype), array), names)
 
 
 def zeros_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of zeros with the axes, dtype and sharding of another."""
-    return wrap(x, jnp.zeros_like(x.array, dtype), x.names)
+    array, names = _parts("zeros_like", x)
+    return wrap(x, layout.laid_out_like(jnp.zeros_like(array, dtype), array), names)
 
 
 def ones_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of ones with the axes, dtype and sharding of another."""
-    return wrap(x, jnp.ones_like(x.array, dtype), x.names)
+    array, names = _parts("ones_like", x)
+    return wrap(x, layout.laid_out_like(jnp.ones_like(array, dtype), array), names)
 
 
 def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | None = None) -> NamedArray:
@@ -77,8 +105,10 @@ def one_hot(x: NamedArray, class_axis: Axis, *, dtype: DTypeLike | None = None) 
     Raises:
         AxisClashError: if `x` has the class axis already.
     """
-    if class_axis.name in x.names:
-        problem = f"the array already has axis {class_axis.name!r}"
+    array, names = _parts("one_hot", x)
+    (classes,) = spec(class_axis, "one_hot")
+    if classes.name in names:
+        problem = f"the array already has axis {classes.name!r}"
         raise AxisClashError(message("one_hot", problem, f"array has: {facts(x)}"))
-    hot = jax.nn.one_hot(x.array, class_axis.size, dtype=float if dtype is None else dtype)
-    return wrap(x, hot, (*x.names, class_axis.name))
+    hot = jax.nn.one_hot(array, classes.size, dtype=float if dtype is None else dtype)
+    return wrap(x, hot, (*names, classes.name))

@@ -16,6 +16,7 @@ __all__ = [
     "BroadcastError",
     "LostAxisError",
     "OperandError",
+    "PatternError",
     "ShardingError",
     "describe",
     "message",
@@ -55,6 +56,10 @@ class BroadcastError(AxisError):
 
 class LostAxisError(AxisError):
     """An array has fewer dimensions than names: raw JAX took a dimension away whose name stayed."""
+
+
+class PatternError(AxisError):
+    """An expression of einsum or rearrange cannot be read, or has another form than its arrays."""
 
 
 class OperandError(TypeError):

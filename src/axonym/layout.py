@@ -9,6 +9,7 @@ operands have, where an axis of the result goes before an axis that is summed aw
 """
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
@@ -24,6 +25,7 @@ __all__ = [
     "MeshAxes",
     "MeshLike",
     "ResourceMapping",
+    "agree",
     "axis_mapping",
     "axis_mapping_in",
     "check_keys",
@@ -34,6 +36,7 @@ __all__ = [
     "entries_of",
     "explicit_sharding",
     "has_explicit_axes",
+    "laid_out_like",
     "lay_out",
     "note",
     "partition_spec",
@@ -41,6 +44,7 @@ __all__ = [
     "resolve_mapping",
     "settle",
     "sharding_from",
+    "taking",
 ]
 
 MeshAxes: TypeAlias = str | Sequence[str] | None
@@ -57,12 +61,14 @@ class AxisMapping(Mapping[str, Entry]):
     Attributes:
         entries: pairs of an axis name and its mesh axes, in the order in which they were given.
         entered: the mappings that were made current inside of the same named_jit, for its check of their keys.
-        active: False for a placeholder that only collects `entered`, where no mapping is current.
+        active: False for a placeholder that carries the other attributes where no mapping is current.
+        taken: Explicit mesh axes that a surrounding `vmap` maps over, so that nothing inside can be laid out on them.
     """
 
     entries: tuple[tuple[str, Entry], ...]
     entered: list["AxisMapping"] = dataclasses.field(default_factory=list, compare=False, repr=False)
     active: bool = True
+    taken: Entry = ()
 
     def __getitem__(self, name: str) -> Entry:
         return dict(self.entries)[name]
@@ -82,11 +88,18 @@ _current = jax.make_user_context(default_value=None)
 
 
 def _entry(name: str, axes: MeshAxes) -> Entry:
-    entry = (axes,) if isinstance(axes, str) else tuple(axes or ())
-    if not all(isinstance(axis, str) for axis in entry):
+    several = isinstance(axes, Sequence) and all(isinstance(axis, str) for axis in axes)
+    if axes is not None and not several:
         problem = f"axis {name!r} is mapped to {axes!r}"
         raise OperandError(message("axis mapping", problem, hint="map it to a mesh axis, a tuple of them, or None"))
-    return entry
+    return (axes,) if isinstance(axes, str) else tuple(axes or ())
+
+
+def _checked(mapping: ResourceMapping) -> ResourceMapping:
+    if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in mapping):
+        problem = f"a mapping is a dict from axis names to mesh axes, not {mapping!r}"
+        raise OperandError(message("axis mapping", problem, hint='write {"batch": "data", "mlp": "model"}'))
+    return mapping
 
 
 def resolve_mapping(mapping: ResourceMapping | None) -> AxisMapping | None:
@@ -99,10 +112,7 @@ def resolve_mapping(mapping: ResourceMapping | None) -> AxisMapping | None:
         return current_mapping()
     if isinstance(mapping, AxisMapping):
         return mapping
-    if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in mapping):
-        problem = f"a mapping is a dict from axis names to mesh axes, not {mapping!r}"
-        raise OperandError(message("axis mapping", problem, hint='write {"batch": "data", "mlp": "model"}'))
-    return AxisMapping(tuple((name, _entry(name, axes)) for name, axes in mapping.items()))
+    return AxisMapping(tuple((name, _entry(name, axes)) for name, axes in _checked(mapping).items()))
 
 
 def current_mapping() -> AxisMapping | None:
@@ -111,9 +121,7 @@ def current_mapping() -> AxisMapping | None:
     return mapping if mapping is not None and mapping.active else None
 
 
-def axis_mapping(
-    mapping: ResourceMapping, *, merge: bool = False, **more: MeshAxes
-) -> AbstractContextManager[Any]:
+def axis_mapping(mapping: ResourceMapping, *, merge: bool = False, **more: MeshAxes) -> AbstractContextManager[Any]:
     """Make a mapping the current one, inside a `with` block.
 
     Args:
@@ -127,16 +135,24 @@ def axis_mapping(
         {'batch': 'data', 'mlp': 'model'}
     """
     outer = _current.value
-    normal = resolve_mapping({**(outer if merge and outer else {}), **mapping, **more})
+    kept = outer.items() if merge and outer else ()
+    normal = resolve_mapping({**dict(kept), **dict(_checked(mapping)), **more})
     return axis_mapping_in(normal, [] if outer is None else outer.entered)
 
 
 def axis_mapping_in(mapping: AxisMapping | None, entered: list[AxisMapping]) -> AbstractContextManager[Any]:
     """Make a mapping, or none, the current one, and list it among those that were entered."""
+    taken = () if _current.value is None else _current.value.taken
     if mapping is None:
-        return _current(AxisMapping((), entered, active=False))
+        return _current(AxisMapping((), entered, active=False, taken=taken))
     entered.append(mapping)
-    return _current(AxisMapping(mapping.entries, entered))
+    return _current(AxisMapping(mapping.entries, entered, taken=taken))
+
+
+def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
+    """Keep what is laid out inside from using Explicit mesh axes that a `vmap` maps over."""
+    outer = _current.value or AxisMapping((), active=False)
+    return _current(dataclasses.replace(outer, taken=(*outer.taken, *mesh_axes)))
 
 
 def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
@@ -157,27 +173,31 @@ def _types(mesh: MeshLike) -> dict[str, AxisType]:
 
 
 @lru_cache(8192)
-def _remembered(mapping: AxisMapping) -> set[str]:
+def _remembered(entries: tuple[tuple[str, Entry], ...]) -> set[str]:
     """Names of arrays that were laid out under a mapping; caches of JAX do not run the code again that notes them."""
-    del mapping
+    del entries
     return set()
 
 
 def note(mapping: AxisMapping, names: Sequence[str]) -> None:
     """Remember that arrays with these names were laid out under a mapping."""
-    _remembered(mapping).update(names)
+    _remembered(mapping.entries).update(names)
 
 
-def check_keys(function: str, mapping: AxisMapping, names: set[str]) -> None:
-    """Raise ShardingError for a key of the mapping that no array has.
+def check_keys(function: str, mapping: AxisMapping, names: set[str], mesh: MeshLike | None) -> None:
+    """Raise ShardingError for a key of the mapping that no array has, or a mesh axis that the mesh does not have.
 
     Args:
         function: who asks.
         mapping: the mapping.
         names: the names of the arrays at hand; those that were laid out under the mapping count too.
+        mesh: the mesh, if there is one.
     """
-    known = names | _remembered(mapping)
-    for key in mapping:
+    known = names | _remembered(mapping.entries)
+    for key, entry in mapping.entries:
+        for axis in entry if mesh is not None else ():
+            if axis not in mesh.axis_names:
+                raise _no_mesh_axis(function, key, axis, mesh, f"mapping: {mapping}")
         if key not in known:
             raise ShardingError(
                 message(
@@ -188,6 +208,12 @@ def check_keys(function: str, mapping: AxisMapping, names: set[str]) -> None:
                     hint=suggestion(key, known) or "pass strict=False where one mapping serves several models",
                 )
             )
+
+
+def _no_mesh_axis(function: str, name: str, axis: str, mesh: MeshLike, *facts: str) -> ShardingError:
+    problem = f"axis {name!r} is mapped to {axis!r}, which is no axis of the mesh"
+    hint = suggestion(axis, mesh.axis_names)
+    return ShardingError(message(function, problem, *facts, f"mesh: {describe_mesh(mesh)}", hint=hint))
 
 
 def partition_spec(
@@ -210,32 +236,28 @@ def _partition_spec(
 ) -> PartitionSpec:
     table = dict(mapping.entries)
     facts = [f"array has: {describe(names, shape)}", f"mapping: {mapping}"]
-    types: dict[str, AxisType] = {}
-    sizes: dict[str, int] = {}
-    if mesh is not None:
-        types, sizes = _types(mesh), dict(mesh.shape)
-        facts.append(f"mesh: {describe_mesh(mesh)}")
+    types = {} if mesh is None else _types(mesh)
+    sizes = {} if mesh is None else dict(mesh.shape)
+    mesh_facts = [] if mesh is None else [f"mesh: {describe_mesh(mesh)}"]
     used: dict[str, str] = {}
     spec: list[str | Entry | None] = [None] * (len(shape) - len(names))
     for name, size in zip(names, shape[len(spec) :], strict=True):
         entry = table.get(name, ())
         for axis in entry:
             if mesh is not None and axis not in types:
-                problem = f"axis {name!r} is mapped to {axis!r}, which is no axis of the mesh"
-                raise ShardingError(message(function, problem, *facts, hint=suggestion(axis, types)))
+                raise _no_mesh_axis(function, name, axis, mesh, *facts)
+        entry = tuple(axis for axis in entry if types.get(axis) is not AxisType.Manual)
+        for axis in entry:
             if axis in used:
                 problem = f"mesh axis {axis!r} would shard both {used[axis]!r} and {name!r} of one array"
                 hint = f"map one of the two elsewhere, or rename it on this array: x.rename({{{name!r}: ...}})"
-                raise ShardingError(message(function, problem, *facts, hint=hint))
+                raise ShardingError(message(function, problem, *facts, *mesh_facts, hint=hint))
             used[axis] = name
-        entry = tuple(axis for axis in entry if types.get(axis) is not AxisType.Manual)
-        ways = 1
-        for axis in entry:
-            ways *= sizes.get(axis, 1)
+        ways = math.prod(sizes.get(axis, 1) for axis in entry)
         if size % ways:
             problem = f"{name}={size} cannot be split evenly in {ways} over mesh axis {', '.join(entry)}"
             hint = f"use a multiple of {ways}, as round_axis_for_partitioning does, or map {name!r} to None"
-            raise ShardingError(message(function, problem, *facts, hint=hint))
+            raise ShardingError(message(function, problem, *facts, *mesh_facts, hint=hint))
         spec.append(entry[0] if len(entry) == 1 else entry or None)
     return PartitionSpec(*spec)
 
@@ -256,7 +278,9 @@ def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLi
     types = _types(mesh)
     kinds = set(types.values())
     if AxisType.Explicit in kinds:
-        array = relayout(array, [_as_entry(part) for part in _only(spec, types, AxisType.Explicit)])
+        explicit = _only(spec, types, AxisType.Explicit)
+        if entries_of(array) != tuple(map(_as_entry, explicit)):
+            array = jax.reshard(array, NamedSharding(mesh, explicit))
     if AxisType.Auto in kinds:
         array = jax.lax.with_sharding_constraint(array, NamedSharding(mesh, _only(spec, types, AxisType.Auto)))
     return array
@@ -320,12 +344,46 @@ def settle(
         mapping: where given, it decides the labels that it has.
     """
     table: dict[Any, Entry] = {}
-    used: set[str] = set()
+    used = set() if _current.value is None else set(_current.value.taken)
+    mesh = context_mesh()
+    types = {} if mesh is None else _types(mesh)
     for label in labels:
         offers = [entries[list(own).index(label)] for own, entries in operands if label in own]
         wanted = next((entry for entry in offers if entry), ())
         if mapping is not None and isinstance(label, str) and label in mapping:
-            wanted = mapping[label]
+            wanted = tuple(axis for axis in mapping[label] if types.get(axis) is AxisType.Explicit)
         table[label] = tuple(axis for axis in wanted if axis not in used)
         used.update(table[label])
     return table
+
+
+def agree(
+    labels: Sequence[Any], operands: Sequence[Sequence[Any]], arrays: Sequence[Any], mapping: AxisMapping | None = None
+) -> tuple[list[Any], Entry]:
+    """On a mesh with Explicit axes, lay out dimensions of one label alike, for a `vmap` over them.
+
+    Args:
+        labels: the labels that are mapped over.
+        operands: for each array the labels of its dimensions; other dimensions have any other label.
+        arrays: the arrays.
+        mapping: where given, it decides the labels that it has.
+
+    Returns:
+        The arrays, whose other dimensions have left the mesh axes of the labels, and these mesh axes.
+    """
+    if not any(map(has_explicit_axes, arrays)):
+        return list(arrays), ()
+    entries = [entries_of(array) for array in arrays]
+    table = settle(labels, list(zip(operands, entries, strict=True)), mapping)
+    used = tuple(axis for entry in table.values() for axis in entry)
+    moved = []
+    for array, own, has in zip(arrays, operands, entries, strict=True):
+        free = [tuple(axis for axis in entry if axis not in used) for entry in has]
+        wanted = [table.get(label, entry) for label, entry in zip(own, free, strict=True)]
+        moved.append(relayout(jax.numpy.asarray(array), wanted) if wanted != list(has) else array)
+    return moved, used
+
+
+def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
+    """On a mesh with Explicit axes, move an array to the layout of another one of its shape."""
+    return relayout(array, entries_of(other)) if has_explicit_axes(other) else array

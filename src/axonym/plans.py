@@ -175,5 +175,5 @@ def letters(operands: Sequence[Sequence[Hashable]], out: Sequence[Hashable]) -> 
     for labels in operands:
         for label in labels:
             table.setdefault(label, chr(ord("a") + len(table)) if len(table) < 26 else chr(0x100 + len(table)))
-    spell = lambda labels: "".join(table[label] for label in labels)  # noqa: E731
-    return f"{','.join(map(spell, operands))}->{spell(out)}"
+    *spelled, result = ("".join(table[label] for label in labels) for labels in (*operands, out))
+    return f"{','.join(spelled)}->{result}"

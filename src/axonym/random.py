@@ -12,23 +12,34 @@ from jax.typing import DTypeLike
 from . import layout
 from .array import NamedArray
 from .axis import AxisSelector, AxisSpec, axis_name, spec
-from .core import Core, Operand
+from .core import Core, Operand, facts, shape_of
+from .errors import AxisNotFoundError, OperandError, message, suggestion
 from .ops import _lift, shape
 
 __all__ = ["bernoulli", "categorical", "gumbel", "normal", "permutation", "randint", "truncated_normal", "uniform"]
 
 
-def _draw(sampler: Callable[..., jax.Array], key: jax.Array, axes: AxisSpec, *parameters: Operand, **options: Any) -> NamedArray:
+def _draw(
+    sampler: Callable[..., jax.Array], key: jax.Array, axes: AxisSpec, *parameters: Operand, **options: Any
+) -> NamedArray:
     """Draw over axes; parameters that are named arrays line up with them by name."""
-    function = sampler.__name__
+    function = sampler.__name__.lstrip("_")
     given = spec(axes, function)
     names, sizes = tuple(axis.name for axis in given), tuple(axis.size for axis in given)
     arrays = []
     for parameter in parameters:
         if isinstance(parameter, Core):
             (array,), own = parameter.node
+            for name in own:
+                if name not in names:
+                    problem = f"a parameter has axis {name!r}, which the result would not have"
+                    lines = f"parameter has: {facts(parameter)}", f"asked for: {', '.join(map(str, given))}"
+                    raise AxisNotFoundError(message(function, problem, *lines, hint=suggestion(name, names)))
+            _lift.one_size(function, [names, own], [sizes, shape_of(function, array, own)])
             parameter = _lift.lined_up(array, own, names)
-            _lift.one_size(function, [names, own], [sizes, array.shape])
+        elif jax.numpy.ndim(parameter):
+            problem = f"a plain parameter of shape {jax.numpy.shape(parameter)} meets named axes {', '.join(names)}"
+            raise OperandError(message(function, problem, hint="name it first: axn.named(array, (...))"))
         arrays.append(parameter)
     sharding = layout.explicit_sharding(names, sizes)
     if sharding is not None:
@@ -94,7 +105,7 @@ def _randint(key: jax.Array, minval: Any, maxval: Any, *, shape: tuple[int, ...]
 
 
 def categorical(key: jax.Array, logits: NamedArray, axis: AxisSelector) -> NamedArray:
-    """Draw an index along `axis` with probabilities `softmax(logits, axis)`; the result has the other axes of `logits`."""
+    """Draw an index along `axis` with probabilities `softmax(logits, axis)`; the other axes of `logits` stay."""
     moved = shape.rearrange(logits, (..., axis))
     drawn = jax.random.categorical(key, moved.array, axis=-1)
     return NamedArray(drawn, tuple(name for name in moved.names if name != axis_name(axis)))
@@ -102,7 +113,6 @@ def categorical(key: jax.Array, logits: NamedArray, axis: AxisSelector) -> Named
 
 def permutation(key: jax.Array, x: NamedArray, axis: AxisSelector, *, independent: bool = False) -> NamedArray:
     """Shuffle `x` along an axis; `independent` shuffles each vector along it on its own."""
-    ((name, _),) = _lift.axes(axis, "permutation")
-    moved = shape.rearrange(x, (..., name))
+    moved = shape.rearrange(x, (..., axis))
     shuffled = jax.random.permutation(key, moved.array, axis=moved.ndim - 1, independent=independent)
     return shape.rearrange(NamedArray(shuffled, moved.names), x.names)

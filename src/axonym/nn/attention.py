@@ -6,10 +6,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, axis_name
-from ..core import facts
+from ..axis import Axis, AxisSelector, axis_name, selection
+from ..core import Core, facts
 from ..create import arange
-from ..errors import AxisClashError, AxisNotFoundError, message
+from ..errors import AxisClashError, AxisNotFoundError, AxisSizeError, message, suggestion
+from ..ops import _lift
 from ..ops.along import softmax
 from ..ops.contract import dot
 from ..ops.index import where
@@ -58,6 +59,7 @@ def dot_product_attention(
     Reference:
         Vaswani et al. (2017), Attention is all you need, eq. 1.
     """
+    _require("value", value, KPos)
     weights = dot_product_attention_weights(
         Key, KPos, query, key, mask=mask, bias=bias, attention_dtype=attention_dtype, precision=precision
     )
@@ -93,14 +95,12 @@ def dot_product_attention_weights(
         scaling_factor: a factor for the scores; by default one over the root of the size of `Key`.
     """
     position, feature = axis_name(KPos), axis_name(Key)
+    _require("query", query, Key)
+    _require("key", key, Key, KPos)
     if position in query.names:
         problem = f"the query has axis {position!r}, which keys are to be attended to over"
         hint = f'rename it on keys and values: key.rename({{"{position}": "key_{position}"}})'
         raise AxisClashError(message("dot_product_attention", problem, f"query has: {facts(query)}", hint=hint))
-    for what, x, name in (("query", query, feature), ("key", key, feature), ("key", key, position)):
-        if name not in x.names:
-            problem = f"the {what} lacks axis {name!r}"
-            raise AxisNotFoundError(message("dot_product_attention", problem, f"{what} has: {facts(x)}"))
     scale = 1 / math.sqrt(query.axis_size(Key)) if scaling_factor is None else scaling_factor
     shared = [name for name in query.names if name in key.names and name != feature]
     own = [name for name in query.names if name not in key.names]
@@ -113,6 +113,20 @@ def dot_product_attention_weights(
     if mask is not None:
         scores = where(mask, scores, _lowest(scores))
     return softmax(scores, position).astype(query.dtype)
+
+
+def _require(what: str, x: NamedArray, *axes: AxisSelector) -> None:
+    """Check that an operand of attention has axes."""
+    function = "dot_product_attention"
+    if not isinstance(x, Core):
+        raise _lift.unnamed(function, x)
+    for name, size in selection(axes, function):
+        if name not in x.names:
+            problem, hint = f"the {what} lacks axis {name!r}", suggestion(name, x.names)
+            raise AxisNotFoundError(message(function, problem, f"{what} has: {facts(x)}", hint=hint))
+        if size not in (None, x.axis_size(name)):
+            problem = f"axis {name!r} was given with size {size}, but the {what} has size {x.axis_size(name)}"
+            raise AxisSizeError(message(function, problem, f"{what} has: {facts(x)}"))
 
 
 def _lowest(x: NamedArray) -> float:
@@ -132,19 +146,30 @@ def causal_mask(QPos: Axis, KPos: Axis, q_start: int | NamedArray = 0, k_start: 
     Returns:
         Booleans, axes {QPos, KPos} and those of the starts.
     """
-    queries = arange(QPos).broadcast_axis(KPos).rearrange((QPos, KPos))
-    return greater_equal(queries + q_start, arange(KPos) + k_start)
+    query, key = axis_name(QPos), axis_name(KPos)
+    if query == key:
+        problem = f"positions of queries and keys are both called {query!r}"
+        hint = f'give those of keys another name: KPos.alias("key_{key}")'
+        raise AxisClashError(message("causal_mask", problem, hint=hint))
+    queries, keys = _counted(QPos, q_start), _counted(KPos, k_start)
+    return greater_equal(queries.broadcast_axis(keys.axes).rearrange((..., query, key)), keys)
+
+
+def _counted(Pos: Axis, start: int | NamedArray) -> NamedArray:
+    """Count positions from a start, which may have axes."""
+    counted = arange(Pos)
+    return (counted.broadcast_axis(start.axes) if isinstance(start, NamedArray) else counted) + start
 
 
 def combine_masks_and(mask1: NamedArray | None, mask2: NamedArray | None) -> NamedArray | None:
-    """Attend where both masks allow it; None allows all."""
+    """Attend where both masks allow it; None allows all. The result has the axes of both."""
     if mask1 is None or mask2 is None:
         return mask2 if mask1 is None else mask1
-    return logical_and(mask1, mask2)
+    return logical_and(mask1.broadcast_axis(mask2.axes), mask2)
 
 
 def combine_masks_or(mask1: NamedArray | None, mask2: NamedArray | None) -> NamedArray | None:
-    """Attend where one of the masks allows it; None is no mask, so the other counts."""
+    """Attend where one of the masks allows it; None is no mask, the other counts. The result has the axes of both."""
     if mask1 is None or mask2 is None:
         return mask2 if mask1 is None else mask1
-    return logical_or(mask1, mask2)
+    return logical_or(mask1.broadcast_axis(mask2.axes), mask2)

@@ -5,8 +5,10 @@ import jax
 
 from .. import random
 from ..array import NamedArray
-from ..axis import AxisSelection, selection
-from ..errors import AxisSizeError, OperandError, message
+from ..axis import Axis, AxisSelection, selection
+from ..core import Core, facts, shape_of
+from ..errors import AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
+from ..ops import _lift
 from ..ops.index import where
 
 __all__ = ["Dropout"]
@@ -39,19 +41,32 @@ class Dropout(eqx.Module):
         self.broadcast_axes = tuple(name for name, _ in selection(broadcast_axes or (), "Dropout"))
         self.inference = inference
 
-    def __call__(
-        self, x: NamedArray, *, inference: bool | None = None, key: jax.Array | None = None
-    ) -> NamedArray:
+    def __call__(self, x: NamedArray, *, inference: bool | None = None, key: jax.Array | None = None) -> NamedArray:
         """Drop elements of `x`.
 
         Raises:
             OperandError: if there is something to drop and no key.
+            AxisNotFoundError: if `x` lacks one of `broadcast_axes`.
         """
+        if not isinstance(x, Core):
+            raise _lift.unnamed("Dropout", x)
         if self.pdrop == 0 or (self.inference if inference is None else inference):
             return x
         if key is None:
             hint = "pass key=..., or inference=True"
             raise OperandError(message("Dropout", f"dropping with probability {self.pdrop} needs a key", hint=hint))
-        axes = tuple(axis for axis in x.axes if axis.name not in self.broadcast_axes)
+        for name in self.broadcast_axes:
+            if name not in x.names:
+                problem = f"the input lacks axis {name!r}, along which to drop together"
+                hint = suggestion(name, x.names)
+                raise AxisNotFoundError(message("Dropout", problem, f"input has: {facts(x)}", hint=hint))
         keep = 1 - self.pdrop
-        return where(random.bernoulli(key, axes, keep), x / keep if keep else x, 0)
+        return where(self._mask(x, key, keep), x / keep if keep else x, 0)
+
+    def _mask(self, x: NamedArray, key: jax.Array, keep: float) -> NamedArray:
+        """Draw what to keep; anonymous dimensions of `x` are named for the draw, so that each element has its own."""
+        shape = shape_of("Dropout", x.array, x.names)
+        anonymous = tuple(Axis(f"anonymous {i}", size) for i, size in enumerate(shape[: len(shape) - len(x.names)]))
+        axes = tuple(axis for axis in x.axes if axis.name not in self.broadcast_axes)
+        drawn = random.bernoulli(key, (*anonymous, *axes), keep)
+        return drawn.untag(*(axis.name for axis in anonymous)) if anonymous else drawn

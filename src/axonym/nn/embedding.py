@@ -6,11 +6,11 @@ import equinox as eqx
 import jax
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSpec, spec
+from ..axis import Axis, AxisSpec, axis_name, spec
 from ..ops.contract import dot
 from ..ops.index import take
 from ..partitioning.shard import auto_sharded
-from .linear import Initializer, fan_in
+from .linear import Initializer, check_input, fan_in
 
 __all__ = ["Embedding"]
 
@@ -44,7 +44,7 @@ class Embedding(eqx.Module):
         return Embedding(initializer(key, (Vocab, *embed)), Vocab, embed)
 
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Look up the vectors of integer `ids`; a number outside of the vocabulary gives NaN.
+        """Look up the vectors of integer `ids`; negative numbers count from the end, those out of range give NaN.
 
         Args:
             ids: axes {...}, integers.
@@ -52,13 +52,23 @@ class Embedding(eqx.Module):
 
         Returns:
             Axes {..., Embed}.
+
+        Raises:
+            AxisClashError: if `ids` already have an axis of `Embed`.
         """
-        return auto_sharded(take(auto_sharded(self.weight), self.Vocab, ids).rearrange((*ids.names, *self.Embed)))
+        check_input("Embedding", ids, (), self.Embed)
+        vectors = take(auto_sharded(self.weight), self.Vocab, ids)
+        return auto_sharded(vectors.rearrange((*ids.names, *axis_name(self.Embed))))
 
     def unembed(self, x: NamedArray) -> NamedArray:
         """Multiply by the table the other way, from `Embed` to scores over `Vocab`.
 
         Args:
             x: axes {Embed, ...}.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks an axis of `Embed`.
+            AxisClashError: if `x` already has `Vocab`.
         """
+        check_input("Embedding.unembed", x, self.Embed, (self.Vocab,))
         return dot(x, self.weight, axis=self.Embed)

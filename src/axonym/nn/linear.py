@@ -10,9 +10,9 @@ import jax
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, spec
-from ..core import Core, facts
+from ..core import Core, facts, shape_of
 from ..create import zeros
-from ..errors import AxisClashError, AxisNotFoundError, message, suggestion
+from ..errors import AxisClashError, AxisNotFoundError, AxisSizeError, message, suggestion
 from ..ops import _lift
 from ..ops.contract import dot
 from ..ops.shape import rename
@@ -73,9 +73,18 @@ class Linear(eqx.Module):
             out_first: store the weight as {Out, In}; by default as {In, Out}, whose product needs no transpose.
             init_scale: a factor for the default initializer.
             initializer: what makes the weight; by default `fan_in` of the size of `In`.
+
+        Raises:
+            AxisClashError: if the weight would have an axis `out_<name>` twice.
         """
         inputs, outputs = spec(In, "Linear.init"), spec(Out, "Linear.init")
         stored = stored_outputs(inputs, outputs)
+        names = [axis.name for axis in (*inputs, *stored)]
+        for kept, out in zip(stored, outputs, strict=True):
+            if names.count(kept.name) > 1:
+                problem = f"the weight would keep the output {out.name!r} as {kept.name!r}, which it has already"
+                lines = (f"In: {', '.join(map(str, inputs))}", f"Out: {', '.join(map(str, outputs))}")
+                raise AxisClashError(message("Linear.init", problem, *lines, hint="rename one of the two"))
         if initializer is None:
             initializer = fan_in(math.prod(axis.size for axis in inputs), init_scale)
         weight = initializer(key, (*stored, *inputs) if out_first else (*inputs, *stored))
@@ -90,12 +99,13 @@ class Linear(eqx.Module):
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis of `In`.
-            AxisClashError: if `x` already has an axis of `Out`.
+            AxisSizeError: if it has another size there.
+            AxisClashError: if `x` already has an axis of `Out`, or the `out_<name>` under which the weight keeps it.
         """
-        check_input("Linear", x, self.In, self.Out)
+        stored = stored_outputs(self.In, self.Out)
+        check_input("Linear", x, self.In, (*self.Out, *stored))
         y = dot(x, self.weight, axis=self.In)
-        renames = {stored.name: out.name for stored, out in zip(stored_outputs(self.In, self.Out), self.Out, strict=True)}
-        changed = {old: new for old, new in renames.items() if old != new}
+        changed = {kept.name: out.name for kept, out in zip(stored, self.Out, strict=True) if kept != out}
         if changed:
             y = auto_sharded(rename(y, changed))
         return y if self.bias is None else y + self.bias
@@ -116,8 +126,16 @@ def check_input(layer: str, x: NamedArray, inputs: tuple[Axis, ...], outputs: tu
     for name in needed:
         if name not in names:
             problem = f"the input lacks axis {name!r}"
-            wants = f"the layer sums over: {', '.join(map(str, inputs))}"
-            raise AxisNotFoundError(message(layer, problem, f"input has: {facts(x)}", wants, hint=suggestion(name, names)))
+            wants = f"the layer works over: {', '.join(map(str, inputs))}"
+            raise AxisNotFoundError(
+                message(layer, problem, f"input has: {facts(x)}", wants, hint=suggestion(name, names))
+            )
+    shape = shape_of(layer, x.array, names)
+    for axis in inputs:
+        size = shape[names.index(axis.name) - len(names)]
+        if size != axis.size:
+            problem = f"axis {axis.name!r} of the input has size {size}, but the layer was made for {axis.size}"
+            raise AxisSizeError(message(layer, problem, f"input has: {facts(x)}"))
     for axis in outputs:
         if axis.name in names and axis.name not in needed:
             problem = f"the input already has axis {axis.name!r}, which the layer adds"

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -13,7 +12,7 @@ from ..array import NamedArray
 from ..axis import AxisSelection, AxisSelector, selection
 from ..core import Core, facts, wrap
 from ..errors import AxisError, AxisNotFoundError, OperandError, message
-from ..ops import _lift
+from ..ops import _lift, index
 from ..ops.reduce import mean
 
 __all__ = ["cross_entropy_loss", "cross_entropy_loss_and_log_normalizers", "reduce_loss"]
@@ -35,7 +34,8 @@ def cross_entropy_loss(
     Args:
         logits: axes {Label, ...}.
         Label: the axis of classes.
-        targets: integers, the class numbers, axes {...}; or probabilities, axes {Label, ...}.
+        targets: integers, the class numbers, axes {...}; or probabilities, axes {Label, ...}. A number that is no class
+            gives NaN, unless `where` leaves it out.
         reduction: what to do with the losses, such as `axn.mean` or `axn.sum`; None leaves one for each target.
         where: axes among those of the losses; those that count.
         reduction_axis: the axes to reduce; by default all.
@@ -85,13 +85,20 @@ def _cross_entropy(names: Names, targets: Names, label: tuple[str, int | None]) 
         _lift.check_given("cross_entropy_loss", (label,), names, logits.shape)
         logits, wanted = _lift.agreed((names, targets), (logits, wanted), names)
         wanted = _lift.lined_up(wanted, targets, names)
-        normalizers = jax.nn.logsumexp(logits, axis=at)
+        # Differences to the largest logit are exact where the logits themselves are large.
+        largest = lax.stop_gradient(logits).max(at, keepdims=True)
+        largest = jnp.where(jnp.isfinite(largest), largest, 0)
+        normalizers = jnp.log(jnp.exp(logits - largest).sum(at))
+        offset = largest.squeeze(at)
         if soft:
-            return normalizers * wanted.sum(at) - (logits * wanted).sum(at), normalizers
+            return normalizers * wanted.sum(at) - ((logits - largest) * wanted).sum(at), normalizers + offset
         # A comparison in the place of a gather: the sum stays local where the classes are sharded, and the backward
         # pass needs no scatter.
-        classes = lax.broadcasted_iota(wanted.dtype, logits.shape, at % logits.ndim)
-        return normalizers - jnp.where(classes == wanted, logits, 0).sum(at), normalizers
+        classes = lax.broadcasted_iota(jnp.int32, logits.shape, at % logits.ndim)
+        picked = jnp.where(classes == wanted, logits, 0).sum(at) - offset
+        wanted = wanted.squeeze(at) if wanted.ndim else wanted
+        known = (wanted >= 0) & (wanted < logits.shape[at])
+        return jnp.where(known, normalizers - picked, jnp.nan), normalizers + offset
 
     return _lift.Kernel(result, body)
 
@@ -104,5 +111,5 @@ def reduce_loss(
 ) -> NamedArray:
     """Reduce losses that count; without a reduction, those that do not count become zero."""
     if reduction is None:
-        return losses if where is None else losses * where
+        return losses if where is None else index.where(where, losses, 0)
     return reduction(losses, reduction_axis, where=where)

@@ -15,6 +15,7 @@ from ..axis import Axis, AxisSpec, spec
 from ..core import wrap
 from ..create import ones, zeros
 from ..ops import _lift
+from ..partitioning.shard import auto_sharded
 from .linear import check_input
 
 __all__ = ["LayerNorm", "RmsNorm"]
@@ -54,7 +55,8 @@ class _Norm(eqx.Module):
 
     def _apply(self, x: NamedArray, centered: bool) -> NamedArray:
         check_input(type(self).__name__, x, self.axis, ())
-        parameters = [p for p in (self.weight, self.bias) if p is not None]
+        # Laid out here, a parameter that is sharded otherwise is gathered once, not again in the backward pass.
+        parameters = [auto_sharded(p) for p in (self.weight, self.bias) if p is not None]
         operands = (x.names, *(p.names for p in parameters))
         kernel = _normalize(
             operands, self.axis, centered, self.weight is not None, self.bias is not None, self.eps, self.dtype

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelector, axis_name
-from ..core import wrap
 from ..errors import AxisSizeError, OperandError, message
+from ..ops import _lift
 from ..ops.index import index
 from ..ops.shape import stack, unbind
 from ..partitioning.shard import auto_sharded
 from ..transform import scan as loops
-from ..transform._leaves import is_array
+from ..transform._leaves import Arguments, is_array
 from ..transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from ..transform.vmap import vmap
 
@@ -158,13 +158,8 @@ class BlockSeq(eqx.Module, Generic[M]):
         make = _constructor("BlockSeq.init", Block, module)
 
         def initialize(*args: Any, **kwargs: Any) -> BlockSeq[M]:
-            keyed = _split_key(Block, kwargs)
-            return BlockSeq(
-                tuple(_call(make, *_at((args, keyed), Block, i)) for i in range(Block.size)), Block, policy
-            )
-
-        def _call(make: Any, args: Any, kwargs: Any) -> M:
-            return make(*args, **kwargs)
+            parts = _layer_by_layer("vmap", (args, _split_key(Block, kwargs)), Block)
+            return BlockSeq(tuple(make(*own, **named) for own, named in parts), Block, policy)
 
         return initialize
 
@@ -191,6 +186,9 @@ class BlockSeq(eqx.Module, Generic[M]):
         """Return a loop that calls `fn(layer, carry, *args, **kwargs)`, which returns a carry and an output."""
         policy = self.gradient_checkpointing
 
+        def step(layer: M, carry: Any, *args: Any, **kwargs: Any) -> Any:
+            return fn(layer, policy.mark_carry(carry), *args, **kwargs)
+
         def run(init: Any, *args: Any, **kwargs: Any) -> Any:
             groups = policy.groups(self.Block.size)
             length = self.Block.size // groups
@@ -198,18 +196,18 @@ class BlockSeq(eqx.Module, Generic[M]):
             def steps(carry: Any, layers: Sequence[M], rest: Sequence[Any]) -> Any:
                 outputs = []
                 for layer, (args, kwargs) in zip(layers, rest, strict=True):
-                    carry, out = _remat(policy, fn)(layer, carry, *args, **kwargs)
+                    carry, out = _pair(_remat(policy, step)(layer, carry, *args, **kwargs))
                     outputs.append(out)
                 return carry, outputs
 
-            rest = [_at((args, kwargs), self.Block, i) for i in range(self.Block.size)]
+            rest = _layer_by_layer("scan", (args, kwargs), self.Block)
             carry, outputs = init, []
             for start in range(0, self.Block.size, length or 1):
                 part = slice(start, start + length)
                 run_group = _remat(policy, steps) if groups > 1 else steps
                 carry, more = run_group(carry, self.blocks[part], rest[part])
                 outputs += more
-            return carry, _stack(outputs, self.Block)
+            return carry, _stack(outputs, self.Block, numbers=True)
 
         return run
 
@@ -221,11 +219,8 @@ class BlockSeq(eqx.Module, Generic[M]):
         """Return a function that calls `fn(layer, *args, **kwargs)` for each layer and stacks the results."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            outputs = []
-            for i, block in enumerate(self.blocks):
-                own, named = _at((args, kwargs), self.Block, i)
-                outputs.append(fn(block, *own, **named))
-            return _stack(outputs, self.Block)
+            parts = zip(self.blocks, _layer_by_layer("vmap", (args, kwargs), self.Block), strict=True)
+            return _stack([fn(block, *own, **named) for block, (own, named) in parts], self.Block, numbers=False)
 
         return run
 
@@ -288,8 +283,27 @@ def _pick(leaf: Any, Block: AxisSelector, at: int) -> Any:
     return leaf[at] if is_array(leaf) and leaf.ndim else leaf
 
 
-def _at(tree: Any, Block: Axis, at: int) -> Any:
-    return jax.tree.map(lambda leaf: _pick(leaf, Block, at), tree, is_leaf=is_named_array)
+def _layer_by_layer(function: str, arguments: Any, Block: Axis) -> list[Any]:
+    """Take arguments apart into those of each layer, under the rules of the loop or map that `Stacked` uses."""
+
+    def dimension(_: int, leaf: Any) -> int | None:
+        if isinstance(leaf, NamedArray):
+            return leaf.names.index(Block.name) - len(leaf.names) if Block.name in leaf.names else None
+        return 0 if is_array(leaf) and leaf.ndim else None
+
+    parts = Arguments(function, (Block.name, Block.size), arguments, dimension)
+    moved = [_lift.whole(jnp.asarray(array), (dim,)) for array, dim in zip(parts.arrays, parts.dims, strict=True)]
+    layers = range(Block.size)
+    cut = [[array[(slice(None),) * dim + (i,)] for i in layers] for array, dim in zip(moved, parts.dims, strict=True)]
+    return [parts.rebuild([pieces[i] for pieces in cut]) for i in layers]
+
+
+def _pair(result: Any) -> tuple[Any, Any]:
+    """Check that a layer returned a carry and an output."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return result
+    problem = f"the step must return a pair of carry and output, not {type(result).__name__}"
+    raise OperandError(message("scan", problem, hint="use fold for a step that returns the carry alone"))
 
 
 def _unbind(leaf: Any, Block: Axis) -> Sequence[Any]:
@@ -301,8 +315,8 @@ def _unbind(leaf: Any, Block: Axis) -> Sequence[Any]:
     return [leaf] * Block.size
 
 
-def _stack(outputs: Sequence[Any], Block: Axis) -> Any:
-    """Stack what layers returned."""
+def _stack(outputs: Sequence[Any], Block: Axis, *, numbers: bool) -> Any:
+    """Stack what layers returned: arrays and, as a loop does but a map does not, Python numbers."""
     if not outputs:
         return None
 
@@ -310,7 +324,9 @@ def _stack(outputs: Sequence[Any], Block: Axis) -> Any:
         first = leaves[0]
         if isinstance(first, NamedArray):
             return stack(Block, leaves)
-        return jnp.stack(leaves) if is_array(first) else first
+        if is_array(first) or (numbers and isinstance(first, int | float | complex)):
+            return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
+        return first
 
     return jax.tree.map(join, *outputs, is_leaf=is_named_array)
 
@@ -335,7 +351,7 @@ def _remat(policy: ScanCheckpointPolicy, fn: Steps) -> Steps:
             dynamic, static[:] = _parted(fn(*args, **kwargs))
             return dynamic
 
-        return eqx.combine(policy.wrap(step)(arrays), static[0])
+        return eqx.combine(policy.wrap(step, unrolled=True)(arrays), static[0])
 
     return run
 

@@ -9,13 +9,14 @@ shape.
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from .. import layout, plans
 from ..axis import Axis, AxisSelection, selection
@@ -29,6 +30,12 @@ Names = tuple[str, ...]
 Pairs = tuple[tuple[str, int | None], ...]
 Function = Callable[..., Any]
 Options = tuple[tuple[str, Any], ...]
+_NUMBERS = {bool, int, float, complex}
+_PLAIN = (int, float, complex, np.generic, np.ndarray, jax.Array)
+
+
+# From jax 0.12 on, True leaves inlining to the compiler.
+_INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
 
 
 class Kernel:
@@ -45,7 +52,7 @@ class Kernel:
     def __init__(self, names: Names, body: Function) -> None:
         self.names = names
         self.body = body
-        self.call = jax.jit(body, inline=True)
+        self.call = jax.jit(body, inline=_INLINE)
 
 
 def title(fn: Function) -> str:
@@ -163,10 +170,24 @@ def plain(function: str, operand: Any) -> Any:
     Raises:
         OperandError: for anything else.
     """
-    if isinstance(operand, int | float | complex | np.generic | np.ndarray | jax.Array):
+    if operand.__class__ in _NUMBERS or isinstance(operand, _PLAIN):
         return operand
     problem = f"cannot combine a NamedArray and {type(operand).__name__}"
     raise OperandError(message(function, problem, hint="operands are NamedArrays, scalars or 0-d arrays"))
+
+
+_stand_ins: dict[int, Function] = {}
+
+
+def _stand_in(fn: Function) -> Function:
+    """Make a plain function of a `jnp.ufunc`, whose hash runs in Python and would cost a tenth of an operation."""
+
+    @wraps(fn)
+    def plain_function(*arrays: Any) -> Any:
+        return fn(*arrays)
+
+    _stand_ins[id(fn)] = plain_function  # it keeps fn alive, and so its id unique
+    return plain_function
 
 
 def unary(fn: Function, x: Core, **options: Any) -> "NamedArray":
@@ -174,7 +195,7 @@ def unary(fn: Function, x: Core, **options: Any) -> "NamedArray":
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
     (array,), names = x.node
-    kernel = _elementwise(fn, (names,), tuple(options.items()))
+    kernel = _elementwise(fn, (names,), tuple(options.items()) if options else ())
     return wrap(x, kernel.call(array), names)
 
 
@@ -188,6 +209,8 @@ def unnamed(function: str, x: Any) -> OperandError:
 
 def binary(fn: Function, x: Any, y: Any) -> "NamedArray":
     """Apply a function of two operands, at least one of them named, to each pair of elements by name."""
+    if isinstance(fn, jnp.ufunc):
+        fn = _stand_ins.get(id(fn)) or _stand_in(fn)
     if isinstance(x, Core):
         (a,), left = x.node
         if isinstance(y, Core):
@@ -208,7 +231,7 @@ def binary(fn: Function, x: Any, y: Any) -> "NamedArray":
 
 def _with_plain(kernel: Kernel, a: Any, b: Any) -> Any:
     """Call a kernel one of whose operands is plain: under a trace a Python number stays a literal."""
-    if isinstance(a, jax.core.Tracer) or isinstance(b, jax.core.Tracer):
+    if isinstance(a, Tracer) or isinstance(b, Tracer):
         return kernel.body(a, b)
     return kernel.call(a, b)
 
@@ -228,9 +251,7 @@ def nary(fn: Function, *operands: Any, **options: Any) -> "NamedArray":
 
 
 @lru_cache(plans.CACHE)
-def _reduction(
-    fn: Function, names: Names, axis: Any, where: Names | None, removes: bool, options: Options
-) -> Kernel:
+def _reduction(fn: Function, names: Names, axis: Any, where: Names | None, removes: bool, options: Options) -> Kernel:
     """Make the kernel of a function over axes that may leave elements out; `axis` None stands for all of them."""
     function, keywords = title(fn), dict(options)
     given = _pairs(axis, function, names)
@@ -248,6 +269,15 @@ def _reduction(
         return fn(array, axis=at, where=lined_up(mask, where, names), **keywords)
 
     return Kernel(plans.without(names, removed) if removes else names, body)
+
+
+def keyed(axis: AxisSelection | None, fn: Function) -> str | Pairs | None:
+    """Give an axis argument a form that a cache can key on, at little cost for the usual ones."""
+    if axis is None or isinstance(axis, str):
+        return axis
+    if isinstance(axis, Axis):
+        return ((axis.name, axis.size),)
+    return axes(axis, title(fn))
 
 
 def _pairs(axis: Any, function: str, names: Names) -> Pairs:
@@ -273,15 +303,16 @@ def _over(
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
     (array,), names = x.node
-    arrays, masked = (array,), None
+    arrays: tuple[Any, ...] = (array,)
+    masked: Names | None = None
     if isinstance(where, Core):
         (mask,), masked = where.node
         arrays = (array, mask)
     elif where is not None:
         arrays, masked = (array, plain(title(fn), where)), ()
-    key = axis if axis is None or isinstance(axis, str | Axis) else axes(axis, title(fn))
+    key = keyed(axis, fn)
     try:
-        kernel = _reduction(fn, names, key, masked, removes, tuple(options.items()))
+        kernel = _reduction(fn, names, key, masked, removes, tuple(options.items()) if options else ())
     except AxisError as flaw:
         fail(title(fn), flaw, x, where)
     return wrap(x, kernel.call(*arrays), kernel.names)
@@ -337,7 +368,7 @@ def _apply_along(
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
     (array,), names = x.node
-    key = axis if axis is None or isinstance(axis, str | Axis) else axes(axis, title(fn))
+    key = keyed(axis, fn)
     try:
         kernel = _along(fn, names, key, removes, tuple(options.items()))
     except AxisError as flaw:

@@ -1,8 +1,9 @@
-"""Contractions: sums of products over named axes."""
+"""Contractions: sums of products over named axes, by a list of axes (`dot`) or as an expression (`einsum`)."""
 
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +11,18 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from .. import layout, plans
-from ..axis import AxisSelection, AxisSelector
+from ..axis import AxisSelection, AxisSelector, axis_name
 from ..core import Core, wrap
-from ..errors import AxisError, AxisNotFoundError
-from . import _lift
+from ..errors import AxisClashError, AxisError, AxisNotFoundError, OperandError, PatternError, message, suggestion
+from . import _lift, _pattern
+from ._pattern import DOTS, Bindings, Bound, Expression, Term, flaw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..array import NamedArray
 
-__all__ = ["dot"]
+__all__ = ["dot", "einsum"]
 
 Names = tuple[str, ...]
 Labels = tuple[str | int, ...]
@@ -56,24 +58,81 @@ def dot(
         >>> axn.dot(axn.ones((Batch, Embed)), axn.ones((Embed, Mlp)), axis=Embed).axes
         (Axis(name='batch', size=2), Axis(name='mlp', size=4))
     """
-    for x in arrays:
-        if not isinstance(x, Core):
-            raise _lift.unnamed("dot", x)
-    given = None if axis is None else _lift.axes(axis, "dot")
-    order = None if out_axes is None else tuple(e if e is ... else _lift.axes(e, "dot")[0][0] for e in out_axes)
-    options = (precision, None if preferred_element_type is None else jnp.dtype(preferred_element_type))
+    given = _lift.keyed(axis, dot)
+    order = None if out_axes is None else tuple(e if e is ... else axis_name(e) for e in out_axes)
+    dtype = None if preferred_element_type is None else jnp.dtype(preferred_element_type)
     try:
-        kernel = _dot(tuple(x.node[1] for x in arrays), given, order, options)
+        if len(arrays) == 2:  # the usual number, spelled out because a comprehension costs a call
+            ((a,), left), ((b,), right) = arrays[0].node, arrays[1].node
+            operands: tuple[Names, ...] = (left, right)
+            payloads: tuple[jax.Array, ...] = (a, b)
+        else:
+            operands, payloads = tuple(x.node[1] for x in arrays), tuple(x.node[0][0] for x in arrays)
+        kernel = _dot(operands, given, order, precision, dtype)
     except AxisError as flaw:
         _lift.fail("dot", flaw, *arrays)
+    except AttributeError:
+        raise _lift.unnamed("dot", next((x for x in arrays if not isinstance(x, Core)), None)) from None
+    return wrap(arrays[0], kernel.call(*payloads), kernel.names)
+
+
+def einsum(
+    equation: str,
+    /,
+    *arrays: "NamedArray",
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+    **axis_aliases: AxisSelector,
+) -> "NamedArray":
+    """Contract arrays as an expression says; axes keep the names that they have in the arrays.
+
+    There are three forms, all with spaces between names:
+
+    * `"b s e, e m -> b s m"`: letters bind by position, and a letter must stand for the same axis everywhere.
+      `...` stands for all axes without a letter;
+    * `"{embed mlp}, {mlp} -> mlp"`: names bind by name. What is named on the left only is summed over; axes
+      without a mention come first, or where `...` stands on the right. `...` on the left alone sums over them;
+    * `"-> batch mlp"`: the axes of the result; all others are summed over.
+
+    The result is laid out by the current axis mapping.
+
+    Args:
+        equation: the expression.
+        arrays: its operands.
+        precision: as in `jax.numpy.einsum`.
+        preferred_element_type: the dtype to accumulate in and return.
+        axis_aliases: what a name in the expression stands for: an axis, or the name of one.
+
+    Raises:
+        PatternError: if the expression cannot be read, or does not fit the number of arrays or their axes.
+        AxisNotFoundError: if an axis is missing.
+        AxisClashError: if a letter stands for two axes, or two letters for one.
+        AxisSizeError: if a name has two sizes.
+
+    Example:
+        >>> Batch, Embed, Mlp = axn.make_axes(batch=2, embed=3, mlp=4)
+        >>> axn.einsum("b e, e m -> m b", axn.ones((Batch, Embed)), axn.ones((Embed, Mlp))).axes
+        (Axis(name='mlp', size=4), Axis(name='batch', size=2))
+    """
+    if not isinstance(equation, str):
+        hint = 'the expression comes first: einsum("b e, e m -> b m", x, w)'
+        raise OperandError(message("einsum", f"the expression is a {type(equation).__name__}, not a str", hint=hint))
+    for x in arrays:
+        if not isinstance(x, Core):
+            raise _lift.unnamed("einsum", x)
+    aliases = _pattern.bind("einsum", axis_aliases, sizes=False) if axis_aliases else ()
+    dtype = None if preferred_element_type is None else jnp.dtype(preferred_element_type)
+    try:
+        kernel = _einsum(equation, tuple(x.node[1] for x in arrays), aliases, precision, dtype)
+    except AxisError as flawed:
+        _lift.fail("einsum", flawed, *arrays)
     return wrap(arrays[0], kernel.call(*(x.node[0][0] for x in arrays)), kernel.names)
 
 
 @lru_cache(plans.CACHE)
-def _dot(
-    operands: tuple[Names, ...], given: "_lift.Pairs | None", order: Any, options: tuple[Any, Any]
-) -> _lift.Kernel:
+def _dot(operands: tuple[Names, ...], axis: Any, order: Any, precision: Any, dtype: Any) -> _lift.Kernel:
     """Make the kernel of a contraction."""
+    given = axis if axis is None or isinstance(axis, tuple) else _lift.axes(axis, "dot")
     union: Names = ()
     for names in operands:
         union = plans.union(union, names)
@@ -91,15 +150,29 @@ def _dot(
     if order is not None:
         out = plans.complete(out, order)
 
+    return _kernel("dot", operands, contracted, out, given or (), precision, dtype)
+
+
+def _kernel(
+    function: str,
+    operands: tuple[Names, ...],
+    contracted: Names,
+    out: Names,
+    given: "_lift.Pairs",
+    precision: Any,
+    dtype: Any,
+) -> _lift.Kernel:
+    """Make the kernel of a contraction: the axes to sum over, those of the result, and sizes to check."""
+
     def body(*arrays: Any) -> Any:
-        sizes = _lift.check_sizes("dot", operands, arrays)
-        for name, size in given or ():
-            if size is not None:
-                _lift.check_given("dot", ((name, size),), (name,), (sizes[name],))
+        sizes = _lift.check_sizes(function, operands, arrays)
+        for names, array in zip(operands, arrays, strict=True) if given else ():
+            own = tuple((name, size) for name, size in given if name in names)
+            _lift.check_given(function, own, names, array.shape)
         layout.check_result(out, sizes)
         labels = [(*range(len(names) - a.ndim, 0), *names) for a, names in zip(arrays, operands, strict=True)]
-        anonymous = tuple(range(-max(a.ndim - len(n) for a, n in zip(arrays, operands, strict=True)), 0))
-        result = _product(arrays, labels, contracted, (*anonymous, *out), options)
+        anonymous = range(min(len(names) - a.ndim for a, names in zip(arrays, operands, strict=True)), 0)
+        result = _product(arrays, labels, contracted, (*anonymous, *out), precision, dtype)
         return layout.lay_out(result, out)
 
     return _lift.Kernel(out, body)
@@ -110,18 +183,16 @@ def _product(
     labels: "Sequence[Labels]",
     contracted: Names,
     out: Labels,
-    options: tuple[Any, Any],
+    precision: Any,
+    dtype: Any,
 ) -> jax.Array:
     """Contract arrays whose dimensions carry labels; on a mesh with Explicit axes, say where the result goes."""
-    precision, dtype = options
     sharding = None
     if any(map(layout.has_explicit_axes, arrays)):
         arrays, sharding = _explicit(arrays, labels, contracted, out)
     if len(arrays) != 2 or not all(label in labels[0] and label in labels[1] for label in contracted):
         equation = plans.letters(labels, out)
-        return jnp.einsum(
-            equation, *arrays, precision=precision, preferred_element_type=dtype, out_sharding=sharding
-        )
+        return jnp.einsum(equation, *arrays, precision=precision, preferred_element_type=dtype, out_sharding=sharding)
     plan = plans.contraction(labels[0], labels[1], contracted, out)
     left, right = arrays
     if left.dtype != right.dtype:
@@ -147,3 +218,109 @@ def _explicit(
     table = layout.settle((*out, *contracted), operands, mapping)
     moved = [layout.relayout(a, [table[label] for label in own]) for a, own in zip(arrays, labels, strict=True)]
     return moved, layout.sharding_from(arrays[0], [table[label] for label in out])
+
+
+@lru_cache(plans.CACHE)
+def _einsum(equation: str, operands: tuple[Names, ...], aliases: Bindings, precision: Any, dtype: Any) -> _lift.Kernel:
+    """Make the kernel of an expression."""
+    contracted, out, given = _read(equation, operands, aliases)
+    return _kernel("einsum", operands, contracted, out, given, precision, dtype)
+
+
+class _Einsum(NamedTuple):
+    """The axes that are summed over, those of the result, and sizes to check."""
+
+    contracted: Names
+    out: Names
+    given: tuple[tuple[str, int], ...]
+
+
+def _read(text: str, operands: tuple[Names, ...], aliases: Bindings) -> _Einsum:
+    """Plan an einsum over operands with these names."""
+    expression = _pattern.read(text, True)
+    _pattern.all_used(expression, aliases)
+    table = dict(aliases)
+    sides, result = expression.operands, expression.result.terms
+    if not operands:
+        raise flaw(PatternError, "there are no arrays", text, None)
+    if sides and len(sides) != len(operands):
+        count = f"{len(sides)} operand{'s' * (len(sides) != 1)}"
+        problem = f"the expression has {count}, but {len(operands)} were given"
+        raise flaw(PatternError, problem, text, (sides[0].start, sides[-1].end))
+    union = tuple(dict.fromkeys(name for names in operands for name in names))
+    ordered = bool(sides) and all(side.ordered for side in sides)
+    bound = _ordered(expression, operands, table) if ordered else {}
+    named = set(bound.values()) if ordered else set(_named(expression, operands, table))
+    if ordered:
+        wanted = tuple(_wanted(expression, bound))
+    else:
+        wanted = tuple(name for _, name in _pattern.by_name(text, result, union, table))
+    rest = tuple(name for name in union if name not in wanted and name not in named)
+    out = wanted
+    if _pattern.has_dots(result):
+        at = [term.name for term in result].index(DOTS)
+        out = (*wanted[:at], *rest, *wanted[at:])
+    elif sides and not any(_pattern.has_dots(side.terms) for side in sides):
+        out = (*rest, *wanted)
+    given = tuple((bound.get(key, name or key), size) for key, (name, size) in aliases if size is not None)
+    return _Einsum(tuple(name for name in union if name not in out), out, given)
+
+
+def _named(expression: Expression, operands: tuple[Names, ...], table: Mapping[str, Bound]) -> Iterator[str]:
+    """Give the axes that operands in braces name."""
+    for side, names in zip(expression.operands, operands, strict=bool(expression.operands)):
+        if side.ordered and [term.name for term in side.terms] != [DOTS]:
+            hint = "use braces for all operands: their axes are then found by name"
+            at = (side.start, side.end)
+            raise flaw(PatternError, "only some operands are in braces", expression.text, at, hint)
+        yield from (name for _, name in _pattern.by_name(expression.text, side.terms, names, table))
+
+
+def _ordered(expression: Expression, operands: tuple[Names, ...], table: Mapping[str, Bound]) -> dict[str, str]:
+    """Bind the letters of ordered operands, each to one axis in all of them."""
+    text = expression.text
+    bound: dict[str, str] = {}
+    dotted: dict[str, Term] = {}
+    for number, (side, names) in enumerate(zip(expression.operands, operands, strict=True), start=1):
+        for term, axes in _pattern.by_position(text, side, names, f"operand {number}"):
+            if term.name is None or term.name == DOTS:
+                dotted.update(dict.fromkeys(axes, term))
+            else:
+                _pattern.agree(text, term, axes[0], table)
+                _bind(text, term, term.name, axes[0], number, bound)
+    for letter, name in bound.items():
+        if name in dotted:
+            problem = f"axis {name!r} is {letter!r} in one operand and under ... in another"
+            at = (dotted[name].start, dotted[name].end)
+            raise flaw(AxisClashError, problem, text, at, f"write {letter!r} in both")
+    left = [side for side in expression.operands if _pattern.has_dots(side.terms)]
+    if bool(left) != _pattern.has_dots(expression.result.terms):
+        problem = f"... is only on the {'left' if left else 'right'}"
+        term = next(t for side in left or [expression.result] for t in side.terms if t.name == DOTS)
+        hint = "write ... on both sides, or give letters to the axes to sum over" if left else None
+        raise flaw(PatternError, problem, text, (term.start, term.end), hint)
+    return bound
+
+
+def _bind(text: str, term: Term, letter: str, name: str, number: int, bound: dict[str, str]) -> None:
+    """Let a letter stand for an axis, and no other letter."""
+    at = (term.start, term.end)
+    if bound.setdefault(letter, name) != name:
+        problem = f"{letter!r} stands for axis {bound[letter]!r}, but operand {number} has {name!r} there"
+        hint = f'use another letter, or rename the axis: x.rename({{"{name}": "{bound[letter]}"}})'
+        raise flaw(AxisClashError, problem, text, at, hint)
+    for other, axis in bound.items():
+        if axis == name and other != letter:
+            hint = f"use one letter, or rename the axis of operand {number}"
+            raise flaw(AxisClashError, f"{other!r} and {letter!r} both stand for axis {name!r}", text, at, hint)
+
+
+def _wanted(expression: Expression, bound: Mapping[str, str]) -> Iterator[str]:
+    """Look up the axes of an ordered result."""
+    for term in expression.result.terms:
+        if term.name is not None and term.name != DOTS:
+            if term.name not in bound:
+                hint = suggestion(term.name, bound)
+                at = (term.start, term.end)
+                raise flaw(PatternError, f"{term.name!r} is not on the left", expression.text, at, hint)
+            yield bound[term.name]

@@ -43,9 +43,9 @@ __all__ = [
     "isinf",
     "isnan",
     "log",
-    "log10",
     "log1p",
     "log2",
+    "log10",
     "logaddexp",
     "maximum",
     "minimum",
@@ -119,10 +119,10 @@ def arctanh(x: "NamedArray") -> "NamedArray":
 
 def astype(x: "NamedArray", dtype: DTypeLike) -> "NamedArray":
     """Convert each element to another dtype."""
-    return _lift.unary(_cast, x, dtype=jnp.dtype(dtype))
+    return _lift.unary(_astype, x, dtype=jnp.dtype(dtype))
 
 
-def _cast(x: jax.Array, *, dtype: Any) -> jax.Array:
+def _astype(x: jax.Array, *, dtype: Any) -> jax.Array:
     return x.astype(dtype)
 
 
@@ -138,9 +138,15 @@ def ceil(x: "NamedArray") -> "NamedArray":
 
 def clip(x: "NamedArray", a_min: Operand | None = None, a_max: Operand | None = None) -> "NamedArray":
     """Limit each element to at least `a_min` and at most `a_max`, by name."""
-    if a_min is not None:
-        x = maximum(x, a_min)
-    return x if a_max is None else minimum(x, a_max)
+    bounds = [bound for bound in (a_min, a_max) if bound is not None]
+    if not bounds:
+        return x
+    return _lift.nary(_clip, x, *bounds, lower=a_min is not None, upper=a_max is not None)
+
+
+def _clip(x: jax.Array, *bounds: Any, lower: bool, upper: bool) -> jax.Array:
+    x = jnp.maximum(x, bounds[0]) if lower else x
+    return jnp.minimum(x, bounds[-1]) if upper else x
 
 
 def conj(x: "NamedArray") -> "NamedArray":
@@ -276,11 +282,11 @@ def positive(x: "NamedArray") -> "NamedArray":
 def power(x: Operand, y: Operand) -> "NamedArray":
     """Raise `x` to the power `y`, by name; a Python int as `y` is multiplied out, as `jax.numpy` does."""
     if type(y) is int and isinstance(x, Core):
-        return _lift.unary(_integer_power, x, exponent=y)
+        return _lift.unary(_power, x, exponent=y)
     return _lift.binary(jnp.power, x, y)
 
 
-def _integer_power(x: jax.Array, *, exponent: int) -> jax.Array:
+def _power(x: jax.Array, *, exponent: int) -> jax.Array:
     return jnp.power(x, exponent)
 
 

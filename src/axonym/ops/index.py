@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from .. import layout, plans
 from ..axis import AxisSelector, axis_name
 from ..core import Core, Operand, facts, shape_of, wrap
-from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
+from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
 from . import _lift
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def index(x: "NamedArray", selectors: Mapping[AxisSelector, Any]) -> "NamedArray
 
     Ints and slices are taken first. Then the axes of index arrays, lined up by name, stand in the place of the axes that
     they index where those are neighbours, else in front. An axis that an index array shares with `x`, and that is not
-    indexed itself, is matched position by position. Out of range, an index array reads the nearest element, as `jax.numpy`
-    does; a Python int is an error.
+    indexed itself, is matched position by position. Out of range, an index array reads the nearest element, as in
+    `jax.numpy`; a Python int is an error.
 
     Args:
         x: axes {those of `selectors`, ...}.
@@ -53,7 +54,15 @@ def index(x: "NamedArray", selectors: Mapping[AxisSelector, Any]) -> "NamedArray
 
 
 def take(x: "NamedArray", axis: AxisSelector, index: "Operand | Sequence[int]") -> "NamedArray":
-    """Pick elements along an axis, which the axes of `index` replace; out of range reads NaN, as in `jax.numpy.take`."""
+    """Pick elements along an axis, whose place the axes of `index` take; out of range reads NaN, as in `jnp.take`."""
+    if isinstance(axis, str) and isinstance(index, Core) and isinstance(x, Core) and index.node[1]:
+        (array,), names = x.node
+        (indices,), own = index.node
+        try:
+            kernel = _index(names, ((axis, "array", own),), "take", "fill")
+        except AxisError as flaw:
+            _lift.fail("take", flaw, x)
+        return wrap(x, kernel.call(array, indices), kernel.names)
     return _indexed("take", x, {axis: index}, "fill")
 
 
@@ -83,7 +92,7 @@ def _sliced(names: Names, given: tuple[str, int | None], length: int) -> _lift.K
         _lift.check_given("slice", (given,), names, shape)
         if not 0 <= length <= shape[at]:
             problem = f"cannot cut {length} elements from {given[0]}={shape[at]}"
-            raise AxisSizeError(message("slice", problem, f"array has: {_lift.describe(names, shape)}"))
+            raise AxisSizeError(message("slice", problem, f"array has: {describe(names, shape)}"))
         return lax.dynamic_slice_in_dim(_lift.whole(array, (at,)), start, length, at % array.ndim)
 
     return _lift.Kernel(names, body)
@@ -127,7 +136,7 @@ def _indexed(function: str, x: "NamedArray", selectors: Mapping[AxisSelector, An
         kernel = _index(names, tuple(steps), function, mode)
     except AxisError as flaw:
         _lift.fail(function, flaw, x)
-    run = kernel.body if isinstance(array, jax.core.Tracer) else kernel.call
+    run = kernel.body if isinstance(array, Tracer) else kernel.call
     return wrap(x, run(array, *arguments), kernel.names)
 
 
@@ -150,6 +159,7 @@ def _step(function: str, x: "NamedArray", name: str, size: int, selector: Any) -
                 message(function, f"index {at} is out of range for {name}={size}", f"array has: {facts(x)}")
             )
         return "int", None, at % size
+    indices: Any
     if isinstance(selector, Core):
         (indices,), own = selector.node
     elif isinstance(selector, np.ndarray | jax.Array | list | tuple):
@@ -161,11 +171,15 @@ def _step(function: str, x: "NamedArray", name: str, size: int, selector: Any) -
     else:
         problem = f"cannot index axis {name!r} by {type(selector).__name__}"
         raise OperandError(message(function, problem, hint="use an int, a slice, or an array of integers"))
+    _check_integer(function, name, indices)
+    return ("array", own, indices) if own else ("traced", None, indices)
+
+
+def _check_integer(function: str, name: str, indices: Any) -> None:
     if not jnp.issubdtype(indices.dtype, jnp.integer):
         problem = f"the index over {name!r} has dtype {indices.dtype}"
         hint = "an index must be of integers; use where() to choose by a mask"
         raise OperandError(message(function, problem, hint=hint))
-    return ("array", own, indices) if own else ("traced", None, indices)
 
 
 @lru_cache(plans.CACHE)
@@ -182,6 +196,7 @@ def _index(names: Names, steps: tuple[Step, ...], function: str, mode: str | Non
         for (name, kind, static), argument in zip(steps, arguments, strict=True):
             (at,) = plans.positions(current, (name,))
             if kind == "array":
+                _check_integer(function, name, argument)
                 indices.append(argument)
                 continue
             array = _lift.whole(array, (at,))
@@ -258,8 +273,8 @@ def _gather(
     selector = (*[builtins.slice(None)] * anonymous, *indices)
     sharding = None
     if explicit:
-        at = range(anonymous, anonymous + len(indexed) + len(shared))
-        array = _lift.whole(array, tuple(at))
+        first = len(indexed) + len(shared)
+        array = _lift.whole(array, tuple(range(anonymous, anonymous + first)))
         sharding = _gather_layout(array, anonymous, indices, union, order)
     result = array.at[selector].get(mode=mode or "clip", out_sharding=sharding)
     return _lift.lined_up(result, order, target)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from ..core import Operand
+from ..core import Core, Operand
 from . import _lift
 
 if TYPE_CHECKING:
@@ -41,6 +41,9 @@ def allclose(x: Operand, y: Operand, rtol: float = 1e-5, atol: float = 1e-8, equ
 
 def array_equal(x: "NamedArray", y: "NamedArray", equal_nan: bool = False) -> jax.Array:
     """Tell whether two arrays have the same axes, in any order, and equal elements; the answer is a 0-d array."""
+    for operand in (x, y):
+        if not isinstance(operand, Core):
+            raise _lift.unnamed("array_equal", operand)
     if {axis.name: axis.size for axis in x.axes} != {axis.name: axis.size for axis in y.axes}:
         return jnp.array(False)
     same = equal(x, y)

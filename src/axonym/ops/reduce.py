@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from ..axis import AxisSelection
@@ -143,7 +144,8 @@ def _extremum(
         if jnp.issubdtype(dtype, jnp.bool_):
             initial = not lowest
         elif jnp.issubdtype(dtype, jnp.integer):
-            initial = jnp.iinfo(dtype).min if lowest else jnp.iinfo(dtype).max
+            limits = np.iinfo(dtype)
+            initial = limits.min if lowest else limits.max
         else:
             initial = -jnp.inf if lowest else jnp.inf
     return _lift.reduction(fn, x, axis, where, **({} if initial is None else {"initial": initial}))

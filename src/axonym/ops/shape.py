@@ -11,10 +11,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import layout, plans
-from ..axis import Axis, AxisSelection, AxisSelector, AxisSpec, axis_name, spec
+from ..axis import Axis, AxisSelection, AxisSelector, AxisSpec, selector, spec
 from ..core import Core, axes_of, facts, renamed, shape_of, wrap
-from ..errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, message
-from . import _lift
+from ..errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
+from . import _lift, _regroup
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -38,6 +38,13 @@ __all__ = [
 Names = tuple[str, ...]
 
 
+def _node(function: str, x: Any) -> Any:
+    """Take apart the operand of a function, which must have names."""
+    if not isinstance(x, Core):
+        raise _lift.unnamed(function, x)
+    return x.node
+
+
 def rename(x: "NamedArray", renames: Mapping[AxisSelector, AxisSelector]) -> "NamedArray":
     """Give axes new names, all at once, so that a swap is possible.
 
@@ -46,17 +53,16 @@ def rename(x: "NamedArray", renames: Mapping[AxisSelector, AxisSelector]) -> "Na
         AxisClashError: if a name would stand twice.
         AxisSizeError: if an `Axis` has another size than the one it names.
     """
-    pairs = tuple((axis_name(old), axis_name(new)) for old, new in renames.items())
+    (array,), old_names = _node("rename", x)
+    table = [(selector(old, "rename"), selector(new, "rename")) for old, new in renames.items()]
     try:
-        names = plans.rename(x.node[1], pairs)
+        names = plans.rename(old_names, tuple((old, new) for (old, _), (new, _) in table))
     except AxisError as flaw:
         _lift.fail("rename", flaw, x)
-    sized = [(axis_name(old), a.size) for old, new in renames.items() for a in (old, new) if isinstance(a, Axis)]
-    if sized:
-        (array,), old_names = x.node
-        shape = shape_of("rename", array, old_names)
-        for pair in sized:
-            _lift.check_given("rename", (pair,), old_names, shape)
+    shape = shape_of("rename", array, old_names)
+    for (old, size), (_, new_size) in table:
+        _lift.check_given("rename", ((old, size),), old_names, shape)
+        _lift.check_given("rename", ((old, new_size),), old_names, shape)
     return renamed(x, names)
 
 
@@ -67,7 +73,7 @@ def tag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
         AxisSizeError: if the number of names, or a size, does not fit.
         AxisClashError: if a name is already there.
     """
-    (array,), names = x.node
+    (array,), names = _node("tag", x)
     shape = shape_of("tag", array, names)
     given = _lift.axes(axes, "tag")
     anonymous = len(shape) - len(names)
@@ -94,37 +100,78 @@ def untag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
         NamedArray(float32[batch=2])
         [3. 3.]
     """
-    given = tuple(name for name, _ in _lift.axes(axes, "untag"))
-    moved = rearrange(x, (*given, ...))
-    return renamed(moved, moved.node[1][len(given) :])
+    _node("untag", x)
+    moved = _ordered("untag", x, (*axes, ...))
+    return renamed(moved, moved.node[1][len(axes) :])
 
 
-def rearrange(x: "NamedArray", order: Sequence[AxisSelector | EllipsisType]) -> "NamedArray":
-    """Store the axes in another order; `...` stands for all axes not mentioned, in the order they have.
+def rearrange(
+    x: "NamedArray",
+    order: AxisSelector | Sequence[AxisSelector | EllipsisType],
+    /,
+    **bindings: AxisSelector | int,
+) -> "NamedArray":
+    """Store the axes in another order, or split and merge axes as an expression says.
+
+    In a sequence, `...` stands for all axes not mentioned, in the order they have. An expression has an arrow:
+
+    * `"b s e -> b e s"`: letters bind by position, and the axes keep the names that they have;
+    * `"{embed} -> embed ..."`: names bind by name;
+    * `"b (h d) -> h b d"` splits an axis, where all sizes but one are given: `h=4`. With braces, the group names its
+      axis: `"{(embed: h d)} -> h ... d"`;
+    * `"h b d -> b (embed: h d)"` merges axes; the last varies fastest.
+
+    Args:
+        x: the array.
+        order: the axes in the new order, or an expression.
+        bindings: what a name in the expression stands for: an axis, the name of one, or a size.
 
     Raises:
         AxisNotFoundError: if an axis is missing, or left out without `...`.
+        PatternError: if an expression cannot be read, or has another number of axes than the array.
+        AxisSizeError: if an axis does not split into the given sizes, or an `Axis` has another size.
+        AxisClashError: if a name would stand for two axes.
+
+    Example:
+        >>> x = axn.ones((axn.Axis("batch", 2), axn.Axis("embed", 12)))
+        >>> x.rearrange("b (h d) -> h b d", h=axn.Axis("heads", 4), d="head_size").axes
+        (Axis(name='heads', size=4), Axis(name='batch', size=2), Axis(name='head_size', size=3))
     """
+    if not isinstance(x, Core):
+        raise _lift.unnamed("rearrange", x)
+    if isinstance(order, str) and order not in x.node[1] and not order.isidentifier():
+        return _regroup.by_expression(x, order, bindings)
+    if bindings:
+        problem = f"the keyword {next(iter(bindings))!r} goes with an expression, not with an order"
+        raise OperandError(message("rearrange", problem, hint='write the order as "a b -> b a"'))
     if isinstance(order, str | Axis):
         order = (order,)
+    return _ordered("rearrange", x, order)
+
+
+def _ordered(function: str, x: "NamedArray", order: Sequence[AxisSelector | EllipsisType]) -> "NamedArray":
+    """Store the axes in an order in which `...` stands for those not mentioned."""
     (array,), names = x.node
-    entries = tuple(e if e is ... else axis_name(e) for e in order)  # type: ignore[arg-type]
+    entries = tuple(e if e is ... or e.__class__ is str else selector(e, function)[0] for e in order)
     try:
-        kernel = _rearranged(names, entries)
+        kernel = _rearranged(names, entries, function)
     except AxisError as flaw:
-        _lift.fail("rearrange", flaw, x)
+        _lift.fail(function, flaw, x)
     sized = tuple((e.name, e.size) for e in order if isinstance(e, Axis))
     if sized:
-        _lift.check_given("rearrange", sized, names, shape_of("rearrange", array, names))
-    return x if kernel.names == names else wrap(x, kernel.call(array), kernel.names)
+        _lift.check_given(function, sized, names, shape_of(function, array, names))
+    if kernel.names == names:
+        shape_of(function, array, names)
+        return x
+    return wrap(x, kernel.call(array), kernel.names)
 
 
 @lru_cache(plans.CACHE)
-def _rearranged(names: Names, order: tuple[Any, ...]) -> _lift.Kernel:
+def _rearranged(names: Names, order: tuple[Any, ...], function: str) -> _lift.Kernel:
     target = plans.complete(names, order)
 
     def body(array: Any) -> Any:
-        shape_of("rearrange", array, names)
+        shape_of(function, array, names)
         return _lift.lined_up(array, names, target)
 
     return _lift.Kernel(target, body)
@@ -136,40 +183,51 @@ def broadcast_axis(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
     Raises:
         AxisSizeError: if `x` has one of the axes with another size.
     """
+    _node("broadcast_axis", x)
     given = spec(axes, "broadcast_axis")
-    return broadcast_to(x, (*(a for a in given if a.name not in x.names), *axes_of("broadcast_axis", x)), given)
+    new = (a for a in given if a.name not in x.names)
+    return _broadcast_to("broadcast_axis", x, (*new, *axes_of("broadcast_axis", x)), given)
 
 
-def broadcast_to(x: "NamedArray", axes: AxisSpec, check: Sequence[Axis] = ()) -> "NamedArray":
+def broadcast_to(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
     """Give `x` exactly these axes in this order, adding by repetition those that it lacks.
 
     Raises:
         AxisNotFoundError: if `x` has an axis that is not among them.
         AxisSizeError: if `x` has one of the axes with another size.
     """
+    _node("broadcast_to", x)
     given = spec(axes, "broadcast_to")
-    target = tuple(axis.name for axis in given)
+    return _broadcast_to("broadcast_to", x, given, given)
+
+
+def _broadcast_to(function: str, x: "NamedArray", axes: tuple[Axis, ...], check: tuple[Axis, ...]) -> "NamedArray":
+    target = tuple(axis.name for axis in axes)
     (array,), names = x.node
-    shape = shape_of("broadcast_to", array, names)
+    shape = shape_of(function, array, names)
     for name in names:
         if name not in target:
             problem = f"the array has axis {name!r}, which the result would not have"
             raise AxisNotFoundError(
-                message("broadcast_to", problem, f"array has: {facts(x)}", f"asked for: {', '.join(map(str, given))}")
+                message(function, problem, f"array has: {facts(x)}", f"asked for: {', '.join(map(str, axes))}")
             )
-    own = tuple((a.name, a.size) for a in (*given, *check) if a.name in names)
-    _lift.check_given("broadcast_to", own, names, shape)
+    own = tuple((a.name, a.size) for a in check if a.name in names)
+    _lift.check_given(function, own, names, shape)
     if target == names:
         return x
-    kernel = _broadcast(names, target, tuple(axis.size for axis in given))
+    kernel = _broadcast(names, target, tuple(axis.size for axis in axes))
     return wrap(x, kernel.call(array), target)
 
 
 @lru_cache(plans.CACHE)
 def _broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> _lift.Kernel:
+    order = tuple(name for name in target if name in names)
+
     def body(array: Any) -> Any:
-        anonymous = array.shape[: array.ndim - len(names)]
-        return jnp.broadcast_to(_lift.lined_up(array, names, target), (*anonymous, *sizes))
+        anonymous = array.ndim - len(names)
+        shape = (*array.shape[:anonymous], *sizes)
+        at = (*range(anonymous), *(anonymous + target.index(name) for name in order))
+        return lax.broadcast_in_dim(_lift.lined_up(array, names, order), shape, at)
 
     return _lift.Kernel(target, body)
 
@@ -181,9 +239,9 @@ def flatten_axes(x: "NamedArray", old_axes: AxisSelection, new_axis: AxisSelecto
         AxisNotFoundError: if one of `old_axes` is missing.
         AxisSizeError: if `new_axis` is an `Axis` of another size than their product.
     """
-    (array,), names = x.node
+    (array,), names = _node("flatten_axes", x)
     given = _lift.axes(old_axes, "flatten_axes")
-    new = _lift.axes(new_axis, "flatten_axes")[0]
+    new = selector(new_axis, "flatten_axes")
     try:
         kernel = _flattened(names, given, new)
     except AxisError as flaw:
@@ -212,33 +270,20 @@ def _flattened(names: Names, given: "_lift.Pairs", new: tuple[str, int | None]) 
         size = math.prod(merged)
         if new[1] not in (None, size):
             problem = f"axis {new[0]!r} was given with size {new[1]}, but the axes merge to size {size}"
-            raise AxisSizeError(message("flatten_axes", problem, f"array has: {_lift.describe(names, shape)}"))
-        return _reshape(array, at, len(old), (size,), (new[0],))
+            raise AxisSizeError(message("flatten_axes", problem, f"array has: {describe(names, shape)}"))
+        groups = [_regroup.Group(1, (n,), ("",)) for n in array.shape]
+        groups[at : at + len(old)] = [_regroup.Group(len(old), (size,), (new[0],))]
+        return _regroup.reshape(array, groups)
 
     return _lift.Kernel(target, body)
 
 
-def _reshape(array: jax.Array, at: int, count: int, sizes: tuple[int, ...], new: Names) -> jax.Array:
-    """Replace `count` dimensions from `at` on by `sizes`; with Explicit axes, the first new one keeps what divides it."""
-    shape = (*array.shape[:at], *sizes, *array.shape[at + count :])
-    if not layout.has_explicit_axes(array):
-        return lax.reshape(array, shape)
-    entries = layout.entries_of(array)
-    mesh, mapping = jax.typeof(array).sharding.mesh, layout.current_mapping()
-    fresh: list[tuple[str, ...]] = [(), *[() for _ in new[1:]]]
-    for i, name in enumerate(new):
-        wanted = mapping[name] if mapping and name in mapping else entries[at] if i == 0 and count else ()
-        fresh[i] = wanted if sizes[i] % math.prod(mesh.shape[axis] for axis in wanted) == 0 else ()
-    if count > 1 or fresh[0] != entries[at]:
-        kept = fresh[0] if fresh[0] == entries[at] and array.shape[at] == sizes[0] else ()
-        array = layout.relayout(array, [*entries[:at], kept, *[() for _ in range(count - 1)], *entries[at + count :]])
-    target = [*entries[:at], *fresh, *entries[at + count :]]
-    return lax.reshape(array, shape, out_sharding=layout.sharding_from(array, target))
-
-
 def flatten(x: "NamedArray", new_axis: AxisSelector) -> "NamedArray":
     """Merge all axes into one, in storage order."""
-    return flatten_axes(x, x.node[1], new_axis)
+    (_,), names = _node("flatten", x)
+    if not names:
+        return broadcast_axis(x, Axis(selector(new_axis, "flatten")[0], 1))
+    return flatten_axes(x, names, new_axis)
 
 
 def unflatten_axis(x: "NamedArray", axis: AxisSelector, new_axes: AxisSpec) -> "NamedArray":
@@ -249,8 +294,8 @@ def unflatten_axis(x: "NamedArray", axis: AxisSelector, new_axes: AxisSpec) -> "
         AxisSizeError: if the new sizes do not multiply to the old one.
         AxisClashError: if a new name is already there.
     """
-    (array,), names = x.node
-    (given,) = _lift.axes(axis, "unflatten_axis")
+    (array,), names = _node("unflatten_axis", x)
+    given = selector(axis, "unflatten_axis")
     try:
         kernel = _unflattened(names, given, spec(new_axes, "unflatten_axis"))
     except AxisError as flaw:
@@ -273,8 +318,10 @@ def _unflattened(names: Names, given: tuple[str, int | None], new: tuple[Axis, .
         at = array.ndim - len(names) + first
         if math.prod(sizes) != shape[at]:
             problem = f"{', '.join(map(str, new))} multiply to {math.prod(sizes)}, not to {given[0]}={shape[at]}"
-            raise AxisSizeError(message("unflatten_axis", problem, f"array has: {_lift.describe(names, shape)}"))
-        return _reshape(array, at, 1, sizes, fresh)
+            raise AxisSizeError(message("unflatten_axis", problem, f"array has: {describe(names, shape)}"))
+        groups = [_regroup.Group(1, (n,), ("",)) for n in array.shape]
+        groups[at] = _regroup.Group(1, sizes, fresh)
+        return _regroup.reshape(array, groups)
 
     return _lift.Kernel(target, body)
 
@@ -285,8 +332,8 @@ def unbind(x: "NamedArray", axis: AxisSelector) -> tuple["NamedArray", ...]:
     Raises:
         AxisNotFoundError: if `axis` is missing.
     """
-    (array,), names = x.node
-    (given,) = _lift.axes(axis, "unbind")
+    (array,), names = _node("unbind", x)
+    given = selector(axis, "unbind")
     try:
         kernel = _unbound(names, given)
     except AxisError as flaw:
@@ -314,12 +361,13 @@ def split(x: "NamedArray", axis: AxisSelector, new_axes: Sequence[Axis]) -> tupl
         AxisNotFoundError: if `axis` is missing.
         AxisSizeError: if the sizes of the pieces do not add up to that of the axis.
     """
-    (array,), names = x.node
-    (given,) = _lift.axes(axis, "split")
-    sizes = tuple(piece.size for piece in new_axes)
+    (array,), names = _node("split", x)
+    given = selector(axis, "split")
+    pieces = [spec(piece, "split")[0] for piece in new_axes]
+    sizes = tuple(piece.size for piece in pieces)
     try:
         kernel = _cut(names, given, sizes)
-        targets = [plans.rename(names, ((given[0], piece.name),)) for piece in new_axes]
+        targets = [plans.rename(names, ((given[0], piece.name),)) for piece in pieces]
     except AxisError as flaw:
         _lift.fail("split", flaw, x)
     return tuple(wrap(x, part, target) for part, target in zip(kernel.call(array), targets, strict=True))
@@ -334,7 +382,7 @@ def _cut(names: Names, given: tuple[str, int | None], sizes: tuple[int, ...]) ->
         _lift.check_given("split", (given,), names, shape)
         if sum(sizes) != shape[at]:
             problem = f"pieces of sizes {sizes} add up to {sum(sizes)}, not to {given[0]}={shape[at]}"
-            raise AxisSizeError(message("split", problem, f"array has: {_lift.describe(names, shape)}"))
+            raise AxisSizeError(message("split", problem, f"array has: {describe(names, shape)}"))
         return lax.split(_lift.whole(array, (at,)), sizes, axis=at % array.ndim)
 
     return _lift.Kernel(names, body)
@@ -347,7 +395,7 @@ def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArr
         AxisNotFoundError: if an array lacks an axis that another has.
         AxisSizeError: if another axis has two sizes, or `axis` is an `Axis` of another size than the sum.
     """
-    (given,) = _lift.axes(axis, "concatenate")
+    given = selector(axis, "concatenate")
     return _join("concatenate", _concatenated, given, arrays)
 
 
@@ -359,7 +407,7 @@ def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
         AxisClashError: if the arrays have the new axis already.
         AxisSizeError: if an axis has two sizes, or `axis` is an `Axis` of another size than the number of arrays.
     """
-    (given,) = _lift.axes(axis, "stack")
+    given = selector(axis, "stack")
     if given[1] not in (None, len(arrays)):
         problem = f"axis {given[0]!r} was given with size {given[1]} for {len(arrays)} arrays"
         raise AxisSizeError(message("stack", problem))
@@ -389,6 +437,8 @@ def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) ->
     others = plans.without(target, (given[0],))
 
     def body(*arrays: Any) -> Any:
+        for array, names in zip(arrays, operands, strict=True):
+            shape_of("concatenate", array, names)
         lined = [_lift.lined_up(a, names, target) for a, names in zip(arrays, operands, strict=True)]
         shapes = [tuple(a.shape[i] for i in plans.positions(target, others)) for a in lined]
         _lift.one_size("concatenate", [others] * len(shapes), shapes)
@@ -408,7 +458,9 @@ def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lif
         plans.require(names, target)
         plans.require(target, names)
     if given[0] in target:
-        raise AxisClashError(f"the arrays already have axis {given[0]!r}", "concatenate joins along an axis that is there")
+        raise AxisClashError(
+            f"the arrays already have axis {given[0]!r}", "concatenate joins along an axis that is there"
+        )
 
     def body(*arrays: Any) -> Any:
         _lift.check_sizes("stack", operands, arrays)

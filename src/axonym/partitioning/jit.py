@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -67,22 +68,24 @@ def named_jit(
         out_axis_resources: the mapping by which results are laid out; by default `axis_resources`, or else the mapping
             that is current at the call.
         donate_args: which positional arguments give their memory to the results: a bool each, or a tree of bools;
-            those left out give nothing.
-        donate_kwargs: the same for keyword arguments, as a dict.
+            those left out give nothing. A single bool stands for all.
+        donate_kwargs: the same for keyword arguments, as a dict, or a single bool.
         strict: refuse keys of a mapping that no array has, neither of the arguments and results nor of those that are
             laid out inside.
-        jit_options: further options of `jax.jit`.
+        jit_options: further options of `jax.jit`, such as `compiler_options` or `keep_unused`.
 
     Raises:
         ShardingError: if there is a mapping and no mesh, or they do not fit the arrays.
+        OperandError: at the call, if what is static is not hashable; at once, for an option of `jax.jit` that is
+            decided here.
 
     Example:
         >>> Batch, Embed = axn.make_axes(batch=8, embed=4)
         >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
         >>> with axn.set_mesh(mesh):
         ...     x = axn.named_jit(lambda: axn.ones((Batch, Embed)), {"batch": "data", "embed": None})()
-        >>> x.sharding.spec
-        P('data', None)
+        >>> x.sharding.spec[0]
+        'data'
     """
     if fn is None:
         return functools.partial(
@@ -95,9 +98,20 @@ def named_jit(
             strict=strict,
             **jit_options,
         )
+    for option in jit_options:
+        if option in _DECIDED:
+            problem = f"{option} of jax.jit is decided by named_jit"
+            raise OperandError(message("named_jit", problem, hint=_DECIDED[option]))
     resolve = lambda mapping: None if mapping is None else layout.resolve_mapping(mapping)  # noqa: E731
     mappings = _Mappings(*map(resolve, (axis_resources, in_axis_resources, out_axis_resources)), strict)
-    return NamedJit(fn, mappings, tuple(donate_args or ()), dict(donate_kwargs or {}), jit_options)
+    return NamedJit(fn, mappings, donate_args, donate_kwargs, jit_options)
+
+
+_DECIDED = (
+    dict.fromkeys(("static_argnums", "static_argnames"), "what is no array is static, without being told")
+    | dict.fromkeys(("donate_argnums", "donate_argnames"), "say it with donate_args and donate_kwargs")
+    | {"in_shardings": "say it with in_axis_resources", "out_shardings": "say it with out_axis_resources"}
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,8 +155,8 @@ class NamedJit(Generic[P, R]):
         self,
         fn: Callable[P, R],
         mappings: _Mappings,
-        donate_args: tuple[Any, ...],
-        donate_kwargs: dict[str, Any],
+        donate_args: Any,
+        donate_kwargs: Any,
         jit_options: dict[str, Any],
     ) -> None:
         functools.update_wrapper(self, fn, updated=())
@@ -161,6 +175,10 @@ class NamedJit(Generic[P, R]):
         result, static = signature.compiled(*signature.arrays(leaves))
         return result if static is None else eqx.combine(result, static.tree)
 
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Bind a compiled method to its instance."""
+        return self if instance is None else functools.partial(self, instance)
+
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
         """Trace and lower for these arguments, of which arrays may be `jax.ShapeDtypeStruct`s."""
         signature, leaves = self._prepare(args, kwargs)
@@ -176,8 +194,10 @@ class NamedJit(Generic[P, R]):
         leaves, tree = jax.tree.flatten((self._fn if self._fn_has_arrays else None, args, kwargs))
         statics: tuple[Any, ...] = ()
         if not self._array_types.issuperset(map(type, leaves)):
-            self._array_types.update(type(leaf) for leaf in leaves if _is_traced(leaf))
-            statics = tuple((i, type(leaf), leaf) for i, leaf in enumerate(leaves) if not _is_traced(leaf))
+            unknown = [leaf for leaf in leaves if type(leaf) not in self._array_types]
+            self._array_types.update(type(leaf) for leaf in unknown if _is_traced(leaf))
+            known = self._array_types
+            statics = tuple((i, type(leaf), leaf) for i, leaf in enumerate(leaves) if type(leaf) not in known)
         key = (tree, statics)
         try:
             signature = self._signatures.get(key)
@@ -227,7 +247,7 @@ class NamedJit(Generic[P, R]):
         names |= names_of(result)
         if maps.strict:
             for mapping in (*given, *entered):
-                layout.check_keys("named_jit", mapping, names)
+                layout.check_keys("named_jit", mapping, names, mesh)
         if results is not None and mesh is not None:
             result = lay_out_tree(result, results, mesh)
         arrays, rest = eqx.partition(result, eqx.is_array)
@@ -238,12 +258,11 @@ def _is_traced(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
 
 
-def _flags(args: Any, kwargs: Any, donate_args: tuple[Any, ...], donate_kwargs: dict[str, Any]) -> list[bool]:
+def _flags(args: Any, kwargs: Any, donate_args: Any, donate_kwargs: Any) -> list[bool]:
     """Spread which arguments are donated over all leaves."""
-    given = (*donate_args[: len(args)], *[False] * (len(args) - len(donate_args)))
-    named = {key: donate_kwargs.get(key, False) for key in kwargs}
-    flags: list[bool] = []
-    spread = jax.tree.map(lambda flag, part: [bool(flag)] * len(jax.tree.leaves(part)), (given, named), (args, kwargs))
-    for part in jax.tree.leaves(spread, is_leaf=lambda x: isinstance(x, list)):
-        flags.extend(part)
-    return flags
+    some = () if donate_args is None else donate_args
+    given = (some,) * len(args) if isinstance(some, bool) else (*some, *[False] * len(args))[: len(args)]
+    more = {} if donate_kwargs is None else donate_kwargs
+    named = {key: more if isinstance(more, bool) else more.get(key, False) for key in kwargs}
+    repeat = lambda flag, below: itertools.repeat(bool(flag), len(jax.tree.leaves(below)))  # noqa: E731
+    return [*itertools.chain(*jax.tree.leaves(jax.tree.map(repeat, (given, named), (args, kwargs))))]

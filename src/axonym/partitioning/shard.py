@@ -24,9 +24,7 @@ def set_mesh(mesh: MeshLike) -> AbstractContextManager[Any]:
     return jax.set_mesh(mesh) if isinstance(mesh, Mesh) else jax.sharding.use_abstract_mesh(mesh)
 
 
-def shard(
-    x: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None, *, strict: bool = True
-) -> T:
+def shard(x: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None, *, strict: bool = True) -> T:
     """Lay out each named array of a tree; plain arrays stay as they are.
 
     Outside of jit arrays are moved; inside, the compiler is told (Auto mesh axes) or the type changes (Explicit ones).
@@ -48,7 +46,7 @@ def shard(
     if mesh is None:
         raise no_mesh("shard", resolved)
     if mapping is not None and strict:
-        layout.check_keys("shard", resolved, names_of(x))
+        layout.check_keys("shard", resolved, names_of(x), mesh)
     return lay_out_tree(x, resolved, mesh)
 
 
@@ -86,13 +84,22 @@ def _lay_out(x: NamedArray, mapping: AxisMapping, mesh: MeshLike) -> NamedArray:
     if array is None:
         return x
     shape = shape_of("shard", array, names)
-    if isinstance(array, jax.core.Tracer):
+    if isinstance(array, jax.core.Tracer) or _tracing():
         return wrap(x, layout.constrain(array, names, mapping, mesh), names)
     layout.note(mapping, names)
     spec = layout.partition_spec(names, shape, mapping, mesh)
     if isinstance(mesh, Mesh):
         return wrap(x, jax.device_put(array, NamedSharding(mesh, spec)), names)
     return wrap(x, jax.device_put(array, spec), names)
+
+
+def _tracing() -> bool:
+    """Tell whether a computation is being traced, where `device_put` of a constant would have no effect."""
+    try:
+        jax.sharding.get_mesh()
+    except ValueError:
+        return True
+    return False
 
 
 def pspec_for(tree: Any, resource_mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> Any:

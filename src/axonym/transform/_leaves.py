@@ -1,5 +1,6 @@
 """How transformations take arguments apart: into the arrays they map over, and all the rest."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,11 +10,11 @@ import numpy as np
 
 from ..array import NamedArray, is_named_array
 from ..core import shape_of, wrap
-from ..errors import AxisSizeError, OperandError, describe, message
+from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message, suggestion
 
-__all__ = ["Arguments", "Outputs", "is_array"]
+__all__ = ["Arguments", "Outputs", "axis_first", "is_array", "spread"]
 
-_SKIP = object()
+_PLAIN = object()
 
 
 def is_array(leaf: object) -> bool:
@@ -21,60 +22,65 @@ def is_array(leaf: object) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic)
 
 
+def spread(function: str, prefix: Any, tree: Any) -> list[Any]:
+    """Spread the leaves of a tree prefix, None among them, over all leaves of a tree, named arrays kept whole.
+
+    Raises:
+        OperandError: if it is no prefix of the tree.
+    """
+    count = lambda below: len(jax.tree.leaves(below, is_leaf=is_named_array))  # noqa: E731
+    try:
+        repeats = jax.tree.map(
+            lambda value, below: itertools.repeat(value, count(below)),
+            prefix,
+            tree,
+            is_leaf=lambda x: x is None or is_named_array(x),
+        )
+    except (ValueError, TypeError) as flaw:
+        problem = f"what was given for the arguments is no prefix of them: {prefix!r}"
+        raise OperandError(message(function, problem, str(flaw).splitlines()[0])) from None
+    return [value for repeat in jax.tree.leaves(repeats) for value in repeat]
+
+
 class Arguments:
     """The leaves of arguments, some of which are mapped over an axis.
 
     Attributes:
+        axis: the name of the axis.
+        size: its size.
         arrays: the arrays that are mapped.
         dims: for each of them the dimension that is mapped.
-        size: the size of the axis.
     """
 
     def __init__(
         self,
         function: str,
         axis: tuple[str, int | None],
-        arguments: Any,
+        arguments: tuple[tuple[Any, ...], dict[str, Any]],
         dimension: Callable[[int, Any], int | None],
     ) -> None:
-        """Take arguments apart; `dimension` gives the mapped dimension of a leaf that is no NamedArray, or None."""
-        name, size = axis
-        paths, self._tree = jax.tree_util.tree_flatten_with_path(arguments, is_leaf=is_named_array)
-        self._leaves: list[Any] = []
-        self._names: list[tuple[str, ...] | None] = []
-        self._slots: list[int] = []
+        """Take arguments apart; `dimension` gives the mapped dimension of the leaf at a position, or None."""
+        self.axis = axis[0]
         self.arrays: list[Any] = []
         self.dims: list[int] = []
-        found: list[str] = []
-        for i, (path, leaf) in enumerate(paths):
-            self._leaves.append(leaf)
-            at, names = dimension(i, leaf), None
+        self._leaves, self._tree = jax.tree.flatten(arguments, is_leaf=is_named_array)
+        self._names: list[tuple[str, ...] | None] = []
+        self._slots: list[int] = []
+        for i, leaf in enumerate(self._leaves):
+            at, array, names = dimension(i, leaf), leaf, None
             if at is None:
                 continue
-            array = leaf
             if isinstance(leaf, NamedArray):
                 (array,), names = leaf.node
             shape = shape_of(function, array, names or ())
             if not -len(shape) <= at < len(shape):
-                problem = f"dimension {at} of {jax.tree_util.keystr(path)} is to be mapped, its shape is {shape}"
+                problem = f"dimension {at} of {_spellings(arguments)[i]} is to be mapped, but its shape is {shape}"
                 raise OperandError(message(function, problem))
-            found.append(f"{_spell(path)} has {shape[at]}: {describe(names or (), shape)}")
-            if size is None:
-                size = shape[at]
-            if shape[at] != size:
-                problem = f"axis {name!r} has two sizes: {size} and {shape[at]}"
-                raise AxisSizeError(message(function, problem, *found))
             self._slots.append(i)
             self._names.append(names)
             self.arrays.append(array)
             self.dims.append(at % len(shape))
-        if size is None:
-            problem = f"no argument has axis {name!r}, so that its size is unknown"
-            named = [x for x in self._leaves if isinstance(x, NamedArray)]
-            lines = [f"argument has: {describe(x.names, getattr(x.array, 'shape', None))}" for x in named]
-            raise AxisSizeError(message(function, problem, *lines, hint=f'give the size: Axis("{name}", size)'))
-        self.size = size
-        self.axis = name
+        self.size = self._one_size(function, axis[1], arguments)
 
     def rebuild(self, arrays: Sequence[Any]) -> Any:
         """Put the arguments together again, with other arrays that lack the mapped dimension."""
@@ -82,49 +88,106 @@ class Arguments:
         for slot, names, array in zip(self._slots, self._names, arrays, strict=True):
             leaf = leaves[slot]
             leaves[slot] = array if names is None else wrap(leaf, array, tuple(n for n in names if n != self.axis))
-        return jax.tree_util.tree_unflatten(self._tree, leaves)
+        return jax.tree.unflatten(self._tree, leaves)
+
+    def _one_size(self, function: str, given: int | None, arguments: Any) -> int:
+        """Return the size of the axis, on which the mapped arrays, and the axis if it has a size, agree."""
+        sizes = [array.shape[dim] for array, dim in zip(self.arrays, self.dims, strict=True)]
+        if given is None and not sizes:
+            raise self._unknown_size(function)
+        size = sizes[0] if given is None else given
+        other = next((s for s in sizes if s != size), size)
+        if other == size:
+            return size
+        spelled = _spellings(arguments)
+        lines = [] if given is None else [f"asked for: {self.axis}={given}"]
+        plain = False
+        for slot, names, array, dim in zip(self._slots, self._names, self.arrays, self.dims, strict=True):
+            plain |= names is None
+            what = f"shape {array.shape}, of which dimension {dim}" if names is None else describe(names, array.shape)
+            lines.append(f"{spelled[slot]} has: {what}")
+        problem = f"axis {self.axis!r} has two sizes: {size} and {other}"
+        raise AxisSizeError(message(function, problem, *lines, hint=_WHOLE[function] if plain else None))
+
+    def _unknown_size(self, function: str) -> AxisSizeError:
+        named = [x for x in self._leaves if isinstance(x, NamedArray)]
+        lines = [f"an argument has: {describe(x.names, getattr(x.array, 'shape', None))}" for x in named]
+        near = suggestion(self.axis, {name for x in named for name in x.names})
+        meant = f'for a new axis, give its size: Axis("{self.axis}", size)'
+        problem = f"no argument has axis {self.axis!r}, so that its size is unknown"
+        return AxisSizeError(message(function, problem, *lines, hint=f"{near} Or, {meant}" if near else meant))
 
 
-def _spell(path: Any) -> str:
-    spelled = jax.tree_util.keystr(path)
-    return f"argument {spelled}"
+_WHOLE = {
+    "vmap": "to pass a plain array whole, give None for it: args=(None, ...), or default=None for all",
+    "map": "to pass a plain array whole, say so with is_mapped, or close over it",
+} | dict.fromkeys(("scan", "fold"), "to pass a plain array whole, say so with is_scanned, or close over it")
+
+
+def _spellings(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> list[str]:
+    """Spell where each leaf of arguments is: `argument 0`, `argument x.weight`."""
+    spelled = []
+    for path, _ in jax.tree_util.tree_flatten_with_path(arguments, is_leaf=is_named_array)[0]:
+        which: Any = path[1]
+        rest = jax.tree_util.keystr(path[2:])
+        spelled.append(f"argument {getattr(which, 'idx', getattr(which, 'key', which))}{rest}")
+    return spelled
 
 
 class Outputs:
     """The leaves of what a function returned: its arrays, and how to put all together again."""
 
-    def __init__(self, tree: Any) -> None:
-        """Take a result apart; what is no array stays as it is."""
-        leaves, self._tree = jax.tree_util.tree_flatten(tree, is_leaf=is_named_array)
+    def __init__(self, tree: Any, *, numbers: bool = True) -> None:
+        """Take a result apart; what is no array stays as it is, and so do Python numbers without `numbers`."""
+        leaves, self._tree = jax.tree.flatten(tree, is_leaf=is_named_array)
         self._leaves: list[Any] = []
         self.arrays: list[Any] = []
         for leaf in leaves:
-            array = leaf.array if isinstance(leaf, NamedArray) else leaf
-            if is_array(array) or isinstance(array, int | float | complex):
-                self._leaves.append(leaf if isinstance(leaf, NamedArray) else _SKIP)
+            named = isinstance(leaf, NamedArray)
+            array = leaf.array if named else leaf
+            if is_array(array) or ((numbers or named) and isinstance(array, int | float | complex)):
+                self._leaves.append(leaf if named else _PLAIN)
                 self.arrays.append(array)
             else:
                 self._leaves.append((leaf,))
 
-    def rebuild(self, arrays: Sequence[Any], axis: str | None = None) -> Any:
-        """Put the result together with other arrays, whose first dimension is `axis` where one is given."""
+    def rebuild(
+        self,
+        arrays: Sequence[Any],
+        name: Callable[[NamedArray, Any], Any] = lambda like, array: wrap(like, array, like.names),
+        plain: Callable[[Any], Any] = lambda array: array,
+    ) -> Any:
+        """Put the result together with other arrays; `name` names those that were named, `plain` gets the others."""
         rest = iter(arrays)
         leaves: list[Any] = []
         for leaf in self._leaves:
             if isinstance(leaf, tuple):
                 leaves.append(leaf[0])
-            elif leaf is _SKIP:
-                leaves.append(next(rest))
+            elif leaf is _PLAIN:
+                leaves.append(plain(next(rest)))
             else:
-                leaves.append(_named(leaf, next(rest), axis))
-        return jax.tree_util.tree_unflatten(self._tree, leaves)
+                leaves.append(name(leaf, next(rest)))
+        return jax.tree.unflatten(self._tree, leaves)
 
 
-def _named(like: NamedArray, array: Any, axis: str | None) -> NamedArray:
-    """Name an array like another, with a new first axis behind any anonymous dimensions."""
-    if axis is None:
-        return wrap(like, array, like.names)
-    anonymous = array.ndim - 1 - len(like.names)
-    if anonymous > 0:
-        array = jnp.moveaxis(array, 0, anonymous)
-    return wrap(like, array, (axis, *like.names))
+def axis_first(function: str, axis: str) -> Callable[[NamedArray, Any], NamedArray]:
+    """Return how to name an array whose first dimension is new: the axis comes first, behind anonymous dimensions.
+
+    Raises:
+        AxisClashError: if the array has the axis already.
+    """
+
+    def name(like: NamedArray, array: Any) -> NamedArray:
+        if axis in like.names:
+            problem = f"a result already has axis {axis!r}, along which results are put together"
+            line = f"the result of one step has: {describe(like.names, array.shape[1:])}"
+            hint = (
+                f'pass arrays with axis "{axis}" as arguments, so that the function gets a part of them, or rename it'
+            )
+            raise AxisClashError(message(function, problem, line, hint=hint))
+        anonymous = array.ndim - 1 - len(like.names)
+        if anonymous > 0:
+            array = jnp.moveaxis(array, 0, anonymous)
+        return wrap(like, array, (axis, *like.names))
+
+    return name

@@ -8,7 +8,7 @@ from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 import jax
 from jax.ad_checkpoint import checkpoint_name
 
-from ..errors import AxisSizeError, OperandError, message
+from ..errors import AxisSizeError, OperandError, message, suggestion
 
 __all__ = ["ScanCheckpointPolicy", "ScanCheckpointSpec", "tree_checkpoint_name"]
 
@@ -33,7 +33,8 @@ class ScanCheckpointPolicy:
         save_carries: True keeps carries on the device, "offload" in the host's memory.
         nested: cut the steps into groups and keep only the carries between groups, so that memory grows with the root
             of the number of steps: True chooses the groups, an int is their number, which must divide the steps.
-        prevent_cse: keep the compiler from merging the second computation with the first; scans do not need it.
+        prevent_cse: keep the compiler from merging the second computation with the first. A compiled loop does not need
+            it; a loop that is written out has it always.
 
     Reference:
         Chen et al. (2016), Training deep nets with sublinear memory cost.
@@ -55,6 +56,11 @@ class ScanCheckpointPolicy:
             if isinstance(value, str):
                 problem = f"{field} is a list of names, not the str {value!r}"
                 raise OperandError(message("ScanCheckpointPolicy", problem, hint=f"write [{value!r}]"))
+            if not isinstance(value, bool):
+                object.__setattr__(self, field, tuple(value))  # hashable: a policy is a static part of a module
+        if self.save_carries not in (True, False, "offload"):
+            problem = f"save_carries is a bool or 'offload', not {self.save_carries!r}"
+            raise OperandError(message("ScanCheckpointPolicy", problem))
 
     @staticmethod
     def make(spec: "ScanCheckpointSpec") -> "ScanCheckpointPolicy":
@@ -73,13 +79,16 @@ class ScanCheckpointPolicy:
             return _SHORT[spec]
         known = ", ".join(map(repr, _SHORT))
         problem = f"{spec!r} is no checkpoint policy"
-        raise OperandError(message("ScanCheckpointPolicy", problem, f"short forms: {known}"))
+        near = (
+            suggestion(spec, [short for short in _SHORT if isinstance(short, str)]) if isinstance(spec, str) else None
+        )
+        raise OperandError(message("ScanCheckpointPolicy", problem, f"short forms: {known}", hint=near))
 
-    def wrap(self, step: Callable[P, R]) -> Callable[P, R]:
+    def wrap(self, step: Callable[P, R], *, unrolled: bool = False) -> Callable[P, R]:
         """Make one step keep for its backward pass what the policy says."""
         if self.disable:
             return step
-        return jax.checkpoint(step, policy=self._jax_policy(), prevent_cse=self.prevent_cse)
+        return jax.checkpoint(step, policy=self._jax_policy(), prevent_cse=self.prevent_cse or unrolled)
 
     def mark_carry(self, carry: T) -> T:
         """Name the carry inside of a step, where the policy speaks of it."""
@@ -103,17 +112,27 @@ class ScanCheckpointPolicy:
     def _jax_policy(self) -> Any:
         policies = jax.checkpoint_policies
         if self.save_block_internals is True:
-            return policies.dots_with_no_batch_dims_saveable
+            return _saving_dots if self.save_carries == "offload" else policies.dots_with_no_batch_dims_saveable
         saved = list(self.save_block_internals or ())
         offloaded = [*self.offload_block_internals, *([CARRY] if self.save_carries == "offload" else [])]
         if offloaded:
-            return policies.save_and_offload_only_these_names(
-                names_which_can_be_saved=saved,
-                names_which_can_be_offloaded=offloaded,
-                offload_src="device",
-                offload_dst="pinned_host",
-            )
+            return _offloading(saved, offloaded)
         return policies.save_only_these_names(*saved) if saved else None
+
+
+def _offloading(saved: list[str], offloaded: list[str]) -> Any:
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=saved,
+        names_which_can_be_offloaded=offloaded,
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+
+def _saving_dots(*args: Any, **params: Any) -> Any:
+    """Save contractions without batch axes on the device, and offload carries."""
+    saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable(*args, **params)
+    return saved or _offloading([], [CARRY])(*args, **params)
 
 
 ScanCheckpointSpec: TypeAlias = (

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
-from .. import plans
+from .. import layout, plans
 from ..array import NamedArray, is_named_array
 from ..core import shape_of, wrap
 from ..errors import OperandError, message
@@ -62,8 +63,12 @@ def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
         for name in names:
             dims = tuple(_dimension(leaf, name, names) for leaf in named)
             mapped = jax.vmap(mapped, in_axes=dims, out_axes=-1)
-        results = mapped(*(leaf.array for leaf in named))
-        return outputs[0].rebuild([wrap(named[0], array, names) for array in results])
+        at = [[*[None] * (jnp.ndim(leaf.array) - len(leaf.names)), *leaf.names] for leaf in named]
+        arrays, taken = layout.agree(names, at, [leaf.array for leaf in named], layout.current_mapping())
+        with layout.taking(taken):
+            results = mapped(*arrays)
+        behind = functools.partial(_name, names)
+        return outputs[0].rebuild(results, behind, functools.partial(wrap, named[0], names=names))
 
     return lifted
 
@@ -74,3 +79,10 @@ def _dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int | Non
         return None
     remaining = [own for own in leaf.names if names.index(own) <= names.index(name)]
     return remaining.index(name) - len(remaining)
+
+
+def _name(names: tuple[str, ...], like: NamedArray, array: Any) -> NamedArray:
+    """Name an array that the function returned with names: those that were mapped over come behind them."""
+    both = (*like.names, *names)
+    plans.distinct(both, "nmap: in what the function returned, ")
+    return wrap(like, array, both)

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .. import layout
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelector, selection
 from ..core import wrap
-from ..errors import AxisError, OperandError, describe, message
+from ..errors import AxisError, AxisSizeError, OperandError, describe, message
 from ..ops import _lift
-from ._leaves import Arguments, Outputs, is_array
+from ._leaves import Arguments, Outputs, axis_first, is_array, spread
 from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 
 __all__ = ["fold", "map", "scan"]
@@ -25,27 +26,28 @@ def is_scanned_by_default(leaf: object) -> bool:
 
 
 def scan(
-    fn: Callable[..., Any],
+    f: Callable[..., Any],
     axis: AxisSelector,
     *,
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
-    is_scanned: Callable[[Any], bool] = is_scanned_by_default,
+    is_scanned: Any = is_scanned_by_default,
 ) -> Callable[..., Any]:
     """Loop over an axis with a carry.
 
-    `scan(fn, axis)(init, *args, **kwargs)` calls `fn(carry, *args, **kwargs)`, which returns the next carry and an
+    `scan(f, axis)(init, *args, **kwargs)` calls `f(carry, *args, **kwargs)`, which returns the next carry and an
     output, once per position. Named arrays that have the axis, and plain arrays over dimension 0, are passed position
     by position; everything else is passed whole.
 
     Args:
-        fn: the step.
+        f: the step.
         axis: the axis; an `Axis` if no argument has it.
         remat: what to keep for the backward pass, see `ScanCheckpointPolicy`.
         reverse: go from the last position to the first.
         unroll: how many steps to write out in one iteration of the compiled loop; True writes out all.
-        is_scanned: which of the arguments' leaves may be scanned.
+        is_scanned: which of the arguments' leaves may be scanned: a function of a leaf, a bool, or a tree of these that
+            is a prefix of `(args, kwargs)`.
 
     Returns:
         A function that returns the last carry and the outputs, stacked along the axis, which comes first.
@@ -53,7 +55,8 @@ def scan(
     Raises:
         AxisSizeError: if sizes of the axis differ, or nothing tells its size.
         AxisError: if a step changes the axes of the carry.
-        OperandError: if a step does not return a pair.
+        AxisClashError: if an output already has the axis.
+        OperandError: if a step does not return a pair, or changes the structure of the carry.
 
     Example:
         >>> Time = axn.Axis("time", 4)
@@ -62,25 +65,43 @@ def scan(
         NamedArray(float32[time=4])
         [1. 2. 3. 4.]
     """
-    ((name, size),) = selection(axis, "scan")
-    policy = ScanCheckpointPolicy.make(remat)
-
-    @functools.wraps(fn)
-    def scanned(init: Any, *args: Any, **kwargs: Any) -> Any:
-        def dimension(_: int, leaf: Any) -> int | None:
-            if not is_scanned(leaf):
-                return None
-            if isinstance(leaf, NamedArray):
-                return leaf.names.index(name) - len(leaf.names) if name in leaf.names else None
-            return 0 if is_array(leaf) and leaf.ndim else None
-
-        arguments = Arguments("scan", (name, size), (args, kwargs), dimension)
-        return _loop(fn, arguments, init, policy, reverse=reverse, unroll=unroll)
-
-    return scanned
+    return _loop("scan", f, axis, remat, reverse, unroll, is_scanned)
 
 
 def _loop(
+    function: str,
+    step: Callable[..., Any],
+    axis: AxisSelector,
+    remat: ScanCheckpointSpec,
+    reverse: bool,
+    unroll: int | bool,
+    is_scanned: Any,
+) -> Callable[..., Any]:
+    """Make the function `(init, *args, **kwargs)` that loops `step` over the axis."""
+    ((name, size),) = selection(axis, function)
+    policy = ScanCheckpointPolicy.make(remat)
+
+    @functools.wraps(step)
+    def looped(init: Any, *args: Any, **kwargs: Any) -> Any:
+        tells = is_scanned if callable(is_scanned) else None
+        given = None if tells else spread(function, is_scanned, (args, kwargs))
+
+        def dimension(i: int, leaf: Any) -> int | None:
+            if isinstance(leaf, NamedArray):
+                at = leaf.names.index(name) - len(leaf.names) if name in leaf.names else None
+            else:
+                at = 0 if is_array(leaf) and leaf.ndim else None
+            told = tells if given is None else given[i]
+            return at if at is not None and (told(leaf) if callable(told) else told) else None
+
+        arguments = Arguments(function, (name, size), (args, kwargs), dimension)
+        return _run(function, step, arguments, init, policy, reverse=reverse, unroll=unroll)
+
+    return looped
+
+
+def _run(
+    function: str,
     fn: Callable[..., Any],
     arguments: Arguments,
     init: Any,
@@ -98,15 +119,18 @@ def _loop(
         result = fn(carry, *args, **kwargs)
         if not isinstance(result, tuple) or len(result) != 2:
             problem = f"the step must return a pair of carry and output, not {type(result).__name__}"
-            raise OperandError(message("scan", problem, hint="use fold for a step that returns the carry alone"))
+            raise OperandError(message(function, problem, hint="use fold for a step that returns the carry alone"))
         following, out = result
         outputs[:] = [Outputs(out)]
-        return Outputs(same_axes("scan", init, following)).arrays, outputs[0].arrays
+        after = Outputs(same_axes(function, init, following)).arrays
+        return [layout.laid_out_like(jnp.asarray(new), old) for old, new in zip(arrays, after, strict=True)], (
+            outputs[0].arrays
+        )
 
     xs = [_leading(array, dim) for array, dim in zip(arguments.arrays, arguments.dims, strict=True)]
     carry = [jnp.asarray(array) for array in start.arrays]
     groups = policy.groups(arguments.size)
-    step = policy.wrap(step)
+    step = policy.wrap(step, unrolled=unroll is True or unroll >= arguments.size // groups)
     run = functools.partial(lax.scan, reverse=reverse, unroll=unroll)
     if groups == 1:
         last, ys = run(step, carry, xs, length=arguments.size)
@@ -116,7 +140,7 @@ def _loop(
         grouped = [x.reshape(groups, length, *x.shape[1:]) for x in xs]
         last, ys = lax.scan(inner, carry, grouped, length=groups, reverse=reverse)
         ys = [y.reshape(groups * length, *y.shape[2:]) for y in ys]
-    return start.rebuild(last), outputs[0].rebuild(ys, arguments.axis)
+    return start.rebuild(last), outputs[0].rebuild(ys, axis_first(function, arguments.axis))
 
 
 def _leading(array: Any, dim: int) -> jax.Array:
@@ -128,20 +152,44 @@ def same_axes(function: str, before: Any, after: Any) -> Any:
     """Give the carry of a step the axis order that it had before.
 
     Raises:
-        AxisError: if an array has other axes than before.
+        AxisError: if an array has other axes than before; AxisSizeError if other sizes.
+        OperandError: if anything else changes but the values of arrays and their dtypes, which JAX checks.
     """
+    olds, tree = jax.tree.flatten(before, is_leaf=is_named_array)
+    news, other = jax.tree.flatten(after, is_leaf=is_named_array)
+    if tree != other:
+        lines = (f"before: {tree}", f"after: {other}")
+        raise OperandError(message(function, "a step changes the structure of the carry", *lines))
+    return jax.tree.unflatten(tree, [_same(function, old, new) for old, new in zip(olds, news, strict=True)])
 
-    def match(old: Any, new: Any) -> Any:
-        if not (isinstance(old, NamedArray) and isinstance(new, NamedArray)) or old.names == new.names:
-            return new
-        if set(old.names) != set(new.names):
-            was, now = (describe(x.names, getattr(x.array, "shape", None)) for x in (old, new))
-            raise AxisError(message(function, "a step changes the axes of the carry", f"before: {was}", f"after: {now}"))
-        return wrap(new, _lift.lined_up(new.array, new.names, old.names), old.names)
 
-    if jax.tree.structure(before, is_leaf=is_named_array) != jax.tree.structure(after, is_leaf=is_named_array):
-        return after
-    return jax.tree.map(match, before, after, is_leaf=is_named_array)
+def _same(function: str, old: Any, new: Any) -> Any:
+    """Check one leaf of a carry, and give it the axis order that it had before."""
+    arrays = [x.array if isinstance(x, NamedArray) else x for x in (old, new)]
+    names = [x.names if isinstance(x, NamedArray) else None for x in (old, new)]
+    data = [is_array(x) or isinstance(x, int | float | complex) for x in arrays]
+    if not any(data) and (old is new or bool(old == new)):
+        return new
+    if not all(data) or (names[0] is None) != (names[1] is None):
+        lines = (f"before: {_kind(old)}", f"after: {_kind(new)}")
+        raise OperandError(message(function, "a step changes what an entry of the carry is", *lines))
+    was, now = (describe(own or (), jnp.shape(x)) for own, x in zip(names, arrays, strict=True))
+    if names[0] != names[1]:
+        if set(names[0]) != set(names[1]):
+            lines = (f"before: {was}", f"after: {now}")
+            raise AxisError(message(function, "a step changes the axes of the carry", *lines))
+        new = wrap(new, _lift.lined_up(arrays[1], names[1], names[0]), names[0])
+    shapes = [jnp.shape(x.array if isinstance(x, NamedArray) else x) for x in (old, new)]
+    if shapes[0] != shapes[1]:
+        lines = (f"before: {was}", f"after: {now}")
+        raise AxisSizeError(message(function, "a step changes sizes of the carry", *lines))
+    return new
+
+
+def _kind(leaf: Any) -> str:
+    if isinstance(leaf, NamedArray):
+        return f"a NamedArray with {describe(leaf.names, getattr(leaf.array, 'shape', None))}"
+    return f"a plain array of shape {leaf.shape}" if is_array(leaf) else repr(leaf)
 
 
 def fold(
@@ -151,7 +199,7 @@ def fold(
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
-    is_scanned: Callable[[Any], bool] = is_scanned_by_default,
+    is_scanned: Any = is_scanned_by_default,
 ) -> Callable[..., Any]:
     """Loop over an axis with a carry and nothing else: `fn(carry, *args, **kwargs)` returns the next carry.
 
@@ -167,7 +215,7 @@ def fold(
     def step(carry: Any, *args: Any, **kwargs: Any) -> Any:
         return fn(carry, *args, **kwargs), None
 
-    looped = scan(step, axis, remat=remat, reverse=reverse, unroll=unroll, is_scanned=is_scanned)
+    looped = _loop("fold", step, axis, remat, reverse, unroll, is_scanned)
 
     @functools.wraps(fn)
     def folded(init: Any, *args: Any, **kwargs: Any) -> Any:
@@ -183,7 +231,7 @@ def map(
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
-    is_mapped: Callable[[Any], bool] = is_scanned_by_default,
+    is_mapped: Any = is_scanned_by_default,
 ) -> Callable[..., Any]:
     """Apply a function at each position of an axis, one after the other; `vmap` does them at once.
 
@@ -199,7 +247,7 @@ def map(
     def step(_: None, *args: Any, **kwargs: Any) -> Any:
         return None, fn(*args, **kwargs)
 
-    looped = scan(step, axis, remat=remat, reverse=reverse, unroll=unroll, is_scanned=is_mapped)
+    looped = _loop("map", step, axis, remat, reverse, unroll, is_mapped)
 
     @functools.wraps(fn)
     def mapped(*args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,7 @@
 """Map a function over named axes."""
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
@@ -9,8 +10,8 @@ import jax
 from .. import layout
 from ..array import NamedArray
 from ..axis import AxisSelection, selection
-from ..errors import AxisClashError, message
-from ._leaves import Arguments, Outputs, is_array
+from ..errors import OperandError, message, suggestion
+from ._leaves import Arguments, Outputs, axis_first, is_array, spread
 
 __all__ = ["vmap"]
 
@@ -29,19 +30,23 @@ def vmap(
     """Map a function over an axis, or over several, which the function does not see.
 
     Named arrays that have the axis are mapped over it, and others are passed whole. Plain arrays are mapped over
-    dimension 0; plain scalars and all that is no array are passed whole. In the result the axis comes first. If the
-    current mapping maps the axis to mesh axes, constraints inside of the function keep it there.
+    dimension 0; plain scalars and all that is no array are passed whole. In the result the axis comes first; what is
+    no array there, Python numbers included, stays as it is. If the current mapping maps the axis to mesh axes, it is
+    laid out on them, and nothing inside of the function moves it from there.
 
     Args:
         fn: the function.
         axis: the axis; an `Axis` that no argument has becomes a new one. Of several, the first is outermost.
-        default: which dimension of plain arrays is mapped, an int, or None to pass them whole.
-        args: the same for positional arguments one by one: ints, None, or trees of them; those left out take the default.
-        kwargs: the same for keyword arguments.
+        default: which dimension of plain arrays is mapped: an int, None to pass them whole, or a function that tells
+            it for an array.
+        args: the same for arguments one by one, or trees of it; those left out take the default.
+        kwargs: the same for arguments by name.
 
     Raises:
         AxisSizeError: if sizes of the axis differ, or no argument and no `Axis` tells its size.
         AxisClashError: if the result of the function already has the axis.
+        OperandError: if `args` or `kwargs` do not fit the function, or a dimension does not exist.
+        ShardingError: if the mapping and the mesh do not fit the axis.
 
     Example:
         >>> Batch, Embed = axn.make_axes(batch=2, embed=3)
@@ -59,10 +64,14 @@ def _vmap(
     fn: Callable[..., Any], axis: tuple[str, int | None], default: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Callable[..., Any]:
     name = axis[0]
+    parameters = _parameters(fn, args, kwargs)
 
     @functools.wraps(fn)
     def mapped(*positional: Any, **keyword: Any) -> Any:
-        dims = _dimensions(positional, keyword, default, args, kwargs) if args or kwargs else None
+        dims: list[Any] | None = None
+        if args or kwargs:
+            given = _given(positional, keyword, parameters, default, args, kwargs)
+            dims = spread("vmap", given, (positional, keyword))
 
         def dimension(i: int, leaf: Any) -> int | None:
             if isinstance(leaf, NamedArray):
@@ -70,43 +79,69 @@ def _vmap(
                 return names.index(name) - len(names) if name in names else None
             if not is_array(leaf) or leaf.ndim == 0:
                 return None
-            return default if dims is None else dims[i]
+            at = default if dims is None else dims[i]
+            return at(leaf) if callable(at) else at
 
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
         outputs: list[Outputs] = []
 
         def inner(*arrays: Any) -> Any:
             called, named = arguments.rebuild(arrays)
-            outputs[:] = [Outputs(fn(*called, **named))]
+            outputs[:] = [Outputs(fn(*called, **named), numbers=False)]
             return outputs[0].arrays
 
         results = _batched(inner, name, arguments)
-        return outputs[0].rebuild(results, name)
+        return outputs[0].rebuild(results, axis_first("vmap", name))
 
     return mapped
 
 
 def _batched(inner: Callable[..., Any], name: str, arguments: Arguments) -> Any:
+    """Call the function mapped, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
     mapping, mesh = layout.current_mapping(), layout.context_mesh()
     mesh_axes: Any = None
     if mapping and mesh is not None and mapping.get(name):
         layout.note(mapping, (name,))
-        mesh_axes = mapping[name]
-    vmapped = jax.vmap(inner, in_axes=tuple(arguments.dims), axis_size=arguments.size, spmd_axis_name=mesh_axes)
-    return vmapped(*arguments.arrays)
+        (mesh_axes,) = layout.partition_spec((name,), (arguments.size,), mapping, mesh, "vmap")
+    dims = tuple(arguments.dims)
+    labels = [
+        [name if i == dim else None for i in range(x.ndim)] for x, dim in zip(arguments.arrays, dims, strict=True)
+    ]
+    arrays, taken = layout.agree((name,), labels, arguments.arrays, mapping)
+    constrained = None if taken else mesh_axes
+    with layout.taking(taken):
+        return jax.vmap(inner, in_axes=dims, axis_size=arguments.size, spmd_axis_name=constrained)(*arrays)
 
 
-def _dimensions(
-    positional: tuple[Any, ...], keyword: dict[str, Any], default: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Any]:
-    """Spread the given dimensions, which are tree prefixes, over all leaves."""
-    given = (*args, *[default] * (len(positional) - len(args)))
-    named = {key: kwargs.get(key, default) for key in keyword}
-    is_leaf = lambda x: x is None or isinstance(x, NamedArray)  # noqa: E731
-    spread = jax.tree.map(
-        lambda dim, part: [dim] * len(jax.tree.leaves(part, is_leaf=lambda x: isinstance(x, NamedArray))),
-        (given, named),
-        (positional, keyword),
-        is_leaf=is_leaf,
-    )
-    return [dim for dims in jax.tree.leaves(spread, is_leaf=lambda x: isinstance(x, list)) for dim in dims]
+def _parameters(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """Return the names of the parameters that may be given by position, and check that those in question exist."""
+    if not args and not kwargs:
+        return []
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return []
+    try:
+        signature.bind_partial(*args, **kwargs)
+    except TypeError as flaw:
+        near = [suggestion(key, signature.parameters) for key in kwargs if key not in signature.parameters]
+        problem = f"args and kwargs do not fit the function: {flaw}"
+        hint = next(filter(None, near), None)
+        raise OperandError(message("vmap", problem, f"its parameters: {signature}", hint=hint)) from None
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [name for name, parameter in signature.parameters.items() if parameter.kind in kinds]
+
+
+def _given(
+    positional: tuple[Any, ...],
+    keyword: dict[str, Any],
+    parameters: list[str],
+    default: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Find what was given for each argument, whether it is passed by position or by name."""
+    named = dict(zip(parameters, args, strict=False)) | kwargs
+    names = [*parameters, *[None] * (len(positional) - len(parameters))]
+    dims = [args[i] if i < len(args) else named.get(names[i], default) for i in range(len(positional))]
+    return tuple(dims), {key: named.get(key, default) for key in keyword}

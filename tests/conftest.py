@@ -1,0 +1,38 @@
+"""Eight simulated devices, two meshes, and hypothesis settings that suit compiled functions."""
+
+import os
+
+# JAX reads these once, when it is first imported.
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+# Tests read compiled programs: a cache of the user's would hand them old ones.
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+
+import jax
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "axonym",
+    deadline=None,  # the first example of a shape compiles
+    max_examples=25,
+    derandomize="CI" in os.environ,  # elsewhere every run looks at new examples
+    suppress_health_check=[HealthCheck.too_slow],  # the same first compilation
+)
+settings.load_profile("axonym")
+
+
+def _mesh(axis_type: jax.sharding.AxisType) -> jax.sharding.Mesh:
+    return jax.make_mesh((4, 2), ("data", "model"), axis_types=(axis_type,) * 2)
+
+
+@pytest.fixture(scope="session")
+def auto_mesh() -> jax.sharding.Mesh:
+    """4 x 2 devices (data, model); the compiler decides what constraints leave open."""
+    return _mesh(jax.sharding.AxisType.Auto)
+
+
+@pytest.fixture(scope="session")
+def explicit_mesh() -> jax.sharding.Mesh:
+    """4 x 2 devices (data, model); shardings are part of the types."""
+    return _mesh(jax.sharding.AxisType.Explicit)

@@ -1,0 +1,140 @@
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples.gpt2.data import STDLIB_LIMIT, batches, load_text, train_valid_split, unigram_entropy
+
+
+def text_of(*files: str) -> np.ndarray:
+    return np.frombuffer("".join(file + "\0" for file in files).encode(), np.uint8)
+
+
+def raises(error: type[Exception], message: str) -> pytest.RaisesExc:
+    return pytest.raises(error, match=f"^{re.escape(message)}$")
+
+
+@pytest.fixture(scope="module")
+def stdlib() -> np.ndarray:
+    return load_text()
+
+
+def test_stdlib_is_python_source_and_the_same_every_time(stdlib: np.ndarray) -> None:
+    assert stdlib.dtype == np.uint8
+    assert STDLIB_LIMIT / 2 < stdlib.size <= STDLIB_LIMIT
+    assert b"def dumps(obj, *, skipkeys=False" in stdlib.tobytes()
+    np.testing.assert_array_equal(load_text(), stdlib)
+
+
+def test_stdlib_loses_whole_files_to_the_limit(monkeypatch: pytest.MonkeyPatch, stdlib: np.ndarray) -> None:
+    monkeypatch.setattr("examples.gpt2.data.STDLIB_LIMIT", 100_000)
+    head = load_text()
+    assert 0 < head.size <= 100_000
+    assert head[-1] == 0
+    np.testing.assert_array_equal(head, stdlib[: head.size])
+
+
+def test_a_file_and_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "b.txt").write_text("bee")
+    (tmp_path / "sub" / "a.md").write_text("ä")
+    (tmp_path / ".hidden").write_bytes(b"\0")
+    np.testing.assert_array_equal(load_text(tmp_path / "b.txt"), text_of("bee"))
+    np.testing.assert_array_equal(load_text(tmp_path), text_of("bee", "ä"))
+
+
+def test_missing_path(tmp_path: Path) -> None:
+    missing = tmp_path / "missing.txt"
+    message = f"no file or folder {missing}; pass a text file or a folder of them"
+    with raises(FileNotFoundError, message):
+        load_text(missing)
+
+
+def test_empty_folder(tmp_path: Path) -> None:
+    with raises(FileNotFoundError, f"no files in the folder {tmp_path}; pass a text file or a folder of them"):
+        load_text(tmp_path)
+
+
+def test_no_stdlib_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sysconfig.get_paths", lambda: {"stdlib": str(tmp_path)})
+    with raises(FileNotFoundError, f"no Python source in the standard library's folder {tmp_path}; pass a path"):
+        load_text()
+
+
+def test_binary_file(tmp_path: Path) -> None:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"ab\0c")
+    message = f"{path} is not text: it has a zero byte; pass a text file or a folder of them"
+    with raises(ValueError, message):
+        load_text(path)
+
+
+def test_split_of_the_stdlib_holds_out_whole_files(stdlib: np.ndarray) -> None:
+    train, valid = train_valid_split(stdlib)
+    assert train.size + valid.size == stdlib.size
+    assert 0.025 <= valid.size / stdlib.size <= 0.1
+    files = stdlib.tobytes().split(b"\0")[:-1]
+    held_out = valid.tobytes().split(b"\0")[:-1]
+    assert held_out == files[10::20]
+    assert train.tobytes().split(b"\0")[:-1] == [file for i, file in enumerate(files) if i % 20 != 10]
+
+
+@pytest.mark.parametrize("files", [["x" * 999], ["x" * 99] * 7 + ["y" * 9999]])
+def test_split_of_few_or_unequal_files_holds_out_the_tail(files: list[str]) -> None:
+    text = text_of(*files)
+    train, valid = train_valid_split(text, 0.1)
+    assert valid.size == round(0.1 * text.size)
+    np.testing.assert_array_equal(np.concatenate([train, valid]), text)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.7])
+def test_split_fraction(fraction: float) -> None:
+    with raises(ValueError, f"valid_fraction must be above 0 and at most 0.5, got {fraction}"):
+        train_valid_split(text_of("text"), fraction)
+
+
+def test_entropy() -> None:
+    assert unigram_entropy(np.arange(256, dtype=np.uint8)) == pytest.approx(np.log(256))
+    assert unigram_entropy(np.frombuffer(b"aaab", np.uint8)) == pytest.approx(0.562335, abs=1e-6)
+    assert unigram_entropy(np.frombuffer(b"aaaa", np.uint8)) == 0
+    with raises(ValueError, "the entropy of an empty text is not defined"):
+        unigram_entropy(np.zeros(0, np.uint8))
+
+
+def test_batches_depend_on_seed_and_step_alone() -> None:
+    text = np.random.default_rng(0).integers(1, 256, 10_000).astype(np.uint8)
+    first = batches(text, microbatches=2, batch=8, length=16, seed=0, step=3)
+    assert first.shape == (2, 4, 17)
+    assert first.dtype == np.int32
+    np.testing.assert_array_equal(first, batches(text, microbatches=2, batch=8, length=16, seed=0, step=3))
+    whole = batches(text, microbatches=1, batch=8, length=16, seed=0, step=3)
+    np.testing.assert_array_equal(first.reshape(whole.shape), whole)
+    for other in ({"seed": 1, "step": 3}, {"seed": 0, "step": 4}):
+        assert not np.array_equal(first, batches(text, microbatches=2, batch=8, length=16, **other))
+
+
+def test_batches_are_windows_of_the_text() -> None:
+    text = np.arange(20, dtype=np.uint8)
+    windows = batches(text, microbatches=1, batch=500, length=4, seed=0, step=0)[0]
+    np.testing.assert_array_equal(windows - windows[:, :1], np.broadcast_to(np.arange(5), (500, 5)))
+    # Every window is possible, the last one too.
+    assert set(windows[:, 0]) == set(range(16))
+
+
+def test_text_of_one_window() -> None:
+    text = np.arange(5, dtype=np.uint8)
+    np.testing.assert_array_equal(batches(text, microbatches=1, batch=1, length=4, seed=0, step=0), text[None, None])
+    message = (
+        "a window takes 6 bytes (length 5, and one more to predict), but the text has 5; "
+        "pass a longer text, or a length of at most 4"
+    )
+    with raises(ValueError, message):
+        batches(text, microbatches=1, batch=1, length=5, seed=0, step=0)
+
+
+@pytest.mark.parametrize(("batch", "microbatches"), [(8, 3), (8, 0), (0, 1)])
+def test_microbatches_divide_the_batch(batch: int, microbatches: int) -> None:
+    message = f"cannot cut a batch of {batch} into {microbatches} microbatches; microbatches must divide batch"
+    with raises(ValueError, message):
+        batches(np.zeros(99, np.uint8), microbatches=microbatches, batch=batch, length=4, seed=0, step=0)

@@ -1,0 +1,336 @@
+"""The laws that every operation on named arrays keeps, and the rows of the tables that they are checked over.
+
+A row tells how to call an operation and what the same is in positional code: `call` takes named arrays, `reference` takes
+jax arrays whose dimensions stand in the order of `operands`, and `oracle` does the same in numpy, which knows nothing of
+JAX. One letter is one axis. A test file makes its table and subclasses `Values`, `Laws` or `Smooth`.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import axonym as axn
+from axonym.errors import LostAxisError
+
+# Sizes differ, so that a mix-up of two axes is a wrong shape; those of `a` and `b` divide over the 4 x 2 mesh.
+SIZES = {"a": 4, "b": 2, "c": 3, "i": 8, "j": 5, "z": 2}
+
+# The same test method runs for many classes, which hypothesis takes for a mistake.
+few = settings(max_examples=3, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+one = settings(few, max_examples=1)
+
+DOMAINS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
+    "real": lambda rng, shape: rng.normal(size=shape).astype(np.float32),
+    "positive": lambda rng, shape: rng.uniform(0.5, 2, shape).astype(np.float32),
+    "unit": lambda rng, shape: rng.uniform(-0.9, 0.9, shape).astype(np.float32),
+    "above one": lambda rng, shape: rng.uniform(1.1, 3, shape).astype(np.float32),
+    "complex": lambda rng, shape: (rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype(np.complex64),
+    "int": lambda rng, shape: rng.integers(-9, 9, shape).astype(np.int32),
+    "shift": lambda rng, shape: rng.integers(0, 4, shape).astype(np.int32),
+    "index": lambda rng, shape: rng.integers(0, 2, shape).astype(np.int32),
+    "bool": lambda rng, shape: rng.integers(0, 2, shape).astype(bool),
+    "special": lambda rng, shape: rng.choice(np.array([0, -1.5, np.inf, -np.inf, np.nan], np.float32), shape),
+}
+FLOATS = {"real", "positive", "unit", "above one"}
+
+
+def in_order_of_the_largest(row: "Row", *stored: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Give the names that design.md promises: the first operand that contains all others decides."""
+    every = set().union(*stored)
+    largest = next(names for names in stored if set(names) == every)
+    return [tuple(name for name in largest if name in out) for out in row.outs]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One way to call one operation.
+
+    Attributes:
+        function: its public name, with which every message begins.
+        call: the operation on named arrays.
+        operands: the axes of each operand.
+        reference: the same on jax arrays, as a careful author writes it; it decides values, dtypes and primitives.
+        out: the axes of the result in the order in which `reference` returns them; a tuple for several results.
+        oracle: the same in numpy; None where the values of `reference` have to do.
+        domains: which values the operands have.
+        names: the names of the results for the stored names of the operands, where the default does not hold.
+        case: tells rows of one function apart.
+        any_size: whether the call makes sense where an axis has no or one element.
+        speaker: the function that messages begin with, where it is another one.
+        anonymous: how many operands, from the first on, may have dimensions without names.
+    """
+
+    function: str
+    call: Callable[..., Any]
+    operands: tuple[str, ...]
+    reference: Callable[..., Any]
+    out: str | tuple[str, ...]
+    oracle: Callable[..., Any] | None = None
+    domains: tuple[str, ...] = ()
+    names: Callable[..., Any] | None = None
+    case: str = ""
+    any_size: bool = True
+    speaker: str = ""
+    anonymous: int = 9
+
+    def __str__(self) -> str:
+        return f"{self.function}-{self.case}" if self.case else self.function
+
+    @property
+    def outs(self) -> tuple[str, ...]:
+        return (self.out,) if isinstance(self.out, str) else self.out
+
+    def domain(self, i: int) -> str:
+        return self.domains[i] if self.domains else "real"
+
+    def draw(self, seed: int, lead: tuple[int, ...] = (), **sizes: int) -> list[np.ndarray]:
+        """Make values for the operands; `lead` are dimensions in front."""
+        rng, table = np.random.default_rng(seed), {**SIZES, **sizes}
+        shapes = [(*lead, *(table[name] for name in axes)) for axes in self.operands]
+        return [DOMAINS[self.domain(i)](rng, shape) for i, shape in enumerate(shapes)]
+
+    def orders(self) -> st.SearchStrategy[tuple[tuple[str, ...], ...]]:
+        """Draw storage orders, one per operand."""
+        return st.tuples(*(st.permutations(axes).map(tuple) for axes in self.operands))
+
+    def results(self, value: Any) -> tuple[Any, ...]:
+        return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+    def check(self, result: Any, expected: Any, orders: Sequence[tuple[str, ...]], lead: tuple[str, ...] = ()) -> None:
+        """Compare names, dtypes and values; `lead` are names in front of the results' own."""
+        results, wanted = self.results(result), self.results(expected)
+        if self.names is None:
+            names = in_order_of_the_largest(self, *orders)
+        else:
+            names = [tuple(one) for one in self.results(self.names(*("".join(order) for order in orders)))]
+        assert len(results) == len(wanted) == len(names) == len(self.outs)
+        for got, value, own, out in zip(results, wanted, names, self.outs, strict=True):
+            assert isinstance(got, axn.NamedArray)
+            assert got.names == (*lead, *own)
+            assert_close(positional(got, (*lead, *out)), value)
+
+
+def positional(x: axn.NamedArray, names: Sequence[str]) -> jax.Array:
+    """Take the array out, its dimensions in the order of `names`."""
+    assert sorted(x.names) == sorted(names)
+    return x.array if x.names == tuple(names) else jnp.transpose(x.array, [x.names.index(name) for name in names])
+
+
+def stored(array: Any, axes: str, order: Sequence[str]) -> axn.NamedArray:
+    """Name an array whose dimensions are `axes`, and store it in another order."""
+    return axn.NamedArray(jnp.transpose(array, [axes.index(name) for name in order]), tuple(order))
+
+
+def operands(
+    row: Row, arrays: Sequence[Any], orders: Sequence[tuple[str, ...]], lead: str = ""
+) -> list[axn.NamedArray]:
+    """Name the operands of a row, each stored in its order; `lead` are axes in front of the row's own."""
+    return [stored(a, lead + axes, order) for a, axes, order in zip(arrays, row.operands, orders, strict=True)]
+
+
+def positional_results(row: Row, results: Any) -> tuple[jax.Array, ...]:
+    """Take the results of a row's call out, as its reference returns them."""
+    return tuple(positional(x, out) for x, out in zip(row.results(results), row.outs, strict=True))
+
+
+def assert_close(got: Any, expected: Any) -> None:
+    """Compare dtypes exactly and values as closely as the dtype allows."""
+    if isinstance(expected, jax.Array):
+        assert got.dtype == expected.dtype
+        assert got.weak_type == expected.weak_type
+    got, expected = np.asarray(got), np.asarray(expected)
+    if got.dtype == jnp.bfloat16:
+        np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=2e-2, atol=1e-2)
+    elif np.issubdtype(got.dtype, np.inexact):
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
+    else:
+        np.testing.assert_array_equal(got, expected)
+    assert got.shape == expected.shape
+
+
+def program(fn: Callable[..., Any], *args: Any) -> tuple[list[str], list[Any]]:
+    """Trace a function: its primitives in order, those of nested functions behind the call, and its results' types."""
+
+    def walk(jaxpr: Any) -> Iterator[str]:
+        for equation in jaxpr.eqns:
+            yield equation.primitive.name
+            for value in equation.params.values():
+                for part in value if isinstance(value, tuple | list) else (value,):
+                    inner = getattr(part, "jaxpr", part)
+                    if hasattr(inner, "eqns"):
+                        yield from walk(inner)
+
+    traced = jax.make_jaxpr(fn)(*args)
+    return list(walk(traced.jaxpr)), [(a.shape, a.dtype, a.weak_type) for a in traced.out_avals]
+
+
+def primitives(fn: Callable[..., Any], *args: Any) -> list[str]:
+    """List the primitives of a function."""
+    return program(fn, *args)[0]
+
+
+def outcome(fn: Callable[[], Any]) -> Any:
+    """Return the result of a function, or the type of what it raises."""
+    try:
+        return fn()
+    except Exception as error:
+        return (
+            TypeError if isinstance(error, TypeError) else ValueError if isinstance(error, ValueError) else type(error)
+        )
+
+
+def as_dtype(array: np.ndarray, dtype: Any) -> Any:
+    """Turn floats into values of another dtype that still differ from each other."""
+    if dtype is bool:
+        return array > 0
+    if dtype is np.complex64:
+        return (array + 1j * np.flip(array)).astype(dtype)
+    return jnp.asarray(array * 3 if dtype is np.int32 else array).astype(dtype)
+
+
+def placed(x: axn.NamedArray, mesh: jax.sharding.Mesh, layout: dict[str, Any]) -> axn.NamedArray:
+    """Put an array on a mesh."""
+    spec = PartitionSpec(*(layout.get(name) for name in x.names))
+    return axn.NamedArray(jax.device_put(x.array, NamedSharding(mesh, spec)), x.names)
+
+
+def has_row_for_each(rows: Sequence[Row], module: Any, without: Sequence[str] = ()) -> None:
+    """Fail for a public operation without a row; `without` names those that have tests of their own."""
+    assert {row.function for row in rows} == set(module.__all__) - set(without)
+
+
+class Values:
+    """Values, dtypes and names, in whatever order the axes are stored."""
+
+    @few
+    @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+    def test_equals_positional_code_for_every_order_of_axes(self, row: Row, data: Any, seed: int) -> None:
+        orders, arrays = data.draw(row.orders()), row.draw(seed)
+        result = row.call(*operands(row, arrays, orders))
+        row.check(result, jax.jit(row.reference)(*arrays), orders)
+        if row.oracle is not None:
+            row.check(result, row.oracle(*arrays), orders)
+
+
+class Sharded:
+    """Values on 8 devices."""
+
+    def test_works_on_auto_axes(self, row: Row, auto_mesh: jax.sharding.Mesh) -> None:
+        self.on_mesh(row, auto_mesh)
+
+    def test_works_on_explicit_axes(self, row: Row, explicit_mesh: jax.sharding.Mesh) -> None:
+        self.on_mesh(row, explicit_mesh)
+
+    def on_mesh(self, row: Row, mesh: jax.sharding.Mesh) -> None:
+        """Shard each operand in its own way, under jit and a mapping; where types know shardings, also alike, eagerly."""
+        layouts = [{"a": "data", "b": "model"}, {"a": "model", "i": "data"}, {"a": ("data",)}]
+        arrays, orders = row.draw(4), [tuple(reversed(axes)) for axes in row.operands]
+        named, expected = operands(row, arrays, orders), jax.tree.map(np.asarray, jax.jit(row.reference)(*arrays))
+        with jax.set_mesh(mesh):
+            if mesh.axis_types[0] is AxisType.Explicit:
+                row.check(row.call(*(placed(x, mesh, layouts[0]) for x in named)), expected, orders)
+            mixed = [placed(x, mesh, layout) for x, layout in zip(named, itertools.cycle(layouts), strict=False)]
+            with axn.axis_mapping({"a": "data", "b": "model"}):
+                row.check(jax.jit(row.call)(*mixed), expected, orders)
+
+
+class Laws(Values, Sharded):
+    """What holds beyond the values."""
+
+    @one
+    @given(data=st.data())
+    def test_keeps_its_meaning_under_jit(self, row: Row, data: Any) -> None:
+        orders, arrays = data.draw(row.orders()), row.draw(1)
+        row.check(jax.jit(row.call)(*operands(row, arrays, orders)), jax.jit(row.reference)(*arrays), orders)
+
+    @one
+    @given(data=st.data())
+    def test_ignores_leading_dimensions_without_names(self, row: Row, data: Any) -> None:
+        orders, arrays = data.draw(row.orders()), row.draw(2, lead=(SIZES["z"],))
+
+        named = operands(row, arrays, [(*order, "z") for order in orders], lead="z")
+        leads = [i < row.anonymous for i in range(len(named))]
+
+        @jax.jit
+        def raw_and_direct(*named: axn.NamedArray) -> Any:
+            anonymous = [x.untag("z") for x in named]
+            first = [x if lead else x["z", 0] for x, lead in zip(named, leads, strict=True)]
+            some = [x.untag("z") if lead else x for x, lead in zip(first, leads, strict=True)]
+            results = jax.vmap(row.call)(*anonymous), row.call(*some)
+            return jax.tree.map(lambda x: x.tag("z"), results, is_leaf=axn.is_named_array)
+
+        raw, direct = raw_and_direct(*named)
+        row.check(raw, jax.jit(jax.vmap(row.reference))(*arrays), orders, lead=("z",))
+        some = [a if lead else a[0] for a, lead in zip(arrays, leads, strict=True)]
+        in_axes = [0 if lead else None for lead in leads]
+        row.check(direct, jax.jit(jax.vmap(row.reference, in_axes))(*some), orders, lead=("z",))
+
+    @one
+    @given(data=st.data())
+    def test_works_under_named_vmap(self, row: Row, data: Any) -> None:
+        orders, arrays = data.draw(row.orders()), row.draw(3, lead=(SIZES["z"],))
+        named = operands(row, arrays, [(*order, "z") for order in orders], lead="z")
+        result = jax.jit(axn.vmap(row.call, "z"))(*named)
+        row.check(result, jax.jit(jax.vmap(row.reference))(*arrays), orders, lead=("z",))
+
+    def test_refuses_an_array_that_lost_an_axis(self, row: Row) -> None:
+        named = operands(row, row.draw(7), [tuple(axes) for axes in row.operands])
+        for i, axes in enumerate(row.operands):
+            if axes:
+                dims = [0 if j == i else None for j in range(len(named))]
+                with pytest.raises(
+                    LostAxisError, match=f"^{row.speaker or row.function}: an array of shape .* cannot have the"
+                ):
+                    jax.vmap(row.call, in_axes=dims)(*named)
+
+    def test_has_the_primitives_of_positional_code(self, row: Row) -> None:
+        self.same_program(row, row.draw(8))
+
+    @pytest.mark.parametrize("size", [0, 1])
+    def test_takes_empty_and_single_axes_as_jnp_does(self, row: Row, size: int) -> None:
+        if row.any_size:
+            self.same_program(row, row.draw(5, b=size))
+
+    @pytest.mark.parametrize("dtype", [bool, np.int32, jnp.bfloat16, np.complex64], ids=lambda t: t.__name__)
+    def test_takes_the_dtypes_that_jnp_takes(self, row: Row, dtype: Any) -> None:
+        arrays = [as_dtype(a, dtype) if row.domain(i) in FLOATS else a for i, a in enumerate(row.draw(6))]
+        self.same_program(row, arrays)
+
+    def same_program(self, row: Row, arrays: Sequence[Any]) -> None:
+        """Compare what is traced, which costs no compilation: primitives, shapes, dtypes; or the kind of error."""
+        arrays = [jnp.asarray(array) for array in arrays]
+        named = operands(row, arrays, [tuple(axes) for axes in row.operands])
+        expected = outcome(lambda: program(row.reference, *arrays))
+        result = outcome(lambda: program(lambda *named: positional_results(row, row.call(*named)), *named))
+        assert result == expected
+
+
+class Smooth(Laws):
+    """The laws of what has a gradient."""
+
+    @one
+    @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+    def test_has_the_gradient_of_positional_code(self, row: Row, data: Any, seed: int) -> None:
+        orders, arrays = data.draw(row.orders()), row.draw(seed)
+        which = [i for i in range(len(arrays)) if row.domain(i) in FLOATS]
+
+        def total(results: Any) -> jax.Array:
+            return sum((jnp.cos(jnp.arange(r.size)).reshape(r.shape) * r).sum() for r in row.results(results))
+
+        def named_total(*named: axn.NamedArray) -> jax.Array:
+            return total(positional_results(row, row.call(*named)))
+
+        expected = jax.jit(jax.grad(lambda *arrays: total(row.reference(*arrays)), which))(*arrays)
+        gradients = jax.jit(jax.grad(named_total, which))(*operands(row, arrays, orders))
+        for i, gradient, value in zip(which, gradients, expected, strict=True):
+            assert gradient.names == orders[i]
+            assert_close(positional(gradient, row.operands[i]), value)

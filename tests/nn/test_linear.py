@@ -1,0 +1,261 @@
+"""`Linear`, against einsum and Equinox."""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, LostAxisError, OperandError
+from tests.nn.layouts import check_on, draw, lies, same, same_trees, value_and_gradients
+
+B, S, E, M, H, D = axn.make_axes(batch=8, seq=3, embed=4, mlp=6, heads=2, head_dim=5)
+KEY = jax.random.key(0)
+
+
+def with_bias(layer: nn.Linear) -> nn.Linear:
+    return eqx.tree_at(lambda layer: layer.bias, layer, draw(*layer.bias.axes, seed=9))
+
+
+@pytest.mark.parametrize("out_first", [False, True])
+@pytest.mark.parametrize(
+    ("In", "Out", "equation"),
+    [
+        (E, M, "be,em->bm"),
+        (E, (H, D), "be,ehd->bhd"),
+        ((H, D), E, "bhd,hde->be"),
+        ((D, H), (E, M), "bdh,dhem->bem"),
+        ((), M, "b,m->bm"),
+        (E, (), "be,e->b"),
+        ((), (), "b,->b"),
+        (E, E, "be,eo->bo"),
+        ((E, M), (M, D), "bem,emod->bod"),
+    ],
+)
+def test_against_einsum(In, Out, equation, out_first):
+    layer = with_bias(nn.Linear.init(In, Out, key=KEY, out_first=out_first))
+    inputs = In if isinstance(In, tuple) else (In,)
+    outputs = tuple(axis.name for axis in (Out if isinstance(Out, tuple) else (Out,)))
+    stored = tuple(f"out_{name}" if name in [axis.name for axis in inputs] else name for name in outputs)
+    names = tuple(axis.name for axis in inputs)
+    assert layer.weight.names == ((*stored, *names) if out_first else (*names, *stored))
+    assert layer.bias.names == outputs
+    x = draw(B, *inputs)
+    weight = layer.weight.rearrange((*names, *stored)).array
+    same(layer(x), ("batch", *outputs), np.einsum(equation, x.array, weight) + layer.bias.array)
+
+
+def test_axes_of_the_input_may_stand_anywhere_and_the_others_stay_in_order():
+    layer = with_bias(nn.Linear.init((H, D), M, key=KEY))
+    x = draw(B, S, H, D)
+    expected = np.einsum("bshd,hdm->bsm", x.array, layer.weight.array) + layer.bias.array
+    for order in [(B, S, H, D), (D, B, H, S), (H, D, B, S)]:
+        same(layer(x.rearrange(order)), ("batch", "seq", "mlp"), expected)
+    same(layer(x.rearrange((S, D, B, H))), ("seq", "batch", "mlp"), np.swapaxes(expected, 0, 1))
+    same(layer(x.untag("batch", "seq")), ("mlp",), expected)
+    same(layer(x["batch", 0, "seq", 0]), ("mlp",), expected[0, 0])
+
+
+def test_equals_equinox_with_its_gradients():
+    theirs = eqx.nn.Linear(4, 6, key=KEY)
+    ours = nn.Linear.init(E, M, key=KEY, out_first=True)
+    named = (axn.named(theirs.weight, ("mlp", "embed")), axn.named(theirs.bias, "mlp"))
+    ours = eqx.tree_at(lambda layer: (layer.weight, layer.bias), ours, named)
+    x = draw(B, E)
+    out, (gradients, (dx,)) = value_and_gradients(lambda layer, x: layer(x))(ours, x)
+    f = lambda layer, x: jnp.sin(jax.vmap(layer)(x)).sum()  # noqa: E731
+    expected, dx_expected = jax.grad(f, argnums=(0, 1))(theirs, x.array)
+    same(out, ("batch", "mlp"), jax.vmap(theirs)(x.array))
+    same(gradients.weight, ("mlp", "embed"), expected.weight)
+    same(gradients.bias, ("mlp",), expected.bias)
+    same(dx, ("batch", "embed"), dx_expected)
+
+
+def test_gradients_where_a_name_is_on_both_sides():
+    layer = with_bias(nn.Linear.init(E, E, key=KEY))
+    x = draw(B, E)
+    _, (gradients, (dx,)) = value_and_gradients(lambda layer, x: layer(x))(layer, x)
+    f = lambda w, b, x: jnp.sin(x @ w + b).sum()  # noqa: E731
+    dw, db, dx_expected = jax.grad(f, argnums=(0, 1, 2))(layer.weight.array, layer.bias.array, x.array)
+    same(gradients.weight, ("embed", "out_embed"), dw)
+    same(gradients.bias, ("embed",), db)
+    same(dx, ("batch", "embed"), dx_expected)
+
+
+def test_the_program_is_one_contraction_and_one_addition():
+    layer = nn.Linear.init(E, M, key=KEY)
+    jaxpr = jax.make_jaxpr(lambda layer, x: layer(x))(layer, draw(B, E))
+    assert [eqn.primitive.name for eqn in jaxpr.eqns] == ["dot_general", "broadcast_in_dim", "add"]
+    no_bias = jax.make_jaxpr(lambda layer, x: layer(x))(nn.Linear.init(E, M, key=KEY, use_bias=False), draw(B, E))
+    assert [eqn.primitive.name for eqn in no_bias.eqns] == ["dot_general"]
+
+
+def test_initial_values():
+    Wide, Out = axn.make_axes(wide=400, out=300)
+    layer = nn.Linear.init((Wide, H), Out, key=KEY)
+    # The normal distribution that is cut off at three has a standard deviation of 0.9866.
+    assert float(layer.weight.std()) == pytest.approx(0.9866 / math.sqrt(800), rel=0.01)
+    assert abs(float(layer.weight.mean())) < 1e-3
+    assert float(abs(layer.weight).max()) <= 3 / math.sqrt(800) * (1 + 1e-6)
+    assert not layer.bias.array.any()
+    scaled = nn.Linear.init((Wide, H), Out, key=KEY, init_scale=0.1)
+    np.testing.assert_allclose(scaled.weight.array, layer.weight.array * 0.1, rtol=1e-6)
+    other = nn.Linear.init((Wide, H), Out, key=jax.random.key(1))
+    assert not np.allclose(other.weight.array, layer.weight.array)
+
+
+def test_an_initializer_gets_the_key_and_the_axes_of_the_weight():
+    seen = []
+
+    def initializer(key, axes):
+        seen.append((key, axes))
+        return axn.full(axes, 2.0)
+
+    layer = nn.Linear.init(E, (E, M), key=KEY, initializer=initializer, out_first=True)
+    assert seen == [(KEY, (axn.Axis("out_embed", 4), M, E))]
+    same(layer(axn.ones(E)), ("embed", "mlp"), np.full((4, 6), 8.0))
+    assert nn.Linear.init(E, M, key=KEY, use_bias=False).bias is None
+
+
+def test_dtypes_promote_as_in_jax():
+    layer = nn.Linear.init(E, M, key=KEY)
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), layer)
+    assert half(axn.ones(E, jnp.bfloat16)).dtype == jnp.bfloat16
+    assert layer(axn.ones(E, jnp.bfloat16)).dtype == jnp.float32
+
+
+def test_a_layer_is_a_tree_whose_structure_tells_its_axes():
+    layer = nn.Linear.init(E, M, key=KEY)
+    assert [leaf.shape for leaf in jax.tree.leaves(layer)] == [(4, 6), (6,)]
+    assert jax.tree.structure(layer) == jax.tree.structure(nn.Linear.init(E, M, key=jax.random.key(1)))
+    assert jax.tree.structure(layer) != jax.tree.structure(nn.Linear.init(E, M, key=KEY, use_bias=False))
+    same(jax.jit(lambda layer, x: layer(x, key=None))(layer, axn.ones(E)), ("mlp",), layer(axn.ones(E)).array)
+    mapped = axn.vmap(layer, B)(draw(B, E))
+    same(mapped, ("batch", "mlp"), layer(draw(B, E)).array)
+
+
+# layout
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
+    layer = with_bias(nn.Linear.init(E, M, key=KEY))
+    back = with_bias(nn.Linear.init(M, E, key=jax.random.key(1)))
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    check_on(mesh, lambda layers, x: layers[1](layers[0](x)), (layer, back), draw(B, S, E))
+    check_on(mesh, lambda layer, x: layer(x), layer, draw(B, S, E))
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_a_mapping_of_a_name_on_both_sides_lays_out_one_side(kind, auto_mesh, explicit_mesh):
+    layer, x = with_bias(nn.Linear.init(E, E, key=KEY)), draw(B, E)
+    expected = layer(x).array
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    with axn.set_mesh(mesh):
+        for mapping, block in [
+            ({"embed": "data"}, (1, 4)),
+            ({"out_embed": "model"}, (4, 2)),
+            ({"embed": "data", "out_embed": "model"}, (1, 2)),
+        ]:
+            spread = axn.shard(layer, mapping)
+            made = axn.named_jit(lambda: nn.Linear.init(E, E, key=KEY).weight, mapping)()
+            for weight in (spread.weight, made):
+                assert {shard.data.shape for shard in weight.array.addressable_shards} == {block}
+            np.testing.assert_allclose(made.array, layer.weight.array, rtol=1e-6)
+            out = axn.named_jit(lambda layer, x: layer(x), {"batch": "model"})(spread, axn.shard(x, {}))
+            assert lies(out, mesh, {"batch": "model"})
+            same(out, ("batch", "embed"), expected)
+        both = {"embed": "model", "batch": "data"}
+        result = axn.named_jit(lambda layer, x: layer(x), both)(layer, x)
+        assert lies(result, mesh, both)
+        same(result, ("batch", "embed"), expected)
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_an_input_that_was_made_outside_of_the_mesh(kind, auto_mesh, explicit_mesh):
+    layer, x = with_bias(nn.Linear.init(E, M, key=KEY)), draw(B, E)
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    with axn.set_mesh(mesh):
+        spread = axn.shard(layer, {"embed": "data"})
+        for given in (x, axn.NamedArray(np.asarray(x.array), x.names)):
+            out = axn.named_jit(lambda layer, x: layer(x), {"batch": "data"})(spread, given)
+            assert lies(out, mesh, {"batch": "data"})
+            same(out, ("batch", "mlp"), layer(x).array)
+
+
+def test_draws_are_the_same_on_every_layout(explicit_mesh, auto_mesh):
+    expected = nn.Linear.init(E, (M, H), key=KEY)
+    for mesh in (auto_mesh, explicit_mesh):
+        with axn.set_mesh(mesh):
+            make = axn.named_jit(lambda: nn.Linear.init(E, (M, H), key=KEY), {"embed": "data", "mlp": "model"})
+            same_trees(make(), expected, rtol=1e-6, atol=0)
+
+
+# errors
+def fails(error, message, call):
+    with pytest.raises(error) as caught:
+        call()
+    assert type(caught.value) is error
+    assert str(caught.value) == message
+
+
+def test_errors():
+    layer = nn.Linear.init((H, D), M, key=KEY)
+    fails(
+        AxisNotFoundError,
+        "Linear: the input lacks axis 'head_dim'\n"
+        "  input has: batch=8, heads=2, headdim=5\n"
+        "  the layer works over: heads=2, head_dim=5\n"
+        "  hint: did you mean 'headdim'?",
+        lambda: layer(axn.ones((B, H, axn.Axis("headdim", 5)))),
+    )
+    fails(
+        AxisClashError,
+        "Linear: the input already has axis 'mlp', which the layer adds\n"
+        "  input has: mlp=6, heads=2, head_dim=5\n"
+        "  hint: rename it first: x.rename({'mlp': ...})",
+        lambda: layer(axn.ones((M, H, D))),
+    )
+    fails(
+        AxisSizeError,
+        "Linear: axis 'heads' of the input has size 3, but the layer was made for 2\n"
+        "  input has: batch=8, heads=3, head_dim=5",
+        lambda: layer(axn.ones((B, H.resize(3), D))),
+    )
+    fails(
+        OperandError,
+        "Linear: expected a NamedArray, got ArrayImpl\n"
+        "  its shape: (8, 2, 5)\n"
+        '  hint: name it first: axn.named(array, ("batch", ...))',
+        lambda: layer(jnp.ones((8, 2, 5))),
+    )
+    with pytest.raises(LostAxisError, match="^Linear: an array of shape"):
+        jax.vmap(layer)(axn.ones((B, H, D)))
+    fails(
+        OperandError,
+        "Linear.init: axis 'embed' needs a size here\n  hint: write Axis(\"embed\", size)",
+        lambda: nn.Linear.init("embed", M, key=KEY),
+    )
+
+
+def test_an_axis_with_the_name_under_which_a_weight_keeps_an_output_is_not_matched_silently():
+    layer = nn.Linear.init(E, E, key=KEY)
+    fails(
+        AxisClashError,
+        "Linear: the input already has axis 'out_embed', which the layer adds\n"
+        "  input has: out_embed=4, embed=4\n"
+        "  hint: rename it first: x.rename({'out_embed': ...})",
+        lambda: layer(axn.ones((axn.Axis("out_embed", 4), E))),
+    )
+    fails(
+        AxisClashError,
+        "Linear.init: the weight would keep the output 'embed' as 'out_embed', which it has already\n"
+        "  In: embed=4, out_embed=3\n"
+        "  Out: embed=4\n"
+        "  hint: rename one of the two",
+        lambda: nn.Linear.init((E, axn.Axis("out_embed", 3)), E, key=KEY),
+    )
+    with pytest.raises(AxisClashError, match="which it has already"):
+        nn.Linear.init(E, (E, axn.Axis("out_embed", 3)), key=KEY)

@@ -1,0 +1,275 @@
+"""Contractions: laws over one row per form."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import axonym as axn
+from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, ShardingError
+from axonym.ops import contract
+from tests.laws import Row, Smooth, Values, assert_close, has_row_for_each, primitives
+
+
+def as_they_appear(removed: str) -> Any:
+    return lambda *stored: "".join(name for name in dict.fromkeys("".join(stored)) if name not in removed)
+
+
+def row(case: str, equation: str, reference: Any, names: Any = None, **options: Any) -> Row:
+    """Make a row; numpy's einsum over the same letters is the oracle."""
+    inputs, out = equation.split("->")
+    operands = tuple(inputs.split(","))
+    removed = "".join(dict.fromkeys(name for name in inputs if name not in f"{out},"))
+    axis = tuple(removed)
+    return Row(
+        "dot",
+        lambda *arrays: axn.dot(*arrays, axis=axis, **options),
+        operands,
+        reference or (lambda *arrays: jnp.einsum(equation, *arrays)),
+        out,
+        lambda *arrays: np.einsum(equation, *arrays),
+        names=names or as_they_appear(removed),
+        case=case,
+    )
+
+
+SMOOTH = [
+    row("matrix", "ab,bc->ac", lambda x, y: lax.dot_general(x, y, (((1,), (0,)), ((), ())))),
+    row("vector", "abc,c->ab", lambda x, y: lax.dot_general(x, y, (((2,), (0,)), ((), ())))),
+    row("batched", "abc,acj->abj", lambda x, y: lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,))))),
+    row("two axes", "abc,cbi->ai", lambda x, y: lax.dot_general(x, y, (((1, 2), (1, 0)), ((), ())))),
+    row("to a scalar", "ab,ab->", lambda x, y: lax.dot_general(x, y, (((0, 1), (0, 1)), ((), ())))),
+    row(
+        "out_axes",
+        "ab,bc->ca",
+        lambda x, y: lax.dot_general(x, y, (((1,), (0,)), ((), ()))).T,
+        lambda x, y: "ca",
+        out_axes=("c", "a"),
+    ),
+]
+VARIANTS = [
+    row("outer", "ab,i->abi", None),
+    row("elementwise", "ab,ab->ab", None),
+    row("one array", "abc->ac", None),
+    row("three arrays", "ab,bc,ci->ai", None),
+    row("three arrays share one axis", "ab,b,bc->ac", None),
+    row("batch in the middle", "bac,cia->bai", None),
+    row("out_axes with dots", "abc,ci->iab", None, lambda x, y: "i" + x.replace("c", ""), out_axes=("i", ...)),
+    row("no axes at all", ",->", None),
+    row("a scalar", "ab,->ab", None),
+]
+
+
+def test_every_function_has_a_row() -> None:
+    has_row_for_each(SMOOTH, contract)
+
+
+@pytest.mark.parametrize("row", SMOOTH, ids=str)
+class TestSmooth(Smooth):
+    """All laws."""
+
+
+@pytest.mark.parametrize("row", VARIANTS, ids=str)
+class TestVariants(Values):
+    """Values and names of the rarer forms."""
+
+
+A, B, C = axn.make_axes(a=4, b=2, c=3)
+
+
+def test_axis_none_sums_over_all() -> None:
+    x, y = axn.ones((A, B)), axn.ones((B, C))
+    assert (axn.dot(x, y, axis=None).names, axn.dot(x, y, axis=None).item()) == ((), 24.0)
+    assert axn.dot(x, axis=None).item() == 8.0
+
+
+def test_the_method_is_the_function() -> None:
+    x, y = axn.ones((A, B)), axn.ones((B, C))
+    assert x.dot(y, axis=B).axes == (A, C)
+
+
+def test_dtypes_are_promoted_and_can_be_chosen() -> None:
+    x = axn.ones((A, B), jnp.bfloat16)
+    assert axn.dot(x, x, axis="b").dtype == jnp.bfloat16
+    assert axn.dot(x, axn.ones(B), axis="b").dtype == jnp.float32
+    assert axn.dot(x, x, axis="b", preferred_element_type=jnp.float32).dtype == jnp.float32
+    traced = jax.make_jaxpr(lambda x: axn.dot(x, x, axis="b", precision="highest", preferred_element_type="float32"))(x)
+    assert "HIGHEST" in str(traced)
+    assert "preferred_element_type=float32" in str(traced)
+
+
+def test_empty_axes() -> None:
+    empty = axn.Axis("e", 0)
+    result = axn.dot(axn.ones((A, empty)), axn.ones((empty, C)), axis="e")
+    assert_close(result.array, jnp.zeros((4, 3)))
+
+
+def test_a_permuted_operand_needs_no_transpose() -> None:
+    x, y = axn.ones((A, B)), axn.ones((C, B))
+    assert primitives(lambda x, y: axn.dot(x, y, axis="b"), x, y) == ["dot_general"]
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_the_mapping_decides_the_layout_of_the_result(kind: str, request: pytest.FixtureRequest) -> None:
+    mesh = request.getfixturevalue(f"{kind}_mesh")
+    Batch, Embed, Mlp = axn.make_axes(batch=8, embed=16, mlp=4)
+    with jax.set_mesh(mesh), axn.axis_mapping({"batch": "data", "mlp": "model"}):
+        x, w = axn.shard(axn.ones((Batch, Embed))), axn.shard(axn.ones((Embed, Mlp)))
+        result = jax.jit(lambda x, w: axn.dot(x, w, axis=Embed))(x, w)
+        assert result.sharding.spec == jax.sharding.PartitionSpec("data", "model")
+        np.testing.assert_array_equal(result.array, 16)
+
+
+def test_a_result_that_the_mapping_cannot_lay_out_is_refused(auto_mesh: jax.sharding.Mesh) -> None:
+    x, w = axn.ones((axn.Axis("batch", 6), B)), axn.ones((B, C))
+    with (
+        jax.set_mesh(auto_mesh),
+        axn.axis_mapping({"batch": "data"}),
+        pytest.raises(ShardingError, match="batch=6 cannot be split evenly in 4 over mesh axis data"),
+    ):
+        axn.dot(x, w, axis="b")
+
+
+INPUT = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 6))), axn.ones((axn.Axis("embed", 6), axn.Axis("mlp", 5)))
+
+BAD: list[tuple[str, Any, type[Exception], str]] = [
+    (
+        "axn.dot(x, w, axis='embd')",
+        lambda x, w: axn.dot(x, w, axis="embd"),
+        AxisNotFoundError,
+        "dot: no axis named 'embd'\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: embed=6, mlp=5\n"
+        "  hint: did you mean 'embed'?",
+    ),
+    (
+        "axn.dot(x, w, axis='batch')",
+        lambda x, w: axn.dot(x, w, axis="batch"),
+        AxisNotFoundError,
+        "dot: axis 'batch' is to be summed over, but only operand 1 has it\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: embed=6, mlp=5\n"
+        '  hint: if it is meant, sum that operand first: x.sum("batch")',
+    ),
+    (
+        "axn.dot(x, w.rename({'embed': 'embd'}), axis='embed')",
+        lambda x, w: axn.dot(x, w.rename({"embed": "embd"}), axis="embed"),
+        AxisNotFoundError,
+        "dot: axis 'embed' is to be summed over, but only operand 1 has it\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: embd=6, mlp=5\n"
+        '  hint: if it is meant, sum that operand first: x.sum("embed")',
+    ),
+    (
+        "axn.dot(x, w['embed', :5], axis='embed')",
+        lambda x, w: axn.dot(x, w["embed", :5], axis="embed"),
+        AxisSizeError,
+        "dot: axis 'embed' has two sizes: 6 and 5\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: embed=5, mlp=5\n"
+        "  hint: rename one of the two 'embed' axes",
+    ),
+    (
+        "axn.dot(x, w['embed', :1], axis='embed')",
+        lambda x, w: axn.dot(x, w["embed", :1], axis="embed"),
+        AxisSizeError,
+        "dot: axis 'embed' has two sizes: 6 and 1\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: embed=1, mlp=5\n"
+        "  hint: rename one of the two 'embed' axes",
+    ),
+    (
+        "axn.dot(x, w, axis=axn.Axis('embed', 5))",
+        lambda x, w: axn.dot(x, w, axis=axn.Axis("embed", 5)),
+        AxisSizeError,
+        "dot: axis 'embed' was given with size 5, but has size 6\n  array has: embed=6",
+    ),
+    (
+        "axn.dot(x, w, axis=('embed', 'embed'))",
+        lambda x, w: axn.dot(x, w, axis=("embed", "embed")),
+        AxisClashError,
+        "dot: axis 'embed' is given twice\n  axes: embed, embed",
+    ),
+    (
+        "axn.dot(x, w, axis=1)",
+        lambda x, w: axn.dot(x, w, axis=1),
+        OperandError,
+        'dot: 1 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+    ),
+    (
+        "axn.dot(x, w.array, axis='embed')",
+        lambda x, w: axn.dot(x, w.array, axis="embed"),
+        OperandError,
+        "dot: expected a NamedArray, got ArrayImpl\n"
+        "  its shape: (6, 5)\n"
+        '  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "axn.dot(x, 2.0, axis='embed')",
+        lambda x, w: axn.dot(x, 2.0, axis="embed"),
+        OperandError,
+        'dot: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    ("axn.dot(axis='embed')", lambda x, w: axn.dot(axis="embed"), AxisNotFoundError, "dot: no axis named 'embed'"),
+    (
+        "axn.dot(x, w, axis='embed', out_axes=('mlp',))",
+        lambda x, w: axn.dot(x, w, axis="embed", out_axes=("mlp",)),
+        AxisNotFoundError,
+        "dot: the order leaves out batch\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: embed=6, mlp=5\n"
+        "  hint: name all axes, or write ... for the others",
+    ),
+    (
+        "axn.dot(x, w, axis='embed', out_axes=('mlp', 'bach'))",
+        lambda x, w: axn.dot(x, w, axis="embed", out_axes=("mlp", "bach")),
+        AxisNotFoundError,
+        "dot: no axis named 'bach'\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: embed=6, mlp=5\n"
+        "  hint: did you mean 'batch'?",
+    ),
+    (
+        "axn.dot(x, w, axis='embed', out_axes=('mlp', ..., ...))",
+        lambda x, w: axn.dot(x, w, axis="embed", out_axes=("mlp", ..., ...)),
+        AxisClashError,
+        "dot: the order has more than one ...\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: embed=6, mlp=5\n"
+        "  hint: write ... once",
+    ),
+    (
+        "axn.dot(x, w, axis='embed', out_axes=('mlp', 'mlp', ...))",
+        lambda x, w: axn.dot(x, w, axis="embed", out_axes=("mlp", "mlp", ...)),
+        AxisClashError,
+        "dot: axis 'mlp' would stand twice\n  operand 1 has: batch=4, embed=6\n  operand 2 has: embed=6, mlp=5",
+    ),
+    (
+        "axn.dot(x, w, axis='embed', out_axes=(0, 1))",
+        lambda x, w: axn.dot(x, w, axis="embed", out_axes=(0, 1)),
+        OperandError,
+        'axis_name: 0 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+    ),
+    (
+        "x @ w",
+        lambda x, w: x @ w,
+        OperandError,
+        '@: a product of named arrays needs the axis to sum over\n  hint: write x.dot(y, axis="embed")',
+    ),
+    (
+        "x.array @ w",
+        lambda x, w: x.array @ w,
+        OperandError,
+        '@: a product of named arrays needs the axis to sum over\n  hint: write x.dot(y, axis="embed")',
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
+def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        call(*INPUT)
+    assert str(caught.value) == text

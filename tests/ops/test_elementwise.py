@@ -1,0 +1,378 @@
+"""Functions of single elements and of pairs of elements: laws over one row per function."""
+
+import operator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym.errors import AxisSizeError, BroadcastError, OperandError
+from axonym.ops import elementwise
+from tests.laws import Laws, Row, Sharded, Smooth, assert_close, has_row_for_each, primitives, program
+
+
+def unary(name: str, domain: str = "real", reference: Any = None, oracle: Any = None) -> Row:
+    return Row(
+        name,
+        getattr(elementwise, name),
+        ("abc",),
+        reference or getattr(jnp, name),
+        "abc",
+        oracle or getattr(np, name),
+        (domain,),
+    )
+
+
+def binary(name: str, *domains: str, axes: tuple[str, str] = ("abc", "ca"), case: str = "") -> Row:
+    """Make a row; `axes` decide how the positional code has to expand and permute the operands."""
+
+    def lined_up(array: Any, own: str) -> Any:
+        full = max(axes, key=len)
+        array = array.transpose([own.index(n) for n in full if n in own])
+        return array.reshape([array.shape[[n for n in full if n in own].index(n)] if n in own else 1 for n in full])
+
+    by_hand = {
+        ("abc", "abc"): lambda f: f,
+        ("abc", "ca"): lambda f: lambda x, y: f(x, jnp.expand_dims(jax.lax.transpose(y, (1, 0)), 1)),
+        ("c", "abc"): lambda f: lambda x, y: f(jnp.expand_dims(x, (0, 1)), y),
+    }[axes]
+    return Row(
+        name,
+        getattr(elementwise, name),
+        axes,
+        by_hand(getattr(jnp, name)),
+        "abc",
+        lambda x, y: getattr(np, name)(lined_up(x, axes[0]), lined_up(y, axes[1])),
+        domains or ("real", "real"),
+        case=case,
+    )
+
+
+SMOOTH = [
+    unary("abs"),
+    unary("arccos", "unit"),
+    unary("arccosh", "above one"),
+    unary("arcsin", "unit"),
+    unary("arcsinh"),
+    unary("arctan"),
+    unary("arctanh", "unit"),
+    unary("cbrt", "positive"),
+    unary("conj"),
+    unary("cos"),
+    unary("cosh"),
+    unary("exp"),
+    unary("exp2"),
+    unary("expm1"),
+    unary("log", "positive"),
+    unary("log10", "positive"),
+    unary("log1p", "positive"),
+    unary("log2", "positive"),
+    unary("negative"),
+    unary("positive"),
+    unary("real"),
+    unary("reciprocal", "positive"),
+    unary("rsqrt", "positive", jax.lax.rsqrt, lambda x: 1 / np.sqrt(x)),
+    unary("sign"),
+    unary("sin"),
+    unary("sinh"),
+    unary("sqrt", "positive"),
+    unary("square"),
+    unary("stop_gradient", "real", jax.lax.stop_gradient, lambda x: x),
+    unary("tan", "unit"),
+    unary("tanh"),
+    unary("ceil"),
+    unary("floor"),
+    unary("rint"),
+    unary("trunc"),
+    unary("round"),
+    Row("astype", lambda x: axn.astype(x, jnp.bfloat16), ("abc",), lambda x: x.astype(jnp.bfloat16), "abc"),
+    Row(
+        "clip",
+        lambda x, low, high: axn.clip(x, low, high),
+        ("abc", "a", ""),
+        lambda x, low, high: jnp.minimum(jnp.maximum(x, jnp.expand_dims(low, (1, 2))), high),
+        "abc",
+        lambda x, low, high: np.clip(x, low[:, None, None], high),
+        ("real", "unit", "positive"),
+    ),
+    binary("add"),
+    binary("add", axes=("c", "abc"), case="behind"),
+    binary("add", axes=("abc", "abc"), case="equal"),
+    binary("arctan2"),
+    binary("divide", "real", "positive"),
+    binary("fmod", "real", "positive"),
+    binary("hypot"),
+    binary("logaddexp"),
+    binary("maximum"),
+    binary("minimum"),
+    binary("multiply"),
+    binary("power", "positive", "real"),
+    binary("power", "positive", "real", axes=("c", "abc"), case="behind"),
+    binary("remainder", "real", "positive"),
+    binary("subtract"),
+    binary("subtract", axes=("c", "abc"), case="behind"),
+]
+STEPS = [
+    unary("imag", "complex"),
+    unary("isfinite", "special"),
+    unary("isinf", "special"),
+    unary("isnan", "special"),
+    binary("floor_divide", "real", "positive"),
+    Row(
+        "divmod",
+        axn.divmod,
+        ("abc", "abc"),
+        lambda x, y: (jnp.floor_divide(x, y), jnp.remainder(x, y)),
+        ("abc", "abc"),
+        np.divmod,
+        ("real", "positive"),
+        speaker="floor_divide",
+    ),
+]
+
+
+def test_every_function_has_a_row() -> None:
+    has_row_for_each(SMOOTH + STEPS, elementwise)
+
+
+@pytest.mark.parametrize("row", SMOOTH, ids=str)
+class TestSmooth(Smooth):
+    """All laws, gradients included."""
+
+
+@pytest.mark.parametrize("row", STEPS, ids=str)
+class TestSteps(Laws):
+    """All laws but the gradient."""
+
+
+# Operands of equal names are the ones whose shardings can differ in every way.
+PAIRS = ["arctan2", "divide", "floor_divide", "fmod", "hypot", "logaddexp", "maximum", "power", "remainder"]
+
+
+@pytest.mark.parametrize("row", [binary(n, "positive", "positive", axes=("abc", "abc")) for n in PAIRS], ids=str)
+class TestEqualNames(Sharded):
+    """Pairs of arrays on meshes."""
+
+
+OPERATORS = [
+    (operator.add, "positive"),
+    (operator.sub, "positive"),
+    (operator.mul, "positive"),
+    (operator.truediv, "positive"),
+    (operator.floordiv, "positive"),
+    (operator.mod, "positive"),
+    (operator.pow, "positive"),
+    (divmod, "positive"),
+    (operator.and_, "int"),
+    (operator.or_, "int"),
+    (operator.xor, "int"),
+    (operator.lshift, "shift"),
+    (operator.rshift, "shift"),
+    (operator.eq, "int"),
+    (operator.ne, "int"),
+    (operator.lt, "int"),
+    (operator.le, "int"),
+    (operator.gt, "int"),
+    (operator.ge, "int"),
+]
+
+
+@pytest.mark.parametrize(("op", "domain"), OPERATORS, ids=lambda part: getattr(part, "__name__", None))
+class TestOperators:
+    """An operator is its function, on both sides and with every kind of scalar."""
+
+    def test_two_arrays(self, op: Any, domain: str) -> None:
+        rows = Row(op.__name__, op, ("abc", "bc"), lambda x, y: op(x, y[None]), ("abc",), domains=(domain, domain))
+        arrays = rows.draw(0)
+        result = op(axn.named(arrays[0], ("a", "b", "c")), axn.named(arrays[1].T, ("c", "b")))
+        for got, expected in zip(rows.results(result), rows.results(rows.reference(*arrays)), strict=True):
+            assert got.names == ("a", "b", "c")
+            assert_close(got.array, np.asarray(expected))
+
+    def test_a_scalar_on_either_side(self, op: Any, domain: str) -> None:
+        row = Row("", op, ("bc",), op, "bc", domains=(domain,))
+        (array,) = map(jnp.asarray, row.draw(0))
+        x = axn.named(array, ("b", "c"))
+        for got, expected in ((op(x, 2), op(array, 2)), (op(2, x), op(2, array))):
+            for one, value in zip(row.results(got), row.results(expected), strict=True):
+                assert one.names == ("b", "c")
+                assert_close(one.array, value)
+
+
+@pytest.mark.parametrize("scalar", [2, np.int32(2), np.array(2), jnp.asarray(2)], ids=lambda x: type(x).__name__)
+def test_every_kind_of_scalar(scalar: Any) -> None:
+    array = jnp.arange(3)
+    x = axn.named(array, "a")
+    assert_close((scalar - x).array, scalar - array)
+    assert_close((x - scalar).array, array - scalar)
+
+
+@pytest.mark.parametrize("op", [operator.neg, operator.pos, operator.abs, operator.invert], ids=lambda f: f.__name__)
+def test_an_operator_of_one_array(op: Any) -> None:
+    array = jnp.array([[1, -2], [3, 0]])
+    result = op(axn.named(array, ("b", "c")))
+    assert result.names == ("b", "c")
+    assert_close(result.array, op(array))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32, jnp.int8, jnp.complex64, bool])
+@pytest.mark.parametrize("scalar", [2, 2.0, True, 1j, np.float32(2), jnp.float32(2)], ids=repr)
+def test_a_scalar_is_as_weak_as_in_jnp(dtype: Any, scalar: Any) -> None:
+    array = jnp.ones(3, dtype)
+    x = axn.named(array, "a")
+    for op in (lambda x: x * scalar, lambda x: scalar * x, lambda x: x <= scalar):
+        assert program(op, x) == program(op, array)
+    if dtype is not jnp.float32:
+        assert_close((x * scalar).array, array * scalar)
+
+
+def test_bfloat16_stays_bfloat16() -> None:
+    x = axn.ones(axn.Axis("a", 3), jnp.bfloat16)
+    assert {(x * 2.0).dtype, (2 + x).dtype, (x / 3).dtype, (x**2).dtype, axn.maximum(x, 0.5).dtype} == {x.dtype}
+
+
+def test_a_small_integer_power_is_multiplied_out() -> None:
+    x = axn.ones(axn.Axis("a", 3))
+    assert primitives(lambda x: x**2, x) == primitives(lambda x: x**2, x.array)
+    assert primitives(lambda x: x**0.5, x) == primitives(lambda x: x**0.5, x.array)
+
+
+def test_round_to_decimals() -> None:
+    x = axn.named([1.234, -5.678], "a")
+    np.testing.assert_allclose(np.asarray(x.round(1)), [1.2, -5.7], rtol=1e-6)
+
+
+def test_clip_needs_no_bound() -> None:
+    x = axn.named([-2.0, 0.0, 2.0], "a")
+    assert x.clip(-1).tolist() == [-1, 0, 2]
+    assert x.clip(a_max=1).tolist() == [-2, 0, 1]
+    assert x.clip() is x
+
+
+def test_real_and_imag_are_properties() -> None:
+    x = axn.named(jnp.array([1 + 2j, 3 - 4j]), "a")
+    assert (x.real.tolist(), x.imag.tolist(), x.real.names) == ([1, 3], [2, -4], ("a",))
+
+
+def test_results_of_zero_dimensional_arrays() -> None:
+    x = axn.named(2.0, ())
+    assert axn.exp(x).names == ()
+    assert (x + axn.named([1.0, 2.0], "a")).names == ("a",)
+    assert (x * x).item() == 4.0
+
+
+def texts() -> list[Any]:
+    batch = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 3)))
+    other = axn.ones((axn.Axis("batch", 4), axn.Axis("mlp", 5)))
+    wider = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 5)))
+    single = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 1)))
+    misspelt = axn.ones((axn.Axis("batch", 4), axn.Axis("embd", 3)))
+    sizes = "  operand 1 has: batch=4, embed=3\n  operand 2 has: batch=4, embed="
+    rename = "\n  hint: rename one of the two 'embed' axes"
+    return [
+        (
+            "another size",
+            lambda: batch + wider,
+            AxisSizeError,
+            f"add: axis 'embed' has two sizes: 3 and 5\n{sizes}5{rename}",
+        ),
+        (
+            "size one is a size",
+            lambda: batch + single,
+            AxisSizeError,
+            f"add: axis 'embed' has two sizes: 3 and 1\n{sizes}1{rename}",
+        ),
+        (
+            "size one in the smaller operand",
+            lambda: batch - single["batch", 0],
+            AxisSizeError,
+            "subtract: axis 'embed' has two sizes: 3 and 1\n"
+            f"  operand 1 has: batch=4, embed=3\n  operand 2 has: embed=1{rename}",
+        ),
+        (
+            "neither contains the other",
+            lambda: axn.maximum(batch, other),
+            BroadcastError,
+            "maximum: no operand has the axes of all others\n"
+            "  operand 1 has: batch=4, embed=3\n"
+            "  operand 2 has: batch=4, mlp=5\n"
+            "  hint: if the outer product is meant, give an operand the others' axes first: x.broadcast_axis(mlp)",
+        ),
+        (
+            "a misspelt name",
+            lambda: batch * misspelt,
+            BroadcastError,
+            "multiply: no operand has the axes of all others\n"
+            "  operand 1 has: batch=4, embed=3\n"
+            "  operand 2 has: batch=4, embd=3\n"
+            "  hint: did you mean 'embed'? Or: if the outer product is meant, "
+            "give an operand the others' axes first: x.broadcast_axis(embd)",
+        ),
+        (
+            "text",
+            lambda: batch + "1",
+            OperandError,
+            "add: cannot combine a NamedArray and str\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+        ),
+        (
+            "None",
+            lambda: None * batch,
+            OperandError,
+            "multiply: cannot combine a NamedArray and NoneType\n"
+            "  hint: operands are NamedArrays, scalars or 0-d arrays",
+        ),
+        (
+            "numpy on the left",
+            lambda: np.ones(3) + batch,
+            OperandError,
+            "add: a plain array of shape (3,) meets named axes batch, embed\n"
+            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
+        ),
+        (
+            "jax on the left",
+            lambda: jnp.ones(3) / batch,
+            OperandError,
+            "divide: a plain array of shape (3,) meets named axes batch, embed\n"
+            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
+        ),
+        (
+            "a plain array of one element",
+            lambda: batch ** np.ones(1),
+            OperandError,
+            "power: a plain array of shape (1,) meets named axes batch, embed\n"
+            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
+        ),
+        (
+            "no name at all, one operand",
+            lambda: axn.exp(np.ones(3)),
+            OperandError,
+            "exp: expected a NamedArray, got ndarray\n"
+            "  its shape: (3,)\n"
+            '  hint: name it first: axn.named(array, ("batch", ...))',
+        ),
+        (
+            "no name at all, two operands",
+            lambda: axn.add(1, 2.0),
+            OperandError,
+            'add: expected a NamedArray, got int\n  hint: name it first: axn.named(array, ("batch", ...))',
+        ),
+        (
+            "clip by unrelated axes",
+            lambda: batch.clip(other),
+            BroadcastError,
+            "clip: no operand has the axes of all others\n"
+            "  operand 1 has: batch=4, embed=3\n"
+            "  operand 2 has: batch=4, mlp=5\n"
+            "  hint: if the outer product is meant, give an operand the others' axes first: x.broadcast_axis(mlp)",
+        ),
+    ]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), [text[1:] for text in texts()], ids=[case for case, *_ in texts()])
+def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value) == text

@@ -1,0 +1,593 @@
+"""Indexing by name, and choosing by a condition: laws over one row per function and per kind of index."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import axonym as axn
+from axonym.errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
+from axonym.ops import index
+from tests.laws import Laws, Row, Smooth, Values, assert_close, has_row_for_each, primitives
+
+
+def without(*letters: str) -> Any:
+    return lambda x, *rest: "".join(name for name in x if name not in letters)
+
+
+def in_place(old: str, new: str) -> Any:
+    """Put `new` where the axes `old` stand if they are neighbours, else in front."""
+
+    def names(x: str, *rest: str) -> str:
+        at = sorted(map(x.index, old))
+        kept = "".join(name for name in x if name not in old)
+        return kept[: at[0]] + new + kept[at[0] :] if at[-1] - at[0] < len(old) else new + kept
+
+    return names
+
+
+def gathered(case: str, call: Any, axes: tuple[str, ...], reference: Any, out: str, names: Any) -> Row:
+    domains = ("real", *("index" for _ in axes[1:]))
+    hand = lambda x, *i: reference(x.at, *i).get(mode="clip")  # noqa: E731
+    oracle = lambda x, *i: reference(x, *i)  # noqa: E731
+    return Row("index", call, axes, hand, out, oracle, domains, names, case, any_size=False, anonymous=1)
+
+
+def triangle(x: jax.Array, keep: Any) -> jax.Array:
+    rows, columns = (lax.broadcasted_iota(jnp.int32, (x.shape[2], x.shape[0]), i) for i in (0, 1))
+    return jnp.where(jnp.expand_dims(keep(columns - rows).T, 1), x, jnp.zeros((), x.dtype))
+
+
+def turned(fn: Any) -> Any:
+    """Apply a numpy function over (c, a) to an array of a, b, c."""
+    return lambda x, k=0: fn(x.transpose(1, 2, 0), k).transpose(2, 0, 1)
+
+
+SMOOTH = [
+    Row(
+        "index",
+        lambda x: x["b", 1],
+        ("abc",),
+        lambda x: x[:, 1],
+        "ac",
+        lambda x: x[:, 1],
+        names=without("b"),
+        case="int",
+        any_size=False,
+    ),
+    Row("index", lambda x: x["a", 1:3], ("abc",), lambda x: x[1:3], "abc", lambda x: x[1:3], case="slice"),
+    Row("index", lambda x: x["a", ::2], ("abc",), lambda x: x[::2], "abc", lambda x: x[::2], case="strided"),
+    Row(
+        "index",
+        lambda x: x[{"c": slice(0, 2), "a": -1}],
+        ("abc",),
+        lambda x: lax.squeeze(lax.slice_in_dim(lax.slice_in_dim(x, 0, 2, axis=2), 3, 4), (0,)),
+        "bc",
+        lambda x: x[-1, :, :2],
+        names=without("a"),
+        case="int and slice",
+    ),
+    Row(
+        "slice",
+        lambda x: axn.slice(x, "a", start=1, length=2),
+        ("abc",),
+        lambda x: lax.dynamic_slice_in_dim(x, 1, 2, 0),
+        "abc",
+        lambda x: x[1:3],
+    ),
+    Row(
+        "tril",
+        lambda x: axn.tril(x, "c", "a"),
+        ("abc",),
+        lambda x: triangle(x, lambda d: d <= 0),
+        "abc",
+        turned(np.tril),
+    ),
+    Row(
+        "triu",
+        lambda x: axn.triu(x, "c", "a", k=1),
+        ("abc",),
+        lambda x: triangle(x, lambda d: d >= 1),
+        "abc",
+        lambda x: turned(np.triu)(x, 1),
+    ),
+    Row(
+        "where",
+        axn.where,
+        ("cb", "abc", "a"),
+        lambda condition, x, y: jnp.where(jnp.expand_dims(condition.T, 0), x, jnp.expand_dims(y, (1, 2))),
+        "abc",
+        lambda condition, x, y: np.where(condition.T, x, y[:, None, None]),
+        ("bool", "real", "real"),
+    ),
+]
+STEPS = [
+    Row(
+        "index",
+        lambda x, i: x["a", i],
+        ("abc", ""),
+        lambda x, i: lax.squeeze(lax.dynamic_slice_in_dim(x, i, 1, 0), (0,)),
+        "bc",
+        lambda x, i: x[i],
+        ("real", "index"),
+        without("a"),
+        "0-d array",
+        anonymous=1,
+    ),
+    gathered(
+        "array",
+        lambda x, i: x["b", i],
+        ("abc", "i"),
+        lambda x, i: x[:, i],
+        "aic",
+        lambda x, i: x.replace("b", "i"),
+    ),
+    gathered(
+        "two arrays, one axis",
+        lambda x, i, k: x["a", i, "c", k],
+        ("abc", "i", "i"),
+        lambda x, i, k: x[i, :, k],
+        "ib",
+        in_place("ac", "i"),
+    ),
+    gathered(
+        "two arrays, two axes",
+        lambda x, i, k: x["b", i, "c", k],
+        ("abc", "i", "j"),
+        lambda x, i, k: x[:, i[:, None], k],
+        "aij",
+        in_place("bc", "ij"),
+    ),
+    gathered(
+        "an axis in common",
+        lambda x, i: x["b", i],
+        ("abc", "a"),
+        lambda x, i: x[jnp.arange(4), i],
+        "ac",
+        without("b"),
+    ),
+    gathered(
+        "an axis in common and a new one",
+        lambda x, i: x["b", i],
+        ("abc", "ai"),
+        lambda x, i: x[jnp.arange(4)[:, None], i],
+        "aic",
+        lambda x, i: x.replace("b", "i"),
+    ),
+    Row(
+        "take",
+        lambda x, i: axn.take(x, "b", i),
+        ("abc", "i"),
+        lambda x, i: jnp.take(x, i, 1),
+        "aic",
+        lambda x, i: np.take(x, i, 1),
+        ("real", "index"),
+        lambda x, i: x.replace("b", "i"),
+        any_size=False,
+        anonymous=1,
+    ),
+    Row(
+        "slice",
+        lambda x, i: axn.slice(x, "a", start=i, length=2),
+        ("abc", ""),
+        lambda x, i: lax.dynamic_slice_in_dim(x, i, 2, 0),
+        "abc",
+        lambda x, i: x[i : i + 2],
+        ("real", "index"),
+        lambda x, i: x,
+        case="traced start",
+        anonymous=1,
+    ),
+]
+
+
+def test_every_function_has_a_row() -> None:
+    has_row_for_each(SMOOTH + STEPS, index)
+
+
+@pytest.mark.parametrize("row", SMOOTH, ids=str)
+class TestSmooth(Smooth):
+    """All laws, gradients included."""
+
+
+@pytest.mark.parametrize("row", STEPS, ids=str)
+class TestSteps(Laws):
+    """All laws but the gradient."""
+
+
+VARIANTS = [
+    Row(
+        "where",
+        lambda m, x: axn.where(m, x, 0.0),
+        ("abc", "abc"),
+        lambda m, x: jnp.where(m, x, 0.0),
+        "abc",
+        None,
+        ("bool", "real"),
+        case="scalar",
+    ),
+    Row("take", lambda x: x.take("b", [1, 0, 1]), ("abc",), lambda x: x[:, np.array([1, 0, 1])], "abc", case="list"),
+    Row("take", lambda x: x.take("b", 1), ("abc",), lambda x: x[:, 1], "ac", case="int"),
+    Row("index", lambda x: x[axn.Axis("b", 2), 1], ("abc",), lambda x: x[:, 1], "ac", case="Axis"),
+    Row("index", lambda x: x["b", np.int64(1), "a", -2], ("abc",), lambda x: x[-2, 1], "c", case="numpy int"),
+    Row("index", lambda x: x["a", np.array([3, 0])], ("abc",), lambda x: x[np.array([3, 0])], "abc", case="numpy"),
+    Row("index", lambda x: axn.index(x, {}), ("abc",), lambda x: x, "abc", case="nothing"),
+]
+
+
+@pytest.mark.parametrize("row", VARIANTS, ids=str)
+class TestVariants(Values):
+    """Other ways to write the index."""
+
+
+SLICES = [slice(None), slice(1, None), slice(-2, None), slice(None, -1), slice(0, 0), slice(3, 1), slice(1, 99),
+          slice(None, None, -1), slice(10, 0, -2), slice(None, None, 3), slice(-1, None, -3)]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", SLICES, ids=str)
+def test_a_slice_is_that_of_numpy(part: slice) -> None:
+    x = axn.arange((axn.Axis("a", 2), axn.Axis("b", 5)))
+    np.testing.assert_array_equal(x["b", part].array, np.asarray(x.array)[:, part])
+    assert primitives(lambda x: x["b", part], x) == primitives(lambda x: x[:, part], x.array)
+
+
+@pytest.mark.parametrize("at", [-1, -5, [-1, -5], np.array([-2, 4]), "named"], ids=str)
+def test_a_negative_index_counts_from_the_end(at: Any) -> None:
+    x = axn.arange((axn.Axis("a", 2), axn.Axis("b", 5)))
+    position, at = (np.array([-3, 1]), axn.named([-3, 1], "i")) if isinstance(at, str) else (at, at)
+    expected = np.asarray(x.array)[:, position]
+    np.testing.assert_array_equal(x["b", at].array, expected)
+    np.testing.assert_array_equal(jax.jit(lambda x: x["b", at])(x).array, expected)
+    np.testing.assert_array_equal(x.take("b", at).array, expected)
+
+
+def test_an_index_array_out_of_range_reads_the_nearest_element() -> None:
+    x = axn.arange(axn.Axis("b", 5))
+    assert x["b", [7, -9, 2]].tolist() == [4, 0, 2]
+    assert jax.jit(lambda x, i: x["b", i])(x, 9).item() == 4
+
+
+def test_take_out_of_range_reads_nan() -> None:
+    x = axn.arange(axn.Axis("b", 3), dtype=float)
+    np.testing.assert_array_equal(x.take("b", [0, 5, -1]).array, [0, np.nan, 2])
+
+
+def test_an_empty_list_reads_nothing() -> None:
+    assert axn.ones((axn.Axis("a", 2), axn.Axis("b", 3)))["b", []].shape == {"a": 2, "b": 0}
+
+
+def test_slice_moves_the_start_so_that_the_piece_fits() -> None:
+    x = axn.arange(axn.Axis("b", 5))
+    assert x.slice("b", start=4, length=3).tolist() == [2, 3, 4]
+    assert x.slice("b", start=-2, length=2).tolist() == [3, 4]
+    assert x.slice("b", start=axn.named(1, ()), length=0).shape == {"b": 0}
+
+
+def test_an_ellipsis_and_no_index_are_the_array() -> None:
+    x = axn.ones(axn.Axis("b", 3))
+    assert x[...] is x
+    assert_close(x[{}].array, x.array)
+
+
+def test_the_gradient_of_a_gather_adds_up() -> None:
+    x = axn.ones((axn.Axis("a", 2), axn.Axis("b", 3)))
+    gradient = jax.grad(lambda x: x["b", axn.named([0, 0, 2], "i")].sum().scalar())(x)
+    assert gradient.tolist() == [[2, 0, 1], [2, 0, 1]]
+
+
+INPUT = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 6)))
+
+BAD: list[tuple[str, Any, type[Exception], str]] = [
+    (
+        "x['embd', 0]",
+        lambda x: x["embd", 0],
+        AxisNotFoundError,
+        "index: no axis named 'embd'\n  array has: batch=4, embed=6\n  hint: did you mean 'embed'?",
+    ),
+    (
+        "x['embed', 6]",
+        lambda x: x["embed", 6],
+        AxisSizeError,
+        "index: index 6 is out of range for embed=6\n  array has: batch=4, embed=6",
+    ),
+    (
+        "x['embed', -7]",
+        lambda x: x["embed", -7],
+        AxisSizeError,
+        "index: index -7 is out of range for embed=6\n  array has: batch=4, embed=6",
+    ),
+    (
+        "x[{'batch': 0, 'emb': 1}]",
+        lambda x: x[{"batch": 0, "emb": 1}],
+        AxisNotFoundError,
+        "index: no axis named 'emb'\n  array has: batch=4, embed=6\n  hint: did you mean 'embed'?",
+    ),
+    (
+        "x[axn.Axis('embed', 5), 0]",
+        lambda x: x[axn.Axis("embed", 5), 0],
+        AxisSizeError,
+        "index: axis 'embed' was given with size 5, but has size 6\n  array has: batch=4, embed=6",
+    ),
+    (
+        "x['embed']",
+        lambda x: x["embed"],
+        OperandError,
+        "index: an index is a dict, or pairs of an axis and a selector, not (str)\n"
+        "  array has: batch=4, embed=6\n"
+        '  hint: write x["batch", 0] or x[{"batch": 0, "embed": slice(2, 5)}]',
+    ),
+    (
+        "x[0]",
+        lambda x: x[0],
+        OperandError,
+        "index: an index is a dict, or pairs of an axis and a selector, not (int)\n"
+        "  array has: batch=4, embed=6\n"
+        '  hint: write x["batch", 0] or x[{"batch": 0, "embed": slice(2, 5)}]',
+    ),
+    (
+        "x['embed', 0, 'batch']",
+        lambda x: x["embed", 0, "batch"],
+        OperandError,
+        "index: an index is a dict, or pairs of an axis and a selector, not (str, int, str)\n"
+        "  array has: batch=4, embed=6\n"
+        '  hint: write x["batch", 0] or x[{"batch": 0, "embed": slice(2, 5)}]',
+    ),
+    (
+        "x[0, 'embed']",
+        lambda x: x[0, "embed"],
+        OperandError,
+        "index: an index is a dict, or pairs of an axis and a selector, not (int, str)\n"
+        "  array has: batch=4, embed=6\n"
+        '  hint: write x["batch", 0] or x[{"batch": 0, "embed": slice(2, 5)}]',
+    ),
+    (
+        "x['embed', None]",
+        lambda x: x["embed", None],
+        OperandError,
+        "index: cannot index axis 'embed' by NoneType\n  hint: use an int, a slice, or an array of integers",
+    ),
+    (
+        "x['embed', 1.5]",
+        lambda x: x["embed", 1.5],
+        OperandError,
+        "index: cannot index axis 'embed' by float\n  hint: use an int, a slice, or an array of integers",
+    ),
+    (
+        "x['embed', True]",
+        lambda x: x["embed", True],
+        OperandError,
+        "index: cannot index axis 'embed' by bool\n  hint: use an int, a slice, or an array of integers",
+    ),
+    (
+        "x['embed', 'a']",
+        lambda x: x["embed", "a"],
+        OperandError,
+        "index: cannot index axis 'embed' by str\n  hint: use an int, a slice, or an array of integers",
+    ),
+    (
+        "x['embed', np.array([True, False])]",
+        lambda x: x["embed", np.array([True, False])],
+        OperandError,
+        "index: the index over 'embed' has dtype bool\n"
+        "  hint: an index must be of integers; use where() to choose by a mask",
+    ),
+    (
+        "x['embed', x > 0]",
+        lambda x: x["embed", x > 0],
+        OperandError,
+        "index: the index over 'embed' has dtype bool\n"
+        "  hint: an index must be of integers; use where() to choose by a mask",
+    ),
+    (
+        "x['embed', [[0, 1]]]",
+        lambda x: x["embed", [[0, 1]]],
+        OperandError,
+        "index: the index over 'embed' has shape (1, 2), and its axes have no names\n"
+        '  hint: name them: axn.named(index, ("a", "b"))',
+    ),
+    (
+        "x['embed', np.zeros((1, 2), int)]",
+        lambda x: x["embed", np.zeros((1, 2), int)],
+        OperandError,
+        "index: the index over 'embed' has shape (1, 2), and its axes have no names\n"
+        '  hint: name them: axn.named(index, ("a", "b"))',
+    ),
+    (
+        "x['embed', 0.5:]",
+        lambda x: x["embed", 0.5:],
+        OperandError,
+        "index: the bounds of a slice over 'embed' must be ints\n"
+        "  hint: use x.slice(axis, start=..., length=...) where the start is traced",
+    ),
+    (
+        "x['embed', axn.named([0, 1, 2], 'batch')]",
+        lambda x: x["embed", axn.named([0, 1, 2], "batch")],
+        AxisSizeError,
+        "index: axis 'batch' has two sizes: 4 and 3\n"
+        "  operand 1 has: batch=4\n"
+        "  operand 2 has: batch=3\n"
+        "  hint: rename one of the two 'batch' axes",
+    ),
+    (
+        "x['embed', axn.named([0, 1], 'i'), 'batch', axn.named([0, 1, 2], 'i')]",
+        lambda x: x["embed", axn.named([0, 1], "i"), "batch", axn.named([0, 1, 2], "i")],
+        AxisSizeError,
+        "index: axis 'i' has two sizes: 2 and 3\n"
+        "  operand 1 has: no axes\n"
+        "  operand 2 has: i=2\n"
+        "  operand 3 has: i=3\n"
+        "  hint: rename one of the two 'i' axes",
+    ),
+    (
+        "axn.index(x.array, {'embed': 0})",
+        lambda x: axn.index(x.array, {"embed": 0}),
+        OperandError,
+        "index: expected a NamedArray, got ArrayImpl\n"
+        "  its shape: (4, 6)\n"
+        '  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "x.take('embd', 0)",
+        lambda x: x.take("embd", 0),
+        AxisNotFoundError,
+        "take: no axis named 'embd'\n  array has: batch=4, embed=6\n  hint: did you mean 'embed'?",
+    ),
+    (
+        "x.take('embed', 6)",
+        lambda x: x.take("embed", 6),
+        AxisSizeError,
+        "take: index 6 is out of range for embed=6\n  array has: batch=4, embed=6",
+    ),
+    (
+        "x.take('embed', axn.named([0.5], 'i'))",
+        lambda x: x.take("embed", axn.named([0.5], "i")),
+        OperandError,
+        "take: the index over 'embed' has dtype float32\n"
+        "  hint: an index must be of integers; use where() to choose by a mask",
+    ),
+    (
+        "x.take(axn.Axis('embed', 5), axn.named([0], 'i'))",
+        lambda x: x.take(axn.Axis("embed", 5), axn.named([0], "i")),
+        AxisSizeError,
+        "take: axis 'embed' was given with size 5, but has size 6\n  array has: batch=4, embed=6",
+    ),
+    (
+        "axn.take(x.array, 'embed', 0)",
+        lambda x: axn.take(x.array, "embed", 0),
+        OperandError,
+        "take: expected a NamedArray, got ArrayImpl\n"
+        "  its shape: (4, 6)\n"
+        '  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "x.slice('embd', length=2)",
+        lambda x: x.slice("embd", length=2),
+        AxisNotFoundError,
+        "slice: no axis named 'embd'\n  array has: batch=4, embed=6\n  hint: did you mean 'embed'?",
+    ),
+    (
+        "x.slice('embed', length=7)",
+        lambda x: x.slice("embed", length=7),
+        AxisSizeError,
+        "slice: cannot cut 7 elements from embed=6\n  array has: batch=4, embed=6",
+    ),
+    (
+        "x.slice('embed', length=-1)",
+        lambda x: x.slice("embed", length=-1),
+        AxisSizeError,
+        "slice: cannot cut -1 elements from embed=6\n  array has: batch=4, embed=6",
+    ),
+    (
+        "x.slice('embed', start='1', length=2)",
+        lambda x: x.slice("embed", start="1", length=2),
+        OperandError,
+        "slice: cannot combine a NamedArray and str\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+    ),
+    (
+        "axn.tril(x, 'batch', 'embd')",
+        lambda x: axn.tril(x, "batch", "embd"),
+        AxisNotFoundError,
+        "tril: no axis named 'embd'\n  array has: batch=4, embed=6\n  hint: did you mean 'embed'?",
+    ),
+    (
+        "axn.triu(x, 'batch', 'batch')",
+        lambda x: axn.triu(x, "batch", "batch"),
+        AxisClashError,
+        "triu: axis 'batch' is given twice\n  axes: batch, batch",
+    ),
+    (
+        "axn.tril(x, axn.Axis('batch', 5), 'embed')",
+        lambda x: axn.tril(x, axn.Axis("batch", 5), "embed"),
+        AxisSizeError,
+        "tril: axis 'batch' was given with size 5, but has size 4\n  array has: batch=4, embed=6",
+    ),
+    (
+        "axn.where(x > 0, x, axn.ones(axn.Axis('embd', 6)))",
+        lambda x: axn.where(x > 0, x, axn.ones(axn.Axis("embd", 6))),
+        BroadcastError,
+        "where: no operand has the axes of all others\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: batch=4, embed=6\n"
+        "  operand 3 has: embd=6\n"
+        "  hint: did you mean 'embed'? Or: if the outer product is meant, give an operand the others' axes first: x.broadcast_axis(embd)",
+    ),
+    (
+        "axn.where(x > 0, x, axn.ones(axn.Axis('embed', 5)))",
+        lambda x: axn.where(x > 0, x, axn.ones(axn.Axis("embed", 5))),
+        AxisSizeError,
+        "where: axis 'embed' has two sizes: 6 and 5\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: batch=4, embed=6\n"
+        "  operand 3 has: embed=5\n"
+        "  hint: rename one of the two 'embed' axes",
+    ),
+    (
+        "axn.where(True, 1.0, 2.0)",
+        lambda x: axn.where(True, 1.0, 2.0),
+        OperandError,
+        'where: expected a NamedArray, got bool\n  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "axn.where(x > 0, x, 'a')",
+        lambda x: axn.where(x > 0, x, "a"),
+        OperandError,
+        "where: cannot combine a NamedArray and str\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+    ),
+    (
+        "axn.where(x > 0, x, np.ones(6))",
+        lambda x: axn.where(x > 0, x, np.ones(6)),
+        OperandError,
+        "where: a plain array of shape (6,) meets named axes batch, embed\n"
+        "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
+def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        call(INPUT)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: x["embed", 0, "embed", 1],
+        lambda x: x[{"embed": 0, axn.Axis("embed", 6): 1}],
+        lambda x: x["embed", [True, False]],
+        lambda x: x["embed", [0.5]],
+        lambda x: x["embed", ::0],
+        lambda x: x["embed", axn.named([0, 1], "i").untag("i")],
+        lambda x: axn.index(x, ("embed", 0)),
+        lambda x: x.slice("embed", start=1.5, length=2),
+        lambda x: x.slice("embed", start=axn.named([1], "i"), length=2),
+        lambda x: x.slice("embed", length=2.5),
+        lambda x: x.slice(("batch", "embed"), length=2),
+        lambda x: axn.slice(x.array, "embed", length=2),
+        lambda x: axn.tril(x.array, "batch", "embed"),
+        lambda x: axn.tril(x, "batch", ("batch", "embed")),
+    ],
+    ids=[
+        "twice",
+        "twice, Axis",
+        "bools",
+        "floats",
+        "no step",
+        "anonymous",
+        "no mapping",
+        "float start",
+        "1-d start",
+        "float length",
+        "two axes",
+        "no name, slice",
+        "no name, tril",
+        "two axes, tril",
+    ],  # fmt: skip
+)
+def test_bad_input_is_refused_in_the_words_of_the_library(call: Any) -> None:
+    with pytest.raises((AxisError, OperandError), match="^(index|slice|tril): "):
+        call(INPUT)

@@ -1,0 +1,114 @@
+"""The engine: what a call of any operation does, once per names and shapes."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import axonym as axn
+from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
+from axonym.ops import _lift
+from tests.laws import SIZES, assert_close, few, primitives
+
+NAMES = st.lists(st.sampled_from("abc"), unique=True).map(tuple)
+
+
+@few
+@given(st.data(), NAMES)
+def test_lined_up_puts_dimensions_where_the_target_has_them(data: st.DataObject, target: tuple[str, ...]) -> None:
+    source = data.draw(st.permutations(target).flatmap(lambda p: st.integers(0, len(p)).map(lambda n: tuple(p[:n]))))
+    array = jnp.arange(np.prod([SIZES[n] for n in source], initial=1)).reshape([SIZES[n] for n in source])
+    lined = _lift.lined_up(array, source, target)
+    if source:
+        assert lined.shape == tuple(SIZES[n] if n in source else 1 for n in target)
+    named = axn.NamedArray(array, source)
+    full = named.broadcast_to([axn.Axis(n, SIZES[n]) for n in target])
+    np.testing.assert_array_equal(np.broadcast_to(lined, full.array.shape), full.array)
+
+
+def test_a_function_is_traced_once_per_shape() -> None:
+    seen = []
+
+    def double(x: jax.Array) -> jax.Array:
+        seen.append(x.shape)
+        return x + x
+
+    def run(size: int) -> axn.NamedArray:
+        return _lift.unary(double, axn.ones(axn.Axis("a", size)))
+
+    assert [run(size).tolist() for size in (1, 2, 1, 2)] == [[2], [2, 2], [2], [2, 2]]
+    assert seen == [(1,), (2,)]
+
+
+def test_options_are_part_of_the_function() -> None:
+    x = axn.named([1.234, 5.678], "a")
+    assert [x.round(decimals=d).tolist() for d in (0, 1, 0)] == pytest.approx([[1, 6], [1.2, 5.7], [1, 6]])
+    assert x.astype(int).dtype != x.astype(bool).dtype
+
+
+def test_a_kernel_under_a_trace_is_inlined() -> None:
+    x = axn.ones(axn.Axis("a", 2))
+    assert primitives(lambda x: axn.exp(x) + x, x) == ["exp", "add"]
+    assert primitives(jax.jit(lambda x: axn.exp(x) + x), x) == ["jit", "exp", "add"]
+
+
+def test_a_python_number_stays_weak_in_and_out_of_a_trace() -> None:
+    x = axn.ones(axn.Axis("a", 2), jnp.bfloat16)
+    for run in (lambda f: f, jax.jit):
+        assert run(lambda x: x * 2.0 + 1)(x).dtype == jnp.bfloat16
+        assert run(lambda x: axn.where(x > 0, x, 0.0))(x).dtype == jnp.bfloat16
+        assert run(lambda x: x.clip(0.5, 1.0))(x).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("fn", "name"),
+    [(jnp.exp, "exp"), (jnp.add, "add"), (partial(jnp.sum, axis=0), "sum"), (partial(partial(jnp.sum)), "sum")],
+)
+def test_an_error_speaks_of_the_function(fn: Any, name: str) -> None:
+    assert _lift.title(fn) == name
+
+
+def test_sizes_are_checked_where_both_have_the_name() -> None:
+    names = (("a", "b"), (), ("b",))
+    assert _lift.check_sizes("f", names, (jnp.ones((2, 3)), 1.0, jnp.ones((7, 3)))) == {"a": 2, "b": 3}
+    with pytest.raises(AxisSizeError) as caught:
+        _lift.check_sizes("f", names, (jnp.ones((5, 2, 3)), 1.0, jnp.ones(4)))
+    assert str(caught.value) == (
+        "f: axis 'b' has two sizes: 3 and 4\n"
+        "  operand 1 has: anonymous (5,), a=2, b=3\n"
+        "  operand 2 has: no axes\n"
+        "  operand 3 has: b=4\n"
+        "  hint: rename one of the two 'b' axes"
+    )
+
+
+def test_anonymous_dimensions_of_operands_broadcast_as_in_jnp() -> None:
+    x, y = axn.ones((axn.Axis("z", 2), axn.Axis("a", 3))).untag("z"), axn.arange(axn.Axis("a", 3))
+    assert (x + y).array.shape == (y + x).array.shape == (2, 3)
+    assert (x + y).names == ("a",)
+    assert_close((x * 2.0).array, 2 * x.array)
+
+
+def test_two_different_errors_do_not_share_a_cache() -> None:
+    x = axn.ones(axn.Axis("a", 2))
+    for _ in range(2):
+        with pytest.raises(AxisNotFoundError, match="no axis named 'b'"):
+            x.sum("b")
+        with pytest.raises(AxisNotFoundError, match="no axis named 'c'"):
+            x.sum("c")
+    assert x.sum("a").item() == 2
+
+
+def test_an_axis_and_its_name_are_the_same_selection() -> None:
+    x = axn.ones((axn.Axis("a", 2), axn.Axis("b", 3)))
+    for axis in ("a", axn.Axis("a", 2), ["a"], ("a",), {"a": 2}, {"a": None}):
+        assert x.sum(axis).axes == (axn.Axis("b", 3),)
+        assert axn.softmax(x, axis).names == ("a", "b")
+    for function in (x.sum, x.cumsum, x.argmax):
+        with pytest.raises(OperandError, match="2.5 is neither an Axis nor the name of one"):
+            function(2.5)

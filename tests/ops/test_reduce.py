@@ -1,0 +1,305 @@
+"""Functions that remove axes: laws over one row per function, and its options."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
+from axonym.ops import reduce
+from tests.laws import DOMAINS, Laws, Row, Smooth, Values, assert_close, has_row_for_each
+
+
+def logsumexp(x: np.ndarray, axis: Any = None, where: Any = True) -> np.ndarray:
+    return np.log(np.sum(np.exp(x), axis, where=where))
+
+
+JNP = {"logsumexp": jax.nn.logsumexp}
+NUMPY = {"logsumexp": logsumexp}
+
+
+def over(name: str, axis: Any, at: Any, out: str, domain: str = "real", *, case: str = "", **options: Any) -> Row:
+    """Make a row for a reduction over `axis`, which stands at the dimensions `at` of a, b, c."""
+    fn, positional = getattr(reduce, name), JNP.get(name) or getattr(jnp, name)
+    oracle = NUMPY.get(name) or getattr(np, name)
+    return Row(
+        name,
+        lambda x: fn(x, axis, **options),
+        ("abc",),
+        lambda x: positional(x, at, **options),
+        out,
+        None if "dtype" in options or "initial" in options else lambda x: oracle(x, at, **options),
+        (domain,),
+        case=case,
+    )
+
+
+def limits(dtype: Any) -> tuple[Any, Any]:
+    """Return where the search for a largest and for a smallest element starts."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        return int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
+    return (False, True) if dtype == bool else (-np.inf, np.inf)
+
+
+def masked(name: str, domain: str = "real") -> Row:
+    """Make a row with a mask over two of three axes, stored the other way round."""
+    fn, positional = getattr(reduce, name), JNP.get(name) or getattr(jnp, name)
+
+    def reference(x: jax.Array, mask: jax.Array) -> jax.Array:
+        low, high = limits(x.dtype)
+        initial = {"max": {"initial": low}, "min": {"initial": high}}.get(name, {})
+        return positional(x, (-3, -1), where=jnp.expand_dims(mask.T, 1), **initial)
+
+    return Row(
+        name,
+        lambda x, mask: fn(x, ("a", "c"), where=mask),
+        ("abc", "ca"),
+        reference,
+        "b",
+        None,
+        (domain, "bool"),
+        case="masked",
+    )
+
+
+def moved(array: Any) -> Any:
+    return array.transpose(1, 2, 0).reshape(array.shape[1], -1)
+
+
+SMOOTH = [
+    over("logsumexp", ("c", "a"), (2, 0), "b"),
+    over("max", "b", 1, "ac"),
+    over("mean", "b", 1, "ac"),
+    over("min", ("c", "a"), (2, 0), "b"),
+    over("prod", "a", 0, "bc"),
+    over("ptp", "c", 2, "ab"),
+    over("std", ("c", "a"), (2, 0), "b"),
+    over("sum", ("c", "a"), (2, 0), "b"),
+    over("var", "a", 0, "bc"),
+]
+STEPS = [
+    over("all", "b", 1, "ac", "bool"),
+    over("any", ("c", "a"), (2, 0), "b", "bool"),
+    over("argmax", "a", 0, "bc"),
+    over("argmin", "c", 2, "ab"),
+]
+MASKED = [
+    masked("all", "bool"),
+    masked("any", "bool"),
+    masked("logsumexp"),
+    masked("max"),
+    masked("mean"),
+    masked("min"),
+    masked("prod"),
+    masked("std"),
+    masked("sum"),
+    masked("var"),
+]
+NAMES = sorted(reduce.__all__)
+VARIANTS = [
+    *(
+        over(name, None, None, "", "bool" if name in {"all", "any"} else "real", case="all axes")
+        for name in NAMES
+        if name not in {"argmax", "argmin"}  # the order of the axes decides: a test of their own
+    ),
+    over("sum", axn.Axis("b", 2), 1, "ac", case="Axis"),
+    over("sum", [axn.Axis("b", 2), "a"], (0, 1), "c", case="list"),
+    over("sum", {"b": 2, "a": None}, (0, 1), "c", case="dict"),
+    over("sum", (), (), "abc", case="no axis"),
+    over("max", (), (), "abc", case="no axis"),
+    *(over(name, "b", 1, "ac", dtype=jnp.bfloat16, case="dtype") for name in ("mean", "prod", "std", "sum", "var")),
+    over("sum", "b", 1, "ac", "bool", dtype="float32", case="dtype of bools"),
+    over("std", "a", 0, "bc", ddof=1, case="ddof"),
+    over("var", "a", 0, "bc", ddof=1, case="ddof"),
+    over("max", "a", 0, "bc", initial=0.0, case="initial"),
+    over("min", "a", 0, "bc", initial=0.0, case="initial"),
+    Row(
+        "argmax",
+        lambda x: x.argmax(("c", "a")),
+        ("abc",),
+        lambda x: jnp.argmax(moved(x), -1),
+        "b",
+        lambda x: np.argmax(moved(x), -1),
+        case="several axes, in the order of the call",
+    ),
+    Row(
+        "argmin",
+        lambda x: x.argmin(("c", "a")),
+        ("abc",),
+        lambda x: jnp.argmin(moved(x), -1),
+        "b",
+        lambda x: np.argmin(moved(x), -1),
+        case="several axes, in the order of the call",
+    ),
+    Row(
+        "sum",
+        lambda x, mask: x.sum("a", where=mask),
+        ("abc", ""),
+        lambda x, mask: jnp.sum(x, 0, where=mask),
+        "bc",
+        domains=("real", "bool"),
+        case="0-d mask",
+    ),
+]
+
+
+def test_every_function_has_a_row() -> None:
+    has_row_for_each(SMOOTH + STEPS, reduce)
+    assert {row.function for row in MASKED} == set(reduce.__all__) - {"argmax", "argmin", "ptp"}
+
+
+@pytest.mark.parametrize("row", SMOOTH, ids=str)
+class TestSmooth(Smooth):
+    """All laws, gradients included."""
+
+
+@pytest.mark.parametrize("row", STEPS + MASKED, ids=str)
+class TestSteps(Laws):
+    """All laws but the gradient."""
+
+
+@pytest.mark.parametrize("row", VARIANTS, ids=str)
+class TestVariants(Values):
+    """Options, and other ways to write the axis."""
+
+
+def test_a_plain_mask() -> None:
+    x = axn.named([1.0, 2.0, 3.0], "a")
+    assert (x.sum(where=True).item(), x.sum(where=jnp.array(False)).item()) == (6.0, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8, jnp.int32, jnp.float32, jnp.bfloat16, bool])
+def test_a_masked_extremum_starts_from_the_limit_of_the_dtype(dtype: Any) -> None:
+    x = axn.named(jnp.array([0, 1], dtype), "a")
+    none = axn.named([False, False], "a")
+    assert (x.max(where=none).item(), x.min(where=none).item()) == limits(x.dtype)
+    assert (x.max(where=~none).dtype, x.min(where=~none).dtype) == (x.dtype, x.dtype)
+    assert x.max(where=none, initial=0).item() == 0
+
+
+def test_argmax_over_all_axes_counts_as_flatten_does() -> None:
+    array = jnp.asarray(DOMAINS["real"](np.random.default_rng(0), (4, 2, 3)))
+    for x in (axn.named(array, [*"abc"]), axn.named(array.transpose(2, 0, 1), [*"cab"])):
+        assert x.flatten("all")["all", x.argmax()].item() == x.max().item()
+        assert x.flatten("all")["all", x.argmin()].item() == x.min().item()
+
+
+def test_a_reduction_over_all_axes_leaves_anonymous_dimensions() -> None:
+    x = axn.ones((axn.Axis("a", 2), axn.Axis("b", 3))).untag("a")
+    assert (x.sum().array.shape, x.sum().names) == ((2,), ())
+    assert_close(x.sum().array, jnp.array([3.0, 3.0]))
+
+
+def test_scalar_takes_the_0_d_array_out() -> None:
+    x = axn.named([1.0, 2.0], "a")
+    assert_close(jax.grad(lambda x: (x * x).sum().scalar())(x).array, jnp.array([2.0, 4.0]))
+
+
+AXES = "  array has: batch=4, embed=3"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda x: x.sum("embd"),
+            AxisNotFoundError,
+            f"sum: no axis named 'embd'\n{AXES}\n  hint: did you mean 'embed'?",
+        ),
+        (
+            lambda x: x.std(("batch", "Embed")),
+            AxisNotFoundError,
+            f"std: no axis named 'Embed'\n{AXES}\n  hint: did you mean 'embed'?",
+        ),
+        (lambda x: x.argmax("zebra"), AxisNotFoundError, f"argmax: no axis named 'zebra'\n{AXES}"),
+        (
+            lambda x: axn.logsumexp(x["batch", 0]["embed", 0], "q"),
+            AxisNotFoundError,
+            "logsumexp: no axis named 'q'\n  array has: no axes",
+        ),
+        (
+            lambda x: x.max(axn.Axis("embed", 4)),
+            AxisSizeError,
+            f"max: axis 'embed' was given with size 4, but has size 3\n{AXES}",
+        ),
+        (
+            lambda x: x.argmin(axn.Axis("embed", 4)),
+            AxisSizeError,
+            f"argmin: axis 'embed' was given with size 4, but has size 3\n{AXES}",
+        ),
+        (
+            lambda x: x.mean(("batch", "batch")),
+            AxisClashError,
+            "mean: axis 'batch' is given twice\n  axes: batch, batch",
+        ),
+        (
+            lambda x: x.prod(1),
+            OperandError,
+            'prod: 1 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+        ),
+        (
+            lambda x: x.min((-1, "batch")),
+            OperandError,
+            'min: -1 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+        ),
+        (
+            lambda x: x.sum("batch", where=axn.ones(axn.Axis("embd", 3), bool)),
+            AxisNotFoundError,
+            "sum: no axis named 'embd'\n"
+            "  operand 1 has: batch=4, embed=3\n"
+            "  operand 2 has: embd=3\n"
+            "  hint: did you mean 'embed'?",
+        ),
+        (
+            lambda x: x.any("batch", where=axn.ones(axn.Axis("embed", 2), bool)),
+            AxisSizeError,
+            "any: axis 'embed' has two sizes: 3 and 2\n"
+            "  operand 1 has: batch=4, embed=3\n"
+            "  operand 2 has: embed=2\n"
+            "  hint: rename one of the two 'embed' axes",
+        ),
+        (
+            lambda x: x.sum("batch", where=[True] * 4),
+            OperandError,
+            "sum: cannot combine a NamedArray and list\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+        ),
+        (
+            lambda x: x.sum("batch", where=np.ones(3, bool)),
+            OperandError,
+            "sum: a plain array of shape (3,) meets named axes batch, embed\n"
+            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
+        ),
+        (
+            lambda x: axn.sum(x.array, "batch"),
+            OperandError,
+            "sum: expected a NamedArray, got ArrayImpl\n"
+            "  its shape: (4, 3)\n"
+            '  hint: name it first: axn.named(array, ("batch", ...))',
+        ),
+        (
+            lambda x: axn.argmax([1], "batch"),
+            OperandError,
+            'argmax: expected a NamedArray, got list\n  hint: name it first: axn.named(array, ("batch", ...))',
+        ),
+        (
+            lambda x: x.mean("embed").scalar(),
+            AxisSizeError,
+            "scalar: the array has dimensions\n"
+            "  array has: batch=4\n"
+            "  hint: reduce them first, as x.mean().scalar() does",
+        ),
+    ],
+)
+def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        call(axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 3))))
+    assert str(caught.value) == text
+
+
+def test_a_mask_does_not_broadcast_the_array() -> None:
+    x = axn.ones(axn.Axis("a", 2))
+    with pytest.raises((AxisNotFoundError, BroadcastError)):
+        x.sum("a", where=axn.ones((axn.Axis("a", 2), axn.Axis("b", 3)), bool))

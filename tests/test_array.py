@@ -1,0 +1,355 @@
+"""NamedArray: what it is made of, its methods, and how it leaves the names."""
+
+import types
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
+from tests.laws import assert_close, primitives
+
+METHODS = """
+all any argmax argmin argsort astype broadcast_axis broadcast_to clip conj cumprod cumsum dot flatten flatten_axes max
+mean min prod ptp rearrange rename round slice sort split std sum tag take unbind unflatten_axis untag var
+""".split()
+A, B = axn.make_axes(a=2, b=3)
+
+
+def x() -> axn.NamedArray:
+    return axn.arange((A, B), dtype=jnp.float32)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_the_function(name: str) -> None:
+    assert vars(axn.NamedArray)[name] is getattr(axn, name)
+
+
+def test_every_method_that_is_a_function_is_listed_here() -> None:
+    methods = {
+        name
+        for name, value in vars(axn.NamedArray).items()
+        if isinstance(value, types.FunctionType) and value.__module__.startswith("axonym.ops") and name[0] != "_"
+    }
+    assert methods >= set(METHODS)
+    assert all(vars(axn.NamedArray)[name] is getattr(axn, name) for name in methods)
+
+
+def test_what_it_is() -> None:
+    named = axn.NamedArray(jnp.ones((2, 3), jnp.bfloat16), (A, "b"))
+    assert (named.names, named.axes, named.shape) == (("a", "b"), (A, B), {"a": 2, "b": 3})
+    assert (named.dtype, named.ndim, named.size, named.nbytes) == (jnp.bfloat16, 2, 6, 12)
+    assert named.sharding == named.array.sharding
+    assert (named.resolve_axis("b"), named.axis_size(A)) == (B, 2)
+    assert named.has_axis("a")
+    assert named.has_axis((A, "b"))
+    assert named.has_axis(())
+    assert not named.has_axis("c")
+    assert not named.has_axis(A.resize(3))
+
+
+def test_making_one_keeps_the_payload() -> None:
+    array = np.ones((2, 3))
+    assert axn.NamedArray(array, ("a", "b")).array is array
+    assert axn.NamedArray(array, "b").axes == (B,)
+    assert axn.NamedArray(array, {"a": 2, "b": None}).axes == (A, B)
+    assert axn.NamedArray(array, ()).names == ()
+    assert axn.NamedArray(jax.ShapeDtypeStruct((2, 3), jnp.float32), (A, B)).axes == (A, B)
+    assert axn.NamedArray(None, "a").array is None
+
+
+def test_named_makes_arrays_of_anything() -> None:
+    assert axn.named([[1, 2, 3], [4, 5, 6]], (A, "b")).axes == (A, B)
+    assert axn.named(1.5, ()).item() == 1.5
+    assert axn.named([1, 2], "a").dtype == jnp.int32
+    assert axn.named(np.ones(3, np.float32), B).axes == (B,)
+    assert isinstance(axn.named(np.ones(3), "b").array, jax.Array)
+
+
+def test_is_named_array_keeps_arrays_whole() -> None:
+    assert axn.is_named_array(x())
+    assert not axn.is_named_array(x().array)
+    (leaf,) = jax.tree.leaves({"w": x()}, is_leaf=axn.is_named_array)
+    assert leaf.names == ("a", "b")
+
+
+def test_leaving_the_names() -> None:
+    np.testing.assert_array_equal(np.asarray(x()), np.arange(6).reshape(2, 3))
+    assert np.asarray(x(), dtype=np.int64).dtype == np.int64
+    assert np.array(x()).flags.writeable
+    assert x().tolist() == [[0, 1, 2], [3, 4, 5]]
+    scalar = x().sum()
+    assert (scalar.item(), float(scalar), int(scalar), complex(scalar), bool(scalar)) == (15, 15, 15, 15, True)
+    assert scalar.scalar() is scalar.array
+    assert_close(jnp.asarray(x().array), x().array)
+
+
+def test_equality_is_elementwise_so_there_is_no_hash() -> None:
+    assert (x() == x()).dtype == bool
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(x())
+    with pytest.raises(ValueError, match="ambiguous"):
+        bool(x() == x())
+
+
+def test_numpy_functions_do_not_swallow_names() -> None:
+    for call in (lambda: np.sin(x()), lambda: np.add(x(), 1), lambda: jnp.sin(x())):
+        with pytest.raises(TypeError):
+            call()
+    assert (np.float32(2) * x()).names == ("a", "b")
+    assert (jnp.float32(2) * x()).names == ("a", "b")
+    assert (np.array(2.0) - x()).names == ("a", "b")
+
+
+def test_augmented_assignment_makes_a_new_array() -> None:
+    old = new = x()
+    new += 1
+    assert (old.sum().item(), new.sum().item()) == (15, 21)
+
+
+@pytest.mark.parametrize(
+    ("array", "text"),
+    [
+        (axn.named([1, 2], "a"), "NamedArray(int32[a=2])\n[1 2]"),
+        (axn.named(1.5, ()), "NamedArray(float32[])\n1.5"),
+        (axn.zeros(axn.Axis("a", 17)), "NamedArray(float32[a=17])"),
+        (axn.named([1, 2], "a").untag("a"), "NamedArray(int32[anonymous (2,)])\n[1 2]"),
+        (axn.NamedArray(None, "a"), "NamedArray(None, ('a',))"),
+        (axn.NamedArray(jax.ShapeDtypeStruct((2,), jnp.int8), "a"), "NamedArray(int8[a=2])"),
+    ],
+)
+def test_repr(array: axn.NamedArray, text: str) -> None:
+    assert repr(array) == text
+
+
+def test_repr_under_a_trace_and_on_devices(auto_mesh: jax.sharding.Mesh) -> None:
+    seen = []
+    jax.jit(lambda x: seen.append(repr(x)))(x())
+    assert seen == ["NamedArray(float32[a=2, b=3])"]
+
+
+def test_broadcasting_keeps_the_order_of_the_containing_operand() -> None:
+    c = axn.Axis("c", 4)
+    whole, part = axn.ones((A, B, c)), axn.ones((c, A))
+    assert (whole + part).names == (part + whole).names == ("a", "b", "c")
+    same = axn.ones((B, A))
+    assert (x() * same).names == ("a", "b")
+    assert (same * x()).names == ("b", "a")
+    assert axn.where(axn.ones((c, B, A), bool), part, 0.0).names == ("c", "b", "a")
+    assert axn.where(part > 0, whole, part).names == ("a", "b", "c")
+
+
+def test_the_meaning_of_a_sum_of_transposes() -> None:
+    there, back = x(), x().rearrange(("b", "a"))
+    assert_close((there + back).array, 2 * x().array)
+    assert_close((back - there).array, jnp.zeros((3, 2)))
+
+
+HAND: list[tuple[str, Any, Any]] = [
+    ("add", lambda x, y: x + x, lambda x, y: x + x),
+    ("add, at the end", lambda x, y: x + y["a", 0], lambda x, y: x + y[:, 0][None]),
+    ("add, in front", lambda x, y: x + y["b", 0], lambda x, y: x + y[0][:, None]),
+    ("add, transposed", lambda x, y: x + y, lambda x, y: x + y.T),
+    ("add a number", lambda x, y: x + 1.0, lambda x, y: x + 1.0),
+    ("chain", lambda x, y: (x * 2 + 1) / 3 - x**2, lambda x, y: (x * 2 + 1) / 3 - x**2),
+    ("sum", lambda x, y: x.sum("a"), lambda x, y: x.sum(0)),
+    ("sum of all", lambda x, y: x.sum(), lambda x, y: x.sum()),
+    ("mean", lambda x, y: x.mean("b"), lambda x, y: x.mean(1)),
+    ("variance", lambda x, y: x.var("b"), lambda x, y: x.var(1)),
+    ("softmax", lambda x, y: axn.softmax(x, "b"), lambda x, y: jax.nn.softmax(x, -1)),
+    ("dot", lambda x, y: axn.dot(x, y["a", 0], axis="b"), lambda x, y: x @ y[:, 0]),
+    ("dot, transposed", lambda x, y: axn.dot(x, y.rename({"a": "c"}), axis="b"), lambda x, y: x @ y),
+    ("transpose", lambda x, y: x.rearrange(("b", "a")), lambda x, y: x.T),
+    ("no transpose", lambda x, y: x.rearrange(("a", "b")), lambda x, y: x),
+    ("int", lambda x, y: x["a", 1], lambda x, y: x[1]),
+    ("last", lambda x, y: x["b", -1], lambda x, y: jax.lax.squeeze(jax.lax.slice_in_dim(x, 2, 3, axis=1), (1,))),
+    ("slice", lambda x, y: x["b", 1:], lambda x, y: x[:, 1:]),
+    ("cast", lambda x, y: x.astype(jnp.bfloat16), lambda x, y: x.astype(jnp.bfloat16)),
+    ("no cast", lambda x, y: x.astype(jnp.float32), lambda x, y: x.astype(jnp.float32)),
+    ("where", lambda x, y: axn.where(x > 0, x, 0.0), lambda x, y: jnp.where(x > 0, x, 0.0)),
+    ("rename", lambda x, y: x.rename({"a": "b", "b": "a"}), lambda x, y: x),
+    (
+        "split heads",
+        lambda x, y: x.unflatten_axis("b", {"h": 3, "d": 1}).rearrange(("h", "a", "d")),
+        lambda x, y: x.reshape(2, 3, 1).transpose(1, 0, 2),
+    ),
+]
+
+
+@pytest.mark.parametrize(("named", "by_hand"), [hand[1:] for hand in HAND], ids=[hand[0] for hand in HAND])
+def test_the_program_is_the_one_written_by_hand(named: Any, by_hand: Any) -> None:
+    y = axn.ones((B, A))
+    assert primitives(named, x(), y) == primitives(by_hand, x().array, y.array)
+
+
+def test_the_program_is_the_same_inside_jit() -> None:
+    """Kernels are jitted; where they are traced they leave no trace of it."""
+    text = str(jax.make_jaxpr(lambda x: (x + x).sum("a") * 2)(x()))
+    assert "jit" not in text
+
+
+def test_eager_operations_compile_once_per_shape() -> None:
+    fresh = axn.ones((axn.Axis("never used", 2), axn.Axis("before", 3)))
+    (fresh + fresh) * fresh
+    with jax.log_compiles(False), jax.transfer_guard("disallow"):
+        for _ in range(2):
+            fresh = (fresh + fresh) * fresh
+    assert fresh.sum().item() > 0
+
+
+INPUT = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 6)))
+
+BAD: list[tuple[str, Any, type[Exception], str]] = [
+    (
+        "axn.NamedArray(np.ones(3), ('a', 'b'))",
+        lambda x: axn.NamedArray(np.ones(3), ("a", "b")),
+        AxisSizeError,
+        "NamedArray: 2 axes for an array of shape (3,)\n  axes: a, b",
+    ),
+    (
+        "axn.NamedArray(np.ones((3, 2)), ('a', 'a'))",
+        lambda x: axn.NamedArray(np.ones((3, 2)), ("a", "a")),
+        AxisClashError,
+        "NamedArray: axis 'a' is given twice\n  axes: a, a",
+    ),
+    (
+        "axn.NamedArray(np.ones((3, 2)), (axn.Axis('a', 3), axn.Axis('b', 3)))",
+        lambda x: axn.NamedArray(np.ones((3, 2)), (axn.Axis("a", 3), axn.Axis("b", 3))),
+        AxisSizeError,
+        "NamedArray: axis 'b' was given with size 3, but the array has 2 there\n"
+        "  axes: a=3, b=3\n"
+        "  shape of the array: (3, 2)",
+    ),
+    (
+        "axn.NamedArray(np.ones(3), 3)",
+        lambda x: axn.NamedArray(np.ones(3), 3),
+        OperandError,
+        "NamedArray: 3 is neither an Axis nor the name of one\n"
+        '  hint: write an axis as Axis("batch", 32) or as "batch"',
+    ),
+    (
+        "axn.NamedArray(np.ones(3), (None,))",
+        lambda x: axn.NamedArray(np.ones(3), (None,)),
+        OperandError,
+        "NamedArray: None is neither an Axis nor the name of one\n"
+        '  hint: write an axis as Axis("batch", 32) or as "batch"',
+    ),
+    (
+        "axn.NamedArray(np.ones(3), {'a': 4})",
+        lambda x: axn.NamedArray(np.ones(3), {"a": 4}),
+        AxisSizeError,
+        "NamedArray: axis 'a' was given with size 4, but the array has 3 there\n"
+        "  axes: a=4\n"
+        "  shape of the array: (3,)",
+    ),
+    (
+        "axn.NamedArray(np.ones(3), {1: 3})",
+        lambda x: axn.NamedArray(np.ones(3), {1: 3}),
+        OperandError,
+        "NamedArray: 1 is not the name of an axis\n  hint: keys are names",
+    ),
+    (
+        "axn.named([1, 2], ())",
+        lambda x: axn.named([1, 2], ()),
+        AxisSizeError,
+        "named: 0 axes for an array of shape (2,)\n  axes: none",
+    ),
+    (
+        "axn.named([1, 2], ('a', 'b'))",
+        lambda x: axn.named([1, 2], ("a", "b")),
+        AxisSizeError,
+        "named: 2 axes for an array of shape (2,)\n  axes: a, b",
+    ),
+    (
+        "axn.named([1, 2], axn.Axis('a', 3))",
+        lambda x: axn.named([1, 2], axn.Axis("a", 3)),
+        AxisSizeError,
+        "NamedArray: axis 'a' was given with size 3, but the array has 2 there\n"
+        "  axes: a=3\n"
+        "  shape of the array: (2,)",
+    ),
+    (
+        "axn.named([1, 2], ('a', 'a'))",
+        lambda x: axn.named([1, 2], ("a", "a")),
+        AxisClashError,
+        "named: axis 'a' is given twice\n  axes: a, a",
+    ),
+    (
+        "x.resolve_axis('bach')",
+        lambda x: x.resolve_axis("bach"),
+        AxisNotFoundError,
+        "resolve_axis: no axis named 'bach'\n  array has: batch=4, embed=6\n  hint: did you mean 'batch'?",
+    ),
+    (
+        "x.resolve_axis(axn.Axis('batch', 5))",
+        lambda x: x.resolve_axis(axn.Axis("batch", 5)),
+        AxisSizeError,
+        "resolve_axis: axis 'batch' was given with size 5, but has size 4\n  array has: batch=4, embed=6",
+    ),
+    (
+        "x.axis_size('heads')",
+        lambda x: x.axis_size("heads"),
+        AxisNotFoundError,
+        "resolve_axis: no axis named 'heads'\n  array has: batch=4, embed=6",
+    ),
+    (
+        "x.resolve_axis(('batch', 'embed'))",
+        lambda x: x.resolve_axis(("batch", "embed")),
+        OperandError,
+        "resolve_axis: one axis goes here, not 2: batch, embed",
+    ),
+    (
+        "x.has_axis(3)",
+        lambda x: x.has_axis(3),
+        OperandError,
+        'has_axis: 3 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+    ),
+    (
+        "x.scalar()",
+        lambda x: x.scalar(),
+        AxisSizeError,
+        "scalar: the array has dimensions\n"
+        "  array has: batch=4, embed=6\n"
+        "  hint: reduce them first, as x.mean().scalar() does",
+    ),
+    (
+        "iter(x)",
+        lambda x: iter(x),
+        OperandError,
+        "iter: a NamedArray has no first axis\n  array has: batch=4, embed=6\n  hint: write for part in x.unbind(axis)",
+    ),
+    (
+        "axn.NamedArray(None, 'a') + 1",
+        lambda x: axn.NamedArray(None, "a") + 1,
+        OperandError,
+        "add: a NamedArray holds NoneType, which is no array\n  its names: a",
+    ),
+    (
+        "axn.NamedArray(None, 'a').axes",
+        lambda x: axn.NamedArray(None, "a").axes,
+        OperandError,
+        "axes: a NamedArray holds NoneType, which is no array\n  its names: a",
+    ),
+    (
+        "axn.NamedArray(None, 'a').sum()",
+        lambda x: axn.NamedArray(None, "a").sum(),
+        OperandError,
+        "sum: a NamedArray holds NoneType, which is no array\n  its names: a",
+    ),
+    (
+        "axn.NamedArray('text', ()).shape",
+        lambda x: axn.NamedArray("text", ()).shape,
+        OperandError,
+        "axes: a NamedArray holds str, which is no array\n  its names: none",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
+def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        call(INPUT)
+    assert str(caught.value) == text

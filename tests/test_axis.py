@@ -1,0 +1,287 @@
+"""Axes, selections and specs, and the algebra of axes."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import axonym as axn
+from axonym.axis import selection, selector, spec
+from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
+
+A, B, C = axn.make_axes(batch=4, embed=6, mlp=8)
+AXES = st.lists(st.sampled_from([A, B, C]), unique=True).map(tuple)
+
+
+def test_an_axis_is_a_name_and_a_size() -> None:
+    axis = axn.Axis("batch", np.int64(4))
+    assert (axis.name, axis.size, type(axis.size), str(axis), repr(axis)) == (
+        "batch",
+        4,
+        int,
+        "batch=4",
+        "Axis(name='batch', size=4)",
+    )
+    assert axis == A
+    assert hash(axis) == hash(A)
+    assert axis != A.resize(5)
+    assert A.alias("heads") == axn.Axis("heads", 4)
+    assert A.resize(0) == axn.Axis("batch", 0)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        A.size = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("given_", "expected"),
+    [
+        ("batch", (("batch", None),)),
+        (A, (("batch", 4),)),
+        ((A, "embed"), (("batch", 4), ("embed", None))),
+        ([], ()),
+        ((axis for axis in (A, B)), (("batch", 4), ("embed", 6))),
+        ({"batch": 4, "embed": None}, (("batch", 4), ("embed", None))),
+    ],
+)
+def test_selection_takes_every_form(given_: Any, expected: Any) -> None:
+    assert selection(given_) == expected
+
+
+def test_selector_and_spec() -> None:
+    assert (selector("batch"), selector(A), selector((A,))) == (("batch", None), ("batch", 4), ("batch", 4))
+    assert spec(A) == (A,)
+    assert spec({"batch": 4, "embed": 6}) == (A, B)
+    assert axn.axis_name(A) == axn.axis_name("batch") == "batch"
+    assert axn.axis_name((A, "embed")) == ("batch", "embed")
+    assert (axn.axis_size(A), axn.axis_size((A, B)), axn.axis_size(())) == (4, 24, 1)
+
+
+@given(AXES, AXES)
+def test_algebra_is_that_of_ordered_sets(first: tuple[axn.Axis, ...], second: tuple[axn.Axis, ...]) -> None:
+    assert axn.union_axes(first, second) == (*first, *(axis for axis in second if axis not in first))
+    assert axn.intersect_axes(first, second) == tuple(axis for axis in first if axis in second)
+    assert axn.without_axes(first, second) == tuple(axis for axis in first if axis not in second)
+    assert axn.selects_axis(first, second) == (set(second) <= set(first))
+    assert axn.unsize_axes(first) == tuple(axis.name for axis in first)
+    names = tuple(axis.name for axis in second)
+    if set(second) <= set(first):
+        assert axn.resolve_axis(first, names) == second
+        assert axn.eliminate_axes(first, names) == axn.without_axes(first, second)
+    else:
+        with pytest.raises(AxisNotFoundError):
+            axn.eliminate_axes(first, names)
+    if set(first) & set(second):
+        with pytest.raises(AxisClashError):
+            axn.concat_axes(first, second)
+    else:
+        assert axn.concat_axes(first, second) == (*first, *second)
+
+
+def test_names_and_sizes_complete_each_other() -> None:
+    assert axn.union_axes("batch", A) == (A,)
+    assert axn.intersect_axes(("batch", B), A) == (A,)
+    assert axn.selects_axis(A, "batch")
+    assert axn.selects_axis("batch", A)
+    assert not axn.selects_axis(A, A.resize(3))
+    assert axn.unsize_axes((A, B), "embed") == (A, "embed")
+
+
+def test_a_dict_stays_a_dict() -> None:
+    given_ = {"batch": 4, "embed": 6}
+    assert axn.without_axes(given_, "batch") == {"embed": 6}
+    assert axn.concat_axes(given_, C) == {"batch": 4, "embed": 6, "mlp": 8}
+    assert axn.union_axes(given_, C) == {"batch": 4, "embed": 6, "mlp": 8}
+    assert axn.replace_axis(given_, "embed", C) == {"batch": 4, "mlp": 8}
+
+
+def test_replace_axis_keeps_the_place() -> None:
+    assert axn.replace_axis((A, B), A, (C, "heads")) == (C, "heads", B)
+    assert axn.replace_axis((A, B), "batch", ()) == (B,)
+    assert axn.replace_axis((A, B), "batch", A.resize(1)) == (axn.Axis("batch", 1), B)
+
+
+def test_resolve_axis_gives_what_was_asked_for() -> None:
+    assert axn.resolve_axis((A, B), "embed") == B
+    assert axn.resolve_axis({"batch": 4}, A) == A
+    assert axn.resolve_axis((A, B), ()) == ()
+
+
+INPUT = A, B
+
+BAD: list[tuple[str, Any, type[Exception], str]] = [
+    ("axn.Axis(3, 3)", lambda A, B: axn.Axis(3, 3), OperandError, "Axis: the name must be a non-empty str, not 3"),
+    ("axn.Axis('', 3)", lambda A, B: axn.Axis("", 3), OperandError, "Axis: the name must be a non-empty str, not ''"),
+    (
+        "axn.Axis('a', 2.0)",
+        lambda A, B: axn.Axis("a", 2.0),
+        OperandError,
+        "Axis: the size of 'a' must be an int, not 2.0",
+    ),
+    (
+        "axn.Axis('a', None)",
+        lambda A, B: axn.Axis("a", None),
+        OperandError,
+        "Axis: the size of 'a' must be an int, not None",
+    ),
+    (
+        "axn.Axis('a', '3')",
+        lambda A, B: axn.Axis("a", "3"),
+        OperandError,
+        "Axis: the size of 'a' must be an int, not '3'",
+    ),
+    (
+        "axn.Axis('a', -1)",
+        lambda A, B: axn.Axis("a", -1),
+        AxisSizeError,
+        "Axis: the size of 'a' must not be negative, got -1",
+    ),
+    (
+        "A.resize(-2)",
+        lambda A, B: A.resize(-2),
+        AxisSizeError,
+        "Axis: the size of 'batch' must not be negative, got -2",
+    ),
+    (
+        "axn.make_axes(a=-1)",
+        lambda A, B: axn.make_axes(a=-1),
+        AxisSizeError,
+        "Axis: the size of 'a' must not be negative, got -1",
+    ),
+    (
+        "axn.axis_name((A, 3))",
+        lambda A, B: axn.axis_name((A, 3)),
+        OperandError,
+        'axis_name: 3 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+    ),
+    (
+        "axn.axis_name((A, A))",
+        lambda A, B: axn.axis_name((A, A)),
+        AxisClashError,
+        "axis_name: axis 'batch' is given twice\n  axes: batch, batch",
+    ),
+    (
+        "axn.axis_name(None)",
+        lambda A, B: axn.axis_name(None),
+        OperandError,
+        "axis_name: None is neither an Axis nor the name of one\n"
+        '  hint: write an axis as Axis("batch", 32) or as "batch"',
+    ),
+    (
+        "axn.axis_size('a')",
+        lambda A, B: axn.axis_size("a"),
+        OperandError,
+        "axis_size: axis 'a' needs a size here\n  hint: write Axis(\"a\", size)",
+    ),
+    (
+        "axn.axis_size((A, 'a'))",
+        lambda A, B: axn.axis_size((A, "a")),
+        OperandError,
+        "axis_size: axis 'a' needs a size here\n  hint: write Axis(\"a\", size)",
+    ),
+    (
+        "axn.axis_size({'a': None})",
+        lambda A, B: axn.axis_size({"a": None}),
+        OperandError,
+        "axis_size: axis 'a' needs a size here\n  hint: write Axis(\"a\", size)",
+    ),
+    (
+        "axn.concat_axes(A, (B, A))",
+        lambda A, B: axn.concat_axes(A, (B, A)),
+        AxisClashError,
+        "concat_axes: axis 'batch' is on both sides",
+    ),
+    (
+        "axn.union_axes(A, A.resize(3))",
+        lambda A, B: axn.union_axes(A, A.resize(3)),
+        AxisSizeError,
+        "union_axes: axis 'batch' has two sizes: 4 and 3",
+    ),
+    (
+        "axn.intersect_axes((A, B), A.resize(3))",
+        lambda A, B: axn.intersect_axes((A, B), A.resize(3)),
+        AxisSizeError,
+        "intersect_axes: axis 'batch' has two sizes: 4 and 3",
+    ),
+    (
+        "axn.without_axes((A, B), A.resize(3))",
+        lambda A, B: axn.without_axes((A, B), A.resize(3)),
+        AxisSizeError,
+        "without_axes: axis 'batch' has two sizes: 4 and 3",
+    ),
+    (
+        "axn.eliminate_axes((A, B), 'bach')",
+        lambda A, B: axn.eliminate_axes((A, B), "bach"),
+        AxisNotFoundError,
+        "eliminate_axes: no axis named 'bach'\n  axes: batch, embed\n  hint: did you mean 'batch'?",
+    ),
+    (
+        "axn.eliminate_axes((), 'b')",
+        lambda A, B: axn.eliminate_axes((), "b"),
+        AxisNotFoundError,
+        "eliminate_axes: no axis named 'b'\n  axes: none",
+    ),
+    (
+        "axn.replace_axis((A, B), 'emb', 'x')",
+        lambda A, B: axn.replace_axis((A, B), "emb", "x"),
+        AxisNotFoundError,
+        "replace_axis: no axis named 'emb'\n  axes: batch, embed\n  hint: did you mean 'embed'?",
+    ),
+    (
+        "axn.replace_axis((A, B), 'embed', 'batch')",
+        lambda A, B: axn.replace_axis((A, B), "embed", "batch"),
+        AxisClashError,
+        "replace_axis: axis 'batch' is given twice\n  axes: batch, batch",
+    ),
+    (
+        "axn.replace_axis((A, B), A.resize(3), 'x')",
+        lambda A, B: axn.replace_axis((A, B), A.resize(3), "x"),
+        AxisSizeError,
+        "replace_axis: axis 'batch' has two sizes: 4 and 3",
+    ),
+    (
+        "axn.replace_axis((A, B), (A, B), 'x')",
+        lambda A, B: axn.replace_axis((A, B), (A, B), "x"),
+        OperandError,
+        "replace_axis: one axis goes here, not 2: batch, embed",
+    ),
+    (
+        "axn.resolve_axis((A, B), 'emb')",
+        lambda A, B: axn.resolve_axis((A, B), "emb"),
+        AxisNotFoundError,
+        "resolve_axis: no axis named 'emb'\n  axes: batch, embed\n  hint: did you mean 'embed'?",
+    ),
+    (
+        "axn.resolve_axis((A, B), A.resize(3))",
+        lambda A, B: axn.resolve_axis((A, B), A.resize(3)),
+        AxisSizeError,
+        "resolve_axis: axis 'batch' has two sizes: 4 and 3",
+    ),
+    (
+        "axn.resolve_axis(('batch', B), 'embed')",
+        lambda A, B: axn.resolve_axis(("batch", B), "embed"),
+        OperandError,
+        "resolve_axis: axis 'batch' needs a size here\n  hint: write Axis(\"batch\", size)",
+    ),
+    (
+        "axn.unsize_axes((A, B), 'emb')",
+        lambda A, B: axn.unsize_axes((A, B), "emb"),
+        AxisNotFoundError,
+        "unsize_axes: no axis named 'emb'\n  axes: batch, embed\n  hint: did you mean 'embed'?",
+    ),
+    (
+        "axn.selects_axis(A, 3)",
+        lambda A, B: axn.selects_axis(A, 3),
+        OperandError,
+        "selects_axis: 3 is neither an Axis nor the name of one\n"
+        '  hint: write an axis as Axis("batch", 32) or as "batch"',
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
+def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        call(*INPUT)
+    assert str(caught.value) == text

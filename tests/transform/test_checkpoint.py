@@ -1,0 +1,252 @@
+"""Checkpoint policies: what is kept, what is computed again, and that gradients stay the same."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import ScanCheckpointPolicy
+from axonym.errors import AxisSizeError, OperandError
+
+L, B, E = axn.make_axes(layers=16, batch=4, embed=8)
+Policy = ScanCheckpointPolicy
+
+SHORT = [False, True, "save_all", "full", "recompute", "nested", "offload"]
+POLICIES = [
+    *SHORT,
+    Policy(nested=2),
+    Policy(nested=8),
+    Policy(nested=16),
+    Policy(save_block_internals=True),
+    Policy(save_block_internals=["hidden"]),
+    Policy(save_block_internals=["nobody"], nested=True),
+    Policy(offload_block_internals=["hidden"]),
+    Policy(save_block_internals=("inner",), offload_block_internals=["hidden"], nested=4),
+    Policy(save_carries="offload", nested=True),
+    Policy(save_carries="offload", save_block_internals=True),
+    Policy(prevent_cse=True),
+    Policy(save_carries=False),
+]
+
+
+def data():
+    rng = np.random.default_rng(0)
+    w = axn.named((rng.normal(size=(16, 8, 8)) * 0.1).astype(np.float32), (L, E, "out"))
+    return w, axn.named(rng.normal(size=(4, 8)).astype(np.float32), (B, E))
+
+
+def layer(h, w):
+    inner = axn.tree_checkpoint_name(axn.dot(h, w, axis="embed"), "inner")
+    return axn.tree_checkpoint_name(axn.tanh(inner).rename({"out": "embed"}), "hidden") + h
+
+
+def loss(w, x, remat=False, **options):
+    return (axn.fold(layer, L, remat=remat, **options)(x, w) ** 2).mean().scalar()
+
+
+def raw_loss(w, x):
+    for i in range(16):
+        x = jnp.tanh(x @ w[i]) + x
+    return (x**2).mean()
+
+
+@pytest.mark.parametrize(
+    ("remat", "options"),
+    [(policy, {}) for policy in POLICIES]
+    + [(p, o) for p in (True, "nested", "offload") for o in ({"unroll": 3}, {"unroll": True}, {"reverse": True})],
+    ids=lambda p: p if isinstance(p, str) else None,
+)
+def test_gradients_are_those_without_checkpointing(remat, options):
+    w, x = data()
+    value, (dw, dx) = jax.jit(jax.value_and_grad(lambda w, x: loss(w, x, remat, **options), argnums=(0, 1)))(w, x)
+    flipped = w.array[::-1] if options.get("reverse") else w.array
+    expected, (ew, ex) = jax.value_and_grad(raw_loss, argnums=(0, 1))(flipped, x.array)
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+    np.testing.assert_allclose(dw.array[::-1] if options.get("reverse") else dw.array, ew, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(dx.array, ex, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("remat", POLICIES, ids=lambda p: p if isinstance(p, str) else None)
+def test_outputs_and_their_gradients(remat):
+    w, x = data()
+
+    def outputs(w, remat):
+        return axn.scan(lambda h, w: (layer(h, w), h.sum("embed")), L, remat=remat)(x, w)[1]
+
+    got, pull = jax.vjp(lambda w: outputs(w, remat), w)
+    expected, expected_pull = jax.vjp(lambda w: outputs(w, False), w)
+    assert got.names == ("layers", "batch")
+    np.testing.assert_allclose(got.array, expected.array, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(pull(got)[0].array, expected_pull(expected)[0].array, rtol=1e-4, atol=1e-4)
+
+
+def remats(remat):
+    def count(jaxpr):
+        inner = [getattr(p, "jaxpr", p) for eqn in jaxpr.eqns for p in eqn.params.values()]
+        here = sum("prevent_cse" in eqn.params for eqn in jaxpr.eqns)
+        return here + sum(count(p) for p in inner if hasattr(p, "eqns"))
+
+    return count(jax.make_jaxpr(lambda w, x: loss(w, x, remat))(*data()).jaxpr)
+
+
+@pytest.mark.parametrize(
+    ("remat", "count"),
+    [
+        *((False, 0), ("save_all", 0), (True, 1), ("full", 1), ("offload", 1), ("nested", 2), (Policy(nested=4), 2)),
+        *((Policy(nested=True, disable=True), 0), (Policy(save_block_internals=["hidden"]), 1)),
+    ],
+    ids=str,
+)
+def test_the_jaxpr_holds_checkpoints_where_asked(remat, count):
+    assert remats(remat) == count
+
+
+def temporary_bytes(remat, depth=256, **options):
+    w = jax.ShapeDtypeStruct((depth, 32, 32), jnp.float32)
+    x = jax.ShapeDtypeStruct((64, 32), jnp.float32)
+
+    def f(w, x):
+        w, x = axn.NamedArray(w, ("layers", "embed", "out")), axn.NamedArray(x, ("batch", "embed"))
+        return (axn.fold(layer, "layers", remat=remat, **options)(x, w) ** 2).sum().scalar()
+
+    return jax.jit(jax.grad(f, argnums=(0, 1))).lower(w, x).compile().memory_analysis().temp_size_in_bytes
+
+
+def test_each_policy_keeps_what_it_says():
+    carry = 64 * 32 * 4
+    everything, carries, nested = map(temporary_bytes, (False, True, "nested"))
+    named = temporary_bytes(Policy(save_block_internals=["inner"]))
+    assert everything > carries + 128 * carry
+    assert 256 * carry <= carries < 256 * carry + 16 * carry
+    assert 2 * 256 * carry <= named < 2 * 256 * carry + 16 * carry
+    assert nested < carries / 4
+
+
+def test_few_groups_keep_more_than_the_root():
+    assert temporary_bytes("nested") < temporary_bytes(Policy(nested=4)) < temporary_bytes(True)
+
+
+def test_nested_groups_cost_what_they_cost_by_hand():
+    remat = lambda f: jax.checkpoint(f, prevent_cse=False)  # noqa: E731
+    inner = remat(lambda h, w: (jnp.tanh(h @ w) + h, None))
+
+    def by_hand(w, x):
+        groups = w.reshape(16, 16, 32, 32)
+        h, _ = jax.lax.scan(remat(lambda h, group: jax.lax.scan(inner, h, group)), x, groups)
+        return (h**2).sum()
+
+    shapes = jax.ShapeDtypeStruct((256, 32, 32), jnp.float32), jax.ShapeDtypeStruct((64, 32), jnp.float32)
+    compiled = jax.jit(jax.grad(by_hand, argnums=(0, 1))).lower(*shapes).compile()
+    assert temporary_bytes("nested") <= compiled.memory_analysis().temp_size_in_bytes
+
+
+@pytest.mark.parametrize(("unroll", "written_out"), [(1, False), (4, False), (16, True), (True, True), (100, True)])
+def test_a_loop_that_is_written_out_is_kept_from_being_merged(unroll, written_out):
+    text = str(jax.make_jaxpr(lambda w, x: loss(w, x, True, unroll=unroll))(*data()))
+    assert ("prevent_cse=True" in text) == written_out
+
+
+def test_offloading_is_asked_of_jax():
+    w, x = data()
+    jaxpr = str(jax.make_jaxpr(jax.grad(lambda w: loss(w, x, "offload")))(w))
+    assert "scan_carry" in jaxpr
+    assert "memory_kind" in jaxpr or "Host" in jaxpr
+
+
+def test_offloading_carries_while_contractions_are_saved():
+    w, x = data()
+    both = Policy(save_carries="offload", save_block_internals=True)
+    count = lambda remat: str(jax.make_jaxpr(jax.grad(lambda w: loss(w, x, remat)))(w)).count("Host")  # noqa: E731
+    dots = lambda remat: str(jax.make_jaxpr(jax.grad(lambda w: loss(w, x, remat)))(w)).count("dot_general")  # noqa: E731
+    assert count(both) > 0
+    assert dots(both) == dots(Policy(save_block_internals=True)) < dots(True)
+
+
+# groups
+@pytest.mark.parametrize(("steps", "groups"), [(16, 4), (12, 3), (13, 1), (1, 1), (0, 1), (2, 1), (6, 2), (100, 10)])
+def test_the_number_of_groups_is_the_largest_divisor_up_to_the_root(steps, groups):
+    assert Policy(nested=True).groups(steps) == groups
+
+
+def test_a_given_number_must_divide():
+    assert Policy(nested=3).groups(12) == 3
+    assert Policy(nested=3).groups(0) == 1
+    for nested, steps in [(5, 12), (0, 12), (-3, 12), (24, 12)]:
+        with pytest.raises(AxisSizeError) as error:
+            Policy(nested=nested).groups(steps)
+        assert str(error.value) == (
+            f"ScanCheckpointPolicy: {steps} steps cannot be cut into {nested} equal groups\n"
+            "  hint: nested=True chooses a number"
+        )
+
+
+# the policy as a value
+@pytest.mark.parametrize("short", SHORT)
+def test_short_forms(short):
+    assert isinstance(Policy.make(short), Policy)
+    assert Policy.make(Policy.make(short)) is Policy.make(short)
+
+
+def test_unknown_short_forms():
+    with pytest.raises(OperandError) as error:
+        Policy.make("nestd")
+    assert str(error.value) == (
+        "ScanCheckpointPolicy: 'nestd' is no checkpoint policy\n"
+        "  short forms: False, True, 'save_all', 'full', 'recompute', 'nested', 'offload'\n"
+        "  hint: did you mean 'nested'?"
+    )
+    for wrong in (1, 0, None, ["full"], 1.0):
+        with pytest.raises(OperandError, match="is no checkpoint policy"):
+            Policy.make(wrong)
+    with pytest.raises(OperandError):
+        axn.scan(lambda c: c, L, remat="all")
+
+
+def test_contradictions_and_slips():
+    with pytest.raises(OperandError, match="nothing is left to offload"):
+        Policy(save_block_internals=True, offload_block_internals=["a"])
+    with pytest.raises(OperandError, match=r"save_block_internals is a list of names, not the str 'attn'"):
+        Policy(save_block_internals="attn")
+    with pytest.raises(OperandError, match="save_carries is a bool or 'offload', not 'host'"):
+        Policy(save_carries="host")
+
+
+def test_a_policy_is_hashable_and_may_be_a_static_part_of_a_module():
+    class Stack(eqx.Module):
+        w: axn.NamedArray
+        policy: Policy = eqx.field(static=True)
+
+    make = lambda: Policy(save_block_internals=["hidden"], offload_block_internals=["inner"])  # noqa: E731
+    assert hash(make()) == hash(make())
+    assert make() == make()
+    w, x = data()
+    traces = []
+
+    @jax.jit
+    def f(stack, x):
+        traces.append(1)
+        return loss(stack.w, x, stack.policy)
+
+    assert f(Stack(w, make()), x) == f(Stack(w, make()), x)
+    assert len(traces) == 1
+    assert dataclasses.replace(make(), nested=2).nested == 2
+
+
+def test_names_are_given_to_arrays_and_to_nothing_else():
+    tree = {"a": axn.ones(E), "act": jnp.tanh, "text": "x", "none": None, "n": 1.5}
+    out = axn.tree_checkpoint_name(tree, "name")
+    assert (out["act"], out["text"], out["none"], out["n"]) == (jnp.tanh, "x", None, 1.5)
+    assert out["a"].names == ("embed",)
+    assert "name=mine" in str(jax.make_jaxpr(lambda x: axn.tree_checkpoint_name(x, "mine"))(axn.ones(E)))
+
+
+def test_map_and_vmap_inside_of_remat():
+    w, x = data()
+    f = lambda w, remat: axn.map(lambda w: axn.vmap(lambda h: layer(h, w), B)(x), L, remat=remat)(w).sum().scalar()  # noqa: E731
+    for remat in (True, "nested", "offload"):
+        got, expected = jax.grad(f)(w, remat), jax.grad(f)(w, False)
+        np.testing.assert_allclose(got.array, expected.array, rtol=1e-5, atol=1e-6)

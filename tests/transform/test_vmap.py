@@ -1,0 +1,473 @@
+"""`vmap` over named axes, against raw `jax.vmap`."""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+
+import axonym as axn
+from axonym.errors import AxisClashError, AxisSizeError, LostAxisError, OperandError, ShardingError
+
+B, S, E = axn.make_axes(batch=8, seq=3, embed=4)
+
+
+def draw(*axes: axn.Axis, seed: int = 0) -> axn.NamedArray:
+    sizes = [axis.size for axis in axes]
+    return axn.named(np.random.default_rng(seed).normal(size=sizes).astype(np.float32), axes)
+
+
+def same(x: axn.NamedArray, names: tuple[str, ...], array) -> None:
+    assert isinstance(x, axn.NamedArray)
+    assert x.names == names
+    assert x.array.shape == np.shape(array)
+    np.testing.assert_allclose(x.array, array, rtol=1e-6, atol=1e-6)
+
+
+# what is mapped, and where it ends up
+@given(order=st.permutations([B, S, E]), axis=st.sampled_from([B, S, E]), by_name=st.booleans())
+def test_the_function_does_not_see_the_axis_and_the_result_has_it_first(order, axis, by_name):
+    x = draw(*order)
+    seen = []
+
+    def f(part):
+        seen.append(part.names)
+        return part * 2
+
+    y = axn.vmap(f, axis.name if by_name else axis)(x)
+    rest = tuple(a.name for a in order if a != axis)
+    assert seen == [rest]
+    same(y, (axis.name, *rest), 2 * np.moveaxis(x.array, order.index(axis), 0))
+
+
+def test_named_arrays_without_the_axis_are_passed_whole():
+    x, w = draw(B, E), draw(E, S, seed=1)
+    y = axn.vmap(lambda a, b: axn.dot(a, b, axis=E), B)(x, w)
+    same(y, ("batch", "seq"), x.array @ w.array)
+
+
+def test_several_axes_with_the_first_outermost():
+    x = draw(E, S, B)
+    seen = []
+    y = axn.vmap(lambda a: (seen.append(a.names), a + 1)[1], (B, "seq"))(x)
+    assert seen == [("embed",)]
+    same(y, ("batch", "seq", "embed"), np.transpose(x.array, (2, 1, 0)) + 1)
+
+
+def test_several_axes_take_leading_dimensions_of_a_plain_array_one_after_the_other():
+    raw = jnp.arange(24.0).reshape(8, 3)
+    y = axn.vmap(lambda a, r: a * r, (B, S))(draw(B, S), raw)
+    same(y, ("batch", "seq"), draw(B, S).array * raw)
+
+
+def test_a_mapping_of_axes():
+    y = axn.vmap(lambda a: a.sum(), {"batch": 8, "seq": None})(draw(B, S, E))
+    same(y, ("batch", "seq"), draw(B, S, E).array.sum(-1))
+
+
+def test_one_argument_has_the_first_axis_and_the_other_the_second():
+    x, y = draw(B, E), draw(S, E, seed=1)
+    both = axn.vmap(lambda a, b: axn.dot(a, b, axis=E), (B, S))(x, y)
+    same(both, ("batch", "seq"), x.array @ y.array.T)
+
+
+def test_no_axes_at_all_calls_the_function():
+    same(axn.vmap(lambda a: a + 1, ())(draw(E)), ("embed",), draw(E).array + 1)
+
+
+def test_a_new_axis_that_no_argument_has():
+    y = axn.vmap(lambda a: a * 2, axn.Axis("copy", 5))(draw(E))
+    same(y, ("copy", "embed"), np.broadcast_to(2 * draw(E).array, (5, 4)))
+    same(axn.vmap(lambda: axn.ones(E), axn.Axis("copy", 5))(), ("copy", "embed"), np.ones((5, 4)))
+
+
+def test_results_of_every_kind():
+    class Both(NamedTuple):
+        a: object
+        b: object
+
+    def f(x):
+        return Both({"sum": x.sum(), "raw": x.array * 2}, [jnp.float32(7), np.arange(2), None, "text", jnp.tanh])
+
+    out = axn.vmap(f, B)(draw(B, E))
+    same(out.a["sum"], ("batch",), draw(B, E).array.sum(1))
+    np.testing.assert_allclose(out.a["raw"], 2 * draw(B, E).array)
+    assert out.b[0].shape == (8,)
+    np.testing.assert_array_equal(out.b[1], np.tile(np.arange(2), (8, 1)))
+    assert out.b[2:] == [None, "text", jnp.tanh]
+
+
+def test_python_numbers_in_results_stay_what_they_are():
+    assert axn.vmap(lambda x: (3, 0.5, True), B)(draw(B)) == (3, 0.5, True)
+
+
+# plain arrays
+def test_plain_arrays_are_mapped_over_dimension_0_and_come_back_there():
+    raw = jnp.arange(16.0).reshape(8, 2)
+    y, r = axn.vmap(lambda a, b: (a + b.sum(), b * 2), B)(draw(B), raw)
+    same(y, ("batch",), draw(B).array + raw.sum(1))
+    np.testing.assert_array_equal(r, raw * 2)
+
+
+def test_numpy_arrays_and_plain_scalars():
+    y = axn.vmap(lambda a, b, c, d: a * b.sum() + c + d, "batch")(draw(B), np.ones((8, 2)), jnp.float32(2), 1.0)
+    same(y, ("batch",), draw(B).array * 2 + 3)
+
+
+@pytest.mark.parametrize("default", [1, -1, lambda x: x.ndim - 1, lambda x: 1 if x.ndim == 2 else None])
+def test_default_chooses_the_dimension_of_plain_arrays(default):
+    raw = jnp.arange(16.0).reshape(2, 8)
+    y = axn.vmap(lambda a, b: b.sum() + a * 0, B, default=default)(draw(B), raw)
+    same(y, ("batch",), raw.sum(0))
+
+
+def test_default_none_passes_plain_arrays_whole_but_not_named_ones():
+    raw = jnp.arange(5.0)
+    y = axn.vmap(lambda a, b: a * b.sum(), B, default=None)(draw(B), raw)
+    same(y, ("batch",), draw(B).array * 10)
+
+
+def test_args_and_kwargs_choose_one_by_one():
+    x, r0, r1, whole = draw(B), jnp.arange(16.0).reshape(8, 2), jnp.arange(16.0).reshape(2, 8), jnp.arange(5.0)
+
+    def f(a, b, c, *, d):
+        return a + b.sum() + c.sum() + d.sum()
+
+    expected = x.array + r0.sum(1) + r1.sum(0) + whole.sum()
+    same(axn.vmap(f, B, args=(0, 0, 1), kwargs={"d": None})(x, r0, r1, d=whole), ("batch",), expected)
+    same(axn.vmap(f, B, args=[0, 0], default=1, kwargs={"d": None})(x, r0, r1, d=whole), ("batch",), expected)
+
+
+def test_args_reach_arguments_that_are_passed_by_name_and_kwargs_those_by_position():
+    def f(a, table, scale):
+        return a + table.sum() * scale.sum()
+
+    x, table, scale = draw(B), jnp.arange(5.0), jnp.ones(3)
+    expected = x.array + 30
+    same(axn.vmap(f, B, args=(0, None, None))(x, scale=scale, table=table), ("batch",), expected)
+    same(axn.vmap(f, B, kwargs={"table": None, "scale": None})(x, table, scale), ("batch",), expected)
+
+
+def test_args_may_be_tree_prefixes():
+    tree = {"whole": jnp.arange(3.0), "mapped": (jnp.arange(8.0), draw(B), draw(E))}
+    spec = ({"whole": None, "mapped": 0},)
+    y = axn.vmap(lambda t: t["mapped"][0] + t["whole"].sum() + t["mapped"][1], B, args=spec)(tree)
+    same(y, ("batch",), jnp.arange(8.0) + 3 + draw(B).array)
+
+
+def test_named_arrays_are_mapped_by_name_whatever_args_say():
+    same(axn.vmap(lambda a: a + 1, B, args=(None,))(draw(E, B)), ("batch", "embed"), draw(E, B).array.T + 1)
+
+
+def test_default_arguments_of_the_function():
+    def f(a, scale=2.0):
+        return a * scale
+
+    same(axn.vmap(f, B)(draw(B)), ("batch",), draw(B).array * 2)
+    same(axn.vmap(f, B, args=(0, None))(draw(B)), ("batch",), draw(B).array * 2)
+
+
+def test_variadic_arguments():
+    y = axn.vmap(lambda *xs, **named: sum(xs) + named["z"].sum(), B, args=(0, None), kwargs={"z": None})(
+        draw(B), draw(B), z=jnp.ones(3)
+    )
+    same(y, ("batch",), 2 * draw(B).array + 3)
+
+
+# anonymous dimensions
+def test_anonymous_dimensions_stay_in_front_of_the_axis():
+    x = draw(S, B, E).untag("seq")
+    assert x.array.shape == (3, 8, 4)
+    seen = []
+    y = axn.vmap(lambda a: (seen.append((a.array.shape, a.names)), a * 2)[1], B)(x)
+    assert seen == [((3, 4), ("embed",))]
+    same(y, ("batch", "embed"), x.array * 2)
+
+
+def test_an_array_of_anonymous_dimensions_only_is_passed_whole():
+    x = draw(S, E).untag("seq", "embed")
+    y = axn.vmap(lambda a, b: a + b.array.sum(), B)(draw(B), x)
+    same(y, ("batch",), draw(B).array + x.array.sum())
+
+
+# what is static
+class Layer(eqx.Module):
+    weight: axn.NamedArray
+    act: object
+    dropout: eqx.nn.Dropout
+    heads: int
+    causal: bool
+    name: str = eqx.field(static=True)
+
+    @staticmethod
+    def init(axis, *, key, act=jax.nn.gelu, name="layer"):
+        return Layer(axn.random.normal(key, axis), act, eqx.nn.Dropout(0.1), 4, True, name)
+
+    def __call__(self, x):
+        return axn.named(self.act((x * self.weight).array), x.names)
+
+
+def test_the_constructor_of_a_module_is_vmapped_over_keys():
+    Layers = axn.Axis("layers", 3)
+    keys = jax.random.split(jax.random.key(0), 3)
+    stacked = axn.vmap(Layer.init, Layers)(E, key=keys, act=jnp.tanh, name="first")
+    assert stacked.act is jnp.tanh
+    assert (stacked.heads, stacked.causal, stacked.name) == (4, True, "first")
+    assert (stacked.dropout.p, stacked.dropout.inference) == (0.1, False)
+    expected = jnp.stack([jax.random.normal(key, (4,)) for key in keys])
+    same(stacked.weight, ("layers", "embed"), expected)
+    y = axn.vmap(lambda layer, x: layer(x), Layers)(stacked, draw(E))
+    same(y, ("layers", "embed"), jnp.tanh(expected * draw(E).array))
+
+
+def test_a_module_that_is_the_function():
+    layer = Layer.init(E, key=jax.random.key(1), act=jnp.tanh)
+    same(axn.vmap(layer, B)(draw(B, E)), ("batch", "embed"), jnp.tanh(draw(B, E).array * layer.weight.array))
+
+
+def test_an_equinox_layer_without_names():
+    linears = axn.vmap(lambda key: eqx.nn.Linear(2, 3, key=key), axn.Axis("layers", 4))(
+        jax.random.split(jax.random.key(0), 4)
+    )
+    assert linears.weight.shape == (4, 3, 2)
+    assert linears.use_bias is True
+    raw = eqx.filter_vmap(lambda key: eqx.nn.Linear(2, 3, key=key))(jax.random.split(jax.random.key(0), 4))
+    assert eqx.tree_equal(linears, raw)
+
+
+def test_static_arguments_are_passed_whole():
+    def f(x, act, mode, nothing, *, flag):
+        assert mode == "train"
+        assert nothing is None
+        return axn.named(act(x.array), x.names) if flag else x
+
+    same(axn.vmap(f, B)(draw(B), jnp.tanh, "train", None, flag=True), ("batch",), jnp.tanh(draw(B).array))
+
+
+def test_named_arrays_that_hold_nothing():
+    tree = {"a": draw(B), "b": axn.NamedArray(None, ("embed",))}
+    out = axn.vmap(lambda t: {"a": t["a"] + 1, "b": t["b"]}, B)(tree)
+    assert out["b"].array is None
+    assert out["b"].names == ("embed",)
+
+
+# sizes
+def test_an_empty_axis():
+    y = axn.vmap(lambda a: a.sum(), "batch")(axn.zeros((axn.Axis("batch", 0), E)))
+    same(y, ("batch",), np.zeros(0))
+
+
+def test_two_sizes_are_an_error_that_names_the_arguments():
+    with pytest.raises(AxisSizeError) as error:
+        axn.vmap(lambda a, *, b: a, "batch")(draw(B, E), b={"w": axn.ones({"batch": 7})})
+    assert str(error.value) == (
+        "vmap: axis 'batch' has two sizes: 8 and 7\n  argument 0 has: batch=8, embed=4\n  argument b['w'] has: batch=7"
+    )
+
+
+def test_a_given_size_is_checked():
+    with pytest.raises(AxisSizeError) as error:
+        axn.vmap(lambda a: a, axn.Axis("batch", 5))(draw(B))
+    assert str(error.value) == (
+        "vmap: axis 'batch' has two sizes: 5 and 8\n  asked for: batch=5\n  argument 0 has: batch=8"
+    )
+
+
+def test_a_plain_array_of_another_size_is_told_how_to_stay_whole():
+    with pytest.raises(AxisSizeError) as error:
+        axn.vmap(lambda a, table: a, B)(draw(B), jnp.ones((5, 2)))
+    assert str(error.value) == (
+        "vmap: axis 'batch' has two sizes: 8 and 5\n"
+        "  asked for: batch=8\n"
+        "  argument 0 has: batch=8\n"
+        "  argument 1 has: shape (5, 2), of which dimension 0\n"
+        "  hint: to pass a plain array whole, give None for it: args=(None, ...), or default=None for all"
+    )
+
+
+def test_a_name_that_nobody_has():
+    with pytest.raises(AxisSizeError) as error:
+        axn.vmap(lambda a: a, "bacth")(draw(B, E))
+    assert str(error.value) == (
+        "vmap: no argument has axis 'bacth', so that its size is unknown\n"
+        "  an argument has: batch=8, embed=4\n"
+        "  hint: did you mean 'batch'? Or, for a new axis, give its size: Axis(\"bacth\", size)"
+    )
+
+
+def test_a_dimension_that_does_not_exist():
+    with pytest.raises(
+        OperandError, match=r"^vmap: dimension 2 of argument 1 is to be mapped, but its shape is \(8, 2\)$"
+    ):
+        axn.vmap(lambda a, b: a, B, args=(0, 2))(draw(B), jnp.ones((8, 2)))
+
+
+def test_args_that_do_not_fit_the_function():
+    def f(x, mask):
+        return x
+
+    with pytest.raises(OperandError, match="did you mean 'mask'"):
+        axn.vmap(f, B, kwargs={"maks": None})
+    with pytest.raises(OperandError, match="too many positional arguments"):
+        axn.vmap(f, B, args=(0, None, None))
+
+
+def test_args_that_are_no_prefix():
+    with pytest.raises(OperandError, match=r"^vmap: what was given for the arguments is no prefix of them"):
+        axn.vmap(lambda t: t, B, args=({"a": 0},))({"b": jnp.ones(8)})
+
+
+def test_a_result_that_already_has_the_axis_is_an_error():
+    x = draw(B)
+    with pytest.raises(AxisClashError) as error:
+        axn.vmap(lambda: x, B)()
+    assert str(error.value) == (
+        "vmap: a result already has axis 'batch', along which results are put together\n"
+        "  the result of one step has: batch=8\n"
+        '  hint: pass arrays with axis "batch" as arguments, so that the function gets a part of them, or rename it'
+    )
+
+
+def test_an_array_that_lost_its_axis_is_an_error():
+    lost = jax.tree.map(lambda a: a[0], draw(B, E))
+    with pytest.raises(LostAxisError):
+        axn.vmap(lambda a: a, E)(lost)
+
+
+# under other transformations
+def loss(x, w):
+    return axn.vmap(lambda a: axn.dot(a, w, axis=E).sum() ** 2, B)(x).sum().scalar()
+
+
+def raw_loss(x, w):
+    return (jax.vmap(lambda a: (a @ w).sum() ** 2)(x)).sum()
+
+
+def test_under_jit_and_grad():
+    x, w = draw(B, E), draw(E, S, seed=1)
+    got = jax.jit(jax.grad(loss, argnums=(0, 1)))(x, w)
+    expected = jax.grad(raw_loss, argnums=(0, 1))(x.array, w.array)
+    same(got[0], ("batch", "embed"), expected[0])
+    same(got[1], ("embed", "seq"), expected[1])
+
+
+def test_inside_of_raw_vmap_over_an_anonymous_dimension():
+    x = draw(S, B, E).untag("seq")
+    y = jax.vmap(axn.vmap(lambda a: a.sum(), B))(x)
+    same(y, ("batch",), x.array.sum(-1))
+    assert y.array.shape == (3, 8)
+
+
+def test_inside_of_itself_and_of_scan():
+    x = draw(S, B, E)
+    _, y = axn.scan(lambda c, part: (c, axn.vmap(lambda a: axn.vmap(lambda s: s * 2, E)(a), B)(part)), S)(0.0, x)
+    same(y, ("seq", "batch", "embed"), 2 * x.array)
+
+
+def test_the_jaxpr_equals_the_raw_one():
+    named = jax.make_jaxpr(lambda x: axn.vmap(lambda a: axn.sin(a), B)(x))(draw(B, E))
+    raw = jax.make_jaxpr(jax.vmap(jnp.sin))(draw(B, E).array)
+    assert str(named) == str(raw)
+
+
+# on a mesh
+@pytest.fixture(params=["auto", "explicit"])
+def mesh(request, auto_mesh, explicit_mesh):
+    chosen = auto_mesh if request.param == "auto" else explicit_mesh
+    with axn.set_mesh(chosen):
+        yield chosen
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_the_mapped_axis_may_be_sharded(mesh, jit):
+    x = axn.shard(draw(B, E), {"batch": "data"})
+    f = axn.vmap(lambda a: a * 2, B)
+    y = (jax.jit(f) if jit else f)(x)
+    same(y, ("batch", "embed"), 2 * draw(B, E).array)
+    assert y.sharding.spec[0] == "data"
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_arguments_that_are_laid_out_differently(mesh, jit):
+    x = axn.shard(draw(B, E), {"batch": "data", "embed": "model"})
+    y = axn.shard(draw(E, B, seed=1), {"embed": "data"})
+    f = axn.vmap(lambda a, b: a + b, B)
+    got = (jax.jit(f) if jit else f)(x, y)
+    same(got, ("batch", "embed"), draw(B, E).array + draw(E, B, seed=1).array.T)
+
+
+def test_constraints_inside_keep_the_mapped_axis_where_the_mapping_has_it(mesh):
+    with axn.axis_mapping({"batch": "data", "embed": "model"}):
+        y = jax.jit(axn.vmap(lambda a: axn.auto_sharded(a * 2), B))(draw(B, E))
+    same(y, ("batch", "embed"), 2 * draw(B, E).array)
+    assert y.sharding.spec == P("data", "model")
+
+
+@pytest.mark.parametrize("mapping", [None, {"batch": "data"}, {"batch": "data", "embed": None, "seq": "model"}])
+def test_parameters_that_are_sharded_over_the_mesh_axis_of_the_batch(mesh, mapping):
+    x, w = draw(B, E), draw(E, S.resize(4), seed=1)
+    placed = axn.shard(x, {"batch": "data"}), axn.shard(w, {"embed": "data"})
+
+    def f(x, w):
+        return axn.vmap(lambda a: axn.tanh(axn.dot(a, w, axis=E) + w["embed", 0]), B)(x)
+
+    if mapping is None:
+        y = jax.jit(f)(*placed)
+    else:
+        with axn.axis_mapping(mapping):
+            y = jax.jit(f)(*placed)
+    same(y, ("batch", "seq"), np.tanh(x.array @ w.array + w.array[0]))
+    assert y.sharding.spec[0] == "data"
+    gradient = jax.jit(jax.grad(lambda w: f(placed[0], w).sum().scalar()))(placed[1])
+    expected = jax.grad(lambda w: jnp.tanh(x.array @ w + w[0]).sum())(w.array)
+    same(gradient, ("embed", "seq"), expected)
+
+
+def test_a_new_axis_with_a_mapping(mesh):
+    with axn.axis_mapping({"copy": "data", "embed": "model"}):
+        y = jax.jit(axn.vmap(lambda a: axn.auto_sharded(a * 2), axn.Axis("copy", 4)))(draw(E))
+    same(y, ("copy", "embed"), np.tile(2 * draw(E).array, (4, 1)))
+
+
+def test_several_mapped_axes(mesh):
+    with axn.axis_mapping({"batch": "data", "embed": "model"}):
+        y = jax.jit(axn.vmap(lambda a: axn.auto_sharded(a.sum()), (B, E)))(draw(B, S, E))
+    same(y, ("batch", "embed"), draw(B, S, E).array.sum(1))
+
+
+def test_a_mapped_size_that_does_not_divide(mesh):
+    with axn.axis_mapping({"seq": "data"}), pytest.raises(ShardingError) as error:
+        axn.vmap(lambda a: a, S)(draw(S))
+    assert str(error.value) == (
+        "vmap: seq=3 cannot be split evenly in 4 over mesh axis data\n"
+        "  array has: seq=3\n"
+        "  mapping: {'seq': 'data'}\n"
+        "  mesh: data=4, model=2\n"
+        "  hint: use a multiple of 4, as round_axis_for_partitioning does, or map 'seq' to None"
+    )
+
+
+@pytest.mark.parametrize("manual", [{"data"}, {"data", "model"}])
+def test_inside_of_shard_map(mesh, manual):
+    def local(x):
+        assert x.shape == {"batch": 2, "embed": 4}
+        return axn.vmap(lambda a: axn.auto_sharded(a * 2), "batch")(x)
+
+    with axn.axis_mapping({"batch": "data", "embed": None}):
+        f = jax.shard_map(local, in_specs=P("data"), out_specs=P("data"), axis_names=manual)
+        y = jax.jit(f)(axn.shard(draw(B, E)))
+    same(y, ("batch", "embed"), 2 * draw(B, E).array)
+
+
+def test_on_a_mesh_of_mixed_axes():
+    mixed = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit, AxisType.Auto))
+    with axn.set_mesh(mixed), axn.axis_mapping({"batch": "data", "embed": "model"}):
+        y = jax.jit(axn.vmap(lambda a: axn.auto_sharded(a * 2), B))(draw(B, E))
+    same(y, ("batch", "embed"), 2 * draw(B, E).array)
+    assert y.sharding.spec == P("data", "model")
