@@ -1,8 +1,8 @@
 """The laws that every operation on named arrays keeps, and the rows of the tables that they are checked over.
 
-A row tells how to call an operation and what the same is in positional code: `call` takes named arrays, `reference` takes
-jax arrays whose dimensions stand in the order of `operands`, and `oracle` does the same in numpy, which knows nothing of
-JAX. One letter is one axis. A test file makes its table and subclasses `Values`, `Laws` or `Smooth`.
+A row tells how to call an operation and what the same is in positional code: `call` takes named arrays, `reference`
+takes jax arrays whose dimensions stand in the order of `operands`, and `oracle` does the same in numpy, which knows
+nothing of JAX. One letter is one axis. A test file makes its table and subclasses `Values`, `Laws` or `Smooth`.
 """
 
 import dataclasses
@@ -231,7 +231,7 @@ class Sharded:
         self.on_mesh(row, explicit_mesh)
 
     def on_mesh(self, row: Row, mesh: jax.sharding.Mesh) -> None:
-        """Shard each operand in its own way, under jit and a mapping; where types know shardings, also alike, eagerly."""
+        """Shard each operand in its own way, under jit and a mapping; with Explicit axes also alike, eagerly."""
         layouts = [{"a": "data", "b": "model"}, {"a": "model", "i": "data"}, {"a": ("data",)}]
         arrays, orders = row.draw(4), [tuple(reversed(axes)) for axes in row.operands]
         named, expected = operands(row, arrays, orders), jax.tree.map(np.asarray, jax.jit(row.reference)(*arrays))

@@ -175,7 +175,7 @@ class NamedArray(Core):
 
     def __repr__(self) -> str:
         (array,), names = self.node
-        if not hasattr(array, "dtype"):
+        if isinstance(array, Core) or not hasattr(array, "dtype"):
             return f"NamedArray({array!r}, {names})"
         head = f"NamedArray({array.dtype}[{describe(names, array.shape).replace('no axes', '')}])"
         if isinstance(array, Tracer) or not isinstance(array, jax.Array | np.ndarray) or array.size > 16:

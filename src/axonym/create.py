@@ -94,7 +94,8 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | 
     count = jax.lax.iota(dtype, math.prod(sizes)).reshape(sizes)
     counted = count if isinstance(step, int) and step == 1 else count * jnp.asarray(step, dtype)
     shifted = counted if isinstance(start, int) and start == 0 else counted + jnp.asarray(start, dtype)
-    return NamedArray(shifted, names)
+    sharding = layout.explicit_sharding(names, sizes)
+    return NamedArray(shifted if sharding is None else jax.reshard(shifted, sharding), names)
 
 
 def one_hot(x: NamedArray, class_axis: Axis, *, dtype: DTypeLike | None = None) -> NamedArray:

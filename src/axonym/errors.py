@@ -9,6 +9,7 @@ import difflib
 from collections.abc import Iterable, Sequence
 
 __all__ = [
+    "ArgumentError",
     "AxisClashError",
     "AxisError",
     "AxisNotFoundError",
@@ -60,6 +61,10 @@ class LostAxisError(AxisError):
 
 class PatternError(AxisError):
     """An expression of einsum or rearrange cannot be read, or has another form than its arrays."""
+
+
+class ArgumentError(ValueError):
+    """An argument has a value that makes no sense."""
 
 
 class OperandError(TypeError):

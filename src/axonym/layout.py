@@ -10,7 +10,7 @@ operands have, where an axis of the result goes before an axis that is summed aw
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -87,6 +87,11 @@ class AxisMapping(Mapping[str, Entry]):
 _current = jax.make_user_context(default_value=None)
 
 
+def _entering(mapping: AxisMapping) -> AbstractContextManager[Any]:
+    context: AbstractContextManager[Any] = _current(mapping)
+    return context
+
+
 def _entry(name: str, axes: MeshAxes) -> Entry:
     several = isinstance(axes, Sequence) and all(isinstance(axis, str) for axis in axes)
     if axes is not None and not several:
@@ -144,15 +149,15 @@ def axis_mapping_in(mapping: AxisMapping | None, entered: list[AxisMapping]) -> 
     """Make a mapping, or none, the current one, and list it among those that were entered."""
     taken = () if _current.value is None else _current.value.taken
     if mapping is None:
-        return _current(AxisMapping((), entered, active=False, taken=taken))
+        return _entering(AxisMapping((), entered, active=False, taken=taken))
     entered.append(mapping)
-    return _current(AxisMapping(mapping.entries, entered, taken=taken))
+    return _entering(AxisMapping(mapping.entries, entered, taken=taken))
 
 
 def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
     """Keep what is laid out inside from using Explicit mesh axes that a `vmap` maps over."""
     outer = _current.value or AxisMapping((), active=False)
-    return _current(dataclasses.replace(outer, taken=(*outer.taken, *mesh_axes)))
+    return _entering(dataclasses.replace(outer, taken=(*outer.taken, *mesh_axes)))
 
 
 def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
@@ -163,7 +168,7 @@ def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
     return None if abstract.empty else abstract
 
 
-def describe_mesh(mesh: MeshLike) -> str:
+def _describe_mesh(mesh: MeshLike) -> str:
     """Spell a mesh as its axes with their sizes."""
     return ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
 
@@ -195,8 +200,8 @@ def check_keys(function: str, mapping: AxisMapping, names: set[str], mesh: MeshL
     """
     known = names | _remembered(mapping.entries)
     for key, entry in mapping.entries:
-        for axis in entry if mesh is not None else ():
-            if axis not in mesh.axis_names:
+        for axis in entry:
+            if mesh is not None and axis not in mesh.axis_names:
                 raise _no_mesh_axis(function, key, axis, mesh, f"mapping: {mapping}")
         if key not in known:
             raise ShardingError(
@@ -213,7 +218,7 @@ def check_keys(function: str, mapping: AxisMapping, names: set[str], mesh: MeshL
 def _no_mesh_axis(function: str, name: str, axis: str, mesh: MeshLike, *facts: str) -> ShardingError:
     problem = f"axis {name!r} is mapped to {axis!r}, which is no axis of the mesh"
     hint = suggestion(axis, mesh.axis_names)
-    return ShardingError(message(function, problem, *facts, f"mesh: {describe_mesh(mesh)}", hint=hint))
+    return ShardingError(message(function, problem, *facts, f"mesh: {_describe_mesh(mesh)}", hint=hint))
 
 
 def partition_spec(
@@ -238,7 +243,7 @@ def _partition_spec(
     facts = [f"array has: {describe(names, shape)}", f"mapping: {mapping}"]
     types = {} if mesh is None else _types(mesh)
     sizes = {} if mesh is None else dict(mesh.shape)
-    mesh_facts = [] if mesh is None else [f"mesh: {describe_mesh(mesh)}"]
+    mesh_facts = [] if mesh is None else [f"mesh: {_describe_mesh(mesh)}"]
     used: dict[str, str] = {}
     spec: list[str | Entry | None] = [None] * (len(shape) - len(names))
     for name, size in zip(names, shape[len(spec) :], strict=True):
@@ -266,7 +271,7 @@ def _as_entry(part: Any) -> Entry:
     return (part,) if isinstance(part, str) else tuple(part or ())
 
 
-def _only(spec: Sequence[Any], types: Mapping[str, AxisType], kind: AxisType) -> PartitionSpec:
+def _only(spec: Iterable[Any], types: Mapping[str, AxisType], kind: AxisType) -> PartitionSpec:
     parts = [tuple(axis for axis in _as_entry(part) if types[axis] is kind) for part in spec]
     return PartitionSpec(*(part[0] if len(part) == 1 else part or None for part in parts))
 
@@ -312,9 +317,10 @@ def entries_of(array: jax.Array) -> tuple[Entry, ...]:
 
 
 def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
-    """Make a sharding on the mesh of an array."""
+    """Make a sharding on the mesh of an array, or on the current one if the array was made without a mesh."""
     parts = (entry[0] if len(entry) == 1 else entry or None for entry in entries)
-    return NamedSharding(jax.typeof(array).sharding.mesh, PartitionSpec(*parts))
+    mesh = jax.typeof(array).sharding.mesh
+    return NamedSharding(jax.sharding.get_abstract_mesh() if mesh.empty else mesh, PartitionSpec(*parts))
 
 
 def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | None:
@@ -330,11 +336,14 @@ def relayout(array: jax.Array, entries: Sequence[Entry]) -> jax.Array:
     """Move an array with an explicit sharding to another one, where it differs."""
     if entries_of(array) == tuple(entries):
         return array
-    return jax.reshard(array, sharding_from(array, entries))
+    moved: jax.Array = jax.reshard(array, sharding_from(array, entries))
+    return moved
 
 
 def settle(
-    labels: Sequence[Any], operands: Sequence[tuple[Sequence[Any], Sequence[Entry]]], mapping: AxisMapping | None = None
+    labels: Sequence[Any],
+    operands: Sequence[tuple[Sequence[Any], Sequence[Entry]]],
+    mapping: Mapping[str, Entry] | None = None,
 ) -> dict[Any, Entry]:
     """Choose the mesh axes of each label so that no mesh axis is used twice.
 

@@ -114,5 +114,8 @@ def categorical(key: jax.Array, logits: NamedArray, axis: AxisSelector) -> Named
 def permutation(key: jax.Array, x: NamedArray, axis: AxisSelector, *, independent: bool = False) -> NamedArray:
     """Shuffle `x` along an axis; `independent` shuffles each vector along it on its own."""
     moved = shape.rearrange(x, (..., axis))
-    shuffled = jax.random.permutation(key, moved.array, axis=moved.ndim - 1, independent=independent)
+    # JAX shuffles by a gather, which on a mesh with Explicit axes works on whole arrays only.
+    whole = _lift.whole(moved.array, range(moved.ndim))
+    shuffled = jax.random.permutation(key, whole, axis=moved.ndim - 1, independent=independent)
+    shuffled = layout.laid_out_like(shuffled, moved.array)
     return shape.rearrange(NamedArray(shuffled, moved.names), x.names)

@@ -57,7 +57,8 @@ def test_unembed():
 
 def test_both_uses_add_up_in_the_gradient():
     layer = nn.Embedding.init(V, E, key=KEY)
-    _, (gradients, _) = value_and_gradients(lambda layer, ids: layer.unembed(layer(ids)))(layer, axn.named(IDS[0], "seq"))
+    run = value_and_gradients(lambda layer, ids: layer.unembed(layer(ids)))
+    _, (gradients, _) = run(layer, axn.named(IDS[0], "seq"))
     expected = jax.grad(lambda w: jnp.sin(w[IDS[0]] @ w.T).sum())(layer.weight.array)
     same(gradients.weight, ("vocab", "embed"), expected)
 

@@ -64,7 +64,7 @@ VARIANTS = [
 
 
 def test_every_function_has_a_row() -> None:
-    has_row_for_each(SMOOTH, contract)
+    has_row_for_each(SMOOTH, contract, without=["einsum"])  # its three forms fill a file: test_expressions.py
 
 
 @pytest.mark.parametrize("row", SMOOTH, ids=str)
@@ -185,7 +185,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.dot(x, w, axis=axn.Axis('embed', 5))",
         lambda x, w: axn.dot(x, w, axis=axn.Axis("embed", 5)),
         AxisSizeError,
-        "dot: axis 'embed' was given with size 5, but has size 6\n  array has: embed=6",
+        "dot: axis 'embed' was given with size 5, but has size 6\n  array has: batch=4, embed=6",
     ),
     (
         "axn.dot(x, w, axis=('embed', 'embed'))",

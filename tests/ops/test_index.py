@@ -185,7 +185,7 @@ STEPS = [
 
 
 def test_every_function_has_a_row() -> None:
-    has_row_for_each(SMOOTH + STEPS, index)
+    has_row_for_each(SMOOTH + STEPS, index, without=["getitem"])  # the rows of index call it
 
 
 @pytest.mark.parametrize("row", SMOOTH, ids=str)
@@ -512,7 +512,8 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "  operand 1 has: batch=4, embed=6\n"
         "  operand 2 has: batch=4, embed=6\n"
         "  operand 3 has: embd=6\n"
-        "  hint: did you mean 'embed'? Or: if the outer product is meant, give an operand the others' axes first: x.broadcast_axis(embd)",
+        "  hint: did you mean 'embed'? Or: if the outer product is meant, "
+        "give an operand the others' axes first: x.broadcast_axis(embd)",
     ),
     (
         "axn.where(x > 0, x, axn.ones(axn.Axis('embed', 5)))",
@@ -586,8 +587,8 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
         "no name, slice",
         "no name, tril",
         "two axes, tril",
-    ],  # fmt: skip
+    ],
 )
 def test_bad_input_is_refused_in_the_words_of_the_library(call: Any) -> None:
-    with pytest.raises((AxisError, OperandError), match="^(index|slice|tril): "):
+    with pytest.raises((AxisError, OperandError), match=r"^(index|slice|tril): "):
         call(INPUT)

@@ -47,7 +47,8 @@ def test_a_function_is_traced_once_per_shape() -> None:
 
 def test_options_are_part_of_the_function() -> None:
     x = axn.named([1.234, 5.678], "a")
-    assert [x.round(decimals=d).tolist() for d in (0, 1, 0)] == pytest.approx([[1, 6], [1.2, 5.7], [1, 6]])
+    rounded = [x.round(decimals=decimals).array for decimals in (0, 1, 0)]
+    np.testing.assert_allclose(rounded, [[1, 6], [1.2, 5.7], [1, 6]], rtol=1e-6)
     assert x.astype(int).dtype != x.astype(bool).dtype
 
 
@@ -110,5 +111,5 @@ def test_an_axis_and_its_name_are_the_same_selection() -> None:
         assert x.sum(axis).axes == (axn.Axis("b", 3),)
         assert axn.softmax(x, axis).names == ("a", "b")
     for function in (x.sum, x.cumsum, x.argmax):
-        with pytest.raises(OperandError, match="2.5 is neither an Axis nor the name of one"):
+        with pytest.raises(OperandError, match=r"2\.5 is neither an Axis nor the name of one"):
             function(2.5)

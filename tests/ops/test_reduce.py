@@ -41,7 +41,7 @@ def limits(dtype: Any) -> tuple[Any, Any]:
     """Return where the search for a largest and for a smallest element starts."""
     if jnp.issubdtype(dtype, jnp.integer):
         return int(jnp.iinfo(dtype).min), int(jnp.iinfo(dtype).max)
-    return (False, True) if dtype == bool else (-np.inf, np.inf)
+    return (False, True) if jnp.issubdtype(dtype, jnp.bool_) else (-np.inf, np.inf)
 
 
 def masked(name: str, domain: str = "real") -> Row:

@@ -13,7 +13,7 @@ from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, Oper
 from axonym.ops import shape
 from tests.laws import Row, Smooth, Values, assert_close, has_row_for_each, primitives
 
-A, B, C, I, J = (axn.Axis(name, size) for name, size in zip("abcij", (4, 2, 3, 2, 5), strict=True))
+A, B, C = axn.make_axes(a=4, b=2, c=3)
 
 
 def merged(stored: str, old: str, new: str) -> str:
@@ -25,7 +25,7 @@ def merged(stored: str, old: str, new: str) -> str:
 ROWS = [
     Row(
         "broadcast_axis",
-        lambda x: axn.broadcast_axis(x, (I, J)),
+        lambda x: axn.broadcast_axis(x, (axn.Axis("i", 2), axn.Axis("j", 5))),
         ("ab",),
         lambda x: jnp.broadcast_to(x, (2, 5, *x.shape)),
         "ijab",
@@ -127,7 +127,7 @@ ROWS = [
 VARIANTS = [
     Row(
         "broadcast_axis",
-        lambda x: axn.broadcast_axis(x, (A, J, B)),
+        lambda x: axn.broadcast_axis(x, (A, axn.Axis("j", 5), B)),
         ("ab",),
         lambda x: jnp.broadcast_to(x, (5, *x.shape)),
         "jab",

@@ -136,6 +136,19 @@ def test_a_carry_may_be_any_tree():
     assert jnp.issubdtype(last["key"].dtype, jax.dtypes.prng_key)
 
 
+def test_a_carry_may_hold_named_arrays_that_hold_nothing():
+    init = (draw(E), axn.NamedArray(None, ("batch",)))
+    last = axn.fold(lambda c, x: (c[0] + x, axn.NamedArray(None, ("batch",))), T)(init, draw(T, E))
+    assert last[1].array is None
+    with pytest.raises(OperandError, match="changes what an entry of the carry is"):
+        axn.fold(lambda c, x: (c[0] + x, axn.NamedArray(None, ("other",))), T)(init, draw(T, E))
+
+
+def test_a_plain_carry_that_changes_its_shape():
+    with pytest.raises(AxisSizeError, match=r"before: a plain array of shape \(3,\)\n  after: a plain array of shape"):
+        axn.fold(lambda c: jnp.ones(4), T)(jnp.ones(3))
+
+
 def test_a_carry_keeps_its_order_of_axes():
     init, x = draw(B, E), draw(T, E, B, seed=1)
     last, ys = axn.scan(lambda c, a: (a + c, a + c), T)(init, x)
@@ -157,13 +170,21 @@ def test_a_carry_that_changes_its_axes(loop):
 
     with pytest.raises(AxisError) as error:
         getattr(axn, loop)(f, T)(draw(E), draw(T, E))
-    assert str(error.value) == (f"{loop}: a step changes the axes of the carry\n  before: embed=4\n  after: mlp=4")
+    assert str(error.value) == (
+        f"{loop}: a step changes the axes of the carry\n"
+        "  before: a NamedArray with embed=4\n"
+        "  after: a NamedArray with mlp=4"
+    )
 
 
 def test_a_carry_that_changes_a_size():
     with pytest.raises(AxisSizeError) as error:
         axn.fold(lambda c: axn.concatenate("embed", [c, c]), T)(draw(E))
-    assert str(error.value) == ("fold: a step changes sizes of the carry\n  before: embed=4\n  after: embed=8")
+    assert str(error.value) == (
+        "fold: a step changes sizes of the carry\n"
+        "  before: a NamedArray with embed=4\n"
+        "  after: a NamedArray with embed=8"
+    )
 
 
 def test_a_carry_that_changes_its_structure():

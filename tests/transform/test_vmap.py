@@ -471,3 +471,16 @@ def test_on_a_mesh_of_mixed_axes():
         y = jax.jit(axn.vmap(lambda a: axn.auto_sharded(a * 2), B))(draw(B, E))
     same(y, ("batch", "embed"), 2 * draw(B, E).array)
     assert y.sharding.spec == P("data", "model")
+
+
+def test_arrays_that_were_made_outside_of_the_mesh_meet_those_inside(auto_mesh, explicit_mesh):
+    outside = draw(E, B, seed=1)
+    for mesh in (auto_mesh, explicit_mesh):
+        with axn.set_mesh(mesh):
+            x = axn.shard(draw(B, E), {"batch": "data"})
+            y = jax.jit(axn.vmap(lambda a, b: a + b, B))(x, outside)
+            same(y, ("batch", "embed"), draw(B, E).array + outside.array.T)
+            z = jax.jit(axn.nmap(jnp.add))(x, outside)
+            same(z, ("batch", "embed"), draw(B, E).array + outside.array.T)
+            last = jax.jit(axn.fold(lambda c, a: c + a, B))(axn.zeros(E), outside)
+            same(last, ("embed",), outside.array.sum(1))

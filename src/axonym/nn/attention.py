@@ -50,7 +50,7 @@ def dot_product_attention(
         precision: as in `jax.numpy.einsum`.
 
     Returns:
-        The axes of `query`, with those of `value` that neither query nor key have in the place of `Key`.
+        The axes of `query`, where those of `value` that the weights lack stand in the place of `Key`.
 
     Raises:
         AxisClashError: if `query` has `KPos`.
@@ -63,9 +63,9 @@ def dot_product_attention(
     weights = dot_product_attention_weights(
         Key, KPos, query, key, mask=mask, bias=bias, attention_dtype=attention_dtype, precision=precision
     )
-    kept = [name for name in query.names if name in weights.names]
     new = [name for name in value.names if name not in weights.names]
-    return dot(weights, value, axis=axis_name(KPos), out_axes=(*kept, *new, ...), precision=precision)
+    order = [each for name in query.names for each in (new if name == axis_name(Key) else [name])]
+    return dot(weights, value, axis=axis_name(KPos), out_axes=(*order, ...), precision=precision)
 
 
 def dot_product_attention_weights(

@@ -7,7 +7,7 @@ from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection
 from ..core import Core, facts, shape_of
-from ..errors import AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
+from ..errors import AxisNotFoundError, ArgumentError, OperandError, message, suggestion
 from ..ops import _lift
 from ..ops.index import where
 
@@ -36,7 +36,7 @@ class Dropout(eqx.Module):
         self, pdrop: float = 0.5, broadcast_axes: AxisSelection | None = None, inference: bool = False
     ) -> None:
         if not 0 <= pdrop <= 1:
-            raise AxisSizeError(message("Dropout", f"pdrop is a probability, from 0 to 1, not {pdrop}"))
+            raise ArgumentError(message("Dropout", f"pdrop is a probability, from 0 to 1, not {pdrop}"))
         self.pdrop = pdrop
         self.broadcast_axes = tuple(name for name, _ in selection(broadcast_axes or (), "Dropout"))
         self.inference = inference

@@ -37,7 +37,7 @@ class Embedding(eqx.Module):
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
     ) -> "Embedding":
-        """Make a table; by default its entries have a standard deviation of `init_scale` over the root of Embed's size."""
+        """Make a table; by default entries have a standard deviation of `init_scale` over the root of Embed's size."""
         embed = spec(Embed, "Embedding.init")
         if initializer is None:
             initializer = fan_in(math.prod(axis.size for axis in embed), init_scale)

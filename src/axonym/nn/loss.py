@@ -11,7 +11,7 @@ from .. import plans
 from ..array import NamedArray
 from ..axis import AxisSelection, AxisSelector, selection
 from ..core import Core, facts, wrap
-from ..errors import AxisError, AxisNotFoundError, OperandError, message
+from ..errors import AxisError, AxisNotFoundError, OperandError, message, suggestion
 from ..ops import _lift, index
 from ..ops.reduce import mean
 
@@ -29,7 +29,7 @@ def cross_entropy_loss(
     where: NamedArray | None = None,
     reduction_axis: AxisSelection | None = None,
 ) -> NamedArray:
-    """Return minus the logarithm of the probability that softmax of `logits` over `Label` gives to the targets, in nats.
+    """Return minus the logarithm of the probability that softmax of `logits` gives to the targets, in nats.
 
     Args:
         logits: axes {Label, ...}.
@@ -51,14 +51,15 @@ def cross_entropy_loss(
 def cross_entropy_loss_and_log_normalizers(
     logits: NamedArray, Label: AxisSelector, targets: NamedArray
 ) -> tuple[NamedArray, NamedArray]:
-    """Return the losses of `cross_entropy_loss`, one for each target, and the logarithms of the sums of exponentials."""
+    """Return the losses of `cross_entropy_loss`, one for each target, and the logarithms of sums of exponentials."""
     for x in (logits, targets):
         if not isinstance(x, Core):
             raise _lift.unnamed("cross_entropy_loss", x)
     ((label, size),) = selection(Label, "cross_entropy_loss")
     if label not in logits.names:
         problem = f"the logits lack axis {label!r}"
-        raise AxisNotFoundError(message("cross_entropy_loss", problem, f"logits have: {facts(logits)}"))
+        hint = suggestion(label, logits.names)
+        raise AxisNotFoundError(message("cross_entropy_loss", problem, f"logits have: {facts(logits)}", hint=hint))
     if label not in targets.names and not jnp.issubdtype(targets.dtype, jnp.integer):
         problem = f"the targets have dtype {targets.dtype} and lack axis {label!r}"
         hint = "class numbers must be integers, probabilities must have the axis of classes"
@@ -94,7 +95,8 @@ def _cross_entropy(names: Names, targets: Names, label: tuple[str, int | None]) 
             return normalizers * wanted.sum(at) - ((logits - largest) * wanted).sum(at), normalizers + offset
         # A comparison in the place of a gather: the sum stays local where the classes are sharded, and the backward
         # pass needs no scatter.
-        classes = lax.broadcasted_iota(jnp.int32, logits.shape, at % logits.ndim)
+        wanted = wanted.astype(jnp.result_type(wanted.dtype, jnp.int32))  # uint8 would not count to the last
+        classes = lax.broadcasted_iota(wanted.dtype, logits.shape, at % logits.ndim)
         picked = jnp.where(classes == wanted, logits, 0).sum(at) - offset
         wanted = wanted.squeeze(at) if wanted.ndim else wanted
         known = (wanted >= 0) & (wanted < logits.shape[at])
@@ -109,7 +111,7 @@ def reduce_loss(
     reduction_axis: AxisSelection | None = None,
     where: NamedArray | None = None,
 ) -> NamedArray:
-    """Reduce losses that count; without a reduction, those that do not count become zero."""
-    if reduction is None:
+    """Reduce losses that count; without a reduction or axes for it, those that do not count become zero."""
+    if reduction is None or (reduction_axis is not None and not selection(reduction_axis, "reduce_loss")):
         return losses if where is None else index.where(where, losses, 0)
     return reduction(losses, reduction_axis, where=where)

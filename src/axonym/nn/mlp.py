@@ -7,7 +7,7 @@ import jax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec
-from ..errors import AxisSizeError, message
+from ..errors import ArgumentError, message
 from .activation import relu
 from .linear import Initializer, Linear
 
@@ -59,10 +59,10 @@ class MLP(eqx.Module):
             initializer: see `Linear.init`.
 
         Raises:
-            AxisSizeError: if `depth` is negative.
+            ArgumentError: if `depth` is negative.
         """
         if depth < 0:
-            raise AxisSizeError(message("MLP.init", f"depth must not be negative, got {depth}"))
+            raise ArgumentError(message("MLP.init", f"depth must not be negative, got {depth}"))
         hidden = Axis("mlp", width) if isinstance(width, int) else width
         ends = [Input, *[hidden] * depth, Output]
         keys = jax.random.split(key, depth + 1)

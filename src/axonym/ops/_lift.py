@@ -30,6 +30,7 @@ Names = tuple[str, ...]
 Pairs = tuple[tuple[str, int | None], ...]
 Function = Callable[..., Any]
 Options = tuple[tuple[str, Any], ...]
+_NAME_IT = "name it first: axn.named(array, (...)); plain operands must be scalars"
 _NUMBERS = {bool, int, float, complex}
 _PLAIN = (int, float, complex, np.generic, np.ndarray, jax.Array)
 
@@ -57,7 +58,7 @@ class Kernel:
 
 def title(fn: Function) -> str:
     """Return the name under which an error speaks of a function."""
-    return getattr(fn, "__name__", None) or title(fn.func) if isinstance(fn, partial) else fn.__name__
+    return title(fn.func) if isinstance(fn, partial) else fn.__name__.lstrip("_")
 
 
 def fail(function: str, flaw: AxisError, *operands: Any) -> NoReturn:
@@ -135,7 +136,7 @@ def agreed(operands: Sequence[Names], arrays: Sequence[jax.Array], target: Names
             moved.append(array)
             continue
         anonymous = len(own) - len(names)
-        wanted = [table[name] if entry else () for name, entry in zip(names, own[anonymous:], strict=True)]
+        wanted = [table[name] for name in names]
         moved.append(layout.relayout(array, [*own[:anonymous], *wanted]))
     return moved
 
@@ -156,8 +157,7 @@ def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Opti
         for array, names in zip(arrays, operands, strict=True):
             if names is None and jnp.ndim(array) > anonymous:
                 problem = f"a plain array of shape {jnp.shape(array)} meets named axes {', '.join(target)}"
-                hint = "name it first: axn.named(array, (...)); plain operands must be scalars"
-                raise OperandError(message(function, problem, hint=hint))
+                raise OperandError(message(function, problem, hint=_NAME_IT))
         arrays = tuple(agreed(known, arrays, target))
         return fn(*(lined_up(a, names, target) for a, names in zip(arrays, known, strict=True)), **keywords)
 
@@ -264,6 +264,9 @@ def _reduction(fn: Function, names: Names, axis: Any, where: Names | None, remov
         check_given(function, given, names, shape_of(function, array, names))
         if where is None:
             return fn(array, axis=at, **keywords)
+        if not where and jnp.ndim(mask) > array.ndim - len(names):
+            problem = f"the mask has shape {jnp.shape(mask)} and no names"
+            raise OperandError(message(function, problem, f"array has: {describe(names, array.shape)}", hint=_NAME_IT))
         check_sizes(function, (names, where), (array, mask))
         array, mask = agreed((names, where), (array, mask), names)
         return fn(array, axis=at, where=lined_up(mask, where, names), **keywords)

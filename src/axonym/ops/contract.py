@@ -11,7 +11,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from .. import layout, plans
-from ..axis import AxisSelection, AxisSelector, axis_name
+from ..axis import AxisSelection, AxisSelector, selector
 from ..core import Core, wrap
 from ..errors import AxisClashError, AxisError, AxisNotFoundError, OperandError, PatternError, message, suggestion
 from . import _lift, _pattern
@@ -59,8 +59,7 @@ def dot(
         (Axis(name='batch', size=2), Axis(name='mlp', size=4))
     """
     given = _lift.keyed(axis, dot)
-    order = None if out_axes is None else tuple(e if e is ... else axis_name(e) for e in out_axes)
-    dtype = None if preferred_element_type is None else jnp.dtype(preferred_element_type)
+    order = None if out_axes is None else tuple(e if e is ... else selector(e, "dot")[0] for e in out_axes)
     try:
         if len(arrays) == 2:  # the usual number, spelled out because a comprehension costs a call
             ((a,), left), ((b,), right) = arrays[0].node, arrays[1].node
@@ -68,7 +67,7 @@ def dot(
             payloads: tuple[jax.Array, ...] = (a, b)
         else:
             operands, payloads = tuple(x.node[1] for x in arrays), tuple(x.node[0][0] for x in arrays)
-        kernel = _dot(operands, given, order, precision, dtype)
+        kernel = _dot(operands, given, order, precision, preferred_element_type)
     except AxisError as flaw:
         _lift.fail("dot", flaw, *arrays)
     except AttributeError:
@@ -121,9 +120,8 @@ def einsum(
         if not isinstance(x, Core):
             raise _lift.unnamed("einsum", x)
     aliases = _pattern.bind("einsum", axis_aliases, sizes=False) if axis_aliases else ()
-    dtype = None if preferred_element_type is None else jnp.dtype(preferred_element_type)
     try:
-        kernel = _einsum(equation, tuple(x.node[1] for x in arrays), aliases, precision, dtype)
+        kernel = _einsum(equation, tuple(x.node[1] for x in arrays), aliases, precision, preferred_element_type)
     except AxisError as flawed:
         _lift.fail("einsum", flawed, *arrays)
     return wrap(arrays[0], kernel.call(*(x.node[0][0] for x in arrays)), kernel.names)
@@ -214,7 +212,8 @@ def _explicit(
     """Choose one layout per label, move the operands to it, and give the sharding of the result."""
     entries = [layout.entries_of(array) for array in arrays]
     operands = list(zip(labels, entries, strict=True))
-    mapping = layout.current_mapping()
+    # What is summed away lies as the operands have it: the mapping is for results.
+    mapping = {name: axes for name, axes in (layout.current_mapping() or {}).items() if name in out}
     table = layout.settle((*out, *contracted), operands, mapping)
     moved = [layout.relayout(a, [table[label] for label in own]) for a, own in zip(arrays, labels, strict=True)]
     return moved, layout.sharding_from(arrays[0], [table[label] for label in out])

@@ -119,7 +119,7 @@ def arctanh(x: "NamedArray") -> "NamedArray":
 
 def astype(x: "NamedArray", dtype: DTypeLike) -> "NamedArray":
     """Convert each element to another dtype."""
-    return _lift.unary(_astype, x, dtype=jnp.dtype(dtype))
+    return _lift.unary(_astype, x, dtype=dtype)
 
 
 def _astype(x: jax.Array, *, dtype: Any) -> jax.Array:

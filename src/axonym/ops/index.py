@@ -18,7 +18,8 @@ from jax import lax
 from jax.core import Tracer
 
 from .. import layout, plans
-from ..axis import AxisSelector, axis_name
+from ..axis import AxisSelector
+from ..axis import selector as one_axis
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
 from . import _lift
@@ -26,7 +27,7 @@ from . import _lift
 if TYPE_CHECKING:
     from ..array import NamedArray
 
-__all__ = ["index", "slice", "take", "tril", "triu", "where"]
+__all__ = ["getitem", "index", "slice", "take", "tril", "triu", "where"]
 
 Names = tuple[str, ...]
 Step = tuple[str, str, Any]
@@ -73,14 +74,19 @@ def slice(x: "NamedArray", axis: AxisSelector, *, start: "int | Operand" = 0, le
         AxisNotFoundError: if `axis` is missing.
         AxisSizeError: if the axis is shorter than `length`.
     """
+    if not isinstance(x, Core):
+        raise _lift.unnamed("slice", x)
     (array,), names = x.node
-    (given,) = _lift.axes(axis, "slice")
+    given = one_axis(axis, "slice")
     start = start.node[0][0] if isinstance(start, Core) else _lift.plain("slice", start)
+    if jnp.ndim(start) or not jnp.issubdtype(jnp.result_type(start), jnp.integer) or not isinstance(length, int):
+        problem = "the start must be one integer, and the length an int"
+        raise OperandError(message("slice", problem, hint="index by an array to take several pieces"))
     try:
         kernel = _sliced(names, given, length)
     except AxisError as flaw:
         _lift.fail("slice", flaw, x)
-    return wrap(x, kernel.call(array, start), names)
+    return wrap(x, _run(kernel, array, start), names)
 
 
 @lru_cache(plans.CACHE)
@@ -93,9 +99,18 @@ def _sliced(names: Names, given: tuple[str, int | None], length: int) -> _lift.K
         if not 0 <= length <= shape[at]:
             problem = f"cannot cut {length} elements from {given[0]}={shape[at]}"
             raise AxisSizeError(message("slice", problem, f"array has: {describe(names, shape)}"))
-        return lax.dynamic_slice_in_dim(_lift.whole(array, (at,)), start, length, at % array.ndim)
+        array = _lift.whole(array, (at,))
+        if isinstance(start, int):
+            begin = start + shape[at] if start < 0 else start
+            return _cut(array, at % array.ndim, min(max(begin, 0), shape[at] - length), length)
+        return lax.dynamic_slice_in_dim(array, start, length, at % array.ndim)
 
     return _lift.Kernel(names, body)
+
+
+def _run(kernel: _lift.Kernel, array: Any, *arguments: Any) -> Any:
+    """Call a kernel: under a trace with Python ints as they are, so that they stay static."""
+    return kernel.body(array, *arguments) if isinstance(array, Tracer) else kernel.call(array, *arguments)
 
 
 def getitem(x: "NamedArray", item: Any) -> "NamedArray":
@@ -110,25 +125,28 @@ def getitem(x: "NamedArray", item: Any) -> "NamedArray":
         hint = 'write x["batch", 0] or x[{"batch": 0, "embed": slice(2, 5)}]'
         problem = f"an index is a dict, or pairs of an axis and a selector, not ({shown})"
         raise OperandError(message("index", problem, f"array has: {facts(x)}", hint=hint))
+    _lift.axes(pairs[::2], "index")
     return index(x, dict(zip(pairs[::2], pairs[1::2], strict=True)))
 
 
 def _indexed(function: str, x: "NamedArray", selectors: Mapping[AxisSelector, Any], mode: str | None) -> "NamedArray":
     if not isinstance(x, Core):
         raise _lift.unnamed(function, x)
+    if not isinstance(selectors, Mapping):
+        problem = f"an index is a dict from axes to selectors, not {type(selectors).__name__}"
+        raise OperandError(message(function, problem, f"array has: {facts(x)}", hint="write {'batch': 0}"))
     (array,), names = x.node
     shape = shape_of(function, array, names)
+    given = _lift.axes(tuple(selectors), function)
     steps: list[Step] = []
     arguments: list[Any] = []
-    for axis, selector in selectors.items():
-        name = axis_name(axis)
+    for (name, given_size), selector in zip(given, selectors.values(), strict=True):
         if name not in names:
             problem = f"no axis named {name!r}"
             hint = suggestion(name, names)
             raise AxisNotFoundError(message(function, problem, f"array has: {facts(x)}", hint=hint))
         size = shape[names.index(name) - len(names)]
-        if not isinstance(axis, str):
-            _lift.check_given(function, ((name, axis.size),), names, shape)
+        _lift.check_given(function, ((name, given_size),), names, shape)
         kind, static, argument = _step(function, x, name, size, selector)
         steps.append((name, kind, static))
         arguments.append(argument)
@@ -136,8 +154,7 @@ def _indexed(function: str, x: "NamedArray", selectors: Mapping[AxisSelector, An
         kernel = _index(names, tuple(steps), function, mode)
     except AxisError as flaw:
         _lift.fail(function, flaw, x)
-    run = kernel.body if isinstance(array, Tracer) else kernel.call
-    return wrap(x, run(array, *arguments), kernel.names)
+    return wrap(x, _run(kernel, array, *arguments), kernel.names)
 
 
 def _step(function: str, x: "NamedArray", name: str, size: int, selector: Any) -> tuple[str, Any, Any]:
@@ -145,8 +162,8 @@ def _step(function: str, x: "NamedArray", name: str, size: int, selector: Any) -
     if isinstance(selector, builtins.slice):
         try:
             start, stop, step = selector.indices(size)
-        except TypeError:
-            problem = f"the bounds of a slice over {name!r} must be ints"
+        except (TypeError, ValueError):
+            problem = f"the bounds of a slice over {name!r} must be ints, and its step not zero"
             hint = "use x.slice(axis, start=..., length=...) where the start is traced"
             raise OperandError(message(function, problem, hint=hint)) from None
         if step == 1:
@@ -163,7 +180,7 @@ def _step(function: str, x: "NamedArray", name: str, size: int, selector: Any) -
     if isinstance(selector, Core):
         (indices,), own = selector.node
     elif isinstance(selector, np.ndarray | jax.Array | list | tuple):
-        indices = selector if isinstance(selector, np.ndarray | jax.Array) else np.asarray(selector, dtype=int)
+        indices = selector if isinstance(selector, np.ndarray | jax.Array) else np.asarray(selector or [0][:0])
         if indices.ndim > 1:
             problem = f"the index over {name!r} has shape {tuple(indices.shape)}, and its axes have no names"
             raise OperandError(message(function, problem, hint='name them: axn.named(index, ("a", "b"))'))
@@ -172,6 +189,9 @@ def _step(function: str, x: "NamedArray", name: str, size: int, selector: Any) -
         problem = f"cannot index axis {name!r} by {type(selector).__name__}"
         raise OperandError(message(function, problem, hint="use an int, a slice, or an array of integers"))
     _check_integer(function, name, indices)
+    if jnp.ndim(indices) > len(own):
+        problem = f"the index over {name!r} has anonymous dimensions"
+        raise OperandError(message(function, problem, f"index has: {facts(selector)}", hint="name them: index.tag(...)"))
     return ("array", own, indices) if own else ("traced", None, indices)
 
 
@@ -192,10 +212,12 @@ def _index(names: Names, steps: tuple[Step, ...], function: str, mode: str | Non
     target = _gathered_names(kept, gathered, own) if gathered else kept
 
     def body(array: Any, *arguments: Any) -> Any:
+        shape_of(function, array, names)
         current, indices = names, []
         for (name, kind, static), argument in zip(steps, arguments, strict=True):
             (at,) = plans.positions(current, (name,))
             if kind == "array":
+                shape_of(function, argument, static)
                 _check_integer(function, name, argument)
                 indices.append(argument)
                 continue
@@ -216,6 +238,8 @@ def _index(names: Names, steps: tuple[Step, ...], function: str, mode: str | Non
 
 def _cut(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
     """Take a slice; where arrays are concrete the start is an argument, so that a loop over starts compiles once."""
+    if length == array.shape[at]:
+        return array
     if isinstance(start, int):
         return lax.slice_in_dim(array, start, start + length, axis=at)
     if not length:
@@ -259,37 +283,42 @@ def _gather(
     sizes = _lift.one_size(function, [kept, *own], [kept_shape, *index_shapes])
     if any(i.ndim > len(o) for i, o in zip(indices, own, strict=True)):
         problem = "an index array has anonymous dimensions"
-        raise OperandError(message(function, problem, hint="name them first: index.tag(...)"))
-    explicit = layout.has_explicit_axes(array) or any(map(layout.has_explicit_axes, indices))
-    if len(indexed) == 1 and not shared and not explicit:
-        (at,) = plans.positions(names, indexed)
-        return jnp.take(array, indices[0], axis=at, mode=mode or "clip")
-    order = (*union, *plans.without(kept, shared))
-    array = _lift.lined_up(array, names, (*indexed, *shared, *plans.without(kept, shared)))
+        raise OperandError(message(function, problem, hint="name them: index.tag(...)"))
+    dims: list[Any] = [builtins.slice(None)] * array.ndim
     anonymous = array.ndim - len(names)
-    indices = [_lift.lined_up(i, o, union) for i, o in zip(indices, own, strict=True)]
+    for name, one, of in zip(indexed, indices, own, strict=True):
+        dims[anonymous + names.index(name)] = _lift.lined_up(one, of, union)
     for name in shared:
-        indices.append(_lift.lined_up(jnp.arange(sizes[name]), (name,), union))
-    selector = (*[builtins.slice(None)] * anonymous, *indices)
+        dims[anonymous + names.index(name)] = _lift.lined_up(jnp.arange(sizes[name]), (name,), union)
+    at = [i for i, dim in enumerate(dims) if not isinstance(dim, builtins.slice)]
+    # As in numpy: the new dimensions come where neighbours were indexed, otherwise in front.
+    first = at[0] if at[-1] - at[0] + 1 == len(at) else 0
+    rest = plans.without(kept, shared)
+    before = rest[: max(first - anonymous, 0)]
+    order = (*before, *union, *rest[len(before) :])
     sharding = None
-    if explicit:
-        first = len(indexed) + len(shared)
-        array = _lift.whole(array, tuple(range(anonymous, anonymous + first)))
-        sharding = _gather_layout(array, anonymous, indices, union, order)
-    result = array.at[selector].get(mode=mode or "clip", out_sharding=sharding)
+    if layout.has_explicit_axes(array) or any(map(layout.has_explicit_axes, indices)):
+        array = _lift.whole(array, at)
+        sharding = _gather_layout(array, names, dims, at, union, order)
+    result = array.at[tuple(dims)].get(mode=mode or "clip", out_sharding=sharding)
+    if first < anonymous:
+        result = jnp.moveaxis(result, range(len(union)), range(anonymous, anonymous + len(union)))
     return _lift.lined_up(result, order, target)
 
 
 def _gather_layout(
-    array: jax.Array, anonymous: int, indices: Sequence[jax.Array], union: Names, order: Names
+    array: jax.Array, names: Names, dims: Sequence[Any], at: Sequence[int], union: Names, order: Names
 ) -> jax.sharding.NamedSharding:
     """Lay out gathered elements, on a mesh with Explicit axes: as the indices are, then as the array is."""
-    given = [(union, layout.entries_of(i)) for i in indices if i.ndim == len(union)]
-    rest = order[len(union) :]
     entries = layout.entries_of(array)
-    given.append((rest, entries[len(entries) - len(rest) :]))
+    anonymous = len(entries) - len(names)
+    indices = [dims[i] for i in at if dims[i].ndim == len(union)]
+    given = [(union, layout.entries_of(i)) for i in indices]
+    given.append((names, entries[anonymous:]))
     table = layout.settle(order, given, layout.current_mapping())
-    return layout.sharding_from(array, [*entries[:anonymous], *(table[name] for name in order)])
+    leading = [table[name] for name in union] if at[-1] - at[0] + 1 != len(at) and anonymous else []
+    named = [table[name] for name in (order[len(union) :] if leading else order)]
+    return layout.sharding_from(array, [*leading, *entries[:anonymous], *named])
 
 
 def where(condition: Operand, x: Operand, y: Operand) -> "NamedArray":
@@ -308,6 +337,8 @@ def triu(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) 
 
 
 def _triangle(function: str, x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int) -> "NamedArray":
+    if not isinstance(x, Core):
+        raise _lift.unnamed(function, x)
     (array,), names = x.node
     given = _lift.axes((axis1, axis2), function)
     try:

@@ -116,7 +116,7 @@ def sum(
     """
     if dtype is None:
         return _lift.reduction(jnp.sum, x, axis, where)
-    return _lift.reduction(jnp.sum, x, axis, where, dtype=jnp.dtype(dtype))
+    return _lift.reduction(jnp.sum, x, axis, where, dtype=dtype)
 
 
 def var(
@@ -132,7 +132,7 @@ def var(
 
 
 def _dtype(dtype: DTypeLike | None) -> dict[str, Any]:
-    return {} if dtype is None else {"dtype": jnp.dtype(dtype)}
+    return {} if dtype is None else {"dtype": dtype}
 
 
 def _extremum(

@@ -102,8 +102,11 @@ def named_jit(
         if option in _DECIDED:
             problem = f"{option} of jax.jit is decided by named_jit"
             raise OperandError(message("named_jit", problem, hint=_DECIDED[option]))
-    resolve = lambda mapping: None if mapping is None else layout.resolve_mapping(mapping)  # noqa: E731
-    mappings = _Mappings(*map(resolve, (axis_resources, in_axis_resources, out_axis_resources)), strict)
+    inside, arguments, results = (
+        None if mapping is None else layout.resolve_mapping(mapping)
+        for mapping in (axis_resources, in_axis_resources, out_axis_resources)
+    )
+    mappings = _Mappings(inside, arguments, results, strict)
     return NamedJit(fn, mappings, donate_args, donate_kwargs, jit_options)
 
 
@@ -134,6 +137,7 @@ class _Signature:
     """The compiled function for one structure of the arguments, and one choice of what in them is static."""
 
     __slots__ = ("compiled", "donated", "dynamic", "kept")
+    compiled: jax.stages.Wrapped
 
     def __init__(self, compiled: Any, dynamic: list[int], donated: list[int]) -> None:
         self.compiled = compiled
@@ -173,7 +177,8 @@ class NamedJit(Generic[P, R]):
         """Call the compiled function."""
         signature, leaves = self._prepare(args, kwargs)
         result, static = signature.compiled(*signature.arrays(leaves))
-        return result if static is None else eqx.combine(result, static.tree)
+        combined: R = result if static is None else eqx.combine(result, static.tree)
+        return combined
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind a compiled method to its instance."""

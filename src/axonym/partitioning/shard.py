@@ -14,7 +14,16 @@ from ..core import shape_of, wrap
 from ..errors import ShardingError, message
 from ..layout import AxisMapping, MeshLike, ResourceMapping
 
-__all__ = ["auto_sharded", "pspec_for", "round_axis_for_partitioning", "set_mesh", "shard"]
+__all__ = [
+    "auto_sharded",
+    "lay_out_tree",
+    "names_of",
+    "no_mesh",
+    "pspec_for",
+    "round_axis_for_partitioning",
+    "set_mesh",
+    "shard",
+]
 
 T = TypeVar("T")
 
@@ -70,21 +79,21 @@ def names_of(tree: Any) -> set[str]:
 
 def lay_out_tree(tree: T, mapping: AxisMapping, mesh: MeshLike) -> T:
     """Lay out each named array of a tree."""
-    if isinstance(tree, NamedArray):
-        return _lay_out(tree, mapping, mesh)
-    return jax.tree.map(
+    laid_out: T = jax.tree.map(
         lambda leaf: _lay_out(leaf, mapping, mesh) if isinstance(leaf, NamedArray) else leaf,
         tree,
         is_leaf=is_named_array,
     )
+    return laid_out
 
 
 def _lay_out(x: NamedArray, mapping: AxisMapping, mesh: MeshLike) -> NamedArray:
-    array, names = x.array, x.names
+    array: Any = x.array
+    names = x.names
     if array is None:
         return x
     shape = shape_of("shard", array, names)
-    if isinstance(array, jax.core.Tracer) or _tracing():
+    if _tracing():
         return wrap(x, layout.constrain(array, names, mapping, mesh), names)
     layout.note(mapping, names)
     spec = layout.partition_spec(names, shape, mapping, mesh)

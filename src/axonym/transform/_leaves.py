@@ -28,10 +28,9 @@ def spread(function: str, prefix: Any, tree: Any) -> list[Any]:
     Raises:
         OperandError: if it is no prefix of the tree.
     """
-    count = lambda below: len(jax.tree.leaves(below, is_leaf=is_named_array))  # noqa: E731
     try:
         repeats = jax.tree.map(
-            lambda value, below: itertools.repeat(value, count(below)),
+            lambda value, below: itertools.repeat(value, len(jax.tree.leaves(below, is_leaf=is_named_array))),
             prefix,
             tree,
             is_leaf=lambda x: x is None or is_named_array(x),

@@ -152,4 +152,5 @@ _SHORT: dict[bool | str, ScanCheckpointPolicy] = {
 
 def tree_checkpoint_name(tree: T, name: str) -> T:
     """Give the arrays of a tree a name that a checkpoint policy can speak of."""
-    return jax.tree.map(lambda leaf: checkpoint_name(leaf, name) if isinstance(leaf, jax.Array) else leaf, tree)
+    named: T = jax.tree.map(lambda leaf: checkpoint_name(leaf, name) if isinstance(leaf, jax.Array) else leaf, tree)
+    return named

@@ -20,7 +20,7 @@ from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 __all__ = ["fold", "map", "scan"]
 
 
-def is_scanned_by_default(leaf: object) -> bool:
+def _scanned_by_default(leaf: object) -> bool:
     """Tell whether a leaf is scanned: named arrays that have the axis are, and plain arrays with a dimension."""
     return isinstance(leaf, NamedArray) or (is_array(leaf) and leaf.ndim > 0)  # type: ignore[attr-defined]
 
@@ -32,7 +32,7 @@ def scan(
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
-    is_scanned: Any = is_scanned_by_default,
+    is_scanned: Any = _scanned_by_default,
 ) -> Callable[..., Any]:
     """Loop over an axis with a carry.
 
@@ -122,7 +122,7 @@ def _run(
             raise OperandError(message(function, problem, hint="use fold for a step that returns the carry alone"))
         following, out = result
         outputs[:] = [Outputs(out)]
-        after = Outputs(same_axes(function, init, following)).arrays
+        after = Outputs(_same_axes(function, init, following)).arrays
         return [layout.laid_out_like(jnp.asarray(new), old) for old, new in zip(arrays, after, strict=True)], (
             outputs[0].arrays
         )
@@ -148,13 +148,14 @@ def _leading(array: Any, dim: int) -> jax.Array:
     return jnp.moveaxis(_lift.whole(array, (dim,)), dim, 0)
 
 
-def same_axes(function: str, before: Any, after: Any) -> Any:
+def _same_axes(function: str, before: Any, after: Any) -> Any:
     """Give the carry of a step the axis order that it had before.
 
     Raises:
         AxisError: if an array has other axes than before; AxisSizeError if other sizes.
         OperandError: if anything else changes but the values of arrays and their dtypes, which JAX checks.
     """
+    tree: Any
     olds, tree = jax.tree.flatten(before, is_leaf=is_named_array)
     news, other = jax.tree.flatten(after, is_leaf=is_named_array)
     if tree != other:
@@ -165,25 +166,37 @@ def same_axes(function: str, before: Any, after: Any) -> Any:
 
 def _same(function: str, old: Any, new: Any) -> Any:
     """Check one leaf of a carry, and give it the axis order that it had before."""
-    arrays = [x.array if isinstance(x, NamedArray) else x for x in (old, new)]
-    names = [x.names if isinstance(x, NamedArray) else None for x in (old, new)]
-    data = [is_array(x) or isinstance(x, int | float | complex) for x in arrays]
-    if not any(data) and (old is new or bool(old == new)):
+    if _is_data(old) and _is_data(new):
+        before, after = old, new
+    elif isinstance(old, NamedArray) and isinstance(new, NamedArray) and _holds_data(old) and _holds_data(new):
+        if set(old.names) != set(new.names):
+            raise AxisError(_changed(function, "changes the axes of the carry", old, new))
+        if old.names != new.names:
+            new = wrap(new, _lift.lined_up(new.array, new.names, old.names), old.names)
+        before, after = old.array, new.array
+    elif not (_holds_data(old) or _holds_data(new)) and (old is new or _static(old) == _static(new)):
         return new
-    if not all(data) or (names[0] is None) != (names[1] is None):
-        lines = (f"before: {_kind(old)}", f"after: {_kind(new)}")
-        raise OperandError(message(function, "a step changes what an entry of the carry is", *lines))
-    was, now = (describe(own or (), jnp.shape(x)) for own, x in zip(names, arrays, strict=True))
-    if names[0] != names[1]:
-        if set(names[0]) != set(names[1]):
-            lines = (f"before: {was}", f"after: {now}")
-            raise AxisError(message(function, "a step changes the axes of the carry", *lines))
-        new = wrap(new, _lift.lined_up(arrays[1], names[1], names[0]), names[0])
-    shapes = [jnp.shape(x.array if isinstance(x, NamedArray) else x) for x in (old, new)]
-    if shapes[0] != shapes[1]:
-        lines = (f"before: {was}", f"after: {now}")
-        raise AxisSizeError(message(function, "a step changes sizes of the carry", *lines))
+    else:
+        raise OperandError(_changed(function, "changes what an entry of the carry is", old, new))
+    if jnp.shape(before) != jnp.shape(after):
+        raise AxisSizeError(_changed(function, "changes sizes of the carry", old, new))
     return new
+
+
+def _is_data(leaf: Any) -> bool:
+    return is_array(leaf) or isinstance(leaf, int | float | complex)
+
+
+def _holds_data(leaf: Any) -> bool:
+    return _is_data(leaf.array if isinstance(leaf, NamedArray) else leaf)
+
+
+def _static(leaf: Any) -> Any:
+    return (NamedArray, leaf.names, leaf.array) if isinstance(leaf, NamedArray) else leaf
+
+
+def _changed(function: str, what: str, old: Any, new: Any) -> str:
+    return message(function, f"a step {what}", f"before: {_kind(old)}", f"after: {_kind(new)}")
 
 
 def _kind(leaf: Any) -> str:
@@ -199,7 +212,7 @@ def fold(
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
-    is_scanned: Any = is_scanned_by_default,
+    is_scanned: Any = _scanned_by_default,
 ) -> Callable[..., Any]:
     """Loop over an axis with a carry and nothing else: `fn(carry, *args, **kwargs)` returns the next carry.
 
@@ -231,7 +244,7 @@ def map(
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
-    is_mapped: Any = is_scanned_by_default,
+    is_mapped: Any = _scanned_by_default,
 ) -> Callable[..., Any]:
     """Apply a function at each position of an axis, one after the other; `vmap` does them at once.
 

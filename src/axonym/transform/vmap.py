@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 
@@ -79,8 +79,8 @@ def _vmap(
                 return names.index(name) - len(names) if name in names else None
             if not is_array(leaf) or leaf.ndim == 0:
                 return None
-            at = default if dims is None else dims[i]
-            return at(leaf) if callable(at) else at
+            at: Any = default if dims is None else dims[i]
+            return cast("int | None", at(leaf) if callable(at) else at)
 
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
         outputs: list[Outputs] = []
@@ -142,6 +142,7 @@ def _given(
 ) -> Any:
     """Find what was given for each argument, whether it is passed by position or by name."""
     named = dict(zip(parameters, args, strict=False)) | kwargs
-    names = [*parameters, *[None] * (len(positional) - len(parameters))]
-    dims = [args[i] if i < len(args) else named.get(names[i], default) for i in range(len(positional))]
-    return tuple(dims), {key: named.get(key, default) for key in keyword}
+    by_position = [named.get(name, default) for name in parameters[: len(positional)]]
+    rest = [default] * len(positional)
+    dims = (*args, *by_position[len(args) :], *rest)[: len(positional)]
+    return dims, {key: named.get(key, default) for key in keyword}

@@ -1,0 +1,85 @@
+"""Activations, against `jax.nn` and their formulas in float64."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import OperandError
+from axonym.nn import activation
+from tests.nn.layouts import same
+
+sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
+erf = np.vectorize(math.erf)
+FORMULAS = {
+    "celu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "gelu": lambda x: x / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "hard_sigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+    "hard_silu": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "hard_tanh": lambda x: np.clip(x, -1, 1),
+    "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "log_sigmoid": lambda x: np.log(sigmoid(x)),
+    "quick_gelu": lambda x: x * sigmoid(1.702 * x),
+    "relu": lambda x: np.maximum(x, 0),
+    "relu6": lambda x: np.clip(x, 0, 6),
+    "relu_squared": lambda x: np.maximum(x, 0) ** 2,
+    "selu": lambda x: 1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(x)),
+    "sigmoid": sigmoid,
+    "silu": lambda x: x * sigmoid(x),
+    "soft_sign": lambda x: x / (np.abs(x) + 1),
+    "softplus": lambda x: np.log1p(np.exp(x)),
+}
+X = np.linspace(-7.3, 7.1, 24).reshape(4, 6)
+
+
+def test_each_has_a_row():
+    assert sorted(FORMULAS) == sorted(activation.__all__)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_formula(name):
+    x = axn.named(X.astype(np.float32), ("batch", "embed"))
+    same(getattr(nn, name)(x), ("batch", "embed"), FORMULAS[name](X))
+    same(getattr(nn, name)(x.untag("batch")), ("embed",), FORMULAS[name](X))
+    assert getattr(nn, name)(x.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_gradient(name):
+    step = 1e-6
+    expected = (FORMULAS[name](X + step) - FORMULAS[name](X - step)) / (2 * step)
+    x = axn.named(X.astype(np.float32), ("batch", "embed"))
+    same(jax.grad(lambda x: getattr(nn, name)(x).sum().scalar())(x), ("batch", "embed"), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_extremes_are_as_in_the_limit(name):
+    out = getattr(nn, name)(axn.named([-1e4, 0.0, 1e4], "x")).array
+    assert not jnp.isnan(out).any()
+    gradient = jax.grad(lambda x: getattr(nn, name)(x).sum().scalar())(axn.named([-1e4, 1e4], "x")).array
+    assert not jnp.isnan(gradient).any()
+
+
+def test_options():
+    x = axn.named(X.astype(np.float32), ("batch", "embed"))
+    same(nn.gelu(x, approximate=False), ("batch", "embed"), X / 2 * (1 + erf(X / math.sqrt(2))))
+    same(nn.leaky_relu(x, negative_slope=0.3), ("batch", "embed"), np.where(X > 0, X, 0.3 * X))
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_raw_arrays_are_refused(name):
+    with pytest.raises(OperandError, match=r"expected a NamedArray, got ArrayImpl\n  its shape: \(3,\)"):
+        getattr(nn, name)(jnp.ones(3))
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_on_an_explicit_mesh_the_layout_stays(name, explicit_mesh):
+    with axn.set_mesh(explicit_mesh):
+        x = axn.shard(axn.named(X.astype(np.float32), ("batch", "embed")), {"batch": "data", "embed": "model"})
+        out = jax.eval_shape(getattr(nn, name), x)
+        assert tuple(out.array.sharding.spec) == ("data", "model")

@@ -1,0 +1,287 @@
+"""Attention, against `jax.nn.dot_product_attention`, Equinox, and loops."""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
+from tests.nn.layouts import COMPUTE, draw, lies, same, same_trees
+
+B, H, G, Q, K, D, F = axn.make_axes(batch=4, heads=2, group=3, pos=5, key_pos=7, head_dim=8, out=6)
+
+
+def inputs(*extra):
+    return draw(*extra, Q, D), draw(*extra, K, D, seed=1), draw(*extra, K, D, seed=2)
+
+
+def attend(q, k, v, **options):
+    return nn.dot_product_attention("key_pos", "head_dim", q, k, v, **options)
+
+
+def positional(x, *names):
+    return x.rearrange(names).array
+
+
+def reference(q, k, v, **options):
+    """Attend with jax.nn, whose order of axes is batch, position, heads, features."""
+    arrays = [positional(q, "batch", "pos", "heads", "head_dim")]
+    arrays += [positional(x, "batch", "key_pos", "heads", "head_dim") for x in (k, v)]
+    return axn.named(jax.nn.dot_product_attention(*arrays, **options), ("batch", "pos", "heads", "head_dim"))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("order", ["batch heads pos head_dim", "pos head_dim heads batch"])
+def test_against_jax_with_gradients(causal, order):
+    q, k, v = inputs(B, H)
+    order = tuple(order.split())
+    q = q.rearrange(order)
+    mask = nn.causal_mask(Q, K) if causal else None
+    expected = reference(q, k, v, is_causal=causal)
+    out = attend(q, k, v, mask=mask)
+    same(out, order, expected.rearrange(order).array)
+    weigh = lambda x: axn.sin(x).sum().scalar()  # noqa: E731
+    gradients = jax.jit(jax.grad(lambda *x: weigh(attend(*x, mask=mask)), argnums=(0, 1, 2)))(q, k, v)
+    others = jax.jit(jax.grad(lambda *x: weigh(reference(*x, is_causal=causal)), argnums=(0, 1, 2)))(q, k, v)
+    same_trees(gradients, others)
+
+
+def test_bias_and_masks_of_some_axes():
+    q, k, v = inputs(B, H)
+    bias = draw(H, Q, K, seed=3)
+    mask = axn.named(np.random.default_rng(4).random((4, 7)) < 0.6, ("batch", "key_pos"))
+    mask = nn.combine_masks_or(mask, axn.arange(K) == 0)
+    expected = reference(q, k, v, bias=bias.array[None], mask=mask.array[:, None, None, :])
+    names = ("batch", "heads", "pos", "head_dim")
+    same(attend(q, k, v, mask=mask, bias=bias), names, expected.rearrange(names).array)
+    both = nn.combine_masks_and(mask, nn.causal_mask(Q, K))
+    full = mask.array[:, None, None, :] & np.tri(5, 7, dtype=bool)
+    expected = reference(q, k, v, bias=bias.array[None], mask=full)
+    same(attend(q, k, v, mask=both, bias=bias), names, expected.rearrange(names).array)
+    transposed = both.rearrange(("key_pos", "pos", "batch"))
+    same(attend(q, k, v, mask=transposed, bias=bias), names, expected.rearrange(names).array)
+
+
+def test_no_further_axes_and_many():
+    q, k, v = inputs()
+    expected = jax.nn.softmax(q.array @ k.array.T / math.sqrt(8)) @ v.array
+    same(attend(q, k, v), ("pos", "head_dim"), expected)
+    q, k, v = inputs(B, G, H)
+    expected = [[attend(q[i], k[i], v[i]).array for i in [{"batch": b, "group": g} for g in range(3)]] for b in range(4)]
+    same(attend(q, k, v), ("batch", "group", "heads", "pos", "head_dim"), expected)
+
+
+def test_grouped_heads_are_two_axes_of_queries():
+    q, k, v = draw(B, H, G, Q, D), draw(B, H, K, D, seed=1), draw(B, H, K, D, seed=2)
+    out = attend(q, k, v)
+    flat = axn.named(positional(q, "batch", "pos", "heads", "group", "head_dim").reshape(4, 5, 6, 8), "b p h d".split())
+    keys, values = (positional(x, "batch", "key_pos", "heads", "head_dim") for x in (k, v))
+    expected = jax.nn.dot_product_attention(flat.array, keys, values).reshape(4, 5, 2, 3, 8)
+    same(out, ("batch", "heads", "group", "pos", "head_dim"), np.moveaxis(expected, 1, 3))
+    # One head of keys for all heads of queries.
+    one = attend(q, k["heads", 0], v["heads", 0])
+    expected = jax.nn.dot_product_attention(flat.array, keys[:, :, :1], values[:, :, :1]).reshape(4, 5, 2, 3, 8)
+    same(one, ("batch", "heads", "group", "pos", "head_dim"), np.moveaxis(expected, 1, 3))
+
+
+def test_values_may_have_other_features():
+    q, k, _ = inputs(B, H)
+    v = draw(B, H, K, F)
+    weights = nn.dot_product_attention_weights("head_dim", "key_pos", q, k)
+    same(attend(q, k, v), ("batch", "heads", "pos", "out"), weights.array @ v.array)
+    same(attend(q, k, v["out", 0]), ("batch", "heads", "pos"), (weights.array @ v.array)[..., 0])
+
+
+def test_equals_multi_head_attention_of_equinox():
+    theirs = eqx.nn.MultiheadAttention(2, 16, key=jax.random.key(0))
+    x = draw(Q, axn.Axis("embed", 16))
+    projected = [jax.vmap(p)(x.array) for p in (theirs.query_proj, theirs.key_proj, theirs.value_proj)]
+    q, k, v = (axn.named(p.reshape(5, 2, 8), ("pos", "heads", "head_dim")) for p in projected)
+    k, v = (x.rename({"pos": "key_pos"}) for x in (k, v))
+    P = axn.Axis("key_pos", 5)
+    out = attend(q, k, v, mask=nn.causal_mask(Q, P))
+    result = jax.vmap(theirs.output_proj)(positional(out, "pos", "heads", "head_dim").reshape(5, 16))
+    np.testing.assert_allclose(result, theirs(x.array, x.array, x.array, mask=np.tri(5, dtype=bool)), atol=1e-5)
+
+
+def test_weights():
+    q, k, _ = inputs(B, H)
+    scores = np.einsum("bhqd,bhkd->bhqk", q.array, k.array)
+    weights = nn.dot_product_attention_weights("head_dim", "key_pos", q, k)
+    same(weights, ("batch", "heads", "pos", "key_pos"), jax.nn.softmax(scores / math.sqrt(8)))
+    same(weights.sum("key_pos"), ("batch", "heads", "pos"), np.ones((4, 2, 5)))
+    for factor in (1.0, 0.0, 0.3):
+        scaled = nn.dot_product_attention_weights("head_dim", "key_pos", q, k, scaling_factor=factor)
+        same(scaled, ("batch", "heads", "pos", "key_pos"), jax.nn.softmax(scores * factor))
+    sized = nn.dot_product_attention_weights(D, K, q, k)
+    same(sized, weights.names, weights.array)
+
+
+def test_the_dtype_of_scores():
+    q, k, v = (x.astype(jnp.bfloat16) for x in inputs(B, H))
+    jaxpr = lambda **o: str(jax.make_jaxpr(lambda q, k, v: attend(q, k, v, **o))(q, k, v))  # noqa: E731
+    assert ":bf16[4,2,5,7] = dot_general" in jaxpr()
+    assert ":bf16[4,2,5,7] = exp" in jaxpr()
+    assert ":f32[4,2,5,7] = dot_general" in jaxpr(attention_dtype=jnp.float32)
+    assert ":f32[4,2,5,7] = exp" in jaxpr(attention_dtype="float32")
+    out = attend(q, k, v, attention_dtype=jnp.float32)
+    assert out.dtype == jnp.bfloat16
+    expected = attend(*(x.astype(jnp.float32) for x in (q, k, v)))
+    same(out, expected.names, expected.array, atol=0.03, rtol=0.03)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_a_query_without_keys_weighs_all_alike_with_finite_gradients(dtype):
+    q, k, v = (x.astype(dtype) for x in inputs(B, H))
+    mask = nn.causal_mask(Q, K, k_start=2)
+    out = attend(q, k, v, mask=mask)
+    assert jnp.isfinite(out.array).all()
+    mean = v.astype(jnp.float32).mean("key_pos").array
+    tolerance = 4 * float(jnp.finfo(dtype).eps)
+    for nobody in (0, 1):
+        same(out["pos", nobody], ("batch", "heads", "head_dim"), mean, atol=tolerance, rtol=tolerance)
+    gradients = jax.grad(lambda *x: attend(*x, mask=mask).sum().scalar(), argnums=(0, 1, 2))(q, k, v)
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+    # What is hidden has no influence.
+    far = axn.where(axn.arange(K) == 6, 1e4, k).astype(dtype)
+    same(attend(q, far, v, mask=mask), out.names, out.array)
+
+
+def test_large_scores():
+    q, k, v = inputs()
+    same(attend(q * 1e4, k, v), ("pos", "head_dim"), v.array[jnp.argmax(q.array @ k.array.T, 1)])
+
+
+# masks
+def loop(q_start, k_start):
+    return np.array([[i + q_start >= j + k_start for j in range(7)] for i in range(5)])
+
+
+@pytest.mark.parametrize(("q_start", "k_start"), [(0, 0), (2, 0), (0, 3), (-1, -4), (10, 0), (0, 10)])
+def test_causal_mask_with_starts(q_start, k_start):
+    same(nn.causal_mask(Q, K, q_start, k_start), ("pos", "key_pos"), loop(q_start, k_start))
+    traced = jax.jit(lambda q, k: nn.causal_mask(Q, K, q_start=q, k_start=k))(q_start, k_start)
+    same(traced, ("pos", "key_pos"), loop(q_start, k_start))
+    zero = lambda start: axn.named(start, ())  # noqa: E731
+    same(nn.causal_mask(Q, K, zero(q_start), zero(k_start)), ("pos", "key_pos"), loop(q_start, k_start))
+    assert traced.dtype == bool
+
+
+def test_causal_mask_with_starts_that_have_axes():
+    starts = axn.named([0, 3, -2, 5], "batch")
+    expected = np.stack([loop(start, 0) for start in (0, 3, -2, 5)])
+    same(nn.causal_mask(Q, K, starts), ("batch", "pos", "key_pos"), expected)
+    expected = np.stack([loop(0, start) for start in (0, 3, -2, 5)])
+    same(nn.causal_mask(Q, K, k_start=starts), ("batch", "pos", "key_pos"), expected)
+    both = nn.causal_mask(Q, K, starts, axn.named([1, 2], "heads"))
+    expected = np.array([[loop(q, k) for q in (0, 3, -2, 5)] for k in (1, 2)])
+    same(both.rearrange(("heads", "batch", ...)), ("heads", "batch", "pos", "key_pos"), expected)
+    same(nn.causal_mask(Q, K, starts, starts), ("batch", "pos", "key_pos"), np.stack([loop(0, 0)] * 4))
+
+
+def test_one_query_at_a_time_gives_the_whole():
+    q, k, v = draw(B, H, K.alias("pos"), D), draw(B, H, K, D, seed=1), draw(B, H, K, D, seed=2)
+    whole = attend(q, k, v, mask=nn.causal_mask(K.alias("pos"), K))
+    step = jax.jit(lambda q, i: attend(q, k, v, mask=nn.causal_mask(Q.resize(1), K, q_start=i)))
+    for i in range(7):
+        one = step(q["pos", i : i + 1], i)
+        same(one, ("batch", "heads", "pos", "head_dim"), whole["pos", i : i + 1].array)
+
+
+def test_combining_masks():
+    causal, padding = nn.causal_mask(Q, K), axn.named(np.arange(14).reshape(2, 7) % 3 > 0, ("batch", "key_pos"))
+    for combine, operator in ((nn.combine_masks_and, np.logical_and), (nn.combine_masks_or, np.logical_or)):
+        assert combine(None, None) is None
+        assert combine(causal, None) is causal
+        assert combine(None, causal) is causal
+        expected = operator(causal.array[None], padding.array[:, None])
+        for pair in ((causal, padding), (padding, causal)):
+            same(combine(*pair).rearrange(("batch", "pos", "key_pos")), ("batch", "pos", "key_pos"), expected)
+        full = causal.broadcast_axis(axn.Axis("batch", 2))
+        same(combine(full, padding).rearrange(full.names), full.names, expected)
+
+
+# layout
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+@pytest.mark.parametrize("mapping", [COMPUTE, {"batch": "data", "pos": "model"}, {"key_pos": "model"}], ids=str)
+def test_on_a_mesh(kind, mapping, auto_mesh, explicit_mesh):
+    Q, K = axn.make_axes(pos=6, key_pos=6)
+    q, k, v = draw(B, H, G, Q, D), draw(B, H, K, D, seed=1), draw(B, H, K, D, seed=2)
+
+    def run(q, k, v):
+        call = lambda q, k, v: attend(q, k, v, mask=nn.causal_mask(Q, K), attention_dtype=jnp.float32)  # noqa: E731
+        gradients = jax.grad(lambda *x: axn.sin(call(*x)).sum().scalar(), argnums=(0, 1, 2))(q, k, v)
+        return call(q, k, v), gradients
+
+    out, gradients = jax.jit(run)(q, k, v)
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    with axn.set_mesh(mesh):
+        given = axn.shard((q, k, v), mapping, strict=False)
+        result, others = axn.named_jit(run, mapping, strict=False)(*given)
+    assert lies(result, mesh, mapping)
+    same(result, out.names, out.array)
+    same_trees(others, gradients)
+
+
+# errors
+def fails(error, message, call):
+    with pytest.raises(error) as caught:
+        call()
+    assert type(caught.value) is error
+    assert str(caught.value) == message
+
+
+def test_errors():
+    q, k, v = inputs(B)
+    fails(
+        AxisClashError,
+        "dot_product_attention: the query has axis 'pos', which keys are to be attended to over\n"
+        "  query has: batch=4, pos=5, head_dim=8\n"
+        '  hint: rename it on keys and values: key.rename({"pos": "key_pos"})',
+        lambda: nn.dot_product_attention("pos", "head_dim", q, q, q),
+    )
+    fails(
+        AxisNotFoundError,
+        "dot_product_attention: the query lacks axis 'headdim'\n"
+        "  query has: batch=4, pos=5, head_dim=8\n"
+        "  hint: did you mean 'head_dim'?",
+        lambda: nn.dot_product_attention("key_pos", "headdim", q, k, v),
+    )
+    fails(
+        AxisNotFoundError,
+        "dot_product_attention: the key lacks axis 'key_pos'\n  key has: batch=4, other=7, head_dim=8",
+        lambda: attend(q, k.rename({"key_pos": "other"}), v),
+    )
+    fails(
+        AxisNotFoundError,
+        "dot_product_attention: the value lacks axis 'key_pos'\n  value has: batch=4, other=7, head_dim=8",
+        lambda: attend(q, k, v.rename({"key_pos": "other"})),
+    )
+    fails(
+        AxisSizeError,
+        "dot_product_attention: axis 'key_pos' was given with size 9, but the value has size 7\n"
+        "  value has: batch=4, key_pos=7, head_dim=8",
+        lambda: nn.dot_product_attention(axn.Axis("key_pos", 9), D, q, k, v),
+    )
+    fails(
+        AxisSizeError,
+        "dot_product_attention: axis 'head_dim' was given with size 9, but the query has size 8\n"
+        "  query has: batch=4, pos=5, head_dim=8",
+        lambda: nn.dot_product_attention(K, axn.Axis("head_dim", 9), q, k, v),
+    )
+    for given in ((q.array, k, v), (q, k.array, v), (q, k, v.array)):
+        with pytest.raises(OperandError, match="^dot_product_attention: expected a NamedArray, got ArrayImpl"):
+            attend(*given)
+    fails(
+        AxisClashError,
+        "causal_mask: positions of queries and keys are both called 'pos'\n"
+        '  hint: give those of keys another name: KPos.alias("key_pos")',
+        lambda: nn.causal_mask(Q, Q),
+    )
+    with pytest.raises(OperandError, match="^arange: axis 'pos' needs a size here"):
+        nn.causal_mask("pos", K)

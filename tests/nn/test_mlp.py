@@ -1,0 +1,104 @@
+"""`MLP`, against Equinox."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError
+from tests.nn.layouts import check_on, draw, same, value_and_gradients
+
+B, S, E, H, O = axn.make_axes(batch=8, seq=3, embed=4, heads=2, out=3)  # noqa: E741
+KEY = jax.random.key(0)
+
+
+def like(theirs: eqx.nn.MLP, **options) -> nn.MLP:
+    ours = nn.MLP.init(E, O, 6, theirs.depth, key=KEY, out_first=True, **options)
+
+    def copy(layer, other):
+        pair = (axn.named(other.weight, layer.weight.names), axn.named(other.bias, layer.bias.names))
+        return eqx.tree_at(lambda n: (n.weight, n.bias), layer, pair)
+
+    return nn.MLP(tuple(map(copy, ours.layers, theirs.layers)), ours.activation)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_equals_equinox_with_its_gradients(depth):
+    theirs = eqx.nn.MLP(4, 3, 6, depth, key=KEY)
+    ours, x = like(theirs), draw(S, B, E)
+    out, (gradients, (dx,)) = value_and_gradients(lambda m, x: m(x))(ours, x)
+    apply = lambda m, x: jax.vmap(jax.vmap(m))(x)  # noqa: E731
+    same(out, ("seq", "batch", "out"), apply(theirs, x.array))
+    (expected, dx_expected) = eqx.filter_grad(lambda both: jnp.sin(apply(*both)).sum())((theirs, x.array))
+    same(dx, ("seq", "batch", "embed"), dx_expected, atol=1e-4)
+    for mine, other in zip(gradients.layers, expected.layers, strict=True):
+        same(mine.weight, mine.weight.names, other.weight, atol=1e-4)
+        same(mine.bias, mine.bias.names, other.bias, atol=1e-4)
+
+
+def test_axes():
+    mlp = nn.MLP.init((E, H), O, axn.Axis("hidden", 5), 2, key=KEY)
+    assert [layer.weight.names for layer in mlp.layers] == [
+        ("embed", "heads", "hidden"),
+        ("hidden", "out_hidden"),
+        ("hidden", "out"),
+    ]
+    assert (mlp.In, mlp.Out) == ((E, H), (O,))
+    assert mlp(axn.ones((H, B, E))).names == ("batch", "out")
+    assert nn.MLP.init(E, (), 5, 1, key=KEY)(axn.ones((B, E))).names == ("batch",)
+    back = nn.MLP.init(E, E, 5, 1, key=KEY)
+    assert back.layers[0].Out == (axn.Axis("mlp", 5),)
+    assert back(axn.ones((B, E))).names == ("batch", "embed")
+
+
+def test_every_weight_may_have_one_and_the_same_axis():
+    mlp, x = nn.MLP.init(E, E, E, 2, key=KEY), draw(B, E)
+    expected = x.array
+    for i, layer in enumerate(mlp.layers):
+        expected = expected @ layer.weight.array + layer.bias.array
+        expected = jnp.maximum(expected, 0) if i < 2 else expected
+    same(mlp(x, key=None), ("batch", "embed"), expected)
+
+
+def test_options():
+    mlp = nn.MLP.init(E, O, 6, 1, nn.gelu, key=KEY, use_bias=False)
+    assert mlp.layers[0].bias is None
+    assert mlp.layers[1].bias is not None
+    final = nn.MLP.init(E, O, 6, 1, key=KEY, use_final_bias=False)
+    assert final.layers[0].bias is not None
+    assert final.layers[1].bias is None
+    x = draw(B, E)
+    hidden = jax.nn.gelu(x.array @ mlp.layers[0].weight.array)
+    same(mlp(x), ("batch", "out"), hidden @ mlp.layers[1].weight.array)
+    scaled = nn.MLP.init(E, O, 6, 1, key=KEY, init_scale=0.5)
+    same(scaled.layers[0].weight, ("embed", "mlp"), mlp.layers[0].weight.array / 2)
+    given = nn.MLP.init(E, O, 6, 1, key=KEY, initializer=lambda key, axes: axn.ones(axes))
+    assert all(layer.weight.array.min() == 1 for layer in given.layers)
+    values = [layer.weight.array.ravel()[:8] for layer in nn.MLP.init(E, E, 4, 2, key=KEY).layers]
+    assert not np.allclose(values[0], values[1])
+
+
+def test_it_goes_through_raw_jit():
+    mlp, x = nn.MLP.init(E, O, 6, 1, key=KEY), draw(B, E)
+    same(jax.jit(lambda m, x: m(x))(mlp, x), ("batch", "out"), mlp(x).array)
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    check_on(mesh, lambda m, x: m(x), nn.MLP.init(E, E, 6, 2, key=KEY), draw(B, S, E))
+
+
+def test_errors():
+    with pytest.raises(ArgumentError) as error:
+        nn.MLP.init(E, O, 6, -1, key=KEY)
+    assert str(error.value) == "MLP.init: depth must not be negative, got -1"
+    mlp = nn.MLP.init(E, O, 6, 2, key=KEY)
+    with pytest.raises(AxisNotFoundError, match="^Linear: the input lacks axis 'embed'"):
+        mlp(axn.ones(B))
+    for name in ("mlp", "out_mlp"):
+        with pytest.raises(AxisClashError, match=f"^Linear: the input already has axis {name!r}, which the layer adds"):
+            mlp(axn.ones((axn.Axis(name, 6), E)))
