@@ -17,7 +17,7 @@ from axonym import errors
 def test_errors_are_what_python_expects(name: str) -> None:
     kind = getattr(errors, name)
     assert issubclass(kind, TypeError if name == "OperandError" else ValueError)
-    assert issubclass(kind, errors.AxisError) == (name not in {"OperandError", "ShardingError"})
+    assert issubclass(kind, errors.AxisError) == (name not in {"ArgumentError", "OperandError", "ShardingError"})
     assert str(pickle.loads(pickle.dumps(kind("a problem")))) == "a problem"
 
 

@@ -72,7 +72,9 @@ def test_no_further_axes_and_many():
     expected = jax.nn.softmax(q.array @ k.array.T / math.sqrt(8)) @ v.array
     same(attend(q, k, v), ("pos", "head_dim"), expected)
     q, k, v = inputs(B, G, H)
-    expected = [[attend(q[i], k[i], v[i]).array for i in [{"batch": b, "group": g} for g in range(3)]] for b in range(4)]
+    expected = [
+        [attend(q[i], k[i], v[i]).array for i in [{"batch": b, "group": g} for g in range(3)]] for b in range(4)
+    ]
     same(attend(q, k, v), ("batch", "group", "heads", "pos", "head_dim"), expected)
 
 

@@ -137,9 +137,7 @@ def test_log_normalizers():
     losses, normalizers = nn.cross_entropy_loss_and_log_normalizers(logits(), V, hard())
     same(losses, ("batch", "seq"), hard_losses())
     same(normalizers, ("batch", "seq"), jax.nn.logsumexp(logits().array, -1))
-    gradient = jax.grad(
-        lambda x: nn.cross_entropy_loss_and_log_normalizers(x, V, hard())[1].sum().scalar()
-    )(logits())
+    gradient = jax.grad(lambda x: nn.cross_entropy_loss_and_log_normalizers(x, V, hard())[1].sum().scalar())(logits())
     same(gradient, ("batch", "seq", "vocab"), jax.nn.softmax(logits().array))
 
 
@@ -230,9 +228,7 @@ def test_errors():
     )
     fails(
         AxisNotFoundError,
-        "cross_entropy_loss: no axis named 'time'\n"
-        "  operand 1 has: batch=8, seq=3, vocab=6\n"
-        "  operand 2 has: time=2",
+        "cross_entropy_loss: no axis named 'time'\n  operand 1 has: batch=8, seq=3, vocab=6\n  operand 2 has: time=2",
         lambda: nn.cross_entropy_loss(logits(), V, axn.zeros(axn.Axis("time", 2), int)),
     )
     for given in ((logits().array, hard()), (logits(), hard().array)):

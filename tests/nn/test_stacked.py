@@ -94,7 +94,9 @@ def test_keys(kind):
     legacy = kind.init(L, Block)(E, M, key=keys)
     same_layers(kind.init(L, Block)(E, M, key=jax.random.PRNGKey(0)), legacy)
     for i in (0, 3):
-        same_trees(eqx.filter(legacy.get_layer(i), eqx.is_array), eqx.filter(Block.init(E, M, key=keys[i]), eqx.is_array))
+        same_trees(
+            eqx.filter(legacy.get_layer(i), eqx.is_array), eqx.filter(Block.init(E, M, key=keys[i]), eqx.is_array)
+        )
     two = kind.init(L.resize(2), Block)(E, M, key=jax.random.PRNGKey(0))
     assert two.get_layer(1).fc.weight.names == ("embed", "mlp")
 
@@ -444,9 +446,9 @@ def test_layers_may_be_sharded(mode, auto_mesh, explicit_mesh):
     with axn.set_mesh({"auto": auto_mesh, "explicit": explicit_mesh}[mode]):
         spread = axn.shard(stack, {"layers": "model"})
         out = axn.named_jit(lambda s, x: s.fold(x), {"batch": "data"})(spread, axn.shard(x, {"batch": "data"}))
-        layer = spread.get_layer(4)
+        layer = spread.get_layer(3)
     same(out, ("batch", "embed"), stack.fold(x).array)
-    same_trees(eqx.filter(layer, eqx.is_array), eqx.filter(stack.get_layer(4), eqx.is_array))
+    same_trees(eqx.filter(layer, eqx.is_array), eqx.filter(stack.get_layer(3), eqx.is_array))
 
 
 # errors
@@ -466,7 +468,7 @@ def test_errors_of_init(kind):
     )
     fails(
         OperandError,
-        f"{name}.init: Block must be an Axis, not 3\n  hint: write Axis(\"layers\", 12)",
+        f'{name}.init: Block must be an Axis, not 3\n  hint: write Axis("layers", 12)',
         lambda: kind.init(3, Block),
     )
     fails(

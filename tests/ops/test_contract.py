@@ -251,7 +251,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.dot(x, w, axis='embed', out_axes=(0, 1))",
         lambda x, w: axn.dot(x, w, axis="embed", out_axes=(0, 1)),
         OperandError,
-        'axis_name: 0 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+        'dot: 0 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
     ),
     (
         "x @ w",

@@ -269,7 +269,7 @@ AXES = "  array has: batch=4, embed=3"
         (
             lambda x: x.sum("batch", where=np.ones(3, bool)),
             OperandError,
-            "sum: a plain array of shape (3,) meets named axes batch, embed\n"
+            "sum: the mask has shape (3,) and no names\n  array has: batch=4, embed=3\n"
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (

@@ -10,7 +10,8 @@ from ..axis import Axis, AxisSpec, axis_name, spec
 from ..ops.contract import dot
 from ..ops.index import take
 from ..partitioning.shard import auto_sharded
-from .linear import Initializer, check_input, fan_in
+from ._inputs import check_input
+from .linear import Initializer, fan_in
 
 __all__ = ["Embedding"]
 

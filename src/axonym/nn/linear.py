@@ -10,13 +10,11 @@ import jax
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, spec
-from ..core import Core, facts, shape_of
 from ..create import zeros
-from ..errors import AxisClashError, AxisNotFoundError, AxisSizeError, message, suggestion
-from ..ops import _lift
 from ..ops.contract import dot
 from ..ops.shape import rename
 from ..partitioning.shard import auto_sharded
+from ._inputs import check_input
 
 __all__ = ["Initializer", "Linear", "fan_in"]
 
@@ -78,7 +76,7 @@ class Linear(eqx.Module):
             AxisClashError: if the weight would have an axis `out_<name>` twice.
         """
         inputs, outputs = spec(In, "Linear.init"), spec(Out, "Linear.init")
-        stored = stored_outputs(inputs, outputs)
+        stored = _stored_outputs(inputs, outputs)
         names = [axis.name for axis in (*inputs, *stored)]
         for kept, out in zip(stored, outputs, strict=True):
             if names.count(kept.name) > 1:
@@ -102,7 +100,7 @@ class Linear(eqx.Module):
             AxisSizeError: if it has another size there.
             AxisClashError: if `x` already has an axis of `Out`, or the `out_<name>` under which the weight keeps it.
         """
-        stored = stored_outputs(self.In, self.Out)
+        stored = _stored_outputs(self.In, self.Out)
         check_input("Linear", x, self.In, (*self.Out, *stored))
         y = dot(x, self.weight, axis=self.In)
         changed = {kept.name: out.name for kept, out in zip(stored, self.Out, strict=True) if kept != out}
@@ -111,33 +109,7 @@ class Linear(eqx.Module):
         return y if self.bias is None else y + self.bias
 
 
-def stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:
+def _stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:
     """Return the axes under which a weight keeps `outputs`."""
     taken = {axis.name for axis in inputs}
     return tuple(axis.alias(f"out_{axis.name}") if axis.name in taken else axis for axis in outputs)
-
-
-def check_input(layer: str, x: NamedArray, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> None:
-    """Check that an input has what a layer needs and not what it adds."""
-    if not isinstance(x, Core):
-        raise _lift.unnamed(layer, x)
-    names = x.names
-    needed = [axis.name for axis in inputs]
-    for name in needed:
-        if name not in names:
-            problem = f"the input lacks axis {name!r}"
-            wants = f"the layer works over: {', '.join(map(str, inputs))}"
-            raise AxisNotFoundError(
-                message(layer, problem, f"input has: {facts(x)}", wants, hint=suggestion(name, names))
-            )
-    shape = shape_of(layer, x.array, names)
-    for axis in inputs:
-        size = shape[names.index(axis.name) - len(names)]
-        if size != axis.size:
-            problem = f"axis {axis.name!r} of the input has size {size}, but the layer was made for {axis.size}"
-            raise AxisSizeError(message(layer, problem, f"input has: {facts(x)}"))
-    for axis in outputs:
-        if axis.name in names and axis.name not in needed:
-            problem = f"the input already has axis {axis.name!r}, which the layer adds"
-            hint = f"rename it first: x.rename({{{axis.name!r}: ...}})"
-            raise AxisClashError(message(layer, problem, f"input has: {facts(x)}", hint=hint))

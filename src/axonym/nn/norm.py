@@ -16,7 +16,7 @@ from ..core import wrap
 from ..create import ones, zeros
 from ..ops import _lift
 from ..partitioning.shard import auto_sharded
-from .linear import check_input
+from ._inputs import check_input
 
 __all__ = ["LayerNorm", "RmsNorm"]
 

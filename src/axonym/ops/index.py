@@ -180,7 +180,7 @@ def _step(function: str, x: "NamedArray", name: str, size: int, selector: Any) -
     if isinstance(selector, Core):
         (indices,), own = selector.node
     elif isinstance(selector, np.ndarray | jax.Array | list | tuple):
-        indices = selector if isinstance(selector, np.ndarray | jax.Array) else np.asarray(selector or [0][:0])
+        indices = selector if isinstance(selector, np.ndarray | jax.Array) else np.asarray(selector, dtype=None if len(selector) else int)
         if indices.ndim > 1:
             problem = f"the index over {name!r} has shape {tuple(indices.shape)}, and its axes have no names"
             raise OperandError(message(function, problem, hint='name them: axn.named(index, ("a", "b"))'))
@@ -287,9 +287,9 @@ def _gather(
     dims: list[Any] = [builtins.slice(None)] * array.ndim
     anonymous = array.ndim - len(names)
     for name, one, of in zip(indexed, indices, own, strict=True):
-        dims[anonymous + names.index(name)] = _lift.lined_up(one, of, union)
+        dims[anonymous + names.index(name)] = _lift.lined_up(one, of, _from_first(union, of))
     for name in shared:
-        dims[anonymous + names.index(name)] = _lift.lined_up(jnp.arange(sizes[name]), (name,), union)
+        dims[anonymous + names.index(name)] = _lift.lined_up(jnp.arange(sizes[name]), (name,), _from_first(union, (name,)))
     at = [i for i, dim in enumerate(dims) if not isinstance(dim, builtins.slice)]
     # As in numpy: the new dimensions come where neighbours were indexed, otherwise in front.
     first = at[0] if at[-1] - at[0] + 1 == len(at) else 0
@@ -306,14 +306,18 @@ def _gather(
     return _lift.lined_up(result, order, target)
 
 
+def _from_first(union: Names, own: Names) -> Names:
+    """Return the names of `union` from the first of `own` on: positional indexing adds leading dimensions itself."""
+    return union[min(map(union.index, own)) :]
+
+
 def _gather_layout(
     array: jax.Array, names: Names, dims: Sequence[Any], at: Sequence[int], union: Names, order: Names
 ) -> jax.sharding.NamedSharding:
     """Lay out gathered elements, on a mesh with Explicit axes: as the indices are, then as the array is."""
     entries = layout.entries_of(array)
     anonymous = len(entries) - len(names)
-    indices = [dims[i] for i in at if dims[i].ndim == len(union)]
-    given = [(union, layout.entries_of(i)) for i in indices]
+    given = [(union[len(union) - dims[i].ndim :], layout.entries_of(dims[i])) for i in at]
     given.append((names, entries[anonymous:]))
     table = layout.settle(order, given, layout.current_mapping())
     leading = [table[name] for name in union] if at[-1] - at[0] + 1 != len(at) and anonymous else []

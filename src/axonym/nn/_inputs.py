@@ -1,0 +1,35 @@
+"""What a layer demands of its input."""
+
+from ..array import NamedArray
+from ..axis import Axis
+from ..core import Core, facts, shape_of
+from ..errors import AxisClashError, AxisNotFoundError, AxisSizeError, message, suggestion
+from ..ops import _lift
+
+__all__ = ["check_input"]
+
+
+def check_input(layer: str, x: NamedArray, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> None:
+    """Check that an input has what a layer needs and not what it adds."""
+    if not isinstance(x, Core):
+        raise _lift.unnamed(layer, x)
+    names = x.names
+    needed = [axis.name for axis in inputs]
+    for name in needed:
+        if name not in names:
+            problem = f"the input lacks axis {name!r}"
+            wants = f"the layer works over: {', '.join(map(str, inputs))}"
+            raise AxisNotFoundError(
+                message(layer, problem, f"input has: {facts(x)}", wants, hint=suggestion(name, names))
+            )
+    shape = shape_of(layer, x.array, names)
+    for axis in inputs:
+        size = shape[names.index(axis.name) - len(names)]
+        if size != axis.size:
+            problem = f"axis {axis.name!r} of the input has size {size}, but the layer was made for {axis.size}"
+            raise AxisSizeError(message(layer, problem, f"input has: {facts(x)}"))
+    for axis in outputs:
+        if axis.name in names and axis.name not in needed:
+            problem = f"the input already has axis {axis.name!r}, which the layer adds"
+            hint = f"rename it first: x.rename({{{axis.name!r}: ...}})"
+            raise AxisClashError(message(layer, problem, f"input has: {facts(x)}", hint=hint))
