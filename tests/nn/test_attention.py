@@ -81,7 +81,9 @@ def test_no_further_axes_and_many():
 def test_grouped_heads_are_two_axes_of_queries():
     q, k, v = draw(B, H, G, Q, D), draw(B, H, K, D, seed=1), draw(B, H, K, D, seed=2)
     out = attend(q, k, v)
-    flat = axn.named(positional(q, "batch", "pos", "heads", "group", "head_dim").reshape(4, 5, 6, 8), "b p h d".split())
+    flat = axn.named(
+        positional(q, "batch", "pos", "heads", "group", "head_dim").reshape(4, 5, 6, 8), ["b", "p", "h", "d"]
+    )
     keys, values = (positional(x, "batch", "key_pos", "heads", "head_dim") for x in (k, v))
     expected = jax.nn.dot_product_attention(flat.array, keys, values).reshape(4, 5, 2, 3, 8)
     same(out, ("batch", "heads", "group", "pos", "head_dim"), np.moveaxis(expected, 1, 3))
@@ -277,7 +279,7 @@ def test_errors():
         lambda: nn.dot_product_attention(K, axn.Axis("head_dim", 9), q, k, v),
     )
     for given in ((q.array, k, v), (q, k.array, v), (q, k, v.array)):
-        with pytest.raises(OperandError, match="^dot_product_attention: expected a NamedArray, got ArrayImpl"):
+        with pytest.raises(OperandError, match=r"^dot_product_attention: expected a NamedArray, got ArrayImpl"):
             attend(*given)
     fails(
         AxisClashError,
@@ -285,5 +287,5 @@ def test_errors():
         '  hint: give those of keys another name: KPos.alias("key_pos")',
         lambda: nn.causal_mask(Q, Q),
     )
-    with pytest.raises(OperandError, match="^arange: axis 'pos' needs a size here"):
+    with pytest.raises(OperandError, match=r"^arange: axis 'pos' needs a size here"):
         nn.causal_mask("pos", K)

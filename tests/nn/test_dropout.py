@@ -138,7 +138,11 @@ def test_errors():
         lambda: nn.Dropout(0.5, "sequ")(axn.ones((S, E)), key=KEY),
     )
     for call in (lambda: nn.Dropout()(jnp.ones(4), key=KEY), lambda: nn.Dropout(0)(jnp.ones(4))):
-        with pytest.raises(OperandError, match="^Dropout: expected a NamedArray, got ArrayImpl\n  its shape"):
+        with pytest.raises(OperandError, match=r"^Dropout: expected a NamedArray, got ArrayImpl\n  its shape"):
             call()
     for rate in (-0.1, 1.5, float("nan")):
-        fails(ArgumentError, f"Dropout: pdrop is a probability, from 0 to 1, not {rate}", lambda: nn.Dropout(rate))
+        fails(
+            ArgumentError,
+            f"Dropout: pdrop is a probability, from 0 to 1, not {rate}",
+            lambda rate=rate: nn.Dropout(rate),
+        )

@@ -231,7 +231,7 @@ def test_errors():
         '  hint: name it first: axn.named(array, ("batch", ...))',
         lambda: layer(jnp.ones((8, 2, 5))),
     )
-    with pytest.raises(LostAxisError, match="^Linear: an array of shape"):
+    with pytest.raises(LostAxisError, match=r"^Linear: an array of shape"):
         jax.vmap(layer)(axn.ones((B, H, D)))
     fails(
         OperandError,

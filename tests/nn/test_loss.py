@@ -232,5 +232,5 @@ def test_errors():
         lambda: nn.cross_entropy_loss(logits(), V, axn.zeros(axn.Axis("time", 2), int)),
     )
     for given in ((logits().array, hard()), (logits(), hard().array)):
-        with pytest.raises(OperandError, match="^cross_entropy_loss: expected a NamedArray, got ArrayImpl"):
+        with pytest.raises(OperandError, match=r"^cross_entropy_loss: expected a NamedArray, got ArrayImpl"):
             nn.cross_entropy_loss(given[0], V, given[1])

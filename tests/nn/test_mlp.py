@@ -97,8 +97,10 @@ def test_errors():
         nn.MLP.init(E, O, 6, -1, key=KEY)
     assert str(error.value) == "MLP.init: depth must not be negative, got -1"
     mlp = nn.MLP.init(E, O, 6, 2, key=KEY)
-    with pytest.raises(AxisNotFoundError, match="^Linear: the input lacks axis 'embed'"):
+    with pytest.raises(AxisNotFoundError, match=r"^Linear: the input lacks axis 'embed'"):
         mlp(axn.ones(B))
     for name in ("mlp", "out_mlp"):
-        with pytest.raises(AxisClashError, match=f"^Linear: the input already has axis {name!r}, which the layer adds"):
+        with pytest.raises(
+            AxisClashError, match=rf"^Linear: the input already has axis {name!r}, which the layer adds"
+        ):
             mlp(axn.ones((axn.Axis(name, 6), E)))

@@ -453,19 +453,42 @@ def test_options_that_are_decided(option, hint):
 
 
 # dispatch
-def test_a_call_flattens_once_and_unflattens_once(monkeypatch):
-    tree = {f"w{i}": draw(E, seed=i) for i in range(20)}
+class Pair(eqx.Module):
+    a: axn.NamedArray
+    b: tuple[axn.NamedArray, ...]
+
+
+@pytest.mark.parametrize(
+    ("state", "flattened"),
+    [
+        # A dict can change between calls, so it is taken apart each time; of the empty keywords there is nothing.
+        ({f"w{i}": draw(E, seed=i) for i in range(20)}, 2),
+        # A module that the call before returned is known.
+        (Pair(draw(E), tuple(draw(E, seed=i) for i in range(20))), 1),
+    ],
+    ids=["dict", "module"],
+)
+def test_a_call_takes_its_arguments_apart_once_at_most(monkeypatch, state, flattened):
     f = axn.named_jit(lambda t: jax.tree.map(lambda x: x + 1, t), donate_args=(True,))
-    state = f(f(tree))
-    calls = []
-    flatten = jax.tree.flatten
-    monkeypatch.setattr(jax.tree, "flatten", lambda *a, **k: calls.append(1) or flatten(*a, **k))
-    for name in ("map", "leaves", "structure", "unflatten"):
+    state = f(f(jax.tree.map(jnp.copy, state)))
+    calls = {"flatten": 0, "unflatten": 0}
+
+    def counted(name, original):
+        def call(*args, **kwargs):
+            calls[name] += 1
+            return original(*args, **kwargs)
+
+        return call
+
+    for name in calls:
+        monkeypatch.setattr(jax.tree, name, counted(name, getattr(jax.tree, name)))
+    for name in ("map", "leaves", "structure"):
         monkeypatch.setattr(jax.tree, name, lambda *a, name=name, **k: pytest.fail(f"a call uses jax.tree.{name}"))
     for name in ("partition", "combine", "filter", "is_array"):
         monkeypatch.setattr(eqx, name, lambda *a, name=name, **k: pytest.fail(f"a call uses eqx.{name}"))
     f(state)
-    assert len(calls) == 1
+    # None, in the place of arrays inside of the function itself, and the keywords are one flatten each.
+    assert calls == {"flatten": 1 + flattened, "unflatten": 1}
 
 
 # errors, raised before anything is compiled

@@ -7,7 +7,7 @@ from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection
 from ..core import Core, facts, shape_of
-from ..errors import AxisNotFoundError, ArgumentError, OperandError, message, suggestion
+from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
 from ..ops import _lift
 from ..ops.index import where
 

@@ -11,6 +11,7 @@ from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, spec
 from ..create import zeros
+from ..errors import AxisClashError, message
 from ..ops.contract import dot
 from ..ops.shape import rename
 from ..partitioning.shard import auto_sharded

@@ -13,6 +13,7 @@ import numpy as np
 from .. import layout
 from ..errors import OperandError, message
 from ..layout import AxisMapping, ResourceMapping
+from ._flattened import Flattened, made_of_immutables, modules_in
 from .shard import lay_out_tree, names_of, no_mesh
 
 __all__ = ["NamedJit", "named_jit"]
@@ -127,10 +128,19 @@ class _Mappings:
 
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Static:
-    """What a function returned that is no array; it travels through jit as part of the tree structure."""
+class _Result:
+    """How to put a result together from its arrays; it travels through jit as part of the tree structure.
+
+    Attributes:
+        tree: the structure of the result, with None in the place of what is no array.
+        modules: for each module that the result is or has as an entry: where (None or a position), its range among the
+            arrays, and its structure.
+        rest: what is no array, in the structure of the result; None where all are arrays.
+    """
 
     tree: Any
+    modules: tuple[tuple[int | None, int, int, Any], ...]
+    rest: Any
 
 
 class _Signature:
@@ -171,13 +181,17 @@ class NamedJit(Generic[P, R]):
         self._donate_kwargs = donate_kwargs
         self._jit_options = jit_options
         self._array_types: set[type] = set()
+        self._flattened = Flattened()
         self._signatures: dict[Any, _Signature] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the compiled function."""
         signature, leaves = self._prepare(args, kwargs)
-        result, static = signature.compiled(*signature.arrays(leaves))
-        combined: R = result if static is None else eqx.combine(result, static.tree)
+        arrays, made = signature.compiled(*signature.arrays(leaves))
+        result: Any = jax.tree.unflatten(made.tree, arrays)
+        for at, start, stop, tree in made.modules:
+            self._flattened.remember(result if at is None else result[at], arrays[start:stop], tree)
+        combined: R = result if made.rest is None else eqx.combine(result, made.rest)
         return combined
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -196,14 +210,22 @@ class NamedJit(Generic[P, R]):
 
     def _prepare(self, args: Any, kwargs: Any) -> tuple[_Signature, list[Any]]:
         """Find the compiled function for the structure of the arguments, and their leaves."""
-        leaves, tree = jax.tree.flatten((self._fn if self._fn_has_arrays else None, args, kwargs))
+        leaves: list[Any] = []
+        trees: list[Any] = []
         statics: tuple[Any, ...] = ()
-        if not self._array_types.issuperset(map(type, leaves)):
-            unknown = [leaf for leaf in leaves if type(leaf) not in self._array_types]
-            self._array_types.update(type(leaf) for leaf in unknown if _is_traced(leaf))
-            known = self._array_types
-            statics = tuple((i, type(leaf), leaf) for i, leaf in enumerate(leaves) if type(leaf) not in known)
-        key = (tree, statics)
+        for part in (self._fn if self._fn_has_arrays else None, *args, kwargs):
+            known = self._flattened.get(part)
+            if known is None:
+                own, tree = jax.tree.flatten(part)
+                if not self._array_types.issuperset(map(type, own)):
+                    statics += self._statics(own, len(leaves))
+                elif isinstance(part, eqx.Module) and made_of_immutables(tree):
+                    self._flattened.remember(part, own, tree)
+            else:
+                own, tree = known
+            leaves += own
+            trees.append(tree)
+        key = (*trees, statics)
         try:
             signature = self._signatures.get(key)
         except TypeError:
@@ -211,10 +233,17 @@ class NamedJit(Generic[P, R]):
             problem = f"what is no array must be hashable, as it is static; got {', '.join(kinds) or 'unhashable data'}"
             raise OperandError(message("named_jit", problem, hint="make it a tree of arrays, or hashable")) from None
         if signature is None:
-            signature = self._signatures[key] = self._compile(tree, statics, args, kwargs, len(leaves))
+            signature = self._signatures[key] = self._compile(trees, statics, args, kwargs, len(leaves))
         return signature, leaves
 
-    def _compile(self, tree: Any, statics: tuple[Any, ...], args: Any, kwargs: Any, count: int) -> _Signature:
+    def _statics(self, leaves: list[Any], offset: int) -> tuple[tuple[int, type, Any], ...]:
+        """List the leaves that are no arrays, with their positions and types; the types of arrays are learned."""
+        unknown = [leaf for leaf in leaves if type(leaf) not in self._array_types]
+        self._array_types.update(type(leaf) for leaf in unknown if _is_traced(leaf))
+        known = self._array_types
+        return tuple((offset + i, type(leaf), leaf) for i, leaf in enumerate(leaves) if type(leaf) not in known)
+
+    def _compile(self, trees: list[Any], statics: tuple[Any, ...], args: Any, kwargs: Any, count: int) -> _Signature:
         """Make the function of arrays that JAX compiles."""
         fixed = {i: leaf for i, _, leaf in statics}
         dynamic = [i for i in range(count) if i not in fixed]
@@ -227,7 +256,8 @@ class NamedJit(Generic[P, R]):
             leaves = dict(fixed)
             leaves.update(zip(signature.donated, given, strict=True))
             leaves.update(zip(signature.kept, kept, strict=True))
-            bound, args, kwargs = jax.tree.unflatten(tree, [leaves[i] for i in range(count)])
+            rest = iter([leaves[i] for i in range(count)])
+            bound, *args, kwargs = (jax.tree.unflatten(t, itertools.islice(rest, t.num_leaves)) for t in trees)
             return self._traced(self._fn if bound is None else bound, args, kwargs)
 
         run.__name__ = run.__qualname__ = getattr(self._fn, "__name__", "named_jit")
@@ -256,7 +286,10 @@ class NamedJit(Generic[P, R]):
         if results is not None and mesh is not None:
             result = lay_out_tree(result, results, mesh)
         arrays, rest = eqx.partition(result, eqx.is_array)
-        return arrays, (_Static(rest) if jax.tree.leaves(rest) else None)
+        flat, tree = jax.tree.flatten(arrays)
+        if jax.tree.leaves(rest):
+            return flat, _Result(tree, (), rest)
+        return flat, _Result(tree, modules_in(result, tree), None)
 
 
 def _is_traced(leaf: Any) -> bool:
