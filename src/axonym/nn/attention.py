@@ -104,9 +104,13 @@ def dot_product_attention_weights(
     scale = 1 / math.sqrt(query.axis_size(Key)) if scaling_factor is None else scaling_factor
     shared = [name for name in query.names if name in key.names and name != feature]
     own = [name for name in query.names if name not in key.names]
-    order = (*shared, *own, ..., position)
     scores = dot(
-        query * scale, key, axis=feature, out_axes=order, precision=precision, preferred_element_type=attention_dtype
+        query * scale,
+        key,
+        axis=feature,
+        out_axes=(*shared, *own, ..., position),
+        precision=precision,
+        preferred_element_type=attention_dtype,
     )
     if bias is not None:
         scores = scores + bias
@@ -131,7 +135,7 @@ def _require(what: str, x: NamedArray, *axes: AxisSelector) -> None:
 
 def _lowest(x: NamedArray) -> float:
     """Return a finite number so low that its softmax is zero next to any score."""
-    return float(jnp.finfo(x.dtype).min)
+    return float(jnp.finfo(x.dtype).min)  # type: ignore[no-untyped-call]
 
 
 def causal_mask(QPos: Axis, KPos: Axis, q_start: int | NamedArray = 0, k_start: int | NamedArray = 0) -> NamedArray:

@@ -58,8 +58,8 @@ class Dropout(eqx.Module):
         for name in self.broadcast_axes:
             if name not in x.names:
                 problem = f"the input lacks axis {name!r}, along which to drop together"
-                hint = suggestion(name, x.names)
-                raise AxisNotFoundError(message("Dropout", problem, f"input has: {facts(x)}", hint=hint))
+                near = suggestion(name, x.names)
+                raise AxisNotFoundError(message("Dropout", problem, f"input has: {facts(x)}", hint=near))
         keep = 1 - self.pdrop
         return where(self._mask(x, key, keep), x / keep if keep else x, 0)
 

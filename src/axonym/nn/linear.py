@@ -9,7 +9,7 @@ import jax
 
 from .. import random
 from ..array import NamedArray
-from ..axis import Axis, AxisSpec, spec
+from ..axis import Axis, AxisSelector, AxisSpec, spec
 from ..create import zeros
 from ..errors import AxisClashError, message
 from ..ops.contract import dot
@@ -104,7 +104,9 @@ class Linear(eqx.Module):
         stored = _stored_outputs(self.In, self.Out)
         check_input("Linear", x, self.In, (*self.Out, *stored))
         y = dot(x, self.weight, axis=self.In)
-        changed = {kept.name: out.name for kept, out in zip(stored, self.Out, strict=True) if kept != out}
+        changed: dict[AxisSelector, AxisSelector] = {
+            kept.name: out.name for kept, out in zip(stored, self.Out, strict=True) if kept != out
+        }
         if changed:
             y = auto_sharded(rename(y, changed))
         return y if self.bias is None else y + self.bias

@@ -130,7 +130,8 @@ class Stacked(eqx.Module, Generic[M]):
             AxisSizeError: if there are not so many.
         """
         at = _checked("Stacked.get_layer", layer, self.Block)
-        return jax.tree.map(lambda leaf: _pick(leaf, self.Block, at), self.stacked, is_leaf=is_named_array)
+        picked: M = jax.tree.map(lambda leaf: _pick(leaf, self.Block, at), self.stacked, is_leaf=is_named_array)
+        return picked
 
 
 class BlockSeq(eqx.Module, Generic[M]):
@@ -246,7 +247,7 @@ def _constructor(function: str, Block: Any, module: Any) -> Callable[..., Any]:
     if not isinstance(Block, Axis):
         hint = f'write Axis("{Block}", number of layers)' if isinstance(Block, str) else 'write Axis("layers", 12)'
         raise OperandError(message(function, f"Block must be an Axis, not {Block!r}", hint=hint))
-    make = getattr(module, "init", None)
+    make: Callable[..., Any] | None = getattr(module, "init", None)
     if make is None:
         name = getattr(module, "__name__", repr(module))
         hint = "add a static method init(...) that returns a module"
@@ -259,16 +260,17 @@ def _vectors_laid_out(layers: M) -> M:
 
     They are small, so that one exchange for all layers costs less than many; matrices stay where they are until used.
     """
-    return jax.tree.map(
+    laid_out: M = jax.tree.map(
         lambda leaf: auto_sharded(leaf) if isinstance(leaf, NamedArray) and len(leaf.names) <= 2 else leaf,
         layers,
         is_leaf=is_named_array,
     )
+    return laid_out
 
 
 def _split_key(Block: Axis, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Split a single random key into one per layer."""
-    key = kwargs.get("key")
+    key: Any = kwargs.get("key")
     if not is_array(key):
         return kwargs
     typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)

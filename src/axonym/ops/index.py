@@ -180,7 +180,11 @@ def _step(function: str, x: "NamedArray", name: str, size: int, selector: Any) -
     if isinstance(selector, Core):
         (indices,), own = selector.node
     elif isinstance(selector, np.ndarray | jax.Array | list | tuple):
-        indices = selector if isinstance(selector, np.ndarray | jax.Array) else np.asarray(selector, dtype=None if len(selector) else int)
+        indices = (
+            selector
+            if isinstance(selector, np.ndarray | jax.Array)
+            else np.asarray(selector, dtype=None if len(selector) else int)
+        )
         if indices.ndim > 1:
             problem = f"the index over {name!r} has shape {tuple(indices.shape)}, and its axes have no names"
             raise OperandError(message(function, problem, hint='name them: axn.named(index, ("a", "b"))'))
@@ -191,7 +195,9 @@ def _step(function: str, x: "NamedArray", name: str, size: int, selector: Any) -
     _check_integer(function, name, indices)
     if jnp.ndim(indices) > len(own):
         problem = f"the index over {name!r} has anonymous dimensions"
-        raise OperandError(message(function, problem, f"index has: {facts(selector)}", hint="name them: index.tag(...)"))
+        raise OperandError(
+            message(function, problem, f"index has: {facts(selector)}", hint="name them: index.tag(...)")
+        )
     return ("array", own, indices) if own else ("traced", None, indices)
 
 
@@ -289,7 +295,9 @@ def _gather(
     for name, one, of in zip(indexed, indices, own, strict=True):
         dims[anonymous + names.index(name)] = _lift.lined_up(one, of, _from_first(union, of))
     for name in shared:
-        dims[anonymous + names.index(name)] = _lift.lined_up(jnp.arange(sizes[name]), (name,), _from_first(union, (name,)))
+        dims[anonymous + names.index(name)] = _lift.lined_up(
+            jnp.arange(sizes[name]), (name,), _from_first(union, (name,))
+        )
     at = [i for i, dim in enumerate(dims) if not isinstance(dim, builtins.slice)]
     # As in numpy: the new dimensions come where neighbours were indexed, otherwise in front.
     first = at[0] if at[-1] - at[0] + 1 == len(at) else 0
