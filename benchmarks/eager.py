@@ -12,19 +12,20 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-import axonym as axn
 import jax
 import jax.numpy as jnp
-from axonym import Axis, NamedArray
 from measure import interleaved, median_ratio, ratio_of_minima, table
 
-B, S, E, O, H, D = axn.make_axes(b=4, s=8, e=16, o=32, h=4, d=4)
+import axonym as axn
+from axonym import NamedArray
+
+B, S, E, Out, H, D = axn.make_axes(b=4, s=8, e=16, o=32, h=4, d=4)
 Call = Callable[[], object]
 
 
 def rows() -> dict[str, tuple[float | None, Call, Call]]:
     """Return, for each operation, its bar, the usual spelling, and Axonym's."""
-    x, w = axn.random.normal(jax.random.key(0), (B, S, E)), axn.random.normal(jax.random.key(1), (E, O))
+    x, w = axn.random.normal(jax.random.key(0), (B, S, E)), axn.random.normal(jax.random.key(1), (E, Out))
     tail, middle, turned = axn.ones(E), axn.ones(S), x.rearrange(("e", "b", "s"))
     mask, picks = axn.arange(S) > 3, axn.named([1, 5, 2], "k")
     a, aw, at, am, ar = x.array, w.array, tail.array, middle.array, turned.array

@@ -20,13 +20,11 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gpt2"))
 
-import axonym as axn  # noqa: E402
 import equinox as eqx  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 import raw_gpt2 as raw  # noqa: E402
-from axonym import NamedArray  # noqa: E402
 from measure import (  # noqa: E402
     collectives,
     flops_bytes,
@@ -39,6 +37,9 @@ from measure import (  # noqa: E402
 )
 from model import Gpt2, Gpt2Config  # noqa: E402
 from train import STRATEGIES  # noqa: E402
+
+import axonym as axn  # noqa: E402
+from axonym import NamedArray  # noqa: E402
 
 SIZES = raw.GPT2Config(vocab=256, layers=4, embed=256, heads=8, positions=128)
 BATCH = 8
@@ -201,10 +202,10 @@ def timing_row(name: str, timed: Any, scale: float, unit: str) -> dict[str, str]
 def tracing(rounds: int) -> None:
     """Print the time to trace and lower the step of 12 layers."""
     sizes = raw.GPT2Config(vocab=64, layers=12, embed=32, heads=4, positions=16)
+    optimizer = optax.adamw(1e-3)
     rows = []
     for name, unrolled in (("scan", False), ("unrolled", True)):
         both = pair(sizes, unrolled=unrolled)
-        optimizer = optax.adamw(1e-3)
 
         def mine(both: Pair = both) -> object:
             return axonym_step(optimizer).lower(*both.axonym_args)

@@ -8,11 +8,12 @@ the names of the axes are all that a layout needs.
 import dataclasses
 import math
 
-import axonym as axn
-import axonym.nn as nn
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+
+import axonym as axn
+import axonym.nn as nn
 from axonym import Axis, NamedArray
 
 
@@ -149,8 +150,7 @@ class Gpt2(eqx.Module):
         k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
         positions = axn.auto_sharded(self.positions)["pos", : Pos.size]
         x = self.dropout(self.embed(tokens) + positions, key=k_embed, inference=key is None)
-        keys = None if k_blocks is None else jax.random.split(k_blocks, self.blocks.Block.size)
-        x = self.blocks.fold(x, nn.causal_mask(Pos, Pos.alias("key_pos")), key=keys)
+        x = self.blocks.fold(x, nn.causal_mask(Pos, Pos.alias("key_pos")), key=k_blocks)
         return self.embed.unembed(self.ln_f(x))
 
     def loss(self, tokens: NamedArray, *, key: jax.Array | None = None) -> NamedArray:

@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 from typing import Literal
 
-import axonym as axn
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -23,10 +22,12 @@ import jmp
 import numpy as np
 import optax
 import tyro
-from axonym import NamedArray
 from data import batches, load_text, train_valid_split, unigram_entropy
 from model import Gpt2, Gpt2Config
 from tqdm import tqdm
+
+import axonym as axn
+from axonym import NamedArray
 
 # For each strategy: how parameters and optimiser state are laid out, and how the computation is.
 STRATEGIES: dict[str, tuple[axn.ResourceMapping, axn.ResourceMapping]] = {

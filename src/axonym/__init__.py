@@ -1,4 +1,4 @@
-"""Named tensors for JAX: name axes once, and broadcasting, contraction, layout and parallelism follow from the names."""
+"""Named tensors for JAX: name axes once; broadcasting, contraction, layout and parallelism follow from the names."""
 
 from . import errors, nn, random, tree
 from .array import NamedArray, is_named_array, named

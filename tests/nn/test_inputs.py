@@ -1,9 +1,10 @@
 """What layers demand of their inputs, in the words of the layer."""
 
-import axonym as axn
 import jax
 import jax.numpy as jnp
 import pytest
+
+import axonym as axn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, LostAxisError, OperandError
 from axonym.nn._inputs import check_input
 

@@ -264,114 +264,112 @@ def test_results_of_zero_dimensional_arrays() -> None:
     assert (x * x).item() == 4.0
 
 
-def texts() -> list[Any]:
-    batch = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 3)))
-    other = axn.ones((axn.Axis("batch", 4), axn.Axis("mlp", 5)))
-    wider = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 5)))
-    single = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 1)))
-    misspelt = axn.ones((axn.Axis("batch", 4), axn.Axis("embd", 3)))
-    sizes = "  operand 1 has: batch=4, embed=3\n  operand 2 has: batch=4, embed="
-    rename = "\n  hint: rename one of the two 'embed' axes"
-    return [
-        (
-            "another size",
-            lambda: batch + wider,
-            AxisSizeError,
-            f"add: axis 'embed' has two sizes: 3 and 5\n{sizes}5{rename}",
-        ),
-        (
-            "size one is a size",
-            lambda: batch + single,
-            AxisSizeError,
-            f"add: axis 'embed' has two sizes: 3 and 1\n{sizes}1{rename}",
-        ),
-        (
-            "size one in the smaller operand",
-            lambda: batch - single["batch", 0],
-            AxisSizeError,
-            "subtract: axis 'embed' has two sizes: 3 and 1\n"
-            f"  operand 1 has: batch=4, embed=3\n  operand 2 has: embed=1{rename}",
-        ),
-        (
-            "neither contains the other",
-            lambda: axn.maximum(batch, other),
-            BroadcastError,
-            "maximum: no operand has the axes of all others\n"
-            "  operand 1 has: batch=4, embed=3\n"
-            "  operand 2 has: batch=4, mlp=5\n"
-            "  hint: if the outer product is meant, give an operand the others' axes first: x.broadcast_axis(mlp)",
-        ),
-        (
-            "a misspelt name",
-            lambda: batch * misspelt,
-            BroadcastError,
-            "multiply: no operand has the axes of all others\n"
-            "  operand 1 has: batch=4, embed=3\n"
-            "  operand 2 has: batch=4, embd=3\n"
-            "  hint: did you mean 'embed'? Or: if the outer product is meant, "
-            "give an operand the others' axes first: x.broadcast_axis(embd)",
-        ),
-        (
-            "text",
-            lambda: batch + "1",
-            OperandError,
-            "add: cannot combine a NamedArray and str\n  hint: operands are NamedArrays, scalars or 0-d arrays",
-        ),
-        (
-            "None",
-            lambda: None * batch,
-            OperandError,
-            "multiply: cannot combine a NamedArray and NoneType\n"
-            "  hint: operands are NamedArrays, scalars or 0-d arrays",
-        ),
-        (
-            "numpy on the left",
-            lambda: np.ones(3) + batch,
-            OperandError,
-            "add: a plain array of shape (3,) meets named axes batch, embed\n"
-            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
-        ),
-        (
-            "jax on the left",
-            lambda: jnp.ones(3) / batch,
-            OperandError,
-            "divide: a plain array of shape (3,) meets named axes batch, embed\n"
-            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
-        ),
-        (
-            "a plain array of one element",
-            lambda: batch ** np.ones(1),
-            OperandError,
-            "power: a plain array of shape (1,) meets named axes batch, embed\n"
-            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
-        ),
-        (
-            "no name at all, one operand",
-            lambda: axn.exp(np.ones(3)),
-            OperandError,
-            "exp: expected a NamedArray, got ndarray\n"
-            "  its shape: (3,)\n"
-            '  hint: name it first: axn.named(array, ("batch", ...))',
-        ),
-        (
-            "no name at all, two operands",
-            lambda: axn.add(1, 2.0),
-            OperandError,
-            'add: expected a NamedArray, got int\n  hint: name it first: axn.named(array, ("batch", ...))',
-        ),
-        (
-            "clip by unrelated axes",
-            lambda: batch.clip(other),
-            BroadcastError,
-            "clip: no operand has the axes of all others\n"
-            "  operand 1 has: batch=4, embed=3\n"
-            "  operand 2 has: batch=4, mlp=5\n"
-            "  hint: if the outer product is meant, give an operand the others' axes first: x.broadcast_axis(mlp)",
-        ),
-    ]
+BATCH = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 3)))
+OTHER = axn.ones((axn.Axis("batch", 4), axn.Axis("mlp", 5)))
+WIDER = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 5)))
+SINGLE = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 1)))
+MISSPELT = axn.ones((axn.Axis("batch", 4), axn.Axis("embd", 3)))
+SIZES = "  operand 1 has: batch=4, embed=3\n  operand 2 has: batch=4, embed="
+RENAME = "\n  hint: rename one of the two 'embed' axes"
+TEXTS = [
+    (
+        "another size",
+        lambda: BATCH + WIDER,
+        AxisSizeError,
+        f"add: axis 'embed' has two sizes: 3 and 5\n{SIZES}5{RENAME}",
+    ),
+    (
+        "size one is a size",
+        lambda: BATCH + SINGLE,
+        AxisSizeError,
+        f"add: axis 'embed' has two sizes: 3 and 1\n{SIZES}1{RENAME}",
+    ),
+    (
+        "size one in the smaller operand",
+        lambda: BATCH - SINGLE["batch", 0],
+        AxisSizeError,
+        "subtract: axis 'embed' has two sizes: 3 and 1\n"
+        f"  operand 1 has: batch=4, embed=3\n  operand 2 has: embed=1{RENAME}",
+    ),
+    (
+        "neither contains the other",
+        lambda: axn.maximum(BATCH, OTHER),
+        BroadcastError,
+        "maximum: no operand has the axes of all others\n"
+        "  operand 1 has: batch=4, embed=3\n"
+        "  operand 2 has: batch=4, mlp=5\n"
+        "  hint: if the outer product is meant, give an operand the others' axes first: x.broadcast_axis(mlp)",
+    ),
+    (
+        "a misspelt name",
+        lambda: BATCH * MISSPELT,
+        BroadcastError,
+        "multiply: no operand has the axes of all others\n"
+        "  operand 1 has: batch=4, embed=3\n"
+        "  operand 2 has: batch=4, embd=3\n"
+        "  hint: did you mean 'embed'? Or: if the outer product is meant, "
+        "give an operand the others' axes first: x.broadcast_axis(embd)",
+    ),
+    (
+        "text",
+        lambda: BATCH + "1",
+        OperandError,
+        "add: cannot combine a NamedArray and str\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+    ),
+    (
+        "None",
+        lambda: None * BATCH,
+        OperandError,
+        "multiply: cannot combine a NamedArray and NoneType\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+    ),
+    (
+        "numpy on the left",
+        lambda: np.ones(3) + BATCH,
+        OperandError,
+        "add: a plain array of shape (3,) meets named axes batch, embed\n"
+        "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
+    ),
+    (
+        "jax on the left",
+        lambda: jnp.ones(3) / BATCH,
+        OperandError,
+        "divide: a plain array of shape (3,) meets named axes batch, embed\n"
+        "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
+    ),
+    (
+        "a plain array of one element",
+        lambda: BATCH ** np.ones(1),
+        OperandError,
+        "power: a plain array of shape (1,) meets named axes batch, embed\n"
+        "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
+    ),
+    (
+        "no name at all, one operand",
+        lambda: axn.exp(np.ones(3)),
+        OperandError,
+        "exp: expected a NamedArray, got ndarray\n"
+        "  its shape: (3,)\n"
+        '  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "no name at all, two operands",
+        lambda: axn.add(1, 2.0),
+        OperandError,
+        'add: expected a NamedArray, got int\n  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "clip by unrelated axes",
+        lambda: BATCH.clip(OTHER),
+        BroadcastError,
+        "clip: no operand has the axes of all others\n"
+        "  operand 1 has: batch=4, embed=3\n"
+        "  operand 2 has: batch=4, mlp=5\n"
+        "  hint: if the outer product is meant, give an operand the others' axes first: x.broadcast_axis(mlp)",
+    ),
+]
 
 
-@pytest.mark.parametrize(("call", "error", "text"), [text[1:] for text in texts()], ids=[case for case, *_ in texts()])
+@pytest.mark.parametrize(("call", "error", "text"), [text[1:] for text in TEXTS], ids=[case for case, *_ in TEXTS])
 def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:
         call()

@@ -3,12 +3,13 @@
 import gc
 from typing import Any, NamedTuple
 
-import axonym as axn
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
+import axonym as axn
 from axonym import NamedArray
 from axonym.partitioning._flattened import Flattened, made_of_immutables, modules_in
 

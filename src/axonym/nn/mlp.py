@@ -1,5 +1,6 @@
 """Multi-layer perceptrons."""
 
+import itertools
 from collections.abc import Callable
 
 import equinox as eqx
@@ -76,7 +77,7 @@ class MLP(eqx.Module):
                 init_scale=init_scale,
                 initializer=initializer,
             )
-            for i, (In, Out) in enumerate(zip(ends[:-1], ends[1:], strict=True))
+            for i, (In, Out) in enumerate(itertools.pairwise(ends))
         )
         return MLP(layers, activation)
 

@@ -1,7 +1,7 @@
 """A sequence of equal layers: stored along an axis and looped over (`Stacked`), or one by one (`BlockSeq`)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -23,12 +23,6 @@ __all__ = ["BlockSeq", "Stacked"]
 
 M = TypeVar("M", bound=eqx.Module)
 Steps = Callable[..., Any]
-
-
-class _Initable(Protocol):
-    """A class of modules with a constructor `init`."""
-
-    init: Callable[..., Any]
 
 
 class Stacked(eqx.Module, Generic[M]):
@@ -78,7 +72,7 @@ class Stacked(eqx.Module, Generic[M]):
         """Apply the layers one after the other: each is called as `layer(carry, *args, **kwargs)` and returns a carry.
 
         Among further arguments, named arrays that have the axis `Block`, and plain arrays over dimension 0, are passed
-        layer by layer; everything else is passed whole.
+        layer by layer; everything else is passed whole. A single `key` is split, so that each layer has its own.
         """
         return self.fold_via(_call, unroll=unroll)(init, *args, **kwargs)
 
@@ -101,7 +95,7 @@ class Stacked(eqx.Module, Generic[M]):
         looped = loop(step, self.Block, remat=self.gradient_checkpointing, unroll=unroll)
 
         def run(init: Any, *args: Any, **kwargs: Any) -> Any:
-            return looped(init, _vectors_laid_out(self.stacked), *args, **kwargs)
+            return looped(init, _vectors_laid_out(self.stacked), *args, **_split_key(self.Block, kwargs))
 
         return run
 
@@ -113,7 +107,7 @@ class Stacked(eqx.Module, Generic[M]):
         """Return a function that calls `fn(layer, *args, **kwargs)` for all layers at once."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            return vmap(fn, self.Block)(self.stacked, *args, **kwargs)
+            return vmap(fn, self.Block)(self.stacked, *args, **_split_key(self.Block, kwargs))
 
         return run
 
@@ -201,7 +195,7 @@ class BlockSeq(eqx.Module, Generic[M]):
                     outputs.append(out)
                 return carry, outputs
 
-            rest = _layer_by_layer("scan", (args, kwargs), self.Block)
+            rest = _layer_by_layer("scan", (args, _split_key(self.Block, kwargs)), self.Block)
             carry, outputs = init, []
             for start in range(0, self.Block.size, length or 1):
                 part = slice(start, start + length)
@@ -220,7 +214,9 @@ class BlockSeq(eqx.Module, Generic[M]):
         """Return a function that calls `fn(layer, *args, **kwargs)` for each layer and stacks the results."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            parts = zip(self.blocks, _layer_by_layer("vmap", (args, kwargs), self.Block), strict=True)
+            parts = zip(
+                self.blocks, _layer_by_layer("vmap", (args, _split_key(self.Block, kwargs)), self.Block), strict=True
+            )
             return _stack([fn(block, *own, **named) for block, (own, named) in parts], self.Block, numbers=False)
 
         return run

@@ -2,9 +2,9 @@
 
 Each kind of operation has one engine here. An engine looks up a *kernel*: the whole operation (check sizes, line up by
 name, compute) as one jitted function of arrays, kept per function and names. Called with concrete arrays it is one
-dispatch; under a trace it is inlined, so that the jaxpr is the one that a careful author writes by hand. Everything that
-can go wrong about axes goes wrong here, with one wording; sizes are checked while a kernel is traced, hence once per
-shape.
+dispatch; under a trace it is inlined, so that the jaxpr is the one that a careful author writes by hand. Everything
+that can go wrong about axes goes wrong here, with one wording; sizes are checked while a kernel is traced, hence once
+per shape.
 """
 
 import math

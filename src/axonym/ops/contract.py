@@ -59,6 +59,7 @@ def dot(
         (Axis(name='batch', size=2), Axis(name='mlp', size=4))
     """
     given = _lift.keyed(axis, dot)
+    dtype: Any = preferred_element_type
     order = None if out_axes is None else tuple(e if e is ... else selector(e, "dot")[0] for e in out_axes)
     try:
         if len(arrays) == 2:  # the usual number, spelled out because a comprehension costs a call
@@ -67,7 +68,7 @@ def dot(
             payloads: tuple[jax.Array, ...] = (a, b)
         else:
             operands, payloads = tuple(x.node[1] for x in arrays), tuple(x.node[0][0] for x in arrays)
-        kernel = _dot(operands, given, order, precision, preferred_element_type)
+        kernel = _dot(operands, given, order, precision, dtype)
     except AxisError as flaw:
         _lift.fail("dot", flaw, *arrays)
     except AttributeError:
@@ -119,9 +120,10 @@ def einsum(
     for x in arrays:
         if not isinstance(x, Core):
             raise _lift.unnamed("einsum", x)
+    dtype: Any = preferred_element_type
     aliases = _pattern.bind("einsum", axis_aliases, sizes=False) if axis_aliases else ()
     try:
-        kernel = _einsum(equation, tuple(x.node[1] for x in arrays), aliases, precision, preferred_element_type)
+        kernel = _einsum(equation, tuple(x.node[1] for x in arrays), aliases, precision, dtype)
     except AxisError as flawed:
         _lift.fail("einsum", flawed, *arrays)
     return wrap(arrays[0], kernel.call(*(x.node[0][0] for x in arrays)), kernel.names)

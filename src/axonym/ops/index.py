@@ -1,8 +1,8 @@
 """Indexing by name, and choosing elements by a condition.
 
 `x["batch", 0, "embed", 2:5]` and `x[{"batch": 0, "embed": slice(2, 5)}]` are the same. An int drops its axis, a slice
-keeps it, and an array of indices replaces it by its own axes; a list or a plain 1-d array counts as named after the axis
-that it indexes.
+keeps it, and an array of indices replaces it by its own axes; a list or a plain 1-d array counts as named after the
+axis that it indexes.
 """
 
 import builtins
@@ -37,9 +37,9 @@ Step = tuple[str, str, Any]
 def index(x: "NamedArray", selectors: Mapping[AxisSelector, Any]) -> "NamedArray":
     """Index by name.
 
-    Ints and slices are taken first. Then the axes of index arrays, lined up by name, stand in the place of the axes that
-    they index where those are neighbours, else in front. An axis that an index array shares with `x`, and that is not
-    indexed itself, is matched position by position. Out of range, an index array reads the nearest element, as in
+    Ints and slices are taken first. Then the axes of index arrays, lined up by name, stand in the place of the axes
+    that they index where those are neighbours, else in front. An axis that an index array shares with `x`, and that is
+    not indexed itself, is matched position by position. Out of range, an index array reads the nearest element, as in
     `jax.numpy`; a Python int is an error.
 
     Args:
@@ -78,15 +78,15 @@ def slice(x: "NamedArray", axis: AxisSelector, *, start: "int | Operand" = 0, le
         raise _lift.unnamed("slice", x)
     (array,), names = x.node
     given = one_axis(axis, "slice")
-    start = start.node[0][0] if isinstance(start, Core) else _lift.plain("slice", start)
-    if jnp.ndim(start) or not jnp.issubdtype(jnp.result_type(start), jnp.integer) or not isinstance(length, int):
+    begin: Any = start.node[0][0] if isinstance(start, Core) else _lift.plain("slice", start)
+    if jnp.ndim(begin) or not jnp.issubdtype(jnp.result_type(begin), jnp.integer) or not isinstance(length, int):
         problem = "the start must be one integer, and the length an int"
         raise OperandError(message("slice", problem, hint="index by an array to take several pieces"))
     try:
         kernel = _sliced(names, given, length)
     except AxisError as flaw:
         _lift.fail("slice", flaw, x)
-    return wrap(x, _run(kernel, array, start), names)
+    return wrap(x, _run(kernel, array, begin), names)
 
 
 @lru_cache(plans.CACHE)
@@ -193,11 +193,7 @@ def _step(function: str, x: "NamedArray", name: str, size: int, selector: Any) -
         problem = f"cannot index axis {name!r} by {type(selector).__name__}"
         raise OperandError(message(function, problem, hint="use an int, a slice, or an array of integers"))
     _check_integer(function, name, indices)
-    if jnp.ndim(indices) > len(own):
-        problem = f"the index over {name!r} has anonymous dimensions"
-        raise OperandError(
-            message(function, problem, f"index has: {facts(selector)}", hint="name them: index.tag(...)")
-        )
+    _check_named(function, name, indices, own)
     return ("array", own, indices) if own else ("traced", None, indices)
 
 
@@ -206,6 +202,13 @@ def _check_integer(function: str, name: str, indices: Any) -> None:
         problem = f"the index over {name!r} has dtype {indices.dtype}"
         hint = "an index must be of integers; use where() to choose by a mask"
         raise OperandError(message(function, problem, hint=hint))
+
+
+def _check_named(function: str, name: str, indices: Any, own: Names) -> None:
+    if jnp.ndim(indices) > len(own):
+        problem = f"the index over {name!r} has anonymous dimensions"
+        facts = f"index has: {describe(own, jnp.shape(indices))}"
+        raise OperandError(message(function, problem, facts, hint="name them: index.tag(...)"))
 
 
 @lru_cache(plans.CACHE)
@@ -287,13 +290,11 @@ def _gather(
     kept_shape = tuple(shape[names.index(name)] for name in kept)
     index_shapes = [i.shape[i.ndim - len(o) :] for i, o in zip(indices, own, strict=True)]
     sizes = _lift.one_size(function, [kept, *own], [kept_shape, *index_shapes])
-    if any(i.ndim > len(o) for i, o in zip(indices, own, strict=True)):
-        problem = "an index array has anonymous dimensions"
-        raise OperandError(message(function, problem, hint="name them: index.tag(...)"))
     dims: list[Any] = [builtins.slice(None)] * array.ndim
     anonymous = array.ndim - len(names)
-    for name, one, of in zip(indexed, indices, own, strict=True):
-        dims[anonymous + names.index(name)] = _lift.lined_up(one, of, _from_first(union, of))
+    for name, positions, of in zip(indexed, indices, own, strict=True):
+        _check_named(function, name, positions, of)
+        dims[anonymous + names.index(name)] = _lift.lined_up(positions, of, _from_first(union, of))
     for name in shared:
         dims[anonymous + names.index(name)] = _lift.lined_up(
             jnp.arange(sizes[name]), (name,), _from_first(union, (name,))
@@ -308,7 +309,7 @@ def _gather(
     if layout.has_explicit_axes(array) or any(map(layout.has_explicit_axes, indices)):
         array = _lift.whole(array, at)
         sharding = _gather_layout(array, names, dims, at, union, order)
-    result = array.at[tuple(dims)].get(mode=mode or "clip", out_sharding=sharding)
+    result: jax.Array = array.at[tuple(dims)].get(mode=mode or "clip", out_sharding=sharding)
     if first < anonymous:
         result = jnp.moveaxis(result, range(len(union)), range(anonymous, anonymous + len(union)))
     return _lift.lined_up(result, order, target)

@@ -1,7 +1,7 @@
 """Remember how modules were taken apart.
 
-A jitted training step takes the state that it returned the step before. To take its modules apart again costs as much as
-a fifth of the call; but a module is immutable, so that its leaves can be kept beside it as long as it lives.
+A jitted training step takes the state that it returned the step before. To take its modules apart again costs as much
+as a fifth of the call; but a module is immutable, so that its leaves can be kept beside it as long as it lives.
 """
 
 import weakref
