@@ -150,7 +150,8 @@ def axis_mapping_in(mapping: AxisMapping | None, entered: list[AxisMapping]) -> 
     taken = () if _current.value is None else _current.value.taken
     if mapping is None:
         return _entering(AxisMapping((), entered, active=False, taken=taken))
-    entered.append(mapping)
+    if mapping not in entered:  # a loop over steps enters the same ones again and again
+        entered.append(mapping)
     return _entering(AxisMapping(mapping.entries, entered, taken=taken))
 
 
