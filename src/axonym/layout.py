@@ -157,7 +157,7 @@ def axis_mapping_in(mapping: AxisMapping | None, entered: list[AxisMapping]) -> 
 
 def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
     """Keep what is laid out inside from using Explicit mesh axes that a `vmap` maps over."""
-    outer = _current.value or AxisMapping((), active=False)
+    outer = AxisMapping((), active=False) if _current.value is None else _current.value
     return _entering(dataclasses.replace(outer, taken=(*outer.taken, *mesh_axes)))
 
 
