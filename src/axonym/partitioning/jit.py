@@ -72,7 +72,8 @@ def named_jit(
             those left out give nothing. A single bool stands for all.
         donate_kwargs: the same for keyword arguments, as a dict, or a single bool.
         strict: refuse keys of a mapping that no array has, neither of the arguments and results nor of those that are
-            laid out inside.
+            laid out inside. Names that were laid out under an equal mapping earlier count too, because caches of JAX
+            do not run code again.
         jit_options: further options of `jax.jit`, such as `compiler_options` or `keep_unused`.
 
     Raises:
