@@ -77,7 +77,7 @@ def uniform(
     unit = _standard(key, jax.random.uniform, shape, dtype)
     if isinstance(minval, float) and isinstance(maxval, float) and (minval, maxval) == (0.0, 1.0):
         return unit
-    return unit * (maxval - minval) + minval  # type: ignore[operator]
+    return unit * (maxval - minval) + minval  # type: ignore[operator]  # an Operand may be a list
 
 
 def truncated_normal(

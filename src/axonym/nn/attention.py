@@ -135,7 +135,7 @@ def _require(what: str, x: NamedArray, *axes: AxisSelector) -> None:
 
 def _lowest(x: NamedArray) -> float:
     """Return a finite number so low that its softmax is zero next to any score."""
-    return float(jnp.finfo(x.dtype).min)  # type: ignore[no-untyped-call]
+    return float(jnp.finfo(x.dtype).min)  # type: ignore[no-untyped-call]  # of jax
 
 
 def causal_mask(QPos: Axis, KPos: Axis, q_start: int | NamedArray = 0, k_start: int | NamedArray = 0) -> NamedArray:

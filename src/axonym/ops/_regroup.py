@@ -119,7 +119,7 @@ def by_expression(x: Core, text: str, bindings: Mapping[str, object]) -> "NamedA
         kernel = _regrouped(text, names, _pattern.bind("rearrange", bindings, sizes=True))
     except AxisError as flawed:
         _lift.fail("rearrange", flawed, x)
-    return x if kernel is None else wrap(x, kernel.call(array), kernel.names)  # type: ignore[return-value]
+    return x if kernel is None else wrap(x, kernel.call(array), kernel.names)  # type: ignore[return-value]  # a Core is a NamedArray
 
 
 @lru_cache(plans.CACHE)

@@ -22,7 +22,7 @@ __all__ = ["fold", "map", "scan"]
 
 def _scanned_by_default(leaf: object) -> bool:
     """Tell whether a leaf is scanned: named arrays that have the axis are, and plain arrays with a dimension."""
-    return isinstance(leaf, NamedArray) or (is_array(leaf) and leaf.ndim > 0)  # type: ignore[attr-defined]
+    return isinstance(leaf, NamedArray) or (is_array(leaf) and leaf.ndim > 0)  # type: ignore[attr-defined]  # an array has ndim
 
 
 def scan(
