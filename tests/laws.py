@@ -7,6 +7,7 @@ nothing of JAX. One letter is one axis. A test file makes its table and subclass
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,11 +23,20 @@ import axonym as axn
 from axonym.errors import LostAxisError
 
 # Sizes differ, so that a mix-up of two axes is a wrong shape; those of `a` and `b` divide over the 4 x 2 mesh.
-SIZES = {"a": 4, "b": 2, "c": 3, "i": 8, "j": 5, "z": 2}
+# Matrices that have to be square are m x n.
+SIZES = {"a": 4, "b": 2, "c": 3, "i": 8, "j": 5, "m": 3, "n": 3, "z": 2}
 
 # The same test method runs for many classes, which hypothesis takes for a mistake.
 few = settings(max_examples=3, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+two = settings(few, max_examples=2)
 one = settings(few, max_examples=1)
+
+
+def _definite(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Make symmetric matrices over the last two axes, well away from singular ones."""
+    half = rng.normal(size=shape).astype(np.float32)
+    return half @ np.swapaxes(half, -1, -2) + 2 * np.eye(shape[-1], dtype=np.float32)
+
 
 DOMAINS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]] = {
     "real": lambda rng, shape: rng.normal(size=shape).astype(np.float32),
@@ -38,9 +48,11 @@ DOMAINS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]]
     "shift": lambda rng, shape: rng.integers(0, 4, shape).astype(np.int32),
     "index": lambda rng, shape: rng.integers(0, 2, shape).astype(np.int32),
     "bool": lambda rng, shape: rng.integers(0, 2, shape).astype(bool),
+    "distinct": lambda rng, shape: rng.permutation(math.prod(shape)).reshape(shape).astype(np.float32),
+    "definite": _definite,
     "special": lambda rng, shape: rng.choice(np.array([0, -1.5, np.inf, -np.inf, np.nan], np.float32), shape),
 }
-FLOATS = {"real", "positive", "unit", "above one"}
+FLOATS = {"real", "positive", "unit", "above one", "distinct", "definite"}
 
 
 def in_order_of_the_largest(row: "Row", *stored: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -48,6 +60,11 @@ def in_order_of_the_largest(row: "Row", *stored: tuple[str, ...]) -> list[tuple[
     every = set().union(*stored)
     largest = next(names for names in stored if set(names) == every)
     return [tuple(name for name in largest if name in out) for out in row.outs]
+
+
+def batch_then(core: str, *outs: str) -> Callable[..., list[tuple[str, ...]]]:
+    """Give the names of what is computed for each position of the batch axes of one operand, those not in `core`."""
+    return lambda order: [(*(name for name in order if name not in core), *out) for out in outs]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,6 +225,35 @@ def has_row_for_each(rows: Sequence[Row], module: Any, without: Sequence[str] = 
     assert {row.function for row in rows} == set(module.__all__) - set(without)
 
 
+def refuses_a_lost_axis(row: Row) -> None:
+    """Take an axis of each operand away in turn, behind the back of its names."""
+    named = operands(row, row.draw(7), [tuple(axes) for axes in row.operands])
+    for i, axes in enumerate(row.operands):
+        if axes:
+            dims = [0 if j == i else None for j in range(len(named))]
+            with pytest.raises(
+                LostAxisError, match=f"^{row.speaker or row.function}: an array of shape .* cannot have the"
+            ):
+                jax.vmap(row.call, in_axes=dims)(*named)
+
+
+def has_the_gradient(row: Row, orders: Sequence[tuple[str, ...]], arrays: Sequence[np.ndarray]) -> None:
+    """Compare the gradients of a weighted sum of the results."""
+    which = [i for i in range(len(arrays)) if row.domain(i) in FLOATS]
+
+    def total(results: Any) -> jax.Array:
+        return sum((jnp.cos(jnp.arange(r.size)).reshape(r.shape) * r).sum() for r in row.results(results))
+
+    def named_total(*named: axn.NamedArray) -> jax.Array:
+        return total(positional_results(row, row.call(*named)))
+
+    expected = jax.jit(jax.grad(lambda *arrays: total(row.reference(*arrays)), which))(*arrays)
+    gradients = jax.jit(jax.grad(named_total, which))(*operands(row, arrays, orders))
+    for i, gradient, value in zip(which, gradients, expected, strict=True):
+        assert gradient.names == orders[i]
+        assert_close(positional(gradient, row.operands[i]), value)
+
+
 class Values:
     """Values, dtypes and names, in whatever order the axes are stored."""
 
@@ -283,14 +329,7 @@ class Laws(Values, Sharded):
         row.check(result, jax.jit(jax.vmap(row.reference))(*arrays), orders, lead=("z",))
 
     def test_refuses_an_array_that_lost_an_axis(self, row: Row) -> None:
-        named = operands(row, row.draw(7), [tuple(axes) for axes in row.operands])
-        for i, axes in enumerate(row.operands):
-            if axes:
-                dims = [0 if j == i else None for j in range(len(named))]
-                with pytest.raises(
-                    LostAxisError, match=f"^{row.speaker or row.function}: an array of shape .* cannot have the"
-                ):
-                    jax.vmap(row.call, in_axes=dims)(*named)
+        refuses_a_lost_axis(row)
 
     def test_has_the_primitives_of_positional_code(self, row: Row) -> None:
         self.same_program(row, row.draw(8))
@@ -320,17 +359,53 @@ class Smooth(Laws):
     @one
     @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
     def test_has_the_gradient_of_positional_code(self, row: Row, data: Any, seed: int) -> None:
+        has_the_gradient(row, data.draw(row.orders()), row.draw(seed))
+
+
+class Bulk(Sharded):
+    """The laws of an operation that `_batch.batched` or `_lift.along` lifts; what all of these do has its own tests."""
+
+    @two
+    @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+    def test_equals_positional_code_for_every_order_of_axes(self, row: Row, data: Any, seed: int) -> None:
         orders, arrays = data.draw(row.orders()), row.draw(seed)
-        which = [i for i in range(len(arrays)) if row.domain(i) in FLOATS]
+        result = row.call(*operands(row, arrays, orders))
+        row.check(result, jax.jit(row.reference)(*arrays), orders)
+        if row.oracle is not None:
+            row.check(result, row.oracle(*arrays), orders)
 
-        def total(results: Any) -> jax.Array:
-            return sum((jnp.cos(jnp.arange(r.size)).reshape(r.shape) * r).sum() for r in row.results(results))
+    def test_refuses_an_array_that_lost_an_axis(self, row: Row) -> None:
+        refuses_a_lost_axis(row)
 
-        def named_total(*named: axn.NamedArray) -> jax.Array:
-            return total(positional_results(row, row.call(*named)))
+    def test_works_under_named_vmap(self, row: Row) -> None:
+        arrays, orders = row.draw(3, lead=(SIZES["z"],)), [tuple(axes) for axes in row.operands]
+        named = operands(row, arrays, [(*order, "z") for order in orders], lead="z")
+        result = jax.jit(axn.vmap(row.call, "z"))(*named)
+        row.check(result, jax.jit(jax.vmap(row.reference))(*arrays), orders, lead=("z",))
 
-        expected = jax.jit(jax.grad(lambda *arrays: total(row.reference(*arrays)), which))(*arrays)
-        gradients = jax.jit(jax.grad(named_total, which))(*operands(row, arrays, orders))
-        for i, gradient, value in zip(which, gradients, expected, strict=True):
-            assert gradient.names == orders[i]
-            assert_close(positional(gradient, row.operands[i]), value)
+    @pytest.mark.parametrize("size", [0, 1])
+    def test_takes_empty_and_single_axes_as_jnp_does(self, row: Row, size: int) -> None:
+        if row.any_size:
+            self.same_types(row, row.draw(5, b=size))
+
+    @pytest.mark.parametrize("dtype", [bool, np.int32, jnp.bfloat16, np.complex64], ids=lambda t: t.__name__)
+    def test_takes_the_dtypes_that_jnp_takes(self, row: Row, dtype: Any) -> None:
+        self.same_types(row, [as_dtype(a, dtype) if row.domain(i) in FLOATS else a for i, a in enumerate(row.draw(6))])
+
+    def same_types(self, row: Row, arrays: Sequence[Any]) -> None:
+        """Compare shapes and dtypes, which costs no compilation; or the kind of error."""
+        named = operands(row, [jnp.asarray(array) for array in arrays], [tuple(axes) for axes in row.operands])
+        expected = outcome(lambda: program(row.reference, *map(jnp.asarray, arrays)))
+        result = outcome(lambda: program(lambda *named: positional_results(row, row.call(*named)), *named))
+        assert (result[1] if isinstance(result, tuple) else result) == (
+            expected[1] if isinstance(expected, tuple) else expected
+        )
+
+
+class SmoothBulk(Bulk):
+    """The same for what has a gradient."""
+
+    @one
+    @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
+    def test_has_the_gradient_of_positional_code(self, row: Row, data: Any, seed: int) -> None:
+        has_the_gradient(row, data.draw(row.orders()), row.draw(seed))

@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.sharding import AxisType
 
 from .. import layout, plans
-from ..axis import Axis, AxisSelection, selection
+from ..axis import Axis, AxisSelection, AxisSelector, selection, selector
 from ..core import Core, facts, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, OperandError, describe, message
 
@@ -30,7 +31,7 @@ Names = tuple[str, ...]
 Pairs = tuple[tuple[str, int | None], ...]
 Function = Callable[..., Any]
 Options = tuple[tuple[str, Any], ...]
-_NAME_IT = "name it first: axn.named(array, (...)); plain operands must be scalars"
+NAME_IT = "name it first: axn.named(array, (...)); plain operands must be scalars"
 _NUMBERS = {bool, int, float, complex}
 _PLAIN = (int, float, complex, np.generic, np.ndarray, jax.Array)
 
@@ -157,7 +158,7 @@ def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Opti
         for array, names in zip(arrays, operands, strict=True):
             if names is None and jnp.ndim(array) > anonymous:
                 problem = f"a plain array of shape {jnp.shape(array)} meets named axes {', '.join(target)}"
-                raise OperandError(message(function, problem, hint=_NAME_IT))
+                raise OperandError(message(function, problem, hint=NAME_IT))
         arrays = tuple(agreed(known, arrays, target))
         return fn(*(lined_up(a, names, target) for a, names in zip(arrays, known, strict=True)), **keywords)
 
@@ -266,7 +267,7 @@ def _reduction(fn: Function, names: Names, axis: Any, where: Names | None, remov
             return fn(array, axis=at, **keywords)
         if not where and jnp.ndim(mask) > array.ndim - len(names):
             problem = f"the mask has shape {jnp.shape(mask)} and no names"
-            raise OperandError(message(function, problem, f"array has: {describe(names, array.shape)}", hint=_NAME_IT))
+            raise OperandError(message(function, problem, f"array has: {describe(names, array.shape)}", hint=NAME_IT))
         check_sizes(function, (names, where), (array, mask))
         array, mask = agreed((names, where), (array, mask), names)
         return fn(array, axis=at, where=lined_up(mask, where, names), **keywords)
@@ -322,7 +323,9 @@ def _over(
 
 
 @lru_cache(plans.CACHE)
-def _along(fn: Function, names: Names, axis: Any, removes: bool, options: Options) -> Kernel:
+def _along(
+    fn: Function, names: Names, axis: Any, removes: bool, to: tuple[str, int | None] | None, options: Options
+) -> Kernel:
     """Make the kernel of a function that works along one whole axis, or along several that it sees flattened."""
     function, keywords = title(fn), dict(options)
     given = _pairs(axis, function, names)
@@ -331,18 +334,25 @@ def _along(fn: Function, names: Names, axis: Any, removes: bool, options: Option
     rest = plans.without(names, chosen)
     if len(at) != 1 and not removes:
         raise AxisError(f"needs one axis, got {len(at)}", "flatten the axes first: x.flatten_axes(...)")
+    target = rest if removes else names if to is None else plans.rename(names, ((chosen[0], to[0]),))
 
     def body(array: Any) -> Any:
         shape = shape_of(function, array, names)
         check_given(function, given, names, shape)
         array = whole(array, at)
         if len(at) == 1:
-            return fn(array, axis=at[0], **keywords)
+            call = partial(fn, axis=at[0], **keywords)
+            if removes:
+                return call(array)
+            result = local(call, [array], list(layout.entries_of(array)))
+            if to is not None:
+                check_given(function, (to,), target, result.shape)
+            return result
         kept = shape[: len(shape) - len(names)] + tuple(shape[i] for i in plans.positions(names, rest))
         array = lined_up(array, names, (*rest, *chosen))
         return fn(lax.reshape(array, (*kept, math.prod(shape[i] for i in at))), axis=-1, **keywords)
 
-    return Kernel(rest if removes else names, body)
+    return Kernel(target, body)
 
 
 def whole(array: jax.Array, at: Sequence[int]) -> jax.Array:
@@ -355,25 +365,54 @@ def whole(array: jax.Array, at: Sequence[int]) -> jax.Array:
     return layout.relayout(array, entries)
 
 
-def along(fn: Function, x: Core, axis: AxisSelection | None, **options: Any) -> "NamedArray":
-    """Apply a function along one axis that keeps it."""
-    return _apply_along(fn, x, axis, False, options)
+def local(fn: Function, arrays: Sequence[jax.Array], results: Any) -> Any:
+    """Call a function whose arrays may have Explicit shardings, which only their types have to agree on.
+
+    Many operations of JAX have no rule for such types; within the function the compiler decides, as on Auto axes.
+
+    Args:
+        fn: a function of arrays.
+        arrays: its arguments.
+        results: the mesh axes of each dimension of the result; a tuple of such lists where there are several.
+    """
+    typed = next((array for array in arrays if layout.has_explicit_axes(array)), None)
+    if typed is None:
+        return fn(*arrays)
+    mesh = jax.typeof(typed).sharding.mesh
+    explicit = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit]
+    several = isinstance(results, tuple)
+    shardings = [layout.sharding_from(typed, entries) for entries in (results if several else (results,))]
+    out = tuple(shardings) if several else shardings[0]
+    return jax.sharding.auto_axes(fn, axes=tuple(explicit), out_sharding=out)(*arrays)
+
+
+def along(
+    fn: Function, x: Core, axis: AxisSelection | None, *, to: AxisSelector | None = None, **options: Any
+) -> "NamedArray":
+    """Apply a function along one axis, in whose place the result has one of the same name or of the name `to`."""
+    return _apply_along(fn, x, axis, False, to, options)
 
 
 def search(fn: Function, x: Core, axis: AxisSelection | None, **options: Any) -> "NamedArray":
     """Apply a function that finds a position along an axis; along several, in the array that they flatten to."""
-    return _apply_along(fn, x, axis, True, options)
+    return _apply_along(fn, x, axis, True, None, options)
 
 
 def _apply_along(
-    fn: Function, x: Core, axis: AxisSelection | None, removes: bool, options: dict[str, Any]
+    fn: Function,
+    x: Core,
+    axis: AxisSelection | None,
+    removes: bool,
+    to: AxisSelector | None,
+    options: dict[str, Any],
 ) -> "NamedArray":
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
     (array,), names = x.node
     key = keyed(axis, fn)
+    new = None if to is None else selector(to, title(fn))
     try:
-        kernel = _along(fn, names, key, removes, tuple(options.items()))
+        kernel = _along(fn, names, key, removes, new, tuple(options.items()))
     except AxisError as flaw:
         fail(title(fn), flaw, x)
     return wrap(x, kernel.call(array), kernel.names)

@@ -1,0 +1,204 @@
+"""How a positional function of a few axes becomes a named one that is mapped over all others.
+
+The axes that the function works on are its *core*; they are named by the caller. All other axes are *batch* axes: they
+line up by name, and the function is applied for each of their positions. An operation of this kind is one call of
+`batched`; where `jax.numpy` takes an `axis` argument and needs no second operand, `_lift.along` is the shorter way.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import layout, plans
+from ..axis import AxisSelection
+from ..core import Core, shape_of, wrap
+from ..errors import AxisError, OperandError, message
+from . import _lift
+
+Names = tuple[str, ...]
+Function = Callable[..., Any]
+Out = Names | tuple[Names, ...]
+
+
+def batched(
+    fn: Function,
+    operands: Sequence[Any],
+    core: Sequence[AxisSelection],
+    out: Out,
+    *,
+    each: bool = False,
+    outer: bool = False,
+    in_place: bool = False,
+    **options: Any,
+) -> Any:
+    """Apply a positional function to the core axes of its operands, for each position of their batch axes.
+
+    The result has the batch axes, in the order of the operand that contains all others, and then those of `out`.
+
+    Args:
+        fn: the function. It gets arrays whose core dimensions are last, in the order of `core`, with the batch
+            dimensions lined up in front, so that they broadcast.
+        operands: named arrays; scalars and, with as many dimensions as they have core axes, plain arrays.
+        core: for each operand the axes that the function works on.
+        out: the names of the trailing dimensions of the result; a tuple of such tuples where `fn` returns a tuple.
+        each: the function knows no batch dimensions; it is mapped over them by `jax.vmap`.
+        outer: no operand needs to contain the batch axes of all others, as in a contraction: those that the first one
+            lacks come behind its own.
+        in_place: the axes of `out` take the places that the core axes have in the first operand.
+        options: keyword arguments of `fn`, static and hashable.
+
+    Raises:
+        AxisNotFoundError: if a core axis is missing.
+        AxisSizeError: if a name has two sizes.
+        AxisClashError: if a name of `out` is that of a batch axis.
+        BroadcastError: if no operand contains the batch axes of all others, unless `outer`.
+        OperandError: if no operand has names, or one is of another kind.
+    """
+    function = _lift.title(fn)
+    like = next((x for x in operands if isinstance(x, Core)), None)
+    if like is None:
+        raise _lift.unnamed(function, operands[0])
+    pairs = tuple(_lift.axes(axes, function) for axes in core)
+    named = tuple(x.node[1] if isinstance(x, Core) else None for x in operands)
+    arrays = [x.node[0][0] if isinstance(x, Core) else _lift.plain(function, x) for x in operands]
+    several = bool(out) and isinstance(out[0], tuple)
+    outs: Any = out if several else (out,)
+    try:
+        kernel = _kernel(fn, named, pairs, outs, (several, each, outer, in_place), tuple(options.items()))
+    except AxisError as flaw:
+        _lift.fail(function, flaw, *operands)
+    results = kernel.call(*arrays)
+    if several:
+        return tuple(wrap(like, result, names) for result, names in zip(results, kernel.names, strict=True))
+    return wrap(like, results, kernel.names[0])
+
+
+@lru_cache(plans.CACHE)
+def _kernel(
+    fn: Function,
+    named: tuple[Names | None, ...],
+    core: tuple[_lift.Pairs, ...],
+    outs: tuple[Names, ...],
+    flags: tuple[bool, bool, bool, bool],
+    options: tuple[tuple[str, Any], ...],
+) -> Any:
+    several, each, outer, in_place = flags
+    function = _lift.title(fn)
+    cores = tuple(tuple(name for name, _ in pairs) for pairs in core)
+    # A plain array with as many dimensions as core axes is taken to have just these.
+    known = tuple(own if names is None else names for names, own in zip(named, cores, strict=True))
+    for names, own in zip(known, cores, strict=True):
+        plans.positions(names, own)
+    batches = tuple(plans.without(names, own) for names, own in zip(known, cores, strict=True))
+    batch = _union(batches) if outer else plans.broadcast(batches)
+    for out in outs:
+        plans.distinct((*batch, *out), "in the result, ")
+    targets = [(*batch, *out) for out in outs]
+    if in_place:
+        targets = [_in_place(known[0], cores[0], out, batch) for out in outs]
+    positional = partial(fn, **dict(options))
+
+    def body(*arrays: Any) -> Any:
+        for names, own, pairs, array in zip(named, cores, core, arrays, strict=True):
+            if names is None and jnp.ndim(array) != len(own):
+                problem = f"a plain array of shape {jnp.shape(array)} stands for axes {', '.join(own) or 'none'}"
+                raise OperandError(message(function, problem, hint=_lift.NAME_IT))
+            if names is not None:
+                _lift.check_given(function, pairs, names, shape_of(function, array, names))
+        _lift.check_sizes(function, known, arrays)
+        ordered = [_present(batch, has) for has in batches]
+        lined = [
+            _lift.lined_up(jnp.asarray(array), names, (*has, *own))
+            for array, names, has, own in zip(arrays, known, ordered, cores, strict=True)
+        ]
+        call = (_mapped if each else _broadcasting)(positional, cores, ordered, batch)
+        results = _laid_out(call, lined, cores, ordered, batch, outs, several)
+        moved = tuple(
+            _lift.lined_up(result, (*batch, *out), target)
+            for result, out, target in zip(results if several else (results,), outs, targets, strict=True)
+        )
+        return moved if several else moved[0]
+
+    return _lift.Kernel(tuple(targets), body)  # type: ignore[arg-type]  # here, the names of each result
+
+
+def _union(batches: Sequence[Names]) -> Names:
+    union: Names = ()
+    for names in batches:
+        union = plans.union(union, names)
+    return union
+
+
+def _present(batch: Names, has: Names) -> Names:
+    return tuple(name for name in batch if name in has)
+
+
+def _in_place(names: Names, core: Names, out: Names, batch: Names) -> Names:
+    """Put the names of a result where the core axes of an operand stand."""
+    if len(core) != len(out) or set(batch) != set(plans.without(names, core)):
+        return (*batch, *out)
+    table = dict(zip(core, out, strict=True))
+    return tuple(table.get(name, name) for name in names)
+
+
+def _broadcasting(fn: Function, cores: Sequence[Names], batches: Sequence[Names], batch: Names) -> Function:
+    """Call a function that broadcasts over leading dimensions itself."""
+
+    def call(*arrays: jax.Array) -> Any:
+        lined = []
+        for array, own, has in zip(arrays, cores, batches, strict=True):
+            # Positional broadcasting adds missing leading dimensions, but not behind anonymous ones.
+            anonymous = array.ndim - len(has) - len(own)
+            first = 0 if anonymous else min(map(batch.index, has), default=len(batch))
+            lined.append(_lift.lined_up(array, (*has, *own), (*batch[first:], *own)))
+        return fn(*lined)
+
+    return call
+
+
+def _mapped(fn: Function, cores: Sequence[Names], batches: Sequence[Names], batch: Names) -> Function:
+    """Map a function that knows no batch dimensions over them; anonymous ones are outermost."""
+
+    def call(*arrays: jax.Array) -> Any:
+        anonymous = [a.ndim - len(has) - len(own) for a, has, own in zip(arrays, batches, cores, strict=True)]
+        most = max(anonymous)
+        levels = [tuple(0 if count >= most - i else None for count in anonymous) for i in range(most)]
+        levels += [tuple(0 if name in has else None for has in batches) for name in batch]
+        mapped = fn
+        for dims in reversed(levels):
+            mapped = jax.vmap(mapped, in_axes=dims)
+        return mapped(*arrays)
+
+    return call
+
+
+def _laid_out(
+    call: Function,
+    arrays: Sequence[jax.Array],
+    cores: Sequence[Names],
+    batches: Sequence[Names],
+    batch: Names,
+    outs: tuple[Names, ...],
+    several: bool,
+) -> Any:
+    """On a mesh with Explicit axes, gather the core dimensions and lay out the batch dimensions alike."""
+    if not any(map(layout.has_explicit_axes, arrays)):
+        return call(*arrays)
+    entries = [layout.entries_of(array) for array in arrays]
+    counts = [a.ndim - len(has) - len(own) for a, has, own in zip(arrays, batches, cores, strict=True)]
+    most = max(counts)
+    lead = entries[counts.index(most)][:most]
+    offers = [
+        (has, own[n : n + len(has)] or ((),) * len(has)) for own, has, n in zip(entries, batches, counts, strict=True)
+    ]
+    table = layout.settle((*range(most), *batch), [(tuple(range(most)), lead or ((),) * most), *offers])
+    moved = []
+    for array, own, has, core, count in zip(arrays, entries, batches, cores, counts, strict=True):
+        wanted = [table[label] for label in (*range(most - count, most), *has)]
+        moved.append(layout.relayout(array, [*wanted, *((),) * len(core)]) if own else array)
+    shared = [table[label] for label in (*range(most), *batch)]
+    results = tuple([*shared, *((),) * len(out)] for out in outs)
+    return _lift.local(call, moved, results if several else results[0])
