@@ -42,13 +42,39 @@ def test_what_it_is() -> None:
     named = axn.NamedArray(jnp.ones((2, 3), jnp.bfloat16), (A, "b"))
     assert (named.names, named.axes, named.shape) == (("a", "b"), (A, B), {"a": 2, "b": 3})
     assert (named.dtype, named.ndim, named.size, named.nbytes) == (jnp.bfloat16, 2, 6, 12)
-    assert named.sharding == named.array.sharding
-    assert (named.resolve_axis("b"), named.axis_size(A)) == (B, 2)
+    assert (named.itemsize, named.weak_type) == (2, False)
+    assert axn.named(1.0, ()).weak_type
     assert named.has_axis("a")
     assert named.has_axis((A, "b"))
     assert named.has_axis(())
     assert not named.has_axis("c")
     assert not named.has_axis(A.resize(3))
+
+
+def test_looking_up_axes_gives_what_was_asked_for() -> None:
+    named = axn.zeros((A, B)).rearrange((B, A))
+    assert (named.resolve_axis("b"), named.axis_size(A), named.axis_indices("a")) == (B, 2, 1)
+    assert named.resolve_axis(("a", B)) == named.resolve_axis({"a": None, "b": 3}) == (A, B)
+    assert named.axis_size(["a", "b"]) == (2, 3)
+    assert named.axis_indices(("a", "b")) == (1, 0)
+    assert (named.resolve_axis(()), named.axis_size(()), named.axis_indices(())) == ((), (), ())
+    assert named.untag("b").axis_indices("a") == 1
+    assert named.untag("a").axis_indices(B) == 1
+
+
+def test_where_it_is(explicit_mesh: jax.sharding.Mesh) -> None:
+    with axn.set_mesh(explicit_mesh):
+        named = axn.shard(axn.zeros({"a": 8, "b": 3}), {"a": "data"})
+    assert named.sharding == named.array.sharding
+    assert named.devices() == named.array.devices() == set(explicit_mesh.devices.flat)
+    assert (named.committed, named.is_fully_addressable, named.is_fully_replicated) == (True, True, False)
+    alone = x()
+    assert (alone.committed, alone.is_fully_addressable, alone.is_fully_replicated) == (False, True, True)
+    assert alone.block_until_ready() is alone
+    donated = x()
+    assert not donated.is_deleted()
+    jax.jit(lambda x: x + 1, donate_argnums=0)(donated)
+    assert donated.is_deleted()
 
 
 def test_making_one_keeps_the_payload() -> None:
@@ -84,7 +110,38 @@ def test_leaving_the_names() -> None:
     scalar = x().sum()
     assert (scalar.item(), float(scalar), int(scalar), complex(scalar), bool(scalar)) == (15, 15, 15, 15, True)
     assert scalar.scalar() is scalar.array
-    assert_close(jnp.asarray(x().array), x().array)
+    assert x().tobytes() == np.arange(6, dtype=np.float32).tobytes()
+    assert x().tobytes("F") == np.arange(6, dtype=np.float32).reshape(2, 3).tobytes("F")
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.int8, bool, jnp.complex64])
+def test_asarray_gives_the_array(dtype: Any) -> None:
+    named = axn.ones((A, B), dtype)
+    for convert in (jnp.asarray, jnp.array):
+        array = convert(named)
+        assert isinstance(array, jax.Array)
+        assert (array.dtype, array.shape) == (named.dtype, (2, 3))
+        assert_close(array, named.array)
+    assert np.asarray(named).dtype == dtype
+
+
+def test_asarray_without_a_copy_refuses_to_convert() -> None:
+    host = axn.NamedArray(np.ones(2, np.float32), "a")
+    assert np.asarray(host, copy=False) is host.array
+    with pytest.raises(ValueError, match="copy"):
+        np.asarray(host, dtype=np.float16, copy=False)
+
+
+def test_an_element_is_a_number() -> None:
+    three = axn.named(3, ())
+    assert (range(5)[three], np.arange(5)[three], "abcde"[three]) == (3, 3, "d")
+    assert (round(axn.named(2.567, ()), 1).item(), round(axn.named(2.567, ())).item()) == (pytest.approx(2.6), 3.0)
+    assert round(x() / 7, 2).names == ("a", "b")
+    for wrong in (axn.named(3.0, ()), axn.named([3], "a"), x()):
+        with pytest.raises(TypeError):
+            range(5)[wrong]
+    with pytest.raises(TypeError, match="has no len"):
+        len(x())
 
 
 def test_equality_is_elementwise_so_there_is_no_hash() -> None:
@@ -108,27 +165,6 @@ def test_augmented_assignment_makes_a_new_array() -> None:
     old = new = x()
     new += 1
     assert (old.sum().item(), new.sum().item()) == (15, 21)
-
-
-@pytest.mark.parametrize(
-    ("array", "text"),
-    [
-        (axn.named([1, 2], "a"), "NamedArray(int32[a=2])\n[1 2]"),
-        (axn.named(1.5, ()), "NamedArray(float32[])\n1.5"),
-        (axn.zeros(axn.Axis("a", 17)), "NamedArray(float32[a=17])"),
-        (axn.named([1, 2], "a").untag("a"), "NamedArray(int32[anonymous (2,)])\n[1 2]"),
-        (axn.NamedArray(None, "a"), "NamedArray(None, ('a',))"),
-        (axn.NamedArray(jax.ShapeDtypeStruct((2,), jnp.int8), "a"), "NamedArray(int8[a=2])"),
-    ],
-)
-def test_repr(array: axn.NamedArray, text: str) -> None:
-    assert repr(array) == text
-
-
-def test_repr_under_a_trace_and_on_devices(auto_mesh: jax.sharding.Mesh) -> None:
-    seen = []
-    jax.jit(lambda x: seen.append(repr(x)))(x())
-    assert seen == ["NamedArray(float32[a=2, b=3])"]
 
 
 def test_broadcasting_keeps_the_order_of_the_containing_operand() -> None:
@@ -293,13 +329,61 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x.axis_size('heads')",
         lambda x: x.axis_size("heads"),
         AxisNotFoundError,
-        "resolve_axis: no axis named 'heads'\n  array has: batch=4, embed=6",
+        "axis_size: no axis named 'heads'\n  array has: batch=4, embed=6",
     ),
     (
-        "x.resolve_axis(('batch', 'embed'))",
-        lambda x: x.resolve_axis(("batch", "embed")),
+        "x.axis_indices(('batch', 'emb'))",
+        lambda x: x.axis_indices(("batch", "emb")),
+        AxisNotFoundError,
+        "axis_indices: no axis named 'emb'\n  array has: batch=4, embed=6\n  hint: did you mean 'embed'?",
+    ),
+    (
+        "axn.NamedArray(x, 'a')",
+        lambda x: axn.NamedArray(x, "a"),
         OperandError,
-        "resolve_axis: one axis goes here, not 2: batch, embed",
+        "NamedArray: the array has names already\n  array has: batch=4, embed=6\n"
+        "  hint: rename its axes with x.rename, name its anonymous dimensions with x.tag, or pass x.array",
+    ),
+    (
+        "axn.named(x, ('a', 'b'))",
+        lambda x: axn.named(x, ("a", "b")),
+        OperandError,
+        "named: the array has names already\n  array has: batch=4, embed=6\n"
+        "  hint: rename its axes with x.rename, name its anonymous dimensions with x.tag, or pass x.array",
+    ),
+    (
+        "'batch' in x",
+        lambda x: "batch" in x,
+        OperandError,
+        "in: `in` could ask for an axis or for an element\n  array has: batch=4, embed=6\n"
+        "  hint: write x.has_axis(name) or (x == value).any()",
+    ),
+    (
+        "np.asarray(traced)",
+        lambda x: jax.jit(np.asarray)(x),
+        OperandError,
+        "asarray: there are no values yet\n  array has: batch=4, embed=6\n"
+        "  hint: x.array is the array without its names",
+    ),
+    (
+        "jnp.asarray(traced)",
+        lambda x: jax.jit(jnp.asarray)(x),
+        OperandError,
+        "asarray: there are no values yet\n  array has: batch=4, embed=6\n"
+        "  hint: x.array is the array without its names",
+    ),
+    (
+        "np.asarray(shapes)",
+        lambda x: np.asarray(jax.eval_shape(lambda: x)),
+        OperandError,
+        "asarray: there are no values yet\n  array has: batch=4, embed=6\n"
+        "  hint: x.array is the array without its names",
+    ),
+    (
+        "np.asarray(axn.NamedArray(None, 'a'))",
+        lambda x: np.asarray(axn.NamedArray(None, "a")),
+        OperandError,
+        "asarray: a NamedArray holds NoneType, which is no array\n  its names: a",
     ),
     (
         "x.has_axis(3)",

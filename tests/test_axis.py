@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import axonym as axn
-from axonym.axis import selection, selector, spec
+from axonym.axis import selection, selector, sized, spec
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
 
 A, B, C = axn.make_axes(batch=4, embed=6, mlp=8)
@@ -53,6 +53,11 @@ def test_selector_and_spec() -> None:
     assert (selector("batch"), selector(A), selector((A,))) == (("batch", None), ("batch", 4), ("batch", 4))
     assert spec(A) == (A,)
     assert spec({"batch": 4, "embed": 6}) == (A, B)
+    assert sized(A) == sized((A,)) == A  # type: ignore[arg-type]
+    with pytest.raises(OperandError, match="axis 'batch' needs a size here"):
+        sized("batch")  # type: ignore[arg-type]
+    with pytest.raises(OperandError, match="one axis goes here, not 2"):
+        sized((A, B))  # type: ignore[arg-type]
     assert axn.axis_name(A) == axn.axis_name("batch") == "batch"
     assert axn.axis_name((A, "embed")) == ("batch", "embed")
     assert (axn.axis_size(A), axn.axis_size((A, B)), axn.axis_size(())) == (4, 24, 1)

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SRC = ROOT / "src/axonym"
 # Public within the package only: NamedArray's page shows what users see of Core.
-INTERNAL = {"core", "plans"}
+INTERNAL = {"core", "plans", "printing"}
 
 SOURCES = {path: ast.parse(path.read_text(), str(path)) for path in sorted(SRC.rglob("*.py"))}
 FILES = [path for path in SOURCES if path.name != "__init__.py"]
@@ -46,7 +46,9 @@ def definitions(tree: ast.Module | ast.ClassDef) -> Iterator[Definition]:
 def assigned(tree: ast.Module) -> set[str]:
     """Return the names that a module assigns at its top: type aliases and constants."""
     targets: list[ast.expr] = []
-    for node in tree.body:
+    # What a name is to type checkers and what it is at run time stand in the two branches of `if TYPE_CHECKING`.
+    branches = [part for node in tree.body if isinstance(node, ast.If) for part in (*node.body, *node.orelse)]
+    for node in (*tree.body, *branches):
         targets += node.targets if isinstance(node, ast.Assign) else []
         targets += [node.target] if isinstance(node, ast.AnnAssign) else []
     return {target.id for target in targets if isinstance(target, ast.Name)}

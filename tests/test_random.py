@@ -1,96 +1,242 @@
 """Random arrays: values depend on the key and the axes alone."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 import axonym as axn
 from axonym import random
-from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
+from axonym.errors import (
+    ArgumentError,
+    AxisClashError,
+    AxisNotFoundError,
+    AxisSizeError,
+    BroadcastError,
+    OperandError,
+)
 from tests.laws import assert_close
 
 A, B = axn.make_axes(a=4, b=2)
+SIZES = (4, 2)
 KEY = jax.random.key(1)
-ROWS: list[tuple[str, Any, Any]] = [
-    ("normal", lambda: random.normal(KEY, (A, B)), lambda: jax.random.normal(KEY, (4, 2))),
-    ("normal", lambda: random.normal(KEY, A, jnp.bfloat16), lambda: jax.random.normal(KEY, 4, jnp.bfloat16)),
-    ("gumbel", lambda: random.gumbel(KEY, (A, B)), lambda: jax.random.gumbel(KEY, (4, 2))),
-    ("uniform", lambda: random.uniform(KEY, (A, B)), lambda: jax.random.uniform(KEY, (4, 2))),
+LOW, HIGH = np.float32([0.5, 1.0, 2.0, 3.0]), np.float32([1.5, 4.0])
+# A parameter over the first axis, which has to become a column, and one over the second.
+OF_A, OF_B, COLUMN = axn.named(LOW, A), axn.named(HIGH, B), LOW[:, None]
+P_A = axn.named(LOW / 4, A)
+X, Y = axn.make_axes(x=3, y=3)
+WEIGHTS = np.float32([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
+OF_BX = axn.named(WEIGHTS, (B, X))
+COV = np.float32([[2, 1, 0], [1, 2, 0], [0, 0, 1]])
+OF_XY = axn.named(COV, (X, Y))
+TABLE = np.arange(12, dtype=np.float32).reshape(4, 3)
+SAMPLE = axn.Axis("sample", 5)
+
+Draw = Callable[[], Any]
+# One row for each kind of sampler: these are also checked under jit and on meshes.
+KINDS: list[tuple[str, Draw, Draw]] = [
+    ("normal", lambda: random.normal(KEY, (A, B)), lambda: jax.random.normal(KEY, SIZES)),
     (
         "uniform",
-        lambda: random.uniform(KEY, (A, B), minval=-2.0, maxval=3.0),
-        lambda: jax.random.uniform(KEY, (4, 2)) * 5 - 2,
-    ),
-    (
-        "uniform",
-        lambda: random.uniform(KEY, (A, B), jnp.bfloat16, -2, 3),
-        lambda: jax.random.uniform(KEY, (4, 2), jnp.bfloat16) * 5 - 2,
-    ),
-    (
-        "uniform",
-        lambda: random.uniform(KEY, (A, B), maxval=axn.named([1.0, 10.0], B)),
-        lambda: jax.random.uniform(KEY, (4, 2)) * jnp.array([1.0, 10.0]),
+        lambda: random.uniform(KEY, (A, B), maxval=OF_B),
+        lambda: jax.random.uniform(KEY, SIZES, None, 0, HIGH),
     ),
     (
         "truncated_normal",
         lambda: random.truncated_normal(KEY, (A, B), -1, 2),
-        lambda: jax.random.truncated_normal(KEY, -1, 2, (4, 2)),
+        lambda: jax.random.truncated_normal(KEY, -1, 2, SIZES),
     ),
-    ("bernoulli", lambda: random.bernoulli(KEY, (A, B), 0.3), lambda: jax.random.bernoulli(KEY, 0.3, (4, 2))),
     (
         "bernoulli",
-        lambda: random.bernoulli(KEY, (A, B), axn.named([0.0, 0.3, 0.6, 1.0], A)),
-        lambda: jax.random.bernoulli(KEY, jnp.array([0.0, 0.3, 0.6, 1.0])[:, None], (4, 2)),
+        lambda: random.bernoulli(KEY, (A, B), P_A),
+        lambda: jax.random.bernoulli(KEY, COLUMN / 4, SIZES),
     ),
-    ("randint", lambda: random.randint(KEY, (A, B), 3, 9), lambda: jax.random.randint(KEY, (4, 2), 3, 9)),
     (
         "randint",
         lambda: random.randint(KEY, (A, B), 0, axn.named([1, 100], B), jnp.int8),
-        lambda: jax.random.randint(KEY, (4, 2), 0, jnp.array([1, 100]), jnp.int8),
+        lambda: jax.random.randint(KEY, SIZES, 0, jnp.array([1, 100]), jnp.int8),
     ),
+    ("gamma", lambda: random.gamma(KEY, (A, B), OF_A), lambda: jax.random.gamma(KEY, COLUMN, SIZES)),
+    ("poisson", lambda: random.poisson(KEY, (A, B), OF_B), lambda: jax.random.poisson(KEY, HIGH, SIZES)),
+    (
+        "binomial",
+        lambda: random.binomial(KEY, (A, B), 9, P_A),
+        lambda: jax.random.binomial(KEY, 9, COLUMN / 4, SIZES),
+    ),
+    (
+        "weibull_min",
+        lambda: random.weibull_min(KEY, (A, B), OF_A, OF_B),
+        lambda: jax.random.weibull_min(KEY, COLUMN, HIGH, SIZES),
+    ),
+    (
+        "dirichlet",
+        lambda: random.dirichlet(KEY, (A, B), OF_BX, "x"),
+        lambda: jax.random.dirichlet(KEY, WEIGHTS, SIZES),
+    ),
+    (
+        "multivariate_normal",
+        lambda: random.multivariate_normal(KEY, (A, B), OF_BX, OF_XY, "x", "y"),
+        lambda: jax.random.multivariate_normal(KEY, WEIGHTS, COV, SIZES),
+    ),
+    ("orthogonal", lambda: random.orthogonal(KEY, A, X, B), lambda: jax.random.orthogonal(KEY, 3, (4,), m=2)),
     (
         "categorical",
         lambda: random.categorical(KEY, axn.arange((A, B), dtype=float), "b"),
         lambda: jax.random.categorical(KEY, jnp.arange(8.0).reshape(4, 2), -1),
     ),
     (
+        "choice",
+        lambda: random.choice(KEY, B, axn.named(TABLE, (A, X)), "a"),
+        lambda: jax.random.choice(KEY, TABLE, (2,)),
+    ),
+    (
         "permutation",
         lambda: random.permutation(KEY, axn.arange((B, A)), "a"),
         lambda: jax.random.permutation(KEY, jnp.arange(8).reshape(2, 4), axis=1),
     ),
+    ("permutation", lambda: random.permutation(KEY, A), lambda: jax.random.permutation(KEY, 4)),
+]
+MORE: list[tuple[str, Draw, Draw]] = [
+    ("normal", lambda: random.normal(KEY, A, jnp.bfloat16), lambda: jax.random.normal(KEY, 4, jnp.bfloat16)),
+    ("normal", lambda: random.normal(KEY, (), complex), lambda: jax.random.normal(KEY, (), complex)),
+    ("ball", lambda: random.ball(KEY, (A, B), X, 1.0), lambda: jax.random.ball(KEY, 3, 1.0, SIZES)),
+    ("beta", lambda: random.beta(KEY, (A, B), OF_A, OF_B), lambda: jax.random.beta(KEY, COLUMN, HIGH, SIZES)),
+    ("bernoulli", lambda: random.bernoulli(KEY, (A, B), 0.3), lambda: jax.random.bernoulli(KEY, 0.3, SIZES)),
+    ("bits", lambda: random.bits(KEY, (A, B), jnp.uint8), lambda: jax.random.bits(KEY, SIZES, jnp.uint8)),
+    (
+        "categorical",
+        lambda: random.categorical(KEY, OF_BX, "x", (SAMPLE, B)),
+        lambda: jax.random.categorical(KEY, WEIGHTS, -1, (5, 2)),
+    ),
+    (
+        "categorical",
+        lambda: random.categorical(KEY, OF_BX, "x", (B, SAMPLE)),
+        lambda: jax.random.categorical(KEY, WEIGHTS[:, None], -1, (2, 5)),
+    ),
+    ("cauchy", lambda: random.cauchy(KEY, (A, B)), lambda: jax.random.cauchy(KEY, SIZES)),
+    ("chisquare", lambda: random.chisquare(KEY, (A, B), OF_A), lambda: jax.random.chisquare(KEY, COLUMN, SIZES)),
+    ("choice", lambda: random.choice(KEY, SAMPLE, A), lambda: jax.random.choice(KEY, 4, (5,))),
+    ("choice", lambda: random.choice(KEY, B, A, replace=False), lambda: jax.random.choice(KEY, 4, (2,), False)),
+    (
+        "choice",
+        lambda: random.choice(KEY, (SAMPLE, B), A, p=P_A),
+        lambda: jax.random.choice(KEY, 4, (5, 2), p=LOW / 4),
+    ),
+    (
+        "choice",
+        lambda: random.choice(KEY, B, OF_A, p=P_A, replace=False),
+        lambda: jax.random.choice(KEY, LOW, (2,), False, LOW / 4),
+    ),
+    (
+        "choice",
+        lambda: random.choice(KEY, (A, B), axn.named(TABLE, ("row", "x")), "x"),
+        lambda: np.moveaxis(jax.random.choice(KEY, TABLE, SIZES, axis=1), 0, -1),
+    ),
+    (
+        "choice",
+        lambda: random.choice(KEY, A.resize(7), axn.named(TABLE, (A, X)), A),
+        lambda: jax.random.choice(KEY, TABLE, (7,)),
+    ),
+    ("dirichlet", lambda: random.dirichlet(KEY, (), OF_A, A), lambda: jax.random.dirichlet(KEY, LOW)),
+    (
+        "double_sided_maxwell",
+        lambda: random.double_sided_maxwell(KEY, (A, B), OF_A, OF_B),
+        lambda: jax.random.double_sided_maxwell(KEY, 0, 1, SIZES) * HIGH + COLUMN,
+    ),
+    ("exponential", lambda: random.exponential(KEY, (A, B)), lambda: jax.random.exponential(KEY, SIZES)),
+    (
+        "f",
+        lambda: random.f(KEY, (A, B), OF_A, OF_B),
+        lambda: jax.random.f(KEY, *np.broadcast_arrays(COLUMN, HIGH), SIZES),
+    ),
+    (
+        "generalized_normal",
+        lambda: random.generalized_normal(KEY, (A, B), 3.0),
+        lambda: jax.random.generalized_normal(KEY, 3.0, SIZES),
+    ),
+    (
+        "geometric",
+        lambda: random.geometric(KEY, (A, B), P_A),
+        lambda: jax.random.geometric(KEY, COLUMN / 4, SIZES),
+    ),
+    ("gumbel", lambda: random.gumbel(KEY, (A, B)), lambda: jax.random.gumbel(KEY, SIZES)),
+    ("laplace", lambda: random.laplace(KEY, (A, B)), lambda: jax.random.laplace(KEY, SIZES)),
+    ("loggamma", lambda: random.loggamma(KEY, (A, B), OF_A), lambda: jax.random.loggamma(KEY, COLUMN, SIZES)),
+    ("logistic", lambda: random.logistic(KEY, (A, B)), lambda: jax.random.logistic(KEY, SIZES)),
+    ("lognormal", lambda: random.lognormal(KEY, (A, B), OF_B), lambda: jax.random.lognormal(KEY, HIGH, SIZES)),
+    ("lognormal", lambda: random.lognormal(KEY, (A, B)), lambda: jax.random.lognormal(KEY, shape=SIZES)),
+    ("maxwell", lambda: random.maxwell(KEY, (A, B)), lambda: jax.random.maxwell(KEY, SIZES)),
+    (
+        "multinomial",
+        lambda: random.multinomial(KEY, (A, B), axn.named([9, 5, 3, 1], A), OF_BX, X),
+        lambda: jax.random.multinomial(KEY, np.array([[9], [5], [3], [1]]), np.broadcast_to(WEIGHTS, (4, 2, 3))),
+    ),
+    (
+        "multivariate_normal",
+        lambda: random.multivariate_normal(KEY, A, axn.zeros(X), OF_XY, X, Y, jnp.float32, "eigh"),
+        lambda: jax.random.multivariate_normal(KEY, np.zeros(3), COV, (4,), jnp.float32, "eigh"),
+    ),
+    ("orthogonal", lambda: random.orthogonal(KEY, (), X, Y), lambda: jax.random.orthogonal(KEY, 3)),
+    ("pareto", lambda: random.pareto(KEY, (A, B), OF_B), lambda: jax.random.pareto(KEY, HIGH, SIZES)),
     (
         "permutation",
         lambda: random.permutation(KEY, axn.arange((B, A)), "a", independent=True),
         lambda: jax.random.permutation(KEY, jnp.arange(8).reshape(2, 4), axis=1, independent=True),
     ),
+    ("permutation", lambda: random.permutation(KEY, OF_A), lambda: jax.random.permutation(KEY, LOW)),
+    ("rademacher", lambda: random.rademacher(KEY, (A, B)), lambda: jax.random.rademacher(KEY, SIZES)),
+    ("randint", lambda: random.randint(KEY, (A, B), 3, 9), lambda: jax.random.randint(KEY, SIZES, 3, 9)),
+    ("rayleigh", lambda: random.rayleigh(KEY, (A, B), OF_A), lambda: jax.random.rayleigh(KEY, COLUMN, SIZES)),
+    ("t", lambda: random.t(KEY, (A, B), OF_B), lambda: jax.random.t(KEY, HIGH, SIZES)),
+    (
+        "triangular",
+        lambda: random.triangular(KEY, (A, B), 0, OF_A, 5.0),
+        lambda: jax.random.triangular(KEY, 0, COLUMN, 5.0, SIZES),
+    ),
+    (
+        "truncated_normal",
+        lambda: random.truncated_normal(KEY, (A, B), 0.0, OF_A),
+        lambda: jax.random.truncated_normal(KEY, 0.0, COLUMN, SIZES),
+    ),
+    ("uniform", lambda: random.uniform(KEY, (A, B)), lambda: jax.random.uniform(KEY, SIZES)),
+    (
+        "uniform",
+        lambda: random.uniform(KEY, (A, B), jnp.bfloat16, -2, OF_B),
+        lambda: jax.random.uniform(KEY, SIZES, jnp.bfloat16, -2, HIGH),
+    ),
+    ("wald", lambda: random.wald(KEY, (A, B), OF_A), lambda: jax.random.wald(KEY, COLUMN, SIZES)),
 ]
-IDS = [f"{name}-{i}" for i, (name, *_) in enumerate(ROWS)]
+
+
+def ids(rows: list[tuple[str, Draw, Draw]]) -> list[str]:
+    return [f"{name}-{i}" for i, (name, *_) in enumerate(rows)]
 
 
 def test_every_function_has_a_row() -> None:
-    assert {name for name, *_ in ROWS} == set(random.__all__)
+    assert {name for name, *_ in [*KINDS, *MORE]} == set(random.__all__) - {"fold_in", "split"}
 
 
-@pytest.mark.parametrize(("call", "reference"), [row[1:] for row in ROWS], ids=IDS)
-class TestLaws:
-    def test_equals_jax(self, call: Any, reference: Any) -> None:
-        result, expected = call(), reference()
-        assert len(result.names) == result.ndim
-        assert_close(result.array, np.asarray(expected))
-        assert result.dtype == expected.dtype
-        assert_close(jax.jit(call)().array, np.asarray(expected))
+@pytest.mark.parametrize(("call", "reference"), [row[1:] for row in [*KINDS, *MORE]], ids=ids([*KINDS, *MORE]))
+def test_draws_the_numbers_that_jax_draws(call: Draw, reference: Draw) -> None:
+    result, expected = call(), reference()
+    assert len(result.names) == result.ndim
+    assert result.dtype == expected.dtype
+    np.testing.assert_array_equal(result.array, expected)
 
-    @pytest.mark.parametrize("kind", ["auto", "explicit"])
-    def test_does_not_depend_on_the_layout(
-        self, call: Any, reference: Any, kind: str, request: pytest.FixtureRequest
-    ) -> None:
-        expected = np.asarray(reference())
-        with jax.set_mesh(request.getfixturevalue(f"{kind}_mesh")), axn.axis_mapping({"a": "data", "b": "model"}):
-            assert_close(np.asarray(jax.jit(call)().array), expected)
+
+@pytest.mark.parametrize(("call", "reference"), [row[1:] for row in KINDS], ids=ids(KINDS))
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_does_not_depend_on_the_layout(call: Draw, reference: Draw, kind: str, request: pytest.FixtureRequest) -> None:
+    expected = np.asarray(reference())
+    with jax.set_mesh(request.getfixturevalue(f"{kind}_mesh")), axn.axis_mapping({"a": "data", "b": "model"}):
+        drawn = jax.jit(call)()
+        assert_close(np.asarray(drawn.array), expected)
+        wanted = [{"a": "data", "b": "model"}.get(name) for name in drawn.names]
+        assert drawn.sharding.is_equivalent_to(NamedSharding(drawn.sharding.mesh, PartitionSpec(*wanted)), drawn.ndim)
 
 
 def test_names_come_in_the_order_of_the_axes() -> None:
@@ -115,11 +261,69 @@ def test_results_are_laid_out_by_the_mapping(kind: str, request: pytest.FixtureR
         assert drawn.sharding.spec == PartitionSpec("model", "data")
 
 
+def test_parameters_have_gradients() -> None:
+    def total(x: axn.NamedArray) -> jax.Array:
+        drawn = random.uniform(KEY, (A, B), minval=x, maxval=9.0) + random.gamma(KEY, (A, B), x)
+        return (drawn * axn.arange((A, B))).sum().scalar()
+
+    def reference(x: jax.Array) -> jax.Array:
+        drawn = jax.random.uniform(KEY, SIZES, None, x, 9.0) + jax.random.gamma(KEY, x, SIZES)
+        return (drawn * jnp.arange(8).reshape(4, 2)).sum()
+
+    gradient = jax.grad(total)(OF_B)
+    assert gradient.names == ("b",)
+    assert_close(gradient.array, jax.grad(reference)(jnp.asarray(HIGH)))
+
+
 def test_axes_under_vmap_draw_their_own_values() -> None:
-    keys = axn.NamedArray(jax.random.split(KEY, 4), "a")
-    drawn = axn.vmap(lambda key: random.normal(key.array, B), "a")(keys)
+    keys = random.split(KEY, A)
+    drawn = axn.vmap(lambda key: random.normal(key, B), "a")(keys)
     assert drawn.axes == (A, B)
     assert_close(drawn.array, jax.vmap(lambda key: jax.random.normal(key, 2))(keys.array))
+
+
+def same_keys(keys: axn.NamedArray, expected: jax.Array) -> bool:
+    return bool(jnp.array_equal(jax.random.key_data(keys.array), jax.random.key_data(expected)))
+
+
+class TestKeys:
+    """Arrays of keys."""
+
+    def test_split_makes_the_keys_of_jax(self) -> None:
+        keys = random.split(KEY, (A, B))
+        assert keys.axes == (A, B)
+        assert same_keys(keys, jax.random.split(KEY, SIZES))
+        assert same_keys(keys.rearrange(("b", "a"))["a", 1:3], jax.random.split(KEY, SIZES)[1:3].T)
+
+    def test_keys_of_the_old_kind_become_elements(self) -> None:
+        old = jax.random.PRNGKey(1)
+        assert same_keys(random.split(old, A), jax.random.split(KEY, 4))
+        assert same_keys(random.fold_in(old, axn.arange(A)), random.fold_in(KEY, axn.arange(A)).array)
+
+    def test_fold_in_makes_a_key_for_each_number(self) -> None:
+        keys = random.fold_in(KEY, axn.arange((A, B)))
+        assert keys.axes == (A, B)
+        assert same_keys(keys["a", 3, "b", 1], jax.random.fold_in(KEY, 7))
+        one, both = random.fold_in(keys, 5), random.fold_in(keys, axn.arange(B))
+        assert one.axes == both.axes == (A, B)
+        assert same_keys(one["a", 2, "b", 0], jax.random.fold_in(jax.random.fold_in(KEY, 4), 5))
+        assert same_keys(both["a", 2, "b", 1], jax.random.fold_in(jax.random.fold_in(KEY, 5), 1))
+
+    def test_scan_and_index_give_single_keys(self) -> None:
+        keys = random.split(KEY, A)
+        _, drawn = axn.scan(lambda carry, key: (carry, random.normal(key, B)), "a")(0, keys)
+        for i in range(A.size):
+            assert_close(drawn["a", i].array, random.normal(keys["a", i], B).array)
+
+    @pytest.mark.parametrize("kind", ["auto", "explicit"])
+    def test_keys_lie_on_a_mesh(self, kind: str, request: pytest.FixtureRequest) -> None:
+        def draw() -> axn.NamedArray:
+            return axn.vmap(lambda key: random.normal(key, B), "a")(random.split(KEY, A))
+
+        expected = draw()
+        with jax.set_mesh(request.getfixturevalue(f"{kind}_mesh")), axn.axis_mapping({"a": "data", "b": "model"}):
+            for drawn in (jax.jit(draw)(), draw()):
+                assert_close(np.asarray(drawn.array), np.asarray(expected.array))
 
 
 INPUT = KEY, A
@@ -160,28 +364,22 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "  hint: rename one of the two 'a' axes",
     ),
     (
-        "axn.random.randint(key, A, 0, axn.full(axn.Axis('b', 2), 3))",
-        lambda key, A: axn.random.randint(key, A, 0, axn.full(axn.Axis("b", 2), 3)),
-        AxisNotFoundError,
-        "randint: a parameter has axis 'b', which the result would not have\n  parameter has: b=2\n  asked for: a=4",
-    ),
-    (
         "axn.random.categorical(key, axn.ones(A), 'b')",
         lambda key, A: axn.random.categorical(key, axn.ones(A), "b"),
         AxisNotFoundError,
-        "rearrange: no axis named 'b'\n  array has: a=4",
+        "categorical: no axis named 'b'\n  array has: a=4",
     ),
     (
         "axn.random.categorical(key, axn.ones(A), A.resize(2))",
         lambda key, A: axn.random.categorical(key, axn.ones(A), A.resize(2)),
         AxisSizeError,
-        "rearrange: axis 'a' was given with size 2, but has size 4\n  array has: a=4",
+        "categorical: axis 'a' was given with size 2, but has size 4\n  array has: a=4",
     ),
     (
         "axn.random.categorical(key, np.ones(3), 'b')",
         lambda key, A: axn.random.categorical(key, np.ones(3), "b"),
         OperandError,
-        "rearrange: expected a NamedArray, got ndarray\n"
+        "categorical: expected a NamedArray, got ndarray\n"
         "  its shape: (3,)\n"
         '  hint: name it first: axn.named(array, ("batch", ...))',
     ),
@@ -189,27 +387,163 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.random.permutation(key, axn.ones(A), 'b')",
         lambda key, A: axn.random.permutation(key, axn.ones(A), "b"),
         AxisNotFoundError,
-        "rearrange: no axis named 'b'\n  array has: a=4",
-    ),
-    (
-        "axn.random.permutation(key, axn.ones(A), A.resize(2))",
-        lambda key, A: axn.random.permutation(key, axn.ones(A), A.resize(2)),
-        AxisSizeError,
-        "rearrange: axis 'a' was given with size 2, but has size 4\n  array has: a=4",
+        "permutation: no axis named 'b'\n  array has: a=4",
     ),
     (
         "axn.random.permutation(key, np.ones(3), 'a')",
         lambda key, A: axn.random.permutation(key, np.ones(3), "a"),
         OperandError,
-        "rearrange: expected a NamedArray, got ndarray\n"
+        "permutation: expected a NamedArray, got ndarray\n"
         "  its shape: (3,)\n"
         '  hint: name it first: axn.named(array, ("batch", ...))',
     ),
     (
-        "axn.random.truncated_normal(key, 'a', -1, 1)",
-        lambda key, A: axn.random.truncated_normal(key, "a", -1, 1),
+        "axn.random.normal(axn.random.split(key, A), A)",
+        lambda key, A: axn.random.normal(axn.random.split(key, A), A),
         OperandError,
-        "truncated_normal: axis 'a' needs a size here\n  hint: write Axis(\"a\", size)",
+        "normal: one key goes here, not an array of keys\n"
+        "  keys have: a=4\n"
+        '  hint: draw for each of them: axn.vmap(lambda key: axn.random.normal(key, ...), "a")(keys)',
+    ),
+    (
+        'axn.random.gamma(key, A, axn.ones({"A": 4}))',
+        lambda key, A: axn.random.gamma(key, A, axn.ones({"A": 4})),
+        AxisNotFoundError,
+        "gamma: a parameter has axis 'A', which the result would not have\n"
+        "  parameter has: A=4\n"
+        "  asked for: a=4\n"
+        "  hint: did you mean 'a'?",
+    ),
+    (
+        'axn.random.gamma(key, A, "1")',
+        lambda key, A: axn.random.gamma(key, A, "1"),
+        OperandError,
+        "gamma: cannot combine a NamedArray and str\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+    ),
+    (
+        'axn.random.ball(key, A, "a")',
+        lambda key, A: axn.random.ball(key, A, "a"),
+        OperandError,
+        "ball: axis 'a' needs a size here\n  hint: write Axis(\"a\", size)",
+    ),
+    (
+        'axn.random.dirichlet(key, A, axn.ones(A), "topic")',
+        lambda key, A: axn.random.dirichlet(key, A, axn.ones(A), "topic"),
+        AxisNotFoundError,
+        "dirichlet: no axis named 'topic'\n  array has: a=4",
+    ),
+    (
+        'axn.random.dirichlet(key, A, axn.ones(A), "a")',
+        lambda key, A: axn.random.dirichlet(key, A, axn.ones(A), "a"),
+        AxisClashError,
+        "dirichlet: axis 'a' is given twice\n  axes: a, a",
+    ),
+    (
+        "axn.random.multinomial(key, A, 5, axn.ones(X), X.resize(2))",
+        lambda key, A: axn.random.multinomial(key, A, 5, axn.ones(X), X.resize(2)),
+        AxisSizeError,
+        "multinomial: axis 'x' was given with size 2, but has size 3\n  array has: x=3",
+    ),
+    (
+        'axn.random.multivariate_normal(key, A, axn.ones(X), axn.ones((X, A)), "x", "a")',
+        lambda key, A: axn.random.multivariate_normal(key, A, axn.ones(X), axn.ones((X, A)), "x", "a"),
+        OperandError,
+        "multivariate_normal: the covariance needs two axes of size 3, not x=3 and a=4\n  mean has: x=3",
+    ),
+    (
+        'axn.random.multivariate_normal(key, A, axn.ones(X), axn.ones((X, B)), "x", "x")',
+        lambda key, A: axn.random.multivariate_normal(key, A, axn.ones(X), axn.ones((X, B)), "x", "x"),
+        OperandError,
+        "multivariate_normal: the covariance needs two axes of size 3, not x=3 and x=3\n  mean has: x=3",
+    ),
+    (
+        'axn.random.multivariate_normal(key, A, axn.ones(X), axn.ones({"x": 3, "y": 3}), "x", "y", method="lu")',
+        lambda key, A: axn.random.multivariate_normal(
+            key, A, axn.ones(X), axn.ones({"x": 3, "y": 3}), "x", "y", method="lu"
+        ),
+        ArgumentError,
+        "multivariate_normal: method is 'cholesky', 'eigh' or 'svd', not 'lu'",
+    ),
+    (
+        "axn.random.orthogonal(key, A, X, A)",
+        lambda key, A: axn.random.orthogonal(key, A, X, A),
+        AxisClashError,
+        "orthogonal: axis 'a' is given twice\n  axes: a, x, a",
+    ),
+    (
+        'axn.random.categorical(key, axn.ones((A, B)), "b", X)',
+        lambda key, A: axn.random.categorical(key, axn.ones((A, B)), "b", X),
+        AxisNotFoundError,
+        "categorical: a parameter has axis 'a', which the result would not have\n"
+        "  parameter has: a=4, b=2\n"
+        "  asked for: x=3",
+    ),
+    (
+        "axn.random.choice(key, X, axn.ones((A, B)))",
+        lambda key, A: axn.random.choice(key, X, axn.ones((A, B))),
+        OperandError,
+        'choice: which axis is meant must be told where there are 2\n  array has: a=4, b=2\n  hint: give axis="..."',
+    ),
+    (
+        'axn.random.choice(key, X, axn.ones((A, B)), "c")',
+        lambda key, A: axn.random.choice(key, X, axn.ones((A, B)), "c"),
+        AxisNotFoundError,
+        "choice: no axis named 'c'\n  array has: a=4, b=2",
+    ),
+    (
+        'axn.random.choice(key, B, axn.ones((A, B)), "a")',
+        lambda key, A: axn.random.choice(key, B, axn.ones((A, B)), "a"),
+        AxisClashError,
+        "choice: axis 'b' is given twice\n  axes: b, b",
+    ),
+    (
+        'axn.random.choice(key, axn.Axis("s", 5), A, replace=False)',
+        lambda key, A: axn.random.choice(key, axn.Axis("s", 5), A, replace=False),
+        ArgumentError,
+        "choice: cannot choose 5 of a=4 without replacement",
+    ),
+    (
+        'axn.random.choice(key, X, axn.Axis("none", 0))',
+        lambda key, A: axn.random.choice(key, X, axn.Axis("none", 0)),
+        ArgumentError,
+        "choice: cannot choose 3 of none=0",
+    ),
+    (
+        'axn.random.choice(key, X, axn.ones((A, B)).untag("b"), "a")',
+        lambda key, A: axn.random.choice(key, X, axn.ones((A, B)).untag("b"), "a"),
+        OperandError,
+        "choice: the array has anonymous dimensions\n  it has: anonymous (2,), a=4",
+    ),
+    (
+        "axn.random.choice(key, X, A, p=axn.ones((A, B)))",
+        lambda key, A: axn.random.choice(key, X, A, p=axn.ones((A, B))),
+        OperandError,
+        "choice: p has one axis only\n  it has: a=4, b=2",
+    ),
+    (
+        "axn.random.permutation(key, axn.ones((A, B)))",
+        lambda key, A: axn.random.permutation(key, axn.ones((A, B))),
+        OperandError,
+        "permutation: which axis is meant must be told where there are 2\n"
+        "  array has: a=4, b=2\n"
+        '  hint: give axis="..."',
+    ),
+    (
+        "axn.random.fold_in(key, np.ones(3, int))",
+        lambda key, A: axn.random.fold_in(key, np.ones(3, int)),
+        OperandError,
+        "fold_in: expected a NamedArray, got PRNGKeyArray\n"
+        "  its shape: ()\n"
+        '  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "axn.random.fold_in(axn.random.split(key, A), axn.arange(B))",
+        lambda key, A: axn.random.fold_in(axn.random.split(key, A), axn.arange(B)),
+        BroadcastError,
+        "fold_in: no operand has the axes of all others\n"
+        "  operand 1 has: a=4\n"
+        "  operand 2 has: b=2\n"
+        "  hint: if the outer product is meant, give an operand the others' axes first: x.broadcast_axis(b)",
     ),
 ]
 
@@ -219,12 +553,3 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call(*INPUT)
     assert str(caught.value) == text
-
-
-def test_a_plain_parameter_is_a_scalar() -> None:
-    with pytest.raises(OperandError) as caught:
-        random.bernoulli(KEY, (A, B), np.ones(2))
-    assert str(caught.value) == (
-        "bernoulli: a plain parameter of shape (2,) meets named axes a, b\n"
-        "  hint: name it first: axn.named(array, (...))"
-    )

@@ -1,18 +1,36 @@
 """`NamedArray`: an array whose dimensions have names, with its methods."""
 
-from collections.abc import Iterator
-from typing import Any
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .axis import Axis, AxisSelection, AxisSelector, selection, selector
+from . import printing
+from .axis import Axis, AxisSelection, AxisSelector, selection
 from .core import Core, axes_of, facts, register, shape_of
-from .errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
-from .ops import along, contract, elementwise, index, logical, reduce
+from .errors import AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
+from .ops import (
+    along,
+    contract,
+    elementwise,
+    extend,
+    index,
+    join,
+    logical,
+    quantiles,
+    reduce,
+    select,
+    sorting,
+    statistics,
+    update,
+)
+from .ops import diagonal as diagonal_ops
 from .ops import shape as shape_ops
+from .typing import Annotation, AxesPattern, annotation
 
 __all__ = ["NamedArray", "is_named_array", "named"]
 
@@ -45,8 +63,7 @@ class NamedArray(Core):
     def __init__(self, array: Any, axes: AxisSelection) -> None:
         pairs = selection(axes, "NamedArray")
         names = tuple(name for name, _ in pairs)
-        if len(set(names)) != len(names):
-            raise AxisClashError(message("NamedArray", f"names are given twice: {', '.join(names)}"))
+        _unnamed("NamedArray", array)
         have = getattr(array, "shape", None)
         if have is not None and len(have) < len(names):
             problem = f"{len(names)} axes for an array of shape {tuple(have)}"
@@ -92,9 +109,52 @@ class NamedArray(Core):
         return self.array.nbytes
 
     @property
+    def itemsize(self) -> int:
+        """The number of bytes of one element."""
+        return self.array.itemsize
+
+    @property
+    def weak_type(self) -> bool:
+        """Whether the dtype gives way to that of another operand, as a Python number's does."""
+        return bool(jax.typeof(self.array).weak_type)
+
+    @property
     def sharding(self) -> jax.sharding.Sharding:
         """How the array lies on devices."""
         return self.array.sharding
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        """Whether this process sees all of the array's devices."""
+        return self.array.is_fully_addressable
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether each device holds the whole array."""
+        return self.array.is_fully_replicated
+
+    @property
+    def committed(self) -> bool:
+        """Whether the array was put on its devices on purpose, so that operations stay there."""
+        return self.array.committed
+
+    def devices(self) -> set[Any]:
+        """Return the devices that hold the array."""
+        return self.array.devices()
+
+    def block_until_ready(self) -> "NamedArray":
+        """Wait until the elements are computed."""
+        self.array.block_until_ready()
+        return self
+
+    def is_deleted(self) -> bool:
+        """Tell whether the elements are gone, such as those of a donated array."""
+        return self.array.is_deleted()
+
+    @property
+    def at(self) -> update.At:
+        """The parts of the array, to be updated: `x.at["batch", 0].set(1.0)` is a new array."""
+        return update.At(self)
 
     @property
     def real(self) -> "NamedArray":
@@ -111,27 +171,59 @@ class NamedArray(Core):
         have = self.shape
         return all(name in have and size in (None, have[name]) for name, size in selection(axis, "has_axis"))
 
-    def axis_size(self, axis: AxisSelector) -> int:
-        """Return the size of an axis."""
-        return self.resolve_axis(axis).size
+    def matches_axes(self, axes: AxesPattern | Annotation) -> bool:
+        """Tell whether the axes are those of an annotation, or of what stands in its brackets.
 
-    def resolve_axis(self, axis: AxisSelector) -> Axis:
-        """Return an axis with its size.
+        Example:
+            >>> axn.ones({"batch": 2, "pos": 3, "embed": 4}).matches_axes("batch ... embed")
+            True
+        """
+        return isinstance(self, axes if isinstance(axes, Annotation) else annotation(axes))
+
+    @overload
+    def axis_size(self, axis: AxisSelector) -> int: ...  # type: ignore[overload-overlap]  # a str is a Sequence too
+    @overload
+    def axis_size(self, axis: Sequence[AxisSelector] | Mapping[str, int | None]) -> tuple[int, ...]: ...
+    def axis_size(self, axis: AxisSelection) -> int | tuple[int, ...]:
+        """Return the size of an axis, or the sizes of several."""
+        found = self._resolved("axis_size", axis)
+        return found[0].size if isinstance(axis, Axis | str) else tuple(each.size for each in found)
+
+    @overload
+    def axis_indices(self, axis: AxisSelector) -> int: ...  # type: ignore[overload-overlap]  # as above
+    @overload
+    def axis_indices(self, axis: Sequence[AxisSelector] | Mapping[str, int | None]) -> tuple[int, ...]: ...
+    def axis_indices(self, axis: AxisSelection) -> int | tuple[int, ...]:
+        """Return the position of an axis among the dimensions of the array, or the positions of several."""
+        anonymous = self.ndim - len(self.names)
+        found = [anonymous + self.names.index(each.name) for each in self._resolved("axis_indices", axis)]
+        return found[0] if isinstance(axis, Axis | str) else tuple(found)
+
+    @overload
+    def resolve_axis(self, axis: AxisSelector) -> Axis: ...  # type: ignore[overload-overlap]  # as above
+    @overload
+    def resolve_axis(self, axis: Sequence[AxisSelector] | Mapping[str, int | None]) -> tuple[Axis, ...]: ...
+    def resolve_axis(self, axis: AxisSelection) -> Axis | tuple[Axis, ...]:
+        """Return an axis with its size, or several as a tuple.
 
         Raises:
-            AxisNotFoundError: if it is not here.
+            AxisNotFoundError: if one is not here.
             AxisSizeError: if an `Axis` has another size.
         """
-        name, size = selector(axis, "resolve_axis")
+        found = self._resolved("resolve_axis", axis)
+        return found[0] if isinstance(axis, Axis | str) else found
+
+    def _resolved(self, function: str, axis: AxisSelection) -> tuple[Axis, ...]:
         have = self.shape
-        if name not in have:
-            hint = suggestion(name, have)
-            problem = f"no axis named {name!r}"
-            raise AxisNotFoundError(message("resolve_axis", problem, f"array has: {facts(self)}", hint=hint))
-        if size not in (None, have[name]):
-            problem = f"axis {name!r} was given with size {size}, but has size {have[name]}"
-            raise AxisSizeError(message("resolve_axis", problem, f"array has: {facts(self)}"))
-        return Axis(name, have[name])
+        asked = selection(axis, function)
+        for name, size in asked:
+            if name not in have:
+                problem, hint = f"no axis named {name!r}", suggestion(name, have)
+                raise AxisNotFoundError(message(function, problem, f"array has: {facts(self)}", hint=hint))
+            if size not in (None, have[name]):
+                problem = f"axis {name!r} was given with size {size}, but has size {have[name]}"
+                raise AxisSizeError(message(function, problem, f"array has: {facts(self)}"))
+        return tuple(Axis(name, have[name]) for name, _ in asked)
 
     # leaving the names
     def scalar(self) -> jax.Array:
@@ -154,8 +246,18 @@ class NamedArray(Core):
         """Return the elements as nested Python lists."""
         return self.array.tolist()
 
+    def tobytes(self, order: Literal["C", "F", "A"] = "C") -> bytes:
+        """Return the elements as bytes, in storage order."""
+        return np.asarray(self).tobytes(order)
+
+    # There is no __jax_array__: with it, jnp.sin(x) would work, and drop the names without a word.
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.array(self.array, dtype=dtype) if copy else np.asarray(self.array, dtype=dtype)
+        array = self.array
+        if isinstance(array, Tracer) or not isinstance(array, jax.Array | np.ndarray | np.generic):
+            shape_of("asarray", array, self.names)
+            hint = "x.array is the array without its names"
+            raise OperandError(message("asarray", "there are no values yet", f"array has: {facts(self)}", hint=hint))
+        return np.array(array, dtype=dtype, copy=copy)
 
     def __bool__(self) -> bool:
         return bool(self.array)
@@ -169,18 +271,43 @@ class NamedArray(Core):
     def __complex__(self) -> complex:
         return complex(self.array)
 
+    def __index__(self) -> int:
+        return operator.index(self.array)
+
+    def __round__(self, ndigits: int | None = None) -> "NamedArray":
+        return elementwise.round(self, ndigits or 0)
+
+    def __contains__(self, value: object) -> bool:
+        problem = "`in` could ask for an axis or for an element"
+        hint = "write x.has_axis(name) or (x == value).any()"
+        raise OperandError(message("in", problem, f"array has: {facts(self)}", hint=hint))
+
     def __iter__(self) -> Iterator["NamedArray"]:
         hint = "write for part in x.unbind(axis)"
         raise OperandError(message("iter", "a NamedArray has no first axis", f"array has: {facts(self)}", hint=hint))
 
+    # printing and annotations
     def __repr__(self) -> str:
-        (array,), names = self.node
-        if isinstance(array, Core) or not hasattr(array, "dtype"):
-            return f"NamedArray({array!r}, {names})"
-        head = f"NamedArray({array.dtype}[{describe(names, array.shape).replace('no axes', '')}])"
-        if isinstance(array, Tracer) or not isinstance(array, jax.Array | np.ndarray) or array.size > 16:
-            return head
-        return f"{head}\n{np.asarray(array)}" if getattr(array, "is_fully_addressable", True) else head
+        return printing.text(self)
+
+    def __format__(self, spec: str) -> str:
+        return printing.formatted(self, spec)
+
+    def __pdoc__(self, **options: Any) -> Any:
+        return printing.document(self, **options)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
+        from . import _treescope
+
+        return _treescope.render(self, path, subtree_renderer)
+
+    def __treescope_ndarray_adapter__(self) -> Any:
+        from . import _treescope
+
+        return _treescope.adapter(self)
+
+    def __class_getitem__(cls, axes: AxesPattern) -> Annotation:
+        return annotation(axes)
 
     # operators
     __abs__ = elementwise.abs
@@ -257,6 +384,7 @@ class NamedArray(Core):
     astype = elementwise.astype
     clip = elementwise.clip
     conj = elementwise.conj
+    copy = elementwise.copy
     round = elementwise.round
 
     # reductions
@@ -266,25 +394,51 @@ class NamedArray(Core):
     argmin = reduce.argmin
     max = reduce.max
     mean = reduce.mean
+    median = quantiles.median
     min = reduce.min
     prod = reduce.prod
     ptp = reduce.ptp
+    quantile = quantiles.quantile
     std = reduce.std
     sum = reduce.sum
     var = reduce.var
 
     # along axes
-    argsort = along.argsort
     cumprod = along.cumprod
     cumsum = along.cumsum
-    sort = along.sort
+    flip = along.flip
+    roll = along.roll
+
+    # sorting
+    argpartition = sorting.argpartition
+    argsort = sorting.argsort
+    partition = sorting.partition
+    sort = sorting.sort
+    top_k = sorting.top_k
 
     # contraction
     dot = contract.dot
 
     # indexing
+    put_along_axis = update.put_along_axis
     slice = index.slice
     take = index.take
+    take_along_axis = index.take_along_axis
+    updated_slice = update.updated_slice
+
+    # choosing elements
+    choose = select.choose
+    nonzero = select.nonzero
+    searchsorted = statistics.searchsorted
+
+    # joining, repeating and taking apart
+    repeat = extend.repeat
+    split = join.split
+    unbind = join.unbind
+
+    # diagonals of two axes
+    diagonal = diagonal_ops.diagonal
+    trace = diagonal_ops.trace
 
     # names, order and grouping of axes
     broadcast_axis = shape_ops.broadcast_axis
@@ -293,9 +447,8 @@ class NamedArray(Core):
     flatten_axes = shape_ops.flatten_axes
     rearrange = shape_ops.rearrange
     rename = shape_ops.rename
-    split = shape_ops.split
+    squeeze = shape_ops.squeeze
     tag = shape_ops.tag
-    unbind = shape_ops.unbind
     unflatten_axis = shape_ops.unflatten_axis
     untag = shape_ops.untag
 
@@ -315,12 +468,19 @@ def named(array: Any, axes: AxisSelection) -> NamedArray:
         NamedArray(int32[x=3])
         [1 2 3]
     """
+    _unnamed("named", array)
     array = jnp.asarray(array)
     given = selection(axes, "named")
     if len(given) != array.ndim:
         problem = f"{len(given)} axes for an array of shape {array.shape}"
         raise AxisSizeError(message("named", problem, f"axes: {', '.join(name for name, _ in given) or 'none'}"))
     return NamedArray(array, axes)
+
+
+def _unnamed(function: str, array: Any) -> None:
+    if isinstance(array, Core):
+        hint = "rename its axes with x.rename, name its anonymous dimensions with x.tag, or pass x.array"
+        raise OperandError(message(function, "the array has names already", f"array has: {facts(array)}", hint=hint))
 
 
 def is_named_array(leaf: object) -> bool:

@@ -32,6 +32,7 @@ __all__ = [
     "selection",
     "selector",
     "selects_axis",
+    "sized",
     "spec",
     "union_axes",
     "unsize_axes",
@@ -145,6 +146,16 @@ def spec(axes: AxisSpec, function: str = "axes") -> tuple[Axis, ...]:
             raise OperandError(message(function, f"axis {name!r} needs a size here", hint=hint))
         result.append(Axis(name, size))
     return tuple(result)
+
+
+def sized(axis: Axis, function: str = "axis") -> Axis:
+    """Check an axis that declares the size of a result.
+
+    Raises:
+        OperandError: if it is not one axis, or has no size.
+    """
+    selector(axis, function)
+    return spec(axis, function)[0]
 
 
 def make_axes(**sizes: int) -> tuple[Axis, ...]:

@@ -5,6 +5,7 @@ on Auto axes the compiler lays them out by their use.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,12 +14,35 @@ from jax.typing import DTypeLike
 
 from . import layout
 from .array import NamedArray
-from .axis import Axis, AxisSpec, spec
-from .core import facts, shape_of, wrap
-from .errors import AxisClashError, OperandError, message
+from .axis import Axis, AxisSelector, AxisSpec, selector, sized, spec
+from .core import Core, Operand, facts, shape_of, wrap
+from .errors import AxisClashError, AxisError, OperandError, message
 from .ops import _lift
+from .ops._batch import batched
 
-__all__ = ["arange", "full", "full_like", "one_hot", "ones", "ones_like", "zeros", "zeros_like"]
+__all__ = [
+    "arange",
+    "bartlett",
+    "blackman",
+    "eye",
+    "fftfreq",
+    "fromfunction",
+    "full",
+    "full_like",
+    "geomspace",
+    "hamming",
+    "hanning",
+    "kaiser",
+    "linspace",
+    "logspace",
+    "one_hot",
+    "ones",
+    "ones_like",
+    "rfftfreq",
+    "tri",
+    "zeros",
+    "zeros_like",
+]
 
 
 def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> NamedArray:
@@ -94,8 +118,168 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | 
     count = jax.lax.iota(dtype, math.prod(sizes)).reshape(sizes)
     counted = count if isinstance(step, int) and step == 1 else count * jnp.asarray(step, dtype)
     shifted = counted if isinstance(start, int) and start == 0 else counted + jnp.asarray(start, dtype)
-    sharding = layout.explicit_sharding(names, sizes)
-    return NamedArray(shifted if sharding is None else jax.reshard(shifted, sharding), names)
+    return _laid_out(shifted, names)
+
+
+def _laid_out(array: jax.Array, names: tuple[str, ...]) -> NamedArray:
+    """Name an array that was just made; on a mesh with Explicit axes, lay it out by the mapping."""
+    sharding = layout.explicit_sharding(names, array.shape)
+    return NamedArray(array if sharding is None else jax.reshard(array, sharding), names)
+
+
+def linspace(
+    axis: AxisSelector, *, start: Operand, stop: Operand, endpoint: bool = True, dtype: DTypeLike | None = None
+) -> NamedArray:
+    """Make evenly spaced numbers from `start` to `stop`.
+
+    Args:
+        axis: the axis of the numbers, the last axis of the result; a bare name stands for 50 of them.
+        start: the first number: a scalar or an array, both possibly traced.
+        stop: the last number; the axes of one of `start` and `stop` contain those of the other.
+        endpoint: whether `stop` is one of the numbers.
+        dtype: that of the result; by default a float.
+
+    Example:
+        >>> axn.linspace(axn.Axis("x", 3), start=0, stop=1).tolist()
+        [0.0, 0.5, 1.0]
+    """
+    return _spaced(jnp.linspace, axis, (start, stop), endpoint, dtype)
+
+
+def logspace(
+    axis: AxisSelector,
+    *,
+    start: Operand,
+    stop: Operand,
+    endpoint: bool = True,
+    base: Operand = 10.0,
+    dtype: DTypeLike | None = None,
+) -> NamedArray:
+    """Make numbers whose logarithms to `base` are evenly spaced from `start` to `stop`; the arguments of `linspace`."""
+    return _spaced(_logspace, axis, (start, stop, base), endpoint, dtype)
+
+
+def _logspace(
+    start: jax.Array, stop: jax.Array, base: jax.Array, *, num: int, endpoint: bool, dtype: Any, axis: int
+) -> jax.Array:
+    return jnp.logspace(start, stop, num, endpoint, base[..., None] if base.ndim else base, dtype, axis)
+
+
+def geomspace(
+    axis: AxisSelector, *, start: Operand, stop: Operand, endpoint: bool = True, dtype: DTypeLike | None = None
+) -> NamedArray:
+    """Make numbers of equal ratio from `start` to `stop`; the arguments are those of `linspace`."""
+    return _spaced(jnp.geomspace, axis, (start, stop), endpoint, dtype)
+
+
+def _spaced(
+    fn: Callable[..., jax.Array], axis: AxisSelector, ends: tuple[Operand, ...], endpoint: bool, dtype: Any
+) -> NamedArray:
+    """Make numbers along a new last axis, for each position of the axes of the ends."""
+    function = _lift.title(fn)
+    name, size = selector(axis, function)
+    operands: list[Any] = [end if isinstance(end, Core) else _lift.plain(function, end) for end in ends]
+    if not any(isinstance(end, Core) for end in ends):
+        if jnp.ndim(operands[0]):
+            raise OperandError(message(function, "a plain array has no names", hint=_lift.NAME_IT))
+        operands[0] = NamedArray(jnp.asarray(operands[0]), ())
+    options: dict[str, Any] = {"num": 50 if size is None else size, "endpoint": endpoint, "dtype": dtype, "axis": -1}
+    made = batched(fn, operands, ((),) * len(operands), (name,), **options)
+    return _laid_out(made.array, made.names)
+
+
+def eye(row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None = None) -> NamedArray:
+    """Make a matrix with ones on a diagonal and zeros elsewhere.
+
+    Args:
+        row: the first axis.
+        column: the second axis; a bare name stands for one of the same size.
+        k: which diagonal: 0 is the main one, a positive number is above it.
+        dtype: that of the result; by default JAX's default float dtype.
+
+    Example:
+        >>> axn.eye(axn.Axis("in", 2), "out")
+        NamedArray(float32[in=2, out=2])
+        [[1. 0.]
+         [0. 1.]]
+    """
+    first, second = _matrix_axes("eye", row, column)
+    return _laid_out(jnp.eye(first.size, second.size, k, dtype), (first.name, second.name))
+
+
+def tri(row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None = None) -> NamedArray:
+    """Make a matrix with ones on and below a diagonal and zeros above it; the arguments are those of `eye`."""
+    first, second = _matrix_axes("tri", row, column)
+    return _laid_out(jnp.tri(first.size, second.size, k, dtype), (first.name, second.name))
+
+
+def _matrix_axes(function: str, row: Axis, column: AxisSelector) -> tuple[Axis, ...]:
+    first = sized(row, function)
+    name, size = selector(column, function)
+    return spec((first, Axis(name, first.size if size is None else size)), function)
+
+
+def fromfunction(fn: Callable[..., Any], axes: AxisSpec, dtype: DTypeLike = int) -> NamedArray:
+    """Compute an array from the indices of its elements.
+
+    Args:
+        fn: a function of one array of indices for each axis; each of these arrays has all axes. It returns an array
+            with some of the axes, or a scalar.
+        axes: the axes of the result.
+        dtype: that of the indices.
+
+    Raises:
+        AxisError: if the function returns an array with another axis.
+
+    Example:
+        >>> axn.fromfunction(lambda pos, key_pos: key_pos <= pos, axn.make_axes(pos=2, key_pos=3))
+        NamedArray(bool[pos=2, key_pos=3])
+        [[ True False False]
+         [ True  True False]]
+    """
+    every = spec(axes, "fromfunction")
+    result = fn(*(arange(axis, dtype=dtype).broadcast_to(every) for axis in every))
+    if not isinstance(result, NamedArray):
+        if jnp.ndim(_lift.plain("fromfunction", result)):
+            raise OperandError(message("fromfunction", "the function returned an array without names"))
+        return _filled("fromfunction", every, result, None)
+    if not set(result.axes) <= set(every):
+        problem = f"the function returned axes {facts(result)}"
+        raise AxisError(message("fromfunction", problem, f"asked for: {', '.join(map(str, every))}"))
+    whole = result.broadcast_to(every)
+    return _laid_out(whole.array, whole.names)
+
+
+def bartlett(axis: Axis) -> NamedArray:
+    """Make a window that rises and falls in straight lines, from zero to one to zero."""
+    return _window(jnp.bartlett, axis)
+
+
+def blackman(axis: Axis) -> NamedArray:
+    """Make a window of three cosine terms, the one of Blackman."""
+    return _window(jnp.blackman, axis)
+
+
+def hamming(axis: Axis) -> NamedArray:
+    """Make a window of one raised cosine that ends above zero, the one of Hamming."""
+    return _window(jnp.hamming, axis)
+
+
+def hanning(axis: Axis) -> NamedArray:
+    """Make a window of one raised cosine that ends at zero, the one of von Hann."""
+    return _window(jnp.hanning, axis)
+
+
+def kaiser(axis: Axis, beta: Any) -> NamedArray:
+    """Make a window of a Bessel function, the one of Kaiser; it is narrower for a larger `beta`."""
+    if isinstance(beta, NamedArray) or jnp.ndim(beta):
+        raise OperandError(message("kaiser", f"beta must be a scalar, not {type(beta).__name__}"))
+    return _window(jnp.kaiser, axis, beta)
+
+
+def _window(fn: Callable[..., jax.Array], axis: Axis, *arguments: Any) -> NamedArray:
+    given = sized(axis, _lift.title(fn))
+    return _laid_out(fn(given.size, *arguments), (given.name,))
 
 
 def one_hot(x: NamedArray, class_axis: Axis, *, dtype: DTypeLike | None = None) -> NamedArray:
@@ -107,9 +291,31 @@ def one_hot(x: NamedArray, class_axis: Axis, *, dtype: DTypeLike | None = None) 
         AxisClashError: if `x` has the class axis already.
     """
     array, names = _parts("one_hot", x)
-    (classes,) = spec(class_axis, "one_hot")
+    classes = sized(class_axis, "one_hot")
     if classes.name in names:
         problem = f"the array already has axis {classes.name!r}"
         raise AxisClashError(message("one_hot", problem, f"array has: {facts(x)}"))
     hot = jax.nn.one_hot(array, classes.size, dtype=float if dtype is None else dtype)
     return wrap(x, hot, (*names, classes.name))
+
+
+def fftfreq(axis: Axis, d: Any = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:
+    """Return the frequencies that `fft` over an axis of samples `d` apart has, in cycles per unit of `d`.
+
+    Example:
+        >>> axn.fftfreq(axn.Axis("time", 4), 0.5).tolist()
+        [0.0, 0.5, -1.0, -0.5]
+    """
+    samples = sized(axis, "fftfreq")
+    return _laid_out(jnp.fft.fftfreq(samples.size, d, dtype=dtype), (samples.name,))
+
+
+def rfftfreq(axis: Axis, d: Any = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:
+    """Return the frequencies that `rfft` over an axis of samples `d` apart has, which is resized to n // 2 + 1.
+
+    Example:
+        >>> axn.rfftfreq(axn.Axis("time", 4), 0.5).axes
+        (Axis(name='time', size=3),)
+    """
+    samples = sized(axis, "rfftfreq")
+    return _laid_out(jnp.fft.rfftfreq(samples.size, d, dtype=dtype), (samples.name,))

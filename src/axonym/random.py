@@ -1,121 +1,498 @@
 """Random named arrays. Values depend on the key and the axes alone, never on how the array is laid out.
 
-Results are laid out by the current axis mapping, so that a large parameter is never whole on one device.
+Results are laid out by the current axis mapping, so that a large parameter is never whole on one device. Parameters of
+distributions may be named arrays; they line up with the asked axes by name. Each function draws the numbers that
+the function of `jax.random` with its name draws for the same key and sizes.
 """
 
-from collections.abc import Callable
+import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from . import layout
+from ._draw import alone, axis_of, draw, one_key
 from .array import NamedArray
-from .axis import AxisSelector, AxisSpec, axis_name, spec
-from .core import Core, Operand, facts, shape_of
-from .errors import AxisNotFoundError, OperandError, message, suggestion
-from .ops import _lift, shape
+from .axis import Axis, AxisSelector, AxisSpec, spec
+from .core import Core, Operand, facts
+from .errors import ArgumentError, OperandError, message
+from .ops import _batch, _lift, shape
 
-__all__ = ["bernoulli", "categorical", "gumbel", "normal", "permutation", "randint", "truncated_normal", "uniform"]
+__all__ = [
+    "ball",
+    "bernoulli",
+    "beta",
+    "binomial",
+    "bits",
+    "categorical",
+    "cauchy",
+    "chisquare",
+    "choice",
+    "dirichlet",
+    "double_sided_maxwell",
+    "exponential",
+    "f",
+    "fold_in",
+    "gamma",
+    "generalized_normal",
+    "geometric",
+    "gumbel",
+    "laplace",
+    "loggamma",
+    "logistic",
+    "lognormal",
+    "maxwell",
+    "multinomial",
+    "multivariate_normal",
+    "normal",
+    "orthogonal",
+    "pareto",
+    "permutation",
+    "poisson",
+    "rademacher",
+    "randint",
+    "rayleigh",
+    "split",
+    "t",
+    "triangular",
+    "truncated_normal",
+    "uniform",
+    "wald",
+    "weibull_min",
+]
 
 
-def _draw(
-    sampler: Callable[..., jax.Array], key: jax.Array, axes: AxisSpec, *parameters: Operand, **options: Any
-) -> NamedArray:
-    """Draw over axes; parameters that are named arrays line up with them by name."""
-    function = sampler.__name__.lstrip("_")
-    given = spec(axes, function)
-    names, sizes = tuple(axis.name for axis in given), tuple(axis.size for axis in given)
-    arrays = []
-    for parameter in parameters:
-        if isinstance(parameter, Core):
-            (array,), own = parameter.node
-            for name in own:
-                if name not in names:
-                    problem = f"a parameter has axis {name!r}, which the result would not have"
-                    lines = f"parameter has: {facts(parameter)}", f"asked for: {', '.join(map(str, given))}"
-                    raise AxisNotFoundError(message(function, problem, *lines, hint=suggestion(name, names)))
-            _lift.one_size(function, [names, own], [sizes, shape_of(function, array, own)])
-            parameter = _lift.lined_up(array, own, names)
-        elif jax.numpy.ndim(parameter):
-            problem = f"a plain parameter of shape {jax.numpy.shape(parameter)} meets named axes {', '.join(names)}"
-            raise OperandError(message(function, problem, hint="name it first: axn.named(array, (...))"))
-        arrays.append(parameter)
-    sharding = layout.explicit_sharding(names, sizes)
-    if sharding is not None:
-        options["out_sharding"] = sharding
-    return NamedArray(layout.lay_out(sampler(key, *arrays, shape=sizes, **options), names), names)
+# keys
+def split(key: Any, axis: AxisSpec) -> NamedArray:
+    """Make new keys over an axis, or over several; `axn.vmap` and `axn.scan` pass one to each position.
+
+    Example:
+        >>> Layers, Embed = axn.make_axes(layers=2, embed=3)
+        >>> keys = axn.random.split(jax.random.key(0), Layers)
+        >>> axn.vmap(lambda key: axn.random.normal(key, Embed), Layers)(keys).axes
+        (Axis(name='layers', size=2), Axis(name='embed', size=3))
+    """
+    return draw(_split, _typed(key), axis)
 
 
-def _standard(key: jax.Array, sampler: Any, axes: AxisSpec, dtype: DTypeLike | None) -> NamedArray:
-    return _draw(sampler, key, axes, **({} if dtype is None else {"dtype": dtype}))
+def _split(key: Any, *, shape: tuple[int, ...]) -> Any:
+    return jax.random.split(key, shape)
 
 
-def normal(key: jax.Array, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+def fold_in(key: Any, data: Operand) -> NamedArray:
+    """Make a new key for each number of `data`; both may be named arrays, which line up by name."""
+    result: NamedArray = _batch.batched(_fold_in, [_typed(key), data], [(), ()], (), each=True)
+    return result
+
+
+def _fold_in(key: Any, data: Any) -> Any:
+    return jax.random.fold_in(key, data)
+
+
+def _typed(key: Any) -> Any:
+    """Turn a key of the old kind, a plain vector of integers, into one that is an element of its own."""
+    dtype: Any = getattr(key, "dtype", int)
+    if isinstance(key, Core) or jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return key
+    return jax.random.wrap_key_data(key)
+
+
+# without parameters
+def bits(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw unsigned integers of uniform bits."""
+    return draw(jax.random.bits, key, shape, dtype=dtype)
+
+
+def cauchy(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the standard Cauchy distribution."""
+    return draw(jax.random.cauchy, key, shape, dtype=dtype)
+
+
+def exponential(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the exponential distribution with rate 1."""
+    return draw(jax.random.exponential, key, shape, dtype=dtype)
+
+
+def gumbel(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the standard Gumbel distribution."""
+    return draw(jax.random.gumbel, key, shape, dtype=dtype)
+
+
+def laplace(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the Laplace distribution with location 0 and scale 1."""
+    return draw(jax.random.laplace, key, shape, dtype=dtype)
+
+
+def logistic(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the logistic distribution with location 0 and scale 1."""
+    return draw(jax.random.logistic, key, shape, dtype=dtype)
+
+
+def maxwell(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the Maxwell distribution with scale 1."""
+    return draw(jax.random.maxwell, key, shape, dtype=dtype)
+
+
+def normal(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from the normal distribution with mean 0 and standard deviation 1.
 
     Example:
         >>> axn.random.normal(jax.random.key(0), axn.Axis("x", 3)).shape
         {'x': 3}
     """
-    return _standard(key, jax.random.normal, shape, dtype)
+    return draw(jax.random.normal, key, shape, dtype=dtype)
 
 
-def gumbel(key: jax.Array, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
-    """Draw from the standard Gumbel distribution."""
-    return _standard(key, jax.random.gumbel, shape, dtype)
+def rademacher(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw -1 or 1, each with probability one half."""
+    return draw(jax.random.rademacher, key, shape, dtype=dtype)
 
 
-def uniform(
-    key: jax.Array,
-    shape: AxisSpec,
-    dtype: DTypeLike | None = None,
-    minval: Operand = 0.0,
-    maxval: Operand = 1.0,
+# with parameters for each position
+def bernoulli(key: Any, shape: AxisSpec, p: Operand = 0.5) -> NamedArray:
+    """Draw booleans that are true with probability `p`."""
+    return draw(jax.random.bernoulli, key, shape, p)
+
+
+def beta(key: Any, shape: AxisSpec, a: Operand, b: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the beta distribution with the two shape parameters `a` and `b`."""
+    return draw(jax.random.beta, key, shape, a, b, dtype=dtype)
+
+
+def binomial(key: Any, shape: AxisSpec, n: Operand, p: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw how many of `n` trials succeed, each with probability `p`; counts are floats."""
+    return draw(jax.random.binomial, key, shape, n, p, dtype=dtype)
+
+
+def chisquare(key: Any, shape: AxisSpec, df: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the chi-square distribution with `df` degrees of freedom."""
+    return draw(jax.random.chisquare, key, shape, df, dtype=dtype)
+
+
+def double_sided_maxwell(
+    key: Any, shape: AxisSpec, loc: Operand, scale: Operand, dtype: DTypeLike | None = None
 ) -> NamedArray:
-    """Draw uniformly from `minval` up to, but without, `maxval`; both may be named arrays."""
-    unit = _standard(key, jax.random.uniform, shape, dtype)
-    if isinstance(minval, float) and isinstance(maxval, float) and (minval, maxval) == (0.0, 1.0):
-        return unit
-    return unit * (maxval - minval) + minval  # type: ignore[operator]  # an Operand may be a list
+    """Draw from the Maxwell distribution with a random sign, scaled by `scale` and shifted by `loc`."""
+    return draw(_double_sided_maxwell, key, shape, loc, scale, dtype=dtype)
+
+
+def _double_sided_maxwell(key: Any, loc: Any, scale: Any, *, shape: tuple[int, ...], dtype: Any) -> Any:
+    # JAX would append the dimensions of its parameters to the shape.
+    return jax.random.double_sided_maxwell(key, 0, 1, shape, dtype) * scale + loc
+
+
+def f(key: Any, shape: AxisSpec, dfnum: Operand, dfden: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the F distribution, given the degrees of freedom of its numerator and denominator."""
+    return draw(_f, key, shape, dfnum, dfden, dtype=dtype)
+
+
+def _f(key: Any, dfnum: Any, dfden: Any, *, shape: tuple[int, ...], dtype: Any) -> Any:
+    # JAX wants parameters of the full shape here.
+    return jax.random.f(key, jnp.broadcast_to(dfnum, shape), jnp.broadcast_to(dfden, shape), shape, dtype)
+
+
+def gamma(key: Any, shape: AxisSpec, a: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the gamma distribution with shape parameter `a` and scale 1."""
+    return draw(jax.random.gamma, key, shape, a, dtype=dtype)
+
+
+def generalized_normal(key: Any, shape: AxisSpec, p: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw with a density proportional to `exp(-abs(x) ** p)`."""
+    return draw(jax.random.generalized_normal, key, shape, p, dtype=dtype)
+
+
+def geometric(key: Any, shape: AxisSpec, p: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw how many trials it takes until one succeeds, each with probability `p`."""
+    return draw(jax.random.geometric, key, shape, p, dtype=dtype)
+
+
+def loggamma(key: Any, shape: AxisSpec, a: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw logarithms of what `gamma` draws, precise also where `a` is small."""
+    return draw(jax.random.loggamma, key, shape, a, dtype=dtype)
+
+
+def lognormal(key: Any, shape: AxisSpec, sigma: Operand = 1.0, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw exponentials of normal numbers with mean 0 and standard deviation `sigma`."""
+    return draw(jax.random.lognormal, key, shape, sigma, dtype=dtype)
+
+
+def pareto(key: Any, shape: AxisSpec, b: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the Pareto distribution with shape parameter `b`, from 1 upwards."""
+    return draw(jax.random.pareto, key, shape, b, dtype=dtype)
+
+
+def poisson(key: Any, shape: AxisSpec, lam: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw counts from the Poisson distribution with mean `lam`."""
+    return draw(jax.random.poisson, key, shape, lam, dtype=dtype)
+
+
+def randint(key: Any, shape: AxisSpec, minval: Operand, maxval: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw integers uniformly from `minval` up to, but without, `maxval`."""
+    return draw(_randint, key, shape, minval, maxval, dtype=dtype)
+
+
+def _randint(key: Any, minval: Any, maxval: Any, *, shape: tuple[int, ...], dtype: Any) -> Any:
+    return jax.random.randint(key, shape, minval, maxval, dtype)
+
+
+def rayleigh(key: Any, shape: AxisSpec, scale: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the Rayleigh distribution with scale `scale`."""
+    return draw(jax.random.rayleigh, key, shape, scale, dtype=dtype)
+
+
+def t(key: Any, shape: AxisSpec, df: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from Student's t distribution with `df` degrees of freedom."""
+    return draw(jax.random.t, key, shape, df, dtype=dtype)
+
+
+def triangular(
+    key: Any, shape: AxisSpec, left: Operand, mode: Operand, right: Operand, dtype: DTypeLike | None = None
+) -> NamedArray:
+    """Draw between `left` and `right` with a density that rises linearly up to `mode` and then falls."""
+    return draw(jax.random.triangular, key, shape, left, mode, right, dtype=dtype)
 
 
 def truncated_normal(
-    key: jax.Array, shape: AxisSpec, lower: float, upper: float, dtype: DTypeLike | None = None
+    key: Any, shape: AxisSpec, lower: Operand, upper: Operand, dtype: DTypeLike | None = None
 ) -> NamedArray:
     """Draw from the standard normal distribution between `lower` and `upper`."""
-    options = {} if dtype is None else {"dtype": dtype}
-    return _draw(jax.random.truncated_normal, key, shape, lower, upper, **options)
+    return draw(jax.random.truncated_normal, key, shape, lower, upper, dtype=dtype)
 
 
-def bernoulli(key: jax.Array, shape: AxisSpec, p: Operand = 0.5) -> NamedArray:
-    """Draw booleans that are true with probability `p`, which may be a named array."""
-    return _draw(jax.random.bernoulli, key, shape, p)
-
-
-def randint(
-    key: jax.Array, shape: AxisSpec, minval: Operand, maxval: Operand, dtype: DTypeLike | None = None
+def uniform(
+    key: Any, shape: AxisSpec, dtype: DTypeLike | None = None, minval: Operand = 0.0, maxval: Operand = 1.0
 ) -> NamedArray:
-    """Draw integers uniformly from `minval` up to, but without, `maxval`; both may be named arrays."""
-    return _draw(_randint, key, shape, minval, maxval, **({} if dtype is None else {"dtype": dtype}))
+    """Draw uniformly from `minval` up to, but without, `maxval`."""
+    return draw(_uniform, key, shape, minval, maxval, dtype=dtype)
 
 
-def _randint(key: jax.Array, minval: Any, maxval: Any, *, shape: tuple[int, ...], **options: Any) -> jax.Array:
-    return jax.random.randint(key, shape, minval, maxval, **options)
+def _uniform(key: Any, minval: Any, maxval: Any, *, shape: tuple[int, ...], dtype: Any) -> Any:
+    return jax.random.uniform(key, shape, dtype, minval, maxval)
 
 
-def categorical(key: jax.Array, logits: NamedArray, axis: AxisSelector) -> NamedArray:
-    """Draw an index along `axis` with probabilities `softmax(logits, axis)`; the other axes of `logits` stay."""
-    moved = shape.rearrange(logits, (..., axis))
-    drawn = jax.random.categorical(key, moved.array, axis=-1)
-    return NamedArray(drawn, tuple(name for name in moved.names if name != axis_name(axis)))
+def wald(key: Any, shape: AxisSpec, mean: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw from the Wald distribution with mean `mean` and shape parameter 1."""
+    return draw(jax.random.wald, key, shape, mean, dtype=dtype)
 
 
-def permutation(key: jax.Array, x: NamedArray, axis: AxisSelector, *, independent: bool = False) -> NamedArray:
-    """Shuffle `x` along an axis; `independent` shuffles each vector along it on its own."""
-    moved = shape.rearrange(x, (..., axis))
+def weibull_min(
+    key: Any, shape: AxisSpec, scale: Operand, concentration: Operand, dtype: DTypeLike | None = None
+) -> NamedArray:
+    """Draw from the Weibull distribution with the given scale and shape parameter `concentration`."""
+    return draw(jax.random.weibull_min, key, shape, scale, concentration, dtype=dtype)
+
+
+# vectors and matrices
+def ball(key: Any, shape: AxisSpec, D: Axis, p: float = 2.0, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw vectors over `D`, the last axis, uniformly from the ball in which their `p`-norm is at most 1."""
+    (vector,) = spec(D, "ball")
+    return draw(_ball, key, shape, last=(vector,), d=vector.size, p=p, dtype=dtype)
+
+
+def _ball(key: Any, *, shape: tuple[int, ...], d: int, p: float, dtype: Any) -> Any:
+    return jax.random.ball(key, d, p, shape, dtype)
+
+
+def dirichlet(
+    key: Any, shape: AxisSpec, alpha: NamedArray, axis: AxisSelector, dtype: DTypeLike | None = None
+) -> NamedArray:
+    """Draw vectors over `axis` of positive numbers that sum to 1.
+
+    Args:
+        key: the key.
+        shape: the axes of the result, but for `axis`, which comes last.
+        alpha: axes {axis, ...}; the concentration of each element.
+        axis: the axis of `alpha` over which a draw sums to 1.
+        dtype: a float dtype.
+
+    Example:
+        >>> alpha = axn.named([1.0, 2.0, 3.0], "topic")
+        >>> axn.random.dirichlet(jax.random.key(0), axn.Axis("doc", 5), alpha, "topic").shape
+        {'doc': 5, 'topic': 3}
+    """
+    vector = axis_of("dirichlet", alpha, axis)
+    return draw(jax.random.dirichlet, key, shape, alpha, cores=((vector.name,),), last=(vector,), dtype=dtype)
+
+
+def multinomial(
+    key: Any, shape: AxisSpec, n: Operand, p: NamedArray, axis: AxisSelector, dtype: DTypeLike | None = None
+) -> NamedArray:
+    """Draw how often each category along `axis` comes up in `n` trials; counts are floats.
+
+    Args:
+        key: the key.
+        shape: the axes of the result, but for `axis`, which comes last.
+        n: the number of trials.
+        p: axes {axis, ...}; the probabilities of the categories, which sum to 1.
+        axis: the categories.
+        dtype: a float dtype.
+    """
+    categories = axis_of("multinomial", p, axis)
+    return draw(_multinomial, key, shape, n, p, cores=((), (categories.name,)), last=(categories,), dtype=dtype)
+
+
+def _multinomial(key: Any, n: Any, p: Any, *, shape: tuple[int, ...], dtype: Any) -> Any:
+    # What the argument `shape` of JAX stands for differs between its versions.
+    return jax.random.multinomial(key, n, jnp.broadcast_to(p, (*shape, p.shape[-1])), dtype=dtype)
+
+
+def multivariate_normal(
+    key: Any,
+    shape: AxisSpec,
+    mean: NamedArray,
+    cov: NamedArray,
+    axis: AxisSelector,
+    other: AxisSelector,
+    dtype: DTypeLike | None = None,
+    method: str = "cholesky",
+) -> NamedArray:
+    """Draw vectors over `axis` from a normal distribution.
+
+    Args:
+        key: the key.
+        shape: the axes of the result, but for `axis`, which comes last.
+        mean: axes {axis, ...}.
+        cov: axes {axis, other, ...}; symmetric, positive semidefinite matrices.
+        axis: the axis of the vectors.
+        other: the second axis of the covariance.
+        dtype: a float dtype.
+        method: how to factorise the covariance: `"cholesky"`, or `"eigh"` or `"svd"` where it may be singular.
+
+    Example:
+        >>> X = axn.Axis("x", 2)
+        >>> mean, cov = axn.zeros(X), axn.named([[2.0, 1.0], [1.0, 2.0]], ("x", "y"))
+        >>> axn.random.multivariate_normal(jax.random.key(0), axn.Axis("sample", 5), mean, cov, "x", "y").shape
+        {'sample': 5, 'x': 2}
+    """
+    vector = axis_of("multivariate_normal", mean, axis)
+    rows, columns = (axis_of("multivariate_normal", cov, one) for one in (axis, other))
+    for given in (rows, columns):
+        if given.size != vector.size or rows.name == columns.name:
+            problem = f"the covariance needs two axes of size {vector.size}, not {rows} and {columns}"
+            raise OperandError(message("multivariate_normal", problem, f"mean has: {facts(mean)}"))
+    if method not in ("cholesky", "eigh", "svd"):
+        raise ArgumentError(message("multivariate_normal", f"method is 'cholesky', 'eigh' or 'svd', not {method!r}"))
+    cores = (vector.name,), (rows.name, columns.name)
+    sampler = jax.random.multivariate_normal
+    return draw(sampler, key, shape, mean, cov, cores=cores, last=(vector,), dtype=dtype, method=method)
+
+
+def orthogonal(key: Any, shape: AxisSpec, rows: Axis, columns: Axis, dtype: DTypeLike | None = None) -> NamedArray:
+    """Draw orthogonal matrices over `rows` and `columns`, the last two axes, uniformly.
+
+    If the sizes differ, the vectors along the larger axis are orthonormal.
+    """
+    matrix = spec((rows, columns), "orthogonal")
+    n, m = (axis.size for axis in matrix)
+    return draw(_orthogonal, key, shape, last=matrix, n=n, m=m, dtype=dtype)
+
+
+def _orthogonal(key: Any, *, shape: tuple[int, ...], n: int, m: int, dtype: Any) -> Any:
+    return jax.random.orthogonal(key, n, shape, dtype, m)
+
+
+# choosing among what is there
+def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None) -> NamedArray:
+    """Draw an index along `axis` with probabilities `softmax(logits, axis)`.
+
+    Args:
+        key: the key.
+        logits: axes {axis, ...}.
+        axis: the categories.
+        shape: the axes of the result, which are all other axes of `logits` and more; by default no more.
+
+    Example:
+        >>> logits = axn.zeros(axn.make_axes(batch=2, vocab=5))
+        >>> axn.random.categorical(jax.random.key(0), logits, "vocab", axn.make_axes(sample=3, batch=2)).shape
+        {'sample': 3, 'batch': 2}
+    """
+    categories = axis_of("categorical", logits, axis)
+    rest = tuple(own for own in logits.axes if own != categories)
+    return draw(_categorical, key, rest if shape is None else shape, logits, cores=((categories.name,),))
+
+
+def _categorical(key: Any, logits: Any, *, shape: tuple[int, ...]) -> Any:
+    return jax.random.categorical(key, logits, axis=-1, shape=shape)
+
+
+def choice(
+    key: Any,
+    shape: AxisSpec,
+    a: NamedArray | Axis,
+    axis: AxisSelector | None = None,
+    replace: bool = True,
+    p: NamedArray | None = None,
+) -> NamedArray:
+    """Choose elements of an array, or slices of it, at random positions along an axis; of an `Axis`, positions.
+
+    Args:
+        key: the key.
+        shape: the axes over which to choose; the other axes of `a` come behind them.
+        a: the array, or the axis whose positions are chosen.
+        axis: the axis of `a` to choose along; not needed if it is the only one.
+        replace: whether one position may be chosen twice.
+        p: axes {axis}; how probable each position is, all alike by default.
+
+    Raises:
+        ArgumentError: if more is to be chosen than there is.
+
+    Example:
+        >>> a = axn.named([[1, 2, 3], [4, 5, 6]], ("row", "column"))
+        >>> axn.random.choice(jax.random.key(0), axn.Axis("sample", 5), a, "column").shape
+        {'sample': 5, 'row': 2}
+    """
+    along = a if isinstance(a, Axis) else axis_of("choice", a, axis)
+    count = math.prod(asked.size for asked in spec(shape, "choice"))
+    if count > along.size and (not replace or not along.size):
+        problem = f"cannot choose {count} of {along}{'' if replace else ' without replacement'}"
+        raise ArgumentError(message("choice", problem))
+    if p is not None:
+        axis_of("choice", p, along)
+        alone("choice", "p has one axis only", p, 1)
+    values = NamedArray(jnp.arange(along.size), along) if isinstance(a, Axis) else a
+    alone("choice", "the array has anonymous dimensions", values, len(values.names))
+    rest = tuple(own for own in values.axes if own != along)
+    cores = (along.name, *(own.name for own in rest)), (along.name,)
+    parameters = (values,) if p is None else (values, p)
+    return draw(_choice, key, shape, *parameters, cores=cores, last=rest, replace=replace)
+
+
+def _choice(key: Any, a: Any, p: Any = None, *, shape: tuple[int, ...], replace: bool) -> Any:
+    # Neither the array nor the weights have anything to line up with: their other dimensions have size 1.
+    a = a.reshape(a.shape[len(shape) :])
+    at = jax.random.choice(key, a.shape[0], shape, replace, None if p is None else p.reshape(-1))
+    return jnp.take(a, at, axis=0)
+
+
+def permutation(
+    key: Any, x: NamedArray | Axis, axis: AxisSelector | None = None, *, independent: bool = False
+) -> NamedArray:
+    """Shuffle an array along an axis, which may be left out if it is the only one; of an `Axis`, the positions.
+
+    Args:
+        key: the key.
+        x: the array, or the axis.
+        axis: the axis to shuffle along.
+        independent: shuffle each vector along the axis on its own.
+
+    Example:
+        >>> axn.random.permutation(jax.random.key(0), axn.Axis("x", 4)).shape
+        {'x': 4}
+    """
+    if isinstance(x, Axis):
+        return draw(_permutation, key, x)
+    along = axis_of("permutation", x, axis)
+    moved = shape.rearrange(x, (..., along))
     # JAX shuffles by a gather, which on a mesh with Explicit axes works on whole arrays only.
     whole = _lift.whole(moved.array, range(moved.ndim))
-    shuffled = jax.random.permutation(key, whole, axis=moved.ndim - 1, independent=independent)
+    one = one_key("permutation", key)
+    shuffled = jax.random.permutation(one, whole, axis=moved.ndim - 1, independent=independent)
     shuffled = layout.laid_out_like(shuffled, moved.array)
-    return shape.rearrange(NamedArray(shuffled, moved.names), x.names)
+    back = shape.rearrange(NamedArray(shuffled, moved.names), x.names)
+    return NamedArray(layout.lay_out(back.array, x.names), x.names)
+
+
+def _permutation(key: Any, *, shape: tuple[int, ...]) -> Any:
+    return jax.random.permutation(key, shape[0])

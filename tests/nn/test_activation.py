@@ -9,7 +9,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import OperandError
+from axonym.errors import AxisSizeError, OperandError
 from axonym.nn import activation
 from tests.nn.layouts import same
 
@@ -23,6 +23,7 @@ FORMULAS = {
     "hard_silu": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "hard_tanh": lambda x: np.clip(x, -1, 1),
     "leaky_relu": lambda x: np.where(x > 0, x, 0.01 * x),
+    "mish": lambda x: x * np.tanh(np.log1p(np.exp(x))),
     "log_sigmoid": lambda x: np.log(sigmoid(x)),
     "quick_gelu": lambda x: x * sigmoid(1.702 * x),
     "relu": lambda x: np.maximum(x, 0),
@@ -33,12 +34,16 @@ FORMULAS = {
     "silu": lambda x: x * sigmoid(x),
     "soft_sign": lambda x: x / (np.abs(x) + 1),
     "softplus": lambda x: np.log1p(np.exp(x)),
+    "sparse_plus": lambda x: np.where(x < -1, 0, np.where(x > 1, x, (x + 1) ** 2 / 4)),
+    "sparse_sigmoid": lambda x: np.clip((x + 1) / 2, 0, 1),
+    "squareplus": lambda x: (x + np.sqrt(x**2 + 4)) / 2,
 }
 X = np.linspace(-7.3, 7.1, 24).reshape(4, 6)
 
 
 def test_each_has_a_row():
-    assert sorted(FORMULAS) == sorted(activation.__all__)
+    # These two have tests of their own: one works along an axis, the other on positive numbers.
+    assert sorted([*FORMULAS, "glu", "log1mexp"]) == sorted(activation.__all__)
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -68,7 +73,24 @@ def test_extremes_are_as_in_the_limit(name):
 def test_options():
     x = axn.named(X.astype(np.float32), ("batch", "embed"))
     same(nn.gelu(x, approximate=False), ("batch", "embed"), X / 2 * (1 + erf(X / math.sqrt(2))))
+    same(nn.celu(x, alpha=0.7), ("batch", "embed"), np.where(X > 0, X, 0.7 * np.expm1(X / 0.7)))
+    same(nn.elu(x, alpha=0.7), ("batch", "embed"), np.where(X > 0, X, 0.7 * np.expm1(X)))
+    same(nn.squareplus(x, b=1.0), ("batch", "embed"), (X + np.sqrt(X**2 + 1)) / 2)
     same(nn.leaky_relu(x, negative_slope=0.3), ("batch", "embed"), np.where(X > 0, X, 0.3 * X))
+
+
+def test_glu_halves_an_axis():
+    x = axn.named(X.astype(np.float32), ("batch", "embed"))
+    same(nn.glu(x, "embed"), ("batch", "embed"), X[:, :3] * sigmoid(X[:, 3:]))
+    same(nn.glu(x.rearrange(("embed", "batch")), "batch"), ("embed", "batch"), (X[:2] * sigmoid(X[2:])).T)
+    with pytest.raises(AxisSizeError) as caught:
+        nn.glu(x["batch", :3], "batch")
+    assert str(caught.value) == "glu: batch=3 has no two halves\n  array has: batch=3, embed=6"
+
+
+def test_log1mexp_is_precise_near_zero():
+    near = np.array([1e-6, 1e-3, 0.7, 5.0, 30.0])
+    same(nn.log1mexp(axn.named(near.astype(np.float32), "x")), ("x",), np.log(-np.expm1(-near)), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", FORMULAS)

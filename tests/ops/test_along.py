@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import axonym as axn
-from axonym.errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError
+from axonym.core import wrap
+from axonym.errors import ArgumentError, AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.ops import along
-from tests.laws import Laws, Row, Smooth, Values, has_row_for_each
+from tests.laws import Bulk, Laws, Row, Smooth, SmoothBulk, Values, has_row_for_each
 
 
 def softmax(x: np.ndarray, axis: Any, where: Any = True) -> np.ndarray:
@@ -18,21 +20,65 @@ def softmax(x: np.ndarray, axis: Any, where: Any = True) -> np.ndarray:
     return powers / powers.sum(axis, keepdims=True)
 
 
-def row(name: str, axis: Any, at: Any, reference: Any, oracle: Any, *, case: str = "", **options: Any) -> Row:
+def row(
+    name: str, axis: Any, at: Any, reference: Any, oracle: Any, *, case: str = "", domain: str = "real", **options: Any
+) -> Row:
     fn = getattr(along, name)
     return Row(
         name,
-        lambda x: fn(x, axis, **options),
+        lambda x: fn(x, axis=axis, **options),
         ("abc",),
         lambda x: reference(x, at),
         "abc",
         None if oracle is None else lambda x: oracle(x, at),
+        (domain,),
         case=case,
     )
 
 
-def downwards(fn: Any) -> Any:
-    return lambda x, at: fn(x, at, descending=True)
+def backwards(fn: Any) -> Any:
+    return lambda x, at: np.flip(fn(np.flip(x, at), at), at)
+
+
+def jax_backwards(fn: Any) -> Any:
+    return lambda x, at: jnp.flip(fn(jnp.flip(x, at), at), at)
+
+
+def cumlogsumexp(x: jax.Array, at: int) -> jax.Array:
+    return lax.cumlogsumexp(x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(float), at)
+
+
+def standardized(x: Any, at: Any, where: Any = True) -> Any:
+    mean = x.mean(at, keepdims=True, where=where)
+    return (x - mean) / (x.var(at, keepdims=True, where=where) + 1e-5) ** 0.5
+
+
+def initial(fn: Any) -> Any:
+    return lambda x, at: fn(x, axis=at, include_initial=True)
+
+
+def as_bytes(x: axn.NamedArray) -> axn.NamedArray:
+    return wrap(x, x.array.astype("uint8"), x.names)
+
+
+def silent(fn: Any) -> Any:
+    return lambda x, at: np.errstate(invalid="ignore")(fn)(x, at)
+
+
+def turned(k: int) -> Any:
+    return Row(
+        "rot90",
+        lambda x: axn.rot90(x, "c", "a", k),
+        ("abc",),
+        lambda x: jnp.rot90(x, k, (2, 0)),
+        "abc",
+        lambda x: np.rot90(x, k, (2, 0)),
+        case=f"{k} times",
+    )
+
+
+def rolled_each(x: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    return np.stack([np.stack([np.roll(x[i, :, k], shift[k, i]) for k in range(3)], -1) for i in range(4)])
 
 
 SMOOTH = [
@@ -41,10 +87,8 @@ SMOOTH = [
     row("log_softmax", "c", -1, jax.nn.log_softmax, lambda x, at: np.log(softmax(x, at))),
     row("softmax", "b", 1, jax.nn.softmax, softmax),
     row("softmax", ("c", "a"), (0, 2), jax.nn.softmax, softmax, case="two axes"),
-    row("sort", "a", 0, jnp.sort, np.sort),
 ]
 STEPS = [
-    row("argsort", "c", 2, jnp.argsort, np.argsort),
     Row(
         "softmax",
         lambda x, mask: axn.softmax(x, "c", where=mask),
@@ -69,19 +113,184 @@ STEPS = [
         case="masked",
     ),
 ]
-VARIANTS = [
-    row("sort", "c", 2, downwards(jnp.sort), lambda x, at: -np.sort(-x, at), case="descending", descending=True),
-    row(
-        "argsort", "c", 2, downwards(jnp.argsort), lambda x, at: np.argsort(-x, at), case="descending", descending=True
+SMOOTH_BULK = [
+    row("cumlogsumexp", "a", 0, cumlogsumexp, np.logaddexp.accumulate),
+    row("cummax", "a", 0, jnp.maximum.accumulate, np.maximum.accumulate),
+    row("cumulative_prod", "c", 2, initial(jnp.cumulative_prod), initial(np.cumulative_prod), include_initial=True),
+    row("cumulative_sum", "a", 0, initial(jnp.cumulative_sum), initial(np.cumulative_sum), include_initial=True),
+    row("flip", ("a", "c"), (0, 2), jnp.flip, np.flip),
+    row("roll", "a", 0, lambda x, at: jnp.roll(x, -3, at), lambda x, at: np.roll(x, -3, at), shift=-3),
+    Row(
+        "roll",
+        lambda x, shift: axn.roll(x, shift, "b"),
+        ("abc", "ca"),
+        lambda x, shift: jax.vmap(jax.vmap(jnp.roll), (1, 0), 1)(jnp.moveaxis(x, 1, 2), shift).transpose(0, 2, 1),
+        "abc",
+        rolled_each,
+        ("real", "shift"),
+        case="each by its own",
     ),
+    turned(1),
+    row("standardize", ("a", "c"), (0, 2), standardized, standardized),
+]
+BULK = [
+    row("cummin", "c", 2, jnp.minimum.accumulate, np.minimum.accumulate),
+    row("nancumprod", "a", 0, jnp.nancumprod, silent(np.nancumprod), domain="special"),
+    row("nancumsum", "a", 0, jnp.nancumsum, silent(np.nancumsum), domain="special"),
+    row("packbits", "c", 2, jnp.packbits, np.packbits, domain="bool"),
+    Row(
+        "unpackbits",
+        lambda x: axn.unpackbits(as_bytes(x), "a"),
+        ("abc",),
+        lambda x: jnp.unpackbits(x.astype("uint8"), 0),
+        "abc",
+        lambda x: np.unpackbits(x.astype("uint8"), 0),
+        ("int",),
+    ),
+]
+VARIANTS = [
     row("softmax", None, (0, 1, 2), jax.nn.softmax, softmax, case="all axes"),
     row("softmax", axn.Axis("b", 2), 1, jax.nn.softmax, softmax, case="Axis"),
     row("cumsum", axn.Axis("b", 2), 1, jnp.cumsum, np.cumsum, case="Axis"),
+    row("cumsum", "c", 2, jax_backwards(jnp.cumsum), backwards(np.cumsum), case="reverse", reverse=True),
+    row(
+        "cumprod",
+        "a",
+        0,
+        lambda x, at: jnp.flip(jnp.cumprod(jnp.flip(x, at), at, float), at),
+        backwards(np.cumprod),
+        case="reverse, dtype",
+        domain="shift",
+        dtype=float,
+        reverse=True,
+    ),
+    row("cumsum", "a", 0, lambda x, at: jnp.cumsum(x, at, float), np.cumsum, case="dtype", domain="int", dtype=float),
+    row(
+        "cumlogsumexp",
+        "a",
+        0,
+        jax_backwards(cumlogsumexp),
+        backwards(np.logaddexp.accumulate),
+        case="reverse",
+        reverse=True,
+    ),
+    row(
+        "cummax",
+        "c",
+        2,
+        jax_backwards(jnp.maximum.accumulate),
+        backwards(np.maximum.accumulate),
+        case="reverse",
+        reverse=True,
+    ),
+    row(
+        "cummin",
+        "a",
+        0,
+        jax_backwards(jnp.minimum.accumulate),
+        backwards(np.minimum.accumulate),
+        case="reverse, bool",
+        domain="bool",
+        reverse=True,
+    ),
+    row("cumulative_sum", "a", 0, lambda x, at: jnp.cumulative_sum(x, axis=at), np.cumsum, case="nothing in front"),
+    row("flip", None, None, jnp.flip, np.flip, case="all axes"),
+    row("flip", "b", 1, jnp.flip, np.flip, case="one axis"),
+    row(
+        "packbits",
+        "a",
+        0,
+        lambda x, at: jnp.packbits(x, at, "little"),
+        lambda x, at: np.packbits(x, at, "little"),
+        case="little",
+        domain="int",
+        bitorder="little",
+    ),
+    Row(
+        "unpackbits",
+        lambda x: axn.unpackbits(as_bytes(x), "c", count=-5, bitorder="little"),
+        ("abc",),
+        lambda x: jnp.unpackbits(x.astype("uint8"), 2, -5, "little"),
+        "abc",
+        lambda x: np.unpackbits(x.astype("uint8"), 2, -5, "little"),
+        ("int",),
+        case="some, little",
+    ),
+    row(
+        "roll",
+        ("a", "c"),
+        (0, 2),
+        lambda x, at: jnp.roll(x, (1, 7), at),
+        lambda x, at: np.roll(x, (1, 7), at),
+        case="two axes",
+        shift=(1, 7),
+    ),
+    Row(
+        "roll",
+        lambda x, shift: axn.roll(x, shift, ("c", "a")),
+        ("abc", ""),
+        lambda x, shift: jnp.roll(x, shift, (2, 0)),
+        "abc",
+        lambda x, shift: np.roll(x, shift, (2, 0)),
+        ("real", "int"),
+        case="traced",
+    ),
+    Row(
+        "roll",
+        lambda x, shift: axn.roll(x, (shift, 2), (axn.Axis("c", 3), "a")),
+        ("abc", ""),
+        lambda x, shift: jnp.roll(x, (shift, 2), (2, 0)),
+        "abc",
+        lambda x, shift: np.roll(x, (shift, 2), (2, 0)),
+        ("real", "int"),
+        case="traced and static",
+    ),
+    *map(turned, (-1, 2, 4)),
+    row("standardize", None, (0, 1, 2), standardized, standardized, case="all axes"),
+    Row(
+        "standardize",
+        lambda x, mask: axn.standardize(x, "a", where=mask | (axn.arange(axn.Axis("a", 4)) < 2)),
+        ("abc", "ac"),
+        lambda x, mask: standardized(x, 0, (mask | (jnp.arange(4) < 2)[:, None])[:, None]),
+        "abc",
+        lambda x, mask: standardized(x, 0, (mask | (np.arange(4) < 2)[:, None])[:, None]),
+        ("real", "bool"),
+        case="masked",
+    ),
+    Row(
+        "standardize",
+        lambda x, mean, var: axn.standardize(x, "a", mean=mean, variance=var, epsilon=0.5),
+        ("abc", "cb", "b"),
+        lambda x, mean, var: (x - mean.T) / (var[:, None] + 0.5) ** 0.5,
+        "abc",
+        lambda x, mean, var: (x - mean.T) / (var[:, None] + np.float32(0.5)) ** 0.5,
+        ("real", "real", "positive"),
+        case="both known",
+    ),
+    Row(
+        "standardize",
+        lambda x, mean: axn.standardize(x, "a", mean=mean),
+        ("abc", "cb"),
+        lambda x, mean: (x - mean.T) / (((x - mean.T) ** 2).mean(0) + 1e-5) ** 0.5,
+        "abc",
+        lambda x, mean: (x - mean.T) / (((x - mean.T) ** 2).mean(0) + 1e-5) ** 0.5,
+        case="mean known",
+    ),
+    Row(
+        "standardize",
+        lambda x, var: axn.standardize(x, "a", variance=var),
+        ("abc", "b"),
+        lambda x, var: (x - x.mean(0)) / (var[:, None] + 1e-5) ** 0.5,
+        "abc",
+        lambda x, var: (x - x.mean(0)) / (var[:, None] + np.float32(1e-5)) ** 0.5,
+        ("real", "positive"),
+        case="variance known",
+    ),
 ]
 
 
 def test_every_function_has_a_row() -> None:
-    has_row_for_each(SMOOTH + STEPS, along)
+    has_row_for_each(SMOOTH + STEPS + SMOOTH_BULK + BULK, along)
 
 
 @pytest.mark.parametrize("row", SMOOTH, ids=str)
@@ -92,6 +301,16 @@ class TestSmooth(Smooth):
 @pytest.mark.parametrize("row", STEPS, ids=str)
 class TestSteps(Laws):
     """All laws but the gradient."""
+
+
+@pytest.mark.parametrize("row", SMOOTH_BULK, ids=str)
+class TestSmoothBulk(SmoothBulk):
+    """What the engine does for all, gradients included."""
+
+
+@pytest.mark.parametrize("row", BULK, ids=str)
+class TestBulk(Bulk):
+    """What the engine does for all."""
 
 
 @pytest.mark.parametrize("row", VARIANTS, ids=str)
@@ -109,11 +328,6 @@ AXES = "  array has: batch=4, embed=3"
             lambda x: axn.softmax(x, "embedd"),
             AxisNotFoundError,
             f"softmax: no axis named 'embedd'\n{AXES}\n  hint: did you mean 'embed'?",
-        ),
-        (
-            lambda x: x.sort("bach"),
-            AxisNotFoundError,
-            f"sort: no axis named 'bach'\n{AXES}\n  hint: did you mean 'batch'?",
         ),
         (
             lambda x: axn.log_softmax(x, axn.Axis("embed", 5)),
@@ -136,10 +350,9 @@ AXES = "  array has: batch=4, embed=3"
             f"cumsum: needs one axis, got 2\n{AXES}\n  hint: flatten the axes first: x.flatten_axes(...)",
         ),
         (
-            lambda x: x.argsort(0),
+            lambda x: x.flip(0),
             OperandError,
-            "argsort: 0 is neither an Axis nor the name of one\n"
-            '  hint: write an axis as Axis("batch", 32) or as "batch"',
+            'flip: 0 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
         ),
         (
             lambda x: axn.softmax(x, "embed", where=axn.ones(axn.Axis("embed", 2), bool)),
@@ -157,9 +370,74 @@ AXES = "  array has: batch=4, embed=3"
             '  hint: name it first: axn.named(array, ("batch", ...))',
         ),
         (
-            lambda x: axn.sort(3.0, "embed"),
+            lambda x: axn.flip(3.0, "embed"),
             OperandError,
-            'sort: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+            'flip: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+        ),
+        (
+            lambda x: axn.rot90(x, "batch", "batch"),
+            AxisClashError,
+            "rot90: axis 'batch' is given twice\n  axes: batch, batch",
+        ),
+        (
+            lambda x: axn.rot90(x, "batch", "embedd"),
+            AxisNotFoundError,
+            f"rot90: no axis named 'embedd'\n{AXES}\n  hint: did you mean 'embed'?",
+        ),
+        (
+            lambda x: x.roll((1, 2, 3), ("batch", "embed")),
+            ArgumentError,
+            "roll: 3 shifts for 2 axes\n  axes: batch, embed",
+        ),
+        (
+            lambda x: x.roll(1.5, "batch"),
+            OperandError,
+            "roll: a shift must be an integer, not float32",
+        ),
+        (
+            lambda x: x.roll(1, axn.Axis("embed", 5)),
+            AxisSizeError,
+            f"roll: axis 'embed' was given with size 5, but has size 3\n{AXES}",
+        ),
+        (
+            lambda x: x.roll(axn.named([1, 2], "batch"), "embed"),
+            AxisSizeError,
+            "roll: axis 'batch' has two sizes: 4 and 2\n"
+            "  operand 1 has: batch=4, embed=3\n"
+            "  operand 2 has: batch=2\n"
+            "  hint: rename one of the two 'batch' axes",
+        ),
+        (
+            lambda x: axn.roll(jnp.ones(3), jnp.array(1), "embed"),
+            OperandError,
+            "roll: expected a NamedArray, got ArrayImpl\n"
+            "  its shape: (3,)\n"
+            '  hint: name it first: axn.named(array, ("batch", ...))',
+        ),
+        (
+            lambda x: axn.packbits(x, "embed"),
+            OperandError,
+            "packbits: needs booleans or integers, got float32",
+        ),
+        (
+            lambda x: axn.packbits(x > 0, "embed", bitorder="middle"),
+            ArgumentError,
+            "packbits: no order of bits named 'middle'\n  hint: orders: big, little",
+        ),
+        (
+            lambda x: axn.unpackbits(x, "embed"),
+            OperandError,
+            'unpackbits: needs uint8, got float32\n  hint: write x.astype("uint8")',
+        ),
+        (
+            lambda x: axn.standardize(x, "embed", mean=axn.ones(axn.Axis("batch", 3)), variance=1.0),
+            AxisSizeError,
+            "standardize: axis 'batch' has two sizes: 4 and 3\n"
+            "  operand 1 has: batch=4, embed=3\n"
+            "  operand 2 has: batch=3\n"
+            "  operand 3 has: no axes\n"
+            "  operand 4 has: no axes\n"
+            "  hint: rename one of the two 'batch' axes",
         ),
     ],
 )
@@ -167,3 +445,30 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call(axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 3))))
     assert str(caught.value) == text
+
+
+def test_standardize_loses_no_digits_far_from_zero() -> None:
+    x = np.random.default_rng(0).normal(1000, 1, (2, 64)).astype(np.float32)
+    result = axn.standardize(axn.named(x, ("batch", "embed")), "embed")
+    np.testing.assert_allclose(result.array, standardized(x.astype(float), 1), atol=1e-3)
+
+
+def test_a_maximum_is_nan_from_the_first_nan_on() -> None:
+    x = axn.named([1.0, np.nan, 3.0], "time")
+    np.testing.assert_array_equal(axn.cummax(x, "time").array, [1, np.nan, np.nan])
+    np.testing.assert_array_equal(axn.cummin(x, "time", reverse=True).array, [np.nan, np.nan, 3])
+
+
+def test_another_static_shift_is_another_program_and_a_traced_one_is_not() -> None:
+    x = axn.named(np.arange(5), "time")
+    traces = []
+
+    @jax.jit
+    def traced(shift: jax.Array) -> axn.NamedArray:
+        traces.append(shift)
+        return x.roll(shift, "time")
+
+    for shift in (1, 2):
+        np.testing.assert_array_equal(traced(shift).array, np.roll(np.arange(5), shift))
+        np.testing.assert_array_equal(x.roll(np.int64(shift), "time").array, np.roll(np.arange(5), shift))
+    assert len(traces) == 1

@@ -11,7 +11,7 @@ from jax import lax
 import axonym as axn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, ShardingError
 from axonym.ops import contract
-from tests.laws import Row, Smooth, Values, assert_close, has_row_for_each, primitives
+from tests.laws import SIZES, Row, Smooth, Values, assert_close, has_row_for_each, placed, primitives
 
 
 def as_they_appear(removed: str) -> Any:
@@ -131,6 +131,95 @@ def test_a_result_that_the_mapping_cannot_lay_out_is_refused(auto_mesh: jax.shar
         pytest.raises(ShardingError, match="batch=6 cannot be split evenly in 4 over mesh axis data"),
     ):
         axn.dot(x, w, axis="b")
+
+
+class Scaled:
+    """A product of another kind: it works on rounded numbers, and holds an array."""
+
+    def __init__(self, scale: Any) -> None:
+        self.scale = scale
+        self.calls: list[Any] = []
+
+    def __call__(
+        self, x: Any, y: Any, dimension_numbers: Any, precision: Any = None, preferred_element_type: Any = None
+    ) -> Any:
+        self.calls.append((x.shape, y.shape, dimension_numbers, precision, preferred_element_type))
+        x, y = jnp.round(x * self.scale), jnp.round(y * self.scale)
+        product = lax.dot_general(x, y, dimension_numbers, precision, preferred_element_type)
+        return product / self.scale**2
+
+
+CUSTOM: list[tuple[str, Any, list[Any]]] = [
+    ("ab,bc->ac", {}, [((4, 2), (2, 3), (((1,), (0,)), ((), ())), None, None)]),
+    ("abc,acj->abj", {}, [((4, 2, 3), (4, 3, 5), (((2,), (1,)), ((0,), (0,))), None, None)]),
+    (
+        "ab,bc,ci->ai",
+        {"precision": "highest", "preferred_element_type": jnp.float32},
+        [
+            ((4, 2), (2, 3), (((1,), (0,)), ((), ())), "highest", jnp.float32),
+            ((4, 3), (3, 8), (((1,), (0,)), ((), ())), "highest", jnp.float32),
+        ],
+    ),
+    (
+        "ab,b,bc->ac",
+        {},
+        [((4, 2), (2,), (((), ()), ((1,), (0,))), None, None), ((2, 4), (2, 3), (((0,), (0,)), ((), ())), None, None)],
+    ),
+    ("ab,i->iab", {}, [((4, 2), (8,), (((), ()), ((), ())), None, None)]),
+    ("a->", {}, []),
+]
+
+
+@pytest.mark.parametrize("form", ["dot", "einsum"])
+@pytest.mark.parametrize(("equation", "options", "calls"), CUSTOM, ids=[custom[0] for custom in CUSTOM])
+def test_a_product_of_another_kind_multiplies_pair_by_pair(
+    form: str, equation: str, options: Any, calls: list[Any]
+) -> None:
+    inputs, out = equation.split("->")
+    rng = np.random.default_rng(0)
+    arrays = [
+        axn.named(rng.integers(-9, 9, [SIZES[n] for n in names]).astype(np.float32), tuple(names))
+        for names in inputs.split(",")
+    ]
+    product = Scaled(4.0)  # exact on integers, so that only its calls tell that it was used
+    if form == "dot":
+        axis = tuple(dict.fromkeys(name for name in inputs if name not in f"{out},"))
+        result = axn.dot(*arrays, axis=axis, out_axes=tuple(out), dot_general=product, **options)
+    else:
+        result = axn.einsum(f"-> {' '.join(out)}", *arrays, dot_general=product, **options)
+    assert result.names == tuple(out)
+    assert_close(result.array, jnp.einsum(equation, *(x.array for x in arrays)))
+    assert product.calls == calls
+
+
+def test_what_only_one_array_has_is_summed_before_a_product_of_another_kind() -> None:
+    product = Scaled(1.0)
+    result = axn.einsum("{b}, {c} -> a", axn.ones((A, B)), axn.ones((A, C)), dot_general=product)
+    assert result.tolist() == [6.0] * 4
+    assert [call[:2] for call in product.calls] == [((4,), (4,))]
+
+
+def test_a_product_of_another_kind_may_hold_traced_arrays() -> None:
+    x, y = axn.ones((A, B)), axn.ones((B, C))
+
+    @jax.jit
+    def total(scale: jax.Array) -> jax.Array:
+        mixed = axn.dot(x.astype(jnp.bfloat16), y, axis="b", dot_general=Scaled(scale))
+        return (mixed + axn.einsum("a b, b c -> a c", x, y, dot_general=Scaled(scale))).sum().scalar()
+
+    for scale in (1.0, 2.0):
+        assert total(jnp.float32(scale)) == 48
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_a_product_of_another_kind_works_on_a_mesh(kind: str, request: pytest.FixtureRequest) -> None:
+    mesh = request.getfixturevalue(f"{kind}_mesh")
+    x, y = axn.arange((A, B), dtype=float), axn.arange((B, axn.Axis("d", 4)), dtype=float)
+    with jax.set_mesh(mesh), axn.axis_mapping({"a": "data", "d": "model"}):
+        on_mesh = [placed(x, mesh, {"b": "model"}) for x in (x, y)]
+        result = jax.jit(lambda x, y: axn.dot(x, y, y, axis="b", dot_general=Scaled(1.0)))(*on_mesh)
+        assert result.sharding.spec == jax.sharding.PartitionSpec("data", "model")
+    np.testing.assert_allclose(np.asarray(result.array), np.einsum("ab,bd,bd->ad", x.array, y.array, y.array))
 
 
 INPUT = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 6))), axn.ones((axn.Axis("embed", 6), axn.Axis("mlp", 5)))

@@ -1,5 +1,6 @@
 """Functions of single elements and of pairs of elements: laws over one row per function."""
 
+import inspect
 import operator
 from typing import Any
 
@@ -10,8 +11,20 @@ import pytest
 
 import axonym as axn
 from axonym.errors import AxisSizeError, BroadcastError, OperandError
-from axonym.ops import elementwise
-from tests.laws import Laws, Row, Sharded, Smooth, assert_close, has_row_for_each, primitives, program
+from axonym.ops import elementwise, logical
+from tests.laws import (
+    Bulk,
+    Laws,
+    Row,
+    Sharded,
+    Smooth,
+    SmoothBulk,
+    assert_close,
+    has_row_for_each,
+    outcome,
+    primitives,
+    program,
+)
 
 
 def unary(name: str, domain: str = "real", reference: Any = None, oracle: Any = None) -> Row:
@@ -125,17 +138,63 @@ STEPS = [
         "divmod",
         axn.divmod,
         ("abc", "abc"),
-        lambda x, y: (jnp.floor_divide(x, y), jnp.remainder(x, y)),
+        jnp.divmod,
         ("abc", "abc"),
         np.divmod,
         ("real", "positive"),
-        speaker="floor_divide",
     ),
 ]
 
 
+def finite(x: jax.Array) -> jax.Array:
+    """Give the fill for NaN, which jnp would treat as a constant if left out."""
+    return jnp.nan_to_num(x, nan=0.0)
+
+
+# Functions whose engine the rows above have put through all laws.
+PLAIN_SMOOTH = [
+    unary("copy", reference=jnp.copy),
+    binary("copysign"),
+    unary("deg2rad"),
+    unary("fabs"),
+    binary("float_power", "positive", "real"),
+    binary("fmax"),
+    binary("fmin"),
+    binary("heaviside"),
+    unary("i0"),
+    binary("ldexp", "real", "shift"),
+    binary("logaddexp2"),
+    Row("modf", axn.modf, ("abc",), jnp.modf, ("abc", "abc"), np.modf),
+    unary("nan_to_num", "real", finite),
+    unary("rad2deg"),
+    unary("sinc"),
+]
+PLAIN_STEPS = [
+    unary("angle", "complex"),
+    Row("angle", lambda z: axn.angle(z, deg=True), ("abc",), lambda z: jnp.angle(z, deg=True), "abc", case="degrees"),
+    Row("frexp", axn.frexp, ("abc",), jnp.frexp, ("abc", "abc"), np.frexp),
+    binary("gcd", "int", "int"),
+    binary("lcm", "int", "int"),
+    unary("nan_to_num", "special", finite),
+    Row(
+        "nan_to_num",
+        lambda x, low, nan: axn.nan_to_num(x, nan, neginf=low),
+        ("abc", "ca", ""),
+        lambda x, low, nan: jnp.nan_to_num(x, nan=nan, neginf=jnp.expand_dims(jnp.transpose(low), 1)),
+        "abc",
+        lambda x, low, nan: np.where(
+            np.isneginf(x), low.T[:, None], np.where(np.isnan(x), nan, np.minimum(x, np.finfo(x.dtype).max))
+        ),
+        ("special", "real", "real"),
+        case="by name",
+    ),
+    binary("nextafter"),
+    unary("spacing"),
+]
+
+
 def test_every_function_has_a_row() -> None:
-    has_row_for_each(SMOOTH + STEPS, elementwise)
+    has_row_for_each(SMOOTH + STEPS + PLAIN_SMOOTH + PLAIN_STEPS, elementwise)
 
 
 @pytest.mark.parametrize("row", SMOOTH, ids=str)
@@ -146,6 +205,23 @@ class TestSmooth(Smooth):
 @pytest.mark.parametrize("row", STEPS, ids=str)
 class TestSteps(Laws):
     """All laws but the gradient."""
+
+
+class SameProgram:
+    """Nothing is added to positional code."""
+
+    def test_has_the_primitives_of_positional_code(self, row: Row) -> None:
+        Laws().same_program(row, row.draw(8))
+
+
+@pytest.mark.parametrize("row", PLAIN_SMOOTH, ids=str)
+class TestPlainSmooth(SmoothBulk, SameProgram):
+    """Fewer examples, gradients included."""
+
+
+@pytest.mark.parametrize("row", PLAIN_STEPS, ids=str)
+class TestPlainSteps(Bulk, SameProgram):
+    """Fewer examples."""
 
 
 # Operands of equal names are the ones whose shardings can differ in every way.
@@ -229,6 +305,33 @@ def test_a_scalar_is_as_weak_as_in_jnp(dtype: Any, scalar: Any) -> None:
         assert_close((x * scalar).array, array * scalar)
 
 
+PAIRWISE = [
+    name
+    for module in (elementwise, logical)
+    for name in module.__all__
+    if list(inspect.signature(getattr(module, name)).parameters)[:2] == ["x", "y"]
+    and name not in {"allclose", "array_equal", "array_equiv"}  # no elementwise result
+]
+
+
+def test_the_functions_of_pairs_are_found() -> None:
+    assert {"add", "copysign", "divmod", "isclose", "right_shift"} < set(PAIRWISE)
+
+
+@pytest.mark.parametrize("name", PAIRWISE)
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.int8, jnp.complex64])
+def test_each_function_of_pairs_takes_scalars_as_weak_as_jnp_does(name: str, dtype: Any) -> None:
+    named, positional, array = getattr(axn, name), getattr(jnp, name), jnp.ones(3, dtype)
+    x = axn.named(array, "a")
+    for scalar in (2, 0.5):
+        for got, expected in (
+            (lambda x: named(x, scalar), lambda x: positional(x, scalar)),  # noqa: B023  # called at once
+            (lambda x: named(scalar, x), lambda x: positional(scalar, x)),  # noqa: B023
+        ):
+            types = [outcome(lambda: program(*call)[1]) for call in ((got, x), (expected, array))]  # noqa: B023
+            assert types[0] == types[1]
+
+
 def test_bfloat16_stays_bfloat16() -> None:
     x = axn.ones(axn.Axis("a", 3), jnp.bfloat16)
     assert {(x * 2.0).dtype, (2 + x).dtype, (x / 3).dtype, (x**2).dtype, axn.maximum(x, 0.5).dtype} == {x.dtype}
@@ -250,6 +353,24 @@ def test_clip_needs_no_bound() -> None:
     assert x.clip(-1).tolist() == [-1, 0, 2]
     assert x.clip(a_max=1).tolist() == [-2, 0, 1]
     assert x.clip() is x
+
+
+def test_a_copy_outlives_the_original() -> None:
+    x = axn.named([1.0, 2.0], "a")
+    copied = x.copy()
+    x.array.delete()
+    assert copied.tolist() == [1.0, 2.0]
+
+
+def test_nan_to_num_replaces_each_kind() -> None:
+    x = axn.named([jnp.nan, jnp.inf, -jnp.inf, 1.0], "a")
+    assert axn.nan_to_num(x, 2, 3, -3).tolist() == [2, 3, -3, 1]
+    assert axn.nan_to_num(x.astype(jnp.bfloat16), 2.0).dtype == jnp.bfloat16
+
+
+def test_frexp_is_undone_by_ldexp() -> None:
+    x = axn.named([0.0, 1.0, -2.5, 1e30], "a")
+    assert axn.array_equal(axn.ldexp(*axn.frexp(x)), x)
 
 
 def test_real_and_imag_are_properties() -> None:
@@ -356,6 +477,31 @@ TEXTS = [
         lambda: axn.add(1, 2.0),
         OperandError,
         'add: expected a NamedArray, got int\n  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "two results",
+        lambda: divmod(BATCH, WIDER),
+        AxisSizeError,
+        f"divmod: axis 'embed' has two sizes: 3 and 5\n{SIZES}5{RENAME}",
+    ),
+    (
+        "two results of no name at all",
+        lambda: axn.modf(1.5),
+        OperandError,
+        'modf: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "a fill of another size",
+        lambda: axn.nan_to_num(BATCH, posinf=WIDER),
+        AxisSizeError,
+        "nan_to_num: axis 'embed' has two sizes: 3 and 5\n"
+        f"  operand 1 has: batch=4, embed=3\n  operand 2 has: no axes\n  operand 3 has: batch=4, embed=5{RENAME}",
+    ),
+    (
+        "a fill that is text",
+        lambda: axn.nan_to_num(BATCH, "0"),
+        OperandError,
+        "nan_to_num: cannot combine a NamedArray and str\n  hint: operands are NamedArrays, scalars or 0-d arrays",
     ),
     (
         "clip by unrelated axes",

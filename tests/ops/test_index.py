@@ -1,4 +1,4 @@
-"""Indexing by name, and choosing by a condition: laws over one row per function and per kind of index."""
+"""Indexing by name: laws over one row per function and per kind of index."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ import pytest
 from jax import lax
 
 import axonym as axn
-from axonym.errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
+from axonym.errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.ops import index
-from tests.laws import Laws, Row, Smooth, Values, assert_close, has_row_for_each, primitives
+from tests.laws import Bulk, Laws, Row, Smooth, SmoothBulk, Values, assert_close, has_row_for_each, primitives
 
 
 def without(*letters: str) -> Any:
@@ -34,16 +34,6 @@ def gathered(case: str, call: Any, axes: tuple[str, ...], reference: Any, out: s
     hand = lambda x, *i: reference(x.at, *i).get(mode="clip")  # noqa: E731
     oracle = lambda x, *i: reference(x, *i)  # noqa: E731
     return Row("index", call, axes, hand, out, oracle, domains, names, case, any_size=False, anonymous=1)
-
-
-def triangle(x: jax.Array, keep: Any) -> jax.Array:
-    rows, columns = (lax.broadcasted_iota(jnp.int32, (x.shape[2], x.shape[0]), i) for i in (0, 1))
-    return jnp.where(jnp.expand_dims(keep(columns - rows).T, 1), x, jnp.zeros((), x.dtype))
-
-
-def turned(fn: Any) -> Any:
-    """Apply a numpy function over (c, a) to an array of a, b, c."""
-    return lambda x, k=0: fn(x.transpose(1, 2, 0), k).transpose(2, 0, 1)
 
 
 SMOOTH = [
@@ -77,31 +67,6 @@ SMOOTH = [
         lambda x: lax.slice_in_dim(x, 1, 3),
         "abc",
         lambda x: x[1:3],
-    ),
-    Row(
-        "tril",
-        lambda x: axn.tril(x, "c", "a"),
-        ("abc",),
-        lambda x: triangle(x, lambda d: d <= 0),
-        "abc",
-        turned(np.tril),
-    ),
-    Row(
-        "triu",
-        lambda x: axn.triu(x, "c", "a", k=1),
-        ("abc",),
-        lambda x: triangle(x, lambda d: d >= 1),
-        "abc",
-        lambda x: turned(np.triu)(x, 1),
-    ),
-    Row(
-        "where",
-        axn.where,
-        ("cb", "abc", "a"),
-        lambda condition, x, y: jnp.where(jnp.expand_dims(condition.T, 0), x, jnp.expand_dims(y, (1, 2))),
-        "abc",
-        lambda condition, x, y: np.where(condition.T, x, y[:, None, None]),
-        ("bool", "real", "real"),
     ),
 ]
 STEPS = [
@@ -170,6 +135,18 @@ STEPS = [
         anonymous=1,
     ),
     Row(
+        "take_along_axis",
+        lambda x, i: axn.take_along_axis(x, i, "b"),
+        ("abc", "ab"),
+        lambda x, i: x.at[jnp.arange(4)[:, None], i].get(mode="fill"),
+        "abc",
+        lambda x, i: np.take_along_axis(x, i[:, :, None], 1),
+        ("real", "index"),
+        lambda x, i: x,
+        any_size=False,
+        anonymous=1,
+    ),
+    Row(
         "slice",
         lambda x, i: axn.slice(x, "a", start=i, length=2),
         ("abc", ""),
@@ -183,9 +160,92 @@ STEPS = [
     ),
 ]
 
+OTHERS = [
+    Row(
+        "take",
+        lambda x, i: axn.take(x, "b", i, mode="clip"),
+        ("abc", "ac"),
+        lambda x, i: x.at[jnp.arange(4)[:, None], i, jnp.arange(3)].get(mode="clip"),
+        "ac",
+        lambda x, i: np.take_along_axis(x, i[:, None], 1)[:, 0],
+        ("real", "index"),
+        without("b"),
+        "two axes in common",
+        any_size=False,
+        anonymous=1,
+    ),
+    Row(
+        "index",
+        lambda x, i: x["b", axn.dslice(i, 2), "a", 1],
+        ("abc", ""),
+        lambda x, i: lax.dynamic_slice_in_dim(jnp.pad(x[1], ((2, 2), (0, 0))), i + 2, 2),
+        "bc",
+        lambda x, i: np.concatenate([x[1], np.zeros_like(x[1])])[i : i + 2],
+        ("real", "index"),
+        without("a"),
+        "dslice over an end",
+        anonymous=1,
+    ),
+    gathered(
+        "dslice and array",
+        lambda x, i: x["b", axn.dslice(1, 1), "c", i],
+        ("abc", "i"),
+        lambda x, i: x[:, 1:2, i],
+        "abi",
+        lambda x, i: x.replace("c", "i"),
+    ),
+    Row(
+        "take",
+        lambda x, i: axn.take(x, "b", i, mode="wrap"),
+        ("abc", "i"),
+        lambda x, i: x[:, i % 2],
+        "aic",
+        lambda x, i: np.take(x, i, 1, mode="wrap"),
+        ("real", "shift"),
+        lambda x, i: x.replace("b", "i"),
+        "wrap",
+        any_size=False,
+        anonymous=1,
+    ),
+    Row(
+        "take",
+        lambda x, i: axn.take(x, "b", i + 1, fill_value=7),
+        ("abc", ""),
+        lambda x, i: x.at[:, i + 1].get(mode="fill", fill_value=7),
+        "ac",
+        lambda x, i: np.concatenate([x, np.full_like(x[:, :1], 7)], 1)[:, i + 1],
+        ("real", "index"),
+        without("b"),
+        "fill_value",
+        any_size=False,
+        anonymous=1,
+    ),
+]
+INTEGERS = [
+    Row(
+        "ravel_multi_index",
+        lambda i, j: axn.ravel_multi_index({"y": j, "x": i}, (axn.Axis("x", 3), axn.Axis("y", 2))),
+        ("ab", "b"),
+        lambda i, j: jnp.ravel_multi_index((i, j), (3, 2), mode="clip"),
+        "ab",
+        lambda i, j: np.ravel_multi_index((i, np.broadcast_to(j, i.shape)), (3, 2)).astype(np.int32),
+        ("index", "index"),
+    ),
+    Row(
+        "unravel_index",
+        lambda i: tuple(axn.unravel_index(i, (axn.Axis("x", 3), axn.Axis("y", 4))).values()),
+        ("ab",),
+        lambda i: jnp.unravel_index(i, (3, 4)),
+        ("ab", "ab"),
+        lambda i: tuple(part.astype(np.int32) for part in np.unravel_index(i, (3, 4))),
+        ("shift",),
+        lambda x: (x, x),
+    ),
+]
+
 
 def test_every_function_has_a_row() -> None:
-    has_row_for_each(SMOOTH + STEPS, index, without=["getitem"])  # the rows of index call it
+    has_row_for_each(SMOOTH + STEPS + OTHERS + INTEGERS, index, without=["getitem"])  # the rows of index call it
 
 
 @pytest.mark.parametrize("row", SMOOTH, ids=str)
@@ -198,17 +258,17 @@ class TestSteps(Laws):
     """All laws but the gradient."""
 
 
+@pytest.mark.parametrize("row", OTHERS, ids=str)
+class TestOthers(SmoothBulk):
+    """Values, gradients and shardings, where positional code is another program."""
+
+
+@pytest.mark.parametrize("row", INTEGERS, ids=str)
+class TestIntegers(Bulk):
+    """The same, without gradients."""
+
+
 VARIANTS = [
-    Row(
-        "where",
-        lambda m, x: axn.where(m, x, 0.0),
-        ("abc", "abc"),
-        lambda m, x: jnp.where(m, x, 0.0),
-        "abc",
-        None,
-        ("bool", "real"),
-        case="scalar",
-    ),
     Row("take", lambda x: x.take("b", [1, 0, 1]), ("abc",), lambda x: x[:, np.array([1, 0, 1])], "abc", case="list"),
     Row("take", lambda x: x.take("b", 1), ("abc",), lambda x: x[:, 1], "ac", case="int"),
     Row("index", lambda x: x[axn.Axis("b", 2), 1], ("abc",), lambda x: x[:, 1], "ac", case="Axis"),
@@ -255,8 +315,55 @@ def test_take_out_of_range_reads_nan() -> None:
     np.testing.assert_array_equal(x.take("b", [0, 5, -1]).array, [0, np.nan, 2])
 
 
-def test_an_empty_list_reads_nothing() -> None:
-    assert axn.ones((axn.Axis("a", 2), axn.Axis("b", 3)))["b", []].shape == {"a": 2, "b": 0}
+def test_a_traced_int_out_of_range_reads_nan_in_take() -> None:
+    x = axn.arange(axn.Axis("b", 3), dtype=float)
+    assert jnp.isnan(x.take("b", jnp.int32(3)).array)
+    assert x["b", jnp.int32(3)].item() == 2
+
+
+ORDERS = [
+    ({"a": "i"}, "ibcd"),
+    ({"b": "i", "c": "i"}, "aid"),
+    ({"b": "i", "c": "j"}, "aijd"),
+    ({"c": "j", "b": "i"}, "ajid"),
+    ({"a": "i", "c": "i"}, "ibd"),
+    ({"a": "i", "d": "j"}, "ijbc"),
+    ({"b": "ij", "d": "j"}, "ijac"),
+    ({"b": "ij", "c": "j"}, "aijd"),
+]
+
+
+@pytest.mark.parametrize(("index", "names"), ORDERS, ids=str)
+def test_the_axes_of_index_arrays_stand_as_in_numpy(index: dict[str, str], names: str) -> None:
+    sizes = {"a": 2, "b": 3, "c": 4, "d": 5, "i": 2, "j": 3}
+    x = axn.arange(axn.make_axes(a=2, b=3, c=4, d=5))
+    rng = np.random.default_rng(0)
+    given = {axis: rng.integers(0, 2, [sizes[name] for name in own]) for axis, own in index.items()}
+    result = x[{axis: axn.named(given[axis], tuple(own)) for axis, own in index.items()}]
+    assert result.names == tuple(names)
+    every = "".join(dict.fromkeys(name for own in sorted(index.values(), key=len, reverse=True) for name in own))
+    spread = {
+        axis: given[axis].reshape([sizes[name] if name in own else 1 for name in every]) for axis, own in index.items()
+    }
+    expected = np.asarray(x.array)[tuple(spread.get(axis, slice(None)) for axis in "abcd")]
+    np.testing.assert_array_equal(result.array, expected)
+
+
+def test_a_flat_index_goes_there_and_back() -> None:
+    x = axn.arange(axn.make_axes(a=2, b=3, c=4))
+    flat = axn.named([[23, 0], [7, -1]], ("i", "j"))
+    where = axn.unravel_index(flat, x.axes)
+    assert list(where) == ["a", "b", "c"]
+    assert x[where].tolist() == [[23, 0], [7, 23]]
+    assert axn.ravel_multi_index(where, x.axes).tolist() == [[23, 0], [7, 23]]
+    assert axn.unravel_index(flat, ()) == {}
+    assert axn.ravel_multi_index({"a": 3, "b": axn.named([4], "i")}, x.axes[:2], mode="wrap").tolist() == [4]
+
+
+def test_what_reads_nothing() -> None:
+    x = axn.ones((axn.Axis("a", 2), axn.Axis("b", 3)))
+    assert x["b", -5::-1].shape == {"a": 2, "b": 0}
+    assert x["b", []].shape == {"a": 2, "b": 0}
 
 
 def test_slice_moves_the_start_so_that_the_piece_fits() -> None:
@@ -372,14 +479,14 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         lambda x: x["embed", np.array([True, False])],
         OperandError,
         "index: the index over 'embed' has dtype bool\n"
-        "  hint: an index must be of integers; use where() to choose by a mask",
+        "  hint: an index must be of integers; use where() to choose by a mask, or compress() to select by one",
     ),
     (
         "x['embed', x > 0]",
         lambda x: x["embed", x > 0],
         OperandError,
         "index: the index over 'embed' has dtype bool\n"
-        "  hint: an index must be of integers; use where() to choose by a mask",
+        "  hint: an index must be of integers; use where() to choose by a mask, or compress() to select by one",
     ),
     (
         "x['embed', [[0, 1]]]",
@@ -400,7 +507,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         lambda x: x["embed", 0.5:],
         OperandError,
         "index: the bounds of a slice over 'embed' must be ints, and its step not zero\n"
-        "  hint: use x.slice(axis, start=..., length=...) where the start is traced",
+        "  hint: use axn.dslice(start, length), or x.slice(axis, start=..., length=...), where the start is traced",
     ),
     (
         "x['embed', axn.named([0, 1, 2], 'batch')]",
@@ -486,64 +593,6 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         OperandError,
         "slice: cannot combine a NamedArray and str\n  hint: operands are NamedArrays, scalars or 0-d arrays",
     ),
-    (
-        "axn.tril(x, 'batch', 'embd')",
-        lambda x: axn.tril(x, "batch", "embd"),
-        AxisNotFoundError,
-        "tril: no axis named 'embd'\n  array has: batch=4, embed=6\n  hint: did you mean 'embed'?",
-    ),
-    (
-        "axn.triu(x, 'batch', 'batch')",
-        lambda x: axn.triu(x, "batch", "batch"),
-        AxisClashError,
-        "triu: axis 'batch' is given twice\n  axes: batch, batch",
-    ),
-    (
-        "axn.tril(x, axn.Axis('batch', 5), 'embed')",
-        lambda x: axn.tril(x, axn.Axis("batch", 5), "embed"),
-        AxisSizeError,
-        "tril: axis 'batch' was given with size 5, but has size 4\n  array has: batch=4, embed=6",
-    ),
-    (
-        "axn.where(x > 0, x, axn.ones(axn.Axis('embd', 6)))",
-        lambda x: axn.where(x > 0, x, axn.ones(axn.Axis("embd", 6))),
-        BroadcastError,
-        "where: no operand has the axes of all others\n"
-        "  operand 1 has: batch=4, embed=6\n"
-        "  operand 2 has: batch=4, embed=6\n"
-        "  operand 3 has: embd=6\n"
-        "  hint: did you mean 'embed'? Or: if the outer product is meant, "
-        "give an operand the others' axes first: x.broadcast_axis(embd)",
-    ),
-    (
-        "axn.where(x > 0, x, axn.ones(axn.Axis('embed', 5)))",
-        lambda x: axn.where(x > 0, x, axn.ones(axn.Axis("embed", 5))),
-        AxisSizeError,
-        "where: axis 'embed' has two sizes: 6 and 5\n"
-        "  operand 1 has: batch=4, embed=6\n"
-        "  operand 2 has: batch=4, embed=6\n"
-        "  operand 3 has: embed=5\n"
-        "  hint: rename one of the two 'embed' axes",
-    ),
-    (
-        "axn.where(True, 1.0, 2.0)",
-        lambda x: axn.where(True, 1.0, 2.0),
-        OperandError,
-        'where: expected a NamedArray, got bool\n  hint: name it first: axn.named(array, ("batch", ...))',
-    ),
-    (
-        "axn.where(x > 0, x, 'a')",
-        lambda x: axn.where(x > 0, x, "a"),
-        OperandError,
-        "where: cannot combine a NamedArray and str\n  hint: operands are NamedArrays, scalars or 0-d arrays",
-    ),
-    (
-        "axn.where(x > 0, x, np.ones(6))",
-        lambda x: axn.where(x > 0, x, np.ones(6)),
-        OperandError,
-        "where: a plain array of shape (6,) meets named axes batch, embed\n"
-        "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
-    ),
 ]
 
 
@@ -569,8 +618,6 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
         lambda x: x.slice("embed", length=2.5),
         lambda x: x.slice(("batch", "embed"), length=2),
         lambda x: axn.slice(x.array, "embed", length=2),
-        lambda x: axn.tril(x.array, "batch", "embed"),
-        lambda x: axn.tril(x, "batch", ("batch", "embed")),
     ],
     ids=[
         "twice",
@@ -585,10 +632,8 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
         "float length",
         "two axes",
         "no name, slice",
-        "no name, tril",
-        "two axes, tril",
     ],
 )
 def test_bad_input_is_refused_in_the_words_of_the_library(call: Any) -> None:
-    with pytest.raises((AxisError, OperandError), match=r"^(index|slice|tril): "):
+    with pytest.raises((AxisError, OperandError), match=r"^(index|slice): "):
         call(INPUT)

@@ -2,14 +2,15 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import axonym as axn
-from axonym.errors import AxisSizeError, OperandError
+from axonym.errors import AxisSizeError, LostAxisError, OperandError
 from axonym.ops import logical
-from tests.laws import Laws, Row, Sharded, has_row_for_each
+from tests.laws import Bulk, Laws, Row, Sharded, has_row_for_each
 
 
 def pair(name: str, *domains: str, axes: tuple[str, str] = ("abc", "ca"), **more: Any) -> Row:
@@ -30,6 +31,12 @@ def pair(name: str, *domains: str, axes: tuple[str, str] = ("abc", "ca"), **more
     )
 
 
+def single(name: str, domain: str, case: str = "") -> Row:
+    return Row(
+        name, getattr(logical, name), ("abc",), getattr(jnp, name), "abc", getattr(np, name), (domain,), case=case
+    )
+
+
 ROWS = [
     pair("bitwise_and"),
     Row(
@@ -40,7 +47,6 @@ ROWS = [
         "abc",
         np.invert,
         ("int",),
-        speaker="bitwise_not",
     ),
     pair("bitwise_or"),
     pair("bitwise_xor"),
@@ -58,16 +64,30 @@ ROWS = [
     pair("not_equal", "shift", "shift"),
     pair("right_shift", "int", "shift"),
 ]
+PLAIN = [
+    single("bitwise_count", "int"),
+    single("iscomplex", "complex"),
+    single("iscomplex", "real", case="real"),
+    single("isneginf", "special"),
+    single("isposinf", "special"),
+    single("isreal", "complex"),
+    single("signbit", "special"),
+]
 PAIRS = [pair(n, axes=("abc", "abc"), case="equal names") for n in ("equal", "isclose", "left_shift")]
 
 
 def test_every_function_has_a_row() -> None:
-    has_row_for_each(ROWS, logical, without=["allclose", "array_equal"])
+    has_row_for_each(ROWS + PLAIN, logical, without=["allclose", "array_equal", "array_equiv"])
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
 class TestLaws(Laws):
     """All laws."""
+
+
+@pytest.mark.parametrize("row", PLAIN, ids=str)
+class TestPlain(Bulk):
+    """Fewer examples, of an engine that the rows above have put through all laws."""
 
 
 @pytest.mark.parametrize("row", PAIRS, ids=str)
@@ -96,6 +116,22 @@ def test_array_equal_compares_axes_and_elements() -> None:
     assert not axn.array_equal(x * np.nan, x * np.nan)
     assert axn.array_equal(x * np.nan, x * np.nan, equal_nan=True)
     assert isinstance(axn.array_equal(x, x), jnp.ndarray)
+
+
+def test_array_equiv_broadcasts_by_name() -> None:
+    x = axn.named(jnp.arange(3.0), "b")
+    rows = x.broadcast_axis(axn.Axis("a", 2))
+    assert axn.array_equiv(x, rows)
+    assert axn.array_equiv(rows.rearrange(("b", "a")), x)
+    assert axn.array_equiv(axn.zeros_like(x), 0)
+    assert not axn.array_equiv(x + 1, rows)
+    assert not axn.array_equiv(x, x["b", :2])
+    assert not axn.array_equiv(x["b", :1], rows)
+    assert not axn.array_equiv(rows, x.rename({"b": "c"}))
+    assert isinstance(axn.array_equiv(x, rows), jnp.ndarray)
+    assert jax.jit(axn.array_equiv)(x, rows)
+    with pytest.raises(LostAxisError):
+        jax.vmap(axn.array_equiv, in_axes=(None, 0))(x, rows)
 
 
 @pytest.mark.parametrize(
@@ -133,6 +169,24 @@ def test_array_equal_compares_axes_and_elements() -> None:
             'isclose: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
         ),
         (
+            lambda x: axn.array_equiv(x, jnp.ones(3)),
+            OperandError,
+            "array_equiv: a plain array of shape (3,) meets named axes a, b\n"
+            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
+        ),
+        (
+            lambda x: ~jax.vmap(lambda x: ~x)(x),
+            LostAxisError,
+            "bitwise_invert: an array of shape (3,) cannot have the 2 axes a, b\n"
+            "  raw jax.vmap, lax.scan and indexing take the leading dimension away, and its name stays behind\n"
+            '  hint: use axn.vmap(f, "a") or axn.scan(f, "a"), or make the axis anonymous first: x.untag("a")',
+        ),
+        (
+            lambda x: axn.signbit(1.0),
+            OperandError,
+            'signbit: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+        ),
+        (
             lambda x: axn.array_equal(x, jnp.ones(3)),
             OperandError,
             "array_equal: expected a NamedArray, got ArrayImpl\n"
@@ -140,7 +194,6 @@ def test_array_equal_compares_axes_and_elements() -> None:
             '  hint: name it first: axn.named(array, ("batch", ...))',
         ),
     ],
-    ids=["another size", "None", "no name", "another size, isclose", "no name, allclose", "no name, array_equal"],
 )
 def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as caught:

@@ -10,15 +10,19 @@ import pytest
 import axonym as axn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from axonym.ops import reduce
-from tests.laws import DOMAINS, Laws, Row, Smooth, Values, assert_close, has_row_for_each
+from tests.laws import DOMAINS, Bulk, Laws, Row, Smooth, SmoothBulk, Values, assert_close, has_row_for_each
 
 
 def logsumexp(x: np.ndarray, axis: Any = None, where: Any = True) -> np.ndarray:
     return np.log(np.sum(np.exp(x), axis, where=where))
 
 
-JNP = {"logsumexp": jax.nn.logsumexp}
-NUMPY = {"logsumexp": logsumexp}
+def logmeanexp(x: np.ndarray, axis: Any = None) -> np.ndarray:
+    return np.log(np.mean(np.exp(x), axis))
+
+
+JNP = {"logsumexp": jax.nn.logsumexp, "logmeanexp": jax.nn.logmeanexp}
+NUMPY = {"logsumexp": logsumexp, "logmeanexp": logmeanexp}
 
 
 def over(name: str, axis: Any, at: Any, out: str, domain: str = "real", *, case: str = "", **options: Any) -> Row:
@@ -49,8 +53,13 @@ def masked(name: str, domain: str = "real") -> Row:
     fn, positional = getattr(reduce, name), JNP.get(name) or getattr(jnp, name)
 
     def reference(x: jax.Array, mask: jax.Array) -> jax.Array:
+        if name in {"nanmax", "nanmin"} and jnp.issubdtype(x.dtype, jnp.inexact):
+            return positional(jnp.where(mask.T[:, None], x, jnp.nan), (-3, -1))
         low, high = limits(x.dtype)
-        initial = {"max": {"initial": low}, "min": {"initial": high}}.get(name, {})
+        initial = {"max": {"initial": low}, "min": {"initial": high}}.get(name.removeprefix("nan"), {})
+        if name == "ptp":
+            where = mask.T[:, None]
+            return jnp.max(x, (0, 2), where=where, initial=low) - jnp.min(x, (0, 2), where=where, initial=high)
         return positional(x, (-3, -1), where=jnp.expand_dims(mask.T, 1), **initial)
 
     return Row(
@@ -86,6 +95,54 @@ STEPS = [
     over("argmax", "a", 0, "bc"),
     over("argmin", "c", 2, "ab"),
 ]
+
+
+def with_nan(name: str, axis: Any, at: Any, out: str) -> Row:
+    """Make a row for what leaves NaN out, of numbers most of which but the smallest are turned into NaN."""
+    fn, positional, oracle = getattr(reduce, name), getattr(jnp, name), getattr(np, name)
+    return Row(
+        name,
+        lambda x: fn(axn.where((x > 0) & (x > x.min(axis)), jnp.nan, x), axis),
+        ("abc",),
+        lambda x: positional(jnp.where((x > 0) & (x > x.min(at, keepdims=True)), jnp.nan, x), at),
+        out,
+        lambda x: oracle(np.where((x > 0) & (x > x.min(at, keepdims=True)), np.nan, x), at),
+        case="NaN",
+    )
+
+
+def average(x: Any, weights: Any) -> Any:
+    """Weigh the way jnp and numpy do it: with weights of the whole shape."""
+    module = jnp if isinstance(x, jax.Array) else np
+    full = module.broadcast_to(weights.T[:, None], x.shape)
+    return module.average(x, (2, 1), full)
+
+
+PLAIN_SMOOTH = [
+    over("logmeanexp", ("c", "a"), (2, 0), "b"),
+    over("nanmax", "b", 1, "ac"),
+    over("nanmean", "b", 1, "ac"),
+    over("nanmin", ("c", "a"), (2, 0), "b"),
+    over("nanprod", "a", 0, "bc"),
+    over("nanstd", ("c", "a"), (2, 0), "b"),
+    over("nansum", ("c", "a"), (2, 0), "b"),
+    over("nanvar", "a", 0, "bc"),
+    over("average", "b", 1, "ac", case="equal weights"),
+    Row(
+        "average",
+        lambda x, weights: axn.average(x, ("c", "b"), weights),
+        ("abc", "ca"),
+        average,
+        "a",
+        average,
+        ("real", "positive"),
+    ),
+]
+PLAIN_STEPS = [
+    over("count_nonzero", ("c", "a"), (2, 0), "b", "shift"),
+    over("nanargmax", "a", 0, "bc"),
+    over("nanargmin", "c", 2, "ab"),
+]
 MASKED = [
     masked("all", "bool"),
     masked("any", "bool"),
@@ -98,12 +155,18 @@ MASKED = [
     masked("sum"),
     masked("var"),
 ]
+PLAIN_MASKED = [
+    masked("logmeanexp"),
+    *(masked(name) for name in ("nanmax", "nanmean", "nanmin", "nanprod", "nanstd", "nansum", "nanvar")),
+    masked("ptp"),
+]
+UNMASKED = {"argmax", "argmin", "average", "count_nonzero", "nanargmax", "nanargmin"}
 NAMES = sorted(reduce.__all__)
 VARIANTS = [
     *(
         over(name, None, None, "", "bool" if name in {"all", "any"} else "real", case="all axes")
         for name in NAMES
-        if name not in {"argmax", "argmin"}  # the order of the axes decides: a test of their own
+        if not name.endswith(("argmax", "argmin"))  # the order of the axes decides: a test of their own
     ),
     over("sum", axn.Axis("b", 2), 1, "ac", case="Axis"),
     over("sum", [axn.Axis("b", 2), "a"], (0, 1), "c", case="list"),
@@ -116,6 +179,30 @@ VARIANTS = [
     over("var", "a", 0, "bc", ddof=1, case="ddof"),
     over("max", "a", 0, "bc", initial=0.0, case="initial"),
     over("min", "a", 0, "bc", initial=0.0, case="initial"),
+    *(over(name, "b", 1, "ac", initial=2.0, case="initial") for name in ("nanmax", "nanmin", "nanprod", "nansum")),
+    over("prod", "b", 1, "ac", initial=2, case="initial"),
+    over("sum", ("c", "a"), (2, 0), "b", initial=2, dtype=jnp.bfloat16, case="initial"),
+    *(with_nan(name, "b", 1, "ac") for name in NAMES if name.startswith("nan")),
+    Row(
+        "average",
+        lambda x, weights: axn.average(x, "b", weights),
+        ("abc", "ca"),
+        lambda x, weights: jnp.average(x, 1),
+        "ac",
+        lambda x, weights: np.average(x, 1),
+        ("real", "positive"),
+        case="weights that do not differ",
+    ),
+    Row(
+        "average",
+        lambda x, weights: axn.average(x, weights=weights),
+        ("abc", "abc"),
+        lambda x, weights: jnp.average(x, weights=weights),
+        "",
+        lambda x, weights: np.average(x, weights=weights),
+        ("int", "shift"),
+        case="integers, all axes",
+    ),
     Row(
         "argmax",
         lambda x: x.argmax(("c", "a")),
@@ -147,8 +234,8 @@ VARIANTS = [
 
 
 def test_every_function_has_a_row() -> None:
-    has_row_for_each(SMOOTH + STEPS, reduce)
-    assert {row.function for row in MASKED} == set(reduce.__all__) - {"argmax", "argmin", "ptp"}
+    has_row_for_each(SMOOTH + STEPS + PLAIN_SMOOTH + PLAIN_STEPS, reduce)
+    assert {row.function for row in MASKED + PLAIN_MASKED} == set(reduce.__all__) - UNMASKED
 
 
 @pytest.mark.parametrize("row", SMOOTH, ids=str)
@@ -159,6 +246,16 @@ class TestSmooth(Smooth):
 @pytest.mark.parametrize("row", STEPS + MASKED, ids=str)
 class TestSteps(Laws):
     """All laws but the gradient."""
+
+
+@pytest.mark.parametrize("row", PLAIN_SMOOTH, ids=str)
+class TestPlainSmooth(SmoothBulk):
+    """Fewer examples, gradients included, of an engine that the rows above have put through all laws."""
+
+
+@pytest.mark.parametrize("row", PLAIN_STEPS + PLAIN_MASKED, ids=str)
+class TestPlainSteps(Bulk):
+    """Fewer examples."""
 
 
 @pytest.mark.parametrize("row", VARIANTS, ids=str)
@@ -178,6 +275,26 @@ def test_a_masked_extremum_starts_from_the_limit_of_the_dtype(dtype: Any) -> Non
     assert (x.max(where=none).item(), x.min(where=none).item()) == limits(x.dtype)
     assert (x.max(where=~none).dtype, x.min(where=~none).dtype) == (x.dtype, x.dtype)
     assert x.max(where=none, initial=0).item() == 0
+
+
+def test_where_no_number_takes_part() -> None:
+    x, none = axn.named([1.0, 2.0, jnp.nan], "a"), axn.named([False, False, True], "a")
+    results = (
+        x.sum(where=none & False),
+        axn.nansum(x, where=none),
+        axn.nanmax(x, where=none),
+        axn.nanmin(x, where=none),
+    )
+    np.testing.assert_array_equal([r.item() for r in results], [0, 0, np.nan, np.nan])
+    assert axn.nanmax(x, where=none, initial=-1).item() == -1
+    assert axn.nanmax(x.astype(int), where=none & False).item() == np.iinfo(np.int32).min
+    assert axn.nanargmax(x["a", 2:], "a").item() == -1
+    assert np.isnan(axn.nanmin(x["a", :0], where=none["a", :0]).item())
+
+
+def test_averages_of_integers_do_not_overflow() -> None:
+    x = axn.named(jnp.full(4, 2**30), "a")
+    assert axn.average(x, "a", axn.named([1, 2, 3, 4], "a")).item() == 2**30
 
 
 def test_argmax_over_all_axes_counts_as_flatten_does() -> None:
@@ -283,6 +400,50 @@ AXES = "  array has: batch=4, embed=3"
             lambda x: axn.argmax([1], "batch"),
             OperandError,
             'argmax: expected a NamedArray, got list\n  hint: name it first: axn.named(array, ("batch", ...))',
+        ),
+        (
+            lambda x: axn.nanmean(x, "embd"),
+            AxisNotFoundError,
+            f"nanmean: no axis named 'embd'\n{AXES}\n  hint: did you mean 'embed'?",
+        ),
+        (
+            lambda x: x.sum("embed", initial=jnp.ones(())),
+            OperandError,
+            "sum: initial must be a number, not ArrayImpl\n  hint: join it to the result: axn.add(result, initial)",
+        ),
+        (
+            lambda x: axn.nanmax(x, "embed", initial=x),
+            OperandError,
+            "nanmax: initial must be a number, not NamedArray\n"
+            "  hint: join it to the result: axn.maximum(result, initial)",
+        ),
+        (
+            lambda x: axn.average(x, "embed", np.ones(3)),
+            OperandError,
+            f'average: weights are a NamedArray, not ndarray\n{AXES}\n  hint: axn.named(weights, "axis")',
+        ),
+        (
+            lambda x: axn.average(x.array, "embed", np.ones(3)),
+            OperandError,
+            "average: expected a NamedArray, got ArrayImpl\n"
+            "  its shape: (4, 3)\n"
+            '  hint: name it first: axn.named(array, ("batch", ...))',
+        ),
+        (
+            lambda x: axn.average(x, "embed", axn.ones(axn.Axis("embd", 3))),
+            AxisNotFoundError,
+            "average: no axis named 'embd'\n"
+            "  operand 1 has: batch=4, embed=3\n"
+            "  operand 2 has: embd=3\n"
+            "  hint: did you mean 'embed'?",
+        ),
+        (
+            lambda x: axn.average(x, "embed", axn.ones(axn.Axis("embed", 1))),
+            AxisSizeError,
+            "average: axis 'embed' has two sizes: 3 and 1\n"
+            "  operand 1 has: batch=4, embed=3\n"
+            "  operand 2 has: embed=1\n"
+            "  hint: rename one of the two 'embed' axes",
         ),
         (
             lambda x: x.mean("embed").scalar(),

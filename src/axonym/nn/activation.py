@@ -3,17 +3,23 @@
 import jax
 
 from ..array import NamedArray
+from ..axis import AxisSelector
+from ..core import facts
+from ..errors import AxisSizeError, message
 from ..ops import _lift
 
 __all__ = [
     "celu",
     "elu",
     "gelu",
+    "glu",
     "hard_sigmoid",
     "hard_silu",
     "hard_tanh",
     "leaky_relu",
+    "log1mexp",
     "log_sigmoid",
+    "mish",
     "quick_gelu",
     "relu",
     "relu6",
@@ -23,17 +29,20 @@ __all__ = [
     "silu",
     "soft_sign",
     "softplus",
+    "sparse_plus",
+    "sparse_sigmoid",
+    "squareplus",
 ]
 
 
-def celu(x: NamedArray) -> NamedArray:
-    """Return x if positive, else exp(x) - 1, for each element."""
-    return _lift.unary(jax.nn.celu, x)
+def celu(x: NamedArray, alpha: float = 1.0) -> NamedArray:
+    """Return x if positive, else alpha * (exp(x / alpha) - 1), for each element."""
+    return _lift.unary(jax.nn.celu, x, alpha=alpha)
 
 
-def elu(x: NamedArray) -> NamedArray:
-    """Return x if positive, else exp(x) - 1, for each element."""
-    return _lift.unary(jax.nn.elu, x)
+def elu(x: NamedArray, alpha: float = 1.0) -> NamedArray:
+    """Return x if positive, else alpha * (exp(x) - 1), for each element."""
+    return _lift.unary(jax.nn.elu, x, alpha=alpha)
 
 
 def gelu(x: NamedArray, approximate: bool = True) -> NamedArray:
@@ -43,6 +52,21 @@ def gelu(x: NamedArray, approximate: bool = True) -> NamedArray:
         Hendrycks, Gimpel (2016), Gaussian error linear units.
     """
     return _lift.unary(jax.nn.gelu, x, approximate=approximate)
+
+
+def glu(x: NamedArray, axis: AxisSelector) -> NamedArray:
+    """Return the first half of `x` along an axis times the sigmoid of the second half; the axis keeps its name.
+
+    Raises:
+        AxisSizeError: if the axis has an odd size.
+
+    Reference:
+        Dauphin et al. (2017), Language modeling with gated convolutional networks.
+    """
+    if isinstance(x, NamedArray) and x.axis_size(axis) % 2:
+        problem = f"{x.resolve_axis(axis)} has no two halves"
+        raise AxisSizeError(message("glu", problem, f"array has: {facts(x)}"))
+    return _lift.along(jax.nn.glu, x, axis)
 
 
 def hard_sigmoid(x: NamedArray) -> NamedArray:
@@ -65,9 +89,19 @@ def leaky_relu(x: NamedArray, negative_slope: float = 0.01) -> NamedArray:
     return _lift.unary(jax.nn.leaky_relu, x, negative_slope=negative_slope)
 
 
+def log1mexp(x: NamedArray) -> NamedArray:
+    """Return log(1 - exp(-x)), for each element, without loss of precision near 0; x must be positive."""
+    return _lift.unary(jax.nn.log1mexp, x)
+
+
 def log_sigmoid(x: NamedArray) -> NamedArray:
     """Return log(sigmoid(x)), for each element."""
     return _lift.unary(jax.nn.log_sigmoid, x)
+
+
+def mish(x: NamedArray) -> NamedArray:
+    """Return x * tanh(softplus(x)), for each element."""
+    return _lift.unary(jax.nn.mish, x)
 
 
 def quick_gelu(x: NamedArray) -> NamedArray:
@@ -113,3 +147,18 @@ def soft_sign(x: NamedArray) -> NamedArray:
 def softplus(x: NamedArray) -> NamedArray:
     """Return log(1 + exp(x)), for each element."""
     return _lift.unary(jax.nn.softplus, x)
+
+
+def sparse_plus(x: NamedArray) -> NamedArray:
+    """Return 0 below -1, x above 1, and (x + 1)**2 / 4 between them, for each element."""
+    return _lift.unary(jax.nn.sparse_plus, x)
+
+
+def sparse_sigmoid(x: NamedArray) -> NamedArray:
+    """Return (x + 1) / 2, limited to 0 and 1, for each element: the derivative of `sparse_plus`."""
+    return _lift.unary(jax.nn.sparse_sigmoid, x)
+
+
+def squareplus(x: NamedArray, b: float = 4.0) -> NamedArray:
+    """Return (x + sqrt(x**2 + b)) / 2, for each element."""
+    return _lift.unary(jax.nn.squareplus, x, b=b)

@@ -13,8 +13,8 @@ from ..errors import AxisClashError, AxisNotFoundError, AxisSizeError, message, 
 from ..ops import _lift
 from ..ops.along import softmax
 from ..ops.contract import dot
-from ..ops.index import where
 from ..ops.logical import greater_equal, logical_and, logical_or
+from ..ops.select import where
 
 __all__ = [
     "causal_mask",

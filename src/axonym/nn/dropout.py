@@ -9,7 +9,7 @@ from ..axis import Axis, AxisSelection, selection
 from ..core import Core, facts, shape_of
 from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
 from ..ops import _lift
-from ..ops.index import where
+from ..ops.select import where
 
 __all__ = ["Dropout"]
 

@@ -12,7 +12,7 @@ from ..array import NamedArray
 from ..axis import AxisSelection, AxisSelector, selection
 from ..core import Core, facts, wrap
 from ..errors import AxisError, AxisNotFoundError, OperandError, message, suggestion
-from ..ops import _lift, index
+from ..ops import _lift, select
 from ..ops.reduce import mean
 
 __all__ = ["cross_entropy_loss", "cross_entropy_loss_and_log_normalizers", "reduce_loss"]
@@ -113,5 +113,5 @@ def reduce_loss(
 ) -> NamedArray:
     """Reduce losses that count; without a reduction or axes for it, those that do not count become zero."""
     if reduction is None or (reduction_axis is not None and not selection(reduction_axis, "reduce_loss")):
-        return losses if where is None else index.where(where, losses, 0)
+        return losses if where is None else select.where(where, losses, 0)
     return reduction(losses, reduction_axis, where=where)

@@ -12,7 +12,7 @@ from ..axis import Axis, AxisSelector, axis_name
 from ..errors import AxisSizeError, OperandError, message
 from ..ops import _lift
 from ..ops.index import index
-from ..ops.shape import stack, unbind
+from ..ops.join import stack, unbind
 from ..partitioning.shard import auto_sharded
 from ..transform import scan as loops
 from ..transform._leaves import Arguments, is_array

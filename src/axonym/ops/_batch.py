@@ -7,33 +7,59 @@ line up by name, and the function is applied for each of their positions. An ope
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import jax
 import jax.numpy as jnp
 
 from .. import layout, plans
-from ..axis import AxisSelection
+from ..axis import Axis, AxisSelection, AxisSelector
 from ..core import Core, shape_of, wrap
 from ..errors import AxisError, OperandError, message
 from . import _lift
 
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
 Names = tuple[str, ...]
 Function = Callable[..., Any]
-Out = Names | tuple[Names, ...]
 
 
+@overload
 def batched(
     fn: Function,
     operands: Sequence[Any],
     core: Sequence[AxisSelection],
-    out: Out,
+    out: Names,
     *,
     each: bool = False,
     outer: bool = False,
     in_place: bool = False,
     **options: Any,
-) -> Any:
+) -> "NamedArray": ...
+@overload
+def batched(
+    fn: Function,
+    operands: Sequence[Any],
+    core: Sequence[AxisSelection],
+    out: tuple[Names, ...],
+    *,
+    each: bool = False,
+    outer: bool = False,
+    in_place: bool = False,
+    **options: Any,
+) -> Any: ...
+def batched(
+    fn: Function,
+    operands: Sequence[Any],
+    core: Sequence[AxisSelection],
+    out: Names | tuple[Names, ...],
+    *,
+    each: bool = False,
+    outer: bool = False,
+    in_place: bool = False,
+    **options: Any,
+) -> "NamedArray | tuple[NamedArray, ...]":
     """Apply a positional function to the core axes of its operands, for each position of their batch axes.
 
     The result has the batch axes, in the order of the operand that contains all others, and then those of `out`.
@@ -57,36 +83,53 @@ def batched(
         BroadcastError: if no operand contains the batch axes of all others, unless `outer`.
         OperandError: if no operand has names, or one is of another kind.
     """
-    function = _lift.title(fn)
-    like = next((x for x in operands if isinstance(x, Core)), None)
+    like: Core | None = None
+    named: list[Names | None] = []
+    arrays: list[Any] = []
+    for x in operands:
+        if isinstance(x, Core):
+            like = x if like is None else like
+            (array,), names = x.node
+            named.append(names)
+            arrays.append(array)
+        else:
+            named.append(None)
+            arrays.append(_lift.plain(_lift.title(fn), x))
     if like is None:
-        raise _lift.unnamed(function, operands[0])
-    pairs = tuple(_lift.axes(axes, function) for axes in core)
-    named = tuple(x.node[1] if isinstance(x, Core) else None for x in operands)
-    arrays = [x.node[0][0] if isinstance(x, Core) else _lift.plain(function, x) for x in operands]
+        raise _lift.unnamed(_lift.title(fn), operands[0])
+    chosen = tuple([axes if axes.__class__ in (str, tuple) else _hashable(axes, fn) for axes in core])
     several = bool(out) and isinstance(out[0], tuple)
-    outs: Any = out if several else (out,)
+    flags = (several, each, outer, in_place)
     try:
-        kernel = _kernel(fn, named, pairs, outs, (several, each, outer, in_place), tuple(options.items()))
+        kernel = _kernel(fn, tuple(named), chosen, out, flags, tuple(options.items()) if options else ())
     except AxisError as flaw:
-        _lift.fail(function, flaw, *operands)
+        for axes in chosen:
+            _lift.axes(axes, _lift.title(fn))  # it has an error of its own
+        _lift.fail(_lift.title(fn), flaw, *operands)
     results = kernel.call(*arrays)
     if several:
         return tuple(wrap(like, result, names) for result, names in zip(results, kernel.names, strict=True))
     return wrap(like, results, kernel.names[0])
 
 
+def _hashable(axes: AxisSelection, fn: Function) -> tuple[AxisSelector, ...]:
+    """Give a selection a form that a cache can key on."""
+    return tuple(name if size is None else Axis(name, size) for name, size in _lift.axes(axes, _lift.title(fn)))
+
+
 @lru_cache(plans.CACHE)
 def _kernel(
     fn: Function,
     named: tuple[Names | None, ...],
-    core: tuple[_lift.Pairs, ...],
-    outs: tuple[Names, ...],
+    chosen: tuple[AxisSelection, ...],
+    out: Any,
     flags: tuple[bool, bool, bool, bool],
     options: tuple[tuple[str, Any], ...],
 ) -> Any:
     several, each, outer, in_place = flags
     function = _lift.title(fn)
+    outs: tuple[Names, ...] = out if several else (out,)
+    core = tuple(_lift.axes(axes, function) for axes in chosen)
     cores = tuple(tuple(name for name, _ in pairs) for pairs in core)
     # A plain array with as many dimensions as core axes is taken to have just these.
     known = tuple(own if names is None else names for names, own in zip(named, cores, strict=True))
@@ -94,11 +137,11 @@ def _kernel(
         plans.positions(names, own)
     batches = tuple(plans.without(names, own) for names, own in zip(known, cores, strict=True))
     batch = _union(batches) if outer else plans.broadcast(batches)
-    for out in outs:
-        plans.distinct((*batch, *out), "in the result, ")
-    targets = [(*batch, *out) for out in outs]
+    for own in outs:
+        plans.distinct((*batch, *own), "in the result, ")
+    targets = [(*batch, *own) for own in outs]
     if in_place:
-        targets = [_in_place(known[0], cores[0], out, batch) for out in outs]
+        targets = [_in_place(known[0], cores[0], own, batch) for own in outs]
     positional = partial(fn, **dict(options))
 
     def body(*arrays: Any) -> Any:

@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.core import Tracer
 from jax.sharding import AxisType
 
 from .. import layout, plans
@@ -222,19 +221,12 @@ def binary(fn: Function, x: Any, y: Any) -> "NamedArray":
                 fail(title(fn), flaw, x, y)
             return wrap(x, kernel.call(a, b), kernel.names)
         kernel = _elementwise(fn, (left, None), ())
-        return wrap(x, _with_plain(kernel, a, plain(title(fn), y)), left)
+        return wrap(x, kernel.call(a, plain(title(fn), y)), left)
     if not isinstance(y, Core):
         raise unnamed(title(fn), x)
     (b,), right = y.node
     kernel = _elementwise(fn, (None, right), ())
-    return wrap(y, _with_plain(kernel, plain(title(fn), x), b), right)
-
-
-def _with_plain(kernel: Kernel, a: Any, b: Any) -> Any:
-    """Call a kernel one of whose operands is plain: under a trace a Python number stays a literal."""
-    if isinstance(a, Tracer) or isinstance(b, Tracer):
-        return kernel.body(a, b)
-    return kernel.call(a, b)
+    return wrap(y, kernel.call(plain(title(fn), x), b), right)
 
 
 def nary(fn: Function, *operands: Any, **options: Any) -> "NamedArray":

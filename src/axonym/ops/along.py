@@ -1,38 +1,205 @@
-"""Functions along an axis that keep it: softmax, cumulative sums, sorting."""
+"""Functions along an axis that keep it: softmax, cumulative sums, reversing, rolling and rotating, packing bits.
 
-from typing import TYPE_CHECKING
+The axis stays where it is and keeps its name, also where its size changes.
+"""
+
+import operator
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import DTypeLike
 
+from .. import plans
 from ..axis import AxisSelection, AxisSelector
-from ..core import Operand
-from . import _lift
+from ..core import Core, Operand
+from ..errors import ArgumentError, OperandError, message
+from . import _lift, reduce
+from ._batch import batched
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
-__all__ = ["argsort", "cumprod", "cumsum", "log_softmax", "softmax", "sort"]
+__all__ = [
+    "cumlogsumexp",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
+    "flip",
+    "log_softmax",
+    "nancumprod",
+    "nancumsum",
+    "packbits",
+    "roll",
+    "rot90",
+    "softmax",
+    "standardize",
+    "unpackbits",
+]
+
+Positions = tuple[int, ...]
 
 
-def argsort(x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> "NamedArray":
-    """Return the indices that would sort along `axis`."""
-    return _lift.along(jnp.argsort, x, axis, stable=stable, descending=descending)
+def cumlogsumexp(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
+    """Return the logarithm of the sum of exponentials of all elements up to each one along `axis`, without overflow.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to run along.
+        reverse: run from the end: all elements from each one on.
+    """
+    return _lift.along(_cumlogsumexp, x, axis, reverse=reverse)
 
 
-def cumprod(x: "NamedArray", axis: AxisSelector) -> "NamedArray":
-    """Return the products of all elements up to each one along `axis`."""
-    return _lift.along(jnp.cumprod, x, axis)
+def cummax(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
+    """Return the largest element up to each one along `axis`; with `reverse`, from each one on."""
+    return _lift.along(_cummax, x, axis, reverse=reverse)
 
 
-def cumsum(x: "NamedArray", axis: AxisSelector) -> "NamedArray":
-    """Return the sums of all elements up to each one along `axis`."""
-    return _lift.along(jnp.cumsum, x, axis)
+def cummin(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
+    """Return the smallest element up to each one along `axis`; with `reverse`, from each one on."""
+    return _lift.along(_cummin, x, axis, reverse=reverse)
+
+
+def cumprod(
+    x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None, *, reverse: bool = False
+) -> "NamedArray":
+    """Return the products of all elements up to each one along `axis`; with `reverse`, from each one on."""
+    if dtype is None and not reverse:
+        return _lift.along(jnp.cumprod, x, axis)
+    return _lift.along(_cumprod, x, axis, dtype=dtype, reverse=reverse)
+
+
+def cumsum(
+    x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None, *, reverse: bool = False
+) -> "NamedArray":
+    """Return the sums of all elements up to each one along `axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to run along.
+        dtype: what to compute in and return.
+        reverse: run from the end: all elements from each one on, such as the returns of an episode of rewards.
+
+    Example:
+        >>> axn.cumsum(axn.named([1, 2, 3], "time"), "time", reverse=True)
+        NamedArray(int32[time=3])
+        [6 5 3]
+    """
+    if dtype is None and not reverse:
+        return _lift.along(jnp.cumsum, x, axis)
+    return _lift.along(_cumsum, x, axis, dtype=dtype, reverse=reverse)
+
+
+def cumulative_prod(
+    x: "NamedArray", axis: AxisSelector, *, dtype: DTypeLike | None = None, include_initial: bool = False
+) -> "NamedArray":
+    """Return `cumprod`; with `include_initial`, of one more element: a one in front."""
+    return _lift.along(jnp.cumulative_prod, x, axis, dtype=dtype, include_initial=include_initial)
+
+
+def cumulative_sum(
+    x: "NamedArray", axis: AxisSelector, *, dtype: DTypeLike | None = None, include_initial: bool = False
+) -> "NamedArray":
+    """Return `cumsum`; with `include_initial`, of one more element: a zero in front, as offsets need it.
+
+    Example:
+        >>> lengths = axn.named([3, 1, 2], "document")
+        >>> axn.cumulative_sum(lengths, "document", include_initial=True)
+        NamedArray(int32[document=4])
+        [0 3 4 6]
+    """
+    return _lift.along(jnp.cumulative_sum, x, axis, dtype=dtype, include_initial=include_initial)
+
+
+def flip(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
+    """Reverse the order of elements along `axis`: one axis, several, or None for all."""
+    return _lift.normalization(_flip, x, axis)
 
 
 def log_softmax(x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None) -> "NamedArray":
     """Return the logarithm of `softmax`."""
     return _lift.normalization(jax.nn.log_softmax, x, axis, where)
+
+
+def nancumprod(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
+    """Return `cumprod`, for which NaN counts as one."""
+    return _lift.along(jnp.nancumprod, x, axis, dtype=dtype)
+
+
+def nancumsum(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
+    """Return `cumsum`, for which NaN counts as zero."""
+    return _lift.along(jnp.nancumsum, x, axis, dtype=dtype)
+
+
+def packbits(x: "NamedArray", axis: AxisSelector, *, bitorder: str = "big") -> "NamedArray":
+    """Pack each eight elements along `axis` into the bits of one byte; the last byte is filled up with zeros.
+
+    Args:
+        x: booleans, or integers that count as true unless they are zero; axes {axis, ...}.
+        axis: the axis to pack, whose size is divided by eight and rounded up.
+        bitorder: whether the first element is the highest bit ("big") or the lowest ("little").
+    """
+    return _lift.along(_packbits, x, axis, bitorder=_order_of_bits("packbits", bitorder))
+
+
+def roll(x: "NamedArray", shift: Operand | Sequence[Operand], axis: AxisSelection) -> "NamedArray":
+    """Shift elements along `axis`; those that leave at its end come back at its start.
+
+    A Python int is part of the program, and another one another program. An array is data: it may be traced, and it
+    may have axes among the others of `x`, each position of which is then shifted by its own amount.
+
+    Args:
+        x: axes {axis, ...}.
+        shift: one number of positions for all axes, or a sequence with one for each.
+        axis: one axis or several.
+
+    Raises:
+        ArgumentError: if there is another number of shifts than of axes.
+        OperandError: if a shift is no integer.
+
+    Example:
+        >>> x = axn.named([[0, 1, 2], [3, 4, 5]], ("batch", "time"))
+        >>> axn.roll(x, axn.named([0, 1], "batch"), "time")
+        NamedArray(int32[batch=2, time=3])
+        [[0 1 2]
+         [5 3 4]]
+    """
+    axes = _lift.axes(axis, "roll")
+    shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(axes)
+    if len(shifts) != len(axes):
+        names = ", ".join(name for name, _ in axes)
+        raise ArgumentError(message("roll", f"{len(shifts)} shifts for {len(axes)} axes", f"axes: {names}"))
+    if all(isinstance(each, int | np.integer) for each in shifts):
+        return _lift.normalization(_with(_roll, shift=shifts), x, axis)
+    if not isinstance(x, Core):
+        raise _lift.unnamed("roll", x)
+    out = tuple(name for name, _ in axes)
+    result: NamedArray = batched(_roll, [x, *shifts], [axis, *[()] * len(shifts)], out, each=True, in_place=True)
+    return result
+
+
+def rot90(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 1) -> "NamedArray":
+    """Turn values in the plane of two axes `k` times by a right angle, from `axis1` towards `axis2`.
+
+    The names stay and the values move: with `axis1` pointing down and `axis2` to the right, as for the rows and
+    columns of an image, they turn counterclockwise. Where `k` is odd, the two axes exchange their sizes.
+
+    Example:
+        >>> axn.rot90(axn.named([[1, 2, 3], [4, 5, 6]], ("row", "column")), "row", "column")
+        NamedArray(int32[row=3, column=2])
+        [[3 6]
+         [2 5]
+         [1 4]]
+    """
+    return _lift.normalization(_with(_rot90, k=operator.index(k) % 4), x, (axis1, axis2))
 
 
 def softmax(x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None) -> "NamedArray":
@@ -46,6 +213,139 @@ def softmax(x: "NamedArray", axis: AxisSelection | None = None, *, where: Operan
     return _lift.normalization(jax.nn.softmax, x, axis, where)
 
 
-def sort(x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> "NamedArray":
-    """Sort along `axis`."""
-    return _lift.along(jnp.sort, x, axis, stable=stable, descending=descending)
+def standardize(
+    x: "NamedArray",
+    axis: AxisSelection | None = None,
+    *,
+    mean: Operand | None = None,
+    variance: Operand | None = None,
+    epsilon: float = 1e-5,
+    where: Operand | None = None,
+) -> "NamedArray":
+    """Shift and scale elements so that over `axis` their mean is zero and their variance one.
+
+    The variance is the mean of squared differences from the mean, in two passes: no digits cancel.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        mean: what to subtract, where it is known already; axes among those of `x`.
+        variance: what to divide by the square root of, where it is known already; axes among those of `x`.
+        epsilon: what is added to the variance.
+        where: axes among those of `x`; elements that count for the mean and the variance.
+    """
+    if mean is None and variance is None:
+        return _lift.normalization(_with(_standardize, epsilon=epsilon), x, axis, where)
+    if mean is None:
+        mean = reduce.mean(x, axis, where=where)
+    if variance is None:
+        variance = reduce.mean(_lift.binary(_squared_distance, x, mean), axis, where=where)
+    return _lift.nary(_standardize, x, mean, variance, epsilon)
+
+
+def unpackbits(x: "NamedArray", axis: AxisSelector, *, count: int | None = None, bitorder: str = "big") -> "NamedArray":
+    """Unpack the bits of bytes along `axis` to eight zeros or ones each: the inverse of `packbits`.
+
+    Args:
+        x: bytes, that is uint8; axes {axis, ...}.
+        axis: the axis to unpack, whose size becomes `count`.
+        count: how many bits to keep, None for all; if negative, how many to drop.
+        bitorder: as for `packbits`.
+    """
+    return _lift.along(_unpackbits, x, axis, count=count, bitorder=_order_of_bits("unpackbits", bitorder))
+
+
+def _backwards(fn: Any, array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:
+    """Apply a function of `jax.numpy` that can only run forwards."""
+    return _flip(fn(_flip(array, (axis,)), axis=axis, dtype=dtype), (axis,))
+
+
+def _cumlogsumexp(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        array = array.astype(jnp.result_type(float))
+    return lax.cumlogsumexp(array, axis % array.ndim, reverse)
+
+
+def _cummax(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
+    return _of_numbers(lax.cummax, array, axis, reverse)
+
+
+def _cummin(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
+    return _of_numbers(lax.cummin, array, axis, reverse)
+
+
+def _of_numbers(fn: Any, array: jax.Array, axis: int, reverse: bool) -> jax.Array:
+    """Apply a function of `jax.lax` that takes no booleans."""
+    numbers = array.astype(jnp.int8) if array.dtype == bool else array
+    result: jax.Array = fn(numbers, axis % array.ndim, reverse)
+    return result.astype(array.dtype)
+
+
+def _cumprod(array: jax.Array, axis: int, dtype: DTypeLike | None, reverse: bool) -> jax.Array:
+    return _backwards(jnp.cumprod, array, axis, dtype) if reverse else jnp.cumprod(array, axis, dtype)
+
+
+def _cumsum(array: jax.Array, axis: int, dtype: DTypeLike | None, reverse: bool) -> jax.Array:
+    return _backwards(jnp.cumsum, array, axis, dtype) if reverse else jnp.cumsum(array, axis, dtype)
+
+
+def _flip(array: jax.Array, axis: Positions) -> jax.Array:
+    return lax.rev(array, [at % array.ndim for at in axis])
+
+
+def _order_of_bits(function: str, bitorder: str) -> str:
+    if bitorder not in ("big", "little"):
+        raise ArgumentError(message(function, f"no order of bits named {bitorder!r}", hint="orders: big, little"))
+    return bitorder
+
+
+def _packbits(array: jax.Array, axis: int, bitorder: str) -> jax.Array:
+    if not (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):
+        raise OperandError(message("packbits", f"needs booleans or integers, got {array.dtype}"))
+    return jnp.packbits(array, axis, bitorder)
+
+
+def _unpackbits(array: jax.Array, axis: int, count: int | None, bitorder: str) -> jax.Array:
+    if array.dtype != jnp.uint8:
+        raise OperandError(message("unpackbits", f"needs uint8, got {array.dtype}", hint='write x.astype("uint8")'))
+    return jnp.unpackbits(array, axis, count, bitorder)
+
+
+def _roll(
+    array: jax.Array, *traced: jax.Array, axis: Positions | None = None, shift: tuple[int, ...] = ()
+) -> jax.Array:
+    """Roll along `axis` by static shifts, or along all dimensions by traced ones."""
+    for each in traced:
+        if not jnp.issubdtype(each.dtype, jnp.integer):
+            raise OperandError(message("roll", f"a shift must be an integer, not {each.dtype}"))
+    at = tuple(range(array.ndim)) if axis is None else axis
+    return jnp.roll(_lift.whole(array, at), jnp.stack(traced) if traced else shift, at)
+
+
+def _rot90(array: jax.Array, axis: tuple[int, int], k: int) -> jax.Array:
+    return jnp.rot90(_lift.whole(array, axis), k, axis)
+
+
+def _standardize(
+    array: jax.Array,
+    mean: jax.Array | None = None,
+    variance: jax.Array | None = None,
+    epsilon: Any = 0.0,
+    *,
+    axis: Positions | None = None,
+    where: jax.Array | None = None,
+) -> jax.Array:
+    if mean is None or variance is None:
+        mean = jnp.mean(array, axis, keepdims=True, where=where)
+        variance = jnp.var(array, axis, keepdims=True, where=where)
+    return (array - mean) * lax.rsqrt(variance + epsilon)
+
+
+def _squared_distance(array: jax.Array, mean: jax.Array) -> jax.Array:
+    return jnp.square(jnp.abs(array - mean))
+
+
+@lru_cache(plans.CACHE)
+def _with(fn: Any, **options: Any) -> Any:
+    """Give a function its options; the same ones give the same object, for which one kernel is kept."""
+    return partial(fn, **options)

@@ -1,7 +1,7 @@
 """Contractions: sums of products over named axes, by a list of axes (`dot`) or as an expression (`einsum`)."""
 
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache, partial
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -26,6 +26,7 @@ __all__ = ["dot", "einsum"]
 
 Names = tuple[str, ...]
 Labels = tuple[str | int, ...]
+DotGeneral: TypeAlias = Callable[..., Any]
 PartialOrder: TypeAlias = "Sequence[AxisSelector | EllipsisType]"
 
 
@@ -35,6 +36,7 @@ def dot(
     out_axes: "PartialOrder | None" = None,
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
+    dot_general: DotGeneral = lax.dot_general,
 ) -> "NamedArray":
     """Multiply arrays by name and sum over `axis`; axes that several arrays share and that stay are matched.
 
@@ -48,6 +50,9 @@ def dot(
             the order in which they first appear.
         precision: as in `jax.numpy.einsum`.
         preferred_element_type: the dtype to accumulate in and return.
+        dot_general: what multiplies two arrays, such as a quantised product: a function with the arguments of
+            `jax.lax.dot_general`, from `precision` on by keyword. Several arrays are multiplied pair by pair from
+            the left.
 
     Raises:
         AxisNotFoundError: if an axis to sum over is missing.
@@ -68,6 +73,9 @@ def dot(
             payloads: tuple[jax.Array, ...] = (a, b)
         else:
             operands, payloads = tuple(x.node[1] for x in arrays), tuple(x.node[0][0] for x in arrays)
+        if dot_general is not lax.dot_general:  # it may hold arrays, so that nothing is kept for it
+            custom = _dot.__wrapped__(operands, given, order, precision, dtype, dot_general)
+            return wrap(arrays[0], custom.body(*payloads), custom.names)
         kernel = _dot(operands, given, order, precision, dtype)
     except AxisError as flaw:
         _lift.fail("dot", flaw, *arrays)
@@ -82,6 +90,7 @@ def einsum(
     *arrays: "NamedArray",
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
+    dot_general: DotGeneral = lax.dot_general,
     **axis_aliases: AxisSelector,
 ) -> "NamedArray":
     """Contract arrays as an expression says; axes keep the names that they have in the arrays.
@@ -101,6 +110,7 @@ def einsum(
         arrays: its operands.
         precision: as in `jax.numpy.einsum`.
         preferred_element_type: the dtype to accumulate in and return.
+        dot_general: as in `dot`.
         axis_aliases: what a name in the expression stands for: an axis, or the name of one.
 
     Raises:
@@ -122,15 +132,26 @@ def einsum(
             raise _lift.unnamed("einsum", x)
     dtype: Any = preferred_element_type
     aliases = _pattern.bind("einsum", axis_aliases, sizes=False) if axis_aliases else ()
+    operands, payloads = tuple(x.node[1] for x in arrays), tuple(x.node[0][0] for x in arrays)
     try:
-        kernel = _einsum(equation, tuple(x.node[1] for x in arrays), aliases, precision, dtype)
+        if dot_general is not lax.dot_general:  # as in dot
+            custom = _einsum.__wrapped__(equation, operands, aliases, precision, dtype, dot_general)
+            return wrap(arrays[0], custom.body(*payloads), custom.names)
+        kernel = _einsum(equation, operands, aliases, precision, dtype)
     except AxisError as flawed:
         _lift.fail("einsum", flawed, *arrays)
-    return wrap(arrays[0], kernel.call(*(x.node[0][0] for x in arrays)), kernel.names)
+    return wrap(arrays[0], kernel.call(*payloads), kernel.names)
 
 
 @lru_cache(plans.CACHE)
-def _dot(operands: tuple[Names, ...], axis: Any, order: Any, precision: Any, dtype: Any) -> _lift.Kernel:
+def _dot(
+    operands: tuple[Names, ...],
+    axis: Any,
+    order: Any,
+    precision: Any,
+    dtype: Any,
+    dot_general: DotGeneral = lax.dot_general,
+) -> _lift.Kernel:
     """Make the kernel of a contraction."""
     given = axis if axis is None or isinstance(axis, tuple) else _lift.axes(axis, "dot")
     union: Names = ()
@@ -150,7 +171,7 @@ def _dot(operands: tuple[Names, ...], axis: Any, order: Any, precision: Any, dty
     if order is not None:
         out = plans.complete(out, order)
 
-    return _kernel("dot", operands, contracted, out, given or (), precision, dtype)
+    return _kernel("dot", operands, contracted, out, given or (), (precision, dtype, dot_general))
 
 
 def _kernel(
@@ -159,10 +180,9 @@ def _kernel(
     contracted: Names,
     out: Names,
     given: "_lift.Pairs",
-    precision: Any,
-    dtype: Any,
+    options: tuple[Any, Any, DotGeneral],
 ) -> _lift.Kernel:
-    """Make the kernel of a contraction: the axes to sum over, those of the result, and sizes to check."""
+    """Make the kernel of a contraction: the axes to sum over, those of the result, sizes to check, and options."""
 
     def body(*arrays: Any) -> Any:
         sizes = _lift.check_sizes(function, operands, arrays)
@@ -172,7 +192,7 @@ def _kernel(
         layout.check_result(out, sizes)
         labels = [(*range(len(names) - a.ndim, 0), *names) for a, names in zip(arrays, operands, strict=True)]
         anonymous = range(min(len(names) - a.ndim for a, names in zip(arrays, operands, strict=True)), 0)
-        result = _product(arrays, labels, contracted, (*anonymous, *out), precision, dtype)
+        result = _product(arrays, labels, contracted, (*anonymous, *out), *options)
         return layout.lay_out(result, out)
 
     return _lift.Kernel(out, body)
@@ -185,47 +205,86 @@ def _product(
     out: Labels,
     precision: Any,
     dtype: Any,
+    dot_general: DotGeneral,
 ) -> jax.Array:
     """Contract arrays whose dimensions carry labels; on a mesh with Explicit axes, say where the result goes."""
     sharding = None
+    entries: list[layout.Entry] = []
     if any(map(layout.has_explicit_axes, arrays)):
-        arrays, sharding = _explicit(arrays, labels, contracted, out)
+        arrays, entries = _explicit(arrays, labels, contracted, out)
+        sharding = layout.sharding_from(arrays[0], entries)
+    if dot_general is not lax.dot_general and len(arrays) > 1:
+        multiply = partial(dot_general, precision=precision, preferred_element_type=dtype)
+        product: jax.Array = _lift.local(partial(_by_pairs, multiply, labels, contracted, out), arrays, entries)
+        return product
     if len(arrays) != 2 or not all(label in labels[0] and label in labels[1] for label in contracted):
         equation = plans.letters(labels, out)
         return jnp.einsum(equation, *arrays, precision=precision, preferred_element_type=dtype, out_sharding=sharding)
     plan = plans.contraction(labels[0], labels[1], contracted, out)
-    left, right = arrays
-    if left.dtype != right.dtype:
-        common = jnp.promote_types(left.dtype, right.dtype)
-        left, right = left.astype(common), right.astype(common)
+    left, right = _one_dtype(*arrays)
     if sharding is not None and plan.order is not None:
-        entries = list(sharding.spec)
-        produced = [entries[plan.order.index(at)] for at in range(len(entries))]
-        sharding = jax.sharding.NamedSharding(sharding.mesh, jax.sharding.PartitionSpec(*produced))
+        sharding = layout.sharding_from(left, [entries[plan.order.index(at)] for at in range(len(entries))])
     result = lax.dot_general(
         left, right, (plan.contract, plan.batch), precision, preferred_element_type=dtype, out_sharding=sharding
     )
     return result if plan.order is None else lax.transpose(result, plan.order)
 
 
+def _one_dtype(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
+    if left.dtype == right.dtype:
+        return left, right
+    common = jnp.promote_types(left.dtype, right.dtype)
+    return left.astype(common), right.astype(common)
+
+
+def _by_pairs(
+    multiply: DotGeneral, labels: "Sequence[Labels]", contracted: Names, out: Labels, *arrays: jax.Array
+) -> jax.Array:
+    """Contract arrays from the left, each axis as soon as no later array has it."""
+    operands = []
+    for i, (array, own) in enumerate(zip(arrays, labels, strict=True)):
+        others = {label for j, other in enumerate(labels) if j != i for label in other}
+        alone = tuple(label for label in own if label in contracted and label not in others)
+        array = array.sum(tuple(map(own.index, alone))) if alone else array
+        operands.append((array, tuple(label for label in own if label not in alone)))
+    (left, have), *rest = operands
+    for i, (right, own) in enumerate(rest, start=2):
+        later = {label for _, other in operands[i:] for label in other}
+        summed = tuple(x for x in contracted if x in have and x in own and x not in later)
+        shared = tuple(x for x in have if x in own and x not in summed)
+        free = tuple(x for x in (*have, *own) if x not in summed and x not in shared)
+        target = out if i == len(operands) else (*shared, *free)
+        plan = plans.contraction(have, own, summed, target)
+        left, have = multiply(*_one_dtype(left, right), (plan.contract, plan.batch)), target
+        left = left if plan.order is None else lax.transpose(left, plan.order)
+    return left
+
+
 def _explicit(
     arrays: "Sequence[jax.Array]", labels: "Sequence[Labels]", contracted: Names, out: Labels
-) -> tuple[list[jax.Array], jax.sharding.NamedSharding]:
-    """Choose one layout per label, move the operands to it, and give the sharding of the result."""
+) -> tuple[list[jax.Array], list[layout.Entry]]:
+    """Choose one layout per label, move the operands to it, and give the mesh axes of the result."""
     entries = [layout.entries_of(array) for array in arrays]
     operands = list(zip(labels, entries, strict=True))
     # What is summed away lies as the operands have it: the mapping is for results.
     mapping = {name: axes for name, axes in (layout.current_mapping() or {}).items() if name in out}
     table = layout.settle((*out, *contracted), operands, mapping)
     moved = [layout.relayout(a, [table[label] for label in own]) for a, own in zip(arrays, labels, strict=True)]
-    return moved, layout.sharding_from(arrays[0], [table[label] for label in out])
+    return moved, [table[label] for label in out]
 
 
 @lru_cache(plans.CACHE)
-def _einsum(equation: str, operands: tuple[Names, ...], aliases: Bindings, precision: Any, dtype: Any) -> _lift.Kernel:
+def _einsum(
+    equation: str,
+    operands: tuple[Names, ...],
+    aliases: Bindings,
+    precision: Any,
+    dtype: Any,
+    dot_general: DotGeneral = lax.dot_general,
+) -> _lift.Kernel:
     """Make the kernel of an expression."""
     contracted, out, given = _read(equation, operands, aliases)
-    return _kernel("einsum", operands, contracted, out, given, precision, dtype)
+    return _kernel("einsum", operands, contracted, out, given, (precision, dtype, dot_general))
 
 
 class _Einsum(NamedTuple):

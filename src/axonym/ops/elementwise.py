@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from ..core import Core, Operand
+from ..core import Core, Operand, wrap
 from . import _lift
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "abs",
     "add",
+    "angle",
     "arccos",
     "arccosh",
     "arcsin",
@@ -27,32 +28,50 @@ __all__ = [
     "ceil",
     "clip",
     "conj",
+    "copy",
+    "copysign",
     "cos",
     "cosh",
+    "deg2rad",
     "divide",
     "divmod",
     "exp",
     "exp2",
     "expm1",
+    "fabs",
+    "float_power",
     "floor",
     "floor_divide",
+    "fmax",
+    "fmin",
     "fmod",
+    "frexp",
+    "gcd",
+    "heaviside",
     "hypot",
+    "i0",
     "imag",
     "isfinite",
     "isinf",
     "isnan",
+    "lcm",
+    "ldexp",
     "log",
     "log1p",
     "log2",
     "log10",
     "logaddexp",
+    "logaddexp2",
     "maximum",
     "minimum",
+    "modf",
     "multiply",
+    "nan_to_num",
     "negative",
+    "nextafter",
     "positive",
     "power",
+    "rad2deg",
     "real",
     "reciprocal",
     "remainder",
@@ -61,7 +80,9 @@ __all__ = [
     "rsqrt",
     "sign",
     "sin",
+    "sinc",
     "sinh",
+    "spacing",
     "sqrt",
     "square",
     "stop_gradient",
@@ -80,6 +101,11 @@ def abs(x: "NamedArray") -> "NamedArray":
 def add(x: Operand, y: Operand) -> "NamedArray":
     """Return the sum of each pair of elements, by name."""
     return _lift.binary(jnp.add, x, y)
+
+
+def angle(x: "NamedArray", deg: bool = False) -> "NamedArray":
+    """Return the angle of each complex element, in radians or degrees."""
+    return _lift.unary(jnp.angle, x, deg=deg)
 
 
 def arccos(x: "NamedArray") -> "NamedArray":
@@ -154,6 +180,16 @@ def conj(x: "NamedArray") -> "NamedArray":
     return _lift.unary(jnp.conj, x)
 
 
+def copy(x: "NamedArray") -> "NamedArray":
+    """Return the same elements in memory of their own, which outlives a donation of `x`."""
+    return _lift.unary(jnp.copy, x)
+
+
+def copysign(x: Operand, y: Operand) -> "NamedArray":
+    """Return the size of the first with the sign of the second, of each pair of elements, by name."""
+    return _lift.binary(jnp.copysign, x, y)
+
+
 def cos(x: "NamedArray") -> "NamedArray":
     """Return the cosine of each element."""
     return _lift.unary(jnp.cos, x)
@@ -164,6 +200,11 @@ def cosh(x: "NamedArray") -> "NamedArray":
     return _lift.unary(jnp.cosh, x)
 
 
+def deg2rad(x: "NamedArray") -> "NamedArray":
+    """Convert each element from degrees to radians."""
+    return _lift.unary(jnp.deg2rad, x)
+
+
 def divide(x: Operand, y: Operand) -> "NamedArray":
     """Return the quotient of each pair of elements, by name."""
     return _lift.binary(jnp.divide, x, y)
@@ -171,7 +212,13 @@ def divide(x: Operand, y: Operand) -> "NamedArray":
 
 def divmod(x: Operand, y: Operand) -> tuple["NamedArray", "NamedArray"]:
     """Return the floor of the quotient and the remainder of each pair of elements, by name."""
-    return floor_divide(x, y), remainder(x, y)
+    return _two(_lift.binary(jnp.divmod, x, y))
+
+
+def _two(both: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
+    """Name each result of a function that returns two, which the engine has put under one set of names."""
+    first, second = both.array
+    return wrap(both, first, both.names), wrap(both, second, both.names)
 
 
 def exp(x: "NamedArray") -> "NamedArray":
@@ -189,6 +236,16 @@ def expm1(x: "NamedArray") -> "NamedArray":
     return _lift.unary(jnp.expm1, x)
 
 
+def fabs(x: "NamedArray") -> "NamedArray":
+    """Return the absolute value of each real element, as a float."""
+    return _lift.unary(jnp.fabs, x)
+
+
+def float_power(x: Operand, y: Operand) -> "NamedArray":
+    """Raise `x` to the power `y`, by name, as floats also where both are integers."""
+    return _lift.binary(jnp.float_power, x, y)
+
+
 def floor(x: "NamedArray") -> "NamedArray":
     """Return the largest integer that is not greater of each element."""
     return _lift.unary(jnp.floor, x)
@@ -199,14 +256,44 @@ def floor_divide(x: Operand, y: Operand) -> "NamedArray":
     return _lift.binary(jnp.floor_divide, x, y)
 
 
+def fmax(x: Operand, y: Operand) -> "NamedArray":
+    """Return the larger one of each pair of elements, by name; a number wins over NaN."""
+    return _lift.binary(jnp.fmax, x, y)
+
+
+def fmin(x: Operand, y: Operand) -> "NamedArray":
+    """Return the smaller one of each pair of elements, by name; a number wins over NaN."""
+    return _lift.binary(jnp.fmin, x, y)
+
+
 def fmod(x: Operand, y: Operand) -> "NamedArray":
     """Return the remainder with the sign of the first operand of each pair of elements, by name."""
     return _lift.binary(jnp.fmod, x, y)
 
 
+def frexp(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
+    """Split each element into a mantissa of at least a half and below one, and the power of two that scales it."""
+    return _two(_lift.unary(jnp.frexp, x))
+
+
+def gcd(x: Operand, y: Operand) -> "NamedArray":
+    """Return the greatest common divisor of each pair of integers, by name."""
+    return _lift.binary(jnp.gcd, x, y)
+
+
+def heaviside(x: Operand, y: Operand) -> "NamedArray":
+    """Return 0 where `x` is negative, 1 where it is positive, and `y` where it is zero, by name."""
+    return _lift.binary(jnp.heaviside, x, y)
+
+
 def hypot(x: Operand, y: Operand) -> "NamedArray":
     """Return the length of the hypotenuse of each pair of elements, by name."""
     return _lift.binary(jnp.hypot, x, y)
+
+
+def i0(x: "NamedArray") -> "NamedArray":
+    """Return the modified Bessel function of the first kind and order zero of each element."""
+    return _lift.unary(jnp.i0, x)
 
 
 def imag(x: "NamedArray") -> "NamedArray":
@@ -229,14 +316,19 @@ def isnan(x: "NamedArray") -> "NamedArray":
     return _lift.unary(jnp.isnan, x)
 
 
+def lcm(x: Operand, y: Operand) -> "NamedArray":
+    """Return the least common multiple of each pair of integers, by name."""
+    return _lift.binary(jnp.lcm, x, y)
+
+
+def ldexp(x: Operand, y: Operand) -> "NamedArray":
+    """Return `x` times two to the power of the integer `y`, by name: what `frexp` has taken apart."""
+    return _lift.binary(jnp.ldexp, x, y)
+
+
 def log(x: "NamedArray") -> "NamedArray":
     """Return the natural logarithm of each element."""
     return _lift.unary(jnp.log, x)
-
-
-def log10(x: "NamedArray") -> "NamedArray":
-    """Return the logarithm to base ten of each element."""
-    return _lift.unary(jnp.log10, x)
 
 
 def log1p(x: "NamedArray") -> "NamedArray":
@@ -249,9 +341,19 @@ def log2(x: "NamedArray") -> "NamedArray":
     return _lift.unary(jnp.log2, x)
 
 
+def log10(x: "NamedArray") -> "NamedArray":
+    """Return the logarithm to base ten of each element."""
+    return _lift.unary(jnp.log10, x)
+
+
 def logaddexp(x: Operand, y: Operand) -> "NamedArray":
     """Return the logarithm of the sum of exponentials of each pair of elements, by name."""
     return _lift.binary(jnp.logaddexp, x, y)
+
+
+def logaddexp2(x: Operand, y: Operand) -> "NamedArray":
+    """Return the logarithm to base two of the sum of powers of two, of each pair of elements, by name."""
+    return _lift.binary(jnp.logaddexp2, x, y)
 
 
 def maximum(x: Operand, y: Operand) -> "NamedArray":
@@ -264,14 +366,44 @@ def minimum(x: Operand, y: Operand) -> "NamedArray":
     return _lift.binary(jnp.minimum, x, y)
 
 
+def modf(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
+    """Split each element into its fractional and its integer part, both of which have its sign."""
+    return _two(_lift.unary(jnp.modf, x))
+
+
 def multiply(x: Operand, y: Operand) -> "NamedArray":
     """Return the product of each pair of elements, by name."""
     return _lift.binary(jnp.multiply, x, y)
 
 
+def nan_to_num(
+    x: "NamedArray", nan: Operand = 0.0, posinf: Operand | None = None, neginf: Operand | None = None
+) -> "NamedArray":
+    """Replace what is not a finite number, by name.
+
+    Args:
+        x: the array.
+        nan: what comes in the place of NaN.
+        posinf: what comes in the place of infinity; None for the largest number of the dtype.
+        neginf: what comes in the place of minus infinity; None for the lowest number of the dtype.
+    """
+    fills = {"nan": nan, "posinf": posinf, "neginf": neginf}
+    given = tuple(kind for kind, fill in fills.items() if fill is not None)
+    return _lift.nary(_nan_to_num, x, *(fills[kind] for kind in given), given=given)
+
+
+def _nan_to_num(x: jax.Array, *fills: Any, given: tuple[str, ...]) -> jax.Array:
+    return jnp.nan_to_num(x, **dict(zip(given, fills, strict=True)))
+
+
 def negative(x: "NamedArray") -> "NamedArray":
     """Return the negative of each element."""
     return _lift.unary(jnp.negative, x)
+
+
+def nextafter(x: Operand, y: Operand) -> "NamedArray":
+    """Return the float next to the first towards the second, of each pair of elements, by name."""
+    return _lift.binary(jnp.nextafter, x, y)
 
 
 def positive(x: "NamedArray") -> "NamedArray":
@@ -288,6 +420,11 @@ def power(x: Operand, y: Operand) -> "NamedArray":
 
 def _power(x: jax.Array, *, exponent: int) -> jax.Array:
     return jnp.power(x, exponent)
+
+
+def rad2deg(x: "NamedArray") -> "NamedArray":
+    """Convert each element from radians to degrees."""
+    return _lift.unary(jnp.rad2deg, x)
 
 
 def real(x: "NamedArray") -> "NamedArray":
@@ -330,9 +467,19 @@ def sin(x: "NamedArray") -> "NamedArray":
     return _lift.unary(jnp.sin, x)
 
 
+def sinc(x: "NamedArray") -> "NamedArray":
+    """Return sin(pi x) / (pi x) of each element, which is one at zero."""
+    return _lift.unary(jnp.sinc, x)
+
+
 def sinh(x: "NamedArray") -> "NamedArray":
     """Return the hyperbolic sine of each element."""
     return _lift.unary(jnp.sinh, x)
+
+
+def spacing(x: "NamedArray") -> "NamedArray":
+    """Return the distance from each float to the next one away from zero."""
+    return _lift.unary(jnp.spacing, x)
 
 
 def sqrt(x: "NamedArray") -> "NamedArray":

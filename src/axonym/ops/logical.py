@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from ..core import Core, Operand
+from ..errors import AxisSizeError, BroadcastError
 from . import _lift
 
 if TYPE_CHECKING:
@@ -14,7 +15,9 @@ if TYPE_CHECKING:
 __all__ = [
     "allclose",
     "array_equal",
+    "array_equiv",
     "bitwise_and",
+    "bitwise_count",
     "bitwise_invert",
     "bitwise_or",
     "bitwise_xor",
@@ -22,6 +25,10 @@ __all__ = [
     "greater",
     "greater_equal",
     "isclose",
+    "iscomplex",
+    "isneginf",
+    "isposinf",
+    "isreal",
     "left_shift",
     "less",
     "less_equal",
@@ -31,6 +38,7 @@ __all__ = [
     "logical_xor",
     "not_equal",
     "right_shift",
+    "signbit",
 ]
 
 
@@ -50,14 +58,34 @@ def array_equal(x: "NamedArray", y: "NamedArray", equal_nan: bool = False) -> ja
     return (logical_or(same, logical_and(not_equal(x, x), not_equal(y, y))) if equal_nan else same).array.all()
 
 
+def array_equiv(x: Operand, y: Operand) -> jax.Array:
+    """Tell whether two arrays are equal once one is broadcast to the axes of the other; the answer is a 0-d array.
+
+    Axes that do not fit, in name or in size, make arrays differ.
+    """
+    try:
+        return _lift.binary(_array_equiv, x, y).array.all()
+    except (BroadcastError, AxisSizeError):
+        return jnp.array(False)
+
+
+def _array_equiv(x: jax.Array, y: jax.Array) -> jax.Array:
+    return jnp.equal(x, y)
+
+
 def bitwise_and(x: Operand, y: Operand) -> "NamedArray":
     """Return the bits that are set in both, for each pair of elements, by name."""
     return _lift.binary(jnp.bitwise_and, x, y)
 
 
+def bitwise_count(x: "NamedArray") -> "NamedArray":
+    """Return the number of bits that are set in the absolute value of each integer."""
+    return _lift.unary(jnp.bitwise_count, x)
+
+
 def bitwise_invert(x: "NamedArray") -> "NamedArray":
     """Flip the bits of each element."""
-    return _lift.unary(jnp.bitwise_not, x)
+    return _lift.unary(jnp.bitwise_invert, x)
 
 
 def bitwise_or(x: Operand, y: Operand) -> "NamedArray":
@@ -88,6 +116,26 @@ def greater_equal(x: Operand, y: Operand) -> "NamedArray":
 def isclose(x: Operand, y: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> "NamedArray":
     """Tell whether two elements differ by at most `atol + rtol * |y|`, by name."""
     return _lift.nary(jnp.isclose, x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
+
+
+def iscomplex(x: "NamedArray") -> "NamedArray":
+    """Tell whether each element has an imaginary part other than zero."""
+    return _lift.unary(jnp.iscomplex, x)
+
+
+def isneginf(x: "NamedArray") -> "NamedArray":
+    """Tell whether each element is minus infinity."""
+    return _lift.unary(jnp.isneginf, x)
+
+
+def isposinf(x: "NamedArray") -> "NamedArray":
+    """Tell whether each element is plus infinity."""
+    return _lift.unary(jnp.isposinf, x)
+
+
+def isreal(x: "NamedArray") -> "NamedArray":
+    """Tell whether each element has no imaginary part, or one of zero."""
+    return _lift.unary(jnp.isreal, x)
 
 
 def left_shift(x: Operand, y: Operand) -> "NamedArray":
@@ -133,3 +181,8 @@ def not_equal(x: Operand, y: Operand) -> "NamedArray":
 def right_shift(x: Operand, y: Operand) -> "NamedArray":
     """Return the first shifted right by the second, for each pair of elements, by name."""
     return _lift.binary(jnp.right_shift, x, y)
+
+
+def signbit(x: "NamedArray") -> "NamedArray":
+    """Tell whether the sign of each element is minus, that of a zero or a NaN included."""
+    return _lift.unary(jnp.signbit, x)

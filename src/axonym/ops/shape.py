@@ -1,4 +1,4 @@
-"""Functions that change names, order and grouping of axes, and those that join and take apart arrays."""
+"""Functions that change names, order and grouping of axes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,31 +6,28 @@ from functools import lru_cache
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import layout, plans
+from .. import plans
 from ..axis import Axis, AxisSelection, AxisSelector, AxisSpec, selector, spec
-from ..core import Core, axes_of, facts, renamed, shape_of, wrap
-from ..errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
+from ..core import Core, Operand, axes_of, facts, renamed, shape_of, wrap
+from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
 from . import _lift, _regroup
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
 __all__ = [
+    "broadcast_arrays",
     "broadcast_axis",
     "broadcast_to",
-    "concatenate",
     "flatten",
     "flatten_axes",
     "rearrange",
     "rename",
-    "split",
-    "stack",
+    "squeeze",
     "tag",
-    "unbind",
     "unflatten_axis",
     "untag",
 ]
@@ -232,6 +229,78 @@ def _broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> _lift.Ker
     return _lift.Kernel(target, body)
 
 
+def broadcast_arrays(
+    *arrays: Operand | None, require_subset: bool = True, ensure_order: bool = True
+) -> tuple[Any, ...]:
+    """Give all arrays the axes of all, by repetition; scalars and None stay as they are.
+
+    Args:
+        arrays: named arrays, scalars and None.
+        require_subset: raise an error unless one array has the axes of all others, as a binary operation does.
+            Otherwise the axes that the one with the most lacks come in front.
+        ensure_order: give all of them one order. Otherwise each keeps its own, behind the axes that it lacked.
+
+    Raises:
+        BroadcastError: if no array has the axes of all others, unless told not to require that.
+        AxisSizeError: if a name has two sizes.
+
+    Example:
+        >>> x, y = axn.named([1, 2], "x"), axn.named([1, 2, 3], "y")
+        >>> [one.shape for one in axn.broadcast_arrays(x, y, require_subset=False)]
+        [{'y': 3, 'x': 2}, {'y': 3, 'x': 2}]
+    """
+    named = [x for x in arrays if isinstance(x, Core)]
+    for x in arrays:
+        if x is not None and not isinstance(x, Core) and jnp.ndim(_lift.plain("broadcast_arrays", x)):
+            raise _lift.unnamed("broadcast_arrays", x)
+    operands = tuple(x.node[1] for x in named)
+    sizes = _lift.check_sizes("broadcast_arrays", operands, [x.node[0][0] for x in named])
+    target = max(operands, key=len, default=())
+    if require_subset and named:
+        try:
+            target = plans.broadcast(operands)
+        except AxisError as flaw:
+            _lift.fail("broadcast_arrays", flaw, *named)
+    for names in operands:
+        target = (*plans.without(names, target), *target)
+    axes = tuple(Axis(name, sizes[name]) for name in target)
+    spread = broadcast_to if ensure_order else broadcast_axis
+    return tuple(spread(x, axes) if isinstance(x, Core) else x for x in arrays)  # type: ignore[arg-type]
+
+
+def squeeze(x: "NamedArray", axis: AxisSelection) -> "NamedArray":
+    """Drop axes of size 1; `broadcast_axis` is the inverse.
+
+    Raises:
+        AxisNotFoundError: if an axis is missing.
+        AxisSizeError: if an axis has another size.
+    """
+    (array,), names = _node("squeeze", x)
+    try:
+        kernel = _squeezed(names, _lift.axes(axis, "squeeze"))
+    except AxisError as flaw:
+        _lift.fail("squeeze", flaw, x)
+    return wrap(x, kernel.call(array), kernel.names)
+
+
+@lru_cache(plans.CACHE)
+def _squeezed(names: Names, given: "_lift.Pairs") -> _lift.Kernel:
+    gone = tuple(name for name, _ in given)
+    at = plans.positions(names, gone)
+
+    def body(array: Any) -> Any:
+        shape = shape_of("squeeze", array, names)
+        _lift.check_given("squeeze", given, names, shape)
+        for name, position in zip(gone, at, strict=True):
+            if shape[position] != 1:
+                problem = f"axis {name!r} has size {shape[position]}, not 1"
+                hint = f"x[{name!r}, 0] takes the first of its elements"
+                raise AxisSizeError(message("squeeze", problem, f"array has: {describe(names, shape)}", hint=hint))
+        return lax.squeeze(array, at)
+
+    return _lift.Kernel(plans.without(names, gone), body)
+
+
 def flatten_axes(x: "NamedArray", old_axes: AxisSelection, new_axis: AxisSelector) -> "NamedArray":
     """Merge axes into one, which stands where the first of them stood; the last of `old_axes` varies fastest.
 
@@ -324,157 +393,3 @@ def _unflattened(names: Names, given: tuple[str, int | None], new: tuple[Axis, .
         return _regroup.reshape(array, groups)
 
     return _lift.Kernel(target, body)
-
-
-def unbind(x: "NamedArray", axis: AxisSelector) -> tuple["NamedArray", ...]:
-    """Take an array apart along an axis, into arrays without it.
-
-    Raises:
-        AxisNotFoundError: if `axis` is missing.
-    """
-    (array,), names = _node("unbind", x)
-    given = selector(axis, "unbind")
-    try:
-        kernel = _unbound(names, given)
-    except AxisError as flaw:
-        _lift.fail("unbind", flaw, x)
-    return tuple(wrap(x, part, kernel.names) for part in kernel.call(array))
-
-
-@lru_cache(plans.CACHE)
-def _unbound(names: Names, given: tuple[str, int | None]) -> _lift.Kernel:
-    (at,) = plans.positions(names, (given[0],))
-
-    def body(array: Any) -> Any:
-        shape = shape_of("unbind", array, names)
-        _lift.check_given("unbind", (given,), names, shape)
-        array = _lift.whole(array, (at,))
-        return [lax.index_in_dim(array, i, at, keepdims=False) for i in range(shape[at])]
-
-    return _lift.Kernel(plans.without(names, (given[0],)), body)
-
-
-def split(x: "NamedArray", axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple["NamedArray", ...]:
-    """Cut an array along an axis into pieces; each piece has its own name and size for it.
-
-    Raises:
-        AxisNotFoundError: if `axis` is missing.
-        AxisSizeError: if the sizes of the pieces do not add up to that of the axis.
-    """
-    (array,), names = _node("split", x)
-    given = selector(axis, "split")
-    pieces = [spec(piece, "split")[0] for piece in new_axes]
-    sizes = tuple(piece.size for piece in pieces)
-    try:
-        kernel = _cut(names, given, sizes)
-        targets = [plans.rename(names, ((given[0], piece.name),)) for piece in pieces]
-    except AxisError as flaw:
-        _lift.fail("split", flaw, x)
-    return tuple(wrap(x, part, target) for part, target in zip(kernel.call(array), targets, strict=True))
-
-
-@lru_cache(plans.CACHE)
-def _cut(names: Names, given: tuple[str, int | None], sizes: tuple[int, ...]) -> _lift.Kernel:
-    (at,) = plans.positions(names, (given[0],))
-
-    def body(array: Any) -> Any:
-        shape = shape_of("split", array, names)
-        _lift.check_given("split", (given,), names, shape)
-        if sum(sizes) != shape[at]:
-            problem = f"pieces of sizes {sizes} add up to {sum(sizes)}, not to {given[0]}={shape[at]}"
-            raise AxisSizeError(message("split", problem, f"array has: {describe(names, shape)}"))
-        return lax.split(_lift.whole(array, (at,)), sizes, axis=at % array.ndim)
-
-    return _lift.Kernel(names, body)
-
-
-def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
-    """Join arrays along an axis that they have, in the axis order of the first.
-
-    Raises:
-        AxisNotFoundError: if an array lacks an axis that another has.
-        AxisSizeError: if another axis has two sizes, or `axis` is an `Axis` of another size than the sum.
-    """
-    given = selector(axis, "concatenate")
-    return _join("concatenate", _concatenated, given, arrays)
-
-
-def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
-    """Join arrays along a new axis, which comes first, in the axis order of the first array.
-
-    Raises:
-        AxisNotFoundError: if an array lacks an axis that another has.
-        AxisClashError: if the arrays have the new axis already.
-        AxisSizeError: if an axis has two sizes, or `axis` is an `Axis` of another size than the number of arrays.
-    """
-    given = selector(axis, "stack")
-    if given[1] not in (None, len(arrays)):
-        problem = f"axis {given[0]!r} was given with size {given[1]} for {len(arrays)} arrays"
-        raise AxisSizeError(message("stack", problem))
-    return _join("stack", _stacked, given, arrays)
-
-
-def _join(function: str, make: Any, given: tuple[str, int | None], arrays: Sequence["NamedArray"]) -> "NamedArray":
-    if not arrays:
-        raise OperandError(message(function, "no arrays to join"))
-    for x in arrays:
-        if not isinstance(x, Core):
-            raise _lift.unnamed(function, x)
-    try:
-        kernel = make(tuple(x.node[1] for x in arrays), given)
-    except AxisError as flaw:
-        _lift.fail(function, flaw, *arrays)
-    return wrap(arrays[0], kernel.call(*(x.node[0][0] for x in arrays)), kernel.names)
-
-
-@lru_cache(plans.CACHE)
-def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lift.Kernel:
-    target = operands[0]
-    for names in operands:
-        plans.require(names, (given[0], *target))
-        plans.require(target, names)
-    (at,) = plans.positions(target, (given[0],))
-    others = plans.without(target, (given[0],))
-
-    def body(*arrays: Any) -> Any:
-        for array, names in zip(arrays, operands, strict=True):
-            shape_of("concatenate", array, names)
-        lined = [_lift.lined_up(a, names, target) for a, names in zip(arrays, operands, strict=True)]
-        shapes = [tuple(a.shape[i] for i in plans.positions(target, others)) for a in lined]
-        _lift.one_size("concatenate", [others] * len(shapes), shapes)
-        total = sum(a.shape[at] for a in lined)
-        if given[1] not in (None, total):
-            problem = f"axis {given[0]!r} was given with size {given[1]}, but the sizes add up to {total}"
-            raise AxisSizeError(message("concatenate", problem))
-        return lax.concatenate(_same_layout([_lift.whole(a, (at,)) for a in lined]), at % lined[0].ndim)
-
-    return _lift.Kernel(target, body)
-
-
-@lru_cache(plans.CACHE)
-def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lift.Kernel:
-    target = operands[0]
-    for names in operands:
-        plans.require(names, target)
-        plans.require(target, names)
-    if given[0] in target:
-        raise AxisClashError(
-            f"the arrays already have axis {given[0]!r}", "concatenate joins along an axis that is there"
-        )
-
-    def body(*arrays: Any) -> Any:
-        _lift.check_sizes("stack", operands, arrays)
-        lined = [_lift.lined_up(a, names, target) for a, names in zip(arrays, operands, strict=True)]
-        return jnp.stack(_same_layout(lined), axis=lined[0].ndim - len(target))
-
-    return _lift.Kernel((given[0], *target), body)
-
-
-def _same_layout(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Bring arrays to a common dtype and, with Explicit axes, to the layout of the first."""
-    dtype = jnp.result_type(*arrays)
-    arrays = [a.astype(dtype) for a in arrays]
-    if not any(map(layout.has_explicit_axes, arrays)):
-        return arrays
-    wanted = layout.entries_of(arrays[0])
-    return [layout.relayout(a, wanted) for a in arrays]

@@ -1,0 +1,141 @@
+"""How a sampler of `jax.random` becomes a named one."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from . import layout, plans
+from .array import NamedArray
+from .axis import Axis, AxisSelector, AxisSpec, selector, spec
+from .core import Core, Operand, axes_of, facts, shape_of
+from .errors import AxisError, AxisNotFoundError, OperandError, message, suggestion
+from .ops import _lift
+
+Names = tuple[str, ...]
+_NO_CORE: tuple[Names, ...] = ((), (), ())
+
+
+def draw(
+    sampler: Callable[..., jax.Array],
+    key: Any,
+    axes: AxisSpec,
+    *parameters: Operand,
+    cores: Sequence[Names] = _NO_CORE,
+    last: Sequence[Axis] = (),
+    **options: Any,
+) -> NamedArray:
+    """Draw over axes; parameters that are named arrays line up with them by name.
+
+    Args:
+        sampler: a positional function of a key and parameters, with an argument `shape`.
+        key: the key.
+        axes: the axes to draw over, in the order of the result.
+        parameters: numbers and named arrays; anonymous dimensions lead the result.
+        cores: for each parameter the axes that the sampler works on, which come last.
+        last: the axes of what the sampler draws at each position.
+        options: further keyword arguments of the sampler.
+    """
+    function = _lift.title(sampler)
+    given = spec(axes, function)
+    result = spec((*given, *last), function)
+    names, sizes = tuple(axis.name for axis in given), tuple(axis.size for axis in given)
+    arrays, labels = [], []
+    lead: tuple[int, ...] = ()
+    for parameter, core in zip(parameters, cores, strict=False):
+        array, anonymous = _lined_up(function, parameter, given, core)
+        lead = jnp.broadcast_shapes(lead, anonymous)
+        arrays.append(array)
+        labels.append((*range(-len(anonymous), 0), *names, *core) if jnp.ndim(array) else ())
+    call = partial(sampler, shape=(*lead, *sizes), **options)
+    out, full = tuple(axis.name for axis in result), (*lead, *(axis.size for axis in result))
+    drawn = _local(call, one_key(function, key), arrays, labels, out, full)
+    return NamedArray(layout.lay_out(drawn, out), out)
+
+
+def _lined_up(function: str, parameter: Operand, given: tuple[Axis, ...], core: Names) -> tuple[Any, tuple[int, ...]]:
+    """Line a parameter up with the asked axes and its core axes, and return the sizes of its anonymous dimensions."""
+    names = tuple(axis.name for axis in given)
+    if not isinstance(parameter, Core):
+        if jnp.ndim(_lift.plain(function, parameter)):
+            problem = f"a plain parameter of shape {jnp.shape(parameter)} meets named axes {', '.join(names)}"
+            raise OperandError(message(function, problem, hint="name it first: axn.named(array, (...))"))
+        return parameter, ()
+    (array,), own = parameter.node
+    sized = shape_of(function, array, own)
+    batch = plans.without(own, core)
+    for name in batch:
+        if name not in names:
+            problem = f"a parameter has axis {name!r}, which the result would not have"
+            lines = f"parameter has: {facts(parameter)}", f"asked for: {', '.join(map(str, given))}"
+            raise AxisNotFoundError(message(function, problem, *lines, hint=suggestion(name, names)))
+    lead = sized[: len(sized) - len(own)]
+    array = _lift.lined_up(array, own, (*(name for name in names if name in batch), *core))
+    known = array.shape[len(lead) : len(lead) + len(batch)]
+    present = tuple(name for name in names if name in batch)
+    _lift.one_size(function, [names, present], [tuple(axis.size for axis in given), known])
+    if array.ndim:
+        array = jax.lax.expand_dims(array, [len(lead) + at for at, name in enumerate(names) if name not in batch])
+    return array, lead
+
+
+def one_key(function: str, key: Any) -> Any:
+    """Accept a key without axes."""
+    if not isinstance(key, Core):
+        return key
+    if key.names:
+        problem = "one key goes here, not an array of keys"
+        hint = f'draw for each of them: axn.vmap(lambda key: axn.random.{function}(key, ...), "{key.names[0]}")(keys)'
+        raise OperandError(message(function, problem, f"keys have: {facts(key)}", hint=hint))
+    return key.array
+
+
+def _local(
+    call: Callable[..., jax.Array],
+    key: Any,
+    arrays: Sequence[Any],
+    labels: Sequence[Sequence[Any]],
+    names: Names,
+    sizes: tuple[int, ...],
+) -> Any:
+    """Call a sampler; on a mesh with Explicit axes, say where the result goes and leave the rest to the compiler."""
+    wanted = layout.explicit_sharding(names, sizes)
+    typed = [array for array in arrays if layout.has_explicit_axes(array)]
+    if wanted is None and not typed:
+        return call(key, *arrays)
+    mesh: Any = layout.context_mesh() or jax.typeof(typed[0]).sharding.mesh
+    if wanted is None:
+        own = (*range(len(names) - len(sizes), 0), *names)
+        operands = [(label, layout.entries_of(array)) for label, array in zip(labels, arrays, strict=True) if label]
+        wanted = PartitionSpec(*layout.settle(own, operands).values())
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    explicit = tuple(axis for axis, kind in kinds if kind is AxisType.Explicit)
+    return jax.sharding.auto_axes(call, axes=explicit, out_sharding=NamedSharding(mesh, wanted))(key, *arrays)
+
+
+def axis_of(function: str, x: Any, axis: AxisSelector | None) -> Axis:
+    """Look up an axis of a parameter; None stands for the only one."""
+    if not isinstance(x, Core):
+        raise _lift.unnamed(function, x)
+    known = {own.name: own for own in axes_of(function, x)}
+    if axis is None:
+        if len(known) != 1:
+            problem = f"which axis is meant must be told where there are {len(known)}"
+            raise OperandError(message(function, problem, f"array has: {facts(x)}", hint='give axis="..."'))
+        return next(iter(known.values()))
+    name, size = selector(axis, function)
+    try:
+        plans.require(x.names, (name,))
+    except AxisError as flaw:
+        _lift.fail(function, flaw, x)
+    _lift.check_given(function, ((name, size),), x.names, x.array.shape)
+    return known[name]
+
+
+def alone(function: str, problem: str, x: Core, ndim: int) -> None:
+    """Check that a parameter has so many dimensions."""
+    if x.array.ndim != ndim:
+        raise OperandError(message(function, problem, f"it has: {facts(x)}"))

@@ -1,0 +1,48 @@
+"""What several kinds of operations ask of their operands."""
+
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..core import Core, facts
+from ..errors import AxisNotFoundError, OperandError, message
+from . import _lift
+
+
+def integers(function: str, what: str, operand: Any) -> None:
+    """Refuse an operand that does not hold integers.
+
+    Raises:
+        OperandError: if it does not, or is no operand at all.
+    """
+    value = operand.node[0][0] if isinstance(operand, Core) else _lift.plain(function, operand)
+    dtype = jnp.result_type(value)
+    if not jnp.issubdtype(dtype, jnp.integer):
+        raise OperandError(message(function, f"{what} must be of integers, not {dtype}"))
+
+
+def names_of(function: str, array: Any) -> tuple[str, ...]:
+    """Return the names of an array that an operation works on as a whole.
+
+    Raises:
+        OperandError: if it is no NamedArray.
+    """
+    if not isinstance(array, Core):
+        raise _lift.unnamed(function, array)
+    return array.names
+
+
+def only_axis(function: str, array: Any) -> str:
+    """Return the name of the one axis that an array has.
+
+    Raises:
+        AxisNotFoundError: if it has none or several.
+        OperandError: if it is no NamedArray.
+    """
+    names = names_of(function, array)
+    if len(names) != 1:
+        hint = "say which one is meant: axis=..." if names else None
+        raise AxisNotFoundError(
+            message(function, f"needs one axis, got {len(names)}", f"array has: {facts(array)}", hint=hint)
+        )
+    return names[0]

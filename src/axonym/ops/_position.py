@@ -1,0 +1,449 @@
+"""How an index by name becomes positions, and how it reads.
+
+An index is a tuple of *steps*, one for each axis that it mentions. Reading and writing go by the same steps, so that
+they can never disagree about which elements are meant. Python's ints and slices are taken first, as a box; the rest is
+one positional index, in which index arrays line up by name.
+"""
+
+import builtins
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+
+from .. import layout, plans
+from ..axis import AxisSelector
+from ..axis import selector as one_axis
+from ..core import Core, facts, shape_of
+from ..errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
+from . import _lift
+from .dslice import dslice
+
+Names = tuple[str, ...]
+Step = tuple[str, str, Any]
+"""One step of an index: the axis, its kind, and what of it is static.
+
+| kind | static | argument |
+| --- | --- | --- |
+| int | | an int, in range |
+| traced | | a 0-d array |
+| slice | the length | the start, in range |
+| strided | start, stop and step | |
+| window | the length | the start, anywhere |
+| array | the names of its axes | an array |
+"""
+
+
+class Reach(NamedTuple):
+    """What happens to what lies out of range, and what is promised of the indices.
+
+    Attributes:
+        mode: as in `x.at[...]` of JAX, and "wrap", which counts round and round. None reads the nearest element, or 0
+            in a window, and writes nothing.
+        fill_value: what "fill" reads.
+        sorted: the indices ascend.
+        unique: no element is meant twice.
+    """
+
+    mode: str | None = None
+    fill_value: Any = None
+    sorted: bool = False
+    unique: bool = False
+
+
+class Position(NamedTuple):
+    """A positional index.
+
+    Attributes:
+        dims: an entry for each dimension of the array.
+        labels: the dimensions of what it selects: names, and ints for those that have none.
+        union: the names of the index arrays.
+        sizes: the sizes of the names.
+        exact: whether one index array at most decides what is meant, so that promises about it hold for all.
+    """
+
+    dims: tuple[Any, ...]
+    labels: tuple[Any, ...]
+    union: Names
+    sizes: dict[str, int]
+    exact: bool
+
+
+def reaching(
+    function: str,
+    modes: Sequence[str],
+    mode: str | None,
+    fill_value: Any = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+) -> Reach:
+    """Check what a user says of indices out of range, and of the indices themselves."""
+    if mode is not None and mode not in modes:
+        raise ArgumentError(message(function, f"the mode must be one of {', '.join(modes)}, not {mode!r}"))
+    if isinstance(fill_value, Core | jax.Array | np.ndarray):
+        hint = "choose afterwards: axn.where(...)"
+        raise OperandError(message(function, "fill_value must be a Python scalar", hint=hint))
+    return Reach(mode, fill_value, bool(indices_are_sorted), bool(unique_indices))
+
+
+def check_along(function: str, x: Core, indices: Any, axis: AxisSelector) -> None:
+    """Check that indices along an axis have that axis too, and none that the array lacks."""
+    for operand in (x, indices):
+        if not isinstance(operand, Core):
+            raise _lift.unnamed(function, operand)
+    name, _ = one_axis(axis, function)
+    lines = (f"array has: {facts(x)}", f"indices have: {facts(indices)}")
+    if name not in indices.names:
+        problem = f"the indices have no axis named {name!r}"
+        hint = suggestion(name, indices.names) or "use take where the axes of the index stand for the axis"
+        raise AxisNotFoundError(message(function, problem, *lines, hint=hint))
+    for other in indices.names:
+        if other not in x.names:
+            problem = f"the indices have axis {other!r}, which the array lacks"
+            raise AxisNotFoundError(message(function, problem, *lines, hint=suggestion(other, x.names)))
+
+
+def selectors_of(function: str, x: Core, item: Any) -> Mapping[AxisSelector, Any]:
+    """Read what stands in brackets: a dict, or pairs of an axis and a selector."""
+    if isinstance(item, Mapping):
+        return item
+    if item is ...:
+        return {}
+    pairs = item if isinstance(item, tuple) else (item,)
+    if len(pairs) % 2 or not all(isinstance(axis, str) or hasattr(axis, "name") for axis in pairs[::2]):
+        shown = ", ".join(type(part).__name__ for part in pairs)
+        hint = 'write x["batch", 0] or x[{"batch": 0, "embed": slice(2, 5)}]'
+        problem = f"an index is a dict, or pairs of an axis and a selector, not ({shown})"
+        raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
+    _lift.axes(pairs[::2], function)
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+def planned(function: str, x: Core, selectors: Mapping[AxisSelector, Any]) -> tuple[tuple[Step, ...], tuple[Any, ...]]:
+    """Sort the selectors of an index: its steps, and what of them are arguments of a kernel."""
+    if not isinstance(x, Core):
+        raise _lift.unnamed(function, x)
+    if not isinstance(selectors, Mapping):
+        problem = f"an index is a dict from axes to selectors, not {type(selectors).__name__}"
+        raise OperandError(message(function, problem, f"array has: {facts(x)}", hint="write {'batch': 0}"))
+    (array,), names = x.node
+    shape = shape_of(function, array, names)
+    given = _lift.axes(tuple(selectors), function)
+    steps: list[Step] = []
+    arguments: list[Any] = []
+    for (name, given_size), selector in zip(given, selectors.values(), strict=True):
+        if name not in names:
+            problem = f"no axis named {name!r}"
+            hint = suggestion(name, names)
+            raise AxisNotFoundError(message(function, problem, f"array has: {facts(x)}", hint=hint))
+        size = shape[names.index(name) - len(names)]
+        _lift.check_given(function, ((name, given_size),), names, shape)
+        kind, static, argument = _step(function, x, name, size, selector)
+        steps.append((name, kind, static))
+        arguments.append(argument)
+    return tuple(steps), tuple(arguments)
+
+
+def _step(function: str, x: Core, name: str, size: int, selector: Any) -> tuple[str, Any, Any]:
+    """Sort a selector: its kind, what of it is static, and what of it is an argument of the kernel."""
+    if isinstance(selector, builtins.slice):
+        return _slice_step(function, name, size, selector)
+    if isinstance(selector, int | np.integer) and not isinstance(selector, bool):
+        at = operator.index(selector)
+        if not -size <= at < size:
+            raise AxisSizeError(
+                message(function, f"index {at} is out of range for {name}={size}", f"array has: {facts(x)}")
+            )
+        return "int", None, at % size
+    if isinstance(selector, dslice):
+        start = _start(function, name, selector.start)
+        if isinstance(start, int) and 0 <= start <= size - selector.size:
+            return "slice", selector.size, start
+        return "window", selector.size, start
+    indices: Any
+    if isinstance(selector, Core):
+        (indices,), own = selector.node
+    elif isinstance(selector, np.ndarray | jax.Array | list | tuple):
+        indices = (
+            selector
+            if isinstance(selector, np.ndarray | jax.Array)
+            else np.asarray(selector, dtype=None if len(selector) else int)
+        )
+        if indices.ndim > 1:
+            problem = f"the index over {name!r} has shape {tuple(indices.shape)}, and its axes have no names"
+            raise OperandError(message(function, problem, hint='name them: axn.named(index, ("a", "b"))'))
+        own = (name,) if indices.ndim else ()
+    else:
+        problem = f"cannot index axis {name!r} by {type(selector).__name__}"
+        raise OperandError(message(function, problem, hint="use an int, a slice, or an array of integers"))
+    _check_integer(function, name, indices)
+    _check_named(function, name, indices, own)
+    return ("array", own, indices) if own else ("traced", None, indices)
+
+
+def _slice_step(function: str, name: str, size: int, selector: Any) -> tuple[str, Any, Any]:
+    try:
+        start, stop, step = selector.indices(size)
+    except (TypeError, ValueError):
+        problem = f"the bounds of a slice over {name!r} must be ints, and its step not zero"
+        hint = "use axn.dslice(start, length), or x.slice(axis, start=..., length=...), where the start is traced"
+        raise OperandError(message(function, problem, hint=hint)) from None
+    if step == 1 or not range(start, stop, step):
+        return "slice", len(range(start, stop, step)), start if step == 1 else 0
+    return "strided", (start, None if stop < 0 else stop, step), 0
+
+
+def _start(function: str, name: str, start: Any) -> Any:
+    """Check the start of a window: an int, or an array of one integer."""
+    if isinstance(start, int | np.integer) and not isinstance(start, bool):
+        return operator.index(start)
+    if isinstance(start, Core) and start.names:
+        problem = f"the start of the dslice over {name!r} has axes {', '.join(start.names)}"
+        hint = f'to cut several pieces, index by the positions: start + axn.arange(Axis("{name}", length))'
+        raise OperandError(message(function, problem, hint=hint))
+    value = start.node[0][0] if isinstance(start, Core) else start
+    if jnp.shape(value) or not jnp.issubdtype(getattr(value, "dtype", type(value)), jnp.integer):
+        raise OperandError(message(function, f"the start of the dslice over {name!r} must be one integer"))
+    return value
+
+
+def _check_integer(function: str, name: str, indices: Any) -> None:
+    if not jnp.issubdtype(indices.dtype, jnp.integer):
+        problem = f"the index over {name!r} has dtype {indices.dtype}"
+        hint = "an index must be of integers; use where() to choose by a mask"
+        if indices.dtype == np.bool_:
+            hint += ", or compress() to select by one"
+        raise OperandError(message(function, problem, hint=hint))
+
+
+def _check_named(function: str, name: str, indices: Any, own: Names) -> None:
+    if jnp.ndim(indices) > len(own):
+        problem = f"the index over {name!r} has anonymous dimensions"
+        facts = f"index has: {describe(own, jnp.shape(indices))}"
+        raise OperandError(message(function, problem, facts, hint="name them: index.tag(...)"))
+
+
+def selected_names(names: Names, steps: Sequence[Step]) -> Names:
+    """Name what an index selects.
+
+    The axes of index arrays stand where those axes stood that they index if these are neighbours, else in front.
+    """
+    names = plans.without(names, tuple(name for name, kind, _ in steps if kind in ("int", "traced")))
+    indexed = tuple(name for name, kind, _ in steps if kind == "array")
+    if not indexed:
+        return names
+    union: Names = ()
+    for own in sorted((static for _, kind, static in steps if kind == "array"), key=len, reverse=True):
+        union = plans.union(union, own)
+    kept = plans.without(names, indexed)
+    new = plans.without(union, kept)
+    at = sorted(map(names.index, indexed))
+    if at[-1] - at[0] + 1 != len(at):
+        return (*new, *kept)
+    before = plans.without(names[: at[0]], indexed)
+    return (*before, *new, *kept[len(before) :])
+
+
+def run(kernel: _lift.Kernel, array: Any, *arguments: Any) -> Any:
+    """Call a kernel: under a trace with Python ints as they are, so that they stay static."""
+    if isinstance(array, Tracer) and any(isinstance(argument, int) for argument in arguments):
+        return kernel.body(array, *arguments)
+    return kernel.call(array, *arguments)
+
+
+@lru_cache(plans.CACHE)
+def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) -> _lift.Kernel:
+    """Make the kernel that reads what an index selects: ints and slices first, then all index arrays together."""
+    boxed = ("int", "slice", "strided") if reach.mode else ("int", "slice", "strided", "traced", "window")
+    rest = tuple(step for step in steps if step[1] not in boxed)
+    target = selected_names(names, steps)
+
+    def body(array: Any, *arguments: Any) -> Any:
+        shape_of(function, array, names)
+        current, left = names, []
+        for (name, kind, static), argument in zip(steps, arguments, strict=True):
+            (at,) = plans.positions(current, (name,))
+            if kind not in boxed:
+                left.append(argument)
+                continue
+            array = _lift.whole(array, (at,))
+            if kind == "slice":
+                array = cut(array, at % array.ndim, argument, static)
+            elif kind == "strided":
+                array = array[(*[builtins.slice(None)] * (at % array.ndim), builtins.slice(*static))]
+            elif kind == "window":
+                array = _window(array, at % array.ndim, argument, static)
+            else:
+                array = lax.squeeze(cut(array, at % array.ndim, argument, 1), (at,))
+                current = plans.without(current, (name,))
+        return _gather(function, array, current, rest, left, target, reach) if rest else array
+
+    return _lift.Kernel(target, body)
+
+
+def cut(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+    """Take a slice; where arrays are concrete the start is an argument, so that a loop over starts compiles once."""
+    if length == array.shape[at]:
+        return array
+    if isinstance(start, int):
+        return lax.slice_in_dim(array, start, start + length, axis=at)
+    if not length:
+        return lax.slice_in_dim(array, 0, 0, axis=at)
+    return lax.dynamic_slice_in_dim(array, start, length, at)
+
+
+def _window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+    """Take a piece that may lie out of range, where it reads zero.
+
+    The nearest piece within the array is cut out, and the one asked for is cut from that with zeros around it. This
+    costs about as much as `lax.dynamic_slice` alone, in memory and backwards too, unlike a gather.
+    """
+    size, present = array.shape[at], min(length, array.shape[at])
+    start = start if isinstance(start, int) else widened(start)
+    # jnp.clip would trace a function of its own
+    nearest = lax.clamp(_like(0, start), start, _like(size - present, start))
+    piece = lax.dynamic_slice_in_dim(array, nearest, present, at, allow_negative_indices=False)
+    around = [(0, 0, 0)] * array.ndim
+    around[at] = (length, length, 0)
+    padded = lax.pad(piece, jnp.zeros((), array.dtype), around)
+    shifted = lax.clamp(_like(0, start), start - nearest + length, _like(present + length, start))
+    return lax.dynamic_slice_in_dim(padded, shifted, length, at, allow_negative_indices=False)
+
+
+def _like(value: int, other: Any) -> Any:
+    return np.asarray(value, jnp.result_type(other))
+
+
+def widened(positions: Any) -> Any:
+    """Give positions a type in which all of them can be counted."""
+    return positions if positions.dtype.itemsize >= 4 else positions.astype(np.int32)
+
+
+def positional(
+    function: str, array: Any, names: Names, steps: Sequence[Step], arguments: Sequence[Any], mode: str | None
+) -> Position:
+    """Turn steps into a positional index; where numpy puts the dimensions of index arrays, its labels tell."""
+    anonymous = array.ndim - len(names)
+    sizes = dict(zip(names, array.shape[anonymous:], strict=True))
+    dims: list[Any] = [builtins.slice(None)] * array.ndim
+    vectors: list[tuple[str, Any, Names]] = []
+    starts: dict[str, tuple[int, int]] = {}
+    for (name, kind, static), argument in zip(steps, arguments, strict=True):
+        at, size = anonymous + names.index(name), sizes[name]
+        if kind == "window":
+            vectors.append((name, _within(argument, static, size, mode), (name,)))
+            sizes[name] = static
+        elif kind == "strided":
+            start, stop, step = builtins.slice(*static).indices(size)
+            dims[at], sizes[name], starts[name] = builtins.slice(*static), len(range(start, stop, step)), (start, step)
+        else:
+            dims[at] = argument
+            del sizes[name]
+            if kind == "array":
+                shape_of(function, argument, static)
+                _check_integer(function, name, argument)
+                _check_named(function, name, argument, static)
+                if mode == "wrap":
+                    dims[at] = argument = jnp.remainder(widened(argument), size)
+                vectors.append((name, argument, static))
+    lists = [(positions, own) for name, positions, own in vectors if name not in sizes]
+    shapes = [positions.shape[positions.ndim - len(own) :] for positions, own in lists]
+    operands = [tuple(sizes), *(own for _, own in lists)]
+    known = _lift.one_size(function, operands, [tuple(sizes.values()), *shapes])
+    # An axis that an index array shares with what is left of the array is matched position by position.
+    shared = _union(operands[1:])
+    for name in sizes:
+        if name in shared and all(name != other for other, _, _ in vectors):
+            positions = jnp.arange(sizes[name])
+            if name in starts:
+                positions = starts[name][0] + starts[name][1] * positions
+            vectors.append((name, positions, (name,)))
+    union = _union([own for _, _, own in vectors])
+    for name, positions, own in vectors:
+        dims[anonymous + names.index(name)] = _lift.lined_up(positions, own, _from_first(union, own))
+    labels = _labels(dims, (*range(anonymous), *names), union)
+    return Position(tuple(dims), labels, union, known, len(vectors) <= 1)
+
+
+def _labels(dims: Sequence[Any], labels: Sequence[Any], union: Names) -> tuple[Any, ...]:
+    """Tell what numpy makes of an index: its new dimensions stand where neighbours were indexed, else in front."""
+    at = [i for i, dim in enumerate(dims) if not isinstance(dim, builtins.slice)]
+    first = at[0] if at and at[-1] - at[0] + 1 == len(at) else 0
+    whole = [label for label, dim in zip(labels, dims, strict=True) if isinstance(dim, builtins.slice)]
+    return (*whole[:first], *union, *whole[first:])
+
+
+def _union(several: Sequence[Names]) -> Names:
+    union: Names = ()
+    for names in several:
+        union = plans.union(union, names)
+    return union
+
+
+def _from_first(union: Names, own: Names) -> Names:
+    """Return the names of `union` from the first of `own` on: positional indexing adds leading dimensions itself."""
+    return union[min(map(union.index, own), default=len(union)) :]
+
+
+def _within(start: Any, length: int, size: int, mode: str | None) -> Any:
+    """List the positions of a window, where a negative one does not count from the end."""
+    positions = jnp.arange(length) + (start if isinstance(start, int) else widened(start))
+    if mode == "clip":
+        return jnp.clip(positions, 0, max(size - 1, 0))
+    return positions if mode == "promise_in_bounds" else jnp.where(positions < 0, size - 1 - positions, positions)
+
+
+def _gather(
+    function: str,
+    array: jax.Array,
+    names: Names,
+    steps: Sequence[Step],
+    arguments: Sequence[Any],
+    target: Names,
+    reach: Reach,
+) -> jax.Array:
+    """Read elements at index arrays."""
+    position = positional(function, array, names, steps, arguments, reach.mode)
+    dims, labels = position.dims, position.labels
+    sharding = None
+    if layout.has_explicit_axes(array) or any(map(layout.has_explicit_axes, arguments)):
+        array = _lift.whole(array, [i for i, dim in enumerate(dims) if not isinstance(dim, builtins.slice)])
+        sharding = _gather_layout(array, names, position)
+    result: jax.Array = array.at[dims].get(
+        mode="clip" if reach.mode in (None, "wrap") else reach.mode,
+        fill_value=reach.fill_value,
+        out_sharding=sharding,
+        indices_are_sorted=reach.sorted and position.exact,
+        unique_indices=reach.unique,
+    )
+    wanted: tuple[Any, ...] = (*range(array.ndim - len(names)), *target)
+    return _lift.lined_up(result, labels, wanted)
+
+
+def _gather_layout(array: jax.Array, names: Names, position: Position) -> jax.sharding.NamedSharding:
+    """Lay out gathered elements, on a mesh with Explicit axes: as the indices are, then as the array is."""
+    entries, union = layout.entries_of(array), position.union
+    labels = (*range(len(entries) - len(names)), *names)
+    arrays = [dim for dim in position.dims if not isinstance(dim, builtins.slice)]
+    given = [(union[len(union) - jnp.ndim(dim) :], layout.entries_of(dim)) for dim in arrays]
+    first = sorted(position.labels, key=lambda label: isinstance(label, str))
+    table = layout.settle(first, [*given, (labels, entries)], _dividing(position.sizes))
+    return layout.sharding_from(array, [table[label] for label in position.labels])
+
+
+def _dividing(sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    """Return what of the current mapping divides these sizes: a short slice may not be split as its axis is."""
+    mapping, mesh = layout.current_mapping(), layout.context_mesh()
+    ways = {} if mesh is None else mesh.shape
+    return {
+        name: entry
+        for name, entry in (() if mapping is None else mapping.entries)
+        if not sizes.get(name, 0) % math.prod(ways.get(axis, 1) for axis in entry)
+    }

@@ -1,0 +1,218 @@
+"""Diagonals and triangles: functions of two axes of an array as the rows and columns of matrices."""
+
+import operator
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import DTypeLike
+
+from .. import plans
+from ..axis import AxisSelector, selector
+from ..core import Core, Operand, shape_of, wrap
+from ..errors import AxisError, AxisSizeError, OperandError, message
+from . import _lift
+from ._batch import batched
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = ["diag", "diagonal", "fill_diagonal", "trace", "tril", "triu"]
+
+Names = tuple[str, ...]
+
+
+def diag(x: "NamedArray", axis: AxisSelector, rows: AxisSelector, columns: AxisSelector, k: int = 0) -> "NamedArray":
+    """Put the elements along an axis on a diagonal of matrices that are zero elsewhere.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis of the elements; it goes.
+        rows: the name of the rows, of size `axis + abs(k)`.
+        columns: the name of the columns, of the same size.
+        k: which diagonal: 0 is the main one, a positive number is above it.
+
+    Returns:
+        The array with axes {..., rows, columns}.
+
+    Raises:
+        AxisNotFoundError: if `axis` is missing.
+        AxisSizeError: if `rows` or `columns` is an `Axis` of another size.
+
+    Example:
+        >>> axn.diag(axn.named([1, 2], "x"), "x", "row", "column")
+        NamedArray(int32[row=2, column=2])
+        [[1 0]
+         [0 2]]
+    """
+    pair = selector(rows, "diag"), selector(columns, "diag")
+    result: NamedArray = batched(_diag, (x,), (axis,), (pair[0][0], pair[1][0]), pair=pair, k=_offset("diag", k))
+    return result
+
+
+def _diag(array: jax.Array, *, pair: "_lift.Pairs", k: int) -> jax.Array:
+    size = array.shape[-1] + abs(k)
+    for name, given in pair:
+        if given not in (None, size):
+            problem = f"axis {name!r} was given with size {given}, but the matrix has size {size}"
+            raise AxisSizeError(message("diag", problem))
+    before = [(0, 0)] * (array.ndim - 1)
+    # Column c holds the element of the row that the diagonal crosses there.
+    along_columns = jnp.pad(array, [*before, (max(k, 0), max(-k, 0))])
+    return jnp.where(_offsets((size, size), (-2, -1)) == k, along_columns[..., None, :], jnp.zeros((), array.dtype))
+
+
+def _offset(function: str, k: int) -> int:
+    """Check the number of a diagonal: sizes depend on it, so it must be known while tracing."""
+    try:
+        return operator.index(k)
+    except TypeError:
+        problem = f"the number of the diagonal must be an int, not {type(k).__name__}"
+        raise OperandError(message(function, problem)) from None
+
+
+def _offsets(shape: Sequence[int], at: tuple[int, ...]) -> jax.Array:
+    """Tell on which diagonal of the dimensions `at` each element lies: 0 is the main one, positive ones are above it.
+
+    The other dimensions have size 1.
+    """
+    thin = [size if i - len(shape) in at else 1 for i, size in enumerate(shape)]
+    row, column = (lax.broadcasted_iota(jnp.int32, thin, i + len(shape)) for i in at)
+    return column - row
+
+
+def diagonal(
+    x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, new_axis: AxisSelector, offset: int = 0
+) -> "NamedArray":
+    """Take the diagonal of the matrices that two axes span.
+
+    Args:
+        x: axes {axis1, axis2, ...}.
+        axis1: the rows; they go.
+        axis2: the columns; they go.
+        new_axis: the axis along the diagonal, the last axis of the result; it may be called as one of the two.
+        offset: which diagonal: 0 is the main one, a positive number is above it.
+
+    Raises:
+        AxisNotFoundError: if `axis1` or `axis2` is missing.
+        AxisSizeError: if `new_axis` is an `Axis` of another size than the diagonal.
+
+    Example:
+        >>> x = axn.arange((axn.Axis("row", 2), axn.Axis("column", 3)))
+        >>> axn.diagonal(x, "row", "column", "row", offset=1)
+        NamedArray(int32[row=2])
+        [1 5]
+    """
+    new = selector(new_axis, "diagonal")
+    result: NamedArray = batched(
+        _diagonal, (x,), ((axis1, axis2),), (new[0],), new=new, offset=_offset("diagonal", offset)
+    )
+    return result
+
+
+def _diagonal(array: jax.Array, *, new: tuple[str, int | None], offset: int) -> jax.Array:
+    result: jax.Array = jnp.diagonal(array, offset, -2, -1)
+    size = result.shape[-1]
+    if new[1] not in (None, size):
+        problem = f"axis {new[0]!r} was given with size {new[1]}, but the diagonal has size {size}"
+        raise AxisSizeError(message("diagonal", problem))
+    return result
+
+
+def fill_diagonal(
+    x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, value: Operand, k: int = 0
+) -> "NamedArray":
+    """Replace a diagonal of the matrices that two axes span; the axes keep their order, and the dtype stays.
+
+    Args:
+        x: axes {axis1, axis2, ...}.
+        axis1: the rows.
+        axis2: the columns.
+        value: a scalar, or an array whose axes are among those of `x`: with axis `axis1` it has one value per row.
+        k: which diagonal: 0 is the main one, a positive number is above it.
+
+    Raises:
+        AxisNotFoundError: if `axis1` or `axis2` is missing.
+
+    Example:
+        >>> x = axn.ones((axn.Axis("row", 2), axn.Axis("column", 2)), int)
+        >>> axn.fill_diagonal(x, "row", "column", axn.named([7, 8], "row")).tolist()
+        [[7, 1], [1, 8]]
+    """
+    if not isinstance(x, Core):
+        raise _lift.unnamed("fill_diagonal", x)
+    (array,), names = x.node
+    given = _lift.axes((axis1, axis2), "fill_diagonal")
+    pair = tuple(name for name, _ in given)
+    try:
+        plans.require(names, pair)
+        target = plans.broadcast((names, value.node[1] if isinstance(value, Core) else ()))
+    except AxisError as flaw:
+        _lift.fail("fill_diagonal", flaw, x, value)
+    _lift.check_given("fill_diagonal", given, names, shape_of("fill_diagonal", array, names))
+    at = plans.positions(target, pair)
+    return _lift.nary(_fill_diagonal, x, value, at=at, k=_offset("fill_diagonal", k))
+
+
+def _fill_diagonal(array: jax.Array, value: Any, *, at: tuple[int, ...], k: int) -> jax.Array:
+    return jnp.where(_offsets(array.shape, at) == k, jnp.asarray(value).astype(array.dtype), array)
+
+
+def trace(
+    x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, offset: int = 0, dtype: DTypeLike | None = None
+) -> "NamedArray":
+    """Sum the diagonal of the matrices that two axes span; both axes go.
+
+    Args:
+        x: axes {axis1, axis2, ...}.
+        axis1: the rows.
+        axis2: the columns.
+        offset: which diagonal: 0 is the main one, a positive number is above it.
+        dtype: that of the result; by default that of `x`, or int where it is bool.
+    """
+    result: NamedArray = batched(_trace, (x,), ((axis1, axis2),), (), offset=_offset("trace", offset), dtype=dtype)
+    return result
+
+
+def _trace(array: jax.Array, *, offset: int, dtype: DTypeLike | None) -> jax.Array:
+    total: jax.Array = jnp.trace(array, offset, -2, -1, dtype)
+    return total
+
+
+def tril(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> "NamedArray":
+    """Keep the elements whose index in `axis2` is at most that in `axis1` plus `k`; the others become zero."""
+    return _triangle("tril", x, axis1, axis2, k)
+
+
+def triu(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> "NamedArray":
+    """Keep the elements whose index in `axis2` is at least that in `axis1` plus `k`; the others become zero."""
+    return _triangle("triu", x, axis1, axis2, k)
+
+
+def _triangle(function: str, x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int) -> "NamedArray":
+    if not isinstance(x, Core):
+        raise _lift.unnamed(function, x)
+    (array,), names = x.node
+    given = _lift.axes((axis1, axis2), function)
+    try:
+        kernel = _triangular(function, names, given, _offset(function, k))
+    except AxisError as flaw:
+        _lift.fail(function, flaw, x)
+    return wrap(x, kernel.call(array), names)
+
+
+@lru_cache(plans.CACHE)
+def _triangular(function: str, names: Names, given: "_lift.Pairs", k: int) -> _lift.Kernel:
+    at = plans.positions(names, tuple(name for name, _ in given))
+
+    def body(array: Any) -> Any:
+        shape = shape_of(function, array, names)
+        _lift.check_given(function, given, names, shape)
+        offsets = _offsets(shape[len(shape) - len(names) :], at)
+        keep = offsets <= k if function == "tril" else offsets >= k
+        return jnp.where(keep, array, jnp.zeros((), array.dtype))
+
+    return _lift.Kernel(names, body)

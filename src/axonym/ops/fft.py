@@ -1,0 +1,200 @@
+"""Discrete Fourier transforms along named axes.
+
+A transformed axis stays in its place under its name; where the transform changes its size, it is resized. `axis` is
+
+* one axis, or several: the transform over all of them. An `Axis` says how long the transform is: the input is cropped
+  or padded with zeros to its size (for `irfft` and `hfft`, that is the size of the result);
+* a mapping from axes to such lengths, or to None for the size that is there;
+* None for the only axis of an array that has one.
+
+Over several axes, `rfft` halves the last one given, and `irfft` and `rfft` of the same axes undo each other.
+
+`norm` says which transform is divided by the number of elements n: the inverse one ("backward", the default), this one
+("forward"), or each by the square root of n ("ortho").
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selection, selector
+from ..core import Core, facts
+from ..errors import ArgumentError, AxisError, OperandError, message
+from . import _lift
+from ._batch import batched
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = ["fft", "fftshift", "hfft", "ifft", "ifftshift", "ihfft", "irfft", "rfft"]
+
+FftAxis: TypeAlias = AxisSelector | Sequence[AxisSelector] | Mapping[AxisSelector, int | Axis | None] | None
+Norm: TypeAlias = Literal["backward", "ortho", "forward"] | None
+Sizes = tuple[int | None, ...]
+
+
+def fft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
+    """Transform along one axis, or over several.
+
+    Example:
+        >>> x = axn.ones((axn.Axis("batch", 2), axn.Axis("time", 4)))
+        >>> axn.fft(x, "time").axes
+        (Axis(name='batch', size=2), Axis(name='time', size=4))
+        >>> axn.fft(x, {"batch": None, "time": 8}).axes
+        (Axis(name='batch', size=2), Axis(name='time', size=8))
+    """
+    return _transform(_fft, a, axis, norm)
+
+
+def fftshift(x: "NamedArray", axes: AxisSelection | None = None) -> "NamedArray":
+    """Move frequency zero from the start to the middle of the given axes, or of all."""
+    return _shift(_fftshift, x, axes)
+
+
+def hfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
+    """Transform one half of a signal that is Hermitian in time along one axis: the spectrum is real.
+
+    An axis of size n becomes one of 2 (n - 1), or of the size that is given.
+    """
+    return _transform(_hfft, a, axis, norm, one=True)
+
+
+def ifft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
+    """Undo `fft`."""
+    return _transform(_ifft, a, axis, norm)
+
+
+def ifftshift(x: "NamedArray", axes: AxisSelection | None = None) -> "NamedArray":
+    """Undo `fftshift`, also for odd sizes."""
+    return _shift(_ifftshift, x, axes)
+
+
+def ihfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
+    """Undo `hfft`: an axis of size n becomes one of n // 2 + 1."""
+    return _transform(_ihfft, a, axis, norm, one=True)
+
+
+def irfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
+    """Undo `rfft`: the result is real.
+
+    The last axis given, of size n, becomes one of 2 (n - 1), or of the size that is given, which an odd one needs.
+
+    Example:
+        >>> Time = axn.Axis("time", 5)
+        >>> axn.irfft(axn.rfft(axn.arange(Time), "time"), Time).axes
+        (Axis(name='time', size=5),)
+    """
+    return _transform(_irfft, a, axis, norm)
+
+
+def rfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
+    """Transform real numbers, without the half of the result that follows from the rest.
+
+    The last axis given, of size n, becomes one of n // 2 + 1.
+
+    Example:
+        >>> axn.rfft(axn.ones((axn.Axis("batch", 2), axn.Axis("time", 8))), "time").axes
+        (Axis(name='batch', size=2), Axis(name='time', size=5))
+    """
+    return _transform(_rfft, a, axis, norm)
+
+
+def _transform(fn: Any, a: "NamedArray", axis: FftAxis, norm: Norm, *, one: bool = False) -> "NamedArray":
+    """Apply a transform to the axes that an argument says, in their order."""
+    function = _lift.title(fn)
+    if not isinstance(a, Core):
+        raise _lift.unnamed(function, a)
+    if norm not in (None, "backward", "ortho", "forward"):
+        problem = f"norm={norm!r} is not one of None, 'backward', 'ortho', 'forward'"
+        raise ArgumentError(message(function, problem))
+    core, sizes = _read(function, a, axis)
+    names = tuple(name for name, _ in _lift.axes(core, function))
+    if not names or (one and len(names) != 1):
+        problem = f"needs {'one axis' if one else 'an axis'}, got {', '.join(names) or 'none'}"
+        raise AxisError(message(function, problem, f"array has: {facts(a)}"))
+    result: NamedArray = batched(fn, [a], [core], names, in_place=True, sizes=sizes, norm=norm)
+    return result
+
+
+def _read(function: str, a: Core, axis: FftAxis) -> tuple[tuple[AxisSelector, ...], Sizes]:
+    """Read an axis argument: the axes, and the lengths that are given."""
+    if axis is None:
+        if len(a.names) != 1:
+            problem = "without an axis, the array must have just one"
+            hint = f'say which: {function}(x, "{a.names[-1]}")' if a.names else None
+            raise AxisError(message(function, problem, f"array has: {facts(a)}", hint=hint))
+        return a.names, (None,)
+    if isinstance(axis, Mapping):
+        core = tuple(axis)
+        sizes = tuple(_length(function, selector(key, function)[0], size) for key, size in axis.items())
+    else:
+        pairs = selection(axis, function)
+        core, sizes = tuple(name for name, _ in pairs), tuple(size for _, size in pairs)
+    for chosen, size in zip(core, sizes, strict=True):
+        if size is not None and size < 1:
+            problem = f"the length along {axis_name(chosen)!r} must be positive, got {size}"
+            raise ArgumentError(message(function, problem))
+    return core, sizes
+
+
+def _length(function: str, name: str, size: Any) -> int | None:
+    """Read a value of a mapping."""
+    if isinstance(size, Axis):
+        if size.name != name:
+            hint = f'rename the result: .rename({{"{name}": "{size.name}"}})'
+            raise AxisError(message(function, f"the length along {name!r} is given as axis {size.name!r}", hint=hint))
+        return size.size
+    if size is None or isinstance(size, int):
+        return size
+    raise OperandError(message(function, f"a length is an int, an Axis or None, not {type(size).__name__}"))
+
+
+def _given(array: jax.Array, sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the lengths of a transform over the last dimensions, and these dimensions."""
+    at = tuple(range(-len(sizes), 0))
+    return tuple(array.shape[i] if size is None else size for i, size in zip(at, sizes, strict=True)), at
+
+
+def _fft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
+    return jnp.fft.fftn(array, *_given(array, sizes), norm=norm)
+
+
+def _ifft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
+    return jnp.fft.ifftn(array, *_given(array, sizes), norm=norm)
+
+
+def _rfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
+    return jnp.fft.rfftn(array, *_given(array, sizes), norm=norm)
+
+
+def _irfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
+    last = 2 * (array.shape[-1] - 1) if sizes[-1] is None else sizes[-1]
+    return jnp.fft.irfftn(array, *_given(array, (*sizes[:-1], last)), norm=norm)
+
+
+def _hfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
+    return jnp.fft.hfft(array, sizes[0], norm=norm)
+
+
+def _ihfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
+    return jnp.fft.ihfft(array, sizes[0], norm=norm)
+
+
+def _shift(fn: Any, x: "NamedArray", axes: AxisSelection | None) -> "NamedArray":
+    """Rotate axes, each by half its size."""
+    if not isinstance(x, Core):
+        raise _lift.unnamed(_lift.title(fn), x)
+    chosen = x.names if axes is None else axes
+    names = tuple(name for name, _ in _lift.axes(chosen, _lift.title(fn)))
+    result: NamedArray = batched(fn, [x], [chosen], names, in_place=True, count=len(names))
+    return result
+
+
+def _fftshift(array: jax.Array, *, count: int) -> jax.Array:
+    return jnp.fft.fftshift(array, tuple(range(-count, 0)))
+
+
+def _ifftshift(array: jax.Array, *, count: int) -> jax.Array:
+    return jnp.fft.ifftshift(array, tuple(range(-count, 0)))

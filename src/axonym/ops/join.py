@@ -1,0 +1,305 @@
+"""Functions that join arrays and take them apart, or put elements in and leave them out."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .. import layout, plans
+from ..axis import Axis, AxisSelector, selector, sized
+from ..core import Core, Operand, shape_of, wrap
+from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, describe, message
+from . import _lift
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = ["concatenate", "delete", "insert", "split", "stack", "unbind"]
+
+Names = tuple[str, ...]
+Places = int | slice | Sequence[int] | np.ndarray[Any, Any]
+"""Positions along an axis that are known while tracing, because the size of the result depends on them."""
+
+
+def unbind(x: "NamedArray", axis: AxisSelector) -> tuple["NamedArray", ...]:
+    """Take an array apart along an axis, into arrays without it.
+
+    Raises:
+        AxisNotFoundError: if `axis` is missing.
+    """
+    if not isinstance(x, Core):
+        raise _lift.unnamed("unbind", x)
+    (array,), names = x.node
+    given = selector(axis, "unbind")
+    try:
+        kernel = _unbound(names, given)
+    except AxisError as flaw:
+        _lift.fail("unbind", flaw, x)
+    return tuple(wrap(x, part, kernel.names) for part in kernel.call(array))
+
+
+@lru_cache(plans.CACHE)
+def _unbound(names: Names, given: tuple[str, int | None]) -> _lift.Kernel:
+    (at,) = plans.positions(names, (given[0],))
+
+    def body(array: Any) -> Any:
+        shape = shape_of("unbind", array, names)
+        _lift.check_given("unbind", (given,), names, shape)
+        array = _lift.whole(array, (at,))
+        return [lax.index_in_dim(array, i, at, keepdims=False) for i in range(shape[at])]
+
+    return _lift.Kernel(plans.without(names, (given[0],)), body)
+
+
+def split(x: "NamedArray", axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple["NamedArray", ...]:
+    """Cut an array along an axis into pieces; each piece has its own name and size for it.
+
+    Raises:
+        AxisNotFoundError: if `axis` is missing.
+        AxisSizeError: if the sizes of the pieces do not add up to that of the axis.
+    """
+    if not isinstance(x, Core):
+        raise _lift.unnamed("split", x)
+    (array,), names = x.node
+    given = selector(axis, "split")
+    pieces = [sized(piece, "split") for piece in new_axes]
+    sizes = tuple(piece.size for piece in pieces)
+    try:
+        kernel = _cut(names, given, sizes)
+        targets = [plans.rename(names, ((given[0], piece.name),)) for piece in pieces]
+    except AxisError as flaw:
+        _lift.fail("split", flaw, x)
+    return tuple(wrap(x, part, target) for part, target in zip(kernel.call(array), targets, strict=True))
+
+
+@lru_cache(plans.CACHE)
+def _cut(names: Names, given: tuple[str, int | None], sizes: tuple[int, ...]) -> _lift.Kernel:
+    (at,) = plans.positions(names, (given[0],))
+
+    def body(array: Any) -> Any:
+        shape = shape_of("split", array, names)
+        _lift.check_given("split", (given,), names, shape)
+        if sum(sizes) != shape[at]:
+            problem = f"pieces of sizes {sizes} add up to {sum(sizes)}, not to {given[0]}={shape[at]}"
+            raise AxisSizeError(message("split", problem, f"array has: {describe(names, shape)}"))
+        return lax.split(_lift.whole(array, (at,)), sizes, axis=at % array.ndim)
+
+    return _lift.Kernel(names, body)
+
+
+def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
+    """Join arrays along an axis that they have, in the axis order of the first.
+
+    Raises:
+        AxisNotFoundError: if an array lacks an axis that another has.
+        AxisSizeError: if another axis has two sizes, or `axis` is an `Axis` of another size than the sum.
+    """
+    given = selector(axis, "concatenate")
+    return _join("concatenate", _concatenated, given, arrays)
+
+
+def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
+    """Join arrays along a new axis, which comes first, in the axis order of the first array.
+
+    Raises:
+        AxisNotFoundError: if an array lacks an axis that another has.
+        AxisClashError: if the arrays have the new axis already.
+        AxisSizeError: if an axis has two sizes, or `axis` is an `Axis` of another size than the number of arrays.
+    """
+    given = selector(axis, "stack")
+    if given[1] not in (None, len(arrays)):
+        problem = f"axis {given[0]!r} was given with size {given[1]} for {len(arrays)} arrays"
+        raise AxisSizeError(message("stack", problem))
+    return _join("stack", _stacked, given, arrays)
+
+
+def _join(function: str, make: Any, given: tuple[str, int | None], arrays: Sequence["NamedArray"]) -> "NamedArray":
+    if not arrays:
+        raise OperandError(message(function, "no arrays to join"))
+    for x in arrays:
+        if not isinstance(x, Core):
+            raise _lift.unnamed(function, x)
+    try:
+        kernel = make(tuple(x.node[1] for x in arrays), given)
+    except AxisError as flaw:
+        _lift.fail(function, flaw, *arrays)
+    return wrap(arrays[0], kernel.call(*(x.node[0][0] for x in arrays)), kernel.names)
+
+
+@lru_cache(plans.CACHE)
+def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lift.Kernel:
+    target = operands[0]
+    for names in operands:
+        plans.require(names, (given[0], *target))
+        plans.require(target, names)
+    (at,) = plans.positions(target, (given[0],))
+    others = plans.without(target, (given[0],))
+
+    def body(*arrays: Any) -> Any:
+        for array, names in zip(arrays, operands, strict=True):
+            shape_of("concatenate", array, names)
+        lined = [_lift.lined_up(a, names, target) for a, names in zip(arrays, operands, strict=True)]
+        shapes = [tuple(a.shape[i] for i in plans.positions(target, others)) for a in lined]
+        _lift.one_size("concatenate", [others] * len(shapes), shapes)
+        total = sum(a.shape[at] for a in lined)
+        if given[1] not in (None, total):
+            problem = f"axis {given[0]!r} was given with size {given[1]}, but the sizes add up to {total}"
+            raise AxisSizeError(message("concatenate", problem))
+        return lax.concatenate(_same_layout([_lift.whole(a, (at,)) for a in lined]), at % lined[0].ndim)
+
+    return _lift.Kernel(target, body)
+
+
+@lru_cache(plans.CACHE)
+def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lift.Kernel:
+    target = operands[0]
+    for names in operands:
+        plans.require(names, target)
+        plans.require(target, names)
+    if given[0] in target:
+        raise AxisClashError(
+            f"the arrays already have axis {given[0]!r}", "concatenate joins along an axis that is there"
+        )
+
+    def body(*arrays: Any) -> Any:
+        _lift.check_sizes("stack", operands, arrays)
+        lined = [_lift.lined_up(a, names, target) for a, names in zip(arrays, operands, strict=True)]
+        return jnp.stack(_same_layout(lined), axis=lined[0].ndim - len(target))
+
+    return _lift.Kernel((given[0], *target), body)
+
+
+def _same_layout(arrays: list[jax.Array]) -> list[jax.Array]:
+    """Bring arrays to a common dtype and, with Explicit axes, to the layout of the first."""
+    dtype = jnp.result_type(*arrays)
+    arrays = [a.astype(dtype) for a in arrays]
+    if not any(map(layout.has_explicit_axes, arrays)):
+        return arrays
+    wanted = layout.entries_of(arrays[0])
+    return [layout.relayout(a, wanted) for a in arrays]
+
+
+def delete(x: "NamedArray", index: Places, axis: AxisSelector) -> "NamedArray":
+    """Leave out elements along an axis, which keeps its name.
+
+    Args:
+        x: axes {axis, ...}.
+        index: the positions, known while tracing; negative ones count from the end.
+        axis: the axis.
+
+    Raises:
+        AxisNotFoundError: if `axis` is missing.
+        AxisSizeError: if a position is out of range.
+
+    Example:
+        >>> axn.delete(axn.named([1, 2, 3, 4], "x"), [0, -1], "x").tolist()
+        [2, 3]
+    """
+    size = _size("delete", x, axis)
+    kept = np.delete(np.arange(size), _positions("delete", index, axis, size, size))
+    return _reordered("delete", x, axis, None, 0, kept)
+
+
+def insert(x: "NamedArray", index: Places, values: Operand, axis: AxisSelector) -> "NamedArray":
+    """Put elements before given positions along an axis, which keeps its name.
+
+    Args:
+        x: axes {axis, ...}.
+        index: the positions in `x`, known while tracing; the size of the axis stands for the end.
+        values: what to insert, of the dtype of `x`: a scalar, or an array whose axes are among those of `x`; with
+            `axis` it has one element for each position, or any number for a single position.
+        axis: the axis.
+
+    Raises:
+        AxisNotFoundError: if `axis` is missing, or `values` has an axis that `x` lacks.
+        AxisSizeError: if a position is out of range, or a size does not fit.
+
+    Example:
+        >>> axn.insert(axn.named([1, 2, 3], "x"), [0, 2], 9, "x").tolist()
+        [9, 1, 2, 9, 3]
+    """
+    size = _size("insert", x, axis)
+    at = _positions("insert", index, axis, size, size + 1)
+    if len(at) == 1 and isinstance(values, Core) and selector(axis)[0] in values.names:
+        at = np.repeat(at, _size("insert", values, selector(axis)[0]))
+    # An element that is inserted at a position sorts just before the one that is there.
+    order = np.argsort(np.concatenate([2 * np.arange(size), 2 * at - 1]), kind="stable")
+    return _reordered("insert", x, axis, values, len(at), order)
+
+
+def _size(function: str, x: Core, axis: AxisSelector) -> int:
+    """Look up the size of an axis, which must be there."""
+    if not isinstance(x, Core):
+        raise _lift.unnamed(function, x)
+    (array,), names = x.node
+    given = selector(axis, function)
+    try:
+        (at,) = plans.positions(names, (given[0],))
+    except AxisError as flaw:
+        _lift.fail(function, flaw, x)
+    shape = shape_of(function, array, names)
+    _lift.check_given(function, (given,), names, shape)
+    return shape[at]
+
+
+def _positions(function: str, index: Any, axis: AxisSelector, size: int, end: int) -> np.ndarray[Any, Any]:
+    """Spell positions out, all of which lie before `end`."""
+    if isinstance(index, slice):
+        return np.arange(size)[index]
+    if not isinstance(index, int | np.integer | np.ndarray | list | tuple):
+        problem = f"positions are ints that are known while tracing, not {type(index).__name__}"
+        raise OperandError(message(function, problem, hint="an index array, x[axis, array], may be traced"))
+    at = np.atleast_1d(np.asarray(index, dtype=None if np.size(index) else int))
+    if at.ndim > 1 or not np.issubdtype(at.dtype, np.integer):
+        problem = f"positions are integers in one dimension, not {at.dtype} of shape {at.shape}"
+        raise OperandError(message(function, problem))
+    if at.size and not (-size <= at.min() and at.max() < end):
+        raise AxisSizeError(message(function, f"a position is out of range for {selector(axis)[0]}={size}"))
+    return np.where(at < 0, at + size, at)
+
+
+def _reordered(
+    function: str, x: "NamedArray", axis: AxisSelector, values: Any, count: int, order: np.ndarray[Any, Any]
+) -> "NamedArray":
+    """Take elements along an axis in an order in which `count` further ones follow those of `x`."""
+    (array,), names = x.node
+    own = values.node[1] if isinstance(values, Core) else ()
+    fresh = values.node[0][0] if isinstance(values, Core) else _lift.plain(function, 0 if values is None else values)
+    try:
+        kernel = _reorder(function, names, selector(axis)[0], own, count)
+    except AxisError as flaw:
+        _lift.fail(function, flaw, x, values)
+    return wrap(x, kernel.call(array, fresh, order), names)
+
+
+@lru_cache(plans.CACHE)
+def _reorder(function: str, names: Names, axis: str, own: Names, count: int) -> _lift.Kernel:
+    (at,) = plans.positions(names, (axis,))
+    plans.require(names, own)
+
+    def joined(array: Any, values: Any, order: Any) -> Any:
+        if count:
+            shape = list(array.shape)
+            shape[at] = count
+            fresh = _lift.lined_up(jnp.asarray(values, array.dtype), own, names)
+            array = jnp.concatenate([array, jnp.broadcast_to(fresh, shape)], at)
+        return jnp.take(array, order, at, mode="clip")  # all are in range
+
+    def body(array: Any, values: Any, order: Any) -> Any:
+        shape = shape_of(function, values, own) if own else jnp.shape(values)
+        if len(shape) > len(own):
+            problem = f"values of shape {shape} have dimensions without names"
+            raise OperandError(message(function, problem, hint=_lift.NAME_IT))
+        expected = dict(zip(names, array.shape[array.ndim - len(names) :], strict=True)) | {axis: count}
+        for name, size in zip(own, shape, strict=True):
+            if size != expected[name]:
+                problem = f"the values have {name}={size}, where {expected[name]} are needed"
+                raise AxisSizeError(message(function, problem, f"array has: {describe(names, array.shape)}"))
+        array = _lift.whole(array, (at,))
+        return _lift.local(joined, [array, values, order], list(layout.entries_of(array)))
+
+    return _lift.Kernel(names, body)

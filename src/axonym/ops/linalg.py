@@ -1,0 +1,528 @@
+"""Linear algebra over named axes: `axn.linalg`.
+
+One convention holds everywhere: a matrix over the axes (row, column) maps vectors over `column` to vectors over `row`;
+`a.dot(v, axis=column)` is over `row`. What maps the other way therefore has its names the other way:
+`solve(a, b, row, column)` takes `b` over `row` and returns the solution over `column`, and `inv(a, row, column)` is a
+matrix that maps vectors over `row` to vectors over `column`. Its element at row i and column j stands at (j, i) in the
+positional inverse.
+
+`row` and `column` may each be several axes, which count as one that is flattened in the order given: with them `solve`
+and `inv` are what numpy calls tensorsolve and tensorinv. All other axes are batch axes. Names for new axes are
+arguments.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import jax.scipy.linalg
+import numpy as np
+
+from ..axis import Axis, AxisSelection, AxisSelector, selector
+from ..core import Core, Operand
+from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
+from . import _lift, contract, elementwise
+from ._batch import batched
+from ._matrix import matrix_axes, over, selectors
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = [
+    "cho_solve",
+    "cholesky",
+    "cond",
+    "cross",
+    "det",
+    "eig",
+    "eigh",
+    "eigvals",
+    "eigvalsh",
+    "expm",
+    "inv",
+    "lstsq",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "norm",
+    "outer",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "solve_triangular",
+    "svd",
+    "svdvals",
+    "vdot",
+    "vecdot",
+    "vector_norm",
+]
+
+Pair: TypeAlias = "tuple[NamedArray, NamedArray]"
+_ORDERS = ("fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf)
+
+
+def cho_solve(
+    factor: "NamedArray", b: Operand, row: AxisSelection, column: AxisSelection, *, upper: bool = False
+) -> "NamedArray":
+    """Solve `a x = b`, given the factor of `a` over the same axes that `cholesky` returns.
+
+    Args:
+        factor: axes {row, column, ...}.
+        b: axes {row, ...}; as in `solve`.
+        row: the axes that `a` maps to, those of `b`.
+        column: the axes that `a` maps from, those of the result.
+        upper: the factor is an upper triangle.
+    """
+    return over(_cho_solve, [factor, b], row, column, "CE", square=True, lower=not upper)
+
+
+def _cho_solve(factor: jax.Array, b: jax.Array, *, lower: bool) -> jax.Array:
+    return jax.scipy.linalg.cho_solve((factor, lower), b)
+
+
+def cholesky(
+    a: "NamedArray",
+    row: AxisSelection,
+    column: AxisSelection,
+    *,
+    upper: bool = False,
+    symmetrize_input: bool = True,
+) -> "NamedArray":
+    """Factor Hermitian positive definite matrices into a lower triangle and its adjoint.
+
+    Args:
+        upper: return the upper triangle, whose adjoint comes first.
+        symmetrize_input: take the mean of `a` and its adjoint; else only the triangle that is returned is read.
+
+    Returns:
+        The triangle over the axes of `a`; NaN where the matrix is not positive definite.
+    """
+    options = {"upper": upper, "symmetrize_input": symmetrize_input}
+    return over(jnp.linalg.cholesky, [a], row, column, "RC", square=True, in_place=True, **options)
+
+
+def cond(
+    x: "NamedArray", row: AxisSelection, column: AxisSelection, *, p: float | Literal["fro", "nuc"] | None = None
+) -> "NamedArray":
+    """Return the condition number of matrices: the norm of each times that of its inverse.
+
+    Args:
+        x: axes {row, column, ...}.
+        p: the order of the norm, as in `matrix_norm`; None and 2 are the ratio of the extreme singular values, which
+            matrices that are not square have, too.
+    """
+    _choose("cond", "p", p, (None, *_ORDERS))
+    return over(jnp.linalg.cond, [x], row, column, "", square=p not in (None, 2, -2), p=p)
+
+
+def cross(x: Operand, y: Operand, axis: AxisSelector) -> "NamedArray":
+    """Return the cross product of vectors over an axis of size three.
+
+    Raises:
+        AxisSizeError: if the axis has another size.
+    """
+    name, size = selector(axis, "cross")
+    given = axis if size is None else Axis(name, size)
+    result: NamedArray = batched(_cross, [x, y], [given, given], (name,), in_place=True, name=name)
+    return result
+
+
+def _cross(x: jax.Array, y: jax.Array, *, name: str) -> jax.Array:
+    if x.shape[-1] != 3:
+        raise AxisSizeError(message("cross", f"axis {name!r} has size {x.shape[-1]}, but vectors here have three"))
+    return jnp.cross(x, y)
+
+
+def det(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArray":
+    """Return the determinant of square matrices.
+
+    Example:
+        >>> axn.linalg.det(axn.named([[2., 0.], [1., 3.]], ("row", "column")), "row", "column")
+        NamedArray(float32[])
+        6.0
+    """
+    return over(jnp.linalg.det, [a], row, column, "", square=True)
+
+
+def eig(a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector) -> Pair:
+    """Return the eigenvalues of square matrices over `new_axis`, and the eigenvectors over {row, new_axis}.
+
+    Both are complex. JAX has this on CPUs and on some GPUs, and no gradient for the eigenvectors.
+    """
+    return over(jnp.linalg.eig, [a], row, column, ("K", "RK"), new_axis=new_axis, square=True)
+
+
+def eigh(
+    a: "NamedArray",
+    row: AxisSelection,
+    column: AxisSelection,
+    new_axis: AxisSelector,
+    *,
+    UPLO: Literal["L", "U"] = "L",
+    symmetrize_input: bool = True,
+) -> Pair:
+    """Return the eigenvalues of Hermitian matrices in ascending order, and orthonormal eigenvectors.
+
+    Args:
+        a: axes {row, column, ...}.
+        new_axis: the axis that numbers the eigenvalues.
+        UPLO: the triangle that is read, lower or upper, unless `symmetrize_input`.
+        symmetrize_input: take the mean of `a` and its adjoint.
+
+    Returns:
+        The eigenvalues over {new_axis, ...} and the eigenvectors over {row, new_axis, ...}.
+
+    Example:
+        >>> a = axn.named([[2., 0.], [0., 1.]], ("row", "column"))
+        >>> w, v = axn.linalg.eigh(a, "row", "column", "k")
+        >>> w.tolist(), v.names
+        ([1.0, 2.0], ('row', 'k'))
+    """
+    _choose("eigh", "UPLO", UPLO, ("L", "U"))
+    options = {"UPLO": UPLO, "symmetrize_input": symmetrize_input}
+    return over(jnp.linalg.eigh, [a], row, column, ("K", "RK"), new_axis=new_axis, square=True, **options)
+
+
+def eigvals(a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector) -> "NamedArray":
+    """Return the eigenvalues of square matrices over `new_axis`, complex and in no order."""
+    return over(jnp.linalg.eigvals, [a], row, column, "K", new_axis=new_axis, square=True)
+
+
+def eigvalsh(
+    a: "NamedArray",
+    row: AxisSelection,
+    column: AxisSelection,
+    new_axis: AxisSelector,
+    *,
+    UPLO: Literal["L", "U"] = "L",
+    symmetrize_input: bool = True,
+) -> "NamedArray":
+    """Return the eigenvalues of Hermitian matrices over `new_axis` in ascending order; arguments as in `eigh`."""
+    _choose("eigvalsh", "UPLO", UPLO, ("L", "U"))
+    options = {"UPLO": UPLO, "symmetrize_input": symmetrize_input}
+    return over(jnp.linalg.eigvalsh, [a], row, column, "K", new_axis=new_axis, square=True, **options)
+
+
+def expm(a: "NamedArray", row: AxisSelection, column: AxisSelection, *, max_squarings: int = 16) -> "NamedArray":
+    """Return the exponential of square matrices, whose rows and columns stand for one space.
+
+    Args:
+        a: axes {row, column, ...}.
+        max_squarings: a bound on the work; the result is NaN for matrices that need more.
+    """
+    fn = jax.scipy.linalg.expm
+    return over(fn, [a], row, column, "RC", square=True, in_place=True, max_squarings=max_squarings)
+
+
+def inv(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArray":
+    """Return the inverse of square matrices: it maps vectors over `row` to vectors over `column`.
+
+    So `inv(a, row, column).dot(b, axis=row)` is `solve(a, b, row, column)`, and the element of the inverse at row i and
+    column j stands at (j, i) in the positional inverse. In storage the two names swap places.
+
+    Example:
+        >>> a = axn.named([[1., 2.], [0., 1.]], ("row", "column"))
+        >>> axn.linalg.inv(a, "row", "column")
+        NamedArray(float32[column=2, row=2])
+        [[ 1. -2.]
+         [ 0.  1.]]
+    """
+    return over(jnp.linalg.inv, [a], row, column, "CR", square=True, in_place=True)
+
+
+def lstsq(
+    a: "NamedArray",
+    b: Operand,
+    row: AxisSelection,
+    column: AxisSelection,
+    new_axis: AxisSelector,
+    *,
+    rcond: Operand | None = None,
+) -> "tuple[NamedArray, NamedArray, NamedArray, NamedArray]":
+    """Find the shortest `x` that makes the sum of squares of `a x - b` least.
+
+    Args:
+        a: axes {row, column, ...}.
+        b: axes {row, ...}; each position of axes that `a` lacks is a problem of its own with the same matrix.
+        row: the axes of the equations.
+        column: the axes of the unknowns.
+        new_axis: the axis that numbers the singular values.
+        rcond: singular values below this part of the largest one count as zero.
+
+    Returns:
+        The solution, which has `column` in the place of `row`; the sums of squares that remain; the rank of `a`; its
+        singular values over {new_axis, ...}. Unlike numpy, the sums are there for any shape and rank.
+    """
+    operands = [a, b] if rcond is None else [a, b, rcond]
+    return over(jnp.linalg.lstsq, operands, row, column, ("CE", "E", "", "K"), new_axis=new_axis, each=True)
+
+
+def matrix_norm(
+    x: "NamedArray", row: AxisSelection, column: AxisSelection, *, ord: float | Literal["fro", "nuc"] = "fro"
+) -> "NamedArray":
+    """Return a norm of matrices.
+
+    Args:
+        x: axes {row, column, ...}.
+        ord: "fro", the root of the sum of squares; "nuc", the sum of singular values; 2 or -2, the largest or smallest
+            singular value; 1 or -1, the largest or smallest sum of a column; inf or -inf, of a row.
+    """
+    _choose("matrix_norm", "ord", ord, _ORDERS)
+    if ord == "fro":
+        return _lift.reduction(_matrix_norm, x, matrix_axes("matrix_norm", row, column))
+    return over(jnp.linalg.matrix_norm, [x], row, column, "", ord=ord)
+
+
+def _matrix_norm(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
+    return jnp.linalg.vector_norm(array, axis=axis)
+
+
+def matrix_power(a: "NamedArray", row: AxisSelection, column: AxisSelection, n: int) -> "NamedArray":
+    """Multiply square matrices `n` times, whose rows and columns stand for one space; a negative `n` inverts first.
+
+    The result maps `column` to `row`, as `a` does; the power -1 is `inv` with its two names swapped.
+    """
+    if not isinstance(n, int):
+        problem = f"the power must be an int, not {type(n).__name__}"
+        raise OperandError(message("matrix_power", problem))
+    return over(jnp.linalg.matrix_power, [a], row, column, "RC", square=True, in_place=True, n=n)
+
+
+def matrix_rank(
+    a: "NamedArray",
+    row: AxisSelection,
+    column: AxisSelection,
+    *,
+    tol: Operand | None = None,
+    hermitian: bool = False,
+) -> "NamedArray":
+    """Count the singular values of matrices that are not almost zero.
+
+    Args:
+        a: axes {row, column, ...}.
+        tol: the singular value up to which one counts as zero.
+        hermitian: the matrices are Hermitian, which is faster.
+    """
+    operands = [a] if tol is None else [a, tol]
+    return over(jnp.linalg.matrix_rank, operands, row, column, "", hermitian=hermitian)
+
+
+def norm(
+    x: "NamedArray", axis: AxisSelection | None = None, ord: float | Literal["fro", "nuc"] | None = None
+) -> "NamedArray":
+    """Return a norm of vectors or matrices, as numpy tells them apart.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis for vectors; with an `ord`, a pair (row, column) for matrices; None for all axes.
+        ord: None is the root of the sum of squares, over any number of axes. Over one axis as in `vector_norm`, over
+            two as in `matrix_norm`.
+    """
+    if ord is None:
+        return _lift.reduction(_norm, x, axis)
+    if not isinstance(x, Core):
+        raise _lift.unnamed("norm", x)
+    pairs = tuple((name, None) for name in x.names) if axis is None else _lift.axes(axis, "norm")
+    if len(pairs) == 1:
+        return _lift.reduction(_norm, x, selectors(pairs), ord=_number("norm", ord))
+    if len(pairs) != 2:
+        hint = "vector_norm takes any number of axes, and matrix_norm several for row and for column"
+        problem = f"an ord goes with one axis or with a pair (row, column), not with {len(pairs)} axes"
+        raise AxisError(message("norm", problem, hint=hint))
+    _choose("norm", "ord", ord, _ORDERS)
+    row, column = selectors(pairs)
+    return over(jnp.linalg.norm, [x], row, column, "", ord=ord, axis=(-2, -1))
+
+
+def _norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
+    return jnp.linalg.vector_norm(array, axis=axis, ord=ord)
+
+
+def outer(x: Operand, y: Operand) -> "NamedArray":
+    """Multiply each element of `x` with each of `y`; axes that both have are matched.
+
+    Example:
+        >>> axn.linalg.outer(axn.named([1, 2], "i"), axn.named([3, 4], "j"))
+        NamedArray(int32[i=2, j=2])
+        [[3 4]
+         [6 8]]
+    """
+    result: NamedArray = batched(_outer, [x, y], [(), ()], (), outer=True)
+    return result
+
+
+def _outer(x: jax.Array, y: jax.Array) -> jax.Array:
+    return x * y
+
+
+def pinv(
+    a: "NamedArray",
+    row: AxisSelection,
+    column: AxisSelection,
+    *,
+    rtol: Operand | None = None,
+    hermitian: bool = False,
+) -> "NamedArray":
+    """Return the Moore-Penrose inverse of matrices: as `inv`, it maps vectors over `row` to vectors over `column`.
+
+    Args:
+        a: axes {row, column, ...}.
+        rtol: singular values up to this part of the largest one count as zero.
+        hermitian: the matrices are Hermitian, which is faster.
+    """
+    operands = [a] if rtol is None else [a, rtol]
+    return over(jnp.linalg.pinv, operands, row, column, "CR", in_place=True, hermitian=hermitian)
+
+
+def qr(
+    a: "NamedArray",
+    row: AxisSelection,
+    column: AxisSelection,
+    new_axis: AxisSelector,
+    *,
+    mode: Literal["reduced", "complete"] = "reduced",
+) -> Pair:
+    """Factor matrices into orthonormal columns and an upper triangle.
+
+    Args:
+        a: axes {row, column, ...}.
+        new_axis: the axis between the factors, over which their product is `a`.
+        mode: "reduced", where the new axis is the shorter of row and column, or "complete", where it is as long as row.
+
+    Returns:
+        Axes {row, new_axis, ...} and {new_axis, column, ...}.
+
+    Example:
+        >>> a = axn.named([[0., 2.], [1., 0.], [0., 0.]], ("row", "column"))
+        >>> q, r = axn.linalg.qr(a, "row", "column", "k")
+        >>> q.axes, axn.allclose(q.dot(r, axis="k"), a).item()
+        ((Axis(name='row', size=3), Axis(name='k', size=2)), True)
+    """
+    _choose("qr", "mode", mode, ("reduced", "complete"))
+    return over(jnp.linalg.qr, [a], row, column, ("RK", "KC"), new_axis=new_axis, mode=mode)
+
+
+def slogdet(
+    a: "NamedArray", row: AxisSelection, column: AxisSelection, *, method: Literal["lu", "qr"] | None = None
+) -> Pair:
+    """Return the sign of the determinant of square matrices, and the logarithm of its absolute value."""
+    _choose("slogdet", "method", method, (None, "lu", "qr"))
+    return over(jnp.linalg.slogdet, [a], row, column, ("", ""), square=True, method=method)
+
+
+def solve(a: "NamedArray", b: Operand, row: AxisSelection, column: AxisSelection) -> "NamedArray":
+    """Solve `a x = b` for square matrices.
+
+    Args:
+        a: axes {row, column, ...}.
+        b: axes {row, ...}; axes that `a` lacks are solved for together, with one factorisation.
+        row: the axes that `a` maps to, those of `b`.
+        column: the axes that `a` maps from, those of the result.
+
+    Returns:
+        `x`, such that `a.dot(x, axis=column)` is `b`: it has `column` in the place of `row`.
+
+    Example:
+        >>> a = axn.named([[2., 0.], [0., 4.]], ("row", "column"))
+        >>> axn.linalg.solve(a, axn.named([2., 2.], "row"), "row", "column")
+        NamedArray(float32[column=2])
+        [1.  0.5]
+    """
+    return over(jnp.linalg.solve, [a, b], row, column, "CE", square=True)
+
+
+def solve_triangular(
+    a: "NamedArray",
+    b: Operand,
+    row: AxisSelection,
+    column: AxisSelection,
+    *,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+) -> "NamedArray":
+    """Solve `a x = b` for triangular matrices, of which only the triangle is read.
+
+    To solve with the transpose, swap `row` and `column`: the transpose of a lower triangle is an upper one.
+
+    Args:
+        a: axes {row, column, ...}.
+        b: axes {row, ...}; as in `solve`.
+        row: the axes that `a` maps to, those of `b`.
+        column: the axes that `a` maps from, those of the result.
+        lower: whether the triangle is the lower one: column up to row.
+        unit_diagonal: the diagonal is one and not read.
+    """
+    options = {"lower": lower, "unit_diagonal": unit_diagonal}
+    return over(jax.scipy.linalg.solve_triangular, [a, b], row, column, "CE", square=True, **options)
+
+
+def svd(
+    a: "NamedArray",
+    row: AxisSelection,
+    column: AxisSelection,
+    new_axis: AxisSelector,
+    *,
+    full_matrices: bool = False,
+    hermitian: bool = False,
+) -> "tuple[NamedArray, NamedArray, NamedArray]":
+    """Factor matrices into orthonormal columns, singular values in descending order, and orthonormal rows.
+
+    Args:
+        a: axes {row, column, ...}.
+        new_axis: the axis that numbers the singular values, as long as the shorter of row and column.
+        full_matrices: complete the bases: in the first result `new_axis` is then as long as row, in the last one as
+            long as column.
+        hermitian: the matrices are Hermitian, which is faster.
+
+    Returns:
+        Axes {row, new_axis, ...}, {new_axis, ...} and {new_axis, column, ...}.
+
+    Example:
+        >>> a = axn.named([[3., 0., 0.], [0., 0., 2.]], ("row", "column"))
+        >>> u, s, vh = axn.linalg.svd(a, "row", "column", "k")
+        >>> s.tolist(), axn.allclose((u * s).dot(vh, axis="k"), a).item()
+        ([3.0, 2.0], True)
+    """
+    options = {"full_matrices": full_matrices, "hermitian": hermitian}
+    return over(jnp.linalg.svd, [a], row, column, ("RK", "K", "KC"), new_axis=new_axis, **options)
+
+
+def svdvals(a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector) -> "NamedArray":
+    """Return the singular values of matrices over `new_axis` in descending order."""
+    return over(jnp.linalg.svdvals, [a], row, column, "K", new_axis=new_axis)
+
+
+def vdot(x: "NamedArray", y: "NamedArray") -> "NamedArray":
+    """Multiply the complex conjugate of `x` with `y` and sum over all axes, which both must have."""
+    return contract.dot(elementwise.conj(x), y, axis=None)
+
+
+def vecdot(x: "NamedArray", y: "NamedArray", axis: AxisSelection) -> "NamedArray":
+    """Multiply the complex conjugate of `x` with `y` and sum over `axis`: `dot` for vectors that may be complex."""
+    return contract.dot(elementwise.conj(x), y, axis=axis)
+
+
+def vector_norm(x: "NamedArray", axis: AxisSelection | None = None, *, ord: float = 2) -> "NamedArray":
+    """Return a norm of vectors over `axis`, or over several axes that count as one.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, several, or None for all.
+        ord: inf or -inf, the largest or smallest absolute value; 0, the number of elements that are not zero; else p,
+            the sum of absolute values to the power p, to the power 1/p.
+    """
+    return _lift.reduction(jnp.linalg.vector_norm, x, axis, ord=_number("vector_norm", ord))
+
+
+def _choose(function: str, argument: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raise ArgumentError for a value that is not one of those that an argument may have."""
+    if value not in allowed:
+        raise ArgumentError(message(function, f"{argument}={value!r} is not one of {', '.join(map(repr, allowed))}"))
+
+
+def _number(function: str, ord: Any) -> float:
+    if not isinstance(ord, int | float):
+        raise ArgumentError(message(function, f"the ord of a norm of vectors is a number, not {ord!r}"))
+    return ord

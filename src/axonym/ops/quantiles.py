@@ -1,0 +1,189 @@
+"""Medians, quantiles and percentiles over axes, which are removed.
+
+`axis` is one axis, several, or None for all. Anonymous dimensions are never reduced. A mask goes in as NaN:
+`axn.nanmedian(axn.where(mask, x, jnp.nan), axis)`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import plans
+from ..axis import AxisSelection
+from ..core import Core, Operand
+from ..errors import ArgumentError, AxisClashError, AxisError, AxisSizeError, message, suggestion
+from . import _batch, _lift
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = ["median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile"]
+
+_METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
+
+
+def median(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
+    """Return the median over `axis`, halfway between the two middle elements where their number is even."""
+    return _middle(_median, x, axis)
+
+
+def _median(x: jax.Array) -> jax.Array:
+    return jnp.median(_some("median", x))
+
+
+def nanmedian(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
+    """Return the median over `axis` of what is not NaN."""
+    return _middle(_nanmedian, x, axis)
+
+
+def _nanmedian(x: jax.Array) -> jax.Array:
+    return jnp.nanmedian(_some("nanmedian", x))
+
+
+def nanpercentile(
+    x: "NamedArray",
+    q: Operand,
+    axis: AxisSelection | None = None,
+    *,
+    method: str = "linear",
+    weights: "NamedArray | None" = None,
+) -> "NamedArray":
+    """Return the `q`-th percentiles over `axis` of what is not NaN; as `quantile`, with `q` between 0 and 100."""
+    return _ranked(_nanpercentile, x, q, axis, method, weights)
+
+
+def _nanpercentile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
+    return jnp.nanpercentile(_some("nanpercentile", x), _precise(q), method=method, **_weighing(*weights))
+
+
+def nanquantile(
+    x: "NamedArray",
+    q: Operand,
+    axis: AxisSelection | None = None,
+    *,
+    method: str = "linear",
+    weights: "NamedArray | None" = None,
+) -> "NamedArray":
+    """Return the `q`-th quantiles over `axis` of what is not NaN; as `quantile`."""
+    return _ranked(_nanquantile, x, q, axis, method, weights)
+
+
+def _nanquantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
+    return jnp.nanquantile(_some("nanquantile", x), _precise(q), method=method, **_weighing(*weights))
+
+
+def percentile(
+    x: "NamedArray",
+    q: Operand,
+    axis: AxisSelection | None = None,
+    *,
+    method: str = "linear",
+    weights: "NamedArray | None" = None,
+) -> "NamedArray":
+    """Return the `q`-th percentiles over `axis`; as `quantile`, with `q` between 0 and 100."""
+    return _ranked(_percentile, x, q, axis, method, weights)
+
+
+def _percentile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
+    return jnp.percentile(_some("percentile", x), _precise(q), method=method, **_weighing(*weights))
+
+
+def quantile(
+    x: "NamedArray",
+    q: Operand,
+    axis: AxisSelection | None = None,
+    *,
+    method: str = "linear",
+    weights: "NamedArray | None" = None,
+) -> "NamedArray":
+    """Return the `q`-th quantiles over `axis`: values that a part `q` of the elements lies below.
+
+    Args:
+        x: axes {axis, ...}.
+        q: a number between 0 and 1, or a named array of such; its axes, which `x` must not have, come first in the
+            result.
+        axis: one axis, several, or None for all.
+        method: what to do where a quantile lies between two elements: "linear", "lower", "higher", "midpoint",
+            "nearest" or "inverted_cdf".
+        weights: axes {axis, ...}, among those of `x`; with the method "inverted_cdf" only.
+
+    Raises:
+        AxisClashError: if `q` and `x` share an axis.
+        ArgumentError: if `method` is unknown, or `q` a plain number that is no part.
+
+    Example:
+        >>> x = axn.named(jnp.arange(10.).reshape(2, 5), ("batch", "embed"))
+        >>> axn.quantile(x, axn.named([0.0, 0.5, 1.0], "level"), "embed")
+        NamedArray(float32[level=3, batch=2])
+        [[0. 5.]
+         [2. 7.]
+         [4. 9.]]
+    """
+    return _ranked(_quantile, x, q, axis, method, weights)
+
+
+def _quantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
+    return jnp.quantile(_some("quantile", x), _precise(q), method=method, **_weighing(*weights))
+
+
+def _middle(fn: Any, x: "NamedArray", axis: AxisSelection | None) -> "NamedArray":
+    result: NamedArray = _batch.batched(fn, [x], [_chosen(x, axis)], (), each=True)
+    return result
+
+
+def _precise(q: jax.Array) -> jax.Array:
+    """Make floats of 32 bits or more: positions are computed in the dtype of `q`, and integers are refused."""
+    return q.astype(jnp.promote_types(q.dtype, jnp.float32))
+
+
+def _weighing(*weights: jax.Array) -> dict[str, Any]:
+    """Make the option that the type stubs of JAX do not list."""
+    return {"weights": weights[0]} if weights else {}
+
+
+def _chosen(x: "NamedArray", axis: AxisSelection | None) -> AxisSelection:
+    if axis is not None:
+        return axis
+    return x.names if isinstance(x, Core) else ()
+
+
+def _some(function: str, x: jax.Array) -> jax.Array:
+    """Refuse an array without elements, which different releases of JAX treat differently here."""
+    if not x.size:
+        raise AxisSizeError(message(function, "needs at least one element along the axes to reduce"))
+    return x
+
+
+def _ranked(
+    fn: Any, x: "NamedArray", q: Operand, axis: AxisSelection | None, method: str, weights: "NamedArray | None"
+) -> "NamedArray":
+    """Find quantiles; `fn` sees one `q` and the elements to rank, which are sorted once for all of `q`."""
+    function = _lift.title(fn)
+    highest = 100 if function.endswith("percentile") else 1
+    if isinstance(q, int | float) and not 0 <= q <= highest:
+        raise ArgumentError(message(function, f"q goes from 0 to {highest}, got {q}"))
+    if method not in _METHODS:
+        hint = suggestion(method, _METHODS)
+        raise ArgumentError(message(function, f"no method {method!r}", f"methods: {', '.join(_METHODS)}", hint=hint))
+    if weights is not None and method != "inverted_cdf":
+        problem = f"method {method!r} knows no weights"
+        raise ArgumentError(message(function, problem, hint='write method="inverted_cdf"'))
+    if not isinstance(x, Core):
+        raise _lift.unnamed(function, x)
+    chosen = _chosen(x, axis)
+    names = tuple(name for name, _ in _lift.axes(chosen, function))
+    try:
+        plans.positions(x.names, names)
+        plans.require(x.names, weights.names if isinstance(weights, Core) else ())
+        for name in q.names if isinstance(q, Core) else ():
+            if name in x.names:
+                hint = f"rename it, for it comes into the result: q.rename({{{name!r}: ...}})"
+                raise AxisClashError(f"axis {name!r} of q is an axis of the array too", hint)
+    except AxisError as flaw:
+        _lift.fail(function, flaw, x, weights)
+    operands, core = [q, x], [(), chosen]
+    if weights is not None:
+        operands, core = [*operands, weights], [*core, chosen]
+    result: NamedArray = _batch.batched(fn, operands, core, (), each=True, outer=True, method=method)
+    return result

@@ -1,0 +1,257 @@
+"""Reductions over groups of elements: segments that an array of ids names, and the stretches of a ragged axis."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import DTypeLike
+
+from ..axis import Axis, AxisSelection, AxisSelector, selector, sized
+from . import _lift
+from ._batch import batched
+from ._operands import integers, names_of
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = ["ragged_dot", "segment_max", "segment_mean", "segment_min", "segment_prod", "segment_sum"]
+
+
+def ragged_dot(
+    x: "NamedArray",
+    w: "NamedArray",
+    group_sizes: "NamedArray",
+    *,
+    axis: AxisSelection,
+    ragged: AxisSelector,
+    groups: AxisSelector,
+    precision: Any = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> "NamedArray":
+    """Multiply each stretch of an axis by the weights of its group and sum over `axis`, as a mixture of experts does.
+
+    The first `group_sizes[0]` elements along `ragged` belong to the first group, the next `group_sizes[1]` to the
+    second, and so on. The sizes should sum to that of `ragged`: what elements behind the last group give is up to the
+    backend (zeros on CPU).
+
+    `jax.lax` has no rule for this under `jax.vmap` and `axn.vmap`: leave such an axis its name. On a mesh with Explicit
+    axes `ragged`, `axis`, `groups` and the axes that only `w` has are gathered: spread groups over devices by hand,
+    within `jax.shard_map`.
+
+    Args:
+        x: axes {ragged, axis, ...}.
+        w: axes {groups, axis, ...}; axes that `x` has too, and that stay, are matched.
+        group_sizes: integers, axes {groups, ...}; the further ones are axes of `x`, with stretches of their own.
+        axis: the axes to sum over.
+        ragged: the axis of `x` whose elements belong to groups.
+        groups: the axis of the groups.
+        precision: as in `jax.lax.ragged_dot`.
+        preferred_element_type: the dtype to accumulate in and return.
+
+    Returns:
+        The axes of `x` without `axis`, `ragged` behind the others; then those that only `w` has.
+
+    Raises:
+        OperandError: if `group_sizes` has no integers.
+
+    Example:
+        >>> Token, In, Out, Expert = axn.make_axes(token=6, embed=3, mlp=4, expert=2)
+        >>> x, w = axn.ones((Token, In)), axn.ones((Expert, In, Out))
+        >>> sizes = axn.named([4, 2], "expert")
+        >>> axn.ragged_dot(x, w, sizes, axis=In, ragged=Token, groups=Expert).axes
+        (Axis(name='token', size=6), Axis(name='mlp', size=4))
+    """
+    has, weights = names_of("ragged_dot", x), names_of("ragged_dot", w)
+    integers("ragged_dot", "group_sizes", group_sizes)
+    (stretch, _), contracted = selector(ragged, "ragged_dot"), _lift.axes(axis, "ragged_dot")
+    over = [name if size is None else Axis(name, size) for name, size in contracted]
+    inner = (selector(groups, "ragged_dot")[0], *(name for name, _ in contracted))
+    new = [name for name in weights if name not in has and name not in inner]
+    result: NamedArray = batched(
+        _ragged_dot,
+        (x, w, group_sizes),
+        ((ragged, *over), (groups, *over, *new), groups),
+        (stretch, *new),
+        contracted=len(over),
+        new=len(new),
+        precision=precision,
+        preferred_element_type=preferred_element_type,
+    )
+    return result
+
+
+def segment_max(
+    x: "NamedArray",
+    ids: "NamedArray",
+    Segment: Axis,
+    axis: AxisSelection | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: str | None = None,
+) -> "NamedArray":
+    """Return the largest element of each segment, the dtype's lowest value for one without elements.
+
+    The arguments are those of `segment_sum`.
+    """
+    return _segments(_segment_max, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
+
+
+def segment_mean(
+    x: "NamedArray",
+    ids: "NamedArray",
+    Segment: Axis,
+    axis: AxisSelection | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: str | None = None,
+) -> "NamedArray":
+    """Return the mean of each segment, NaN for one without elements; the arguments are those of `segment_sum`."""
+    return _segments(_segment_mean, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
+
+
+def segment_min(
+    x: "NamedArray",
+    ids: "NamedArray",
+    Segment: Axis,
+    axis: AxisSelection | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: str | None = None,
+) -> "NamedArray":
+    """Return the smallest element of each segment, the dtype's highest value for one without elements.
+
+    The arguments are those of `segment_sum`.
+    """
+    return _segments(_segment_min, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
+
+
+def segment_prod(
+    x: "NamedArray",
+    ids: "NamedArray",
+    Segment: Axis,
+    axis: AxisSelection | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: str | None = None,
+) -> "NamedArray":
+    """Return the product of each segment, one for one without elements; the arguments are those of `segment_sum`."""
+    return _segments(_segment_prod, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
+
+
+def segment_sum(
+    x: "NamedArray",
+    ids: "NamedArray",
+    Segment: Axis,
+    axis: AxisSelection | None = None,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: str | None = None,
+) -> "NamedArray":
+    """Return the sum of each segment: of the elements with the same id.
+
+    Args:
+        x: axes {axis, ...}.
+        ids: integers, axes {axis, ...}: the segment of each element; elements with an id out of range are left out.
+        Segment: the axis of the segments, which stands in the place of `axis` if that is one, else last.
+        axis: the axes to reduce, None for all axes of `ids`; the others line up by name.
+        indices_are_sorted: promise that the ids rise along `axis` (in the order in which several are given).
+        unique_indices: promise that no id stands twice.
+        mode: what an id out of range does, as in `jax.ops.segment_sum`.
+
+    Raises:
+        OperandError: if `ids` has no integers, or `Segment` no size.
+
+    Example:
+        >>> x, ids = axn.named([1.0, 2.0, 4.0], "node"), axn.named([0, 1, 0], "node")
+        >>> axn.segment_sum(x, ids, axn.Axis("graph", 2)).tolist()
+        [5.0, 2.0]
+    """
+    return _segments(_segment_sum, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
+
+
+def _segments(
+    fn: Any, x: Any, ids: Any, size: Axis, axis: AxisSelection | None, is_sorted: bool, unique: bool, mode: str | None
+) -> "NamedArray":
+    function = _lift.title(fn)
+    size = sized(size, function)
+    over = names_of(function, ids) if axis is None else axis
+    integers(function, "ids", ids)
+    result: NamedArray = batched(
+        fn,
+        (x, ids),
+        (over, over),
+        (size.name,),
+        each=True,
+        in_place=True,
+        num_segments=size.size,
+        indices_are_sorted=is_sorted,
+        unique_indices=unique,
+        mode=mode,
+    )
+    return result
+
+
+def _segment_max(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
+    return jax.ops.segment_max(x.ravel(), ids.ravel(), **options)
+
+
+def _segment_mean(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
+    # As in jnp.mean, half precision is only that of the result.
+    dtype = jnp.result_type(x, float)
+    total = _segment_sum(x.astype(jnp.promote_types(dtype, jnp.float32)), ids, **options)
+    return (total / _segment_sum(jnp.ones(ids.shape, int), ids, **options)).astype(dtype)
+
+
+def _segment_min(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
+    return jax.ops.segment_min(x.ravel(), ids.ravel(), **options)
+
+
+def _segment_prod(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
+    return jax.ops.segment_prod(x.ravel(), ids.ravel(), **options)
+
+
+def _segment_sum(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
+    return jax.ops.segment_sum(x.ravel(), ids.ravel(), **options)
+
+
+def _ragged_dot(
+    x: jax.Array,
+    w: jax.Array,
+    sizes: jax.Array,
+    *,
+    contracted: int,
+    new: int,
+    precision: Any,
+    preferred_element_type: Any,
+) -> jax.Array:
+    """Multiply (..., ragged, contracted...) by (..., groups, contracted..., new...) with sizes (..., groups).
+
+    Leading dimensions of size 1 are those that an operand lacks.
+    """
+    own = (1 + contracted, 1 + contracted + new, 1)
+    rank = max(array.ndim - count for array, count in zip((x, w, sizes), own, strict=True))
+    x, w, sizes = (a[(None,) * (rank + count - a.ndim)] for a, count in zip((x, w, sizes), own, strict=True))
+    lead = jnp.broadcast_shapes(x.shape[:rank], w.shape[:rank], sizes.shape[:rank])
+    # What w shares with x is a batch dimension of the product; all else in front of the ragged one is its own rows.
+    shared = [i for i in range(rank) if w.shape[i] != 1]
+    rows = [i for i in range(rank) if i not in shared]
+    common = jnp.promote_types(x.dtype, w.dtype)
+    x = jnp.broadcast_to(x, (*lead, *x.shape[rank:])).astype(common)
+    w = lax.squeeze(w, rows).astype(common)
+    if all(size == 1 for size in sizes.shape[:rank]):
+        sizes = lax.squeeze(sizes, range(rank))
+    else:
+        sizes = jnp.broadcast_to(sizes, (*lead, sizes.shape[-1])).transpose(*shared, *rows, rank)
+    sums = range(rank + 1, x.ndim), range(len(shared) + 1, len(shared) + 1 + contracted)
+    numbers = lax.RaggedDotDimensionNumbers((sums, (shared, range(len(shared)))), [rank], [len(shared)])
+    result = lax.ragged_dot_general(
+        x, w, sizes, numbers, precision=precision, preferred_element_type=preferred_element_type
+    )
+    order = (*shared, *rows)
+    return lax.transpose(result, (*(order.index(i) for i in range(rank)), *range(rank, result.ndim)))

@@ -1,0 +1,372 @@
+"""The values of an array as a set: unique values, and what two arrays have in common.
+
+How many values there are depends on the data, which no compiled program can: a sized `Axis` for the result is an
+argument. If there are more values, the first ones in order are kept; if there are fewer, `fill_value` stands behind
+them, by default the smallest of them. NaNs count as one value. All axes are flattened; the order in which they are
+stored does not matter.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import plans
+from ..axis import Axis, AxisSelector, axis_name, sized
+from ..core import Core, Operand
+from ..errors import ArgumentError, message
+from . import _lift
+from ._batch import batched
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = [
+    "intersect1d",
+    "isin",
+    "setdiff1d",
+    "setxor1d",
+    "union1d",
+    "unique",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
+]
+
+Names = tuple[str, ...]
+_METHODS = ("auto", "compare_all", "binary_search", "sort")
+
+
+@overload
+def intersect1d(
+    x: Operand | Sequence[Any], y: Operand | Sequence[Any], Common: Axis, *, fill_value: Operand | None = None
+) -> "NamedArray": ...
+@overload
+def intersect1d(
+    x: Operand | Sequence[Any],
+    y: Operand | Sequence[Any],
+    Common: Axis,
+    *,
+    return_indices: bool,
+    fill_value: Operand | None = None,
+) -> "NamedArray | tuple[NamedArray, NamedArray, NamedArray]": ...
+def intersect1d(
+    x: Operand | Sequence[Any],
+    y: Operand | Sequence[Any],
+    Common: Axis,
+    *,
+    return_indices: bool = False,
+    fill_value: Operand | None = None,
+) -> "NamedArray | tuple[NamedArray, NamedArray, NamedArray]":
+    """Return the values that two arrays have in common, sorted.
+
+    Args:
+        x: any axes; or one of the two a plain array or list.
+        y: the same.
+        Common: the axis of the values.
+        return_indices: return as well where in `x` and in `y`, flattened in storage order, each value first stands,
+            which for what is filled up is behind their ends.
+        fill_value: what stands behind the values.
+    """
+    results: tuple[NamedArray, NamedArray, NamedArray] = _of_two(_intersect1d, x, y, Common, fill_value, 3)
+    return results if return_indices else results[0]
+
+
+def isin(
+    element: Operand, test_elements: Operand | Sequence[Any], *, invert: bool = False, method: str = "auto"
+) -> "NamedArray":
+    """Tell for each element whether it is among others.
+
+    Args:
+        element: any axes, which the result has.
+        test_elements: the others; any axes, or a plain array or list.
+        invert: tell whether it is not.
+        method: how to look: "compare_all" (which "auto" is), "binary_search" or "sort" for many others.
+
+    Example:
+        >>> axn.isin(axn.named([3, 1, 4, 1], "i"), [1, 2]).tolist()
+        [False, True, False, True]
+    """
+    if method not in _METHODS:
+        raise ArgumentError(message("isin", f"the method must be one of {', '.join(_METHODS)}, not {method!r}"))
+    others, names = _all_axes(test_elements)
+    result: NamedArray = batched(
+        _isin, (element, others), ((), names), (), dims=len(names), invert=invert, method=method
+    )
+    return result
+
+
+def setdiff1d(
+    x: Operand | Sequence[Any], y: Operand | Sequence[Any], Rest: Axis, *, fill_value: Operand | None = None
+) -> "NamedArray":
+    """Return the values of `x` that are not in `y`, sorted; the arguments are those of `intersect1d`."""
+    result: NamedArray = _of_two(_setdiff1d, x, y, Rest, fill_value)
+    return result
+
+
+def setxor1d(
+    x: Operand | Sequence[Any], y: Operand | Sequence[Any], Either: Axis, *, fill_value: Operand | None = None
+) -> "NamedArray":
+    """Return the values that are in one of two arrays only, sorted; the arguments are those of `intersect1d`."""
+    result: NamedArray = _of_two(_setxor1d, x, y, Either, fill_value)
+    return result
+
+
+def union1d(
+    x: Operand | Sequence[Any], y: Operand | Sequence[Any], Union: Axis, *, fill_value: Operand | None = None
+) -> "NamedArray":
+    """Return the values that are in at least one of two arrays, sorted; the arguments are those of `intersect1d`."""
+    result: NamedArray = _of_two(_union1d, x, y, Union, fill_value)
+    return result
+
+
+@overload
+def unique(
+    array: "NamedArray",
+    Unique: Axis,
+    *,
+    axis: AxisSelector | None = None,
+    fill_value: Operand | None = None,
+    equal_nan: bool = True,
+) -> "NamedArray": ...
+@overload
+def unique(
+    array: "NamedArray",
+    Unique: Axis,
+    *,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: AxisSelector | None = None,
+    fill_value: Operand | None = None,
+    equal_nan: bool = True,
+) -> "NamedArray | tuple[NamedArray, ...]": ...
+def unique(
+    array: "NamedArray",
+    Unique: Axis,
+    *,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: AxisSelector | None = None,
+    fill_value: Operand | None = None,
+    equal_nan: bool = True,
+) -> "NamedArray | tuple[NamedArray, ...]":
+    """Return the values of an array, each once, sorted; or the slices along an axis, each once.
+
+    Args:
+        array: any axes.
+        Unique: the axis of the values; for slices, it stands in the place of `axis`.
+        return_index: return as well where a value first stands in the array flattened in storage order, or along
+            `axis`.
+        return_inverse: return as well, for each element (over the axes of `array`) or each slice (over `axis`), which
+            value it is.
+        return_counts: return as well how often a value stands, which is never for what is filled up.
+        axis: the axis whose slices are compared; None compares single elements.
+        fill_value: what stands behind the values.
+        equal_nan: all NaNs are one value.
+
+    Example:
+        >>> x = axn.named([3, 1, 3, 1], "i")
+        >>> values, counts = axn.unique(x, axn.Axis("value", 3), return_counts=True, fill_value=-1)
+        >>> values.tolist(), counts.tolist()
+        ([1, 3, -1], [2, 2, 0])
+    """
+    if not isinstance(array, Core):
+        raise _lift.unnamed("unique", array)
+    size = sized(Unique, "unique")
+    others = array.names if axis is None else plans.without(array.names, (axis_name(axis),))
+    core = others if axis is None else (axis, *others)
+    values = (size.name,) if axis is None else (size.name, *others)
+    inverse = array.names if axis is None else (axis_name(axis),)
+    flags = (return_index, return_inverse, return_counts)
+    outs = (values, *(out for out, flag in zip(((size.name,), inverse, (size.name,)), flags, strict=True) if flag))
+    fill = () if fill_value is None else (fill_value,)
+    results: tuple[NamedArray, ...] = batched(
+        _unique,
+        (array, *fill),
+        (core, *[()] * len(fill)),
+        outs,
+        each=True,
+        in_place=True,
+        slices=axis is not None,
+        size=size.size,
+        flags=flags,
+        equal_nan=equal_nan,
+    )
+    return results if any(flags) else results[0]
+
+
+def unique_all(
+    array: "NamedArray", Unique: Axis, *, axis: AxisSelector | None = None, fill_value: Operand | None = None
+) -> "tuple[NamedArray, NamedArray, NamedArray, NamedArray]":
+    """Return the values, first indices, inverse and counts of `unique`, where no NaN equals another."""
+    values, index, inverse, counts = unique(
+        array,
+        Unique,
+        return_index=True,
+        return_inverse=True,
+        return_counts=True,
+        axis=axis,
+        fill_value=fill_value,
+        equal_nan=False,
+    )
+    return values, index, inverse, counts
+
+
+def unique_counts(
+    array: "NamedArray", Unique: Axis, *, axis: AxisSelector | None = None, fill_value: Operand | None = None
+) -> "tuple[NamedArray, NamedArray]":
+    """Return the values and counts of `unique`, where no NaN equals another."""
+    values, counts = unique(array, Unique, return_counts=True, axis=axis, fill_value=fill_value, equal_nan=False)
+    return values, counts
+
+
+def unique_inverse(
+    array: "NamedArray", Unique: Axis, *, axis: AxisSelector | None = None, fill_value: Operand | None = None
+) -> "tuple[NamedArray, NamedArray]":
+    """Return the values and the inverse of `unique`, where no NaN equals another."""
+    values, inverse = unique(array, Unique, return_inverse=True, axis=axis, fill_value=fill_value, equal_nan=False)
+    return values, inverse
+
+
+def unique_values(
+    array: "NamedArray", Unique: Axis, *, axis: AxisSelector | None = None, fill_value: Operand | None = None
+) -> "NamedArray":
+    """Return the values of `unique`, where no NaN equals another."""
+    return unique(array, Unique, axis=axis, fill_value=fill_value, equal_nan=False)
+
+
+def _of_two(fn: Any, x: Any, y: Any, size: Axis, fill_value: Operand | None, results: int = 0) -> Any:
+    """Apply a function of two flattened arrays; `results` is how many it returns if it returns a tuple."""
+    size = sized(size, _lift.title(fn))
+    (x, over_x), (y, over_y) = _all_axes(x), _all_axes(y)
+    fill = () if fill_value is None else (fill_value,)
+    operands, core = (x, y, *fill), (over_x, over_y, *[()] * len(fill))
+    return batched(fn, operands, core, ((size.name,),) * results or (size.name,), each=True, size=size.size)
+
+
+def _all_axes(operand: Any) -> tuple[Any, Names]:
+    """Name all axes of an operand; those of a plain array get names that no axis of a result has."""
+    if isinstance(operand, Core):
+        return operand, operand.names
+    array = operand if isinstance(operand, jax.Array) else np.asarray(operand)
+    return array, tuple(f"dimension {i}" for i in range(array.ndim))
+
+
+def _isin(element: jax.Array, others: jax.Array, *, dims: int, invert: bool, method: str) -> jax.Array:
+    if others.ndim == dims:
+        return jnp.isin(element, others, invert=invert, method=method)
+    # Others for each position of anonymous dimensions.
+    others = others.reshape(*others.shape[: others.ndim - dims], -1)
+    return jnp.any(element[..., None] == others, -1) ^ invert
+
+
+def _intersect1d(
+    x: jax.Array, y: jax.Array, fill: jax.Array | None = None, *, size: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    merged = _merge(x, y)
+    values, at, found = _chosen(merged.values, merged.first & merged.in_x & merged.in_y, size, fill)
+    if not merged.values.size:
+        return values, at, at
+    return values, jnp.where(found, merged.at_x[at], x.size), jnp.where(found, merged.at_y[at], y.size)
+
+
+def _setdiff1d(x: jax.Array, y: jax.Array, fill: jax.Array | None = None, *, size: int) -> jax.Array:
+    merged = _merge(x, y)
+    return _chosen(merged.values, merged.first & merged.in_x & ~merged.in_y, size, fill)[0]
+
+
+def _setxor1d(x: jax.Array, y: jax.Array, fill: jax.Array | None = None, *, size: int) -> jax.Array:
+    merged = _merge(x, y)
+    return _chosen(merged.values, merged.first & (merged.in_x ^ merged.in_y), size, fill)[0]
+
+
+def _union1d(x: jax.Array, y: jax.Array, fill: jax.Array | None = None, *, size: int) -> jax.Array:
+    merged = _merge(x, y)
+    return _chosen(merged.values, merged.first, size, fill)[0]
+
+
+class _Merged(NamedTuple):
+    """The elements of two arrays, sorted.
+
+    Attributes:
+        values: the elements.
+        first: whether an element is the first of its value.
+        in_x: whether its value is in the first array.
+        in_y: whether its value is in the second array.
+        at_x: where its value first stands in the first array, if it does.
+        at_y: where its value first stands in the second array, if it does.
+    """
+
+    values: jax.Array
+    first: jax.Array
+    in_x: jax.Array
+    in_y: jax.Array
+    at_x: jax.Array
+    at_y: jax.Array
+
+
+def _merge(x: jax.Array, y: jax.Array) -> _Merged:
+    dtype = jnp.result_type(x, y)
+    values = jnp.concatenate([x.astype(dtype).ravel(), y.astype(dtype).ravel()])
+    order = jnp.argsort(values, stable=True)
+    values = values[order]
+    same = (values[1:] == values[:-1]) | ((values[1:] != values[1:]) & (values[:-1] != values[:-1]))
+    first = jnp.concatenate([jnp.ones(values[:1].shape, bool), ~same])
+    group = jnp.cumsum(first) - 1
+    none = values.size
+
+    def places(chosen: jax.Array) -> jax.Array:
+        return jnp.full(none, none).at[group].min(jnp.where(chosen, order, none))[group]
+
+    at_x, at_y = places(order < x.size), places(order >= x.size)
+    return _Merged(values, first, at_x < none, at_y < none, at_x, at_y - x.size)
+
+
+def _chosen(
+    values: jax.Array, keep: jax.Array, size: int, fill: jax.Array | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Take the values to keep to the front, and tell where they stood and which places they fill."""
+    (at,) = jnp.nonzero(keep, size=size)
+    found = jnp.arange(size) < keep.sum()
+    if not (values.size and size):
+        return _filled(size, values.dtype, fill), at, found
+    taken = values[at]
+    return (
+        jnp.where(
+            found,
+            taken,
+            jnp.where(found[0], taken[0], 0).astype(taken.dtype) if fill is None else fill.astype(taken.dtype),
+        ),
+        at,
+        found,
+    )
+
+
+def _unique(
+    array: jax.Array,
+    fill: jax.Array | None = None,
+    *,
+    slices: bool,
+    size: int,
+    flags: tuple[bool, bool, bool],
+    equal_nan: bool,
+) -> tuple[jax.Array, ...]:
+    axis = 0 if slices else None
+    if not array.size:
+        values = jnp.broadcast_to(_filled((), array.dtype, fill), (size, *(array.shape[1:] if slices else ())))
+        none = jnp.zeros(size, int)
+        inverse = jnp.zeros(array.shape[:1] if slices else array.shape, int)
+        return (values, *(x for x, flag in zip((none, inverse, none), flags, strict=True) if flag))
+    wanted: Any = dict(zip(("return_index", "return_inverse", "return_counts"), flags, strict=True))
+    results = jnp.unique(array, axis=axis, equal_nan=equal_nan, size=size, fill_value=fill, **wanted)
+    return results if any(flags) else (results,)
+
+
+def _filled(shape: Any, dtype: Any, fill: jax.Array | None) -> jax.Array:
+    """Make the values of a set without elements."""
+    return jnp.full(shape, 0 if fill is None else fill, dtype)

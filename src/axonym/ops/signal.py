@@ -1,0 +1,396 @@
+"""Functions of values sampled along an axis: differences, slopes, integrals, interpolation, convolution.
+
+A second operand that is sampled along the same axis at other places, such as the kernel of a convolution, names that
+axis as the first one does. The two may differ in size: within a function each has its own.
+"""
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, overload
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.lax import PrecisionLike
+from jax.typing import DTypeLike
+
+from .. import plans
+from ..axis import Axis, AxisSelection, AxisSelector, selector
+from ..core import Core, Operand, renamed
+from ..errors import ArgumentError, AxisError, AxisSizeError, message
+from . import _lift, elementwise
+from ._batch import batched
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = ["convolve", "correlate", "diff", "ediff1d", "gradient", "interp", "trapezoid", "unwrap"]
+
+
+def convolve(
+    x: Operand,
+    v: Operand,
+    axis: AxisSelector,
+    *,
+    mode: str = "full",
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> "NamedArray":
+    """Return the convolution of two signals along `axis`.
+
+    All other axes that both have line up; those that one of them has are in the result, so that several filters apply
+    to several signals at once.
+
+    Args:
+        x: axes {axis, ...}.
+        v: axes {axis, ...}, where `axis` may have another size; or a plain array of one dimension.
+        axis: the axis to convolve along, in the result as well.
+        mode: its size there, for sizes n and m: "full" n + m - 1, "same" the larger one, "valid" only the places where
+            the two overlap completely.
+        precision: of the products, as in `jax.lax`.
+        preferred_element_type: what to accumulate in and return; floats by default, for integers too.
+
+    Example:
+        >>> signal, kernel = axn.named([1., 2., 3.], "time"), axn.named([0.5, 0.5], "time")
+        >>> axn.convolve(signal, kernel, "time", mode="valid")
+        NamedArray(float32[time=2])
+        [1.5 2.5]
+    """
+    return _slid(_convolve, x, v, axis, mode, precision, preferred_element_type)
+
+
+def correlate(
+    x: Operand,
+    v: Operand,
+    axis: AxisSelector,
+    *,
+    mode: str = "valid",
+    precision: PrecisionLike = None,
+    preferred_element_type: DTypeLike | None = None,
+) -> "NamedArray":
+    """Return the cross-correlation of two signals along `axis`: products of `x` and the shifted conjugate of `v`.
+
+    The arguments are those of `convolve`.
+    """
+    return _slid(_correlate, x, v, axis, mode, precision, preferred_element_type)
+
+
+def diff(
+    x: "NamedArray",
+    axis: AxisSelector,
+    n: int = 1,
+    *,
+    prepend: Operand | None = None,
+    append: Operand | None = None,
+) -> "NamedArray":
+    """Return the differences of neighbours along `axis`, `n` times over; each time the axis shrinks by one.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to run along.
+        n: how many times, static.
+        prepend: what to put in front of `x` first: without `axis` one element, else as many as the axis has there.
+        append: what to put behind `x` first, in the same form.
+
+    Example:
+        >>> axn.diff(axn.named([1, 4, 9], "time"), "time", prepend=0)
+        NamedArray(int32[time=3])
+        [1 3 5]
+    """
+    if operator.index(n) < 0:
+        raise ArgumentError(message("diff", f"the order must not be negative, got {n}"))
+    if prepend is None and append is None:
+        return _lift.along(jnp.diff, x, axis) if n == 1 else _lift.along(jnp.diff, x, axis, n=n)
+    return _with_ends(_diff, x, axis, {"prepend": prepend, "append": append}, n=n)
+
+
+def ediff1d(
+    x: "NamedArray", axis: AxisSelector, *, to_end: Operand | None = None, to_begin: Operand | None = None
+) -> "NamedArray":
+    """Return the differences of neighbours along `axis`, between what is put in front of and behind them.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to run along.
+        to_end: what to put behind the differences: without `axis` one element, else as many as the axis has there.
+        to_begin: what to put in front of them, in the same form.
+    """
+    return _with_ends(_ediff1d, x, axis, {"to_begin": to_begin, "to_end": to_end})
+
+
+@overload
+def gradient(  # type: ignore[overload-overlap]  # a str is a Sequence too
+    x: "NamedArray",
+    axis: AxisSelector,
+    *,
+    spacing: Operand | Mapping[str, Operand] = 1.0,
+    edge_order: int = 1,
+) -> "NamedArray": ...
+@overload
+def gradient(
+    x: "NamedArray",
+    axis: Sequence[AxisSelector] | Mapping[str, int | None],
+    *,
+    spacing: Operand | Mapping[str, Operand] = 1.0,
+    edge_order: int = 1,
+) -> tuple["NamedArray", ...]: ...
+def gradient(
+    x: "NamedArray",
+    axis: AxisSelection,
+    *,
+    spacing: Operand | Mapping[str, Operand] = 1.0,
+    edge_order: int = 1,
+) -> "NamedArray | tuple[NamedArray, ...]":
+    """Return the slope of sampled values along `axis`, from the neighbours on both sides.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis; or several, which give a tuple of results in their order.
+        spacing: where the samples lie: an array with the axis holds their coordinates, one without it their distance.
+            A mapping gives each axis its own; the distance is one along axes that it leaves out.
+        edge_order: 1, or 2 for second-order accuracy at the two ends too.
+
+    Raises:
+        AxisSizeError: if an axis has fewer than `edge_order` + 1 elements.
+
+    Example:
+        >>> time = axn.named([0., 1., 3.], "time")
+        >>> axn.gradient(time * time, "time", spacing=time, edge_order=2)
+        NamedArray(float32[time=3])
+        [0. 2. 6.]
+    """
+    if not isinstance(x, Core):
+        raise _lift.unnamed("gradient", x)
+    if edge_order not in (1, 2):
+        raise ArgumentError(message("gradient", f"edge_order must be 1 or 2, got {edge_order}"))
+    pairs = _lift.axes(axis, "gradient")
+    table = dict(spacing) if isinstance(spacing, Mapping) else dict.fromkeys((name for name, _ in pairs), spacing)
+    try:
+        plans.require(tuple(name for name, _ in pairs), tuple(table))
+    except AxisError as flaw:
+        _lift.fail("gradient", flaw, x)
+    results = tuple(_slope(x, (pair,), table.get(pair[0], 1.0), edge_order) for pair in pairs)
+    return results[0] if isinstance(axis, str | Axis) else results
+
+
+def interp(
+    x: Operand,
+    xp: Operand,
+    fp: Operand,
+    axis: AxisSelector,
+    *,
+    left: Operand | None = None,
+    right: Operand | None = None,
+    period: Operand | None = None,
+) -> "NamedArray":
+    """Interpolate linearly between samples along `axis`.
+
+    All other axes that operands share line up; each is in the result: those of `x` first.
+
+    Args:
+        x: where to evaluate; any axes, among them perhaps one that has the name of `axis` and another size.
+        xp: where the samples lie, ascending; axes {axis, ...}, or a plain array of one dimension.
+        fp: the samples; axes {axis, ...}, or a plain array of one dimension.
+        axis: the axis of the samples.
+        left: the value below the first sample; the first sample by default, or "extrapolate".
+        right: the value above the last sample; the last sample by default, or "extrapolate".
+        period: the period of the function, if it has one; `xp` need not ascend then.
+
+    Example:
+        >>> samples = axn.named([0., 10., 20.], "time")
+        >>> axn.interp(axn.named([0.5, 1.25], "query"), jnp.arange(3.), samples, "time")
+        NamedArray(float32[query=2])
+        [ 5.  12.5]
+    """
+    name, size = selector(axis, "interp")
+    (xp, first), (fp, second) = (_own(each, name, "xp and fp", name) for each in (xp, fp))
+    operands: list[Any] = [x, xp, fp]
+    cores: list[AxisSelection] = [(), _sized(first, size), _sized(second, size)]
+    flags: dict[str, Any] = {}
+    for label, value in (("left", left), ("right", right), ("period", period)):
+        if isinstance(value, str) and value != "extrapolate":
+            raise ArgumentError(message("interp", f"{label} is {value!r}", hint='values: a number, "extrapolate"'))
+        is_operand = value is not None and not isinstance(value, str)
+        flags[label] = True if is_operand else value
+        if is_operand:
+            operands.append(value)
+            cores.append(())
+    result: NamedArray = batched(_interp, operands, cores, (), each=True, outer=True, **flags)
+    return result
+
+
+def trapezoid(y: "NamedArray", axis: AxisSelector, *, x: Operand | None = None, dx: Operand = 1.0) -> "NamedArray":
+    """Return the integral of sampled values over `axis`, by the trapezoidal rule.
+
+    Args:
+        y: the samples; axes {axis, ...}.
+        axis: the axis to integrate over.
+        x: where the samples lie; axes {axis, ...}, or a plain array of one dimension.
+        dx: their distance, where there is no `x`; axes among those of `y`.
+    """
+    core: AxisSelection = () if x is None else axis
+    result: NamedArray = batched(_trapezoid, [y, dx if x is None else x], [axis, core], (), coordinates=x is not None)
+    return result
+
+
+def unwrap(
+    x: "NamedArray", axis: AxisSelector, *, discont: Operand | None = None, period: Operand = 2 * math.pi
+) -> "NamedArray":
+    """Undo the jumps of an angle along `axis`: add multiples of `period` so that neighbours differ by at most half.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to run along.
+        discont: the smallest difference that is a jump; half a period by default, and never less.
+        period: of the angle; axes among the others of `x`.
+    """
+    if isinstance(period, int | float) and isinstance(discont, int | float | None):
+        return _lift.along(jnp.unwrap, x, axis, discont=discont, period=period)
+    operands = [x, period] if discont is None else [x, period, discont]
+    out = (selector(axis, "unwrap")[0],)
+    result: NamedArray = batched(_unwrap, operands, [axis, *[()] * (len(operands) - 1)], out, in_place=True)
+    return result
+
+
+def _sized(core: AxisSelection, size: int | None) -> AxisSelection:
+    return Axis(core, size) if isinstance(core, str) and size is not None else core
+
+
+def _own(operand: Any, name: str, label: str, otherwise: AxisSelection) -> tuple[Any, AxisSelection]:
+    """Rename the axis of an operand in which it may have another size than in the first one.
+
+    Args:
+        operand: the operand; a plain array is taken to have just this axis.
+        name: the axis.
+        label: what errors call the operand.
+        otherwise: the core axes of an operand without this one.
+
+    Returns:
+        The operand and its core axes.
+    """
+    new = f"{name} of {label}"
+    if isinstance(operand, Core):
+        names = operand.node[1]
+        if name not in names:
+            return operand, otherwise
+        return renamed(operand, tuple(new if each == name else each for each in names)), new
+    return operand, new if getattr(operand, "ndim", 0) or otherwise else ()
+
+
+def _with_ends(
+    fn: Any, x: "NamedArray", axis: AxisSelector, ends: dict[str, Operand | None], **options: Any
+) -> "NamedArray":
+    """Apply a function of an array and what goes in front of it and behind it, either of which may be None."""
+    name, _ = selector(axis, _lift.title(fn))
+    pairs = [_own(end, name, label, ()) for label, end in ends.items() if end is not None]
+    given = tuple(None if end is None else label for label, end in ends.items())
+    several = tuple(bool(core) for _, core in pairs)
+    operands, cores = [x, *(end for end, _ in pairs)], [axis, *(core for _, core in pairs)]
+    flags: dict[str, Any] = {"given": given, "several": several, **options}
+    result: NamedArray = batched(fn, operands, cores, (name,), in_place=True, **flags)
+    return result
+
+
+def _joined(array: jax.Array, ends: Sequence[jax.Array], given: tuple[str | None, ...], several: Any) -> jax.Array:
+    """Put what there is of two ends in front of an array and behind it."""
+    parts = iter([end if axis else end[..., None] for end, axis in zip(ends, several, strict=True)])
+    first, last = (None if label is None else next(parts) for label in given)
+    pieces = [piece for piece in (first, array, last) if piece is not None]
+    batch = jnp.broadcast_shapes(*(piece.shape[:-1] for piece in pieces))
+    return jnp.concatenate([jnp.broadcast_to(piece, (*batch, piece.shape[-1])) for piece in pieces], axis=-1)
+
+
+def _diff(array: jax.Array, *ends: jax.Array, n: int, given: Any, several: Any) -> jax.Array:
+    return jnp.diff(_joined(array, ends, given, several), n=n, axis=-1)
+
+
+def _ediff1d(array: jax.Array, *ends: jax.Array, given: Any, several: Any) -> jax.Array:
+    differences = array[..., 1:] - array[..., :-1]
+    return _joined(differences, [end.astype(array.dtype) for end in ends], given, several)
+
+
+def _slope(x: "NamedArray", pairs: _lift.Pairs, spacing: Any, edge_order: int) -> "NamedArray":
+    """Return the gradient along one axis."""
+    ((name, size),) = pairs
+    axis = name if size is None else Axis(name, size)
+    sampled = name in spacing.node[1] if isinstance(spacing, Core) else getattr(spacing, "ndim", 0)
+    if sampled:
+        sloped: NamedArray = batched(
+            _gradient, [x, spacing], [axis, name], (name,), in_place=True, name=name, edge_order=edge_order
+        )
+        return sloped
+    result = _lift.along(_gradient, x, axis, name=name, edge_order=edge_order)
+    return result if spacing.__class__ is float and spacing == 1 else elementwise.divide(result, spacing)
+
+
+def _gradient(array: jax.Array, *places: jax.Array, name: str, edge_order: int, axis: int = -1) -> jax.Array:
+    """Return slopes along an axis whose elements lie at given places or, if there are none, one apart."""
+    size = array.shape[axis]
+    if size < edge_order + 1:
+        problem = f"axis {name!r} has size {size}, but slopes need {edge_order + 1} elements"
+        raise AxisSizeError(message("gradient", problem))
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        array = array.astype(jnp.result_type(float))
+    part = partial(lax.slice_in_dim, axis=axis)
+    between = part(array, 1, None) - part(array, 0, -1)
+    if places:
+        steps = jnp.diff(places[0])
+        between = between / steps
+        before, behind = steps[..., :-1], steps[..., 1:]
+        inner = (part(between, 0, -1) * behind + part(between, 1, None) * before) / (before + behind)
+    else:
+        inner = (part(array, 2, None) - part(array, 0, -2)) * 0.5
+    first, last = part(between, 0, 1), part(between, -1, None)
+    if edge_order == 2:
+        first, last = 2 * first - part(inner, 0, 1), 2 * last - part(inner, -1, None)
+    return lax.concatenate([first, inner, last], axis % array.ndim)
+
+
+def _interp(
+    x: jax.Array, xp: jax.Array, fp: jax.Array, *given: jax.Array, left: Any, right: Any, period: Any
+) -> jax.Array:
+    rest = iter(given)
+    ends = [next(rest) if flag is True else flag for flag in (left, right, period)]
+    return jnp.interp(x, xp, fp, *ends)
+
+
+def _slid(
+    fn: Any, x: Operand, v: Operand, axis: AxisSelector, mode: str, precision: Any, preferred: Any
+) -> "NamedArray":
+    """Apply a function of two signals of one dimension."""
+    function = _lift.title(fn)
+    if mode not in ("full", "same", "valid"):
+        raise ArgumentError(message(function, f"no mode named {mode!r}", hint="modes: full, same, valid"))
+    name, _ = selector(axis, function)
+    v, core = _own(v, name, "v", name)
+    options = {"mode": mode, "precision": precision, "preferred_element_type": preferred}
+    result: NamedArray = batched(fn, [x, v], [axis, core], (name,), each=True, outer=True, in_place=True, **options)
+    return result
+
+
+def _convolve(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:
+    _not_empty("convolve", x, v)
+    return jnp.convolve(x, v, **options)
+
+
+def _correlate(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:
+    _not_empty("correlate", x, v)
+    return jnp.correlate(x, v, **options)
+
+
+def _not_empty(function: str, x: jax.Array, v: jax.Array) -> None:
+    if not (x.size and v.size):
+        raise AxisSizeError(message(function, f"a signal is empty: the sizes are {x.size} and {v.size}"))
+
+
+def _trapezoid(y: jax.Array, spacing: jax.Array, coordinates: bool) -> jax.Array:
+    if coordinates:
+        return jnp.trapezoid(y, spacing, axis=-1)
+    return spacing * jnp.trapezoid(y, axis=-1)
+
+
+def _unwrap(array: jax.Array, period: jax.Array, *discont: jax.Array) -> jax.Array:
+    period, *jump = [each[..., None] if each.ndim else each for each in (period, *discont)]
+    return jnp.unwrap(array, jump[0] if jump else None, axis=-1, period=period)

@@ -1,0 +1,181 @@
+"""Functions that sort along an axis, or find what sorting would put first."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..axis import AxisSelector, selector
+from ..errors import ArgumentError, AxisSizeError, message
+from . import _lift
+from ._batch import batched
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = [
+    "approx_max_k",
+    "approx_min_k",
+    "argpartition",
+    "argsort",
+    "lexsort",
+    "partition",
+    "sort",
+    "sort_complex",
+    "top_k",
+]
+
+
+def approx_max_k(
+    x: "NamedArray", axis: AxisSelector, k: int, new_axis: AxisSelector | None = None, *, recall_target: float = 0.95
+) -> tuple["NamedArray", "NamedArray"]:
+    """Return `top_k`, found faster on accelerators at the price of missing some: `recall_target` is the share found."""
+    return _chosen(_approx_max_k, x, axis, k, new_axis, recall_target=recall_target)
+
+
+def approx_min_k(
+    x: "NamedArray", axis: AxisSelector, k: int, new_axis: AxisSelector | None = None, *, recall_target: float = 0.95
+) -> tuple["NamedArray", "NamedArray"]:
+    """Return the `k` smallest elements along `axis` and their indices, as `approx_max_k` does the largest."""
+    return _chosen(_approx_min_k, x, axis, k, new_axis, recall_target=recall_target)
+
+
+def argpartition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
+    """Return the indices that would partition along `axis`, as `partition` does."""
+    return _lift.along(_argpartition, x, axis, kth=kth, name=selector(axis, "argpartition")[0])
+
+
+def argsort(x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> "NamedArray":
+    """Return the indices that would sort along `axis`; equal elements keep their order if `stable`."""
+    return _lift.along(jnp.argsort, x, axis, stable=stable, descending=descending)
+
+
+def lexsort(keys: Sequence["NamedArray"], axis: AxisSelector) -> "NamedArray":
+    """Return the indices that would sort along `axis` by several keys, the last of which counts most.
+
+    Args:
+        keys: axes {axis, ...} each; the other axes line up by name.
+        axis: the axis to sort along.
+
+    Example:
+        >>> surname, given = axn.named([1, 0, 1], "person"), axn.named([5, 7, 2], "person")
+        >>> axn.lexsort((given, surname), "person")
+        NamedArray(int32[person=3])
+        [1 2 0]
+    """
+    keys = tuple(keys)
+    if not keys:
+        raise ArgumentError(message("lexsort", "there are no keys to sort by"))
+    result: NamedArray = batched(_lexsort, keys, [axis] * len(keys), (selector(axis, "lexsort")[0],), in_place=True)
+    return result
+
+
+def partition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
+    """Put the element that sorting puts at `kth` there, smaller ones before and larger ones behind it, along `axis`.
+
+    Both sides come out sorted, because a sort is what is fastest in XLA; do not count on it.
+
+    Raises:
+        AxisSizeError: if `kth` lies outside of the axis; it may count from the end.
+    """
+    return _lift.along(_partition, x, axis, kth=kth, name=selector(axis, "partition")[0])
+
+
+def sort(x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> "NamedArray":
+    """Sort along `axis`; NaN counts as larger than all numbers."""
+    return _lift.along(jnp.sort, x, axis, stable=stable, descending=descending)
+
+
+def sort_complex(x: "NamedArray", axis: AxisSelector) -> "NamedArray":
+    """Sort along `axis`, by real parts and then by imaginary ones, and return complex numbers."""
+    return _lift.along(_sort_complex, x, axis)
+
+
+def top_k(
+    x: "NamedArray", axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
+) -> tuple["NamedArray", "NamedArray"]:
+    """Return the `k` largest elements along `axis`, largest first, and their indices; NaN counts as largest.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to choose along; its size becomes `k`.
+        k: how many, static.
+        new_axis: another name for it.
+
+    Raises:
+        AxisSizeError: if the axis has fewer than `k` elements, or `new_axis` another size than `k`.
+        AxisClashError: if the new name is there already.
+
+    Example:
+        >>> logits = axn.named([[1., 3., 2.], [6., 5., 4.]], ("batch", "vocab"))
+        >>> values, indices = axn.top_k(logits, "vocab", 2, "beam")
+        >>> indices
+        NamedArray(int32[batch=2, beam=2])
+        [[1 2]
+         [0 1]]
+    """
+    return _chosen(_top_k, x, axis, k, new_axis)
+
+
+def _chosen(
+    fn: Any, x: "NamedArray", axis: AxisSelector, k: int, new_axis: AxisSelector | None, **options: Any
+) -> tuple["NamedArray", "NamedArray"]:
+    """Apply a function that keeps `k` elements of an axis and returns their indices too."""
+    function = _lift.title(fn)
+    name, _ = selector(axis, function)
+    new, size = (name, None) if new_axis is None else selector(new_axis, function)
+    if size not in (None, k):
+        raise AxisSizeError(message(function, f"axis {new!r} was given with size {size}, but {k} elements are chosen"))
+    result: tuple[NamedArray, NamedArray] = batched(
+        fn, [x], [axis], ((new,), (new,)), in_place=True, k=k, name=name, **options
+    )
+    return result
+
+
+def _within(function: str, k: int, name: str, array: jax.Array) -> None:
+    """Check how many elements of the last axis are chosen."""
+    size = array.shape[-1]
+    if not 0 <= k <= size:
+        problem = f"cannot choose {k} elements of axis {name!r}, which has size {size}"
+        raise AxisSizeError(message(function, problem))
+
+
+def _top_k(array: jax.Array, k: int, name: str) -> Any:
+    _within("top_k", k, name, array)
+    return tuple(lax.top_k(array, k))
+
+
+def _approx_max_k(array: jax.Array, k: int, name: str, recall_target: float) -> Any:
+    _within("approx_max_k", k, name, array)
+    return tuple(lax.approx_max_k(array, k, recall_target=recall_target))
+
+
+def _approx_min_k(array: jax.Array, k: int, name: str, recall_target: float) -> Any:
+    _within("approx_min_k", k, name, array)
+    return tuple(lax.approx_min_k(array, k, recall_target=recall_target))
+
+
+def _lexsort(*keys: jax.Array) -> jax.Array:
+    return jnp.lexsort(jnp.broadcast_arrays(*keys), axis=-1)
+
+
+def _partition(array: jax.Array, axis: int, kth: int, name: str) -> jax.Array:
+    _inside("partition", kth, name, array.shape[axis])
+    return jnp.sort(array, axis, stable=False)
+
+
+def _argpartition(array: jax.Array, axis: int, kth: int, name: str) -> jax.Array:
+    _inside("argpartition", kth, name, array.shape[axis])
+    return jnp.argsort(array, axis, stable=False)
+
+
+def _inside(function: str, kth: int, name: str, size: int) -> None:
+    if not -size <= kth < size:
+        raise AxisSizeError(message(function, f"position {kth} lies outside of axis {name!r}, which has size {size}"))
+
+
+def _sort_complex(array: jax.Array, axis: int) -> jax.Array:
+    # Real numbers sort faster than complex ones.
+    return jnp.sort(array, axis).astype(jnp.result_type(array.dtype, jnp.complex64))

@@ -1,0 +1,415 @@
+"""Counting and placing: histograms, bins, positions in sorted values; and covariances."""
+
+import builtins
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from ..axis import Axis, AxisSelection, AxisSelector, selector, sized
+from ..core import Core, Operand, wrap
+from ..errors import ArgumentError, message
+from . import _lift
+from ._batch import batched
+from ._operands import integers, names_of, only_axis
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = [
+    "bincount",
+    "corrcoef",
+    "cov",
+    "digitize",
+    "histogram",
+    "histogram2d",
+    "histogram_bin_edges",
+    "histogramdd",
+    "searchsorted",
+]
+
+Range = tuple[Operand, Operand]
+_METHODS = ("scan", "scan_unrolled", "sort", "compare_all")
+
+
+def bincount(
+    x: "NamedArray", Counts: Axis, axis: AxisSelection | None = None, *, weights: "NamedArray | None" = None
+) -> "NamedArray":
+    """Count how often each integer from 0 on stands in an array; others than those of `Counts` are left out.
+
+    Args:
+        x: integers.
+        Counts: the axis of the counts; its size is the number of integers.
+        axis: the axes to count over, None for all; each position of the others has its own counts.
+        weights: what an element counts, over the same axes.
+
+    Returns:
+        Counts as integers, or sums in the dtype of `weights`; axes {..., Counts}.
+
+    Raises:
+        OperandError: if `x` has no integers.
+
+    Example:
+        >>> axn.bincount(axn.named([2, 0, 2], "i"), axn.Axis("value", 4)).tolist()
+        [1, 0, 2, 0]
+    """
+    over, size = _over("bincount", x, axis), sized(Counts, "bincount")
+    integers("bincount", "what is counted", x)
+    operands = (x,) if weights is None else (x, weights)
+    core = (over,) * len(operands)
+    result: NamedArray = batched(_bincount, operands, core, (size.name,), each=True, size=size.size)
+    return result
+
+
+def corrcoef(x: "NamedArray", variable: AxisSelector, observation: AxisSelection, to: AxisSelector) -> "NamedArray":
+    """Return the correlation coefficients of variables: covariances, divided by both standard deviations.
+
+    Args:
+        x: axes {variable, observation, ...}.
+        variable: the axis of the variables.
+        observation: the axes to average over.
+        to: the name of the second axis of the variables.
+
+    Returns:
+        Axes {..., variable, to}.
+    """
+    return _of_variables(_corrcoef, x, variable, observation, to, ())
+
+
+def cov(
+    x: "NamedArray",
+    variable: AxisSelector,
+    observation: AxisSelection,
+    to: AxisSelector,
+    *,
+    ddof: int = 1,
+    fweights: "NamedArray | None" = None,
+    aweights: "NamedArray | None" = None,
+) -> "NamedArray":
+    """Return the covariances of variables: the mean products of their deviations from their means.
+
+    Args:
+        x: axes {variable, observation, ...}.
+        variable: the axis of the variables.
+        observation: the axes to average over.
+        to: the name of the second axis of the variables, along which those of complex numbers are conjugated.
+        ddof: the degrees of freedom that are taken off the number of observations.
+        fweights: integers over `observation`: how often each one was made.
+        aweights: over `observation`: how much each one counts.
+
+    Returns:
+        Axes {..., variable, to}.
+
+    Example:
+        >>> x = axn.named([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]], ("feature", "sample"))
+        >>> axn.cov(x, "feature", "sample", "feature2").tolist()
+        [[1.0, -1.0], [-1.0, 1.0]]
+    """
+    if fweights is not None:
+        integers("cov", "fweights", fweights)
+    return _of_variables(_cov, x, variable, observation, to, (fweights, aweights), ddof=ddof)
+
+
+def digitize(x: Operand, bins: "NamedArray", axis: AxisSelector | None = None, *, right: bool = False) -> "NamedArray":
+    """Return in which bin each element lies: 0 before the first edge, 1 between the first two, and so on.
+
+    Args:
+        x: any axes, which the result has.
+        bins: edges along `axis`, rising or falling; further axes line up by name.
+        axis: the axis of the edges, needed where `bins` has several.
+        right: a bin contains its right edge instead of its left one.
+    """
+    over = only_axis("digitize", bins) if axis is None else axis
+    result: NamedArray = batched(_digitize, (x, bins), ((), over), (), each=True, right=right)
+    return result
+
+
+def histogram(
+    x: "NamedArray",
+    Bins: Axis,
+    axis: AxisSelection | None = None,
+    *,
+    range: Range | None = None,
+    edges: "NamedArray | None" = None,
+    weights: "NamedArray | None" = None,
+    density: bool = False,
+) -> "tuple[NamedArray, NamedArray]":
+    """Count the elements in each of several bins. A bin contains its left edge, the last one also its right edge.
+
+    Args:
+        x: any axes.
+        Bins: the axis of the counts; its size is the number of bins.
+        axis: the axes to count over, None for all; each position of the others has its own counts.
+        range: the outermost edges, between which the bins are equally wide; by default the smallest and the largest
+            element, for each position of the other axes.
+        edges: all edges instead, rising, over an axis with one element more than `Bins`.
+        weights: what an element counts, over the same axes.
+        density: return counts divided by their sum and by the width of the bin.
+
+    Returns:
+        Counts as integers, sums in the dtype of `weights` or densities, axes {..., Bins}; and the edges, over an axis
+        with the name of `Bins` and "_edges".
+
+    Example:
+        >>> counts, edges = axn.histogram(axn.named([0.0, 1.0, 1.5, 4.0], "i"), axn.Axis("bin", 2))
+        >>> counts.tolist(), edges.tolist()
+        ([3, 1], [0.0, 2.0, 4.0])
+    """
+    given = None if edges is None else [edges]
+    counts, (found,) = _histogram_of(_histogram, [x], [Bins], axis, [range], given, weights, density)
+    return counts, found
+
+
+def histogram2d(
+    x: "NamedArray",
+    y: "NamedArray",
+    Bins: tuple[Axis, Axis],
+    axis: AxisSelection | None = None,
+    *,
+    range: tuple[Range | None, Range | None] = (None, None),
+    edges: "tuple[NamedArray, NamedArray] | None" = None,
+    weights: "NamedArray | None" = None,
+    density: bool = False,
+) -> "tuple[NamedArray, NamedArray, NamedArray]":
+    """Count pairs of elements in a grid of bins: `histogramdd` of two arrays; the edges come one by one."""
+    counts, (first, second) = _histogram_of(_histogram2d, [x, y], Bins, axis, range, edges, weights, density)
+    return counts, first, second
+
+
+def histogram_bin_edges(
+    x: "NamedArray", Bins: Axis, axis: AxisSelection | None = None, *, range: Range | None = None
+) -> "NamedArray":
+    """Return the edges that `histogram` takes, over an axis with the name of `Bins` and "_edges"."""
+    over, size = _over("histogram_bin_edges", x, axis), sized(Bins, "histogram_bin_edges")
+    if range is not None:
+        return _edges_between(x, size, range)
+    result: NamedArray = batched(_histogram_bin_edges, (x,), (over,), (_edges_name(size),), each=True, size=size.size)
+    return result
+
+
+def histogramdd(
+    samples: "Sequence[NamedArray]",
+    Bins: Sequence[Axis],
+    axis: AxisSelection | None = None,
+    *,
+    range: Sequence[Range | None] | None = None,
+    edges: "Sequence[NamedArray] | None" = None,
+    weights: "NamedArray | None" = None,
+    density: bool = False,
+) -> "tuple[NamedArray, tuple[NamedArray, ...]]":
+    """Count points in a grid of bins; the arguments are those of `histogram`, for each coordinate.
+
+    Args:
+        samples: one array for each coordinate, over the same axes; `x.unbind(axis)` where they lie along an axis.
+        Bins: the axis of the counts for each coordinate.
+        axis: the axes to count over, None for all those of the first array.
+        range: the outermost edges, or None, for each coordinate.
+        edges: all edges instead, for each coordinate.
+        weights: what a point counts, over the same axes.
+        density: return counts divided by their sum and by the volume of the bin.
+
+    Returns:
+        Counts, axes {..., *Bins}; and the edges for each coordinate.
+    """
+    return _histogram_of(_histogramdd, samples, Bins, axis, range, edges, weights, density)
+
+
+def searchsorted(
+    a: "NamedArray",
+    v: Operand,
+    axis: AxisSelector | None = None,
+    *,
+    side: str = "left",
+    sorter: "NamedArray | None" = None,
+    method: str = "scan",
+) -> "NamedArray":
+    """Return where values would have to be inserted into sorted ones to keep these sorted.
+
+    Args:
+        a: values that rise along `axis`; further axes line up by name.
+        v: values to insert; any axes, which the result has.
+        axis: the axis of the sorted values, needed where `a` has several.
+        side: where equal values stand, come before them ("left") or behind them ("right").
+        sorter: indices over the axes of `a` that sort it, where it is not sorted.
+        method: how to look: "scan", "scan_unrolled", "sort" or "compare_all".
+
+    Raises:
+        ArgumentError: if `side` or `method` is another.
+
+    Example:
+        >>> a = axn.named([1.0, 2.0, 2.0, 4.0], "level")
+        >>> axn.searchsorted(a, axn.named([2.0, 3.0], "i")).tolist()
+        [1, 3]
+    """
+    for what, value, known in (("side", side, ("left", "right")), ("method", method, _METHODS)):
+        if value not in known:
+            problem = f"the {what} must be one of {', '.join(known)}, not {value!r}"
+            raise ArgumentError(message("searchsorted", problem))
+    over = only_axis("searchsorted", a) if axis is None else axis
+    # Sorting everything anew for each value would be a waste: that method gets the axes that only v has as they are.
+    own = [name for name in v.names if name not in a.names] if method == "sort" and isinstance(v, Core) else []
+    operands: list[Any] = [v, a]
+    core: list[AxisSelection] = [own, over]
+    if sorter is not None:
+        integers("searchsorted", "the sorter", sorter)
+        operands, core = [*operands, sorter], [*core, over]
+    result: NamedArray = batched(
+        _searchsorted, operands, core, tuple(own), each=True, in_place=True, side=side, method=method
+    )
+    return result
+
+
+def _over(function: str, x: Any, axis: AxisSelection | None) -> AxisSelection:
+    names = names_of(function, x)
+    return names if axis is None else axis
+
+
+def _histogram_of(
+    fn: Any,
+    samples: "Sequence[NamedArray]",
+    Bins: Sequence[Axis],
+    axis: AxisSelection | None,
+    ranges: Sequence[Range | None] | None,
+    edges: "Sequence[NamedArray] | None",
+    weights: "NamedArray | None",
+    density: bool,
+) -> "tuple[NamedArray, tuple[NamedArray, ...]]":
+    """Count points; edges that depend on no element are made before, and stay without batch axes."""
+    function, number = _lift.title(fn), len(samples)
+    for what, given in (("axes of bins", Bins), ("ranges", ranges), ("arrays of edges", edges)):
+        if given is not None and len(given) != number:
+            raise ArgumentError(message(function, f"{number} coordinates, but {len(given)} {what}"))
+    if not number:
+        raise ArgumentError(message(function, "there are no coordinates"))
+    bins = [sized(one, function) for one in Bins]
+    over = _over(function, samples[0], axis)
+    known: dict[int, NamedArray] = {}
+    if edges is not None:
+        known = dict(enumerate(edges))
+    elif ranges is not None:
+        known = {i: _edges_between(x, bins[i], r) for i, (x, r) in enumerate(zip(samples, ranges, strict=True)) if r}
+    operands = [*samples, *known.values(), *([] if weights is None else [weights])]
+    core = [over] * number + [_axis_of_edges(function, known[i], bins[i]) for i in known] + [over]
+    outs = tuple(one.name for one in bins), *((_edges_name(bins[i]),) for i in builtins.range(number) if i not in known)
+    counts, *found = batched(
+        fn,
+        operands,
+        core[: len(operands)],
+        outs,
+        each=True,
+        sizes=tuple(one.size for one in bins),
+        known=tuple(known),
+        density=density,
+    )
+    return counts, tuple(known[i] if i in known else found.pop(0) for i in builtins.range(number))
+
+
+def _edges_name(bins: Axis) -> str:
+    return f"{bins.name}_edges"
+
+
+def _axis_of_edges(function: str, edges: Any, bins: Axis) -> Axis:
+    names = names_of(function, edges)
+    name = _edges_name(bins)
+    return Axis(name if name in names else only_axis(function, edges), bins.size + 1)
+
+
+def _edges_between(x: "NamedArray", bins: Axis, limits: Range) -> "NamedArray":
+    """Make the edges of bins between two limits, in the dtype that goes with `x`."""
+    like = wrap(x, jnp.zeros((), x.dtype), ())
+    result: NamedArray = batched(
+        _histogram_bin_edges, (like, *limits), ((), (), ()), (_edges_name(bins),), each=True, size=bins.size
+    )
+    return result
+
+
+def _of_variables(
+    fn: Any,
+    x: "NamedArray",
+    variable: AxisSelector,
+    observation: AxisSelection,
+    to: AxisSelector,
+    weights: "Sequence[NamedArray | None]",
+    **options: Any,
+) -> "NamedArray":
+    """Compute a matrix over variables."""
+    function = _lift.title(fn)
+    first, second, many = selector(variable, function), selector(to, function), _lift.axes(observation, function)
+    over = [name if size is None else Axis(name, size) for name, size in (first, *many)]
+    given = [one for one in weights if one is not None]
+    which = tuple(one is not None for one in weights)
+    result: NamedArray = batched(
+        fn, (x, *given), (over, *[over[1:]] * len(given)), (first[0], second[0]), each=True, which=which, **options
+    )
+    _lift.check_given(function, (second,), result.names, result.array.shape)
+    return result
+
+
+def _bincount(x: jax.Array, weights: jax.Array | None = None, *, size: int) -> jax.Array:
+    counted = jnp.ones(x.size, int) if weights is None else weights.ravel()
+    return _summed(counted, x.ravel(), size)
+
+
+def _summed(weights: jax.Array, at: jax.Array, size: int) -> jax.Array:
+    """Add weights up at positions; those out of range are left out."""
+    return jax.ops.segment_sum(weights.astype(int) if weights.dtype == bool else weights, at, size)
+
+
+def _corrcoef(x: jax.Array, *, which: tuple[bool, ...]) -> jax.Array:
+    del which
+    return jnp.corrcoef(x.reshape(x.shape[0], -1)).reshape(x.shape[0], x.shape[0])
+
+
+def _cov(x: jax.Array, *weights: jax.Array, which: tuple[bool, ...], ddof: int) -> jax.Array:
+    rest = iter(weights)
+    fweights, aweights = (next(rest).ravel() if given else None for given in which)
+    result = jnp.cov(x.reshape(x.shape[0], -1), ddof=ddof, fweights=fweights, aweights=aweights)
+    return result.reshape(x.shape[0], x.shape[0])
+
+
+def _digitize(x: jax.Array, bins: jax.Array, *, right: bool) -> jax.Array:
+    return jnp.digitize(x, bins, right)
+
+
+def _histogram(*arrays: jax.Array, **options: Any) -> tuple[jax.Array, ...]:
+    return _counts(*arrays, **options)
+
+
+def _histogram2d(*arrays: jax.Array, **options: Any) -> tuple[jax.Array, ...]:
+    return _counts(*arrays, **options)
+
+
+def _histogramdd(*arrays: jax.Array, **options: Any) -> tuple[jax.Array, ...]:
+    return _counts(*arrays, **options)
+
+
+def _counts(*arrays: jax.Array, sizes: tuple[int, ...], known: tuple[int, ...], density: bool) -> tuple[jax.Array, ...]:
+    """Count points in bins; return as well the edges along those coordinates that are not `known`."""
+    samples, rest = [x.ravel() for x in arrays[: len(sizes)]], list(arrays[len(sizes) :])
+    edges = [
+        rest.pop(0) if i in known else _histogram_bin_edges(x, size=size)
+        for i, (x, size) in enumerate(zip(samples, sizes, strict=True))
+    ]
+    weights = rest[0].ravel() if rest else jnp.ones(samples[0].size, int)
+    place, inside = jnp.zeros(samples[0].shape, int), jnp.ones(samples[0].shape, bool)
+    for sample, edge, size in zip(samples, edges, sizes, strict=True):
+        at = jnp.where(sample == edge[-1], size - 1, jnp.searchsorted(edge, sample, side="right") - 1)
+        inside &= (at >= 0) & (at < size)
+        place = place * size + at
+    counts = _summed(weights, jnp.where(inside, place, -1), math.prod(sizes)).reshape(sizes)
+    if density:
+        counts = counts / counts.sum()
+        for i, edge in enumerate(edges):
+            counts = counts / jnp.diff(edge).reshape(-1, *[1] * (len(sizes) - 1 - i))
+    return (counts, *(edge for i, edge in enumerate(edges) if i not in known))
+
+
+def _histogram_bin_edges(x: jax.Array, *limits: jax.Array, size: int) -> jax.Array:
+    # Elements that are not there have no smallest one.
+    return jnp.histogram_bin_edges(x, size, limits or (None if x.size else (0, 1)))
+
+
+def _searchsorted(v: jax.Array, a: jax.Array, sorter: jax.Array | None = None, *, side: str, method: str) -> jax.Array:
+    return jnp.searchsorted(a, v, side=side, sorter=sorter, method=method)

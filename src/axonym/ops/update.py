@@ -1,0 +1,396 @@
+"""Updates by name: `x.at[...].set(...)` and its kin, and pieces written at a traced start.
+
+Arrays do not change; each function returns a new one. Within `jax.jit` the compiler writes in place where nothing else
+needs the old array; at the outermost level that takes `donate_argnums`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .. import layout, plans
+from ..axis import AxisSelector
+from ..core import Core, Operand, facts, shape_of, wrap
+from ..errors import (
+    AxisClashError,
+    AxisError,
+    AxisSizeError,
+    BroadcastError,
+    OperandError,
+    describe,
+    message,
+    suggestion,
+)
+from . import _lift
+from ._position import check_along, planned, reaching, reading, run, selectors_of
+from ._scatter import check_dtype, on_mesh, write
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = ["At", "Part", "ScatterMode", "put_along_axis", "updated_slice"]
+
+Names = tuple[str, ...]
+ScatterMode: TypeAlias = Literal["promise_in_bounds", "clip", "drop", "fill"]
+_MODES = ("promise_in_bounds", "clip", "drop", "fill")
+
+
+class At:
+    """What `x.at` is: index it to say which part of `x` is meant.
+
+    Args:
+        x: the array.
+    """
+
+    __slots__ = ("_x",)
+
+    def __init__(self, x: "NamedArray") -> None:
+        self._x = x
+
+    def __getitem__(self, item: Any) -> "Part":
+        return Part(self._x, selectors_of("at", self._x, item))
+
+
+class Part:
+    """A part of an array, as `x.at[...]` selects it, to be read or updated.
+
+    It takes all selectors that `x[...]` takes, and means the same elements. The methods return an array with the axes,
+    the order and the dtype of `x`. An update lines up by name with the axes of the part, `x[...]`, which must contain
+    its own; a scalar goes everywhere. Where the index means an element several times, `add`, `subtract`, `multiply`,
+    `divide`, `power`, `min` and `max` apply all of its updates, and `set` any one of them.
+
+    All methods share three options. `mode` tells what happens to index arrays, traced ints and dslices out of range:
+    None and "drop" leave such updates out, "clip" takes the nearest element, and "promise_in_bounds" is your word that
+    there are none. `indices_are_sorted` and `unique_indices` are promises too, which can make updates faster.
+
+    Args:
+        x: the array.
+        selectors: axes to ints, slices, dslices, arrays or lists of integers.
+
+    Raises:
+        AxisNotFoundError: if an axis is missing.
+        AxisSizeError: if a Python int is out of range, or a name has two sizes.
+        BroadcastError: in a method, if the update has an axis that the part lacks.
+        OperandError: if a selector or an update is of another kind, or has a dtype that `x` cannot hold.
+
+    Example:
+        >>> x = axn.zeros(axn.Axis("pos", 5))
+        >>> x.at["pos", axn.named([0, 3, 3], "i")].add(1.0).tolist()
+        [1.0, 0.0, 0.0, 2.0, 0.0]
+    """
+
+    __slots__ = ("_arguments", "_steps", "_x")
+
+    def __init__(self, x: "NamedArray", selectors: Mapping[AxisSelector, Any]) -> None:
+        self._x = x
+        self._steps, self._arguments = planned("at", x, selectors)
+
+    def get(
+        self,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ScatterMode | None = None,
+        fill_value: Any = None,
+    ) -> "NamedArray":
+        """Read the part: `x[...]`, with a choice of what stands for elements out of range.
+
+        Args:
+            indices_are_sorted: a promise.
+            unique_indices: a promise.
+            mode: None is as in `x[...]`; "fill" and "drop" read `fill_value`; "clip" reads the nearest element.
+            fill_value: a Python scalar, which implies "fill"; without it "fill" reads NaN, the lowest integer or,
+                where there is no sign, the highest.
+        """
+        if mode is None and fill_value is not None:
+            mode = "fill"
+        reach = reaching("at", _MODES, mode, fill_value, indices_are_sorted, unique_indices)
+        (array,), names = self._x.node
+        try:
+            kernel = reading(names, self._steps, "at", reach)
+        except AxisError as flaw:
+            _lift.fail("at", flaw, self._x)
+        return wrap(self._x, run(kernel, array, *self._arguments), kernel.names)
+
+    def set(
+        self,
+        update: Operand,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ScatterMode | None = None,
+    ) -> "NamedArray":
+        """Put an update in the place of the part."""
+        return self._write("set", update, indices_are_sorted, unique_indices, mode)
+
+    def add(
+        self,
+        update: Operand,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ScatterMode | None = None,
+    ) -> "NamedArray":
+        """Add an update to the part."""
+        return self._write("add", update, indices_are_sorted, unique_indices, mode)
+
+    def subtract(
+        self,
+        update: Operand,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ScatterMode | None = None,
+    ) -> "NamedArray":
+        """Subtract an update from the part."""
+        return self._write("subtract", update, indices_are_sorted, unique_indices, mode)
+
+    def multiply(
+        self,
+        update: Operand,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ScatterMode | None = None,
+    ) -> "NamedArray":
+        """Multiply the part by an update."""
+        return self._write("multiply", update, indices_are_sorted, unique_indices, mode)
+
+    mul = multiply
+
+    def divide(
+        self,
+        update: Operand,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ScatterMode | None = None,
+    ) -> "NamedArray":
+        """Divide the part by an update; `x` has floats."""
+        return self._write("divide", update, indices_are_sorted, unique_indices, mode)
+
+    def power(
+        self,
+        update: Operand,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ScatterMode | None = None,
+    ) -> "NamedArray":
+        """Raise the part to the power of an update."""
+        return self._write("power", update, indices_are_sorted, unique_indices, mode)
+
+    def min(
+        self,
+        update: Operand,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ScatterMode | None = None,
+    ) -> "NamedArray":
+        """Take the smaller of the part and an update."""
+        return self._write("min", update, indices_are_sorted, unique_indices, mode)
+
+    def max(
+        self,
+        update: Operand,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ScatterMode | None = None,
+    ) -> "NamedArray":
+        """Take the larger of the part and an update."""
+        return self._write("max", update, indices_are_sorted, unique_indices, mode)
+
+    def apply(
+        self,
+        func: "Callable[[NamedArray], NamedArray]",
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: ScatterMode | None = None,
+    ) -> "NamedArray":
+        """Put a function of the part in its place; an element that is meant several times goes through it once.
+
+        Args:
+            func: an elementwise function of a NamedArray with the axes of the part.
+            indices_are_sorted: a promise.
+            unique_indices: a promise.
+            mode: as for the updates.
+        """
+        return self.set(
+            func(self.get()), indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode
+        )
+
+    def _write(self, operation: str, update: Any, is_sorted: bool, unique: bool, mode: str | None) -> "NamedArray":
+        reach = reaching("at", _MODES, mode, None, is_sorted, unique)
+        written: NamedArray = write("at", self._x, self._steps, self._arguments, operation, update, reach)
+        return written
+
+
+def put_along_axis(
+    x: "NamedArray", indices: "NamedArray", values: Operand, axis: AxisSelector, *, mode: ScatterMode | None = None
+) -> "NamedArray":
+    """Put values along an axis at indices that have that axis too, of any size: the reverse of `take_along_axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        indices: axes {axis, ...}; those that it lacks are the same everywhere.
+        values: a scalar, or axes among those of `take_along_axis(x, indices, axis)`.
+        axis: the axis.
+        mode: as in `x.at[...]`.
+
+    Raises:
+        AxisNotFoundError: if `axis` is missing from either, or `indices` has an axis that `x` lacks.
+
+    Example:
+        >>> x = axn.named([[3, 1, 2], [4, 6, 5]], ("row", "column"))
+        >>> largest = x.argmax("column").broadcast_axis(axn.Axis("column", 1))
+        >>> axn.put_along_axis(x, largest, 0, "column").tolist()
+        [[0, 1, 2], [4, 0, 5]]
+    """
+    check_along("put_along_axis", x, indices, axis)
+    steps, arguments = planned("put_along_axis", x, {axis: indices})
+    reach = reaching("put_along_axis", _MODES, mode)
+    result: NamedArray = write("put_along_axis", x, steps, arguments, "set", values, reach)
+    return result
+
+
+def updated_slice(x: "NamedArray", start: "Mapping[AxisSelector, int | Operand]", update: Operand) -> "NamedArray":
+    """Put a piece into an array at starts that may be traced, each moved so that the piece fits: `slice` reversed.
+
+    Args:
+        x: axes {those of `start`, ...}.
+        start: axes to where the piece begins along them: an int, one integer, or a NamedArray whose axes `x` has too;
+            then each of their positions has a start of its own.
+        update: a scalar, or axes among those of `x`. Along the axes of `start` its sizes say how long the piece is;
+            one that it lacks is written at one position. Along all others its sizes are those of `x`.
+
+    Raises:
+        AxisNotFoundError: if `x` lacks an axis of `start` or of a start.
+        AxisSizeError: if the piece is larger than `x`.
+        BroadcastError: if `update` has an axis that `x` lacks.
+
+    Example:
+        >>> cache = axn.zeros((axn.Axis("batch", 2), axn.Axis("pos", 4)))
+        >>> axn.updated_slice(cache, {"pos": axn.named([0, 3], "batch")}, 1.0).tolist()
+        [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
+    """
+    function = "updated_slice"
+    if not isinstance(x, Core):
+        raise _lift.unnamed(function, x)
+    if not isinstance(start, Mapping):
+        problem = f"the starts are a dict from axes to integers, not {type(start).__name__}"
+        raise OperandError(message(function, problem, f"array has: {facts(x)}", hint='write {"pos": 0}'))
+    (array,), names = x.node
+    given = _lift.axes(tuple(start), function)
+    starts = [value.node[0][0] if isinstance(value, Core) else _lift.plain(function, value) for value in start.values()]
+    own = tuple(value.names if isinstance(value, Core) else () for value in start.values())
+    updated = update.names if isinstance(update, Core) else ()
+    value = update.node[0][0] if isinstance(update, Core) else _lift.plain(function, update)
+    try:
+        kernel = _updated(names, given, own, updated)
+    except AxisError as flaw:
+        _lift.fail(function, flaw, x, update, *start.values())
+    return wrap(x, run(kernel, array, value, *starts), names)
+
+
+@lru_cache(plans.CACHE)
+def _updated(names: Names, given: _lift.Pairs, own: tuple[Names, ...], updated: Names) -> _lift.Kernel:
+    function, moved = "updated_slice", tuple(name for name, _ in given)
+    for wanted in (moved, *own):
+        plans.require(names, wanted)
+    for name in (name for one in own for name in one if name in moved):
+        raise AxisClashError(f"a start has axis {name!r}, along which the piece is moved")
+    for name in updated:
+        if name not in names:
+            hint = suggestion(name, plans.without(names, updated))
+            raise BroadcastError(f"the update has axis {name!r}, which the array lacks", hint)
+    batch = tuple(name for name in names if any(name in one for one in own))
+
+    def body(array: Any, update: Any, *starts: Any) -> Any:
+        shape = shape_of(function, array, names)
+        _lift.check_given(function, given, names, shape)
+        _lift.check_sizes(function, (names, *own), (array, *starts))
+        check_dtype(function, "set", array, update)
+        anonymous = len(shape) - len(names)
+        piece: tuple[Any, ...] = (*range(anonymous - _leading(update, updated, anonymous), anonymous), *updated)
+        for name, one, value in zip(moved, own, starts, strict=True):
+            if jnp.ndim(value) > len(one) or not jnp.issubdtype(jnp.result_type(value), jnp.integer):
+                problem = f"the start along {name!r} must be one integer, or a NamedArray of integers"
+                raise OperandError(message(function, problem))
+        lengths = _lengths(names, shape, moved, updated, jnp.shape(update))
+        labels: tuple[Any, ...] = (*range(anonymous), *names)
+
+        def put(array: jax.Array, update: Any, *starts: Any) -> jax.Array:
+            update = _lift.lined_up(jnp.asarray(update, array.dtype), piece, labels)
+            update = jnp.broadcast_to(update, lengths)
+            return _placed(array, update, starts, labels, moved, own, batch)
+
+        array = on_mesh(array)
+        return _lift.local(put, [array, update, *starts], list(layout.entries_of(array)))
+
+    return _lift.Kernel(names, body)
+
+
+def _leading(update: Any, names: Names, most: int) -> int:
+    """Count the anonymous dimensions of an update."""
+    shape = shape_of("updated_slice", update, names) if names else jnp.shape(update)
+    if len(shape) - len(names) > most:
+        problem = "the update has more dimensions without names than the array"
+        raise OperandError(
+            message("updated_slice", problem, f"update has: {describe(names, shape)}", hint=_lift.NAME_IT)
+        )
+    return len(shape) - len(names)
+
+
+def _lengths(
+    names: Names, shape: tuple[int, ...], moved: Names, updated: Names, update: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Tell how large the piece is in each dimension of the array."""
+    anonymous = len(shape) - len(names)
+    sizes = dict(zip(updated, update[len(update) - len(updated) :], strict=True))
+    lengths = list(shape)
+    for at, name in enumerate(names, start=anonymous):
+        lengths[at] = sizes.get(name, 1 if name in moved else shape[at])
+        if lengths[at] > shape[at] or (name not in moved and lengths[at] != shape[at]):
+            problem = f"a piece with {name}={lengths[at]} does not go into {name}={shape[at]}"
+            hint = None if name in moved else f"say where it begins: {{{name!r}: 0}}"
+            lines = (f"array has: {describe(names, shape)}", f"update has: {describe(updated, update)}")
+            raise AxisSizeError(
+                message("updated_slice", problem, *lines, hint=hint if lengths[at] < shape[at] else None)
+            )
+    return tuple(lengths)
+
+
+def _placed(
+    array: jax.Array,
+    update: jax.Array,
+    starts: Sequence[Any],
+    labels: tuple[Any, ...],
+    moved: Names,
+    own: Sequence[Names],
+    batch: Names,
+) -> jax.Array:
+    """Put a piece where it belongs, for each position of the axes that the starts have."""
+    if not batch:
+        table = dict(zip(moved, starts, strict=True))
+        common = np.int64 if any(getattr(start, "dtype", None) == np.int64 for start in starts) else np.int32
+        begins = [table.get(label, 0) for label in labels]
+        begins = [begin if isinstance(begin, int) else jnp.asarray(begin, common) for begin in begins]
+        return lax.dynamic_update_slice(array, update, begins)
+    name, at = batch[0], labels.index(batch[0])
+    inner = tuple(label for label in labels if label != name)
+    left = [plans.without(one, (name,)) for one in own]
+
+    def each(array: jax.Array, update: jax.Array, starts: Sequence[Any]) -> jax.Array:
+        return _placed(array, update, starts, inner, moved, left, batch[1:])
+
+    dims = [one.index(name) if name in one else None for one in own]
+    mapped: jax.Array = jax.vmap(each, in_axes=(at, at, dims), out_axes=at)(array, update, list(starts))
+    return mapped

@@ -1,0 +1,114 @@
+"""How a named array prints: its axes with their sizes, how they lie on a mesh, and the elements of a small array."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from .core import Core, facts, shape_of
+from .errors import OperandError, describe, message
+
+__all__ = ["document", "formatted", "head", "summary", "text"]
+
+SMALL = 16  # elements that are worth fetching and reading
+
+
+def _is_array(array: Any) -> bool:
+    """Tell a payload with a dtype and a shape from whatever else JAX's transformations put into a tree."""
+    return not isinstance(array, Core) and hasattr(array, "dtype") and isinstance(getattr(array, "shape", None), tuple)
+
+
+def _partitions(array: Any) -> tuple[Any, ...]:
+    """Return the mesh axes of each dimension: of a traced array those of its type, else where its elements are."""
+    owner = jax.typeof(array) if isinstance(array, Tracer) else array
+    sharding = getattr(owner, "sharding", None)
+    return tuple(sharding.spec) if isinstance(sharding, jax.sharding.NamedSharding) else ()
+
+
+def _place(entry: Any) -> str:
+    """Spell the mesh axes of one dimension as JAX spells them in types."""
+    if isinstance(entry, str):
+        return f"@{entry}"
+    return f"@({','.join(entry)})" if isinstance(entry, tuple) and entry else ""
+
+
+def summary(x: Core) -> str:
+    """Spell dtype, axes and layout, such as `float32[batch=32@data, embed=64]`; of what is no array, just the names."""
+    (array,), names = x.node
+    if not _is_array(array):
+        return repr(names)
+    places = [_place(entry) for entry in _partitions(array)]
+    anonymous = len(array.shape) - len(names)
+    if not any(places) or anonymous < 0:
+        return f"{array.dtype}[{describe(names, array.shape).replace('no axes', '')}]"
+    places += [""] * (len(array.shape) - len(places))
+    sizes = [f"{size}{place}" for size, place in zip(array.shape, places, strict=True)]
+    parts = [f"{name}={size}" for name, size in zip(names, sizes[anonymous:], strict=True)]
+    if anonymous:
+        parts.insert(0, f"anonymous ({', '.join(sizes[:anonymous])}{',' if anonymous == 1 else ''})")
+    return f"{array.dtype}[{', '.join(parts)}]"
+
+
+def head(x: Core) -> str:
+    """Spell an array without its elements, such as `NamedArray(float32[batch=32, embed=64])`."""
+    (array,), _ = x.node
+    if _is_array(array):
+        return f"NamedArray({summary(x)})"
+    return f"NamedArray({head(array) if isinstance(array, Core) else repr(array)}, {summary(x)})"
+
+
+def _elements(array: Any) -> str | None:
+    """Spell the elements, or None where that costs too much or they are not here."""
+    if isinstance(array, Tracer) or not isinstance(array, jax.Array | np.ndarray | np.generic) or array.size > SMALL:
+        return None
+    if isinstance(array, jax.Array):
+        if array.is_deleted():
+            return "deleted"
+        if not array.is_fully_addressable or jnp.issubdtype(array.dtype, jax.dtypes.extended):
+            return None
+    return str(np.asarray(array))
+
+
+def text(x: Core) -> str:
+    """Spell an array: its head, and below it the elements where they are few and at hand."""
+    (array,), _ = x.node
+    elements = _elements(array) if _is_array(array) else None
+    return head(x) if elements is None else f"{head(x)}\n{elements}"
+
+
+def formatted(x: Core, spec: str) -> str:
+    """Format the one element of an array without dimensions, as in `f"{loss:.3f}"`.
+
+    Raises:
+        OperandError: if there are dimensions, or no value yet.
+    """
+    (array,), names = x.node
+    if not spec:
+        return str(x)
+    if shape_of("format", array, names):
+        problem = f"a format such as {spec!r} is for one element, and the array has dimensions"
+        hint = "reduce or index them first; without a format the array prints as by print(x)"
+        raise OperandError(message("format", problem, f"array has: {facts(x)}", hint=hint))
+    if isinstance(array, Tracer) or not isinstance(array, jax.Array | np.ndarray | np.generic):
+        hint = 'inside jax.jit, print with jax.debug.print("{x}", x=x)'
+        raise OperandError(message("format", "the array has no value yet", f"array has: {facts(x)}", hint=hint))
+    return format(np.asarray(array)[()], spec)
+
+
+def document(x: Core, **options: Any) -> Any:
+    """Build the document of a printed tree such as an Equinox module: the head, and with `short_arrays=False` the text.
+
+    Equinox and jaxtyping print by wadler_lindig, which asks an object for its `__pdoc__` and is there when it does.
+    """
+    import wadler_lindig as wl
+
+    (array,), _ = x.node
+    if not _is_array(array):
+        inner = [wl.pdoc(array, **options), wl.TextDoc(summary(x))]
+        return wl.bracketed(wl.TextDoc("NamedArray("), inner, wl.comma, wl.TextDoc(")"), options.get("indent", 2))
+    if options.get("short_arrays", True):
+        return wl.TextDoc(head(x))
+    # One line if it fits, else each line of the elements indented as the tree is.
+    return wl.join(wl.BreakDoc(" "), [wl.TextDoc(line) for line in text(x).split("\n")])

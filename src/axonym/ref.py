@@ -1,0 +1,245 @@
+"""Mutable arrays with names, on `jax.new_ref`: what is written to a reference, everybody sees who holds it.
+
+A reference may be closed over by a function under `jax.jit`, `lax.scan` or `axn.scan`, and may be an argument of one
+under `jax.jit`; it cannot be returned by one.
+"""
+
+import builtins
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .array import NamedArray
+from .axis import Axis, AxisSelection, AxisSelector
+from .core import Core, Operand, axes_of, facts
+from .errors import OperandError, message
+from .ops._position import Reach, planned, reading, run, selectors_of
+from .ops._scatter import write
+
+__all__ = ["NamedRef", "freeze", "get", "new_ref", "swap"]
+
+Stage = dict[AxisSelector, Any]
+_PLAIN = Reach()
+
+
+@jax.tree_util.register_pytree_node_class
+class NamedRef:
+    """A mutable array whose trailing dimensions have names, or a view of a part of one.
+
+    `ref[...]` reads all of it, `ref["batch", 0]` and `ref[{"batch": 0}]` a part; all selectors of NamedArrays do. The
+    same on the left of `=` writes: a scalar, or an array whose axes are among those of the part. Out of range, reading
+    and writing do what `x[...]` and `x.at[...].set` do.
+
+    Args:
+        ref: the reference, from `jax.new_ref`.
+        axes: one axis per trailing dimension: an `Axis`, whose size must agree, or just a name.
+
+    Attributes:
+        whole: the names and, in the place of the array, the reference.
+        stages: the indices that make the view, each one an index of what those before it leave.
+
+    Raises:
+        AxisSizeError: if the number of axes or a size does not fit.
+
+    Example:
+        >>> ref = axn.new_ref(axn.zeros((axn.Axis("batch", 2), axn.Axis("pos", 3))))
+        >>> ref["batch", 1, "pos", 1:] = 5.0
+        >>> ref["batch", 1].tolist()
+        [0.0, 5.0, 5.0]
+    """
+
+    __slots__ = ("stages", "whole")
+    whole: NamedArray
+    stages: tuple[Stage, ...]
+
+    def __init__(self, ref: jax.Ref, axes: AxisSelection) -> None:
+        self.whole = NamedArray(ref, axes)
+        self.stages = ()
+
+    # what it is
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The named axes of the view with their sizes, in storage order."""
+        return axes_of("axes", _shown(self))
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """The sizes of the named axes of the view."""
+        return {axis.name: axis.size for axis in self.axes}
+
+    @property
+    def named_shape(self) -> dict[str, int]:
+        """The same as `shape`."""
+        return self.shape
+
+    @property
+    def dtype(self) -> Any:
+        """The dtype of the elements."""
+        return self.whole.dtype
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions of the view, anonymous ones included."""
+        return _shown(self).ndim
+
+    def resolve_axis(self, axis: AxisSelector) -> Axis:
+        """Return an axis of the view with its size.
+
+        Raises:
+            AxisNotFoundError: if it is not here.
+            AxisSizeError: if an `Axis` has another size.
+        """
+        return _shown(self).resolve_axis(axis)
+
+    # views
+    def slice(self, selector: Mapping[AxisSelector, Any]) -> "NamedRef":
+        """Return a view of a part, through which this array is read and written; views of views compose.
+
+        Args:
+            selector: axes to ints (Python's or traced), slices and dslices.
+        """
+        stages = _selected("slice", self, selector)
+        for name, part in stages[-1].items():
+            array = part.array if isinstance(part, Core) else part
+            if jnp.ndim(array) if isinstance(array, np.ndarray | jax.Array) else isinstance(array, list | tuple):
+                problem = f"a view has ints and slices, not an index array, as {name!r} does"
+                raise OperandError(message("slice", problem, hint="index arrays go into ref[...]"))
+        return _view(self, stages)
+
+    def unsliced(self) -> "NamedRef":
+        """Return the whole array that this is a view of."""
+        return _view(self, ())
+
+    # reading and writing
+    def value(self) -> NamedArray:
+        """Read the view."""
+        return get(self)
+
+    def __getitem__(self, item: Any) -> NamedArray:
+        return _read_through("ref", _current(self), _selected("ref", self, item))
+
+    def __setitem__(self, item: Any, value: Operand) -> None:
+        stages = _selected("ref", self, item)
+        self.whole.array[...] = _write_through("ref", _current(self), stages, value).array
+
+    def __repr__(self) -> str:
+        return f"NamedRef({self.dtype}[{facts(_shown(self)).replace('no axes', '')}])"
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
+        """Take the reference, and what of the view may be traced, as children."""
+        entries = [(name, part) for stage in self.stages for name, part in stage.items()]
+        static = tuple((name, _static(part)) for name, part in entries)
+        children = tuple(part for _, part in entries if _static(part) is None)
+        counts = tuple(map(len, self.stages))
+        return (self.whole.array, *children), (self.whole.names, counts, static)
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, children: tuple[Any, ...]) -> "NamedRef":
+        """Put the children back, whatever they are."""
+        names, counts, static = aux
+        made = object.__new__(cls)
+        made.whole = object.__new__(NamedArray)
+        made.whole.node = ((children[0],), names)
+        rest = iter(children[1:])
+        entries = iter([(name, next(rest) if part is None else part[0](*part[1])) for name, part in static])
+        made.stages = tuple(dict(next(entries) for _ in range(count)) for count in counts)
+        return made
+
+
+def new_ref(value: NamedArray) -> NamedRef:
+    """Make a mutable array that begins with a value.
+
+    Raises:
+        OperandError: if `value` is no NamedArray.
+    """
+    if not isinstance(value, NamedArray):
+        problem = f"expected a NamedArray, got {type(value).__name__}"
+        raise OperandError(message("new_ref", problem, hint='name it first: axn.named(array, ("batch", ...))'))
+    return NamedRef(jax.new_ref(value.array), value.names)
+
+
+def freeze(ref: NamedRef) -> NamedArray:
+    """Read a reference, or a view of it, for the last time: it must not be used any more."""
+    _check("freeze", ref)
+    kept: Any = ref.whole.array
+    return _read_through("freeze", NamedArray(jax.freeze(kept), ref.whole.names), ref.stages)
+
+
+def get(ref: NamedRef, idx: Any = ...) -> NamedArray:
+    """Read a part of a reference: `ref[idx]`."""
+    _check("get", ref)
+    return _read_through("get", _current(ref), _selected("get", ref, idx))
+
+
+def swap(ref: NamedRef, idx: Any, value: Operand) -> NamedArray:
+    """Write a part of a reference, `ref[idx] = value`, and return what was there before."""
+    _check("swap", ref)
+    x, stages = _current(ref), _selected("swap", ref, idx)
+    ref.whole.array[...] = _write_through("swap", x, stages, value).array
+    return _read_through("swap", x, stages)
+
+
+def _check(function: str, ref: Any) -> None:
+    if not isinstance(ref, NamedRef):
+        problem = f"expected a NamedRef, got {type(ref).__name__}"
+        raise OperandError(message(function, problem, hint="make one: axn.new_ref(x)"))
+
+
+def _view(ref: NamedRef, stages: tuple[Stage, ...]) -> NamedRef:
+    made = object.__new__(NamedRef)
+    made.whole, made.stages = ref.whole, stages
+    return made
+
+
+def _shown(ref: NamedRef) -> NamedArray:
+    """Describe a view: its names, shape and dtype without its elements."""
+    array = ref.whole.array
+    spec = NamedArray(jax.ShapeDtypeStruct(array.shape, array.dtype), ref.whole.names)
+    return jax.eval_shape(lambda x: _read_through("ref", x, ref.stages), spec) if ref.stages else spec
+
+
+def _selected(function: str, ref: NamedRef, item: Any) -> tuple[Stage, ...]:
+    """Add an index to those of a view: to the last one where they are of different axes."""
+    shown = _shown(ref)
+    selectors = selectors_of(function, shown, item)
+    planned(function, shown, selectors)
+    stage: Stage = {axis.name if isinstance(axis, Axis) else axis: part for axis, part in selectors.items()}
+    if ref.stages and not ref.stages[-1].keys() & stage.keys():
+        return (*ref.stages[:-1], {**ref.stages[-1], **stage})
+    return (*ref.stages, stage)
+
+
+def _current(ref: NamedRef) -> NamedArray:
+    """Read all of a reference. Where only a part is needed, the compiler reads no more than that."""
+    return NamedArray(ref.whole.array[...], ref.whole.names)
+
+
+def _read(function: str, x: NamedArray, stage: Stage) -> NamedArray:
+    steps, arguments = planned(function, x, stage)
+    kernel = reading(x.names, steps, function, _PLAIN)
+    return NamedArray(run(kernel, x.array, *arguments), kernel.names)
+
+
+def _read_through(function: str, x: NamedArray, stages: Sequence[Stage]) -> NamedArray:
+    for stage in stages:
+        x = _read(function, x, stage)
+    return x
+
+
+def _write_through(function: str, x: NamedArray, stages: Sequence[Stage], value: Operand) -> NamedArray:
+    """Write to a view of a view: to the part of the part, and then that to the whole."""
+    if len(stages) > 1:
+        value = _write_through(function, _read(function, x, stages[0]), stages[1:], value)
+    steps, arguments = planned(function, x, stages[0])
+    written: NamedArray = write(function, x, steps, arguments, "set", value, _PLAIN)
+    return written
+
+
+def _static(part: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+    """Take a selector that is no data apart, so that it can be compared: how it is made, and of what."""
+    if isinstance(part, int | np.integer):
+        return int, (int(part),)
+    return (builtins.slice, (part.start, part.stop, part.step)) if isinstance(part, builtins.slice) else None

@@ -1,0 +1,287 @@
+"""Annotations of named arrays by their axes and dtype, such as `f32[NamedArray, "batch embed"]`.
+
+An annotation is a class whose instances are the named arrays that it describes. So `isinstance`, beartype, jaxtyping's
+`jaxtyped` and whatever else checks annotations check axes too, and type checkers that do not run the program see
+`NamedArray`. `NamedArray["batch embed"]` is the annotation of any dtype, for checks at run time only.
+
+The axes are one of:
+
+* text with the names, in order: `"batch embed"`; `""` stands for no axes;
+* a tuple of names and `Axis` objects, in order; the size of an `Axis` counts: `("batch", Embed)`;
+* a set of the same, in any order: `{"batch", Embed}`.
+
+One `...` among them stands for any further axes: those in its place, or, in a set, whatever else is there. Anonymous
+dimensions lead, so only a leading `...` or one in a set stands for them.
+
+The families of dtypes are those of jaxtyping: `Shaped` and `Named` (any), `Bool`, `Int` (signed), `UInt`, `Integer`
+(both), `Float`, `Complex`, `Inexact` (both), `Real` (all but complex and boolean), `Num` (all but boolean) and `Key`.
+One dtype has its short name: `bf16`, `f16`, `f32`, `f64`, `i8`, `i16`, `i32`, `i64`, `u8`, `u16`, `u32`, `u64`,
+`complex64`, `complex128` and `bool_`.
+
+Example:
+    >>> from axonym.typing import Float, f32
+    >>> x = axn.ones({"batch": 2, "embed": 3})
+    >>> isinstance(x, f32[axn.NamedArray, "batch embed"]), isinstance(x, Float[axn.NamedArray, "embed batch"])
+    (True, False)
+"""
+
+import copyreg
+import dataclasses
+import functools
+from collections.abc import Mapping, Sequence, Set
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from .axis import Axis, selection
+from .core import Core, Names
+from .errors import ArgumentError, OperandError, message
+
+__all__ = [
+    "Annotation",
+    "AxesPattern",
+    "Bool",
+    "Complex",
+    "DTypeFamily",
+    "Float",
+    "Inexact",
+    "Int",
+    "Integer",
+    "Key",
+    "Named",
+    "Num",
+    "Real",
+    "Shaped",
+    "UInt",
+    "annotation",
+    "bf16",
+    "bool_",
+    "complex64",
+    "complex128",
+    "f16",
+    "f32",
+    "f64",
+    "i8",
+    "i16",
+    "i32",
+    "i64",
+    "u8",
+    "u16",
+    "u32",
+    "u64",
+]
+
+Entry: TypeAlias = str | Axis | EllipsisType
+AxesPattern: TypeAlias = Entry | Sequence[Entry] | Set[Entry] | Mapping[str, int | None]
+Pairs: TypeAlias = tuple[tuple[str, int | None], ...]
+
+
+class _Pattern(NamedTuple):
+    """What axes are asked for: those before the `...`, those after it (None without one), and whether order counts."""
+
+    before: Pairs
+    after: Pairs | None
+    ordered: bool
+
+    def fits(self, names: Names, shape: tuple[int, ...]) -> bool:
+        anonymous = len(shape) - len(names)
+        sizes = shape[anonymous:]
+        if not self.ordered:
+            have = dict(zip(names, sizes, strict=True))
+            whole = self.after is not None or (len(have) == len(self.before) and not anonymous)
+            return whole and all(name in have and size in (None, have[name]) for name, size in self.before)
+        have_pairs = tuple(zip(names, sizes, strict=True))
+        if self.after is None:
+            return not anonymous and _agree(self.before, have_pairs)
+        first, last = len(self.before), len(names) - len(self.after)
+        if first > last or (anonymous and first):
+            return False
+        return _agree(self.before, have_pairs[:first]) and _agree(self.after, have_pairs[last:])
+
+    def __str__(self) -> str:
+        pairs = (*self.before, *(self.after or ()))
+        plain = all(size is None and name.split() == [name] for name, size in pairs)
+        entries = [(f'"{name}"' if size is None else f'Axis("{name}", {size})') for name, size in pairs]
+        words = [name for name, _ in pairs]
+        if self.after is not None:
+            entries.insert(len(self.before), "...")
+            words.insert(len(self.before), "...")
+        if not self.ordered:
+            return f"{{{', '.join(entries)}}}"
+        return f'"{" ".join(words)}"' if plain else f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
+
+
+def _agree(asked: Pairs, have: tuple[tuple[str, int], ...]) -> bool:
+    return len(asked) == len(have) and all(
+        name == real and size in (None, real_size) for (name, size), (real, real_size) in zip(asked, have, strict=True)
+    )
+
+
+def _parse(axes: AxesPattern) -> _Pattern:
+    """Read what an annotation says of the axes."""
+    entries: tuple[Any, ...]
+    if isinstance(axes, str):
+        entries = tuple(axes.split())
+    elif isinstance(axes, Mapping):
+        entries = tuple(name if size is None else Axis(name, size) for name, size in axes.items())
+    elif isinstance(axes, Sequence | Set):
+        entries = tuple(axes)
+    else:
+        entries = (axes,)
+    dots = [at for at, entry in enumerate(entries) if entry is ... or (isinstance(entry, str) and entry == "...")]
+    named = selection([entry for at, entry in enumerate(entries) if at not in dots], "annotation")
+    if len(dots) > 1:
+        problem = "... stands for all further axes, so there is one of them at most"
+        raise ArgumentError(message("annotation", problem))
+    if isinstance(axes, Set) and named:
+        return _Pattern(tuple(sorted(named, key=lambda pair: pair[0])), () if dots else None, False)
+    at = dots[0] if dots else len(named)
+    return _Pattern(named[:at], named[at:] if dots else None, True)
+
+
+@dataclasses.dataclass(frozen=True)
+class DTypeFamily:
+    """Name a set of dtypes; `family[NamedArray, axes]` is the annotation of arrays with such a dtype and those axes.
+
+    In the place of `NamedArray` may be a type of JAX or numpy: `f32[jax.ShapeDtypeStruct, "batch"]` describes the
+    named arrays that hold one.
+
+    Args:
+        name: how annotations print.
+        kinds: dtypes, or abstract kinds of them such as `jnp.floating`; none at all stands for any dtype.
+    """
+
+    name: str
+    kinds: tuple[Any, ...]
+
+    def holds(self, dtype: Any) -> bool:
+        """Tell whether a dtype is one of these."""
+        if not self.kinds:
+            return True
+        return dtype is not None and any(
+            dtype == kind if isinstance(kind, jnp.dtype) else jnp.issubdtype(dtype, kind) for kind in self.kinds
+        )
+
+    def __getitem__(self, item: Any) -> "Annotation":
+        payload: type | None = None
+        axes: AxesPattern = item
+        if isinstance(item, tuple) and item and isinstance(item[0], type):
+            if len(item) != 2:
+                problem = f"an array type and its axes go here, not {len(item)} entries"
+                hint = f'write {self.name}[{item[0].__name__}, "batch embed"]'
+                raise OperandError(message("annotation", problem, hint=hint))
+            payload = None if issubclass(item[0], Core) else item[0]
+            axes = item[1]
+        return _annotation(self, payload, _parse(axes))
+
+
+class Annotation(type):
+    """The type of annotations: each is a class whose instances are the named arrays that it describes."""
+
+    family: DTypeFamily
+    payload: type | None
+    pattern: _Pattern
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        if not isinstance(instance, Core):
+            return False
+        (array,), names = instance.node
+        shape = getattr(array, "shape", None)
+        # An annotation is asked, too, about what JAX's transformations put into a tree: it answers, and never raises.
+        if not isinstance(shape, tuple) or len(shape) < len(names):
+            return False
+        if cls.payload is not None and not isinstance(array, cls.payload):
+            return False
+        return cls.family.holds(getattr(array, "dtype", None)) and cls.pattern.fits(names, shape)
+
+    def __call__(cls, *arguments: object, **options: object) -> Any:
+        """Refuse: an annotation describes arrays."""
+        hint = "make the array with axn.named or axn.NamedArray"
+        raise OperandError(message("annotation", f"{cls!r} describes arrays and makes none", hint=hint))
+
+    def __repr__(cls) -> str:
+        return cls.__qualname__
+
+
+@functools.cache
+def _annotation(family: DTypeFamily, payload: type | None, pattern: _Pattern) -> Annotation:
+    # Where jaxlib defines jax.Array is part of its __name__.
+    held = "NamedArray" if payload is None else payload.__name__.rpartition(".")[2]
+    name = f"{held}[{pattern}]" if (family, payload) == (_ANY, None) else f"{family.name}[{held}, {pattern}]"
+    members: dict[str, object] = {"family": family, "payload": payload, "pattern": pattern}
+    # Python prints the module of a class in a union unless it is this one, and beartype wants one repr in both places.
+    members |= {"__module__": "builtins", "__qualname__": name}
+    return Annotation(name, (), members)
+
+
+# A class goes into a pickle by its name, which no module has; so annotations say how they are made again.
+copyreg.pickle(Annotation, lambda made: (_annotation, (made.family, made.payload, made.pattern)))
+
+_ANY = DTypeFamily("Named", ())
+
+
+def annotation(axes: AxesPattern) -> Annotation:
+    """Return the annotation of arrays of any dtype with these axes: what `NamedArray[axes]` is."""
+    return _annotation(_ANY, None, _parse(axes))
+
+
+if TYPE_CHECKING:
+    # What annotations are to a type checker: the array type, with a remark that it does not read.
+    from typing import Annotated as Bool
+    from typing import Annotated as Complex
+    from typing import Annotated as Float
+    from typing import Annotated as Inexact
+    from typing import Annotated as Int
+    from typing import Annotated as Integer
+    from typing import Annotated as Key
+    from typing import Annotated as Named
+    from typing import Annotated as Num
+    from typing import Annotated as Real
+    from typing import Annotated as Shaped
+    from typing import Annotated as UInt
+    from typing import Annotated as bf16
+    from typing import Annotated as bool_
+    from typing import Annotated as complex64
+    from typing import Annotated as complex128
+    from typing import Annotated as f16
+    from typing import Annotated as f32
+    from typing import Annotated as f64
+    from typing import Annotated as i8
+    from typing import Annotated as i16
+    from typing import Annotated as i32
+    from typing import Annotated as i64
+    from typing import Annotated as u8
+    from typing import Annotated as u16
+    from typing import Annotated as u32
+    from typing import Annotated as u64
+else:
+    Named = _ANY
+    Shaped = DTypeFamily("Shaped", ())
+    Bool = DTypeFamily("Bool", (jnp.bool_.dtype,))
+    Int = DTypeFamily("Int", (jnp.signedinteger,))
+    UInt = DTypeFamily("UInt", (jnp.unsignedinteger,))
+    Integer = DTypeFamily("Integer", (jnp.integer,))
+    Float = DTypeFamily("Float", (jnp.floating,))
+    Complex = DTypeFamily("Complex", (jnp.complexfloating,))
+    Inexact = DTypeFamily("Inexact", (jnp.inexact,))
+    Real = DTypeFamily("Real", (jnp.floating, jnp.integer))
+    Num = DTypeFamily("Num", (jnp.number,))
+    Key = DTypeFamily("Key", (jax.dtypes.prng_key,))
+
+    bool_ = DTypeFamily("bool_", (jnp.bool_.dtype,))
+    bf16 = DTypeFamily("bf16", (jnp.bfloat16.dtype,))
+    f16 = DTypeFamily("f16", (jnp.float16.dtype,))
+    f32 = DTypeFamily("f32", (jnp.float32.dtype,))
+    f64 = DTypeFamily("f64", (jnp.float64.dtype,))
+    i8 = DTypeFamily("i8", (jnp.int8.dtype,))
+    i16 = DTypeFamily("i16", (jnp.int16.dtype,))
+    i32 = DTypeFamily("i32", (jnp.int32.dtype,))
+    i64 = DTypeFamily("i64", (jnp.int64.dtype,))
+    u8 = DTypeFamily("u8", (jnp.uint8.dtype,))
+    u16 = DTypeFamily("u16", (jnp.uint16.dtype,))
+    u32 = DTypeFamily("u32", (jnp.uint32.dtype,))
+    u64 = DTypeFamily("u64", (jnp.uint64.dtype,))
+    complex64 = DTypeFamily("complex64", (jnp.complex64.dtype,))
+    complex128 = DTypeFamily("complex128", (jnp.complex128.dtype,))

@@ -1,0 +1,66 @@
+"""Windows at a traced start, read through an index; `test_update` writes through them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym.errors import AxisSizeError, OperandError
+from tests.laws import primitives
+
+
+@pytest.mark.parametrize("length", [0, 1, 3, 9])
+@pytest.mark.parametrize("axis", ["a", "b"])
+def test_a_dslice_reads_zero_out_of_range(axis: str, length: int) -> None:
+    x = axn.named(np.arange(1, 21).reshape(4, 5), ("a", "b"))
+    at, size = x.names.index(axis), x.shape[axis]
+    padded = np.pad(np.asarray(x.array), [(20, 20) if i == at else (0, 0) for i in range(2)])
+    traced = jax.jit(lambda start: x[axis, axn.dslice(start, length)])
+    for start in range(-11, size + 3):
+        expected = np.take(padded, range(20 + start, 20 + start + length), at)
+        for result in (
+            traced(start),
+            x[axis, axn.dslice(start, length)],
+            x[axis, axn.dslice(axn.named(np.int8(start), ()), axn.Axis("any", length))],
+            x.at[axis, axn.dslice(jnp.int32(start), length)].get(mode="fill", fill_value=0),
+        ):
+            assert result.names == ("a", "b")
+            np.testing.assert_array_equal(result.array, expected)
+    static = jax.jit(lambda x: x[axis, axn.dslice(size - 1, length)])(x)
+    np.testing.assert_array_equal(static.array, np.take(padded, range(19 + size, 19 + size + length), at))
+
+
+def test_a_dslice_in_range_is_a_slice() -> None:
+    x = axn.ones((axn.Axis("a", 4), axn.Axis("b", 5)))
+    assert primitives(lambda x: x["b", axn.dslice(1, 3)], x) == primitives(lambda x: x["b", 1:4], x)
+    assert axn.dblock(2, 8).to_slice() == axn.ds(16, 8).to_slice() == axn.dslice.block(2, 8).to_slice() == slice(16, 24)
+
+
+def test_a_dslice_goes_through_transformations() -> None:
+    x = axn.arange((axn.Axis("a", 3), axn.Axis("b", 5)))
+    window = axn.dslice(jnp.arange(3), 2)
+    mapped = jax.vmap(lambda row, window: row["b", window])(x.untag("a"), window).tag("a")
+    assert mapped.tolist() == [[0, 1], [6, 7], [12, 13]]
+    assert jax.tree.map(lambda start: start + 1, axn.dslice(1, 2)).to_slice() == slice(2, 4)
+    assert repr(axn.dslice(1, 2)) == "dslice(1, 2)"
+    assert repr(window) == "dslice(ArrayImpl, 2)"
+
+
+BAD: list[tuple[Any, type[Exception], str]] = [
+    (lambda: axn.dslice(0, -1), AxisSizeError, "dslice: the length must not be negative, got -1"),
+    (
+        lambda: axn.dslice(0, 2.5),
+        OperandError,
+        "dslice: the length must be an int or an Axis, not float\n  hint: the start may be traced, the length may not",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), BAD, ids=[text.splitlines()[0] for _, _, text in BAD])
+def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value) == text

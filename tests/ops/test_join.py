@@ -1,0 +1,453 @@
+"""Joining arrays, taking them apart, putting elements in and leaving them out: laws over one row per function."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import axonym as axn
+from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
+from axonym.ops import join
+from tests.laws import Row, Smooth, SmoothBulk, Values, assert_close, has_row_for_each
+
+A, B, C = axn.make_axes(a=4, b=2, c=3)
+
+ROWS = [
+    Row(
+        "concatenate",
+        lambda x, y: axn.concatenate("b", [x, y]),
+        ("abc", "abc"),
+        lambda x, y: jnp.concatenate([x, y], 1),
+        "abc",
+        lambda x, y: np.concatenate([x, y], 1),
+        names=lambda x, y: x,
+    ),
+    Row(
+        "split",
+        lambda x: axn.split(x, "a", (axn.Axis("i", 1), axn.Axis("j", 3))),
+        ("abc",),
+        lambda x: tuple(lax.split(x, (1, 3), axis=0)),
+        ("ibc", "jbc"),
+        lambda x: tuple(np.split(x, [1])),
+        names=lambda x: (x.replace("a", "i"), x.replace("a", "j")),
+    ),
+    Row(
+        "stack",
+        lambda x, y: axn.stack("i", [x, y]),
+        ("abc", "abc"),
+        lambda x, y: jnp.stack([x, y]),
+        "iabc",
+        lambda x, y: np.stack([x, y]),
+        names=lambda x, y: f"i{x}",
+    ),
+    Row(
+        "unbind",
+        lambda x: axn.unbind(x, "c"),
+        ("abc",),
+        lambda x: tuple(lax.index_in_dim(x, i, 2, keepdims=False) for i in range(3)),
+        ("ab", "ab", "ab"),
+        lambda x: tuple(np.moveaxis(x, 2, 0)),
+        names=lambda x: (x.replace("c", ""),) * 3,
+    ),
+]
+BULK = [
+    Row(
+        "delete",
+        lambda x: axn.delete(x, [0, -1, 0], "a"),
+        ("abc",),
+        lambda x: jnp.delete(x, jnp.array([0, 3]), 0, assume_unique_indices=True),
+        "abc",
+        lambda x: np.delete(x, [0, -1, 0], 0),
+        names=lambda x: x,
+    ),
+    Row(
+        "insert",
+        lambda x, values: axn.insert(x, [3, 1, 3], values, "a"),
+        ("abc", "cb"),
+        lambda x, values: jnp.insert(x, jnp.array([3, 1, 3]), values.T, 0),
+        "abc",
+        lambda x, values: np.insert(x, [3, 1, 3], values.T, 0),
+        names=lambda x, values: x,
+        anonymous=1,
+    ),
+]
+VARIANTS = [
+    Row(
+        "concatenate",
+        lambda x, y: axn.concatenate(axn.Axis("b", 4), [x, y]),
+        ("abc", "abc"),
+        lambda x, y: jnp.concatenate([x, y.astype(x.dtype)], 1),
+        "abc",
+        names=lambda x, y: x,
+        case="promotes, checks the Axis",
+        domains=("real", "int"),
+    ),
+    Row(
+        "delete",
+        lambda x: axn.delete(x, 1, "c"),
+        ("abc",),
+        lambda x: jnp.delete(x, 1, 2),
+        "abc",
+        lambda x: np.delete(x, 1, 2),
+        names=lambda x: x,
+        case="int",
+    ),
+    Row(
+        "delete",
+        lambda x: axn.delete(x, slice(None, None, 2), A),
+        ("abc",),
+        lambda x: jnp.delete(x, slice(None, None, 2), 0),
+        "abc",
+        lambda x: np.delete(x, slice(None, None, 2), 0),
+        names=lambda x: x,
+        case="slice, Axis",
+    ),
+    Row(
+        "delete",
+        lambda x: axn.delete(x, [], "a"),
+        ("abc",),
+        lambda x: jnp.delete(x, slice(0, 0), 0),
+        "abc",
+        lambda x: np.delete(x, slice(0, 0), 0),
+        names=lambda x: x,
+        case="none",
+    ),
+    Row(
+        "insert",
+        lambda x: axn.insert(x, slice(1, 3), 7.5, "a"),
+        ("abc",),
+        lambda x: jnp.insert(x, slice(1, 3), 7.5, 0),
+        "abc",
+        lambda x: np.insert(x, slice(1, 3), 7.5, 0),
+        names=lambda x: x,
+        case="scalar, slice",
+    ),
+    Row(
+        "insert",
+        lambda x, values: axn.insert(x, -1, values.rename({"i": "c"}), "c"),
+        ("abc", "iab"),
+        lambda x, values: jnp.concatenate([x[..., :-1], values.transpose(1, 2, 0), x[..., -1:]], -1),
+        "abc",
+        names=lambda x, values: x,
+        case="several at one position",
+    ),
+    Row(
+        "insert",
+        lambda x, values: axn.insert(x, [3, 0], values.rename({"i": "c"})["c", :2], "c"),
+        ("abc", "i"),
+        lambda x, values: jnp.insert(x, jnp.array([3, 0]), values[:2], 2),
+        "abc",
+        lambda x, values: np.insert(x, [3, 0], values[:2], 2),
+        names=lambda x, values: x,
+        case="one at each position",
+    ),
+]
+
+
+def test_every_function_has_a_row() -> None:
+    has_row_for_each(ROWS + BULK, join)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+class TestLaws(Smooth):
+    """All laws."""
+
+
+@pytest.mark.parametrize("row", BULK, ids=str)
+class TestBulk(SmoothBulk):
+    """The laws of what takes elements in another order."""
+
+
+@pytest.mark.parametrize("row", VARIANTS, ids=str)
+class TestVariants(Values):
+    """Options, and other ways to write the axes and the positions."""
+
+
+def ones(*axes: axn.Axis) -> axn.NamedArray:
+    return axn.arange(axes, dtype=float)
+
+
+def test_unbind_of_an_empty_axis_gives_nothing() -> None:
+    assert axn.zeros((A, axn.Axis("e", 0))).unbind("e") == ()
+
+
+def test_join_one_array() -> None:
+    x = ones(A)
+    assert axn.stack("i", [x]).shape == {"i": 1, "a": 4}
+    assert_close(axn.concatenate("a", [x]).array, x.array)
+
+
+def test_concatenate_of_different_sizes() -> None:
+    x, y = ones(A, B), ones(C, B).rename({"c": "a"}).rearrange(("b", "a"))
+    joined = axn.concatenate("a", (x, y))
+    assert joined.shape == {"a": 7, "b": 2}
+    np.testing.assert_array_equal(joined.array, np.concatenate([x.array, np.asarray(y.array).T]))
+
+
+def test_inserted_values_take_the_dtype() -> None:
+    assert axn.insert(axn.named([1, 2], "x"), 1, 2.7, "x").tolist() == [1, 2, 2]
+    assert axn.insert(axn.named([1, 2], "x"), 1, 2.7, "x").dtype == jnp.int32
+
+
+def test_anonymous_dimensions_stay_in_front() -> None:
+    x = ones(A, B, C).untag("b")
+    assert axn.delete(x, 0, "a").array.shape == (2, 3, 3)
+    inserted = axn.insert(x, 0, axn.named([7.0, 8.0, 9.0], "c"), "a")
+    assert inserted.array.shape == (2, 5, 3)
+    assert inserted["a", 0].tolist() == [[7.0, 8.0, 9.0]] * 2
+
+
+def test_an_empty_axis_can_be_filled() -> None:
+    assert axn.insert(axn.zeros(axn.Axis("x", 0)), [0, 0], 5, "x").tolist() == [5.0, 5.0]
+    assert axn.delete(axn.zeros(axn.Axis("x", 0)), [], "x").shape == {"x": 0}
+
+
+INPUT = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 6)))
+
+BAD: list[tuple[str, Any, type[Exception], str]] = [
+    (
+        "x.unbind('emb')",
+        lambda x: x.unbind("emb"),
+        AxisNotFoundError,
+        "unbind: no axis named 'emb'\n  array has: batch=4, embed=6\n  hint: did you mean 'embed'?",
+    ),
+    (
+        "x.unbind(axn.Axis('batch', 3))",
+        lambda x: x.unbind(axn.Axis("batch", 3)),
+        AxisSizeError,
+        "unbind: axis 'batch' was given with size 3, but has size 4\n  array has: batch=4, embed=6",
+    ),
+    (
+        "axn.unbind(x.array, 'batch')",
+        lambda x: axn.unbind(x.array, "batch"),
+        OperandError,
+        "unbind: expected a NamedArray, got ArrayImpl\n"
+        "  its shape: (4, 6)\n"
+        '  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "x.unbind(('batch', 'embed'))",
+        lambda x: x.unbind(("batch", "embed")),
+        OperandError,
+        "unbind: one axis goes here, not 2: batch, embed",
+    ),
+    (
+        "x.split('emb', (axn.Axis('a', 2), axn.Axis('b', 4)))",
+        lambda x: x.split("emb", (axn.Axis("a", 2), axn.Axis("b", 4))),
+        AxisNotFoundError,
+        "split: no axis named 'emb'\n  array has: batch=4, embed=6\n  hint: did you mean 'embed'?",
+    ),
+    (
+        "x.split('embed', (axn.Axis('a', 2), axn.Axis('b', 3)))",
+        lambda x: x.split("embed", (axn.Axis("a", 2), axn.Axis("b", 3))),
+        AxisSizeError,
+        "split: pieces of sizes (2, 3) add up to 5, not to embed=6\n  array has: batch=4, embed=6",
+    ),
+    (
+        "x.split('embed', (axn.Axis('a', 2), axn.Axis('batch', 4)))",
+        lambda x: x.split("embed", (axn.Axis("a", 2), axn.Axis("batch", 4))),
+        AxisClashError,
+        "split: axis 'batch' would stand twice\n  array has: batch=4, embed=6",
+    ),
+    (
+        "x.split('embed', ('a', 'b'))",
+        lambda x: x.split("embed", ("a", "b")),
+        OperandError,
+        "split: axis 'a' needs a size here\n  hint: write Axis(\"a\", size)",
+    ),
+    (
+        "axn.split(x.array, 'embed', (axn.Axis('a', 6),))",
+        lambda x: axn.split(x.array, "embed", (axn.Axis("a", 6),)),
+        OperandError,
+        "split: expected a NamedArray, got ArrayImpl\n"
+        "  its shape: (4, 6)\n"
+        '  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "axn.concatenate('embed', [])",
+        lambda x: axn.concatenate("embed", []),
+        OperandError,
+        "concatenate: no arrays to join",
+    ),
+    (
+        "axn.concatenate('heads', [x, x])",
+        lambda x: axn.concatenate("heads", [x, x]),
+        AxisNotFoundError,
+        "concatenate: no axis named 'heads'\n  operand 1 has: batch=4, embed=6\n  operand 2 has: batch=4, embed=6",
+    ),
+    (
+        "axn.concatenate('embed', [x, x['batch', :3]])",
+        lambda x: axn.concatenate("embed", [x, x["batch", :3]]),
+        AxisSizeError,
+        "concatenate: axis 'batch' has two sizes: 4 and 3\n"
+        "  operand 1 has: batch=4\n"
+        "  operand 2 has: batch=3\n"
+        "  hint: rename one of the two 'batch' axes",
+    ),
+    (
+        "axn.concatenate('embed', [x, x.rename({'batch': 'bach'})])",
+        lambda x: axn.concatenate("embed", [x, x.rename({"batch": "bach"})]),
+        AxisNotFoundError,
+        "concatenate: no axis named 'batch'\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: bach=4, embed=6\n"
+        "  hint: did you mean 'bach'?",
+    ),
+    (
+        "axn.concatenate(axn.Axis('embed', 7), [x, x])",
+        lambda x: axn.concatenate(axn.Axis("embed", 7), [x, x]),
+        AxisSizeError,
+        "concatenate: axis 'embed' was given with size 7, but the sizes add up to 12",
+    ),
+    (
+        "axn.concatenate('embed', [x, x.array])",
+        lambda x: axn.concatenate("embed", [x, x.array]),
+        OperandError,
+        "concatenate: expected a NamedArray, got ArrayImpl\n"
+        "  its shape: (4, 6)\n"
+        '  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "axn.stack('embed', [x, x])",
+        lambda x: axn.stack("embed", [x, x]),
+        AxisClashError,
+        "stack: the arrays already have axis 'embed'\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: batch=4, embed=6\n"
+        "  hint: concatenate joins along an axis that is there",
+    ),
+    ("axn.stack('heads', [])", lambda x: axn.stack("heads", []), OperandError, "stack: no arrays to join"),
+    (
+        "axn.stack(axn.Axis('heads', 3), [x, x])",
+        lambda x: axn.stack(axn.Axis("heads", 3), [x, x]),
+        AxisSizeError,
+        "stack: axis 'heads' was given with size 3 for 2 arrays",
+    ),
+    (
+        "axn.stack('heads', [x, x['batch', 0]])",
+        lambda x: axn.stack("heads", [x, x["batch", 0]]),
+        AxisNotFoundError,
+        "stack: no axis named 'batch'\n  operand 1 has: batch=4, embed=6\n  operand 2 has: embed=6",
+    ),
+    (
+        "axn.stack('heads', [x, x['batch', :3]])",
+        lambda x: axn.stack("heads", [x, x["batch", :3]]),
+        AxisSizeError,
+        "stack: axis 'batch' has two sizes: 4 and 3\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: batch=3, embed=6\n"
+        "  hint: rename one of the two 'batch' axes",
+    ),
+    (
+        "axn.stack('heads', [1.0, x])",
+        lambda x: axn.stack("heads", [1.0, x]),
+        OperandError,
+        'stack: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "axn.delete(x, 0, 'embd')",
+        lambda x: axn.delete(x, 0, "embd"),
+        AxisNotFoundError,
+        "delete: no axis named 'embd'\n  array has: batch=4, embed=6\n  hint: did you mean 'embed'?",
+    ),
+    (
+        "axn.delete(x, 0, axn.Axis('embed', 5))",
+        lambda x: axn.delete(x, 0, axn.Axis("embed", 5)),
+        AxisSizeError,
+        "delete: axis 'embed' was given with size 5, but has size 6\n  array has: batch=4, embed=6",
+    ),
+    (
+        "axn.delete(x, 6, 'embed')",
+        lambda x: axn.delete(x, 6, "embed"),
+        AxisSizeError,
+        "delete: a position is out of range for embed=6",
+    ),
+    (
+        "axn.delete(x, jnp.array([0]), 'embed')",
+        lambda x: axn.delete(x, jnp.array([0]), "embed"),
+        OperandError,
+        "delete: positions are ints that are known while tracing, not ArrayImpl\n"
+        "  hint: an index array, x[axis, array], may be traced",
+    ),
+    (
+        "axn.delete(x, [True, False], 'embed')",
+        lambda x: axn.delete(x, [True, False], "embed"),
+        OperandError,
+        "delete: positions are integers in one dimension, not bool of shape (2,)",
+    ),
+    (
+        "axn.delete(x, [[0]], 'embed')",
+        lambda x: axn.delete(x, [[0]], "embed"),
+        OperandError,
+        "delete: positions are integers in one dimension, not int64 of shape (1, 1)",
+    ),
+    (
+        "axn.delete(x.array, 0, 'embed')",
+        lambda x: axn.delete(x.array, 0, "embed"),
+        OperandError,
+        "delete: expected a NamedArray, got ArrayImpl\n"
+        "  its shape: (4, 6)\n"
+        '  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "axn.delete(x, 0, ('batch', 'embed'))",
+        lambda x: axn.delete(x, 0, ("batch", "embed")),
+        OperandError,
+        "delete: one axis goes here, not 2: batch, embed",
+    ),
+    (
+        "axn.insert(x, -7, 0, 'embed')",
+        lambda x: axn.insert(x, -7, 0, "embed"),
+        AxisSizeError,
+        "insert: a position is out of range for embed=6",
+    ),
+    (
+        "axn.insert(x, 0, axn.ones(axn.Axis('bach', 4)), 'embed')",
+        lambda x: axn.insert(x, 0, axn.ones(axn.Axis("bach", 4)), "embed"),
+        AxisNotFoundError,
+        "insert: no axis named 'bach'\n"
+        "  operand 1 has: batch=4, embed=6\n"
+        "  operand 2 has: bach=4\n"
+        "  hint: did you mean 'batch'?",
+    ),
+    (
+        "axn.insert(x, 0, axn.ones(axn.Axis('batch', 3)), 'embed')",
+        lambda x: axn.insert(x, 0, axn.ones(axn.Axis("batch", 3)), "embed"),
+        AxisSizeError,
+        "insert: the values have batch=3, where 4 are needed\n  array has: batch=4, embed=6",
+    ),
+    (
+        "axn.insert(x, [0, 1], axn.ones(axn.Axis('embed', 3)), 'embed')",
+        lambda x: axn.insert(x, [0, 1], axn.ones(axn.Axis("embed", 3)), "embed"),
+        AxisSizeError,
+        "insert: the values have embed=3, where 2 are needed\n  array has: batch=4, embed=6",
+    ),
+    (
+        "axn.insert(x, 0, jnp.ones(4), 'embed')",
+        lambda x: axn.insert(x, 0, jnp.ones(4), "embed"),
+        OperandError,
+        "insert: values of shape (4,) have dimensions without names\n"
+        "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
+    ),
+    (
+        "axn.insert(x, 0, 'z', 'embed')",
+        lambda x: axn.insert(x, 0, "z", "embed"),
+        OperandError,
+        "insert: cannot combine a NamedArray and str\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+    ),
+    (
+        "axn.insert(1.0, 0, 0, 'embed')",
+        lambda x: axn.insert(1.0, 0, 0, "embed"),
+        OperandError,
+        'insert: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])
+def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        call(INPUT)
+    assert str(caught.value) == text

@@ -1,0 +1,65 @@
+"""The cheat sheet has a row for each public function of JAX's array namespaces, and each named form on it exists."""
+
+import importlib
+import inspect
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+
+import axonym as axn
+
+SHEET = Path(__file__).parent.parent / "docs/cheatsheet.md"
+NAMESPACES = ["jax.numpy", "jax.numpy.linalg", "jax.numpy.fft", "jax.random", "jax.nn"]
+
+
+def public_functions(namespace: str) -> set[str]:
+    """Return the names of the functions of a namespace; dtypes, classes and modules are none."""
+    module = importlib.import_module(namespace)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some names are on their way out
+        members = {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}
+    return {
+        name
+        for name, value in members.items()
+        if callable(value) and not inspect.isclass(value) and not inspect.ismodule(value)
+    }
+
+
+def rows(namespace: str) -> dict[str, str]:
+    """Return the second column of a namespace's table by the first."""
+    (section,) = re.findall(rf"\n## {re.escape(namespace)}\n(.*?)(?=\n## |\Z)", SHEET.read_text(), re.DOTALL)
+    return dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", section, re.MULTILINE))
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_each_function_has_a_row(namespace: str) -> None:
+    assert len(public_functions(namespace)) > 15
+    assert sorted(public_functions(namespace) - set(rows(namespace))) == []
+
+
+@pytest.mark.parametrize("namespace", NAMESPACES)
+def test_rows_are_sorted_and_say_something(namespace: str) -> None:
+    table = rows(namespace)
+    assert list(table) == sorted(table)
+    assert [name for name, text in table.items() if len(text.strip("` ")) < 4] == []
+
+
+def test_each_named_form_exists() -> None:
+    for path in re.findall(r"\baxn((?:\.\w+)+)", SHEET.read_text()):
+        value: object = axn
+        for part in path.strip(".").split("."):
+            assert hasattr(value, part), f"axn{path}"
+            value = getattr(value, part)
+    for method in re.findall(r"\bx\.(\w+)", SHEET.read_text()):
+        assert hasattr(axn.NamedArray, method), f"x.{method}"
+
+
+def test_each_operation_is_on_the_sheet() -> None:
+    text = SHEET.read_text()
+    functions = {name for name in axn.__all__ if inspect.isfunction(getattr(axn, name))}
+    operations = {
+        name for name in functions if getattr(axn, name).__module__.startswith(("axonym.ops", "axonym.create"))
+    }
+    assert [name for name in sorted(operations) if not re.search(rf"\baxn\.{name}\b|\bx\.{name}\b", text)] == []

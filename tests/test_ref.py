@@ -1,0 +1,214 @@
+"""Mutable arrays with names: each write compared with `x.at`, and each read with `x[...]`."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.sharding import Mesh
+
+import axonym as axn
+from axonym.errors import AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
+from tests.laws import placed
+
+X = axn.named(np.arange(24, dtype=np.float32).reshape(4, 6), ("batch", "pos"))
+INDICES: list[Any] = [
+    ...,
+    {},
+    {"batch": 1},
+    {"pos": slice(1, 5, 2)},
+    {"batch": jnp.int32(2), "pos": slice(0, 3)},
+    {"pos": axn.dslice(jnp.int32(4), 3)},
+    {"pos": [0, 3], "batch": slice(1, 3)},
+    {"batch": axn.named([0, 2], "i"), "pos": axn.named([1, 3, 5], "j")},
+    {"pos": axn.named([0, 1, 2, 3], "batch")},
+    (axn.Axis("batch", 4), -1),
+]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_reads_and_writes_what_the_index_of_an_array_means(index: Any) -> None:
+    ref = axn.new_ref(X)
+    part = X[index]
+    assert axn.array_equal(ref[index], part)
+    assert axn.array_equal(axn.get(ref, index), part)
+    value = part * 2 + 1
+    ref[index] = value
+    expected = X.at[index].set(value)
+    assert axn.array_equal(ref[...], expected)
+    assert axn.array_equal(axn.swap(ref, index, 7), expected[index])
+    assert axn.array_equal(ref.value(), expected.at[index].set(7))
+    assert axn.array_equal(axn.freeze(ref), expected.at[index].set(7))
+
+
+def test_knows_what_it_is() -> None:
+    ref = axn.new_ref(X)
+    assert ref.axes == X.axes
+    assert ref.shape == ref.named_shape == X.shape
+    assert (ref.dtype, ref.ndim) == (X.dtype, 2)
+    assert ref.resolve_axis("pos") == axn.Axis("pos", 6)
+    assert repr(ref) == "NamedRef(float32[batch=4, pos=6])"
+    assert repr(ref.slice({"batch": 0, "pos": 1})) == "NamedRef(float32[])"
+    assert axn.NamedRef(jax.new_ref(jnp.zeros((2, 3))), ("a", axn.Axis("b", 3))).shape == {"a": 2, "b": 3}
+    (leaf,) = jax.tree.leaves(ref)
+    assert isinstance(leaf, jax.Ref)
+
+
+def test_the_first_value_is_not_written_to() -> None:
+    x = axn.zeros(axn.Axis("a", 2))
+    ref = axn.new_ref(x)
+    ref["a", 0] = 1.0
+    assert x.tolist() == [0, 0]
+
+
+VIEWS: list[list[dict[str, Any]]] = [
+    [{"batch": 1}],
+    [{"batch": 1}, {"pos": slice(1, 5)}],
+    [{"pos": slice(1, 5)}, {"pos": slice(None, None, 2)}],
+    [{"pos": slice(1, 5)}, {"pos": axn.dslice(jnp.int32(1), 2)}, {"batch": jnp.int32(2)}],
+    [{"pos": axn.dslice(jnp.int32(4), 4)}],
+    [{"pos": slice(None, None, -1), "batch": axn.dslice(1, 2)}, {"batch": -1}],
+]
+
+
+@pytest.mark.parametrize("stages", VIEWS, ids=str)
+def test_views_compose(stages: list[dict[str, Any]]) -> None:
+    ref = axn.new_ref(X)
+    # Where each element of the view lies: what has no place, out of range, is element 0 here.
+    places, expected, view = axn.arange((axn.Axis("all", 25),))["all", 1:].unflatten_axis("all", X.axes), X, ref
+    for stage in stages:
+        view, places, expected = view.slice(stage), places[stage], expected[stage]
+    assert view.axes == expected.axes
+    assert view.unsliced().axes == X.axes
+    assert axn.array_equal(view[...], expected)
+    first = {axis.name: 0 for axis in expected.axes[:1]}
+    assert axn.array_equal(view[first], expected[first])
+    written = np.array(X.array)
+
+    def write(index: Any, value: float) -> None:
+        view[index] = value
+        where = np.asarray(places[index].array).ravel() - 1
+        written.ravel()[where[where >= 0]] = value
+        np.testing.assert_array_equal(ref[...].array, written)
+
+    write({}, -1.0)
+    write(first, -2.0)
+    write({axis.name: axn.named([0, 1], "i") for axis in expected.axes}, -3.0)
+    np.testing.assert_array_equal(axn.freeze(view).array, axn.named(written, X.names)[stages[0]].array) if len(
+        stages
+    ) == 1 else None
+
+
+@jax.jit
+def fill(view: axn.NamedRef, i: Any) -> axn.NamedArray:
+    view["pos", i] = -1.0
+    return view.value()
+
+
+def test_a_view_is_an_argument_of_jit() -> None:
+    ref = axn.new_ref(X)
+    view = ref.slice({"batch": jnp.int32(1), "pos": slice(2, 6)}).slice({"pos": axn.dslice(jnp.int32(1), 2)})
+    assert fill(view, 0).tolist() == [-1, 10]
+    assert fill(ref.slice({"batch": 3}), 5).tolist() == [18, 19, 20, 21, 22, -1]
+    assert ref[...].tolist() == X.at["batch", [1, 3], "pos", axn.named([3, 5], "batch")].set(-1.0).tolist()
+
+
+def test_a_scan_writes_to_a_reference_that_it_closes_over() -> None:
+    def running(x: axn.NamedArray) -> axn.NamedArray:
+        ref = axn.new_ref(axn.zeros_like(x))
+
+        def step(total: axn.NamedArray, i: Any) -> tuple[axn.NamedArray, None]:
+            total = total + x["pos", i]
+            ref["pos", i] = total
+            return total, None
+
+        lax.scan(step, axn.zeros(axn.Axis("batch", 4)), jnp.arange(6))
+        return axn.freeze(ref)
+
+    expected = np.cumsum(X.array, 1)
+    np.testing.assert_array_equal(running(X).array, expected)
+    np.testing.assert_array_equal(jax.jit(running)(X).array, expected)
+    np.testing.assert_array_equal(axn.vmap(running_of_one, "batch")(X).array, expected)
+    gradient = jax.jit(jax.grad(lambda x: running(x).sum().scalar()))(X)
+    np.testing.assert_array_equal(gradient.array, np.broadcast_to(np.arange(6, 0, -1), (4, 6)))
+
+
+def running_of_one(x: axn.NamedArray) -> axn.NamedArray:
+    ref = axn.new_ref(x)
+
+    def step(previous: axn.NamedArray, here: axn.NamedArray) -> tuple[axn.NamedArray, axn.NamedArray]:
+        ref["pos", here] += previous
+        return ref["pos", here], here
+
+    axn.scan(step, "pos")(axn.named(jnp.float32(0), ()), axn.arange(axn.Axis("pos", 6)))
+    return axn.freeze(ref)
+
+
+def test_works_on_explicit_axes(explicit_mesh: Mesh) -> None:
+    with jax.set_mesh(explicit_mesh):
+        ref = axn.new_ref(placed(X, explicit_mesh, {"batch": "data", "pos": "model"}))
+        ref["batch", 1, "pos", 1:3] = 5.0
+        ref["pos", axn.named([0, 5], "i")] = axn.named([1.0, 2.0], "i")
+        expected = X.at["batch", 1, "pos", 1:3].set(5.0).at["pos", [0, 5]].set(axn.named([1.0, 2.0], "pos"))
+        assert jax.typeof(ref[...].array).sharding.spec == jax.sharding.PartitionSpec("data", "model")
+        np.testing.assert_array_equal(np.asarray(ref[...].array), expected.array)
+
+
+BAD: list[tuple[Any, type[Exception], str]] = [
+    (
+        lambda ref: ref["bach", 0],
+        AxisNotFoundError,
+        "ref: no axis named 'bach'\n  array has: batch=4, pos=6\n  hint: did you mean 'batch'?",
+    ),
+    (
+        lambda ref: ref.slice({"batch": 0})["batch", 0],
+        AxisNotFoundError,
+        "ref: no axis named 'batch'\n  array has: pos=6",
+    ),
+    (
+        lambda ref: ref.slice({"pos": slice(0, 2)})["pos", 2],
+        AxisSizeError,
+        "ref: index 2 is out of range for pos=2\n  array has: batch=4, pos=2",
+    ),
+    (
+        lambda ref: ref.slice({"batch": [0, 1]}),
+        OperandError,
+        "slice: a view has ints and slices, not an index array, as 'batch' does\n  hint: index arrays go into ref[...]",
+    ),
+    (
+        lambda ref: ref.slice({"batch": axn.named([0, 1], "i")}),
+        OperandError,
+        "slice: a view has ints and slices, not an index array, as 'batch' does\n  hint: index arrays go into ref[...]",
+    ),
+    (
+        lambda ref: ref.__setitem__({"batch": 0}, X),
+        BroadcastError,
+        "ref: the update has axis 'batch', which the indexed part lacks\n"
+        "  update has: batch=4, pos=6\n  indexed part has: pos=6",
+    ),
+    (
+        lambda ref: axn.swap(ref, {"batch": 0}, 1j),
+        OperandError,
+        "swap: an array of float32 cannot hold an update of complex64 without loss\n"
+        "  hint: convert one of the two: update.astype(x.dtype)",
+    ),
+    (
+        lambda ref: axn.get(X, {"batch": 0}),
+        OperandError,
+        "get: expected a NamedRef, got NamedArray\n  hint: make one: axn.new_ref(x)",
+    ),
+    (
+        lambda ref: axn.new_ref(X.array),
+        OperandError,
+        'new_ref: expected a NamedArray, got ArrayImpl\n  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error", "text"), BAD, ids=[text.splitlines()[0] for _, _, text in BAD])
+def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error) as caught:
+        call(axn.new_ref(X))
+    assert str(caught.value) == text
