@@ -347,11 +347,7 @@ def positional(
             dims[at] = argument
             del sizes[name]
             if kind == "array":
-                shape_of(function, argument, static)
-                _check_integer(function, name, argument)
-                _check_named(function, name, argument, static)
-                if mode == "wrap":
-                    dims[at] = argument = jnp.remainder(widened(argument), size)
+                dims[at] = argument = _checked(function, name, argument, static, size, mode)
                 vectors.append((name, argument, static))
     lists = [(positions, own) for name, positions, own in vectors if name not in sizes]
     shapes = [positions.shape[positions.ndim - len(own) :] for positions, own in lists]
@@ -410,10 +406,15 @@ def _gather(
     reach: Reach,
 ) -> jax.Array:
     """Read elements at index arrays."""
+    explicit = layout.has_explicit_axes(array) or any(map(layout.has_explicit_axes, arguments))
+    if len(steps) == 1 and steps[0][1] == "array" and not explicit:
+        ((name, _, own),) = steps
+        if any(other in names for other in own if other != name):
+            return _matched(function, array, names, name, own, arguments[0], target, reach)
     position = positional(function, array, names, steps, arguments, reach.mode)
     dims, labels = position.dims, position.labels
     sharding = None
-    if layout.has_explicit_axes(array) or any(map(layout.has_explicit_axes, arguments)):
+    if explicit:
         array = _lift.whole(array, [i for i, dim in enumerate(dims) if not isinstance(dim, builtins.slice)])
         sharding = _gather_layout(array, names, position)
     result: jax.Array = array.at[dims].get(
@@ -425,6 +426,49 @@ def _gather(
     )
     wanted: tuple[Any, ...] = (*range(array.ndim - len(names)), *target)
     return _lift.lined_up(result, labels, wanted)
+
+
+def _checked(function: str, name: str, positions: Any, own: Names, size: int, mode: str | None) -> Any:
+    """Check an index array, whose names may have lost an axis since it was sorted."""
+    shape_of(function, positions, own)
+    _check_integer(function, name, positions)
+    _check_named(function, name, positions, own)
+    return jnp.remainder(widened(positions), size) if mode == "wrap" else positions
+
+
+def _matched(
+    function: str, array: jax.Array, names: Names, name: str, own: Names, positions: Any, target: Names, reach: Reach
+) -> jax.Array:
+    """Read at one index array, which shares axes with what is left of the array: these are mapped over.
+
+    The compiler sees that the shared axes are batch dimensions, which it cannot see from positions along them.
+    """
+    anonymous = array.ndim - len(names)
+    sizes = dict(zip(names, array.shape[anonymous:], strict=True))
+    positions = _checked(function, name, positions, own, sizes.pop(name), reach.mode)
+    _lift.one_size(function, [tuple(sizes), own], [tuple(sizes.values()), positions.shape])
+    shared = tuple(other for other in own if other in sizes)
+    labels: list[Any] = [*range(anonymous), *names]
+    single = [label for label in labels if label not in shared]
+    at = single.index(name)
+
+    def read(array: jax.Array, positions: jax.Array) -> jax.Array:
+        found: jax.Array = array.at[(*[builtins.slice(None)] * at, positions)].get(
+            mode="clip" if reach.mode in (None, "wrap") else reach.mode,
+            fill_value=reach.fill_value,
+            unique_indices=reach.unique,
+        )
+        return found
+
+    mapped: Any = read
+    for i, other in reversed(list(enumerate(shared))):
+        outer = shared[:i]
+        dims = [[label for label in each if label not in outer].index(other) for each in (labels, own)]
+        mapped = jax.vmap(mapped, in_axes=tuple(dims))
+    new = (label for label in own if label not in shared)
+    have: tuple[Any, ...] = (*shared, *single[:at], *new, *single[at + 1 :])
+    wanted: tuple[Any, ...] = (*range(anonymous), *target)
+    return _lift.lined_up(mapped(array, positions), have, wanted)
 
 
 def _gather_layout(array: jax.Array, names: Names, position: Position) -> jax.sharding.NamedSharding:
