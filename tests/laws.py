@@ -27,8 +27,7 @@ from axonym.errors import LostAxisError
 SIZES = {"a": 4, "b": 2, "c": 3, "i": 8, "j": 5, "m": 3, "n": 3, "z": 2}
 
 # The same test method runs for many classes, which hypothesis takes for a mistake.
-few = settings(max_examples=3, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
-two = settings(few, max_examples=2)
+few = settings(max_examples=2, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
 one = settings(few, max_examples=1)
 
 
@@ -168,7 +167,9 @@ def assert_close(got: Any, expected: Any) -> None:
     if got.dtype == jnp.bfloat16:
         np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=2e-2, atol=1e-2)
     elif np.issubdtype(got.dtype, np.inexact):
-        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
+        # Where large terms cancel, what is left is as exact as they are.
+        finite = np.abs(expected[np.isfinite(expected)])
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6 * max(1, finite.max(initial=0)))
     else:
         np.testing.assert_array_equal(got, expected)
     assert got.shape == expected.shape
@@ -362,17 +363,8 @@ class Smooth(Laws):
         has_the_gradient(row, data.draw(row.orders()), row.draw(seed))
 
 
-class Bulk(Sharded):
+class Bulk(Values, Sharded):
     """The laws of an operation that `_batch.batched` or `_lift.along` lifts; what all of these do has its own tests."""
-
-    @two
-    @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
-    def test_equals_positional_code_for_every_order_of_axes(self, row: Row, data: Any, seed: int) -> None:
-        orders, arrays = data.draw(row.orders()), row.draw(seed)
-        result = row.call(*operands(row, arrays, orders))
-        row.check(result, jax.jit(row.reference)(*arrays), orders)
-        if row.oracle is not None:
-            row.check(result, row.oracle(*arrays), orders)
 
     def test_refuses_an_array_that_lost_an_axis(self, row: Row) -> None:
         refuses_a_lost_axis(row)
