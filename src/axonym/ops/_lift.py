@@ -195,8 +195,15 @@ def unary(fn: Function, x: Core, **options: Any) -> "NamedArray":
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
     (array,), names = x.node
-    kernel = _elementwise(fn, (names,), tuple(options.items()) if options else ())
-    return wrap(x, kernel.call(array), names)
+    if options:
+        return wrap(x, _elementwise(fn, (names,), tuple(options.items())).call(array), names)
+    return wrap(x, _each_element(fn, names)(array), names)
+
+
+@lru_cache(plans.CACHE)
+def _each_element(fn: Function, names: Names) -> Function:
+    """Shorten the way to the kernel of one operand, where a microsecond is a fifth of the whole."""
+    return _elementwise(fn, (names,), ()).call
 
 
 def unnamed(function: str, x: Any) -> OperandError:
@@ -220,26 +227,37 @@ def binary(fn: Function, x: Any, y: Any) -> "NamedArray":
             except AxisError as flaw:
                 fail(title(fn), flaw, x, y)
             return wrap(x, kernel.call(a, b), kernel.names)
-        kernel = _elementwise(fn, (left, None), ())
-        return wrap(x, kernel.call(a, plain(title(fn), y)), left)
+        if y.__class__ not in _NUMBERS:
+            plain(title(fn), y)
+        return wrap(x, _elementwise(fn, (left, None), ()).call(a, y), left)
     if not isinstance(y, Core):
         raise unnamed(title(fn), x)
     (b,), right = y.node
-    kernel = _elementwise(fn, (None, right), ())
-    return wrap(y, kernel.call(plain(title(fn), x), b), right)
+    if x.__class__ not in _NUMBERS:
+        plain(title(fn), x)
+    return wrap(y, _elementwise(fn, (None, right), ()).call(x, b), right)
 
 
 def nary(fn: Function, *operands: Any, **options: Any) -> "NamedArray":
     """Apply a function of any number of operands, at least one of them named, to elements by name."""
-    like = next((x for x in operands if isinstance(x, Core)), None)
+    like: Core | None = None
+    named: list[Names | None] = []
+    arrays: list[Any] = []
+    for x in operands:
+        if isinstance(x, Core):
+            like = x if like is None else like
+            (array,), names = x.node
+            named.append(names)
+            arrays.append(array)
+        else:
+            named.append(None)
+            arrays.append(x if x.__class__ in _NUMBERS else plain(title(fn), x))
     if like is None:
         raise unnamed(title(fn), operands[0])
-    named = tuple(x.node[1] if isinstance(x, Core) else None for x in operands)
     try:
-        kernel = _elementwise(fn, named, tuple(options.items()))
+        kernel = _elementwise(fn, tuple(named), tuple(options.items()) if options else ())
     except AxisError as flaw:
         fail(title(fn), flaw, *operands)
-    arrays = [x.node[0][0] if isinstance(x, Core) else plain(title(fn), x) for x in operands]
     return wrap(like, kernel.call(*arrays), kernel.names)
 
 
@@ -401,10 +419,10 @@ def _apply_along(
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
     (array,), names = x.node
-    key = keyed(axis, fn)
+    key = axis if axis.__class__ is str else keyed(axis, fn)
     new = None if to is None else selector(to, title(fn))
     try:
-        kernel = _along(fn, names, key, removes, new, tuple(options.items()))
+        kernel = _along(fn, names, key, removes, new, tuple(options.items()) if options else ())
     except AxisError as flaw:
         fail(title(fn), flaw, x)
     return wrap(x, kernel.call(array), kernel.names)

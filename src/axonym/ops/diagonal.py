@@ -196,16 +196,17 @@ def _triangle(function: str, x: "NamedArray", axis1: AxisSelector, axis2: AxisSe
     if not isinstance(x, Core):
         raise _lift.unnamed(function, x)
     (array,), names = x.node
-    given = _lift.axes((axis1, axis2), function)
     try:
-        kernel = _triangular(function, names, given, _offset(function, k))
+        kernel = _triangular(function, names, (axis1, axis2), _offset(function, k))
     except AxisError as flaw:
+        _lift.axes((axis1, axis2), function)  # it has an error of its own
         _lift.fail(function, flaw, x)
     return wrap(x, kernel.call(array), names)
 
 
 @lru_cache(plans.CACHE)
-def _triangular(function: str, names: Names, given: "_lift.Pairs", k: int) -> _lift.Kernel:
+def _triangular(function: str, names: Names, pair: tuple[AxisSelector, AxisSelector], k: int) -> _lift.Kernel:
+    given = _lift.axes(pair, function)
     at = plans.positions(names, tuple(name for name, _ in given))
 
     def body(array: Any) -> Any:

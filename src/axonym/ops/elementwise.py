@@ -164,15 +164,16 @@ def ceil(x: "NamedArray") -> "NamedArray":
 
 def clip(x: "NamedArray", a_min: Operand | None = None, a_max: Operand | None = None) -> "NamedArray":
     """Limit each element to at least `a_min` and at most `a_max`, by name."""
-    bounds = [bound for bound in (a_min, a_max) if bound is not None]
-    if not bounds:
+    if a_min is None and a_max is None:
         return x
-    return _lift.nary(_clip, x, *bounds, lower=a_min is not None, upper=a_max is not None)
+    if a_min is not None and a_max is not None:
+        return _lift.nary(_clip, x, a_min, a_max)
+    return _lift.nary(_clip, x, a_max if a_min is None else a_min, side="upper" if a_min is None else "lower")
 
 
-def _clip(x: jax.Array, *bounds: Any, lower: bool, upper: bool) -> jax.Array:
-    x = jnp.maximum(x, bounds[0]) if lower else x
-    return jnp.minimum(x, bounds[-1]) if upper else x
+def _clip(x: jax.Array, *bounds: Any, side: str = "both") -> jax.Array:
+    x = x if side == "upper" else jnp.maximum(x, bounds[0])
+    return x if side == "lower" else jnp.minimum(x, bounds[-1])
 
 
 def conj(x: "NamedArray") -> "NamedArray":

@@ -4,12 +4,14 @@
 `axn.nanmedian(axn.where(mask, x, jnp.nan), axis)`.
 """
 
+import math
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
-from .. import plans
+from .. import layout, plans
 from ..axis import AxisSelection
 from ..core import Core, Operand
 from ..errors import ArgumentError, AxisClashError, AxisError, AxisSizeError, message, suggestion
@@ -25,20 +27,20 @@ _METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
 def median(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
     """Return the median over `axis`, halfway between the two middle elements where their number is even."""
-    return _middle(_median, x, axis)
+    return _lift.reduction(_median, x, axis)
 
 
-def _median(x: jax.Array) -> jax.Array:
-    return jnp.median(_some("median", x))
+def _median(x: jax.Array, axis: tuple[int, ...]) -> Any:
+    return _middle(jnp.median, x, axis)
 
 
 def nanmedian(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
     """Return the median over `axis` of what is not NaN."""
-    return _middle(_nanmedian, x, axis)
+    return _lift.reduction(_nanmedian, x, axis)
 
 
-def _nanmedian(x: jax.Array) -> jax.Array:
-    return jnp.nanmedian(_some("nanmedian", x))
+def _nanmedian(x: jax.Array, axis: tuple[int, ...]) -> Any:
+    return _middle(jnp.nanmedian, x, axis)
 
 
 def nanpercentile(
@@ -127,9 +129,10 @@ def _quantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> j
     return jnp.quantile(_some("quantile", x), _precise(q), method=method, **_weighing(*weights))
 
 
-def _middle(fn: Any, x: "NamedArray", axis: AxisSelection | None) -> "NamedArray":
-    result: NamedArray = _batch.batched(fn, [x], [_chosen(x, axis)], (), each=True)
-    return result
+def _middle(fn: Any, x: jax.Array, axis: tuple[int, ...]) -> Any:
+    x = _lift.whole(_some(fn.__name__, x, axis), axis)
+    kept = [entry for at, entry in enumerate(layout.entries_of(x), start=-x.ndim) if at not in axis]
+    return _lift.local(partial(fn, axis=axis), [x], kept)
 
 
 def _precise(q: jax.Array) -> jax.Array:
@@ -148,9 +151,9 @@ def _chosen(x: "NamedArray", axis: AxisSelection | None) -> AxisSelection:
     return x.names if isinstance(x, Core) else ()
 
 
-def _some(function: str, x: jax.Array) -> jax.Array:
+def _some(function: str, x: jax.Array, axis: tuple[int, ...] | None = None) -> jax.Array:
     """Refuse an array without elements, which different releases of JAX treat differently here."""
-    if not x.size:
+    if not math.prod(x.shape if axis is None else (x.shape[at] for at in axis)):
         raise AxisSizeError(message(function, "needs at least one element along the axes to reduce"))
     return x
 
