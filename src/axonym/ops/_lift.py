@@ -419,7 +419,7 @@ def _apply_along(
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
     (array,), names = x.node
-    key = axis if axis.__class__ is str else keyed(axis, fn)
+    key: Any = axis if axis.__class__ is str else keyed(axis, fn)
     new = None if to is None else selector(to, title(fn))
     try:
         kernel = _along(fn, names, key, removes, new, tuple(options.items()) if options else ())
