@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from .. import layout, plans
 from ..axis import Axis, AxisSelection, AxisSelector
-from ..core import Core, shape_of, wrap
+from ..core import shape_of, wrap
 from ..errors import AxisError, OperandError, message
 from . import _lift
 
@@ -83,25 +83,12 @@ def batched(
         BroadcastError: if no operand contains the batch axes of all others, unless `outer`.
         OperandError: if no operand has names, or one is of another kind.
     """
-    like: Core | None = None
-    named: list[Names | None] = []
-    arrays: list[Any] = []
-    for x in operands:
-        if isinstance(x, Core):
-            like = x if like is None else like
-            (array,), names = x.node
-            named.append(names)
-            arrays.append(array)
-        else:
-            named.append(None)
-            arrays.append(_lift.plain(_lift.title(fn), x))
-    if like is None:
-        raise _lift.unnamed(_lift.title(fn), operands[0])
+    like, named, arrays = _lift.parted(fn, operands)
     chosen = tuple([axes if axes.__class__ in (str, tuple) else _hashable(axes, fn) for axes in core])
     several = bool(out) and isinstance(out[0], tuple)
     flags = (several, each, outer, in_place)
     try:
-        kernel = _kernel(fn, tuple(named), chosen, out, flags, tuple(options.items()) if options else ())
+        kernel = _kernel(fn, named, chosen, out, flags, tuple(options.items()) if options else ())
     except AxisError as flaw:
         for axes in chosen:
             _lift.axes(axes, _lift.title(fn))  # it has an error of its own

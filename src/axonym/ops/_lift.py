@@ -238,8 +238,8 @@ def binary(fn: Function, x: Any, y: Any) -> "NamedArray":
     return wrap(y, _elementwise(fn, (None, right), ()).call(x, b), right)
 
 
-def nary(fn: Function, *operands: Any, **options: Any) -> "NamedArray":
-    """Apply a function of any number of operands, at least one of them named, to elements by name."""
+def parted(fn: Function, operands: Sequence[Any]) -> tuple[Core, tuple[Names | None, ...], list[Any]]:
+    """Take operands apart: the first that has names, the names of each (None for a plain one), and the arrays."""
     like: Core | None = None
     named: list[Names | None] = []
     arrays: list[Any] = []
@@ -254,8 +254,14 @@ def nary(fn: Function, *operands: Any, **options: Any) -> "NamedArray":
             arrays.append(x if x.__class__ in _NUMBERS else plain(title(fn), x))
     if like is None:
         raise unnamed(title(fn), operands[0])
+    return like, tuple(named), arrays
+
+
+def nary(fn: Function, *operands: Any, **options: Any) -> "NamedArray":
+    """Apply a function of any number of operands, at least one of them named, to elements by name."""
+    like, named, arrays = parted(fn, operands)
     try:
-        kernel = _elementwise(fn, tuple(named), tuple(options.items()) if options else ())
+        kernel = _elementwise(fn, named, tuple(options.items()) if options else ())
     except AxisError as flaw:
         fail(title(fn), flaw, *operands)
     return wrap(like, kernel.call(*arrays), kernel.names)
