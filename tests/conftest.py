@@ -4,10 +4,7 @@ import os
 
 # JAX reads these once, when it is first imported.
 os.environ["JAX_PLATFORMS"] = "cpu"
-# Programs are small and run once: a fast compilation is worth more than a fast program.
-os.environ["XLA_FLAGS"] = (
-    f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-)
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 # Tests read compiled programs: a cache of the user's would hand them old ones.
 os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
 

@@ -27,7 +27,7 @@ from axonym.errors import LostAxisError
 SIZES = {"a": 4, "b": 2, "c": 3, "i": 8, "j": 5, "m": 3, "n": 3, "z": 2}
 
 # The same test method runs for many classes, which hypothesis takes for a mistake.
-few = settings(max_examples=2, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
+few = settings(max_examples=3, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
 one = settings(few, max_examples=1)
 
 
@@ -167,9 +167,7 @@ def assert_close(got: Any, expected: Any) -> None:
     if got.dtype == jnp.bfloat16:
         np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=2e-2, atol=1e-2)
     elif np.issubdtype(got.dtype, np.inexact):
-        # Where large terms cancel, what is left is as exact as they are.
-        finite = np.abs(expected[np.isfinite(expected)])
-        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6 * max(1, finite.max(initial=0)))
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-6)
     else:
         np.testing.assert_array_equal(got, expected)
     assert got.shape == expected.shape

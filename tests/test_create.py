@@ -113,23 +113,44 @@ def test_every_function_has_a_row() -> None:
     assert {name for name, *_ in ROWS} == set(create.__all__)
 
 
-@pytest.mark.parametrize(("call", "reference"), [row[1:] for row in ROWS], ids=IDS)
+# These compute what they are made of, which compilers may do in another order; all others are exact.
+COMPUTED = {
+    "bartlett",
+    "blackman",
+    "fftfreq",
+    "geomspace",
+    "hamming",
+    "hanning",
+    "kaiser",
+    "linspace",
+    "logspace",
+    "rfftfreq",
+}
+
+
+def same(name: str, got: Any, expected: Any) -> None:
+    (assert_close if name in COMPUTED else np.testing.assert_array_equal)(np.asarray(got), np.asarray(expected))
+
+
+@pytest.mark.parametrize(("name", "call", "reference"), ROWS, ids=IDS)
 class TestLaws:
-    def test_equals_jnp(self, call: Any, reference: Any) -> None:
+    def test_equals_jnp(self, name: str, call: Any, reference: Any) -> None:
         result, expected = call(), reference()
         assert isinstance(result, axn.NamedArray)
         assert len(result.names) == result.ndim
         assert (result.dtype, result.array.weak_type) == (expected.dtype, expected.weak_type)
-        assert_close(result.array, np.asarray(expected))
-        assert_close(jax.jit(call)().array, np.asarray(expected))
+        same(name, result.array, expected)
+        same(name, jax.jit(call)().array, expected)
 
     @pytest.mark.parametrize("kind", ["auto", "explicit"])
-    def test_is_the_same_on_a_mesh(self, call: Any, reference: Any, kind: str, request: pytest.FixtureRequest) -> None:
+    def test_is_the_same_on_a_mesh(
+        self, name: str, call: Any, reference: Any, kind: str, request: pytest.FixtureRequest
+    ) -> None:
         with (
             jax.set_mesh(request.getfixturevalue(f"{kind}_mesh")),
             axn.axis_mapping({"a": "data", "b": "model"}),
         ):
-            assert_close(call().array, np.asarray(reference()))
+            same(name, call().array, reference())
 
 
 def test_names_come_in_the_order_of_the_axes() -> None:

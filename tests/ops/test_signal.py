@@ -26,11 +26,11 @@ def under(x: axn.NamedArray, **names: str) -> axn.NamedArray:
 
 def ascending(x: axn.NamedArray, axis: str) -> axn.NamedArray:
     """Make coordinates, unless the array has lost an axis."""
-    return axn.cumsum(abs(x) + 0.1, axis) if x.ndim >= len(x.names) else x
+    return axn.cumsum(abs(x) + 1.0, axis) if x.ndim >= len(x.names) else x
 
 
 def steps(x: Any, at: int) -> Any:
-    return (abs(x) + 0.1).cumsum(at)
+    return (abs(x) + 1.0).cumsum(at)
 
 
 def each(fn: Any, *arrays: np.ndarray) -> np.ndarray:
