@@ -59,21 +59,23 @@ def interleaved(
     order = list(candidates)
     seconds: dict[str, list[float]] = {label: [] for label in order}
     collecting = gc.isenabled()
+    # A collection inside a measurement would charge one candidate for the garbage of all.
+    gc.disable()
+    gc.collect()
+    # The collections in between would otherwise look through all of JAX each time, for longer than a measurement.
+    gc.freeze()
     try:
         for _ in range(rounds):
             shuffle(order)
             for label in order:
                 call = candidates[label]
-                # A collection inside a measurement would charge one candidate for the garbage of all.
                 gc.collect()
-                gc.disable()
                 start = time.perf_counter()
                 # Every result is kept and waited for: independent calls may finish out of order.
                 jax.block_until_ready([call() for _ in range(calls)])
                 seconds[label].append((time.perf_counter() - start) / calls)
-                if collecting:
-                    gc.enable()
     finally:
+        gc.unfreeze()
         if collecting:
             gc.enable()
     return {label: Timing(tuple(seconds[label])) for label in candidates}
@@ -156,7 +158,9 @@ _ARRAY = re.compile(r"\b([a-z]+)(\d*)\w*\[([\d,]*)\]")
 def collectives(compiled: jax.stages.Compiled | str, *, unknown_trip_count: int | None = None) -> list[Collective]:
     """List the collectives of a compiled program, or of its HLO text, with the number of times each one runs.
 
-    Every branch of a conditional counts as if it ran. Tested on the programs of XLA's CPU compiler.
+    Every branch of a conditional counts as if it ran. Tested on the programs of XLA's compilers for CPU and TPU. The
+    latter repeats a collective in each fusion that takes a part in it: those of one channel count once. What it calls
+    all-reduce-scatter counts as reduce-scatter.
 
     Args:
         compiled: `jax.jit(f).lower(...).compile()`, or its `as_text()`.
@@ -171,6 +175,7 @@ def collectives(compiled: jax.stages.Compiled | str, *, unknown_trip_count: int 
     devices = math.prod(int(n) for n in re.findall(r"\b(?:num_partitions|replica_count)=(\d+)", header))
 
     runs: dict[str, int] = defaultdict(int)
+    fused: set[str] = set()
     unknown: dict[str, str] = {}  # computation -> the loop of unknown length that runs it
 
     def visit(computation: str, count: int, loop: str | None) -> None:
@@ -180,15 +185,19 @@ def collectives(compiled: jax.stages.Compiled | str, *, unknown_trip_count: int 
         for op in computations[computation]:
             times, inside = count, loop
             if op.opcode == "while":
-                known = _TRIP_COUNT.search(op.line)
-                times *= int(known[1]) if known else 1 if unknown_trip_count is None else unknown_trip_count
-                inside = loop if known else op.name
+                known = _trip_count(op, computations)
+                assumed = 1 if unknown_trip_count is None else unknown_trip_count
+                times *= assumed if known is None else known
+                inside = op.name if known is None else loop
             for called in _called(op):
+                if op.opcode == "fusion":
+                    fused.add(called)
                 visit(called, times, inside)
 
     visit(entry, 1, None)
 
     found = []
+    parts: dict[tuple[str, str], Collective] = {}
     for computation, count in runs.items():
         types = {op.name: op.type for op in computations[computation]}
         for op in computations[computation]:
@@ -202,8 +211,14 @@ def collectives(compiled: jax.stages.Compiled | str, *, unknown_trip_count: int 
                 )
             source = re.search(r'op_name="([^"]*)"', op.line)
             size = sum(_bytes(types[operand]) for operand in op.operands)
-            found.append(Collective(kind, size, count, source[1] if source else op.name, _group(op.line, devices)))
-    return found
+            kind = "reduce-scatter" if computation.startswith("all-reduce-scatter") else kind
+            one = Collective(kind, size, count, source[1] if source else op.name, _group(op.line, devices))
+            channel = re.search(r"channel_id=(\d+)", op.line)
+            if computation in fused and channel:
+                parts.setdefault((kind, channel[1]), one)
+            else:
+                found.append(one)
+    return [*found, *parts.values()]
 
 
 def wire_bytes(collective: Collective) -> float:
@@ -257,6 +272,23 @@ def _parse(text: str) -> tuple[str, dict[str, list[_Instruction]]]:
     if not entry:
         raise ValueError("this is not the text of a compiled HLO module: it has no ENTRY computation")
     return entry, computations
+
+
+def _trip_count(loop: _Instruction, computations: Mapping[str, list[_Instruction]]) -> int | None:
+    """Return how often a loop runs, if XLA knows it.
+
+    The TPU's compiler does not write it down. Its loops count from zero to the constant of their condition.
+    """
+    if known := _TRIP_COUNT.search(loop.line):
+        return int(known[1])
+    condition = re.search(r"\bcondition=%?([\w.\-]+)", loop.line)
+    ops = {op.name: op for op in computations[condition[1]]} if condition else {}
+    last = list(ops.values())[-1:]
+    if not last or last[0].opcode != "compare" or "direction=LT" not in last[0].line:
+        return None
+    start, end = (ops[name] for name in last[0].operands)
+    number = re.search(r" constant\((\d+)\)", end.line)
+    return int(number[1]) if number and start.opcode == "get-tuple-element" else None
 
 
 def _called(op: _Instruction) -> list[str]:

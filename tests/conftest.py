@@ -1,5 +1,6 @@
 """Eight simulated devices, two meshes, and hypothesis settings that suit compiled functions."""
 
+import gc
 import os
 
 # JAX reads these once, when it is first imported.
@@ -20,6 +21,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],  # the same first compilation
 )
 settings.load_profile("axonym")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector from going through JAX, all tests and all compiled programs again and again."""
+    gc.freeze()
+    gc.set_threshold(50_000)
 
 
 def _mesh(axis_type: jax.sharding.AxisType) -> jax.sharding.Mesh:

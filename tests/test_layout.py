@@ -1,5 +1,6 @@
 """The mapping: its context, the specs it gives, and how operands agree on a layout."""
 
+import threading
 from typing import Any
 
 import jax
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import axonym as axn
-from axonym import layout
+from axonym import _constraints, layout
 from axonym.errors import OperandError, ShardingError
 
 P = PartitionSpec
@@ -172,7 +173,7 @@ def test_settle_uses_each_mesh_axis_once(data: st.DataObject) -> None:
         (own, data.draw(st.lists(MESH_AXES, min_size=len(own), max_size=len(own))))
         for own in data.draw(st.lists(st.permutations("abc").map(lambda p: p[:2]), max_size=3))
     ]
-    table = layout.settle(labels, operands)
+    table = _constraints.settle(labels, operands)
     used = [axis for entry in table.values() for axis in entry]
     assert len(used) == len(set(used))
     assert tuple(table) == labels
@@ -187,10 +188,168 @@ def test_settle_uses_each_mesh_axis_once(data: st.DataObject) -> None:
 def test_values_on_a_mesh_survive_a_change_of_layout(explicit_mesh: jax.sharding.Mesh) -> None:
     with jax.set_mesh(explicit_mesh):
         array = jax.device_put(jnp.arange(8.0).reshape(4, 2), jax.NamedSharding(explicit_mesh, P("data", "model")))
-        assert layout.entries_of(array) == (("data",), ("model",))
-        assert layout.has_explicit_axes(array)
-        moved = layout.relayout(array, [("model",), ()])
-        assert layout.entries_of(moved) == (("model",), ())
+        assert _constraints.entries_of(array) == (("data",), ("model",))
+        assert _constraints.has_explicit_axes(array)
+        moved = _constraints.relayout(array, [("model",), ()])
+        assert _constraints.entries_of(moved) == (("model",), ())
         assert moved.tolist() == array.tolist()
-        assert layout.relayout(moved, layout.entries_of(moved)) is moved
-    assert not layout.has_explicit_axes(jnp.ones(2))
+        assert _constraints.relayout(moved, _constraints.entries_of(moved)) is moved
+    assert not _constraints.has_explicit_axes(jnp.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("names", "mapping", "expected"),
+    [
+        (("batch", "embed.out"), {"embed": "model"}, P(None, "model")),
+        (("embed", "embed.out"), {"embed": "model"}, P("model", None)),
+        (("embed.out", "embed"), {"embed": "model"}, P(None, "model")),
+        (("embed", "embed.out"), {"embed": "model", "embed.out": "data"}, P("model", "data")),
+        (("embed", "embed.out"), {"embed": "model", "embed.out": None}, P("model", None)),
+        (("embed", "embed.out"), {"embed.out": "model"}, P(None, "model")),
+        (("embed", "embed.out"), {"embed": None}, P(None, None)),
+        (("embed.out", "mlp"), {"embed": ("data", "model"), "mlp": "model"}, P("data", "model")),
+        (("embed.out", "mlp"), {"embed": ("data", "model"), "mlp": "data"}, P("model", "data")),
+        # Two derived names of one base: the order of storage plays no part.
+        (("embed.b", "embed.a"), {"embed": "model"}, P(None, "model")),
+        (("embed.a", "embed.b"), {"embed": "model"}, P("model", None)),
+        # The nearest base with an entry counts, through roles of roles.
+        (("pos.key.new",), {"pos": "data"}, P("data")),
+        (("pos.key.new",), {"pos": "data", "pos.key": "model"}, P("model")),
+        (("pos.key",), {"po": "data", "pos.ke": "data", "key": "data"}, P(None)),
+    ],
+)
+def test_a_derived_name_follows_its_base_where_a_mesh_axis_is_free(names: Any, mapping: Any, expected: Any) -> None:
+    assert spec(names, (8,) * len(names), **mapping) == expected
+
+
+def test_a_plain_alias_inherits_nothing() -> None:
+    Embed = axn.Axis("embed", 8)
+    assert axn.pspec_for(axn.ones(Embed.derive("out")), {"embed": "model"}, MESH) == P("model")
+    assert axn.pspec_for(axn.ones(Embed.alias("embed_out")), {"embed": "model"}, MESH) == P(None)
+
+
+def test_a_derived_name_must_divide_too() -> None:
+    with pytest.raises(ShardingError) as error:
+        spec(("embed.out",), (3,), embed="model")
+    assert str(error.value) == (
+        "shard: embed.out=3 cannot be split evenly in 2 over mesh axis model\n"
+        "  array has: embed.out=3\n"
+        "  mapping: {'embed': 'model'}\n"
+        "  mesh: data=4, model=2\n"
+        "  hint: use a multiple of 2, as round_axis_for_partitioning does, or map 'embed.out' to None"
+    )
+
+
+FSDP = axn.Mappings({"embed": "data", "mlp": "model"}, {"batch": "data", "mlp": "model"})
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("embed", "mlp"), {"embed": ("data",), "mlp": ("model",)}),
+        (("batch", "embed"), {"batch": ("data",), "mlp": ("model",)}),
+        (("batch.all",), {"batch": ("data",), "mlp": ("model",)}),
+        (("mlp",), {"embed": ("data",), "mlp": ("model",)}),
+        ((), {"embed": ("data",), "mlp": ("model",)}),
+    ],
+)
+def test_mappings_tell_parameters_from_data(names: Any, expected: Any) -> None:
+    assert dict(FSDP.of(names)) == expected
+
+
+def test_an_axis_that_parameters_list_is_no_sign_of_data() -> None:
+    listed = axn.Mappings({"embed": "data", "mlp": None}, {"batch": "data", "mlp": "model"})
+    assert dict(listed.of(("embed", "mlp"))) == {"embed": ("data",), "mlp": ()}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path", "hit"),
+    [
+        ("mlp", "0.layers.mlp.up.weight", True),
+        ("mlp.up", "0.layers.mlp.up.weight", True),
+        ("mlp.*.weight", "0.layers.mlp.up.weight", True),
+        ("up.weight", "mu.layers.mlp.up.weight", True),
+        ("m?p", "0.layers.mlp.up.weight", True),
+        ("mlp.weight", "0.layers.mlp.up.weight", False),
+        ("ml", "0.layers.mlp.up.weight", False),
+        ("weight.bias", "0.weight", False),
+    ],
+)
+def test_overrides_are_for_runs_of_path_components(pattern: str, path: str, hit: bool) -> None:
+    mappings = axn.Mappings({"embed": "data", "mlp": "model"}, overrides={pattern: {"embed": None, "vocab": "data"}})
+    changed = {"embed": (), "mlp": ("model",), "vocab": ("data",)}
+    assert dict(mappings.of(("embed",), path)) == (changed if hit else {"embed": ("data",), "mlp": ("model",)})
+
+
+def test_mappings_are_equal_by_their_entries_and_hashable() -> None:
+    same = axn.Mappings({"embed": ("data",), "mlp": "model"}, {"batch": "data", "mlp": ("model",)})
+    assert same == FSDP
+    assert hash(same) == hash(FSDP)
+    assert axn.Mappings({"embed": "data"}).compute == axn.Mappings({"embed": "data"}).parameters
+    assert axn.Mappings({"embed": "data"}) != FSDP
+
+
+def test_two_mappings_are_refused_where_one_goes() -> None:
+    with pytest.raises(OperandError) as error:
+        axn.axis_mapping(FSDP)  # type: ignore[arg-type]
+    assert str(error.value) == (
+        "axis mapping: one mapping goes here, not the two of Mappings\n  hint: pass its `parameters` or its `compute`"
+    )
+
+
+def test_a_plain_jit_is_traced_again_under_another_mapping_also_in_threads(auto_mesh: jax.sharding.Mesh) -> None:
+    seen: list[Any] = []
+
+    @jax.jit
+    def place(x: axn.NamedArray) -> axn.NamedArray:
+        seen.append(str(axn.current_mapping()))
+        return axn.auto_sharded(x)
+
+    mappings: list[Any] = [{"batch": "data"}, {"batch": "model"}, {"batch": ("data", "model")}, None]
+    specs: dict[int, Any] = {}
+
+    def work(i: int) -> None:
+        with jax.set_mesh(auto_mesh):
+            x = axn.ones(axn.Axis("batch", 8))
+            for _ in range(2):
+                if mappings[i] is None:
+                    specs[i] = place(x).sharding.spec
+                else:
+                    with axn.axis_mapping(mappings[i]):
+                        specs[i] = place(x).sharding.spec
+
+    for _ in range(2):  # the second round finds everything in the cache
+        threads = [threading.Thread(target=work, args=(i,)) for i in range(len(mappings))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert specs == {0: P("data"), 1: P("model"), 2: P(("data", "model")), 3: P()}
+    assert sorted(seen) == ["None", "{'batch': 'data'}", "{'batch': 'model'}", "{'batch': ('data', 'model')}"]
+
+
+def test_where_two_axes_want_one_mesh_axis_the_mapping_decides(explicit_mesh: jax.sharding.Mesh) -> None:
+    a, b = jnp.arange(32.0).reshape(4, 8), jnp.ones((4, 8))
+    with jax.set_mesh(explicit_mesh):
+        rows = axn.named(jax.device_put(a, P("data")), ("a", "b"))
+        columns = axn.named(jax.device_put(b, P(None, "data")), ("a", "b"))
+        for mapping, expected in [({"a": "data"}, P("data", None)), ({"b": "data"}, P(None, "data"))]:
+            with axn.axis_mapping(mapping):
+                for total in (rows + columns, columns + rows, jax.jit(lambda x, y: x + y)(rows, columns)):
+                    assert jax.typeof(total.array).sharding.spec == expected
+                    assert total.array.tolist() == (a + b).tolist()
+                gradient = jax.jit(jax.grad(lambda x, y: (x * y).sum().array))(columns, rows)
+                assert jax.typeof(gradient.array).sharding.spec == P(None, "data")
+                assert gradient.array.tolist() == a.tolist()
+
+
+def test_partial_sums_are_scattered_and_not_the_weight_moved(explicit_mesh: jax.sharding.Mesh) -> None:
+    x, w = jnp.arange(64.0).reshape(8, 8), jnp.arange(64.0).reshape(8, 8) % 5
+    with jax.set_mesh(explicit_mesh), axn.axis_mapping({"batch": "data", "embed": "model"}):
+        named = axn.named(jax.device_put(x, P("data", "model")), ("batch", "embed"))
+        weight = axn.named(jax.device_put(w, P("model", None)), ("embed", "embed.out"))
+        apply = jax.jit(lambda x, w: axn.dot(x, w, axis="embed"))
+        out = apply(named, weight)
+        assert jax.typeof(out.array).sharding.spec == P("data", "model")
+        assert out.array.tolist() == (x @ w).tolist()
+        assert "reshard" not in str(apply.trace(named, weight).jaxpr)

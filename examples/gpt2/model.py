@@ -74,8 +74,8 @@ class Attention(eqx.Module):
 
     def __call__(self, x: NamedArray, mask: NamedArray) -> NamedArray:
         q, k, v = self.qkv(x).unbind("qkv")
-        k, v = k.rename({"pos": "key_pos"}), v.rename({"pos": "key_pos"})
-        y = nn.dot_product_attention("key_pos", "head_dim", q, k, v, mask=mask, attention_dtype=jnp.float32)
+        k, v = k.rename({"pos": "pos.key"}), v.rename({"pos": "pos.key"})
+        y = nn.dot_product_attention("pos.key", "head_dim", q, k, v, mask=mask, attention_dtype=jnp.float32)
         return self.proj(y)
 
 
@@ -150,7 +150,7 @@ class Gpt2(eqx.Module):
         k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
         positions = axn.auto_sharded(self.positions)["pos", : Pos.size]
         x = self.dropout(self.embed(tokens) + positions, key=k_embed, inference=key is None)
-        x = self.blocks.fold(x, nn.causal_mask(Pos, Pos.alias("key_pos")), key=k_blocks)
+        x = self.blocks.fold(x, nn.causal_mask(Pos, Pos.derive("key")), key=k_blocks)
         return self.embed.unembed(self.ln_f(x))
 
     def loss(self, tokens: NamedArray, *, key: jax.Array | None = None) -> NamedArray:

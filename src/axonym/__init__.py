@@ -1,10 +1,10 @@
 """Named tensors for JAX: name axes once; broadcasting, contraction, layout and parallelism follow from the names."""
 
-from . import errors, nn, random, tree, typing
+from . import errors, nn, partitioning, random, tree, typing
 from .array import NamedArray, is_named_array, named
 from .axis import *
 from .create import *
-from .layout import ResourceMapping, axis_mapping, current_mapping
+from .layout import Mappings, ResourceMapping, axis_mapping, current_mapping
 from .ops import linalg
 from .ops.along import *
 from .ops.contract import dot, einsum
@@ -29,7 +29,26 @@ from .ops.sorting import *
 from .ops.special import *
 from .ops.statistics import *
 from .ops.update import put_along_axis, updated_slice
+from .partitioning import collectives
+from .partitioning.checking import check
+from .partitioning.collectives import (
+    all_gather,
+    all_to_all,
+    axis_index,
+    fold_key,
+    pcast,
+    pmax,
+    pmean,
+    pmin,
+    ppermute,
+    psum,
+    psum_scatter,
+    ragged_all_to_all,
+)
+from .partitioning.fsdp import fsdp
 from .partitioning.jit import NamedJit, named_jit
+from .partitioning.manual import ShardMap, shard_map
+from .partitioning.placement import *
 from .partitioning.shard import auto_sharded, pspec_for, round_axis_for_partitioning, set_mesh, shard
 from .ref import NamedRef, freeze, get, new_ref, swap
 from .transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec, tree_checkpoint_name
@@ -46,6 +65,7 @@ __all__ = [
     "AxisSelection",
     "AxisSelector",
     "AxisSpec",
+    "Mappings",
     "Named",
     "NamedArray",
     "NamedJit",
@@ -53,9 +73,12 @@ __all__ = [
     "ResourceMapping",
     "ScanCheckpointPolicy",
     "ScanCheckpointSpec",
+    "ShardMap",
     "abs",
     "add",
     "all",
+    "all_gather",
+    "all_to_all",
     "allclose",
     "angle",
     "any",
@@ -79,6 +102,7 @@ __all__ = [
     "astype",
     "auto_sharded",
     "average",
+    "axis_index",
     "axis_mapping",
     "axis_name",
     "axis_size",
@@ -97,8 +121,10 @@ __all__ = [
     "broadcast_to",
     "cbrt",
     "ceil",
+    "check",
     "choose",
     "clip",
+    "collectives",
     "compress",
     "concat_axes",
     "concatenate",
@@ -163,9 +189,13 @@ __all__ = [
     "fmin",
     "fmod",
     "fold",
+    "fold_key",
     "freeze",
     "frexp",
+    "from_callback",
+    "from_local",
     "fromfunction",
+    "fsdp",
     "full",
     "full_like",
     "gamma",
@@ -225,6 +255,7 @@ __all__ = [
     "lexsort",
     "linalg",
     "linspace",
+    "local_slices",
     "log",
     "log1p",
     "log2",
@@ -285,8 +316,13 @@ __all__ = [
     "pad",
     "pad_left",
     "partition",
+    "partitioning",
+    "pcast",
     "percentile",
     "piecewise",
+    "pmax",
+    "pmean",
+    "pmin",
     "poly",
     "polyadd",
     "polyder",
@@ -299,12 +335,16 @@ __all__ = [
     "polyval",
     "positive",
     "power",
+    "ppermute",
     "prod",
     "pspec_for",
+    "psum",
+    "psum_scatter",
     "ptp",
     "put_along_axis",
     "quantile",
     "rad2deg",
+    "ragged_all_to_all",
     "ragged_dot",
     "random",
     "ravel_multi_index",
@@ -341,6 +381,7 @@ __all__ = [
     "setdiff1d",
     "setxor1d",
     "shard",
+    "shard_map",
     "sign",
     "signbit",
     "sin",

@@ -1,14 +1,16 @@
 """How a sampler of `jax.random` becomes a named one."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from . import layout, plans
+from . import _constraints, layout, plans
 from .array import NamedArray
 from .axis import Axis, AxisSelector, AxisSpec, selector, spec
 from .core import Core, Operand, axes_of, facts, shape_of
@@ -50,10 +52,44 @@ def draw(
         lead = jnp.broadcast_shapes(lead, anonymous)
         arrays.append(array)
         labels.append((*range(-len(anonymous), 0), *names, *core) if jnp.ndim(array) else ())
-    call = partial(sampler, shape=(*lead, *sizes), **options)
     out, full = tuple(axis.name for axis in result), (*lead, *(axis.size for axis in result))
-    drawn = _local(call, one_key(function, key), arrays, labels, out, full)
-    return NamedArray(layout.lay_out(drawn, out), out)
+    key, compiled = one_key(function, key), None
+    if _outside_of_jit(key):
+        with suppress(TypeError):  # of parameters that are arrays and have no hash; what they give lies as they do
+            compiled = _compiled(sampler, (*lead, *sizes), out, full, *arrays, **options)
+    if compiled is not None:
+        return NamedArray(compiled(key), out)
+    call = partial(sampler, shape=(*lead, *sizes), **options)
+    return NamedArray(_constraints.lay_out(_local(call, key, arrays, labels, out, full), out), out)
+
+
+def _outside_of_jit(key: Any) -> bool:
+    """Tell whether a draw is computed at once, for a mapping and a mesh with devices."""
+    mesh = layout.context_mesh()
+    if layout.current_mapping() is None or mesh is None or isinstance(key, Tracer):
+        return False
+    try:
+        return not jax.sharding.get_mesh().empty and AxisType.Manual not in mesh.axis_types
+    except ValueError:  # of a trace
+        return False
+
+
+@lru_cache(1024, typed=True)  # 1 and 1.0 are not the same parameter
+def _compiled(
+    sampler: Callable[..., jax.Array],
+    shape: tuple[int, ...],
+    names: Names,
+    sizes: tuple[int, ...],
+    *parameters: complex,
+    **options: Any,
+) -> Callable[[Any], jax.Array]:
+    """Make one program of drawing and laying out, in which each device draws only its part."""
+    call = partial(sampler, shape=shape, **options)
+
+    def drawn(key: Any) -> jax.Array:
+        return _constraints.lay_out(_local(call, key, parameters, [()] * len(parameters), names, sizes), names)
+
+    return jax.jit(drawn)
 
 
 def _lined_up(function: str, parameter: Operand, given: tuple[Axis, ...], core: Names) -> tuple[Any, tuple[int, ...]]:
@@ -102,15 +138,17 @@ def _local(
     sizes: tuple[int, ...],
 ) -> Any:
     """Call a sampler; on a mesh with Explicit axes, say where the result goes and leave the rest to the compiler."""
-    wanted = layout.explicit_sharding(names, sizes)
-    typed = [array for array in arrays if layout.has_explicit_axes(array)]
+    wanted = _constraints.explicit_sharding(names, sizes)
+    typed = [array for array in arrays if _constraints.has_explicit_axes(array)]
     if wanted is None and not typed:
         return call(key, *arrays)
     mesh: Any = layout.context_mesh() or jax.typeof(typed[0]).sharding.mesh
     if wanted is None:
         own = (*range(len(names) - len(sizes), 0), *names)
-        operands = [(label, layout.entries_of(array)) for label, array in zip(labels, arrays, strict=True) if label]
-        wanted = PartitionSpec(*layout.settle(own, operands).values())
+        operands = [
+            (label, _constraints.entries_of(array)) for label, array in zip(labels, arrays, strict=True) if label
+        ]
+        wanted = PartitionSpec(*_constraints.settle(own, operands).values())
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
     explicit = tuple(axis for axis, kind in kinds if kind is AxisType.Explicit)
     return jax.sharding.auto_axes(call, axes=explicit, out_sharding=NamedSharding(mesh, wanted))(key, *arrays)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from treescope import ndarray_adapters, rendering_parts, type_registries  # type: ignore[import-untyped]
+from treescope import ndarray_adapters, rendering_parts, type_registries  # type: ignore[import-untyped]  # no py.typed
 
 from .core import Core, axes_of
 from .ops.shape import broadcast_to
@@ -57,7 +57,7 @@ class NamedAdapter(ndarray_adapters.NDArrayAdapter[Core]):  # type: ignore[misc]
     ) -> Any:
         """Return the elements that are drawn; a named mask is lined up by name."""
         if isinstance(mask, Core):
-            mask = broadcast_to(mask, axes_of("treescope", array)).array  # type: ignore[arg-type]
+            mask = broadcast_to(mask, axes_of("treescope", array)).array  # type: ignore[arg-type]  # always a NamedArray
         return self.held.get_array_data_with_truncation(array.array, mask, edge_items_per_axis)
 
     def get_array_summary(self, array: Core, fast: bool) -> Any:

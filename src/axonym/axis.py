@@ -73,6 +73,18 @@ class Axis:
         """Return an axis of the same size under another name."""
         return Axis(new_name, self.size)
 
+    def derive(self, role: str) -> "Axis":
+        """Return an axis of the same size that plays another role: `embed` derives `embed.out`.
+
+        A mapping lays a derived axis out like its base, on those mesh axes that the other axes of the same array leave
+        free, unless it has an entry for the derived name itself.
+
+        Example:
+            >>> axn.Axis("position", 16).derive("key")
+            Axis(name='position.key', size=16)
+        """
+        return Axis(f"{self.name}.{role}", self.size)
+
     def resize(self, size: int) -> "Axis":
         """Return an axis of the same name with another size."""
         return Axis(self.name, size)

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from . import layout
+from . import _constraints
 from .array import NamedArray
 from .axis import Axis, AxisSelector, AxisSpec, selector, sized, spec
 from .core import Core, Operand, facts, shape_of, wrap
@@ -58,7 +58,9 @@ def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> Na
 def _filled(function: str, shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None) -> NamedArray:
     axes = spec(shape, function)
     sizes, names = tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
-    return NamedArray(jnp.full(sizes, fill_value, dtype, out_sharding=layout.explicit_sharding(names, sizes)), names)
+    return NamedArray(
+        jnp.full(sizes, fill_value, dtype, out_sharding=_constraints.explicit_sharding(names, sizes)), names
+    )
 
 
 def _check_scalar(function: str, fill_value: Any) -> None:
@@ -89,19 +91,19 @@ def full_like(x: NamedArray, fill_value: Any, dtype: DTypeLike | None = None) ->
     """Make an array of one value with the axes, dtype and sharding of another."""
     array, names = _parts("full_like", x)
     _check_scalar("full_like", fill_value)
-    return wrap(x, layout.laid_out_like(jnp.full_like(array, fill_value, dtype), array), names)
+    return wrap(x, _constraints.laid_out_like(jnp.full_like(array, fill_value, dtype), array), names)
 
 
 def zeros_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of zeros with the axes, dtype and sharding of another."""
     array, names = _parts("zeros_like", x)
-    return wrap(x, layout.laid_out_like(jnp.zeros_like(array, dtype), array), names)
+    return wrap(x, _constraints.laid_out_like(jnp.zeros_like(array, dtype), array), names)
 
 
 def ones_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of ones with the axes, dtype and sharding of another."""
     array, names = _parts("ones_like", x)
-    return wrap(x, layout.laid_out_like(jnp.ones_like(array, dtype), array), names)
+    return wrap(x, _constraints.laid_out_like(jnp.ones_like(array, dtype), array), names)
 
 
 def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | None = None) -> NamedArray:
@@ -123,7 +125,7 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | 
 
 def _laid_out(array: jax.Array, names: tuple[str, ...]) -> NamedArray:
     """Name an array that was just made; on a mesh with Explicit axes, lay it out by the mapping."""
-    sharding = layout.explicit_sharding(names, array.shape)
+    sharding = _constraints.explicit_sharding(names, array.shape)
     return NamedArray(array if sharding is None else jax.reshard(array, sharding), names)
 
 

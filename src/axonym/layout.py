@@ -3,47 +3,51 @@
 The current mapping is a `jax.make_user_context` value, hence part of the key of every trace cache of JAX: a function
 that is called under another mapping is traced again.
 
-On a mesh with Explicit axes the sharding of an array is part of its type, and JAX refuses an operation whose result
-could be laid out in several ways. `settle` decides by name: by the mapping where one is active, otherwise by what the
-operands have, where an axis of the result goes before an axis that is summed away.
+A *derived* name is a base and a role with a dot between them, such as `embed.out` or `position.key`. Without an entry
+of its own it is laid out like its base, on those mesh axes that the other axes of the same array leave free.
 """
 
 import dataclasses
+import fnmatch
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
 from .errors import OperandError, ShardingError, describe, message, suggestion
+from .plans import Names
 
 __all__ = [
+    "Audit",
     "AxisMapping",
+    "Entry",
+    "Mappings",
     "MeshAxes",
     "MeshLike",
     "ResourceMapping",
-    "agree",
+    "Scope",
     "axis_mapping",
     "axis_mapping_in",
     "check_keys",
-    "check_result",
-    "constrain",
     "context_mesh",
     "current_mapping",
-    "entries_of",
-    "explicit_sharding",
-    "has_explicit_axes",
-    "laid_out_like",
-    "lay_out",
+    "current_scope",
+    "describe_mesh",
+    "entries_for",
+    "entries_in",
+    "hiding",
+    "looked_up",
+    "mapped",
+    "mesh_types",
     "note",
     "partition_spec",
-    "relayout",
     "resolve_mapping",
-    "settle",
-    "sharding_from",
+    "spec_from",
+    "taken_axes",
     "taking",
 ]
 
@@ -51,7 +55,19 @@ MeshAxes: TypeAlias = str | Sequence[str] | None
 ResourceMapping: TypeAlias = Mapping[str, MeshAxes]
 MeshLike: TypeAlias = Mesh | AbstractMesh
 Entry = tuple[str, ...]
-Names = tuple[str, ...]
+
+
+class Audit:
+    """Collect what is laid out while a function is traced, and what cannot be, instead of stopping at the first error.
+
+    Attributes:
+        arrays: names, shape and spec of each array that was laid out.
+        problems: the errors.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: list[tuple[Names, tuple[int, ...], PartitionSpec]] = []
+        self.problems: list[ShardingError] = []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,12 +79,16 @@ class AxisMapping(Mapping[str, Entry]):
         entered: the mappings that were made current inside of the same named_jit, for its check of their keys.
         active: False for a placeholder that carries the other attributes where no mapping is current.
         taken: Explicit mesh axes that a surrounding `vmap` maps over, so that nothing inside can be laid out on them.
+        audit: what collects layouts and errors while a check runs; it makes JAX trace again.
+        scope: the surrounding shard_map.
     """
 
     entries: tuple[tuple[str, Entry], ...]
     entered: list["AxisMapping"] = dataclasses.field(default_factory=list, compare=False, repr=False)
-    active: bool = True
-    taken: Entry = ()
+    active: bool = dataclasses.field(default=True, repr=False)
+    taken: Entry = dataclasses.field(default=(), repr=False)
+    audit: Audit | None = dataclasses.field(default=None, repr=False)
+    scope: "Scope | None" = dataclasses.field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> Entry:
         return dict(self.entries)[name]
@@ -82,6 +102,90 @@ class AxisMapping(Mapping[str, Entry]):
     def __str__(self) -> str:
         spell = {name: axes[0] if len(axes) == 1 else axes or None for name, axes in self.entries}
         return str(spell)
+
+
+@dataclasses.dataclass(frozen=True, init=False)
+class Mappings:
+    """The mapping by which parameters are stored, and the one by which a model computes.
+
+    An array that goes in or out is data if it has an axis that `compute` maps and `parameters` does not list, such as
+    the batch, and is then laid out by `compute`. All others are stored by `parameters`.
+
+    Attributes:
+        parameters: for parameters, gradients and optimiser state.
+        compute: for activations and data; by default the same.
+        overrides: entries that replace those of `parameters` for some arrays, by patterns of their paths. A pattern is
+            a run of path components with dots between them and may have wildcards: `embeddings`, `mlp.*.weight`.
+
+    Example:
+        >>> fsdp = axn.Mappings({"embed": "data"}, {"batch": "data"})
+        >>> fsdp.of(("batch", "embed")), fsdp.of(("embed", "mlp"))
+        (AxisMapping(entries=(('batch', ('data',)),)), AxisMapping(entries=(('embed', ('data',)),)))
+    """
+
+    parameters: AxisMapping
+    compute: AxisMapping
+    overrides: tuple[tuple[str, AxisMapping], ...]
+
+    def __init__(
+        self,
+        parameters: ResourceMapping,
+        compute: ResourceMapping | None = None,
+        overrides: Mapping[str, ResourceMapping] | None = None,
+    ) -> None:
+        stored = _normal(parameters)
+        object.__setattr__(self, "parameters", stored)
+        object.__setattr__(self, "compute", stored if compute is None else _normal(compute))
+        rules = tuple((pattern, _normal(mapping)) for pattern, mapping in (overrides or {}).items())
+        object.__setattr__(self, "overrides", rules)
+
+    def of(self, names: Names, path: str = "") -> AxisMapping:
+        """Return the mapping for an array with these names, at this path (`layers.0.weight`) of its tree."""
+        listed, computed = dict(self.parameters.entries), dict(self.compute.entries)
+        if any(looked_up(computed, name) and looked_up(listed, name) is None for name in names):
+            return self.compute
+        for pattern, extra in self.overrides:
+            if _matches(pattern, path):
+                listed.update(extra.entries)
+        return AxisMapping(tuple(listed.items()))
+
+    def __str__(self) -> str:
+        return f"parameters {self.parameters}, compute {self.compute}"
+
+
+def _matches(pattern: str, path: str) -> bool:
+    parts, run = path.split("."), pattern.split(".")
+    windows = (parts[i : i + len(run)] for i in range(len(parts) - len(run) + 1))
+    return any(all(map(fnmatch.fnmatchcase, window, run)) for window in windows)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """What collectives inside of a shard_map know of it.
+
+    Attributes:
+        mappings: its mappings.
+        sizes: the axes of its arguments, with the sizes that they have outside.
+        hidden: axes that surrounding `vmap`s map over.
+    """
+
+    mappings: Mappings
+    sizes: frozenset[tuple[str, int]]
+    hidden: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the axes of the arguments."""
+        return frozenset(name for name, _ in self.sizes)
+
+    def is_whole(self, name: str, size: int, ways: int) -> bool:
+        """Tell whether an axis of this size is no block of one that is split in so many ways."""
+        return (name, size) in self.sizes and (name, size * ways) not in self.sizes
+
+
+def looked_up(table: Mapping[str, Entry], name: str) -> Entry | None:
+    """Return the entry of a name, or of what it derives from, or None."""
+    return next((table[base] for base in _bases(name) if base in table), None)
 
 
 _current = jax.make_user_context(default_value=None)
@@ -101,6 +205,9 @@ def _entry(name: str, axes: MeshAxes) -> Entry:
 
 
 def _checked(mapping: ResourceMapping) -> ResourceMapping:
+    if isinstance(mapping, Mappings):
+        problem = "one mapping goes here, not the two of Mappings"
+        raise OperandError(message("axis mapping", problem, hint="pass its `parameters` or its `compute`"))
     if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in mapping):
         problem = f"a mapping is a dict from axis names to mesh axes, not {mapping!r}"
         raise OperandError(message("axis mapping", problem, hint='write {"batch": "data", "mlp": "model"}'))
@@ -115,6 +222,10 @@ def resolve_mapping(mapping: ResourceMapping | None) -> AxisMapping | None:
     """
     if mapping is None:
         return current_mapping()
+    return _normal(mapping)
+
+
+def _normal(mapping: ResourceMapping) -> AxisMapping:
     if isinstance(mapping, AxisMapping):
         return mapping
     return AxisMapping(tuple((name, _entry(name, axes)) for name, axes in _checked(mapping).items()))
@@ -124,6 +235,12 @@ def current_mapping() -> AxisMapping | None:
     """Return the mapping of the innermost `axis_mapping`, or None."""
     mapping = _current.value
     return mapping if mapping is not None and mapping.active else None
+
+
+def mapped(names: Iterable[str]) -> dict[str, Entry]:
+    """Look up names in the current mapping; those without an entry, their own or a base's, are left out."""
+    entries = {name: looked_up(current_mapping() or {}, name) for name in names}
+    return {name: entry for name, entry in entries.items() if entry is not None}
 
 
 def axis_mapping(mapping: ResourceMapping, *, merge: bool = False, **more: MeshAxes) -> AbstractContextManager[Any]:
@@ -147,18 +264,41 @@ def axis_mapping(mapping: ResourceMapping, *, merge: bool = False, **more: MeshA
 
 def axis_mapping_in(mapping: AxisMapping | None, entered: list[AxisMapping]) -> AbstractContextManager[Any]:
     """Make a mapping, or none, the current one, and list it among those that were entered."""
-    taken = () if _current.value is None else _current.value.taken
-    if mapping is None:
-        return _entering(AxisMapping((), entered, active=False, taken=taken))
-    if mapping not in entered:  # a loop over steps enters the same ones again and again
+    outer = _surroundings()
+    if mapping is not None and mapping not in entered:  # a loop over steps enters the same ones again and again
         entered.append(mapping)
-    return _entering(AxisMapping(mapping.entries, entered, taken=taken))
+    inner = AxisMapping((), active=False) if mapping is None else mapping
+    audit, scope = inner.audit or outer.audit, inner.scope or outer.scope
+    return _entering(AxisMapping(inner.entries, entered, inner.active, outer.taken, audit, scope))
 
 
 def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
     """Keep what is laid out inside from using Explicit mesh axes that a `vmap` maps over."""
-    outer = AxisMapping((), active=False) if _current.value is None else _current.value
+    outer = _surroundings()
     return _entering(dataclasses.replace(outer, taken=(*outer.taken, *mesh_axes)))
+
+
+def hiding(name: str) -> AbstractContextManager[Any]:
+    """Tell collectives inside of a shard_map about an axis that a `vmap` maps over."""
+    outer = _surroundings()
+    if outer.scope is None:
+        return nullcontext()
+    hidden = outer.scope.hidden | {name}
+    return _entering(dataclasses.replace(outer, scope=dataclasses.replace(outer.scope, hidden=hidden)))
+
+
+def current_scope() -> Scope | None:
+    """Return what the surrounding shard_map has told."""
+    return _surroundings().scope
+
+
+def taken_axes() -> Entry:
+    """Return the Explicit mesh axes that surrounding `vmap`s map over."""
+    return _surroundings().taken
+
+
+def _surroundings() -> AxisMapping:
+    return AxisMapping((), active=False) if _current.value is None else _current.value
 
 
 def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
@@ -169,12 +309,13 @@ def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
     return None if abstract.empty else abstract
 
 
-def _describe_mesh(mesh: MeshLike) -> str:
+def describe_mesh(mesh: MeshLike) -> str:
     """Spell a mesh as its axes with their sizes."""
     return ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
 
 
-def _types(mesh: MeshLike) -> dict[str, AxisType]:
+def mesh_types(mesh: MeshLike) -> dict[str, AxisType]:
+    """Return the type of each axis of a mesh."""
     return dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
 
 
@@ -190,16 +331,35 @@ def note(mapping: AxisMapping, names: Sequence[str]) -> None:
     _remembered(mapping.entries).update(names)
 
 
-def check_keys(function: str, mapping: AxisMapping, names: set[str], mesh: MeshLike | None) -> None:
+def check_keys(
+    function: str,
+    mapping: AxisMapping | Mappings,
+    names: Set[str],
+    mesh: MeshLike | None,
+    paths: Set[str] = frozenset(),
+) -> None:
     """Raise ShardingError for a key of the mapping that no array has, or a mesh axis that the mesh does not have.
 
     Args:
         function: who asks.
-        mapping: the mapping.
+        mapping: the mapping, or several.
         names: the names of the arrays at hand; those that were laid out under the mapping count too.
         mesh: the mesh, if there is one.
+        paths: the paths of the arrays, for patterns that override a mapping.
     """
-    known = names | _remembered(mapping.entries)
+    if isinstance(mapping, Mappings):
+        for own in (mapping.parameters, mapping.compute, *(extra for _, extra in mapping.overrides)):
+            check_keys(function, own, names, mesh)
+        for pattern, _ in mapping.overrides:
+            if not any(_matches(pattern, path) for path in paths):
+                problem, parts = (
+                    f"no array has a path that matches {pattern!r}",
+                    {p for x in paths for p in x.split(".")},
+                )
+                facts = f"paths: {', '.join(sorted(paths)[:8]) or 'none'}{', ...' if len(paths) > 8 else ''}"
+                raise ShardingError(message(function, problem, facts, hint=suggestion(pattern, parts)))
+        return
+    known = {base for name in names | _remembered(mapping.entries) for base in _bases(name)}
     for key, entry in mapping.entries:
         for axis in entry:
             if mesh is not None and axis not in mesh.axis_names:
@@ -219,7 +379,7 @@ def check_keys(function: str, mapping: AxisMapping, names: set[str], mesh: MeshL
 def _no_mesh_axis(function: str, name: str, axis: str, mesh: MeshLike, *facts: str) -> ShardingError:
     problem = f"axis {name!r} is mapped to {axis!r}, which is no axis of the mesh"
     hint = suggestion(axis, mesh.axis_names)
-    return ShardingError(message(function, problem, *facts, f"mesh: {_describe_mesh(mesh)}", hint=hint))
+    return ShardingError(message(function, problem, *facts, f"mesh: {describe_mesh(mesh)}", hint=hint))
 
 
 def partition_spec(
@@ -240,160 +400,82 @@ def partition_spec(
 def _partition_spec(
     names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None, function: str
 ) -> PartitionSpec:
-    table = dict(mapping.entries)
-    facts = [f"array has: {describe(names, shape)}", f"mapping: {mapping}"]
-    types = {} if mesh is None else _types(mesh)
+    manual = () if mesh is None else tuple(axis for axis, kind in mesh_types(mesh).items() if kind is AxisType.Manual)
+    table = entries_for(names, shape, mapping, mesh, function, manual)
     sizes = {} if mesh is None else dict(mesh.shape)
-    mesh_facts = [] if mesh is None else [f"mesh: {_describe_mesh(mesh)}"]
-    used: dict[str, str] = {}
-    spec: list[str | Entry | None] = [None] * (len(shape) - len(names))
-    for name, size in zip(names, shape[len(spec) :], strict=True):
+    entries: list[Entry] = [()] * (len(shape) - len(names))
+    for name, size in zip(names, shape[len(entries) :], strict=True):
         entry = table.get(name, ())
-        for axis in entry:
-            if mesh is not None and axis not in types:
-                raise _no_mesh_axis(function, name, axis, mesh, *facts)
-        entry = tuple(axis for axis in entry if types.get(axis) is not AxisType.Manual)
-        for axis in entry:
-            if axis in used:
-                problem = f"mesh axis {axis!r} would shard both {used[axis]!r} and {name!r} of one array"
-                hint = f"map one of the two elsewhere, or rename it on this array: x.rename({{{name!r}: ...}})"
-                raise ShardingError(message(function, problem, *facts, *mesh_facts, hint=hint))
-            used[axis] = name
         ways = math.prod(sizes.get(axis, 1) for axis in entry)
         if size % ways:
             problem = f"{name}={size} cannot be split evenly in {ways} over mesh axis {', '.join(entry)}"
             hint = f"use a multiple of {ways}, as round_axis_for_partitioning does, or map {name!r} to None"
-            raise ShardingError(message(function, problem, *facts, *mesh_facts, hint=hint))
-        spec.append(entry[0] if len(entry) == 1 else entry or None)
-    return PartitionSpec(*spec)
+            raise ShardingError(message(function, problem, *_facts(names, shape, mapping, mesh), hint=hint))
+        entries.append(entry)
+    return spec_from(entries)
 
 
-def _as_entry(part: Any) -> Entry:
-    return (part,) if isinstance(part, str) else tuple(part or ())
-
-
-def _only(spec: Iterable[Any], types: Mapping[str, AxisType], kind: AxisType) -> PartitionSpec:
-    parts = [tuple(axis for axis in _as_entry(part) if types[axis] is kind) for part in spec]
-    return PartitionSpec(*(part[0] if len(part) == 1 else part or None for part in parts))
-
-
-def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLike) -> jax.Array:
-    """Lay out an array in the middle of a computation, in whichever mode each mesh axis is."""
-    note(mapping, names)
-    spec = partition_spec(names, array.shape, mapping, mesh)
-    types = _types(mesh)
-    kinds = set(types.values())
-    if AxisType.Explicit in kinds:
-        explicit = _only(spec, types, AxisType.Explicit)
-        if entries_of(array) != tuple(map(_as_entry, explicit)):
-            array = jax.reshard(array, NamedSharding(mesh, explicit))
-    if AxisType.Auto in kinds:
-        array = jax.lax.with_sharding_constraint(array, NamedSharding(mesh, _only(spec, types, AxisType.Auto)))
-    return array
-
-
-def check_result(names: Names, sizes: Mapping[str, int]) -> None:
-    """Raise ShardingError, before it is computed, for a result that the current mapping cannot lay out."""
-    mapping, mesh = current_mapping(), context_mesh()
-    if mapping is not None and mesh is not None:
-        partition_spec(names, tuple(sizes[name] for name in names), mapping, mesh)
-
-
-def lay_out(array: jax.Array, names: Names) -> jax.Array:
-    """Lay out a result by the current mapping and mesh; without either, leave it as it is."""
-    mapping, mesh = current_mapping(), context_mesh()
-    if mapping is None or mesh is None:
-        return array
-    return constrain(array, names, mapping, mesh)
-
-
-def has_explicit_axes(array: Any) -> bool:
-    """Tell whether the type of an array knows its sharding."""
-    return AxisType.Explicit in jax.typeof(array).sharding.mesh.axis_types
-
-
-def entries_of(array: jax.Array) -> tuple[Entry, ...]:
-    """Return the mesh axes of each dimension, as the type of the array has them."""
-    return tuple(map(_as_entry, jax.typeof(array).sharding.spec))
-
-
-def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
-    """Make a sharding on the mesh of an array, or on the current one if the array was made without a mesh."""
-    parts = (entry[0] if len(entry) == 1 else entry or None for entry in entries)
-    mesh = jax.typeof(array).sharding.mesh
-    return NamedSharding(jax.sharding.get_abstract_mesh() if mesh.empty else mesh, PartitionSpec(*parts))
-
-
-def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | None:
-    """Lay out an array that is about to be made, where the mesh has Explicit axes; None leaves it to JAX."""
-    mapping, mesh = current_mapping(), context_mesh()
-    if mapping is None or mesh is None or AxisType.Explicit not in mesh.axis_types:
-        return None
-    note(mapping, names)
-    return _only(partition_spec(names, sizes, mapping, mesh), _types(mesh), AxisType.Explicit)
-
-
-def relayout(array: jax.Array, entries: Sequence[Entry]) -> jax.Array:
-    """Move an array with an explicit sharding to another one, where it differs."""
-    if entries_of(array) == tuple(entries):
-        return array
-    moved: jax.Array = jax.reshard(array, sharding_from(array, entries))
-    return moved
-
-
-def settle(
-    labels: Sequence[Any],
-    operands: Sequence[tuple[Sequence[Any], Sequence[Entry]]],
-    mapping: Mapping[str, Entry] | None = None,
-) -> dict[Any, Entry]:
-    """Choose the mesh axes of each label so that no mesh axis is used twice.
+def entries_for(
+    names: Names,
+    shape: tuple[int, ...],
+    mapping: AxisMapping,
+    mesh: MeshLike | None,
+    function: str = "shard",
+    without: Entry = (),
+) -> dict[str, Entry]:
+    """Give the mesh axes of those axes of one array that the mapping decides, itself or by a base.
 
     Args:
-        labels: the labels to place; earlier ones choose first.
-        operands: for each operand its labels and what they have now; earlier operands count more.
-        mapping: where given, it decides the labels that it has.
+        names: the names of the array.
+        shape: its shape, for messages.
+        mapping: the mapping.
+        mesh: the mesh whose axes there are, if it is known.
+        function: who asks.
+        without: mesh axes to leave out.
+
+    Raises:
+        ShardingError: if the mapping names an axis that the mesh does not have, or uses one mesh axis twice on this
+            array.
     """
-    table: dict[Any, Entry] = {}
-    used = set() if _current.value is None else set(_current.value.taken)
-    mesh = context_mesh()
-    types = {} if mesh is None else _types(mesh)
-    for label in labels:
-        offers = [entries[list(own).index(label)] for own, entries in operands if label in own]
-        wanted = next((entry for entry in offers if entry), ())
-        if mapping is not None and isinstance(label, str) and label in mapping:
-            wanted = tuple(axis for axis in mapping[label] if types.get(axis) is AxisType.Explicit)
-        table[label] = tuple(axis for axis in wanted if axis not in used)
-        used.update(table[label])
-    return table
+    table = dict(mapping.entries)
+    found: dict[str, Entry] = {}
+    used: dict[str, str] = {}
+    # Names with entries of their own choose first, and derived names in an order that storage has no part in.
+    for name in (*(n for n in names if n in table), *sorted(n for n in names if n not in table)):
+        base = next((base for base in _bases(name) if base in table), None)
+        if base is None:
+            continue
+        for axis in table[base]:
+            if mesh is not None and axis not in mesh.axis_names:
+                raise _no_mesh_axis(function, name, axis, mesh, *_facts(names, shape, mapping, None))
+        entry = tuple(axis for axis in table[base] if axis not in without)
+        found[name] = tuple(axis for axis in entry if axis not in used)
+        for axis in entry:
+            if axis in used and name == base:
+                problem = f"mesh axis {axis!r} would shard both {used[axis]!r} and {name!r} of one array"
+                hint = f"map one of the two elsewhere, or rename it on this array: x.rename({{{name!r}: ...}})"
+                raise ShardingError(message(function, problem, *_facts(names, shape, mapping, mesh), hint=hint))
+            used.setdefault(axis, name)
+    return found
 
 
-def agree(
-    labels: Sequence[Any], operands: Sequence[Sequence[Any]], arrays: Sequence[Any], mapping: AxisMapping | None = None
-) -> tuple[list[Any], Entry]:
-    """On a mesh with Explicit axes, lay out dimensions of one label alike, for a `vmap` over them.
-
-    Args:
-        labels: the labels that are mapped over.
-        operands: for each array the labels of its dimensions; other dimensions have any other label.
-        arrays: the arrays.
-        mapping: where given, it decides the labels that it has.
-
-    Returns:
-        The arrays, whose other dimensions have left the mesh axes of the labels, and these mesh axes.
-    """
-    if not any(map(has_explicit_axes, arrays)):
-        return list(arrays), ()
-    entries = [entries_of(array) for array in arrays]
-    table = settle(labels, list(zip(operands, entries, strict=True)), mapping)
-    used = tuple(axis for entry in table.values() for axis in entry)
-    moved = []
-    for array, own, has in zip(arrays, operands, entries, strict=True):
-        free = [tuple(axis for axis in entry if axis not in used) for entry in has]
-        wanted = [table.get(label, entry) for label, entry in zip(own, free, strict=True)]
-        moved.append(relayout(jax.numpy.asarray(array), wanted) if wanted != list(has) else array)
-    return moved, used
+def _bases(name: str) -> Iterator[str]:
+    """List a name and those that it derives from: `a.b.c`, `a.b`, `a`."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
 
 
-def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
-    """On a mesh with Explicit axes, move an array to the layout of another one of its shape."""
-    return relayout(array, entries_of(other)) if has_explicit_axes(other) else array
+def _facts(names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None) -> list[str]:
+    lines = [f"array has: {describe(names, shape)}", f"mapping: {mapping}"]
+    return lines if mesh is None else [*lines, f"mesh: {describe_mesh(mesh)}"]
+
+
+def spec_from(entries: Iterable[Entry]) -> PartitionSpec:
+    """Spell mesh axes per dimension as a PartitionSpec."""
+    return PartitionSpec(*(entry[0] if len(entry) == 1 else entry or None for entry in entries))
+
+
+def entries_in(spec: Iterable[Any]) -> list[Entry]:
+    """List the mesh axes of each dimension of a PartitionSpec."""
+    return [(part,) if isinstance(part, str) else tuple(part or ()) for part in spec]

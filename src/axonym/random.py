@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from . import layout
+from . import _constraints
 from ._draw import alone, axis_of, draw, one_key
 from .array import NamedArray
 from .axis import Axis, AxisSelector, AxisSpec, spec
@@ -489,9 +489,9 @@ def permutation(
     whole = _lift.whole(moved.array, range(moved.ndim))
     one = one_key("permutation", key)
     shuffled = jax.random.permutation(one, whole, axis=moved.ndim - 1, independent=independent)
-    shuffled = layout.laid_out_like(shuffled, moved.array)
+    shuffled = _constraints.laid_out_like(shuffled, moved.array)
     back = shape.rearrange(NamedArray(shuffled, moved.names), x.names)
-    return NamedArray(layout.lay_out(back.array, x.names), x.names)
+    return NamedArray(_constraints.lay_out(back.array, x.names), x.names)
 
 
 def _permutation(key: Any, *, shape: tuple[int, ...]) -> Any:

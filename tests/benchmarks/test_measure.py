@@ -1,3 +1,4 @@
+import gc
 import re
 
 import jax
@@ -102,6 +103,59 @@ ENTRY %main (p.1: bf16[2,3]) -> bf16[2,3] {{
     assert measure.collectives(text) == [Collective("all-reduce", 12 + 5 + 2, 1, "ar", size)]
 
 
+def test_fusions_and_loops_of_the_compiler_for_tpu() -> None:
+    text = """HloModule jit_f, num_partitions=8
+
+%start (p: f32[2]) -> f32[8] {
+  %p = f32[2]{0:T(128)} parameter(0)
+  ROOT %a = f32[8]{0:T(128)} all-gather(%p), channel_id=2, replica_groups=[2,4]<=[8], dimensions={0}
+}
+
+%done (q: f32[2]) -> f32[8] {
+  %q = f32[2]{0:T(128)} parameter(0)
+  ROOT %b = f32[8]{0:T(128)} all-gather(%q), channel_id=2, replica_groups=[2,4]<=[8], dimensions={0}
+}
+
+%all-reduce-scatter.3 (r: f32[8]) -> f32[2] {
+  %r = f32[8]{0:T(128)} parameter(0)
+  %zero = s32[]{:T(128)} constant(0)
+  %c = f32[8]{0:T(128)} all-reduce(%r), channel_id=3, replica_groups=[2,4]<=[8], to_apply=%add
+  ROOT %part = f32[2]{0:T(128)} dynamic-slice(%c, %zero), dynamic_slice_sizes={2}
+}
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[]{:T(128)} parameter(0)
+  %y = f32[]{:T(128)} parameter(1)
+  ROOT %sum = f32[]{:T(128)} add(%x, %y)
+}
+
+%body (s: (s32[], f32[2])) -> (s32[], f32[2]) {
+  %s = (s32[]{:T(128)}, f32[2]{0:T(128)}) parameter(0)
+  %x.1 = f32[2]{0:T(128)} get-tuple-element(%s), index=1
+  %f = f32[8]{0:T(128)} fusion(%x.1), kind=kCustom, calls=%start
+  %g = f32[8]{0:T(128)} fusion(%x.1), kind=kCustom, calls=%done
+  %h = f32[2]{0:T(128)} fusion(%g), kind=kCustom, calls=%all-reduce-scatter.3
+  ROOT %t = (s32[]{:T(128)}, f32[2]{0:T(128)}) tuple(%i, %h)
+}
+
+%condition (u: (s32[], f32[2])) -> pred[] {
+  %u = (s32[]{:T(128)}, f32[2]{0:T(128)}) parameter(0)
+  %end = s32[]{:T(128)} constant(6)
+  %i.1 = s32[]{:T(128)} get-tuple-element(%u), index=0
+  ROOT %lt = pred[]{:T(512)} compare(%i.1, %end), direction=LT
+}
+
+ENTRY %main (v: (s32[], f32[2])) -> (s32[], f32[2]) {
+  %v = (s32[]{:T(128)}, f32[2]{0:T(128)}) parameter(0)
+  ROOT %w = (s32[]{:T(128)}, f32[2]{0:T(128)}) while(%v), condition=%condition, body=%body
+}
+"""
+    assert measure.collectives(text) == [
+        Collective("all-gather", 8, 6, "a", 4),
+        Collective("reduce-scatter", 32, 6, "c", 4),
+    ]
+
+
 def test_other_text() -> None:
     message = "this is not the text of a compiled HLO module: it has no ENTRY computation"
     with pytest.raises(ValueError, match=f"^{message}$"):
@@ -135,6 +189,40 @@ def test_interleaved_takes_turns() -> None:
     rounds = ["".join(turns[3 + 6 * i : 9 + 6 * i]) for i in range(4)]
     assert all(sorted(r) == sorted("aabbcc") and re.search("aa.*", r) for r in rounds)
     assert len(set(rounds)) > 1
+
+
+def test_garbage_is_collected_between_measurements_only() -> None:
+    events: list[str] = []
+
+    def collected(phase: str, _: object) -> None:
+        if phase == "start":
+            events.append("collection")
+
+    def call() -> None:
+        events.append("call")
+
+    gc.callbacks.append(collected)
+    try:
+        measure.interleaved({"call": call}, rounds=2, calls=2)
+    finally:
+        gc.callbacks.remove(collected)
+    assert events[-6:] == ["collection", "call", "call"] * 2
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+
+
+def test_a_failure_leaves_the_garbage_collector_on() -> None:
+    calls: list[None] = []
+
+    def call() -> None:
+        calls.append(None)
+        if len(calls) > 1:
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        measure.interleaved({"call": call}, rounds=1, calls=1)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.parametrize(("rounds", "calls"), [(0, 1), (1, 0)])

@@ -27,6 +27,11 @@ def make(**options):
     return jax.jit(lambda key: Gpt2.init(config(**options), key=key))(jax.random.key(0))
 
 
+@functools.cache
+def shapes(**options):
+    return jax.eval_shape(lambda key: Gpt2.init(config(**options), key=key), jax.random.key(0))
+
+
 @pytest.fixture(scope="module")
 def params():
     """Draw parameters without zeros and ones, so that none of them can be forgotten."""
@@ -50,8 +55,8 @@ def spell(path):
     return jax.tree_util.keystr(path).removesuffix(".array")
 
 
-def fill(model, params):
-    """Give the named model the weights of the plain one."""
+def filled(params, **options):
+    """Make a named model with the weights of the plain one."""
     table = scanned(params)
 
     def leaf(path, old):
@@ -61,7 +66,7 @@ def fill(model, params):
         assert new.shape == old.shape
         return new
 
-    return jax.tree_util.tree_map_with_path(leaf, model)
+    return jax.tree_util.tree_map_with_path(leaf, shapes(**options))
 
 
 def positional(gradients, params):
@@ -96,7 +101,7 @@ def run(model, batch):
 
 @pytest.mark.parametrize(("unrolled", "checkpointing"), [(False, False), (False, True), (True, True)])
 def test_equals_plain_jax(params, expected, unrolled, checkpointing):
-    model = fill(make(unrolled=unrolled, checkpointing=checkpointing), params)
+    model = filled(params, unrolled=unrolled, checkpointing=checkpointing)
     loss, gradients = jax.jit(run)(model, axn.named(tokens(4, 13), ("batch", "pos")))
     assert float(loss) == pytest.approx(float(expected[1]), rel=1e-6)
     positional(gradients, expected[2])
@@ -104,7 +109,7 @@ def test_equals_plain_jax(params, expected, unrolled, checkpointing):
 
 @pytest.mark.parametrize(("kind", "unrolled"), [("auto", False), ("explicit", False), ("explicit", True)])
 def test_equals_plain_jax_on_a_mesh(params, expected, kind, unrolled, auto_mesh, explicit_mesh):
-    model = fill(make(unrolled=unrolled), params)
+    model = filled(params, unrolled=unrolled)
     with axn.set_mesh({"auto": auto_mesh, "explicit": explicit_mesh}[kind]):
         spread = axn.shard(model, PARAMETERS)
         batch = axn.shard(axn.named(tokens(4, 13), ("batch", "pos")), {"batch": "data"})
@@ -120,13 +125,13 @@ def score(model, batch):
 
 @pytest.mark.parametrize("unrolled", [False, True], ids=["scanned", "unrolled"])
 def test_logits_equal_plain_jax(params, expected, unrolled):
-    logits = score(fill(make(unrolled=unrolled), params), axn.named(tokens(4, 13)[:, :-1], ("batch", "pos")))
+    logits = score(filled(params, unrolled=unrolled), axn.named(tokens(4, 13)[:, :-1], ("batch", "pos")))
     assert logits.names == ("batch", "pos", "vocab")
     np.testing.assert_allclose(logits.array, expected[0], atol=2e-5)
 
 
 def test_the_order_of_axes_and_single_sequences(params, expected):
-    model = fill(make(), params)
+    model = filled(params)
     batch = axn.named(tokens(4, 13)[:, :-1], ("batch", "pos"))
     np.testing.assert_allclose(score(model, batch["batch", 1]).array, expected[0][1], atol=2e-5)
     swapped = score(model, batch.rearrange(("pos", "batch")))
@@ -134,7 +139,7 @@ def test_the_order_of_axes_and_single_sequences(params, expected):
 
 
 def test_no_position_sees_a_later_one(params):
-    model = fill(make(), params)
+    model = filled(params)
     first = tokens(4, 12)
     second = first.copy()
     second[:, 7] = (second[:, 7] + 1) % 64
@@ -182,10 +187,10 @@ def test_dropout_depends_on_the_key_alone_and_is_the_same_in_both_forms():
     assert not np.allclose(one, run(stacked, None))
 
 
-def test_bad_sizes():
+def test_bad_sizes(params):
     with pytest.raises(ValueError, match=r"^heads must divide embed: embed=768 is no multiple of heads=7$"):
         Gpt2Config(heads=7)
-    model = make()
+    model = filled(params)
     with pytest.raises(axn.errors.AxisError):
         model(axn.zeros(axn.make_axes(batch=2, pos=17), int))
     with pytest.raises(axn.errors.AxisNotFoundError, match="no axis named 'pos'"):

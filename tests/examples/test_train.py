@@ -1,6 +1,7 @@
 """The training example: every layout trains alike, costs what it should, and refuses what cannot work."""
 
 import dataclasses
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,9 @@ SMALL = Options(
 TEXT = np.random.default_rng(0).integers(0, 256, 4000).astype(np.uint8)
 
 
+@functools.cache
 def trainer_of(options: Options) -> Trainer:
+    """Make a trainer, whose compiled functions serve all tests of the same options."""
     config = Gpt2Config(options.layers, options.embed, options.heads, options.positions, 256, options.dropout)
     return Trainer(options, config)
 
@@ -69,6 +72,7 @@ def test_every_layout_gives_the_losses_of_one_device(
     np.testing.assert_allclose(losses, single_device_losses, rtol=2e-6)
 
 
+@functools.cache
 def lowered(options: Options) -> tuple[Any, Any]:
     """Return the state after a step, and the compiled step."""
     trainer = trainer_of(options)

@@ -1,5 +1,6 @@
 """What all tests of layers share: random arrays, and one run of a layer on a mesh against the same without."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,18 @@ def lies(x: axn.NamedArray, mesh: jax.sharding.Mesh, mapping: axn.ResourceMappin
     return x.sharding.is_equivalent_to(wanted, x.ndim)
 
 
+def apply(model: Any, *inputs: Any) -> axn.NamedArray:
+    """Call a layer; one function for all tests, so that what is compiled for it serves them all."""
+    return model(*inputs)
+
+
+@functools.cache
 def value_and_gradients(call: Callable[..., axn.NamedArray]) -> Callable[..., Any]:
+    """Compile `differentiated`, once for each function: hundreds of small programs become one."""
+    return eqx.filter_jit(differentiated(call))
+
+
+def differentiated(call: Callable[..., axn.NamedArray]) -> Callable[..., Any]:
     """Differentiate by the model and the floating inputs, through all elements of the result."""
 
     def run(model: Any, *inputs: Any) -> Any:
@@ -53,8 +65,8 @@ def value_and_gradients(call: Callable[..., axn.NamedArray]) -> Callable[..., An
 
 def check_on(mesh: jax.sharding.Mesh, call: Callable[..., axn.NamedArray], model: Any, *inputs: Any) -> None:
     """Run with parameters laid out one way and the computation another, and compare with one device."""
-    run = value_and_gradients(call)
-    out, gradients = eqx.filter_jit(run)(model, *inputs)
+    run = differentiated(call)
+    out, gradients = value_and_gradients(call)(model, *inputs)
     with axn.set_mesh(mesh):
         spread = axn.shard(model, PARAMETERS, strict=False)
         given = axn.shard(inputs, COMPUTE, strict=False)

@@ -59,15 +59,16 @@ def test_gradient(name):
     step = 1e-6
     expected = (FORMULAS[name](X + step) - FORMULAS[name](X - step)) / (2 * step)
     x = axn.named(X.astype(np.float32), ("batch", "embed"))
-    same(jax.grad(lambda x: getattr(nn, name)(x).sum().scalar())(x), ("batch", "embed"), expected, atol=1e-4)
+    gradient = jax.jit(jax.grad(lambda x: getattr(nn, name)(x).sum().scalar()))(x)
+    same(gradient, ("batch", "embed"), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_extremes_are_as_in_the_limit(name):
     out = getattr(nn, name)(axn.named([-1e4, 0.0, 1e4], "x")).array
-    assert not jnp.isnan(out).any()
-    gradient = jax.grad(lambda x: getattr(nn, name)(x).sum().scalar())(axn.named([-1e4, 1e4], "x")).array
-    assert not jnp.isnan(gradient).any()
+    assert not np.isnan(out).any()
+    gradient = jax.jit(jax.grad(lambda x: getattr(nn, name)(x).sum().scalar()))(axn.named([-1e4, 1e4], "x")).array
+    assert not np.isnan(gradient).any()
 
 
 def test_options():

@@ -135,6 +135,27 @@ X = axn.ones((axn.Axis("batch", 2), axn.Axis("row", 3), axn.Axis("col", 3)))
             "inv: no axis named 'rwo'\n  array has: batch=2, row=3, col=3\n  hint: did you mean 'row'?",
         ),
         (
+            lambda: count_below(axn.ones({"pos": 3}), axn.ones({"step": 2})),
+            AxisNotFoundError,
+            "count_below: operand 1 has no axis named 'step'\n  operand 1 has: pos=3\n  operand 2 has: step=2",
+        ),
+        (
+            lambda: axn.linalg.solve(X.rename({"row": "pos"}), axn.ones({"batch": 2, "po": 3}), "pos", "col"),
+            AxisNotFoundError,
+            "solve: operand 2 has no axis named 'pos'\n"
+            "  operand 1 has: batch=2, pos=3, col=3\n"
+            "  operand 2 has: batch=2, po=3\n"
+            "  hint: did you mean 'po'?",
+        ),
+        (
+            lambda: axn.linalg.solve(X, axn.ones({"batch": 2, "row": 3}), "rwo", "col"),
+            AxisNotFoundError,
+            "solve: no axis named 'rwo'\n"
+            "  operand 1 has: batch=2, row=3, col=3\n"
+            "  operand 2 has: batch=2, row=3\n"
+            "  hint: did you mean 'row'?",
+        ),
+        (
             lambda: inv(X, "row", "row"),
             AxisClashError,
             "inv: axis 'row' is given twice\n  axes: row, row",

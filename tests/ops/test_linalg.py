@@ -499,7 +499,7 @@ ORDERS = "'fro', 'nuc', 1, -1, 2, -2, inf, -inf"
         (
             lambda: linalg.lstsq(X, axn.ones({"rows": 3}), "row", "column", "k"),
             AxisNotFoundError,
-            f"lstsq: no axis named 'row'\n{BOTH}rows=3\n  hint: did you mean 'rows'?",
+            f"lstsq: operand 2 has no axis named 'row'\n{BOTH}rows=3\n  hint: did you mean 'rows'?",
         ),
         (
             lambda: linalg.eigh(X, "row", axn.Axis("column", 4), "k"),
@@ -531,7 +531,8 @@ ORDERS = "'fro', 'nuc', 1, -1, 2, -2, inf, -inf"
         (
             lambda: linalg.solve(X, [1, 2, 3], "row", "column"),
             OperandError,
-            "solve: cannot combine a NamedArray and list\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+            "solve: cannot combine a NamedArray and list\n"
+            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (
             lambda: linalg.solve(X, np.ones((3, 2)), "row", "column"),

@@ -21,17 +21,18 @@ def test_integers_are_accepted(operand: Any) -> None:
 @pytest.mark.parametrize(
     ("operand", "text"),
     [
-        (X > 0, "f: the index must be of integers, not bool"),
+        (X > 0, "f: the index must be of integers, not bool\n  hint: write f(x)"),
         (0.5, "f: the index must be of integers, not float32"),
         (
             [1],
-            "f: cannot combine a NamedArray and list\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+            "f: cannot combine a NamedArray and list\n"
+            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
     ],
 )
 def test_anything_else_is_not(operand: Any, text: str) -> None:
     with pytest.raises(OperandError) as caught:
-        integers("f", "the index", operand)
+        integers("f", "the index", operand, for_masks="write f(x)")
     assert str(caught.value) == text
 
 

@@ -234,7 +234,8 @@ FEW = axn.named([0.1, 0.9], "level")
         (
             lambda x: x.quantile([0.1, 0.9], "embed"),
             OperandError,
-            "quantile: cannot combine a NamedArray and list\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+            "quantile: cannot combine a NamedArray and list\n"
+            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (lambda x: x.quantile(95, "embed"), ArgumentError, "quantile: q goes from 0 to 1, got 95"),
         (lambda x: axn.percentile(x, -0.5), ArgumentError, "percentile: q goes from 0 to 100, got -0.5"),
@@ -253,7 +254,8 @@ FEW = axn.named([0.1, 0.9], "level")
         (
             lambda x: x.quantile(0.5, weights=x["batch", 0], method="inverted_cdf"),
             AxisNotFoundError,
-            "quantile: no axis named 'batch'\n  operand 1 has: batch=4, embed=3\n  operand 2 has: embed=3",
+            "quantile: operand 3 has no axis named 'batch'\n"
+            "  operand 2 has: batch=4, embed=3\n  operand 3 has: embed=3",
         ),
         (
             lambda x: x.quantile(0.5, "embed", weights=axn.ones({"embed": 3, "bach": 4}), method="inverted_cdf"),

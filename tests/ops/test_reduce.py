@@ -381,7 +381,8 @@ AXES = "  array has: batch=4, embed=3"
         (
             lambda x: x.sum("batch", where=[True] * 4),
             OperandError,
-            "sum: cannot combine a NamedArray and list\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+            "sum: cannot combine a NamedArray and list\n"
+            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (
             lambda x: x.sum("batch", where=np.ones(3, bool)),

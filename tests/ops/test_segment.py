@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import axonym as axn
-from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
+from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from axonym.ops import segment
 from tests.laws import Bulk, Row, SmoothBulk, Values, assert_close, has_row_for_each
 
@@ -169,6 +169,51 @@ class TestVariants(Values):
     """Options, and other axes."""
 
 
+@pytest.mark.parametrize("name", [*NUMPY, "segment_mean"])
+@pytest.mark.parametrize(
+    ("names", "of_ids", "expected"),
+    [
+        ("bif", "i", "bsf"),
+        ("ibf", "i", "sbf"),
+        ("ibf", "bi", "sbf"),
+        ("bfi", "ib", "bfs"),
+        ("fibg", "ib", "fsbg"),
+    ],
+)
+def test_rows_behind_the_axis_move_as_one(name: str, names: str, of_ids: str, expected: str) -> None:
+    sizes = {"b": 2, "i": 5, "f": 3, "g": 4}
+    rng = np.random.default_rng(0)
+    x = axn.named(rng.normal(size=[sizes[n] for n in names]).astype(np.float32), tuple(names))
+    ids = axn.named(rng.integers(-1, 4, [sizes[n] for n in of_ids]), tuple(of_ids))
+    result = getattr(axn, name)(x, ids, Segment, "i")
+    assert result.names == tuple(expected)
+    others = "".join(n for n in "bfg" if n in names)
+    array = np.einsum(f"{names}->{others}i", x.array)
+    each = np.broadcast_to(np.einsum(f"{of_ids}->bi", ids.array) if "b" in of_ids else ids.array, (2, 5))
+    parts = np.stack([reduced(name, array[b], each[b]) for b in range(2)])
+    np.testing.assert_allclose(result.array, np.einsum(f"{others}s->{expected}", parts), rtol=1e-5, atol=1e-6)
+
+
+def test_rows_are_not_turned() -> None:
+    x, ids = jnp.ones((2, 5, 3)), jnp.zeros(5, int)
+    mine = jax.make_jaxpr(
+        lambda x, ids: axn.segment_sum(axn.named(x, ("b", "i", "f")), axn.named(ids, "i"), Segment).array
+    )(x, ids)
+    theirs = jax.make_jaxpr(jax.vmap(lambda x, ids: jax.ops.segment_sum(x, ids, 3), (0, None)))(x, ids)
+    assert str(mine) == str(theirs)
+
+
+def test_an_axis_of_the_ids_alone_is_refused() -> None:
+    with pytest.raises(BroadcastError) as caught:
+        axn.segment_sum(axn.ones({"i": 3, "f": 2}), axn.zeros({"b": 2, "i": 3}, dtype=int), Segment, "i")
+    assert str(caught.value) == (
+        "segment_sum: no operand has the axes of all others\n"
+        "  operand 1 has: i=3, f=2\n"
+        "  operand 2 has: b=2, i=3\n"
+        "  hint: if the outer product is meant, give an operand the others' axes first: x.broadcast_axis(b)"
+    )
+
+
 def test_ids_out_of_range_are_left_out() -> None:
     x, ids = axn.named([1.0, 2.0, 4.0, 8.0], "i"), axn.named([-1, 0, 3, 2], "i")
     assert axn.segment_sum(x, ids, Segment).tolist() == [2, 0, 8]
@@ -224,7 +269,7 @@ SIZES = axn.named([1, 0, 1], "expert")
         (
             lambda: axn.segment_min(X, IDS.rename({"token": "tokens"}), Segment),
             AxisNotFoundError,
-            "segment_min: no axis named 'tokens'\n"
+            "segment_min: operand 1 has no axis named 'tokens'\n"
             "  operand 1 has: batch=2, token=4\n"
             "  operand 2 has: tokens=4\n"
             "  hint: did you mean 'token'?",

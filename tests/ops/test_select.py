@@ -351,7 +351,8 @@ SIZE = axn.Axis("found", 3)
         (
             lambda x: axn.compress(x["batch", 0], x, "batch", size=SIZE),
             AxisNotFoundError,
-            "compress: no axis named 'batch'\n  operand 1 has: batch=4, embed=6\n  operand 2 has: embed=6",
+            "compress: operand 2 has no axis named 'batch'\n"
+            "  operand 1 has: batch=4, embed=6\n  operand 2 has: embed=6",
         ),
         (
             lambda x: axn.compress(x > 0, x, "embedd", size=SIZE),
@@ -376,7 +377,7 @@ SIZE = axn.Axis("found", 3)
         (
             lambda x: axn.choose(x.astype(int), x, "embd"),
             AxisNotFoundError,
-            "choose: no axis named 'embd'\n"
+            "choose: operand 2 has no axis named 'embd'\n"
             "  operand 1 has: batch=4, embed=6\n"
             "  operand 2 has: batch=4, embed=6\n"
             "  hint: did you mean 'embed'?",

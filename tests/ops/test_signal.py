@@ -372,7 +372,7 @@ AXES = "  array has: batch=4, time=3"
         (
             lambda x: axn.correlate(x, x["time", 0], "time"),
             AxisNotFoundError,
-            "correlate: no axis named 'time'\n  operand 1 has: batch=4, time=3\n  operand 2 has: batch=4",
+            "correlate: operand 2 has no axis named 'time'\n  operand 1 has: batch=4, time=3\n  operand 2 has: batch=4",
         ),
         (
             lambda x: axn.convolve(x, x["batch", :2], "time"),
@@ -398,7 +398,8 @@ AXES = "  array has: batch=4, time=3"
         (
             lambda x: axn.convolve(x, [1.0, 2.0], "time"),
             OperandError,
-            "convolve: cannot combine a NamedArray and list\n  hint: operands are NamedArrays, scalars or 0-d arrays",
+            "convolve: cannot combine a NamedArray and list\n"
+            "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (
             lambda x: axn.correlate(x, x["time", :0], "time"),
@@ -465,7 +466,7 @@ AXES = "  array has: batch=4, time=3"
         (
             lambda x: axn.interp(x, x["time", 0], x, "time"),
             AxisNotFoundError,
-            "interp: no axis named 'time'\n"
+            "interp: operand 2 has no axis named 'time'\n"
             "  operand 1 has: batch=4, time=3\n"
             "  operand 2 has: batch=4\n"
             "  operand 3 has: batch=4, time of xp and fp=3",

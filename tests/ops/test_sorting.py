@@ -240,7 +240,7 @@ AXES = "  array has: batch=4, embed=3"
         (
             lambda x: axn.lexsort((x, x["embed", 0]), "embed"),
             AxisNotFoundError,
-            "lexsort: no axis named 'embed'\n  operand 1 has: batch=4, embed=3\n  operand 2 has: batch=4",
+            "lexsort: operand 2 has no axis named 'embed'\n  operand 1 has: batch=4, embed=3\n  operand 2 has: batch=4",
         ),
     ],
 )

@@ -368,7 +368,8 @@ AXES = "  array has: batch=4, embed=6"
         (
             lambda: axn.histogram(X, Bin, weights=X["batch", 0]),
             AxisNotFoundError,
-            "histogram: no axis named 'batch'\n  operand 1 has: batch=4, embed=6\n  operand 2 has: embed=6",
+            "histogram: operand 2 has no axis named 'batch'\n"
+            "  operand 1 has: batch=4, embed=6\n  operand 2 has: embed=6",
         ),
         (
             lambda: axn.histogram2d(X, X, (Bin,)),

@@ -316,8 +316,8 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (
         lambda x: x.at["embed", x["batch", 0] > 0],
         OperandError,
-        "at: the index over 'embed' has dtype bool\n"
-        "  hint: an index must be of integers; use where() to choose by a mask, or compress() to select by one",
+        "at: the index over 'embed' must be of integers, not bool\n"
+        "  hint: use where() to choose by a mask, or compress() to select by one",
     ),
     (
         lambda x: x.at["embed", 6],
@@ -448,7 +448,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
         lambda x: axn.updated_slice(x, {"embed": 0}, axn.ones(axn.Axis("bath", 4))),
         BroadcastError,
         "updated_slice: the update has axis 'bath', which the array lacks\n"
-        "  operand 1 has: batch=4, embed=6\n  operand 2 has: bath=4\n  hint: did you mean 'batch'?",
+        "  operand 1 has: batch=4, embed=6\n  operand 3 has: bath=4\n  hint: did you mean 'batch'?",
     ),
     (
         lambda x: axn.updated_slice(x, {"embed": axn.zeros(axn.Axis("embed", 6), dtype=int)}, 1.0),
@@ -483,7 +483,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (
         lambda x: axn.unravel_index(x, x.axes),
         OperandError,
-        "unravel_index: the indices have dtype float32\n  hint: an index must be of integers",
+        "unravel_index: the indices must be of integers, not float32",
     ),
     (
         lambda x: axn.ravel_multi_index({"batch": x}, x.axes),
@@ -494,7 +494,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (
         lambda x: axn.ravel_multi_index({"batch": x, "embed": 0}, x.axes),
         OperandError,
-        "ravel_multi_index: the index over 'batch' has dtype float32\n  hint: an index must be of integers",
+        "ravel_multi_index: the index over 'batch' must be of integers, not float32",
     ),
     (
         lambda x: axn.ravel_multi_index({"batch": 0, "embed": 0}, x.axes, mode="raise"),

@@ -99,7 +99,7 @@ def dot_product_attention_weights(
     _require("key", key, Key, KPos)
     if position in query.names:
         problem = f"the query has axis {position!r}, which keys are to be attended to over"
-        hint = f'rename it on keys and values: key.rename({{"{position}": "key_{position}"}})'
+        hint = f'rename it on keys and values: key.rename({{"{position}": "{position}.key"}})'
         raise AxisClashError(message("dot_product_attention", problem, f"query has: {facts(query)}", hint=hint))
     scale = 1 / math.sqrt(query.axis_size(Key)) if scaling_factor is None else scaling_factor
     shared = [name for name in query.names if name in key.names and name != feature]
@@ -153,7 +153,7 @@ def causal_mask(QPos: Axis, KPos: Axis, q_start: int | NamedArray = 0, k_start: 
     query, key = axis_name(QPos), axis_name(KPos)
     if query == key:
         problem = f"positions of queries and keys are both called {query!r}"
-        hint = f'give those of keys another name: KPos.alias("key_{key}")'
+        hint = f'give those of keys another name: KPos.derive("key")'
         raise AxisClashError(message("causal_mask", problem, hint=hint))
     queries, keys = _counted(QPos, q_start), _counted(KPos, k_start)
     return greater_equal(queries.broadcast_axis(keys.axes).rearrange((..., query, key)), keys)

@@ -36,8 +36,8 @@ class Linear(eqx.Module):
     """Multiply by a weight over `In`, put `Out` in its place, and add a bias over `Out`.
 
     `In` and `Out` are one axis, several, or none. A name may be on both sides: the weight then keeps the one of the
-    output as `out_<name>`, so that a mapping for the name lays out the input side, and one for `out_<name>` the output
-    side. What comes out has the plain name.
+    output as the derived axis `<name>.out`: a mapping for the name lays out the input side, and the output side unless
+    it has an entry of its own or the mesh axis is taken. What comes out has the plain name.
 
     Attributes:
         weight: axes {In, Out}.
@@ -74,7 +74,7 @@ class Linear(eqx.Module):
             initializer: what makes the weight; by default `fan_in` of the size of `In`.
 
         Raises:
-            AxisClashError: if the weight would have an axis `out_<name>` twice.
+            AxisClashError: if the weight would have an axis `<name>.out` twice.
         """
         inputs, outputs = spec(In, "Linear.init"), spec(Out, "Linear.init")
         stored = _stored_outputs(inputs, outputs)
@@ -99,7 +99,7 @@ class Linear(eqx.Module):
         Raises:
             AxisNotFoundError: if `x` lacks an axis of `In`.
             AxisSizeError: if it has another size there.
-            AxisClashError: if `x` already has an axis of `Out`, or the `out_<name>` under which the weight keeps it.
+            AxisClashError: if `x` already has an axis of `Out`, or the `<name>.out` under which the weight keeps it.
         """
         stored = _stored_outputs(self.In, self.Out)
         check_input("Linear", x, self.In, (*self.Out, *stored))
@@ -115,4 +115,4 @@ class Linear(eqx.Module):
 def _stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:
     """Return the axes under which a weight keeps `outputs`."""
     taken = {axis.name for axis in inputs}
-    return tuple(axis.alias(f"out_{axis.name}") if axis.name in taken else axis for axis in outputs)
+    return tuple(axis.derive("out") if axis.name in taken else axis for axis in outputs)

@@ -6,16 +6,16 @@ line up by name, and the function is applied for each of their positions. An ope
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from typing import TYPE_CHECKING, Any, overload
 
 import jax
 import jax.numpy as jnp
 
-from .. import layout, plans
+from .. import _constraints, plans
 from ..axis import Axis, AxisSelection, AxisSelector
 from ..core import shape_of, wrap
-from ..errors import AxisError, OperandError, message
+from ..errors import AxisError, AxisNotFoundError, OperandError, message, suggestion
 from . import _lift
 
 if TYPE_CHECKING:
@@ -120,10 +120,9 @@ def _kernel(
     cores = tuple(tuple(name for name, _ in pairs) for pairs in core)
     # A plain array with as many dimensions as core axes is taken to have just these.
     known = tuple(own if names is None else names for names, own in zip(named, cores, strict=True))
-    for names, own in zip(known, cores, strict=True):
-        plans.positions(names, own)
+    _require(named, cores)
     batches = tuple(plans.without(names, own) for names, own in zip(known, cores, strict=True))
-    batch = _union(batches) if outer else plans.broadcast(batches)
+    batch: Names = reduce(plans.union, batches, ()) if outer else plans.broadcast(batches)
     for own in outs:
         plans.distinct((*batch, *own), "in the result, ")
     targets = [(*batch, *own) for own in outs]
@@ -155,11 +154,17 @@ def _kernel(
     return _lift.Kernel(tuple(targets), body)  # type: ignore[arg-type]  # here, the names of each result
 
 
-def _union(batches: Sequence[Names]) -> Names:
-    union: Names = ()
-    for names in batches:
-        union = plans.union(union, names)
-    return union
+def _require(named: Sequence[Names | None], cores: Sequence[Names]) -> None:
+    """Raise AxisNotFoundError unless each operand has its core axes; tell which one lacks what others may have."""
+    for i, (names, own) in enumerate(zip(named, cores, strict=True), start=1):
+        for name in own:
+            if names is None or name in names:
+                continue
+            asked = [has for has, core in zip(named, cores, strict=True) if has is not None and name in core]
+            alone = len(asked) == 1 and sum(has is not None for has in named) > 1
+            if alone or any(name in has for has in asked):
+                raise AxisNotFoundError(f"operand {i} has no axis named {name!r}", suggestion(name, names))
+            plans.require(names, (name,))
 
 
 def _present(batch: Names, has: Names) -> Names:
@@ -215,20 +220,20 @@ def _laid_out(
     several: bool,
 ) -> Any:
     """On a mesh with Explicit axes, gather the core dimensions and lay out the batch dimensions alike."""
-    if not any(map(layout.has_explicit_axes, arrays)):
+    if not any(map(_constraints.has_explicit_axes, arrays)):
         return call(*arrays)
-    entries = [layout.entries_of(array) for array in arrays]
+    entries = [_constraints.entries_of(array) for array in arrays]
     counts = [a.ndim - len(has) - len(own) for a, has, own in zip(arrays, batches, cores, strict=True)]
     most = max(counts)
     lead = entries[counts.index(most)][:most]
     offers = [
         (has, own[n : n + len(has)] or ((),) * len(has)) for own, has, n in zip(entries, batches, counts, strict=True)
     ]
-    table = layout.settle((*range(most), *batch), [(tuple(range(most)), lead or ((),) * most), *offers])
+    table = _constraints.settle((*range(most), *batch), [(tuple(range(most)), lead or ((),) * most), *offers])
     moved = []
     for array, own, has, core, count in zip(arrays, entries, batches, cores, counts, strict=True):
         wanted = [table[label] for label in (*range(most - count, most), *has)]
-        moved.append(layout.relayout(array, [*wanted, *((),) * len(core)]) if own else array)
+        moved.append(_constraints.relayout(array, [*wanted, *((),) * len(core)]) if own else array)
     shared = [table[label] for label in (*range(most), *batch)]
     results = tuple([*shared, *((),) * len(out)] for out in outs)
     return _lift.local(call, moved, results if several else results[0])

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.sharding import AxisType
 
-from .. import layout, plans
+from .. import _constraints, layout, plans
 from ..axis import Axis, AxisSelection, AxisSelector, selection, selector
 from ..core import Core, facts, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, OperandError, describe, message
@@ -63,9 +63,8 @@ def title(fn: Function) -> str:
 
 def fail(function: str, flaw: AxisError, *operands: Any) -> NoReturn:
     """Raise the error of a plan again, with what is there."""
-    named = [x for x in operands if isinstance(x, Core)]
-    labels = ["array has"] if len(named) == 1 else [f"operand {i + 1} has" for i in range(len(named))]
-    lines = [f"{label}: {facts(x)}" for label, x in zip(labels, named, strict=True)]
+    named = {i: x for i, x in enumerate(operands, start=1) if isinstance(x, Core)}
+    lines = [f"{'array' if len(named) == 1 else f'operand {i}'} has: {facts(x)}" for i, x in named.items()]
     raise type(flaw)(message(function, str(flaw), *lines, hint=flaw.hint)) from None
 
 
@@ -124,12 +123,12 @@ def lined_up(array: jax.Array, names: Names, target: Names) -> jax.Array:
 
 def agreed(operands: Sequence[Names], arrays: Sequence[jax.Array], target: Names) -> Sequence[jax.Array]:
     """On a mesh with Explicit axes, move operands whose shardings exclude each other to one by name."""
-    if not any(map(layout.has_explicit_axes, arrays)):
+    if not any(map(_constraints.has_explicit_axes, arrays)):
         return arrays
-    entries = [layout.entries_of(array) for array in arrays]
+    entries = [_constraints.entries_of(array) for array in arrays]
     given = [own[len(own) - len(names) :] if own else () for own, names in zip(entries, operands, strict=True)]
     largest = operands.index(target)
-    table = layout.settle(target, [(operands[i], given[i]) for i in (largest, *range(len(operands)))])
+    table = _constraints.settle(target, [(operands[i], given[i]) for i in (largest, *range(len(operands)))])
     moved = []
     for array, names, own in zip(arrays, operands, entries, strict=True):
         if not own:
@@ -137,7 +136,7 @@ def agreed(operands: Sequence[Names], arrays: Sequence[jax.Array], target: Names
             continue
         anonymous = len(own) - len(names)
         wanted = [table[name] for name in names]
-        moved.append(layout.relayout(array, [*own[:anonymous], *wanted]))
+        moved.append(_constraints.relayout(array, [*own[:anonymous], *wanted]))
     return moved
 
 
@@ -173,7 +172,8 @@ def plain(function: str, operand: Any) -> Any:
     if operand.__class__ in _NUMBERS or isinstance(operand, _PLAIN):
         return operand
     problem = f"cannot combine a NamedArray and {type(operand).__name__}"
-    raise OperandError(message(function, problem, hint="operands are NamedArrays, scalars or 0-d arrays"))
+    hint = NAME_IT if isinstance(operand, list | tuple) else "operands are NamedArrays, scalars or 0-d arrays"
+    raise OperandError(message(function, problem, hint=hint))
 
 
 _stand_ins: dict[int, Function] = {}
@@ -206,6 +206,12 @@ def _each_element(fn: Function, names: Names) -> Function:
     return _elementwise(fn, (names,), ()).call
 
 
+@lru_cache(plans.CACHE)
+def _with_plain(fn: Function, names: Names) -> Function:
+    """Do the same where a plain operand comes second."""
+    return _elementwise(fn, (names, None), ()).call
+
+
 def unnamed(function: str, x: Any) -> OperandError:
     """Build the error of a first operand that has no names."""
     problem = f"expected a NamedArray, got {type(x).__name__}"
@@ -229,7 +235,7 @@ def binary(fn: Function, x: Any, y: Any) -> "NamedArray":
             return wrap(x, kernel.call(a, b), kernel.names)
         if y.__class__ not in _NUMBERS:
             plain(title(fn), y)
-        return wrap(x, _elementwise(fn, (left, None), ()).call(a, y), left)
+        return wrap(x, _with_plain(fn, left)(a, y), left)
     if not isinstance(y, Core):
         raise unnamed(title(fn), x)
     (b,), right = y.node
@@ -360,7 +366,7 @@ def _along(
             call = partial(fn, axis=at[0], **keywords)
             if removes:
                 return call(array)
-            result = local(call, [array], list(layout.entries_of(array)))
+            result = local(call, [array], list(_constraints.entries_of(array)))
             if to is not None:
                 check_given(function, (to,), target, result.shape)
             return result
@@ -373,12 +379,12 @@ def _along(
 
 def whole(array: jax.Array, at: Sequence[int]) -> jax.Array:
     """On a mesh with Explicit axes, gather the given dimensions, along which an operation cannot work in parts."""
-    if not layout.has_explicit_axes(array):
+    if not _constraints.has_explicit_axes(array):
         return array
-    entries = list(layout.entries_of(array))
+    entries = list(_constraints.entries_of(array))
     for position in at:
         entries[position] = ()
-    return layout.relayout(array, entries)
+    return _constraints.relayout(array, entries)
 
 
 def local(fn: Function, arrays: Sequence[jax.Array], results: Any) -> Any:
@@ -391,15 +397,24 @@ def local(fn: Function, arrays: Sequence[jax.Array], results: Any) -> Any:
         arrays: its arguments.
         results: the mesh axes of each dimension of the result; a tuple of such lists where there are several.
     """
-    typed = next((array for array in arrays if layout.has_explicit_axes(array)), None)
+    typed = next((array for array in arrays if _constraints.has_explicit_axes(array)), None)
     if typed is None:
         return fn(*arrays)
     mesh = jax.typeof(typed).sharding.mesh
     explicit = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit]
     several = isinstance(results, tuple)
-    shardings = [layout.sharding_from(typed, entries) for entries in (results if several else (results,))]
+    shardings = [_constraints.sharding_from(typed, entries) for entries in (results if several else (results,))]
     out = tuple(shardings) if several else shardings[0]
     return jax.sharding.auto_axes(fn, axes=tuple(explicit), out_sharding=out)(*arrays)
+
+
+def broadcast_entries(arrays: Sequence[Any]) -> list[layout.Entry]:
+    """Return the mesh axes of each dimension of what arrays of agreed layouts broadcast to by position."""
+    entries: list[layout.Entry] = [()] * max(map(jnp.ndim, arrays))
+    for array in arrays:
+        for at, entry in enumerate(reversed(_constraints.entries_of(array)), start=1):
+            entries[-at] = entry or entries[-at]
+    return entries
 
 
 def along(

@@ -9,16 +9,23 @@ from ..errors import AxisNotFoundError, OperandError, message
 from . import _lift
 
 
-def integers(function: str, what: str, operand: Any) -> None:
+def integers(function: str, what: str, operand: Any, *, for_masks: str | None = None) -> None:
     """Refuse an operand that does not hold integers.
 
+    Args:
+        function: the name under which the error speaks of the operation.
+        what: what the operand is.
+        operand: the operand.
+        for_masks: what would work where it holds booleans.
+
     Raises:
-        OperandError: if it does not, or is no operand at all.
+        OperandError: if it holds others, or is no operand at all.
     """
     value = operand.node[0][0] if isinstance(operand, Core) else _lift.plain(function, operand)
-    dtype = jnp.result_type(value)
+    dtype = value.dtype if hasattr(value, "dtype") else jnp.result_type(value)
     if not jnp.issubdtype(dtype, jnp.integer):
-        raise OperandError(message(function, f"{what} must be of integers, not {dtype}"))
+        hint = for_masks if jnp.issubdtype(dtype, jnp.bool_) else None
+        raise OperandError(message(function, f"{what} must be of integers, not {dtype}", hint=hint))
 
 
 def names_of(function: str, array: Any) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ Names = tuple[str, ...]
 Bound = tuple[str | None, int | None]
 Bindings = tuple[tuple[str, Bound], ...]
 DOTS = "..."
-TOKEN = re.compile(r"(?P<space>\s+)|(?P<name>[^\W\d]\w*)|(?P<mark>->|\.\.\.|[{}():,])|(?P<other>\S)")
+TOKEN = re.compile(r"(?P<space>\s+)|(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)|(?P<mark>->|\.\.\.|[{}():,])|(?P<other>\S)")
 HINTS = {">": "write ->", "-": "write ->", ".": "write ..."}
 ENDS = {",": "there is one result", "->": "an expression has one ->"}
 

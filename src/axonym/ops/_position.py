@@ -9,7 +9,7 @@ import builtins
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -18,15 +18,17 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from .. import layout, plans
+from .. import _constraints, layout, plans
 from ..axis import AxisSelector
 from ..axis import selector as one_axis
 from ..core import Core, facts, shape_of
 from ..errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
 from . import _lift
+from ._operands import integers
 from .dslice import dslice
 
 Names = tuple[str, ...]
+_FOR_MASKS = "use where() to choose by a mask, or compress() to select by one"
 Step = tuple[str, str, Any]
 """One step of an index: the axis, its kind, and what of it is static.
 
@@ -183,8 +185,7 @@ def _step(function: str, x: Core, name: str, size: int, selector: Any) -> tuple[
     else:
         problem = f"cannot index axis {name!r} by {type(selector).__name__}"
         raise OperandError(message(function, problem, hint="use an int, a slice, or an array of integers"))
-    _check_integer(function, name, indices)
-    _check_named(function, name, indices, own)
+    _check_indices(function, name, indices, own)
     return ("array", own, indices) if own else ("traced", None, indices)
 
 
@@ -214,16 +215,8 @@ def _start(function: str, name: str, start: Any) -> Any:
     return value
 
 
-def _check_integer(function: str, name: str, indices: Any) -> None:
-    if not jnp.issubdtype(indices.dtype, jnp.integer):
-        problem = f"the index over {name!r} has dtype {indices.dtype}"
-        hint = "an index must be of integers; use where() to choose by a mask"
-        if indices.dtype == np.bool_:
-            hint += ", or compress() to select by one"
-        raise OperandError(message(function, problem, hint=hint))
-
-
-def _check_named(function: str, name: str, indices: Any, own: Names) -> None:
+def _check_indices(function: str, name: str, indices: Any, own: Names) -> None:
+    integers(function, f"the index over {name!r}", indices, for_masks=_FOR_MASKS)
     if jnp.ndim(indices) > len(own):
         problem = f"the index over {name!r} has anonymous dimensions"
         facts = f"index has: {describe(own, jnp.shape(indices))}"
@@ -239,9 +232,8 @@ def selected_names(names: Names, steps: Sequence[Step]) -> Names:
     indexed = tuple(name for name, kind, _ in steps if kind == "array")
     if not indexed:
         return names
-    union: Names = ()
-    for own in sorted((static for _, kind, static in steps if kind == "array"), key=len, reverse=True):
-        union = plans.union(union, own)
+    arrays = sorted((static for _, kind, static in steps if kind == "array"), key=len, reverse=True)
+    union: Names = reduce(plans.union, arrays, ())
     kept = plans.without(names, indexed)
     new = plans.without(union, kept)
     at = sorted(map(names.index, indexed))
@@ -354,14 +346,14 @@ def positional(
     operands = [tuple(sizes), *(own for _, own in lists)]
     known = _lift.one_size(function, operands, [tuple(sizes.values()), *shapes])
     # An axis that an index array shares with what is left of the array is matched position by position.
-    shared = _union(operands[1:])
+    shared: Names = reduce(plans.union, operands[1:], ())
     for name in sizes:
         if name in shared and all(name != other for other, _, _ in vectors):
             positions = jnp.arange(sizes[name])
             if name in starts:
                 positions = starts[name][0] + starts[name][1] * positions
             vectors.append((name, positions, (name,)))
-    union = _union([own for _, _, own in vectors])
+    union: Names = reduce(plans.union, [own for _, _, own in vectors], ())
     for name, positions, own in vectors:
         dims[anonymous + names.index(name)] = _lift.lined_up(positions, own, _from_first(union, own))
     labels = _labels(dims, (*range(anonymous), *names), union)
@@ -374,13 +366,6 @@ def _labels(dims: Sequence[Any], labels: Sequence[Any], union: Names) -> tuple[A
     first = at[0] if at and at[-1] - at[0] + 1 == len(at) else 0
     whole = [label for label, dim in zip(labels, dims, strict=True) if isinstance(dim, builtins.slice)]
     return (*whole[:first], *union, *whole[first:])
-
-
-def _union(several: Sequence[Names]) -> Names:
-    union: Names = ()
-    for names in several:
-        union = plans.union(union, names)
-    return union
 
 
 def _from_first(union: Names, own: Names) -> Names:
@@ -406,7 +391,7 @@ def _gather(
     reach: Reach,
 ) -> jax.Array:
     """Read elements at index arrays."""
-    explicit = layout.has_explicit_axes(array) or any(map(layout.has_explicit_axes, arguments))
+    explicit = _constraints.has_explicit_axes(array) or any(map(_constraints.has_explicit_axes, arguments))
     if len(steps) == 1 and steps[0][1] == "array" and not explicit:
         ((name, _, own),) = steps
         if any(other in names for other in own if other != name):
@@ -431,8 +416,7 @@ def _gather(
 def _checked(function: str, name: str, positions: Any, own: Names, size: int, mode: str | None) -> Any:
     """Check an index array, whose names may have lost an axis since it was sorted."""
     shape_of(function, positions, own)
-    _check_integer(function, name, positions)
-    _check_named(function, name, positions, own)
+    _check_indices(function, name, positions, own)
     return jnp.remainder(widened(positions), size) if mode == "wrap" else positions
 
 
@@ -473,21 +457,18 @@ def _matched(
 
 def _gather_layout(array: jax.Array, names: Names, position: Position) -> jax.sharding.NamedSharding:
     """Lay out gathered elements, on a mesh with Explicit axes: as the indices are, then as the array is."""
-    entries, union = layout.entries_of(array), position.union
+    entries, union = _constraints.entries_of(array), position.union
     labels = (*range(len(entries) - len(names)), *names)
     arrays = [dim for dim in position.dims if not isinstance(dim, builtins.slice)]
-    given = [(union[len(union) - jnp.ndim(dim) :], layout.entries_of(dim)) for dim in arrays]
+    given = [(union[len(union) - jnp.ndim(dim) :], _constraints.entries_of(dim)) for dim in arrays]
     first = sorted(position.labels, key=lambda label: isinstance(label, str))
-    table = layout.settle(first, [*given, (labels, entries)], _dividing(position.sizes))
-    return layout.sharding_from(array, [table[label] for label in position.labels])
+    table = _constraints.settle(first, [*given, (labels, entries)], _dividing(position.sizes))
+    return _constraints.sharding_from(array, [table[label] for label in position.labels])
 
 
 def _dividing(sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
     """Return what of the current mapping divides these sizes: a short slice may not be split as its axis is."""
-    mapping, mesh = layout.current_mapping(), layout.context_mesh()
+    mesh = layout.context_mesh()
     ways = {} if mesh is None else mesh.shape
-    return {
-        name: entry
-        for name, entry in (() if mapping is None else mapping.entries)
-        if not sizes.get(name, 0) % math.prod(ways.get(axis, 1) for axis in entry)
-    }
+    entries = layout.mapped(sizes).items()
+    return {name: entry for name, entry in entries if not sizes[name] % math.prod(ways.get(axis, 1) for axis in entry)}

@@ -10,7 +10,7 @@ import jax
 from jax import lax
 from jax.sharding import AxisType
 
-from .. import layout, plans
+from .. import _constraints, layout, plans
 from ..core import Core, shape_of, wrap
 from ..errors import (
     AxisClashError,
@@ -74,21 +74,21 @@ def reshape(array: jax.Array, groups: Sequence[Group]) -> jax.Array:
     dimension of a group keeps what it had: an axis whose leading part is sharded splits and merges in place.
     """
     shape = tuple(size for group in groups for size in group.sizes)
-    if not layout.has_explicit_axes(array):
+    if not _constraints.has_explicit_axes(array):
         return lax.reshape(array, shape)
     source, target = _layouts(array, groups)
-    wanted = layout.sharding_from(array, target)
-    return lax.reshape(layout.relayout(array, source), shape, out_sharding=wanted)
+    wanted = _constraints.sharding_from(array, target)
+    return lax.reshape(_constraints.relayout(array, source), shape, out_sharding=wanted)
 
 
 def _layouts(array: jax.Array, groups: Sequence[Group]) -> tuple[list[Entry], list[Entry]]:
     """Choose the mesh axes of each dimension right before and after a reshape."""
-    entries = iter(layout.entries_of(array))
+    entries = iter(_constraints.entries_of(array))
     owned = [[next(entries) for _ in range(group.dims)] for group in groups]
     mesh = jax.typeof(array).sharding.mesh
-    mapping: Mapping[str, Entry] = layout.current_mapping() or {}
+    mapping = layout.mapped(name for group in groups for name in group.names if name)
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    explicit = {name for name, kind in kinds if kind is AxisType.Explicit}
+    explicit = {name for name, kind in kinds if kind is AxisType.Explicit} - set(layout.taken_axes())
     same = [group.dims == len(group.sizes) == 1 for group in groups]
     used = {axis for own, is_same in zip(owned, same, strict=True) if is_same for axis in own[0]}
     source: list[Entry] = []

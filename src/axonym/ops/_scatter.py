@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.sharding import AxisType
 
-from .. import layout, plans
+from .. import _constraints, layout, plans
 from ..core import Core, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, BroadcastError, OperandError, describe, message, suggestion
 from . import _lift
@@ -23,9 +23,9 @@ from ._position import Names, Reach, Step, positional, run, selected_names
 def on_mesh(array: jax.Array) -> jax.Array:
     """Give an array that was made outside of a mesh with Explicit axes a layout, which the blocks put into it have."""
     mesh = layout.context_mesh()
-    if mesh is None or AxisType.Explicit not in mesh.axis_types or layout.has_explicit_axes(array):
+    if mesh is None or AxisType.Explicit not in mesh.axis_types or _constraints.has_explicit_axes(array):
         return array
-    placed: jax.Array = jax.reshard(array, layout.sharding_from(array, [()] * array.ndim))
+    placed: jax.Array = jax.reshard(array, _constraints.sharding_from(array, [()] * array.ndim))
     return placed
 
 
@@ -112,7 +112,7 @@ def writing(plan: Write) -> _lift.Kernel:
 
         array = on_mesh(array)
         operands = [array, update, *(arguments[i] for i in traced)]
-        return _lift.local(positionally, operands, list(layout.entries_of(array)))
+        return _lift.local(positionally, operands, list(_constraints.entries_of(array)))
 
     return _lift.Kernel(plan.names, body)
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
-from .. import layout, plans
+from .. import _constraints, layout, plans
 from ..axis import AxisSelection, AxisSelector, selector
 from ..core import Core, wrap
 from ..errors import AxisClashError, AxisError, AxisNotFoundError, OperandError, PatternError, message, suggestion
@@ -189,11 +189,11 @@ def _kernel(
         for names, array in zip(operands, arrays, strict=True) if given else ():
             own = tuple((name, size) for name, size in given if name in names)
             _lift.check_given(function, own, names, array.shape)
-        layout.check_result(out, sizes)
+        _constraints.check_result(out, sizes)
         labels = [(*range(len(names) - a.ndim, 0), *names) for a, names in zip(arrays, operands, strict=True)]
         anonymous = range(min(len(names) - a.ndim for a, names in zip(arrays, operands, strict=True)), 0)
         result = _product(arrays, labels, contracted, (*anonymous, *out), *options)
-        return layout.lay_out(result, out)
+        return _constraints.lay_out(result, out)
 
     return _lift.Kernel(out, body)
 
@@ -210,9 +210,9 @@ def _product(
     """Contract arrays whose dimensions carry labels; on a mesh with Explicit axes, say where the result goes."""
     sharding = None
     entries: list[layout.Entry] = []
-    if any(map(layout.has_explicit_axes, arrays)):
+    if any(map(_constraints.has_explicit_axes, arrays)):
         arrays, entries = _explicit(arrays, labels, contracted, out)
-        sharding = layout.sharding_from(arrays[0], entries)
+        sharding = _constraints.sharding_from(arrays[0], entries)
     if dot_general is not lax.dot_general and len(arrays) > 1:
         multiply = partial(dot_general, precision=precision, preferred_element_type=dtype)
         product: jax.Array = _lift.local(partial(_by_pairs, multiply, labels, contracted, out), arrays, entries)
@@ -223,7 +223,7 @@ def _product(
     plan = plans.contraction(labels[0], labels[1], contracted, out)
     left, right = _one_dtype(*arrays)
     if sharding is not None and plan.order is not None:
-        sharding = layout.sharding_from(left, [entries[plan.order.index(at)] for at in range(len(entries))])
+        sharding = _constraints.sharding_from(left, [entries[plan.order.index(at)] for at in range(len(entries))])
     result = lax.dot_general(
         left, right, (plan.contract, plan.batch), precision, preferred_element_type=dtype, out_sharding=sharding
     )
@@ -263,13 +263,32 @@ def _by_pairs(
 def _explicit(
     arrays: "Sequence[jax.Array]", labels: "Sequence[Labels]", contracted: Names, out: Labels
 ) -> tuple[list[jax.Array], list[layout.Entry]]:
-    """Choose one layout per label, move the operands to it, and give the mesh axes of the result."""
-    entries = [layout.entries_of(array) for array in arrays]
-    operands = list(zip(labels, entries, strict=True))
-    # What is summed away lies as the operands have it: the mapping is for results.
-    mapping = {name: axes for name, axes in (layout.current_mapping() or {}).items() if name in out}
-    table = layout.settle((*out, *contracted), operands, mapping)
-    moved = [layout.relayout(a, [table[label] for label in own]) for a, own in zip(arrays, labels, strict=True)]
+    """Choose one layout per label, move the operands to it, and give the mesh axes of the result.
+
+    The mapping is for results; what is summed away lies as the operands have it, on mesh axes that they need for
+    nothing else. Where an operand has an axis of the result whole, and its mesh axes under what is summed away, it
+    stays so: the partial sums are scattered.
+    """
+    operands = [(own, _constraints.entries_of(array)) for array, own in zip(arrays, labels, strict=True)]
+    mapping = layout.current_mapping()
+    names = tuple(label for label in out if isinstance(label, str))
+    decided = None if mapping is None else layout.entries_for(names, (), mapping, None)
+    table = _constraints.settle(out, operands, decided)
+    summed = _constraints.settle(contracted, operands)
+    wanted = []
+    for own, has in operands:
+        held = {axis for label, now in zip(own, has, strict=True) if label in summed for axis in now}
+        alone = [label for label in own if label in table and sum(label in other for other in labels) == 1]
+        whole = {label for label in alone if len(arrays) == 2 and held.issuperset(table[label])}
+        wanted.append({label: () if label in whole else table[label] for label in own if label in table})
+        taken = {axis for entry in wanted[-1].values() for axis in entry}
+        for label in contracted:
+            if label in own:
+                summed[label] = tuple(axis for axis in summed[label] if axis not in taken)
+    moved = [
+        _constraints.relayout(array, [{**summed, **entries}[label] for label in own])
+        for array, own, entries in zip(arrays, labels, wanted, strict=True)
+    ]
     return moved, [table[label] for label in out]
 
 

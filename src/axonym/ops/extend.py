@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .. import layout, plans
+from .. import _constraints, plans
 from ..axis import Axis, AxisSelector, selector, sized
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, describe, message
@@ -142,7 +142,7 @@ def _tiled(names: Names, given: "_lift.Pairs", counts: tuple[int, ...]) -> _lift
         copied = plans.positions(names, tuple(name for name, _ in there))
         lined = _lift.lined_up(_lift.whole(array, copied), names, target)
         reps = [1] * (len(shape) - len(names)) + [table.get(name, 1) for name in target]
-        return _lift.local(partial(jnp.tile, reps=reps), [lined], list(layout.entries_of(lined)))
+        return _lift.local(partial(jnp.tile, reps=reps), [lined], list(_constraints.entries_of(lined)))
 
     return _lift.Kernel(target, body)
 
@@ -240,7 +240,7 @@ def _padded(
             return jnp.pad(array, every, mode, **dict(options))
 
         array = _lift.whole(array, at)
-        return _lift.local(padded, [array, value], list(layout.entries_of(array)))
+        return _lift.local(padded, [array, value], list(_constraints.entries_of(array)))
 
     return _lift.Kernel(names, body)
 

@@ -20,6 +20,7 @@ from ..core import Core, Operand, shape_of, wrap
 from ..errors import ArgumentError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
 from . import _lift
 from ._batch import batched
+from ._operands import integers
 from ._position import Reach, Step, check_along, cut, planned, reaching, reading, run, selectors_of
 
 if TYPE_CHECKING:
@@ -194,7 +195,7 @@ def ravel_multi_index(indices: Mapping[AxisSelector, Operand], axes: AxisSpec, *
         raise AxisNotFoundError(message(function, problem, *lines, hint="give one index for each of the axes"))
     table = dict(zip(names, indices.values(), strict=True))
     for name, value in table.items():
-        _integers(function, name, value)
+        integers(function, f"the index over {name!r}", value)
     shape = tuple(axis.size for axis in known)
     return _lift.nary(_ravel_multi_index, *(table[axis.name] for axis in known), shape=shape, mode=mode)
 
@@ -213,7 +214,7 @@ def unravel_index(indices: "NamedArray", axes: AxisSpec) -> "dict[str, NamedArra
         ({'row': 1, 'column': 1}, 6)
     """
     known = spec(axes, "unravel_index")
-    _integers("unravel_index", "", indices)
+    integers("unravel_index", "the indices", indices)
     shape, out = tuple(axis.size for axis in known), ((),) * len(known)
     results = batched(_unravel_index, (indices,), ((),), out, shape=shape) if known else ()
     return {axis.name: result for axis, result in zip(known, results, strict=True)}
@@ -225,10 +226,3 @@ def _ravel_multi_index(*indices: Any, shape: tuple[int, ...], mode: str) -> jax.
 
 def _unravel_index(indices: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
     return tuple(jnp.unravel_index(indices, shape))
-
-
-def _integers(function: str, name: str, value: Any) -> None:
-    dtype = jnp.result_type(value.array if isinstance(value, Core) else value)
-    if not jnp.issubdtype(dtype, jnp.integer):
-        which = f"the index over {name!r} has" if name else "the indices have"
-        raise OperandError(message(function, f"{which} dtype {dtype}", hint="an index must be of integers"))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .. import layout, plans
+from .. import _constraints, plans
 from ..axis import Axis, AxisSelector, selector, sized
 from ..core import Core, Operand, shape_of, wrap
 from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, describe, message
@@ -177,10 +177,10 @@ def _same_layout(arrays: list[jax.Array]) -> list[jax.Array]:
     """Bring arrays to a common dtype and, with Explicit axes, to the layout of the first."""
     dtype = jnp.result_type(*arrays)
     arrays = [a.astype(dtype) for a in arrays]
-    if not any(map(layout.has_explicit_axes, arrays)):
+    if not any(map(_constraints.has_explicit_axes, arrays)):
         return arrays
-    wanted = layout.entries_of(arrays[0])
-    return [layout.relayout(a, wanted) for a in arrays]
+    wanted = _constraints.entries_of(arrays[0])
+    return [_constraints.relayout(a, wanted) for a in arrays]
 
 
 def delete(x: "NamedArray", index: Places, axis: AxisSelector) -> "NamedArray":
@@ -300,6 +300,6 @@ def _reorder(function: str, names: Names, axis: str, own: Names, count: int) -> 
                 problem = f"the values have {name}={size}, where {expected[name]} are needed"
                 raise AxisSizeError(message(function, problem, f"array has: {describe(names, array.shape)}"))
         array = _lift.whole(array, (at,))
-        return _lift.local(joined, [array, values, order], list(layout.entries_of(array)))
+        return _lift.local(joined, [array, values, order], list(_constraints.entries_of(array)))
 
     return _lift.Kernel(names, body)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from .. import layout, plans
+from .. import _constraints, plans
 from ..axis import AxisSelection
 from ..core import Core, Operand
 from ..errors import ArgumentError, AxisClashError, AxisError, AxisSizeError, message, suggestion
@@ -131,7 +131,7 @@ def _quantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> j
 
 def _middle(fn: Any, x: jax.Array, axis: tuple[int, ...]) -> Any:
     x = _lift.whole(_some(fn.__name__, x, axis), axis)
-    kept = [entry for at, entry in enumerate(layout.entries_of(x), start=-x.ndim) if at not in axis]
+    kept = [entry for at, entry in enumerate(_constraints.entries_of(x), start=-x.ndim) if at not in axis]
     return _lift.local(partial(fn, axis=axis), [x], kept)
 
 

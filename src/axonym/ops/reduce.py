@@ -5,6 +5,7 @@ dimensions are never reduced.
 """
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from .. import _constraints
 from ..axis import AxisSelection
 from ..core import Core, Operand, facts
 from ..errors import OperandError, message
@@ -213,7 +215,11 @@ def nanprod(
     initial: complex | None = None,
 ) -> "NamedArray":
     """Return the product over `axis` of what is not NaN, times `initial`."""
-    return _lift.reduction(jnp.nanprod, x, axis, where, **_dtype(dtype), **_start("nanprod", initial))
+    return _lift.reduction(_nanprod, x, axis, where, **_dtype(dtype), **_start("nanprod", initial))
+
+
+def _nanprod(x: jax.Array, axis: tuple[int, ...], where: Any = None, **options: Any) -> jax.Array:
+    return _multiplied(jnp.nanprod, x, axis, where, options)
 
 
 def nanstd(
@@ -261,7 +267,25 @@ def prod(
     initial: complex | None = None,
 ) -> "NamedArray":
     """Return the product over `axis`, times `initial`; `dtype` is the one to compute and return."""
-    return _lift.reduction(jnp.prod, x, axis, where, **_dtype(dtype), **_start("prod", initial))
+    return _lift.reduction(_prod, x, axis, where, **_dtype(dtype), **_start("prod", initial))
+
+
+def _prod(x: jax.Array, axis: tuple[int, ...], where: Any = None, **options: Any) -> jax.Array:
+    return _multiplied(jnp.prod, x, axis, where, options)
+
+
+def _multiplied(
+    fn: Callable[..., jax.Array], x: jax.Array, axis: tuple[int, ...], where: Any, options: dict[str, Any]
+) -> jax.Array:
+    """Multiply over axes; JAX's gradient of that reshapes and cuts dimensions that the types say are sharded."""
+    removed = {at % x.ndim for at in axis}
+    kept = [entry for at, entry in enumerate(_constraints.entries_of(x)) if at not in removed]
+
+    def call(x: jax.Array, where: Any = None) -> jax.Array:
+        return fn(x, axis, where=where, **options)
+
+    product: jax.Array = _lift.local(call, [x] if where is None else [x, where], kept)
+    return product
 
 
 def ptp(x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None) -> "NamedArray":

@@ -1,5 +1,6 @@
 """Reductions over groups of elements: segments that an array of ids names, and the stretches of a ragged axis."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -7,9 +8,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import DTypeLike
 
-from ..axis import Axis, AxisSelection, AxisSelector, selector, sized
+from .. import _constraints
+from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selector, sized
+from ..core import Core
 from . import _lift
 from ._batch import batched
+from ._matrix import selectors
 from ._operands import integers, names_of
 
 if TYPE_CHECKING:
@@ -180,13 +184,14 @@ def _segments(
 ) -> "NamedArray":
     function = _lift.title(fn)
     size = sized(size, function)
-    over = names_of(function, ids) if axis is None else axis
+    over = selectors(_lift.axes(names_of(function, ids) if axis is None else axis, function))
     integers(function, "ids", ids)
+    rows = _rows(x, ids, over)
     result: NamedArray = batched(
         fn,
         (x, ids),
-        (over, over),
-        (size.name,),
+        ((*over, *rows), over),
+        (size.name, *rows),
         each=True,
         in_place=True,
         num_segments=size.size,
@@ -197,27 +202,48 @@ def _segments(
     return result
 
 
+def _rows(x: Any, ids: Any, over: Sequence[AxisSelector]) -> tuple[str, ...]:
+    """Find the axes of whole rows with one id: behind the one to reduce, which JAX moves as one; mapped, they scatter.
+
+    On a mesh with Explicit axes there are none, for core axes are gathered.
+    """
+    if not (isinstance(x, Core) and isinstance(ids, Core) and len(over) == 1):
+        return ()
+    if _constraints.has_explicit_axes(x.array):
+        return ()
+    name = axis_name(over[0])
+    if name not in x.names or not set(ids.names) <= set(x.names):
+        return ()
+    return tuple(other for other in x.names[x.names.index(name) + 1 :] if other not in ids.names)
+
+
+def _flat(x: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Flatten what is reduced; rows stay."""
+    return x.reshape(ids.size, *x.shape[ids.ndim :]), ids.ravel()
+
+
 def _segment_max(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return jax.ops.segment_max(x.ravel(), ids.ravel(), **options)
+    return jax.ops.segment_max(*_flat(x, ids), **options)
 
 
 def _segment_mean(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
     # As in jnp.mean, half precision is only that of the result.
     dtype = jnp.result_type(x, float)
     total = _segment_sum(x.astype(jnp.promote_types(dtype, jnp.float32)), ids, **options)
-    return (total / _segment_sum(jnp.ones(ids.shape, int), ids, **options)).astype(dtype)
+    counts = _segment_sum(jnp.ones(ids.shape, int), ids, **options)
+    return (total / lax.expand_dims(counts, range(1, total.ndim))).astype(dtype)
 
 
 def _segment_min(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return jax.ops.segment_min(x.ravel(), ids.ravel(), **options)
+    return jax.ops.segment_min(*_flat(x, ids), **options)
 
 
 def _segment_prod(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return jax.ops.segment_prod(x.ravel(), ids.ravel(), **options)
+    return jax.ops.segment_prod(*_flat(x, ids), **options)
 
 
 def _segment_sum(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return jax.ops.segment_sum(x.ravel(), ids.ravel(), **options)
+    return jax.ops.segment_sum(*_flat(x, ids), **options)
 
 
 def _ragged_dot(

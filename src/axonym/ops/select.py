@@ -288,13 +288,19 @@ def _nonzero(array: jax.Array, fill_value: jax.Array, *, size: int) -> tuple[jax
 def _piecewise(x: jax.Array, *operands: jax.Array, conditions: int) -> jax.Array:
     masks, values = operands[:conditions], operands[conditions:]
     default = values[conditions] if len(values) > conditions else 0
-    result = jnp.select(masks[::-1], values[:conditions][::-1], default).astype(x.dtype)
+    result = _select(*masks[::-1], *values[:conditions][::-1], default).astype(x.dtype)
     return jnp.broadcast_to(result, jnp.broadcast_shapes(result.shape, x.shape))
 
 
 def _select(*operands: jax.Array) -> jax.Array:
     conditions = len(operands) // 2
-    return jnp.select(operands[:conditions], operands[conditions:-1], operands[-1])
+
+    def call(*operands: jax.Array) -> jax.Array:
+        return jnp.select(operands[:conditions], operands[conditions:-1], operands[-1])
+
+    # jnp.select makes constants that have no layout, which jax.vmap does not accept next to arrays that have one.
+    chosen: jax.Array = _lift.local(call, operands, _lift.broadcast_entries(operands))
+    return chosen
 
 
 def _where(array: jax.Array, fill_value: jax.Array, *, size: int) -> tuple[jax.Array, ...]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .. import layout, plans
+from .. import _constraints, plans
 from ..axis import AxisSelector
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import (
@@ -296,7 +296,7 @@ def updated_slice(x: "NamedArray", start: "Mapping[AxisSelector, int | Operand]"
     try:
         kernel = _updated(names, given, own, updated)
     except AxisError as flaw:
-        _lift.fail(function, flaw, x, update, *start.values())
+        _lift.fail(function, flaw, x, *start.values(), update)
     return wrap(x, run(kernel, array, value, *starts), names)
 
 
@@ -333,7 +333,7 @@ def _updated(names: Names, given: _lift.Pairs, own: tuple[Names, ...], updated: 
             return _placed(array, update, starts, labels, moved, own, batch)
 
         array = on_mesh(array)
-        return _lift.local(put, [array, update, *starts], list(layout.entries_of(array)))
+        return _lift.local(put, [array, update, *starts], list(_constraints.entries_of(array)))
 
     return _lift.Kernel(names, body)
 

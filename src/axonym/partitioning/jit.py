@@ -12,9 +12,9 @@ import numpy as np
 
 from .. import layout
 from ..errors import OperandError, message
-from ..layout import AxisMapping, ResourceMapping
+from ..layout import AxisMapping, Mappings, ResourceMapping
 from ._flattened import Flattened, made_of_immutables, modules_in
-from .shard import lay_out_tree, names_of, no_mesh
+from .shard import lay_out_tree, names_of, no_mesh, paths_of
 
 __all__ = ["NamedJit", "named_jit"]
 
@@ -25,7 +25,7 @@ R = TypeVar("R")
 @overload
 def named_jit(
     fn: Callable[P, R],
-    axis_resources: ResourceMapping | None = None,
+    axis_resources: ResourceMapping | Mappings | None = None,
     *,
     in_axis_resources: ResourceMapping | None = None,
     out_axis_resources: ResourceMapping | None = None,
@@ -37,7 +37,7 @@ def named_jit(
 @overload
 def named_jit(
     fn: None = None,
-    axis_resources: ResourceMapping | None = None,
+    axis_resources: ResourceMapping | Mappings | None = None,
     *,
     in_axis_resources: ResourceMapping | None = None,
     out_axis_resources: ResourceMapping | None = None,
@@ -48,7 +48,7 @@ def named_jit(
 ) -> "Callable[[Callable[P, R]], NamedJit[P, R]]": ...
 def named_jit(
     fn: Callable[P, R] | None = None,
-    axis_resources: ResourceMapping | None = None,
+    axis_resources: ResourceMapping | Mappings | None = None,
     *,
     in_axis_resources: ResourceMapping | None = None,
     out_axis_resources: ResourceMapping | None = None,
@@ -64,7 +64,9 @@ def named_jit(
 
     Args:
         fn: the function; arrays inside of it, if it is an Equinox module or a method of one, are traced too.
-        axis_resources: the mapping that is current inside of the function, and the default of the next two.
+        axis_resources: the mapping that is current inside of the function, and the default of `out_axis_resources`.
+            With `Mappings`, its `compute` is current inside; arguments and results are laid out by it, parameters apart
+            from data, and parameters at some paths otherwise than the rest.
         in_axis_resources: the mapping by which arguments are laid out first. By default they stay as they are.
         out_axis_resources: the mapping by which results are laid out; by default `axis_resources`, or else the mapping
             that is current at the call.
@@ -104,12 +106,15 @@ def named_jit(
         if option in _DECIDED:
             problem = f"{option} of jax.jit is decided by named_jit"
             raise OperandError(message("named_jit", problem, hint=_DECIDED[option]))
-    inside, arguments, results = (
-        None if mapping is None else layout.resolve_mapping(mapping)
+    given, arguments, results = (
+        mapping if mapping is None or isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
         for mapping in (axis_resources, in_axis_resources, out_axis_resources)
     )
-    mappings = _Mappings(inside, arguments, results, strict)
-    return NamedJit(fn, mappings, donate_args, donate_kwargs, jit_options)
+    if isinstance(given, Mappings):
+        roles = _Roles(given.compute, arguments or given, results or given, strict)
+    else:
+        roles = _Roles(given, arguments, results, strict)
+    return NamedJit(fn, roles, donate_args, donate_kwargs, jit_options)
 
 
 _DECIDED = (
@@ -120,10 +125,10 @@ _DECIDED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class _Mappings:
+class _Roles:
     inside: AxisMapping | None
-    arguments: AxisMapping | None
-    results: AxisMapping | None
+    arguments: AxisMapping | Mappings | None
+    results: AxisMapping | Mappings | None
     strict: bool
 
 
@@ -169,7 +174,7 @@ class NamedJit(Generic[P, R]):
     def __init__(
         self,
         fn: Callable[P, R],
-        mappings: _Mappings,
+        roles: _Roles,
         donate_args: Any,
         donate_kwargs: Any,
         jit_options: dict[str, Any],
@@ -177,7 +182,7 @@ class NamedJit(Generic[P, R]):
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
         self._fn_has_arrays = any(map(eqx.is_array, jax.tree.leaves(fn)))
-        self._mappings = mappings
+        self._roles = roles
         self._donate_args = donate_args
         self._donate_kwargs = donate_kwargs
         self._jit_options = jit_options
@@ -267,23 +272,24 @@ class NamedJit(Generic[P, R]):
 
     def _traced(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the function on tracers, under its mappings, and check the mappings when all of it has been seen."""
-        maps = self._mappings
+        roles = self._roles
         mesh = layout.context_mesh()
-        inside = layout.current_mapping() if maps.inside is None else maps.inside
-        results = inside if maps.results is None else maps.results
-        given = [mapping for mapping in (maps.inside, maps.arguments, maps.results) if mapping is not None]
+        inside = layout.current_mapping() if roles.inside is None else roles.inside
+        results = inside if roles.results is None else roles.results
+        given = [mapping for mapping in (roles.inside, roles.arguments, roles.results) if mapping is not None]
         if given and mesh is None:
             raise no_mesh("named_jit", given[0])
-        names = names_of((fn, args, kwargs))
-        if maps.arguments is not None and mesh is not None:
-            fn, args, kwargs = lay_out_tree((fn, args, kwargs), maps.arguments, mesh)
+        names, paths = names_of((fn, args, kwargs)), paths_of((fn, args, kwargs))
+        if roles.arguments is not None and mesh is not None:
+            fn, args, kwargs = lay_out_tree((fn, args, kwargs), roles.arguments, mesh)
         entered: list[AxisMapping] = []
         with layout.axis_mapping_in(inside, entered):
             result = fn(*args, **kwargs)
         names |= names_of(result)
-        if maps.strict:
+        paths |= paths_of(result)
+        if roles.strict:
             for mapping in (*given, *entered):
-                layout.check_keys("named_jit", mapping, names, mesh)
+                layout.check_keys("named_jit", mapping, names, mesh, paths)
         if results is not None and mesh is not None:
             result = lay_out_tree(result, results, mesh)
         arrays, rest = eqx.partition(result, eqx.is_array)

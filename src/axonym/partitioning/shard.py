@@ -7,22 +7,24 @@ from typing import Any, TypeVar
 import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .. import layout
+from .. import _constraints, layout
 from ..array import NamedArray, is_named_array
 from ..axis import Axis
 from ..core import shape_of, wrap
 from ..errors import ShardingError, message
-from ..layout import AxisMapping, MeshLike, ResourceMapping
+from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
 
 __all__ = [
     "auto_sharded",
     "lay_out_tree",
     "names_of",
     "no_mesh",
+    "paths_of",
     "pspec_for",
     "round_axis_for_partitioning",
     "set_mesh",
     "shard",
+    "tracing",
 ]
 
 T = TypeVar("T")
@@ -33,14 +35,17 @@ def set_mesh(mesh: MeshLike) -> AbstractContextManager[Any]:
     return jax.set_mesh(mesh) if isinstance(mesh, Mesh) else jax.sharding.use_abstract_mesh(mesh)
 
 
-def shard(x: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None, *, strict: bool = True) -> T:
+def shard(
+    x: T, mapping: ResourceMapping | Mappings | None = None, mesh: MeshLike | None = None, *, strict: bool = True
+) -> T:
     """Lay out each named array of a tree; plain arrays stay as they are.
 
     Outside of jit arrays are moved; inside, the compiler is told (Auto mesh axes) or the type changes (Explicit ones).
 
     Args:
         x: a NamedArray or a tree of them.
-        mapping: axis names to mesh axes; by default the current mapping. Axes that it lacks are replicated.
+        mapping: axis names to mesh axes; by default the current mapping. Axes that it lacks are replicated. `Mappings`
+            tell parameters from data.
         mesh: by default the mesh of `set_mesh`.
         strict: refuse keys of a given mapping that no array of the tree has. The current mapping serves a whole model,
             so its keys are not checked here.
@@ -48,14 +53,15 @@ def shard(x: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = 
     Raises:
         ShardingError: if there is no mapping or no mesh, or they do not fit the arrays.
     """
-    resolved, mesh = layout.resolve_mapping(mapping), layout.context_mesh(mesh)
+    resolved = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
+    mesh = layout.context_mesh(mesh)
     if resolved is None:
         hint = "pass one, or use axn.axis_mapping"
         raise ShardingError(message("shard", "there is no axis mapping", hint=hint))
     if mesh is None:
         raise no_mesh("shard", resolved)
     if mapping is not None and strict:
-        layout.check_keys("shard", resolved, names_of(x), mesh)
+        layout.check_keys("shard", resolved, names_of(x), mesh, paths_of(x))
     return lay_out_tree(x, resolved, mesh)
 
 
@@ -65,7 +71,7 @@ def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
     return x if mapping is None or mesh is None else lay_out_tree(x, mapping, mesh)
 
 
-def no_mesh(function: str, mapping: AxisMapping) -> ShardingError:
+def no_mesh(function: str, mapping: AxisMapping | Mappings) -> ShardingError:
     """Build the error of a mapping that has no mesh to map to."""
     hint = 'run inside of: with axn.set_mesh(jax.make_mesh((8,), ("data",)))'
     return ShardingError(message(function, "there is no mesh", f"mapping: {mapping}", hint=hint))
@@ -77,13 +83,26 @@ def names_of(tree: Any) -> set[str]:
     return {name for leaf in leaves if isinstance(leaf, NamedArray) for name in leaf.names}
 
 
-def lay_out_tree(tree: T, mapping: AxisMapping, mesh: MeshLike) -> T:
+def paths_of(tree: Any) -> set[str]:
+    """Collect the paths of all named arrays of a tree, such as `layers.0.weight`."""
+    leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
+    return {_spelt(path) for path, leaf in leaves if isinstance(leaf, NamedArray)}
+
+
+def _spelt(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def lay_out_tree(tree: T, mapping: AxisMapping | Mappings, mesh: MeshLike) -> T:
     """Lay out each named array of a tree."""
-    laid_out: T = jax.tree.map(
-        lambda leaf: _lay_out(leaf, mapping, mesh) if isinstance(leaf, NamedArray) else leaf,
-        tree,
-        is_leaf=is_named_array,
-    )
+
+    def one(path: Any, leaf: Any) -> Any:
+        if not isinstance(leaf, NamedArray):
+            return leaf
+        own = mapping.of(leaf.names, _spelt(path)) if isinstance(mapping, Mappings) else mapping
+        return _lay_out(leaf, own, mesh)
+
+    laid_out: T = jax.tree.map_with_path(one, tree, is_leaf=is_named_array)
     return laid_out
 
 
@@ -93,8 +112,8 @@ def _lay_out(x: NamedArray, mapping: AxisMapping, mesh: MeshLike) -> NamedArray:
     if array is None:
         return x
     shape = shape_of("shard", array, names)
-    if _tracing():
-        return wrap(x, layout.constrain(array, names, mapping, mesh), names)
+    if tracing():
+        return wrap(x, _constraints.constrain(array, names, mapping, mesh), names)
     layout.note(mapping, names)
     spec = layout.partition_spec(names, shape, mapping, mesh)
     if isinstance(mesh, Mesh):
@@ -102,7 +121,7 @@ def _lay_out(x: NamedArray, mapping: AxisMapping, mesh: MeshLike) -> NamedArray:
     return wrap(x, jax.device_put(array, spec), names)
 
 
-def _tracing() -> bool:
+def tracing() -> bool:
     """Tell whether a computation is being traced, where `device_put` of a constant would have no effect."""
     try:
         jax.sharding.get_mesh()

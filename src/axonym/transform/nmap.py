@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import layout, plans
+from .. import _constraints, layout, plans
 from ..array import NamedArray, is_named_array
 from ..core import shape_of, wrap
 from ..errors import OperandError, message
@@ -64,7 +64,7 @@ def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
             dims = tuple(_dimension(leaf, name, names) for leaf in named)
             mapped = jax.vmap(mapped, in_axes=dims, out_axes=-1)
         at = [[*[None] * (jnp.ndim(leaf.array) - len(leaf.names)), *leaf.names] for leaf in named]
-        arrays, taken = layout.agree(names, at, [leaf.array for leaf in named], layout.current_mapping())
+        arrays, taken = _constraints.agree(names, at, [leaf.array for leaf in named], layout.mapped(names))
         with layout.taking(taken):
             results = mapped(*arrays)
         behind = functools.partial(_name, names)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import layout
+from .. import _constraints
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelector, selection
 from ..core import wrap
@@ -123,7 +123,7 @@ def _run(
         following, out = result
         outputs[:] = [Outputs(out)]
         after = Outputs(_same_axes(function, init, following)).arrays
-        return [layout.laid_out_like(jnp.asarray(new), old) for old, new in zip(arrays, after, strict=True)], (
+        return [_constraints.laid_out_like(jnp.asarray(new), old) for old, new in zip(arrays, after, strict=True)], (
             outputs[0].arrays
         )
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
+from jax.sharding import AxisType
 
-from .. import layout
+from .. import _constraints, layout
 from ..array import NamedArray
 from ..axis import AxisSelection, selection
 from ..errors import OperandError, message, suggestion
@@ -99,18 +100,20 @@ def _vmap(
 def _batched(inner: Callable[..., Any], name: str, arguments: Arguments) -> Any:
     """Call the function mapped, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
     mapping, mesh = layout.current_mapping(), layout.context_mesh()
-    mesh_axes: Any = None
-    if mapping and mesh is not None and mapping.get(name):
+    auto: tuple[str, ...] = ()
+    if mapping is not None and mesh is not None and layout.mapped((name,)).get(name):
         layout.note(mapping, (name,))
-        (mesh_axes,) = layout.partition_spec((name,), (arguments.size,), mapping, mesh, "vmap")
+        (entry,) = layout.entries_in(layout.partition_spec((name,), (arguments.size,), mapping, mesh, "vmap"))
+        types = layout.mesh_types(mesh)
+        auto = tuple(axis for axis in entry if types[axis] is AxisType.Auto)
     dims = tuple(arguments.dims)
     labels = [
         [name if i == dim else None for i in range(x.ndim)] for x, dim in zip(arguments.arrays, dims, strict=True)
     ]
-    arrays, taken = layout.agree((name,), labels, arguments.arrays, mapping)
-    constrained = None if taken else mesh_axes
-    with layout.taking(taken):
-        return jax.vmap(inner, in_axes=dims, axis_size=arguments.size, spmd_axis_name=constrained)(*arrays)
+    arrays, taken = _constraints.agree((name,), labels, arguments.arrays, layout.mapped((name,)))
+    constrained = () if taken else auto
+    with layout.taking((*taken, *constrained)), layout.hiding(name):
+        return jax.vmap(inner, in_axes=dims, axis_size=arguments.size, spmd_axis_name=constrained or None)(*arrays)
 
 
 def _parameters(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

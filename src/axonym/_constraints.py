@@ -1,0 +1,203 @@
+"""Lay arrays out: constraints for the compiler on Auto mesh axes, types on Explicit ones.
+
+On a mesh with Explicit axes the sharding of an array is part of its type, and JAX refuses an operation whose result
+could be laid out in several ways. `settle` decides by name: by the mapping where one is active, otherwise by what the
+operands have.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from .errors import ShardingError
+from .layout import (
+    AxisMapping,
+    Entry,
+    MeshLike,
+    context_mesh,
+    current_mapping,
+    entries_in,
+    looked_up,
+    mesh_types,
+    note,
+    partition_spec,
+    spec_from,
+    taken_axes,
+)
+from .plans import Names
+
+__all__ = [
+    "agree",
+    "check_result",
+    "constrain",
+    "entries_of",
+    "explicit_sharding",
+    "has_explicit_axes",
+    "laid_out_like",
+    "lay_out",
+    "relayout",
+    "settle",
+    "sharding_from",
+]
+
+
+def _spec(names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike) -> PartitionSpec:
+    """Lay out one array; while a check runs, what cannot be is collected and left replicated."""
+    note(mapping, names)
+    if mapping.audit is None:
+        return partition_spec(names, shape, mapping, mesh)
+    try:
+        spec = partition_spec(names, shape, mapping, mesh)
+    except ShardingError as error:
+        mapping.audit.problems.append(error)
+        spec = PartitionSpec(*[None] * len(shape))
+    mapping.audit.arrays.append((names, shape, spec))
+    return spec
+
+
+def _only(spec: Iterable[Any], types: Mapping[str, AxisType], kind: AxisType) -> PartitionSpec:
+    """Keep the mesh axes of one type, but for those that a surrounding `vmap` maps over."""
+    kept = {axis for axis, own in types.items() if own is kind and axis not in taken_axes()}
+    return spec_from([tuple(axis for axis in entry if axis in kept) for entry in entries_in(spec)])
+
+
+def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLike) -> jax.Array:
+    """Lay out an array in the middle of a computation, in whichever mode each mesh axis is."""
+    spec = _spec(names, array.shape, mapping, mesh)
+    types = mesh_types(mesh)
+    kinds = [kind for kind in (AxisType.Explicit, AxisType.Auto) if kind in types.values()]
+    shardings = tuple(NamedSharding(mesh, _only(spec, types, kind)) for kind in kinds)
+    if kinds == [AxisType.Explicit]:
+        return relayout(array, entries_in(shardings[0].spec))
+    if kinds == [AxisType.Auto]:
+        return jax.lax.with_sharding_constraint(array, shardings[0])
+    return _constrain_both(array, *shardings) if kinds else array
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _constrain_both(array: jax.Array, explicit: NamedSharding, auto: NamedSharding) -> jax.Array:
+    """Do both on a mixed mesh; outside of a program, the second step would undo the first one."""
+    return jax.lax.with_sharding_constraint(relayout(array, entries_in(explicit.spec)), auto)
+
+
+def check_result(names: Names, sizes: Mapping[str, int]) -> None:
+    """Raise ShardingError, before it is computed, for a result that the current mapping cannot lay out."""
+    mapping, mesh = current_mapping(), context_mesh()
+    if mapping is not None and mesh is not None:
+        _spec(names, tuple(sizes[name] for name in names), mapping, mesh)
+
+
+def lay_out(array: jax.Array, names: Names) -> jax.Array:
+    """Lay out a result by the current mapping and mesh; without either, leave it as it is."""
+    mapping, mesh = current_mapping(), context_mesh()
+    if mapping is None or mesh is None:
+        return array
+    return constrain(array, names, mapping, mesh)
+
+
+def has_explicit_axes(array: Any) -> bool:
+    """Tell whether the type of an array knows its sharding."""
+    return AxisType.Explicit in jax.typeof(array).sharding.mesh.axis_types
+
+
+def entries_of(array: jax.Array) -> tuple[Entry, ...]:
+    """Return the mesh axes of each dimension, as the type of the array has them."""
+    return tuple(entries_in(jax.typeof(array).sharding.spec))
+
+
+def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
+    """Make a sharding on the mesh of an array, or on the current one if the array was made without a mesh."""
+    mesh = jax.typeof(array).sharding.mesh
+    return NamedSharding(jax.sharding.get_abstract_mesh() if mesh.empty else mesh, spec_from(entries))
+
+
+def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | None:
+    """Lay out an array that is about to be made, where the mesh has Explicit axes; None leaves it to JAX."""
+    mapping, mesh = current_mapping(), context_mesh()
+    if mapping is None or mesh is None or AxisType.Explicit not in mesh.axis_types:
+        return None
+    return _only(_spec(names, sizes, mapping, mesh), mesh_types(mesh), AxisType.Explicit)
+
+
+def relayout(array: jax.Array, entries: Sequence[Entry]) -> jax.Array:
+    """Move an array with an explicit sharding to another one, where it differs."""
+    if entries_of(array) == tuple(entries):
+        return array
+    moved: jax.Array = jax.reshard(array, sharding_from(array, entries))
+    return moved
+
+
+def settle(
+    labels: Sequence[Any],
+    operands: Sequence[tuple[Sequence[Any], Sequence[Entry]]],
+    decided: Mapping[str, Entry] | None = None,
+) -> dict[Any, Entry]:
+    """Choose the mesh axes of each label so that no mesh axis is used twice.
+
+    Where operands disagree, or two labels want one mesh axis, the current mapping has its way. Beyond that, earlier
+    operands and earlier labels go first.
+
+    Args:
+        labels: the labels to place.
+        operands: for each operand its labels and what they have now.
+        decided: mesh axes of labels that do not follow the operands.
+    """
+    current, mesh = current_mapping(), context_mesh()
+    entries = {} if current is None else dict(current.entries)
+    types = {} if mesh is None else mesh_types(mesh)
+    mapped, wanted = {}, {}
+    for label in labels:
+        given = (looked_up(entries, label) or ()) if isinstance(label, str) else ()
+        mapped[label] = tuple(axis for axis in given if types.get(axis) is AxisType.Explicit)
+        offers = [own for own in (has[list(of).index(label)] for of, has in operands if label in of) if own]
+        wanted[label] = mapped[label] if mapped[label] in offers else (*offers, ())[0]
+        if decided is not None and label in decided:
+            wanted[label] = tuple(axis for axis in decided[label] if types.get(axis) is AxisType.Explicit)
+
+    def rank(label: Any) -> tuple[bool, bool]:
+        return not set(wanted[label]) & set(mapped[label]), label not in entries
+
+    table: dict[Any, Entry] = {}
+    used = set(taken_axes())
+    for label in sorted(labels, key=rank):
+        table[label] = tuple(axis for axis in wanted[label] if axis not in used)
+        used.update(table[label])
+    return {label: table[label] for label in labels}
+
+
+def agree(
+    labels: Sequence[Any],
+    operands: Sequence[Sequence[Any]],
+    arrays: Sequence[Any],
+    decided: Mapping[str, Entry] | None = None,
+) -> tuple[list[Any], Entry]:
+    """On a mesh with Explicit axes, lay out dimensions of one label alike, for a `vmap` over them.
+
+    Args:
+        labels: the labels that are mapped over.
+        operands: for each array the labels of its dimensions; other dimensions have any other label.
+        arrays: the arrays.
+        decided: mesh axes of labels that do not follow the arrays.
+
+    Returns:
+        The arrays, whose other dimensions have left the mesh axes of the labels, and these mesh axes.
+    """
+    if not any(map(has_explicit_axes, arrays)):
+        return list(arrays), ()
+    entries = [entries_of(array) for array in arrays]
+    table = settle(labels, list(zip(operands, entries, strict=True)), decided)
+    used = tuple(axis for entry in table.values() for axis in entry)
+    moved = []
+    for array, own, has in zip(arrays, operands, entries, strict=True):
+        free = [tuple(axis for axis in entry if axis not in used) for entry in has]
+        wanted = [table.get(label, entry) for label, entry in zip(own, free, strict=True)]
+        moved.append(relayout(jax.numpy.asarray(array), wanted) if wanted != list(has) else array)
+    return moved, used
+
+
+def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
+    """On a mesh with Explicit axes, move an array to the layout of another one of its shape."""
+    return relayout(array, entries_of(other)) if has_explicit_axes(other) else array

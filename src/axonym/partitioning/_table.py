@@ -1,0 +1,145 @@
+"""Tables of text that fit a terminal, and the same tables for notebooks."""
+
+import dataclasses
+import html
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+__all__ = ["Cell", "Printed", "Table", "byte_text", "grouped", "listed", "numbers"]
+
+Cell: TypeAlias = str | tuple[str, ...]  # a tuple is a list of things, of which the last ones may be left out
+WIDTH = 120
+ROWS = 60
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A header and rows.
+
+    Attributes:
+        header: the titles of the columns.
+        rows: a cell for each column.
+        last: a row that is set apart at the end.
+        right: titles of columns that are aligned to the right.
+    """
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    last: tuple[Cell, ...] | None = None
+    right: tuple[str, ...] = ("bytes", "per device")
+
+    def _shown(self) -> list[tuple[Cell, ...]]:
+        more = len(self.rows) - ROWS
+        left_out = [(f"… {more} more rows", *[""] * (len(self.header) - 1))] if more > 0 else []
+        return [*self.rows[:ROWS], *left_out, *([] if self.last is None else [self.last])]
+
+    def __str__(self) -> str:
+        rows: list[tuple[Cell, ...]] = [self.header, *self._shown()]
+        widths = [max(len(_joined(row[i])) for row in rows) for i in range(len(self.header))]
+        while sum(widths) + 2 * (len(widths) - 1) > WIDTH:
+            widths[widths.index(max(widths))] -= 1
+        lines = []
+        for row in rows:
+            cells = [_fitted(cell, width) for cell, width in zip(row, widths, strict=True)]
+            aligned = [
+                cell.rjust(width) if title in self.right else cell.ljust(width)
+                for cell, width, title in zip(cells, widths, self.header, strict=True)
+            ]
+            lines.append("  ".join(aligned).rstrip())
+        return "\n".join(lines)
+
+    def as_html(self) -> str:
+        """Spell the table as HTML."""
+
+        def row(tag: str, cells: Sequence[Cell]) -> str:
+            places = ["right" if title in self.right else "left" for title in self.header]
+            inner = "".join(
+                f'<{tag} style="text-align:{place}">{html.escape(_joined(cell))}</{tag}>'
+                for place, cell in zip(places, cells, strict=True)
+            )
+            return f"<tr>{inner}</tr>"
+
+        body = "".join(row("td", cells) for cells in self._shown())
+        return f"<table><thead>{row('th', self.header)}</thead><tbody>{body}</tbody></table>"
+
+
+class Printed:
+    """What prints as paragraphs of text and tables."""
+
+    def parts(self) -> Iterator[str | Table]:
+        """Yield the paragraphs and tables."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.parts()))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            part.as_html() if isinstance(part, Table) else f"<pre>{html.escape(part)}</pre>" for part in self.parts()
+        )
+
+
+def _joined(cell: Cell) -> str:
+    return cell if isinstance(cell, str) else ", ".join(cell)
+
+
+def _fitted(cell: Cell, width: int) -> str:
+    if isinstance(cell, tuple):
+        return listed(cell, width)
+    if len(cell) <= width:
+        return cell
+    half = width // 2  # the end of a path tells more than its middle
+    return f"{cell[: width - half - 1]}…{cell[len(cell) - half :]}"
+
+
+def listed(items: Sequence[str], width: int) -> str:
+    """Spell a list; where it is too long, the first items and the count of the others."""
+    whole = ", ".join(items)
+    for kept in range(len(items) - 1, 0, -1):
+        if len(whole) <= width:
+            return whole
+        whole = f"{', '.join(items[:kept])}, +{len(items) - kept} more"
+    return _fitted(whole, width)
+
+
+def grouped(rows: Iterable[tuple[str, *tuple[Cell, ...]]]) -> tuple[tuple[Cell, ...], ...]:
+    """Put rows together that differ in numbers of their paths alone, such as those of the layers of a list."""
+    groups: dict[tuple[Cell, ...], list[str]] = {}
+    for path, *cells in rows:
+        pattern = ".".join("*" if part.isdecimal() else part for part in path.split("."))
+        groups.setdefault((pattern, *cells), []).append(path)
+    found = []
+    for (_, *cells), paths in groups.items():
+        parts = zip(*(path.split(".") for path in paths), strict=True)
+        shared = ".".join(part[0] if len(set(part)) == 1 else "*" for part in parts)
+        found.append((shared if len(paths) == 1 else f"{shared} ({len(paths)}x)", *cells))
+    return tuple(found)
+
+
+def byte_text(count: int | None) -> str:
+    """Spell a number of bytes: `1.5 GiB`; nothing where it is not known."""
+    if count is None:
+        return ""
+    if count < 1024:
+        return f"{count} B"
+    amount, units = count / 1024, iter(("KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    for larger in units:
+        if amount < 1024:
+            break
+        amount, unit = amount / 1024, larger
+    return f"{amount:.1f} {unit}"
+
+
+def numbers(values: Iterable[int]) -> str:
+    """Spell ascending numbers with runs as ranges: `0-3, 8`."""
+    runs: list[list[int]] = []
+    for value in values:
+        if runs and value == runs[-1][1] + 1:
+            runs[-1][1] = value
+        else:
+            runs.append([value, value])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,122 @@
+"""Fully sharded data parallelism: one function compiled under two mappings, and a mapping chosen by size."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec, TypeVar, overload
+
+import jax
+
+from .. import layout
+from ..array import NamedArray, is_named_array
+from ..core import axes_of
+from ..errors import ArgumentError, ShardingError, message, suggestion
+from ..layout import Mappings, MeshAxes, MeshLike, ResourceMapping
+from .jit import NamedJit, named_jit
+
+__all__ = ["fsdp", "fsdp_mapping"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@overload
+def fsdp(
+    fn: Callable[P, R], parameter_mapping: ResourceMapping, compute_mapping: ResourceMapping, **options: Any
+) -> NamedJit[P, R]: ...
+@overload
+def fsdp(
+    parameter_mapping: ResourceMapping, compute_mapping: ResourceMapping, **options: Any
+) -> Callable[[Callable[P, R]], NamedJit[P, R]]: ...
+def fsdp(*args: Any, **options: Any) -> Any:
+    """Compile a training step that stores by one mapping and computes by another.
+
+    `fsdp(step, parameters, compute)` is `named_jit(step, Mappings(parameters, compute))`; without the function, a
+    decorator. Arrays that go in or out and have an axis that only `compute_mapping` maps, such as the batch, are data
+    and laid out by it; all others are stored by `parameter_mapping`.
+
+    Args:
+        args: the function, the mapping of parameters, the mapping of activations. The mappings go by keyword as well.
+        options: those of `named_jit`, such as `donate_args`.
+
+    Raises:
+        ArgumentError: if a mapping is missing.
+
+    Example:
+        >>> @axn.fsdp({"embed": "data"}, {"batch": "data"})
+        ... def forward(layer, x):
+        ...     return layer(x)
+    """
+    fn = args[0] if args and not isinstance(args[0], Mapping) else None
+    mappings = list(args if fn is None else args[1:])
+    for keyword in ("parameter_mapping", "compute_mapping")[len(mappings) :]:
+        if keyword not in options:
+            raise ArgumentError(message("fsdp", f"{keyword} is missing", hint="write fsdp(step, parameters, compute)"))
+        mappings.append(options.pop(keyword))
+    parameters, compute = mappings
+    return named_jit(fn, Mappings(parameters, compute), **options)
+
+
+def fsdp_mapping(
+    tree: Any,
+    mesh_axis: MeshAxes,
+    mesh: MeshLike | None = None,
+    *,
+    min_size: int = 2**16,
+    mapping: ResourceMapping | None = None,
+) -> dict[str, MeshAxes]:
+    """Choose the axes by which the arrays of a tree are spread over a mesh axis.
+
+    Each array of at least `min_size` elements gets one axis that divides, if it has any. One name serves all arrays
+    that have it, so that names are chosen one after the other: the one that spreads most elements first, and of these
+    the longer one.
+
+    Args:
+        tree: parameters, or what `jax.eval_shape` gives for them.
+        mesh_axis: the mesh axis, or several, to spread over.
+        mesh: by default the mesh of `set_mesh`.
+        min_size: how many elements an array must have to be worth the communication.
+        mapping: entries to keep, such as those of tensor parallelism; their axes are not chosen.
+
+    Returns:
+        A mapping with the entries of `mapping` and the chosen ones.
+
+    Raises:
+        ShardingError: if there is no mesh, or it lacks the mesh axis.
+
+    Example:
+        >>> Embed, Mlp = axn.make_axes(embed=512, mlp=2048)
+        >>> mlp = jax.eval_shape(lambda key: axn.nn.MLP.init(Embed, Embed, Mlp, 1, key=key), jax.random.key(0))
+        >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> axn.partitioning.fsdp_mapping(mlp, "data", mesh)
+        {'mlp': 'data'}
+    """
+    mesh = layout.context_mesh(mesh)
+    wanted = (mesh_axis,) if isinstance(mesh_axis, str) else tuple(mesh_axis or ())
+    if mesh is None:
+        hint = 'pass one, or run inside of: with axn.set_mesh(jax.make_mesh((8,), ("data",)))'
+        raise ShardingError(message("fsdp_mapping", "there is no mesh", hint=hint))
+    for axis in wanted:
+        if axis not in mesh.axis_names:
+            problem, facts = f"{axis!r} is no axis of the mesh", f"mesh: {layout.describe_mesh(mesh)}"
+            raise ShardingError(message("fsdp_mapping", problem, facts, hint=suggestion(axis, mesh.axis_names)))
+    ways = math.prod(mesh.shape[axis] for axis in wanted)
+    kept = layout.Mappings(mapping or {}).parameters
+    used = {name for name, entry in kept.entries if set(entry) & set(wanted)}
+    arrays = [x for x in jax.tree.leaves(tree, is_leaf=is_named_array) if isinstance(x, NamedArray)]
+    sizes = [{axis.name: axis.size for axis in axes_of("fsdp_mapping", x)} for x in arrays]
+    large = [own for own in sizes if math.prod(own.values()) >= min_size]
+    chosen: dict[str, MeshAxes] = dict(mapping or {})
+    while True:
+        open_ones = [own for own in large if not used & own.keys()]
+        gains: dict[str, int] = {}
+        for own in open_ones:
+            for name, size in own.items():
+                clashes = any(name in other and used & other.keys() for other in sizes)
+                if name not in kept and size and not size % ways and not clashes:
+                    gains[name] = gains.get(name, 0) + math.prod(own.values())
+        if not gains:
+            return chosen
+        longest = {name: max(own.get(name, 0) for own in open_ones) for name in gains}
+        best = min(gains, key=lambda name: (-gains[name], -longest[name], name))
+        chosen[best] = mesh_axis
+        used.add(best)

@@ -1,0 +1,247 @@
+"""Make global arrays from data of the host, laid out by a mapping; of many processes, each loads only its part.
+
+Nothing passes through one device on its way to the others, and no process needs data that its devices do not hold.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from .. import layout
+from ..array import NamedArray, is_named_array
+from ..axis import AxisSpec, spec
+from ..core import facts, shape_of, wrap
+from ..errors import AxisSizeError, OperandError, ShardingError, describe, message
+from ..layout import AxisMapping, MeshLike, ResourceMapping
+from .shard import names_of, no_mesh
+
+__all__ = ["from_callback", "from_local", "local_slices"]
+
+T = TypeVar("T")
+Names = tuple[str, ...]
+
+
+def from_local(
+    tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None, *, strict: bool = True
+) -> T:
+    """Make global arrays of the parts that each process has, laid out by a mapping.
+
+    Each named array of the tree holds the part of this process: along an axis that the mapping splits over several
+    processes, the positions that `local_slices` tells; all others whole. In a single process, the part is the whole.
+    Data is copied, so that a loader may use its buffers again. Keys of `jax.random` are loaded like numbers.
+
+    Args:
+        tree: named arrays that hold numpy arrays, as in `axn.NamedArray(rows, ("batch", "embed"))`, or JAX arrays of
+            this process. Other leaves stay as they are.
+        mapping: axis names to mesh axes; by default the current mapping. Axes that it lacks are replicated: every
+            process has them whole, with the same values.
+        mesh: by default the mesh of `set_mesh`.
+        strict: refuse keys of a given mapping that no array of the tree has.
+
+    Raises:
+        ShardingError: if there is no mapping or no mesh with devices, or they do not fit the arrays.
+        OperandError: if an array has no data on this host, such as inside of jit.
+
+    Example:
+        >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> rows = axn.NamedArray(np.ones((16, 4)), ("batch", "embed"))
+        >>> x = axn.from_local(rows, {"batch": "data"}, mesh)
+        >>> x.shape, x.sharding.spec
+        ({'batch': 16, 'embed': 4}, P('data', None))
+    """
+    resolved, concrete = _resolved("from_local", mapping, mesh)
+    if mapping is not None and strict:
+        layout.check_keys("from_local", resolved, names_of(tree), concrete)
+    made: T = jax.tree.map(
+        lambda leaf: _from_local(leaf, resolved, concrete) if isinstance(leaf, NamedArray) else leaf,
+        tree,
+        is_leaf=is_named_array,
+    )
+    return made
+
+
+def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
+    array: Any = x.array
+    if array is None:
+        return x
+    shape, names = shape_of("from_local", array, x.names), x.names
+    if not _on_this_host(array):
+        problem = f"a NamedArray holds {type(array).__name__}, which is no data of this process"
+        hint = "give it a numpy array, outside of jit"
+        raise OperandError(message("from_local", problem, f"its axes: {facts(x)}", hint=hint))
+    parts = _parts("from_local", names, shape, mapping, mesh)
+    for name, size, (own, ways) in zip(names[::-1], shape[::-1], parts[::-1], strict=False):
+        if size % len(own):
+            problem = f"{name}={size} cannot be split evenly in {len(own)}, the parts that this process holds of {ways}"
+            lines = (f"array has: {facts(x)}", f"mapping: {mapping}", f"mesh: {layout.describe_mesh(mesh)}")
+            raise ShardingError(message("from_local", problem, *lines, hint=f"use a multiple of {len(own)}"))
+    sizes = tuple(size // len(own) * ways for size, (own, ways) in zip(shape, parts, strict=True))
+    sharding = _sharding("from_local", names, sizes, mapping, mesh)
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        data = np.asarray(jax.random.key_data(array))
+        numbers = _assemble((*sizes, *data.shape[array.ndim :]), sharding, lambda index: data[_local(index, parts)])
+        return wrap(x, jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(array)), names)
+    data = np.asarray(array)
+    return wrap(x, _assemble(sizes, sharding, lambda index: data[_local(index, parts)]), names)
+
+
+def _on_this_host(array: Any) -> bool:
+    """Tell whether the numbers of an array can be read here."""
+    if isinstance(array, Tracer) or not isinstance(array, jax.Array):
+        return isinstance(array, np.ndarray | np.generic)
+    return array.is_fully_addressable or array.is_fully_replicated
+
+
+def local_slices(
+    axes: AxisSpec, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None
+) -> dict[str, slice]:
+    """Tell which positions of each axis this process has to load: those that its devices hold.
+
+    Args:
+        axes: the axes of the global array.
+        mapping: axis names to mesh axes; by default the current mapping.
+        mesh: by default the mesh of `set_mesh`.
+
+    Raises:
+        ShardingError: if there is no mapping or no mesh with devices, or they do not fit the axes; if what this process
+            holds of an axis is not one range.
+
+    Example:
+        >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> axn.local_slices(axn.make_axes(batch=16, embed=4), {"batch": "data"}, mesh)
+        {'batch': slice(0, 16, None), 'embed': slice(0, 4, None)}
+    """
+    resolved, concrete = _resolved("local_slices", mapping, mesh)
+    given = spec(axes, "local_slices")
+    names, sizes = tuple(axis.name for axis in given), tuple(axis.size for axis in given)
+    _sharding("local_slices", names, sizes, resolved, concrete)
+    slices = {}
+    parts = _parts("local_slices", names, sizes, resolved, concrete)
+    for name, size, (own, ways) in zip(names, sizes, parts, strict=True):
+        if own[-1] - own[0] >= len(own):
+            problem = (
+                f"what this process holds of {name!r} is not one range: parts {', '.join(map(str, own))} of {ways}"
+            )
+            hint = "use from_callback, which asks for block after block"
+            mesh_fact = f"mesh: {layout.describe_mesh(concrete)}"
+            lines = (f"array has: {describe(names, sizes)}", f"mapping: {resolved}", mesh_fact)
+            raise ShardingError(message("local_slices", problem, *lines, hint=hint))
+        slices[name] = slice(own[0] * (size // ways), (own[-1] + 1) * (size // ways))
+    return slices
+
+
+def from_callback(
+    axes: AxisSpec,
+    fn: Callable[[dict[str, slice]], Any],
+    mapping: ResourceMapping | None = None,
+    mesh: MeshLike | None = None,
+) -> NamedArray:
+    """Make a global array of blocks that a function loads, laid out by a mapping.
+
+    Only blocks that devices of this process hold are asked for, each once, however many devices hold it.
+
+    Args:
+        axes: the axes of the global array.
+        fn: takes for each axis the positions of a block, a slice with start and stop, and returns the block as a numpy
+            array with the axes in the order of `axes`. It is copied, and may be a view.
+        mapping: axis names to mesh axes; by default the current mapping.
+        mesh: by default the mesh of `set_mesh`.
+
+    Raises:
+        ShardingError: if there is no mapping or no mesh with devices, or they do not fit the axes.
+        AxisSizeError: if a block has another shape than was asked for.
+
+    Example:
+        >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> file = np.arange(64).reshape(16, 4)  # or np.load("weight.npy", mmap_mode="r")
+        >>> Rows, Embed = axn.make_axes(rows=16, embed=4)
+        >>> x = axn.from_callback((Rows, Embed), lambda at: file[at["rows"], at["embed"]], {"rows": "data"}, mesh)
+        >>> x.sharding.shard_shape(x.array.shape)
+        (2, 4)
+    """
+    resolved, concrete = _resolved("from_callback", mapping, mesh)
+    given = spec(axes, "from_callback")
+    names, sizes = tuple(axis.name for axis in given), tuple(axis.size for axis in given)
+
+    def load(index: tuple[slice, ...]) -> Any:
+        block = fn(dict(zip(names, index, strict=True)))
+        wanted = tuple(part.stop - part.start for part in index)
+        if np.shape(block) != wanted:
+            problem = f"asked for the block {describe(names, wanted)}, the function returned shape {np.shape(block)}"
+            raise AxisSizeError(message("from_callback", problem, f"the array has: {describe(names, sizes)}"))
+        return block
+
+    sharding = _sharding("from_callback", names, sizes, resolved, concrete)
+    return NamedArray(_assemble(sizes, sharding, load), names)
+
+
+def _resolved(function: str, mapping: ResourceMapping | None, mesh: MeshLike | None) -> tuple[AxisMapping, Mesh]:
+    """Find the mapping and the mesh, whose devices must be known."""
+    resolved = layout.resolve_mapping(mapping)
+    if resolved is None:
+        raise ShardingError(message(function, "there is no axis mapping", hint="pass one, or use axn.axis_mapping"))
+    if mesh is None:
+        with suppress(ValueError):  # while tracing there is an abstract mesh only
+            current = jax.sharding.get_mesh()
+            mesh = None if current.empty else current
+    mesh = layout.context_mesh(mesh)
+    if mesh is None:
+        raise no_mesh(function, resolved)
+    if not isinstance(mesh, Mesh):
+        problem = "an abstract mesh has no devices to put data on"
+        hint = "call it outside of jit, on a mesh of jax.make_mesh"
+        raise ShardingError(message(function, problem, f"mesh: {layout.describe_mesh(mesh)}", hint=hint))
+    if not mesh.local_devices:
+        problem = f"no device of the mesh belongs to this process, number {jax.process_index()}"
+        raise ShardingError(message(function, problem, f"mesh: {layout.describe_mesh(mesh)}"))
+    return resolved, mesh
+
+
+def _sharding(function: str, names: Names, sizes: tuple[int, ...], mapping: AxisMapping, mesh: Mesh) -> NamedSharding:
+    layout.note(mapping, names)
+    return NamedSharding(mesh, layout.partition_spec(names, sizes, mapping, mesh, function))
+
+
+def _parts(
+    function: str, names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: Mesh
+) -> list[tuple[list[int], int]]:
+    """List, for each dimension, the parts that this process holds of it, and in how many it is split."""
+    entries = layout.entries_for(names, shape, mapping, mesh, function)
+    parts = [([0], 1)] * (len(shape) - len(names))
+    for name in names:
+        entry = entries.get(name, ())
+        ways = math.prod(mesh.shape[axis] for axis in entry)
+        indices: Any = NamedSharding(mesh, PartitionSpec(entry)).addressable_devices_indices_map((ways,))
+        parts.append((sorted({index[0].start or 0 for index in indices.values()}), ways))
+    return parts
+
+
+def _local(index: tuple[slice, ...], parts: Sequence[tuple[list[int], int]]) -> tuple[slice, ...]:
+    """Find a block of the global array in the data of this process, which is its parts one after the other."""
+    found = []
+    for at, (own, _) in zip(index, parts, strict=False):
+        size = at.stop - at.start
+        first = own.index(at.start // size) * size if size else 0
+        found.append(slice(first, first + size))
+    return tuple(found)
+
+
+def _assemble(sizes: tuple[int, ...], sharding: NamedSharding, load: Callable[[tuple[slice, ...]], Any]) -> jax.Array:
+    """Make an array of the blocks that the devices of this process hold."""
+    blocks: dict[Any, Any] = {}
+
+    def block(index: Any) -> Any:
+        ranges = tuple(part.indices(size)[:2] for part, size in zip(index, sizes, strict=True))
+        if ranges not in blocks:
+            # a copy, because devices may read the memory later, and a CPU keeps it as its own
+            blocks[ranges] = np.array(load(tuple(slice(*part) for part in ranges)))
+        return blocks[ranges]
+
+    return jax.make_array_from_callback(sizes, sharding, block)

@@ -1,0 +1,369 @@
+"""See layouts: of each array of a tree, and block by block of one array."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
+
+from .. import layout
+from ..array import NamedArray, is_named_array
+from ..core import facts, shape_of
+from ..errors import OperandError, describe, message
+from ..layout import Entry, Mappings, MeshLike, ResourceMapping
+from ..printing import summary
+from ._table import Cell, Printed, Table, byte_text, grouped, numbers
+from .shard import no_mesh
+
+__all__ = ["ArrayLayout", "Block", "Blocks", "Layouts", "array_table", "arrays_of", "planned", "show", "visualize"]
+
+Names = tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayLayout:
+    """How one array of a tree is laid out.
+
+    Attributes:
+        path: where in the tree, such as `layers.0.weight`.
+        names: the names of the trailing dimensions.
+        shape: all sizes.
+        dtype: the dtype, or None where it is not known.
+        spec: mesh axes per dimension, or None where no PartitionSpec tells the layout.
+        nbytes: bytes of the array, or None where they are not known.
+        nbytes_per_device: bytes on each device that holds a part, or None where they are not known.
+        planned: whether this is what a mapping gives, and not what the array has.
+        note: what stands in the place of a spec, such as `one device`.
+    """
+
+    path: str
+    names: Names
+    shape: tuple[int, ...]
+    dtype: str | None
+    spec: PartitionSpec | None
+    nbytes: int | None = None
+    nbytes_per_device: int | None = None
+    planned: bool = False
+    note: str = ""
+
+    @property
+    def layout(self) -> tuple[str, ...]:
+        """The layout by name, such as `("batch→data", "embed→(fsdp, model)")`."""
+        if self.spec is None:
+            return (self.note,)
+        pairs = zip(_labels(self.names, self.shape), _entries(self.spec, len(self.shape)), strict=True)
+        spelled = ((label, axes[0] if len(axes) == 1 else f"({', '.join(axes)})") for label, axes in pairs if axes)
+        return tuple(f"{label}→{axes}" for label, axes in spelled) or ("replicated",)
+
+    @property
+    def cells(self) -> tuple[str, Cell, str, Cell, str, str]:
+        """The row of a table: path, axes, dtype, layout, bytes, bytes per device."""
+        anonymous = self.shape[: len(self.shape) - len(self.names)]
+        sizes = zip(self.names, self.shape[len(anonymous) :], strict=True)
+        axes = (*([f"anonymous {anonymous}"] if anonymous else []), *(f"{name}={size}" for name, size in sizes))
+        numbers_of_bytes = byte_text(self.nbytes), byte_text(self.nbytes_per_device)
+        return (self.path or "array", axes or "no axes", self.dtype or "", self.layout, *numbers_of_bytes)
+
+
+def _labels(names: Names, shape: Sequence[int]) -> tuple[str, ...]:
+    """Name each dimension; anonymous ones by position."""
+    return (*(f"dim {i}" for i in range(len(shape) - len(names))), *names)
+
+
+def _entries(spec: Iterable[Any], ndim: int) -> tuple[Entry, ...]:
+    """Return the mesh axes of each dimension."""
+    found = tuple((part,) if isinstance(part, str) else part if isinstance(part, tuple) else () for part in spec)
+    return found + ((),) * (ndim - len(found))
+
+
+def array_table(arrays: Sequence[ArrayLayout], titles: tuple[str, str]) -> Table:
+    """Put layouts into a table, with the bytes of all at its end."""
+    known = all(array.nbytes_per_device is not None for array in arrays)
+    held = sum(array.nbytes_per_device or 0 for array in arrays) if known else None
+    sums = byte_text(sum(array.nbytes or 0 for array in arrays)), byte_text(held)
+    last = ("all", f"{len(arrays)} arrays", "", "", *sums) if len(arrays) > 1 else None
+    header = (titles[0], "axes", "dtype", titles[1], "bytes", "per device")
+    return Table(header, grouped(array.cells for array in arrays), last)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Layouts(Printed):
+    """The layouts of the arrays of a tree: print it, or let a notebook show it.
+
+    Attributes:
+        arrays: the layout of each array.
+    """
+
+    arrays: tuple[ArrayLayout, ...]
+
+    def parts(self) -> Iterator[str | Table]:
+        """Yield the paragraphs and tables."""
+        for planned, title in ((False, "layout"), (True, "planned layout")):
+            arrays = [array for array in self.arrays if array.planned is planned]
+            if arrays:
+                yield array_table(arrays, ("array", title))
+        if not self.arrays:
+            yield "no arrays"
+
+
+def arrays_of(tree: Any, function: str) -> Iterator[tuple[str, Names, Any]]:
+    """Yield path, names and payload of each array of a tree, plain ones included."""
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_named_array)[0]:
+        names, array = (leaf.names, leaf.array) if isinstance(leaf, NamedArray) else ((), leaf)
+        if isinstance(getattr(array, "shape", None), tuple) and hasattr(array, "dtype"):
+            shape_of(function, array, names)
+            yield jax.tree_util.keystr(keys, simple=True, separator="."), names, array
+
+
+def show(tree: Any, mapping: ResourceMapping | Mappings | None = None, mesh: MeshLike | None = None) -> Layouts:
+    """Tell how each array of a tree is laid out: names, sizes, dtype, layout, bytes and bytes per device.
+
+    Without a mapping it is told what arrays have: where their elements are, or, of a traced array on a mesh with
+    Explicit axes, what its type says. On Auto axes the compiler decides after tracing. For such arrays, and for
+    abstract ones without a sharding, the table has what the current mapping gives, in a column `planned layout`.
+
+    Args:
+        tree: any tree. Arrays may be traced, or `jax.ShapeDtypeStruct`.
+        mapping: tell what this mapping gives instead.
+        mesh: the mesh for that; by default the one of `set_mesh`.
+
+    Returns:
+        An object that prints as a table, also in notebooks. Arrays whose paths differ in numbers alone, and nothing
+        else does, share a row, with the bytes of one of them.
+
+    Raises:
+        ShardingError: if there is a mapping and no mesh, or they do not fit the arrays.
+
+    Example:
+        >>> mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+        >>> x = axn.ones(axn.make_axes(batch=8, embed=16))
+        >>> axn.partitioning.show({"x": x}, {"batch": "data"}, mesh)
+        array  axes               dtype    planned layout  bytes  per device
+        x      batch=8, embed=16  float32  batch→data      512 B       128 B
+    """
+    resolved = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
+    if resolved is not None and not isinstance(resolved, Mappings):
+        resolved = Mappings(resolved)
+    mesh = layout.context_mesh(mesh)
+    if mapping is not None and resolved is not None and mesh is None:
+        raise no_mesh("show", resolved.compute)
+    rows = []
+    for path, names, array in arrays_of(tree, "show"):
+        row = None if mapping is not None else _actual(path, names, array)
+        if row is None and resolved is not None and mesh is not None:
+            row = planned(path, names, array, resolved, mesh, "show")
+        rows.append(_row(path, names, array, None, note="not known") if row is None else row)
+    return Layouts(tuple(rows))
+
+
+def planned(path: str, names: Names, array: Any, mappings: Mappings, mesh: MeshLike, function: str) -> ArrayLayout:
+    """Tell how mappings lay out one array.
+
+    Raises:
+        ShardingError: if they do not fit it.
+    """
+    spec = layout.partition_spec(names, tuple(array.shape), mappings.of(names, path), mesh, function)
+    return dataclasses.replace(_row(path, names, array, spec, mesh), planned=True)
+
+
+def _row(path: str, names: Names, array: Any, spec: Any, mesh: Any = None, note: str = "") -> ArrayLayout:
+    """Fill in what follows from an array and its spec; with a note in its place, every device has the array whole."""
+    shape, nbytes = tuple(array.shape), math.prod(array.shape) * array.dtype.itemsize
+    sizes = {} if mesh is None else mesh.shape
+    ways = math.prod(sizes[axis] for entry in _entries(spec or (), len(shape)) for axis in entry)
+    held = None if note in {"not known", "host"} else nbytes // ways
+    return ArrayLayout(path, names, shape, str(array.dtype), spec, nbytes, held, note=note)
+
+
+def _actual(path: str, names: Names, array: Any) -> ArrayLayout | None:
+    """Tell how an array is laid out, or None where it does not know."""
+    if isinstance(array, np.ndarray | np.generic):
+        return _row(path, names, array, None, note="host")
+    traced = isinstance(array, Tracer)
+    sharding = (jax.typeof(array) if traced else array).sharding
+    if isinstance(sharding, NamedSharding):
+        kinds = set(sharding.mesh.axis_types)
+        if traced and kinds == {AxisType.Manual}:
+            return _row(path, names, array, None, note="local block")
+        if traced and kinds != {AxisType.Explicit}:
+            return None
+        return _row(path, names, array, sharding.spec, sharding.mesh)
+    if sharding is None:
+        return None
+    count, block = len(sharding.device_set), math.prod(sharding.shard_shape(tuple(array.shape)))
+    row = _row(path, names, array, None, note="one device" if count == 1 else f"{count} devices")
+    return dataclasses.replace(row, nbytes_per_device=block * array.dtype.itemsize)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A block of an array, and the devices that hold it.
+
+    Attributes:
+        slices: the positions of the block along each axis; anonymous dimensions are `dim 0`, ...
+        devices: numbers of the devices, counted along the mesh with its last axis fastest; without a mesh, their ids.
+        coordinates: where these devices are along each axis of the mesh.
+    """
+
+    slices: Mapping[str, slice]
+    devices: tuple[int, ...]
+    coordinates: Mapping[str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Blocks(Printed):
+    """Which devices hold which blocks of an array: print it, or let a notebook show it.
+
+    Attributes:
+        title: what is laid out on what.
+        blocks: the blocks, in the order of their first devices.
+    """
+
+    title: str
+    blocks: tuple[Block, ...]
+
+    def parts(self) -> Iterator[str | Table]:
+        """Yield the paragraphs and tables."""
+        yield self.title
+        if not self.blocks:
+            return
+        mesh_axes, axes = tuple(self.blocks[0].coordinates), tuple(self.blocks[0].slices)
+        rows = tuple(
+            (
+                _several("device", block.devices),
+                *(numbers(at) for at in block.coordinates.values()),
+                *(f"{part.start}:{part.stop}" for part in block.slices.values()),
+            )
+            for block in self.blocks
+        )
+        yield Table(("held by", *mesh_axes, *axes), rows)
+        if len(axes) == 2 and len(self.blocks) > 1:
+            yield self._grid(*axes)
+
+    def _grid(self, down: str, across: str) -> Table:
+        """Draw the array with the devices in the places of its blocks."""
+        at = {(_range(block, down), _range(block, across)): numbers(block.devices) for block in self.blocks}
+        columns, lines = sorted({column for _, column in at}), sorted({line for line, _ in at})
+        header = ("", *(f"{across} {first}:{last}" for first, last in columns))
+        rows = tuple((f"{down} {line[0]}:{line[1]}", *(at[line, column] for column in columns)) for line in lines)
+        return Table(header, rows)
+
+
+def _range(block: Block, axis: str) -> tuple[int, int]:
+    return block.slices[axis].start, block.slices[axis].stop
+
+
+def _several(what: str, values: Sequence[int]) -> str:
+    return f"{what} {numbers(values)}" if len(values) == 1 else f"{what}s {numbers(values)}"
+
+
+def visualize(x: NamedArray) -> Blocks:
+    """Tell which devices hold which block of an array, by name.
+
+    A traced array on a mesh with Explicit axes has its layout in its type. On Auto axes the compiler decides: the
+    blocks are printed when it has, and the returned object says so.
+
+    Args:
+        x: an array on devices, or a traced one.
+
+    Returns:
+        An object that prints as a table, also in notebooks: a row for each block, and for an array with two dimensions
+        a drawing of it. Devices are numbered by their place in the mesh.
+
+    Raises:
+        OperandError: if the array is on no device, and knows none.
+
+    Example:
+        >>> mesh = jax.make_mesh((2, 2, 2), ("data", "model", "rest"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+        >>> x = axn.ones(axn.make_axes(batch=8, embed=16))
+        >>> axn.partitioning.visualize(axn.shard(x, {"batch": "data", "embed": "model"}, mesh))
+        float32[batch=8@data, embed=16@model] on the mesh data=2, model=2, rest=2
+        <BLANKLINE>
+        held by      data  model  rest  batch  embed
+        devices 0-1  0     0      0-1   0:4    0:8
+        devices 2-3  0     1      0-1   0:4    8:16
+        devices 4-5  1     0      0-1   4:8    0:8
+        devices 6-7  1     1      0-1   4:8    8:16
+        <BLANKLINE>
+                   embed 0:8  embed 8:16
+        batch 0:4  0-1        2-3
+        batch 4:8  4-5        6-7
+    """
+    names, array = x.names, x.array
+    shape = shape_of("visualize", array, names)
+    traced = isinstance(array, Tracer)
+    sharding = getattr(jax.typeof(array) if traced else array, "sharding", None)
+    if sharding is None:
+        problem = f"a NamedArray holds {type(array).__name__}, which is on no device"
+        raise OperandError(message("visualize", problem, f"array has: {facts(x)}", hint="lay it out with axn.shard"))
+    if not traced:
+        return _laid_out(summary(x), names, shape, sharding)
+    kinds = set(sharding.mesh.axis_types)
+    if AxisType.Manual in kinds:
+        return Blocks(f"{summary(x)} is a block that each device has of its own", ())
+    if kinds == {AxisType.Explicit}:
+        return _laid_out(summary(x), names, shape, sharding)
+    _print_when_decided(array, names)
+    return Blocks(
+        f"{array.dtype}[{describe(names, shape)}] is laid out by the compiler; its blocks are printed then", ()
+    )
+
+
+def _print_when_decided(array: Any, names: Names) -> None:
+    """Print the blocks of a traced array when the compiler has laid it out."""
+
+    # What the compiler lays out under a `vmap` has the mapped dimension too; this is how JAX lets us know of it.
+    @jax.custom_batching.custom_vmap
+    def look(array: Any) -> tuple[()]:
+        shape = tuple(array.shape)
+        title = f"{array.dtype}[{describe(names, shape)}]"
+        jax.debug.inspect_array_sharding(array, callback=lambda decided: print(_laid_out(title, names, shape, decided)))
+        return ()
+
+    @look.def_vmap
+    def look_batched(size: int, batched: Any, array: Any) -> tuple[tuple[()], tuple[()]]:
+        _print_when_decided(array, names)
+        return (), ()
+
+    look(jax.lax.stop_gradient(array))
+
+
+def _laid_out(title: str, names: Names, shape: tuple[int, ...], sharding: Sharding) -> Blocks:
+    held: dict[tuple[tuple[int, int], ...], list[tuple[int, tuple[int, ...]]]] = {}
+    mesh_axes: tuple[str, ...] = ()
+    if isinstance(sharding, NamedSharding):
+        mesh_axes, place = sharding.mesh.axis_names, f"the mesh {layout.describe_mesh(sharding.mesh)}"
+        for number, at in enumerate(np.ndindex(*sharding.mesh.shape.values())):
+            held.setdefault(_ranges_at(at, shape, sharding), []).append((number, at))
+    else:
+        indices: Mapping[Any, Any] = sharding.devices_indices_map(shape)
+        place = _several("device", sorted(device.id for device in indices))
+        for device, index in indices.items():
+            ranges = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+            held.setdefault(ranges, []).append((device.id, ()))
+    blocks = []
+    for ranges, holders in held.items():
+        numbers_of, places = zip(*holders, strict=True)
+        coordinates = {
+            axis: tuple(sorted(set(at))) for axis, at in zip(mesh_axes, zip(*places, strict=True), strict=True)
+        }
+        slices = {label: slice(*part) for label, part in zip(_labels(names, shape), ranges, strict=True)}
+        blocks.append(Block(slices, tuple(sorted(numbers_of)), coordinates))
+    return Blocks(f"{title} on {place}", tuple(blocks))
+
+
+def _ranges_at(at: tuple[int, ...], shape: tuple[int, ...], sharding: NamedSharding) -> tuple[tuple[int, int], ...]:
+    """Find the block of an array at one place of the mesh."""
+    sizes = sharding.mesh.shape
+    coordinates = dict(zip(sharding.mesh.axis_names, at, strict=True))
+    ranges = []
+    for size, entry in zip(shape, _entries(sharding.spec, len(shape)), strict=True):
+        part, ways = 0, 1
+        for axis in entry:  # the first axis of an entry is the slowest
+            part, ways = part * sizes[axis] + coordinates[axis], ways * sizes[axis]
+        ranges.append((part * size // ways, (part + 1) * size // ways))
+    return tuple(ranges)

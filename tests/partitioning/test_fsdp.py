@@ -1,0 +1,269 @@
+"""`fsdp` and `Mappings` under `named_jit`: what is stored and what computes, overrides by path, and chosen mappings."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+
+import axonym as axn
+import axonym.nn as nn
+from axonym.errors import ArgumentError, ShardingError
+
+P = PartitionSpec
+B, E, M = axn.make_axes(batch=8, embed=16, mlp=32)
+PARAMETERS, COMPUTE = {"embed": "data", "mlp": "model"}, {"batch": "data", "mlp": "model"}
+OPTIMIZER = optax.adam(1e-2)
+
+
+@pytest.fixture(params=["auto", "explicit"])
+def mesh(request, auto_mesh, explicit_mesh):
+    chosen = auto_mesh if request.param == "auto" else explicit_mesh
+    with axn.set_mesh(chosen):
+        yield chosen
+
+
+def init(key):
+    model = nn.MLP.init(E, E, M, 1, key=key)
+    return model, OPTIMIZER.init(model)
+
+
+def loss_fn(model, x):
+    return ((model(x) - 1) ** 2).mean().scalar()
+
+
+def step(model, state, x):
+    loss, gradients = jax.value_and_grad(loss_fn)(model, x)
+    updates, state = OPTIMIZER.update(gradients, state)
+    return optax.apply_updates(model, updates), state, loss
+
+
+def data():
+    return axn.random.normal(jax.random.key(1), (B, E))
+
+
+def blocks(x):
+    return x.sharding.shard_shape(x.array.shape)
+
+
+def check_close(got, expected):
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def on_one_device():
+    """Two steps without any mesh."""
+    first = jax.jit(step)(*init(jax.random.key(0)), data())
+    return first, jax.jit(step)(*first[:2], data())
+
+
+def test_a_step_stores_by_one_mapping_and_computes_by_the_other(on_one_device, mesh):
+    seen = []
+
+    def watched(model, state, x):
+        seen.append(dict(axn.current_mapping()))
+        return step(model, state, x)
+
+    compiled = axn.fsdp(watched, PARAMETERS, COMPUTE)
+    model, state = axn.named_jit(init, PARAMETERS)(jax.random.key(0))
+    result = compiled(model, state, data())
+    check_close(result, on_one_device[0])
+    assert seen == [{"batch": ("data",), "mlp": ("model",)}]
+    for tree in (result[0], result[1][0].mu):
+        assert [blocks(layer.weight) for layer in tree.layers] == [(4, 16), (16, 4)]
+        assert [blocks(layer.bias) for layer in tree.layers] == [(16,), (4,)]
+    check_close(compiled(*result[:2], data()), on_one_device[1])
+    assert len(seen) == 1
+
+
+def test_all_forms_are_the_same(mesh):
+    def apply(layer, x):
+        return layer(x)
+
+    layer, x = nn.Linear.init(E, M, key=jax.random.key(0)), data()
+    forms = [
+        axn.fsdp(apply, PARAMETERS, COMPUTE),
+        axn.fsdp(PARAMETERS, COMPUTE)(apply),
+        axn.fsdp(apply, parameter_mapping=PARAMETERS, compute_mapping=COMPUTE),
+        axn.fsdp(parameter_mapping=PARAMETERS, compute_mapping=COMPUTE)(apply),
+        axn.fsdp(apply, PARAMETERS, compute_mapping=COMPUTE),
+        axn.named_jit(apply, axn.Mappings(PARAMETERS, COMPUTE)),
+        axn.named_jit(axis_resources=axn.Mappings(PARAMETERS, COMPUTE))(apply),
+    ]
+    for form in forms:
+        result = form(layer, x)
+        assert blocks(result) == (2, 16)  # has a batch, and is laid out as data
+        np.testing.assert_allclose(result.array, layer(x).array, rtol=1e-5, atol=1e-6)
+
+
+def test_options_pass_through(mesh):
+    update = axn.fsdp(lambda w, x: w - x, {"embed": "data"}, {}, donate_args=(True,), strict=False)
+    w = axn.shard(axn.ones(E), {"embed": "data"})
+    assert update(w, axn.ones(E)).array.tolist() == [0.0] * 16
+    assert w.array.is_deleted()
+    assert "stablehlo" in update.lower(axn.shard(axn.ones(E), {"embed": "data"}), axn.ones(E)).as_text()
+
+
+def test_other_shapes_and_other_mappings_do_not_share_results(mesh):
+    def scaled(w, raw):
+        return w * raw.sum(), raw * 2
+
+    compiled = axn.fsdp(scaled, {"embed": "data"}, {})
+    w = axn.arange(E)
+    for raw in (jnp.ones(3), jnp.ones((2, 2)), jnp.ones(3)):
+        named, doubled = compiled(w, raw)
+        assert doubled.shape == raw.shape
+        assert named.array.tolist() == [i * raw.size for i in range(16)]
+        assert blocks(named) == (4,)
+    double = axn.named_jit(lambda x: 2 * x)
+    for mapping, block in [({"embed": "data"}, (4,)), ({"embed": "model"}, (8,)), ({"embed": "data"}, (4,))]:
+        with axn.axis_mapping(mapping):
+            result = double(w)
+        assert blocks(result) == block
+        assert result.array.tolist() == [2 * i for i in range(16)]
+
+
+def test_overrides_lay_out_some_paths_otherwise(mesh):
+    mappings = axn.Mappings(PARAMETERS, COMPUTE, {"layers.1": {"embed": None}, "layers.*.bias": {"mlp": None}})
+    model, state = axn.named_jit(init, mappings, strict=False)(jax.random.key(0))
+    for tree in (model, state[0].mu, state[0].nu):
+        assert [blocks(layer.weight) for layer in tree.layers] == [(4, 16), (16, 16)]
+        assert [blocks(layer.bias) for layer in tree.layers] == [(32,), (16,)]
+    expected = axn.named_jit(step, axn.Mappings(PARAMETERS, COMPUTE))(model, state, data())
+    result = axn.named_jit(step, mappings)(model, state, data())
+    check_close(result, expected)
+    assert blocks(result[0].layers[1].weight) == (16, 16)
+    placed = axn.shard(model, axn.Mappings(PARAMETERS, overrides={"layers.1": {"embed": None}}))
+    assert [blocks(layer.weight) for layer in placed.layers] == [(4, 16), (16, 16)]
+
+
+@pytest.mark.parametrize(
+    ("text", "act"),
+    [
+        (
+            "named_jit: no array has a path that matches 'layer.1'\n"
+            "  paths: 1.0.layers.0.bias, 1.0.layers.0.weight, 1.0.layers.1.bias, 1.0.layers.1.weight, 1.1, "
+            "layers.0.bias, layers.0.weight, layers.1.bias, ...\n"
+            "  hint: did you mean 'layers'?",
+            lambda: axn.named_jit(lambda m, x: m, axn.Mappings({"embed": "data"}, {}, {"layer.1": {"mlp": None}}))(
+                init(jax.random.key(0))[0], data()
+            ),
+        ),
+        (
+            "named_jit: the mapping has axis 'ebmed', which no array here has\n"
+            "  mapping: {'ebmed': 'data'}\n"
+            "  axes of the arrays: batch, embed\n"
+            "  hint: did you mean 'embed'?",
+            lambda: axn.fsdp(lambda x: x, {"ebmed": "data"}, {"batch": "data"})(data()),
+        ),
+    ],
+)
+def test_what_no_array_has_is_refused(text, act, auto_mesh):
+    with axn.set_mesh(auto_mesh), pytest.raises(ShardingError) as error:
+        act()
+    assert str(error.value) == text
+
+
+@pytest.mark.parametrize(
+    ("missing", "act"),
+    [
+        ("parameter_mapping", lambda: axn.fsdp(lambda x: x)),
+        ("compute_mapping", lambda: axn.fsdp(lambda x: x, {"embed": "data"})),
+        ("compute_mapping", lambda: axn.fsdp({"embed": "data"})),
+    ],
+)
+def test_both_mappings_are_needed(missing, act):
+    with pytest.raises(ArgumentError) as error:
+        act()
+    assert str(error.value) == f"fsdp: {missing} is missing\n  hint: write fsdp(step, parameters, compute)"
+
+
+EIGHT = AbstractMesh((8,), ("data",), axis_types=(AxisType.Auto,))
+
+
+def arrays(*axes):
+    return [axn.NamedArray(jax.ShapeDtypeStruct(tuple(sizes.values()), jnp.float32), tuple(sizes)) for sizes in axes]
+
+
+@pytest.mark.parametrize(
+    ("axes", "options", "expected"),
+    [
+        # One name that spreads everything.
+        ([{"vocab": 50257, "embed": 768}, {"embed": 768, "mlp": 3072}, {"embed": 768}], {}, {"embed": "data"}),
+        # The classifier of many tutorials: `hidden` is in all of its large arrays.
+        (
+            [{"input": 784, "hidden": 512}, {"hidden": 512}, {"hidden": 512, "out": 10}, {"out": 10}],
+            {"min_size": 2**4},
+            {"hidden": "data"},
+        ),
+        # Small arrays are left alone, and what does not divide cannot be chosen.
+        ([{"a": 8, "b": 16}], {"min_size": 129}, {}),
+        ([{"a": 8, "b": 16}], {"min_size": 128}, {"b": "data"}),
+        ([{"a": 300, "b": 301}], {}, {}),
+        ([{"a": 304, "b": 900}], {}, {"a": "data"}),
+        # Two names for two arrays, but never both on one.
+        ([{"a": 512, "b": 512}, {"c": 512, "d": 256}], {}, {"a": "data", "c": "data"}),
+        ([{"a": 512, "b": 512}, {"b": 511, "c": 512}, {"a": 512, "c": 512}], {}, {"a": "data"}),
+        # Tensor parallelism has chosen already.
+        (
+            [{"embed": 512, "mlp": 2048}],
+            {"mapping": {"mlp": "model"}},
+            {"mlp": "model", "embed": "data"},
+        ),
+        ([{"embed": 512, "mlp": 2048}], {"mapping": {"embed": "data"}}, {"embed": "data"}),
+        ([{"embed": 0, "mlp": 0}, {}], {"min_size": 0}, {}),
+    ],
+)
+def test_a_mapping_is_chosen_by_size(axes, options, expected):
+    mesh = AbstractMesh((8, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    assert axn.partitioning.fsdp_mapping(arrays(*axes), "data", mesh, **options) == expected
+
+
+@settings(max_examples=50)
+@given(
+    sizes=st.fixed_dictionaries({name: st.sampled_from([3, 8, 16, 24]) for name in "abcd"}),
+    sets=st.lists(st.sets(st.sampled_from("abcd"), max_size=3), max_size=4),
+)
+def test_a_chosen_mapping_fits_each_array_and_cannot_be_extended(sizes, sets):
+    trees = arrays(*({name: sizes[name] for name in sorted(names)} for names in sets))
+    chosen = axn.partitioning.fsdp_mapping(trees, "data", EIGHT, min_size=1)
+    for names in sets:
+        assert len(names & chosen.keys()) <= 1
+    axn.pspec_for(trees, chosen, EIGHT)  # each size divides
+    for name in set(itertools.chain(*sets)) - chosen.keys():
+        helps = [names for names in sets if name in names and not names & chosen.keys() and sizes[name] % 8 == 0]
+        assert not helps or any(name in names and names & chosen.keys() for names in sets)
+
+
+def test_several_mesh_axes_count_together():
+    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    tree = arrays({"a": 12, "b": 8})
+    assert axn.partitioning.fsdp_mapping(tree, ("data", "model"), mesh, min_size=1) == {"b": ("data", "model")}
+    assert math.prod(mesh.shape.values()) == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "act"),
+    [
+        (
+            "fsdp_mapping: there is no mesh\n"
+            '  hint: pass one, or run inside of: with axn.set_mesh(jax.make_mesh((8,), ("data",)))',
+            lambda: axn.partitioning.fsdp_mapping([], "data"),
+        ),
+        (
+            "fsdp_mapping: 'date' is no axis of the mesh\n  mesh: data=8\n  hint: did you mean 'data'?",
+            lambda: axn.partitioning.fsdp_mapping([], "date", EIGHT),
+        ),
+    ],
+)
+def test_a_mapping_is_chosen_for_a_mesh(text, act):
+    with pytest.raises(ShardingError) as error:
+        act()
+    assert str(error.value) == text
