@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, PartitionSpec
+from measure import collectives, totals
 
 import axonym as axn
 from axonym import _constraints, layout
@@ -353,3 +354,20 @@ def test_partial_sums_are_scattered_and_not_the_weight_moved(explicit_mesh: jax.
         assert jax.typeof(out.array).sharding.spec == P("data", "model")
         assert out.array.tolist() == (x @ w).tolist()
         assert "reshard" not in str(apply.trace(named, weight).jaxpr)
+
+
+def test_an_axis_of_the_result_is_not_moved_under_a_partial_sum() -> None:
+    mesh = jax.make_mesh((2, 2, 2), ("x", "y", "z"), axis_types=(AxisType.Explicit,) * 3)
+    h, w = jnp.arange(4 * 8 * 4.0).reshape(4, 8, 4) % 7, jnp.arange(8 * 4 * 16.0).reshape(8, 4, 16) % 5
+    expected = jnp.einsum("bhd,hde->be", h, w)
+    with jax.set_mesh(mesh), axn.axis_mapping({"batch": "z", "embed": ("x", "y")}):
+        named = axn.named(jax.device_put(h, P(None, ("y", "z"))), ("batch", "heads", "dim"))
+        weight = axn.named(jax.device_put(w, P(("y", "z"), None, "x")), ("heads", "dim", "embed"))
+        apply = jax.jit(lambda h, w: axn.dot(h, w, axis=("heads", "dim")))
+        out = apply(named, weight)
+        assert jax.typeof(out.array).sharding.spec == P("z", ("x", "y"))
+        assert out.array.tolist() == expected.tolist()
+        by_hand = jax.jit(lambda h, w: jnp.einsum("bhd,hde->be", h, w, out_sharding=P("z", ("x", "y"))))
+        programs = apply.lower(named, weight).compile(), by_hand.lower(named.array, weight.array).compile()
+        mine, theirs = (totals(collectives(program)) for program in programs)
+        assert mine == theirs

@@ -266,8 +266,8 @@ def _explicit(
     """Choose one layout per label, move the operands to it, and give the mesh axes of the result.
 
     The mapping is for results; what is summed away lies as the operands have it, on mesh axes that they need for
-    nothing else. Where an operand has an axis of the result whole, and its mesh axes under what is summed away, it
-    stays so: the partial sums are scattered.
+    nothing else. An axis of the result whose mesh axes an operand has under what is summed away is not moved there: the
+    partial sums are scattered.
     """
     operands = [(own, _constraints.entries_of(array)) for array, own in zip(arrays, labels, strict=True)]
     mapping = layout.current_mapping()
@@ -277,11 +277,13 @@ def _explicit(
     summed = _constraints.settle(contracted, operands)
     wanted = []
     for own, has in operands:
-        held = {axis for label, now in zip(own, has, strict=True) if label in summed for axis in now}
-        alone = [label for label in own if label in table and sum(label in other for other in labels) == 1]
-        whole = {label for label in alone if len(arrays) == 2 and held.issuperset(table[label])}
-        wanted.append({label: () if label in whole else table[label] for label in own if label in table})
-        taken = {axis for entry in wanted[-1].values() for axis in entry}
+        held = {axis for label, now in zip(own, has, strict=True) for axis in now if axis in summed.get(label, ())}
+        alone = {label for label in own if len(arrays) == 2 and sum(label in other for other in labels) == 1}
+        entries = {label: table[label] for label in own if label in table}
+        for label in alone & entries.keys():
+            entries[label] = tuple(axis for axis in entries[label] if axis not in held)
+        wanted.append(entries)
+        taken = {axis for entry in entries.values() for axis in entry}
         for label in contracted:
             if label in own:
                 summed[label] = tuple(axis for axis in summed[label] if axis not in taken)
