@@ -166,7 +166,7 @@ class Scope:
     Attributes:
         mappings: its mappings.
         sizes: the axes of its arguments, with the sizes that they have outside.
-        hidden: axes that surrounding `vmap`s map over.
+        hidden: axes that a surrounding `vmap` or `nmap` maps over.
     """
 
     mappings: Mappings
@@ -278,12 +278,12 @@ def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
     return _entering(dataclasses.replace(outer, taken=(*outer.taken, *mesh_axes)))
 
 
-def hiding(name: str) -> AbstractContextManager[Any]:
-    """Tell collectives inside of a shard_map about an axis that a `vmap` maps over."""
+def hiding(names: Iterable[str]) -> AbstractContextManager[Any]:
+    """Tell collectives inside of a shard_map about axes that a `vmap` or `nmap` maps over."""
     outer = _surroundings()
     if outer.scope is None:
         return nullcontext()
-    hidden = outer.scope.hidden | {name}
+    hidden = outer.scope.hidden | set(names)
     return _entering(dataclasses.replace(outer, scope=dataclasses.replace(outer.scope, hidden=hidden)))
 
 

@@ -62,6 +62,36 @@ def run(grid, kind, mapping, f, *args):
     return {name: np.asarray(y.array) for name, y in got.items()}
 
 
+def each_collective(x, grid, over, shift, pairs):
+    last = over[-1]
+    weight = (1 + axn.axis_index(("a", "b"))).astype(x.dtype)
+    tree = axn.psum({"x": x.sum("a"), "y": (None, x.sum().array)}, "a")
+    gathered = axn.all_gather(x, "a")
+    return {
+        "psum": tree["x"],
+        "psum 0-d": tree["y"][1],
+        "psum over mesh axes": axn.psum(x, over),
+        "psum of nothing mapped": axn.psum(x.sum("c"), "c"),
+        "pmean": axn.pmean(x.sum("a"), "a"),
+        "pmax": axn.pmax(x.max("a"), axn.Axis("a", x.resolve_axis("a").size)),
+        "pmin": axn.pmin(x.min("a"), "a"),
+        "all_gather": gathered,
+        "all_gather over the last mesh axis": axn.all_gather(x, last),
+        "all_gather of nothing mapped": axn.all_gather(x, "c"),
+        "psum_scatter": axn.psum_scatter(gathered * weight, "a"),
+        "psum_scatter over": axn.psum_scatter(x, "c", over="a"),
+        "all_to_all": axn.all_to_all(x, split="c", concat="a"),
+        "all_to_all back": axn.all_to_all(axn.all_to_all(x, "c", "a"), "a", "c"),
+        "ppermute": axn.ppermute(x, "a", shift),
+        "ppermute pairs": axn.ppermute(x, "a", pairs),
+        "axis_index": axn.axis_index("a"),
+        "axis_index of mesh axes": axn.axis_index(tuple(grid.sizes)[::-1]),
+        "axis_index of nothing mapped": axn.axis_index("c"),
+        "axis_size": jnp.asarray(axn.collectives.axis_size("a")),
+        "axis_size of both": jnp.asarray(axn.collectives.axis_size(("a", "b"))),
+    }
+
+
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 @settings(max_examples=3)
 @given(case=cases(), shift=st.integers(-3, 9))
@@ -72,34 +102,7 @@ def test_collectives_do_to_blocks_what_numpy_does(kind, case, shift):
     pairs = [(0, 1), (grid.axis_size(over) - 1, 0)] if grid.axis_size(over) > 2 else [(0, 1)]
     last = over[-1]
 
-    def f(x):
-        weight = (1 + axn.axis_index(("a", "b"))).astype(x.dtype)
-        tree = axn.psum({"x": x.sum("a"), "y": (None, x.sum().array)}, "a")
-        gathered = axn.all_gather(x, "a")
-        return {
-            "psum": tree["x"],
-            "psum 0-d": tree["y"][1],
-            "psum over mesh axes": axn.psum(x, over),
-            "psum of nothing mapped": axn.psum(x.sum("c"), "c"),
-            "pmean": axn.pmean(x.sum("a"), "a"),
-            "pmax": axn.pmax(x.max("a"), axn.Axis("a", x.resolve_axis("a").size)),
-            "pmin": axn.pmin(x.min("a"), "a"),
-            "all_gather": gathered,
-            "all_gather over the last mesh axis": axn.all_gather(x, last),
-            "all_gather of nothing mapped": axn.all_gather(x, "c"),
-            "psum_scatter": axn.psum_scatter(gathered * weight, "a"),
-            "psum_scatter over": axn.psum_scatter(x, "c", over="a"),
-            "all_to_all": axn.all_to_all(x, split="c", concat="a"),
-            "all_to_all back": axn.all_to_all(axn.all_to_all(x, "c", "a"), "a", "c"),
-            "ppermute": axn.ppermute(x, "a", shift),
-            "ppermute pairs": axn.ppermute(x, "a", pairs),
-            "axis_index": axn.axis_index("a"),
-            "axis_index of mesh axes": axn.axis_index(tuple(grid.sizes)[::-1]),
-            "axis_index of nothing mapped": axn.axis_index("c"),
-            "axis_size": jnp.asarray(axn.collectives.axis_size("a")),
-            "axis_size of both": jnp.asarray(axn.collectives.axis_size(("a", "b"))),
-        }
-
+    f = lambda x: each_collective(x, grid, over, shift, pairs)  # noqa: E731
     got = run(grid, kind, mapping, f, axn.NamedArray(jnp.asarray(values, dtype), names))
     blocks = grid.cut(values, [()] * lead + [mapping.get(name, ()) for name in names])
     whole = grid.all_gather(blocks, over, a)
@@ -284,9 +287,17 @@ MISTAKES = {
         {"batch": "data"},
         lambda x, w: axn.vmap(lambda row: axn.pmean(row, "batch"), "batch")(x),
         ShardingError,
-        "pmean: a surrounding vmap maps over axis 'batch', so that only devices would be reduced over\n"
+        "pmean: a surrounding vmap or nmap maps over axis 'batch', so that only devices would be reduced over\n"
         "  array has: embed=4\n"
-        "  hint: reduce outside of the vmap; or name the mesh axis",
+        "  hint: reduce outside of it; or name the mesh axis",
+    ),
+    "a maximum under an nmap": (
+        {"batch": "data"},
+        lambda x, w: axn.nmap(lambda row: axn.pmax(row, "batch"))(x.untag("embed")),
+        ShardingError,
+        "pmax: a surrounding vmap or nmap maps over axis 'batch', so that only devices would be reduced over\n"
+        "  array has: anonymous (4,)\n"
+        "  hint: reduce outside of it; or name the mesh axis",
     ),
     "a sum of what is the same": (
         {"batch": "data"},
@@ -478,6 +489,30 @@ def test_mesh_axes_that_are_not_manual(request, kind, where):
     assert str(caught.value) == (
         f"psum: mesh axis 'model' is {kind.title()}; devices talk over Manual axes, inside of shard_map\n"
         "  mesh: data=4, model=2"
+    )
+
+
+@pytest.mark.parametrize("over", [("data", "model"), ("model", "data")], ids=str)
+def test_a_ring_follows_the_blocks_of_its_axis(explicit_mesh, auto_mesh, over):
+    """Raw `ppermute` counts devices in the order of the mesh, whatever the order of the mesh axes it is given."""
+    for mesh in (auto_mesh, explicit_mesh):
+        for shift in (1, -3, np.int64(9), [(i, (i + 1) % 8) for i in range(8)]):
+            f = axn.shard_map(lambda x, shift=shift: axn.ppermute(x, "batch", shift), {"batch": over}, mesh)
+            by = 1 if isinstance(shift, list) else int(shift)
+            np.testing.assert_array_equal(f(axn.arange(B)).array, np.roll(np.arange(8), by))
+
+
+@pytest.mark.parametrize("over", [("data", "model"), ("model", "data")], ids=str)
+def test_mesh_axes_are_gathered_and_cut_one_by_one_in_their_order(auto_mesh, over):
+    outer, inner = over
+
+    def f(x):
+        whole = axn.all_gather(axn.all_gather(x, inner), "batch", over=outer)
+        again = axn.psum_scatter(axn.psum_scatter(whole, outer), "batch", over=inner)
+        return again / 8
+
+    np.testing.assert_array_equal(
+        axn.shard_map(f, {"batch": over}, auto_mesh)(axn.arange(B) + 1.0).array, np.arange(8) + 1
     )
 
 

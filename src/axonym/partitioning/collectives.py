@@ -10,7 +10,6 @@ are whole already are errors and not wrong numbers.
 
 import functools
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
@@ -25,16 +24,27 @@ from ..axis import AxisSelection, AxisSelector, selection, selector
 from ..core import Names, shape_of
 from ..errors import (
     ArgumentError,
-    AxisNotFoundError,
-    AxisSizeError,
     BroadcastError,
     OperandError,
     ShardingError,
     describe,
     message,
-    suggestion,
 )
-from ..layout import AxisMapping, Entry
+from ..layout import Entry
+from ._addresses import (
+    count_of,
+    dimension,
+    has,
+    is_checked,
+    manual_axes,
+    mesh_axes_of,
+    require_axis,
+    require_blocks,
+    require_even,
+    require_partial,
+    require_whole,
+    targets,
+)
 
 __all__ = [
     "all_gather",
@@ -113,7 +123,7 @@ def all_gather(
     """
 
     def one(array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> Any:
-        _require_blocks("all_gather", array, names, name, axes, told=over is not None)
+        require_blocks("all_gather", array, names, name, axes, told=over is not None)
         gather = functools.partial(lax.all_gather, axis_name=_one_or_all(axes), axis=dim, tiled=True, to=to)
         return _without_types(gather, array)
 
@@ -135,15 +145,15 @@ def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None
     """
 
     def one(array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> Any:
-        _require_partial("psum_scatter", array, names, axes)
-        _require_even("psum_scatter", array, names, name, dim, axes)
+        require_partial("psum_scatter", array, names, axes)
+        require_even("psum_scatter", array, names, name, dim, axes)
         if over is None:
-            _require_whole("psum_scatter", array, names, name, dim, axes)
+            require_whole("psum_scatter", array, names, name, dim, axes)
         scatter = functools.partial(lax.psum_scatter, axis_name=_one_or_all(axes), scatter_dimension=dim, tiled=True)
         return _without_types(scatter, array)
 
     def rest(array: jax.Array, names: Names, axes: Entry) -> Any:
-        _require_partial("psum_scatter", array, names, axes)
+        require_partial("psum_scatter", array, names, axes)
         return lax.psum(array, axes)
 
     return _along("psum_scatter", one, x, axis, over, rest)
@@ -167,21 +177,21 @@ def all_to_all(x: T, split: AxisSelector, concat: AxisSelector, *, over: AxisSel
 
     def one(array: jax.Array, names: Names) -> Any:
         for name in (cut, grown):
-            _require_axis("all_to_all", name, names, array)
+            require_axis("all_to_all", name, names, array)
         if over is not None:
-            axes = _found("all_to_all", over, names)
+            axes = mesh_axes_of("all_to_all", over, names)
         else:
-            first, second = _found("all_to_all", grown, names), _found("all_to_all", cut, names)
+            first, second = mesh_axes_of("all_to_all", grown, names), mesh_axes_of("all_to_all", cut, names)
             if first and second and first != second:
                 problem = f"axis {grown!r} lies over {', '.join(first)}, and {cut!r} over {', '.join(second)}"
                 hint = "say with over= where the blocks lie"
-                raise ShardingError(message("all_to_all", problem, _has(names, array), hint=hint))
+                raise ShardingError(message("all_to_all", problem, has(names, array), hint=hint))
             axes = first or second
         if not axes:
             return array
-        _require_blocks("all_to_all", array, names, grown, axes, told=over is not None)
-        at, to = _dim(array, names, cut), _dim(array, names, grown)
-        _require_even("all_to_all", array, names, cut, at, axes)
+        require_blocks("all_to_all", array, names, grown, axes, told=over is not None)
+        at, to = dimension(array, names, cut), dimension(array, names, grown)
+        require_even("all_to_all", array, names, cut, at, axes)
         return lax.all_to_all(array, _one_or_all(axes), split_axis=at, concat_axis=to, tiled=True)
 
     return _each("all_to_all", one, x)
@@ -202,17 +212,17 @@ def ppermute(x: T, axis: AxisSelector, shift: int | Sequence[tuple[int, int]] = 
     """
 
     def one(array: jax.Array, names: Names) -> Any:
-        axes = _found("ppermute", axis, names)
+        axes = mesh_axes_of("ppermute", axis, names)
         if not axes:
             return array
-        count = _ways(axes)
+        count = count_of(axes)
         if isinstance(shift, Sequence):
             pairs = [(int(source), int(destination)) for source, destination in shift]
             _require_pairs(pairs, count, axes)
         else:
             pairs = [(i, (i + int(shift)) % count) for i in range(count)]
         # JAX numbers the devices in the order of the mesh, whatever the order of the axes is.
-        ordered = tuple(mesh_axis for mesh_axis in _manual() if mesh_axis in axes)
+        ordered = tuple(mesh_axis for mesh_axis in manual_axes() if mesh_axis in axes)
         numbers = _numbers(axes, ordered)
         return lax.ppermute(array, _one_or_all(ordered), [(numbers[i], numbers[j]) for i, j in pairs])
 
@@ -250,11 +260,11 @@ def ragged_all_to_all(
     """
     name, _ = selector(axis, "ragged_all_to_all")
     for side in (operand, output):
-        _require_axis("ragged_all_to_all", name, side.names, side.array)
+        require_axis("ragged_all_to_all", name, side.names, side.array)
     if set(operand.names) != set(output.names):
         facts = f"operand has: {describe(operand.names, None)}", f"output has: {describe(output.names, None)}"
         raise BroadcastError(message("ragged_all_to_all", "the two arrays have different axes", *facts))
-    axes = _found("ragged_all_to_all", axis if over is None else over, operand.names)
+    axes = mesh_axes_of("ragged_all_to_all", axis if over is None else over, operand.names)
     if not axes:
         hint = "say with over= which mesh axis the rows travel over"
         raise ShardingError(message("ragged_all_to_all", f"axis {name!r} is mapped to no Manual mesh axis", hint=hint))
@@ -264,8 +274,8 @@ def ragged_all_to_all(
         "output_offsets": output_offsets,
         "recv_sizes": recv_sizes,
     }.items():
-        if jnp.shape(given) != (_ways(axes),):
-            problem = f"{what} has shape {jnp.shape(given)}, where {', '.join(axes)} has {_ways(axes)} devices"
+        if jnp.shape(given) != (count_of(axes),):
+            problem = f"{what} has shape {jnp.shape(given)}, where {', '.join(axes)} has {count_of(axes)} devices"
             raise ArgumentError(message("ragged_all_to_all", problem))
     order = (name, *(n for n in operand.names if n != name))
     sent = lax.ragged_all_to_all(
@@ -285,18 +295,18 @@ def axis_index(axis: AxisSelection) -> jax.Array:
 
     Of an axis on several mesh axes, blocks are numbered as they lie: the last mesh axis runs fastest.
     """
-    axes = _found("axis_index", axis, ())
+    axes = mesh_axes_of("axis_index", axis, ())
     return lax.axis_index(axes) if axes else jnp.zeros((), jnp.int32)
 
 
 def axis_size(axis: AxisSelection) -> int:
     """Return into how many blocks an axis is split: 1 where it is not mapped."""
-    return _ways(_found("axis_size", axis, ()))
+    return count_of(mesh_axes_of("axis_size", axis, ()))
 
 
 def fold_key(key: jax.Array, axis: AxisSelection) -> jax.Array:
     """Make a random key that differs between the blocks of an axis; where it is not mapped, keep the key."""
-    axes = _found("fold_key", axis, ())
+    axes = mesh_axes_of("fold_key", axis, ())
     return jax.random.fold_in(key, lax.axis_index(axes)) if axes else key
 
 
@@ -308,9 +318,9 @@ def pcast(x: T, axis: AxisSelection, to: Literal["varying"] = "varying") -> T:
     """
 
     def one(array: jax.Array, names: Names) -> Any:
-        axes = _found("pcast", axis, names)
+        axes = mesh_axes_of("pcast", axis, names)
         missing = tuple(mesh_axis for mesh_axis in axes if mesh_axis not in jax.typeof(array).mat.varying)
-        return lax.pcast(array, missing, to=to) if missing and _is_checked(axes) else array
+        return lax.pcast(array, missing, to=to) if missing and is_checked(axes) else array
 
     return _each("pcast", one, x)
 
@@ -321,23 +331,25 @@ def _reduced(function: str, collective: Callable[..., Any], x: T, axis: AxisSele
     def one(array: Any, names: Names) -> Any:
         scope = layout.current_scope()
         for name, _ in selection(axis, function):
-            if scope is not None and name in scope.hidden and _found(function, name, names):
-                problem = f"a surrounding vmap maps over axis {name!r}, so that only devices would be reduced over"
-                hint = "reduce outside of the vmap; or name the mesh axis"
-                raise ShardingError(message(function, problem, _has(names, array), hint=hint))
+            if scope is not None and name in scope.hidden and mesh_axes_of(function, name, names):
+                problem = (
+                    f"a surrounding vmap or nmap maps over axis {name!r}, so that only devices would be reduced over"
+                )
+                hint = "reduce outside of it; or name the mesh axis"
+                raise ShardingError(message(function, problem, has(names, array), hint=hint))
             if name in names:
                 problem = f"the array has axis {name!r} itself, so that blocks of it would be put on top of each other"
                 hint = f'reduce it first: axn.{function}(x.sum("{name}"), "{name}"); or name the mesh axis'
-                raise ShardingError(message(function, problem, _has(names, array), hint=hint))
-        axes = _found(function, axis, names)
+                raise ShardingError(message(function, problem, has(names, array), hint=hint))
+        axes = mesh_axes_of(function, axis, names)
         if not axes:
             return array
         if isinstance(array, bool | int | float | complex):
             return array if idle else collective(array, axes)
-        if idle and _is_checked(axes):
+        if idle and is_checked(axes):
             axes = tuple(a for a in axes if a in jax.typeof(array).mat.varying)
             return collective(array, axes) if axes else array
-        _require_partial(function, array, names, axes)
+        require_partial(function, array, names, axes)
         return collective(array, axes)
 
     return _each(function, one, x, numbers=True)
@@ -377,144 +389,16 @@ def _along(
     def apply(array: jax.Array, names: Names) -> jax.Array:
         touched = False
         for name in asked:
-            for own, axes in _targets(function, name, over, names, present).items():
+            for own, axes in targets(function, name, over, names, present).items():
                 touched = True
                 if axes:
-                    array = one(array, names, own, _dim(array, names, own), axes)
+                    array = one(array, names, own, dimension(array, names, own), axes)
         if not touched and rest is not None:
-            axes = tuple(dict.fromkeys(a for name in asked for a in _found(function, over or name, names)))
+            axes = tuple(dict.fromkeys(a for name in asked for a in mesh_axes_of(function, over or name, names)))
             return rest(array, names, axes) if axes else array
         return array
 
     return _each(function, apply, x)
-
-
-def _targets(function: str, name: str, over: AxisSelection | None, names: Names, present: set[str]) -> dict[str, Entry]:
-    """Tell which axes of an array are asked for by a name, and over which mesh axes their blocks lie."""
-    if name in names:
-        return {name: _found(function, name if over is None else over, names)}
-    if name in present:
-        return {}
-    if name not in _manual():
-        problem, facts = f"no array has axis {name!r}", f"axes of the arrays: {', '.join(sorted(present)) or 'none'}"
-        raise AxisNotFoundError(message(function, problem, facts, hint=suggestion(name, {*present, *_manual()})))
-    found: dict[str, Entry] = {}
-    for own in names:
-        entry = _entry(own, names)
-        if name in entry:
-            # Blocks of the last mesh axis are put together first, and cut last.
-            first = entry[-1 if function == "all_gather" else 0]
-            if first != name:
-                problem = f"axis {own!r} lies over {', '.join(entry)}: {first!r} comes before {name!r}"
-                hint = f'take all by "{own}"; or {first} first, and then axn.{function}(x, "{own}", over="{name}")'
-                raise ShardingError(message(function, problem, hint=hint))
-            found[own] = (name,)
-    return found
-
-
-def _found(function: str, axis: AxisSelection, names: Names) -> Entry:
-    """Find the Manual mesh axes that axes, of arrays or of the mesh, stand for.
-
-    Raises:
-        ShardingError: if one is an axis of neither the mapping, the mesh nor the arrays, or of the mesh and not Manual.
-    """
-    manual = _manual()
-    found: list[str] = []
-    for name, _ in selection(axis, function):
-        known = [layout.looked_up(mapping, name) for mapping in _mappings(names)]
-        if name in names or any(entry is not None for entry in known):
-            found += _entry(name, names)
-        elif name in manual:
-            found.append(name)
-        else:
-            _require_known(function, name)
-    return tuple(dict.fromkeys(mesh_axis for mesh_axis in found if mesh_axis in manual))
-
-
-def _require_known(function: str, name: str) -> None:
-    """Refuse a name that means nothing here, where it can be told."""
-    mesh, scope = layout.context_mesh(), layout.current_scope()
-    if mesh is not None and name in mesh.axis_names:
-        kind = layout.mesh_types(mesh)[name].name
-        problem = f"mesh axis {name!r} is {kind}; devices talk over Manual axes, inside of shard_map"
-        raise ShardingError(message(function, problem, f"mesh: {layout.describe_mesh(mesh)}"))
-    if scope is not None and name not in scope.names:
-        known = sorted({*scope.names, *scope.mappings.compute, *scope.mappings.parameters, *_manual()})
-        problem = f"{name!r} is an axis of neither the arguments, the mapping nor the mesh"
-        raise ShardingError(message(function, problem, f"there are: {', '.join(known)}", hint=suggestion(name, known)))
-
-
-def _manual() -> Entry:
-    mesh = jax.sharding.get_abstract_mesh()
-    types = {} if mesh.empty else layout.mesh_types(mesh)
-    return tuple(axis for axis, kind in types.items() if kind is AxisType.Manual)
-
-
-def _mappings(names: Names) -> tuple[AxisMapping, ...]:
-    """List the mappings to look a name up in: that of an array with these names, then the others."""
-    current, scope = layout.current_mapping(), layout.current_scope()
-    own = () if scope is None or not names else (scope.mappings.of(names),)
-    computed = () if current is None else (current,)
-    return (*own, *computed, *(() if scope is None else (scope.mappings.parameters,)))
-
-
-def _entry(name: str, names: Names) -> Entry:
-    """Look up the mesh axes of an axis; a derived one yields to the other axes of its array."""
-    for mapping in _mappings(names):
-        entry = layout.looked_up(mapping, name)
-        if entry is not None:
-            others = () if name in mapping else (other for other in names if other in mapping)
-            used = {mesh_axis for other in others for mesh_axis in mapping[other]}
-            manual = _manual()
-            return tuple(mesh_axis for mesh_axis in entry if mesh_axis not in used and mesh_axis in manual)
-    return ()
-
-
-def _is_checked(axes: Entry) -> bool:
-    """Tell whether JAX keeps track of what varies between devices: not with `check=False`."""
-    return bool(jax.typeof(lax.axis_index(axes)).mat.varying)
-
-
-def _require_partial(function: str, array: jax.Array, names: Names, axes: Entry) -> None:
-    """Refuse to add up what is the same on all devices."""
-    same = [axis for axis in axes if axis not in jax.typeof(array).mat.varying]
-    if same and _is_checked(axes):
-        problem = f"the array is the same on all devices of mesh axis {same[0]!r}"
-        hint = (
-            "it needs no sum: a gradient with respect to a replicated value is summed already. "
-            f'For a multiple, write x * axn.collectives.axis_size("{same[0]}")'
-        )
-        raise ShardingError(message(function, problem, _has(names, array), hint=hint))
-
-
-def _require_blocks(function: str, array: jax.Array, names: Names, name: str, axes: Entry, told: bool) -> None:
-    """Refuse to put together what each device has whole; by its size only where `over` has not told better."""
-    same = [axis for axis in axes if axis not in jax.typeof(array).mat.varying]
-    if same and _is_checked(axes):
-        problem = f"axis {name!r} is whole already: the array is the same on all devices of mesh axis {same[0]!r}"
-        raise ShardingError(message(function, problem, _has(names, array)))
-    scope, size = layout.current_scope(), array.shape[_dim(array, names, name)]
-    ways = {_ways(axes), _ways(_entry(name, names) or axes)}  # of several mesh axes, some may be gathered before others
-    if scope is not None and not told and all(scope.is_whole(name, size, n) for n in ways):
-        problem = f"axis {name!r} is whole already: the arguments have it with {size}"
-        hint = f'if these are blocks, say of what: axn.{function}(..., over="{axes[-1]}")'
-        raise ShardingError(message(function, problem, _has(names, array), hint=hint))
-
-
-def _require_whole(function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> None:
-    """Refuse to cut what is cut already."""
-    scope, size, ways = layout.current_scope(), array.shape[dim], _ways(axes)
-    if scope is not None and (name, size) not in scope.sizes and (name, size * ways) in scope.sizes:
-        problem = f"axis {name!r} is cut already: the arguments have it with {size * ways}"
-        hint = f'for the sum of blocks, axn.psum(x, "{axes[-1]}"); to cut them again, over="{axes[-1]}"'
-        raise ShardingError(message(function, problem, _has(names, array), hint=hint))
-
-
-def _require_even(function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> None:
-    ways = _ways(axes)
-    if array.shape[dim] % ways:
-        problem = f"{name}={array.shape[dim]} cannot be cut evenly in {ways} over mesh axis {', '.join(axes)}"
-        raise AxisSizeError(message(function, problem, _has(names, array)))
 
 
 def _require_pairs(pairs: list[tuple[int, int]], count: int, axes: Entry) -> None:
@@ -534,24 +418,6 @@ def _numbers(axes: Entry, ordered: Entry) -> list[int]:
         at = dict(zip(axes, place, strict=True))
         numbers.append(functools.reduce(lambda number, axis: number * sizes[axis] + at[axis], ordered, 0))
     return numbers
-
-
-def _require_axis(function: str, name: str, names: Names, array: Any) -> None:
-    if name not in names:
-        hint = suggestion(name, names)
-        raise AxisNotFoundError(message(function, f"no axis named {name!r}", _has(names, array), hint=hint))
-
-
-def _has(names: Names, array: Any) -> str:
-    return f"array has: {describe(names, getattr(array, 'shape', None))}"
-
-
-def _dim(array: jax.Array, names: Names, name: str) -> int:
-    return array.ndim - len(names) + names.index(name)
-
-
-def _ways(axes: Entry) -> int:
-    return math.prod(map(lax.axis_size, axes))
 
 
 def _without_types(collective: Callable[..., Any], array: jax.Array) -> Any:

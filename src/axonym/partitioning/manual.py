@@ -187,7 +187,8 @@ class ShardMap(Generic[P, R]):
                 mesh=None if is_nested else options.mesh,
                 in_specs=tuple(specs),
                 out_specs=out_specs,
-                axis_names=set(blocks.manual),
+                # JAX wants the Auto axes of a surrounding vmap among them, and splits nothing of ours over these.
+                axis_names={*blocks.manual, *_taken_auto(mesh)},
                 check_vma=options.check,
             )
         whole = local(*arrays)
@@ -238,6 +239,11 @@ def _manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
     types, taken = layout.mesh_types(mesh), layout.taken_axes()
     wanted = mesh.axis_names if asked is None else asked
     return tuple(axis for axis in wanted if types[axis] is not AxisType.Manual and axis not in taken)
+
+
+def _taken_auto(mesh: MeshLike) -> Entry:
+    types = layout.mesh_types(mesh)
+    return tuple(axis for axis in layout.taken_axes() if types.get(axis) is AxisType.Auto)
 
 
 def _holds_array(leaf: Any) -> bool:

@@ -23,6 +23,7 @@ def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
     The function is mapped over every name of its arguments; arrays of the result have those names behind the
     dimensions that the function returns, which stay anonymous. `x.untag("a", "b")` makes axes visible to the function,
     and `.tag(...)` names dimensions that it returned.
+    On a mesh with Explicit axes, the dimensions that the function sees are gathered first.
 
     Args:
         fn: a function of arrays and other arguments, such as any function of `jax.numpy`.
@@ -64,8 +65,10 @@ def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
             dims = tuple(_dimension(leaf, name, names) for leaf in named)
             mapped = jax.vmap(mapped, in_axes=dims, out_axes=-1)
         at = [[*[None] * (jnp.ndim(leaf.array) - len(leaf.names)), *leaf.names] for leaf in named]
-        arrays, taken = _constraints.agree(names, at, [leaf.array for leaf in named], layout.mapped(names))
-        with layout.taking(taken):
+        anonymous = [[i for i, label in enumerate(labels) if label is None] for labels in at]
+        seen = [_lift.whole(leaf.array, dims) for leaf, dims in zip(named, anonymous, strict=True)]
+        arrays, taken = _constraints.agree(names, at, seen, layout.mapped(names))
+        with layout.taking(taken), layout.hiding(names):
             results = mapped(*arrays)
         behind = functools.partial(_name, names)
         return outputs[0].rebuild(results, behind, functools.partial(wrap, named[0], names=names))

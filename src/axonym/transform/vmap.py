@@ -112,7 +112,7 @@ def _batched(inner: Callable[..., Any], name: str, arguments: Arguments) -> Any:
     ]
     arrays, taken = _constraints.agree((name,), labels, arguments.arrays, layout.mapped((name,)))
     constrained = () if taken else auto
-    with layout.taking((*taken, *constrained)), layout.hiding(name):
+    with layout.taking((*taken, *constrained)), layout.hiding((name,)):
         return jax.vmap(inner, in_axes=dims, axis_size=arguments.size, spmd_axis_name=constrained or None)(*arrays)
 
 

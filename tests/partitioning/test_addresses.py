@@ -1,0 +1,72 @@
+"""What names stand for inside of a shard_map."""
+
+import jax
+import pytest
+
+import axonym as axn
+from axonym.partitioning import _addresses
+
+AUTO = jax.sharding.AxisType.Auto
+MESH = jax.sharding.AbstractMesh((2, 2, 2), ("x", "y", "z"), axis_types=(AUTO,) * 3)
+MAPPINGS = axn.Mappings({"embed": ("y", "x"), "mlp": None}, {"batch": "z", "embed": "x", "pos": "y"})
+
+
+def inside(look, manual=None):
+    """Run a look-up inside of a shard_map over abstract devices, and return what it found."""
+    found = []
+    x = axn.ones(axn.make_axes(batch=4, embed=4, mlp=4))
+
+    def body(x):
+        found.append(look())
+        return x
+
+    jax.eval_shape(axn.shard_map(body, MAPPINGS, MESH, manual_axes=manual, strict=False), x)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("axis", "names", "expected"),
+    [
+        ("batch", (), ("z",)),
+        # Without names, what computes counts first; data and parameters have mappings of their own.
+        ("embed", (), ("x",)),
+        ("embed", ("batch", "embed"), ("x",)),
+        ("embed", ("embed", "mlp"), ("y", "x")),
+        ("embed.out", (), ("x",)),
+        ("embed.out", ("embed", "embed.out"), ()),
+        ("pos.key", ("batch", "pos.key"), ("y",)),
+        ("mlp", (), ()),
+        ("y", (), ("y",)),
+        (("batch", "y"), (), ("z", "y")),
+        (("embed", "x"), (), ("x",)),
+    ],
+)
+def test_an_axis_stands_for_mesh_axes(axis, names, expected):
+    assert inside(lambda: _addresses.mesh_axes_of("test", axis, names)) == expected
+
+
+def test_mesh_axes_that_are_not_manual_need_no_communication():
+    assert inside(lambda: _addresses.manual_axes(), {"x", "z"}) == ("x", "z")
+    assert inside(lambda: _addresses.mesh_axes_of("test", ("batch", "pos"), ()), {"x", "z"}) == ("z",)
+    assert inside(lambda: _addresses.mesh_axes_of("test", "embed", ("embed",)), {"x", "z"}) == ("x",)
+
+
+def test_outside_there_is_nobody_to_talk_to():
+    assert _addresses.manual_axes() == ()
+    assert _addresses.mesh_axes_of("test", "batch", ()) == ()
+
+
+def test_devices_are_counted():
+    assert inside(lambda: (_addresses.count_of(()), _addresses.count_of(("x",)), _addresses.count_of(("x", "z")))) == (
+        1,
+        2,
+        4,
+    )
+
+
+def test_a_mesh_axis_stands_for_what_lies_over_it():
+    look = lambda name, names: inside(lambda: _addresses.targets("psum_scatter", name, None, names, set(names)))  # noqa: E731
+    assert look("y", ("embed", "mlp")) == {"embed": ("y",)}
+    assert look("z", ("batch", "mlp")) == {"batch": ("z",)}
+    assert look("z", ("embed", "mlp")) == {}
+    assert look("embed", ("embed", "mlp")) == {"embed": ("y", "x")}
