@@ -159,8 +159,8 @@ def collectives(compiled: jax.stages.Compiled | str, *, unknown_trip_count: int 
     """List the collectives of a compiled program, or of its HLO text, with the number of times each one runs.
 
     Every branch of a conditional counts as if it ran. Tested on the programs of XLA's compilers for CPU and TPU. The
-    latter repeats a collective in each fusion that takes a part in it: those of one channel count once. What it calls
-    all-reduce-scatter counts as reduce-scatter.
+    latter repeats a collective in each fusion that takes a part in it: those of one channel and chain count once. What
+    it calls all-reduce-scatter counts as reduce-scatter.
 
     Args:
         compiled: `jax.jit(f).lower(...).compile()`, or its `as_text()`.
@@ -197,7 +197,7 @@ def collectives(compiled: jax.stages.Compiled | str, *, unknown_trip_count: int 
     visit(entry, 1, None)
 
     found = []
-    parts: dict[tuple[str, str], Collective] = {}
+    parts: dict[tuple[str, str, str], Collective] = {}
     for computation, count in runs.items():
         types = {op.name: op.type for op in computations[computation]}
         for op in computations[computation]:
@@ -213,9 +213,9 @@ def collectives(compiled: jax.stages.Compiled | str, *, unknown_trip_count: int 
             size = sum(_bytes(types[operand]) for operand in op.operands)
             kind = "reduce-scatter" if computation.startswith("all-reduce-scatter") else kind
             one = Collective(kind, size, count, source[1] if source else op.name, _group(op.line, devices))
-            channel = re.search(r"channel_id=(\d+)", op.line)
-            if computation in fused and channel:
-                parts.setdefault((kind, channel[1]), one)
+            channel, chain = re.search(r"channel_id=(\d+)", op.line), re.search(r'chain_id="(\d+)"', op.line)
+            if chain and channel and computation in fused:
+                parts.setdefault((kind, channel[1], chain[1]), one)
             else:
                 found.append(one)
     return [*found, *parts.values()]

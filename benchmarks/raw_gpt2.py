@@ -248,7 +248,7 @@ def train_step(
 
 def parameter_specs(strategy: str) -> Params:
     """Return the PartitionSpec of every parameter: FSDP shards embed, tensor parallelism heads and mlp."""
-    data, model = _axes(strategy)
+    data, model = axes_of(strategy)
 
     def pair(weight: P, bias: P) -> Params:
         return {"weight": weight, "bias": bias}
@@ -271,7 +271,7 @@ def parameter_specs(strategy: str) -> Params:
 
 def activation_specs(strategy: str) -> dict[str, P]:
     """Return the PartitionSpec of each kind of array that `forward` constrains; "whole" is for parameters."""
-    _, model = _axes(strategy)
+    _, model = axes_of(strategy)
     return {
         "whole": P(),
         "residual": P("data", None, None),
@@ -349,7 +349,7 @@ def sharded_train_step(
     )
 
 
-def _axes(strategy: str) -> tuple[str | None, str | None]:
+def axes_of(strategy: str) -> tuple[str | None, str | None]:
     """Return the mesh axis that shards `embed` of the parameters, and the one of heads and `mlp`."""
     if strategy not in STRATEGIES:
         raise ValueError(f"no strategy {strategy!r}; there are {', '.join(STRATEGIES)}")

@@ -108,18 +108,18 @@ def test_fusions_and_loops_of_the_compiler_for_tpu() -> None:
 
 %start (p: f32[2]) -> f32[8] {
   %p = f32[2]{0:T(128)} parameter(0)
-  ROOT %a = f32[8]{0:T(128)} all-gather(%p), channel_id=2, replica_groups=[2,4]<=[8], dimensions={0}
+  ROOT %a = f32[8]{0:T(128)} all-gather(%p), channel_id=1, replica_groups=[2,4]<=[8], frontend_attributes={chain_id="3"}
 }
 
 %done (q: f32[2]) -> f32[8] {
   %q = f32[2]{0:T(128)} parameter(0)
-  ROOT %b = f32[8]{0:T(128)} all-gather(%q), channel_id=2, replica_groups=[2,4]<=[8], dimensions={0}
+  ROOT %b = f32[8]{0:T(128)} all-gather(%q), channel_id=1, replica_groups=[2,4]<=[8], frontend_attributes={chain_id="3"}
 }
 
 %all-reduce-scatter.3 (r: f32[8]) -> f32[2] {
   %r = f32[8]{0:T(128)} parameter(0)
   %zero = s32[]{:T(128)} constant(0)
-  %c = f32[8]{0:T(128)} all-reduce(%r), channel_id=3, replica_groups=[2,4]<=[8], to_apply=%add
+  %c = f32[8]{0:T(128)} all-reduce(%r), channel_id=1, replica_groups=[2,4]<=[8], to_apply=%add
   ROOT %part = f32[2]{0:T(128)} dynamic-slice(%c, %zero), dynamic_slice_sizes={2}
 }
 
@@ -151,8 +151,8 @@ ENTRY %main (v: (s32[], f32[2])) -> (s32[], f32[2]) {
 }
 """
     assert measure.collectives(text) == [
-        Collective("all-gather", 8, 6, "a", 4),
         Collective("reduce-scatter", 32, 6, "c", 4),
+        Collective("all-gather", 8, 6, "a", 4),
     ]
 
 

@@ -7,10 +7,10 @@ import jax
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name, spec
-from ..ops.contract import dot
 from ..ops.index import take
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
+from ._weights import multiply
 from .linear import Initializer, fan_in
 
 __all__ = ["Embedding"]
@@ -72,4 +72,4 @@ class Embedding(eqx.Module):
             AxisClashError: if `x` already has `Vocab`.
         """
         check_input("Embedding.unembed", x, self.Embed, (self.Vocab,))
-        return dot(x, self.weight, axis=self.Embed)
+        return multiply(x, self.weight, self.Embed)

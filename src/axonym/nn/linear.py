@@ -12,10 +12,10 @@ from ..array import NamedArray
 from ..axis import Axis, AxisSelector, AxisSpec, spec
 from ..create import zeros
 from ..errors import AxisClashError, message
-from ..ops.contract import dot
 from ..ops.shape import rename
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
+from ._weights import multiply
 
 __all__ = ["Initializer", "Linear", "fan_in"]
 
@@ -103,13 +103,14 @@ class Linear(eqx.Module):
         """
         stored = _stored_outputs(self.In, self.Out)
         check_input("Linear", x, self.In, (*self.Out, *stored))
-        y = dot(x, self.weight, axis=self.In)
+        y = multiply(x, self.weight, self.In)
         changed: dict[AxisSelector, AxisSelector] = {
             kept.name: out.name for kept, out in zip(stored, self.Out, strict=True) if kept != out
         }
         if changed:
             y = auto_sharded(rename(y, changed))
-        return y if self.bias is None else y + self.bias
+        # A bias that is sharded otherwise would lay out the result in its own way.
+        return y if self.bias is None else y + auto_sharded(self.bias)
 
 
 def _stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:

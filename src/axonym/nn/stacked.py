@@ -276,9 +276,9 @@ def _split_key(Block: Axis, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _pick(leaf: Any, Block: AxisSelector, at: int) -> Any:
     """Return what belongs to one layer."""
-    if isinstance(leaf, NamedArray):
-        return index(leaf, {Block: at}) if axis_name(Block) in leaf.names else leaf
-    return leaf[at] if is_array(leaf) and leaf.ndim else leaf
+    if is_array(leaf) and leaf.ndim:
+        return _lift.whole(leaf, (0,))[at]
+    return index(leaf, {Block: at}) if isinstance(leaf, NamedArray) and axis_name(Block) in leaf.names else leaf
 
 
 def _layer_by_layer(function: str, arguments: Any, Block: Axis) -> list[Any]:
@@ -306,11 +306,9 @@ def _pair(result: Any) -> tuple[Any, Any]:
 
 def _unbind(leaf: Any, Block: Axis) -> Sequence[Any]:
     """Take a leaf apart into what belongs to each layer."""
-    if isinstance(leaf, NamedArray) and Block.name in leaf.names:
-        return unbind(leaf, Block)
     if is_array(leaf) and leaf.ndim:
-        return list(leaf)
-    return [leaf] * Block.size
+        return list(_lift.whole(leaf, (0,)))
+    return unbind(leaf, Block) if isinstance(leaf, NamedArray) and Block.name in leaf.names else [leaf] * Block.size
 
 
 def _stack(outputs: Sequence[Any], Block: Axis, *, numbers: bool) -> Any:

@@ -1,0 +1,335 @@
+"""Compare partitioned training steps of Axonym with hand-written JAX: what each device computes, keeps and sends.
+
+    python benchmarks/partitioning.py                          GPT-2 and an MLP on 8 simulated CPU devices
+    python benchmarks/partitioning.py --target tpu             compiled for a TPU v5e 2x4, larger; needs libtpu, no TPU
+    python benchmarks/partitioning.py --model mlp --strategy fsdp tp
+    python benchmarks/partitioning.py --overhead               the time to call a compiled function of 150 arrays
+
+All numbers are those of the compiled programs, per device and training step, with the trip counts of loops; FLOPs alone
+count the body of a loop once. Ratios are to the smallest number among the hand-written programs, which may come from
+different ones. On the CPU the losses of steps 1 and 3 are compared as well.
+"""
+
+import argparse
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+# Read when JAX and libtpu start. Nothing here runs on a TPU, and the names of one keep libtpu from asking a server.
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-8", "TPU_WORKER_HOSTNAMES": "localhost"}
+os.environ |= {"TPU_WORKER_ID": "0", "ALLOW_MULTIPLE_LIBTPU_LOAD": "true"}
+
+import jax
+
+jax.config.update("jax_num_cpu_devices", 8)
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gpt2"))
+
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+import optax  # noqa: E402
+import raw_partitioned as raw  # noqa: E402
+from jax.sharding import AxisType, Mesh, NamedSharding  # noqa: E402
+from jax.sharding import PartitionSpec as P  # noqa: E402
+from measure import collectives, flops_bytes, table, totals, wire_bytes  # noqa: E402
+from model import Gpt2  # noqa: E402
+from train_step import config, dispatch, same_weights  # noqa: E402
+
+import axonym as axn  # noqa: E402
+import axonym.nn as nn  # noqa: E402
+from axonym import Axis, NamedArray  # noqa: E402
+
+MESHES = {"dp": (8, 1), "fsdp": (8, 1), "tp": (1, 8), "fsdp+tp": (4, 2)}
+TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
+OPTIMIZER = optax.adam(1e-3)
+COLUMNS = ("collectives", "wire MB", "GFLOP", "temp MB", "args MB")
+
+# Why a hand-written program may need less than any that the compiler partitions by itself.
+NOTES = {
+    "cpu": """\
+- XLA's compiler for CPUs has no pass that makes a reduce-scatter of an all-reduce whose result is only sliced. Where
+  gradients or activations are to be scattered, only the manual form, which asks for that, sends and keeps less.
+- The gradient of the table of GPT-2 has two parts, from the look-up and from the logits. The manual form adds them
+  before it reduces; the compiler reduces each, and those of layers in the loop and not after it.
+- Under FSDP, "auto" sends rows of the table in place of the table, which here is small: fewer bytes, more collectives.
+  "auto, whole" and "explicit" gather it, as Axonym does.
+""",
+    "tpu": """\
+- The loops in which "auto" multiplies by one shard of a weight after the other count as one pass in the FLOPs.
+- The compiler reduces the small gradients of a layer in the loop, the manual form those of all layers after it.
+""",
+}
+
+Mappings = dict[str, tuple[axn.ResourceMapping, axn.ResourceMapping]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A model, twice: in plain JAX, and with names; and one batch of its data.
+
+    Attributes:
+        raw: the model in plain JAX.
+        named: gives the model with names the parameters of the plain one.
+        loss: of the model with names.
+        mappings: for each strategy, that of parameters and that of the computation.
+        batch: what both are trained on.
+        names: the axes of the batch.
+    """
+
+    raw: raw.Model
+    named: Callable[[Any], Any]
+    loss: Callable[[Any, NamedArray], jax.Array]
+    mappings: Mappings
+    batch: jax.ShapeDtypeStruct
+    names: tuple[str, ...]
+
+    def draw(self) -> np.ndarray:
+        """Draw a batch."""
+        rng = np.random.default_rng(0)
+        integers = jnp.issubdtype(self.batch.dtype, jnp.integer)
+        drawn = rng.integers(0, 256, self.batch.shape) if integers else rng.standard_normal(self.batch.shape)
+        return drawn.astype(self.batch.dtype)
+
+
+def gpt2(wide: bool) -> Case:
+    """Make the example's GPT-2; the wide one computes in bfloat16."""
+    small = raw.GPT2Config(vocab=256, layers=4, embed=128, heads=8, positions=64)
+    sizes = raw.GPT2Config(vocab=32768, layers=4, embed=2048, heads=16, positions=1024) if wide else small
+    dtype = jnp.bfloat16 if wide else jnp.float32
+    template = jax.eval_shape(lambda key: Gpt2.init(config(sizes), key=key), jax.random.key(0))
+
+    def loss(model: Gpt2, tokens: NamedArray) -> jax.Array:
+        return jax.tree.map(lambda p: p.astype(dtype), model).loss(tokens).scalar()
+
+    batch = jax.ShapeDtypeStruct((8, sizes.positions + 1), jnp.int32)
+    tensor = {"heads": "model", "mlp": "model"}
+    mappings: Mappings = {
+        "dp": ({}, {"batch": "data"}),
+        "fsdp": ({"embed": "data"}, {"batch": "data"}),
+        "tp": (tensor, {"batch": "data", **tensor}),
+        "fsdp+tp": ({"embed": "data", **tensor}, {"batch": "data", **tensor}),
+    }
+    named = lambda params: same_weights(params, template)  # noqa: E731
+    return Case(raw.gpt2(sizes, dtype), named, loss, mappings, batch, ("batch", "pos"))
+
+
+def mlp(wide: bool) -> Case:
+    """Make an MLP of three hidden layers."""
+    sizes = raw.MLPConfig(2048, 8192, 2048) if wide else raw.MLPConfig()
+    dtype = jnp.bfloat16 if wide else jnp.float32
+    features, classes = Axis("features", sizes.features), Axis("classes", sizes.classes)
+    make = lambda key: nn.MLP.init(features, classes, sizes.width, sizes.depth, nn.relu, key=key)  # noqa: E731
+    template = jax.eval_shape(make, jax.random.key(0))
+    # The name under which the weight between two hidden layers keeps its output.
+    (out,) = set(template.layers[1].weight.names) - {"mlp"}
+
+    def loss(model: nn.MLP, batch: NamedArray) -> jax.Array:
+        x = batch["both", : sizes.features].rename({"both": "features"}).astype(dtype)
+        targets = batch["both", sizes.features :].rename({"both": "classes"})
+        y = jax.tree.map(lambda p: p.astype(dtype), model)(x)
+        return axn.square(y.astype(jnp.float32) - targets).mean().scalar()
+
+    def named(params: Any) -> nn.MLP:
+        leaves = [layer[name] for layer in params for name in ("weight", "bias")]
+        return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+    batch = jax.ShapeDtypeStruct((8192 if wide else 256, sizes.features + sizes.classes), jnp.float32)
+    mappings: Mappings = {
+        "dp": ({}, {"batch": "data"}),
+        "fsdp": ({"mlp": "data", out: None}, {"batch": "data"}),
+        "tp": ({"mlp": "model", out: None}, {"batch": "data", "mlp": "model", out: None}),
+        "fsdp+tp": (
+            {"features": "data", "mlp": "model", out: "data", "classes": "data"},
+            {"batch": "data", "mlp": "model", out: None},
+        ),
+    }
+    return Case(raw.mlp(sizes, dtype), named, loss, mappings, batch, ("batch", "both"))
+
+
+MODELS = {"gpt2": gpt2, "mlp": mlp}
+
+
+@dataclasses.dataclass
+class Program:
+    """A training step (model, moments, batch) -> (model, moments, loss), on a mesh.
+
+    The arguments are abstract; `values` makes them, in their layout.
+    """
+
+    label: str
+    ours: bool
+    mesh: Mesh
+    step: Any
+    arguments: tuple[Any, Any, Any]
+    values: Callable[[], tuple[Any, Any, Any]]
+
+    def costs(self) -> dict[str, Any]:
+        """Compile, and count."""
+        with axn.set_mesh(self.mesh):
+            compiled = self.step.lower(*self.arguments).compile()
+        found = collectives(compiled)
+        memory = compiled.memory_analysis()
+        return {
+            "collectives": sum(c.count for c in found),
+            "by kind": ", ".join(f"{k} x{t.count} {t.megabytes:.3g} MB" for k, t in totals(found).items()),
+            "wire MB": sum(map(wire_bytes, found)) / 1e6,
+            "GFLOP": flops_bytes(compiled).flops / 1e9,
+            "temp MB": memory.temp_size_in_bytes / 1e6,
+            "args MB": memory.argument_size_in_bytes / 1e6,
+        }
+
+    def losses(self) -> list[float]:
+        """Take three steps."""
+        with axn.set_mesh(self.mesh):
+            model, moments, batch = self.values()
+            losses = []
+            for _ in range(3):
+                model, moments, loss = self.step(model, moments, batch)
+                losses.append(float(loss))
+        return losses
+
+
+def abstract(tree: Any, specs: Any, mesh: Mesh) -> Any:
+    """Describe the arrays of a tree, each laid out by its spec; a spec serves all arrays below it."""
+
+    def one(spec: P, below: Any) -> Any:
+        sharding = NamedSharding(mesh, spec)
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), below)
+
+    return jax.tree.map(one, specs, tree, is_leaf=raw.is_spec)
+
+
+def placed(values: Any, like: Any) -> Any:
+    """Put values where the abstract ones say; copies, because steps donate them."""
+    return jax.tree.map(lambda value, leaf: jax.device_put(np.asarray(value), leaf.sharding), values, like)
+
+
+def written_by_hand(case: Case, strategy: str, forms: Sequence[str] = raw.FORMS) -> Iterator[Program]:
+    """Make the hand-written programs."""
+    for form in forms:
+        mesh = make_mesh(strategy, "explicit" if form.startswith("explicit") else "auto")
+
+        def start() -> Any:
+            params = case.raw.init(jax.random.key(0))
+            return params, OPTIMIZER.init(params)
+
+        state = abstract(jax.eval_shape(start), raw.state_specs(case.raw, OPTIMIZER, strategy), mesh)
+        arguments = (*state, abstract(case.batch, P("data"), mesh))
+        yield Program(
+            f"JAX, {form}",
+            False,
+            mesh,
+            raw.train_step(case.raw, OPTIMIZER, mesh, strategy, form),
+            arguments,
+            lambda arguments=arguments: placed((*jax.jit(start)(), case.draw()), arguments),
+        )
+
+
+def with_names(case: Case, strategy: str) -> Iterator[Program]:
+    """Make Axonym's programs."""
+    parameters, compute = case.mappings[strategy]
+
+    def start() -> Any:
+        model = case.named(case.raw.init(jax.random.key(0)))
+        return model, OPTIMIZER.init(model)
+
+    def loss(model: Any, batch: NamedArray) -> jax.Array:
+        with axn.axis_mapping(compute):
+            return case.loss(model, batch)
+
+    def step(model: Any, moments: Any, batch: NamedArray) -> Any:
+        value, grads = jax.value_and_grad(loss)(model, batch)
+        updates, moments = OPTIMIZER.update(axn.auto_sharded(grads), moments, model)
+        return optax.apply_updates(model, updates), moments, value
+
+    for form in TYPES:
+        mesh = make_mesh(strategy, form)
+        compiled = axn.named_jit(step, axis_resources=parameters, donate_args=(True, True), strict=False)
+        shapes = (*jax.eval_shape(start), NamedArray(case.batch, case.names))
+        arguments = tuple(
+            abstract(tree, axn.pspec_for(tree, mapping, mesh), mesh)
+            for tree, mapping in zip(shapes, (parameters, parameters, compute), strict=True)
+        )
+        yield Program(
+            f"Axonym, {form}",
+            True,
+            mesh,
+            compiled,
+            arguments,
+            lambda arguments=arguments: placed((*jax.jit(start)(), NamedArray(case.draw(), case.names)), arguments),
+        )
+
+
+DEVICES: list[Any] = []
+
+
+def make_mesh(strategy: str, form: str) -> Mesh:
+    """Make the mesh of a strategy, of CPU devices or of those of the TPU."""
+    devices = np.array(DEVICES or jax.devices()).reshape(MESHES[strategy])
+    return Mesh(devices, ("data", "model"), axis_types=(TYPES[form],) * 2)
+
+
+def compare(case: Case, strategy: str, forms: Sequence[str], run: bool) -> None:
+    """Print all programs of one strategy side by side."""
+    rows, best, reference = [], {}, None
+    programs = [*written_by_hand(case, strategy, forms), *with_names(case, strategy)]
+    costs = [program.costs() for program in programs]
+    for column in COLUMNS:
+        best[column] = min(cost[column] for program, cost in zip(programs, costs, strict=True) if not program.ours)
+    for program, cost in zip(programs, costs, strict=True):
+        row: dict[str, object] = {"program": program.label}
+        for column in COLUMNS:
+            value, least = cost[column], best[column]
+            row[column] = value if isinstance(value, int) else f"{value:.4g}"
+            row["ratio" + " " * len(row)] = f"{value / least:.3f}" if least else ("1.000" if not value else "inf")
+        row["by kind"] = cost["by kind"]
+        if run:
+            losses = program.losses()
+            reference = reference or losses
+            row |= {"loss 1": f"{losses[0]:.6f}", "loss 3": f"{losses[2]:.6f}"}
+            if not np.allclose(losses, reference, rtol=1e-4):
+                sys.exit(f"error: {program.label} under {strategy} has the losses {losses}, not {reference}")
+        rows.append(row)
+    print(table(rows), flush=True)
+
+
+def tpu_devices() -> list[Any]:
+    """Describe the chips of a TPU v5e 2x4, in an order that keeps neighbours together."""
+    from jax.experimental import topologies
+
+    return list(topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x4").devices)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", choices=["cpu", "tpu"], default="cpu")
+    parser.add_argument("--model", choices=list(MODELS), nargs="+", default=list(MODELS))
+    parser.add_argument("--strategy", choices=raw.STRATEGIES, nargs="+", default=list(raw.STRATEGIES))
+    parser.add_argument(
+        "--form", choices=raw.FORMS, nargs="+", default=list(raw.FORMS), help="of the hand-written ones"
+    )
+    parser.add_argument("--overhead", action="store_true", help="time calls instead")
+    options = parser.parse_args()
+    if options.overhead:
+        dispatch(rounds=25)
+        return
+    tpu = options.target == "tpu"
+    if tpu:
+        DEVICES[:] = tpu_devices()
+    print(f"jax {jax.__version__}, compiled for {(DEVICES or jax.devices())[0].device_kind}\n")
+    for model in options.model:
+        for strategy in options.strategy:
+            data, tensor = MESHES[strategy]
+            print(f"### {model}, {strategy}, mesh data={data} model={tensor}\n")
+            compare(MODELS[model](tpu), strategy, options.form, run=not tpu)
+            print()
+    print(NOTES[options.target])
+
+
+if __name__ == "__main__":
+    main()

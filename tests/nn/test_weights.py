@@ -1,0 +1,59 @@
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+import axonym.nn as nn
+from axonym import Axis
+from benchmarks.measure import collectives, totals
+
+LAYERS, BATCH, EMBED, MLP = 3, 8, 16, 32
+Embed, Mlp = Axis("embed", EMBED), Axis("mlp", MLP)
+
+
+class Pair(nn.MLP):
+    """Two layers that give back what they take, so that they can be stacked."""
+
+    @staticmethod
+    def init(*, key: jax.Array) -> Any:
+        return nn.MLP.init(Embed, Embed, Mlp, 1, key=key, use_bias=False, use_final_bias=False)
+
+
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
+def test_a_loop_gathers_weights_once_in_each_direction(kind: str, request: pytest.FixtureRequest) -> None:
+    mesh = request.getfixturevalue(kind)
+    model = nn.Stacked.init(Axis("layers", LAYERS), Pair)(key=jax.random.key(0))
+    x = axn.NamedArray(np.random.default_rng(0).standard_normal((BATCH, EMBED), np.float32), ("batch", "embed"))
+
+    def loss(model: Any, x: axn.NamedArray) -> jax.Array:
+        with axn.axis_mapping({"batch": "data", "mlp": "model"}):
+            return axn.square(model.fold(axn.auto_sharded(x))).mean().scalar()
+
+    def plain(weights: Any, x: Any) -> jax.Array:
+        for i in range(LAYERS):
+            x = jnp.maximum(x @ weights[0][i], 0) @ weights[1][i]
+        return (x**2).mean()
+
+    weights = [layer.weight.array for layer in model.stacked.layers]
+    expected = jax.grad(plain)(weights, x.array)
+    with axn.set_mesh(mesh):
+        stored = axn.shard(model, {"embed": "data", "mlp": "model"})
+        gradient = axn.named_jit(jax.grad(loss), {"embed": "data", "mlp": "model"})
+        found = [layer.weight for layer in gradient(stored, axn.shard(x, {"batch": "data"})).stacked.layers]
+        compiled = gradient.lower(stored, axn.shard(x, {"batch": "data"})).compile()
+    for mine, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine.array, theirs, atol=1e-6)
+    # Two weights per layer, forward and backward: neither kept for all layers, nor exchanged for activations.
+    counts = {kind: total.count for kind, total in totals(collectives(compiled)).items()}
+    assert counts.keys() == {"all-gather", "all-reduce"}
+    assert counts["all-gather"] == 2 * 2 * LAYERS
+
+
+def test_without_a_mesh_a_product_is_one_operation() -> None:
+    layer = nn.Linear.init(Embed, Mlp, key=jax.random.key(0), use_bias=False)
+    with axn.axis_mapping({"embed": "data"}):
+        jaxpr = jax.make_jaxpr(lambda layer, x: layer(x).array)(layer, axn.ones((Axis("batch", 2), Embed)))
+    assert [eqn.primitive.name for eqn in jaxpr.eqns] == ["dot_general"]
