@@ -29,17 +29,23 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000)
 
 
-def _mesh(axis_type: jax.sharding.AxisType) -> jax.sharding.Mesh:
-    return jax.make_mesh((4, 2), ("data", "model"), axis_types=(axis_type,) * 2)
+def _mesh(*axis_types: jax.sharding.AxisType) -> jax.sharding.Mesh:
+    return jax.make_mesh((4, 2), ("data", "model"), axis_types=axis_types)
 
 
 @pytest.fixture(scope="session")
 def auto_mesh() -> jax.sharding.Mesh:
     """4 x 2 devices (data, model); the compiler decides what constraints leave open."""
-    return _mesh(jax.sharding.AxisType.Auto)
+    return _mesh(jax.sharding.AxisType.Auto, jax.sharding.AxisType.Auto)
 
 
 @pytest.fixture(scope="session")
 def explicit_mesh() -> jax.sharding.Mesh:
     """4 x 2 devices (data, model); shardings are part of the types."""
-    return _mesh(jax.sharding.AxisType.Explicit)
+    return _mesh(jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Explicit)
+
+
+@pytest.fixture(scope="session")
+def mixed_mesh() -> jax.sharding.Mesh:
+    """4 x 2 devices (data, model), of which data is Explicit and model is Auto."""
+    return _mesh(jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto)

@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -278,6 +279,18 @@ def has_the_gradient(row: Row, orders: Sequence[tuple[str, ...]], arrays: Sequen
         assert_close(gradient.array, value, order_of(gradient, row.operands[i]))
 
 
+def typed(array: Any, axes: str, mesh: jax.sharding.Mesh, layout: dict[str, Any]) -> axn.NamedArray:
+    """Describe an array on a mesh."""
+    sharding = NamedSharding(mesh, PartitionSpec(*(layout.get(name) for name in axes)))
+    return axn.NamedArray(jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding), tuple(axes))
+
+
+def gradients(row: Row) -> Callable[..., Any]:
+    """Differentiate the sum of all results."""
+    which = [i for i in range(len(row.operands)) if row.domain(i) in FLOATS]
+    return jax.grad(lambda *named: sum(r.array.sum() for r in row.results(row.call(*named))), which)
+
+
 class Values:
     """Values, dtypes and names, in whatever order the axes are stored."""
 
@@ -311,6 +324,22 @@ class Sharded:
             mixed = [placed(x, mesh, layout) for x, layout in zip(named, itertools.cycle(layouts), strict=False)]
             with axn.axis_mapping({"a": "data", "b": "model"}):
                 row.check(jax.jit(row.call)(*mixed), expected, orders)
+
+    def test_accepts_layouts_that_exclude_each_other(
+        self, row: Row, explicit_mesh: jax.sharding.Mesh, mixed_mesh: jax.sharding.Mesh
+    ) -> None:
+        """Trace, with the gradient where there is one, which checks all types and costs no compilation."""
+        layouts = [{"a": "data", "b": "model"}, {"i": "data", "a": "model"}, {"i": ("model", "data")}]
+        arrays = row.draw(4)
+        for mesh, mapping in ((explicit_mesh, None), (mixed_mesh, {"i": "data", "b": "model"})):
+            named = [
+                typed(array, axes, mesh, layout)
+                for array, axes, layout in zip(arrays, row.operands, itertools.cycle(layouts), strict=False)
+            ]
+            with jax.set_mesh(mesh), nullcontext() if mapping is None else axn.axis_mapping(mapping):
+                jax.eval_shape(
+                    gradients(row) if hasattr(self, "test_has_the_gradient_of_positional_code") else row.call, *named
+                )
 
 
 class Laws(Values, Sharded):

@@ -5,7 +5,7 @@ could be laid out in several ways. `settle` decides by name: by the mapping wher
 operands have.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,7 +58,7 @@ def _spec(names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: Mesh
     return spec
 
 
-def _only(spec: Iterable[Any], types: Mapping[str, AxisType], kind: AxisType) -> PartitionSpec:
+def _only(spec: PartitionSpec, types: Mapping[str, AxisType], kind: AxisType) -> PartitionSpec:
     """Keep the mesh axes of one type, but for those that a surrounding `vmap` maps over."""
     kept = {axis for axis, own in types.items() if own is kind and axis not in taken_axes()}
     return spec_from([tuple(axis for axis in entry if axis in kept) for entry in entries_in(spec)])
@@ -73,14 +73,15 @@ def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLi
     if kinds == [AxisType.Explicit]:
         return relayout(array, entries_in(shardings[0].spec))
     if kinds == [AxisType.Auto]:
-        return jax.lax.with_sharding_constraint(array, shardings[0])
-    return _constrain_both(array, *shardings) if kinds else array
+        array = jax.lax.with_sharding_constraint(array, shardings[0])
+    return _constrain_both(array, *shardings) if len(kinds) == 2 else array
 
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _constrain_both(array: jax.Array, explicit: NamedSharding, auto: NamedSharding) -> jax.Array:
     """Do both on a mixed mesh; outside of a program, the second step would undo the first one."""
-    return jax.lax.with_sharding_constraint(relayout(array, entries_in(explicit.spec)), auto)
+    moved: jax.Array = jax.lax.with_sharding_constraint(relayout(array, entries_in(explicit.spec)), auto)
+    return moved
 
 
 def check_result(names: Names, sizes: Mapping[str, int]) -> None:

@@ -476,6 +476,6 @@ def spec_from(entries: Iterable[Entry]) -> PartitionSpec:
     return PartitionSpec(*(entry[0] if len(entry) == 1 else entry or None for entry in entries))
 
 
-def entries_in(spec: Iterable[Any]) -> list[Entry]:
+def entries_in(spec: PartitionSpec) -> list[Entry]:
     """List the mesh axes of each dimension of a PartitionSpec."""
-    return [(part,) if isinstance(part, str) else tuple(part or ()) for part in spec]
+    return [(part,) if isinstance(part, str) else tuple(part or ()) for part in spec.partitions]

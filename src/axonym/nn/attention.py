@@ -153,7 +153,7 @@ def causal_mask(QPos: Axis, KPos: Axis, q_start: int | NamedArray = 0, k_start: 
     query, key = axis_name(QPos), axis_name(KPos)
     if query == key:
         problem = f"positions of queries and keys are both called {query!r}"
-        hint = f'give those of keys another name: KPos.derive("key")'
+        hint = 'give those of keys another name: KPos.derive("key")'
         raise AxisClashError(message("causal_mask", problem, hint=hint))
     queries, keys = _counted(QPos, q_start), _counted(KPos, k_start)
     return greater_equal(queries.broadcast_axis(keys.axes).rearrange((..., query, key)), keys)

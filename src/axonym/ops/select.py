@@ -292,7 +292,7 @@ def _piecewise(x: jax.Array, *operands: jax.Array, conditions: int) -> jax.Array
     return jnp.broadcast_to(result, jnp.broadcast_shapes(result.shape, x.shape))
 
 
-def _select(*operands: jax.Array) -> jax.Array:
+def _select(*operands: Any) -> jax.Array:
     conditions = len(operands) // 2
 
     def call(*operands: jax.Array) -> jax.Array:
