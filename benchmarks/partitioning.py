@@ -12,6 +12,7 @@ different ones. On the CPU the losses of steps 1 and 3 are compared as well.
 
 import argparse
 import dataclasses
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ jax.config.update("jax_num_cpu_devices", 8)
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gpt2"))
 
+import equinox as eqx  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
@@ -52,15 +54,17 @@ COLUMNS = ("collectives", "wire MB", "GFLOP", "temp MB", "args MB")
 NOTES = {
     "cpu": """\
 - XLA's compiler for CPUs has no pass that makes a reduce-scatter of an all-reduce whose result is only sliced. Where
-  gradients or activations are to be scattered, only the manual form, which asks for that, sends and keeps less.
-- The gradient of the table of GPT-2 has two parts, from the look-up and from the logits. The manual form adds them
-  before it reduces; the compiler reduces each, and those of layers in the loop and not after it.
+  gradients or activations are to be scattered, only the manual forms, which ask for that, send and keep less.
+- The gradient of the table of GPT-2 has two parts, from the look-up and from the logits. The manual forms add them
+  before they reduce; the compiler reduces each, and those of layers in the loop and not after it.
 - Under FSDP, "auto" sends rows of the table in place of the table, which here is small: fewer bytes, more collectives.
-  "auto, whole" and "explicit" gather it, as Axonym does.
+  "auto, whole" and "explicit" gather it, as Axonym does in all forms.
+- Under DP of GPT-2, both manual forms keep the same values for the backward pass. How XLA packs the others into memory
+  differs by 2 kB.
 """,
     "tpu": """\
 - The loops in which "auto" multiplies by one shard of a weight after the other count as one pass in the FLOPs.
-- The compiler reduces the small gradients of a layer in the loop, the manual form those of all layers after it.
+- The compiler reduces the small gradients of a layer in the loop, the manual forms those of all layers after it.
 """,
 }
 
@@ -74,7 +78,9 @@ class Case:
     Attributes:
         raw: the model in plain JAX.
         named: gives the model with names the parameters of the plain one.
-        loss: of the model with names.
+        loss: of the model with names, whose parameters have the dtype of the computation.
+        dtype: of the computation.
+        loop: whether layers run in a compiled loop, in which each is to gather its own weights.
         mappings: for each strategy, that of parameters and that of the computation.
         batch: what both are trained on.
         names: the axes of the batch.
@@ -83,6 +89,8 @@ class Case:
     raw: raw.Model
     named: Callable[[Any], Any]
     loss: Callable[[Any, NamedArray], jax.Array]
+    dtype: jnp.dtype
+    loop: bool
     mappings: Mappings
     batch: jax.ShapeDtypeStruct
     names: tuple[str, ...]
@@ -103,7 +111,7 @@ def gpt2(wide: bool) -> Case:
     template = jax.eval_shape(lambda key: Gpt2.init(config(sizes), key=key), jax.random.key(0))
 
     def loss(model: Gpt2, tokens: NamedArray) -> jax.Array:
-        return jax.tree.map(lambda p: p.astype(dtype), model).loss(tokens).scalar()
+        return model.loss(tokens).scalar()
 
     batch = jax.ShapeDtypeStruct((8, sizes.positions + 1), jnp.int32)
     tensor = {"heads": "model", "mlp": "model"}
@@ -114,7 +122,7 @@ def gpt2(wide: bool) -> Case:
         "fsdp+tp": ({"embed": "data", **tensor}, {"batch": "data", **tensor}),
     }
     named = lambda params: same_weights(params, template)  # noqa: E731
-    return Case(raw.gpt2(sizes, dtype), named, loss, mappings, batch, ("batch", "pos"))
+    return Case(raw.gpt2(sizes, dtype), named, loss, dtype, True, mappings, batch, ("batch", "pos"))
 
 
 def mlp(wide: bool) -> Case:
@@ -130,8 +138,7 @@ def mlp(wide: bool) -> Case:
     def loss(model: nn.MLP, batch: NamedArray) -> jax.Array:
         x = batch["both", : sizes.features].rename({"both": "features"}).astype(dtype)
         targets = batch["both", sizes.features :].rename({"both": "classes"})
-        y = jax.tree.map(lambda p: p.astype(dtype), model)(x)
-        return axn.square(y.astype(jnp.float32) - targets).mean().scalar()
+        return axn.square(model(x).astype(jnp.float32) - targets).mean().scalar()
 
     def named(params: Any) -> nn.MLP:
         leaves = [layer[name] for layer in params for name in ("weight", "bias")]
@@ -147,10 +154,61 @@ def mlp(wide: bool) -> Case:
             {"batch": "data", "mlp": "model", out: None},
         ),
     }
-    return Case(raw.mlp(sizes, dtype), named, loss, mappings, batch, ("batch", "both"))
+    return Case(raw.mlp(sizes, dtype), named, loss, dtype, False, mappings, batch, ("batch", "both"))
 
 
 MODELS = {"gpt2": gpt2, "mlp": mlp}
+
+
+class LocalLinear(eqx.Module):
+    """A linear layer inside of a shard_map, where a device may have a block of the inputs or outputs.
+
+    Attributes:
+        weight: the device's block of it; gathered over "data" unless `late`.
+        bias: gathered over "data".
+        inputs: the axes to sum over.
+        outputs: the axes of the result.
+        late: gather the weight where it is used, and again in the backward pass.
+    """
+
+    weight: NamedArray
+    bias: NamedArray
+    inputs: tuple[str, ...] = eqx.field(static=True)
+    outputs: tuple[str, ...] = eqx.field(static=True)
+    late: bool = eqx.field(static=True)
+
+    def __call__(self, x: NamedArray) -> NamedArray:
+        """Multiply, and add up what devices have that hold blocks of the inputs."""
+
+        @functools.partial(jax.checkpoint, prevent_cse=False)
+        def product(x: NamedArray, weight: NamedArray) -> NamedArray:
+            return axn.dot(x, axn.all_gather(weight, "data") if self.late else weight, axis=self.inputs)
+
+        y = product(x, self.weight)
+        split = [name for name in self.inputs if (axn.current_mapping() or {}).get(name)]
+        kept = {f"{name}.out": name for name in self.outputs if name in self.inputs}
+        if split:
+            # A result with the axis of the inputs is split as they are.
+            y = axn.psum_scatter(y, tuple(kept), over=split) if kept else axn.psum(y, split)
+        return y.rename(kept) + self.bias
+
+
+def local(model: Any, late: bool) -> Any:
+    """Make a model for the inside of a shard_map.
+
+    Everything is gathered over "data", but for late weights of linear layers. Only these layers know of other devices.
+    """
+
+    def one(part: Any) -> Any:
+        if not isinstance(part, nn.Linear):
+            return axn.all_gather(part, "data")
+        weight = part.weight if late else axn.all_gather(part.weight, "data")
+        inputs, outputs = (tuple(axis.name for axis in axes) for axes in (part.In, part.Out))
+        return LocalLinear(weight, axn.all_gather(part.bias, "data"), inputs, outputs, late)
+
+    # Varying in type only: the gradients of all layers are then summed after the backward pass, at once.
+    model = axn.pcast(model, "data")
+    return jax.tree.map(one, model, is_leaf=lambda part: isinstance(part, nn.Linear | NamedArray))
 
 
 @dataclasses.dataclass
@@ -237,18 +295,23 @@ def with_names(case: Case, strategy: str) -> Iterator[Program]:
         model = case.named(case.raw.init(jax.random.key(0)))
         return model, OPTIMIZER.init(model)
 
-    def loss(model: Any, batch: NamedArray) -> jax.Array:
+    def loss(model: Any, batch: NamedArray, form: str) -> jax.Array:
+        model = jax.tree.map(lambda p: p.astype(case.dtype), model)
+        if form == "manual":
+            return axn.pmean(case.loss(local(model, late=case.loop), batch), "batch")
         with axn.axis_mapping(compute):
             return case.loss(model, batch)
 
-    def step(model: Any, moments: Any, batch: NamedArray) -> Any:
-        value, grads = jax.value_and_grad(loss)(model, batch)
+    def step(model: Any, moments: Any, batch: NamedArray, form: str) -> Any:
+        value, grads = jax.value_and_grad(loss)(model, batch, form)
         updates, moments = OPTIMIZER.update(axn.auto_sharded(grads), moments, model)
         return optax.apply_updates(model, updates), moments, value
 
-    for form in TYPES:
-        mesh = make_mesh(strategy, form)
-        compiled = axn.named_jit(step, axis_resources=parameters, donate_args=(True, True), strict=False)
+    for form in (*TYPES, "manual"):
+        mesh, run, laid_out = make_mesh(strategy, form), functools.partial(step, form=form), parameters
+        if form == "manual":
+            run, laid_out = axn.shard_map(run, axn.Mappings(parameters, compute)), None
+        compiled = axn.named_jit(run, axis_resources=laid_out, donate_args=(True, True), strict=False)
         shapes = (*jax.eval_shape(start), NamedArray(case.batch, case.names))
         arguments = tuple(
             abstract(tree, axn.pspec_for(tree, mapping, mesh), mesh)
@@ -270,7 +333,7 @@ DEVICES: list[Any] = []
 def make_mesh(strategy: str, form: str) -> Mesh:
     """Make the mesh of a strategy, of CPU devices or of those of the TPU."""
     devices = np.array(DEVICES or jax.devices()).reshape(MESHES[strategy])
-    return Mesh(devices, ("data", "model"), axis_types=(TYPES[form],) * 2)
+    return Mesh(devices, ("data", "model"), axis_types=(TYPES.get(form, AxisType.Auto),) * 2)
 
 
 def compare(case: Case, strategy: str, forms: Sequence[str], run: bool) -> None:

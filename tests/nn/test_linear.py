@@ -264,3 +264,18 @@ def test_an_axis_with_the_name_under_which_a_weight_keeps_an_output_is_not_match
     )
     with pytest.raises(AxisClashError, match="which it has already"):
         nn.Linear.init(E, (E, axn.Axis("embed.out", 3)), key=KEY)
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_blocks_of_a_layer_compute_inside_of_a_shard_map(kind, auto_mesh, explicit_mesh):
+    up, down = (nn.Linear.init(*ends, key=KEY, use_bias=False) for ends in ((E, M), (M, E)))
+    x = draw(B, E)
+
+    @axn.shard_map(mapping=axn.Mappings({"embed": None, "mlp": "model"}, {"batch": "data", "mlp": "model"}))
+    def both(up, down, x):
+        hidden = up(x)  # a block of the columns
+        return axn.psum(down(hidden), "mlp")  # a block of the rows: a part of the sum
+
+    expected = down(up(x))
+    with axn.set_mesh({"auto": auto_mesh, "explicit": explicit_mesh}[kind]):
+        same(both(up, down, x), expected.names, expected.array)

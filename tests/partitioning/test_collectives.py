@@ -299,6 +299,16 @@ MISTAKES = {
         "  array has: anonymous (4,)\n"
         "  hint: reduce outside of it; or name the mesh axis",
     ),
+    "a sum over what only parameters are split by": (
+        axn.Mappings({"embed": "data"}, {"batch": "data"}),
+        lambda x, w: axn.psum(axn.dot(x, axn.all_gather(w, "embed"), axis="embed"), "embed"),
+        ShardingError,
+        "psum: only the mapping of parameters has axis 'embed', so that no sum over it is partial\n"
+        "  array has: batch=2, mlp=8\n"
+        "  parameters: {'embed': 'data'}\n"
+        "  compute: {'batch': 'data'}\n"
+        '  hint: for a sum over blocks of parameters, name the mesh axis: axn.psum(x, "data")',
+    ),
     "a sum of what is the same": (
         {"batch": "data"},
         lambda x, w: axn.psum(w, "batch"),

@@ -4,13 +4,16 @@ from ..array import NamedArray
 from ..axis import Axis
 from ..core import Core, facts, shape_of
 from ..errors import AxisClashError, AxisNotFoundError, AxisSizeError, message, suggestion
+from ..layout import current_scope
 from ..ops import _lift
 
 __all__ = ["check_input"]
 
 
-def check_input(layer: str, x: NamedArray, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> None:
-    """Check that an input has what a layer needs and not what it adds."""
+def check_input(
+    layer: str, x: NamedArray, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], *, blocks: bool = False
+) -> None:
+    """Check that an input has what a layer needs and not what it adds; inside of a shard_map, maybe a block of it."""
     if not isinstance(x, Core):
         raise _lift.unnamed(layer, x)
     names = x.names
@@ -25,7 +28,8 @@ def check_input(layer: str, x: NamedArray, inputs: tuple[Axis, ...], outputs: tu
     shape = shape_of(layer, x.array, names)
     for axis in inputs:
         size = shape[names.index(axis.name) - len(names)]
-        if size != axis.size:
+        is_block = blocks and current_scope() is not None and size and not axis.size % size
+        if size != axis.size and not is_block:
             problem = f"axis {axis.name!r} of the input has size {size}, but the layer was made for {axis.size}"
             raise AxisSizeError(message(layer, problem, f"input has: {facts(x)}"))
     for axis in outputs:

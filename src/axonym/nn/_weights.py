@@ -17,11 +17,12 @@ def multiply(x: NamedArray, weight: NamedArray, axis: tuple[Axis, ...]) -> Named
     Left to itself, the compiler may move the larger activations, or the weight several times. The backward pass gathers
     the weight again: kept, those of all layers of a loop would be on every device at once.
     """
+    names = [each.name for each in axis]  # a block of the weight has other sizes
     if current_mapping() is None or context_mesh() is None:
-        return dot(x, weight, axis=axis)
+        return dot(x, weight, axis=names)
 
     def gathered(x: NamedArray, weight: NamedArray) -> NamedArray:
-        return dot(x, auto_sharded(weight), axis=axis)
+        return dot(x, auto_sharded(weight), axis=names)
 
     product: NamedArray = jax.checkpoint(gathered, prevent_cse=False)(x, weight)
     return product

@@ -92,6 +92,9 @@ class Linear(eqx.Module):
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layer; the axes of `x` without `In` come first, then `Out`.
 
+        Inside of a `shard_map`, the layer may have a block of its weight. If that splits `In`, the result is a part of
+        a sum: use a layer without bias, and `axn.psum`.
+
         Args:
             x: axes {In, ...}.
             key: not used; every layer takes one.
@@ -102,7 +105,7 @@ class Linear(eqx.Module):
             AxisClashError: if `x` already has an axis of `Out`, or the `<name>.out` under which the weight keeps it.
         """
         stored = _stored_outputs(self.In, self.Out)
-        check_input("Linear", x, self.In, (*self.Out, *stored))
+        check_input("Linear", x, self.In, (*self.Out, *stored), blocks=True)
         y = multiply(x, self.weight, self.In)
         changed: dict[AxisSelector, AxisSelector] = {
             kept.name: out.name for kept, out in zip(stored, self.Out, strict=True) if kept != out

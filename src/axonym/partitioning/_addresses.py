@@ -22,6 +22,7 @@ __all__ = [
     "mesh_axes_of",
     "require_axis",
     "require_blocks",
+    "require_computed",
     "require_even",
     "require_partial",
     "require_whole",
@@ -92,11 +93,28 @@ def manual_axes() -> Entry:
 
 
 def _mappings(names: Names) -> tuple[AxisMapping, ...]:
-    """List the mappings to look a name up in: that of an array with these names, then the others."""
+    """List the mappings to look a name up in: of data, the current one alone; else that of parameters as well."""
     current, scope = layout.current_mapping(), layout.current_scope()
-    own = () if scope is None or not names else (scope.mappings.of(names),)
     computed = () if current is None else (current,)
-    return (*own, *computed, *(() if scope is None else (scope.mappings.parameters,)))
+    if scope is None:
+        return computed
+    if not names:
+        return (*computed, scope.mappings.parameters)
+    own = scope.mappings.of(names)
+    return computed if own == scope.mappings.compute else (own, *computed)
+
+
+def require_computed(function: str, name: str, names: Names, array: Any) -> None:
+    """Refuse to reduce over an axis that only parameters are split by: where is the sum of anything else partial?"""
+    current, scope = layout.current_mapping(), layout.current_scope()
+    if scope is None or layout.looked_up(current or {}, name) is not None:
+        return
+    entry = [axis for axis in layout.looked_up(scope.mappings.parameters, name) or () if axis in manual_axes()]
+    if entry:
+        problem = f"only the mapping of parameters has axis {name!r}, so that no sum over it is partial"
+        facts = f"parameters: {scope.mappings.parameters}", f"compute: {scope.mappings.compute}"
+        hint = f'for a sum over blocks of parameters, name the mesh axis: axn.{function}(x, "{entry[0]}")'
+        raise ShardingError(message(function, problem, has(names, array), *facts, hint=hint))
 
 
 def _entry(name: str, names: Names) -> Entry:

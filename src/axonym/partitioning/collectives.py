@@ -40,6 +40,7 @@ from ._addresses import (
     mesh_axes_of,
     require_axis,
     require_blocks,
+    require_computed,
     require_even,
     require_partial,
     require_whole,
@@ -341,6 +342,7 @@ def _reduced(function: str, collective: Callable[..., Any], x: T, axis: AxisSele
                 problem = f"the array has axis {name!r} itself, so that blocks of it would be put on top of each other"
                 hint = f'reduce it first: axn.{function}(x.sum("{name}"), "{name}"); or name the mesh axis'
                 raise ShardingError(message(function, problem, has(names, array), hint=hint))
+            require_computed(function, name, names, array)
         axes = mesh_axes_of(function, axis, names)
         if not axes:
             return array
