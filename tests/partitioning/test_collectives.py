@@ -299,6 +299,14 @@ MISTAKES = {
         "  array has: anonymous (4,)\n"
         "  hint: reduce outside of it; or name the mesh axis",
     ),
+    "a sum over devices that hold other blocks": (
+        axn.Mappings({"embed": None, "mlp": "model"}, {"batch": "data", "embed": "model", "mlp": "model"}),
+        lambda x, w: axn.psum(axn.dot(axn.all_gather(x, "embed"), w, axis="embed"), "embed"),
+        ShardingError,
+        "psum: 'mlp' lies over mesh axis 'model' as 'embed' does: its blocks would be put on top of each other\n"
+        "  array has: batch=2, mlp=4\n"
+        '  hint: gather it or reduce over it first; or name the mesh axis: axn.psum(x, "model")',
+    ),
     "a sum over what only parameters are split by": (
         axn.Mappings({"embed": "data"}, {"batch": "data"}),
         lambda x, w: axn.psum(axn.dot(x, axn.all_gather(w, "embed"), axis="embed"), "embed"),

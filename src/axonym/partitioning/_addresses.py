@@ -24,6 +24,7 @@ __all__ = [
     "require_blocks",
     "require_computed",
     "require_even",
+    "require_no_blocks",
     "require_partial",
     "require_whole",
     "targets",
@@ -170,6 +171,21 @@ def require_whole(function: str, array: jax.Array, names: Names, name: str, dim:
         problem = f"axis {name!r} is cut already: the arguments have it with {size * ways}"
         hint = f'for the sum of blocks, axn.psum(x, "{axes[-1]}"); to cut them again, over="{axes[-1]}"'
         raise ShardingError(message(function, problem, has(names, array), hint=hint))
+
+
+def require_no_blocks(function: str, name: str, names: Names, array: jax.Array) -> None:
+    """Refuse to reduce over a name where the devices that it stands for hold different blocks of another axis."""
+    scope, axes = layout.current_scope(), mesh_axes_of(function, name, names)
+    if scope is None or not axes or name in manual_axes():
+        return
+    for own in names:
+        shared = [axis for axis in _entry(own, names) if axis in axes]
+        size = array.shape[dimension(array, names, own)]
+        if shared and (own, size) not in scope.sizes and (own, size * count_of(_entry(own, names))) in scope.sizes:
+            problem = f"{own!r} lies over mesh axis {shared[0]!r} as {name!r} does: "
+            problem += "its blocks would be put on top of each other"
+            hint = f'gather it or reduce over it first; or name the mesh axis: axn.{function}(x, "{shared[0]}")'
+            raise ShardingError(message(function, problem, has(names, array), hint=hint))
 
 
 def require_even(function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> None:

@@ -42,6 +42,7 @@ from ._addresses import (
     require_blocks,
     require_computed,
     require_even,
+    require_no_blocks,
     require_partial,
     require_whole,
     targets,
@@ -343,6 +344,7 @@ def _reduced(function: str, collective: Callable[..., Any], x: T, axis: AxisSele
                 hint = f'reduce it first: axn.{function}(x.sum("{name}"), "{name}"); or name the mesh axis'
                 raise ShardingError(message(function, problem, has(names, array), hint=hint))
             require_computed(function, name, names, array)
+            require_no_blocks(function, name, names, array)
         axes = mesh_axes_of(function, axis, names)
         if not axes:
             return array
