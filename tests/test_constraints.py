@@ -50,7 +50,11 @@ def test_where_two_axes_want_one_mesh_axis_the_mapping_decides(explicit_mesh: ja
     with jax.set_mesh(explicit_mesh):
         rows = axn.named(jax.device_put(a, P("data")), ("a", "b"))
         columns = axn.named(jax.device_put(b, P(None, "data")), ("a", "b"))
-        for mapping, expected in [({"a": "data"}, P("data", None)), ({"b": "data"}, P(None, "data"))]:
+        for mapping, expected in [
+            ({"a": "data"}, P("data", None)),
+            ({"b": "data"}, P(None, "data")),
+            ({"a": "model", "b": "data"}, P(None, "data")),
+        ]:
             with axn.axis_mapping(mapping):
                 for total in (rows + columns, columns + rows, jax.jit(lambda x, y: x + y)(rows, columns)):
                     assert jax.typeof(total.array).sharding.spec == expected

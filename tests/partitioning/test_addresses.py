@@ -8,7 +8,7 @@ from axonym.partitioning import _addresses
 
 AUTO = jax.sharding.AxisType.Auto
 MESH = jax.sharding.AbstractMesh((2, 2, 2), ("x", "y", "z"), axis_types=(AUTO,) * 3)
-MAPPINGS = axn.Mappings({"embed": ("y", "x"), "mlp": None}, {"batch": "z", "embed": "x", "pos": "y"})
+MAPPINGS = axn.Mappings({"embed": ("y", "x"), "mlp": None, "vocab": "z"}, {"batch": "z", "embed": "x", "pos": "y"})
 
 
 def inside(look, manual=None):
@@ -36,6 +36,10 @@ def inside(look, manual=None):
         ("embed.out", ("embed", "embed.out"), ()),
         ("pos.key", ("batch", "pos.key"), ("y",)),
         ("mlp", (), ()),
+        # What only parameters are split by, data have whole.
+        ("vocab", ("vocab", "embed"), ("z",)),
+        ("vocab", ("batch", "vocab"), ()),
+        ("vocab", ("batch", "pos"), ()),
         ("y", (), ("y",)),
         (("batch", "y"), (), ("z", "y")),
         (("embed", "x"), (), ("x",)),

@@ -80,7 +80,10 @@ def _require_known(function: str, name: str) -> None:
         kind = layout.mesh_types(mesh)[name].name
         problem = f"mesh axis {name!r} is {kind}; devices talk over Manual axes, inside of shard_map"
         raise ShardingError(message(function, problem, f"mesh: {layout.describe_mesh(mesh)}"))
-    if scope is not None and name not in scope.names:
+    if scope is None:
+        return
+    mapped = (scope.mappings.compute, scope.mappings.parameters)
+    if name not in scope.names and all(layout.looked_up(mapping, name) is None for mapping in mapped):
         known = sorted({*scope.names, *scope.mappings.compute, *scope.mappings.parameters, *manual_axes()})
         problem = f"{name!r} is an axis of neither the arguments, the mapping nor the mesh"
         raise ShardingError(message(function, problem, f"there are: {', '.join(known)}", hint=suggestion(name, known)))
