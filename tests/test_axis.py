@@ -290,3 +290,14 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call(*INPUT)
     assert str(caught.value) == text
+
+
+def test_a_derived_axis_has_a_base_and_a_role() -> None:
+    assert axn.Axis("pos", 4).derive("key").derive("new") == axn.Axis("pos.key.new", 4)
+
+
+@pytest.mark.parametrize("role", ["", 3, None])
+def test_a_role_is_text(role: Any) -> None:
+    with pytest.raises(OperandError) as error:
+        axn.Axis("pos", 4).derive(role)
+    assert str(error.value) == f"Axis.derive: the role of 'pos' must be a non-empty str, not {role!r}"

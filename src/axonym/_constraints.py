@@ -68,13 +68,15 @@ def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLi
     """Lay out an array in the middle of a computation, in whichever mode each mesh axis is."""
     spec = _spec(names, array.shape, mapping, mesh)
     types = mesh_types(mesh)
-    kinds = [kind for kind in (AxisType.Explicit, AxisType.Auto) if kind in types.values()]
-    shardings = tuple(NamedSharding(mesh, _only(spec, types, kind)) for kind in kinds)
-    if kinds == [AxisType.Explicit]:
-        return relayout(array, entries_in(shardings[0].spec))
-    if kinds == [AxisType.Auto]:
-        array = jax.lax.with_sharding_constraint(array, shardings[0])
-    return _constrain_both(array, *shardings) if len(kinds) == 2 else array
+    explicit, auto = (NamedSharding(mesh, _only(spec, types, kind)) for kind in (AxisType.Explicit, AxisType.Auto))
+    kinds = set(types.values())
+    if kinds >= {AxisType.Explicit, AxisType.Auto}:
+        array = _constrain_both(array, explicit, auto)
+    elif AxisType.Explicit in kinds:
+        array = relayout(array, entries_in(explicit.spec))
+    elif AxisType.Auto in kinds:
+        array = jax.lax.with_sharding_constraint(array, auto)
+    return array
 
 
 @partial(jax.jit, static_argnums=(1, 2))

@@ -82,7 +82,14 @@ class Axis:
         Example:
             >>> axn.Axis("position", 16).derive("key")
             Axis(name='position.key', size=16)
+
+        Raises:
+            OperandError: if the role is no text.
         """
+        if not isinstance(role, str) or not role:
+            raise OperandError(
+                message("Axis.derive", f"the role of {self.name!r} must be a non-empty str, not {role!r}")
+            )
         return Axis(f"{self.name}.{role}", self.size)
 
     def resize(self, size: int) -> "Axis":

@@ -42,6 +42,7 @@ __all__ = [
     "hiding",
     "looked_up",
     "mapped",
+    "matches",
     "mesh_types",
     "note",
     "partition_spec",
@@ -49,6 +50,7 @@ __all__ = [
     "spec_from",
     "taken_axes",
     "taking",
+    "with_bases",
 ]
 
 MeshAxes: TypeAlias = str | Sequence[str] | None
@@ -145,7 +147,7 @@ class Mappings:
         if any(looked_up(computed, name) and looked_up(listed, name) is None for name in names):
             return self.compute
         for pattern, extra in self.overrides:
-            if _matches(pattern, path):
+            if matches(pattern, path):
                 listed.update(extra.entries)
         return AxisMapping(tuple(listed.items()))
 
@@ -153,7 +155,8 @@ class Mappings:
         return f"parameters {self.parameters}, compute {self.compute}"
 
 
-def _matches(pattern: str, path: str) -> bool:
+def matches(pattern: str, path: str) -> bool:
+    """Tell whether a pattern of `Mappings` is for the array at a path."""
     parts, run = path.split("."), pattern.split(".")
     windows = (parts[i : i + len(run)] for i in range(len(parts) - len(run) + 1))
     return any(all(map(fnmatch.fnmatchcase, window, run)) for window in windows)
@@ -337,21 +340,25 @@ def check_keys(
     names: Set[str],
     mesh: MeshLike | None,
     paths: Set[str] = frozenset(),
+    *,
+    complete: bool = False,
 ) -> None:
     """Raise ShardingError for a key of the mapping that no array has, or a mesh axis that the mesh does not have.
 
     Args:
         function: who asks.
         mapping: the mapping, or several.
-        names: the names of the arrays at hand; those that were laid out under the mapping count too.
+        names: the names of the arrays at hand.
         mesh: the mesh, if there is one.
         paths: the paths of the arrays, for patterns that override a mapping.
+        complete: whether these are all arrays that the mapping is for; else those that were laid out under it before
+            count too.
     """
     if isinstance(mapping, Mappings):
         for own in (mapping.parameters, mapping.compute, *(extra for _, extra in mapping.overrides)):
-            check_keys(function, own, names, mesh)
+            check_keys(function, own, names, mesh, complete=complete)
         for pattern, _ in mapping.overrides:
-            if not any(_matches(pattern, path) for path in paths):
+            if not any(matches(pattern, path) for path in paths):
                 problem, parts = (
                     f"no array has a path that matches {pattern!r}",
                     {p for x in paths for p in x.split(".")},
@@ -359,7 +366,7 @@ def check_keys(
                 facts = f"paths: {', '.join(sorted(paths)[:8]) or 'none'}{', ...' if len(paths) > 8 else ''}"
                 raise ShardingError(message(function, problem, facts, hint=suggestion(pattern, parts)))
         return
-    known = {base for name in names | _remembered(mapping.entries) for base in _bases(name)}
+    known = with_bases(names if complete else names | _remembered(mapping.entries))
     for key, entry in mapping.entries:
         for axis in entry:
             if mesh is not None and axis not in mesh.axis_names:
@@ -459,6 +466,11 @@ def entries_for(
     return found
 
 
+def with_bases(names: Iterable[str]) -> set[str]:
+    """Add to names all that they derive from."""
+    return {base for name in names for base in _bases(name)}
+
+
 def _bases(name: str) -> Iterator[str]:
     """List a name and those that it derives from: `a.b.c`, `a.b`, `a`."""
     while name:
@@ -478,4 +490,4 @@ def spec_from(entries: Iterable[Entry]) -> PartitionSpec:
 
 def entries_in(spec: PartitionSpec) -> list[Entry]:
     """List the mesh axes of each dimension of a PartitionSpec."""
-    return [(part,) if isinstance(part, str) else tuple(part or ()) for part in spec.partitions]
+    return [(part,) if isinstance(part, str) else part if isinstance(part, tuple) else () for part in spec.partitions]

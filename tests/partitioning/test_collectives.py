@@ -299,6 +299,13 @@ MISTAKES = {
         "  array has: anonymous (4,)\n"
         "  hint: reduce outside of it; or name the mesh axis",
     ),
+    "a permutation that is none": (
+        {"batch": "data"},
+        lambda x, w: axn.ppermute(x, "batch", "1"),
+        ArgumentError,
+        "ppermute: ['1'] is no list of pairs\n"
+        "  hint: an int shifts along the ring; else give pairs of a source and a destination: [(0, 1), (1, 0)]",
+    ),
     "a sum over devices that hold other blocks": (
         axn.Mappings({"embed": None, "mlp": "model"}, {"batch": "data", "embed": "model", "mlp": "model"}),
         lambda x, w: axn.psum(axn.dot(axn.all_gather(x, "embed"), w, axis="embed"), "embed"),

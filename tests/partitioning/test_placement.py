@@ -348,3 +348,11 @@ def test_an_array_that_lost_its_axis():
     x = axn.NamedArray(np.zeros((8, 2)), ("rows", "embed"))
     with pytest.raises(LostAxisError):
         axn.from_local(jax.tree.map(lambda a: a[0], x), {"rows": "data"}, make_mesh())
+
+
+def test_a_key_that_an_earlier_array_had_is_refused_all_the_same(auto_mesh: jax.sharding.Mesh) -> None:
+    rows = axn.NamedArray(np.ones((8, 4), np.float32), ("batch", "embed"))
+    for place in (axn.from_local, axn.shard):
+        place(rows, {"batch": "data"}, auto_mesh)
+        with pytest.raises(ShardingError, match="the mapping has axis 'batch', which no array here has"):
+            place(rows.rename({"batch": "rows"}), {"batch": "data"}, auto_mesh)

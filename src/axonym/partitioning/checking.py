@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 import equinox as eqx
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .. import layout
 from ..array import NamedArray, is_named_array
@@ -345,10 +345,11 @@ class _Run:
             return array
         mapping, shape = self._mappings.of(names, path), tuple(array.shape)
         fits = not _faults(names, shape, mapping, self._mesh)
-        spec = layout.partition_spec(names, shape, mapping, self._mesh) if fits else ()
+        spec = layout.partition_spec(names, shape, mapping, self._mesh) if fits else PartitionSpec()
         types = layout.mesh_types(self._mesh)
-        entries = [(part,) if isinstance(part, str) else part or () for part in spec]
-        own = layout.spec_from([tuple(a for a in entry if types[a] is AxisType.Explicit) for entry in entries])
+        own = layout.spec_from(
+            [tuple(a for a in entry if types[a] is AxisType.Explicit) for entry in layout.entries_in(spec)]
+        )
         sharding = NamedSharding(self._mesh, own)
         return jax.ShapeDtypeStruct(shape, array.dtype, sharding=sharding, weak_type=array.weak_type)
 
@@ -377,7 +378,7 @@ class _Run:
         traced = any(row.names for row in self.arguments)
         rows = (*self.model, *self.arguments, *self.results)
         names = {name for row in rows for name in row.names} | {n for own, _, _ in self._audit.arrays for n in own}
-        known = {".".join(parts[:i]) for parts in (name.split(".") for name in names) for i in range(1, len(parts) + 1)}
+        known = layout.with_bases(names)
         given, complete = self._given, traced or self._given.parameters != self._given.compute
         tables = [(given.parameters, complete), *((extra, True) for _, extra in given.overrides)]
         if traced:
@@ -389,8 +390,7 @@ class _Run:
                     hint = suggestion(key, known)
                     self._found.add(Problem("unknown axis", "error" if is_error else "warning", text, hint=hint))
         for pattern, _ in given.overrides:
-            probe = Mappings({}, None, {pattern: {pattern: None}})
-            if not any(probe.of((), row.path) for row in rows):
+            if not any(layout.matches(pattern, row.path) for row in rows):
                 parts = {part for row in rows for part in row.path.split(".")}
                 text = f"no array has a path that matches {pattern!r}"
                 self._found.add(Problem("unknown path", "error", text, hint=suggestion(pattern, parts)))

@@ -219,7 +219,7 @@ def ppermute(x: T, axis: AxisSelector, shift: int | Sequence[tuple[int, int]] = 
             return array
         count = count_of(axes)
         if isinstance(shift, Sequence):
-            pairs = [(int(source), int(destination)) for source, destination in shift]
+            pairs = list(shift)
             _require_pairs(pairs, count, axes)
         else:
             pairs = [(i, (i + int(shift)) % count) for i in range(count)]
@@ -406,7 +406,10 @@ def _along(
 
 
 def _require_pairs(pairs: list[tuple[int, int]], count: int, axes: Entry) -> None:
-    """Refuse pairs that are no permutation of some devices."""
+    """Refuse what is no pairs, and pairs that are no permutation of some devices."""
+    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
+        hint = "an int shifts along the ring; else give pairs of a source and a destination: [(0, 1), (1, 0)]"
+        raise ArgumentError(message("ppermute", f"{pairs!r} is no list of pairs", hint=hint))
     for numbers in zip(*pairs, strict=True):
         if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(count)):
             problem = f"sources and destinations are {', '.join(map(str, numbers))}"

@@ -58,7 +58,7 @@ def from_local(
     """
     resolved, concrete = _resolved("from_local", mapping, mesh)
     if mapping is not None and strict:
-        layout.check_keys("from_local", resolved, names_of(tree), concrete)
+        layout.check_keys("from_local", resolved, names_of(tree), concrete, complete=True)
     made: T = jax.tree.map(
         lambda leaf: _from_local(leaf, resolved, concrete) if isinstance(leaf, NamedArray) else leaf,
         tree,

@@ -61,7 +61,7 @@ def shard(
     if mesh is None:
         raise no_mesh("shard", resolved)
     if mapping is not None and strict:
-        layout.check_keys("shard", resolved, names_of(x), mesh, paths_of(x))
+        layout.check_keys("shard", resolved, names_of(x), mesh, paths_of(x), complete=True)
     return lay_out_tree(x, resolved, mesh)
 
 

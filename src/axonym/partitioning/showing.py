@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -74,10 +74,10 @@ def _labels(names: Names, shape: Sequence[int]) -> tuple[str, ...]:
     return (*(f"dim {i}" for i in range(len(shape) - len(names))), *names)
 
 
-def _entries(spec: Iterable[Any], ndim: int) -> tuple[Entry, ...]:
+def _entries(spec: PartitionSpec, ndim: int) -> list[Entry]:
     """Return the mesh axes of each dimension."""
-    found = tuple((part,) if isinstance(part, str) else part if isinstance(part, tuple) else () for part in spec)
-    return found + ((),) * (ndim - len(found))
+    found = layout.entries_in(spec)
+    return found + [()] * (ndim - len(found))
 
 
 def array_table(arrays: Sequence[ArrayLayout], titles: tuple[str, str]) -> Table:
@@ -174,7 +174,7 @@ def _row(path: str, names: Names, array: Any, spec: Any, mesh: Any = None, note:
     """Fill in what follows from an array and its spec; with a note in its place, every device has the array whole."""
     shape, nbytes = tuple(array.shape), math.prod(array.shape) * array.dtype.itemsize
     sizes = {} if mesh is None else mesh.shape
-    ways = math.prod(sizes[axis] for entry in _entries(spec or (), len(shape)) for axis in entry)
+    ways = math.prod(sizes[axis] for entry in _entries(spec or PartitionSpec(), len(shape)) for axis in entry)
     held = None if note in {"not known", "host"} else nbytes // ways
     return ArrayLayout(path, names, shape, str(array.dtype), spec, nbytes, held, note=note)
 
