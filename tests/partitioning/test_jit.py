@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 import axonym as axn
 from axonym.errors import OperandError, ShardingError
+from tests.partitioning.meshes import draw
 
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=6)
 
@@ -25,11 +26,6 @@ def mesh(request, auto_mesh, explicit_mesh):
     chosen = auto_mesh if request.param == "auto" else explicit_mesh
     with axn.set_mesh(chosen):
         yield chosen
-
-
-def draw(*axes, seed=0):
-    sizes = [axis.size for axis in axes]
-    return axn.named(np.random.default_rng(seed).normal(size=sizes).astype(np.float32), axes)
 
 
 def laid_out(x, spec):

@@ -15,28 +15,12 @@ from jax.sharding import PartitionSpec as P
 import axonym as axn
 from axonym import nn
 from axonym.errors import OperandError, ShardingError
+from tests.partitioning.meshes import KINDS, draw, make_mesh
 
 B, E, M, L = axn.make_axes(batch=8, embed=4, mlp=8, layers=3)
 AUTO, EXPLICIT = AxisType.Auto, AxisType.Explicit
-KINDS = {
-    "auto": (AUTO, AUTO),
-    "explicit": (EXPLICIT, EXPLICIT),
-    "explicit-auto": (EXPLICIT, AUTO),
-    "auto-explicit": (AUTO, EXPLICIT),
-}
 DATA = {"batch": "data"}
 FSDP = axn.Mappings({"embed": "data"}, {"batch": "data"})
-
-
-def make_mesh(kind):
-    return jax.make_mesh((4, 2), ("data", "model"), axis_types=KINDS[kind])
-
-
-@pytest.fixture(params=list(KINDS))
-def mesh(request):
-    chosen = make_mesh(request.param)
-    with axn.set_mesh(chosen):
-        yield chosen
 
 
 @pytest.fixture(params=["auto", "explicit"])
@@ -44,11 +28,6 @@ def pure_mesh(request):
     chosen = make_mesh(request.param)
     with axn.set_mesh(chosen):
         yield chosen
-
-
-def draw(*axes, seed=0):
-    sizes = [axis.size for axis in axes]
-    return axn.named(np.random.default_rng(seed).normal(size=sizes).astype(np.float32), axes)
 
 
 def assert_same(got, expected):

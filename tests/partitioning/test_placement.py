@@ -12,26 +12,11 @@ from jax.sharding import AbstractMesh, AxisType
 
 import axonym as axn
 from axonym.errors import AxisSizeError, LostAxisError, OperandError, ShardingError
+from tests.partitioning.meshes import KINDS, make_mesh
 
 MESH_SIZES = {"data": 4, "model": 2}
 ENTRIES = [None, "data", "model", ("data",), ("data", "model"), ("model", "data"), ()]
 DTYPES = [np.float32, np.int32, np.int8, np.uint16, np.bool_, np.complex64, ml_dtypes.bfloat16, np.float16]
-KINDS = {
-    "auto": (AxisType.Auto, AxisType.Auto),
-    "explicit": (AxisType.Explicit, AxisType.Explicit),
-    "mixed": (AxisType.Explicit, AxisType.Auto),
-}
-
-
-def make_mesh(kind="auto"):
-    return jax.make_mesh(tuple(MESH_SIZES.values()), tuple(MESH_SIZES), axis_types=KINDS[kind])
-
-
-@pytest.fixture(params=list(KINDS))
-def mesh(request):
-    chosen = make_mesh(request.param)
-    with axn.set_mesh(chosen):
-        yield chosen
 
 
 def block_of(place, size, entry):

@@ -10,30 +10,9 @@ from jax.sharding import PartitionSpec as P
 
 import axonym as axn
 from axonym.errors import LostAxisError, OperandError, ShardingError
+from tests.partitioning.meshes import KINDS, draw, make_mesh
 
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=6)
-KINDS = {
-    "auto": (AxisType.Auto, AxisType.Auto),
-    "explicit": (AxisType.Explicit, AxisType.Explicit),
-    "explicit-auto": (AxisType.Explicit, AxisType.Auto),
-    "auto-explicit": (AxisType.Auto, AxisType.Explicit),
-}
-
-
-def make_mesh(kind):
-    return jax.make_mesh((4, 2), ("data", "model"), axis_types=KINDS[kind])
-
-
-@pytest.fixture(params=list(KINDS))
-def mesh(request):
-    chosen = make_mesh(request.param)
-    with axn.set_mesh(chosen):
-        yield chosen
-
-
-def draw(*axes, seed=0):
-    sizes = [axis.size for axis in axes]
-    return axn.named(np.random.default_rng(seed).normal(size=sizes).astype(np.float32), axes)
 
 
 def laid_out(x, spec):
