@@ -4,6 +4,7 @@ from .activation import *
 from .attention import *
 from .dropout import *
 from .embedding import *
+from .initializer import *
 from .linear import *
 from .loss import *
 from .mlp import *

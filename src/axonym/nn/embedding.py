@@ -11,7 +11,7 @@ from ..ops.index import take
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
 from ._weights import multiply
-from .linear import Initializer, fan_in
+from .initializer import Initializer, fan_in
 
 __all__ = ["Embedding"]
 

@@ -1,13 +1,10 @@
 """Linear maps between named axes."""
 
 import math
-from collections.abc import Callable
-from typing import TypeAlias
 
 import equinox as eqx
 import jax
 
-from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, AxisSpec, spec
 from ..create import zeros
@@ -16,20 +13,9 @@ from ..ops.shape import rename
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
 from ._weights import multiply
+from .initializer import Initializer, fan_in
 
-__all__ = ["Initializer", "Linear", "fan_in"]
-
-Initializer: TypeAlias = Callable[[jax.Array, tuple[Axis, ...]], NamedArray]
-"""Makes a parameter of a key and axes."""
-
-
-def fan_in(size: int, scale: float = 1.0) -> Initializer:
-    """Draw from a normal distribution, cut off at three, times `scale` over the root of the number of inputs."""
-
-    def initialize(key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
-        return random.truncated_normal(key, axes, -3.0, 3.0) * (scale / math.sqrt(max(size, 1)))
-
-    return initialize
+__all__ = ["Linear"]
 
 
 class Linear(eqx.Module):

@@ -10,7 +10,8 @@ from ..array import NamedArray
 from ..axis import Axis, AxisSpec
 from ..errors import ArgumentError, message
 from .activation import relu
-from .linear import Initializer, Linear
+from .initializer import Initializer
+from .linear import Linear
 
 __all__ = ["MLP"]
 
