@@ -8,6 +8,7 @@ nothing of JAX. One letter is one axis. A test file makes its table and subclass
 import dataclasses
 import itertools
 import math
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -22,6 +23,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import axonym as axn
 from axonym.errors import LostAxisError
+from tests.together import Job, together
 
 # Sizes differ, so that a mix-up of two axes is a wrong shape; those of `a` and `b` divide over the 4 x 2 mesh.
 # Matrices that have to be square are m x n.
@@ -29,7 +31,6 @@ SIZES = {"a": 4, "b": 2, "c": 3, "i": 8, "j": 5, "m": 3, "n": 3, "z": 2}
 
 # The same test method runs for many classes, which hypothesis takes for a mistake.
 few = settings(max_examples=3, suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow])
-one = settings(few, max_examples=1)
 
 
 def _definite(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -118,6 +119,11 @@ class Row:
     def orders(self) -> st.SearchStrategy[tuple[tuple[str, ...], ...]]:
         """Draw storage orders, one per operand."""
         return st.tuples(*(st.permutations(axes).map(tuple) for axes in self.operands))
+
+    def shuffled(self, seed: int) -> list[tuple[str, ...]]:
+        """Give a storage order for each operand, another one for each row."""
+        rng = np.random.default_rng([seed, zlib.crc32(str(self).encode())])
+        return [tuple(map(str, rng.permutation(list(axes)))) for axes in self.operands]
 
     def results(self, value: Any) -> tuple[Any, ...]:
         return tuple(value) if isinstance(value, tuple | list) else (value,)
@@ -261,8 +267,8 @@ def refuses_a_lost_axis(row: Row) -> None:
                 jax.vmap(row.call, in_axes=dims)(*named)
 
 
-def has_the_gradient(row: Row, orders: Sequence[tuple[str, ...]], arrays: Sequence[np.ndarray]) -> None:
-    """Compare the gradients of a weighted sum of the results."""
+def differentiated(row: Row, orders: Sequence[tuple[str, ...]], arrays: Sequence[np.ndarray]) -> Job:
+    """Differentiate a weighted sum of the results, by name and in positional code."""
     which = [i for i in range(len(arrays)) if row.domain(i) in FLOATS]
 
     def total(results: Any) -> jax.Array:
@@ -272,11 +278,58 @@ def has_the_gradient(row: Row, orders: Sequence[tuple[str, ...]], arrays: Sequen
     def named_total(*named: axn.NamedArray) -> jax.Array:
         return total(positional_results(row, row.call(*named)))
 
-    expected = jax.jit(jax.grad(lambda *arrays: total(row.reference(*arrays)), which))(*arrays)
-    gradients = jax.jit(jax.grad(named_total, which))(*operands(row, arrays, orders))
+    def both(named: Sequence[axn.NamedArray], arrays: Sequence[jax.Array]) -> Any:
+        expected = jax.grad(lambda *arrays: total(row.reference(*arrays)), which)(*arrays)
+        return jax.grad(named_total, which)(*named), expected
+
+    return both, (operands(row, arrays, orders), arrays)
+
+
+def check_gradients(row: Row, orders: Sequence[tuple[str, ...]], gradients: Any, expected: Any) -> None:
+    """Compare the gradients by the operands that have one."""
+    which = [i for i in range(len(row.operands)) if row.domain(i) in FLOATS]
     for i, gradient, value in zip(which, gradients, expected, strict=True):
         assert gradient.names == orders[i]
         assert_close(gradient.array, value, order_of(gradient, row.operands[i]))
+
+
+def differentiated_once(row: Row) -> Job:
+    return differentiated(row, row.shuffled(9), row.draw(9))
+
+
+def compiled(row: Row) -> Job:
+    return row.call, operands(row, row.draw(1), row.shuffled(1))
+
+
+def mapped_by_name(row: Row) -> Job:
+    return axn.vmap(row.call, "z"), _led(row, 3)
+
+
+def without_names_in_front(row: Row) -> Job:
+    """Apply the call to dimensions without names, by `jax.vmap` for all operands, and directly for those that may."""
+
+    def raw_and_direct(*named: axn.NamedArray) -> Any:
+        anonymous = [x.untag("z") for x in named]
+        some = [x.untag("z") if i < row.anonymous else x["z", 0] for i, x in enumerate(named)]
+        results = jax.vmap(row.call)(*anonymous), row.call(*some)
+        return jax.tree.map(lambda x: x.tag("z"), results, is_leaf=axn.is_named_array)
+
+    return raw_and_direct, _led(row, 2)
+
+
+def _led(row: Row, seed: int) -> list[axn.NamedArray]:
+    """Draw operands with one more axis, stored last."""
+    orders = [(*order, "z") for order in row.shuffled(seed)]
+    return operands(row, row.draw(seed, lead=(SIZES["z"],)), orders, lead="z")
+
+
+MIXED = [{"a": "data", "b": "model"}, {"a": "model", "i": "data"}, {"a": ("data",)}]
+
+
+def laid_out_in_many_ways(row: Row, mesh: jax.sharding.Mesh) -> Job:
+    """Shard each operand in its own way."""
+    named = operands(row, row.draw(4), [tuple(reversed(axes)) for axes in row.operands])
+    return row.call, [placed(x, mesh, layout) for x, layout in zip(named, itertools.cycle(MIXED), strict=False)]
 
 
 def typed(array: Any, axes: str, mesh: jax.sharding.Mesh, layout: dict[str, Any]) -> axn.NamedArray:
@@ -304,26 +357,34 @@ class Values:
             row.check(result, row.oracle(*arrays), orders)
 
 
-class Sharded:
+class Table:
+    """What is checked for the rows of a table, many of them at once."""
+
+    @pytest.fixture
+    def rows(self, request: pytest.FixtureRequest) -> Sequence[Row]:
+        """Give all rows that a class is parametrized with."""
+        (rows,) = [mark.args[1] for mark in request.node.iter_markers("parametrize") if mark.args[0] == "row"]
+        return rows
+
+
+class Sharded(Table):
     """Values on 8 devices."""
 
-    def test_works_on_auto_axes(self, row: Row, auto_mesh: jax.sharding.Mesh) -> None:
-        self.on_mesh(row, auto_mesh)
+    def test_works_on_auto_axes(self, row: Row, rows: Sequence[Row], auto_mesh: jax.sharding.Mesh) -> None:
+        self.on_mesh(row, rows, auto_mesh)
 
-    def test_works_on_explicit_axes(self, row: Row, explicit_mesh: jax.sharding.Mesh) -> None:
-        self.on_mesh(row, explicit_mesh)
+    def test_works_on_explicit_axes(self, row: Row, rows: Sequence[Row], explicit_mesh: jax.sharding.Mesh) -> None:
+        self.on_mesh(row, rows, explicit_mesh)
 
-    def on_mesh(self, row: Row, mesh: jax.sharding.Mesh) -> None:
+    def on_mesh(self, row: Row, rows: Sequence[Row], mesh: jax.sharding.Mesh) -> None:
         """Shard each operand in its own way, under jit and a mapping; with Explicit axes also alike, eagerly."""
-        layouts = [{"a": "data", "b": "model"}, {"a": "model", "i": "data"}, {"a": ("data",)}]
         arrays, orders = row.draw(4), [tuple(reversed(axes)) for axes in row.operands]
         named, expected = operands(row, arrays, orders), jax.tree.map(np.asarray, jax.jit(row.reference)(*arrays))
         with jax.set_mesh(mesh):
             if mesh.axis_types[0] is AxisType.Explicit:
-                row.check(row.call(*(placed(x, mesh, layouts[0]) for x in named)), expected, orders)
-            mixed = [placed(x, mesh, layout) for x, layout in zip(named, itertools.cycle(layouts), strict=False)]
+                row.check(row.call(*(placed(x, mesh, MIXED[0]) for x in named)), expected, orders)
             with axn.axis_mapping({"a": "data", "b": "model"}):
-                row.check(jax.jit(row.call)(*mixed), expected, orders)
+                row.check(together(laid_out_in_many_ways, rows, row, mesh), expected, orders)
 
     def test_accepts_layouts_that_exclude_each_other(
         self, row: Row, explicit_mesh: jax.sharding.Mesh, mixed_mesh: jax.sharding.Mesh
@@ -342,43 +403,35 @@ class Sharded:
                 )
 
 
-class Laws(Values, Sharded):
+class Mapped(Table):
+    """Values under `axn.vmap`."""
+
+    def test_works_under_named_vmap(self, row: Row, rows: Sequence[Row]) -> None:
+        arrays = row.draw(3, lead=(SIZES["z"],))
+        expected = for_each(row, arrays, [True] * len(arrays))
+        row.check(together(mapped_by_name, rows, row), expected, row.shuffled(3), lead=("z",))
+
+
+class Differentiated(Table):
+    """Gradients."""
+
+    def test_has_the_gradient_of_positional_code(self, row: Row, rows: Sequence[Row]) -> None:
+        check_gradients(row, row.shuffled(9), *together(differentiated_once, rows, row))
+
+
+class Laws(Values, Sharded, Mapped):
     """What holds beyond the values."""
 
-    @one
-    @given(data=st.data())
-    def test_keeps_its_meaning_under_jit(self, row: Row, data: Any) -> None:
-        orders, arrays = data.draw(row.orders()), row.draw(1)
-        row.check(jax.jit(row.call)(*operands(row, arrays, orders)), jax.jit(row.reference)(*arrays), orders)
+    def test_keeps_its_meaning_under_jit(self, row: Row, rows: Sequence[Row]) -> None:
+        row.check(together(compiled, rows, row), jax.jit(row.reference)(*row.draw(1)), row.shuffled(1))
 
-    @one
-    @given(data=st.data())
-    def test_ignores_leading_dimensions_without_names(self, row: Row, data: Any) -> None:
-        orders, arrays = data.draw(row.orders()), row.draw(2, lead=(SIZES["z"],))
-
-        named = operands(row, arrays, [(*order, "z") for order in orders], lead="z")
-        leads = [i < row.anonymous for i in range(len(named))]
-
-        @jax.jit
-        def raw_and_direct(*named: axn.NamedArray) -> Any:
-            anonymous = [x.untag("z") for x in named]
-            first = [x if lead else x["z", 0] for x, lead in zip(named, leads, strict=True)]
-            some = [x.untag("z") if lead else x for x, lead in zip(first, leads, strict=True)]
-            results = jax.vmap(row.call)(*anonymous), row.call(*some)
-            return jax.tree.map(lambda x: x.tag("z"), results, is_leaf=axn.is_named_array)
-
-        raw, direct = raw_and_direct(*named)
+    def test_ignores_leading_dimensions_without_names(self, row: Row, rows: Sequence[Row]) -> None:
+        arrays, orders = row.draw(2, lead=(SIZES["z"],)), row.shuffled(2)
+        raw, direct = together(without_names_in_front, rows, row)
         row.check(raw, for_each(row, arrays, [True] * len(arrays)), orders, lead=("z",))
+        leads = [i < row.anonymous for i in range(len(arrays))]
         some = [a if lead else a[0] for a, lead in zip(arrays, leads, strict=True)]
         row.check(direct, for_each(row, some, leads), orders, lead=("z",))
-
-    @one
-    @given(data=st.data())
-    def test_works_under_named_vmap(self, row: Row, data: Any) -> None:
-        orders, arrays = data.draw(row.orders()), row.draw(3, lead=(SIZES["z"],))
-        named = operands(row, arrays, [(*order, "z") for order in orders], lead="z")
-        result = jax.jit(axn.vmap(row.call, "z"))(*named)
-        row.check(result, for_each(row, arrays, [True] * len(arrays)), orders, lead=("z",))
 
     def test_refuses_an_array_that_lost_an_axis(self, row: Row) -> None:
         refuses_a_lost_axis(row)
@@ -405,26 +458,15 @@ class Laws(Values, Sharded):
         assert result == expected
 
 
-class Smooth(Laws):
+class Smooth(Laws, Differentiated):
     """The laws of what has a gradient."""
 
-    @one
-    @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
-    def test_has_the_gradient_of_positional_code(self, row: Row, data: Any, seed: int) -> None:
-        has_the_gradient(row, data.draw(row.orders()), row.draw(seed))
 
-
-class Bulk(Values, Sharded):
+class Bulk(Values, Sharded, Mapped):
     """The laws of an operation that `_batch.batched` or `_lift.along` lifts; what all of these do has its own tests."""
 
     def test_refuses_an_array_that_lost_an_axis(self, row: Row) -> None:
         refuses_a_lost_axis(row)
-
-    def test_works_under_named_vmap(self, row: Row) -> None:
-        arrays, orders = row.draw(3, lead=(SIZES["z"],)), [tuple(axes) for axes in row.operands]
-        named = operands(row, arrays, [(*order, "z") for order in orders], lead="z")
-        result = jax.jit(axn.vmap(row.call, "z"))(*named)
-        row.check(result, for_each(row, arrays, [True] * len(arrays)), orders, lead=("z",))
 
     @pytest.mark.parametrize("size", [0, 1])
     def test_takes_empty_and_single_axes_as_jnp_does(self, row: Row, size: int) -> None:
@@ -445,10 +487,5 @@ class Bulk(Values, Sharded):
         )
 
 
-class SmoothBulk(Bulk):
+class SmoothBulk(Bulk, Differentiated):
     """The same for what has a gradient."""
-
-    @one
-    @given(data=st.data(), seed=st.integers(0, 2**32 - 1))
-    def test_has_the_gradient_of_positional_code(self, row: Row, data: Any, seed: int) -> None:
-        has_the_gradient(row, data.draw(row.orders()), row.draw(seed))

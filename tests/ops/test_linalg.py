@@ -13,7 +13,17 @@ import scipy.linalg
 import axonym as axn
 from axonym.errors import ArgumentError, AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.ops import linalg
-from tests.laws import Bulk, Row, SmoothBulk, Values, batch_then, has_row_for_each, has_the_gradient
+from tests.laws import (
+    Bulk,
+    Row,
+    SmoothBulk,
+    Values,
+    batch_then,
+    check_gradients,
+    differentiated,
+    has_row_for_each,
+)
+from tests.together import Job, together
 
 SWAPPED = {"m": "n", "n": "m", "i": "c", "c": "i"}
 
@@ -327,15 +337,21 @@ class TestVariants(Values):
     """Options, and other ways to write an axis."""
 
 
-@pytest.mark.parametrize(
-    "row", [row for row in STEPS if row.function in {"eigh", "expm", "matrix_power", "qr", "svd"}], ids=str
-)
-def test_gradients_away_from_equal_singular_values(row: Row) -> None:
+STRETCHED = [row for row in STEPS if row.function in {"eigh", "expm", "matrix_power", "qr", "svd"}]
+
+
+def stretched(row: Row) -> Job:
+    """Differentiate by matrices whose singular values lie far apart."""
     rng = np.random.default_rng(0)
     shape = (2, 8, 3) if row.operands == ("bic",) else (2, 3, 3)
     spread = np.array([1, 3, 9]) * np.linalg.qr(rng.normal(size=shape))[0]
     arrays = [(spread if shape[1] == 8 else spread @ spread.swapaxes(1, 2) / 9).astype(np.float32)]
-    has_the_gradient(row, [tuple(reversed(row.operands[0]))], arrays)
+    return differentiated(row, [tuple(reversed(row.operands[0]))], arrays)
+
+
+@pytest.mark.parametrize("row", STRETCHED, ids=str)
+def test_gradients_away_from_equal_singular_values(row: Row) -> None:
+    check_gradients(row, [tuple(reversed(row.operands[0]))], *together(stretched, STRETCHED, row))
 
 
 def draw(*axes: str, seed: int = 0, imaginary: bool = False) -> axn.NamedArray:

@@ -1,5 +1,6 @@
 """Special functions: values against SciPy, names, messages, dtypes; the engine has its own tests."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import scipy.special as oracle
 import axonym as axn
 from axonym.errors import AxisSizeError, OperandError
 from axonym.ops import special
-from tests.laws import Bulk, Row, Sharded, SmoothBulk, has_row_for_each, operands, refuses_a_lost_axis
+from tests.laws import Bulk, Row, Sharded, SmoothBulk, Table, has_row_for_each, operands, refuses_a_lost_axis
 
 
 def unary(name: str, domain: str = "real") -> Row:
@@ -102,7 +103,7 @@ def test_every_function_has_a_row() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
-class TestValues:
+class TestValues(Table):
     """Little, for many functions of one engine."""
 
     def test_equals_scipy(self, row: Row) -> None:
@@ -111,8 +112,8 @@ class TestValues:
         row.check(result, jax.jit(row.reference)(*arrays), orders)
         row.check(result, row.oracle(*arrays), orders)
 
-    def test_works_on_explicit_axes(self, row: Row, explicit_mesh: jax.sharding.Mesh) -> None:
-        Sharded().on_mesh(row, explicit_mesh)
+    def test_works_on_explicit_axes(self, row: Row, rows: Sequence[Row], explicit_mesh: jax.sharding.Mesh) -> None:
+        Sharded().on_mesh(row, rows, explicit_mesh)
 
     def test_refuses_an_array_that_lost_an_axis(self, row: Row) -> None:
         refuses_a_lost_axis(row)
