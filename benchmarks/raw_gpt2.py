@@ -93,24 +93,40 @@ def layer_norm(p: Params, x: Array) -> Array:
     return (x32 * p["weight"] + p["bias"]).astype(x.dtype)
 
 
-def attention(qkv: Array, causal: Array) -> Array:
+@jax.custom_jvp
+def softmax(x: Array) -> Array:
+    """Apply softmax over the last axis, and keep its result alone for the backward pass."""
+    return jax.nn.softmax(x, axis=-1)
+
+
+@softmax.defjvp
+def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    y = softmax(*primals)
+    product = y * tangents[0]
+    return y, product - y * product.sum(-1, keepdims=True)
+
+
+def attention(qkv: Array, causal: Array, softmax: Callable[[Array], Array] = jax.nn.softmax) -> Array:
     """Attend from (batch, position, 3, heads, head_dim); the result lacks the 3. Softmax is in float32."""
     q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
     # Scaling the queries costs positions * head_dim products per head; scaling the scores, positions squared.
     scores = jnp.einsum("bqhd,bkhd->bhqk", q * q.shape[-1] ** -0.5, k).astype(jnp.float32)
-    weights = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf), axis=-1).astype(v.dtype)
+    weights = softmax(jnp.where(causal, scores, -jnp.inf)).astype(v.dtype)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
-def block(p: Params, x: Array, causal: Array, constrain: Constrain) -> Array:
+def block(p: Params, x: Array, causal: Array, constrain: Constrain, recompute: bool) -> Array:
     """Apply one pre-LayerNorm transformer block to (batch, position, embed)."""
-    h = layer_norm(p["ln_1"], x)
+    norm, act, weigh = layer_norm, jax.nn.gelu, jax.nn.softmax
+    if recompute:
+        norm, act, weigh = jax.checkpoint(layer_norm), jax.checkpoint(jax.nn.gelu), softmax
+    h = norm(p["ln_1"], x)
     qkv = constrain(jnp.einsum("bse,ethd->bsthd", h, p["qkv"]["weight"]) + p["qkv"]["bias"], "qkv")
-    h = jnp.einsum("bshd,hde->bse", attention(qkv, causal), p["proj"]["weight"]) + p["proj"]["bias"]
+    h = jnp.einsum("bshd,hde->bse", attention(qkv, causal, weigh), p["proj"]["weight"]) + p["proj"]["bias"]
     x = constrain(x + h, "residual")
-    h = layer_norm(p["ln_2"], x)
+    h = norm(p["ln_2"], x)
     h = constrain(jnp.einsum("bse,em->bsm", h, p["fc"]["weight"]) + p["fc"]["bias"], "mlp")
-    h = jax.nn.gelu(h, approximate=True)
+    h = act(h)
     h = jnp.einsum("bsm,me->bse", h, p["out"]["weight"]) + p["out"]["bias"]
     return constrain(x + h, "residual")
 
@@ -148,6 +164,7 @@ def forward(
     *,
     unrolled: bool = False,
     remat: Callable[..., Any] | None = None,
+    recompute: bool = False,
     constrain: Constrain = unconstrained,
 ) -> Array:
     """Return logits (batch, position, vocab), in the dtype of the parameters, for tokens (batch, position).
@@ -159,6 +176,8 @@ def forward(
         unrolled: write the layers out instead of scanning over them.
         remat: a policy from `jax.checkpoint_policies` that says what a block keeps for its backward pass
             (`nothing_saveable` keeps its input alone); None keeps everything that autodiff wants.
+        recompute: keep for the backward pass the inputs of norms and gelu and the results of softmax, and nothing else
+            of them.
         constrain: lays an array out on a mesh, given its kind, a key of `activation_specs`.
     """
     length = tokens.shape[1]
@@ -169,7 +188,7 @@ def forward(
     causal = jnp.tril(jnp.ones((length, length), bool))
 
     def layer(x: Array, p: Params) -> Array:
-        return block(p, x, causal, constrain)
+        return block(p, x, causal, constrain, recompute)
 
     if remat is not None:
         # Inside a scan nothing can be merged across the checkpoint, so the barrier against it is not needed.
@@ -190,6 +209,7 @@ def loss(
     compute_dtype: DTypeLike = jnp.float32,
     unrolled: bool = False,
     remat: Callable[..., Any] | None = None,
+    recompute: bool = False,
     constrain: Constrain = unconstrained,
 ) -> Array:
     """Return the mean cross entropy, in nats, of tokens[:, 1:] given tokens[:, :-1].
@@ -197,7 +217,8 @@ def loss(
     Tokens are (batch, position + 1). The model computes in `compute_dtype`, the cross entropy in float32.
     """
     params = jax.tree.map(lambda p: p.astype(compute_dtype), params)
-    logits = forward(params, tokens[:, :-1], cfg, unrolled=unrolled, remat=remat, constrain=constrain)
+    options: dict[str, Any] = {"unrolled": unrolled, "remat": remat, "recompute": recompute, "constrain": constrain}
+    logits = forward(params, tokens[:, :-1], cfg, **options)
     logits = logits.astype(jnp.float32)
     picked = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
     return (jax.nn.logsumexp(logits, axis=-1) - picked).mean()
@@ -210,6 +231,7 @@ def train_step(
     compute_dtype: DTypeLike = jnp.float32,
     unrolled: bool = False,
     remat: Callable[..., Any] | None = None,
+    recompute: bool = False,
     constrain: Constrain = unconstrained,
 ) -> Step:
     """Return the function (params, opt_state, tokens) -> (params, opt_state, loss) of one optimiser step.
@@ -226,6 +248,7 @@ def train_step(
             compute_dtype=compute_dtype,
             unrolled=unrolled,
             remat=remat,
+            recompute=recompute,
             constrain=constrain,
         )
 

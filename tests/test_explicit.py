@@ -249,7 +249,7 @@ class Block(eqx.Module):
         query, key, value = (linear(h) for linear in self.qkv)
         key, value = (z.rename({Pos: KeyPos}) for z in (key, value))
         mask = nn.causal_mask(Pos, KeyPos)
-        x = x + self.out(nn.dot_product_attention(KeyPos, Head, query, key, value, mask=mask))
+        x = x + self.out(nn.dot_product_attention(Pos, KeyPos, Head, query, key, value, mask=mask))
         return x + self.down(nn.gelu(self.up(self.norm(x))))
 
 

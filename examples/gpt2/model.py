@@ -75,7 +75,7 @@ class Attention(eqx.Module):
     def __call__(self, x: NamedArray, mask: NamedArray) -> NamedArray:
         q, k, v = self.qkv(x).unbind("qkv")
         k, v = k.rename({"pos": "pos.key"}), v.rename({"pos": "pos.key"})
-        y = nn.dot_product_attention("pos.key", "head_dim", q, k, v, mask=mask, attention_dtype=jnp.float32)
+        y = nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, mask=mask)
         return self.proj(y)
 
 

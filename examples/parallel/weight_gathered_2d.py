@@ -79,8 +79,7 @@ def attend_and_gate(into: NamedArray, key_value: NamedArray) -> NamedArray:
     """Compute what the heads do, each on its own: from batch, time, heads, into to batch, time, heads, out."""
     query, gate, linear = into.split("into", (Key, Mlp, Mlp))
     key, value = key_value.rename({"time": "time.key"}).split("key_value", (Key, Value))
-    mask = nn.causal_mask(Time, Time.derive("key"))
-    attended = nn.dot_product_attention("time.key", "key", query, key, value, mask=mask)
+    attended = nn.dot_product_attention("time", "time.key", "key", query, key, value, mask=nn.causal())
     return axn.concatenate("out", [attended.rename({"value": "out"}), (nn.silu(gate) * linear).rename({"mlp": "out"})])
 
 

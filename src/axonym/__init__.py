@@ -1,6 +1,6 @@
 """Named tensors for JAX: name axes once; broadcasting, contraction, layout and parallelism follow from the names."""
 
-from . import errors, nn, partitioning, random, tree, typing
+from . import debug, errors, mup, nn, parameters, partitioning, quant, random, tree, typing
 from .array import NamedArray, is_named_array, named
 from .axis import *
 from .create import *
@@ -51,6 +51,7 @@ from .partitioning.manual import ShardMap, shard_map
 from .partitioning.placement import *
 from .partitioning.shard import auto_sharded, pspec_for, round_axis_for_partitioning, set_mesh, shard
 from .ref import NamedRef, freeze, get, new_ref, swap
+from .transform.associative_scan import associative_scan
 from .transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec, tree_checkpoint_name
 from .transform.derivative import *
 from .transform.nmap import nmap
@@ -99,6 +100,7 @@ __all__ = [
     "argwhere",
     "array_equal",
     "array_equiv",
+    "associative_scan",
     "astype",
     "auto_sharded",
     "average",
@@ -148,6 +150,7 @@ __all__ = [
     "cumulative_sum",
     "current_mapping",
     "dblock",
+    "debug",
     "deg2rad",
     "delete",
     "diag",
@@ -282,6 +285,7 @@ __all__ = [
     "minimum",
     "modf",
     "multiply",
+    "mup",
     "named",
     "named_jit",
     "nan_to_num",
@@ -315,6 +319,7 @@ __all__ = [
     "packbits",
     "pad",
     "pad_left",
+    "parameters",
     "partition",
     "partitioning",
     "pcast",
@@ -342,6 +347,7 @@ __all__ = [
     "psum_scatter",
     "ptp",
     "put_along_axis",
+    "quant",
     "quantile",
     "rad2deg",
     "ragged_all_to_all",

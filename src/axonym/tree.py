@@ -1,13 +1,24 @@
-"""The functions of `jax.tree`, with named arrays kept whole as leaves."""
+"""The functions of `jax.tree`, with named arrays kept whole as leaves, and changes of whole models."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 
-from .array import is_named_array
+from . import random
+from .array import NamedArray, is_named_array
+from .axis import Axis, AxisSelector, selector
+from .errors import AxisNotFoundError, AxisSizeError, message, suggestion
+from .nn.stacked import Stacked
+from .ops.index import index
+from .ops.join import concatenate
+from .ops.shape import broadcast_axis
+from .partitioning.shard import auto_sharded
+from .transform.vmap import vmap
 
-__all__ = ["flatten", "leaves", "map", "structure", "unflatten"]
+__all__ = ["flatten", "leaves", "map", "resize_axis", "scan_aware_map", "structure", "unflatten"]
 
 
 def _is_leaf(is_leaf: Callable[[Any], bool] | None) -> Callable[[Any], bool]:
@@ -42,3 +53,117 @@ def structure(tree: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> Any
 def unflatten(structure: Any, leaves: Any) -> Any:
     """Put a tree together from its structure and leaves."""
     return jax.tree.unflatten(structure, leaves)
+
+
+def scan_aware_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """Apply a function to each leaf, and inside of a `Stacked` to what belongs to each layer.
+
+    All layers are computed at once, by `vmap`; `fn` sees arrays without the layer axis, as `map` would show them in a
+    `BlockSeq`.
+
+    Example:
+        >>> Layers, Embed = axn.make_axes(layers=2, embed=3)
+        >>> norms = axn.nn.Stacked.init(Layers, axn.nn.LayerNorm)(Embed)
+        >>> sums = axn.tree.scan_aware_map(lambda x: x.sum(), norms)
+        >>> sums.stacked.weight
+        NamedArray(float32[layers=2])
+        [3. 3.]
+    """
+
+    def apply(node: Any, *others: Any) -> Any:
+        if not isinstance(node, Stacked):
+            return fn(node, *others)
+
+        def layer(*layers: Any) -> Any:
+            return scan_aware_map(fn, *layers, is_leaf=is_leaf)
+
+        mapped = vmap(layer, node.Block)(node.stacked, *(other.stacked for other in others))
+        return dataclasses.replace(node, stacked=mapped)
+
+    return map(apply, tree, *rest, is_leaf=lambda x: isinstance(x, Stacked) or (is_leaf is not None and is_leaf(x)))
+
+
+def resize_axis(tree: Any, axis: AxisSelector, new_size: int, key: jax.Array | None = None) -> Any:
+    """Cut or grow an axis in all named arrays of a tree, and in the static fields of its modules.
+
+    Axes that are derived from it, such as the `embed.out` of `embed`, are resized too. A shorter axis keeps the first
+    positions. New positions get the mean over the old ones; with a key, they are drawn from a normal distribution of
+    their mean and standard deviation, cut off at two.
+
+    Args:
+        tree: any tree, such as a model whose vocabulary grows.
+        axis: the axis; with an `Axis`, arrays must have its size.
+        new_size: its size in the result.
+        key: for the new positions.
+
+    Raises:
+        AxisNotFoundError: if no array has the axis.
+        AxisSizeError: if an array has it in another size than was given.
+
+    Example:
+        >>> Vocab, Embed = axn.make_axes(vocab=10, embed=4)
+        >>> table = axn.nn.Embedding.init(Vocab, Embed, key=jax.random.key(0))
+        >>> larger = axn.tree.resize_axis(table, "vocab", 16)
+        >>> larger.weight.axes, larger.Vocab
+        ((Axis(name='vocab', size=16), Axis(name='embed', size=4)), Axis(name='vocab', size=16))
+    """
+    (name, size), new = selector(axis, "resize_axis"), Axis("new", new_size).size
+    known = {own for leaf in leaves(tree) if is_named_array(leaf) for own in leaf.axes}
+    affected = {own for own in known if _is_or_derives(own.name, name)}
+    if not affected:
+        names = sorted({own.name for own in known})
+        facts, hint = f"arrays have: {', '.join(names) or 'no axes'}", suggestion(name, names)
+        raise AxisNotFoundError(message("resize_axis", f"no array has axis {name!r}", facts, hint=hint))
+    for own in affected:
+        if size is not None and own.size != size:
+            problem = f"axis {own.name!r} has size {own.size}, but {size} was given"
+            raise AxisSizeError(message("resize_axis", problem))
+    keys = None if key is None else iter(jax.random.split(key, len(leaves(tree))))
+
+    def resize(leaf: Any) -> Any:
+        own_key = None if keys is None else next(keys)
+        for own in leaf.axes if is_named_array(leaf) else ():
+            if own in affected:
+                leaf = _resized(leaf, own, new, own_key)
+        return leaf
+
+    return _rebuilt(map(resize, tree), lambda own: own.resize(new) if _is_or_derives(own.name, name) else own)
+
+
+def _is_or_derives(name: str, base: str) -> bool:
+    return name == base or name.startswith(f"{base}.")
+
+
+def _resized(x: NamedArray, axis: Axis, size: int, key: jax.Array | None) -> NamedArray:
+    """Cut or grow one axis of one array."""
+    if size <= axis.size:
+        return auto_sharded(index(x, {axis: slice(size)}))
+    New = axis.resize(size - axis.size)
+    mean = x.mean(axis)
+    if key is None:
+        added = broadcast_axis(mean, New)
+    else:
+        added = mean + random.truncated_normal(key, (New, *mean.axes), -2.0, 2.0) * x.std(axis)
+    return auto_sharded(concatenate(axis.name, [x, added.astype(x.dtype).rearrange(x.names)]))
+
+
+def _rebuilt(tree: Any, change: Callable[[Axis], Axis]) -> Any:
+    """Change the axes that modules hold in static fields."""
+    if is_named_array(tree):
+        return tree
+    children, structure = jax.tree.flatten(tree, is_leaf=lambda x: x is not tree)
+    if len(children) == 1 and children[0] is tree:
+        return tree
+    made = jax.tree.unflatten(structure, [_rebuilt(child, change) for child in children])
+    if isinstance(made, eqx.Module):
+        for field in dataclasses.fields(made):
+            if field.metadata.get("static"):
+                # A module is frozen, but this one is new and known to nobody else yet.
+                object.__setattr__(made, field.name, _changed(getattr(made, field.name), change))
+    return made
+
+
+def _changed(value: Any, change: Callable[[Axis], Axis]) -> Any:
+    if isinstance(value, Axis):
+        return change(value)
+    return tuple(_changed(part, change) for part in value) if type(value) is tuple else value

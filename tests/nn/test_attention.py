@@ -10,7 +10,9 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
+from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
+from benchmarks.trace import equations
+from tests.nn.attending import by_hand
 from tests.nn.layouts import COMPUTE, draw, lies, same, same_trees
 
 B, H, G, Q, K, D, F = axn.make_axes(batch=4, heads=2, group=3, pos=5, key_pos=7, head_dim=8, out=6)
@@ -21,7 +23,7 @@ def inputs(*extra):
 
 
 def attend(q, k, v, **options):
-    return nn.dot_product_attention("key_pos", "head_dim", q, k, v, **options)
+    return nn.dot_product_attention("pos", "key_pos", "head_dim", q, k, v, **options)
 
 
 def positional(x, *names):
@@ -132,11 +134,11 @@ def test_weights():
 def test_the_dtype_of_scores():
     q, k, v = (x.astype(jnp.bfloat16) for x in inputs(B, H))
     jaxpr = lambda **o: str(jax.make_jaxpr(lambda q, k, v: attend(q, k, v, **o))(q, k, v))  # noqa: E731
-    assert ":bf16[4,2,5,7] = dot_general" in jaxpr()
-    assert ":bf16[4,2,5,7] = exp" in jaxpr()
-    assert ":f32[4,2,5,7] = dot_general" in jaxpr(attention_dtype=jnp.float32)
-    assert ":f32[4,2,5,7] = exp" in jaxpr(attention_dtype="float32")
-    out = attend(q, k, v, attention_dtype=jnp.float32)
+    assert ":bf16[4,2,5,7] = dot_general" in jaxpr(attention_dtype=jnp.bfloat16)
+    assert ":bf16[4,2,5,7] = exp" in jaxpr(attention_dtype="bfloat16")
+    assert ":f32[4,2,5,7] = dot_general" in jaxpr()
+    assert ":f32[4,2,5,7] = exp" in jaxpr()
+    out = attend(q, k, v)
     assert out.dtype == jnp.bfloat16
     expected = attend(*(x.astype(jnp.float32) for x in (q, k, v)))
     same(out, expected.names, expected.array, atol=0.03, rtol=0.03)
@@ -166,33 +168,6 @@ def test_large_scores():
     same(attend(q * 1e4, k, v), ("pos", "head_dim"), v.array[jnp.argmax(q.array @ k.array.T, 1)])
 
 
-# masks
-def loop(q_start, k_start):
-    return np.array([[i + q_start >= j + k_start for j in range(7)] for i in range(5)])
-
-
-@pytest.mark.parametrize(("q_start", "k_start"), [(0, 0), (2, 0), (0, 3), (-1, -4), (10, 0), (0, 10)])
-def test_causal_mask_with_starts(q_start, k_start):
-    same(nn.causal_mask(Q, K, q_start, k_start), ("pos", "key_pos"), loop(q_start, k_start))
-    traced = jax.jit(lambda q, k: nn.causal_mask(Q, K, q_start=q, k_start=k))(q_start, k_start)
-    same(traced, ("pos", "key_pos"), loop(q_start, k_start))
-    zero = lambda start: axn.named(start, ())  # noqa: E731
-    same(nn.causal_mask(Q, K, zero(q_start), zero(k_start)), ("pos", "key_pos"), loop(q_start, k_start))
-    assert traced.dtype == bool
-
-
-def test_causal_mask_with_starts_that_have_axes():
-    starts = axn.named([0, 3, -2, 5], "batch")
-    expected = np.stack([loop(start, 0) for start in (0, 3, -2, 5)])
-    same(nn.causal_mask(Q, K, starts), ("batch", "pos", "key_pos"), expected)
-    expected = np.stack([loop(0, start) for start in (0, 3, -2, 5)])
-    same(nn.causal_mask(Q, K, k_start=starts), ("batch", "pos", "key_pos"), expected)
-    both = nn.causal_mask(Q, K, starts, axn.named([1, 2], "heads"))
-    expected = np.array([[loop(q, k) for q in (0, 3, -2, 5)] for k in (1, 2)])
-    same(both.rearrange(("heads", "batch", ...)), ("heads", "batch", "pos", "key_pos"), expected)
-    same(nn.causal_mask(Q, K, starts, starts), ("batch", "pos", "key_pos"), np.stack([loop(0, 0)] * 4))
-
-
 def test_one_query_at_a_time_gives_the_whole():
     q, k, v = draw(B, H, K.alias("pos"), D), draw(B, H, K, D, seed=1), draw(B, H, K, D, seed=2)
     whole = attend(q, k, v, mask=nn.causal_mask(K.alias("pos"), K))
@@ -202,20 +177,119 @@ def test_one_query_at_a_time_gives_the_whole():
         same(one, ("batch", "heads", "pos", "head_dim"), whole["pos", i : i + 1].array)
 
 
-def test_combining_masks():
-    causal, padding = nn.causal_mask(Q, K), axn.named(np.arange(14).reshape(2, 7) % 3 > 0, ("batch", "key_pos"))
-    for combine, operator in ((nn.combine_masks_and, np.logical_and), (nn.combine_masks_or, np.logical_or)):
-        assert combine(None, None) is None
-        assert combine(causal, None) is causal
-        assert combine(None, causal) is causal
-        expected = operator(causal.array[None], padding.array[:, None])
-        for pair in ((causal, padding), (padding, causal)):
-            same(combine(*pair).rearrange(("batch", "pos", "key_pos")), ("batch", "pos", "key_pos"), expected)
-        full = causal.broadcast_axis(axn.Axis("batch", 2))
-        same(combine(full, padding).rearrange(full.names), full.names, expected)
+def test_shared_keys_equal_repeated_ones():
+    q, k, v = draw(B, H, G, Q, D), draw(B, H, K, D, seed=1), draw(B, H, K, D, seed=2)
+    run = lambda q, k, v: axn.sin(attend(q, k, v, mask=nn.causal())).sum().scalar()  # noqa: E731
+    gradients = jax.jit(jax.grad(run, (0, 1, 2)))(q, k, v)
+    repeated = [x.broadcast_axis(G) for x in (k, v)]
+    others = jax.jit(jax.grad(run, (0, 1, 2)))(q, *repeated)
+    same(attend(q, k, v), ("batch", "heads", "group", "pos", "head_dim"), attend(q, *repeated).array)
+    same(gradients[0], q.names, others[0].array)
+    for mine, other in zip(gradients[1:], others[1:], strict=True):
+        same(mine, k.names, other.sum("group").rearrange(k.names).array)
+    assert "[4,2,3,7,8]" not in str(jax.make_jaxpr(jax.grad(run, (0, 1, 2)))(q, k, v))
+
+
+def test_soft_cap_sinks_scale_bias_and_structure_together():
+    q, k, v = draw(B, H, G, Q, D), draw(B, H, K, D, seed=1), draw(B, H, K, F, seed=2)
+    bias, sinks = draw(G, K, seed=3), draw(H, G, seed=4)
+    ids = axn.named(np.arange(28).reshape(4, 7) // 4, ("batch", "key_pos"))
+    mask = nn.causal() & nn.window(4) & nn.segments(ids["key_pos", :5].rename({"key_pos": "pos"}), ids)
+    seen = np.array(mask.materialize(Q, K, 1).array)[:, None, None]
+
+    def theirs(q, k, v, bias, sinks, xp=jnp):
+        return by_hand(q * 0.5 * 8**0.5, k, v, seen, bias[:, None], sinks, 2.0, xp)
+
+    def ours(q, k, v, bias, sinks):
+        return attend(q, k, v, mask=mask, bias=bias, sinks=sinks, soft_cap=2.0, scale=0.5, q_start=1)
+
+    def with_gradients(call):
+        def loss(*x):
+            out = call(*x)
+            return jnp.sin(getattr(out, "array", out)).sum(), out
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3, 4), has_aux=True))
+
+    named = q, k, v, bias, sinks
+    plain = [x.array for x in named]
+    (_, out), gradients = with_gradients(ours)(*named)
+    same(out, ("batch", "heads", "group", "pos", "out"), theirs(*map(np.asarray, plain), xp=np))
+    _, others = with_gradients(theirs)(*plain)
+    for mine, other in zip(gradients, others, strict=True):
+        np.testing.assert_allclose(mine.array, other, rtol=1e-5, atol=1e-5)
+    weights = nn.dot_product_attention_weights(
+        D, K, q, k, mask.materialize(Q, K, 1), bias, scaling_factor=0.5, soft_cap=2.0, sinks=sinks
+    )
+    same(out, out.names, axn.dot(weights, v, axis=K, out_axes=out.names).array)
+
+
+def test_a_query_without_keys_and_with_a_sink_gets_nothing():
+    q, k, v = inputs(B, H)
+    sinks = draw(H, seed=3)
+    mask = nn.AttentionMask.of(axn.named(np.arange(4) > 1, "batch"))
+    run = lambda *x: attend(*x[:3], mask=mask, sinks=x[3])  # noqa: E731
+    out = run(q, k, v, sinks)
+    assert (out["batch", :2].array == 0).all()
+    assert (out["batch", 2:].array != 0).all()
+    gradients = jax.jit(jax.grad(lambda *x: run(*x).sum().scalar(), (0, 1, 2, 3)))(q, k, v, sinks)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
+
+
+def test_one_query_without_position():
+    q, k, v = inputs(B, H)
+    mask = nn.causal() & nn.window(2)
+    whole = attend(q, k, v, mask=mask, q_start=2)
+    step = jax.jit(
+        lambda q, i: nn.dot_product_attention(None, K, D, q, k, v, mask=mask, q_start=i)  # a cache counts its tokens
+    )
+    for i in (0, 4):
+        same(step(q["pos", i], i + 2), ("batch", "heads", "head_dim"), whole["pos", i].array)
+    starts = axn.named([2, 3, 4, 5], "batch")
+    ragged = nn.dot_product_attention(None, K, D, q["pos", 0], k, v, mask=mask, q_start=starts)
+    for b in range(4):
+        same(ragged["batch", b], ("heads", "head_dim"), step(q["pos", 0], b + 2)["batch", b].array)
+
+
+def test_dropout_of_weights():
+    q, k, _ = inputs(B, H)
+    identity = axn.named(np.eye(7, dtype=np.float32), ("key_pos", "out"))
+    key = jax.random.key(0)
+    dropped = attend(q, k, identity, dropout=0.25, prng=key)
+    whole = attend(q, k, identity, dropout=0.25, inference=True)
+    left = np.asarray(dropped.array != 0)
+    assert abs(left.mean() - 0.75) < 0.1
+    same(dropped, whole.names, whole.array * left / 0.75)
+    same(attend(q, k, identity, dropout=0.25, prng=key), dropped.names, dropped.array)
+
+
+def test_no_more_equations_than_by_hand():
+    q, k, v = inputs(B, H)
+
+    def hand(q, k, v):
+        scores = jnp.einsum("bhqd,bhkd->bhqk", q * (1 / math.sqrt(8)), k)
+        scores = jnp.where(np.tri(5, 7, dtype=bool), scores, jnp.finfo(jnp.float32).min)
+        return jnp.einsum("bhqk,bhkd->bhqd", jax.nn.softmax(scores), v)
+
+    mask = nn.causal_mask(Q, K)
+    ours = jax.make_jaxpr(jax.grad(lambda *x: attend(*x, mask=mask).sum().scalar(), (0, 1, 2)))(q, k, v)
+    arrays = [x.array for x in (q, k, v)]
+    theirs = jax.make_jaxpr(jax.grad(lambda *x: hand(*x).sum(), (0, 1, 2)))(*arrays)
+    assert len(list(equations(ours.jaxpr))) <= len(list(equations(theirs.jaxpr)))
 
 
 # layout
+def test_each_product_is_laid_out(auto_mesh):
+    q, k, v = inputs(B, H)
+    with axn.set_mesh(auto_mesh), axn.axis_mapping(COMPUTE):
+        jaxpr = jax.make_jaxpr(attend)(q, k, v)
+    specs = [
+        eqn.params["sharding"].spec
+        for eqn in equations(jaxpr.jaxpr)
+        if eqn.primitive.name == "sharding_constraint" and eqn.invars[0].aval.ndim == 4
+    ]
+    assert specs == [jax.sharding.PartitionSpec("data", "model", None, None)] * 2
+
+
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 @pytest.mark.parametrize("mapping", [COMPUTE, {"batch": "data", "pos": "model"}, {"key_pos": "model"}], ids=str)
 def test_on_a_mesh(kind, mapping, auto_mesh, explicit_mesh):
@@ -252,14 +326,14 @@ def test_errors():
         "dot_product_attention: the query has axis 'pos', which keys are to be attended to over\n"
         "  query has: batch=4, pos=5, head_dim=8\n"
         '  hint: rename it on keys and values: key.rename({"pos": "pos.key"})',
-        lambda: nn.dot_product_attention("pos", "head_dim", q, q, q),
+        lambda: nn.dot_product_attention("pos", "pos", "head_dim", q, q, q),
     )
     fails(
         AxisNotFoundError,
         "dot_product_attention: the query lacks axis 'headdim'\n"
         "  query has: batch=4, pos=5, head_dim=8\n"
         "  hint: did you mean 'head_dim'?",
-        lambda: nn.dot_product_attention("key_pos", "headdim", q, k, v),
+        lambda: nn.dot_product_attention("pos", "key_pos", "headdim", q, k, v),
     )
     fails(
         AxisNotFoundError,
@@ -275,22 +349,67 @@ def test_errors():
         AxisSizeError,
         "dot_product_attention: axis 'key_pos' was given with size 9, but the value has size 7\n"
         "  value has: batch=4, key_pos=7, head_dim=8",
-        lambda: nn.dot_product_attention(axn.Axis("key_pos", 9), D, q, k, v),
+        lambda: nn.dot_product_attention(Q, axn.Axis("key_pos", 9), D, q, k, v),
     )
     fails(
         AxisSizeError,
         "dot_product_attention: axis 'head_dim' was given with size 9, but the query has size 8\n"
         "  query has: batch=4, pos=5, head_dim=8",
-        lambda: nn.dot_product_attention(K, axn.Axis("head_dim", 9), q, k, v),
+        lambda: nn.dot_product_attention(Q, K, axn.Axis("head_dim", 9), q, k, v),
     )
     for given in ((q.array, k, v), (q, k.array, v), (q, k, v.array)):
         with pytest.raises(OperandError, match=r"^dot_product_attention: expected a NamedArray, got ArrayImpl"):
             attend(*given)
+    for what, x in (("key", k), ("value", v)):
+        given = {"key": k, "value": v, what: x.rename({"batch": "pos"})}
+        fails(
+            AxisClashError,
+            f"dot_product_attention: the {what} has axis 'pos', the positions of queries\n"
+            f"  {what} has: pos=4, key_pos=7, head_dim=8",
+            lambda given=given: attend(q, k=given["key"], v=given["value"]),
+        )
+    for what, x in (("mask", axn.ones((H, K), dtype=bool)), ("bias", draw(H, K))):
+        fails(
+            AxisNotFoundError,
+            f"dot_product_attention: the {what} has axis 'heads', which is none of the scores that it is for\n"
+            f"  {what} has: heads=2, key_pos=7\n"
+            "  scores have: batch=4, pos=5, key_pos=7",
+            lambda what=what, x=x: attend(q, k, v, **{what: x}),
+        )
     fails(
-        AxisClashError,
-        "causal_mask: positions of queries and keys are both called 'pos'\n"
-        '  hint: give those of keys another name: KPos.derive("key")',
-        lambda: nn.causal_mask(Q, Q),
+        AxisNotFoundError,
+        "dot_product_attention: the sink has axis 'keys', which is none of the scores that it is for\n"
+        "  sink has: keys=7\n"
+        "  scores have: batch=4, pos=5",
+        lambda: attend(q, k, v, sinks=draw(K.alias("keys"))),
     )
-    with pytest.raises(OperandError, match=r"^arange: axis 'pos' needs a size here"):
-        nn.causal_mask("pos", K)
+    fails(
+        OperandError,
+        "dot_product_attention: a mask is an AttentionMask or a NamedArray of booleans, not an array of float32\n"
+        "  hint: add numbers to the scores as a bias",
+        lambda: attend(q, k, v, mask=draw(Q, K)),
+    )
+    fails(
+        OperandError,
+        "dot_product_attention: dropping with probability 0.1 needs a key\n  hint: pass prng=..., or inference=True",
+        lambda: attend(q, k, v, dropout=0.1),
+    )
+    fails(
+        ArgumentError,
+        "dot_product_attention: dropout is a probability, from 0 to 1, not 1.5",
+        lambda: attend(q, k, v, dropout=1.5, prng=jax.random.key(0)),
+    )
+    fails(
+        ArgumentError,
+        "dot_product_attention: there is no implementation 'blocks'\n"
+        "  known: 'plain', 'blockwise'\n"
+        "  hint: did you mean 'blockwise'?",
+        lambda: attend(q, k, v, implementation="blocks"),
+    )
+    fails(
+        OperandError,
+        "dot_product_attention_weights: a mask is a NamedArray of booleans here, where nothing tells positions of "
+        "queries from other axes\n"
+        "  hint: use mask.materialize(QPos, KPos)",
+        lambda: nn.dot_product_attention_weights(D, K, q, k, mask=nn.causal()),
+    )

@@ -146,3 +146,35 @@ def test_errors():
             f"Dropout: pdrop is a probability, from 0 to 1, not {rate}",
             lambda rate=rate: nn.Dropout(rate),
         )
+
+
+def test_the_function_does_what_the_layer_does():
+    x = draw(B, S, E)
+    for together in (None, "seq", (S, "batch")):
+        expected = nn.Dropout(0.3, together)(x, key=KEY).array
+        np.testing.assert_array_equal(nn.dropout(x, 0.3, together, key=KEY).array, expected)
+    assert nn.dropout(x, 0.3, inference=True) is x
+    assert nn.dropout(x, 0) is x
+    fails(
+        OperandError,
+        "dropout: dropping with probability 0.3 needs a key\n  hint: pass key=..., or inference=True",
+        lambda: nn.dropout(x, 0.3),
+    )
+    fails(
+        AxisNotFoundError,
+        "dropout: the input lacks axis 'seqs', along which to drop together\n"
+        "  input has: batch=8, seq=6, embed=4\n"
+        "  hint: did you mean 'seq'?",
+        lambda: nn.dropout(x, 0.3, "seqs", key=KEY),
+    )
+    fails(
+        ArgumentError,
+        "dropout: pdrop is a probability, from 0 to 1, not 2",
+        lambda: nn.dropout(x, 2, key=KEY),
+    )
+
+
+def test_whether_it_is_active():
+    assert nn.Dropout(0.1).is_active
+    assert not nn.Dropout(0.1, inference=True).is_active
+    assert not nn.Dropout(0).is_active

@@ -8,7 +8,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import AxisClashError, AxisNotFoundError, OperandError
+from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
 from tests.nn.layouts import apply, check_on, draw, lies, same, value_and_gradients
 
 V, E, H, B, S = axn.make_axes(vocab=11, embed=4, heads=2, batch=8, seq=3)
@@ -72,6 +72,29 @@ def test_initial_values():
     np.testing.assert_allclose(scaled.weight.array, layer.weight.array * 3, rtol=1e-6)
     given = nn.Embedding.init(V, E, key=KEY, initializer=lambda key, axes: axn.full(axes, 7.0))
     same(given.weight, ("vocab", "embed"), np.full((11, 4), 7.0))
+
+
+def test_a_table_of_another_size_keeps_its_first_rows():
+    layer = nn.Embedding.init(V, (H, E), key=KEY)
+    table = np.asarray(layer.weight.array)
+    same(layer.embed(axn.named([3], "seq")), ("seq", "heads", "embed"), table[[3]])
+    smaller = layer.resize_embeddings(5)
+    assert smaller.Vocab == axn.Axis("vocab", 5)
+    same(smaller.weight, ("vocab", "heads", "embed"), table[:5])
+    larger = layer.resize_embeddings(13)
+    same(larger.weight, ("vocab", "heads", "embed"), np.concatenate([table, np.stack([table.mean(0)] * 2)]))
+    drawn = layer.resize_embeddings(4000, key=jax.random.key(2)).weight
+    np.testing.assert_array_equal(drawn.array[:11], table)
+    np.testing.assert_allclose(drawn.array[11:].mean(0), table.mean(0), atol=0.04)
+    np.testing.assert_allclose(drawn.array[11:].std(0), 0.9866 * table.std(0), rtol=0.06)
+    half = nn.Embedding(layer.weight.astype(jnp.bfloat16), layer.Vocab, layer.Embed).resize_embeddings(12)
+    assert half.weight.dtype == jnp.bfloat16
+    assert jax.tree.structure(layer.resize_embeddings(11)) == jax.tree.structure(layer)
+    fails(
+        AxisSizeError,
+        "Axis: the size of 'vocab' must not be negative, got -1",
+        lambda: layer.resize_embeddings(-1),
+    )
 
 
 @pytest.mark.parametrize("kind", ["auto", "explicit"])

@@ -139,6 +139,42 @@ def test_a_layer_is_a_tree_whose_structure_tells_its_axes():
     same(mapped, ("batch", "mlp"), layer(draw(B, E)).array)
 
 
+def doubled(lhs, rhs, dimension_numbers, precision=None, preferred_element_type=None):
+    return 2 * jax.lax.dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
+
+
+class Scaled(eqx.Module):
+    factor: jax.Array
+
+    def __call__(self, lhs, rhs, dimension_numbers, precision=None, preferred_element_type=None):
+        return self.factor * jax.lax.dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
+
+
+def test_something_else_may_multiply():
+    x = draw(B, S, E)
+    for In, Out, out_first in [(E, (H, D), False), ((S, E), (E, M), True), ((), M, False), (E, (), True)]:
+        made = eqx.filter_eval_shape(nn.Linear.init, In, Out, key=KEY, out_first=out_first, use_bias=False)
+        assert made.dot_general is None
+        layer = eqx.tree_at(lambda layer: layer.weight, made, draw(*made.weight.axes, seed=8))
+        given = lambda key, axes, weight=layer.weight: weight  # noqa: E731
+        other = nn.Linear.init(In, Out, key=KEY, use_bias=False, initializer=given, dot_general=doubled)
+        assert [leaf.shape for leaf in jax.tree.leaves(other)] == [layer.weight.array.shape]
+        same(other(x), layer(x).names, 2 * layer(x).array)
+
+
+def test_what_multiplies_may_have_arrays_which_are_differentiated_and_stacked():
+    layer, x = nn.Linear.init(E, E, key=KEY, dot_general=Scaled(jnp.float32(3))), draw(B, E)
+    product = nn.Linear.init(E, E, key=KEY)(x).array
+    gradient = jax.jit(jax.grad(lambda layer, x: layer(x).sum().scalar()))(layer, x)
+    np.testing.assert_allclose(gradient.dot_general.factor, product.sum(), rtol=1e-5)
+    stack = nn.Stacked.init(axn.Axis("layers", 3), nn.Linear)(E, E, key=KEY, dot_general=Scaled(jnp.arange(1.0, 4)))
+    expected = x
+    for i in range(3):
+        alone = eqx.tree_at(lambda layer: layer.dot_general, stack.get_layer(i), None)
+        expected = (i + 1) * alone(expected)
+    same(stack.fold(x), ("batch", "embed"), expected.array, rtol=1e-4)
+
+
 # layout
 def in_turn(layers, x):
     return layers[1](layers[0](x))

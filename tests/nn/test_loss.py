@@ -8,7 +8,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
+from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError
 from tests.nn.layouts import COMPUTE, draw, lies, same
 
 B, S, V = axn.make_axes(batch=8, seq=3, vocab=6)
@@ -191,6 +191,210 @@ def test_on_a_mesh(kind, targets, mapping, auto_mesh, explicit_mesh):
     same(found_each, ("batch", "seq"), each.array)
 
 
+def ours_and_theirs(**options):
+    """Return a loss of logits by name, and the same in plain code, both through integer targets."""
+    smoothing, z_loss = options.get("label_smoothing", 0.0), options.get("z_loss", 0.0)
+
+    def theirs(x):
+        losses = optax.softmax_cross_entropy(x, optax.smooth_labels(jax.nn.one_hot(CLASSES, 6), smoothing))
+        losses = losses + z_loss * jax.nn.logsumexp(x, -1) ** 2
+        counted = options.get("ignore_index", -1) != CLASSES
+        return jnp.where(counted, losses, 0).sum() / counted.sum()
+
+    return lambda x: nn.cross_entropy_loss(x, V, hard(), **options).scalar(), theirs
+
+
+OPTIONS = [
+    {"z_loss": 0.1},
+    {"label_smoothing": 0.2},
+    {"ignore_index": 3},
+    {"z_loss": 0.01, "label_smoothing": 0.1, "ignore_index": 0},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_options(options):
+    ours, theirs = ours_and_theirs(**options)
+    value, gradient = jax.jit(jax.value_and_grad(ours))(logits())
+    expected, expected_gradient = jax.jit(jax.value_and_grad(theirs))(logits().array)
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    same(gradient, ("batch", "seq", "vocab"), expected_gradient, atol=1e-6)
+
+
+def test_smoothed_probabilities():
+    expected = optax.softmax_cross_entropy(logits().array, optax.smooth_labels(soft().array, 0.3)).mean()
+    found = nn.cross_entropy_loss(logits(), V, soft(), label_smoothing=0.3)
+    assert float(found) == pytest.approx(float(expected), rel=1e-5)
+    every = float(nn.cross_entropy_loss(logits(), V, hard(), label_smoothing=1.0))
+    even = float(nn.cross_entropy_loss(logits(), V, axn.full((V,), 1 / 6)))
+    assert every == pytest.approx(even, rel=1e-5)
+
+
+def test_an_ignored_class_joins_a_mask():
+    mask = axn.named([True, False, True], "seq")
+    losses = np.asarray(hard_losses())
+    counted = (CLASSES != 2) & np.array([True, False, True])
+    found = nn.cross_entropy_loss(logits(), V, hard(), axn.sum, mask, ignore_index=2)
+    assert float(found) == pytest.approx(losses[counted].sum(), rel=1e-5)
+    each = nn.cross_entropy_loss(logits(), V, hard(), None, mask, ignore_index=2)
+    same(each, ("batch", "seq"), np.where(counted, losses, 0))
+
+
+def test_the_mean_of_nothing_is_zero_with_zero_gradients():
+    nothing = axn.zeros((B, S), bool)
+    loss = lambda x: nn.cross_entropy_loss(x, V, hard() * 0 - 100, where=nothing).scalar()  # noqa: E731
+    value, gradient = jax.value_and_grad(loss)(logits())
+    assert float(value) == 0
+    assert not gradient.array.any()
+    assert float(nn.cross_entropy_loss(logits(), V, hard() * 0 - 100, ignore_index=-100)) == 0
+    one_row = axn.named(np.arange(8) == 3, "batch")
+    rows = nn.cross_entropy_loss(logits(), V, hard(), where=one_row, reduction_axis="seq")
+    same(rows, ("batch",), np.where(np.arange(8) == 3, np.asarray(hard_losses()).mean(1), 0))
+
+
+def test_narrow_logits_are_summed_up_in_float32():
+    Many = axn.Axis("vocab", 4096)
+    x = draw(B, Many).astype(jnp.bfloat16)
+    targets = axn.named(CLASSES[:, 0], "batch")
+    wide = np.asarray(x.array, np.float64)
+    shares = np.exp(wide) / np.exp(wide).sum(1, keepdims=True)
+    losses = nn.cross_entropy_loss(x, Many, targets, None)
+    assert losses.dtype == jnp.bfloat16
+    same(losses, ("batch",), -np.log(shares[np.arange(8), CLASSES[:, 0]]), rtol=2**-8)
+    gradient = jax.grad(lambda x: nn.cross_entropy_loss(x, Many, targets, axn.sum).scalar())(x)
+    same(gradient, ("batch", "vocab"), shares - np.eye(4096)[CLASSES[:, 0]], rtol=2**-7, atol=1e-7)
+
+
+def yes(dtype=np.float32):
+    return axn.named((CLASSES > 2).astype(dtype), ("batch", "seq"))
+
+
+def test_binary():
+    x = draw(B, S) * 3
+    wide, expected = np.asarray(x.array, np.float64), optax.sigmoid_binary_cross_entropy(x.array, yes().array)
+    for targets in (yes(), yes(bool), yes(np.int32), yes().rearrange(("seq", "batch"))):
+        same(nn.binary_cross_entropy_loss(x, targets, None), ("batch", "seq"), expected)
+    gradient = jax.grad(lambda x: nn.binary_cross_entropy_loss(x, yes(), axn.sum).scalar())(x)
+    same(gradient, ("batch", "seq"), 1 / (1 + np.exp(-wide)) - yes().array)
+    likely = axn.named([0.1, 0.5, 0.9], "seq")
+    expected = np.logaddexp(0, wide) - wide * np.array([0.1, 0.5, 0.9])
+    same(nn.binary_cross_entropy_loss(x, likely, None), ("batch", "seq"), expected)
+    mask = axn.named([True, False, True], "seq")
+    same(nn.binary_cross_entropy_loss(x, likely, where=mask), (), expected[:, [0, 2]].mean())
+    same(nn.binary_cross_entropy_loss(x, likely, axn.sum, reduction_axis="batch"), ("seq",), expected.sum(0))
+    assert nn.binary_cross_entropy_loss(x.astype(jnp.bfloat16), yes()).dtype == jnp.bfloat16
+    far, one = axn.named([-200.0, 20.0, 0.0, 200.0], "x"), axn.named([True] * 4, "x")
+    losses = nn.binary_cross_entropy_loss(far, one, None)
+    same(losses, ("x",), [200, np.log1p(np.exp(-20)), np.log(2), 0], rtol=1e-6, atol=1e-12)
+    slope = jax.grad(lambda x: nn.binary_cross_entropy_loss(x, one, axn.sum).scalar())(far)
+    same(slope, ("x",), [-1, -1 / (1 + np.exp(20)), -0.5, 0], rtol=1e-5, atol=1e-12)
+
+
+E = axn.Axis("embed", 4)
+WEIGHT = {"batch": "data", "vocab": "model"}
+
+
+def chunked(x, weight, targets, **options):
+    return nn.chunked_cross_entropy_loss(x, weight, E, V, targets, **options).scalar()
+
+
+def whole(x, weight, targets, **options):
+    options.pop("block_size", None)
+    return nn.cross_entropy_loss(axn.dot(x, weight, axis=E), V, targets, **options).scalar()
+
+
+def gradients(fn, **options):
+    return jax.jit(jax.value_and_grad(lambda x, weight, targets: fn(x, weight, targets, **options), (0, 1)))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"block_size": 2},
+        {"block_size": 4, "z_loss": 0.01, "label_smoothing": 0.1, "ignore_index": 0},
+        {"block_size": 5, "label_smoothing": 0.1, "reduction": axn.sum},
+        {"block_size": 100, "where": axn.named(CLASSES > 1, ("batch", "seq"))},
+    ],
+    ids=["two", "options", "sum", "masked"],
+)
+def test_chunks_change_nothing(options):
+    x, weight = draw(B, S, E), draw(V, E, seed=1) * 2
+    value, (dx, dweight) = gradients(chunked, **options)(x, weight, hard())
+    expected, (dx_expected, dweight_expected) = gradients(whole, **options)(x, weight, hard())
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    same(dx, ("batch", "seq", "embed"), dx_expected.array, atol=1e-6)
+    same(dweight, ("vocab", "embed"), dweight_expected.array, atol=1e-6)
+
+
+def test_chunks_that_do_not_divide_the_classes():
+    # 53 is a prime: zeros fill up the last chunk, and count for nothing.
+    Odd, wide = axn.Axis("vocab", 53), np.random.default_rng(5).integers(0, 53, (3, 8))
+    x, weight, targets = draw(S, E, B), draw(E, Odd, seed=1) * 2, axn.named(wide, ("seq", "batch"))
+    for options in ({}, {"label_smoothing": 0.1}):
+        out = nn.chunked_cross_entropy_loss(x, weight, E, "vocab", targets, None, block_size=10, **options)
+        expected = nn.cross_entropy_loss(axn.dot(x, weight, axis=E), "vocab", targets, None, **options)
+        same(out, ("seq", "batch"), expected.array)
+    small = targets.astype(np.uint8)["seq", 0]
+    same(
+        nn.chunked_cross_entropy_loss(x, weight, E, Odd, small, None),
+        ("seq", "batch"),
+        nn.cross_entropy_loss(axn.dot(x, weight, axis=E), Odd, small, None).array,
+    )
+    unknown = nn.chunked_cross_entropy_loss(x, weight, E, Odd, targets * 0 + 53, None, block_size=10)
+    assert np.isnan(unknown.array).all()
+
+
+def test_chunks_of_narrow_numbers():
+    Many, Wide = axn.make_axes(vocab=64, embed=32)
+    x, weight = draw(B, S, Wide).astype(jnp.bfloat16), draw(Many, Wide, seed=1).astype(jnp.bfloat16)
+    loss = lambda x, weight: nn.chunked_cross_entropy_loss(x, weight, Wide, Many, hard(), block_size=4)  # noqa: E731
+    assert loss(x, weight).dtype == jnp.float32
+    dx, dweight = jax.jit(jax.grad(lambda *both: loss(*both).scalar(), (0, 1)))(x, weight)
+    rows, matrix = (np.asarray(a.array, np.float64) for a in (x, weight))
+    shares = np.exp(rows @ matrix.T)
+    slopes = (shares / shares.sum(-1, keepdims=True) - np.eye(64)[CLASSES]) / 24
+    assert dx.dtype == dweight.dtype == jnp.bfloat16
+    # The largest are about 0.1, of which bfloat16 resolves 0.0005.
+    same(dx, ("batch", "seq", "embed"), slopes @ matrix, rtol=2**-6, atol=5e-4)
+    same(dweight, ("vocab", "embed"), np.einsum("bsv,bse->ve", slopes, rows), rtol=2**-6, atol=5e-4)
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_chunks_on_a_mesh(kind, auto_mesh, explicit_mesh):
+    Many = axn.Axis("vocab", 12)
+    x, weight, options = draw(B, S, E), draw(Many, E, seed=1), {"block_size": 4, "label_smoothing": 0.1}
+    run = jax.value_and_grad(
+        lambda x, weight, t: nn.chunked_cross_entropy_loss(x, weight, E, Many, t, **options).scalar(), (0, 1)
+    )
+    expected, (dx, dweight) = jax.jit(run)(x, weight, hard())
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    with axn.set_mesh(mesh):
+        given = axn.shard((x, weight, hard()), WEIGHT, strict=False)
+        step = axn.named_jit(run, WEIGHT, strict=False)
+        value, found = step(*given)
+        text = step.lower(*given).compile().as_text()
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    for one, other in zip(found, (dx, dweight), strict=True):
+        same(one, other.names, other.array, atol=1e-6)
+        assert lies(one, mesh, WEIGHT)
+    # Each device has its part of every chunk: weights and classes stay where they are.
+    assert "all-gather" not in text
+    assert "all-to-all" not in text
+
+
+def test_chunks_take_the_memory_of_one():
+    Tokens, Wide, Many = axn.make_axes(batch=256, embed=16, vocab=8192)
+    shapes = axn.zeros((Tokens, Wide)), axn.zeros((Many, Wide)), axn.zeros(Tokens, int)
+
+    def temporary(loss):
+        compiled = jax.jit(jax.grad(lambda *given: loss(*given).scalar(), (0, 1))).lower(*shapes).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    logits = 4 * Tokens.size * Many.size
+    assert temporary(lambda x, w, t: nn.cross_entropy_loss(axn.dot(x, w, axis=Wide), Many, t)) >= logits
+    assert temporary(lambda x, w, t: nn.chunked_cross_entropy_loss(x, w, Wide, Many, t, block_size=512)) < logits / 3
+
+
 def fails(error, message, call):
     with pytest.raises(error) as caught:
         call()
@@ -234,3 +438,38 @@ def test_errors():
     for given in ((logits().array, hard()), (logits(), hard().array)):
         with pytest.raises(OperandError, match=r"^cross_entropy_loss: expected a NamedArray, got ArrayImpl"):
             nn.cross_entropy_loss(given[0], V, given[1])
+
+
+def test_errors_of_chunks_and_options():
+    x, weight = axn.zeros((B, S, E)), axn.zeros((V, E))
+    near = weight.rename({"embed": "embd"})
+    fails(
+        AxisNotFoundError,
+        "chunked_cross_entropy_loss: the weight lacks axis 'embed'\n"
+        "  weight has: vocab=6, embd=4\n"
+        "  hint: did you mean 'embd'?",
+        lambda: nn.chunked_cross_entropy_loss(x, near, E, V, hard()),
+    )
+    fails(
+        AxisNotFoundError,
+        "chunked_cross_entropy_loss: no axis named 'time'\n"
+        "  operand 1 has: batch=8, seq=3, embed=4\n"
+        "  operand 2 has: time=2",
+        lambda: nn.chunked_cross_entropy_loss(x, weight, E, V, axn.zeros(axn.Axis("time", 2), int)),
+    )
+    fails(
+        OperandError,
+        "chunked_cross_entropy_loss: the targets have dtype float32 and axes batch=8, seq=3, vocab=6\n"
+        "  hint: class numbers are integers without axis 'vocab'; probabilities need cross_entropy_loss",
+        lambda: nn.chunked_cross_entropy_loss(x, weight, E, V, soft()),
+    )
+    fails(
+        ArgumentError,
+        "chunked_cross_entropy_loss: block_size must be positive, got 0",
+        lambda: nn.chunked_cross_entropy_loss(x, weight, E, V, hard(), block_size=0),
+    )
+    fails(
+        ArgumentError,
+        "cross_entropy_loss: label_smoothing is a share, from 0 to 1, not 1.5",
+        lambda: nn.cross_entropy_loss(logits(), V, hard(), label_smoothing=1.5),
+    )

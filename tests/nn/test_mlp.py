@@ -110,3 +110,75 @@ def test_errors():
             AxisClashError, match=rf"^Linear: the input already has axis {name!r}, which the layer adds"
         ):
             mlp(axn.ones((axn.Axis(name, 6), E)))
+
+
+# gated
+@pytest.mark.parametrize("use_bias", [False, True])
+def test_a_gated_mlp_and_its_gradients(use_bias):
+    mlp, x = nn.GatedMLP.init((E, H), O, 6, nn.gelu, key=KEY, use_bias=use_bias), draw(S, H, B, E)
+    filled = [draw(*leaf.axes, seed=i) for i, leaf in enumerate(jax.tree.leaves(mlp, is_leaf=axn.is_named_array))]
+    mlp = jax.tree.unflatten(jax.tree.structure(mlp), [leaf.array for leaf in filled])
+    out, (gradients, (dx,)) = value_and_gradients(apply)(mlp, x)
+
+    @jax.jit
+    @jax.value_and_grad
+    def reference(both):
+        (gate, up, down), x = both
+        one = lambda layer, spelt, x: jnp.einsum(spelt, x, layer[0]) + (layer[1] if use_bias else 0)  # noqa: E731
+        inner = jax.nn.gelu(one(gate, "shbe,ehm->sbm", x)) * one(up, "shbe,ehm->sbm", x)
+        return jnp.sin(one(down, "sbm,mo->sbo", inner)).sum()
+
+    arrays = [(layer.weight.array, layer.bias.array if use_bias else None) for layer in (mlp.gate, mlp.up, mlp.down)]
+    value, (expected, dx_expected) = reference((arrays, x.array))
+    assert float(axn.sin(out).sum()) == pytest.approx(float(value), rel=1e-3)
+    assert out.names == ("seq", "batch", "out")
+    same(dx, x.names, dx_expected, rtol=1e-3, atol=1e-3)
+    for mine, theirs in zip((gradients.gate, gradients.up, gradients.down), expected, strict=True):
+        same(mine.weight, mine.weight.names, theirs[0], rtol=1e-3, atol=1e-3)
+        if use_bias:
+            same(mine.bias, mine.bias.names, theirs[1], rtol=1e-3, atol=1e-3)
+
+
+def test_axes_and_options_of_a_gated_mlp():
+    mlp = nn.GatedMLP.init(E, E, axn.Axis("hidden", 5), key=KEY)
+    assert (mlp.In, mlp.Out) == ((E,), (E,))
+    assert [layer.weight.names for layer in (mlp.gate, mlp.up, mlp.down)] == [
+        ("embed", "hidden"),
+        ("embed", "hidden"),
+        ("hidden", "embed"),
+    ]
+    assert mlp.gate.bias is mlp.down.bias is None
+    assert mlp.activation is nn.silu
+    assert not np.allclose(mlp.gate.weight.array, mlp.up.weight.array)
+    assert mlp(axn.ones((B, E), jnp.bfloat16)).axes == (B, E)
+    first = nn.GatedMLP.init(E, E, 5, key=KEY, out_first=True, init_scale=0.5)
+    assert first.up.weight.names == ("mlp", "embed")
+    same(first.up.weight.rearrange((E, "mlp")), ("embed", "mlp"), first.up.weight.array.T)
+    jaxpr = jax.make_jaxpr(lambda mlp, x: mlp(x))(nn.GatedMLP.init(E, E, 5, nn.relu, key=KEY), draw(B, E))
+    names = [eqn.primitive.name for eqn in jaxpr.eqns]
+    assert names.count("dot_general") == 3
+    assert "broadcast_in_dim" not in names
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_a_gated_mlp_on_a_mesh(kind, auto_mesh, explicit_mesh):
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    check_on(mesh, apply, nn.GatedMLP.init(E, E, 6, key=KEY, use_bias=True), draw(B, S, E))
+
+
+def test_layers_that_need_a_key_have_their_own():
+    Wide = axn.Axis("embed", 64)
+    for mlp in (nn.MLP.init(Wide, Wide, 64, 2, lambda x: x, key=KEY), nn.GatedMLP.init(Wide, Wide, 64, key=KEY)):
+        adapted = nn.add_lora(mlp, 2, key=KEY, dropout=0.5)
+        uppers = [layer for layer in jax.tree.leaves(adapted, is_leaf=is_lora) if is_lora(layer)]
+        assert len(uppers) == 3
+        x = axn.ones(Wide)
+        masks = []
+        for i, own in enumerate(jax.random.split(KEY, 3)):
+            masks.append(np.asarray(uppers[i].dropout(x, key=own).array))
+        assert len({mask.tobytes() for mask in masks}) == 3
+        assert adapted(x, key=KEY).axes == (Wide,)
+
+
+def is_lora(each) -> bool:
+    return isinstance(each, nn.LoraLinear)

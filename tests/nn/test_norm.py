@@ -100,9 +100,12 @@ def test_narrow_inputs_have_float32_statistics(kind, dtype):
 def test_the_dtype_to_compute_in(kind):
     x = draw(B, E).astype(jnp.bfloat16)
     narrow = kind.init(E, dtype=jnp.bfloat16)
-    roots = lambda n: [  # noqa: E731
-        str(eqn.outvars[0].aval.dtype) for eqn in jax.make_jaxpr(n)(x).eqns if eqn.primitive.name == "rsqrt"
-    ]
+
+    def roots(n):
+        with nn.keep_intermediates():  # all equations then stand in one list
+            eqns = jax.make_jaxpr(n)(x).eqns
+        return [str(eqn.outvars[0].aval.dtype) for eqn in eqns if eqn.primitive.name == "rsqrt"]
+
     assert roots(narrow) == ["bfloat16"]
     assert roots(kind.init(E)) == ["float32"]
     assert narrow(x).dtype == jnp.bfloat16

@@ -20,6 +20,13 @@ def softmax(x: np.ndarray, axis: Any, where: Any = True) -> np.ndarray:
     return powers / powers.sum(axis, keepdims=True)
 
 
+def one_array_kept(x: jax.Array, at: Any, where: Any = None) -> jax.Array:
+    """Call `jax.nn.softmax` behind a derivative of its own, which here is the one that JAX finds by itself."""
+    fn = jax.custom_jvp(lambda x, where: jax.nn.softmax(x, at, where))
+    fn.defjvp(lambda primals, dots: jax.jvp(lambda x: jax.nn.softmax(x, at, primals[1]), primals[:1], dots[:1]))
+    return fn(x, where)
+
+
 def row(
     name: str, axis: Any, at: Any, reference: Any, oracle: Any, *, case: str = "", domain: str = "real", **options: Any
 ) -> Row:
@@ -85,15 +92,15 @@ SMOOTH = [
     row("cumprod", "b", 1, jnp.cumprod, np.cumprod),
     row("cumsum", "a", 0, jnp.cumsum, np.cumsum),
     row("log_softmax", "c", -1, jax.nn.log_softmax, lambda x, at: np.log(softmax(x, at))),
-    row("softmax", "b", 1, jax.nn.softmax, softmax),
-    row("softmax", ("c", "a"), (0, 2), jax.nn.softmax, softmax, case="two axes"),
+    row("softmax", "b", 1, one_array_kept, softmax),
+    row("softmax", ("c", "a"), (0, 2), one_array_kept, softmax, case="two axes"),
 ]
 STEPS = [
     Row(
         "softmax",
         lambda x, mask: axn.softmax(x, "c", where=mask),
         ("abc", "cb"),
-        lambda x, mask: jax.nn.softmax(x, -1, where=jnp.transpose(mask)[None]),
+        lambda x, mask: one_array_kept(x, -1, jnp.transpose(mask)[None]),
         "abc",
         lambda x, mask: (
             softmax(x, -1, mask.T | (mask.sum(0) == 0)[:, None]) * (mask.T | False)
@@ -149,8 +156,8 @@ BULK = [
     ),
 ]
 VARIANTS = [
-    row("softmax", None, (0, 1, 2), jax.nn.softmax, softmax, case="all axes"),
-    row("softmax", axn.Axis("b", 2), 1, jax.nn.softmax, softmax, case="Axis"),
+    row("softmax", None, (0, 1, 2), one_array_kept, softmax, case="all axes"),
+    row("softmax", axn.Axis("b", 2), 1, one_array_kept, softmax, case="Axis"),
     row("cumsum", axn.Axis("b", 2), 1, jnp.cumsum, np.cumsum, case="Axis"),
     row("cumsum", "c", 2, jax_backwards(jnp.cumsum), backwards(np.cumsum), case="reverse", reverse=True),
     row(

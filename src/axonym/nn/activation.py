@@ -1,4 +1,9 @@
-"""Activation functions."""
+"""Activation functions.
+
+Those whose derivative needs more than one array keep their input alone for the backward pass, see `from_inputs`.
+"""
+
+from functools import lru_cache
 
 import jax
 
@@ -7,6 +12,7 @@ from ..axis import AxisSelector
 from ..core import facts
 from ..errors import AxisSizeError, message
 from ..ops import _lift
+from .recompute import from_inputs
 
 __all__ = [
     "celu",
@@ -37,12 +43,12 @@ __all__ = [
 
 def celu(x: NamedArray, alpha: float = 1.0) -> NamedArray:
     """Return x if positive, else alpha * (exp(x / alpha) - 1), for each element."""
-    return _lift.unary(jax.nn.celu, x, alpha=alpha)
+    return _lift.unary(_from_inputs(jax.nn.celu), x, alpha=alpha)
 
 
 def elu(x: NamedArray, alpha: float = 1.0) -> NamedArray:
     """Return x if positive, else alpha * (exp(x) - 1), for each element."""
-    return _lift.unary(jax.nn.elu, x, alpha=alpha)
+    return _lift.unary(_from_inputs(jax.nn.elu), x, alpha=alpha)
 
 
 def gelu(x: NamedArray, approximate: bool = True) -> NamedArray:
@@ -51,7 +57,7 @@ def gelu(x: NamedArray, approximate: bool = True) -> NamedArray:
     Reference:
         Hendrycks, Gimpel (2016), Gaussian error linear units.
     """
-    return _lift.unary(jax.nn.gelu, x, approximate=approximate)
+    return _lift.unary(_from_inputs(jax.nn.gelu), x, approximate=approximate)
 
 
 def glu(x: NamedArray, axis: AxisSelector) -> NamedArray:
@@ -66,7 +72,7 @@ def glu(x: NamedArray, axis: AxisSelector) -> NamedArray:
     if isinstance(x, NamedArray) and x.axis_size(axis) % 2:
         problem = f"{x.resolve_axis(axis)} has no two halves"
         raise AxisSizeError(message("glu", problem, f"array has: {facts(x)}"))
-    return _lift.along(jax.nn.glu, x, axis)
+    return _lift.along(_from_inputs(jax.nn.glu), x, axis)
 
 
 def hard_sigmoid(x: NamedArray) -> NamedArray:
@@ -76,12 +82,12 @@ def hard_sigmoid(x: NamedArray) -> NamedArray:
 
 def hard_silu(x: NamedArray) -> NamedArray:
     """Return x * hard_sigmoid(x), for each element."""
-    return _lift.unary(jax.nn.hard_silu, x)
+    return _lift.unary(_from_inputs(jax.nn.hard_silu), x)
 
 
 def hard_tanh(x: NamedArray) -> NamedArray:
     """Return x, limited to -1 and 1, for each element."""
-    return _lift.unary(jax.nn.hard_tanh, x)
+    return _lift.unary(_from_inputs(jax.nn.hard_tanh), x)
 
 
 def leaky_relu(x: NamedArray, negative_slope: float = 0.01) -> NamedArray:
@@ -96,17 +102,17 @@ def log1mexp(x: NamedArray) -> NamedArray:
 
 def log_sigmoid(x: NamedArray) -> NamedArray:
     """Return log(sigmoid(x)), for each element."""
-    return _lift.unary(jax.nn.log_sigmoid, x)
+    return _lift.unary(_from_inputs(jax.nn.log_sigmoid), x)
 
 
 def mish(x: NamedArray) -> NamedArray:
     """Return x * tanh(softplus(x)), for each element."""
-    return _lift.unary(jax.nn.mish, x)
+    return _lift.unary(_from_inputs(jax.nn.mish), x)
 
 
 def quick_gelu(x: NamedArray) -> NamedArray:
     """Return x * sigmoid(1.702 x), for each element."""
-    return x * sigmoid(x * 1.702)
+    return _lift.unary(_from_inputs(_quick_gelu), x)
 
 
 def relu(x: NamedArray) -> NamedArray:
@@ -121,12 +127,12 @@ def relu6(x: NamedArray) -> NamedArray:
 
 def relu_squared(x: NamedArray) -> NamedArray:
     """Return max(x, 0) squared, for each element."""
-    return relu(x) ** 2
+    return _lift.unary(_from_inputs(_relu_squared), x)
 
 
 def selu(x: NamedArray) -> NamedArray:
     """Return the scaled exponential linear unit, for each element."""
-    return _lift.unary(jax.nn.selu, x)
+    return _lift.unary(_from_inputs(jax.nn.selu), x)
 
 
 def sigmoid(x: NamedArray) -> NamedArray:
@@ -136,29 +142,41 @@ def sigmoid(x: NamedArray) -> NamedArray:
 
 def silu(x: NamedArray) -> NamedArray:
     """Return x * sigmoid(x), for each element."""
-    return _lift.unary(jax.nn.silu, x)
+    return _lift.unary(_from_inputs(jax.nn.silu), x)
 
 
 def soft_sign(x: NamedArray) -> NamedArray:
     """Return x / (|x| + 1), for each element."""
-    return _lift.unary(jax.nn.soft_sign, x)
+    return _lift.unary(_from_inputs(jax.nn.soft_sign), x)
 
 
 def softplus(x: NamedArray) -> NamedArray:
     """Return log(1 + exp(x)), for each element."""
-    return _lift.unary(jax.nn.softplus, x)
+    return _lift.unary(_from_inputs(jax.nn.softplus), x)
 
 
 def sparse_plus(x: NamedArray) -> NamedArray:
     """Return 0 below -1, x above 1, and (x + 1)**2 / 4 between them, for each element."""
-    return _lift.unary(jax.nn.sparse_plus, x)
+    return _lift.unary(_from_inputs(jax.nn.sparse_plus), x)
 
 
 def sparse_sigmoid(x: NamedArray) -> NamedArray:
     """Return (x + 1) / 2, limited to 0 and 1, for each element: the derivative of `sparse_plus`."""
-    return _lift.unary(jax.nn.sparse_sigmoid, x)
+    return _lift.unary(_from_inputs(jax.nn.sparse_sigmoid), x)
 
 
 def squareplus(x: NamedArray, b: float = 4.0) -> NamedArray:
     """Return (x + sqrt(x**2 + b)) / 2, for each element."""
-    return _lift.unary(jax.nn.squareplus, x, b=b)
+    return _lift.unary(_from_inputs(jax.nn.squareplus), x, b=b)
+
+
+# The same function each time it is asked for, so that one kernel is kept for it.
+_from_inputs = lru_cache(None)(from_inputs)
+
+
+def _quick_gelu(x: jax.Array) -> jax.Array:
+    return x * jax.nn.sigmoid(x * 1.702)
+
+
+def _relu_squared(x: jax.Array) -> jax.Array:
+    return jax.nn.relu(x) ** 2

@@ -1,71 +1,133 @@
-"""Attention by names: any other axes of queries, keys and values, such as batch and heads, are matched."""
+"""Attention by names: any other axes of queries, keys and values, such as batch and heads, are matched.
 
-import math
+There are several ways to compute it. Each is a function of one checked `AttentionCall`, listed in `_IMPLEMENTATIONS`
+under the name by which `implementation=` asks for it; `_choose` says which one is taken without that. A way that holds
+only for some calls raises an `ArgumentError` that says so where it was asked for by name, and is not chosen otherwise.
+"""
 
-import jax.numpy as jnp
+from collections.abc import Callable, Mapping
+
+import jax
 from jax.typing import DTypeLike
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, axis_name, selection
-from ..core import Core, facts
-from ..create import arange
-from ..errors import AxisClashError, AxisNotFoundError, AxisSizeError, message, suggestion
-from ..ops import _lift
-from ..ops.along import softmax
-from ..ops.contract import dot
-from ..ops.logical import greater_equal, logical_and, logical_or
-from ..ops.select import where
+from ..axis import AxisSelector
+from ..core import Operand
+from ..errors import ArgumentError, OperandError, message, suggestion
+from ._attention import AttentionCall, plain, weights
+from ._blockwise import blockwise
+from .mask import AttentionMask
 
-__all__ = [
-    "causal_mask",
-    "combine_masks_and",
-    "combine_masks_or",
-    "dot_product_attention",
-    "dot_product_attention_weights",
-]
+__all__ = ["dot_product_attention", "dot_product_attention_weights"]
+
+_IMPLEMENTATIONS: Mapping[str, Callable[[AttentionCall], NamedArray]] = {"plain": plain, "blockwise": blockwise}
+
+
+def _choose(call: AttentionCall) -> str:
+    """Choose how to compute a call."""
+    del call
+    return "plain"
 
 
 def dot_product_attention(
+    QPos: AxisSelector | None,
     KPos: AxisSelector,
     Key: AxisSelector,
     query: NamedArray,
     key: NamedArray,
     value: NamedArray,
-    mask: NamedArray | None = None,
+    mask: AttentionMask | NamedArray | None = None,
     bias: NamedArray | None = None,
+    *,
     attention_dtype: DTypeLike | None = None,
     precision: object = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    sinks: NamedArray | None = None,
+    q_start: int | Operand = 0,
+    k_start: int | Operand = 0,
+    dropout: float = 0.0,
+    inference: bool = False,
+    prng: jax.Array | None = None,
+    implementation: str | None = None,
+    block_size: int | tuple[int, int] | None = None,
 ) -> NamedArray:
     """Average values by how well their keys fit each query.
 
+    Axes that queries, keys and values share, such as batch and heads, are matched. One that only queries have, such as
+    the heads of a group, meets the same keys: nothing is repeated. A query that sees no key gets the mean of all
+    values.
+
     Args:
-        KPos: the axis of positions of keys and values; queries must not have it.
+        QPos: the axis of positions of queries; None for one query without position.
+        KPos: the axis of positions of keys and values, under another name.
         Key: the axis of a key's features.
-        query: axes {Key, ...}.
+        query: axes {QPos, Key, ...}.
         key: axes {KPos, Key, ...}.
         value: axes {KPos, ...}.
-        mask: axes among those of the scores; keys to attend to.
+        mask: which keys each query sees: an `AttentionMask`, or booleans of axes of the scores.
         bias: axes among those of the scores; added to them.
-        attention_dtype: the dtype of scores and softmax; by default that of the query.
+        attention_dtype: the dtype of scores and softmax; by default float32, or that of the query if it is wider.
         precision: as in `jax.numpy.einsum`.
+        scale: a factor for the scores; by default one over the root of the size of `Key`.
+        soft_cap: c, which makes c * tanh(score / c) of each score, before bias and mask.
+        sinks: axes among those of the scores without `KPos`, such as heads; logits that take part in the softmax but
+            have no value: weights then sum to less than one.
+        q_start: the position of the first query, for masks that compare positions: an int, or integers of any axes.
+        k_start: the position of the first key.
+        dropout: the probability that a weight is set to zero; the others are scaled up.
+        inference: whether to drop nothing.
+        prng: the key for that. What is dropped depends on the implementation and its blocks too.
+        implementation: "plain" holds all scores, "blockwise" a block of them at a time, in the backward pass as well:
+            its memory is linear in the number of positions. It has no forward-mode derivative and no second one. By
+            default the choice is ours.
+        block_size: how many positions of queries, and of keys, a block has; for "blockwise".
 
     Returns:
         The axes of `query`, where those of `value` that the weights lack stand in the place of `Key`.
 
     Raises:
-        AxisClashError: if `query` has `KPos`.
-        AxisNotFoundError: if an operand lacks an axis.
+        AxisClashError: if `query` has `KPos`, or the others have `QPos`.
+        AxisNotFoundError: if an operand lacks an axis, or mask, bias or sinks have one that the scores lack.
+        OperandError: if there is something to drop and no key, or a mask is of another kind.
+        ArgumentError: if there is no such implementation.
 
     Reference:
-        Vaswani et al. (2017), Attention is all you need, eq. 1.
+        Vaswani et al. (2017), Attention is all you need, eq. 1. Gemma Team (2024), Gemma 2, for soft_cap; Xiao et al.
+        (2023), Efficient streaming language models with attention sinks.
+
+    Example:
+        >>> Pos, Heads, Dim = axn.make_axes(pos=4, heads=2, head_dim=8)
+        >>> q = k = v = axn.ones((Pos, Heads, Dim))
+        >>> k, v = k.rename({"pos": "pos.key"}), v.rename({"pos": "pos.key"})
+        >>> axn.nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, mask=axn.nn.causal()).axes == q.axes
+        True
     """
-    _require("value", value, KPos)
-    weights = dot_product_attention_weights(
-        Key, KPos, query, key, mask=mask, bias=bias, attention_dtype=attention_dtype, precision=precision
+    if implementation is not None and implementation not in _IMPLEMENTATIONS:
+        known = ", ".join(map(repr, _IMPLEMENTATIONS))
+        problem, hint = f"there is no implementation {implementation!r}", suggestion(implementation, _IMPLEMENTATIONS)
+        raise ArgumentError(message("dot_product_attention", problem, f"known: {known}", hint=hint))
+    call = AttentionCall.of(
+        QPos,
+        KPos,
+        Key,
+        query,
+        key,
+        value,
+        mask,
+        attention_dtype,
+        scale,
+        bias=bias,
+        sinks=sinks,
+        precision=precision,
+        soft_cap=soft_cap,
+        q_start=q_start,
+        k_start=k_start,
+        dropout=0.0 if inference else dropout,
+        prng=prng,
+        block_size=(block_size, block_size) if isinstance(block_size, int) else block_size,
     )
-    new = [name for name in value.names if name not in weights.names]
-    order = [each for name in query.names for each in (new if name == axis_name(Key) else [name])]
-    return dot(weights, value, axis=axis_name(KPos), out_axes=(*order, ...), precision=precision)
+    return _IMPLEMENTATIONS[implementation or _choose(call)](call)
 
 
 def dot_product_attention_weights(
@@ -78,102 +140,30 @@ def dot_product_attention_weights(
     attention_dtype: DTypeLike | None = None,
     precision: object = None,
     scaling_factor: float | None = None,
+    *,
+    soft_cap: float | None = None,
+    sinks: NamedArray | None = None,
 ) -> NamedArray:
-    """Return the weights of `dot_product_attention`: positive, and summing to one over `KPos`.
+    """Return the weights of `dot_product_attention`: positive, and summing to one over `KPos`, or less with `sinks`.
 
-    A query none of whose keys may be attended to weighs them all alike.
+    A query that sees no key weighs them all alike.
 
     Args:
         Key: the axis of a key's features.
         KPos: the axis of positions of keys.
         query: axes {Key, ...}.
         key: axes {KPos, Key, ...}.
-        mask: axes among those of the scores; keys to attend to.
+        mask: booleans, axes among those of the scores; keys to attend to.
         bias: axes among those of the scores; added to them.
-        attention_dtype: the dtype of scores and softmax; by default that of the query.
+        attention_dtype: the dtype of scores and softmax; by default float32, or that of the query if it is wider.
         precision: as in `jax.numpy.einsum`.
         scaling_factor: a factor for the scores; by default one over the root of the size of `Key`.
+        soft_cap: as in `dot_product_attention`.
+        sinks: as in `dot_product_attention`.
     """
-    position, feature = axis_name(KPos), axis_name(Key)
-    _require("query", query, Key)
-    _require("key", key, Key, KPos)
-    if position in query.names:
-        problem = f"the query has axis {position!r}, which keys are to be attended to over"
-        hint = f'rename it on keys and values: key.rename({{"{position}": "{position}.key"}})'
-        raise AxisClashError(message("dot_product_attention", problem, f"query has: {facts(query)}", hint=hint))
-    scale = 1 / math.sqrt(query.axis_size(Key)) if scaling_factor is None else scaling_factor
-    shared = [name for name in query.names if name in key.names and name != feature]
-    own = [name for name in query.names if name not in key.names]
-    scores = dot(
-        query * scale,
-        key,
-        axis=feature,
-        out_axes=(*shared, *own, ..., position),
-        precision=precision,
-        preferred_element_type=attention_dtype,
-    )
-    if bias is not None:
-        scores = scores + bias
-    if mask is not None:
-        scores = where(mask, scores, _lowest(scores))
-    return softmax(scores, position).astype(query.dtype)
-
-
-def _require(what: str, x: NamedArray, *axes: AxisSelector) -> None:
-    """Check that an operand of attention has axes."""
-    function = "dot_product_attention"
-    if not isinstance(x, Core):
-        raise _lift.unnamed(function, x)
-    for name, size in selection(axes, function):
-        if name not in x.names:
-            problem, hint = f"the {what} lacks axis {name!r}", suggestion(name, x.names)
-            raise AxisNotFoundError(message(function, problem, f"{what} has: {facts(x)}", hint=hint))
-        if size not in (None, x.axis_size(name)):
-            problem = f"axis {name!r} was given with size {size}, but the {what} has size {x.axis_size(name)}"
-            raise AxisSizeError(message(function, problem, f"{what} has: {facts(x)}"))
-
-
-def _lowest(x: NamedArray) -> float:
-    """Return a finite number so low that its softmax is zero next to any score."""
-    return float(jnp.finfo(x.dtype).min)  # type: ignore[no-untyped-call]  # of jax
-
-
-def causal_mask(QPos: Axis, KPos: Axis, q_start: int | NamedArray = 0, k_start: int | NamedArray = 0) -> NamedArray:
-    """Return which keys are not after each query.
-
-    Args:
-        QPos: the axis of positions of queries.
-        KPos: the axis of positions of keys, under another name.
-        q_start: the position of the first query.
-        k_start: the position of the first key.
-
-    Returns:
-        Booleans, axes {QPos, KPos} and those of the starts.
-    """
-    query, key = axis_name(QPos), axis_name(KPos)
-    if query == key:
-        problem = f"positions of queries and keys are both called {query!r}"
-        hint = 'give those of keys another name: KPos.derive("key")'
-        raise AxisClashError(message("causal_mask", problem, hint=hint))
-    queries, keys = _counted(QPos, q_start), _counted(KPos, k_start)
-    return greater_equal(queries.broadcast_axis(keys.axes).rearrange((..., query, key)), keys)
-
-
-def _counted(Pos: Axis, start: int | NamedArray) -> NamedArray:
-    """Count positions from a start, which may have axes."""
-    counted = arange(Pos)
-    return (counted.broadcast_axis(start.axes) if isinstance(start, NamedArray) else counted) + start
-
-
-def combine_masks_and(mask1: NamedArray | None, mask2: NamedArray | None) -> NamedArray | None:
-    """Attend where both masks allow it; None allows all. The result has the axes of both."""
-    if mask1 is None or mask2 is None:
-        return mask2 if mask1 is None else mask1
-    return logical_and(mask1.broadcast_axis(mask2.axes), mask2)
-
-
-def combine_masks_or(mask1: NamedArray | None, mask2: NamedArray | None) -> NamedArray | None:
-    """Attend where one of the masks allows it; None is no mask, the other counts. The result has the axes of both."""
-    if mask1 is None or mask2 is None:
-        return mask2 if mask1 is None else mask1
-    return logical_or(mask1.broadcast_axis(mask2.axes), mask2)
+    if isinstance(mask, AttentionMask):
+        problem = "a mask is a NamedArray of booleans here, where nothing tells positions of queries from other axes"
+        hint = "use mask.materialize(QPos, KPos)"
+        raise OperandError(message("dot_product_attention_weights", problem, hint=hint))
+    options = {"bias": bias, "sinks": sinks, "precision": precision, "soft_cap": soft_cap}
+    return weights(AttentionCall.of(None, KPos, Key, query, key, key, mask, attention_dtype, scaling_factor, **options))

@@ -11,7 +11,7 @@ from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, su
 from ..ops import _lift
 from ..ops.select import where
 
-__all__ = ["Dropout"]
+__all__ = ["Dropout", "dropout"]
 
 
 class Dropout(eqx.Module):
@@ -35,11 +35,14 @@ class Dropout(eqx.Module):
     def __init__(
         self, pdrop: float = 0.5, broadcast_axes: AxisSelection | None = None, inference: bool = False
     ) -> None:
-        if not 0 <= pdrop <= 1:
-            raise ArgumentError(message("Dropout", f"pdrop is a probability, from 0 to 1, not {pdrop}"))
-        self.pdrop = pdrop
+        self.pdrop = _probability("Dropout", pdrop)
         self.broadcast_axes = tuple(name for name, _ in selection(broadcast_axes or (), "Dropout"))
         self.inference = inference
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a call drops elements, unless it is told otherwise."""
+        return not self.inference and self.pdrop > 0
 
     def __call__(self, x: NamedArray, *, inference: bool | None = None, key: jax.Array | None = None) -> NamedArray:
         """Drop elements of `x`.
@@ -48,25 +51,65 @@ class Dropout(eqx.Module):
             OperandError: if there is something to drop and no key.
             AxisNotFoundError: if `x` lacks one of `broadcast_axes`.
         """
-        if not isinstance(x, Core):
-            raise _lift.unnamed("Dropout", x)
-        if self.pdrop == 0 or (self.inference if inference is None else inference):
-            return x
-        if key is None:
-            hint = "pass key=..., or inference=True"
-            raise OperandError(message("Dropout", f"dropping with probability {self.pdrop} needs a key", hint=hint))
-        for name in self.broadcast_axes:
-            if name not in x.names:
-                problem = f"the input lacks axis {name!r}, along which to drop together"
-                near = suggestion(name, x.names)
-                raise AxisNotFoundError(message("Dropout", problem, f"input has: {facts(x)}", hint=near))
-        keep = 1 - self.pdrop
-        return where(self._mask(x, key, keep), x / keep if keep else x, 0)
+        inference = self.inference if inference is None else inference
+        return _drop("Dropout", x, self.pdrop, self.broadcast_axes, inference, key)
 
-    def _mask(self, x: NamedArray, key: jax.Array, keep: float) -> NamedArray:
-        """Draw what to keep; anonymous dimensions of `x` are named for the draw, so that each element has its own."""
-        shape = shape_of("Dropout", x.array, x.names)
-        anonymous = tuple(Axis(f"anonymous {i}", size) for i, size in enumerate(shape[: len(shape) - len(x.names)]))
-        axes = tuple(axis for axis in x.axes if axis.name not in self.broadcast_axes)
-        drawn = random.bernoulli(key, (*anonymous, *axes), keep)
-        return drawn.untag(*(axis.name for axis in anonymous)) if anonymous else drawn
+
+def dropout(
+    x: NamedArray,
+    pdrop: float,
+    broadcast_axes: AxisSelection | None = None,
+    *,
+    inference: bool = False,
+    key: jax.Array | None = None,
+) -> NamedArray:
+    """Set elements to zero at random and scale up the others, as the layer `Dropout` does.
+
+    Args:
+        x: any axes.
+        pdrop: the probability of zero.
+        broadcast_axes: axes along which all elements are dropped together.
+        inference: whether to return `x` as it is.
+        key: what is dropped depends on it and on the axes alone, never on the layout.
+
+    Raises:
+        ArgumentError: if `pdrop` is no probability.
+        OperandError: if there is something to drop and no key.
+        AxisNotFoundError: if `x` lacks one of `broadcast_axes`.
+    """
+    together = tuple(name for name, _ in selection(broadcast_axes or (), "dropout"))
+    return _drop("dropout", x, _probability("dropout", pdrop), together, inference, key)
+
+
+def _probability(function: str, pdrop: float) -> float:
+    if not 0 <= pdrop <= 1:
+        raise ArgumentError(message(function, f"pdrop is a probability, from 0 to 1, not {pdrop}"))
+    return pdrop
+
+
+def _drop(
+    function: str, x: NamedArray, pdrop: float, together: tuple[str, ...], inference: bool, key: jax.Array | None
+) -> NamedArray:
+    if not isinstance(x, Core):
+        raise _lift.unnamed(function, x)
+    if pdrop == 0 or inference:
+        return x
+    if key is None:
+        hint = "pass key=..., or inference=True"
+        raise OperandError(message(function, f"dropping with probability {pdrop} needs a key", hint=hint))
+    for name in together:
+        if name not in x.names:
+            problem = f"the input lacks axis {name!r}, along which to drop together"
+            near = suggestion(name, x.names)
+            raise AxisNotFoundError(message(function, problem, f"input has: {facts(x)}", hint=near))
+    keep = 1 - pdrop
+    return where(_mask(function, x, together, key, keep), x / keep if keep else x, 0)
+
+
+def _mask(function: str, x: NamedArray, together: tuple[str, ...], key: jax.Array, keep: float) -> NamedArray:
+    """Draw what to keep; anonymous dimensions of `x` are named for the draw, so that each element has its own."""
+    shape = shape_of(function, x.array, x.names)
+    anonymous = tuple(Axis(f"anonymous {i}", size) for i, size in enumerate(shape[: len(shape) - len(x.names)]))
+    axes = tuple(axis for axis in x.axes if axis.name not in together)
+    drawn = random.bernoulli(key, (*anonymous, *axes), keep)
+    return drawn.untag(*(axis.name for axis in anonymous)) if anonymous else drawn

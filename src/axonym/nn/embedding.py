@@ -4,10 +4,13 @@ import math
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
+from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name, spec
 from ..ops.index import take
+from ..ops.join import concatenate
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
 from ._weights import multiply
@@ -45,11 +48,14 @@ class Embedding(eqx.Module):
         return Embedding(initializer(key, (Vocab, *embed)), Vocab, embed)
 
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Do `embed`; `key` is not used, every layer takes one."""
+        return self.embed(ids)
+
+    def embed(self, ids: NamedArray) -> NamedArray:
         """Look up the vectors of integer `ids`; negative numbers count from the end, those out of range give NaN.
 
         Args:
             ids: axes {...}, integers.
-            key: not used; every layer takes one.
 
         Returns:
             Axes {..., Embed}.
@@ -73,3 +79,34 @@ class Embedding(eqx.Module):
         """
         check_input("Embedding.unembed", x, self.Embed, (self.Vocab,))
         return multiply(x, self.weight, self.Embed)
+
+    def resize_embeddings(self, new_size: int, key: jax.Array | None = None) -> "Embedding":
+        """Return a table with another number of rows: the first ones stay.
+
+        Each new row is the mean of all old ones; with a key, it is drawn from a normal distribution, cut off at three,
+        around that mean with the standard deviation of the old rows, feature by feature. A model that scores all of
+        its vocabulary then gives new entries no more than average weight from the start.
+
+        Args:
+            new_size: the new number of rows.
+            key: for the new rows.
+
+        Raises:
+            AxisSizeError: if `new_size` is negative.
+
+        Example:
+            >>> Vocab, Embed = axn.make_axes(vocab=10, embed=4)
+            >>> axn.nn.Embedding.init(Vocab, Embed, key=jax.random.key(0)).resize_embeddings(12).weight.shape
+            {'vocab': 12, 'embed': 4}
+        """
+        Vocab = self.Vocab.resize(new_size)
+        more = new_size - self.Vocab.size
+        if more <= 0:
+            return Embedding(self.weight[Vocab.name, :new_size], Vocab, self.Embed)
+        New, old = Vocab.resize(more), self.weight.astype(jnp.promote_types(self.weight.dtype, jnp.float32))
+        rows = old.mean(Vocab.name).broadcast_axis(New)
+        if key is not None:
+            drawn = random.truncated_normal(key, rows.axes, -3.0, 3.0, old.dtype)
+            rows = drawn * old.std(Vocab.name) + rows
+        weight = concatenate(Vocab.name, (self.weight, rows.astype(self.weight.dtype)))
+        return Embedding(weight, Vocab, self.Embed)

@@ -1,25 +1,300 @@
-"""What parameters are at the start."""
+"""What parameters are at the start.
 
+An initializer is a function of a key and the axes of a parameter. Those that count inputs and outputs count them over
+named axes, in whatever order the parameter stores them:
+
+* `In` alone: all other axes are outputs; `Out` alone: all others are inputs;
+* both: the rest, such as `experts`, are axes of separate matrices, and are not counted;
+* neither: the layer says which axes it sums over, see `between`.
+
+In `Out`, a name also stands for the `<name>.out` under which a weight keeps an output, see `Linear`.
+"""
+
+import dataclasses
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
+from jax.typing import DTypeLike
 
-from .. import random
+from .. import create, random
 from ..array import NamedArray
-from ..axis import Axis
+from ..axis import Axis, AxisSelection, AxisSpec, axis_size, selection, spec
+from ..errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, message, suggestion
+from ..partitioning.shard import auto_sharded
 
-__all__ = ["Initializer", "fan_in"]
+__all__ = [
+    "Initializer",
+    "between",
+    "constant",
+    "fan_in",
+    "glorot_normal",
+    "glorot_uniform",
+    "he_normal",
+    "he_uniform",
+    "lecun_normal",
+    "lecun_uniform",
+    "normal",
+    "ones",
+    "orthogonal",
+    "truncated_normal",
+    "uniform",
+    "variance_scaling",
+    "zeros",
+]
 
 Initializer: TypeAlias = Callable[[jax.Array, tuple[Axis, ...]], NamedArray]
 """Makes a parameter of a key and axes."""
+Mode: TypeAlias = Literal["fan_in", "fan_out", "fan_avg"]
+Distribution: TypeAlias = Literal["truncated_normal", "normal", "uniform"]
 
 
 def fan_in(size: int, scale: float = 1.0) -> Initializer:
     """Draw from a normal distribution, cut off at three, times `scale` over the root of the number of inputs."""
+    return truncated_normal(scale / math.sqrt(max(size, 1)), lower=-3.0, upper=3.0)
 
-    def initialize(key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
-        return random.truncated_normal(key, axes, -3.0, 3.0) * (scale / math.sqrt(max(size, 1)))
 
-    return initialize
+def constant(value: float, *, dtype: DTypeLike | None = None) -> Initializer:
+    """Fill with one number."""
+    return lambda key, axes: auto_sharded(create.full(axes, value, dtype or float))
+
+
+def zeros(*, dtype: DTypeLike | None = None) -> Initializer:
+    """Fill with zeros."""
+    return constant(0, dtype=dtype)
+
+
+def ones(*, dtype: DTypeLike | None = None) -> Initializer:
+    """Fill with ones."""
+    return constant(1, dtype=dtype)
+
+
+def normal(std: float = 1.0, *, dtype: DTypeLike | None = None) -> Initializer:
+    """Draw from a normal distribution with mean 0.
+
+    Example:
+        >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
+        >>> small = axn.nn.initializer.normal(0.02)
+        >>> axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), initializer=small).weight.shape
+        {'embed': 8, 'mlp': 16}
+    """
+    return lambda key, axes: random.normal(key, axes, dtype) * std
+
+
+def truncated_normal(
+    std: float = 1.0, *, lower: float = -2.0, upper: float = 2.0, dtype: DTypeLike | None = None
+) -> Initializer:
+    """Draw from a normal distribution that is cut off at `lower` and `upper` times `std`.
+
+    `std` is the standard deviation before the cut. After it, at two on either side, 0.88 of that is left;
+    `variance_scaling` makes up for it.
+    """
+    return lambda key, axes: random.truncated_normal(key, axes, lower, upper, dtype) * std
+
+
+def uniform(minval: float, maxval: float, *, dtype: DTypeLike | None = None) -> Initializer:
+    """Draw uniformly from `minval` up to, but without, `maxval`."""
+    return lambda key, axes: random.uniform(key, axes, dtype, minval, maxval)
+
+
+def variance_scaling(
+    scale: float = 1.0,
+    mode: Mode = "fan_in",
+    distribution: Distribution = "truncated_normal",
+    *,
+    In: AxisSelection | None = None,
+    Out: AxisSelection | None = None,
+    dtype: DTypeLike | None = None,
+) -> Initializer:
+    """Draw with a variance of `scale` over the number of inputs, of outputs, or the mean of the two.
+
+    Args:
+        scale: the variance times what `mode` counts.
+        mode: "fan_in", "fan_out" or "fan_avg".
+        distribution: "truncated_normal" (at two standard deviations, and then of the right variance), "normal" or
+            "uniform"; all have mean 0.
+        In: the axes whose sizes are the number of inputs.
+        Out: the axes whose sizes are the number of outputs.
+        dtype: of the result.
+
+    Raises:
+        ArgumentError: if there is no such mode or distribution.
+
+    Example:
+        >>> Experts, Embed, Mlp = axn.make_axes(experts=4, embed=256, mlp=64)
+        >>> initializer = axn.nn.initializer.variance_scaling(In="embed", Out="mlp")
+        >>> weights = initializer(jax.random.key(0), (Experts, Embed, Mlp))
+        >>> round(weights.std().item(), 2)  # 1 / sqrt(256)
+        0.06
+    """
+    choices: tuple[tuple[str, str, Any], ...] = (("mode", mode, Mode), ("distribution", distribution, Distribution))
+    for what, given, literal in choices:
+        known = get_args(literal)
+        if given not in known:
+            facts, hint = f"there are: {', '.join(known)}", suggestion(str(given), known)
+            raise ArgumentError(message("variance_scaling", f"no {what} {given!r}", facts, hint=hint))
+
+    def make(sides: _Sides) -> Initializer:
+        inputs, outputs = axis_size(sides.inputs), axis_size(sides.outputs)
+        fan = {"fan_in": inputs, "fan_out": outputs, "fan_avg": (inputs + outputs) / 2}[mode]
+        std = math.sqrt(scale / max(fan, 1))
+        if distribution == "uniform":
+            return lambda key, axes: random.uniform(key, axes, dtype, -1.0, 1.0) * (math.sqrt(3) * std)
+        if distribution == "normal":
+            return normal(std, dtype=dtype)
+        return truncated_normal(std / _STD_OF_CUT, dtype=dtype)
+
+    return _BySides("variance_scaling", make, In, Out)
+
+
+# The standard deviation of a normal distribution that is cut off at two on either side.
+_STD_OF_CUT = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
+
+
+def lecun_normal(
+    *, In: AxisSelection | None = None, Out: AxisSelection | None = None, dtype: DTypeLike | None = None
+) -> Initializer:
+    """Draw from a truncated normal distribution of variance 1 / inputs.
+
+    Reference:
+        LeCun et al. (1998), Efficient backprop.
+    """
+    return variance_scaling(1, "fan_in", "truncated_normal", In=In, Out=Out, dtype=dtype)
+
+
+def lecun_uniform(
+    *, In: AxisSelection | None = None, Out: AxisSelection | None = None, dtype: DTypeLike | None = None
+) -> Initializer:
+    """Draw from a uniform distribution of variance 1 / inputs; see `lecun_normal`."""
+    return variance_scaling(1, "fan_in", "uniform", In=In, Out=Out, dtype=dtype)
+
+
+def glorot_normal(
+    *, In: AxisSelection | None = None, Out: AxisSelection | None = None, dtype: DTypeLike | None = None
+) -> Initializer:
+    """Draw from a truncated normal distribution of variance 2 / (inputs + outputs).
+
+    Reference:
+        Glorot, Bengio (2010), Understanding the difficulty of training deep feedforward neural networks.
+    """
+    return variance_scaling(1, "fan_avg", "truncated_normal", In=In, Out=Out, dtype=dtype)
+
+
+def glorot_uniform(
+    *, In: AxisSelection | None = None, Out: AxisSelection | None = None, dtype: DTypeLike | None = None
+) -> Initializer:
+    """Draw from a uniform distribution of variance 2 / (inputs + outputs); see `glorot_normal`."""
+    return variance_scaling(1, "fan_avg", "uniform", In=In, Out=Out, dtype=dtype)
+
+
+def he_normal(
+    *, In: AxisSelection | None = None, Out: AxisSelection | None = None, dtype: DTypeLike | None = None
+) -> Initializer:
+    """Draw from a truncated normal distribution of variance 2 / inputs, which suits relu.
+
+    Reference:
+        He et al. (2015), Delving deep into rectifiers: surpassing human-level performance on ImageNet classification.
+    """
+    return variance_scaling(2, "fan_in", "truncated_normal", In=In, Out=Out, dtype=dtype)
+
+
+def he_uniform(
+    *, In: AxisSelection | None = None, Out: AxisSelection | None = None, dtype: DTypeLike | None = None
+) -> Initializer:
+    """Draw from a uniform distribution of variance 2 / inputs; see `he_normal`."""
+    return variance_scaling(2, "fan_in", "uniform", In=In, Out=Out, dtype=dtype)
+
+
+def orthogonal(
+    scale: float = 1.0,
+    *,
+    In: AxisSelection | None = None,
+    Out: AxisSelection | None = None,
+    dtype: DTypeLike | None = None,
+) -> Initializer:
+    """Draw orthogonal matrices from `In` to `Out`, uniformly, times `scale`.
+
+    Several axes on one side are taken as one. If one side is larger, the vectors along it are orthonormal. The matrices
+    of other axes are drawn apart.
+
+    Reference:
+        Saxe, McClelland, Ganguli (2014), Exact solutions to the nonlinear dynamics of learning in deep linear networks.
+    """
+
+    def make(sides: _Sides) -> Initializer:
+        def initialize(key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
+            # No axis of a parameter is called so: these are flat and not laid out.
+            rows, columns = Axis("in (flat)", axis_size(sides.inputs)), Axis("out (flat)", axis_size(sides.outputs))
+            batch = tuple(axis for axis in axes if axis not in (*sides.inputs, *sides.outputs))
+            flat = random.orthogonal(key, batch, rows, columns, dtype) * scale
+            weight = flat.unflatten_axis(rows, sides.inputs).unflatten_axis(columns, sides.outputs)
+            return auto_sharded(weight.rearrange(axes))
+
+        return initialize
+
+    return _BySides("orthogonal", make, In, Out)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Sides:
+    """The axes of a weight that are summed over, and those that come in their place."""
+
+    inputs: tuple[Axis, ...]
+    outputs: tuple[Axis, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _BySides:
+    """An initializer that depends on which axes are inputs and which are outputs."""
+
+    function: str
+    make: Callable[[_Sides], Initializer]
+    In: AxisSelection | None
+    Out: AxisSelection | None
+
+    def __call__(self, key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
+        if self.In is None and self.Out is None:
+            problem = f"which axes are inputs is not known: {', '.join(map(str, axes)) or 'no axes'}"
+            raise ArgumentError(message(self.function, problem, hint="give In=..., Out=... or both"))
+        inputs = None if self.In is None else _found(self.function, self.In, axes)
+        outputs = None if self.Out is None else _found(self.function, self.Out, axes, role="out")
+        if inputs is None:
+            inputs = tuple(axis for axis in axes if axis not in (outputs or ()))
+        if outputs is None:
+            outputs = tuple(axis for axis in axes if axis not in inputs)
+        for axis in inputs:
+            if axis in outputs:
+                problem = f"axis {axis.name!r} is both input and output"
+                raise AxisClashError(message(self.function, problem, f"axes: {', '.join(map(str, axes))}"))
+        return self.make(_Sides(inputs, outputs))(key, axes)
+
+
+def _found(function: str, asked: AxisSelection, axes: tuple[Axis, ...], role: str = "") -> tuple[Axis, ...]:
+    """Look up axes of a parameter; one that plays the role goes before that of the plain name."""
+    by_name = {axis.name: axis for axis in axes}
+    found = []
+    for name, size in selection(asked, function):
+        axis = by_name.get(f"{name}.{role}", by_name.get(name)) if role else by_name.get(name)
+        facts = f"axes: {', '.join(map(str, axes)) or 'none'}"
+        if axis is None:
+            hint = suggestion(name, by_name)
+            raise AxisNotFoundError(message(function, f"the parameter has no axis {name!r}", facts, hint=hint))
+        if size is not None and size != axis.size:
+            problem = f"axis {name!r} has size {axis.size}, but {size} was given"
+            raise AxisSizeError(message(function, problem, facts))
+        found.append(axis)
+    return tuple(found)
+
+
+def between(initializer: Initializer, In: AxisSpec, Out: AxisSpec) -> Initializer:
+    """Tell an initializer which axes of a weight are inputs and outputs, if it asks; layers call this.
+
+    Args:
+        initializer: what makes the weight.
+        In: the axes of the weight that are summed over.
+        Out: the axes of the weight that come in their place, as the weight names them.
+    """
+    if not isinstance(initializer, _BySides) or initializer.In is not None or initializer.Out is not None:
+        return initializer
+    return initializer.make(_Sides(spec(In, "between"), spec(Out, "between")))

@@ -1,6 +1,8 @@
 """Linear maps between named axes."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -13,7 +15,7 @@ from ..ops.shape import rename
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
 from ._weights import multiply
-from .initializer import Initializer, fan_in
+from .initializer import Initializer, between, fan_in
 
 __all__ = ["Linear"]
 
@@ -30,12 +32,15 @@ class Linear(eqx.Module):
         bias: axes {Out}, or None.
         In: the axes that are summed over.
         Out: the axes that come in their place.
+        dot_general: what multiplies, called like `jax.lax.dot_general`, which it is if None. It may be a module with
+            arrays of its own; in layers that are stored along an axis, these have a leading dimension for it.
     """
 
     weight: NamedArray
     bias: NamedArray | None
     In: tuple[Axis, ...] = eqx.field(static=True)
     Out: tuple[Axis, ...] = eqx.field(static=True)
+    dot_general: Callable[..., Any] | None = None
 
     @staticmethod
     def init(
@@ -47,6 +52,7 @@ class Linear(eqx.Module):
         out_first: bool = False,
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
+        dot_general: Callable[..., Any] | None = None,
     ) -> "Linear":
         """Make a layer.
 
@@ -58,6 +64,7 @@ class Linear(eqx.Module):
             out_first: store the weight as {Out, In}; by default as {In, Out}, whose product needs no transpose.
             init_scale: a factor for the default initializer.
             initializer: what makes the weight; by default `fan_in` of the size of `In`.
+            dot_general: what multiplies; see `axonym.quant` for quantised products.
 
         Raises:
             AxisClashError: if the weight would have an axis `<name>.out` twice.
@@ -72,8 +79,11 @@ class Linear(eqx.Module):
                 raise AxisClashError(message("Linear.init", problem, *lines, hint="rename one of the two"))
         if initializer is None:
             initializer = fan_in(math.prod(axis.size for axis in inputs), init_scale)
-        weight = initializer(key, (*stored, *inputs) if out_first else (*inputs, *stored))
-        return Linear(weight, zeros(outputs) if use_bias else None, inputs, outputs)
+        initialize = between(initializer, inputs, stored)
+        weight = initialize(key, (*stored, *inputs) if out_first else (*inputs, *stored))
+        if jax.tree_util.all_leaves([dot_general]):  # a function, which transformations refuse among arrays
+            dot_general = jax.tree_util.Partial(dot_general)
+        return Linear(weight, zeros(outputs) if use_bias else None, inputs, outputs, dot_general)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layer; the axes of `x` without `In` come first, then `Out`.
@@ -92,7 +102,7 @@ class Linear(eqx.Module):
         """
         stored = _stored_outputs(self.In, self.Out)
         check_input("Linear", x, self.In, (*self.Out, *stored), blocks=True)
-        y = multiply(x, self.weight, self.In)
+        y = multiply(x, self.weight, self.In, self.dot_general)
         changed: dict[AxisSelector, AxisSelector] = {
             kept.name: out.name for kept, out in zip(stored, self.Out, strict=True) if kept != out
         }

@@ -4,21 +4,60 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from .. import plans
 from ..array import NamedArray
-from ..axis import AxisSelection, AxisSelector, selection
+from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selection
 from ..core import Core, facts, wrap
-from ..errors import AxisError, AxisNotFoundError, OperandError, message, suggestion
-from ..ops import _lift, select
+from ..create import arange
+from ..errors import ArgumentError, AxisError, AxisNotFoundError, OperandError, message, suggestion
+from ..ops import _lift, elementwise, logical, reduce, select
+from ..ops.contract import dot
+from ..ops.extend import pad
 from ..ops.reduce import mean
+from ..ops.shape import unflatten_axis
+from ..partitioning.shard import auto_sharded
+from ..transform import scan as loops
 
-__all__ = ["cross_entropy_loss", "cross_entropy_loss_and_log_normalizers", "reduce_loss"]
+__all__ = [
+    "binary_cross_entropy_loss",
+    "chunked_cross_entropy_loss",
+    "cross_entropy_loss",
+    "cross_entropy_loss_and_log_normalizers",
+    "reduce_loss",
+]
 
 Reduction = Callable[..., NamedArray]
 Names = tuple[str, ...]
+
+
+def binary_cross_entropy_loss(
+    logits: NamedArray,
+    targets: NamedArray,
+    reduction: Reduction | None = mean,
+    where: NamedArray | None = None,
+    reduction_axis: AxisSelection | None = None,
+) -> NamedArray:
+    """Return minus the logarithm of the probability that sigmoid of `logits` gives to yes-or-no targets, in nats.
+
+    Args:
+        logits: any axes.
+        targets: booleans, zeros and ones, or probabilities of yes; axes among those of `logits`.
+        reduction: see `cross_entropy_loss`.
+        where: see `cross_entropy_loss`.
+        reduction_axis: see `cross_entropy_loss`.
+    """
+    return reduce_loss(_lift.nary(_binary_cross_entropy_loss, logits, targets), reduction, reduction_axis, where)
+
+
+def _binary_cross_entropy_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    x = _wide(logits)
+    # The exponential of what is not positive is small, and the large part is exact: no digits cancel.
+    losses = jax.nn.softplus(jnp.where(x > 0, -x, x)) + x * (jnp.where(x > 0, 1, 0) - targets)
+    return losses.astype(logits.dtype)
 
 
 def cross_entropy_loss(
@@ -28,79 +67,218 @@ def cross_entropy_loss(
     reduction: Reduction | None = mean,
     where: NamedArray | None = None,
     reduction_axis: AxisSelection | None = None,
+    *,
+    z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
 ) -> NamedArray:
     """Return minus the logarithm of the probability that softmax of `logits` gives to the targets, in nats.
+
+    It computes in float32 at least, and returns the dtype of the logits.
 
     Args:
         logits: axes {Label, ...}.
         Label: the axis of classes.
         targets: integers, the class numbers, axes {...}; or probabilities, axes {Label, ...}. A number that is no class
-            gives NaN, unless `where` leaves it out.
+            gives NaN, unless `where` or `ignore_index` leaves it out.
         reduction: what to do with the losses, such as `axn.mean` or `axn.sum`; None leaves one for each target.
-        where: axes among those of the losses; those that count.
+        where: axes among those of the losses; those that count. The mean is over them, and zero if there are none.
         reduction_axis: the axes to reduce; by default all.
+        z_loss: how much of the squared logarithm of the sum of exponentials to add, which keeps logits from drifting.
+        label_smoothing: how much of the targets' probability to spread evenly over all classes.
+        ignore_index: a class number, such as -100, that marks targets that do not count.
 
     Raises:
         AxisNotFoundError: if `logits` lack `Label`.
         OperandError: if targets without `Label` are no integers.
+        ArgumentError: if `label_smoothing` is not between zero and one.
+
+    Reference:
+        Szegedy et al. (2016), Rethinking the inception architecture, section 7 (label smoothing).
+        Chowdhery et al. (2022), PaLM, section 5 (z-loss).
     """
-    losses, _ = cross_entropy_loss_and_log_normalizers(logits, Label, targets)
-    return reduce_loss(losses, reduction, reduction_axis, where)
+    losses, normalizers = _losses(logits, Label, targets, label_smoothing)
+    losses = _with_z_loss(losses, normalizers, z_loss)
+    return reduce_loss(losses, reduction, reduction_axis, _counted(targets, where, ignore_index))
+
+
+def chunked_cross_entropy_loss(
+    x: NamedArray,
+    weight: NamedArray,
+    Embed: AxisSelector,
+    Label: AxisSelector,
+    targets: NamedArray,
+    reduction: Reduction | None = mean,
+    where: NamedArray | None = None,
+    reduction_axis: AxisSelection | None = None,
+    *,
+    block_size: int = 8192,
+    z_loss: float = 0.0,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+) -> NamedArray:
+    """Return `cross_entropy_loss` of the logits `dot(x, weight, axis=Embed)` without ever holding all of them.
+
+    A loop computes the logits of `block_size` classes at a time, and again in the backward pass. So the memory for
+    logits is that of a block, and the time of their product is spent once more. The loss has the dtype float32 at
+    least, in which the logits are summed up.
+
+    Args:
+        x: axes {Embed, ...}, laid out in any way.
+        weight: the matrix that makes logits of `x`; axes {Label, Embed}.
+        Embed: the axis that is summed over.
+        Label: the axis of classes.
+        targets: integers, the class numbers; axes among those of `x` without `Embed`.
+        reduction: see `cross_entropy_loss`.
+        where: see `cross_entropy_loss`.
+        reduction_axis: see `cross_entropy_loss`.
+        block_size: the largest number of classes in a block.
+        z_loss: see `cross_entropy_loss`.
+        label_smoothing: see `cross_entropy_loss`.
+        ignore_index: see `cross_entropy_loss`.
+
+    Raises:
+        AxisNotFoundError: if `weight` lacks `Label`, or one of the two `Embed`.
+        OperandError: if the targets are no integers.
+        ArgumentError: if `block_size` is not positive, or `label_smoothing` not between zero and one.
+    """
+    function = "chunked_cross_entropy_loss"
+    _require(function, "weight", weight, Label, Embed)
+    _require(function, "input", x, Embed)
+    label, size = axis_name(Label), weight.axis_size(Label)
+    if not isinstance(targets, Core):
+        raise _lift.unnamed(function, targets)
+    if label in targets.names or not jnp.issubdtype(targets.dtype, jnp.integer):
+        problem = f"the targets have dtype {targets.dtype} and axes {facts(targets)}"
+        hint = f"class numbers are integers without axis {label!r}; probabilities need cross_entropy_loss"
+        raise OperandError(message(function, problem, hint=hint))
+    _check_smoothing(function, label_smoothing)
+    if block_size < 1:
+        raise ArgumentError(message(function, f"block_size must be positive, got {block_size}"))
+    rest = plans.without(x.names, tuple(name for name, _ in selection(Embed, function)))
+    try:
+        plans.require(rest, targets.names)
+    except AxisError as flaw:
+        _lift.fail(function, flaw, x, targets)
+    _lift.check_sizes(function, (x.names, targets.names), (x.array, targets.array))
+    targets = targets.astype(_counting(targets))
+    Block, Chunk, blocks = _blocks(auto_sharded(weight), label, size, block_size)
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+    def part(block: NamedArray, chunk: NamedArray) -> tuple[NamedArray, ...]:
+        # Cast here, the gradient of a narrow `x` is still added up over the chunks as a wide one.
+        logits = dot(wide.astype(x.dtype), block, axis=Embed, preferred_element_type=wide.dtype)
+        classes = arange(Block) * Chunk.size + chunk
+        if Block.size * Chunk.size > size:
+            logits = select.where(classes < size, logits, -jnp.inf)
+        largest = jax.lax.stop_gradient(reduce.max(logits, label))
+        sums = reduce.sum(elementwise.exp(logits - largest), label)
+        picked = reduce.sum(_lift.nary(_pick, logits, targets, classes), label)
+        total = reduce.sum(logits, label, where=classes < size) if label_smoothing else picked
+        return largest, sums, picked, total
+
+    largest, sums, picked, total = loops.map(part, Chunk, remat=True)(blocks, arange(Chunk))
+    top = reduce.max(largest, Chunk)
+    normalizers = elementwise.log(reduce.sum(sums * elementwise.exp(largest - top), Chunk))
+    losses = normalizers - (1 - label_smoothing) * (reduce.sum(picked, Chunk) - top)
+    if label_smoothing:
+        losses = losses - label_smoothing * (reduce.sum(total, Chunk) / size - top)
+    losses = select.where((targets >= 0) & (targets < size), losses, jnp.nan)
+    losses = _with_z_loss(losses, normalizers + top, z_loss)
+    return reduce_loss(losses, reduction, reduction_axis, _counted(targets, where, ignore_index))
+
+
+def _blocks(weight: NamedArray, label: str, size: int, block_size: int) -> tuple[Axis, Axis, NamedArray]:
+    """Cut the classes of a weight into equal chunks, each of which takes some from every part of them.
+
+    So each device has its part of each chunk, where classes are sharded.
+    """
+    fewest = max(1, -(-size // block_size))
+    # Without a divisor nearby, zeros fill up the last classes.
+    chunks = next((n for n in range(fewest, min(2 * fewest, size) + 1) if size % n == 0), fewest)
+    Block, Chunk = Axis(label, -(-size // chunks)), Axis(f"chunk of {label}", chunks)
+    if Block.size * chunks > size:
+        weight = pad(weight, {label: (0, Block.size * chunks - size)})
+    return Block, Chunk, unflatten_axis(weight, label, (Block, Chunk))
+
+
+def _pick(logits: jax.Array, targets: jax.Array, classes: jax.Array) -> jax.Array:
+    """Keep the logits of the targets.
+
+    A comparison in the place of a gather: the sum stays local where the classes are sharded, and the backward pass
+    needs no scatter.
+    """
+    return jnp.where(targets == classes, logits, 0)
 
 
 def cross_entropy_loss_and_log_normalizers(
     logits: NamedArray, Label: AxisSelector, targets: NamedArray
 ) -> tuple[NamedArray, NamedArray]:
     """Return the losses of `cross_entropy_loss`, one for each target, and the logarithms of sums of exponentials."""
+    return _losses(logits, Label, targets, 0.0)
+
+
+def _losses(
+    logits: NamedArray, Label: AxisSelector, targets: NamedArray, label_smoothing: float
+) -> tuple[NamedArray, NamedArray]:
+    """Return a loss for each target, and the logarithms of sums of exponentials."""
+    function = "cross_entropy_loss"
     for x in (logits, targets):
         if not isinstance(x, Core):
-            raise _lift.unnamed("cross_entropy_loss", x)
-    ((label, size),) = selection(Label, "cross_entropy_loss")
-    if label not in logits.names:
-        problem = f"the logits lack axis {label!r}"
-        hint = suggestion(label, logits.names)
-        raise AxisNotFoundError(message("cross_entropy_loss", problem, f"logits have: {facts(logits)}", hint=hint))
+            raise _lift.unnamed(function, x)
+    ((label, size),) = selection(Label, function)
+    _require(function, "logits", logits, Label)
     if label not in targets.names and not jnp.issubdtype(targets.dtype, jnp.integer):
         problem = f"the targets have dtype {targets.dtype} and lack axis {label!r}"
         hint = "class numbers must be integers, probabilities must have the axis of classes"
         lines = (f"logits have: {facts(logits)}", f"targets have: {facts(targets)}")
-        raise OperandError(message("cross_entropy_loss", problem, *lines, hint=hint))
+        raise OperandError(message(function, problem, *lines, hint=hint))
+    _check_smoothing(function, label_smoothing)
     try:
-        kernel = _cross_entropy(logits.names, targets.names, (label, size))
+        kernel = _cross_entropy(logits.names, targets.names, (label, size), label_smoothing)
     except AxisError as flaw:
-        _lift.fail("cross_entropy_loss", flaw, logits, targets)
+        _lift.fail(function, flaw, logits, targets)
     losses, normalizers = kernel.call(logits.array, targets.array)
     return wrap(logits, losses, kernel.names), wrap(logits, normalizers, kernel.names)
 
 
 @lru_cache(plans.CACHE)
-def _cross_entropy(names: Names, targets: Names, label: tuple[str, int | None]) -> _lift.Kernel:
+def _cross_entropy(names: Names, targets: Names, label: tuple[str, int | None], smoothing: float) -> _lift.Kernel:
     """Make the kernel of a cross entropy."""
     (at,) = plans.positions(names, (label[0],))
     plans.require(names, targets)
     soft = label[0] in targets
     result = plans.without(names, (label[0],))
 
+    def losses(given: Any, wanted: Any) -> Any:
+        logits = _wide(given)
+        # Differences to the largest logit are exact where the logits themselves are large.
+        largest = lax.stop_gradient(logits).max(at, keepdims=True)
+        largest = jnp.where(jnp.isfinite(largest), largest, 0)
+        offset = largest.squeeze(at)
+        if soft:
+            share, picked = wanted.sum(at), ((logits - largest) * wanted).sum(at)
+        else:
+            wanted = wanted.astype(_counting(wanted))
+            classes = lax.broadcasted_iota(wanted.dtype, logits.shape, at % logits.ndim)
+            share, picked = 1, _pick(logits, wanted, classes).sum(at) - offset
+        # One after the other: what was picked from and the exponentials, as large as the logits, need not both be held.
+        picked, largest = lax.optimization_barrier((picked, largest))
+        normalizers = jnp.log(jnp.exp(logits - lax.stop_gradient(largest)).sum(at))
+        if smoothing:
+            share = (1 - smoothing) * share + smoothing
+            picked = (1 - smoothing) * picked + smoothing * (logits - largest).mean(at)
+        found = (normalizers * share if soft or smoothing else normalizers) - picked
+        if not soft:
+            wanted = wanted.squeeze(at) if wanted.ndim else wanted
+            found = jnp.where((wanted >= 0) & (wanted < logits.shape[at]), found, jnp.nan)
+        return found.astype(given.dtype), (normalizers + offset).astype(given.dtype)
+
     def body(logits: Any, wanted: Any) -> Any:
         _lift.check_sizes("cross_entropy_loss", (names, targets), (logits, wanted))
         _lift.check_given("cross_entropy_loss", (label,), names, logits.shape)
         logits, wanted = _lift.agreed((names, targets), (logits, wanted), names)
-        wanted = _lift.lined_up(wanted, targets, names)
-        # Differences to the largest logit are exact where the logits themselves are large.
-        largest = lax.stop_gradient(logits).max(at, keepdims=True)
-        largest = jnp.where(jnp.isfinite(largest), largest, 0)
-        normalizers = jnp.log(jnp.exp(logits - largest).sum(at))
-        offset = largest.squeeze(at)
-        if soft:
-            return normalizers * wanted.sum(at) - ((logits - largest) * wanted).sum(at), normalizers + offset
-        # A comparison in the place of a gather: the sum stays local where the classes are sharded, and the backward
-        # pass needs no scatter.
-        wanted = wanted.astype(jnp.result_type(wanted.dtype, jnp.int32))  # uint8 would not count to the last
-        classes = lax.broadcasted_iota(wanted.dtype, logits.shape, at % logits.ndim)
-        picked = jnp.where(classes == wanted, logits, 0).sum(at) - offset
-        wanted = wanted.squeeze(at) if wanted.ndim else wanted
-        known = (wanted >= 0) & (wanted < logits.shape[at])
-        return jnp.where(known, normalizers - picked, jnp.nan), normalizers + offset
+        return losses(logits, _lift.lined_up(wanted, targets, names))
 
     return _lift.Kernel(result, body)
 
@@ -111,7 +289,52 @@ def reduce_loss(
     reduction_axis: AxisSelection | None = None,
     where: NamedArray | None = None,
 ) -> NamedArray:
-    """Reduce losses that count; without a reduction or axes for it, those that do not count become zero."""
+    """Reduce losses that count; without a reduction or axes for it, those that do not count become zero.
+
+    The mean of no losses at all is zero, and so are its gradients.
+    """
     if reduction is None or (reduction_axis is not None and not selection(reduction_axis, "reduce_loss")):
         return losses if where is None else select.where(where, losses, 0)
-    return reduction(losses, reduction_axis, where=where)
+    reduced = reduction(losses, reduction_axis, where=where)
+    if where is None or reduction is not mean:
+        return reduced
+    own = where.names if reduction_axis is None else [n for n, _ in selection(reduction_axis, "reduce_loss")]
+    return select.where(reduce.any(where, [name for name in own if name in where.names]), reduced, 0)
+
+
+def _with_z_loss(losses: NamedArray, normalizers: NamedArray, z_loss: float) -> NamedArray:
+    return losses + z_loss * normalizers**2 if z_loss else losses
+
+
+def _counted(targets: NamedArray, where: NamedArray | None, ignore_index: int | None) -> NamedArray | None:
+    """Return which targets count."""
+    if ignore_index is None:
+        return where
+    counted = logical.not_equal(targets, ignore_index)
+    return counted if where is None else logical.logical_and(counted.broadcast_axis(where.axes), where)
+
+
+def _counting(classes: Any) -> Any:
+    """Return a dtype that counts to the last class, as uint8 might not."""
+    return jnp.result_type(classes.dtype, jnp.int32)
+
+
+def _wide(x: jax.Array) -> jax.Array:
+    """Return an array in float32 at least."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _require(function: str, what: str, x: NamedArray, *axes: AxisSelection) -> None:
+    """Check that an operand has axes."""
+    if not isinstance(x, Core):
+        raise _lift.unnamed(function, x)
+    lack, have = ("lack", "have") if what.endswith("s") else ("lacks", "has")
+    for name in (name for each in axes for name, _ in selection(each, function)):
+        if name not in x.names:
+            problem, hint = f"the {what} {lack} axis {name!r}", suggestion(name, x.names)
+            raise AxisNotFoundError(message(function, problem, f"{what} {have}: {facts(x)}", hint=hint))
+
+
+def _check_smoothing(function: str, label_smoothing: float) -> None:
+    if not 0 <= label_smoothing <= 1:
+        raise ArgumentError(message(function, f"label_smoothing is a share, from 0 to 1, not {label_smoothing}"))

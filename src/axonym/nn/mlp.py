@@ -1,7 +1,7 @@
 """Multi-layer perceptrons."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import equinox as eqx
 import jax
@@ -9,11 +9,11 @@ import jax
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec
 from ..errors import ArgumentError, message
-from .activation import relu
+from .activation import relu, silu
 from .initializer import Initializer
 from .linear import Linear
 
-__all__ = ["MLP"]
+__all__ = ["MLP", "GatedMLP"]
 
 
 class MLP(eqx.Module):
@@ -93,7 +93,99 @@ class MLP(eqx.Module):
         return self.layers[-1].Out
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Apply the layers to `x`, axes {In, ...}."""
-        for layer in self.layers[:-1]:
-            x = self.activation(layer(x))
-        return self.layers[-1](x)
+        """Apply the layers to `x`, axes {In, ...}; a key is split for those that may take one."""
+        *hidden, last = zip(self.layers, _keys(key, len(self.layers)), strict=True)
+        for layer, own in hidden:
+            x = self.activation(layer(x, key=own))
+        return last[0](x, key=last[1])
+
+
+class GatedMLP(eqx.Module):
+    """Two linear maps to a hidden axis, one of which gates the other, and one back.
+
+    It computes `down(activation(gate(x)) * up(x))`. The activation gives it its usual name: `silu` SwiGLU, `gelu`
+    GeGLU, `relu` ReGLU, `sigmoid` GLU.
+
+    Attributes:
+        gate: the linear layer that the activation follows.
+        up: the linear layer that is gated.
+        down: the linear layer to the result.
+        activation: the function of the gate.
+
+    Reference:
+        Shazeer (2020), GLU variants improve transformer.
+    """
+
+    gate: Linear
+    up: Linear
+    down: Linear
+    activation: Callable[[NamedArray], NamedArray] = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        Input: AxisSpec,
+        Output: AxisSpec,
+        width: int | Axis,
+        activation: Callable[[NamedArray], NamedArray] = silu,
+        *,
+        key: jax.Array,
+        out_first: bool = False,
+        use_bias: bool = False,
+        init_scale: float = 1.0,
+        initializer: Initializer | None = None,
+    ) -> "GatedMLP":
+        """Make the three layers; the hidden axis is called "mlp" if `width` is an int.
+
+        Args:
+            Input: the axes of the input.
+            Output: the axes of the result.
+            width: the hidden axis, or its size. Two thirds of the usual width have the size of an `MLP`.
+            activation: the function of the gate.
+            key: for the weights.
+            out_first: see `Linear.init`.
+            use_bias: whether the layers have a bias.
+            init_scale: see `Linear.init`.
+            initializer: see `Linear.init`.
+
+        Example:
+            >>> Batch, Embed = axn.make_axes(batch=2, embed=4)
+            >>> swiglu = axn.nn.GatedMLP.init(Embed, Embed, 8, key=jax.random.key(0))
+            >>> swiglu(axn.ones((Batch, Embed))).shape
+            {'batch': 2, 'embed': 4}
+        """
+        hidden = Axis("mlp", width) if isinstance(width, int) else width
+        gate, up, down = (
+            Linear.init(
+                In,
+                Out,
+                key=own,
+                use_bias=use_bias,
+                out_first=out_first,
+                init_scale=init_scale,
+                initializer=initializer,
+            )
+            for own, In, Out in zip(
+                jax.random.split(key, 3), (Input, Input, hidden), (hidden, hidden, Output), strict=True
+            )
+        )
+        return GatedMLP(gate, up, down, activation)
+
+    @property
+    def In(self) -> tuple[Axis, ...]:
+        """The axes of the input."""
+        return self.up.In
+
+    @property
+    def Out(self) -> tuple[Axis, ...]:
+        """The axes of the result."""
+        return self.down.Out
+
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Apply the layers to `x`, axes {In, ...}; a key is split for those that may take one."""
+        keys = _keys(key, 3)
+        hidden = self.activation(self.gate(x, key=keys[0])) * self.up(x, key=keys[1])
+        return self.down(hidden, key=keys[2])
+
+
+def _keys(key: jax.Array | None, count: int) -> Sequence[jax.Array | None]:
+    return [None] * count if key is None else list(jax.random.split(key, count))

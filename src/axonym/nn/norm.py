@@ -17,6 +17,7 @@ from ..create import ones, zeros
 from ..ops import _lift
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
+from .recompute import from_inputs
 
 __all__ = ["LayerNorm", "RmsNorm"]
 
@@ -106,19 +107,23 @@ def _normalize(
     names = operands[0]
     at = plans.positions(names, tuple(a.name for a in axis))
 
-    def body(*arrays: Any) -> Any:
-        _lift.check_sizes("norm", operands, arrays)
-        x, *parameters = _lift.agreed(operands, arrays, names)
+    def normalized(x: Any, *lined: Any) -> Any:
+        parameters = iter(lined)
         computed = x.astype(jnp.promote_types(x.dtype, jnp.float32) if dtype is None else dtype)
-        lined = iter([_lift.lined_up(p, own, names) for p, own in zip(parameters, operands[1:], strict=True)])
         if centered:
             computed = computed - computed.mean(at, keepdims=True)
         scale = lax.rsqrt(lax.square(computed).mean(at, keepdims=True) + eps)
         result = computed * scale
         if weighted:
-            result = result * next(lined)
+            result = result * next(parameters)
         if biased:
-            result = result + next(lined)
+            result = result + next(parameters)
         return result.astype(x.dtype)
+
+    def body(*arrays: Any) -> Any:
+        _lift.check_sizes("norm", operands, arrays)
+        x, *parameters = _lift.agreed(operands, arrays, names)
+        lined = [_lift.lined_up(p, own, names) for p, own in zip(parameters, operands[1:], strict=True)]
+        return from_inputs(normalized)(x, *lined)
 
     return _lift.Kernel(names, body)

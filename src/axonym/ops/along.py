@@ -210,7 +210,7 @@ def softmax(x: "NamedArray", axis: AxisSelection | None = None, *, where: Operan
         axis: one axis, several, or None for all.
         where: axes among those of `x`; elements that take part, the others come out as zero.
     """
-    return _lift.normalization(jax.nn.softmax, x, axis, where)
+    return _lift.normalization(_softmax, x, axis, where)
 
 
 def standardize(
@@ -324,6 +324,20 @@ def _roll(
 
 def _rot90(array: jax.Array, axis: tuple[int, int], k: int) -> jax.Array:
     return jnp.rot90(_lift.whole(array, axis), k, axis)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _softmax(array: jax.Array, axis: Positions, where: jax.Array | None = None) -> jax.Array:
+    return jax.nn.softmax(array, axis, where)
+
+
+@_softmax.defjvp
+def _softmax_jvp(axis: Positions, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    """Keep the result alone for the backward pass, which attention needs anyway, and not the exponentials too."""
+    array, where = primals
+    result = _softmax(array, axis, where)
+    weighted = result * tangents[0]
+    return result, weighted - result * weighted.sum(axis, keepdims=True)
 
 
 def _standardize(

@@ -1,0 +1,202 @@
+"""Compare layers, in value and gradient, with the same written by hand in plain JAX.
+
+    python benchmarks/layers.py            the table
+    python benchmarks/layers.py --fast     fewer rounds
+    python benchmarks/layers.py Linear     only the rows whose name begins so
+
+Each row is a layer by name, and one or two plain functions of the same arrays: as it is usually written, and, where
+the layer keeps less for its backward pass than that, with the same recomputation. Compared are the largest difference
+of gradients relative to the largest gradient, the time of the compiled value and gradients (ratio of minima and median
+ratio of interleaved runs), the temporary memory, and the number of equations of the jaxpr.
+"""
+
+import argparse
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from measure import interleaved, median_ratio, ratio_of_minima, table
+
+import axonym as axn
+from axonym import NamedArray, nn
+
+Batch, Pos, Embed, Mlp, Vocab, Layers = axn.make_axes(batch=8, pos=128, embed=256, mlp=1024, vocab=8192, layers=4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A layer and its likes.
+
+    Attributes:
+        model: what is differentiated by, beside the input; its arrays are given to the plain functions in this order.
+        apply: (model, x) to a result.
+        plain: (arrays of the model, array of x) to an array, as it is usually written.
+        same: the same with the same recomputation.
+        axes: those of the input.
+    """
+
+    model: Any
+    apply: Callable[[Any, NamedArray], NamedArray]
+    plain: Callable[..., jax.Array]
+    same: Callable[..., jax.Array] | None = None
+    axes: tuple[axn.Axis, ...] = (Batch, Pos, Embed)
+
+
+def layer_norm(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+    x = x - x.mean(-1, keepdims=True)
+    return x * lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5) * weight + bias
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+    return x * lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5) * weight + bias
+
+
+def mlp(gelu: Callable[[jax.Array], jax.Array]) -> Callable[..., jax.Array]:
+    return lambda p, x: gelu(x @ p[0] + p[1]) @ p[2] + p[3]
+
+
+@jax.custom_jvp
+def softmax_from_result(x: jax.Array) -> jax.Array:
+    return jax.nn.softmax(x)
+
+
+@softmax_from_result.defjvp
+def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    y = softmax_from_result(*primals)
+    product = y * tangents[0]
+    return y, product - y * product.sum(-1, keepdims=True)
+
+
+def dropout(key: jax.Array) -> Callable[..., jax.Array]:
+    return lambda p, x: jnp.where(jax.random.bernoulli(key, 0.9, x.shape), x / 0.9, 0)
+
+
+def losses_of(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    picked = jnp.where(lax.broadcasted_iota(int, logits.shape, 2) == targets[..., None], logits, 0).sum(-1)
+    return jax.nn.logsumexp(logits, -1) - picked
+
+
+def chunked(targets: jax.Array, chunks: int) -> Callable[..., jax.Array]:
+    """Return the cross entropy in a loop over blocks of tokens, as it is usually written."""
+
+    def losses(p: Any, x: jax.Array) -> jax.Array:
+        @jax.checkpoint
+        def part(total: jax.Array, each: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
+            x, targets = each
+            return total + losses_of(x @ p[0].T, targets).sum(), None
+
+        tokens = x.reshape(chunks, 1, -1, x.shape[-1]), targets.reshape(chunks, 1, -1)
+        return lax.scan(part, jnp.zeros(()), tokens)[0] / targets.size
+
+    return losses
+
+
+def rows() -> dict[str, Callable[[], Row]]:
+    """Return what is compared; add a line for a layer."""
+    key, other = jax.random.split(jax.random.key(0))
+    linear = nn.Linear.init(Embed, Mlp, key=key)
+    perceptron = nn.MLP.init(Embed, Embed, Mlp, 1, nn.gelu, key=key)
+    stack = nn.Stacked.init(Layers, nn.MLP)(Embed, Embed, Mlp, 1, nn.gelu, key=key)
+    table_ = nn.Embedding.init(Vocab, Embed, key=key)
+    tokens = axn.random.randint(other, (Batch, Pos), 0, Vocab.size)
+    call = lambda layer, x: layer(x)  # noqa: E731
+    gelu = jax.checkpoint(jax.nn.gelu)
+    by_scan = lambda gelu: lambda p, x: lax.scan(lambda x, p: (x + mlp(gelu)(p, x), None), x, p)[0]  # noqa: E731
+    fold = lambda stack, x: stack.fold_via(lambda layer, x: x + layer(x))(x)  # noqa: E731
+    of_logits = lambda _, x: nn.cross_entropy_loss(x, Vocab, tokens)  # noqa: E731
+    of_chunks = lambda e, x: nn.chunked_cross_entropy_loss(x, e.weight, Embed, Vocab, tokens, block_size=1024)  # noqa: E731
+    by_hand = lambda p, x: losses_of(x, tokens.array).mean()  # noqa: E731
+    return {
+        "Linear": lambda: Row(linear, call, lambda p, x: x @ p[0] + p[1]),
+        "Embedding": lambda: Row(table_, lambda e, x: e(tokens) * x, lambda p, x: p[0][tokens.array] * x),
+        "LayerNorm": lambda: Row(
+            nn.LayerNorm.init(Embed),
+            call,
+            lambda p, x: layer_norm(x, *p),
+            lambda p, x: jax.checkpoint(layer_norm)(x, *p),
+        ),
+        "RmsNorm": lambda: Row(
+            nn.RmsNorm.init(Embed), call, lambda p, x: rms_norm(x, *p), lambda p, x: jax.checkpoint(rms_norm)(x, *p)
+        ),
+        "gelu": lambda: Row((), lambda _, x: nn.gelu(x), lambda p, x: jax.nn.gelu(x), lambda p, x: gelu(x)),
+        "softmax": lambda: Row(
+            (),
+            lambda _, x: axn.softmax(x, "embed"),
+            lambda p, x: jax.nn.softmax(x),
+            lambda p, x: softmax_from_result(x),
+        ),
+        "MLP, gelu": lambda: Row(perceptron, call, mlp(jax.nn.gelu), mlp(gelu)),
+        "Dropout": lambda: Row((), lambda _, x: nn.Dropout(0.1)(x, key=key), dropout(key)),
+        "cross entropy": lambda: Row((), of_logits, by_hand, jax.checkpoint(by_hand), (Batch, Pos, Vocab)),
+        "chunked cross entropy": lambda: Row(
+            table_, of_chunks, lambda p, x: losses_of(x @ p[0].T, tokens.array).mean(), chunked(tokens.array, 8)
+        ),
+        "Stacked, fold": lambda: Row(stack, fold, by_scan(jax.nn.gelu), by_scan(gelu)),
+    }
+
+
+def equations(jaxpr: Any) -> int:
+    """Count the equations of a jaxpr and of all within it; a call counts by what it calls."""
+    inner = [getattr(p, "jaxpr", p) for eqn in jaxpr.eqns for p in eqn.params.values()]
+    nested = sum(equations(part) for part in inner if hasattr(part, "eqns"))
+    return nested + sum(eqn.primitive.name not in ("jit", "pjit", "custom_jvp_call") for eqn in jaxpr.eqns)
+
+
+def compare(row: Row, rounds: int) -> list[dict[str, str]]:
+    """Measure one row against each plain function."""
+    x = axn.random.normal(jax.random.key(2), row.axes)
+    arrays = jax.tree.leaves(row.model)
+
+    def named(model: Any, x: NamedArray) -> jax.Array:
+        return axn.sin(row.apply(model, x)).sum().scalar()
+
+    ours = jax.jit(jax.value_and_grad(named, (0, 1)))
+    lines = []
+    for title, plain in (("usual", row.plain), ("recomputes the same", row.same)):
+        if plain is None:
+            continue
+        by_hand = jax.jit(jax.value_and_grad(lambda p, x, plain=plain: jnp.sin(plain(p, x)).sum(), (0, 1)))
+        ways = {"ours": (ours, (row.model, x)), "theirs": (by_hand, (arrays, x.array))}
+        counts = {way: equations(jax.make_jaxpr(fn)(*args).jaxpr) for way, (fn, args) in ways.items()}
+        compiled = {way: fn.lower(*args).compile() for way, (fn, args) in ways.items()}
+        memory = {way: program.memory_analysis().temp_size_in_bytes for way, program in compiled.items()}
+        results = [jax.tree.leaves(compiled[way](*args)[1]) for way, (_, args) in ways.items()]
+        error = max(
+            float(np.abs(a - b).max() / np.abs(b).max()) for a, b in zip(*results, strict=True) if np.abs(b).max()
+        )
+        calls = {way: functools.partial(compiled[way], *args) for way, (_, args) in ways.items()}
+        timed = interleaved(calls, rounds=rounds, calls=3)
+        lines.append(
+            {
+                "by hand": title,
+                "gradients differ by": f"{error:.0e}",
+                "ms": f"{timed['ours'].minimum * 1e3:.2f}",
+                "ratio of minima": f"{ratio_of_minima(timed['ours'], timed['theirs']):.2f}",
+                "median ratio": f"{median_ratio(timed['ours'], timed['theirs']):.2f}",
+                "MB temporary": f"{memory['ours'] / 1e6:.1f}",
+                "ratio": f"{memory['ours'] / memory['theirs']:.2f}" if memory["theirs"] else "",
+                "equations": f"{counts['ours']} / {counts['theirs']}",
+            }
+        )
+    return lines
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="how the rows to run begin; by default all")
+    parser.add_argument("--fast", action="store_true", help="fewer rounds")
+    options = parser.parse_args()
+    rounds = 7 if options.fast else 31
+    print(f"jax {jax.__version__} on {jax.default_backend()}\n")
+    chosen = {name: row for name, row in rows().items() if not options.names or name.startswith(tuple(options.names))}
+    print(table([{"layer": name, **line} for name, row in chosen.items() for line in compare(row(), rounds)]))
+
+
+if __name__ == "__main__":
+    main()

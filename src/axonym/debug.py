@@ -1,0 +1,377 @@
+"""Look a model over for what trains badly and raises no error."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from . import parameters
+from .array import NamedArray, is_named_array
+from .errors import ArgumentError, describe, message
+from .partitioning._table import Printed
+
+__all__ = ["Diagnosis", "Finding", "diagnose", "unreached"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Something about a model that its author should know.
+
+    Attributes:
+        kind: "reused array", "static array", "host array", "lost axis", "stale axis", "not finite", "mixed precision",
+            "no gradient"; or of what may be meant so: "two sizes", "integers".
+        paths: where it is.
+        text: what it is.
+        hint: what to do about it.
+        is_problem: whether it is hardly ever meant so.
+    """
+
+    kind: str
+    paths: tuple[str, ...]
+    text: str
+    hint: str
+    is_problem: bool = True
+
+    def __str__(self) -> str:
+        return message(self.kind, self.text, *self.paths, hint=self.hint)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Diagnosis(Printed):
+    """What was found in a model: print it, or let a notebook show it. It is true if there are problems.
+
+    Attributes:
+        findings: problems first.
+    """
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """What is hardly ever meant so."""
+        return tuple(finding for finding in self.findings if finding.is_problem)
+
+    def __bool__(self) -> bool:
+        return bool(self.problems)
+
+    def parts(self) -> Iterator[str]:
+        """Yield the paragraphs."""
+        yield from map(str, self.findings)
+        if not self.findings:
+            yield "nothing found"
+
+
+def diagnose(
+    model: Any, loss_fn: Callable[..., Any] | None = None, *args: Any, strict: bool = False, **kwargs: Any
+) -> Diagnosis:
+    """Look for usual mistakes in a model, which may be abstract.
+
+    - reused array: two places hold one array; after one step of an optimiser they differ;
+    - static array: a static field holds an array, which is compiled into programs and never trained;
+    - host array: a NumPy array where a parameter should be, which Equinox does not differentiate;
+    - lost axis: an array has fewer dimensions than names;
+    - stale axis: an array does not have the size that its module declares for an axis;
+    - not finite: NaN or infinity among the elements;
+    - mixed precision: some arrays are of 64 bits, and not all;
+    - no gradient: with a loss, the arrays on which it does not depend, see `unreached`.
+
+    Two things are told and are no problems: names that stand for different sizes in different places, and arrays of
+    integers, which have no gradient.
+
+    Args:
+        model: a model, concrete or as `eqx.filter_eval_shape` returns it.
+        loss_fn: a function of the model and `args` that returns a loss, or a tuple that begins with it.
+        args: what it takes.
+        strict: raise an error if there are problems.
+        kwargs: what it takes by keyword.
+
+    Returns:
+        An object that prints as a report, has the findings as attributes and is true if there are problems.
+
+    Raises:
+        ArgumentError: with `strict`, if there are problems.
+
+    Example:
+        >>> Embed = axn.Axis("embed", 4)
+        >>> norm = axn.nn.LayerNorm.init(Embed)
+        >>> axn.debug.diagnose({"first": norm, "second": norm})
+        reused array: two places hold one array
+          first.weight
+          second.weight
+          hint: ...
+        <BLANKLINE>
+        reused array: two places hold one array
+          first.bias
+          second.bias
+          hint: ...
+    """
+    checks: list[Callable[[Any], Iterator[Finding]]] = [
+        _reused,
+        _static,
+        _on_host,
+        _lost,
+        _stale,
+        _not_finite,
+        _mixed,
+        _sizes,
+        _integers,
+    ]
+    findings = [finding for check in checks for finding in check(model)]
+    if loss_fn is not None:
+        paths = unreached(model, loss_fn, *args, **kwargs)
+        text = "the loss does not depend on them, or gradients stop on the way"
+        hint = "use them, make them constants behind jax.lax.stop_gradient, or leave them out of the model"
+        findings += [Finding("no gradient", paths, text, hint)] if paths else []
+    diagnosis = Diagnosis(tuple(sorted(findings, key=lambda finding: not finding.is_problem)))
+    if strict and diagnosis:
+        facts = "\n".join(map(str, diagnosis.problems)).splitlines()
+        count = len(diagnosis.problems)
+        raise ArgumentError(message("diagnose", f"the model has {count} problem{'s'[: count > 1]}", *facts))
+    return diagnosis
+
+
+def _leaves(model: Any) -> list[tuple[str, tuple[str, ...], Any]]:
+    """List path, names and payload of each array."""
+    found = []
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(model, is_leaf=is_named_array)[0]:
+        names, array = (leaf.names, leaf.array) if isinstance(leaf, NamedArray) else ((), leaf)
+        if _has_type(array):
+            found.append((jax.tree_util.keystr(keys, simple=True, separator="."), names, array))
+    return found
+
+
+def _modules(tree: Any, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
+    """Yield the modules of a tree with their paths."""
+    if isinstance(tree, eqx.Module):
+        yield path, tree
+    children = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
+    for keys, child in children:
+        if keys and not isinstance(child, NamedArray):
+            key = jax.tree_util.keystr(keys, simple=True, separator=".")
+            yield from _modules(child, f"{path}.{key}" if path else key)
+
+
+def _reused(model: Any) -> Iterator[Finding]:
+    places: dict[int, list[str]] = {}
+    for path, _, array in _leaves(model):
+        if isinstance(array, jax.Array | np.ndarray):
+            places.setdefault(id(array), []).append(path)
+    for paths in places.values():
+        if len(paths) > 1:
+            hint = "to tie them, hold the array in one place and pass it to the other at the call; otherwise copy it"
+            yield Finding("reused array", tuple(paths), f"{_count(len(paths))} places hold one array", hint)
+
+
+def _count(number: int) -> str:
+    return "two" if number == 2 else str(number)
+
+
+def _static(model: Any) -> Iterator[Finding]:
+    paths = [
+        f"{path}.{field.name}" if path else field.name
+        for path, module in _modules(model)
+        for field in dataclasses.fields(module)
+        if field.metadata.get("static") and any(map(_is_array, jax.tree.leaves(getattr(module, field.name, None))))
+    ]
+    if paths:
+        hint = "make the field a plain one; where it is a constant, use it behind jax.lax.stop_gradient"
+        yield Finding("static array", tuple(paths), "static fields hold arrays, which are never trained", hint)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray)
+
+
+def _on_host(model: Any) -> Iterator[Finding]:
+    paths = tuple(path for path, _, array in _leaves(model) if isinstance(array, np.ndarray | np.generic))
+    if paths:
+        hint = "make them arrays of JAX: jnp.asarray(array), axn.named(jnp.asarray(array), names)"
+        yield Finding("host array", paths, "NumPy arrays, which Equinox takes for constants", hint)
+
+
+def _lost(model: Any) -> Iterator[Finding]:
+    for path, names, array in _leaves(model):
+        if len(array.shape) < len(names):
+            hint = "a raw jax.vmap or an index took a dimension away; use axn.vmap or x[name, i]"
+            yield Finding("lost axis", (path,), describe(names, array.shape), hint)
+
+
+def _stale(model: Any) -> Iterator[Finding]:
+    for path, module in _modules(model):
+        declared = {axis.name: axis for axes in parameters.static_axes(module).values() for axis in axes}
+        for field in dataclasses.fields(module):
+            x = getattr(module, field.name, None)
+            if not isinstance(x, NamedArray) or not _has_type(x.array) or len(x.array.shape) < len(x.names):
+                continue
+            sizes = zip(x.names, x.array.shape[len(x.array.shape) - len(x.names) :], strict=True)
+            for name, size in sizes:
+                axis = declared.get(name) or declared.get(name.removesuffix(".out"))
+                if axis is not None and axis.size != size:
+                    text = f"the module declares {axis}, but the array has {name}={size}"
+                    hint = "resize both: axn.tree.resize_axis(model, name, size)"
+                    yield Finding("stale axis", (f"{path}.{field.name}" if path else field.name,), text, hint)
+
+
+def _not_finite(model: Any) -> Iterator[Finding]:
+    found = [
+        (path, array)
+        for path, _, array in _leaves(model)
+        if _is_array(array) and not isinstance(array, Tracer) and jnp.issubdtype(array.dtype, jnp.inexact)
+    ]
+    flags = jax.jit(_all_finite)([array for _, array in found])
+    paths = tuple(path for (path, _), finite in zip(found, flags, strict=True) if not finite)
+    if paths:
+        yield Finding("not finite", paths, "NaN or infinity among the elements", "look at how they are made or updated")
+
+
+def _all_finite(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    return [jnp.isfinite(array).all() for array in arrays]
+
+
+def _mixed(model: Any) -> Iterator[Finding]:
+    floating = [(path, array.dtype) for path, _, array in _leaves(model) if jnp.issubdtype(array.dtype, jnp.inexact)]
+    wide = tuple(path for path, dtype in floating if dtype in (np.float64, np.complex128))
+    if 0 < len(wide) < len(floating):
+        hint = "give a dtype where they are made, or cast the model"
+        yield Finding("mixed precision", wide, "arrays of 64 bits in a model that has narrower ones", hint)
+
+
+def _sizes(model: Any) -> Iterator[Finding]:
+    places: dict[str, dict[int, str]] = {}
+    for path, names, array in _leaves(model):
+        for name, size in zip(reversed(names), reversed(array.shape), strict=False):
+            places.setdefault(name, {}).setdefault(size, path)
+    for name, sizes in places.items():
+        if len(sizes) > 1:
+            text = f"axis {name!r} has {_count(len(sizes))} sizes"
+            paths = tuple(f"{path}: {name}={size}" for size, path in sizes.items())
+            yield Finding(
+                "two sizes", paths, text, "if they mean different things, give them names of their own", False
+            )
+
+
+def _integers(model: Any) -> Iterator[Finding]:
+    paths = tuple(
+        path for path, _, array in _leaves(model) if jnp.issubdtype(array.dtype, jnp.integer) or array.dtype == bool
+    )
+    if paths:
+        hint = "differentiate by eqx.filter_grad, and give the optimiser eqx.filter(model, eqx.is_inexact_array)"
+        yield Finding("integers", paths, "arrays that have no gradient", hint, False)
+
+
+def unreached(model: Any, loss_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[str, ...]:
+    """List the paths of floating arrays that no gradient of a loss reaches.
+
+    Nothing is computed: the program of the gradient is traced, and what it says of zeros is followed through it, also
+    through loops and branches. So what counts is how the loss is made, not what values are at hand: a weight behind one
+    that starts at zero is reached.
+
+    Args:
+        model: a model, which may be abstract.
+        loss_fn: a function of the model and `args` that returns a loss, or a tuple that begins with it.
+        args: what it takes.
+        kwargs: what it takes by keyword.
+    """
+    leaves, structure = jax.tree.flatten((model, args, kwargs))
+    paths = [parameter.path for parameter in parameters.walk(model)]
+    count = len(jax.tree.leaves(model))
+    at = [i for i, leaf in enumerate(leaves) if _has_type(leaf)]
+    chosen = [i for i in at if i < count and jnp.issubdtype(leaves[i].dtype, jnp.inexact)]
+    others = [i for i in at if i not in set(chosen)]
+
+    def loss(floating: Any, rest: Any) -> Any:
+        filled = list(leaves)
+        for i, leaf in (*zip(chosen, floating, strict=True), *zip(others, rest, strict=True)):
+            filled[i] = leaf
+        model, args, kwargs = jax.tree.unflatten(structure, filled)
+        result = loss_fn(model, *args, **kwargs)
+        result = result[0] if isinstance(result, tuple) else result
+        return result.scalar() if isinstance(result, NamedArray) else result
+
+    traced = jax.make_jaxpr(jax.grad(loss))([leaves[i] for i in chosen], [leaves[i] for i in others])
+    zeros = _zeros(traced.jaxpr, [False] * len(traced.jaxpr.invars), traced.consts)
+    return tuple(path for path, zero in zip(paths, zeros, strict=True) if zero)
+
+
+def _has_type(leaf: Any) -> bool:
+    return hasattr(leaf, "dtype") and hasattr(leaf, "shape")
+
+
+# What gives zero if all that is of floats is zero; positions and conditions do not matter.
+_LINEAR = re.compile(
+    "add|add_any|all_gather|all_to_all|broadcast_in_dim|concatenate|convert_element_type|copy|cumsum|device_put|"
+    "dynamic_slice|dynamic_update_slice|expand_dims|gather|imag|neg|optimization_barrier|pad|pcast|ppermute|psum|"
+    "psum_invariant|pvary|real|reduce_precision|reduce_scatter|reduce_sum|reshape|reshard|rev|scatter|scatter-add|"
+    "select_n|sharding_constraint|slice|split|squeeze|stop_gradient|sub|transpose"
+)
+# What gives zero if one of its operands is zero.
+_PRODUCTS = {"mul", "dot_general", "conv_general_dilated", "ragged_dot_general"}
+
+
+def _zeros(jaxpr: Any, known: Sequence[bool], constants: Sequence[Any] = ()) -> list[bool]:
+    """Tell which results of a program are zero whatever goes in, given which of its inputs are."""
+    zero = dict(zip(jaxpr.invars, known, strict=True))
+    for var, value in zip(jaxpr.constvars, constants, strict=False):
+        zero[var] = not jnp.shape(value) and _is_inexact(var) and not np.any(value)
+
+    def is_zero(atom: Any) -> bool:
+        return not np.any(atom.val) if hasattr(atom, "val") else zero.get(atom, False)
+
+    for eqn in jaxpr.eqns:
+        zero |= dict(zip(eqn.outvars, _results(eqn, [is_zero(atom) for atom in eqn.invars]), strict=True))
+    return [is_zero(atom) for atom in jaxpr.outvars]
+
+
+def _results(eqn: Any, known: list[bool]) -> list[bool]:
+    """Tell which results of one operation are zero."""
+    name, params, count = eqn.primitive.name, eqn.params, len(eqn.outvars)
+    if name == "scan":
+        return _scanned(eqn, known)
+    if name == "cond":
+        return [all(each) for each in zip(*(_inner(branch, known[1:]) for branch in params["branches"]), strict=True)]
+    inner = params.get("jaxpr", params.get("call_jaxpr"))
+    program = getattr(inner, "jaxpr", inner)
+    if program is not None and len(program.invars) == len(known) and len(program.outvars) == count:
+        return _inner(inner, known)
+    if name in _PRODUCTS:
+        return [any(known)] * count
+    floats = [zero for atom, zero in zip(eqn.invars, known, strict=True) if _is_inexact(atom)]
+    return [_LINEAR.fullmatch(name) is not None and bool(floats) and all(floats)] * count
+
+
+def _is_inexact(atom: Any) -> bool:
+    dtype = getattr(atom.aval, "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+def _inner(program: Any, known: Sequence[bool]) -> list[bool]:
+    """Look into a program inside of another, which may come with its constants."""
+    return _zeros(getattr(program, "jaxpr", program), known, getattr(program, "consts", ()))
+
+
+def _scanned(eqn: Any, known: list[bool]) -> list[bool]:
+    """Look into a loop: what is carried is zero if it starts as zero and stays so."""
+    program = eqn.params["jaxpr"]
+    inner = getattr(program, "jaxpr", program)
+    # What is stacked has one dimension less inside of the loop; constants come first, and then what is carried.
+    count = _equal_rank(eqn.outvars, inner.outvars)
+    last = _equal_rank(eqn.invars, inner.invars)
+    first = last - count
+    carried = known[first:last]
+    while True:
+        results = _inner(program, [*known[:first], *carried, *known[last:]])
+        kept = [before and after for before, after in zip(carried, results, strict=False)]
+        if kept == carried:
+            return [*kept, *results[count:]]
+        carried = kept
+
+
+def _equal_rank(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+    pairs = zip(outside, inside, strict=True)
+    return sum(len(one.aval.shape) == len(other.aval.shape) for one, other in pairs)

@@ -1,0 +1,242 @@
+"""One call of attention, checked, and the plain way to compute it."""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..array import NamedArray, is_named_array
+from ..axis import Axis, AxisSelector, axis_name, selection
+from ..core import Core, Operand, axes_of, facts
+from ..errors import (
+    ArgumentError,
+    AxisClashError,
+    AxisNotFoundError,
+    AxisSizeError,
+    OperandError,
+    describe,
+    message,
+    suggestion,
+)
+from ..ops import _lift
+from ..ops.along import softmax
+from ..ops.contract import dot
+from ..ops.elementwise import tanh
+from ..ops.reduce import logsumexp
+from ..ops.select import where
+from ._visible import positions, visible
+from .activation import sigmoid
+from .dropout import Dropout
+from .mask import AttentionMask
+
+__all__ = ["AttentionCall", "Scoring", "beside_sinks", "lowest", "plain", "weights"]
+
+FUNCTION = "dot_product_attention"
+
+
+@dataclasses.dataclass(frozen=True)
+class Scoring:
+    """Multiply queries, already scaled, with keys; cap the products; and add a bias."""
+
+    feature: str
+    names: tuple[str, ...]
+    dtype: Any
+    precision: Any
+    soft_cap: float | None
+
+    def __call__(self, query: NamedArray, key: NamedArray, bias: NamedArray | None) -> NamedArray:
+        """Return scores, axes `names`."""
+        product = dot(
+            query,
+            key,
+            axis=self.feature,
+            out_axes=self.names,
+            precision=self.precision,
+            preferred_element_type=self.dtype,
+        )
+        if self.soft_cap is not None:
+            product = tanh(product / self.soft_cap) * self.soft_cap
+        return product if bias is None else product + bias.astype(product.dtype)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """What an implementation of attention gets: the arguments of `dot_product_attention`, checked and resolved.
+
+    Attributes:
+        q_pos: the axis of positions of queries, if there is one.
+        k_pos: the axis of positions of keys and values.
+        feature: the axis of a key's features.
+        query: axes {feature, ...}, and q_pos, not yet multiplied by `scale`.
+        key: axes {k_pos, feature, ...}.
+        value: axes {k_pos, ...}.
+        mask: which keys each query sees.
+        bias: axes among those of the scores.
+        sinks: axes among those of the scores without k_pos.
+        dtype: what scores and softmax are computed in.
+        precision: of the two products.
+        scale: a factor for the scores.
+        soft_cap: what the scores stay under, before bias and mask.
+        q_start: the position of the first query.
+        k_start: the position of the first key.
+        dropout: the probability that a weight is dropped; 0 at inference.
+        prng: the key for that.
+        block_size: positions of queries, and of keys, that are computed with at a time.
+    """
+
+    q_pos: str | None
+    k_pos: str
+    feature: str
+    query: NamedArray
+    key: NamedArray
+    value: NamedArray
+    mask: AttentionMask | None = None
+    bias: NamedArray | None = None
+    sinks: NamedArray | None = None
+    dtype: Any = None
+    precision: Any = None
+    scale: float = 1.0
+    soft_cap: float | None = None
+    q_start: int | Operand = 0
+    k_start: int | Operand = 0
+    dropout: float = 0.0
+    prng: jax.Array | None = None
+    block_size: tuple[int, int] | None = None
+
+    @staticmethod
+    def of(
+        QPos: AxisSelector | None,
+        KPos: AxisSelector,
+        Key: AxisSelector,
+        query: NamedArray,
+        key: NamedArray,
+        value: NamedArray,
+        mask: AttentionMask | NamedArray | None,
+        attention_dtype: Any,
+        scale: float | None,
+        **others: Any,
+    ) -> "AttentionCall":
+        """Check and resolve arguments."""
+        q_pos, k_pos, feature = None if QPos is None else axis_name(QPos), axis_name(KPos), axis_name(Key)
+        _require("value", value, KPos)
+        _require("query", query, Key, *(() if QPos is None else (QPos,)))
+        _require("key", key, Key, KPos)
+        _apart(query, key, value, q_pos, k_pos)
+        least = jnp.promote_types(jnp.promote_types(query.dtype, key.dtype), jnp.float32)
+        call = AttentionCall(
+            q_pos,
+            k_pos,
+            feature,
+            query,
+            key,
+            value,
+            None if mask is None else AttentionMask.of(mask, FUNCTION),
+            dtype=jnp.dtype(least if attention_dtype is None else attention_dtype),
+            scale=1 / math.sqrt(query.axis_size(feature)) if scale is None else scale,
+            **others,
+        )
+        axes = call.score_axes
+        for what, tree, lacking in (
+            ("mask", (call.mask, call.q_start, call.k_start), ()),
+            ("bias", call.bias, ()),
+            ("sink", call.sinks, (k_pos,)),
+        ):
+            _check_axes(what, tree, tuple(axis for axis in axes if axis.name not in lacking))
+        if call.dropout and call.prng is None:
+            hint = "pass prng=..., or inference=True"
+            raise OperandError(message(FUNCTION, f"dropping with probability {call.dropout} needs a key", hint=hint))
+        if not 0 <= call.dropout <= 1:
+            raise ArgumentError(message(FUNCTION, f"dropout is a probability, from 0 to 1, not {call.dropout}"))
+        return call
+
+    @property
+    def score_axes(self) -> tuple[Axis, ...]:
+        """The axes of the scores: those that queries and keys share, those of the queries, of the keys, and k_pos."""
+        query, key = axes_of(FUNCTION, self.query), axes_of(FUNCTION, self.key)
+        shared = [axis for axis in query if axis.name in self.key.names]
+        own = [axis for axis in query if axis.name not in self.key.names]
+        others = [axis for axis in key if axis.name not in self.query.names and axis.name != self.k_pos]
+        position = [axis for axis in key if axis.name == self.k_pos]
+        return tuple(axis for axis in (*shared, *own, *others, *position) if axis.name != self.feature)
+
+    @property
+    def scoring(self) -> Scoring:
+        """What makes scores."""
+        names = tuple(axis.name for axis in self.score_axes)
+        return Scoring(self.feature, names, self.dtype, self.precision, self.soft_cap)
+
+    @property
+    def out_names(self) -> tuple[str, ...]:
+        """The axes of the result: those of the query, where new ones of the value stand for `feature`, and others."""
+        weighed = [axis.name for axis in self.score_axes if axis.name != self.k_pos]
+        new = [name for name in self.value.names if name not in weighed and name != self.k_pos]
+        order = [each for name in self.query.names for each in (new if name == self.feature else [name])]
+        return (*order, *(name for name in weighed if name not in order))
+
+
+def _require(what: str, x: NamedArray, *axes: AxisSelector) -> None:
+    """Check that an operand of attention has axes."""
+    if not isinstance(x, Core):
+        raise _lift.unnamed(FUNCTION, x)
+    for name, size in selection(axes, FUNCTION):
+        if name not in x.names:
+            problem, hint = f"the {what} lacks axis {name!r}", suggestion(name, x.names)
+            raise AxisNotFoundError(message(FUNCTION, problem, f"{what} has: {facts(x)}", hint=hint))
+        if size not in (None, x.axis_size(name)):
+            problem = f"axis {name!r} was given with size {size}, but the {what} has size {x.axis_size(name)}"
+            raise AxisSizeError(message(FUNCTION, problem, f"{what} has: {facts(x)}"))
+
+
+def _apart(query: NamedArray, key: NamedArray, value: NamedArray, q_pos: str | None, k_pos: str) -> None:
+    """Check that positions of queries and keys are different axes."""
+    if k_pos in query.names:
+        problem = f"the query has axis {k_pos!r}, which keys are to be attended to over"
+        hint = f'rename it on keys and values: key.rename({{"{k_pos}": "{k_pos}.key"}})'
+        raise AxisClashError(message(FUNCTION, problem, f"query has: {facts(query)}", hint=hint))
+    for what, x in (("key", key), ("value", value)):
+        if q_pos in x.names:
+            problem = f"the {what} has axis {q_pos!r}, the positions of queries"
+            raise AxisClashError(message(FUNCTION, problem, f"{what} has: {facts(x)}"))
+
+
+def _check_axes(what: str, tree: Any, axes: tuple[Axis, ...]) -> None:
+    """Check that the arrays of a tree have axes of the scores alone."""
+    names = [axis.name for axis in axes]
+    for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
+        for name in leaf.names if isinstance(leaf, NamedArray) else ():
+            if name not in names:
+                problem = f"the {what} has axis {name!r}, which is none of the scores that it is for"
+                has = f"{what} has: {facts(leaf)}", f"scores have: {describe(names, [axis.size for axis in axes])}"
+                raise AxisNotFoundError(message(FUNCTION, problem, *has, hint=suggestion(name, names)))
+
+
+def lowest(dtype: Any) -> float:
+    """Return a finite number so low that its softmax is zero next to any score."""
+    return float(jnp.finfo(dtype).min)  # type: ignore[no-untyped-call]  # of jax
+
+
+def weights(call: AttentionCall) -> NamedArray:
+    """Return the weight of each key, before dropout."""
+    scored = call.scoring(call.query * call.scale, call.key, call.bias)
+    if call.mask is not None:
+        queries = positions(None if call.q_pos is None else call.query.resolve_axis(call.q_pos), call.q_start)
+        keys = positions(call.key.resolve_axis(call.k_pos), call.k_start)
+        seen = visible(call.mask, queries, keys, call.q_pos, call.k_pos)
+        scored = scored if seen is None else where(seen, scored, lowest(scored.dtype))
+    weighed = softmax(scored, call.k_pos)
+    if call.sinks is not None:
+        weighed = weighed * beside_sinks(logsumexp(scored, call.k_pos), call.sinks)
+    return weighed.astype(call.query.dtype)
+
+
+def beside_sinks(log_sum: NamedArray, sinks: NamedArray) -> NamedArray:
+    """Return the share of all keys together, whose exponentials have this sum, where the sinks have the rest."""
+    return sigmoid(log_sum - sinks.astype(log_sum.dtype))
+
+
+def plain(call: AttentionCall) -> NamedArray:
+    """Compute attention with all scores at once."""
+    weighed = Dropout(call.dropout)(weights(call), key=call.prng)
+    return dot(weighed, call.value, axis=call.k_pos, out_axes=call.out_names, precision=call.precision)

@@ -1,0 +1,362 @@
+"""Attention block by block: softmax as a running sum, so that memory is linear in the number of positions.
+
+The forward pass keeps the largest score and the sum of exponentials of each query so far, and keeps nothing of a block
+for the backward pass, which computes its scores again. Blocks that causal masks, windows and prefixes hide as a whole
+are not computed. The last block of an axis that blocks do not divide begins earlier, and hides what it has twice.
+
+Reference:
+    Rabe, Staats (2021), Self-attention does not need O(n^2) memory. Dao (2023), FlashAttention-2.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import _constraints
+from ..array import NamedArray, is_named_array
+from ..axis import Axis
+from ..core import Core, wrap
+from ..errors import ArgumentError, message
+from ..ops import _lift
+from ..ops.contract import dot
+from ..ops.elementwise import exp, log, maximum
+from ..ops.select import where
+from ..partitioning.shard import auto_sharded
+from ._attention import AttentionCall, Scoring, beside_sinks, lowest, plain
+from ._visible import logical_and, positions, visible
+from .dropout import Dropout
+from .mask import AttentionMask
+
+__all__ = ["blockwise"]
+
+# No mapping lays these out: a loop over blocks of positions needs them all on each device.
+QUERIES, KEYS = "positions of queries", "positions of keys"
+BLOCK = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """What is static: how scores are made, the axes of the result, and for queries and keys the sizes and blocks."""
+
+    scoring: Scoring
+    out_names: tuple[str, ...]
+    dtype: Any
+    dropout: float
+    sizes: tuple[int, int]
+    blocks: tuple[int, int]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many blocks there are."""
+        return -(-self.sizes[0] // self.blocks[0]), -(-self.sizes[1] // self.blocks[1])
+
+    def start(self, which: int, number: Any) -> Any:
+        """Return the first position of a block; the last block ends where the axis ends."""
+        return jnp.minimum(number * self.blocks[which], self.sizes[which] - self.blocks[which])
+
+
+class _Operands(NamedTuple):
+    """What has gradients."""
+
+    query: NamedArray
+    key: NamedArray
+    value: NamedArray
+    bias: NamedArray | None
+
+
+class _Rest(NamedTuple):
+    """What has none."""
+
+    mask: AttentionMask | None
+    q_start: Any
+    k_start: Any
+    prng: Any
+
+
+def blockwise(call: AttentionCall) -> NamedArray:
+    """Compute attention with one block of scores at a time."""
+    if call.q_pos is None:
+        return plain(call)  # its scores are linear in the number of positions
+    new = {call.q_pos: QUERIES, call.k_pos: KEYS}
+    operands = _Operands(call.query * call.scale, call.key, call.value, call.bias)
+    rest = _Rest(call.mask, call.q_start, call.k_start, call.prng if call.dropout else None)
+    operands, rest = auto_sharded(_renamed((operands, rest), new))
+    sizes = call.query.axis_size(call.q_pos), call.key.axis_size(call.k_pos)
+    scoring = call.scoring
+    scoring = dataclasses.replace(
+        scoring,
+        names=tuple(new.get(name, name) for name in scoring.names),
+        dtype=jnp.promote_types(scoring.dtype, jnp.float32),
+    )
+    dtype = jnp.promote_types(call.query.dtype, call.value.dtype)
+    out_names = tuple(new.get(name, name) for name in call.out_names)
+    plan = _Plan(scoring, out_names, dtype, call.dropout, sizes, _blocks(call, sizes))
+    out, log_sum = _on_mesh(plan, operands, rest)
+    if call.mask is not None and not _sees_itself(call.mask, rest, sizes):
+        mean = operands.value.mean(KEYS).astype(out.dtype)
+        out = where(log_sum <= lowest(log_sum.dtype), mean, out)
+    if call.sinks is not None:
+        out = out * beside_sinks(log_sum, _renamed(call.sinks, new)).astype(out.dtype)
+    result: NamedArray = _renamed(out, {QUERIES: call.q_pos})
+    return auto_sharded(result)
+
+
+def _renamed(tree: Any, new: dict[str, str]) -> Any:
+    """Rename axes of all arrays of a tree that have them."""
+
+    def one(x: Any) -> Any:
+        return wrap(x, x.array, tuple(new.get(name, name) for name in x.names)) if isinstance(x, NamedArray) else x
+
+    return jax.tree.map(one, tree, is_leaf=is_named_array)
+
+
+def _blocks(call: AttentionCall, sizes: tuple[int, int]) -> tuple[int, int]:
+    """Choose sizes of blocks of which the last one has the least to hide."""
+    given = call.block_size or (BLOCK, BLOCK)
+    if min(given) < 1:
+        problem = f"a block has at least one position, not {min(given)}"
+        raise ArgumentError(message("dot_product_attention", problem))
+    counts = [-(-size // block) for size, block in zip(sizes, given, strict=True)]
+    queries, keys = [-(-size // max(count, 1)) for size, count in zip(sizes, counts, strict=True)]
+    return queries, keys
+
+
+def _sees_itself(mask: AttentionMask, rest: _Rest, sizes: tuple[int, int]) -> bool:
+    """Tell whether it is plain that each query sees a key: one at its own position."""
+    starts = rest.q_start, rest.k_start
+    if not all(isinstance(start, int) for start in starts) or sum(starts) or sizes[0] > sizes[1]:
+        return False
+    return any(clause.prefix is None and clause.explicit is None and not clause.segment_ids for clause in mask.clauses)
+
+
+def _on_mesh(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray, NamedArray]:
+    """Agree on types: on Explicit mesh axes shardings are left to the compiler, on Manual ones all arrays vary."""
+    leaves, tree = jax.tree.flatten((operands, rest), is_leaf=is_named_array)
+    arrays = [leaf.array if isinstance(leaf, NamedArray) else jnp.asarray(leaf) for leaf in leaves]
+    varying = {axis for array in arrays for axis in jax.typeof(array).mat.varying}
+    arrays = [_varying(array, varying) for array in arrays]
+
+    def positional(*arrays: Any) -> tuple[jax.Array, jax.Array]:
+        pairs = zip(leaves, arrays, strict=True)
+        rebuilt = [wrap(leaf, array, leaf.names) if isinstance(leaf, Core) else array for leaf, array in pairs]
+        both: Any = _attend(plan, *jax.tree.unflatten(tree, rebuilt))
+        out, log_sum = both
+        return out.array, log_sum.array
+
+    names = plan.out_names, _without(plan.scoring.names, KEYS)
+    like = operands.query
+    if not any(map(_constraints.has_explicit_axes, arrays)):
+        out, log_sum = positional(*arrays)
+        return wrap(like, out, names[0]), wrap(like, log_sum, names[1])
+    given = []
+    for at, leaf in enumerate(leaves):
+        if isinstance(leaf, Core):
+            by_position = [i - len(leaf.names) for i, name in enumerate(leaf.names) if name in (QUERIES, KEYS)]
+            arrays[at] = _lift.whole(arrays[at], by_position)
+            given.append((leaf.names, _constraints.entries_of(arrays[at])[-len(leaf.names) :] if leaf.names else ()))
+    table = _constraints.settle(plan.out_names, given)
+    out, log_sum = _lift.local(positional, arrays, tuple([table[name] for name in own] for own in names))
+    return wrap(like, out, names[0]), wrap(like, log_sum, names[1])
+
+
+def _varying(array: jax.Array, mesh_axes: set[str]) -> jax.Array:
+    """Let the type of an array say that it may differ between devices of Manual mesh axes."""
+    missing = tuple(axis for axis in sorted(mesh_axes) if axis not in jax.typeof(array).mat.varying)
+    return lax.pcast(array, missing, to="varying") if missing else array
+
+
+def _without(names: tuple[str, ...], *others: str) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in others)
+
+
+def _filled(plan: _Plan, operands: _Operands, names: tuple[str, ...], value: float, **sizes: int) -> NamedArray:
+    """Make an array that a loop fills: the sizes of the operands, but for some."""
+    given = [x for x in operands if x is not None]
+    known = {axis.name: axis.size for x in given for axis in x.axes} | sizes
+    lead = jnp.broadcast_shapes(*(x.array.shape[: x.array.ndim - len(x.names)] for x in given))
+    return _made(operands, (*lead, *(known[name] for name in names)), names, value, plan.scoring.dtype)
+
+
+def _made(operands: _Operands, shape: tuple[int, ...], names: tuple[str, ...], value: float, dtype: Any) -> NamedArray:
+    array = _varying(jnp.full(shape, value, dtype), set(jax.typeof(operands.query.array).mat.varying))
+    return auto_sharded(NamedArray(array, names))
+
+
+def _take(plan: _Plan, x: Any, i: Any, j: Any) -> Any:
+    """Cut an array to block i of queries and block j of keys, as far as it has their axes."""
+    if x is None:
+        return None
+    starts, sizes = _window(plan, x, i, j)
+    if sizes == x.array.shape:
+        return x
+    return wrap(x, lax.dynamic_slice(x.array, starts, sizes, allow_negative_indices=False), x.names)
+
+
+def _window(plan: _Plan, x: NamedArray, i: Any, j: Any) -> tuple[list[Any], tuple[int, ...]]:
+    starts: list[Any] = [0] * x.array.ndim
+    sizes = list(x.array.shape)
+    for which, (name, number) in enumerate(((QUERIES, i), (KEYS, j))):
+        if name in x.names:
+            at = x.names.index(name) - len(x.names)
+            starts[at], sizes[at] = plan.start(which, number), plan.blocks[which]
+    return starts, tuple(sizes)
+
+
+def _put(plan: _Plan, x: Any, block: Any, i: Any, j: Any, *, add: bool = False) -> Any:
+    """Write a block, or add it to what is there."""
+    if x is None:
+        return None
+    update = block.rearrange(x.names).array.astype(x.dtype)
+    if add:
+        update = update + _take(plan, x, i, j).array
+    starts, sizes = _window(plan, x, i, j)
+    if sizes == x.array.shape:
+        return wrap(x, update, x.names)
+    return wrap(x, lax.dynamic_update_slice(x.array, update, starts, allow_negative_indices=False), x.names)
+
+
+def _seen(plan: _Plan, rest: _Rest, i: Any, j: Any, once: bool) -> NamedArray | None:
+    """Return which keys of a block count, or None for all; with `once`, those of each query in one block only."""
+    at = [plan.start(which, number) for which, number in ((0, i), (1, j))]
+    axes = Axis(QUERIES, plan.blocks[0]), Axis(KEYS, plan.blocks[1])
+    conditions = []
+    if rest.mask is not None:
+        queries, keys = positions(axes[0], rest.q_start + at[0]), positions(axes[1], rest.k_start + at[1])
+        part = functools.partial(_take, plan, i=i, j=j)
+        conditions.append(visible(rest.mask, queries, keys, QUERIES, KEYS, part))
+    for which, number in ((0, i), (1, j)) if once else ((1, j),):
+        if plan.sizes[which] % plan.blocks[which]:
+            conditions.append(positions(axes[which], at[which]) >= number * plan.blocks[which])
+    real = [condition for condition in conditions if condition is not None]
+    return functools.reduce(logical_and, real) if real else None
+
+
+def _masked(plan: _Plan, rest: _Rest, i: Any, j: Any, scores: NamedArray, *, once: bool) -> NamedArray:
+    """Hide scores of a block."""
+    seen = _seen(plan, rest, i, j, once)
+    return scores if seen is None else where(seen, scores, lowest(scores.dtype))
+
+
+def _weigh(plan: _Plan, rest: _Rest, i: Any, j: Any, weights: NamedArray, value: NamedArray) -> NamedArray:
+    """Sum values of a block."""
+    if plan.dropout:
+        key = jax.random.fold_in(jax.random.fold_in(rest.prng, i), j)
+        weights = Dropout(plan.dropout)(weights, key=key)
+    return dot(
+        weights.astype(value.dtype),
+        value,
+        axis=KEYS,
+        out_axes=plan.out_names,
+        precision=plan.scoring.precision,
+        preferred_element_type=plan.scoring.dtype,
+    )
+
+
+def _key_blocks(plan: _Plan, rest: _Rest, i: Any) -> tuple[Any, Any]:
+    """Return the first block of keys that block i of queries may see, and the one behind the last."""
+    count, size = plan.counts[1], plan.sizes[1]
+    if rest.mask is None:
+        return 0, count
+    first, last = (_extreme(rest.q_start, which) + plan.start(0, i) for which in (jnp.min, jnp.max))
+    last = last + plan.blocks[0] - 1
+    k_least, k_most = (_extreme(rest.k_start, which) for which in (jnp.min, jnp.max))
+    lows, highs = [], []
+    for clause in rest.mask.clauses:
+        if not clause.causal and clause.window is None and clause.prefix is None:
+            return 0, count
+        low: Any = 0
+        high: Any = size
+        if clause.causal:
+            high = jnp.minimum(high, last + 1 - k_least)
+        if clause.window is not None:
+            low = first - clause.window + 1 - k_most
+            high = jnp.minimum(high, last + clause.window - k_least)
+        if clause.prefix is not None:
+            high = jnp.minimum(high, _extreme(clause.prefix, jnp.max) - k_least)
+        lows.append(low)
+        highs.append(high)
+    low, high = functools.reduce(jnp.minimum, lows), functools.reduce(jnp.maximum, highs)
+    block = plan.blocks[1]
+    return jnp.clip(low // block, 0, count), jnp.clip(-(-high // block), 0, count)
+
+
+def _extreme(x: Any, which: Any) -> Any:
+    """Reduce a number that may have axes to one that is no larger, or no smaller, than any of its elements."""
+    return which(x.array) if isinstance(x, Core) else x
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray, NamedArray]:
+    """Return the result, and the logarithms of the sums of exponentials of scores; both mean little without keys."""
+    small = lowest(plan.scoring.dtype)
+    rows = _without(plan.scoring.names, KEYS)
+
+    def of_queries(done: Any, filled: tuple[NamedArray, NamedArray]) -> tuple[NamedArray, NamedArray]:
+        i = plan.counts[0] - 1 - done  # from the end: what two blocks have, the backward pass takes from the first one
+        query = _take(plan, operands.query, i, 0)
+
+        def with_keys(j: Any, carry: Any) -> Any:
+            largest, total, summed = carry
+            key, value, bias = (_take(plan, x, i, j) for x in operands[1:])
+            scores = _masked(plan, rest, i, j, plan.scoring(query, key, bias), once=False)
+            new = maximum(largest, scores.max(KEYS))
+            shrink, weights = exp(largest - new), exp(scores - new)
+            total = total * shrink + weights.sum(KEYS)
+            return new, total, summed * shrink + _weigh(plan, rest, i, j, weights, value)
+
+        block = {QUERIES: plan.blocks[0]}
+        start = [
+            _filled(plan, operands, names, x, **block) for names, x in ((rows, small), (rows, 0), (plan.out_names, 0))
+        ]
+        largest, total, summed = lax.fori_loop(*_key_blocks(plan, rest, i), with_keys, tuple(start))
+        total = maximum(total, 1.0)  # the largest score adds one, if there is any
+        log_sum = where(largest <= small, small, largest + log(total))
+        return _put(plan, filled[0], summed / total, i, 0), _put(plan, filled[1], log_sum, i, 0)
+
+    out = _filled(plan, operands, plan.out_names, 0.0).astype(plan.dtype)
+    filled: tuple[NamedArray, NamedArray] = lax.fori_loop(
+        0, plan.counts[0], of_queries, (out, _filled(plan, operands, rows, 0.0))
+    )
+    return filled
+
+
+def _forward(plan: _Plan, operands: _Operands, rest: _Rest) -> Any:
+    both: Any = _attend(plan, operands, rest)
+    out, log_sum = both
+    return (out, log_sum), (operands, rest, out, log_sum)
+
+
+def _backward(plan: _Plan, kept: Any, cotangents: Any) -> Any:
+    operands, rest, out, log_sum = kept
+    by_out, by_sum = cotangents
+    dtype = plan.scoring.dtype
+    features = _without(out.names, *log_sum.names)
+    mean = dot(by_out, out, axis=features, out_axes=log_sum.names, preferred_element_type=dtype) - by_sum
+    # A query without keys has no weights.
+    log_sum = where(log_sum <= lowest(dtype), -lowest(dtype), log_sum)
+
+    def of_queries(i: Any, gradients: Any) -> Any:
+        query, total, mean_i, by_out_i = (_take(plan, x, i, 0) for x in (operands.query, log_sum, mean, by_out))
+
+        def with_keys(j: Any, gradients: Any) -> Any:
+            key, value, bias = (_take(plan, x, i, j) for x in operands[1:])
+            scores, to_operands = jax.vjp(plan.scoring, query, key, bias)
+            weights = exp(_masked(plan, rest, i, j, scores, once=True) - total)
+            _, to_values = jax.vjp(functools.partial(_weigh, plan, rest, i, j), weights, value)
+            by_weights, by_value = to_values(by_out_i.astype(dtype))
+            by_query, by_key, by_bias = to_operands(weights * (by_weights - mean_i))
+            parts = by_query, by_key, by_value, by_bias
+            return _Operands(*(_put(plan, x, part, i, j, add=True) for x, part in zip(gradients, parts, strict=True)))
+
+        return lax.fori_loop(*_key_blocks(plan, rest, i), with_keys, gradients)
+
+    zeros: Any = [x if x is None else _made(operands, x.array.shape, x.names, 0.0, dtype) for x in operands]
+    gradients = lax.fori_loop(0, plan.counts[0], of_queries, _Operands(*zeros))
+    return jax.tree.map(lambda gradient, x: gradient.astype(x.dtype), gradients, operands), None
+
+
+_attend.defvjp(_forward, _backward)

@@ -1,0 +1,103 @@
+"""What the conditions of a mask say for given positions, as booleans that have no more axes than they need."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from ..array import NamedArray, named
+from ..axis import Axis
+from ..core import Core, Operand
+from ..create import arange
+from ..errors import OperandError, message
+from ..ops._batch import batched
+
+if TYPE_CHECKING:
+    from .mask import AttentionMask
+
+__all__ = ["logical_and", "logical_or", "positions", "smaller", "visible"]
+
+Part = Callable[[NamedArray], NamedArray]
+
+
+def _outer(fn: Callable[..., Any], x: Any, y: Any, **options: Any) -> NamedArray:
+    """Apply a function to all pairs of elements of two arrays, but along axes that both have."""
+    paired: NamedArray = batched(fn, (x, y), ((), ()), (), outer=True, **options)
+    return paired
+
+
+def logical_and(x: NamedArray, y: NamedArray) -> NamedArray:
+    """Return where both are true, over the axes of both."""
+    return _outer(jnp.logical_and, x, y)
+
+
+def logical_or(x: NamedArray, y: NamedArray) -> NamedArray:
+    """Return where one is true, over the axes of both."""
+    return _outer(jnp.logical_or, x, y)
+
+
+def smaller(x: int | Operand, y: int | Operand) -> Any:
+    """Return the smaller of two numbers, over the axes of both."""
+    if isinstance(x, int) and isinstance(y, int):
+        return min(x, y)
+    return _outer(jnp.minimum, x, y) if isinstance(x, Core) or isinstance(y, Core) else jnp.minimum(x, y)
+
+
+def positions(Pos: Axis | None, start: int | Operand) -> NamedArray:
+    """Count the positions along an axis from a start, which may have axes; without an axis there is one position."""
+    if Pos is None:
+        return start if isinstance(start, NamedArray) else named(start, ())
+    return _outer(jnp.add, arange(Pos), start) if isinstance(start, NamedArray) else arange(Pos, start=start)
+
+
+def visible(
+    mask: "AttentionMask", queries: NamedArray, keys: NamedArray, QPos: str | None, KPos: str, part: Part = lambda x: x
+) -> NamedArray | None:
+    """Return which keys are seen, or None for all.
+
+    Args:
+        mask: the mask.
+        queries: the positions of the queries.
+        keys: the positions of the keys.
+        QPos: the name of the axis of positions of queries, if there is one.
+        KPos: the name of the axis of positions of keys.
+        part: cuts arrays over all positions to these positions.
+    """
+    seen = None
+    for clause in mask.clauses:
+        conditions = list(_conditions(clause, queries, keys, QPos, KPos, part))
+        if not conditions:
+            return None
+        own = functools.reduce(logical_and, conditions)
+        seen = own if seen is None else logical_or(seen, own)
+    return seen
+
+
+def _conditions(
+    clause: "AttentionMask", queries: NamedArray, keys: NamedArray, QPos: str | None, KPos: str, part: Part
+) -> Iterator[NamedArray]:
+    """Give the conditions of one clause."""
+    if clause.causal or clause.window is not None:
+        yield _outer(_near, queries, keys, causal=clause.causal, window=clause.window)
+    if clause.prefix is not None:
+        yield _outer(jnp.less, keys, clause.prefix)
+    for ids, key_ids in clause.segment_ids:
+        if key_ids is None:
+            if QPos is None:
+                problem = "one query without an axis of positions cannot lend its keys the ids of segments"
+                raise OperandError(message("segments", problem, hint="pass key_ids=..."))
+            key_ids = ids.rename({QPos: KPos})
+        yield _outer(jnp.equal, part(ids), part(key_ids))
+    if clause.explicit is not None:
+        yield part(clause.explicit)
+
+
+def _near(query: jax.Array, key: jax.Array, *, causal: bool, window: int | None) -> jax.Array:
+    """Compare positions; a window behind a causal mask needs one side alone."""
+    if window is None:
+        return query >= key
+    if not causal:
+        return jnp.abs(query - key) < window
+    return (query >= key) & (query - key < window)

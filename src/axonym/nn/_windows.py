@@ -1,0 +1,66 @@
+"""What convolution and pooling have in common: windows that slide along named axes."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from ..errors import ArgumentError, AxisSizeError, message
+
+__all__ = ["Padding", "Pads", "check_fit", "each", "pads"]
+
+Padding: TypeAlias = str | int | Sequence[int] | Sequence[tuple[int, int]]
+"""What to put around an input: "VALID" nothing, "SAME" as much as keeps the size if the stride is 1, or how much for
+all axes, for each of them, or for the two sides of each."""
+
+Pads: TypeAlias = str | tuple[tuple[int, int], ...]
+
+
+def each(function: str, what: str, value: int | Sequence[int], count: int, least: int = 1) -> tuple[int, ...]:
+    """Spell a setting once for each axis.
+
+    Raises:
+        ArgumentError: if it has another length, or an entry that is smaller than `least` or no int.
+    """
+    entries = (value,) * count if isinstance(value, int) else tuple(value)
+    if len(entries) != count:
+        problem = f"{what} has {len(entries)} entries, but there are {count} axes"
+        raise ArgumentError(message(function, problem, hint="give one int, or one for each axis"))
+    for entry in entries:
+        if not isinstance(entry, int) or entry < least:
+            raise ArgumentError(message(function, f"{what} must be an int of at least {least}, not {entry!r}"))
+    return entries
+
+
+def pads(function: str, padding: Padding, count: int) -> Pads:
+    """Spell a padding as "SAME", "VALID", or the two sides of each axis.
+
+    Raises:
+        ArgumentError: if it is none of these.
+    """
+    if isinstance(padding, str):
+        if padding not in ("SAME", "VALID"):
+            hint = '"SAME", "VALID", an int, one int for each axis, or a pair for each axis'
+            raise ArgumentError(message(function, f"no padding named {padding!r}", hint=hint))
+        return padding
+    sides: list[int | tuple[int, int]] = [padding] * count if isinstance(padding, int) else list(padding)
+    pairs: list[tuple[int, ...]] = [(side, side) if isinstance(side, int) else tuple(side) for side in sides]
+    if len(pairs) != count or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
+        problem = f"padding must be one for each of {count} axes and not negative, not {padding!r}"
+        hint = '"SAME", "VALID", an int, one int for each axis, or a pair for each axis'
+        raise ArgumentError(message(function, problem, hint=hint))
+    return tuple((pair[0], pair[1]) for pair in pairs)
+
+
+def check_fit(
+    function: str, names: Sequence[str], sizes: Sequence[int], windows: Sequence[int], padding: Pads, described: str
+) -> None:
+    """Check that each window fits into the padded axis that it slides along.
+
+    Raises:
+        AxisSizeError: if one does not, so that nothing would be left.
+    """
+    sides = ((0, 0),) * len(names) if isinstance(padding, str) else padding
+    for name, size, window, (low, high) in zip(names, sizes, windows, sides, strict=True):
+        if padding != "SAME" and window > size + low + high:
+            padded = f" and {low + high} of padding" if low + high else ""
+            problem = f"a window of {window} does not fit into axis {name!r} of size {size}{padded}"
+            raise AxisSizeError(message(function, problem, f"input has: {described}"))

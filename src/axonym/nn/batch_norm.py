@@ -1,0 +1,198 @@
+"""Batch normalisation, with its running statistics as an argument and a result."""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .. import layout, plans
+from ..array import NamedArray
+from ..axis import Axis, AxisSelection, AxisSpec, selection, spec
+from ..core import facts
+from ..create import ones, zeros
+from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, message
+from ..ops import _lift
+from ..ops.elementwise import rsqrt, square, stop_gradient
+from ..partitioning.collectives import axis_size, pmean
+from ..partitioning.shard import auto_sharded
+from ._inputs import check_input
+from .recompute import from_inputs
+
+__all__ = ["BatchNorm", "BatchNormState"]
+
+
+class BatchNormState(eqx.Module):
+    """Running statistics of a `BatchNorm`; no parameters, so they are kept apart from those.
+
+    Attributes:
+        mean: axes {axis}.
+        var: the variance, axes {axis}.
+    """
+
+    mean: NamedArray
+    var: NamedArray
+
+
+class BatchNorm(eqx.Module):
+    """Normalise over the axes `over` of a batch: subtract the mean, divide by the standard deviation.
+
+    Training uses the statistics of the batch, and updates the running ones; `inference` uses the running ones and
+    leaves them. Inside of a `shard_map` that splits an axis of `over`, the statistics are those of the whole batch.
+
+    It computes in float32 at least, and returns the dtype of its input.
+
+    Attributes:
+        axis: the axes that have statistics for each position, such as channels.
+        over: the names of the axes to normalise over, such as batch, height and width.
+        weight: axes {axis}, or None.
+        bias: axes {axis}, or None.
+        eps: what is added to the variance before the root.
+        momentum: how much of a batch goes into the running statistics, which keep one minus that.
+        inference: whether to use the running statistics; `__call__` can override it.
+
+    Reference:
+        Ioffe, Szegedy (2015), Batch normalization: accelerating deep network training by reducing internal covariate
+        shift.
+
+    Example:
+        >>> Batch, Channels = axn.make_axes(batch=4, channels=3)
+        >>> norm = axn.nn.BatchNorm.init(Channels, "batch")
+        >>> y, state = norm(axn.random.normal(jax.random.key(0), (Batch, Channels)), norm.initial_state())
+        >>> bool(abs(y.mean("batch")).max() < 1e-6), state.mean.axes
+        (True, (Axis(name='channels', size=3),))
+    """
+
+    axis: tuple[Axis, ...] = eqx.field(static=True)
+    over: tuple[str, ...] = eqx.field(static=True)
+    weight: NamedArray | None
+    bias: NamedArray | None
+    eps: float = eqx.field(static=True, default=1e-5)
+    momentum: float = eqx.field(static=True, default=0.1)
+    inference: bool = eqx.field(static=True, default=False)
+
+    @staticmethod
+    def init(
+        axis: AxisSpec,
+        over: AxisSelection,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        *,
+        use_weight: bool = True,
+        use_bias: bool = True,
+        inference: bool = False,
+    ) -> "BatchNorm":
+        """Make a layer; weights start at one and biases at zero.
+
+        Args:
+            axis: the axes that have statistics for each position.
+            over: the axes to normalise over, or their names; with `axis`, all axes of the input.
+            eps: what is added to the variance before the root.
+            momentum: how much of a batch goes into the running statistics.
+            use_weight: whether to multiply by a learned weight.
+            use_bias: whether to add a learned bias.
+            inference: whether to use the running statistics.
+
+        Raises:
+            AxisClashError: if an axis is given twice.
+            OperandError: if there is nothing to normalise over.
+        """
+        axes, names = spec(axis, "BatchNorm.init"), tuple(name for name, _ in selection(over, "BatchNorm.init"))
+        if not names:
+            raise OperandError(message("BatchNorm.init", "there is no axis to normalise over"))
+        for each in axes:
+            if each.name in names:
+                problem = f"axis {each.name!r} is both kept and normalised over"
+                raise AxisClashError(message("BatchNorm.init", problem))
+        weight, bias = ones(axes) if use_weight else None, zeros(axes) if use_bias else None
+        return BatchNorm(axes, names, weight, bias, eps, momentum, inference)
+
+    def initial_state(self) -> BatchNormState:
+        """Return the running statistics to start from: mean zero and variance one."""
+        return BatchNormState(zeros(self.axis), ones(self.axis))
+
+    def __call__(
+        self, x: NamedArray, state: BatchNormState, *, inference: bool | None = None, key: jax.Array | None = None
+    ) -> tuple[NamedArray, BatchNormState]:
+        """Return the normalised input and the next running statistics, which no gradient goes through.
+
+        The running variance takes that of a batch of n elements times n / (n - 1), the one without bias; the batch
+        itself is normalised by the one with it.
+
+        Args:
+            x: axes {axis, over}.
+            state: the running statistics.
+            inference: whether to use them.
+            key: not used; every layer takes one.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks an axis.
+            AxisSizeError: if it has another size there, or there is nothing to average.
+            AxisError: if `x` has an axis that is neither in `axis` nor in `over`, or a dimension without name.
+        """
+        self._check(x)
+        parameters = [None if p is None else auto_sharded(p) for p in (self.weight, self.bias)]
+        if self.inference if inference is None else inference:
+            running = auto_sharded(state)
+            return from_inputs(_scaled)(x, running.mean, running.var, *parameters, eps=self.eps), state
+        mapping = layout.current_mapping()
+        split = [name for name in self.over if mapping is not None and layout.looked_up(mapping, name)]
+        count = math.prod(x.axis_size(name) for name in self.over) * axis_size(split)
+        if count < 2:
+            problem = f"a variance needs more than {count} element"
+            raise AxisSizeError(
+                message(
+                    "BatchNorm",
+                    problem,
+                    f"input has: {facts(x)}",
+                    hint="pass inference=True to use the running statistics",
+                )
+            )
+
+        def normalized(x: NamedArray, *parameters: NamedArray | None) -> tuple[NamedArray, NamedArray, NamedArray]:
+            wide = _wide(x)
+            mean = pmean(wide.mean(self.over), split)
+            var = pmean(square(wide - mean).mean(self.over), split)
+            return _scaled(x, mean, var, *parameters, eps=self.eps), mean, var
+
+        y, mean, var = from_inputs(normalized)(x, *parameters)
+        return y, BatchNormState(
+            self._moved(state.mean, mean),
+            self._moved(state.var, var * (count / (count - 1))),
+        )
+
+    def _moved(self, old: NamedArray, new: NamedArray) -> NamedArray:
+        moved = old + (stop_gradient(new) - old) * self.momentum
+        return auto_sharded(moved.astype(old.dtype).rearrange(old.names))
+
+    def _check(self, x: NamedArray) -> None:
+        check_input("BatchNorm", x, self.axis, (), blocks=True)
+        try:
+            plans.require(x.names, self.over)
+        except AxisError as flaw:
+            _lift.fail("BatchNorm", flaw, x)
+        known = {*self.over, *(axis.name for axis in self.axis)}
+        extra = [name for name in x.names if name not in known]
+        if extra or x.ndim > len(x.names):
+            what = f"axis {extra[0]!r}" if extra else "a dimension without name"
+            problem = f"the input has {what}, which the layer neither keeps statistics of nor normalises over"
+            lines = (f"keeps: {', '.join(map(str, self.axis))}", f"normalises over: {', '.join(self.over)}")
+            raise AxisError(message("BatchNorm", problem, f"input has: {facts(x)}", *lines))
+
+
+def _wide(x: NamedArray) -> NamedArray:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _scaled(
+    x: NamedArray,
+    mean: NamedArray,
+    var: NamedArray,
+    weight: NamedArray | None,
+    bias: NamedArray | None,
+    *,
+    eps: float,
+) -> NamedArray:
+    scale = rsqrt(_wide(var) + eps)
+    y = (_wide(x) - mean) * (scale if weight is None else scale * weight)
+    return (y if bias is None else y + bias).astype(x.dtype)

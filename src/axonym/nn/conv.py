@@ -1,0 +1,346 @@
+"""Convolutions over named axes."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import _constraints, layout, plans
+from ..array import NamedArray
+from ..axis import Axis, AxisSelection, selection
+from ..core import facts, wrap
+from ..errors import ArgumentError, AxisError, message
+from ..ops import _lift
+from ..partitioning.shard import auto_sharded
+from ._inputs import check_input
+from ._windows import Padding, Pads, check_fit, each, pads
+from .initializer import Initializer, between, uniform
+
+__all__ = ["Conv", "ConvTranspose"]
+
+Names = tuple[str, ...]
+
+
+class _Conv(eqx.Module):
+    weight: NamedArray
+    bias: NamedArray | None
+    Spatial: tuple[str | Axis, ...] = eqx.field(static=True)
+    In: Axis = eqx.field(static=True)
+    Out: Axis = eqx.field(static=True)
+    kernel_size: tuple[int, ...] = eqx.field(static=True)
+    stride: tuple[int, ...] = eqx.field(static=True)
+    padding: Pads = eqx.field(static=True)
+    dilation: tuple[int, ...] = eqx.field(static=True)
+    groups: int = eqx.field(static=True)
+
+    def _check(self, x: NamedArray) -> tuple[Names, tuple[int, ...]]:
+        """Check the input, and return the names and sizes of its spatial axes."""
+        function = type(self).__name__
+        stored = Axis(self.weight.names[0], self.Out.size)
+        sized = tuple(axis for axis in self.Spatial if isinstance(axis, Axis))
+        check_input(function, x, (self.In, *sized), (self.Out, stored), blocks=self.groups == 1)
+        names = tuple(axis.name if isinstance(axis, Axis) else axis for axis in self.Spatial)
+        try:
+            at = plans.positions(x.names, names)
+        except AxisError as flaw:
+            _lift.fail(function, flaw, x)
+        return names, tuple(x.array.shape[i] for i in at)
+
+    def _apply(self, x: NamedArray, spatial: Names, **options: Any) -> NamedArray:
+        """Convolve with the weight, gathered as `multiply` does it, and add the bias."""
+        options |= {"rhs_dilation": self.dilation, "feature_group_count": self.groups}
+        operands = (x.names, self.weight.names)
+        kernel = _convolution(operands, spatial, self.In.name, self.Out.name, tuple(options.items()))
+
+        def run(x: NamedArray, weight: NamedArray) -> NamedArray:
+            return wrap(x, kernel.call(x.array, auto_sharded(weight).array), kernel.names)
+
+        if layout.current_mapping() is not None and layout.context_mesh() is not None:
+            run = jax.checkpoint(run, prevent_cse=False)
+        y: NamedArray = auto_sharded(run(x, self.weight))
+        return y if self.bias is None else y + auto_sharded(self.bias)
+
+
+class Conv(_Conv):
+    """Slide a kernel along the axes `Spatial`, sum over `In` and the kernel, and put `Out` in the place of `In`.
+
+    There may be any number of spatial axes. All other axes of the input are batch axes, wherever they stand. What
+    comes out has the axes of the input in their order; spatial axes keep their names and change their sizes.
+
+    The weight has axes of its own, so that a mapping for activations never splits a kernel: `kernel.<name>` for each
+    spatial axis and, with several groups, `group.<in>` for the inputs of one group. An `Out` of the name of `In` is
+    kept as `<name>.out`, as in `Linear`, unless there are groups.
+
+    Attributes:
+        weight: axes {Out, In, kernel...}.
+        bias: axes {Out}, or None.
+        Spatial: the axes to slide along; those given as `Axis` demand that size of the input.
+        In: the axis that is summed over.
+        Out: the axis that comes in its place.
+        kernel_size: the size of the kernel along each spatial axis.
+        stride: the step along each.
+        padding: how many zeros are put on each side of each; "SAME" or "VALID".
+        dilation: the distance between neighbours in the kernel, along each.
+        groups: in how many parts `In` and `Out` are split; each part of `Out` sees its part of `In`. As many groups as
+            inputs make a depthwise convolution.
+    """
+
+    @staticmethod
+    def init(
+        Spatial: AxisSelection,
+        In: Axis,
+        Out: Axis,
+        kernel_size: int | Sequence[int],
+        *,
+        stride: int | Sequence[int] = 1,
+        padding: Padding = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        use_bias: bool = True,
+        initializer: Initializer | None = None,
+        key: jax.Array,
+    ) -> "Conv":
+        """Make a layer; settings are one int, or one for each spatial axis.
+
+        Args:
+            Spatial: the axes to slide along, or their names.
+            In: the axis to sum over.
+            Out: the axis of the result.
+            kernel_size: the size of the kernel.
+            stride: the step.
+            padding: zeros around the input: "SAME", "VALID", an int, one for each axis, or a pair for each axis.
+            dilation: the distance between neighbours in the kernel.
+            groups: how many independent parts there are.
+            use_bias: whether there is a bias.
+            initializer: what makes the weight; by default weight and bias are uniform up to one over the root of the
+                number of inputs.
+            key: for weight and bias.
+
+        Raises:
+            ArgumentError: if a setting has another number of entries than there are axes, or makes no sense.
+            AxisClashError: if an axis is given twice.
+
+        Example:
+            >>> Channels, Features = axn.make_axes(channels=3, features=8)
+            >>> conv = axn.nn.Conv.init(("height", "width"), Channels, Features, 3, stride=2, key=jax.random.key(0))
+            >>> conv(axn.ones(axn.make_axes(batch=2, height=9, width=9, channels=3))).axes
+            (Axis(name='batch', size=2), Axis(name='height', size=4), Axis(name='width', size=4), \
+Axis(name='features', size=8))
+        """
+        made = _parameters("Conv.init", Spatial, In, Out, kernel_size, groups, use_bias, initializer, key)
+        weight, bias, spatial, kernel = made
+        count = len(spatial)
+        steps = each("Conv.init", "stride", stride, count)
+        apart = each("Conv.init", "dilation", dilation, count)
+        sides = pads("Conv.init", padding, count)
+        return Conv(weight, bias, spatial, In, Out, kernel, steps, sides, apart, groups)
+
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Apply the layer.
+
+        Args:
+            x: axes {Spatial..., In, ...}.
+            key: not used; every layer takes one.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks an axis.
+            AxisSizeError: if it has another size there, or the kernel does not fit.
+            AxisClashError: if `x` already has `Out`.
+        """
+        names, sizes = self._check(x)
+        windows = [d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+        check_fit("Conv", names, sizes, windows, self.padding, facts(x))
+        return self._apply(x, names, window_strides=self.stride, padding=self.padding)
+
+
+class ConvTranspose(_Conv):
+    """Slide a kernel with steps between the elements of its input: the transpose of `Conv`, as its gradient takes it.
+
+    With the settings of a `Conv`, it maps the sizes of that layer's result back to those of its input. It is a
+    convolution with a weight of its own, {Out, In, kernel...} as in `Conv`; the transpose of a given `Conv` has that
+    layer's weight with its kernel axes flipped and inputs and outputs exchanged.
+
+    Attributes:
+        weight: axes {Out, In, kernel...}, named as in `Conv`.
+        bias: axes {Out}, or None.
+        Spatial: the axes to slide along; those given as `Axis` demand that size of the input.
+        In: the axis that is summed over.
+        Out: the axis that comes in its place.
+        kernel_size: the size of the kernel along each spatial axis.
+        stride: the distance between neighbours of the input in the result, along each.
+        padding: how much of the result is cut off on each side of each; "SAME" makes sizes `stride` times larger.
+        dilation: the distance between neighbours in the kernel, along each.
+        groups: in how many parts `In` and `Out` are split.
+        output_padding: how much longer the result is at its end, along each; with a stride, several sizes have one
+            size as the result of their `Conv`.
+
+    Reference:
+        Dumoulin, Visin (2016), A guide to convolution arithmetic for deep learning.
+    """
+
+    output_padding: tuple[int, ...] = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        Spatial: AxisSelection,
+        In: Axis,
+        Out: Axis,
+        kernel_size: int | Sequence[int],
+        *,
+        stride: int | Sequence[int] = 1,
+        padding: Padding = 0,
+        output_padding: int | Sequence[int] = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        use_bias: bool = True,
+        initializer: Initializer | None = None,
+        key: jax.Array,
+    ) -> "ConvTranspose":
+        """Make a layer; arguments and errors are those of `Conv.init`, and `output_padding`, less than the stride."""
+        function = "ConvTranspose.init"
+        made = _parameters(function, Spatial, In, Out, kernel_size, groups, use_bias, initializer, key)
+        weight, bias, spatial, kernel = made
+        count = len(spatial)
+        steps = each(function, "stride", stride, count)
+        apart = each(function, "dilation", dilation, count)
+        extra = each(function, "output_padding", output_padding, count, least=0)
+        for more, step in zip(extra, steps, strict=True):
+            if more >= step:
+                problem = f"output_padding must be less than the stride, not {more} where the stride is {step}"
+                raise ArgumentError(message(function, problem))
+        sides = pads(function, padding, count)
+        return ConvTranspose(weight, bias, spatial, In, Out, kernel, steps, sides, apart, groups, extra)
+
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Apply the layer to `x`, axes {Spatial..., In, ...}; the errors are those of `Conv`."""
+        names, _ = self._check(x)
+        ones = (1,) * len(names)
+        return self._apply(x, names, window_strides=ones, padding=self._sides(), lhs_dilation=self.stride)
+
+    def _sides(self) -> tuple[tuple[int, int], ...]:
+        """Return the padding of the convolution that is the transpose."""
+        reach = [d * (k - 1) for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+        cut = ((0, 0),) * len(reach) if isinstance(self.padding, str) else self.padding
+        extra = self.output_padding
+        if self.padding == "SAME":
+            excess = [r + 1 - s + e for r, s, e in zip(reach, self.stride, extra, strict=True)]
+            cut = tuple((max(e, 0) // 2, max(e, 0) - max(e, 0) // 2) for e in excess)
+            extra = tuple(max(-e, 0) for e in excess)
+        return tuple((r - low, r - high + e) for r, (low, high), e in zip(reach, cut, extra, strict=True))
+
+
+def _parameters(
+    function: str,
+    Spatial: AxisSelection,
+    In: Axis,
+    Out: Axis,
+    kernel_size: int | Sequence[int],
+    groups: int,
+    use_bias: bool,
+    initializer: Initializer | None,
+    key: jax.Array,
+) -> tuple[NamedArray, NamedArray | None, tuple[str | Axis, ...], tuple[int, ...]]:
+    """Make weight and bias, and normalise the spatial axes and the size of the kernel."""
+    given = selection(Spatial, function)
+    plans.distinct((In.name, *(name for name, _ in given)), f"{function}: ")
+    plans.distinct((Out.name, *(name for name, _ in given)), f"{function}: ")
+    if not given:
+        raise ArgumentError(message(function, "there is no spatial axis", hint="nn.Linear works without one"))
+    if groups < 1 or In.size % groups or Out.size % groups:
+        problem = f"{groups} groups do not divide both axes evenly"
+        raise ArgumentError(message(function, problem, f"In: {In}", f"Out: {Out}"))
+    kernel = each(function, "kernel_size", kernel_size, len(given))
+    inputs = In if groups == 1 else Axis(f"group.{In.name}", In.size // groups)
+    stored = Out.derive("out") if Out.name == inputs.name else Out
+    window = [Axis(f"kernel.{name}", size) for (name, _), size in zip(given, kernel, strict=True)]
+    limit = 1 / math.sqrt(math.prod(kernel) * inputs.size or 1)
+    draw = uniform(-limit, limit)
+    weight_key, bias_key = jax.random.split(key)
+    weight = between(initializer or draw, (inputs, *window), stored)(weight_key, (stored, inputs, *window))
+    spatial = tuple(name if size is None else Axis(name, size) for name, size in given)
+    return weight, draw(bias_key, (Out,)) if use_bias else None, spatial, kernel
+
+
+@lru_cache(plans.CACHE)
+def _convolution(
+    operands: tuple[Names, Names], spatial: Names, feature: str, out: str, options: tuple[tuple[str, Any], ...]
+) -> _lift.Kernel:
+    """Make the kernel of a convolution of an input and a weight {out, in, kernel...}."""
+    names, stored = operands
+    target = tuple(out if name == feature else name for name in names)
+    core = plans.positions(names, (feature, *spatial))
+
+    def body(x: jax.Array, weight: jax.Array) -> jax.Array:
+        dtype = jnp.promote_types(x.dtype, weight.dtype)
+        x, weight = x.astype(dtype), weight.astype(dtype)
+        ways = _ways(x, names)
+        call: Callable[..., jax.Array] = partial(
+            _convolve, core=[at + x.ndim for at in core], ways=ways, **dict(options)
+        )
+        if not any(map(_constraints.has_explicit_axes, (x, weight))):
+            return call(x, weight)
+        shape = jax.eval_shape(call, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, weight))).shape
+        anonymous = tuple(range(x.ndim - len(names)))
+        labels = (*anonymous, *(None if name == feature else name for name in names))
+        results = (*anonymous, *target)
+        entries = _constraints.entries_of(x) or ((),) * x.ndim
+        # A spatial axis whose new size cannot lie as the old one is whole, and the mapping has its say later.
+        decided = {
+            name: entries[at] if not shape[at] % ways[at] else () for name, at in zip(spatial, core[1:], strict=True)
+        }
+        filters = ((out, *(None for _ in stored[1:])), _constraints.entries_of(weight) or ((),) * weight.ndim)
+        table = _constraints.settle(results, [(labels, entries), filters], decided)
+        result: jax.Array = _lift.local(call, [x, weight], [table[label] for label in results])
+        return result
+
+    return _lift.Kernel(target, body)
+
+
+def _ways(x: jax.Array, names: Names) -> list[int]:
+    """Tell in how many parts each dimension of an input lies on the mesh."""
+    mapping, mesh = layout.current_mapping(), layout.context_mesh()
+    entries: Sequence[layout.Entry] = ()
+    if _constraints.has_explicit_axes(x):
+        mesh, entries = jax.typeof(x).sharding.mesh, _constraints.entries_of(x)
+    elif mapping is not None and mesh is not None and mapping.audit is None:
+        entries = layout.entries_in(layout.partition_spec(names, x.shape, mapping, mesh))
+    if mesh is None or not entries:
+        return [1] * x.ndim
+    return [math.prod(mesh.shape[axis] for axis in entry) for entry in entries]
+
+
+def _convolve(
+    x: jax.Array, weight: jax.Array, *, core: Sequence[int], ways: Sequence[int], **options: Any
+) -> jax.Array:
+    """Convolve over the dimensions `core`, the feature first; `lax` knows one batch dimension beside them.
+
+    To make one of several, a dimension that lies on several devices goes first, where a reshape leaves each element on
+    its device. Where more than one does, the blocks become dimensions of their own, and go first.
+    """
+    kernel = tuple(range(weight.ndim))
+    batch = sorted(set(range(x.ndim)) - set(core), key=lambda at: ways[at] == 1)
+    if len(batch) == 1:
+        at = (batch[0], *core)
+        spec = lax.ConvDimensionNumbers(at, kernel, at)
+        result: jax.Array = lax.conv_general_dilated(x, weight, dimension_numbers=spec, **options)
+        return result
+    split = [at for at in batch if ways[at] > 1]
+    split = split if len(split) > 1 else []
+    places = [at + sum(other < at for other in split) for at in range(x.ndim)]
+    blocks = [*(places[at] for at in split), *(places[at] + 1 for at in split)]
+    order = [*blocks, *(places[at] for at in batch if at not in split), *(places[at] for at in sorted(core))]
+    parts = [(ways[at], size // ways[at]) if at in split else (size,) for at, size in enumerate(x.shape)]
+    apart = lax.transpose(x.reshape([size for own in parts for size in own]), order)
+    lead = len(order) - len(core)
+    at = (0, *(1 + sorted(core).index(i) for i in core))
+    spec = lax.ConvDimensionNumbers(at, kernel, at)
+    merged = apart.reshape(math.prod(apart.shape[:lead]), *apart.shape[lead:])
+    y = lax.conv_general_dilated(merged, weight, dimension_numbers=spec, **options)
+    y = y.reshape(*apart.shape[:lead], *y.shape[1:])
+    y = lax.transpose(y, [order.index(i) for i in range(len(order))])
+    return y.reshape([x.shape[at] if at in batch else y.shape[places[at]] for at in range(x.ndim)])

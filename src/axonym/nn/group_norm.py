@@ -1,0 +1,137 @@
+"""Normalisation over groups of channels."""
+
+from functools import lru_cache
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import _constraints, plans
+from ..array import NamedArray
+from ..axis import Axis, AxisSelection, selection
+from ..core import Names, wrap
+from ..create import ones, zeros
+from ..errors import ArgumentError, AxisError, message
+from ..ops import _lift
+from ..partitioning.shard import auto_sharded
+from ._inputs import check_input
+from .recompute import from_inputs
+
+__all__ = ["GroupNorm"]
+
+
+class GroupNorm(eqx.Module):
+    """Split an axis in groups of neighbours, and normalise each group together with the axes `over`.
+
+    Mean and variance are those over the positions of one group and all positions of `over`, such as height and width;
+    every other axis, such as the batch, keeps statistics of its own. One group makes a `LayerNorm` over `axis` and
+    `over` with a weight for `axis` alone; as many groups as positions make an instance norm.
+
+    It computes in float32 at least, and returns the dtype of its input.
+
+    Attributes:
+        axis: the axis that is split, such as channels.
+        groups: in how many groups.
+        over: the names of the other axes to normalise over.
+        weight: axes {axis}, or None.
+        bias: axes {axis}, or None.
+        eps: what is added to the variance before the root.
+
+    Reference:
+        Wu, He (2018), Group normalization.
+    """
+
+    axis: Axis = eqx.field(static=True)
+    groups: int = eqx.field(static=True)
+    over: tuple[str, ...] = eqx.field(static=True)
+    weight: NamedArray | None
+    bias: NamedArray | None
+    eps: float = eqx.field(static=True, default=1e-5)
+
+    @staticmethod
+    def init(
+        axis: Axis,
+        groups: int,
+        over: AxisSelection = (),
+        eps: float = 1e-5,
+        *,
+        use_weight: bool = True,
+        use_bias: bool = True,
+    ) -> "GroupNorm":
+        """Make a layer; weights start at one and biases at zero.
+
+        Args:
+            axis: the axis to split.
+            groups: in how many groups.
+            over: the other axes to normalise over, or their names.
+            eps: what is added to the variance before the root.
+            use_weight: whether to multiply by a learned weight.
+            use_bias: whether to add a learned bias.
+
+        Raises:
+            ArgumentError: if the groups do not divide the axis.
+            AxisClashError: if an axis is given twice.
+
+        Example:
+            >>> Channels = axn.Axis("channels", 6)
+            >>> norm = axn.nn.GroupNorm.init(Channels, 3, ("height", "width"))
+            >>> x = axn.random.normal(jax.random.key(0), axn.make_axes(batch=2, height=4, width=4, channels=6))
+            >>> bool(abs(norm(x).mean(("height", "width", "channels"))).max() < 1e-5)
+            True
+        """
+        names = tuple(name for name, _ in selection(over, "GroupNorm.init"))
+        plans.distinct((axis.name, *names), "GroupNorm.init: ")
+        if groups < 1 or axis.size % groups:
+            raise ArgumentError(message("GroupNorm.init", f"{groups} groups do not divide {axis} evenly"))
+        return GroupNorm(
+            axis, groups, names, ones(axis) if use_weight else None, zeros(axis) if use_bias else None, eps
+        )
+
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Normalise `x`, whose axes {axis, over, ...} stay.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks an axis.
+            AxisSizeError: if `axis` has another size there.
+        """
+        check_input("GroupNorm", x, (self.axis,), ())
+        try:
+            at = plans.positions(x.names, (self.axis.name, *self.over))
+        except AxisError as flaw:
+            _lift.fail("GroupNorm", flaw, x)
+        parameters = [auto_sharded(p) for p in (self.weight, self.bias) if p is not None]
+        kernel = _normalize(x.names, at, self.groups, self.weight is not None, self.bias is not None, self.eps)
+        return wrap(x, kernel.call(x.array, *(p.array for p in parameters)), x.names)
+
+
+@lru_cache(plans.CACHE)
+def _normalize(
+    names: Names, at: tuple[int, ...], groups: int, weighted: bool, biased: bool, eps: float
+) -> _lift.Kernel:
+    """Make the kernel of a normalisation of groups of the dimension `at[0]` over the other dimensions in `at`."""
+    axis = (names[at[0]],)
+
+    def normalized(x: Any, *lined: Any) -> Any:
+        parameters = iter(lined)
+        where = at[0] % x.ndim
+        shape = (*x.shape[:where], groups, x.shape[where] // groups, *x.shape[where + 1 :])
+        reduced = (where + 1, *(i % x.ndim + (i > at[0]) for i in at[1:]))
+        computed = x.astype(jnp.promote_types(x.dtype, jnp.float32)).reshape(shape)
+        computed = computed - computed.mean(reduced, keepdims=True)
+        scale = lax.rsqrt(lax.square(computed).mean(reduced, keepdims=True) + eps)
+        result = (computed * scale).reshape(x.shape)
+        if weighted:
+            result = result * next(parameters)
+        if biased:
+            result = result + next(parameters)
+        return result.astype(x.dtype)
+
+    def body(x: jax.Array, *parameters: jax.Array) -> Any:
+        operands = (names, *[axis] * len(parameters))
+        x, *rest = _lift.agreed(operands, (x, *parameters), names)
+        lined = [_lift.lined_up(p, axis, names) for p in rest]
+        return _lift.local(from_inputs(normalized), [x, *lined], list(_constraints.entries_of(x)))
+
+    return _lift.Kernel(names, body)

@@ -1,0 +1,209 @@
+"""Low-rank adaptation: small trained matrices beside frozen ones."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ..array import NamedArray, is_named_array
+from ..axis import Axis, AxisSelector
+from ..create import zeros
+from ..errors import ArgumentError, message
+from ..ops.contract import dot
+from ..transform.vmap import vmap
+from .dropout import Dropout
+from .linear import Linear
+
+__all__ = ["LoraLinear", "add_lora", "lora_filter", "merge_lora"]
+
+T = TypeVar("T")
+
+
+class LoraLinear(eqx.Module):
+    """Add a product of two thin matrices to a linear layer: `base(x) + alpha / rank * up(down(x))`.
+
+    `up` starts at zero, so that the layer starts as `base`. To train the two alone, see `lora_filter`.
+
+    Attributes:
+        base: the layer that is adapted.
+        down: from `In` to the axis of the rank, without bias.
+        up: from there to `Out`, without bias.
+        alpha: the factor of the product, times the rank.
+        dropout: applied to the input of `down`.
+
+    Reference:
+        Hu et al. (2021), LoRA: low-rank adaptation of large language models.
+    """
+
+    base: Linear
+    down: Linear
+    up: Linear
+    alpha: float = eqx.field(static=True)
+    dropout: Dropout
+
+    @staticmethod
+    def init(
+        base: Linear, Rank: int | Axis, *, key: jax.Array, alpha: float | None = None, dropout: float = 0.0
+    ) -> "LoraLinear":
+        """Wrap a layer.
+
+        Args:
+            base: the layer. If its arrays have further axes, as those of a layer in a `Stacked` have, the thin matrices
+                have them too, and each is drawn with its own key.
+            Rank: the axis between the two matrices, or its size; it is then called "lora".
+            key: for `down`.
+            alpha: the factor of the product, times the rank; by default the rank, for a factor of one.
+            dropout: the probability of zero in the input of `down`.
+        """
+        axis = Axis("lora", Rank) if isinstance(Rank, int) else Rank
+        own = {each.name for each in (*base.In, *_stored_outputs(base))}
+        further = tuple(each for each in base.weight.axes if each.name not in own)
+
+        def thin(key: jax.Array) -> tuple[Linear, Linear]:
+            down = Linear.init(base.In, axis, key=key, use_bias=False)
+            return down, Linear.init(axis, base.Out, key=key, use_bias=False, initializer=_zeros)
+
+        keys = jax.random.split(key, tuple(each.size for each in further)) if further else key
+        down, up = vmap(thin, further)(keys)
+        return LoraLinear(base, down, up, float(axis.size if alpha is None else alpha), Dropout(dropout))
+
+    @property
+    def In(self) -> tuple[Axis, ...]:
+        """The axes of the input."""
+        return self.base.In
+
+    @property
+    def Out(self) -> tuple[Axis, ...]:
+        """The axes of the result."""
+        return self.base.Out
+
+    @property
+    def Rank(self) -> Axis:
+        """The axis between the two matrices."""
+        return self.up.In[0]
+
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Apply the layer to `x`, axes {In, ...}; without `key`, nothing is dropped. The dtype is that of `base`."""
+        y = self.base(x)
+        thin = self.up(self.down(self.dropout(x, key=key, inference=key is None)))
+        return y + (thin * (self.alpha / self.Rank.size)).astype(y.dtype)
+
+    def merge(self) -> Linear:
+        """Return a plain layer that computes the same, but for rounding: the product is added to the weight.
+
+        The sum is computed in float32 at least, and rounded to the dtype of the weight.
+        """
+        weight = self.base.weight
+        dtype = jnp.promote_types(weight.dtype, jnp.float32)
+        stored: dict[AxisSelector, AxisSelector] = {
+            out.name: kept.name for out, kept in zip(self.Out, _stored_outputs(self.base), strict=True)
+        }
+        up = self.up.weight.rename(stored).astype(dtype) * (self.alpha / self.Rank.size)
+        product = dot(self.down.weight.astype(dtype), up, axis=self.Rank.name, precision="highest")
+        merged: Linear = eqx.tree_at(lambda layer: layer.weight, self.base, (weight + product).astype(weight.dtype))
+        return merged
+
+
+def add_lora(
+    model: T,
+    Rank: int | Axis,
+    *,
+    key: jax.Array,
+    where: Callable[[str], bool] | None = None,
+    alpha: float | None = None,
+    dropout: float = 0.0,
+) -> T:
+    """Wrap linear layers of a model in `LoraLinear`, those in a `Stacked` too; none is wrapped twice.
+
+    Args:
+        model: a tree with layers.
+        Rank: the axis between the thin matrices, or its size.
+        key: split, one for each layer that is wrapped.
+        where: tells by the path of a layer, such as `blocks.stacked.attention.query`, whether to wrap it; by default
+            all are.
+        alpha: see `LoraLinear.init`.
+        dropout: see `LoraLinear.init`.
+
+    Raises:
+        ArgumentError: if there is no layer to wrap.
+
+    Example:
+        >>> Embed = axn.Axis("embed", 8)
+        >>> mlp = axn.nn.MLP.init(Embed, Embed, 16, 1, key=jax.random.key(0))
+        >>> adapted = axn.nn.add_lora(mlp, 2, key=jax.random.key(1), where=lambda path: path == "layers.1")
+        >>> [type(layer).__name__ for layer in adapted.layers]
+        ['Linear', 'LoraLinear']
+    """
+    paths = [_spelt(path) for path, each in jax.tree.leaves_with_path(model, is_leaf=_is_layer) if _is_plain(each)]
+    chosen = [path for path in paths if where is None or where(path)]
+    if not chosen:
+        problem = "there is no linear layer to wrap" if where is None else "`where` chose no linear layer"
+        raise ArgumentError(message("add_lora", problem, f"linear layers: {', '.join(paths) or 'none'}"))
+    keys = dict(zip(chosen, jax.random.split(key, len(chosen)), strict=True))
+
+    def wrapped(path: Any, each: Any) -> Any:
+        own = keys.get(_spelt(path)) if _is_plain(each) else None
+        return each if own is None else LoraLinear.init(each, Rank, key=own, alpha=alpha, dropout=dropout)
+
+    adapted: T = jax.tree.map_with_path(wrapped, model, is_leaf=_is_layer)
+    return adapted
+
+
+def lora_filter(model: T) -> T:
+    """Return a tree like a model that is true at the thin matrices of its `LoraLinear` layers, and false elsewhere.
+
+    It is a filter for `eqx.partition`, `eqx.filter` and `optax.masked`.
+
+    Example:
+        >>> Embed = axn.Axis("embed", 8)
+        >>> linear = axn.nn.Linear.init(Embed, Embed, key=jax.random.key(0))
+        >>> adapted = axn.nn.add_lora(linear, 2, key=jax.random.key(1))
+        >>> trained, frozen = eqx.partition(adapted, axn.nn.lora_filter(adapted))
+        >>> trained.base.weight.array is None
+        True
+    """
+
+    def one(each: Any) -> Any:
+        if not isinstance(each, LoraLinear):
+            return False
+        nothing = jax.tree.map(lambda _: False, each)
+        thin = jax.tree.map(lambda _: True, (each.down, each.up))
+        return eqx.tree_at(lambda layer: (layer.down, layer.up), nothing, thin)
+
+    chosen: T = jax.tree.map(one, model, is_leaf=lambda each: isinstance(each, LoraLinear))
+    return chosen
+
+
+def merge_lora(model: T) -> T:
+    """Put `LoraLinear.merge` in the place of each `LoraLinear` of a model."""
+    merged: T = jax.tree.map(
+        lambda each: each.merge() if isinstance(each, LoraLinear) else each,
+        model,
+        is_leaf=lambda each: isinstance(each, LoraLinear),
+    )
+    return merged
+
+
+def _stored_outputs(layer: Linear) -> tuple[Axis, ...]:
+    """Return the axes under which the weight of a layer keeps its outputs."""
+    taken = {axis.name for axis in layer.In}
+    return tuple(axis.derive("out") if axis.name in taken else axis for axis in layer.Out)
+
+
+def _zeros(key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
+    return zeros(axes)
+
+
+def _is_layer(each: Any) -> bool:
+    """Whether to go no deeper into a tree: an adapted layer holds three linear ones."""
+    return isinstance(each, Linear | LoraLinear) or is_named_array(each)
+
+
+def _is_plain(each: Any) -> bool:
+    return isinstance(each, Linear)
+
+
+def _spelt(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")

@@ -1,0 +1,375 @@
+"""Mixtures of experts: layers with one set of weights per expert, and a router that sends each token to a few."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ..array import NamedArray
+from ..axis import Axis, AxisSelection, AxisSelector, axis_name, sized
+from ..core import Core, facts
+from ..create import arange, one_hot, zeros
+from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
+from ..layout import context_mesh, current_mapping, current_scope, mapped
+from ..ops.along import cumsum, softmax
+from ..ops.contract import dot
+from ..ops.index import take
+from ..ops.logical import greater_equal
+from ..ops.reduce import logsumexp
+from ..ops.segment import ragged_dot
+from ..ops.sorting import argsort, top_k
+from ..ops.statistics import bincount
+from ..partitioning.collectives import psum
+from ..partitioning.manual import shard_map
+from ..partitioning.shard import auto_sharded
+from ._inputs import check_input
+from ._weights import multiply
+from .activation import silu
+from .initializer import Initializer, fan_in
+from .linear import Linear
+
+__all__ = ["MixtureOfExperts", "MoELinear", "Routing"]
+
+# Axes of what happens inside, under names that no input has.
+_TOKEN, _CHOICE, _SLOT, _CAPACITY = "routed token", "routed choice", "routed slot", "routed capacity"
+
+
+class MoELinear(eqx.Module):
+    """Linear maps from `In` to `Out`, one for each expert.
+
+    Attributes:
+        weight: axes {Experts, In, Out}; an `Out` of the same name as `In` is kept as `<name>.out`.
+        bias: axes {Experts, Out}, or None.
+        Experts: the axis of experts.
+        In: the axis that is summed over.
+        Out: the axis that comes in its place.
+    """
+
+    weight: NamedArray
+    bias: NamedArray | None
+    Experts: Axis = eqx.field(static=True)
+    In: Axis = eqx.field(static=True)
+    Out: Axis = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        Experts: Axis,
+        In: Axis,
+        Out: Axis,
+        *,
+        key: jax.Array,
+        use_bias: bool = True,
+        out_first: bool = False,
+        init_scale: float = 1.0,
+        initializer: Initializer | None = None,
+    ) -> "MoELinear":
+        """Make the layers of all experts.
+
+        Args:
+            Experts: the axis of experts.
+            In: the axis to sum over.
+            Out: the axis of the result.
+            key: for the weight; biases start at zero.
+            use_bias: whether there is one for each expert.
+            out_first: store the weight as {Experts, Out, In}.
+            init_scale: a factor for the default initializer.
+            initializer: what makes the weight; by default `fan_in` of the size of `In`.
+        """
+        Experts, In, Out = (sized(axis, "MoELinear.init") for axis in (Experts, In, Out))
+        stored = Out.derive("out") if Out.name == In.name else Out
+        make = fan_in(In.size, init_scale) if initializer is None else initializer
+        weight = make(key, (Experts, stored, In) if out_first else (Experts, In, stored))
+        return MoELinear(weight, zeros((Experts, Out)) if use_bias else None, Experts, In, Out)
+
+    def __call__(
+        self, x: NamedArray, group_sizes: NamedArray | None = None, *, key: jax.Array | None = None
+    ) -> NamedArray:
+        """Apply each expert to its own elements.
+
+        Args:
+            x: axes {Experts, In, ...}, where each expert has elements of its own; or, with `group_sizes`, {In, ...} and
+                one more axis, along which the elements are sorted by expert.
+            group_sizes: integers, axes {Experts, ...}: how many elements along that axis belong to each expert. They
+                should sum to its size. The further axes are axes of `x`, with stretches of their own.
+            key: not used; every layer takes one.
+
+        Returns:
+            The axes of `x` without `In`, then `Out`.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks `In`, or `Experts` and there are no sizes.
+            AxisClashError: if `x` already has `Out`.
+            OperandError: if it is not plain along which axis `x` is sorted.
+        """
+        stored = self.Out.derive("out") if self.Out.name == self.In.name else self.Out
+        if group_sizes is None:
+            check_input("MoELinear", x, (self.Experts, self.In), (self.Out, stored), blocks=True)
+            y, bias = multiply(x, self.weight, (self.In,)), self.bias
+        else:
+            check_input("MoELinear", x, (self.In,), (self.Out, stored), blocks=True)
+            ragged = self._ragged(x, group_sizes)
+            weight = auto_sharded(self.weight)
+            y = ragged_dot(x, weight, group_sizes, axis=self.In.name, ragged=ragged, groups=self.Experts)
+            bias = self.bias
+            if bias is not None:
+                last = cumsum(group_sizes, self.Experts)
+                rows = arange(x.resolve_axis(ragged)).broadcast_axis(last.axes)
+                bias = take(bias, self.Experts, greater_equal(rows, last).sum(self.Experts), mode="clip")
+        if stored != self.Out:
+            y = auto_sharded(y.rename({stored.name: self.Out.name}))
+        return y if bias is None else y + auto_sharded(bias)
+
+    def _ragged(self, x: NamedArray, group_sizes: NamedArray) -> str:
+        """Find the axis along which elements are sorted."""
+        if not isinstance(group_sizes, Core):
+            problem = f"group_sizes is no NamedArray but {type(group_sizes).__name__}"
+            raise OperandError(message("MoELinear", problem, hint=f'axn.named(sizes, "{self.Experts.name}")'))
+        names = [name for name in x.names if name != self.In.name and name not in group_sizes.names]
+        if len(names) != 1:
+            problem = f"elements are sorted along one axis, but {', '.join(names) or 'none'} may be it"
+            lines = f"input has: {facts(x)}", f"group_sizes has: {facts(group_sizes)}"
+            hint = 'flatten the axes first: x.flatten_axes((...), "token")'
+            raise OperandError(message("MoELinear", problem, *lines, hint=hint))
+        return names[0]
+
+
+class Routing(NamedTuple):
+    """What a router has done: losses to add to the one that is trained on, and what to watch.
+
+    Attributes:
+        load_balance: the number of experts times the sum of share of choices times mean probability; one if all
+            experts have the same load.
+        router_z: the mean square of the logarithm of the sum of exponentials of the router's scores.
+        load: the share of choices that fell on each expert, axes {Experts}.
+        dropped: the share of choices that were dropped for lack of capacity.
+
+    Reference:
+        Fedus, Zoph, Shazeer (2021), Switch transformers, eq. 4; Zoph et al. (2022), ST-MoE, eq. 5.
+    """
+
+    load_balance: NamedArray
+    router_z: NamedArray
+    load: NamedArray
+    dropped: NamedArray
+
+
+class MixtureOfExperts(eqx.Module):
+    """Send each token to the `top_k` experts that a router chooses for it, and add up what they return.
+
+    An expert is a multi-layer perceptron of one hidden axis, gated or not. Without `capacity_factor` no choice is ever
+    dropped: tokens are sorted by expert. On a mesh, each device sorts the tokens that it has, with the weights of all
+    experts; the hidden axis may be mapped to further mesh axes. With a capacity, each expert takes so many choices and
+    drops further ones: arrays have an axis of experts then, which may be mapped like any other, so that tokens travel
+    to the devices that have their experts.
+
+    Attributes:
+        router: from `Embed` to the axis `<experts>.router`, without bias.
+        gate: the experts' layer that the activation follows; None if experts are not gated.
+        up: the experts' layer to the hidden axis.
+        down: the experts' layer back.
+        activation: the function of the hidden axis.
+        top_k: how many experts a token is sent to.
+        capacity_factor: how many times its even share of choices an expert takes; None for all of them.
+        tokens: the axes of tokens that compete for capacity; None for all.
+        normalize: whether the weights of a token's experts sum to one.
+
+    Reference:
+        Shazeer et al. (2017), Outrageously large neural networks; Lepikhin et al. (2020), GShard, for the capacity;
+        Gale et al. (2022), MegaBlocks, for the sorted form.
+    """
+
+    router: Linear
+    gate: MoELinear | None
+    up: MoELinear
+    down: MoELinear
+    activation: Callable[[NamedArray], NamedArray] = eqx.field(static=True)
+    top_k: int = eqx.field(static=True)
+    capacity_factor: float | None = eqx.field(static=True)
+    tokens: tuple[str, ...] | None = eqx.field(static=True)
+    normalize: bool = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        Embed: Axis,
+        Experts: Axis,
+        width: int | Axis,
+        top_k: int,
+        activation: Callable[[NamedArray], NamedArray] = silu,
+        *,
+        key: jax.Array,
+        gated: bool = True,
+        capacity_factor: float | None = None,
+        tokens: AxisSelection | None = None,
+        normalize: bool = True,
+        use_bias: bool = False,
+        init_scale: float = 1.0,
+        initializer: Initializer | None = None,
+    ) -> "MixtureOfExperts":
+        """Make a layer.
+
+        Args:
+            Embed: the axis of input and result.
+            Experts: the axis of experts.
+            width: the hidden axis of an expert, or its size; it is then called "mlp".
+            top_k: how many experts a token is sent to.
+            activation: the function of the hidden axis, or of its gate.
+            key: for the weights.
+            gated: whether experts are as `GatedMLP`, or have one layer up and one down.
+            capacity_factor: how many times its even share of choices an expert takes, 1.25 for example; None for all.
+            tokens: the axes of tokens that compete for capacity, such as "position"; each element of the other axes
+                has its own. The memory of the dispatch grows with the square of their size. By default all.
+            normalize: whether the weights of a token's experts sum to one.
+            use_bias: whether the layers of experts have a bias.
+            init_scale: see `Linear.init`.
+            initializer: see `Linear.init`.
+
+        Raises:
+            ArgumentError: if there are fewer experts than `top_k`, or `capacity_factor` is not positive.
+        """
+        function = "MixtureOfExperts.init"
+        hidden = Axis("mlp", width) if isinstance(width, int) else width
+        if not 0 < top_k <= sized(Experts, function).size:
+            raise ArgumentError(message(function, f"top_k is {top_k}, but there are {Experts.size} experts"))
+        if capacity_factor is not None and not capacity_factor > 0:
+            raise ArgumentError(message(function, f"capacity_factor must be positive, not {capacity_factor}"))
+        keys = jax.random.split(key, 4)
+
+        def layer(In: Axis, Out: Axis, own: jax.Array) -> MoELinear:
+            return MoELinear.init(
+                Experts, In, Out, key=own, use_bias=use_bias, init_scale=init_scale, initializer=initializer
+            )
+
+        # The name that the router gives to scores may stand beside tokens that lie on the mesh axes of the experts.
+        router = Linear.init(
+            Embed,
+            Experts.derive("router"),
+            key=keys[0],
+            use_bias=False,
+            init_scale=init_scale,
+            initializer=initializer,
+        )
+        gate = layer(Embed, hidden, keys[1]) if gated else None
+        up, down = layer(Embed, hidden, keys[2]), layer(hidden, Embed, keys[3])
+        competing = None if tokens is None else tuple(axis_name([tokens] if isinstance(tokens, str | Axis) else tokens))
+        return MixtureOfExperts(router, gate, up, down, activation, top_k, capacity_factor, competing, normalize)
+
+    @property
+    def Experts(self) -> Axis:
+        """The axis of experts."""
+        return self.up.Experts
+
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> tuple[NamedArray, Routing]:
+        """Apply the layer; the router computes in float32 at least.
+
+        Args:
+            x: axes {Embed, ...}; all but `Embed` are axes of tokens.
+            key: not used; every layer takes one.
+
+        Returns:
+            The axes and the dtype of `x`, and what the router has done.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks `Embed`, or one of `tokens`.
+            AxisClashError: if `x` has the axis of experts or the hidden one.
+        """
+        embed, (Router,) = self.up.In, self.router.Out
+        check_input("MixtureOfExperts", x, (embed,), (self.Experts, Router, self.up.Out))
+        for name in self.tokens or ():
+            if name not in x.names:
+                problem, near = f"the input lacks axis {name!r} of tokens", suggestion(name, x.names)
+                raise AxisNotFoundError(message("MixtureOfExperts", problem, f"input has: {facts(x)}", hint=near))
+        anonymous = [f"anonymous {i}" for i in range(x.array.ndim - len(x.names))]
+        if anonymous:
+            y, routing = self(x.tag(*anonymous))
+            return y.untag(*anonymous), routing
+        if len(x.names) == 1:
+            y, routing = self(x.broadcast_axis(Axis(_TOKEN, 1)))
+            return y.squeeze(_TOKEN), routing
+        scores = self.router(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+        probabilities = softmax(scores, Router.name)
+        gates, chosen = top_k(probabilities, Router.name, self.top_k, _CHOICE)
+        load = one_hot(chosen, Router).mean(chosen.names)
+        balance = dot(load, probabilities.mean([n for n in scores.names if n != Router.name]), axis=Router.name)
+        if self.normalize:
+            gates = gates / gates.sum(_CHOICE)
+        gates = gates.astype(x.dtype)
+        y, dropped = self._sorted(x, gates, chosen) if self.capacity_factor is None else self._taken(x, gates, chosen)
+        z = logsumexp(scores, Router.name)
+        routing = Routing(balance * Router.size, (z * z).mean(), load.rename({Router.name: self.Experts.name}), dropped)
+        return auto_sharded(y.rearrange(x.names)).astype(x.dtype), routing
+
+    def _sorted(self, x: NamedArray, gates: NamedArray, chosen: NamedArray) -> tuple[NamedArray, NamedArray]:
+        """Sort all choices by expert, and multiply each stretch by its expert's weights."""
+        experts = (self.gate, self.up, dataclasses.replace(self.down, bias=None))
+        run, hidden = _by_stretches, self.up.Out.name
+        split = mapped((*(name for name in x.names if name != self.up.In.name), hidden))
+        if current_mapping() is not None and context_mesh() is not None and current_scope() is None:
+            run = shard_map(_by_stretches, split, strict=False)
+        y = run(self.activation, hidden in split, experts, x, gates, chosen)
+        if self.down.bias is not None:
+            biases = take(auto_sharded(self.down.bias), self.Experts, chosen)
+            y = y + dot(biases, gates, axis=_CHOICE).rearrange(y.names)
+        return y, zeros(())
+
+    def _taken(self, x: NamedArray, gates: NamedArray, chosen: NamedArray) -> tuple[NamedArray, NamedArray]:
+        """Give each expert a block of tokens; first choices go before second ones, and earlier tokens before later."""
+        embed, Router = self.up.In.name, self.router.Out[0]
+        tokens = tuple(name for name in x.names if name != embed) if self.tokens is None else self.tokens
+        groups = tuple(name for name in x.names if name not in (*tokens, embed))
+        flat, gates, chosen = (each.flatten_axes(tokens, _TOKEN) for each in (x, gates, chosen))
+        count = flat.axis_size(_TOKEN)
+        even = self.top_k * count / Router.size
+        Capacity = Axis(_CAPACITY, min(count, math.ceil(even * (self.capacity_factor or 1))))
+        taken = one_hot(chosen, Router, dtype=int).rearrange((_CHOICE, _TOKEN, ...))
+        queue = cumsum(taken.flatten_axes((_CHOICE, _TOKEN), _SLOT), _SLOT) - 1
+        place = (queue.unflatten_axis(_SLOT, (Axis(_CHOICE, self.top_k), Axis(_TOKEN, count))) * taken).sum(Router.name)
+        slots, taken = one_hot(place, Capacity, dtype=x.dtype), taken.astype(x.dtype)
+        dispatch = dot(taken, slots, axis=_CHOICE)
+        combine = dot(taken, slots * gates, axis=_CHOICE)
+        inside: dict[AxisSelector, AxisSelector] = {name: f"{name}.group" for name in groups}
+        inside[Router.name] = self.Experts.name
+        given = dot(dispatch, flat, axis=_TOKEN, out_axes=(Router.name, ...)).rename(inside)
+        result = self.down(_hidden(self.activation, self.gate, self.up, auto_sharded(given)))
+        back = auto_sharded(result.rename({new: old for old, new in inside.items()}))
+        y = dot(combine, back, axis=(Router.name, _CAPACITY))
+        y = y.unflatten_axis(_TOKEN, [x.resolve_axis(name) for name in tokens])
+        return y, 1 - slots.sum().astype(float) / place.size
+
+
+def _by_stretches(
+    activation: Callable[[NamedArray], NamedArray],
+    partial: bool,
+    experts: tuple[MoELinear | None, MoELinear, MoELinear],
+    x: NamedArray,
+    gates: NamedArray,
+    chosen: NamedArray,
+) -> NamedArray:
+    """Apply experts to the tokens of one device; `partial` tells that it has a part of the hidden axis."""
+    gate, up, down = experts
+    tokens = tuple(axis for axis in x.axes if axis.name != up.In.name)
+    names = tuple(axis.name for axis in tokens)
+    x, gates = (each.flatten_axes(names, _TOKEN) for each in (x, gates))
+    ids = chosen.rearrange((*names, _CHOICE)).flatten_axes((*names, _CHOICE), _SLOT)
+    order = argsort(ids, _SLOT)
+    sizes = bincount(ids, up.Experts)
+    rows = take(x, _TOKEN, order // gates.axis_size(_CHOICE))
+    hidden = _hidden(activation, gate, up, rows, sizes)
+    unsorted = take(down(hidden, sizes), _SLOT, argsort(order, _SLOT))
+    results = unsorted.unflatten_axis(_SLOT, (gates.resolve_axis(_TOKEN), gates.resolve_axis(_CHOICE)))
+    y = dot(results, gates, axis=_CHOICE)
+    y = psum(y, up.Out.name) if partial else y
+    return y.unflatten_axis(_TOKEN, tokens)
+
+
+def _hidden(
+    activation: Callable[[NamedArray], NamedArray],
+    gate: MoELinear | None,
+    up: MoELinear,
+    x: NamedArray,
+    sizes: NamedArray | None = None,
+) -> NamedArray:
+    return activation(up(x, sizes)) if gate is None else activation(gate(x, sizes)) * up(x, sizes)

@@ -1,0 +1,299 @@
+"""Pooling: reduce windows that slide along named axes."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpy.typing as npt
+from jax import lax
+from jax.typing import ArrayLike
+
+from .. import _constraints, plans
+from ..array import NamedArray
+from ..axis import AxisSpec, spec
+from ..core import Core, Names, facts, shape_of, wrap
+from ..errors import AxisError, AxisSizeError, message
+from ..ops import _lift, reduce
+from ..partitioning.shard import auto_sharded
+from ._windows import Padding, check_fit, each, pads
+
+__all__ = ["adaptive_max_pool", "adaptive_mean_pool", "max_pool", "mean_pool", "min_pool", "pool"]
+
+Reduction = Callable[[Any, Any], Any]
+# What a reduction of arrays is for two elements, which is what a window needs.
+_PAIRWISE: dict[Callable[..., Any], Reduction] = {
+    reduce.sum: lax.add,
+    reduce.prod: lax.mul,
+    reduce.max: lax.max,
+    reduce.min: lax.min,
+}
+
+
+def pool(
+    Window: AxisSpec,
+    inputs: NamedArray,
+    init: ArrayLike,
+    reduce_fn: Reduction,
+    stride: int | Sequence[int] | None = None,
+    padding: Padding = "VALID",
+    use_ceil: bool = False,
+) -> NamedArray:
+    """Reduce the windows that slide along the axes of `Window`; all axes keep their names and places.
+
+    Args:
+        Window: the axes to slide along, with the sizes of the window.
+        inputs: axes {Window..., ...}.
+        init: what a window starts with, and what padding is made of; it must not change the result.
+        reduce_fn: an associative function of two elements, such as `jax.lax.add`; or `axn.sum`, `axn.prod`, `axn.max`
+            or `axn.min`. These have gradients.
+        stride: the step, for all axes or for each; by default 1.
+        padding: "VALID" none, "SAME" as much as keeps the size if the stride is 1, an int, one for each axis, or a
+            pair for each axis.
+        use_ceil: also reduce a last window that sticks out of the padded input.
+
+    Raises:
+        AxisNotFoundError: if `inputs` lacks an axis of `Window`.
+        AxisSizeError: if a window does not fit.
+        ArgumentError: if `stride` or `padding` makes no sense.
+
+    Example:
+        >>> x = axn.arange(axn.Axis("time", 6))
+        >>> axn.nn.pool(axn.Axis("time", 3), x, 0, jax.lax.add, stride=3)
+        NamedArray(int32[time=2])
+        [ 3 12]
+    """
+    pairwise = _PAIRWISE.get(reduce_fn, reduce_fn)
+    return _pooled("pool", Window, inputs, np.asarray(init).item(), pairwise, stride, padding, use_ceil)
+
+
+def max_pool(
+    Window: AxisSpec,
+    inputs: NamedArray,
+    stride: int | Sequence[int] | None = None,
+    padding: Padding = "VALID",
+    use_ceil: bool = False,
+) -> NamedArray:
+    """Find the largest element of each window; padding never is. Arguments and errors are those of `pool`."""
+    return _pooled("max_pool", Window, inputs, None, lax.max, stride, padding, use_ceil)
+
+
+def min_pool(
+    Window: AxisSpec,
+    inputs: NamedArray,
+    stride: int | Sequence[int] | None = None,
+    padding: Padding = "VALID",
+    use_ceil: bool = False,
+) -> NamedArray:
+    """Find the smallest element of each window; padding never is. Arguments and errors are those of `pool`."""
+    return _pooled("min_pool", Window, inputs, None, lax.min, stride, padding, use_ceil)
+
+
+def mean_pool(
+    Window: AxisSpec,
+    inputs: NamedArray,
+    stride: int | Sequence[int] | None = None,
+    padding: Padding = "VALID",
+    *,
+    use_ceil: bool = False,
+    count_include_pad: bool = False,
+) -> NamedArray:
+    """Average each window, in float32 at least; arguments and errors are those of `pool`.
+
+    Args:
+        Window: the axes to slide along, with the sizes of the window.
+        inputs: axes {Window..., ...}; integers have a mean in floats.
+        stride: the step.
+        padding: see `pool`.
+        use_ceil: see `pool`.
+        count_include_pad: whether zeros of the padding count; by default the mean is that of elements of the input.
+            What sticks out of the padding because of `use_ceil` never counts.
+
+    Example:
+        >>> axn.nn.mean_pool(axn.Axis("time", 3), axn.arange(axn.Axis("time", 4)), padding="SAME").tolist()
+        [0.5, 1.0, 2.0, 2.5]
+    """
+    slides = _slides("mean_pool", Window, inputs, stride, padding, use_ceil)
+    x = _wide(inputs)
+    total = wrap(x, _pool(x.names, slides, lax.add, None).call(x.array), x.names)
+    for slide in slides:
+        counts = slide.counts(count_include_pad)
+        # Size-1 axes line up, so that no array of the counts is as large as the result.
+        different = len(set(counts)) > 1
+        total = total / (NamedArray(jnp.asarray(counts, x.dtype), (x.names[slide.at],)) if different else counts[0])
+    return auto_sharded(_like(total, inputs))
+
+
+def adaptive_max_pool(Target: AxisSpec, inputs: NamedArray) -> NamedArray:
+    """Find the largest elements of as many windows as `Target` says; see `adaptive_mean_pool`."""
+    return _adaptive(_adaptive_max_pool, Target, inputs)
+
+
+def adaptive_mean_pool(Target: AxisSpec, inputs: NamedArray) -> NamedArray:
+    """Average windows that are chosen so that the axes get the sizes of `Target`.
+
+    Of n positions, the i-th of m windows has those from i n / m, rounded down, up to (i + 1) n / m, rounded up; they
+    are equal and do not overlap if m divides n.
+
+    Raises:
+        AxisNotFoundError: if `inputs` lacks an axis of `Target`.
+        AxisSizeError: if it is empty there.
+
+    Example:
+        >>> axn.nn.adaptive_mean_pool(axn.Axis("time", 2), axn.arange(axn.Axis("time", 6))).tolist()
+        [1.0, 4.0]
+    """
+    return _like(_adaptive(_adaptive_mean_pool, Target, _wide(inputs)), inputs)
+
+
+def _pooled(
+    function: str,
+    Window: AxisSpec,
+    inputs: NamedArray,
+    init: Any,
+    reduction: Reduction,
+    stride: int | Sequence[int] | None,
+    padding: Padding,
+    use_ceil: bool,
+) -> NamedArray:
+    """Reduce windows, which start from `init` or, if it is None, from what never changes a result."""
+    slides = _slides(function, Window, inputs, stride, padding, use_ceil)
+    result = wrap(inputs, _pool(inputs.names, slides, reduction, init).call(inputs.array), inputs.names)
+    return auto_sharded(result)
+
+
+class _Slide(NamedTuple):
+    """How a window slides along one axis, which stands at `at`."""
+
+    at: int
+    size: int
+    window: int
+    step: int
+    low: int
+    high: int
+    over: int
+
+    @property
+    def positions(self) -> int:
+        """How many windows there are."""
+        return (self.size + self.low + self.high + self.over - self.window) // self.step + 1
+
+    def counts(self, include_pad: bool) -> npt.NDArray[np.integer]:
+        """Count the elements of each window."""
+        starts = np.arange(self.positions) * self.step
+        first, end = (0, self.low + self.size + self.high) if include_pad else (self.low, self.low + self.size)
+        return np.minimum(starts + self.window, end) - np.maximum(starts, first)
+
+
+def _slides(
+    function: str,
+    Window: AxisSpec,
+    inputs: NamedArray,
+    stride: int | Sequence[int] | None,
+    padding: Padding,
+    use_ceil: bool,
+) -> tuple[_Slide, ...]:
+    """Check the arguments of a pooling, and say how its windows slide."""
+    if not isinstance(inputs, Core):
+        raise _lift.unnamed(function, inputs)
+    axes = spec(Window, function)
+    names, windows = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
+    steps = each(function, "stride", 1 if stride is None else stride, len(axes))
+    sides = pads(function, padding, len(axes))
+    shape = shape_of(function, inputs.array, inputs.names)
+    try:
+        places = plans.positions(inputs.names, names)
+    except AxisError as flaw:
+        _lift.fail(function, flaw, inputs)
+    sizes = tuple(shape[at] for at in places)
+    check_fit(function, names, sizes, windows, sides, facts(inputs))
+    if isinstance(sides, str):
+        sides = tuple(lax.padtype_to_pads(sizes, windows, steps, sides))
+    slides: list[_Slide] = []
+    for at, size, window, step, (low, high) in zip(places, sizes, windows, steps, sides, strict=True):
+        over = -(size + low + high - window) % step if use_ceil else 0
+        # A last window that would see nothing but padding on the right is left out.
+        starts_outside = size + low + high + over - window >= size + low
+        slides.append(_Slide(at, size, window, step, low, high, 0 if starts_outside else over))
+    return tuple(slides)
+
+
+@lru_cache(plans.CACHE)
+def _pool(names: Names, slides: tuple[_Slide, ...], reduction: Reduction, init: Any) -> _lift.Kernel:
+    """Make the kernel of a pooling."""
+
+    def body(x: jax.Array) -> jax.Array:
+        window, stride, padding = [1] * x.ndim, [1] * x.ndim, [(0, 0)] * x.ndim
+        shape = list(x.shape)
+        for slide in slides:
+            at = slide.at
+            window[at], stride[at], padding[at] = slide.window, slide.step, (slide.low, slide.high + slide.over)
+            shape[at] = slide.positions
+        # A number of numpy is known while tracing, so that JAX sees a reduction that it has a derivative of.
+        first = np.asarray(_neutral(reduction, x.dtype) if init is None else init, x.dtype)
+
+        def call(x: jax.Array) -> jax.Array:
+            result: jax.Array = lax.reduce_window(x, first, reduction, window, stride, padding)
+            return result
+
+        if not _constraints.has_explicit_axes(x):
+            return call(x)
+        mesh = jax.typeof(x).sharding.mesh
+        entries = [
+            entry if not size % math.prod(mesh.shape[axis] for axis in entry) else ()
+            for entry, size in zip(_constraints.entries_of(x), shape, strict=True)
+        ]
+        result: jax.Array = _lift.local(call, [x], entries)
+        return result
+
+    return _lift.Kernel(names, body)
+
+
+def _neutral(reduction: Reduction, dtype: Any) -> Any:
+    """Return what changes no result of `lax.add`, `lax.max` or `lax.min`."""
+    if reduction is lax.add:
+        return 0
+    if dtype == jnp.bool_:
+        return reduction is lax.min
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return -np.inf if reduction is lax.max else np.inf
+    bounds = np.iinfo(dtype)
+    return bounds.min if reduction is lax.max else bounds.max
+
+
+def _wide(x: NamedArray) -> NamedArray:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _like(mean: NamedArray, x: NamedArray) -> NamedArray:
+    return mean.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else mean
+
+
+def _adaptive(function: Callable[..., jax.Array], Target: AxisSpec, inputs: NamedArray) -> NamedArray:
+    """Shrink the axes one after the other: equal windows by a reshape, others one by one."""
+    for axis in spec(Target, _lift.title(function)):
+        inputs = _lift.along(function, inputs, axis.name, windows=axis.size)
+    return auto_sharded(inputs)
+
+
+def _adaptive_max_pool(x: jax.Array, axis: int, windows: int) -> jax.Array:
+    return _shrunk("adaptive_max_pool", jnp.max, x, axis % x.ndim, windows)
+
+
+def _adaptive_mean_pool(x: jax.Array, axis: int, windows: int) -> jax.Array:
+    return _shrunk("adaptive_mean_pool", jnp.mean, x, axis % x.ndim, windows)
+
+
+def _shrunk(function: str, reduction: Callable[..., jax.Array], x: jax.Array, axis: int, windows: int) -> jax.Array:
+    size = x.shape[axis]
+    if not size or not windows:
+        raise AxisSizeError(message(function, f"an axis of size {size} has no {windows} windows"))
+    if not size % windows:
+        parts = x.reshape(*x.shape[:axis], windows, size // windows, *x.shape[axis + 1 :])
+        return reduction(parts, axis=axis + 1)
+    ends = [(i * size // windows, -(-(i + 1) * size // windows)) for i in range(windows)]
+    reduced = [reduction(lax.slice_in_dim(x, *end, axis=axis), axis=axis) for end in ends]
+    return jnp.stack(reduced, axis)

@@ -1,0 +1,176 @@
+"""Positions as vectors that are added to embeddings, and as biases of attention (ALiBi); `rotary` has the third way.
+
+Where a function takes positions, it takes an axis, along which they count from zero, or their numbers as an array: what
+a packed sequence or a step of a decoder has.
+"""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import DTypeLike
+
+from ..array import NamedArray
+from ..axis import Axis, AxisSpec, sized
+from ..core import Core, facts, wrap
+from ..create import arange
+from ..errors import ArgumentError, AxisClashError, AxisSizeError, message
+from ..ops.index import index
+from ..ops.shape import rename
+from ..partitioning.shard import auto_sharded
+from .embedding import Embedding
+from .initializer import Initializer
+
+__all__ = ["PositionEmbedding", "alibi_attention_bias", "sinusoidal_positions"]
+
+
+def sinusoidal_positions(
+    positions: Axis | NamedArray,
+    Embed: Axis,
+    *,
+    theta: float = 10000.0,
+    interleaved: bool = True,
+    dtype: DTypeLike = jnp.float32,
+) -> NamedArray:
+    """Return sines and cosines of positions at falling frequencies, to be added to embeddings.
+
+    Args:
+        positions: an axis, along which they count from zero; or the positions, axes {...}.
+        Embed: the axis of features, of even size.
+        theta: the base of the frequencies.
+        interleaved: whether each sine is followed by its cosine, as in the paper; otherwise all sines come first.
+        dtype: the dtype of the result; angles are computed in float32 at least.
+
+    Returns:
+        Axes {..., Embed}.
+
+    Raises:
+        ArgumentError: if `Embed` has an odd size.
+        AxisClashError: if `positions` have `Embed`.
+
+    Example:
+        >>> Pos, Embed = axn.make_axes(pos=3, embed=4)
+        >>> axn.nn.sinusoidal_positions(Pos, Embed)["pos", 0].tolist()
+        [0.0, 1.0, 0.0, 1.0]
+
+    Reference:
+        Vaswani et al. (2017), Attention is all you need, section 3.5.
+    """
+    function = "sinusoidal_positions"
+    counted, Embed = _numbered(function, positions), sized(Embed, function)
+    if Embed.size % 2:
+        raise ArgumentError(message(function, f"{Embed} has no even size: each sine has a cosine"))
+    if Embed.name in counted.names:
+        problem = f"positions have axis {Embed.name!r} already"
+        raise AxisClashError(message(function, problem, f"positions have: {facts(counted)}"))
+    computed = jnp.promote_types(dtype, jnp.float32)
+    frequencies = theta ** -(np.arange(0, Embed.size, 2) / Embed.size)
+    angles = counted.array[..., None].astype(computed) * frequencies.astype(computed)
+    pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1 if interleaved else -2)
+    flat = lax.reshape(pairs, (*counted.array.shape, Embed.size)).astype(dtype)
+    return auto_sharded(wrap(counted, flat, (*counted.names, Embed.name)))
+
+
+class PositionEmbedding(eqx.Module):
+    """Look up learned vectors over `Embed` for positions, to be added to embeddings.
+
+    Attributes:
+        weight: axes {Pos, Embed}.
+        Pos: the axis of positions, of the size of the longest sequence.
+        Embed: the axes of a vector.
+    """
+
+    weight: NamedArray
+    Pos: Axis = eqx.field(static=True)
+    Embed: tuple[Axis, ...] = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        Pos: Axis,
+        Embed: AxisSpec,
+        *,
+        key: jax.Array,
+        init_scale: float = 1.0,
+        initializer: Initializer | None = None,
+    ) -> "PositionEmbedding":
+        """Make a table of one vector for each position; the arguments are those of `Embedding.init`."""
+        table = Embedding.init(
+            sized(Pos, "PositionEmbedding.init"), Embed, key=key, init_scale=init_scale, initializer=initializer
+        )
+        return PositionEmbedding(table.weight, table.Vocab, table.Embed)
+
+    def __call__(self, positions: Axis | NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Return the vectors of positions.
+
+        Args:
+            positions: an axis, for the first positions; or integers, axes {...}. Those beyond the table give NaN.
+            key: not used; every layer takes one.
+
+        Returns:
+            Axes {..., Embed}.
+
+        Raises:
+            AxisSizeError: if an axis is longer than the table.
+            AxisClashError: if `positions` have an axis of `Embed`.
+        """
+        if isinstance(positions, Core):
+            return Embedding(self.weight, self.Pos, self.Embed)(positions)
+        asked = sized(positions, "PositionEmbedding")
+        if asked.size > self.Pos.size:
+            problem = f"{asked} is longer than the table, which has {self.Pos}"
+            raise AxisSizeError(message("PositionEmbedding", problem))
+        first = index(auto_sharded(self.weight), {self.Pos.name: slice(asked.size)})
+        return first if asked.name == self.Pos.name else rename(first, {self.Pos.name: asked.name})
+
+
+def alibi_attention_bias(
+    Heads: Axis, KPos: Axis | NamedArray, bias_max: float = 8.0, dtype: DTypeLike = jnp.float32
+) -> NamedArray:
+    """Return biases for the scores of causal attention that grow with the position of the key, by a slope per head.
+
+    Softmax does not see what is added to all keys of a query alike: so the position of the query is left out, and the
+    weights are those of a penalty on the distance.
+
+    Args:
+        Heads: the axis of heads.
+        KPos: the axis of keys, counted from zero; or their positions, such as those of packed sequences.
+        bias_max: the slopes fall from head to head, down to 2 ** -bias_max. Where the number of heads is no power of
+            two, they are those of the next one, every other slope first.
+        dtype: the dtype of the result. In half precision, positions above 256 (bfloat16) are no longer told apart.
+
+    Returns:
+        Axes {Heads, those of KPos}.
+
+    Raises:
+        AxisClashError: if `KPos` has the axis of heads.
+
+    Example:
+        >>> Heads, KPos = axn.make_axes(heads=2, key=3)
+        >>> axn.nn.alibi_attention_bias(Heads, KPos).tolist()
+        [[0.0, 0.0625, 0.125], [0.0, 0.00390625, 0.0078125]]
+
+    Reference:
+        Press, Smith, Lewis (2022), Train short, test long: attention with linear biases enables input length
+        extrapolation.
+    """
+    function = "alibi_attention_bias"
+    positions, Heads = _numbered(function, KPos), sized(Heads, function)
+    if Heads.name in positions.names:
+        problem = f"positions have axis {Heads.name!r}, which is that of heads"
+        raise AxisClashError(message(function, problem, f"positions have: {facts(positions)}"))
+    count = 2 ** math.ceil(math.log2(max(Heads.size, 1)))
+    slopes = 2.0 ** (-bias_max * np.arange(1, count + 1) / count)
+    if count != Heads.size:
+        slopes = np.concatenate([slopes[1::2], slopes[::2]])[: Heads.size]
+    numbers = positions.array.astype(dtype)
+    biases = numbers * slopes.astype(dtype).reshape(-1, *[1] * numbers.ndim)
+    return auto_sharded(wrap(positions, biases, (Heads.name, *positions.names)))
+
+
+def _numbered(function: str, positions: Any) -> NamedArray:
+    """Return positions as numbers."""
+    return positions if isinstance(positions, NamedArray) else arange(sized(positions, function))

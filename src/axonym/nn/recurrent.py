@@ -1,0 +1,249 @@
+"""Recurrent cells, and the loop that runs one along a named axis."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from .. import plans
+from ..array import NamedArray
+from ..axis import Axis, AxisSelector, AxisSpec, selector
+from ..core import Core
+from ..create import zeros, zeros_like
+from ..errors import AxisError
+from ..ops import _lift
+from ..ops.elementwise import tanh
+from ..partitioning.shard import auto_sharded
+from ..transform.checkpoint import ScanCheckpointSpec
+from ..transform.scan import scan
+from .activation import sigmoid
+from .initializer import Initializer, uniform
+from .linear import Linear
+
+__all__ = ["GRUCell", "LSTMCell", "Recurrent", "RecurrentCell"]
+
+
+class RecurrentCell(eqx.Module):
+    """One step of a recurrence, taken apart so that a loop does all work that needs no state before it starts.
+
+    A cell of your own defines `project`, `advance`, `initial_state` and, unless a state is one array, `output`.
+    """
+
+    def project(self, x: NamedArray) -> NamedArray:
+        """Return what a step needs of its input; the axes of `x` that are not the input's stay."""
+        raise NotImplementedError
+
+    def advance(self, projected: NamedArray, state: Any) -> Any:
+        """Return the next state, of a projected input."""
+        raise NotImplementedError
+
+    def initial_state(self, projected: NamedArray) -> Any:
+        """Return the state to start from, of zeros, for a projected input."""
+        raise NotImplementedError
+
+    def output(self, state: Any) -> NamedArray:
+        """Return what a state gives to the next layer; by default the state."""
+        output: NamedArray = state
+        return output
+
+    def __call__(self, x: NamedArray, state: Any = None, *, key: jax.Array | None = None) -> Any:
+        """Return the next state.
+
+        Args:
+            x: the input of one step, axes {In, ...}.
+            state: the state before; by default zeros.
+            key: not used; every layer takes one.
+        """
+        projected = self.project(x)
+        return self.advance(projected, self.initial_state(projected) if state is None else state)
+
+
+class _Gated(RecurrentCell):
+    """What LSTM and GRU have in common.
+
+    The weights of all gates are one array with an axis `gate`, whose positions are in the order of the formulas, so
+    that a mapping of `Hidden` splits each gate alike.
+    """
+
+    input: Linear
+    hidden: Linear
+
+    def project(self, x: NamedArray) -> NamedArray:
+        """Return the products of `x`, axes {In, ...}, with the input's weights: {..., gate, Hidden}."""
+        return self.input(x)
+
+
+class LSTMCell(_Gated):
+    """A step of a long short-term memory; the state is a pair of output h and memory c, axes {..., Hidden}.
+
+    With the gates i, f, g, o, each a sum of products with input and output and a bias:
+    c' = sigmoid(f) * c + sigmoid(i) * tanh(g), and h' = sigmoid(o) * tanh(c').
+
+    Attributes:
+        input: the input's weights {In, gate, Hidden} and the bias {gate, Hidden}; gates are in the order i, f, g, o.
+        hidden: the weights of the output before, {Hidden, gate, Hidden as `<name>.out`}.
+
+    Reference:
+        Hochreiter, Schmidhuber (1997), Long short-term memory; Gers et al. (2000), Learning to forget.
+    """
+
+    @staticmethod
+    def init(
+        In: AxisSpec,
+        Hidden: Axis,
+        *,
+        key: jax.Array,
+        use_bias: bool = True,
+        initializer: Initializer | None = None,
+    ) -> "LSTMCell":
+        """Make a cell.
+
+        Args:
+            In: the axes of the input.
+            Hidden: the axis of the state.
+            key: for the weights; the bias starts at zero.
+            use_bias: whether there is a bias.
+            initializer: what makes the weights; by default uniform up to one over the root of the size of `Hidden`.
+        """
+        return LSTMCell(*_weights(4, In, Hidden, key, use_bias, initializer))
+
+    def initial_state(self, projected: NamedArray) -> tuple[NamedArray, NamedArray]:
+        """Return zeros for h and c."""
+        h = zeros_like(projected["gate", 0])
+        return h, h
+
+    def advance(self, projected: NamedArray, state: tuple[NamedArray, NamedArray]) -> tuple[NamedArray, NamedArray]:
+        """Return the next h and c."""
+        h, c = state
+        gates = projected + self.hidden(h)
+        i, f, g, o = (gates["gate", at] for at in range(4))
+        c = sigmoid(f) * c + sigmoid(i) * tanh(g)
+        return sigmoid(o) * tanh(c), c
+
+    def output(self, state: tuple[NamedArray, NamedArray]) -> NamedArray:
+        """Return h."""
+        return state[0]
+
+
+class GRUCell(_Gated):
+    """A step of a gated recurrent unit; the state h is its output, axes {..., Hidden}.
+
+    With the gates r, z, n of the input and of the state: r = sigmoid(r_x + r_h), z = sigmoid(z_x + z_h),
+    n = tanh(n_x + r * (n_h + b)), and h' = (1 - z) * n + z * h.
+
+    Attributes:
+        input: the input's weights {In, gate, Hidden} and the bias {gate, Hidden}; gates are in the order r, z, n.
+        hidden: the weights of the state, {Hidden, gate, Hidden as `<name>.out`}.
+        bias: b, axes {Hidden}, or None.
+
+    Reference:
+        Cho et al. (2014), Learning phrase representations using RNN encoder-decoder; the reset gate acts on the
+        product, as in cuDNN.
+    """
+
+    bias: NamedArray | None
+
+    @staticmethod
+    def init(
+        In: AxisSpec,
+        Hidden: Axis,
+        *,
+        key: jax.Array,
+        use_bias: bool = True,
+        initializer: Initializer | None = None,
+    ) -> "GRUCell":
+        """Make a cell; the arguments are those of `LSTMCell.init`."""
+        weights = _weights(3, In, Hidden, key, use_bias, initializer)
+        return GRUCell(*weights, zeros(Hidden) if use_bias else None)
+
+    def initial_state(self, projected: NamedArray) -> NamedArray:
+        """Return zeros for h."""
+        return zeros_like(projected["gate", 0])
+
+    def advance(self, projected: NamedArray, state: NamedArray) -> NamedArray:
+        """Return the next h."""
+        products = self.hidden(state)
+        r, z = (sigmoid(projected["gate", at] + products["gate", at]) for at in range(2))
+        new = products["gate", 2]
+        if self.bias is not None:
+            new = new + auto_sharded(self.bias)
+        n = tanh(projected["gate", 2] + r * new)
+        return n + z * (state - n)
+
+
+class Recurrent(eqx.Module):
+    """Run a cell along an axis.
+
+    The products with the input are one product for all positions; the compiled loop is left with those of the state.
+
+    Attributes:
+        cell: the cell.
+        axis: the axis to go along.
+        reverse: whether to go from the last position to the first.
+        unroll: how many steps one iteration of the compiled loop has, as in `axn.scan`.
+        remat: what to keep for the backward pass, as in `axn.scan`.
+
+    Example:
+        >>> Time, Embed, Hidden = axn.make_axes(time=5, embed=3, hidden=4)
+        >>> lstm = axn.nn.Recurrent(axn.nn.LSTMCell.init(Embed, Hidden, key=jax.random.key(0)), "time")
+        >>> outputs, (h, c) = lstm(axn.ones((Time, Embed)))
+        >>> outputs.axes, h.axes
+        ((Axis(name='time', size=5), Axis(name='hidden', size=4)), (Axis(name='hidden', size=4),))
+    """
+
+    cell: RecurrentCell
+    axis: AxisSelector = eqx.field(static=True)
+    reverse: bool = eqx.field(static=True, default=False)
+    unroll: int | bool = eqx.field(static=True, default=1)
+    remat: ScanCheckpointSpec = eqx.field(static=True, default=False)
+
+    def __call__(self, x: NamedArray, state: Any = None, *, key: jax.Array | None = None) -> tuple[NamedArray, Any]:
+        """Return the outputs of all steps, along the axis, which comes first, and the last state.
+
+        The last state is that of the last position, or of the first if `reverse`; of it, `cell.output` makes the last
+        output alone. Given to the next call, it goes on where this one stopped.
+
+        Args:
+            x: axes {axis, In, ...}.
+            state: the state to start from; by default zeros.
+            key: not used; every layer takes one.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks an axis.
+            AxisSizeError: if it has another size there, or nothing to start with.
+        """
+        if not isinstance(x, Core):
+            raise _lift.unnamed("Recurrent", x)
+        name, _ = selector(self.axis, "Recurrent")
+        try:
+            plans.require(x.names, (name,))
+        except AxisError as flaw:
+            _lift.fail("Recurrent", flaw, x)
+        # Weights that are stored otherwise are gathered before the loop, not in each step.
+        cell = auto_sharded(self.cell)
+        projected = cell.project(x)
+        if state is None:
+            state = cell.initial_state(projected[name, 0])
+
+        def step(state: Any, projected: NamedArray) -> tuple[Any, NamedArray]:
+            state = cell.advance(projected, state)
+            return state, cell.output(state)
+
+        loop = scan(step, self.axis, reverse=self.reverse, unroll=self.unroll, remat=self.remat)
+        last, outputs = loop(state, projected)
+        return outputs, last
+
+
+def _weights(
+    gates: int, In: AxisSpec, Hidden: Axis, key: jax.Array, use_bias: bool, initializer: Initializer | None
+) -> tuple[Linear, Linear]:
+    """Make the weights of input and state."""
+    limit = 1 / math.sqrt(Hidden.size or 1)
+    made = initializer or uniform(-limit, limit)
+    Out = (Axis("gate", gates), Hidden)
+    keys = jax.random.split(key)
+    return (
+        Linear.init(In, Out, key=keys[0], use_bias=use_bias, initializer=made),
+        Linear.init(Hidden, Out, key=keys[1], use_bias=False, initializer=made),
+    )

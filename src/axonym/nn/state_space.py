@@ -1,0 +1,180 @@
+"""Diagonal state-space layers: linear recurrences that run in parallel."""
+
+import math
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import plans, random
+from ..array import NamedArray
+from ..axis import Axis, AxisSelector, selector
+from ..core import Core
+from ..errors import ArgumentError, AxisError, message
+from ..ops import _lift
+from ..ops.elementwise import exp, imag, log, real
+from ..ops.join import stack
+from ..partitioning.shard import auto_sharded
+from ..transform.associative_scan import associative_scan
+from ._inputs import check_input
+from .initializer import normal
+from .linear import Linear
+
+__all__ = ["DiagonalSSM"]
+
+PARTS = Axis("complex", 2)
+
+
+class DiagonalSSM(eqx.Module):
+    """A linear recurrence with a complex state, of which each element has its own decay and frequency.
+
+    At each position s' = a s + g B x and y = Re(C s') + d x, where a, g and d are diagonal. A call does all positions
+    at once by `axn.associative_scan`; `step` does one, for decoding, and gives the same results.
+
+    It computes the state in complex64 at least; what comes out has the dtype of a product of input and weights. The
+    decay is sensitive to rounding: leave these parameters in float32 if others are narrower.
+
+    Attributes:
+        log_rate: log of -log |a|, axes {State}: |a| stays below 1 whatever is learned.
+        log_phase: log of the angle of a, axes {State}.
+        log_gain: log of g, axes {State}.
+        input: B, real and imaginary part in the axis `complex`, axes {In, complex, State}.
+        output: real part and negative imaginary part of C, axes {complex, State, In}.
+        skip: d, axes {In}.
+        axis: the axis to go along.
+        In: the axis of the input, and of the result.
+        State: the axis of the state.
+
+    Reference:
+        Orvieto et al. (2023), Resurrecting recurrent neural networks for long sequences.
+    """
+
+    log_rate: NamedArray
+    log_phase: NamedArray
+    log_gain: NamedArray
+    input: Linear
+    output: Linear
+    skip: NamedArray
+    axis: AxisSelector = eqx.field(static=True)
+    In: Axis = eqx.field(static=True)
+    State: Axis = eqx.field(static=True)
+
+    @staticmethod
+    def init(
+        axis: AxisSelector,
+        In: Axis,
+        State: Axis,
+        *,
+        r_min: float = 0.0,
+        r_max: float = 1.0,
+        max_phase: float = 2 * math.pi,
+        key: jax.Array,
+    ) -> "DiagonalSSM":
+        """Make a layer whose decays lie in a ring, uniformly by area, and whose gain keeps the variance of the input.
+
+        Args:
+            axis: the axis to go along.
+            In: the axis of the input, and of the result.
+            State: the axis of the state.
+            r_min: the least absolute value of a.
+            r_max: the largest; for long memories near 1.
+            max_phase: the largest angle of a.
+            key: for all parameters.
+
+        Raises:
+            ArgumentError: if the ring is none.
+        """
+        if not 0 <= r_min < r_max <= 1 or max_phase <= 0:
+            problem = f"decays need 0 <= r_min < r_max <= 1 and max_phase > 0, got {r_min}, {r_max} and {max_phase}"
+            raise ArgumentError(message("DiagonalSSM.init", problem))
+        keys = jax.random.split(key, 5)
+        # Away from the bounds, where a logarithm is infinite.
+        squared = random.uniform(keys[0], State, minval=1e-6, maxval=1 - 1e-6) * (r_max**2 - r_min**2) + r_min**2
+        phase = random.uniform(keys[1], State, minval=1e-6, maxval=1.0) * max_phase
+        into = normal(1 / math.sqrt(2 * max(In.size, 1)))
+        out = normal(1 / math.sqrt(max(State.size, 1)))
+        return DiagonalSSM(
+            log_rate=log(-0.5 * log(squared)),
+            log_phase=log(phase),
+            log_gain=0.5 * log(1 - squared),
+            input=Linear.init(In, (PARTS, State), key=keys[2], use_bias=False, initializer=into),
+            output=Linear.init((PARTS, State), In, key=keys[3], use_bias=False, initializer=out),
+            skip=random.normal(keys[4], In),
+            axis=axis,
+            In=In,
+            State=State,
+        )
+
+    def __call__(
+        self, x: NamedArray, state: NamedArray | None = None, *, key: jax.Array | None = None
+    ) -> tuple[NamedArray, NamedArray]:
+        """Return the results of all positions and the last state.
+
+        Args:
+            x: axes {axis, In, ...}.
+            state: the state to start from, axes {State, ...}, complex; by default zeros.
+            key: not used; every layer takes one.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks an axis.
+            AxisSizeError: if it has another size there.
+        """
+        if not isinstance(x, Core):
+            raise _lift.unnamed("DiagonalSSM", x)
+        name, _ = selector(self.axis, "DiagonalSSM")
+        try:
+            plans.require(x.names, (name,))
+        except AxisError as flaw:
+            _lift.fail("DiagonalSSM", flaw, x)
+        drive = self._drive(x)
+        decay = self._decay().broadcast_axis(x.resolve_axis(self.axis))
+        powers, states = associative_scan(_after, name)((decay, drive))
+        if state is not None:
+            states = _lift.nary(_started, states, powers, state)
+        return self._read(states, x), states[name, -1]
+
+    def step(self, x: NamedArray, state: NamedArray | None = None) -> tuple[NamedArray, NamedArray]:
+        """Return the result of one position and the next state.
+
+        Args:
+            x: axes {In, ...}.
+            state: the state before, axes {State, ...}, complex; by default zeros.
+        """
+        following = self._drive(x)
+        if state is not None:
+            following = following + self._decay() * state
+        return self._read(following, x), following
+
+    def _decay(self) -> NamedArray:
+        rate, phase = exp(_wide(auto_sharded(self.log_rate))), exp(_wide(auto_sharded(self.log_phase)))
+        return _lift.binary(_polar, exp(-rate), phase)
+
+    def _drive(self, x: NamedArray) -> NamedArray:
+        check_input("DiagonalSSM", x, (self.In,), (self.State, PARTS))
+        parts = _wide(self.input(x))
+        return _lift.binary(lax.complex, parts[PARTS, 0], parts[PARTS, 1]) * exp(_wide(auto_sharded(self.log_gain)))
+
+    def _read(self, states: NamedArray, x: NamedArray) -> NamedArray:
+        y = self.output(stack(PARTS, [real(states), imag(states)])) + x * auto_sharded(self.skip)
+        return y.astype(jnp.result_type(x.dtype, self.input.weight.dtype))
+
+
+def _wide(x: NamedArray) -> NamedArray:
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _polar(size: jax.Array, angle: jax.Array) -> jax.Array:
+    return lax.complex(size * jnp.cos(angle), size * jnp.sin(angle))
+
+
+def _after(
+    first: tuple[NamedArray, NamedArray], second: tuple[NamedArray, NamedArray]
+) -> tuple[NamedArray, NamedArray]:
+    """Compose two steps s -> a s + b."""
+    return first[0] * second[0], second[0] * first[1] + second[1]
+
+
+def _started(states: jax.Array, powers: jax.Array, state: jax.Array) -> jax.Array:
+    """Add what is left of the first state at each position."""
+    return states + powers * state

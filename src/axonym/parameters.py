@@ -1,0 +1,306 @@
+"""Count, list and select the arrays of a whole model, by path and by axis.
+
+A path is what one would write to get at an array: `blocks.stacked.mlp.layers.0.weight`. Trees may be abstract: what
+`eqx.filter_eval_shape` returns can be counted and listed too.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from .array import NamedArray, is_named_array
+from .axis import Axis, AxisSelection, selection
+from .core import shape_of
+from .errors import ArgumentError, message
+from .layout import Mappings, MeshLike, ResourceMapping, matches
+from .nn.stacked import Stacked
+from .partitioning._table import Cell, Printed, Table, byte_text, grouped
+from .partitioning.showing import ArrayLayout, arrays_of, show
+
+__all__ = ["Parameter", "Summary", "count", "decay_mask", "labels", "nbytes", "select", "static_axes", "table", "walk"]
+
+Names = tuple[str, ...]
+Predicate: TypeAlias = str | Callable[[str, Any], bool]
+"""A pattern of paths, as in `Mappings`, or a function of a path and an array."""
+
+
+def count(tree: Any) -> int:
+    """Count the elements of all arrays of a tree.
+
+    Example:
+        >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
+        >>> axn.parameters.count(axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(0)))
+        144
+    """
+    return sum(math.prod(array.shape) for _, _, array in arrays_of(tree, "count"))
+
+
+def nbytes(tree: Any) -> int:
+    """Count the bytes of all arrays of a tree."""
+    return sum(math.prod(array.shape) * array.dtype.itemsize for _, _, array in arrays_of(tree, "nbytes"))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Summary(Printed):
+    """The arrays of a tree and their sizes: print it, or let a notebook show it.
+
+    Attributes:
+        arrays: each array and its layout.
+        depth: of how many components of their paths the rows are, or None for a row for each array.
+    """
+
+    arrays: tuple[ArrayLayout, ...]
+    depth: int | None = None
+
+    @property
+    def groups(self) -> Mapping[str, tuple[ArrayLayout, ...]]:
+        """The arrays by the first `depth` components of their paths."""
+        found: dict[str, list[ArrayLayout]] = {}
+        for array in self.arrays:
+            parts = array.path.split(".")
+            found.setdefault(".".join(parts[: self.depth]), []).append(array)
+        return {path: tuple(arrays) for path, arrays in found.items()}
+
+    @property
+    def count(self) -> int:
+        """The elements of all arrays."""
+        return sum(math.prod(array.shape) for array in self.arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all arrays."""
+        return sum(array.nbytes or 0 for array in self.arrays)
+
+    def parts(self) -> Iterator[str | Table]:
+        """Yield the paragraphs and tables."""
+        if not self.arrays:
+            yield "no arrays"
+            return
+        numbers = ("parameters", "bytes", "per device")
+        rows: tuple[tuple[Cell, ...], ...]
+        if self.depth is None:
+            header: tuple[str, ...] = ("array", "axes", "dtype", "layout", *numbers)
+            rows = grouped((*array.cells[:4], *_sums([array])) for array in self.arrays)
+            last: tuple[Cell, ...] = ("all", f"{len(self.arrays)} arrays", "", "", *_sums(self.arrays))
+        else:
+            header = ("part", "arrays", *numbers)
+            rows = grouped((path or "all", str(len(own)), *_sums(own)) for path, own in self.groups.items())
+            last = ("all", str(len(self.arrays)), *_sums(self.arrays))
+        yield Table(header, rows, last if len(rows) > 1 else None, numbers)
+
+
+def _sums(arrays: tuple[ArrayLayout, ...] | list[ArrayLayout]) -> tuple[str, str, str]:
+    """Spell the elements, the bytes and the bytes per device of arrays."""
+    known = all(array.nbytes_per_device is not None for array in arrays)
+    held = sum(array.nbytes_per_device or 0 for array in arrays) if known else None
+    own = Summary(tuple(arrays))
+    return f"{own.count:,}", byte_text(own.nbytes), byte_text(held)
+
+
+def table(
+    tree: Any,
+    depth: int | None = None,
+    *,
+    mapping: ResourceMapping | Mappings | None = None,
+    mesh: MeshLike | None = None,
+) -> Summary:
+    """List the arrays of a tree: path, axes, dtype, layout, elements, bytes and bytes per device.
+
+    Args:
+        tree: any tree.
+        depth: sum up what has the same first components of its path, this many.
+        mapping: tell what this mapping gives, and not where arrays are; see `partitioning.show`.
+        mesh: the mesh for that; by default the one of `set_mesh`.
+
+    Returns:
+        An object that prints as a table, also in notebooks, and has the numbers as attributes. Arrays whose paths
+        differ in numbers alone, and nothing else does, share a row, with the numbers of one of them.
+
+    Example:
+        >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
+        >>> model = jax.eval_shape(lambda: axn.nn.MLP.init(Embed, Embed, Mlp, 1, key=jax.random.key(0)))
+        >>> axn.parameters.table(model)
+        array            axes             dtype    layout     parameters    bytes  per device
+        layers.0.weight  embed=8, mlp=16  float32  not known         128    512 B
+        layers.0.bias    mlp=16           float32  not known          16     64 B
+        layers.1.weight  mlp=16, embed=8  float32  not known         128    512 B
+        layers.1.bias    embed=8          float32  not known           8     32 B
+        all              4 arrays                                    280  1.1 KiB
+    """
+    if depth is not None and depth < 0:
+        raise ArgumentError(message("table", f"depth must not be negative, got {depth}"))
+    return Summary(show(tree, mapping, mesh).arrays, depth)
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A floating array of a model, and what the modules around it say of its axes.
+
+    Attributes:
+        path: where it is.
+        array: the array, named or plain.
+        sizes: the sizes of its named axes.
+        layers: its axes that the layers of a `Stacked` are stored along.
+        inputs: its axes that its module sums over or looks up, or None where the module does not say.
+        looked_up: whether `inputs` are looked up by number.
+    """
+
+    path: str
+    array: Any
+    sizes: Mapping[str, int]
+    layers: Names
+    inputs: Names | None
+    looked_up: bool
+
+
+def walk(tree: Any) -> Iterator[Parameter]:
+    """Yield the floating arrays of a tree, with what their modules say of them.
+
+    A module says it by static fields: `In` and `Out`, as in `Linear`; `Vocab` and `Embed`, or `Pos` and `Embed`; or
+    `axis`, of what has no inputs, as in norms. Of the axes of an array, those of `Out` (also as `<name>.out`) are
+    outputs. The axes that other static fields declare, such as `Experts`, are neither, and all others are inputs; a
+    bias has none.
+    """
+    for keys, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_named_array)[0]:
+        names, array = (leaf.names, leaf.array) if isinstance(leaf, NamedArray) else ((), leaf)
+        if not _is_floating(array):
+            continue
+        shape = shape_of("walk", array, names)
+        above = list(_along(tree, keys))
+        layers = tuple(node.Block.name for node in above if isinstance(node, Stacked) and node.Block.name in names)
+        owner = next((node for node in reversed(above) if isinstance(node, eqx.Module)), None)
+        inputs = None if owner is None else _inputs(owner, tuple(name for name in names if name not in layers))
+        yield Parameter(
+            path=jax.tree_util.keystr(keys, simple=True, separator="."),
+            array=leaf,
+            sizes=dict(zip(names, shape[len(shape) - len(names) :], strict=True)),
+            layers=layers,
+            inputs=inputs,
+            looked_up=bool(inputs) and owner is not None and "In" not in static_axes(owner),
+        )
+
+
+def _is_floating(array: Any) -> bool:
+    """Tell floating arrays, concrete, traced or abstract, from everything else."""
+    dtype = getattr(array, "dtype", None)
+    return dtype is not None and hasattr(array, "shape") and bool(jnp.issubdtype(dtype, jnp.inexact))
+
+
+def _along(tree: Any, keys: tuple[Any, ...]) -> Iterator[Any]:
+    """Yield the nodes on the way to a leaf, as far as their keys tell it."""
+    for key in keys:
+        yield tree
+        if isinstance(key, jax.tree_util.GetAttrKey):
+            tree = getattr(tree, key.name)
+        elif isinstance(key, jax.tree_util.SequenceKey):
+            tree = tree[key.idx]
+        elif isinstance(key, jax.tree_util.DictKey):
+            tree = tree[key.key]
+        else:
+            return
+
+
+def static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
+    """Return the axes that a module holds in static fields, by field."""
+    found: dict[str, tuple[Axis, ...]] = {}
+    for field in dataclasses.fields(module):
+        value: Any = getattr(module, field.name, None) if field.metadata.get("static") else None
+        several: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+        if all(isinstance(axis, Axis) for axis in several):
+            found[field.name] = several
+    return found
+
+
+def _inputs(owner: eqx.Module, names: Names) -> Names | None:
+    """Find the axes of an array that its module sums over, or None where it does not say."""
+    declared = {field: tuple(axis.name for axis in axes) for field, axes in static_axes(owner).items()}
+    if "axis" in declared and set(names) <= set(declared["axis"]):
+        return ()
+    for In, Out in (("In", "Out"), ("Vocab", "Embed"), ("Pos", "Embed")):
+        if In in declared and Out in declared:
+            outputs = {f"{name}.out" if f"{name}.out" in names else name for name in declared.pop(Out)}
+            ends = {*outputs, *declared.pop(In)}
+            apart = {name for axes in declared.values() for name in axes} - ends
+            return tuple(name for name in names if name not in outputs | apart)
+    return None
+
+
+def labels(tree: Any, label: Callable[[str, Any], Any]) -> Any:
+    """Label the floating arrays of a tree by their paths and axes, as `optax.multi_transform` takes it.
+
+    Args:
+        tree: any tree.
+        label: a function of a path and an array, such as `lambda path, x: "table" if "vocab" in x.names else "rest"`.
+
+    Returns:
+        The tree with a label in the place of each floating array, named or plain, and None in that of all else.
+    """
+    return _filled(tree, label, None)
+
+
+def _filled(tree: Any, label: Callable[[str, Any], Any], other: Any) -> Any:
+    given = iter([label(parameter.path, parameter.array) for parameter in walk(tree)])
+
+    def fill(leaf: Any) -> Any:
+        return next(given) if _is_floating(leaf.array if isinstance(leaf, NamedArray) else leaf) else other
+
+    return jax.tree.map(fill, tree, is_leaf=is_named_array)
+
+
+def select(tree: Any, predicate: Predicate) -> Any:
+    """Select floating arrays of a tree, as `optax.masked` and `eqx.partition` take it.
+
+    Args:
+        tree: any tree.
+        predicate: a function of a path and an array, or a pattern of paths as in `Mappings`: a run of components with
+            dots between them, also with wildcards, such as `embedding` or `mlp.*.weight`.
+
+    Returns:
+        The tree with True or False in the place of each leaf, where a named array is one.
+
+    Raises:
+        ArgumentError: if no array has a path like the pattern.
+
+    Example:
+        >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
+        >>> model = axn.nn.MLP.init(Embed, Embed, Mlp, 1, key=jax.random.key(0))
+        >>> axn.parameters.select(model, "layers.1").layers[1].weight
+        True
+        >>> axn.parameters.select(model, lambda path, x: len(x.names) > 1).layers[1].bias
+        False
+    """
+    if not isinstance(predicate, str):
+        return _filled(tree, lambda path, x: bool(predicate(path, x)), False)
+    paths = [parameter.path for parameter in walk(tree)]
+    if not any(matches(predicate, path) for path in paths):
+        shown = ", ".join(paths[:5]) + (", ..." if len(paths) > 5 else "")
+        raise ArgumentError(message("select", f"no path matches {predicate!r}", f"paths: {shown or 'none'}"))
+    return _filled(tree, lambda path, _: matches(predicate, path), False)
+
+
+def decay_mask(tree: Any, *, apart: AxisSelection = ()) -> Any:
+    """Tell which arrays weight decay is for, as the `mask` of `optax.adamw` takes it.
+
+    It is for floating arrays that have two axes or more and an axis that their module sums over, if it says so: see
+    `walk`. The layer axes of `Stacked` do not count, and plain arrays have no axes. So the bias of a layer with several
+    output axes is not decayed, and neither is the weight of a norm over several axes.
+
+    Args:
+        tree: a model.
+        apart: names of more axes that do not count, such as "experts" in a module of your own.
+
+    Returns:
+        The tree with True or False in the place of each leaf, where a named array is one.
+    """
+    ignored = {name for name, _ in selection(apart, "decay_mask")}
+    decayed = {
+        parameter.path
+        for parameter in walk(tree)
+        if len(set(parameter.sizes) - {*parameter.layers, *ignored}) > 1 and parameter.inputs != ()
+    }
+    return select(tree, lambda path, _: path in decayed)

@@ -1,0 +1,7 @@
+"""Low precision: quantised products for linear layers, states that gradients overwrite, and stochastic rounding."""
+
+from .fp8 import *
+from .int8 import *
+from .layers import *
+from .overwrite import *
+from .rounding import *

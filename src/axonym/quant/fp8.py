@@ -1,0 +1,158 @@
+"""Products in 8-bit floating point, with one scale for each operand."""
+
+import functools
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import DTypeLike
+
+from ..errors import ArgumentError, message
+from ._product import DimensionNumbers, Scaled, cotangent, equally_varying, hashable
+from .overwrite import OverwriteWithGradient
+
+__all__ = ["Fp8CurrentDotGeneral", "Fp8DotGeneral"]
+
+Histories: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
+
+
+class Fp8DotGeneral(OverwriteWithGradient):
+    """Multiply in 8-bit floating point with delayed scaling: what has been seen in recent steps sets the scales.
+
+    Both operands are rounded to e4m3, and in the backward pass the gradient of the product to e5m2. Before, each is
+    divided by a scale that takes the largest magnitude of its history to the largest number of the format; what is
+    larger is clipped, infinity included. Sums are in float32. A history that has seen nothing gives the scale 1, so
+    that the first step is coarse.
+
+    The state is updated by differentiation: the gradient of a history is the history after the step, see
+    `partition_for_grad_overwrite`. Under `vmap`, all elements of a batch count as one array. A state serves one product
+    per gradient: the gradients of several would be added.
+
+    Attributes:
+        input_amax_history: the largest magnitudes of left operands, the latest first; zero stands for none.
+        kernel_amax_history: the same of right operands.
+        output_grad_amax_history: the same of gradients of the product.
+
+    Reference:
+        Micikevicius et al. (2022), FP8 formats for deep learning.
+    """
+
+    input_amax_history: jax.Array
+    kernel_amax_history: jax.Array
+    output_grad_amax_history: jax.Array
+
+    @staticmethod
+    def init(amax_history_length: int = 1024) -> "Fp8DotGeneral":
+        """Make an empty state that remembers a number of steps.
+
+        Raises:
+            ArgumentError: if the number is not positive.
+        """
+        if amax_history_length < 1:
+            problem = f"amax_history_length is a number of steps, at least 1, not {amax_history_length}"
+            raise ArgumentError(message("Fp8DotGeneral.init", problem))
+        return Fp8DotGeneral(*(jnp.zeros(amax_history_length) for _ in range(3)))
+
+    def __call__(
+        self,
+        lhs: jax.Array,
+        rhs: jax.Array,
+        dimension_numbers: Any,
+        precision: Any = None,
+        preferred_element_type: DTypeLike | None = None,
+    ) -> jax.Array:
+        """Multiply like `jax.lax.dot_general`; `precision` has no meaning here."""
+        histories = (self.input_amax_history, self.kernel_amax_history, self.output_grad_amax_history)
+        return _multiply(histories, lhs, rhs, dimension_numbers, preferred_element_type)
+
+
+class Fp8CurrentDotGeneral(eqx.Module):
+    """Multiply in 8-bit floating point with current scaling: each array sets its own scale.
+
+    As `Fp8DotGeneral`, but without state, without a coarse first step, and never clipped; in turn, each array is read
+    once more, for its largest magnitude, before it can be rounded.
+    """
+
+    def __call__(
+        self,
+        lhs: jax.Array,
+        rhs: jax.Array,
+        dimension_numbers: Any,
+        precision: Any = None,
+        preferred_element_type: DTypeLike | None = None,
+    ) -> jax.Array:
+        """Multiply like `jax.lax.dot_general`; `precision` has no meaning here."""
+        return _multiply(None, lhs, rhs, dimension_numbers, preferred_element_type)
+
+
+def _multiply(histories: Histories | None, lhs: Any, rhs: Any, numbers: Any, dtype: Any) -> jax.Array:
+    lhs, rhs = equally_varying(lhs, rhs)
+    dtypes = (lhs.dtype, rhs.dtype, jnp.dtype(dtype or jnp.promote_types(lhs.dtype, rhs.dtype)))
+    product: jax.Array = _product(histories, lhs, rhs, hashable(numbers), dtypes)
+    return product
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _product(histories: Histories | None, lhs: Any, rhs: Any, numbers: DimensionNumbers, dtypes: Any) -> Any:
+    return _forward(histories, lhs, rhs, numbers, dtypes)[0]
+
+
+def _forward(histories: Histories | None, lhs: Any, rhs: Any, numbers: DimensionNumbers, dtypes: Any) -> Any:
+    history_left, history_right, history_gradient = histories or (None, None, None)
+    left, after_left = _quantized(lhs, jnp.float8_e4m3fn, history_left)
+    right, after_right = _quantized(rhs, jnp.float8_e4m3fn, history_right)
+    product = _dequantizing_dot(left, right, numbers).astype(dtypes[2])
+    return product, (left, right, after_left, after_right, history_gradient)
+
+
+def _backward(numbers: DimensionNumbers, dtypes: Any, residuals: Any, gradient: jax.Array) -> Any:
+    left, right, after_left, after_right, history = residuals
+    scaled, after = _quantized(gradient, jnp.float8_e5m2, history)
+    d_lhs = cotangent(_dequantizing_dot, scaled, right, numbers, of_left=True).astype(dtypes[0])
+    d_rhs = cotangent(_dequantizing_dot, scaled, left, numbers, of_left=False).astype(dtypes[1])
+    return None if history is None else (after_left, after_right, after), d_lhs, d_rhs
+
+
+_product.defvjp(_forward, _backward)
+
+
+def _dequantizing_dot(left: Scaled, right: Scaled, numbers: DimensionNumbers) -> jax.Array:
+    product = lax.dot_general(left.values, right.values, numbers, preferred_element_type=jnp.float32)
+    return product * (left.scale * right.scale)
+
+
+def _quantized(x: jax.Array, dtype: Any, history: jax.Array | None) -> tuple[Scaled, jax.Array | None]:
+    """Round an array to 8 bits, and give its history after that."""
+    limit = float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]  # of jax
+    magnitude = jnp.abs(x).max(initial=0).astype(jnp.float32) if history is None else _magnitude(x, history)
+    scale = (magnitude if history is None else history.max().astype(jnp.float32)) / limit
+    scale = jnp.where(scale < np.finfo(np.float32).tiny, 1.0, scale)
+    # These formats have no saturation: what is too large for one becomes infinite or no number.
+    values = jnp.clip(x / scale, -limit, limit).astype(dtype)
+    return Scaled(values, scale), None if history is None else _recorded(history, magnitude)
+
+
+@jax.custom_batching.custom_vmap
+def _magnitude(x: jax.Array, history: jax.Array) -> jax.Array:
+    """Return the largest magnitude of all that shares a history; there are as many as its leading dimensions tell."""
+    return jnp.abs(x).max(range(history.ndim - 1, x.ndim), initial=0).astype(jnp.float32)
+
+
+@_magnitude.def_vmap
+def _(size: int, batched: tuple[bool, bool], x: jax.Array, history: jax.Array) -> tuple[jax.Array, bool]:
+    if batched[1]:
+        return _magnitude(x if batched[0] else jnp.broadcast_to(x, (size, *x.shape)), history), True
+    # One maximum for the whole batch: autodiff would add up a state for each element.
+    return _magnitude(jnp.moveaxis(x, 0, history.ndim - 1), history), False
+
+
+def _recorded(history: jax.Array, magnitude: jax.Array) -> jax.Array:
+    """Let a magnitude in at the front of a history; an infinite one would spoil the scales of all steps to come."""
+    # Blocks of a shard_map share a state that is the same on all devices.
+    if differing := tuple(jax.typeof(magnitude).mat.varying - jax.typeof(history).mat.varying):
+        magnitude = lax.pmax(magnitude, differing)
+    latest = jnp.where(jnp.isfinite(magnitude), magnitude, 0).astype(history.dtype)
+    return jnp.concatenate([latest[None], history[:-1]])

@@ -1,0 +1,77 @@
+"""Products in 8-bit integers."""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import DTypeLike
+
+from ._product import DimensionNumbers, Scaled, cotangent, equally_varying, hashable
+
+__all__ = ["Int8DotGeneral"]
+
+_LIMIT = 127  # symmetric: -128 has no counterpart
+
+
+class Int8DotGeneral(eqx.Module):
+    """Multiply in 8-bit integers, and add up in 32-bit ones.
+
+    Each operand is divided by a scale that takes its largest magnitude to 127, and rounded. There is one scale for each
+    position along the dimensions that stay, such as each token and each output of a layer. There is no state.
+
+    The backward pass passes straight through the rounding: it multiplies by the rounded operands, which it keeps as
+    8-bit integers, in the dtype of the gradient.
+
+    Reference:
+        Jacob et al. (2018), Quantization and training of neural networks for efficient integer-arithmetic-only
+        inference.
+    """
+
+    def __call__(
+        self,
+        lhs: jax.Array,
+        rhs: jax.Array,
+        dimension_numbers: Any,
+        precision: Any = None,
+        preferred_element_type: DTypeLike | None = None,
+    ) -> jax.Array:
+        """Multiply like `jax.lax.dot_general`; `precision` has to do with the backward pass alone."""
+        dtype = jnp.dtype(preferred_element_type or jnp.promote_types(lhs.dtype, rhs.dtype))
+        options = (hashable(dimension_numbers), precision, (lhs.dtype, rhs.dtype, dtype))
+        product: jax.Array = _product(*equally_varying(lhs, rhs), *options)
+        return product
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _product(lhs: Any, rhs: Any, numbers: DimensionNumbers, precision: Any, dtypes: Any) -> Any:
+    return _forward(lhs, rhs, numbers, precision, dtypes)[0]
+
+
+def _forward(lhs: Any, rhs: Any, numbers: DimensionNumbers, precision: Any, dtypes: Any) -> Any:
+    left, right = _quantized(lhs, numbers[0][0]), _quantized(rhs, numbers[0][1])
+    product = lax.dot_general(left.values, right.values, numbers, preferred_element_type=jnp.int32)
+    # The scales have size 1 where the operands are summed over, so that this sums over nothing.
+    scale = lax.dot_general(left.scale, right.scale, numbers, precision=lax.Precision.HIGHEST)
+    return (product * scale).astype(dtypes[2]), (left, right)
+
+
+def _backward(numbers: DimensionNumbers, precision: Any, dtypes: Any, residuals: Any, gradient: jax.Array) -> Any:
+    left, right = ((x.values * x.scale).astype(gradient.dtype) for x in residuals)
+    multiply = functools.partial(lax.dot_general, precision=precision)
+    d_lhs = cotangent(multiply, gradient, right, numbers, of_left=True)
+    d_rhs = cotangent(multiply, gradient, left, numbers, of_left=False)
+    return d_lhs.astype(dtypes[0]), d_rhs.astype(dtypes[1])
+
+
+_product.defvjp(_forward, _backward)
+
+
+def _quantized(x: jax.Array, summed: tuple[int, ...]) -> Scaled:
+    """Round an array to 8 bits, with a scale for each position along the dimensions that are not summed over."""
+    scale = jnp.abs(x).max(summed, keepdims=True, initial=0).astype(jnp.float32) / _LIMIT
+    scale = jnp.where(scale < np.finfo(np.float32).tiny, 1.0, scale)
+    return Scaled(jnp.clip(jnp.round(x / scale), -_LIMIT, _LIMIT).astype(jnp.int8), scale)

@@ -1,0 +1,45 @@
+"""States that training updates through their gradients, and the optimiser has to leave alone."""
+
+from typing import Any, TypeVar
+
+import equinox as eqx
+
+__all__ = ["OverwriteWithGradient", "apply_updates", "partition_for_grad_overwrite"]
+
+T = TypeVar("T")
+
+
+class OverwriteWithGradient(eqx.Module):
+    """Mark a module whose gradient is its next value."""
+
+
+def partition_for_grad_overwrite(grad: T) -> tuple[T, T]:
+    """Part a tree, such as gradients or a model, into modules that gradients overwrite, and all the rest.
+
+    Returns:
+        Two trees of the same form, in each of which the other's part is None.
+
+    Example:
+        >>> model = {"scale": jnp.ones(2), "dot": axn.quant.Fp8DotGeneral.init(amax_history_length=4)}
+        >>> overwrites, rest = axn.quant.partition_for_grad_overwrite(model)
+        >>> overwrites["scale"], rest["dot"]
+        (None, None)
+    """
+    overwrites, rest = eqx.partition(grad, _is_overwritten, is_leaf=_is_overwritten)
+    return overwrites, rest
+
+
+def apply_updates(tree: T, updates: Any, overwrites: Any) -> T:
+    """Add updates to a model, and put the modules that gradients overwrite in their places.
+
+    Args:
+        tree: the model.
+        updates: what an optimiser made of the rest of the gradients; where it has None, the model stays as it is.
+        overwrites: the other part of the gradients; where it has None, nothing is overwritten.
+    """
+    updated: T = eqx.combine(overwrites, eqx.apply_updates(tree, updates), is_leaf=_is_overwritten)
+    return updated
+
+
+def _is_overwritten(node: Any) -> bool:
+    return isinstance(node, OverwriteWithGradient)

@@ -1,0 +1,213 @@
+"""The loop over a named axis that `scan`, `fold`, `map` and stacks of layers share."""
+
+import functools
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import _constraints
+from ..array import NamedArray, is_named_array
+from ..axis import AxisSelector, selection
+from ..core import wrap
+from ..errors import AxisError, AxisSizeError, OperandError, describe, message, suggestion
+from ..ops import _lift
+from ._leaves import Arguments, Outputs, axis_first, is_array, spread
+from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
+
+__all__ = ["check_names", "loop", "names_within", "pair", "scanned_by_default"]
+
+
+def scanned_by_default(leaf: object) -> bool:
+    """Tell whether a leaf is scanned: named arrays that have the axis are, and plain arrays with a dimension."""
+    return isinstance(leaf, NamedArray) or (is_array(leaf) and leaf.ndim > 0)  # type: ignore[attr-defined]  # an array has ndim
+
+
+def loop(
+    function: str,
+    step: Callable[..., Any],
+    axis: AxisSelector,
+    remat: ScanCheckpointSpec,
+    reverse: bool,
+    unroll: int | bool,
+    is_scanned: Any = scanned_by_default,
+    *,
+    checkpointed: bool = False,
+) -> Callable[..., Any]:
+    """Make the function `(init, *args, **kwargs)` that loops `step` over the axis.
+
+    Args:
+        function: the name under which errors speak of it.
+        checkpointed: whether the step follows `remat` itself, so that only groups of steps are left to do.
+    """
+    ((name, size),) = selection(axis, function)
+    policy = ScanCheckpointPolicy.make(remat)
+
+    @functools.wraps(step)
+    def looped(init: Any, *args: Any, **kwargs: Any) -> Any:
+        tells = is_scanned if callable(is_scanned) else None
+        given = None if tells else spread(function, is_scanned, (args, kwargs))
+
+        def dimension(i: int, leaf: Any) -> int | None:
+            if isinstance(leaf, NamedArray):
+                at = leaf.names.index(name) - len(leaf.names) if name in leaf.names else None
+            else:
+                at = 0 if is_array(leaf) and leaf.ndim else None
+            told = tells if given is None else given[i]
+            return at if at is not None and (told(leaf) if callable(told) else told) else None
+
+        arguments = Arguments(function, (name, size), (args, kwargs), dimension)
+        options = {"reverse": reverse, "unroll": unroll, "checkpointed": checkpointed}
+        return _run(function, step, arguments, init, policy, **options)
+
+    return looped
+
+
+def _run(
+    function: str,
+    fn: Callable[..., Any],
+    arguments: Arguments,
+    init: Any,
+    policy: ScanCheckpointPolicy,
+    *,
+    reverse: bool,
+    unroll: int | bool,
+    checkpointed: bool,
+) -> Any:
+    start = Outputs(init)
+    outputs: list[Outputs] = []
+    groups = policy.groups(arguments.size)
+    length = arguments.size // groups
+
+    def body(arrays: Any, scanned: Any) -> Any:
+        if not checkpointed:
+            arrays, scanned = policy.mark(arrays, scanned)
+        args, kwargs = arguments.rebuild(scanned)
+        following, out = pair(function, fn(start.rebuild(arrays), *args, **kwargs))
+        outputs[:] = [Outputs(out)]
+        after = Outputs(_same_axes(function, init, following)).arrays
+        return [_constraints.laid_out_like(jnp.asarray(new), old) for old, new in zip(arrays, after, strict=True)], (
+            outputs[0].arrays
+        )
+
+    step = body if checkpointed else policy.wrap(body, unrolled=unroll is True or unroll >= length)
+    inner = policy.wrap(lambda c, group: lax.scan(step, c, group, length=length, reverse=reverse, unroll=unroll))
+
+    def run(carry: Any, xs: Any) -> Any:
+        if groups == 1:
+            return lax.scan(step, carry, xs, length=arguments.size, reverse=reverse, unroll=unroll)
+        grouped = [x.reshape(groups, length, *x.shape[1:]) for x in xs]
+        last, ys = lax.scan(inner, carry, grouped, length=groups, reverse=reverse)
+        return last, [y.reshape(groups * length, *y.shape[2:]) for y in ys]
+
+    carry = [jnp.asarray(array) for array in start.arrays]
+    xs = [_leading(array, dim) for array, dim in zip(arguments.arrays, arguments.dims, strict=True)]
+    if policy.names and not checkpointed:
+        check_names(function, policy, names_within(run, carry, xs))  # JAX remembers the step that it traces here
+    last, ys = run(carry, xs)
+    return start.rebuild(last), outputs[0].rebuild(ys, axis_first(function, arguments.axis))
+
+
+def names_within(fn: Callable[..., Any], *args: Any) -> set[str]:
+    """Return the names that `tree_checkpoint_name` gives to values inside of a function."""
+    return _named(jax.make_jaxpr(fn)(*args).jaxpr)
+
+
+def _named(jaxpr: Any) -> set[str]:
+    found: set[str] = set()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "name":
+            found.add(equation.params["name"])
+        for value in equation.params.values():
+            for part in value if isinstance(value, tuple | list) else (value,):
+                inner = getattr(part, "jaxpr", part)
+                found |= _named(inner) if hasattr(inner, "eqns") else set()
+    return found
+
+
+def check_names(function: str, policy: ScanCheckpointPolicy, found: Iterable[str]) -> None:
+    """Warn of names in a policy that nothing has, since they save nothing."""
+    known = sorted(set(found))
+    for name in policy.names:
+        if name not in known:
+            problem = f"the checkpoint policy speaks of {name!r}, but nothing inside of a step has this name"
+            line = f"names there: {', '.join(map(repr, known)) or 'none'}"
+            hint = suggestion(name, known) or "give it with tree_checkpoint_name"
+            warnings.warn(message(function, problem, line, hint=hint), stacklevel=2)
+
+
+def pair(function: str, result: Any) -> tuple[Any, Any]:
+    """Check that a step returned a carry and an output.
+
+    Raises:
+        OperandError: if not.
+    """
+    if isinstance(result, tuple) and len(result) == 2:
+        return result
+    problem = f"the step must return a pair of carry and output, not {type(result).__name__}"
+    raise OperandError(message(function, problem, hint="use fold for a step that returns the carry alone"))
+
+
+def _leading(array: Any, dim: int) -> jax.Array:
+    array = jnp.asarray(array)
+    return jnp.moveaxis(_lift.whole(array, (dim,)), dim, 0)
+
+
+def _same_axes(function: str, before: Any, after: Any) -> Any:
+    """Give the carry of a step the axis order that it had before.
+
+    Raises:
+        AxisError: if an array has other axes than before; AxisSizeError if other sizes.
+        OperandError: if anything else changes but the values of arrays and their dtypes, which JAX checks.
+    """
+    tree: Any
+    olds, tree = jax.tree.flatten(before, is_leaf=is_named_array)
+    news, other = jax.tree.flatten(after, is_leaf=is_named_array)
+    if tree != other:
+        lines = (f"before: {tree}", f"after: {other}")
+        raise OperandError(message(function, "a step changes the structure of the carry", *lines))
+    return jax.tree.unflatten(tree, [_same(function, old, new) for old, new in zip(olds, news, strict=True)])
+
+
+def _same(function: str, old: Any, new: Any) -> Any:
+    """Check one leaf of a carry, and give it the axis order that it had before."""
+    if _is_data(old) and _is_data(new):
+        before, after = old, new
+    elif isinstance(old, NamedArray) and isinstance(new, NamedArray) and _holds_data(old) and _holds_data(new):
+        if set(old.names) != set(new.names):
+            raise AxisError(_changed(function, "changes the axes of the carry", old, new))
+        if old.names != new.names:
+            new = wrap(new, _lift.lined_up(new.array, new.names, old.names), old.names)
+        before, after = old.array, new.array
+    elif not (_holds_data(old) or _holds_data(new)) and (old is new or _static(old) == _static(new)):
+        return new
+    else:
+        raise OperandError(_changed(function, "changes what an entry of the carry is", old, new))
+    if jnp.shape(before) != jnp.shape(after):
+        raise AxisSizeError(_changed(function, "changes sizes of the carry", old, new))
+    return new
+
+
+def _is_data(leaf: Any) -> bool:
+    return is_array(leaf) or isinstance(leaf, int | float | complex)
+
+
+def _holds_data(leaf: Any) -> bool:
+    return _is_data(leaf.array if isinstance(leaf, NamedArray) else leaf)
+
+
+def _static(leaf: Any) -> Any:
+    return (NamedArray, leaf.names, leaf.array) if isinstance(leaf, NamedArray) else leaf
+
+
+def _changed(function: str, what: str, old: Any, new: Any) -> str:
+    return message(function, f"a step {what}", f"before: {_kind(old)}", f"after: {_kind(new)}")
+
+
+def _kind(leaf: Any) -> str:
+    if isinstance(leaf, NamedArray):
+        return f"a NamedArray with {describe(leaf.names, getattr(leaf.array, 'shape', None))}"
+    return f"a plain array of shape {leaf.shape}" if is_array(leaf) else repr(leaf)

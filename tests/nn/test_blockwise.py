@@ -1,0 +1,227 @@
+"""Attention block by block, against attention by hand: value, gradients, memory, meshes."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import ArgumentError
+from tests.nn.attending import by_hand
+from tests.nn.layouts import COMPUTE, check_on, draw, lies, same, same_trees
+
+B, H, G, Q, K, D, F = axn.make_axes(batch=4, heads=2, group=3, pos=7, key_pos=11, head_dim=8, out=6)
+NAMES = ("batch", "heads", "group", "pos", "out")
+IDS = axn.named(np.random.default_rng(1).integers(0, 2, (4, 7)), ("batch", "pos"))
+KEY_IDS = axn.named(np.random.default_rng(2).integers(0, 3, (4, 11)), ("batch", "key_pos"))
+PADDING = axn.named(np.arange(11) < np.array([[11], [4], [9], [0]]), ("batch", "key_pos"))
+
+
+def attend(q, k, v, **options):
+    options = {"implementation": "blockwise", "block_size": (3, 4), **options}
+    return nn.dot_product_attention("pos", "key_pos", "head_dim", q, k, v, **options)
+
+
+def inputs():
+    return draw(B, H, G, Q, D), draw(B, H, K, D, seed=1), draw(B, H, K, F, seed=2)
+
+
+def with_gradients(call):
+    """Differentiate through all elements of the result."""
+
+    def run(*inputs):
+        def loss(*inputs):
+            out = call(*inputs)
+            return jnp.sin(getattr(out, "array", out).astype(jnp.float32)).sum(), out
+
+        (_, out), gradients = jax.value_and_grad(loss, tuple(range(len(inputs))), has_aux=True)(*inputs)
+        return out, gradients
+
+    return jax.jit(run)
+
+
+MASKS = {
+    "none": (None, 0),
+    "causal window": (nn.causal() & nn.window(4), 3),
+    "segments and prefix": (nn.causal() & nn.segments(IDS, KEY_IDS) | nn.prefix(axn.named([0, 2, 5, 11], "batch")), 1),
+    "padding": (nn.AttentionMask.of(PADDING), axn.named([0, 1, 2, 3], "batch")),
+    "causal from each start": (nn.causal(), axn.named([0, 4, -2, 1], "batch")),
+}
+
+
+@pytest.mark.parametrize("case", MASKS)
+def test_value_and_gradients(case):
+    mask, start = MASKS[case]
+    further = case in ("none", "segments and prefix")
+    q, k, v = inputs()
+    bias, sinks = draw(H, Q, K, seed=3), draw(H, G, seed=4)
+    cap = 2.0 if further else None
+    seen = True if mask is None else mask.materialize(Q, K, start).broadcast_axis(B).rearrange(("batch", ...)).array
+    seen = np.broadcast_to(seen, (4, 7, 11))[:, None, None]
+
+    def ours(q, k, v, bias, sinks):
+        options = {"bias": bias, "sinks": sinks} if further else {}
+        return attend(q, k, v, mask=mask, q_start=start, soft_cap=cap, **options)
+
+    def theirs(q, k, v, bias, sinks, xp=jnp):
+        options = {"bias": bias[:, None], "sinks": sinks} if further else {}
+        return by_hand(q, k, v, seen, cap=cap, xp=xp, **options)
+
+    named = (q, k, v, bias, sinks)
+    plain = [x.array for x in named]
+    out, gradients = with_gradients(ours)(*named)
+    same(out, NAMES, theirs(*(np.asarray(x) for x in plain), xp=np))
+    _, others = with_gradients(theirs)(*plain)
+    for mine, other in zip(gradients, others, strict=True):
+        np.testing.assert_allclose(mine.array, other, rtol=1e-5, atol=2e-5)
+
+
+def test_half_precision_and_queries_without_keys():
+    q, k, v = inputs()
+    mask = nn.causal() & PADDING
+    expected, others = with_gradients(lambda *x: attend(*x, mask=mask, implementation="plain"))(q, k, v)
+    same(expected["batch", 3], NAMES[1:], np.broadcast_to(v["batch", 3].array.mean(1)[:, None, None], (2, 3, 7, 6)))
+    for dtype in (jnp.bfloat16, jnp.float16):
+        out, gradients = with_gradients(lambda *x: attend(*x, mask=mask))(*(x.astype(dtype) for x in (q, k, v)))
+        assert {x.dtype for x in (out, *gradients)} == {jnp.dtype(dtype)}
+        tolerance = 8 * float(jnp.finfo(dtype).eps)
+        same(out, NAMES, expected.array, rtol=tolerance, atol=tolerance)
+        for mine, other in zip(gradients, others, strict=True):
+            same(mine, other.names, other.array, rtol=tolerance, atol=4 * tolerance)
+
+
+def test_other_axes_and_sizes_of_blocks():
+    """Keys have an axis that queries lack, and values two of features."""
+    q, k, v = draw(Q, D), draw(G, K, D, seed=1), draw(K, F, G, axn.Axis("more", 2), seed=2)
+    expected = nn.dot_product_attention("pos", "key_pos", "head_dim", q, k, v, mask=nn.causal(), implementation="plain")
+    for block_size in (None, 1, (7, 4)):
+        out = jax.jit(lambda *x: attend(*x, mask=nn.causal(), block_size=block_size))(q, k, v)  # noqa: B023
+        same(out, expected.names, expected.array)
+
+
+def test_one_query_is_computed_at_once():
+    q, k, v = inputs()
+    one = nn.dot_product_attention(
+        None, K, D, q["pos", 2], k, v, mask=nn.causal(), q_start=2, implementation="blockwise"
+    )
+    whole = attend(q, k, v, mask=nn.causal(), implementation="plain")
+    same(one, ("batch", "heads", "group", "out"), whole["pos", 2].array)
+
+
+def test_hidden_blocks_are_not_read():
+    q, k, v = inputs()
+    for mask, start, read in (
+        (nn.causal(), 0, (0, 8)),
+        (nn.causal() & nn.window(2), 5, (4, 11)),
+        (nn.prefix(3), 0, (0, 4)),
+    ):
+        hidden = axn.named((np.arange(11) < read[0]) | (np.arange(11) >= read[1]), "key_pos")
+        hide = lambda x: axn.where(hidden, jnp.nan, x)  # noqa: B023, E731
+        out, (by_query, *_) = with_gradients(lambda *x: attend(*x, mask=mask, q_start=start))(q, hide(k), hide(v))  # noqa: B023
+        assert np.isfinite(out.array).all()
+        assert np.isfinite(by_query.array).all()
+        assert not np.isfinite(
+            attend(q, hide(k), hide(v), mask=mask, q_start=start, implementation="plain").array
+        ).any()
+
+
+def test_dropout_is_the_same_in_both_passes():
+    q, k, _ = inputs()
+    options = {"mask": nn.causal(), "q_start": 4, "dropout": 0.4, "prng": jax.random.key(0, impl="rbg")}
+    identity = axn.named(np.eye(11, dtype=np.float32), ("key_pos", "out"))
+    kept = jax.jit(lambda q, k: attend(q, k, identity, **options))(q, k)
+    whole = attend(q, k, identity, **options, inference=True, implementation="plain")
+    left = np.asarray(kept.array != 0)
+    assert abs(left[np.asarray(whole.array > 0)].mean() - 0.6) < 0.05
+    same(kept, whole.names, whole.array * left / 0.6)
+
+    def by_weights(q, k, v):
+        scores = jnp.einsum("bhgqd,bhkd->bhgqk", q, k) / 8**0.5
+        weights = jax.nn.softmax(jnp.where(np.tri(7, 11, 4, dtype=bool), scores, -1e30)) * left / 0.6
+        return jnp.einsum("bhgqk,bhkd->bhgqd", weights, v)
+
+    v = inputs()[2]
+    out, gradients = with_gradients(lambda *x: attend(*x, **options))(q, k, v)
+    expected, others = with_gradients(by_weights)(q.array, k.array, v.array)
+    same(out, NAMES, expected)
+    same_trees([x.array for x in gradients], list(others), atol=2e-5)
+
+
+def test_memory_is_linear_in_positions():
+    def temp_bytes(positions, implementation):
+        Heads, Long, Long_key = axn.make_axes(heads=2, pos=positions, key_pos=positions)
+        shapes = jax.eval_shape(lambda: (axn.zeros((Heads, Long, D)), *[axn.zeros((Heads, Long_key, D))] * 2))
+        run = with_gradients(lambda *x: attend(*x, mask=nn.causal(), implementation=implementation, block_size=64))
+        return run.lower(*shapes).compile().memory_analysis().temp_size_in_bytes
+
+    assert temp_bytes(1024, "blockwise") < 2.1 * temp_bytes(512, "blockwise")
+    assert temp_bytes(1024, "plain") > 3.5 * temp_bytes(512, "plain")
+    assert temp_bytes(1024, "blockwise") < 0.2 * temp_bytes(1024, "plain")
+
+
+# layout
+M = axn.Axis("key_pos", 7)
+
+
+def call(model, q, k, v):
+    mask = nn.causal() & nn.segments(IDS)
+    return attend(q, k, v, mask=mask, bias=model["bias"], sinks=model["sinks"]).rename({"out": "features"})
+
+
+MODEL = {"bias": draw(H, Q, M, seed=3), "sinks": draw(H, G, seed=4)}
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    check_on(mesh, call, MODEL, draw(B, H, G, Q, D), draw(B, H, M, D, seed=1), draw(B, H, M, F, seed=2))
+
+
+def test_sharded_batch_and_heads_send_nothing(auto_mesh, explicit_mesh):
+    arrays = draw(B, H, G, Q, D), draw(B, H, K, D, seed=1), draw(B, H, K, F, seed=2)
+    for mesh in (auto_mesh, explicit_mesh):
+        with axn.set_mesh(mesh):
+            step = axn.named_jit(
+                with_gradients(lambda *x: attend(*x, mask=nn.causal() & nn.window(3))), COMPUTE, strict=False
+            )
+            text = step.lower(*axn.shard(arrays, COMPUTE, strict=False)).compile().as_text()
+        assert not re.search(r"\b(all-gather|all-to-all|all-reduce|collective-permute|reduce-scatter)(-start)?\(", text)
+
+
+def test_sharded_positions_are_gathered(auto_mesh, explicit_mesh):
+    mapping = {"batch": "data", "pos": "model"}
+    P, R = axn.make_axes(pos=8, key_pos=8)
+    arrays = draw(B, H, P, D), draw(B, H, R, D, seed=1), draw(B, H, R, F, seed=2)
+    run = with_gradients(lambda *x: attend(*x, mask=nn.causal()))
+    out, gradients = with_gradients(lambda *x: attend(*x, mask=nn.causal(), implementation="plain"))(*arrays)
+    with axn.set_mesh(auto_mesh):
+        result, others = axn.named_jit(run, mapping, strict=False)(*axn.shard(arrays, mapping, strict=False))
+        assert lies(result, auto_mesh, mapping)
+    same(result, out.names, out.array)
+    same_trees(others, gradients)
+    with axn.set_mesh(explicit_mesh):  # the types tell, without a mapping too
+        result, others = run(*axn.shard(arrays, mapping, strict=False))
+    same(result, out.names, out.array)
+    same_trees(others, gradients)
+
+
+def test_in_a_shard_map_and_under_vmap(auto_mesh):
+    q, k, v = inputs()
+    k = k["batch", 0]  # the same on all devices that have other batches: its gradient is a sum over them
+    call = lambda *x: attend(*x, mask=nn.causal())  # noqa: E731
+    out, gradients = with_gradients(call)(q, k, v)
+    with axn.set_mesh(auto_mesh):
+        result, others = with_gradients(axn.shard_map(call, mapping=COMPUTE, strict=False))(q, k, v)
+    same(result, out.names, out.array)
+    same_trees(others, gradients)
+    each = jax.vmap(call, in_axes=(0, None, 0))(q.untag("batch"), k, v.untag("batch"))
+    same(each.tag("batch").rearrange(out.names), out.names, out.array)
+
+
+def test_errors():
+    with pytest.raises(ArgumentError) as caught:
+        attend(*inputs(), block_size=(3, 0))
+    assert str(caught.value) == "dot_product_attention: a block has at least one position, not 0"

@@ -1,0 +1,177 @@
+"""LoRA, against numpy, on plain layers and on those of a `Stacked`."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError
+from tests.nn.layouts import apply, check_on, draw, same, same_trees, value_and_gradients
+
+B, E, M, H, L, R = axn.make_axes(batch=8, embed=4, mlp=6, heads=2, layers=3, rank=2)
+KEY = jax.random.key(0)
+
+
+def adapted(In, Out, **options):
+    """Wrap a layer whose bias and upper matrix are not zero."""
+    layer = nn.LoraLinear.init(nn.Linear.init(In, Out, key=KEY), R, key=jax.random.key(1), **options)
+    given = (draw(*layer.base.bias.axes, seed=7), draw(*layer.up.weight.axes, seed=8))
+    return eqx.tree_at(lambda layer: (layer.base.bias, layer.up.weight), layer, given)
+
+
+@pytest.mark.parametrize(("In", "Out", "equation"), [(E, (H, M), "be,er,rhm->bhm"), (E, E, "be,er,ro->bo")])
+def test_value_and_gradients_are_those_of_the_sum_and_merging_is_exact(In, Out, equation):
+    layer, x = adapted(In, Out, alpha=6.0), draw(B, E)
+    down, up = (np.asarray(each.weight.array, np.float64) for each in (layer.down, layer.up))
+    base, bias = (np.asarray(each.array, np.float64) for each in (layer.base.weight, layer.base.bias))
+    assert layer.In == (E,)
+    assert layer.Rank == R
+
+    def reference(x, base, bias, down, up):
+        plain = jnp.einsum(equation.replace(",er,r", ",e"), x, base) + bias
+        return plain + 6.0 / 2 * jnp.einsum(equation, x, down, up)
+
+    out, (gradients, (dx,)) = value_and_gradients(apply)(layer, x)
+    given = (x.array, base, bias, down, up)
+    same(out, ("batch", *(axis.name for axis in layer.Out)), reference(*given))
+    loss = jax.jit(jax.grad(lambda *arrays: jnp.sin(reference(*arrays)).sum(), argnums=range(5)))
+    found = (dx, gradients.base.weight, gradients.base.bias, gradients.down.weight, gradients.up.weight)
+    for mine, theirs in zip(found, loss(*(jnp.asarray(each, jnp.float32) for each in given)), strict=True):
+        same(mine, mine.names, theirs, atol=1e-4)
+
+    merged = layer.merge()
+    assert type(merged) is nn.Linear
+    assert jax.tree.structure(merged) == jax.tree.structure(layer.base)
+    contracted = np.tensordot(down, up, 1)
+    np.testing.assert_allclose(merged.weight.array, base + 3 * contracted, rtol=1e-6, atol=1e-6)
+    same(merged(x), out.names, out.array)
+
+
+def test_it_starts_as_the_layer_that_it_wraps():
+    base, x = nn.Linear.init(E, M, key=KEY), draw(B, E)
+    layer = nn.LoraLinear.init(base, 3, key=KEY)
+    assert layer.Rank == axn.Axis("lora", 3)
+    assert layer.alpha == 3.0
+    assert layer.down.weight.array.all()
+    np.testing.assert_array_equal(layer(x).array, base(x).array)
+    np.testing.assert_array_equal(layer.merge().weight.array, base.weight.array)
+
+
+def test_a_layer_in_half_precision_keeps_its_dtype():
+    layer = adapted(E, M)
+    half = eqx.tree_at(lambda layer: layer.base, layer, jax.tree.map(lambda a: a.astype(jnp.bfloat16), layer.base))
+    assert half(draw(B, E).astype(jnp.bfloat16)).dtype == jnp.bfloat16
+    merged = half.merge().weight
+    assert merged.dtype == jnp.bfloat16
+    expected = half.base.weight.array.astype(np.float32) + layer.down.weight.array @ layer.up.weight.array
+    np.testing.assert_array_equal(merged.array, expected.astype(jnp.bfloat16))
+
+
+def test_dropout_needs_a_key_and_leaves_the_base_alone():
+    layer, x = adapted(E, M, dropout=0.5), draw(B, E)
+    same(layer(x), ("batch", "mlp"), adapted(E, M)(x).array)
+    key = jax.random.key(3)
+    thinned = nn.Dropout(0.5)(x, key=key)
+    same(layer(x, key=key), ("batch", "mlp"), (layer.base(x) + layer.up(layer.down(thinned))).array)
+
+
+class Block(eqx.Module):
+    mlp: nn.MLP
+    out: nn.Linear
+
+    @staticmethod
+    def init(*, key):
+        return Block(nn.MLP.init(E, E, M, 1, key=key), nn.Linear.init(E, E, key=key))
+
+    def __call__(self, x, *, key=None):
+        return x + self.out(self.mlp(x, key=key), key=key)
+
+
+def test_layers_of_a_stack_are_wrapped_as_if_each_stood_alone():
+    @jax.jit
+    def make():
+        model = {"blocks": nn.Stacked.init(L, Block)(key=KEY), "head": nn.Linear.init(E, M, key=KEY)}
+        return model, nn.add_lora(model, R, key=KEY, where=lambda path: path.endswith(("layers.0", "out")))
+
+    model, wrapped = make()
+    stacked = wrapped["blocks"].stacked
+    assert type(wrapped["head"]) is type(stacked.mlp.layers[1]) is nn.Linear
+    for layer, Out in ((stacked.mlp.layers[0], M), (stacked.out, E)):
+        assert layer.down.weight.axes == (L, E, R)
+        assert layer.up.weight.axes == (L, R, Out)
+        keys = jax.random.split(jax.random.split(KEY, 2)[0 if Out == M else 1], 3)
+        for i in range(3):
+            alone = nn.Linear.init(E, R, key=keys[i], use_bias=False)
+            np.testing.assert_array_equal(layer.down.weight.array[i], alone.weight.array)
+    upper = lambda tree: [layer.up.weight for layer in (tree.mlp.layers[0], tree.out)]  # noqa: E731
+    blocks = eqx.tree_at(lambda b: upper(b.stacked), wrapped["blocks"], [draw(L, R, M), draw(L, R, E)])
+
+    @jax.jit
+    def three_ways(blocks, x):
+        expected = x
+        for block in blocks.unstacked():
+            assert block.out.up.weight.axes == (R, E)
+            expected = block(expected)
+        merged = nn.merge_lora(blocks)
+        assert jax.tree.structure(merged) == jax.tree.structure(model["blocks"])
+        return blocks.fold(x), merged.fold(x), expected
+
+    looped, merged, expected = three_ways(blocks, draw(B, E))
+    same(looped, ("batch", "embed"), expected.array)
+    same(merged, ("batch", "embed"), expected.array)
+    again = eqx.filter_eval_shape(nn.add_lora, wrapped, R, key=KEY)
+    assert type(again["head"]) is nn.LoraLinear
+    assert type(again["blocks"].stacked.out.base) is nn.Linear
+
+
+def test_the_filter_chooses_the_thin_matrices_alone():
+    make = lambda key: nn.add_lora(nn.Stacked.init(L, Block)(key=key), R, key=key)  # noqa: E731
+    model = eqx.filter_eval_shape(make, KEY)
+    chosen = nn.lora_filter(model)
+    assert jax.tree.structure(chosen) == jax.tree.structure(model)
+    trained, frozen = eqx.partition(model, chosen)
+    shapes = sorted(leaf.shape for leaf in jax.tree.leaves(trained))
+    assert shapes == sorted([(3, 4, 2), (3, 2, 6), (3, 6, 2), (3, 2, 4), (3, 4, 2), (3, 2, 4)])
+    assert len(jax.tree.leaves(frozen)) == 6
+    assert jax.tree.leaves(eqx.combine(trained, frozen)) == jax.tree.leaves(model)
+    plain = eqx.filter_eval_shape(nn.merge_lora, model)
+    assert jax.tree.leaves(nn.lora_filter(plain)) == [False] * 6
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    layer = adapted(E, M)
+    check_on(mesh, apply, layer, draw(B, E))
+    with axn.set_mesh(mesh):
+        mapping = {"embed": "data", "mlp": "model"}
+        merged = axn.named_jit(lambda layer: layer.merge(), mapping)(axn.shard(layer, mapping))
+    same_trees(merged, layer.merge())
+
+
+def fails(error, message, call):
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+def test_errors():
+    model = (nn.Linear.init(E, M, key=KEY), [nn.Linear.init(E, M, key=KEY)])
+    fails(
+        ArgumentError,
+        "add_lora: `where` chose no linear layer\n  linear layers: 0, 1.0",
+        lambda: nn.add_lora(model, 2, key=KEY, where=lambda path: False),
+    )
+    fails(
+        ArgumentError,
+        "add_lora: there is no linear layer to wrap\n  linear layers: none",
+        lambda: nn.add_lora(nn.LayerNorm.init(E), 2, key=KEY),
+    )
+    layer = adapted(E, M)
+    with pytest.raises(AxisNotFoundError, match=r"^Linear: the input lacks axis 'embed'"):
+        layer(axn.ones(B))
+    with pytest.raises(AxisClashError, match=r"^Linear: the input already has axis 'rank', which the layer adds"):
+        layer(axn.ones((R, E)))

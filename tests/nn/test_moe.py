@@ -1,0 +1,346 @@
+"""Mixtures of experts, against a plain loop over tokens and experts."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
+from tests.nn.layouts import apply, draw, lies, same, same_trees, value_and_gradients
+
+B, S, E, M, X, T = axn.make_axes(batch=8, seq=3, embed=4, mlp=6, experts=4, token=7)
+KEY = jax.random.key(0)
+SIZES = axn.named([3, 0, 2, 2], "experts")
+OF_ROW = np.repeat(np.arange(4), [3, 0, 2, 2])
+
+
+def made(init, *args, **options):
+    """Make a model whose parameters, biases too, have values of their own; nothing is compiled for that."""
+    model = eqx.filter_eval_shape(init, *args, key=KEY, **options)
+    leaves = jax.tree.leaves(model, is_leaf=axn.is_named_array)
+    arrays = [draw(*leaf.axes, seed=5 + i).array for i, leaf in enumerate(leaves)]
+    return jax.tree.unflatten(jax.tree.structure(model), arrays)
+
+
+# linear
+@pytest.mark.parametrize("out_first", [False, True])
+@pytest.mark.parametrize("Out", [M, E], ids=["other", "same"])
+def test_moe_linear_is_one_linear_map_per_expert(Out, out_first):
+    layer = made(nn.MoELinear.init, X, E, Out, out_first=out_first)
+    stored = "embed.out" if Out == E else "mlp"
+    assert layer.weight.names == (("experts", stored, "embed") if out_first else ("experts", "embed", stored))
+    assert layer.bias.names == ("experts", Out.name)
+    weight, bias = layer.weight.rearrange((X, E, stored)).array, layer.bias.array
+    x = draw(T, E)
+
+    @jax.jit
+    def reference(weight, bias, x):
+        def loss(weight, bias, x):
+            y = jnp.stack([row @ weight[e] + bias[e] for row, e in zip(x, OF_ROW, strict=True)])
+            return jnp.sin(y).sum(), y
+
+        (_, y), gradients = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(weight, bias, x)
+        return y, gradients
+
+    y, (dw, db, dx_expected) = reference(weight, bias, x.array)
+    out, (gradients, (dx, _)) = value_and_gradients(apply)(layer, x, SIZES)
+    same(out, ("token", Out.name), y)
+    same(gradients.weight.rearrange((X, E, stored)), ("experts", "embed", stored), dw)
+    same(gradients.bias, layer.bias.names, db)
+    same(dx, ("token", "embed"), dx_expected)
+    same(layer(x.rearrange((E, T)), SIZES, key=KEY), ("token", Out.name), y)
+    each = draw(B, X, S, E)
+    expected = np.einsum("bxse,xem->bxsm", each.array, weight) + bias[:, None]
+    same(layer(each), ("batch", "experts", "seq", Out.name), expected)
+
+
+def test_moe_linear_with_stretches_of_its_own_for_each_row_of_a_batch():
+    layer = made(nn.MoELinear.init, X, E, M)
+    x = draw(axn.Axis("batch", 2), T, E)
+    sizes = axn.named([[3, 0, 2, 2], [0, 5, 1, 1]], ("batch", "experts"))
+    out = layer(x, sizes)
+    for i in range(2):
+        same(out["batch", i], ("token", "mlp"), layer(x["batch", i], sizes["batch", i]).array)
+
+
+def test_moe_linear_initial_values_and_dtypes():
+    layer = nn.MoELinear.init(X, axn.Axis("embed", 100), axn.Axis("mlp", 50), key=KEY, init_scale=2.0)
+    assert float(layer.weight.std()) == pytest.approx(2 * 0.9866 / 10, rel=0.02)
+    assert not layer.bias.array.any()
+    given = nn.MoELinear.init(X, E, M, key=KEY, use_bias=False, initializer=lambda key, axes: axn.ones(axes))
+    assert given.bias is None
+    assert given(axn.ones((T, E), jnp.bfloat16), SIZES).dtype == jnp.float32
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), made(nn.MoELinear.init, X, E, M))
+    out = half(draw(T, E).astype(jnp.bfloat16), SIZES)
+    assert out.dtype == jnp.bfloat16
+    full = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), half)(draw(T, E).astype(jnp.bfloat16), SIZES)
+    np.testing.assert_allclose(np.asarray(out.array, float), full.array, rtol=0.03, atol=0.03)
+
+
+# mixture
+def part(layer, e, row):
+    return row @ layer.weight.array[e] + (0 if layer.bias is None else layer.bias.array[e])
+
+
+def choices(model, x):
+    scores = x.array.reshape(-1, 4) @ model.router.weight.array
+    return np.argsort(-np.asarray(scores), axis=1, kind="stable")[:, : model.top_k]
+
+
+def looped(model, x, act, chosen, capacity=None, groups=1):
+    """Send one token after the other to its experts; a position in a full queue counts nothing."""
+    rows = x.reshape(-1, x.shape[-1])
+    scores = rows @ model.router.weight.array
+    probabilities = jax.nn.softmax(scores)
+    group = np.arange(len(rows)) * groups // len(rows)
+    taken = {}
+    total = [jnp.zeros(rows.shape[1]) for _ in rows]
+    weights = [probabilities[i, chosen[i]] for i in range(len(rows))]
+    weights = [w / w.sum() if model.normalize else w for w in weights]
+    for choice in range(model.top_k):
+        for i, row in enumerate(rows):
+            e = int(chosen[i, choice])
+            queue = taken.setdefault((group[i], e), [])
+            queue.append(i)
+            if capacity is not None and len(queue) > capacity:
+                continue
+            inner = part(model.up, e, row)
+            inner = act(inner) if model.gate is None else act(part(model.gate, e, row)) * inner
+            total[i] = total[i] + weights[i][choice] * part(model.down, e, inner)
+    return jnp.stack(total).reshape(x.shape), probabilities, scores
+
+
+def with_losses(model, x):
+    y, routing = model(x)
+    return y + routing.load_balance + routing.router_z
+
+
+def reference_with_losses(model, x, act, chosen, **options):
+    y, probabilities, scores = looped(model, x, act, chosen, **options)
+    load = np.bincount(chosen.ravel(), minlength=4) / chosen.size
+    balance = 4 * (load * probabilities.mean(0)).sum()
+    z = (jnp.log(jnp.exp(scores).sum(1)) ** 2).mean()
+    return y + balance + z, load
+
+
+CASES = {
+    "sorted": {"use_bias": True},
+    "sorted, not gated, one choice": {"gated": False, "top_k": 1, "normalize": False},
+    "capacity by sequence": {"capacity_factor": 2.0, "tokens": "seq", "normalize": False, "use_bias": True},
+    "some dropped": {"capacity_factor": 0.5, "tokens": S.resize(2)},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_value_and_gradients_are_those_of_a_loop(case):
+    options = {"top_k": 2, **CASES[case]}
+    act, jax_act = (nn.silu, jax.nn.silu) if options.get("gated", True) else (nn.relu, jax.nn.relu)
+    model = made(nn.MixtureOfExperts.init, E, X, M, activation=act, **options)
+    x = draw(axn.Axis("batch", 2), S.resize(2), E)
+    count, groups = (2, 2) if "tokens" in options else (4, 1)
+    factor = options.get("capacity_factor")
+    capacity = None if factor is None else int(np.ceil(options["top_k"] * count * factor / 4))
+
+    chosen = choices(model, x)
+
+    @jax.jit
+    def reference(both):
+        y, load = reference_with_losses(both[0], both[1].array, jax_act, chosen, capacity=capacity, groups=groups)
+        return jnp.sin(y).sum(), (y, load)
+
+    (_, (y, load)), expected = jax.value_and_grad(reference, has_aux=True)((model, x))
+    out, (gradients, (dx,)) = value_and_gradients(with_losses)(model, x)
+    same(out, ("batch", "seq", "embed"), y, rtol=1e-4, atol=1e-4)
+    same_trees((gradients, dx), expected, rtol=1e-3, atol=1e-3)
+    routing = jax.jit(lambda model, x: model(x)[1])(model, x)
+    same(routing.load, ("experts",), load)
+    assert (float(routing.dropped) > 0) == ("dropped" in case)
+    if "dropped" in case:
+        turned = model(x.rearrange(("seq", E, "batch")))[0]
+        assert turned.names == ("seq", "embed", "batch")
+        same(turned.rearrange(x.names), x.names, model(x)[0].array)
+
+
+@pytest.mark.parametrize("capacity_factor", [None, 4.0])
+def test_tokens_may_be_one_or_anonymous(capacity_factor):
+    model = made(nn.MixtureOfExperts.init, E, X, M, 2, capacity_factor=capacity_factor)
+    x = draw(B, S, E)
+    run = jax.jit(lambda model, x: model(x)[0])
+    expected = run(model, x)
+    same(run(model, x["batch", 1, "seq", 2]), ("embed",), expected["batch", 1, "seq", 2].array)
+    same(run(model, x.untag("batch", "seq")), ("embed",), expected.array)
+
+
+def test_the_losses_are_one_and_the_square_of_a_logarithm_where_all_scores_are_equal():
+    model = nn.MixtureOfExperts.init(E, X, M, 2, key=KEY, initializer=lambda key, axes: axn.zeros(axes))
+    y, routing = jax.jit(lambda model, x: model(x))(model, draw(T, E))
+    assert not y.array.any()
+    assert float(routing.load_balance) == pytest.approx(1)
+    assert float(routing.router_z) == pytest.approx(np.log(4) ** 2)
+    same(routing.load, ("experts",), [0.5, 0.5, 0, 0])
+    assert float(routing.dropped) == 0
+
+
+def test_the_router_is_exact_in_half_precision():
+    model = jax.tree.map(lambda a: a.astype(jnp.bfloat16), made(nn.MixtureOfExperts.init, E, X, M, 2))
+    x = draw(B, E).astype(jnp.bfloat16)
+    run = jax.jit(lambda model, x: model(x))
+    y, routing = run(model, x)
+    full, expected = run(*jax.tree.map(lambda a: a.astype(jnp.float32), (model, x)))
+    assert y.dtype == jnp.bfloat16
+    assert routing.router_z.dtype == jnp.float32
+    same_trees(tuple(routing), tuple(expected))
+    np.testing.assert_allclose(np.asarray(y.array, float), full.array, rtol=0.05, atol=0.2)
+
+
+def test_layers_of_a_stack_return_their_losses():
+    Layers = axn.Axis("layers", 2)
+    stack = made(nn.Stacked.init(Layers, nn.MixtureOfExperts), E, X, M, 2)
+
+    @jax.jit
+    def both_ways(stack, x):
+        out, routing = stack.scan(x)
+        first, second = stack.unstacked()
+        return out, routing, second(first(x)[0])[0]
+
+    out, routing, expected = both_ways(stack, draw(B, E))
+    assert routing.load.axes == (Layers, X)
+    assert routing.load_balance.axes == (Layers,)
+    same(out, ("batch", "embed"), expected.array)
+
+
+# layout
+MAPPINGS = [
+    {"batch": "data", "experts": "data", "mlp": "model"},
+    {"batch": "data", "experts": "model"},
+]
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+@pytest.mark.parametrize("capacity_factor", [None, 1.0])
+def test_on_a_mesh(kind, capacity_factor, auto_mesh, explicit_mesh):
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    options = {"capacity_factor": capacity_factor, "tokens": "seq", "use_bias": True}
+    model, x = made(nn.MixtureOfExperts.init, E, X, M, 2, **options), draw(B, S, E)
+    value, gradients = value_and_gradients(with_losses)(model, x)
+    # Each mesh has another mapping, where both make sense.
+    mapping = MAPPINGS[kind == "explicit" and capacity_factor is not None]
+    parameters = {"embed": "data"} if mapping["experts"] != "data" else {"experts": "data", "mlp": "model"}
+    run = lambda model, x: eqx.filter_value_and_grad(loss, has_aux=True)((model, x))  # noqa: E731
+    with axn.set_mesh(mesh):
+        spread = axn.shard(model, parameters, strict=False)
+        (_, out), others = axn.named_jit(run, mapping, strict=False)(spread, axn.shard(x, mapping, strict=False))
+        assert lies(out, mesh, mapping)
+    same(out, value.names, value.array, rtol=1e-4, atol=1e-4)
+    same_trees(others, (gradients[0], gradients[1][0]), rtol=1e-3, atol=1e-3)
+
+
+def loss(both):
+    out = with_losses(*both)
+    return axn.sin(out).sum().scalar(), out
+
+
+def test_experts_on_their_own_devices_are_reached_by_all_to_all_and_have_no_weights_of_others(auto_mesh):
+    options = {"capacity_factor": 1.0, "tokens": "seq"}
+    model, x = nn.MixtureOfExperts.init(E, X, M, 2, key=KEY, **options), draw(B, S, E)
+    mapping = {"batch": "data", "experts": "data"}
+    with axn.set_mesh(auto_mesh):
+        run = axn.named_jit(lambda model, x: model(x)[0], mapping)
+        compiled = run.lower(axn.shard(model, mapping, strict=False), axn.shard(x, mapping, strict=False)).compile()
+    text = compiled.as_text()
+    assert "all-to-all" in text
+    assert "f32[4,4,6]" not in text, "the weights of all experts"
+
+
+def test_sorting_stays_on_each_device(explicit_mesh):
+    model, x = nn.MixtureOfExperts.init(E, X, M, 2, key=KEY), draw(B, S, E)
+    mapping = {"batch": "data", "mlp": "model"}
+    with axn.set_mesh(explicit_mesh), axn.axis_mapping(mapping):
+        jaxpr = jax.make_jaxpr(lambda model, x: model(x)[0])(model, axn.shard(x, mapping, strict=False))
+    text = str(jaxpr)
+    assert "shard_map" in text
+    assert "i32[12]" in text, "two of eight rows, three positions, two choices"
+
+
+@pytest.mark.parametrize("capacity_factor", [None, 1.0])
+def test_it_emits_its_constraints(auto_mesh, capacity_factor):
+    model, x = made(nn.MixtureOfExperts.init, E, X, M, 2, capacity_factor=capacity_factor, tokens="seq"), draw(B, S, E)
+    with axn.set_mesh(auto_mesh), axn.axis_mapping({"batch": "data", "experts": "data"}):
+        jaxpr = jax.make_jaxpr(lambda model, x: model(x)[0])(model, x)
+    constraints = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "sharding_constraint"]
+    specs = {(eqn.outvars[0].aval.shape, tuple(eqn.params["sharding"].spec)) for eqn in constraints}
+    assert ((8, 3, 4), ("data", None, None)) in {(shape, (*spec, *[None] * (3 - len(spec)))) for shape, spec in specs}
+    # Every expert has a block of two choices of each sequence: on the devices of the experts, all sequences are whole.
+    assert any(spec[:1] == ("data",) and shape == (4, 8, 2, 4) for shape, spec in specs) == bool(capacity_factor)
+
+
+# errors
+def fails(error, message, call):
+    with pytest.raises(error) as caught:
+        call()
+    assert type(caught.value) is error
+    assert str(caught.value) == message
+
+
+def test_errors_of_moe_linear():
+    layer = nn.MoELinear.init(X, E, M, key=KEY)
+    fails(
+        AxisNotFoundError,
+        "MoELinear: the input lacks axis 'experts'\n"
+        "  input has: token=7, embed=4\n"
+        "  the layer works over: experts=4, embed=4",
+        lambda: layer(draw(T, E)),
+    )
+    fails(
+        OperandError,
+        "MoELinear: elements are sorted along one axis, but batch, seq may be it\n"
+        "  input has: batch=8, seq=3, embed=4\n"
+        "  group_sizes has: experts=4\n"
+        '  hint: flatten the axes first: x.flatten_axes((...), "token")',
+        lambda: layer(draw(B, S, E), SIZES),
+    )
+    fails(
+        OperandError,
+        'MoELinear: group_sizes is no NamedArray but list\n  hint: axn.named(sizes, "experts")',
+        lambda: layer(draw(T, E), [3, 0, 2, 2]),
+    )
+    with pytest.raises(AxisClashError, match=r"^MoELinear: the input already has axis 'mlp'"):
+        layer(draw(T, E, M), SIZES)
+    with pytest.raises(AxisSizeError, match="experts"):
+        layer(draw(T, E), axn.named([3, 4], "experts"))
+
+
+def test_errors_of_a_mixture():
+    fails(
+        ArgumentError,
+        "MixtureOfExperts.init: top_k is 5, but there are 4 experts",
+        lambda: nn.MixtureOfExperts.init(E, X, M, 5, key=KEY),
+    )
+    fails(
+        ArgumentError,
+        "MixtureOfExperts.init: capacity_factor must be positive, not 0",
+        lambda: nn.MixtureOfExperts.init(E, X, M, 1, key=KEY, capacity_factor=0),
+    )
+    model = nn.MixtureOfExperts.init(E, X, 6, 2, key=KEY, capacity_factor=1.0, tokens="seq")
+    fails(
+        AxisNotFoundError,
+        "MixtureOfExperts: the input lacks axis 'embed'\n  input has: batch=8, seq=3\n  the layer works over: embed=4",
+        lambda: model(draw(B, S)),
+    )
+    fails(
+        AxisClashError,
+        "MixtureOfExperts: the input already has axis 'mlp', which the layer adds\n"
+        "  input has: seq=3, mlp=6, embed=4\n"
+        "  hint: rename it first: x.rename({'mlp': ...})",
+        lambda: model(draw(S, M, E)),
+    )
+    fails(
+        AxisNotFoundError,
+        "MixtureOfExperts: the input lacks axis 'seq' of tokens\n  input has: batch=8, embed=4",
+        lambda: model(draw(B, E)),
+    )
+    with pytest.raises(OperandError, match=r"^MixtureOfExperts: expected a NamedArray, got ArrayImpl"):
+        model(jnp.ones((3, 4)))

@@ -1,0 +1,189 @@
+"""Pooling, against Equinox and loops of numpy."""
+
+import itertools
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
+from tests.nn.layouts import check_on, draw, same, value_and_gradients
+
+B, H, W, C = axn.make_axes(batch=8, height=7, width=6, mlp=2)
+WINDOW = (H.resize(3), W.resize(2))
+
+
+def windows(x, window, stride, sides, use_ceil, include_pad):
+    """List the elements of each window along the last axes, by loops; None is padding."""
+    spans = []
+    for size, n, step, (low, high) in zip(x.shape, window, stride, sides, strict=True):
+        starts = list(range(-low, size + high - n + 1, step))
+        if use_ceil and starts[-1] + n < size + high and starts[-1] + step < size:
+            starts.append(starts[-1] + step)
+        end = size + high if include_pad else size
+        spans.append([range(max(s, -low if include_pad else 0), min(s + n, end)) for s in starts])
+    inside = lambda at: all(0 <= i < size for i, size in zip(at, x.shape, strict=True))  # noqa: E731
+    shape = tuple(map(len, spans))
+    cells = [[x[at] if inside(at) else 0.0 for at in itertools.product(*parts)] for parts in itertools.product(*spans)]
+    return shape, cells
+
+
+@pytest.mark.parametrize("use_ceil", [False, True])
+@pytest.mark.parametrize(
+    ("stride", "padding"), [((1, 1), ((0, 0), (0, 0))), ((3, 2), ((1, 0), (0, 1))), ((2, 4), ((0, 2), (1, 1)))]
+)
+def test_against_loops(stride, padding, use_ceil):
+    x = draw(H, W, seed=3)
+    array = np.asarray(x.array, np.float64)
+    args = (array, (3, 2), stride, padding, use_ceil)
+    shape, cells = windows(*args, False)
+    expected = lambda f: np.reshape([f(cell) for cell in cells], shape)  # noqa: E731
+    names = ("height", "width")
+    same(nn.max_pool(WINDOW, x, stride, padding, use_ceil), names, expected(max))
+    same(nn.min_pool(WINDOW, x, stride, padding, use_ceil), names, expected(min))
+    same(nn.pool(WINDOW, x, 0, lax.add, stride, padding, use_ceil), names, expected(sum))
+    same(nn.mean_pool(WINDOW, x, stride, padding, use_ceil=use_ceil), names, expected(np.mean))
+    _, cells = windows(*args, True)
+    padded = nn.mean_pool(WINDOW, x, stride, padding, use_ceil=use_ceil, count_include_pad=True)
+    same(padded, names, expected(np.mean))
+
+
+def test_equals_equinox_with_gradients():
+    x = draw(B, H, C, W)
+    names = x.names
+
+    def reordered(f):
+        def call(_, x):
+            out = jax.vmap(f)(x.rearrange(("batch", "mlp", "height", "width")).array)
+            return axn.named(out, ("batch", "mlp", "height", "width")).rearrange(names)
+
+        return call
+
+    ours = lambda _, x: nn.max_pool(WINDOW, x, (2, 1), 1)  # noqa: E731
+    means = lambda _, x: nn.mean_pool(WINDOW, x, (2, 1), 1, count_include_pad=True)  # noqa: E731
+    for mine, theirs in (
+        (ours, reordered(eqx.nn.MaxPool2d((3, 2), (2, 1), 1))),
+        (means, reordered(eqx.nn.AvgPool2d((3, 2), (2, 1), 1))),
+    ):
+        out, (_, (dx,)) = value_and_gradients(mine)(None, x)
+        expected, (_, (dx_expected,)) = value_and_gradients(theirs)(None, x)
+        same(out, names, expected.array)
+        same(dx, names, dx_expected.array)
+
+
+def test_same_keeps_sizes_and_strides_round_up():
+    x = draw(B, H, W)
+    same(nn.max_pool(WINDOW, x, padding="SAME"), x.names, nn.max_pool(WINDOW, x, 1, ((1, 1), (0, 1))).array)
+    assert nn.mean_pool(WINDOW, x, 2, "SAME").shape == {"batch": 8, "height": 4, "width": 3}
+    assert nn.max_pool((), x) is not None
+
+
+def test_dtypes():
+    x = draw(H) * 100
+    whole = x.astype("int32")
+    assert nn.max_pool(H.resize(3), whole, padding=1).dtype == jnp.int32
+    same(nn.max_pool(H.resize(3), -abs(whole), padding=1)["height", :1], ("height",), [max(-abs(whole.array[:2]))])
+    assert nn.min_pool(H.resize(7), x > 0).tolist() == [bool((x > 0).all())]
+    assert nn.max_pool(H.resize(7), x > 0).tolist() == [bool((x > 0).any())]
+    assert nn.mean_pool(H.resize(3), whole).dtype == jnp.float32
+    long = draw(axn.Axis("height", 4096)) + 300
+    narrow = nn.mean_pool(long.resolve_axis("height"), long.astype(jnp.bfloat16))
+    assert narrow.dtype == jnp.bfloat16
+    assert abs(narrow.array[0].astype(float) - 300) <= 1
+
+
+def test_reductions_by_name_and_of_ones_own():
+    x = draw(H, C)
+    pooled = nn.pool(H.resize(2), x, 1.0, axn.prod)
+    same(pooled, x.names, x.array[:-1] * x.array[1:])
+    same(nn.pool(H.resize(2), x, jnp.array(0.0), axn.sum), x.names, x.array[:-1] + x.array[1:])
+    farther = lambda a, b: jnp.where(abs(a) > abs(b), a, b)  # noqa: E731
+    pairs = np.stack([x.array[:-1], x.array[1:]])
+    picked = np.take_along_axis(pairs, abs(pairs).argmax(0)[None], 0)[0]
+    same(nn.pool(H.resize(2), x, 0, farther), x.names, picked)
+
+
+@pytest.mark.parametrize("windows", [1, 3, 4, 7])
+def test_adaptive_windows(windows):
+    x = draw(B, H, C)
+    parts = [range(i * 7 // windows, -(-(i + 1) * 7 // windows)) for i in range(windows)]
+    array = np.asarray(x.array, np.float64)
+    target = (H.resize(windows), C.resize(1))
+    for pool, f in ((nn.adaptive_mean_pool, np.mean), (nn.adaptive_max_pool, np.max)):
+        expected = np.stack([f(array[:, part], (1, 2)) for part in parts], 1)[..., None]
+        same(pool(target, x), x.names, expected)
+    assert nn.adaptive_mean_pool(target, x.astype(jnp.bfloat16)).dtype == jnp.bfloat16
+    assert nn.adaptive_mean_pool(target, x.astype(int)).dtype == jnp.float32
+
+
+def test_anonymous_dimensions():
+    x = draw(B, H, W)
+    expected = nn.mean_pool(WINDOW, x, 2, 1).array
+    same(nn.mean_pool(WINDOW, x.untag("batch"), 2, 1), ("height", "width"), expected)
+    same(axn.vmap(lambda x: nn.mean_pool(WINDOW, x, 2, 1), B)(x), ("batch", "height", "width"), expected)
+    same(
+        nn.adaptive_max_pool(H.resize(2), x.untag("batch")),
+        ("height", "width"),
+        nn.adaptive_max_pool(H.resize(2), x).array,
+    )
+
+
+def test_pooling_is_one_operation():
+    x = draw(B, H, W)
+    names = lambda f: [eqn.primitive.name for eqn in jax.make_jaxpr(f)(x).eqns]  # noqa: E731
+    assert names(lambda x: nn.max_pool(WINDOW, x, 2, 1)) == ["reduce_window_max"]
+    assert names(lambda x: nn.pool(WINDOW, x, 0, axn.sum)) == ["reduce_window_sum"]
+    assert names(lambda x: nn.mean_pool(WINDOW, x)) == ["reduce_window_sum", "div", "div"]
+
+
+def pooled(_, x):
+    small = nn.mean_pool(H.resize(2), nn.max_pool((H.resize(2), W.resize(2)), x, 1, "SAME"), 2, 1)
+    return nn.adaptive_mean_pool(W.resize(2), small)
+
+
+@pytest.mark.parametrize("mode", ["auto_mesh", "explicit_mesh"])
+def test_on_a_mesh(mode, request):
+    mesh = request.getfixturevalue(mode)
+    check_on(mesh, pooled, None, draw(W, B, H, C))
+    # The axis itself may lie on several devices.
+    mapping, x = {"batch": "data", "width": "model"}, draw(B, W)
+    with axn.set_mesh(mesh):
+        out = axn.named_jit(lambda x: nn.max_pool(W.resize(3), x, 1, "SAME"), mapping)(axn.shard(x, mapping))
+    same(out, x.names, nn.max_pool(W.resize(3), x, 1, "SAME").array)
+
+
+def test_the_constraint(auto_mesh):
+    with axn.set_mesh(auto_mesh), axn.axis_mapping({"batch": "data"}):
+        text = str(jax.make_jaxpr(lambda x: nn.max_pool(H.resize(2), x))(draw(B, H)))
+    assert re.search(r"sharding_constraint\[.*?'data', None", text, re.DOTALL)
+
+
+def test_errors():
+    x = draw(B, H)
+    with pytest.raises(AxisNotFoundError) as error:
+        nn.max_pool(axn.Axis("hight", 2), x)
+    assert str(error.value) == (
+        "max_pool: no axis named 'hight'\n  array has: batch=8, height=7\n  hint: did you mean 'height'?"
+    )
+    with pytest.raises(AxisSizeError) as error:
+        nn.mean_pool(H.resize(10), x, padding=1)
+    assert str(error.value) == (
+        "mean_pool: a window of 10 does not fit into axis 'height' of size 7 and 2 of padding\n"
+        "  input has: batch=8, height=7"
+    )
+    with pytest.raises(OperandError, match=r"^min_pool: axis 'height' needs a size here"):
+        nn.min_pool("height", x)
+    with pytest.raises(OperandError, match=r"^pool: expected a NamedArray, got ArrayImpl"):
+        nn.pool(H, x.array, 0, lax.add)
+    with pytest.raises(AxisSizeError) as error:
+        nn.adaptive_max_pool(H.resize(2), axn.zeros(H.resize(0)))
+    assert str(error.value) == "adaptive_max_pool: an axis of size 0 has no 2 windows"
+    with pytest.raises(AxisNotFoundError) as error:
+        nn.adaptive_mean_pool(W, x)
+    assert str(error.value) == "adaptive_mean_pool: no axis named 'width'\n  array has: batch=8, height=7"

@@ -1,0 +1,42 @@
+"""Gradients of products by hand, against those of JAX."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+
+from axonym.quant._product import Scaled, cotangent, hashable
+
+CASES = [
+    ("rows and columns", (5, 3), (3, 4), (((1,), (0,)), ((), ()))),
+    ("the contraction leads", (3, 5), (4, 3), (((0,), (1,)), ((), ()))),
+    ("nothing is summed", (2,), (3, 4), (((), ()), ((), ()))),
+    ("everything is summed", (2, 3), (3, 2), (((1, 0), (0, 1)), ((), ()))),
+    ("batch, and two contractions out of order", (2, 5, 3, 6), (6, 4, 2, 3), (((3, 2), (0, 3)), ((0,), (2,)))),
+    ("two batch dimensions", (3, 2, 5), (5, 2, 7, 3), (((2,), (0,)), ((1, 0), (1, 3)))),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "numbers"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_against_the_gradients_of_jax(left, right, numbers):
+    rng = np.random.default_rng(0)
+    a, b = (rng.normal(size=shape).astype(np.float32) for shape in (left, right))
+    product, pull = jax.vjp(functools.partial(lax.dot_general, dimension_numbers=numbers), a, b)
+    gradient = rng.normal(size=product.shape).astype(np.float32)
+    expected = pull(jax.numpy.asarray(gradient))
+    found = [
+        cotangent(lax.dot_general, gradient, b, hashable(numbers), of_left=True),
+        cotangent(lax.dot_general, gradient, a, hashable(numbers), of_left=False),
+    ]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_dimension_numbers_may_be_lists():
+    assert hashable([[[1], [0]], [[], []]]) == (((1,), (0,)), ((), ()))
+
+
+def test_a_scaled_array_has_the_dimensions_of_its_values():
+    assert Scaled(np.zeros((2, 3)), np.zeros(())).ndim == 2
