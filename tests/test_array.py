@@ -184,6 +184,18 @@ def test_the_meaning_of_a_sum_of_transposes() -> None:
     assert_close((back - there).array, jnp.zeros((3, 2)))
 
 
+@jax.custom_jvp
+def softmax_from_its_result(x: jax.Array) -> jax.Array:
+    return jax.nn.softmax(x, -1)
+
+
+@softmax_from_its_result.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    y = softmax_from_its_result(*primals)
+    product = y * tangents[0]
+    return y, product - y * product.sum(-1, keepdims=True)
+
+
 HAND: list[tuple[str, Any, Any]] = [
     ("add", lambda x, y: x + x, lambda x, y: x + x),
     ("add, at the end", lambda x, y: x + y["a", 0], lambda x, y: x + y[:, 0][None]),
@@ -195,7 +207,7 @@ HAND: list[tuple[str, Any, Any]] = [
     ("sum of all", lambda x, y: x.sum(), lambda x, y: x.sum()),
     ("mean", lambda x, y: x.mean("b"), lambda x, y: x.mean(1)),
     ("variance", lambda x, y: x.var("b"), lambda x, y: x.var(1)),
-    ("softmax", lambda x, y: axn.softmax(x, "b"), lambda x, y: jax.nn.softmax(x, -1)),
+    ("softmax", lambda x, y: axn.softmax(x, "b"), lambda x, y: softmax_from_its_result(x)),
     ("dot", lambda x, y: axn.dot(x, y["a", 0], axis="b"), lambda x, y: x @ y[:, 0]),
     ("dot, transposed", lambda x, y: axn.dot(x, y.rename({"a": "c"}), axis="b"), lambda x, y: x @ y),
     ("transpose", lambda x, y: x.rearrange(("b", "a")), lambda x, y: x.T),

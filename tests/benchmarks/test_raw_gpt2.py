@@ -116,6 +116,11 @@ def test_microbatches_and_remat_take_the_same_steps(params: Params, expected: tu
     assert_same(run(step, (params, init_optimizer(params)), tokens), expected, params)
 
 
+def test_recomputation_takes_the_same_steps(params: Params, expected: tuple[list[float], Params]) -> None:
+    step = jax.jit(raw_gpt2.train_step(CFG, OPTIMIZER, recompute=True))
+    assert_same(run(step, (params, init_optimizer(params)), draw_tokens(3, 8, 17)), expected, params)
+
+
 @pytest.mark.parametrize("strategy", raw_gpt2.STRATEGIES)
 def test_sharded_steps(
     params: Params, expected: tuple[list[float], Params], auto_mesh: jax.sharding.Mesh, strategy: str
