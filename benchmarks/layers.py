@@ -26,6 +26,9 @@ import axonym as axn
 from axonym import NamedArray, nn
 
 Batch, Pos, Embed, Mlp, Vocab, Layers = axn.make_axes(batch=8, pos=128, embed=256, mlp=1024, vocab=8192, layers=4)
+Height, Width, Channels, Features = axn.make_axes(height=32, width=32, channels=32, features=64)
+Heads, HeadDim, Experts = axn.make_axes(heads=8, head_dim=64, experts=8)
+IMAGES = (Batch, Height, Width, Channels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +99,72 @@ def chunked(targets: jax.Array, chunks: int) -> Callable[..., jax.Array]:
     return losses
 
 
+def gated(silu: Callable[[jax.Array], jax.Array]) -> Callable[..., jax.Array]:
+    return lambda p, x: (silu(x @ p[0]) * (x @ p[1])) @ p[2]
+
+
+def conv(p: Any, x: jax.Array) -> jax.Array:
+    ones, same = (1, 1), [(1, 1), (1, 1)]
+    return lax.conv_general_dilated(x, p[0], ones, same, dimension_numbers=("NHWC", "OIHW", "NHWC")) + p[1]
+
+
+def group_norm(x: jax.Array, weight: jax.Array, bias: jax.Array) -> jax.Array:
+    parts = x.reshape(*x.shape[:-1], 4, -1)
+    parts = parts - parts.mean((1, 2, 4), keepdims=True)
+    parts = parts * lax.rsqrt(jnp.square(parts).mean((1, 2, 4), keepdims=True) + 1e-5)
+    return parts.reshape(x.shape) * weight + bias
+
+
+def lstm(p: Any, x: jax.Array) -> jax.Array:
+    """Run an LSTM whose product with the input is one product for all positions."""
+    projected = jnp.moveaxis(jnp.einsum("bte,egh->btgh", x, p[0]) + p[1], 1, 0)
+
+    def step(state: tuple[jax.Array, jax.Array], projected: jax.Array) -> Any:
+        h, c = state
+        gates = projected + jnp.einsum("bh,hgk->bgk", h, p[2])
+        i, f, g, o = (gates[:, at] for at in range(4))
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    zeros = jnp.zeros((x.shape[0], p[2].shape[0]))
+    return lax.scan(step, (zeros, zeros), projected)[1]
+
+
+def state_space(p: Any, x: jax.Array) -> jax.Array:
+    """Run a complex diagonal recurrence in parallel."""
+    log_rate, log_phase, log_gain, into, out, skip = p
+    size, phase = jnp.exp(-jnp.exp(log_rate)), jnp.exp(log_phase)
+    decay = lax.complex(size * jnp.cos(phase), size * jnp.sin(phase))
+    drive = lax.complex(x @ into[:, 0], x @ into[:, 1]) * jnp.exp(log_gain)
+    after = lambda one, two: (one[0] * two[0], two[0] * one[1] + two[1])  # noqa: E731
+    decays = jnp.broadcast_to(decay, (1, *drive.shape[1:]))
+    states = lax.associative_scan(after, (decays, drive), axis=1)[1]
+    return states.real @ out[0] + states.imag @ out[1] + x * skip
+
+
+def rotary(p: Any, x: jax.Array) -> jax.Array:
+    half = x.shape[-1] // 2
+    angles = jnp.arange(x.shape[1])[:, None] * 10000.0 ** (-jnp.arange(half) / half)
+    cos, sin = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+    one, two = x[..., :half], x[..., half:]
+    return jnp.concatenate([one * cos - two * sin, two * cos + one * sin], -1)
+
+
+def experts(p: Any, x: jax.Array) -> jax.Array:
+    """Sort choices by expert, as a mixture without capacity is usually written."""
+    router, gate, up, down = p
+    tokens = x.reshape(-1, x.shape[-1])
+    weights, chosen = lax.top_k(jax.nn.softmax(tokens @ router), 2)
+    ids = chosen.reshape(-1)
+    order, sizes = jnp.argsort(ids), jnp.bincount(ids, length=router.shape[1])
+    rows = tokens[order // 2]
+    hidden = jax.nn.silu(lax.ragged_dot(rows, gate, sizes)) * lax.ragged_dot(rows, up, sizes)
+    results = lax.ragged_dot(hidden, down, sizes)[jnp.argsort(order)].reshape(*chosen.shape, -1)
+    weights = weights / weights.sum(-1, keepdims=True)
+    return jnp.einsum("tke,tk->te", results, weights).reshape(x.shape)
+
+
 def rows() -> dict[str, Callable[[], Row]]:
     """Return what is compared; add a line for a layer."""
     key, other = jax.random.split(jax.random.key(0))
@@ -137,6 +206,32 @@ def rows() -> dict[str, Callable[[], Row]]:
             table_, of_chunks, lambda p, x: losses_of(x @ p[0].T, tokens.array).mean(), chunked(tokens.array, 8)
         ),
         "Stacked, fold": lambda: Row(stack, fold, by_scan(jax.nn.gelu), by_scan(gelu)),
+        "GatedMLP, silu": lambda: Row(
+            nn.GatedMLP.init(Embed, Embed, Mlp, nn.silu, key=key, use_bias=False),
+            call,
+            gated(jax.nn.silu),
+            gated(jax.checkpoint(jax.nn.silu)),
+        ),
+        "Conv": lambda: Row(
+            nn.Conv.init(("height", "width"), Channels, Features, 3, padding=1, key=key), call, conv, axes=IMAGES
+        ),
+        "GroupNorm": lambda: Row(
+            nn.GroupNorm.init(Channels, 4, ("height", "width")),
+            call,
+            lambda p, x: group_norm(x, *p),
+            lambda p, x: jax.checkpoint(group_norm)(x, *p),
+            IMAGES,
+        ),
+        "Recurrent, LSTM": lambda: Row(
+            nn.Recurrent(nn.LSTMCell.init(Embed, axn.Axis("hidden", 256), key=key), Pos), lambda r, x: r(x)[0], lstm
+        ),
+        "DiagonalSSM": lambda: Row(
+            nn.DiagonalSSM.init(Pos, Embed, axn.Axis("state", 128), key=key), lambda s, x: s(x)[0], state_space
+        ),
+        "rotary": lambda: Row((), lambda _, x: nn.rotary(x, Pos, HeadDim), rotary, axes=(Batch, Pos, Heads, HeadDim)),
+        "MixtureOfExperts": lambda: Row(
+            nn.MixtureOfExperts.init(Embed, Experts, 256, 2, key=key), lambda m, x: m(x)[0], experts
+        ),
     }
 
 
