@@ -165,6 +165,40 @@ def experts(p: Any, x: jax.Array) -> jax.Array:
     return jnp.einsum("tke,tk->te", results, weights).reshape(x.shape)
 
 
+def other_rows() -> dict[str, Callable[[], Row]]:
+    """Return what is compared beside the parts of a plain transformer."""
+    key = jax.random.key(0)
+    call = lambda layer, x: layer(x)  # noqa: E731
+    return {
+        "GatedMLP, silu": lambda: Row(
+            nn.GatedMLP.init(Embed, Embed, Mlp, nn.silu, key=key, use_bias=False),
+            call,
+            gated(jax.nn.silu),
+            gated(jax.checkpoint(jax.nn.silu)),
+        ),
+        "Conv": lambda: Row(
+            nn.Conv.init(("height", "width"), Channels, Features, 3, padding=1, key=key), call, conv, axes=IMAGES
+        ),
+        "GroupNorm": lambda: Row(
+            nn.GroupNorm.init(Channels, 4, ("height", "width")),
+            call,
+            lambda p, x: group_norm(x, *p),
+            lambda p, x: jax.checkpoint(group_norm)(x, *p),
+            IMAGES,
+        ),
+        "Recurrent, LSTM": lambda: Row(
+            nn.Recurrent(nn.LSTMCell.init(Embed, axn.Axis("hidden", 256), key=key), Pos), lambda r, x: r(x)[0], lstm
+        ),
+        "DiagonalSSM": lambda: Row(
+            nn.DiagonalSSM.init(Pos, Embed, axn.Axis("state", 128), key=key), lambda s, x: s(x)[0], state_space
+        ),
+        "rotary": lambda: Row((), lambda _, x: nn.rotary(x, Pos, HeadDim), rotary, axes=(Batch, Pos, Heads, HeadDim)),
+        "MixtureOfExperts": lambda: Row(
+            nn.MixtureOfExperts.init(Embed, Experts, 256, 2, key=key), lambda m, x: m(x)[0], experts
+        ),
+    }
+
+
 def rows() -> dict[str, Callable[[], Row]]:
     """Return what is compared; add a line for a layer."""
     key, other = jax.random.split(jax.random.key(0))
@@ -206,32 +240,7 @@ def rows() -> dict[str, Callable[[], Row]]:
             table_, of_chunks, lambda p, x: losses_of(x @ p[0].T, tokens.array).mean(), chunked(tokens.array, 8)
         ),
         "Stacked, fold": lambda: Row(stack, fold, by_scan(jax.nn.gelu), by_scan(gelu)),
-        "GatedMLP, silu": lambda: Row(
-            nn.GatedMLP.init(Embed, Embed, Mlp, nn.silu, key=key, use_bias=False),
-            call,
-            gated(jax.nn.silu),
-            gated(jax.checkpoint(jax.nn.silu)),
-        ),
-        "Conv": lambda: Row(
-            nn.Conv.init(("height", "width"), Channels, Features, 3, padding=1, key=key), call, conv, axes=IMAGES
-        ),
-        "GroupNorm": lambda: Row(
-            nn.GroupNorm.init(Channels, 4, ("height", "width")),
-            call,
-            lambda p, x: group_norm(x, *p),
-            lambda p, x: jax.checkpoint(group_norm)(x, *p),
-            IMAGES,
-        ),
-        "Recurrent, LSTM": lambda: Row(
-            nn.Recurrent(nn.LSTMCell.init(Embed, axn.Axis("hidden", 256), key=key), Pos), lambda r, x: r(x)[0], lstm
-        ),
-        "DiagonalSSM": lambda: Row(
-            nn.DiagonalSSM.init(Pos, Embed, axn.Axis("state", 128), key=key), lambda s, x: s(x)[0], state_space
-        ),
-        "rotary": lambda: Row((), lambda _, x: nn.rotary(x, Pos, HeadDim), rotary, axes=(Batch, Pos, Heads, HeadDim)),
-        "MixtureOfExperts": lambda: Row(
-            nn.MixtureOfExperts.init(Embed, Experts, 256, 2, key=key), lambda m, x: m(x)[0], experts
-        ),
+        **other_rows(),
     }
 
 

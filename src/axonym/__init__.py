@@ -1,6 +1,6 @@
 """Named tensors for JAX: name axes once; broadcasting, contraction, layout and parallelism follow from the names."""
 
-from . import debug, errors, mup, nn, parameters, partitioning, quant, random, tree, typing
+from . import debug, errors, mup, nn, parameters, partitioning, quant, random, state_dict, tree, typing
 from .array import NamedArray, is_named_array, named
 from .axis import *
 from .create import *
@@ -404,6 +404,7 @@ __all__ = [
     "squeeze",
     "stack",
     "standardize",
+    "state_dict",
     "std",
     "stop_gradient",
     "subtract",

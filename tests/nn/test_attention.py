@@ -402,7 +402,7 @@ def test_errors():
     fails(
         ArgumentError,
         "dot_product_attention: there is no implementation 'blocks'\n"
-        "  known: 'plain', 'blockwise'\n"
+        "  known: 'plain', 'blockwise', 'xla', 'cudnn', 'splash'\n"
         "  hint: did you mean 'blockwise'?",
         lambda: attend(q, k, v, implementation="blocks"),
     )

@@ -175,6 +175,17 @@ def test_the_constraint(auto_mesh):
     assert re.search(r"sharding_constraint\[.*?'data', None, None, 'model'", text, re.DOTALL)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_steps_leave_the_state_as_it_is(kind):
+    layer, x = nn.Recurrent(drawn(kind), "time"), draw(B, T.resize(0), E)
+    given = layer.cell.initial_state(layer.cell.project(draw(B, E)))
+    for start in (given, jax.tree.map(jnp.ones_like, given)):
+        out, last = layer(x, start)
+        assert out.axes == (T.resize(0), B, M)
+        same_trees(last, start)
+    same_trees(layer(x)[1], given)
+
+
 def test_errors():
     layer = nn.Recurrent(drawn(nn.LSTMCell), T)
     with pytest.raises(AxisNotFoundError) as error:

@@ -123,6 +123,15 @@ def test_the_constraint(auto_mesh):
     assert re.search(r"sharding_constraint\[.*?'data', None, None, 'model'", text, re.DOTALL)
 
 
+def test_no_positions_leave_the_state_as_it_is():
+    x, state = draw(B, T.resize(0), E), LAYER.step(draw(B, E))[1]
+    for start, expected in ((None, state * 0), (state, state)):
+        y, last = LAYER(x, start)
+        assert y.axes == x.axes
+        assert last.axes == expected.axes
+        np.testing.assert_array_equal(last.array, expected.array)
+
+
 def test_errors():
     with pytest.raises(ArgumentError) as error:
         nn.DiagonalSSM.init("time", E, M, r_min=0.9, r_max=0.5, key=jax.random.key(0))

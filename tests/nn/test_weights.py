@@ -57,3 +57,26 @@ def test_without_a_mesh_a_product_is_one_operation() -> None:
     with axn.axis_mapping({"embed": "data"}):
         jaxpr = jax.make_jaxpr(lambda layer, x: layer(x).array)(layer, axn.ones((Axis("batch", 2), Embed)))
     assert [eqn.primitive.name for eqn in jaxpr.eqns] == ["dot_general"]
+
+
+def test_gathered_experts_are_not_kept_for_the_backward_pass_and_their_products_are(explicit_mesh: Any) -> None:
+    Experts = Axis("experts", 2)
+    stack = nn.Stacked.init(Axis("layers", LAYERS), nn.MixtureOfExperts)
+    model = jax.eval_shape(lambda: stack(Embed, Experts, Mlp, 1, key=jax.random.key(0)))
+
+    def loss(model: Any) -> jax.Array:
+        stored = axn.shard(model, {"embed": "data", "mlp": "model"})
+        x = axn.ones((Axis("batch", BATCH), Embed))
+        with axn.axis_mapping({"batch": "data", "mlp": "model"}):
+            layers = stored.fold_via(lambda layer, x: layer(x)[0])
+            return axn.square(layers(axn.auto_sharded(x))).mean().scalar()
+
+    with axn.set_mesh(explicit_mesh):
+        jaxpr = jax.make_jaxpr(jax.grad(loss))(model)
+    forward, backward = (eqn for eqn in jaxpr.eqns if eqn.primitive.name == "scan")
+    weights = {(LAYERS, Experts.size, *sizes) for sizes in ((EMBED, MLP), (MLP, EMBED))}
+    assert not weights & {var.aval.shape for var in forward.outvars}
+    taken = [var.aval for var in backward.invars if var.aval.shape in weights]
+    assert len(taken) == 3
+    assert all({"data", "model"} <= set(each.sharding.spec) for each in taken)
+    assert [str(eqn).count("= ragged_dot_general[") for eqn in (forward, backward)] == [3, 6]

@@ -114,3 +114,15 @@ def test_a_policy_of_jmp_casts_named_arrays_and_leaves_keys_and_integers():
     gradients = cast_first(tree["dot"], draw(B, E).astype(jnp.bfloat16))
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(gradients))
     assert gradients.layers[0].dot_general.input_amax_history[0] > 0
+
+
+def test_states_are_no_parameters_to_the_tools_for_them():
+    tree = model()
+    states = [parameter for parameter in axn.parameters.walk(tree) if "history" in parameter.path]
+    assert len(states) == 3
+    assert {axn.mup.Mup({"mlp": 3}).factors(state).role for state in states} == {"fixed"}
+    mask = axn.parameters.decay_mask(tree)
+    assert not any(jax.tree.leaves(mask.layers[0].dot_general))
+    assert mask.layers[0].weight is True
+    rest = quant.partition_for_grad_overwrite(tree)[1]
+    assert axn.parameters.count(rest) == axn.parameters.count(tree) - 6

@@ -24,11 +24,14 @@ POLICIES = [
     Policy(nested=16),
     Policy(save_block_internals=True),
     Policy(save_block_internals=["hidden"]),
-    Policy(save_block_internals=["nobody"], nested=True),
+    Policy(save_block_internals=["inner"], nested=True),
     Policy(offload_block_internals=["hidden"]),
     Policy(save_block_internals=("inner",), offload_block_internals=["hidden"], nested=4),
     Policy(save_carries="offload", nested=True),
     Policy(save_carries="offload", save_block_internals=True),
+    Policy(save_inputs=True),
+    Policy(save_inputs="offload", save_block_internals=["inner"]),
+    Policy(simple=True, save_carries="offload", save_block_internals=True),
     Policy(prevent_cse=True),
     Policy(save_carries=False),
 ]
@@ -185,6 +188,64 @@ def test_offloading_carries_while_contractions_are_saved():
     assert dots(both) == dots(Policy(save_block_internals=True)) < dots(True)
 
 
+def kept(remat):
+    """Count the numbers that are kept between the forward and the backward pass, and how often the host is asked."""
+    backward = jax.eval_shape(lambda w, x: jax.vjp(lambda w, x: loss(w, x, remat), w, x)[1], *data())
+    host = str(jax.make_jaxpr(jax.grad(lambda w, x: loss(w, x, remat)))(*data())).count("Host")
+    return sum(leaf.size for leaf in jax.tree.leaves(backward)), host
+
+
+def test_what_is_kept_to_the_number():
+    carry = 4 * 8
+    carries, host = kept(True)
+    assert host == 0
+    for simple in (Policy(simple=True, save_carries="offload", save_block_internals=True), Policy(save_inputs=True)):
+        assert kept(simple) == (carries, 0)
+    assert kept(Policy(save_block_internals=["inner"])) == (carries + 16 * carry, 0)
+    assert kept(Policy(nested=True)) == (carries - 12 * carry, 0)
+    for offload in (Policy(save_carries="offload"), Policy(save_inputs="offload")):
+        size, host = kept(offload)
+        assert size == carries
+        assert host > 0
+    size, host = kept(Policy(nested=True, save_carries="offload"))  # what is within a group stays on the device
+    assert size == carries - 12 * carry
+    assert host > 0
+
+
+def test_names_that_nothing_has():
+    w, x = data()
+    for policy, text in [
+        (
+            Policy(save_block_internals=["hiden", "inner"], nested=True),
+            "scan: the checkpoint policy speaks of 'hiden', but nothing inside of a step has this name\n"
+            "  names there: 'hidden', 'inner'\n"
+            "  hint: did you mean 'hidden'?",
+        ),
+        (
+            Policy(offload_block_internals=["nobody"]),
+            "scan: the checkpoint policy speaks of 'nobody', but nothing inside of a step has this name\n"
+            "  names there: 'hidden', 'inner'\n"
+            "  hint: give it with tree_checkpoint_name",
+        ),
+    ]:
+        with pytest.warns(UserWarning, match="checkpoint policy") as warned:
+            jax.make_jaxpr(lambda p=policy: axn.scan(lambda h, w: (layer(h, w), None), L, remat=p)(x, w)[0])()
+        assert [str(warning.message) for warning in warned] == [text]
+    with pytest.warns(UserWarning, match="names there: none"):
+        axn.scan(lambda h, w: (h + w, None), L, remat=Policy(save_block_internals=["inner"]))(
+            axn.zeros(()), axn.ones(L)
+        )
+    Policy(disable=True, save_block_internals=["nobody"]).wrap(layer)
+    steps = []
+
+    def step(h, w):
+        steps.append(1)
+        return layer(h, w), None
+
+    jax.make_jaxpr(lambda w: axn.scan(step, L, remat=Policy(save_block_internals=["inner"]))(x, w)[0])(w)
+    assert len(steps) == 1  # looking for the names traces no step again
+
+
 # groups
 @pytest.mark.parametrize(("steps", "groups"), [(16, 4), (12, 3), (13, 1), (1, 1), (0, 1), (2, 1), (6, 2), (100, 10)])
 def test_the_number_of_groups_is_the_largest_divisor_up_to_the_root(steps, groups):
@@ -208,6 +269,7 @@ def test_a_given_number_must_divide():
 def test_short_forms(short):
     assert isinstance(Policy.make(short), Policy)
     assert Policy.make(Policy.make(short)) is Policy.make(short)
+    assert Policy.from_bool_or_str(short) is Policy.make(short)
 
 
 def test_unknown_short_forms():
@@ -218,6 +280,8 @@ def test_unknown_short_forms():
         "  short forms: False, True, 'save_all', 'full', 'recompute', 'nested', 'offload'\n"
         "  hint: did you mean 'nested'?"
     )
+    with pytest.raises(OperandError, match=r"did you mean 'nested'\?"):
+        Policy.from_bool_or_str("nestd")
     for wrong in (1, 0, None, ["full"], 1.0):
         with pytest.raises(OperandError, match="is no checkpoint policy"):
             Policy.make(wrong)
@@ -232,6 +296,8 @@ def test_contradictions_and_slips():
         Policy(save_block_internals="attn")
     with pytest.raises(OperandError, match="save_carries is a bool or 'offload', not 'host'"):
         Policy(save_carries="host")
+    with pytest.raises(OperandError, match="save_inputs is a bool or 'offload', not 'device'"):
+        Policy(save_inputs="device")
 
 
 def test_a_policy_is_hashable_and_may_be_a_static_part_of_a_module():

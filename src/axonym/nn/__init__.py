@@ -3,12 +3,14 @@
 from .activation import *
 from .attention import *
 from .batch_norm import *
+from .cache import *
 from .conv import *
 from .dropout import *
 from .embedding import *
 from .group_norm import *
 from .initializer import Initializer as Initializer
 from .initializer import fan_in as fan_in
+from .interleaved import *
 from .linear import *
 from .lora import *
 from .loss import *

@@ -1,7 +1,7 @@
 """Products with parameters."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax import lax
@@ -12,24 +12,35 @@ from ..layout import context_mesh, current_mapping
 from ..ops.contract import dot
 from ..partitioning.shard import auto_sharded
 
-__all__ = ["multiply"]
+__all__ = ["gathered", "multiply"]
+
+R = TypeVar("R")
+
+
+def gathered(fn: Callable[[Any, Any], R], x: Any, weights: Any, keep: Callable[..., bool] | None = None) -> R:
+    """Call a function of inputs and weights, which are gathered first from where their own mapping has put them.
+
+    Left to itself, the compiler may move the larger activations, or the weights several times. The backward pass
+    gathers the weights again: kept, those of all layers of a loop would be on every device at once.
+
+    Args:
+        fn: the function.
+        x: its first argument, a tree.
+        weights: its second one.
+        keep: which intermediate results the backward pass keeps, as a policy of `jax.checkpoint`; by default none,
+            which suits a function whose gradient needs none, such as one product.
+    """
+    if current_mapping() is None or context_mesh() is None:
+        return fn(x, weights)
+    run = jax.checkpoint(lambda x, weights: fn(x, auto_sharded(weights)), prevent_cse=False, policy=keep)
+    result: R = run(x, weights)
+    return result
 
 
 def multiply(
     x: NamedArray, weight: NamedArray, axis: tuple[Axis, ...], dot_general: Callable[..., Any] | None = None
 ) -> NamedArray:
-    """Contract an input and a weight, which is gathered first from where its own mapping has put it.
-
-    Left to itself, the compiler may move the larger activations, or the weight several times. The backward pass gathers
-    the weight again: kept, those of all layers of a loop would be on every device at once.
-    """
+    """Contract an input and a weight, `gathered`."""
     names = [each.name for each in axis]  # a block of the weight has other sizes
     custom = lax.dot_general if dot_general is None else dot_general
-    if current_mapping() is None or context_mesh() is None:
-        return dot(x, weight, axis=names, dot_general=custom)
-
-    def gathered(x: NamedArray, weight: NamedArray) -> NamedArray:
-        return dot(x, auto_sharded(weight), axis=names, dot_general=custom)
-
-    product: NamedArray = jax.checkpoint(gathered, prevent_cse=False)(x, weight)
-    return product
+    return gathered(lambda x, weight: dot(x, weight, axis=names, dot_general=custom), x, weight)

@@ -1,7 +1,7 @@
 """Attention by names: any other axes of queries, keys and values, such as batch and heads, are matched.
 
 There are several ways to compute it. Each is a function of one checked `AttentionCall`, listed in `_IMPLEMENTATIONS`
-under the name by which `implementation=` asks for it; `_choose` says which one is taken without that. A way that holds
+under the name by which `implementation=` asks for it; `choose` says which one is taken without that. A way that holds
 only for some calls raises an `ArgumentError` that says so where it was asked for by name, and is not chosen otherwise.
 """
 
@@ -16,17 +16,18 @@ from ..core import Operand
 from ..errors import ArgumentError, OperandError, message, suggestion
 from ._attention import AttentionCall, plain, weights
 from ._blockwise import blockwise
+from ._kernels import choose, cudnn, splash, xla
 from .mask import AttentionMask
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
 
-_IMPLEMENTATIONS: Mapping[str, Callable[[AttentionCall], NamedArray]] = {"plain": plain, "blockwise": blockwise}
-
-
-def _choose(call: AttentionCall) -> str:
-    """Choose how to compute a call."""
-    del call
-    return "plain"
+_IMPLEMENTATIONS: Mapping[str, Callable[[AttentionCall], NamedArray]] = {
+    "plain": plain,
+    "blockwise": blockwise,
+    "xla": xla,
+    "cudnn": cudnn,
+    "splash": splash,
+}
 
 
 def dot_product_attention(
@@ -79,9 +80,11 @@ def dot_product_attention(
         inference: whether to drop nothing.
         prng: the key for that. What is dropped depends on the implementation and its blocks too.
         implementation: "plain" holds all scores, "blockwise" a block of them at a time, in the backward pass as well:
-            its memory is linear in the number of positions. It has no forward-mode derivative and no second one. By
-            default the choice is ours.
-        block_size: how many positions of queries, and of keys, a block has; for "blockwise".
+            its memory is linear in the number of positions. "xla" and "cudnn" call `jax.nn.dot_product_attention`,
+            "splash" the kernel of that name for TPUs. All but "plain" and "xla" have no forward-mode derivative and no
+            second one. By default it is "cudnn" or "splash" on a GPU or TPU, where they compute the call, and "plain"
+            elsewhere.
+        block_size: how many positions of queries, and of keys, a block has; for "blockwise" and "splash".
 
     Returns:
         The axes of `query`, where those of `value` that the weights lack stand in the place of `Key`.
@@ -90,7 +93,7 @@ def dot_product_attention(
         AxisClashError: if `query` has `KPos`, or the others have `QPos`.
         AxisNotFoundError: if an operand lacks an axis, or mask, bias or sinks have one that the scores lack.
         OperandError: if there is something to drop and no key, or a mask is of another kind.
-        ArgumentError: if there is no such implementation.
+        ArgumentError: if there is no such implementation, or it does not compute this call.
 
     Reference:
         Vaswani et al. (2017), Attention is all you need, eq. 1. Gemma Team (2024), Gemma 2, for soft_cap; Xiao et al.
@@ -127,7 +130,7 @@ def dot_product_attention(
         prng=prng,
         block_size=(block_size, block_size) if isinstance(block_size, int) else block_size,
     )
-    return _IMPLEMENTATIONS[implementation or _choose(call)](call)
+    return _IMPLEMENTATIONS[implementation or choose(call)](call)
 
 
 def dot_product_attention_weights(

@@ -12,12 +12,13 @@ from jax import lax
 
 from .. import _constraints, layout, plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, selection
+from ..axis import Axis, AxisSelection, selection, sized
 from ..core import facts, wrap
 from ..errors import ArgumentError, AxisError, message
 from ..ops import _lift
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
+from ._weights import gathered
 from ._windows import Padding, Pads, check_fit, each, pads
 from .initializer import Initializer, between, uniform
 
@@ -52,17 +53,15 @@ class _Conv(eqx.Module):
         return names, tuple(x.array.shape[i] for i in at)
 
     def _apply(self, x: NamedArray, spatial: Names, **options: Any) -> NamedArray:
-        """Convolve with the weight, gathered as `multiply` does it, and add the bias."""
+        """Convolve with the weight, and add the bias."""
         options |= {"rhs_dilation": self.dilation, "feature_group_count": self.groups}
         operands = (x.names, self.weight.names)
         kernel = _convolution(operands, spatial, self.In.name, self.Out.name, tuple(options.items()))
 
         def run(x: NamedArray, weight: NamedArray) -> NamedArray:
-            return wrap(x, kernel.call(x.array, auto_sharded(weight).array), kernel.names)
+            return wrap(x, kernel.call(x.array, weight.array), kernel.names)
 
-        if layout.current_mapping() is not None and layout.context_mesh() is not None:
-            run = jax.checkpoint(run, prevent_cse=False)
-        y: NamedArray = auto_sharded(run(x, self.weight))
+        y = auto_sharded(gathered(run, x, self.weight))
         return y if self.bias is None else y + auto_sharded(self.bias)
 
 
@@ -97,13 +96,13 @@ class Conv(_Conv):
         Out: Axis,
         kernel_size: int | Sequence[int],
         *,
+        key: jax.Array,
         stride: int | Sequence[int] = 1,
         padding: Padding = 0,
         dilation: int | Sequence[int] = 1,
         groups: int = 1,
         use_bias: bool = True,
         initializer: Initializer | None = None,
-        key: jax.Array,
     ) -> "Conv":
         """Make a layer; settings are one int, or one for each spatial axis.
 
@@ -112,6 +111,7 @@ class Conv(_Conv):
             In: the axis to sum over.
             Out: the axis of the result.
             kernel_size: the size of the kernel.
+            key: for weight and bias.
             stride: the step.
             padding: zeros around the input: "SAME", "VALID", an int, one for each axis, or a pair for each axis.
             dilation: the distance between neighbours in the kernel.
@@ -119,7 +119,6 @@ class Conv(_Conv):
             use_bias: whether there is a bias.
             initializer: what makes the weight; by default weight and bias are uniform up to one over the root of the
                 number of inputs.
-            key: for weight and bias.
 
         Raises:
             ArgumentError: if a setting has another number of entries than there are axes, or makes no sense.
@@ -192,6 +191,7 @@ class ConvTranspose(_Conv):
         Out: Axis,
         kernel_size: int | Sequence[int],
         *,
+        key: jax.Array,
         stride: int | Sequence[int] = 1,
         padding: Padding = 0,
         output_padding: int | Sequence[int] = 0,
@@ -199,7 +199,6 @@ class ConvTranspose(_Conv):
         groups: int = 1,
         use_bias: bool = True,
         initializer: Initializer | None = None,
-        key: jax.Array,
     ) -> "ConvTranspose":
         """Make a layer; arguments and errors are those of `Conv.init`, and `output_padding`, less than the stride."""
         function = "ConvTranspose.init"
@@ -246,7 +245,7 @@ def _parameters(
     key: jax.Array,
 ) -> tuple[NamedArray, NamedArray | None, tuple[str | Axis, ...], tuple[int, ...]]:
     """Make weight and bias, and normalise the spatial axes and the size of the kernel."""
-    given = selection(Spatial, function)
+    given, In, Out = selection(Spatial, function), sized(In, function), sized(Out, function)
     plans.distinct((In.name, *(name for name, _ in given)), f"{function}: ")
     plans.distinct((Out.name, *(name for name, _ in given)), f"{function}: ")
     if not given:

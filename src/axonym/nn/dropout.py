@@ -17,7 +17,7 @@ __all__ = ["Dropout", "dropout"]
 class Dropout(eqx.Module):
     """Set elements to zero at random and scale up the others, so that the expectation stays.
 
-    What is dropped depends on the key and the axes alone, never on the layout.
+    What is dropped depends on the key and the axes, in their order, and never on the layout.
 
     Attributes:
         pdrop: the probability of zero.
@@ -70,7 +70,7 @@ def dropout(
         pdrop: the probability of zero.
         broadcast_axes: axes along which all elements are dropped together.
         inference: whether to return `x` as it is.
-        key: what is dropped depends on it and on the axes alone, never on the layout.
+        key: what is dropped depends on it and on the axes, in their order, and never on the layout.
 
     Raises:
         ArgumentError: if `pdrop` is no probability.

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from .. import random
 from ..array import NamedArray
-from ..axis import Axis, AxisSpec, axis_name, spec
+from ..axis import Axis, AxisSpec, axis_name, sized, spec
 from ..ops.index import take
 from ..ops.join import concatenate
 from ..partitioning.shard import auto_sharded
@@ -42,7 +42,7 @@ class Embedding(eqx.Module):
         initializer: Initializer | None = None,
     ) -> "Embedding":
         """Make a table; by default entries have a standard deviation of `init_scale` over the root of Embed's size."""
-        embed = spec(Embed, "Embedding.init")
+        Vocab, embed = sized(Vocab, "Embedding.init"), spec(Embed, "Embedding.init")
         if initializer is None:
             initializer = fan_in(math.prod(axis.size for axis in embed), init_scale)
         return Embedding(initializer(key, (Vocab, *embed)), Vocab, embed)

@@ -10,7 +10,7 @@ from jax import lax
 
 from .. import _constraints, plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, selection
+from ..axis import Axis, AxisSelection, selection, sized
 from ..core import Names, wrap
 from ..create import ones, zeros
 from ..errors import ArgumentError, AxisError, message
@@ -81,7 +81,7 @@ class GroupNorm(eqx.Module):
             >>> bool(abs(norm(x).mean(("height", "width", "channels"))).max() < 1e-5)
             True
         """
-        names = tuple(name for name, _ in selection(over, "GroupNorm.init"))
+        axis, names = sized(axis, "GroupNorm.init"), tuple(name for name, _ in selection(over, "GroupNorm.init"))
         plans.distinct((axis.name, *names), "GroupNorm.init: ")
         if groups < 1 or axis.size % groups:
             raise ArgumentError(message("GroupNorm.init", f"{groups} groups do not divide {axis} evenly"))

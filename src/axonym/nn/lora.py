@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from ..array import NamedArray, is_named_array
-from ..axis import Axis, AxisSelector
+from ..axis import Axis, AxisSelector, sized
 from ..create import zeros
-from ..errors import ArgumentError, message
+from ..errors import ArgumentError, OperandError, message
 from ..ops.contract import dot
 from ..transform.vmap import vmap
 from .dropout import Dropout
@@ -57,7 +57,10 @@ class LoraLinear(eqx.Module):
             alpha: the factor of the product, times the rank; by default the rank, for a factor of one.
             dropout: the probability of zero in the input of `down`.
         """
-        axis = Axis("lora", Rank) if isinstance(Rank, int) else Rank
+        if not isinstance(base, Linear):
+            problem = f"expected a Linear to wrap, got {type(base).__name__}"
+            raise OperandError(message("LoraLinear.init", problem, hint="add_lora wraps those of a whole model"))
+        axis = Axis("lora", Rank) if isinstance(Rank, int) else sized(Rank, "LoraLinear.init")
         own = {each.name for each in (*base.In, *_stored_outputs(base))}
         further = tuple(each for each in base.weight.axes if each.name not in own)
 

@@ -45,7 +45,7 @@ class MLP(eqx.Module):
         """Make `depth` hidden layers of a width, and one to `Output`.
 
         All hidden layers have the axis of `width`, called "mlp" if it is an int. A weight between two of them keeps the
-        second one as `out_mlp`, see `Linear`: a mapping for the axis never shards one weight twice.
+        second one as `mlp.out`, see `Linear`: a mapping for the axis never shards one weight twice.
 
         Args:
             Input: the axes of the input.

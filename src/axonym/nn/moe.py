@@ -3,7 +3,8 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -27,7 +28,7 @@ from ..partitioning.collectives import psum
 from ..partitioning.manual import shard_map
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
-from ._weights import multiply
+from ._weights import gathered, multiply
 from .activation import silu
 from .initializer import Initializer, fan_in
 from .linear import Linear
@@ -112,9 +113,11 @@ class MoELinear(eqx.Module):
         else:
             check_input("MoELinear", x, (self.In,), (self.Out, stored), blocks=True)
             ragged = self._ragged(x, group_sizes)
-            weight = auto_sharded(self.weight)
-            y = ragged_dot(x, weight, group_sizes, axis=self.In.name, ragged=ragged, groups=self.Experts)
-            bias = self.bias
+
+            def product(x: NamedArray, weight: NamedArray) -> NamedArray:
+                return ragged_dot(x, weight, group_sizes, axis=self.In.name, ragged=ragged, groups=self.Experts)
+
+            y, bias = gathered(product, x, self.weight), self.bias
             if bias is not None:
                 last = cumsum(group_sizes, self.Experts)
                 rows = arange(x.resolve_axis(ragged)).broadcast_axis(last.axes)
@@ -231,8 +234,9 @@ class MixtureOfExperts(eqx.Module):
             ArgumentError: if there are fewer experts than `top_k`, or `capacity_factor` is not positive.
         """
         function = "MixtureOfExperts.init"
-        hidden = Axis("mlp", width) if isinstance(width, int) else width
-        if not 0 < top_k <= sized(Experts, function).size:
+        hidden = Axis("mlp", width) if isinstance(width, int) else sized(width, function)
+        Embed, Experts = sized(Embed, function), sized(Experts, function)
+        if not 0 < top_k <= Experts.size:
             raise ArgumentError(message(function, f"top_k is {top_k}, but there are {Experts.size} experts"))
         if capacity_factor is not None and not capacity_factor > 0:
             raise ArgumentError(message(function, f"capacity_factor must be positive, not {capacity_factor}"))
@@ -305,11 +309,12 @@ class MixtureOfExperts(eqx.Module):
     def _sorted(self, x: NamedArray, gates: NamedArray, chosen: NamedArray) -> tuple[NamedArray, NamedArray]:
         """Sort all choices by expert, and multiply each stretch by its expert's weights."""
         experts = (self.gate, self.up, dataclasses.replace(self.down, bias=None))
-        run, hidden = _by_stretches, self.up.Out.name
+        hidden = self.up.Out.name
         split = mapped((*(name for name in x.names if name != self.up.In.name), hidden))
+        run: Callable[..., NamedArray] = partial(_by_stretches, self.activation, hidden in split)
         if current_mapping() is not None and context_mesh() is not None and current_scope() is None:
-            run = shard_map(_by_stretches, split, strict=False)
-        y = run(self.activation, hidden in split, experts, x, gates, chosen)
+            run = shard_map(run, split, strict=False)
+        y = gathered(run, (x, gates, chosen), experts, keep=_is_costly)
         if self.down.bias is not None:
             biases = take(auto_sharded(self.down.bias), self.Experts, chosen)
             y = y + dot(biases, gates, axis=_CHOICE).rearrange(y.names)
@@ -342,13 +347,12 @@ class MixtureOfExperts(eqx.Module):
 
 def _by_stretches(
     activation: Callable[[NamedArray], NamedArray],
-    partial: bool,
+    is_part: bool,
+    tokens_and_choices: tuple[NamedArray, NamedArray, NamedArray],
     experts: tuple[MoELinear | None, MoELinear, MoELinear],
-    x: NamedArray,
-    gates: NamedArray,
-    chosen: NamedArray,
 ) -> NamedArray:
-    """Apply experts to the tokens of one device; `partial` tells that it has a part of the hidden axis."""
+    """Apply experts to the tokens of one device; `is_part` tells that it has a part of the hidden axis."""
+    x, gates, chosen = tokens_and_choices
     gate, up, down = experts
     tokens = tuple(axis for axis in x.axes if axis.name != up.In.name)
     names = tuple(axis.name for axis in tokens)
@@ -361,8 +365,13 @@ def _by_stretches(
     unsorted = take(down(hidden, sizes), _SLOT, argsort(order, _SLOT))
     results = unsorted.unflatten_axis(_SLOT, (gates.resolve_axis(_TOKEN), gates.resolve_axis(_CHOICE)))
     y = dot(results, gates, axis=_CHOICE)
-    y = psum(y, up.Out.name) if partial else y
+    y = psum(y, up.Out.name) if is_part else y
     return y.unflatten_axis(_TOKEN, tokens)
+
+
+def _is_costly(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Tell what the backward pass keeps: all but what goes by in no time, and gathered weights."""
+    return primitive.name in ("ragged_dot_general", "sort")
 
 
 def _hidden(

@@ -1,7 +1,7 @@
 """Layers that normalise over axes."""
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -40,7 +40,7 @@ class _Norm(eqx.Module):
         use_weight: bool = True,
         use_bias: bool = True,
         dtype: DTypeLike | None = None,
-    ) -> Any:
+    ) -> Self:
         """Make a layer.
 
         Args:
@@ -75,7 +75,12 @@ class LayerNorm(_Norm):
     """
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Normalise `x`, whose axes {axis, ...} stay."""
+        """Normalise `x`, whose axes {axis, ...} stay.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks an axis of `axis`.
+            AxisSizeError: if it has another size there.
+        """
         return self._apply(x, centered=True)
 
 
@@ -89,7 +94,12 @@ class RmsNorm(_Norm):
     """
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Normalise `x`, whose axes {axis, ...} stay."""
+        """Normalise `x`, whose axes {axis, ...} stay.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks an axis of `axis`.
+            AxisSizeError: if it has another size there.
+        """
         return self._apply(x, centered=False)
 
 

@@ -8,7 +8,7 @@ import jax
 
 from .. import plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, AxisSpec, selector
+from ..axis import Axis, AxisSelector, AxisSpec, selector, sized
 from ..core import Core
 from ..create import zeros, zeros_like
 from ..errors import AxisError
@@ -106,7 +106,7 @@ class LSTMCell(_Gated):
             use_bias: whether there is a bias.
             initializer: what makes the weights; by default uniform up to one over the root of the size of `Hidden`.
         """
-        return LSTMCell(*_weights(4, In, Hidden, key, use_bias, initializer))
+        return LSTMCell(*_weights(4, In, sized(Hidden, "LSTMCell.init"), key, use_bias, initializer))
 
     def initial_state(self, projected: NamedArray) -> tuple[NamedArray, NamedArray]:
         """Return zeros for h and c."""
@@ -154,6 +154,7 @@ class GRUCell(_Gated):
         initializer: Initializer | None = None,
     ) -> "GRUCell":
         """Make a cell; the arguments are those of `LSTMCell.init`."""
+        Hidden = sized(Hidden, "GRUCell.init")
         weights = _weights(3, In, Hidden, key, use_bias, initializer)
         return GRUCell(*weights, zeros(Hidden) if use_bias else None)
 
@@ -202,7 +203,7 @@ class Recurrent(eqx.Module):
         """Return the outputs of all steps, along the axis, which comes first, and the last state.
 
         The last state is that of the last position, or of the first if `reverse`; of it, `cell.output` makes the last
-        output alone. Given to the next call, it goes on where this one stopped.
+        output alone. Given to the next call, it goes on where this one stopped. Of no positions, it is the first one.
 
         Args:
             x: axes {axis, In, ...}.
@@ -211,7 +212,7 @@ class Recurrent(eqx.Module):
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
-            AxisSizeError: if it has another size there, or nothing to start with.
+            AxisSizeError: if it has another size there.
         """
         if not isinstance(x, Core):
             raise _lift.unnamed("Recurrent", x)
@@ -224,7 +225,9 @@ class Recurrent(eqx.Module):
         cell = auto_sharded(self.cell)
         projected = cell.project(x)
         if state is None:
-            state = cell.initial_state(projected[name, 0])
+            # Of no positions, the sum has the axes of one.
+            one = projected[name, 0] if projected.axis_size(name) else projected.sum(name)
+            state = cell.initial_state(one)
 
         def step(state: Any, projected: NamedArray) -> tuple[Any, NamedArray]:
             state = cell.advance(projected, state)

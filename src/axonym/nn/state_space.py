@@ -9,7 +9,7 @@ from jax import lax
 
 from .. import plans, random
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, selector
+from ..axis import Axis, AxisSelector, selector, sized
 from ..core import Core
 from ..errors import ArgumentError, AxisError, message
 from ..ops import _lift
@@ -66,10 +66,10 @@ class DiagonalSSM(eqx.Module):
         In: Axis,
         State: Axis,
         *,
+        key: jax.Array,
         r_min: float = 0.0,
         r_max: float = 1.0,
         max_phase: float = 2 * math.pi,
-        key: jax.Array,
     ) -> "DiagonalSSM":
         """Make a layer whose decays lie in a ring, uniformly by area, and whose gain keeps the variance of the input.
 
@@ -77,10 +77,10 @@ class DiagonalSSM(eqx.Module):
             axis: the axis to go along.
             In: the axis of the input, and of the result.
             State: the axis of the state.
+            key: for all parameters.
             r_min: the least absolute value of a.
             r_max: the largest; for long memories near 1.
             max_phase: the largest angle of a.
-            key: for all parameters.
 
         Raises:
             ArgumentError: if the ring is none.
@@ -88,6 +88,7 @@ class DiagonalSSM(eqx.Module):
         if not 0 <= r_min < r_max <= 1 or max_phase <= 0:
             problem = f"decays need 0 <= r_min < r_max <= 1 and max_phase > 0, got {r_min}, {r_max} and {max_phase}"
             raise ArgumentError(message("DiagonalSSM.init", problem))
+        In, State = sized(In, "DiagonalSSM.init"), sized(State, "DiagonalSSM.init")
         keys = jax.random.split(key, 5)
         # Away from the bounds, where a logarithm is infinite.
         squared = random.uniform(keys[0], State, minval=1e-6, maxval=1 - 1e-6) * (r_max**2 - r_min**2) + r_min**2
@@ -109,7 +110,7 @@ class DiagonalSSM(eqx.Module):
     def __call__(
         self, x: NamedArray, state: NamedArray | None = None, *, key: jax.Array | None = None
     ) -> tuple[NamedArray, NamedArray]:
-        """Return the results of all positions and the last state.
+        """Return the results of all positions and the last state; of no positions, the first one.
 
         Args:
             x: axes {axis, In, ...}.
@@ -132,7 +133,9 @@ class DiagonalSSM(eqx.Module):
         powers, states = associative_scan(_after, name)((decay, drive))
         if state is not None:
             states = _lift.nary(_started, states, powers, state)
-        return self._read(states, x), states[name, -1]
+        # Of no positions, the sum is zero.
+        last = states[name, -1] if x.axis_size(name) else states.sum(name) + (0 if state is None else state)
+        return self._read(states, x), last
 
     def step(self, x: NamedArray, state: NamedArray | None = None) -> tuple[NamedArray, NamedArray]:
         """Return the result of one position and the next state.

@@ -106,7 +106,9 @@ class Arguments:
             what = f"shape {array.shape}, of which dimension {dim}" if names is None else describe(names, array.shape)
             lines.append(f"{spelled[slot]} has: {what}")
         problem = f"axis {self.axis!r} has two sizes: {size} and {other}"
-        raise AxisSizeError(message(function, problem, *lines, hint=_WHOLE.get(function.split(".")[0]) if plain else None))
+        raise AxisSizeError(
+            message(function, problem, *lines, hint=_WHOLE.get(function.split(".")[0]) if plain else None)
+        )
 
     def _unknown_size(self, function: str) -> AxisSizeError:
         named = [x for x in self._leaves if isinstance(x, NamedArray)]
@@ -120,8 +122,11 @@ class Arguments:
 _WHOLE = {
     "vmap": "to pass a plain array whole, give None for it: args=(None, ...), or default=None for all",
     "map": "to pass a plain array whole, say so with is_mapped, or close over it",
-} | dict.fromkeys(("scan", "fold"), "to pass a plain array whole, say so with is_scanned, or close over it")
-_WHOLE |= dict.fromkeys(("Stacked", "BlockSeq", "Interleaved"), "to pass a plain array whole, name its axes, or close over it")
+    **dict.fromkeys(("scan", "fold"), "to pass a plain array whole, say so with is_scanned, or close over it"),
+    **dict.fromkeys(
+        ("Stacked", "BlockSeq", "Interleaved"), "to pass a plain array whole, name its axes, or close over it"
+    ),
+}
 
 
 def _spellings(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> list[str]:

@@ -60,8 +60,7 @@ def loop(
             return at if at is not None and (told(leaf) if callable(told) else told) else None
 
         arguments = Arguments(function, (name, size), (args, kwargs), dimension)
-        options = {"reverse": reverse, "unroll": unroll, "checkpointed": checkpointed}
-        return _run(function, step, arguments, init, policy, **options)
+        return _run(function, step, arguments, init, policy, reverse=reverse, unroll=unroll, checkpointed=checkpointed)
 
     return looped
 
@@ -83,7 +82,7 @@ def _run(
     length = arguments.size // groups
 
     def body(arrays: Any, scanned: Any) -> Any:
-        if not checkpointed:
+        if groups == 1 and not checkpointed:
             arrays, scanned = policy.mark(arrays, scanned)
         args, kwargs = arguments.rebuild(scanned)
         following, out = pair(function, fn(start.rebuild(arrays), *args, **kwargs))
@@ -94,13 +93,17 @@ def _run(
         )
 
     step = body if checkpointed else policy.wrap(body, unrolled=unroll is True or unroll >= length)
-    inner = policy.wrap(lambda c, group: lax.scan(step, c, group, length=length, reverse=reverse, unroll=unroll))
+
+    @policy.wrap
+    def group(carry: Any, xs: Any) -> Any:
+        carry, xs = policy.mark(carry, xs)  # what goes from group to group is kept, and not what is within one
+        return lax.scan(step, carry, xs, length=length, reverse=reverse, unroll=unroll)
 
     def run(carry: Any, xs: Any) -> Any:
         if groups == 1:
             return lax.scan(step, carry, xs, length=arguments.size, reverse=reverse, unroll=unroll)
         grouped = [x.reshape(groups, length, *x.shape[1:]) for x in xs]
-        last, ys = lax.scan(inner, carry, grouped, length=groups, reverse=reverse)
+        last, ys = lax.scan(group, carry, grouped, length=groups, reverse=reverse)
         return last, [y.reshape(groups * length, *y.shape[2:]) for y in ys]
 
     carry = [jnp.asarray(array) for array in start.arrays]

@@ -15,7 +15,7 @@ __all__ = ["ScanCheckpointPolicy", "ScanCheckpointSpec", "tree_checkpoint_name"]
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-CARRY = "scan_carry"
+CARRY, INPUTS = "scan_carry", "scan_inputs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +30,15 @@ class ScanCheckpointPolicy:
         save_block_internals: what to keep of the inside of a step: False nothing, True the results of contractions
             without batch axes, a list the values that `tree_checkpoint_name` gave these names.
         offload_block_internals: names of values to keep in the host's memory.
-        save_carries: True keeps carries on the device, "offload" in the host's memory.
+        save_carries: True keeps carries on the device, "offload" in the host's memory. False is the same as True,
+            since something has to be kept.
+        save_inputs: what to keep of the arguments of a step, such as the parameters of its layer. The loop has them
+            whole, so that False and True need no copy; "offload" copies those of each step into the host's memory.
         nested: cut the steps into groups and keep only the carries between groups, so that memory grows with the root
             of the number of steps: True chooses the groups, an int is their number, which must divide the steps.
         prevent_cse: keep the compiler from merging the second computation with the first. A compiled loop does not need
             it; a loop that is written out has it always.
+        simple: keep the carries and nothing else, whatever the fields above say but for `disable` and `nested`.
 
     Reference:
         Chen et al. (2016), Training deep nets with sublinear memory cost.
@@ -44,8 +48,10 @@ class ScanCheckpointPolicy:
     save_block_internals: bool | Sequence[str] = False
     offload_block_internals: Sequence[str] = ()
     save_carries: bool | Literal["offload"] = True
+    save_inputs: bool | Literal["offload"] = False
     nested: bool | int = False
     prevent_cse: bool = False
+    simple: bool = False
 
     def __post_init__(self) -> None:
         if self.save_block_internals is True and self.offload_block_internals:
@@ -58,9 +64,10 @@ class ScanCheckpointPolicy:
                 raise OperandError(message("ScanCheckpointPolicy", problem, hint=f"write [{value!r}]"))
             if not isinstance(value, bool):
                 object.__setattr__(self, field, tuple(value))  # hashable: a policy is a static part of a module
-        if self.save_carries not in (True, False, "offload"):
-            problem = f"save_carries is a bool or 'offload', not {self.save_carries!r}"
-            raise OperandError(message("ScanCheckpointPolicy", problem))
+        for field in ("save_carries", "save_inputs"):
+            if getattr(self, field) not in (True, False, "offload"):
+                problem = f"{field} is a bool or 'offload', not {getattr(self, field)!r}"
+                raise OperandError(message("ScanCheckpointPolicy", problem))
 
     @staticmethod
     def make(spec: "ScanCheckpointSpec") -> "ScanCheckpointPolicy":
@@ -84,15 +91,30 @@ class ScanCheckpointPolicy:
         )
         raise OperandError(message("ScanCheckpointPolicy", problem, f"short forms: {known}", hint=near))
 
+    @staticmethod
+    def from_bool_or_str(remat_policy: bool | str) -> "ScanCheckpointPolicy":
+        """Make a policy of its short form; see `make`."""
+        spec: Any = remat_policy
+        return ScanCheckpointPolicy.make(spec)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of values inside of a step that it speaks of."""
+        return () if self.disable or self.simple else (*self._saved, *self.offload_block_internals)
+
     def wrap(self, step: Callable[P, R], *, unrolled: bool = False) -> Callable[P, R]:
         """Make one step keep for its backward pass what the policy says."""
         if self.disable:
             return step
         return jax.checkpoint(step, policy=self._jax_policy(), prevent_cse=self.prevent_cse or unrolled)
 
-    def mark_carry(self, carry: T) -> T:
-        """Name the carry inside of a step, where the policy speaks of it."""
-        return tree_checkpoint_name(carry, CARRY) if self.save_carries == "offload" else carry
+    def mark(self, carry: T, inputs: R) -> tuple[T, R]:
+        """Name the carry and the arguments inside of a step, where the policy speaks of them."""
+        if CARRY in self._offloaded:
+            carry = tree_checkpoint_name(carry, CARRY)
+        if INPUTS in self._offloaded:
+            inputs = tree_checkpoint_name(inputs, INPUTS)
+        return carry, inputs
 
     def groups(self, steps: int) -> int:
         """Return into how many groups to cut the steps; 1 if not at all.
@@ -109,30 +131,33 @@ class ScanCheckpointPolicy:
             raise AxisSizeError(message("ScanCheckpointPolicy", problem, hint="nested=True chooses a number"))
         return self.nested
 
+    @property
+    def _saved(self) -> Sequence[str]:
+        return () if isinstance(self.save_block_internals, bool) else self.save_block_internals
+
+    @property
+    def _offloaded(self) -> list[str]:
+        if self.disable or self.simple:
+            return []
+        loop = [(self.save_carries, CARRY), (self.save_inputs, INPUTS)]
+        return [*self.offload_block_internals, *(name for where, name in loop if where == "offload")]
+
     def _jax_policy(self) -> Any:
+        if self.simple:
+            return None
         policies = jax.checkpoint_policies
-        if self.save_block_internals is True:
-            return _saving_dots if self.save_carries == "offload" else policies.dots_with_no_batch_dims_saveable
-        saved = list(self.save_block_internals or ())
-        offloaded = [*self.offload_block_internals, *([CARRY] if self.save_carries == "offload" else [])]
-        if offloaded:
-            return _offloading(saved, offloaded)
-        return policies.save_only_these_names(*saved) if saved else None
-
-
-def _offloading(saved: list[str], offloaded: list[str]) -> Any:
-    return jax.checkpoint_policies.save_and_offload_only_these_names(
-        names_which_can_be_saved=saved,
-        names_which_can_be_offloaded=offloaded,
-        offload_src="device",
-        offload_dst="pinned_host",
-    )
-
-
-def _saving_dots(*args: Any, **params: Any) -> Any:
-    """Save contractions without batch axes on the device, and offload carries."""
-    saved = jax.checkpoint_policies.dots_with_no_batch_dims_saveable(*args, **params)
-    return saved or _offloading([], [CARRY])(*args, **params)
+        dots = policies.dots_with_no_batch_dims_saveable
+        named = policies.save_only_these_names(*self._saved) if self._saved else None
+        if self._offloaded:
+            named = policies.save_and_offload_only_these_names(
+                names_which_can_be_saved=list(self._saved),
+                names_which_can_be_offloaded=self._offloaded,
+                offload_src="device",
+                offload_dst="pinned_host",
+            )
+        if self.save_block_internals is not True:
+            return named
+        return dots if named is None else lambda *args, **params: dots(*args, **params) or named(*args, **params)
 
 
 ScanCheckpointSpec: TypeAlias = (

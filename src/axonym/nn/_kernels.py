@@ -1,0 +1,352 @@
+"""Attention kernels that come with JAX, behind names: cuDNN through `jax.nn`, and splash attention for TPUs.
+
+A kernel takes one axis of batch, one of positions, one of heads and one of features. Of the axes that queries and keys
+share, the first becomes the batch and the others heads, each with the group of heads that queries alone have. On a mesh
+a kernel runs on the block of each device: batch and heads may be split, positions and features are gathered.
+
+Reference:
+    Dao (2023), FlashAttention-2.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import _constraints
+from ..array import NamedArray, is_named_array, named
+from ..axis import Axis
+from ..core import wrap
+from ..errors import ArgumentError, message
+from ..layout import context_mesh, current_mapping
+from ..partitioning.manual import shard_map
+from ..partitioning.shard import auto_sharded
+from ._attention import AttentionCall
+from ._visible import positions, visible
+from .mask import AttentionMask
+
+__all__ = ["choose", "cudnn", "splash", "xla"]
+
+# No mapping lays these out: a kernel needs them all on each device.
+QUERIES, KEYS, FEATURES, OUT = "positions of queries", "positions of keys", "features of keys", "features of values"
+# Splash attention computes with so many positions at least.
+LANES = 128
+BLOCK = 512
+Names = tuple[str, ...]
+
+
+def choose(call: AttentionCall) -> str:
+    """Choose what computes a call, by the platform and by what the kernels can do."""
+    mapping = current_mapping()
+    mapped = mapping is not None and call.q_pos is not None and mapping.get(call.q_pos)
+    backend = jax.default_backend()
+    # Queries that are split by position would all be computed on each device.
+    if backend == "gpu" and not mapped and next(_against_cudnn(call), None) is None:
+        return "cudnn"
+    if backend == "tpu" and not mapped and next(_against_splash(call), None) is None and _keeps_segments(call):
+        return "splash"
+    return "plain"
+
+
+def xla(call: AttentionCall) -> NamedArray:
+    """Compute attention by `jax.nn.dot_product_attention`, compiled by XLA alone."""
+    return _computed("xla", call, _against_jax_nn(call), functools.partial(_by_jax_nn, "xla"))
+
+
+def cudnn(call: AttentionCall) -> NamedArray:
+    """Compute attention by `jax.nn.dot_product_attention` and cuDNN."""
+    return _computed("cudnn", call, _against_jax_nn(call), functools.partial(_by_jax_nn, "cudnn"))
+
+
+def splash(call: AttentionCall) -> NamedArray:
+    """Compute attention by the splash kernel, which other machines than TPUs simulate."""
+    return _computed("splash", call, _against_splash(call), _by_splash)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Plan:
+    """What is static about a call: which axes are what, and numbers."""
+
+    batch: Names
+    heads: Names
+    group: Names
+    out_names: Names
+    is_structured: bool
+    scale: float
+    soft_cap: float | None
+    block_size: tuple[int, int]
+
+    @property
+    def q_heads(self) -> Names:
+        """The axes of heads of queries, of which each of keys serves as many in a row."""
+        return self.heads + self.group
+
+
+def _shared(call: AttentionCall) -> Names:
+    """Return the axes of both queries and keys, but for features."""
+    return tuple(name for name in call.query.names if name in call.key.names and name != call.feature)
+
+
+def _against(call: AttentionCall) -> Iterator[str]:
+    """Say what no kernel does."""
+    shared, features = _shared(call), [name for name in call.value.names if name not in call.key.names]
+    features += [call.feature] if call.feature in call.value.names else []
+    if call.q_pos is None:
+        yield "the queries have no axis of positions"
+    elif set(call.key.names) != {*shared, call.k_pos, call.feature}:
+        yield "the keys have an axis that the queries lack"
+    elif len(features) != 1 or set(call.value.names) != {*shared, call.k_pos, *features}:
+        yield "the values have other axes than the keys, or not one of features"
+    if any(x.array.ndim > len(x.names) for x in (call.query, call.key, call.value)):
+        yield "an array has anonymous dimensions"
+    if len({x.dtype for x in (call.query, call.key, call.value)}) > 1:
+        yield "queries, keys and values have several dtypes"
+    if call.dtype != jnp.float32 or call.precision is not None:
+        yield "it computes scores in float32, with the precision of its own"
+    if call.dropout:
+        yield "it has no dropout"
+
+
+def _against_jax_nn(call: AttentionCall) -> Iterator[str]:
+    """Say what `jax.nn.dot_product_attention` does not do."""
+    yield from _against(call)
+    if call.soft_cap is not None or call.sinks is not None:
+        yield "it has no soft cap and no sinks"
+    if call.key.size != call.value.size:
+        yield "keys and values have several numbers of features"
+
+
+def _against_checks(call: AttentionCall) -> Iterator[str]:
+    """Say that a kernel does not tell over which mesh axes its result varies, which a `shard_map` may want to know."""
+    if any(jax.typeof(x.array).mat.varying for x in (call.query, call.key, call.value)):
+        yield "it runs in a shard_map only with check=False"
+
+
+def _against_cudnn(call: AttentionCall) -> Iterator[str]:
+    """Say what cuDNN does not do, or does only with a mask as large as the scores."""
+    yield from _against_jax_nn(call)
+    yield from _against_checks(call)
+    if call.query.dtype not in (jnp.bfloat16, jnp.float16):
+        yield "it computes with bfloat16 and float16"
+    size = call.query.axis_size(call.feature)
+    if size % 8 or size > LANES:
+        yield "it takes multiples of 8 features, up to 128"
+    if call.bias is not None or (call.mask is not None and not _is_causal(call)):
+        yield "it knows causal masks and windows of these, of as many queries as keys"
+
+
+def _against_splash(call: AttentionCall) -> Iterator[str]:
+    """Say what the splash kernel does not do."""
+    yield from _against(call)
+    yield from _against_checks(call)
+    if call.query.dtype not in (jnp.bfloat16, jnp.float32):
+        yield "it computes with bfloat16 and float32"
+    if call.bias is not None or call.sinks is not None:
+        yield "it has no bias and no sinks"
+    if any(size % LANES for size in _positions(call)):
+        yield f"it takes multiples of {LANES} positions"
+    mask = call.mask or AttentionMask()
+    ids = [x for pair in mask.segment_ids for x in pair if x is not None]
+    known = {call.q_pos, call.k_pos, *_shared(call)[:1]}
+    if mask.alternatives or mask.explicit is not None or mask.prefix is not None or len(mask.segment_ids) > 1:
+        yield "of masks it knows causal ones, windows and segments, all to hold at once"
+    elif any(not set(x.names) <= known for x in ids):
+        yield "the ids of segments have another axis than positions and the batch"
+    if not isinstance(call.q_start, int) or not isinstance(call.k_start, int):
+        yield "positions start at a number that is not static"
+    elif _leaves_out(mask, call.q_start - call.k_start, *_positions(call)):
+        yield "a query sees no key"
+
+
+def _positions(call: AttentionCall) -> tuple[int, int]:
+    """Return how many positions queries and keys have."""
+    return call.query.axis_size(call.q_pos or call.feature), call.key.axis_size(call.k_pos)
+
+
+def _leaves_out(mask: AttentionMask, offset: int, queries: int, keys: int) -> bool:
+    """Tell whether a query sees no key, whose positions are behind its first ones or before its last ones."""
+    if mask.window is None:
+        return mask.causal and offset < 0
+    return offset <= (-1 if mask.causal else -mask.window) or queries + offset - keys >= mask.window
+
+
+def _keeps_segments(call: AttentionCall) -> bool:
+    """Tell whether it is plain that each query sees a key of its segment: itself."""
+    mask = call.mask
+    if mask is None or not mask.segment_ids:
+        return True
+    return bool(call.q_start == call.k_start) and all(of_keys is None for _, of_keys in mask.segment_ids)
+
+
+def _is_causal(call: AttentionCall) -> bool:
+    """Tell whether a mask is causal, maybe with a window, of as many queries as keys, and nothing else."""
+    mask, (queries, keys) = call.mask, _positions(call)
+    return mask is not None and _is_structured(call) and mask.causal and mask.prefix is None and queries == keys
+
+
+def _is_structured(call: AttentionCall) -> bool:
+    """Tell whether `jax.nn` knows all of a mask without an array: causal, then maybe a window, and lengths of keys."""
+    mask = call.mask
+    if mask is None or mask.alternatives or mask.segment_ids or mask.explicit is not None:
+        return False
+    if not isinstance(call.q_start, int) or not isinstance(call.k_start, int) or call.q_start != call.k_start:
+        return False
+    by_sequence = not isinstance(mask.prefix, NamedArray) or set(mask.prefix.names) <= set(_shared(call)[:1])
+    return (mask.causal or mask.window is None) and (mask.prefix is None or (by_sequence and not call.k_start))
+
+
+def _computed(name: str, call: AttentionCall, problems: Iterator[str], kernel: Callable[..., NamedArray]) -> NamedArray:
+    """Run a kernel on the block of each device."""
+    problem = next(problems, None)
+    if problem is not None:
+        text = f"implementation {name!r} does not compute this: {problem}"
+        raise ArgumentError(message("dot_product_attention", text, hint='"plain" and "blockwise" do'))
+    shared = _shared(call)
+    (features,) = set(call.value.names) - {*shared, call.k_pos}
+    group = tuple(each for each in call.query.names if each not in (*shared, call.q_pos, call.feature))
+    new: Any = {call.q_pos: QUERIES, call.k_pos: KEYS}
+    out_names = tuple({**new, features: OUT}.get(each, each) for each in call.out_names)
+    numbers = call.scale, call.soft_cap, call.block_size or (BLOCK, BLOCK)
+    plan = _Plan(shared[:1], shared[1:], group, out_names, _is_structured(call), *numbers)
+    key, query = (_renamed(x, {**new, call.feature: FEATURES}) for x in (call.key, call.query))
+    operands = query, key, _renamed(call.value, {**new, features: OUT})
+    rest = _renamed((call.mask, call.bias, call.q_start, call.k_start), new)
+    out = _on_mesh(functools.partial(kernel, plan), *auto_sharded((operands, rest)))
+    result: NamedArray = _renamed(out, {QUERIES: str(call.q_pos), OUT: features})
+    return auto_sharded(result)
+
+
+def _renamed(tree: Any, new: Mapping[Any, str]) -> Any:
+    """Rename axes of all arrays of a tree that have them."""
+
+    def one(x: Any) -> Any:
+        return wrap(x, x.array, tuple(new.get(name, name) for name in x.names)) if isinstance(x, NamedArray) else x
+
+    return jax.tree.map(one, tree, is_leaf=is_named_array)
+
+
+def _on_mesh(kernel: Callable[..., NamedArray], operands: Any, rest: Any) -> NamedArray:
+    """Run a kernel once per device, if there is a mesh and something to lay arrays out by."""
+    mapping: Any = current_mapping()
+    given = [x for x in jax.tree.leaves((operands, rest), is_leaf=is_named_array) if isinstance(x, NamedArray)]
+    if mapping is None and any(_constraints.has_explicit_axes(x.array) for x in given):
+        names = [name for x in operands for name in x.names if name not in (QUERIES, KEYS, FEATURES, OUT)]
+        known = [(x.names, _constraints.entries_of(x.array)) for x in given]
+        mapping = _constraints.settle(list(dict.fromkeys(names)), known)
+    if mapping is None or context_mesh() is None:
+        return kernel(operands, rest)
+    # Kernels do not tell JAX over which mesh axes their results vary.
+    out: NamedArray = shard_map(kernel, mapping, strict=False, check=False)(operands, rest)
+    return out
+
+
+def _folded(x: NamedArray, sizes: Mapping[str, int], *groups: Names) -> jax.Array:
+    """Return an array with a dimension for each group of axes, of size one where it has none of them."""
+    own = [group if set(group) & set(x.names) else () for group in groups]
+    missing = [Axis(name, sizes[name]) for group in own for name in group if name not in x.names]
+    full = x.broadcast_axis(missing).rearrange(tuple(name for group in own for name in group))
+    return lax.reshape(full.array, [math.prod(sizes[name] for name in group) for group in own])
+
+
+def _unfolded(plan: _Plan, out: jax.Array, sizes: Mapping[str, int], *groups: Names) -> NamedArray:
+    """Give the result of a kernel its axes."""
+    names = tuple(name for group in groups for name in group)
+    return named(lax.reshape(out, [sizes[name] for name in names]), names).rearrange(plan.out_names)
+
+
+def _by_jax_nn(implementation: Literal["xla", "cudnn"], plan: _Plan, operands: Any, rest: Any) -> NamedArray:
+    """Call `jax.nn`."""
+    query, key, value = operands
+    mask, bias, q_start, k_start = rest
+    sizes = {**value.shape, **key.shape, **query.shape}
+    seen = None
+    if mask is not None and not plan.is_structured:
+        queries, keys = positions(query.resolve_axis(QUERIES), q_start), positions(key.resolve_axis(KEYS), k_start)
+        seen = visible(mask, queries, keys, QUERIES, KEYS)
+    q, k, v = (
+        _folded(x, sizes, plan.batch, (at,), heads, (feature,))
+        for x, at, heads, feature in (
+            (query, QUERIES, plan.q_heads, FEATURES),
+            (key, KEYS, plan.heads, FEATURES),
+            (value, KEYS, plan.heads, OUT),
+        )
+    )
+    scores = plan.batch, plan.q_heads, (QUERIES,), (KEYS,)
+    structure: Any = {}
+    if mask is not None and plan.is_structured:
+        structure["is_causal"] = mask.causal
+        if mask.window is not None:
+            structure["local_window_size"] = (mask.window - 1, 0)
+        if mask.prefix is not None:
+            lengths = _folded(mask.prefix, sizes, plan.batch) if isinstance(mask.prefix, NamedArray) else mask.prefix
+            structure["key_value_seq_lengths"] = jnp.broadcast_to(jnp.asarray(lengths, jnp.int32), q.shape[:1])
+    out = jax.nn.dot_product_attention(
+        q,
+        k,
+        v,
+        None if bias is None else _folded(bias.astype(query.dtype), sizes, *scores),
+        None if seen is None else _folded(seen, sizes, *scores),
+        scale=plan.scale,
+        implementation=implementation,
+        **structure,
+    )
+    return _unfolded(plan, out, sizes, plan.batch, (QUERIES,), plan.q_heads, (OUT,))
+
+
+def _by_splash(plan: _Plan, operands: Any, rest: Any) -> NamedArray:
+    """Call the splash kernel."""
+    # Imported when asked for: few need it, and not every build of jaxlib has what it imports.
+    from jax.experimental.pallas.ops.tpu import splash_attention as library
+
+    query, key, value = operands
+    mask, _, q_start, k_start = rest
+    sizes = {**value.shape, **key.shape, **query.shape}
+    shape = sizes[QUERIES], sizes[KEYS]
+    q = _folded(query * plan.scale, sizes, plan.batch, plan.q_heads, (QUERIES,), (FEATURES,))
+    k = _folded(key, sizes, plan.batch, plan.heads, (KEYS,), (FEATURES,))
+    v = _folded(value, sizes, plan.batch, plan.heads, (KEYS,), (OUT,))
+    ids = None
+    for own, of_keys in () if mask is None else mask.segment_ids:
+        pair = (own, QUERIES), (own.rename({QUERIES: KEYS}) if of_keys is None else of_keys, KEYS)
+        both = [_folded(x, sizes, plan.batch, (at,)) for x, at in pair]
+        ids = library.SegmentIds(*(jnp.broadcast_to(x, (q.shape[0], x.shape[1])) for x in both))
+
+    def run(q: Any, k: Any, v: Any, ids: Any, *, interpret: bool) -> Any:
+        kernel = library.make_splash_mha(
+            mask=library.MultiHeadMask([_structure(library, mask, shape, q_start - k_start)] * q.shape[1]),
+            block_sizes=_block_sizes(library, plan, shape),
+            head_shards=1,
+            q_seq_shards=1,
+            attn_logits_soft_cap=plan.soft_cap,
+            interpret=interpret,
+        )
+        return jax.vmap(kernel)(q, k, v, ids)
+
+    ways = {place: functools.partial(run, interpret=place == "cpu") for place in ("cpu", "tpu")}
+    out = lax.platform_dependent(q, k, v, ids, **ways)
+    return _unfolded(plan, out, sizes, plan.batch, plan.q_heads, (QUERIES,), (OUT,))
+
+
+def _structure(library: Any, mask: AttentionMask | None, shape: tuple[int, int], offset: int) -> Any:
+    """Tell the splash kernel what a mask hides by position."""
+    if mask is not None and mask.window is not None:
+        sides = mask.window - 1, 0 if mask.causal else mask.window - 1
+        return library.LocalMask(shape, sides, offset)
+    if mask is not None and mask.causal:
+        return library.CausalMask(shape, offset)
+    return library.FullMask(shape)
+
+
+def _block_sizes(library: Any, plan: _Plan, shape: tuple[int, int]) -> Any:
+    """Choose the largest blocks, up to what is asked for, that divide the positions."""
+    q, kv = (
+        max(block for block in range(LANES, max(most, LANES) + 1, LANES) if size % block == 0)
+        for size, most in zip(shape, plan.block_size, strict=True)
+    )
+    # Of the forward pass, of gradients of keys and values, and of those of queries.
+    return library.BlockSizes(q, kv, kv, q, kv, kv, q, kv)

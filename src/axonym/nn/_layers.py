@@ -1,0 +1,242 @@
+"""What stacks of layers share: how arguments are parted among layers, and what layers return is put together."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ..array import NamedArray, is_named_array
+from ..axis import Axis
+from ..errors import AxisSizeError, OperandError, describe, message
+from ..ops import _lift
+from ..ops.index import index
+from ..ops.join import stack
+from ..partitioning.shard import auto_sharded
+from ..transform._leaves import Arguments, is_array
+from ..transform._loop import names_within, pair
+from ..transform.checkpoint import ScanCheckpointPolicy
+
+__all__ = [
+    "constructor",
+    "difference",
+    "in_turn",
+    "joined",
+    "part",
+    "remat",
+    "split_arguments",
+    "to_pair",
+    "vectors_laid_out",
+]
+
+Steps = Callable[..., Any]
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+T = TypeVar("T")
+
+
+def constructor(function: str, Block: Any, module: Any) -> Steps:
+    """Return the constructor of a module class, or a function as it is.
+
+    Raises:
+        OperandError: if the class has none, or `Block` is no axis.
+    """
+    if not isinstance(Block, Axis):
+        hint = f'write Axis("{Block}", number of layers)' if isinstance(Block, str) else 'write Axis("layers", 12)'
+        raise OperandError(message(function, f"Block must be an Axis, not {Block!r}", hint=hint))
+    make: Steps | None = getattr(module, "init", None if isinstance(module, type) or not callable(module) else module)
+    if make is None:
+        name = getattr(module, "__name__", repr(module))
+        hint = "add a static method init(...) that returns a module"
+        if isinstance(module, list | tuple):
+            hint = "for layers of several kinds that alternate, take Interleaved"
+        raise OperandError(message(function, f"{name} has no constructor `init`", hint=hint))
+    return make
+
+
+def split_arguments(function: str, Block: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Check that what goes to the layers has a part for each, and return `kwargs` with one random key for each layer.
+
+    Raises:
+        AxisSizeError: if it has not.
+    """
+    key: Any = kwargs.get("key")
+    if is_array(key):
+        single = key.ndim == (0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1)
+        if not single and key.shape[0] != Block.size:
+            problem = f"there are {key.shape[0]} keys for {Block}"
+            raise AxisSizeError(
+                message(function, problem, hint="give one for each layer, or one alone, which is split")
+            )
+        kwargs = {**kwargs, "key": jax.random.split(key, Block.size) if single else key}
+
+    def dimension(_: int, leaf: Any) -> int | None:
+        if isinstance(leaf, NamedArray):
+            return leaf.names.index(Block.name) - len(leaf.names) if Block.name in leaf.names else None
+        return 0 if is_array(leaf) and leaf.ndim else None
+
+    Arguments(function, (Block.name, Block.size), (args, kwargs), dimension)
+    return kwargs
+
+
+def part(tree: T, Block: Axis, at: int | slice) -> T:
+    """Return what belongs to one layer, or to every so many."""
+
+    def pick(leaf: Any) -> Any:
+        if is_array(leaf) and leaf.ndim:
+            return _lift.whole(jnp.asarray(leaf), (0,))[at]
+        return index(leaf, {Block.name: at}) if isinstance(leaf, NamedArray) and Block.name in leaf.names else leaf
+
+    picked: T = jax.tree.map(pick, tree, is_leaf=is_named_array)
+    return picked
+
+
+def vectors_laid_out(layers: T) -> T:
+    """Lay out the vectors of all layers at once, before a loop would do it layer by layer, forward and backward.
+
+    They are small, so that one exchange for all layers costs less than many; matrices stay where they are until used.
+    """
+    laid_out: T = jax.tree.map(
+        lambda leaf: auto_sharded(leaf) if isinstance(leaf, NamedArray) and len(leaf.names) <= 2 else leaf,
+        layers,
+        is_leaf=is_named_array,
+    )
+    return laid_out
+
+
+def to_pair(function: str, method: str, fn: Steps) -> Steps:
+    """Make of what `fold`, `scan` or `map` applies a step `(layer, carry, ...)` that returns a carry and an output."""
+    if method == "fold":
+        return lambda layer, carry, *args, **kwargs: (fn(layer, carry, *args, **kwargs), None)
+    if method == "map":
+        return lambda layer, carry, *args, **kwargs: (carry, fn(layer, *args, **kwargs))
+    return lambda layer, carry, *args, **kwargs: pair(function, fn(layer, carry, *args, **kwargs))
+
+
+def in_turn(
+    step: Steps,
+    policy: ScanCheckpointPolicy,
+    layers: Sequence[Any],
+    carry: Any,
+    given: Sequence[Given],
+    named: set[str],
+    *,
+    grouped: bool = False,
+    unrolled: bool = True,
+) -> tuple[Any, list[Any]]:
+    """Apply layers one after the other, each as the policy says.
+
+    Args:
+        step: a function of layer, carry, arguments and keyword arguments, that returns a carry and an output.
+        policy: what each step keeps for the backward pass.
+        layers: the layers.
+        carry: the first carry.
+        given: the arguments of each.
+        named: gets the names inside of the steps that a policy can speak of.
+        grouped: whether they are part of a group, between which and the next something is kept.
+        unrolled: whether no compiled loop is around them.
+    """
+
+    def marked(layer: Any, carry: Any, given: Given) -> Any:
+        if not grouped:
+            carry, (layer, given) = policy.mark(carry, (layer, given))
+        args, kwargs = given
+        return step(layer, carry, *args, **kwargs)
+
+    outputs = []
+    for layer, own in zip(layers, given, strict=True):
+        carry, out = remat(policy, marked, named, unrolled=unrolled)(layer, carry, own)
+        outputs.append(out)
+    return carry, outputs
+
+
+def remat(policy: ScanCheckpointPolicy, fn: Steps, named: set[str], *, unrolled: bool = True) -> Steps:
+    """Make a function keep for its backward pass what the policy says; what is no array passes by the side."""
+    if policy.disable:
+        return fn
+
+    def run(*args: Any) -> Any:
+        arrays, rest = eqx.partition(args, eqx.is_array)
+        static: list[Any] = []
+
+        def step(arrays: Any) -> Any:
+            dynamic, other = eqx.partition(fn(*eqx.combine(arrays, rest)), eqx.is_array)
+            static[:] = [other]
+            return dynamic
+
+        kept = policy.wrap(step, unrolled=unrolled)
+        if policy.names:
+            named.update(names_within(kept, arrays))  # JAX remembers the step that it traces here
+        return eqx.combine(kept(arrays), static[0])
+
+    return run
+
+
+def joined(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool) -> Any:
+    """Stack what layers returned: arrays and, as a loop does but a map does not, Python numbers.
+
+    Raises:
+        OperandError: if layers returned different things.
+    """
+    if not outputs:
+        return None
+    for i, other in enumerate(outputs):
+        differs = difference(outputs[0], other, numbers=numbers)
+        if differs is not None:
+            problem = f"layers return different things, which cannot be stacked along {Block.name!r}"
+            hint = "return the same from each, such as zeros where there is nothing to return"
+            raise OperandError(message(function, problem, f"layer 0 and layer {i}: {differs}", hint=hint))
+
+    def join(*leaves: Any) -> Any:
+        first = leaves[0]
+        if isinstance(first, NamedArray):
+            return stack(Block, leaves)
+        if is_array(first) or (numbers and _is_number(first)):
+            return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
+        return first
+
+    return jax.tree.map(join, *outputs, is_leaf=is_named_array)
+
+
+def difference(one: Any, other: Any, *, numbers: bool = False, at: str = "") -> str | None:
+    """Say where two trees differ in more than the values of their arrays, or of `numbers`; None if nowhere."""
+    if isinstance(one, NamedArray) and isinstance(other, NamedArray):
+        same = dict(one.shape) == dict(other.shape)
+    elif is_array(one) and is_array(other):
+        same = one.shape == other.shape
+    elif numbers and _is_number(one) and _is_number(other):
+        same = True
+    elif type(one) is not type(other):
+        same = False
+    else:
+        inside = _inside(one), _inside(other)
+        if inside[0] is not None and inside[1] is not None and inside[0].keys() == inside[1].keys():
+            pairs = ((key, inside[0][key], inside[1][key]) for key in inside[0])
+            found = (difference(mine, theirs, numbers=numbers, at=at + key) for key, mine, theirs in pairs)
+            return next((text for text in found if text is not None), None)
+        same = inside[0] is None and (one is other or bool(one == other))
+    return None if same else f"{at.lstrip('.') or 'they'}: {_spelled(one)}, and {_spelled(other)}"
+
+
+def _inside(tree: Any) -> dict[str, Any] | None:
+    """Return the parts of a module, a dict, a list or a tuple."""
+    if dataclasses.is_dataclass(tree):
+        return {f".{field.name}": getattr(tree, field.name, None) for field in dataclasses.fields(tree)}
+    if isinstance(tree, dict):
+        return {f"[{key!r}]": value for key, value in tree.items()}
+    return {f"[{i}]": value for i, value in enumerate(tree)} if isinstance(tree, list | tuple) else None
+
+
+def _is_number(leaf: Any) -> bool:
+    return isinstance(leaf, int | float | complex)
+
+
+def _spelled(leaf: Any) -> str:
+    if isinstance(leaf, NamedArray):
+        return f"a NamedArray with {describe(leaf.names, leaf.array.shape)}"
+    if is_array(leaf):
+        return f"a plain array of shape {leaf.shape}"
+    if _inside(leaf) is not None and not isinstance(leaf, Axis):
+        return f"{type(leaf).__name__} with {len(_inside(leaf) or ())} parts"
+    return getattr(leaf, "__name__", repr(leaf))

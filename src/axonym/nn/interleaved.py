@@ -1,0 +1,190 @@
+"""Layers of several kinds that alternate, such as local and global attention, in one compiled loop."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self, TypeVar
+
+import equinox as eqx
+import jax
+
+from ..array import NamedArray, is_named_array
+from ..axis import Axis
+from ..errors import OperandError, message
+from ..ops.join import concatenate
+from ..ops.shape import flatten_axes, rearrange
+from ..transform._leaves import is_array
+from ..transform._loop import check_names, loop
+from ..transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
+from ..transform.vmap import vmap
+from . import _layers
+from .stacked import BlockFoldable, Stacked
+
+__all__ = ["Interleaved"]
+
+M = TypeVar("M", bound=eqx.Module)
+N = TypeVar("N", bound=eqx.Module)  # what `init` makes, before there is a class with an M
+Steps = Callable[..., Any]
+
+
+class Interleaved(BlockFoldable[M]):
+    """Layers of several kinds that alternate: a loop over repetitions of a pattern, and the layers that are left over.
+
+    Its methods, arguments and outputs are those of a `Stacked` of all layers, in order of depth. The program is as long
+    as one repetition and the layers left over.
+
+    Attributes:
+        repeated: the repetitions, each a tuple of one layer of each kind. Its `Block` has their number as its size.
+        rest: where the number of layers is no multiple of the length of the pattern, the last ones.
+        Block: the axis of all layers.
+        gradient_checkpointing: what each layer keeps for the backward pass. Groups, with `nested`, are of repetitions.
+    """
+
+    repeated: Stacked[Any]
+    rest: tuple[M, ...]
+    Block: Axis = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
+    gradient_checkpointing: ScanCheckpointPolicy = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    @staticmethod
+    def init(
+        Block: Axis,
+        pattern: Sequence[Callable[..., N]],
+        *,
+        gradient_checkpointing: ScanCheckpointSpec = False,
+    ) -> "Callable[..., Interleaved[N]]":
+        """Return a function that makes the layers, each by the constructor of its kind, and with its own key.
+
+        All constructors get the same arguments, under the rules of `Stacked.init`.
+
+        Args:
+            Block: the axis of all layers.
+            pattern: for each layer of one repetition, a class with a constructor `init`, or a function that returns a
+                module.
+            gradient_checkpointing: see `ScanCheckpointPolicy`.
+
+        Example:
+            >>> Layers, Embed = axn.make_axes(layers=5, embed=4)
+            >>> norms = axn.nn.Interleaved.init(Layers, (axn.nn.LayerNorm, axn.nn.RmsNorm))(Embed)
+            >>> [type(layer).__name__ for layer in norms.unstacked()]
+            ['LayerNorm', 'RmsNorm', 'LayerNorm', 'RmsNorm', 'LayerNorm']
+        """
+        policy = ScanCheckpointPolicy.make(gradient_checkpointing)
+        if not isinstance(pattern, list | tuple) or not pattern:
+            problem = f"pattern must be a list of classes, one for each layer of a repetition, not {pattern!r}"
+            raise OperandError(message("Interleaved.init", problem, hint="write (Local, Local, Global)"))
+        makes = [_layers.constructor("Interleaved.init", Block, kind) for kind in pattern]
+        period, repetitions = len(makes), Block.size // len(makes)
+        end = repetitions * period
+
+        def initialize(*args: Any, **kwargs: Any) -> Interleaved[N]:
+            given = (args, _layers.split_arguments("Interleaved.init", Block, args, kwargs))
+            Repeated = Block.resize(repetitions)
+            kinds = []
+            for i, make in enumerate(makes):
+                own, named = _layers.part(given, Block, slice(i, end, period))
+                kinds.append(vmap(make, Repeated)(*own, **named))
+            rest = []
+            for i in range(end, Block.size):
+                own, named = _layers.part(given, Block, i)
+                rest.append(makes[i - end](*own, **named))
+            layers: Any = tuple(kinds)
+            repeated = Stacked(layers, Repeated, ScanCheckpointPolicy(disable=True))
+            return Interleaved(repeated, tuple(rest), Block, policy)
+
+        return initialize
+
+    def _run(self, function: str, step: Steps, unroll: int | bool, init: Any, args: Any, kwargs: Any) -> Any:
+        policy, Pattern = self.gradient_checkpointing, self._Pattern
+        named: set[str] = set()
+        groups = policy.groups(self.repeated.Block.size)
+        options = {
+            "grouped": groups > 1,
+            "unrolled": unroll is True or unroll >= self.repeated.Block.size // groups,
+        }
+
+        def repetition(carry: Any, layers: tuple[M, ...], given: Any) -> Any:
+            carry, outputs = _layers.in_turn(step, policy, layers, carry, given, named, **options)
+            return carry, _layers.joined(function, outputs, Pattern, numbers=True)
+
+        looped = loop(function, repetition, self.repeated.Block, policy, False, unroll, checkpointed=True)
+        layers = _layers.vectors_laid_out(self.repeated.stacked)
+        carry, outputs = looped(init, layers, self._given((args, kwargs)))
+        carry, others = _layers.in_turn(step, policy, self.rest, carry, self._given_rest((args, kwargs)), named)
+        check_names(function, policy, named)
+        return carry, self._joined(function, outputs, others, numbers=True)
+
+    def vmap_via(self, fn: Steps) -> Steps:
+        """Return a function that calls `fn(layer, *args, **kwargs)` for all layers of a kind at once."""
+
+        def repetition(layers: tuple[M, ...], given: Any) -> Any:
+            results = [fn(layer, *own, **named) for layer, (own, named) in zip(layers, given, strict=True)]
+            return _layers.joined("Interleaved.vmap", results, self._Pattern, numbers=False)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            arguments = (args, _layers.split_arguments("Interleaved.vmap", self.Block, args, kwargs))
+            outputs = vmap(repetition, self.repeated.Block)(self.repeated.stacked, self._given(arguments))
+            given = zip(self.rest, self._given_rest(arguments), strict=True)
+            others = [fn(layer, *own, **named) for layer, (own, named) in given]
+            return self._joined("Interleaved.vmap", outputs, others, numbers=False)
+
+        return run
+
+    def unstacked(self) -> tuple[M, ...]:
+        """Return the layers one by one, in order of depth."""
+        return (*(layer for layers in self.repeated.unstacked() for layer in layers), *self.rest)
+
+    def with_layers(self, layers: Iterable[M]) -> Self:
+        """Return the same with other layers: what `unstacked` takes apart, together again.
+
+        Raises:
+            AxisSizeError: if there are not as many.
+            OperandError: if layers of one kind differ in more than the values of their arrays.
+        """
+        given, period = self._as_many(layers), self._Pattern.size
+        repetitions: Any = [given[i : i + period] for i in range(0, self._end, period)]
+        repeated = self.repeated.with_layers(repetitions)
+        return type(self)(repeated, given[self._end :], self.Block, self.gradient_checkpointing)
+
+    def _layer(self, at: int) -> M:
+        if at >= self._end:
+            return self.rest[at - self._end]
+        layers: tuple[M, ...] = self.repeated.get_layer(at // self._Pattern.size)
+        return layers[at % self._Pattern.size]
+
+    @property
+    def _Pattern(self) -> Axis:  # noqa: N802
+        """The axis of the layers within one repetition."""
+        return Axis(f"{self.Block.name}.pattern", len(self.repeated.stacked))
+
+    @property
+    def _end(self) -> int:
+        """Where the layers begin that are left over."""
+        return self.repeated.Block.size * self._Pattern.size
+
+    def _given(self, arguments: Any) -> Any:
+        """Return the arguments of each layer of a repetition, for all repetitions."""
+        period = self._Pattern.size
+        return tuple(_layers.part(arguments, self.Block, slice(i, self._end, period)) for i in range(period))
+
+    def _given_rest(self, arguments: Any) -> Any:
+        return [_layers.part(arguments, self.Block, i) for i in range(self._end, self.Block.size)]
+
+    def _joined(self, function: str, outputs: Any, others: Any, *, numbers: bool) -> Any:
+        """Put together what repetitions, by repetition and layer, and the layers left over returned."""
+        Repeated, Pattern, Block = self.repeated.Block, self._Pattern, self.Block
+
+        def merge(leaf: Any) -> Any:
+            if isinstance(leaf, NamedArray):
+                return flatten_axes(
+                    rearrange(leaf, (Repeated.name, Pattern.name, ...)), (Repeated, Pattern), Block.name
+                )
+            return leaf.reshape(self._end, *leaf.shape[2:]) if is_array(leaf) else leaf
+
+        def append(leaf: Any, other: Any) -> Any:
+            if isinstance(leaf, NamedArray):
+                return concatenate(Block, (leaf, other))
+            return jax.numpy.concatenate((leaf, other)) if is_array(leaf) else leaf
+
+        merged = jax.tree.map(merge, outputs, is_leaf=is_named_array)
+        if not others:
+            return merged
+        rest = _layers.joined(function, others, Block.resize(len(others)), numbers=numbers)
+        return jax.tree.map(append, merged, rest, is_leaf=is_named_array)

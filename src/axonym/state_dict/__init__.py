@@ -1,0 +1,5 @@
+"""State dicts: the arrays of a model by key, as torch and Hugging Face store them, and safetensors files."""
+
+from .convert import *
+from .files import *
+from .layouts import *

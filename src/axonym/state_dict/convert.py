@@ -1,0 +1,310 @@
+"""From trees to state dicts and back."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import layout
+from ..array import NamedArray, is_named_array
+from ..axis import Axis
+from ..core import wrap
+from ..errors import ArgumentError, message, suggestion
+from ..layout import Mappings, MeshLike, ResourceMapping
+from ..partitioning.placement import from_callback
+from ..partitioning.shard import names_of, no_mesh, paths_of
+from ._places import Index, Place, on_host, places, spec_of
+from .layouts import TORCH, Layout
+
+__all__ = [
+    "Rename",
+    "StateDict",
+    "from_state_dict",
+    "from_torch_compatible_state_dict",
+    "to_state_dict",
+    "to_torch_compatible_state_dict",
+]
+
+T = TypeVar("T")
+Rename: TypeAlias = Mapping[str, str] | Callable[[str], str]
+"""A function from the key of a model to the one of a state dict; or a table of runs of components with dots between
+them, such as `{"attention.qkv": "attn.c_attn"}`, each of which replaces another wherever it stands."""
+Entries: TypeAlias = dict[str, tuple[Place, Index]]
+SHOWN = 20
+
+
+class StateDict(Mapping[str, np.ndarray[Any, Any]]):
+    """The arrays of a model by key, each brought to the host when it is looked up; `dict(state)` has all at once."""
+
+    def __init__(self, entries: Entries) -> None:
+        self._entries = entries
+
+    def __getitem__(self, key: str) -> np.ndarray[Any, Any]:
+        place, index = self._entries[key]
+        return place.read(index)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __repr__(self) -> str:
+        return f"StateDict({len(self)} arrays)"
+
+    def spec(self, key: str) -> jax.ShapeDtypeStruct:
+        """Return the shape and the dtype of an array, without looking it up."""
+        place, _ = self._entries[key]
+        return jax.ShapeDtypeStruct(place.form.shape, place.array.dtype)
+
+
+def to_state_dict(
+    tree: Any,
+    prefix: str | None = None,
+    *,
+    layouts: Mapping[type, Layout] | None = None,
+    rename: Rename | None = None,
+) -> StateDict:
+    """List the arrays of a tree by key: names of fields, numbers in sequences and keys of dicts, with dots between.
+
+    Layers in a `Stacked`, `BlockSeq` or `Interleaved` have one key each, such as `blocks.0.mlp.weight`: the same layers
+    have the same keys, whichever way they are kept.
+    What is no array is left out.
+
+    Args:
+        tree: a model. It may be abstract, for its keys and `StateDict.spec`.
+        prefix: the first component of all keys.
+        layouts: how the arrays of some modules are stored, by type; all others as they are.
+        rename: see `Rename`; `prefix` comes after it.
+
+    Raises:
+        ArgumentError: if two arrays have one key.
+
+    Example:
+        >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
+        >>> mlp = axn.nn.MLP.init(Embed, Embed, Mlp, 1, key=jax.random.key(0))
+        >>> list(axn.state_dict.to_state_dict(mlp, "model"))
+        ['model.layers.0.weight', 'model.layers.0.bias', 'model.layers.1.weight', 'model.layers.1.bias']
+    """
+    return StateDict(_entries("to_state_dict", list(places(tree, layouts or {})), prefix, rename))
+
+
+def to_torch_compatible_state_dict(
+    tree: Any,
+    prefix: str | None = None,
+    *,
+    layouts: Mapping[type, Layout] | None = None,
+    rename: Rename | None = None,
+) -> StateDict:
+    """List the arrays of a tree by key, in the layouts of torch: see `TORCH`, and `to_state_dict`.
+
+    Args:
+        tree: a model.
+        prefix: the first component of all keys.
+        layouts: further layouts by type, which replace those of torch.
+        rename: see `Rename`.
+
+    Example:
+        >>> Embed, Heads, HeadDim = axn.make_axes(embed=8, heads=2, head_dim=3)
+        >>> layer = axn.nn.Linear.init(Embed, (Heads, HeadDim), key=jax.random.key(0))
+        >>> axn.state_dict.to_torch_compatible_state_dict(layer)["weight"].shape
+        (6, 8)
+    """
+    return to_state_dict(tree, prefix, layouts={**TORCH, **(layouts or {})}, rename=rename)
+
+
+def from_state_dict(
+    tree: T,
+    state_dict: Mapping[str, Any],
+    prefix: str | None = None,
+    strict: bool = True,
+    *,
+    cast: bool = False,
+    layouts: Mapping[type, Layout] | None = None,
+    rename: Rename | None = None,
+    mapping: ResourceMapping | Mappings | None = None,
+    mesh: MeshLike | None = None,
+) -> T:
+    """Return a tree with the arrays of a state dict; the inverse of `to_state_dict`.
+
+    Each device gets its part of each array, and of what `load_state_dict` has opened, only that part is read.
+
+    Args:
+        tree: a model that tells keys, axes and dtypes, maybe an abstract one of `eqx.filter_eval_shape`.
+        state_dict: arrays by key.
+        prefix: the first component of the keys; keys without it do not matter.
+        strict: refuse keys that the model lacks, missing keys, and keys of a given mapping that the model lacks. If
+            False, the former are ignored, and what is missing stays as it is in `tree`.
+        cast: convert arrays of another dtype, floating to floating and integer to integer.
+        layouts: how the arrays of some modules are stored, by type.
+        rename: see `Rename`.
+        mapping: lays out the arrays; by default the current mapping. Without one they are laid out as those of `tree`.
+        mesh: by default the mesh of `set_mesh`.
+
+    Raises:
+        ArgumentError: if the state dict does not fit; it tells all that is missing, unexpected, or has another shape or
+            dtype.
+        ShardingError: if the mapping does not fit.
+
+    Example:
+        >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
+        >>> make = lambda seed: axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(seed))
+        >>> loaded = axn.state_dict.from_state_dict(make(0), axn.state_dict.to_state_dict(make(1)))
+        >>> bool(axn.array_equal(loaded.weight, make(1).weight))
+        True
+    """
+    options = (strict, cast, layouts or {}, rename, mapping, mesh)
+    filled: T = _filled("from_state_dict", tree, state_dict, prefix, *options)
+    return filled
+
+
+def from_torch_compatible_state_dict(
+    tree: T,
+    state_dict: Mapping[str, Any],
+    prefix: str | None = None,
+    strict: bool = True,
+    *,
+    cast: bool = False,
+    layouts: Mapping[type, Layout] | None = None,
+    rename: Rename | None = None,
+    mapping: ResourceMapping | Mappings | None = None,
+    mesh: MeshLike | None = None,
+) -> T:
+    """Return a tree with the arrays of a state dict in the layouts of torch: see `TORCH`, and `from_state_dict`."""
+    options = (strict, cast, {**TORCH, **(layouts or {})}, rename, mapping, mesh)
+    filled: T = _filled("from_torch_compatible_state_dict", tree, state_dict, prefix, *options)
+    return filled
+
+
+def _filled(
+    function: str,
+    tree: Any,
+    state_dict: Mapping[str, Any],
+    prefix: str | None,
+    strict: bool,
+    cast: bool,
+    layouts: Mapping[type, Layout],
+    rename: Rename | None,
+    mapping: ResourceMapping | Mappings | None,
+    mesh: MeshLike | None,
+) -> Any:
+    own = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
+    around = layout.context_mesh(mesh)
+    if mapping is not None and own is not None:
+        if around is None:
+            raise no_mesh(function, own)
+        if strict:
+            layout.check_keys(function, own, names_of(tree), around, paths_of(tree), complete=True)
+    found = list(places(tree, layouts))
+    entries = _entries(function, found, prefix, rename)
+    _check(function, entries, state_dict, prefix, strict, cast)
+    keys: dict[str, dict[Index, str]] = {}
+    for key, (place, index) in entries.items():
+        if key in state_dict:
+            keys.setdefault(place.path, {})[index] = key
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
+    for at, spot in enumerate(found):
+        if spot is not None and spot.path in keys:
+            # Here and not block by block: of several processes, all have to bring the same arrays to the host.
+            stored = {index: on_host(state_dict[key]) for index, key in keys[spot.path].items()}
+            leaves[at] = _loaded(spot, stored, None if around is None else own, mesh)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _loaded(
+    place: Place,
+    stored: Mapping[Index, np.ndarray[Any, Any]],
+    mapping: ResourceMapping | Mappings | None,
+    mesh: MeshLike | None,
+) -> Any:
+    """Load an array, each device its part."""
+    dtype = place.array.dtype
+
+    def block(at: Any) -> Any:
+        return place.block(at, stored).astype(dtype, copy=False)
+
+    sharding = getattr(place.array, "sharding", None)
+    if mapping is not None:
+        own = mapping.of(place.names, place.path) if isinstance(mapping, Mappings) else mapping
+        axes = tuple(map(Axis, place.names, place.shape))
+        array = from_callback(axes, lambda at: block(tuple(at.values())), own, mesh).array
+    elif sharding is not None and len(sharding.device_set) > 1:
+        array = jax.make_array_from_callback(place.shape, sharding, block)
+    else:
+        array = jnp.array(block((slice(None),) * len(place.shape)))
+    return wrap(place.leaf, array, place.leaf.names) if isinstance(place.leaf, NamedArray) else array
+
+
+def _entries(function: str, found: list[Place | None], prefix: str | None, rename: Rename | None) -> Entries:
+    """Spell the keys of all arrays."""
+    change = _renamer(rename)
+    entries: Entries = {}
+    for place in filter(None, found):
+        for name, index in place.entries():
+            key = ".".join(part for part in (prefix, change(name)) if part)
+            if not key:
+                raise ArgumentError(message(function, "an array alone has no key", hint="pass a prefix"))
+            if key in entries:
+                first, second = entries[key][0].path, place.path
+                raise ArgumentError(message(function, f"{first} and {second} have one key, {key!r}"))
+            entries[key] = (place, index)
+    return entries
+
+
+def _renamer(rename: Rename | None) -> Callable[[str], str]:
+    if callable(rename):
+        return rename
+    if not rename:
+        return lambda name: name
+    table = rename
+    runs = "|".join(re.escape(run) for run in sorted(table, key=len, reverse=True))
+    pattern = re.compile(rf"(?<![^.])(?:{runs})(?![^.])")
+    return lambda name: pattern.sub(lambda run: table[run[0]], name)
+
+
+def _check(
+    function: str, entries: Entries, state: Mapping[str, Any], prefix: str | None, strict: bool, cast: bool
+) -> None:
+    """Raise one error about everything that does not fit."""
+    extra = [key for key in state if key not in entries and (prefix is None or key.startswith(f"{prefix}."))]
+    begun = {place.path for key, (place, _) in entries.items() if key in state}
+    missing: list[tuple[str, str]] = []
+    shapes: list[tuple[str, str]] = []
+    dtypes: list[tuple[str, str]] = []
+    for key, (place, _) in entries.items():
+        wanted = place.form
+        if key not in state:
+            # Without values, or with other layers there, it cannot stay as it is.
+            if strict or place.path in begun or isinstance(place.array, jax.ShapeDtypeStruct):
+                missing.append((key, wanted.text))
+            continue
+        given = spec_of(state, key)
+        if tuple(given.shape) != wanted.shape:
+            shapes.append((key, f"{tuple(given.shape)}, but the model has {wanted.text}"))
+        dtype = place.array.dtype
+        if given.dtype != dtype and not (cast and _kind(given.dtype) == _kind(dtype)):
+            dtypes.append((key, f"{given.dtype}, but the model has {dtype}"))
+    unexpected = [(key, str(tuple(spec_of(state, key).shape))) for key in extra] if strict else []
+    flawed = {"missing": missing, "unexpected": unexpected, "other shape": shapes, "other dtype": dtypes}
+    if not any(flawed.values()):
+        return
+    lines: list[str] = []
+    for kind, flaws in flawed.items():
+        for key, text in flaws[:SHOWN]:
+            near = suggestion(key, extra) if kind == "missing" else None
+            lines.append(f"{kind}: {key}: {text}" + (f"; {near}" if near else ""))
+        if len(flaws) > SHOWN:
+            lines.append(f"{kind}: and {len(flaws) - SHOWN} more")
+    hints = ["strict=False takes what is there"] if strict and (missing or unexpected) else []
+    hints += ["cast=True converts dtypes"] if dtypes and not cast else []
+    counts = ", ".join(f"{len(flaws)} {kind}" for kind, flaws in flawed.items() if flaws)
+    problem = f"the state dict does not fit: {counts}"
+    raise ArgumentError(message(function, problem, *lines, hint="; ".join(hints) or None))
+
+
+def _kind(dtype: Any) -> Any:
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    return next((kind for kind in kinds if jnp.issubdtype(dtype, kind)), dtype)

@@ -1,0 +1,182 @@
+"""State dicts in safetensors files, read and written array by array."""
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+
+from ..errors import ArgumentError, message
+from ._places import on_host, spec_of
+
+__all__ = ["load_state_dict", "save_state_dict"]
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    code: jnp.dtype(kind)
+    for code, kind in {
+        "BOOL": jnp.bool_,
+        "U8": jnp.uint8,
+        "I8": jnp.int8,
+        "U16": jnp.uint16,
+        "I16": jnp.int16,
+        "U32": jnp.uint32,
+        "I32": jnp.int32,
+        "U64": jnp.uint64,
+        "I64": jnp.int64,
+        "F8_E4M3": jnp.float8_e4m3fn,
+        "F8_E5M2": jnp.float8_e5m2,
+        "F16": jnp.float16,
+        "BF16": jnp.bfloat16,
+        "F32": jnp.float32,
+        "F64": jnp.float64,
+        "C64": jnp.complex64,
+    }.items()
+}
+CODES = {kind: code for code, kind in DTYPES.items()}
+HEADER_LIMIT = 100_000_000  # of the format
+
+
+def save_state_dict(
+    state_dict: Mapping[str, Any],
+    path: str | os.PathLike[str],
+    *,
+    max_bytes: int | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write arrays to a safetensors file, or to several with an index, as Hugging Face does.
+
+    Arrays are brought to the host and written one by one. A file of the same name is replaced when the new one is
+    complete. Of several processes, all have to call this, and the first one writes.
+
+    Args:
+        state_dict: arrays by key, such as what `to_state_dict` returns.
+        path: the file, such as `model.safetensors`.
+        max_bytes: how many bytes of arrays a file may have. If more than one is needed, they are called
+            `model-00001-of-00002.safetensors` and so on, and `model.safetensors.index.json` tells which array is where.
+        metadata: text by key, stored in each file beside `format: pt`.
+
+    Raises:
+        ArgumentError: if an array has a dtype that the format lacks.
+    """
+    target = Path(path)
+    specs = {key: spec_of(state_dict, key) for key in state_dict}
+    for key, spec in specs.items():
+        if spec.dtype not in CODES:
+            lines = f"dtypes of the format: {', '.join(map(str, CODES))}"
+            raise ArgumentError(message("save_state_dict", f"{key!r} has dtype {spec.dtype}", lines))
+    groups = _groups(specs, max_bytes)
+    names = [target.name]
+    if len(groups) > 1:
+        names = [f"{target.stem}-{at:05}-of-{len(groups):05}{target.suffix}" for at in range(1, len(groups) + 1)]
+    for name, keys in zip(names, groups, strict=True):
+        _write(target.with_name(name), keys, specs, state_dict, {"format": "pt", **(metadata or {})})
+    if jax.process_index() == 0:
+        index = target.with_name(f"{target.name}.index.json")
+        (target if len(groups) > 1 else index).unlink(missing_ok=True)  # of what was here before
+        if len(groups) > 1:
+            where = {key: name for name, keys in zip(names, groups, strict=True) for key in keys}
+            total = sum(spec.size * spec.dtype.itemsize for spec in specs.values())
+            index.write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=2))
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(f"save_state_dict {path}")
+
+
+def _groups(specs: Mapping[str, Any], max_bytes: int | None) -> list[list[str]]:
+    """Tell which arrays go into which file."""
+    groups: list[list[str]] = [[]]
+    filled = 0
+    for key, spec in specs.items():
+        size = spec.size * spec.dtype.itemsize
+        if groups[-1] and max_bytes is not None and filled + size > max_bytes:
+            groups.append([])
+            filled = 0
+        groups[-1].append(key)
+        filled += size
+    return groups
+
+
+def _write(
+    file: Path, keys: Sequence[str], specs: Mapping[str, Any], state: Mapping[str, Any], metadata: Mapping[str, str]
+) -> None:
+    header: dict[str, Any] = {"__metadata__": metadata}
+    ordered = sorted(keys, key=lambda key: -specs[key].dtype.itemsize)  # each one is aligned then
+    end = 0
+    for key in ordered:
+        start, end = end, end + specs[key].size * specs[key].dtype.itemsize
+        header[key] = {"dtype": CODES[specs[key].dtype], "shape": specs[key].shape, "data_offsets": (start, end)}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    leader, unfinished = jax.process_index() == 0, file.with_name(f"{file.name}.unfinished")
+    with unfinished.open("wb") if leader else nullcontext() as out:
+        if out is not None:
+            out.write(len(text).to_bytes(8, "little") + text)
+        for key in ordered:
+            array = on_host(state[key])
+            if out is not None:
+                out.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    if leader:
+        unfinished.replace(file)
+
+
+def load_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, Any]]:
+    """Open safetensors files and return their arrays by key.
+
+    The arrays are mapped into memory: nothing is read before it is looked at. They cannot be written to.
+
+    Args:
+        path: a file, an index of several (`model.safetensors.index.json`), the name that an index was written for, or a
+            folder with a `model.safetensors` or its index.
+
+    Raises:
+        ArgumentError: if a file is damaged, is incomplete, or has a dtype that JAX lacks.
+        FileNotFoundError: if there is no such file.
+    """
+    file = Path(path)
+    file = file / "model.safetensors" if file.is_dir() else file
+    index = file.with_name(f"{file.name}.index.json")
+    if file.suffix != ".json" and (file.exists() or not index.exists()):
+        return _read(file)
+    index = file if file.suffix == ".json" else index
+    where: dict[str, str] = json.loads(index.read_text())["weight_map"]
+    files = {name: _read(index.with_name(name)) for name in dict.fromkeys(where.values())}
+    absent = [key for key, name in where.items() if key not in files[name]]
+    if absent:
+        problem = f"{index.name} tells of {len(absent)} arrays that are not there"
+        raise ArgumentError(message("load_state_dict", problem, f"the first: {absent[0]} in {where[absent[0]]}"))
+    return {key: files[name][key] for key, name in where.items()}
+
+
+def _read(file: Path) -> dict[str, np.ndarray[Any, Any]]:
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if size < 8 or length > min(HEADER_LIMIT, size - 8):
+            raise ArgumentError(message("load_state_dict", f"{file.name} is no safetensors file, or is incomplete"))
+        try:
+            header = json.loads(opened.read(length))
+            entries = [
+                (key, entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
+                for key, entry in header.items()
+                if key != "__metadata__"
+            ]
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ArgumentError(message("load_state_dict", f"{file.name} has no readable header")) from None
+    data = np.asarray(np.memmap(file, np.uint8, "r"))[8 + length :]
+    arrays = {}
+    for key, code, shape, start, end in entries:
+        kind = DTYPES.get(code)
+        if kind is None:
+            raise ArgumentError(message("load_state_dict", f"{key!r} in {file.name} has dtype {code}"))
+        if not 0 <= start <= end <= len(data) or end - start != math.prod(shape) * kind.itemsize:
+            problem = f"{key!r} in {file.name} is incomplete or damaged"
+            lines = f"shape {shape} of {kind}, bytes {start} to {end} of {len(data)}"
+            raise ArgumentError(message("load_state_dict", problem, lines))
+        arrays[key] = data[start:end].view(kind).reshape(shape)
+    return arrays

@@ -1,0 +1,98 @@
+"""How others store the arrays of layers: which axes make up each dimension."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from ..axis import AxisSelection, spec
+from ..nn.batch_norm import BatchNorm, BatchNormState
+from ..nn.conv import ConvTranspose
+from ..nn.embedding import Embedding
+from ..nn.group_norm import GroupNorm
+from ..nn.linear import Linear
+from ..nn.moe import MoELinear
+from ..nn.norm import LayerNorm, RmsNorm
+from ..nn.position import PositionEmbedding
+
+__all__ = ["TORCH", "Layout", "Stored", "in_first", "out_first"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """Say how a state dict stores an array.
+
+    Axes of the array that are not listed come first, each as a dimension of its own.
+
+    Attributes:
+        dims: the axes of each dimension, or their names; of several, the last one varies fastest.
+        flipped: the names of axes that are stored in reverse.
+        split: axes that become two before that, as in `{"features": ("groups", 2)}`: "groups" of size 2, and what is
+            left of "features" inside of each.
+    """
+
+    dims: Sequence[AxisSelection]
+    flipped: Sequence[str] = ()
+    split: Mapping[str, tuple[str, int]] = dataclasses.field(default_factory=dict)
+
+
+Layout: TypeAlias = Callable[[Any], Mapping[str, Stored]]
+"""A function that tells for a module how its arrays are stored, by field; others are stored as they are."""
+
+
+def out_first(layer: Linear | MoELinear) -> dict[str, Stored]:
+    """Tell the layout of linear layers in torch: a weight {Out, In}, each flattened to one dimension."""
+    outputs = _outputs(layer)
+    return {"weight": Stored((outputs, spec(layer.In))), "bias": Stored((layer.Out,))}
+
+
+def in_first(layer: Linear | MoELinear) -> dict[str, Stored]:
+    """Tell the layout of `Conv1D` in the GPT-2 of Hugging Face: a weight {In, Out}, each flattened to one dimension."""
+    outputs = _outputs(layer)
+    return {"weight": Stored((spec(layer.In), outputs)), "bias": Stored((layer.Out,))}
+
+
+def _outputs(layer: Linear | MoELinear) -> tuple[str, ...]:
+    """Return the names under which a weight keeps the outputs."""
+    names, taken = [axis.name for axis in spec(layer.Out)], {axis.name for axis in spec(layer.In)}
+    return tuple(f"{name}.out" if name in taken else name for name in names)
+
+
+def _table(layer: Embedding) -> dict[str, Stored]:
+    return {"weight": Stored((layer.Vocab, layer.Embed))}
+
+
+def _positions(layer: PositionEmbedding) -> dict[str, Stored]:
+    return {"weight": Stored((layer.Pos, layer.Embed))}
+
+
+def _norm(layer: LayerNorm | RmsNorm | GroupNorm | BatchNorm) -> dict[str, Stored]:
+    return {"weight": Stored((layer.axis,)), "bias": Stored((layer.axis,))}
+
+
+def _statistics(state: BatchNormState) -> dict[str, Stored]:
+    return {"mean": Stored((state.mean.names,)), "var": Stored((state.var.names,))}
+
+
+def _transposed(layer: ConvTranspose) -> dict[str, Stored]:
+    """Undo what makes a transposed convolution a plain one: a flipped kernel, and groups along the outputs."""
+    out, inputs = layer.weight.names[-len(layer.kernel_size) - 2 : -len(layer.kernel_size)]
+    kernel, groups = layer.weight.names[-len(layer.kernel_size) :], f"groups of {out}"
+    return {"weight": Stored(((groups, inputs), out, *kernel), kernel, {out: (groups, layer.groups)})}
+
+
+TORCH: Mapping[type, Layout] = MappingProxyType(
+    {
+        Linear: out_first,
+        MoELinear: out_first,
+        Embedding: _table,
+        PositionEmbedding: _positions,
+        LayerNorm: _norm,
+        RmsNorm: _norm,
+        GroupNorm: _norm,
+        BatchNorm: _norm,
+        BatchNormState: _statistics,
+        ConvTranspose: _transposed,
+    }
+)
+"""The layouts of torch, by type of module. What is not here is stored as it is, as the weight of `Conv`."""

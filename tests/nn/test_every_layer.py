@@ -1,0 +1,364 @@
+"""What holds for every layer of `axonym.nn`, over a table of them all."""
+
+import dataclasses
+import functools
+import inspect
+import io
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jmp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import AxisError, OperandError
+from tests.nn.layouts import COMPUTE, PARAMETERS, draw, same_trees
+from tests.together import together
+
+B, S, T, E, M, D, V, X = axn.make_axes(batch=8, seq=2, time=3, embed=4, mlp=6, head_dim=4, vocab=5, experts=2)
+KEY = jax.random.key(0)
+BF16 = jmp.Policy(param_dtype=jnp.float32, compute_dtype=jnp.bfloat16, output_dtype=jnp.float32)
+# Parts of layers, and what says how to make them.
+NOT_LAYERS = {"AttentionMask", "BatchNormState", "BlockFoldable", "KVCache", "RecurrentCell"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Row:
+    """A layer and the axes of one element of its input.
+
+    Attributes:
+        make: makes the layer.
+        axes: the axes of one element, which has further axes for a batch.
+        call: applies it, and returns a named array or a tuple of some.
+        by_element: whether elements of a batch do not see each other.
+        any_order: whether the order of axes in storage does not matter; random numbers are drawn in it.
+        integers: whether the input counts; `take`, which such layers do, wants a name for every dimension.
+        is_mapped: whether vmap works; `jax.lax.ragged_dot` has no rule for it.
+    """
+
+    make: Callable[[], Any]
+    axes: tuple[axn.Axis, ...]
+    call: Callable[[Any, axn.NamedArray], Any] = lambda layer, x: layer(x)
+    by_element: bool = True
+    any_order: bool = True
+    integers: bool = False
+    is_mapped: bool = True
+
+    def input(self, *batch: axn.Axis) -> axn.NamedArray:
+        if self.integers:
+            axes = (*batch, *self.axes)
+            return axn.named(np.arange(np.prod([a.size for a in axes])).reshape([a.size for a in axes]) % 5, axes)
+        return draw(*batch, *self.axes)
+
+    def layer(self) -> Any:
+        return drawn(self.make)
+
+
+def drawn(make: Callable[[], Any], seed: int = 5) -> Any:
+    """Make a layer whose parameters numpy draws, which needs no program."""
+    leaves, tree = jax.tree.flatten(eqx.filter_eval_shape(make))
+    random = np.random.default_rng(seed)
+    return jax.tree.unflatten(tree, [jnp.asarray(random.normal(size=p.shape, scale=0.4), p.dtype) for p in leaves])
+
+
+class Block(eqx.Module):
+    """What a user might stack: a norm and a perceptron."""
+
+    norm: nn.RmsNorm
+    mlp: nn.GatedMLP
+
+    @staticmethod
+    def init(Embed: axn.Axis, *, key: jax.Array) -> "Block":
+        return Block(nn.RmsNorm.init(Embed), nn.GatedMLP.init(Embed, Embed, M, key=key))
+
+    def __call__(self, x: axn.NamedArray, *, key: jax.Array | None = None) -> axn.NamedArray:
+        return x + self.mlp(self.norm(x))
+
+
+def normalized(layer: nn.BatchNorm, x: axn.NamedArray) -> axn.NamedArray:
+    return layer(x, layer.initial_state())[0]
+
+
+def perceptron(Embed: axn.Axis, *, key: jax.Array) -> nn.MLP:
+    return nn.MLP.init(Embed, Embed, M, 1, nn.gelu, key=key)
+
+
+def twice(cell: nn.RecurrentCell, x: axn.NamedArray) -> Any:
+    return cell(x, cell(x))
+
+
+L = axn.Axis("layers", 2)
+ROWS = {
+    "BatchNorm": Row(lambda: nn.BatchNorm.init(E, ("batch", "seq")), (E,), normalized, by_element=False),
+    "BlockSeq": Row(lambda: nn.BlockSeq.init(L, Block)(E, key=KEY), (E,), lambda layers, x: layers.fold(x)),
+    "Conv": Row(lambda: nn.Conv.init("time", E, M, 3, padding="SAME", key=KEY), (T, E)),
+    "ConvTranspose": Row(lambda: nn.ConvTranspose.init("time", E, M, 2, stride=2, key=KEY), (T, E)),
+    "DiagonalSSM": Row(lambda: nn.DiagonalSSM.init("time", E, M, key=KEY), (T, E)),
+    "Dropout": Row(
+        lambda: nn.Dropout(0.5), (E,), lambda layer, x: layer(x, key=KEY), by_element=False, any_order=False
+    ),
+    "Embedding": Row(lambda: nn.Embedding.init(V, E, key=KEY), (T,), integers=True),
+    "GRUCell": Row(lambda: nn.GRUCell.init(E, M, key=KEY), (E,), twice),
+    "GatedMLP": Row(lambda: nn.GatedMLP.init(E, E, M, key=KEY), (E,)),
+    "GroupNorm": Row(lambda: nn.GroupNorm.init(E, 2, "time"), (T, E)),
+    "Interleaved": Row(
+        lambda: nn.Interleaved.init(L.resize(3), (Block, perceptron))(E, key=KEY),
+        (E,),
+        lambda layers, x: layers.fold(x),
+    ),
+    "LSTMCell": Row(lambda: nn.LSTMCell.init(E, M, key=KEY), (E,), twice),
+    "LayerNorm": Row(lambda: nn.LayerNorm.init(E), (E,)),
+    "Linear": Row(lambda: nn.Linear.init(E, (M, D), key=KEY), (E,)),
+    "LoraLinear": Row(lambda: nn.LoraLinear.init(nn.Linear.init(E, M, key=KEY), 2, key=KEY), (E,)),
+    "MLP": Row(lambda: perceptron(E, key=KEY), (E,)),
+    "MixtureOfExperts": Row(
+        lambda: nn.MixtureOfExperts.init(E, X, M, 1, key=KEY), (E,), lambda layer, x: layer(x)[0], is_mapped=False
+    ),
+    "MoELinear": Row(lambda: nn.MoELinear.init(X, E, M, key=KEY), (X, E)),
+    "PositionEmbedding": Row(lambda: nn.PositionEmbedding.init(V, E, key=KEY), (T,), integers=True),
+    "Recurrent": Row(lambda: nn.Recurrent(nn.GRUCell.init(E, M, key=KEY), "time"), (T, E)),
+    "RmsNorm": Row(lambda: nn.RmsNorm.init(E), (E,)),
+    "RotaryEmbedding": Row(lambda: nn.RotaryEmbedding.init(D), (T, D), lambda layer, x: layer(x, "time")),
+    "RotaryTable": Row(lambda: nn.RotaryEmbedding.init(D).at(T), (T, D)),
+    "Stacked": Row(lambda: nn.Stacked.init(L, Block)(E, key=KEY), (E,), lambda layers, x: layers.fold(x)),
+}
+each_row = pytest.mark.parametrize("name", ROWS)
+
+
+def named_results(results: Any) -> list[axn.NamedArray]:
+    return [leaf for leaf in jax.tree.leaves(results, is_leaf=axn.is_named_array) if axn.is_named_array(leaf)]
+
+
+def in_order(results: Any, like: Any) -> list[axn.NamedArray]:
+    """Bring results to the order of axes of others."""
+    pairs = zip(named_results(results), named_results(like), strict=True)
+    return [x.rearrange(y.names) for x, y in pairs]
+
+
+def agree(results: Any, others: Any) -> None:
+    for x, y in zip(in_order(results, others), named_results(others), strict=True):
+        assert x.axes == y.axes
+        np.testing.assert_allclose(x.array, y.array, rtol=1e-5, atol=1e-5)
+
+
+def test_no_layer_is_missing():
+    public = {name: value for name, value in vars(nn).items() if isinstance(value, type)}
+    layers = {name for name, value in public.items() if issubclass(value, eqx.Module)}
+    assert layers - NOT_LAYERS == set(ROWS)
+
+
+@each_row
+def test_keys_are_passed_by_name(name):
+    """`init` demands a key where it draws, and a call takes one where it may be left out."""
+    kind = getattr(nn, name)
+    signatures = {"init": inspect.signature(getattr(kind, "init", lambda: None))}
+    if callable(kind.__dict__.get("__call__")):
+        signatures["call"] = inspect.signature(kind.__call__)
+        assert signatures["call"].parameters["key"].default is None
+    for signature in signatures.values():
+        if "key" in signature.parameters:
+            assert signature.parameters["key"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def by_order(row: Row) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Apply a layer to a batch in all ways that should be one."""
+
+    def run(layer: Any, x: axn.NamedArray) -> dict[str, Any]:
+        found = {
+            "plain": row.call(layer, x),
+            "again": row.call(layer, x),
+        }
+        if row.any_order:
+            found["backwards"] = row.call(layer, x.rearrange([axis.name for axis in reversed(x.axes)]))
+        if row.by_element:
+            parts = [row.call(layer, x["seq", i]) for i in range(S.size)]
+            found["one by one"] = jax.tree.map(lambda *each: axn.stack(S, each), *parts, is_leaf=axn.is_named_array)
+            if row.is_mapped:
+                found["vmap"] = axn.vmap(functools.partial(row.call, layer), S)(x)
+            if not row.integers:
+                found["anonymous"] = [y.tag("seq") for y in named_results(row.call(layer, x.untag("seq")))]
+        return found
+
+    return run, (row.layer(), row.input(B, S))
+
+
+@each_row
+def test_batch_axes_stand_anywhere_and_are_mapped_over(name):
+    found = together(by_order, list(ROWS.values()), ROWS[name])
+    plain = named_results(found.pop("plain"))
+    assert plain
+    assert all(np.isfinite(y.array).all() for y in plain)
+    assert {"batch", "seq"} <= set(plain[0].names)
+    for results in found.values():
+        agree(results, plain)
+
+
+def by_gradient(row: Row) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Differentiate a layer by its parameters and its input, and a stack of two if it gives what it takes."""
+    x = row.input(B, S)
+    stacked = nn.Stacked.init(axn.Axis("depth", 2), lambda: row.make())
+
+    def first(layer: Any, x: axn.NamedArray) -> axn.NamedArray:
+        return named_results(row.call(layer, x))[0]
+
+    def loss(both: Any) -> axn.NamedArray:
+        return axn.sin(first(*both)).sum()
+
+    def run(layer: Any, layers: Any, x: axn.NamedArray) -> Any:
+        found = {"gradient": eqx.filter_grad(lambda both: loss(both).scalar())((layer, x))}
+        if set(first(layer, x).axes) == set(x.axes):
+            found["folded"] = layers.fold_via(first)(x)
+            found["in turn"] = functools.reduce(lambda y, layer: first(layer, y), layers.unstacked(), x)
+        return found
+
+    return run, (row.layer(), drawn(stacked), x)
+
+
+@each_row
+def test_gradients_are_finite_and_reach_all_parameters_and_stacks_are_loops(name):
+    row = ROWS[name]
+    found = together(by_gradient, list(ROWS.values()), row)
+    for gradient in jax.tree.leaves(found["gradient"]):
+        assert np.isfinite(gradient).all()
+        assert np.any(gradient)
+    if "folded" in found:
+        agree(found["folded"], found["in turn"])
+
+
+@each_row
+def test_half_precision_in_is_half_precision_out(name):
+    layer, x = BF16.cast_to_compute((ROWS[name].layer(), ROWS[name].input(B, S)))
+    result, *states = named_results(jax.eval_shape(ROWS[name].call, layer, x))
+    assert result.dtype == jnp.bfloat16
+    assert [state.dtype for state in states] == [jnp.complex64 if name == "DiagonalSSM" else jnp.bfloat16] * len(states)
+
+
+@each_row
+def test_a_layer_is_a_tree_of_arrays_with_a_static_rest(name):
+    row = ROWS[name]
+    layer, other = row.layer(), drawn(row.make, seed=6)
+    assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(layer))
+    assert hash(jax.tree.structure(layer)) == hash(jax.tree.structure(other))
+    file = io.BytesIO()
+    eqx.tree_serialise_leaves(file, layer)
+    file.seek(0)
+    same_trees(eqx.tree_deserialise_leaves(file, other), layer, rtol=0, atol=0)
+
+    traced = []
+
+    @jax.jit
+    def run(layer: Any, x: axn.NamedArray) -> Any:
+        traced.append(x)
+        return row.call(layer, x)
+
+    for each in (layer, other):
+        jax.eval_shape(run, each, row.input(B, S))
+    assert len(traced) == 1
+
+
+@each_row
+def test_a_layer_shows_its_arrays(name):
+    layer = ROWS[name].layer()
+    assert repr(layer) == str(layer)
+    assert repr(layer).startswith(f"{name}(")
+    arrays = jax.tree.leaves(layer, is_leaf=axn.is_named_array)
+    assert all(axn.is_named_array(array) for array in arrays)
+    assert all(f"[{', '.join(map(str, array.axes))}]" in repr(layer) for array in arrays)
+    table = axn.parameters.table(layer)
+    assert [(array.names, array.shape) for array in table.arrays] == [(x.names, x.array.shape) for x in arrays]
+    assert str(table)
+
+
+def constraints(jaxpr: Any) -> list[Any]:
+    """Find the constraints in a program and in the programs inside of it."""
+    inner = [leaf for eqn in jaxpr.eqns for leaf in jax.tree.leaves(list(eqn.params.values()), is_leaf=is_program)]
+    own = [eqn.params["sharding"] for eqn in jaxpr.eqns if eqn.primitive.name == "sharding_constraint"]
+    return own + [each for leaf in inner if is_program(leaf) for each in constraints(getattr(leaf, "jaxpr", leaf))]
+
+
+def is_program(leaf: Any) -> bool:
+    return hasattr(getattr(leaf, "jaxpr", leaf), "eqns")
+
+
+@each_row
+def test_results_lie_as_the_mapping_says_and_parameters_are_laid_out(name, auto_mesh, explicit_mesh):
+    row = ROWS[name]
+    layer, x = row.layer(), row.input(B, S)
+
+    def run(layer: Any, x: axn.NamedArray) -> Any:
+        with axn.axis_mapping(COMPUTE):
+            results = row.call(layer, axn.auto_sharded(x))
+            lies.extend(jax.typeof(y.array).sharding.spec == axn.pspec_for(y) for y in named_results(results))
+            return results
+
+    lies: list[bool] = []
+    with axn.set_mesh(explicit_mesh):
+        stored = axn.shard(layer, PARAMETERS, strict=False)
+        jax.eval_shape(run, stored, x)
+    assert lies
+    assert all(lies)
+    with axn.set_mesh(auto_mesh):
+        found = constraints(jax.make_jaxpr(run)(layer, x).jaxpr)
+    if jax.tree.leaves(layer) and name != "RotaryTable":
+        assert len(found) > len(jax.tree.leaves(layer))
+
+
+@each_row
+def test_what_has_no_names_is_refused(name):
+    row = ROWS[name]
+    layer = row.layer()
+    for wrong in (np.ones((8, 4), np.float32), jnp.ones((8, 4)), None, "x", 3.0, [1.0]):
+        with pytest.raises((OperandError, AxisError)) as error:
+            row.call(layer, wrong)
+        assert ": " in str(error.value)
+
+
+@each_row
+def test_every_axis_that_a_layer_works_over_is_missed(name):
+    row = ROWS[name]
+    layer, x = row.layer(), row.input(B, S)
+    if row.integers or name == "Dropout":
+        return
+    for axis in row.axes:
+        with pytest.raises(AxisError, match=f"'{axis.name}'"):
+            row.call(layer, x[axis.name, 0])
+
+
+WITHOUT_SIZE: dict[str, Callable[[Any], Any]] = {
+    "BatchNorm": lambda axis: nn.BatchNorm.init(axis, "batch"),
+    "Conv": lambda axis: nn.Conv.init("time", axis, M, 3, key=KEY),
+    "ConvTranspose": lambda axis: nn.ConvTranspose.init("time", E, axis, 3, key=KEY),
+    "DiagonalSSM": lambda axis: nn.DiagonalSSM.init("time", E, axis, key=KEY),
+    "Embedding": lambda axis: nn.Embedding.init(axis, E, key=KEY),
+    "GRUCell": lambda axis: nn.GRUCell.init(E, axis, key=KEY),
+    "GroupNorm": lambda axis: nn.GroupNorm.init(axis, 2),
+    "LSTMCell": lambda axis: nn.LSTMCell.init(E, axis, key=KEY),
+    "LayerNorm": nn.LayerNorm.init,
+    "Linear": lambda axis: nn.Linear.init(E, axis, key=KEY),
+    "LoraLinear": lambda axis: nn.LoraLinear.init(ROWS["Linear"].layer(), axis, key=KEY),
+    "MixtureOfExperts": lambda axis: nn.MixtureOfExperts.init(axis, X, M, 1, key=KEY),
+    "MoELinear": lambda axis: nn.MoELinear.init(X, E, axis, key=KEY),
+    "PositionEmbedding": lambda axis: nn.PositionEmbedding.init(axis, E, key=KEY),
+    "RmsNorm": nn.RmsNorm.init,
+    "RotaryEmbedding": nn.RotaryEmbedding.init,
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_SIZE)
+def test_axes_of_parameters_need_a_size(name):
+    with pytest.raises(OperandError) as error:
+        WITHOUT_SIZE[name]("mlp")
+    assert str(error.value) == f"{name}.init: axis 'mlp' needs a size here\n  hint: write Axis(\"mlp\", size)"
+
+
+def test_what_is_no_linear_layer_is_not_adapted():
+    with pytest.raises(OperandError) as error:
+        nn.LoraLinear.init(ROWS["MLP"].layer(), 2, key=KEY)
+    assert str(error.value) == (
+        "LoraLinear.init: expected a Linear to wrap, got MLP\n  hint: add_lora wraps those of a whole model"
+    )

@@ -1,0 +1,236 @@
+"""Models to state dicts and back, on one device and on meshes."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import ArgumentError, ShardingError
+from axonym.state_dict import (
+    StateDict,
+    from_state_dict,
+    from_torch_compatible_state_dict,
+    load_state_dict,
+    save_state_dict,
+    to_state_dict,
+    to_torch_compatible_state_dict,
+)
+from tests.nn.layouts import lies, same_trees
+
+L, E, M, H = axn.make_axes(layers=4, embed=8, mlp=16, heads=2)
+KEY = jax.random.key(0)
+
+
+class Block(eqx.Module):
+    norm: nn.LayerNorm
+    mlp: nn.MLP
+    split: nn.Linear
+
+    @staticmethod
+    def init(*, key):
+        return Block(nn.LayerNorm.init(E), nn.MLP.init(E, E, M, 1, key=key), nn.Linear.init(E, (H, M), key=key))
+
+
+class Model(eqx.Module):
+    blocks: nn.Stacked | nn.BlockSeq
+    extra: dict
+    steps: int = 3
+    function: object = jnp.tanh
+
+    @staticmethod
+    def init(stack=nn.Stacked, *, key):
+        extra = {"seen": jnp.arange(3), "half": [axn.ones(E).astype("bfloat16"), None, axn.zeros(())]}
+        return Model(stack.init(L, Block)(key=key), extra)
+
+
+make = eqx.filter_jit(Model.init)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make(key=KEY)
+
+
+TEMPLATE = eqx.filter_eval_shape(Model.init, key=KEY)
+LAYER = ["norm.weight", "norm.bias", *(f"mlp.layers.{i}.{name}" for i in range(2) for name in ("weight", "bias"))]
+
+
+def test_keys_and_values(model):
+    state = to_state_dict(model)
+    layers = [*LAYER, "split.weight", "split.bias"]
+    expected = [f"blocks.{i}.{name}" for name in layers for i in range(4)]
+    assert list(state) == [*expected, "extra.half.0", "extra.half.2", "extra.seen"]
+    assert repr(state) == "StateDict(35 arrays)"
+    assert all(type(array) is np.ndarray for array in state.values())
+    for i in range(4):
+        given = model.blocks.stacked.split.weight.array[i]
+        np.testing.assert_array_equal(state[f"blocks.{i}.split.weight"], given)
+    assert state["extra.half.0"].dtype == jnp.bfloat16
+    assert state.spec("blocks.1.split.weight") == jax.ShapeDtypeStruct((8, 2, 16), jnp.float32)
+    assert to_torch_compatible_state_dict(TEMPLATE).spec("blocks.1.split.weight").shape == (32, 8)
+
+
+@pytest.mark.parametrize(
+    ("to", "back"),
+    [(to_state_dict, from_state_dict), (to_torch_compatible_state_dict, from_torch_compatible_state_dict)],
+)
+def test_round_trips_and_both_forms_of_layers(model, to, back):
+    state = to(model, "model")
+    loaded = back(TEMPLATE, state, "model")
+    same_trees(eqx.filter(loaded, eqx.is_array), eqx.filter(model, eqx.is_array), rtol=0, atol=0)
+    assert (loaded.steps, loaded.function) == (3, jnp.tanh)
+
+    unrolled = back(eqx.filter_eval_shape(Model.init, nn.BlockSeq, key=KEY), state, "model")
+    assert type(unrolled.blocks) is nn.BlockSeq
+    assert sorted(to(unrolled, "model")) == sorted(state)
+    stacked = back(TEMPLATE, dict(to(unrolled, "model")), "model")
+    same_trees(eqx.filter(stacked, eqx.is_array), eqx.filter(model, eqx.is_array), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
+def test_layouts_on_a_mesh_and_files_between_two_of_them(model, kind, request, tmp_path):
+    mesh = request.getfixturevalue(kind)
+    here, there = {"embed": "data", "mlp": "model"}, {"layers": "data", "embed": "model"}
+    with axn.set_mesh(mesh):
+        save_state_dict(to_torch_compatible_state_dict(axn.shard(model, here)), tmp_path / "a.safetensors")
+        state = load_state_dict(tmp_path / "a.safetensors")
+        given = from_torch_compatible_state_dict(TEMPLATE, state, mapping=there)
+        with axn.axis_mapping(here):
+            current = from_torch_compatible_state_dict(TEMPLATE, state)
+    by_path = axn.Mappings(here, overrides={"split": {"embed": None, "heads": "model", "mlp": None}})
+    fsdp = from_torch_compatible_state_dict(TEMPLATE, state, mapping=by_path, mesh=mesh)
+    like = from_torch_compatible_state_dict(given, state)
+    for loaded in (given, current, fsdp, like):
+        same_trees(eqx.filter(loaded, eqx.is_array), eqx.filter(model, eqx.is_array), rtol=0, atol=0)
+    for tree, mapping in ((given, there), (like, there), (current, here)):
+        weight = tree.blocks.stacked.mlp.layers[0].weight
+        assert lies(weight, mesh, mapping)
+        assert not weight.sharding.is_fully_replicated
+    assert lies(fsdp.blocks.stacked.split.weight, mesh, {"heads": "model"})
+    assert lies(fsdp.blocks.stacked.mlp.layers[0].weight, mesh, here)
+
+
+def test_a_layer_that_is_split_over_devices_is_brought_together(model, explicit_mesh):
+    with axn.set_mesh(explicit_mesh):
+        state = to_state_dict(axn.shard(model, {"layers": "data", "mlp": "model"}))
+        found = dict(state)
+    for key, array in to_state_dict(model).items():
+        np.testing.assert_array_equal(found[key], array)
+
+
+def test_renaming_replaces_whole_components_at_once(model):
+    table = {"mlp.layers.0": "up", "up": "never", "mlp": "m", "layer": "no", "blocks": "h"}
+    names = list(to_state_dict(TEMPLATE, "model", rename=table))
+    assert names[8] == "model.h.0.up.weight"
+    assert names[16] == "model.h.0.m.layers.1.weight"
+    assert list(to_state_dict(TEMPLATE, rename={})) == list(to_state_dict(TEMPLATE))
+    assert next(iter(to_state_dict(TEMPLATE, rename=str.upper))) == "BLOCKS.0.NORM.WEIGHT"
+    state = to_state_dict(model, rename=table)
+    loaded = from_state_dict(TEMPLATE, state, rename=table)
+    np.testing.assert_array_equal(loaded.blocks.stacked.norm.weight.array, model.blocks.stacked.norm.weight.array)
+
+
+def test_arrays_alone():
+    assert list(to_state_dict(axn.ones(E), "x")) == ["x"]
+    np.testing.assert_array_equal(from_state_dict(jnp.zeros(2), {"x": [1.0, 2.0]}, "x", cast=True), [1, 2])
+    assert len(to_state_dict({"a": None, "f": jnp.tanh, "n": 3, "none": axn.NamedArray(None, ())})) == 0
+
+
+def error_of(function, *args, **options):
+    with pytest.raises(ArgumentError) as error:
+        function(*args, **options)
+    return str(error.value)
+
+
+def test_keys_that_are_none_and_keys_that_are_one():
+    assert error_of(to_state_dict, axn.ones(E)) == "to_state_dict: an array alone has no key\n  hint: pass a prefix"
+    tree = {"a": {"b": axn.ones(E)}, "a.b": axn.ones(E)}
+    assert error_of(to_state_dict, tree, "x") == "to_state_dict: a.b and a.b have one key, 'x.a.b'"
+    text = error_of(from_state_dict, {"up": axn.ones(E), "down": axn.ones(E)}, {}, rename={"up": "down"})
+    assert text == "from_state_dict: down and up have one key, 'down'"
+
+
+def test_one_error_tells_all_that_does_not_fit():
+    template = eqx.filter_eval_shape(nn.MLP.init, E, (H, M), M, 1, key=KEY)
+    state = {
+        "net.layers.0.weights": np.ones((8, 16), "f4"),
+        "net.layers.0.bias": np.ones(5, "f2"),
+        "net.layers.1.weight": np.ones((16, 2, 16), "f4"),
+        "net.layers.1.bias": np.ones((2, 16), "i4"),
+        "elsewhere": np.ones(1),
+    }
+    assert error_of(from_state_dict, template, state, "net") == (
+        "from_state_dict: the state dict does not fit: 1 missing, 1 unexpected, 1 other shape, 2 other dtype\n"
+        "  missing: net.layers.0.weight: embed=8, mlp=16; did you mean 'net.layers.0.weights'?\n"
+        "  unexpected: net.layers.0.weights: (8, 16)\n"
+        "  other shape: net.layers.0.bias: (5,), but the model has mlp=16\n"
+        "  other dtype: net.layers.0.bias: float16, but the model has float32\n"
+        "  other dtype: net.layers.1.bias: int32, but the model has float32\n"
+        "  hint: strict=False takes what is there; cast=True converts dtypes"
+    )
+    # In a layout of torch, axes that are flattened stand together; integers are not cast to floats.
+    assert error_of(from_torch_compatible_state_dict, template, state, "net", False, cast=True) == (
+        "from_torch_compatible_state_dict: the state dict does not fit: 1 missing, 3 other shape, 1 other dtype\n"
+        "  missing: net.layers.0.weight: mlp=16, embed=8; did you mean 'net.layers.0.weights'?\n"
+        "  other shape: net.layers.0.bias: (5,), but the model has mlp=16\n"
+        "  other shape: net.layers.1.weight: (16, 2, 16), but the model has heads=2 * mlp.out=16, mlp=16\n"
+        "  other shape: net.layers.1.bias: (2, 16), but the model has heads=2 * mlp=16\n"
+        "  other dtype: net.layers.1.bias: int32, but the model has float32"
+    )
+
+
+def test_a_long_list_is_cut():
+    text = error_of(from_state_dict, TEMPLATE, {})
+    assert text.splitlines()[0] == "from_state_dict: the state dict does not fit: 35 missing"
+    assert text.splitlines()[1] == "  missing: blocks.0.norm.weight: embed=8"
+    assert text.splitlines()[20] == "  missing: blocks.3.mlp.layers.1.weight: mlp=16, embed=8"
+    assert text.splitlines()[21:] == ["  missing: and 15 more", "  hint: strict=False takes what is there"]
+
+
+def test_what_is_there_is_taken_if_not_strict(model):
+    other = make(key=jax.random.key(1))
+    state = {key: array for key, array in to_state_dict(other).items() if ".split." in key}
+    loaded = from_state_dict(model, {**state, "more": np.ones(2)}, strict=False)
+    np.testing.assert_array_equal(loaded.blocks.stacked.split.weight.array, other.blocks.stacked.split.weight.array)
+    assert loaded.blocks.stacked.mlp.layers[0].weight is model.blocks.stacked.mlp.layers[0].weight
+    del state["blocks.2.split.bias"]
+    assert error_of(from_state_dict, model, state, strict=False) == (
+        "from_state_dict: the state dict does not fit: 1 missing\n  missing: blocks.2.split.bias: heads=2, mlp=16"
+    )
+
+
+def test_casting_rounds_as_jax_does():
+    x = np.random.default_rng(0).normal(size=8).astype("f4")
+    template = {"w": axn.zeros(E).astype("bfloat16"), "n": jnp.zeros(2, jnp.int32)}
+    loaded = from_state_dict(template, {"w": x, "n": np.array([1, 2])}, cast=True)
+    np.testing.assert_array_equal(loaded["w"].array, jnp.asarray(x).astype("bfloat16"))
+    assert (loaded["w"].dtype, loaded["n"].dtype) == (jnp.bfloat16, jnp.int32)
+
+
+def test_mappings_that_do_not_fit(auto_mesh):
+    tree = {"w": axn.ones(E)}
+    state = {"w": np.ones(8, "f4")}
+    with pytest.raises(ShardingError) as error:
+        from_state_dict(tree, state, mapping={"embed": "data"})
+    assert str(error.value) == (
+        "from_state_dict: there is no mesh\n"
+        "  mapping: {'embed': 'data'}\n"
+        '  hint: run inside of: with axn.set_mesh(jax.make_mesh((8,), ("data",)))'
+    )
+    with pytest.raises(ShardingError, match=r"^from_state_dict: "):
+        from_state_dict(tree, state, mapping={"embedd": "data"}, mesh=auto_mesh)
+    loaded = from_state_dict(tree, state, strict=False, mapping={"embed": "data", "batch": "model"}, mesh=auto_mesh)
+    assert lies(loaded["w"], auto_mesh, {"embed": "data"})
+
+
+def test_state_dicts_are_read_when_looked_up():
+    tree = {"a": axn.ones(E), "b": axn.ones(E)}
+    state = to_state_dict(tree)
+    assert isinstance(state, StateDict)
+    tree["b"].array.delete()
+    np.testing.assert_array_equal(state["a"], np.ones(8))
+    with pytest.raises(RuntimeError, match="deleted"):
+        state["b"]

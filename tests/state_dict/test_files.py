@@ -1,0 +1,156 @@
+"""safetensors files, against the library of that name."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from safetensors.numpy import load_file, save_file
+
+import axonym as axn
+from axonym.errors import ArgumentError
+from axonym.state_dict import load_state_dict, save_state_dict, to_state_dict
+
+DTYPES = ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8"]
+
+
+def equal(found, expected):
+    assert sorted(found) == sorted(expected)
+    for key, array in expected.items():
+        assert found[key].dtype == array.dtype
+        np.testing.assert_array_equal(found[key], array)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("files")
+
+
+arrays = st.sampled_from(DTYPES).flatmap(
+    lambda dtype: (
+        hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0, max_side=3), elements={"allow_nan": False})
+        if dtype[0] in "fc"
+        else hnp.arrays(dtype, hnp.array_shapes(min_dims=0, min_side=0, max_side=3))
+    )
+)
+
+
+@given(state=st.dictionaries(st.text(min_size=1, max_size=5), arrays, max_size=4))
+def test_files_are_read_and_written_as_the_library_does(folder, state):
+    state.pop("__metadata__", None)
+    save_state_dict(state, folder / "mine.safetensors")
+    equal(load_file(folder / "mine.safetensors"), state)
+    equal(load_state_dict(folder / "mine.safetensors"), state)
+    save_file(state, folder / "theirs.safetensors")
+    equal(load_state_dict(folder / "theirs.safetensors"), state)
+
+
+def test_narrow_floats_and_metadata(tmp_path):
+    kinds = [jnp.bfloat16, jnp.float8_e4m3fn, jnp.float8_e5m2]
+    state = {f"{jnp.dtype(kind).name}": np.arange(-3, 4).astype(kind) for kind in kinds}
+    file = tmp_path / "a.safetensors"
+    save_state_dict(state, file, metadata={"step": "12"})
+    equal(load_state_dict(file), state)
+    with safetensors.safe_open(file, "np") as opened:
+        assert opened.metadata() == {"format": "pt", "step": "12"}
+        np.testing.assert_array_equal(opened.get_tensor("bfloat16"), state["bfloat16"])
+        assert [opened.get_slice(key).get_dtype() for key in state] == ["BF16", "F8_E4M3", "F8_E5M2"]
+
+
+def test_arrays_are_read_when_looked_at_and_cannot_be_written(tmp_path):
+    save_state_dict({"x": np.arange(8.0)}, tmp_path / "a.safetensors")
+    x = load_state_dict(tmp_path / "a.safetensors")["x"]
+    assert not x.flags.owndata
+    with pytest.raises(ValueError, match="read-only"):
+        x[0] = 1
+
+
+def test_several_files_with_an_index(tmp_path):
+    state = {"a": np.arange(4, dtype="f4"), "b": np.arange(4, dtype="f4"), "c": np.arange(9, dtype="f4")}
+    file = tmp_path / "model.safetensors"
+    save_state_dict(state, file)
+    save_state_dict(state, file, max_bytes=32)
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == [*names, "model.safetensors.index.json"]
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert index == {"metadata": {"total_size": 68}, "weight_map": {"a": names[0], "b": names[0], "c": names[1]}}
+    assert list(load_file(tmp_path / names[1])) == ["c"]
+    for path in (tmp_path, file, tmp_path / "model.safetensors.index.json"):
+        equal(load_state_dict(path), state)
+
+    save_state_dict({"a": state["b"]}, file)
+    equal(load_state_dict(str(tmp_path)), {"a": state["b"]})
+
+
+def test_a_model_is_written_array_by_array(tmp_path):
+    alive, most = [0], [0]
+
+    class Counted(dict):
+        def __getitem__(self, key):
+            value = super().__getitem__(key)
+            return Counting(value)
+
+    class Counting:
+        def __init__(self, value):
+            self.value, self.dtype, self.shape, self.size = value, value.dtype, value.shape, value.size
+            alive[0] += 1
+            most[0] = max(most[0], alive[0])
+
+        def __array__(self, dtype=None, copy=None):
+            return self.value
+
+        def __del__(self):
+            alive[0] -= 1
+
+    save_state_dict(Counted({f"{i}": np.ones(3) for i in range(8)}), tmp_path / "a.safetensors")
+    assert most[0] <= 2
+    assert len(load_state_dict(tmp_path / "a.safetensors")) == 8
+
+
+def error_of(function, *args):
+    with pytest.raises(ArgumentError) as error:
+        function(*args)
+    return str(error.value)
+
+
+def test_dtypes_that_the_format_or_jax_lacks(tmp_path):
+    file = tmp_path / "a.safetensors"
+    assert error_of(save_state_dict, {"x": np.ones(2, "c16")}, file).splitlines()[0] == (
+        "save_state_dict: 'x' has dtype complex128"
+    )
+    assert error_of(save_state_dict, {"x": np.ones(2, ">f4")}, file).splitlines()[0] == (
+        "save_state_dict: 'x' has dtype >f4"
+    )
+    save_state_dict({"x": np.ones(2, "u1")}, file)
+    file.write_bytes(file.read_bytes().replace(b'"U8"', b'"Q8"'))
+    assert error_of(load_state_dict, file) == "load_state_dict: 'x' in a.safetensors has dtype Q8"
+
+
+def test_damaged_files(tmp_path):
+    file = tmp_path / "a.safetensors"
+    whole = "load_state_dict: a.safetensors is no safetensors file, or is incomplete"
+    save_state_dict(to_state_dict({"x": axn.ones(axn.Axis("embed", 4))}), file)
+    data = file.read_bytes()
+    for part in (b"", data[:7], data[:20], b"<!DOCTYPE html> <p> 404 </p>"):
+        file.write_bytes(part)
+        assert error_of(load_state_dict, file) == whole
+    file.write_bytes(data[:-1])
+    assert error_of(load_state_dict, file) == (
+        "load_state_dict: 'x' in a.safetensors is incomplete or damaged\n  shape (4,) of float32, bytes 0 to 16 of 15"
+    )
+    file.write_bytes(data[:8] + b"?" * (len(data) - 8))
+    assert error_of(load_state_dict, file) == "load_state_dict: a.safetensors has no readable header"
+    for header in (b"[]", b'{"x":{"dtype":"F32"}}', b'{"x":3}', b'{"x":{"dtype":"F32","shape":2,"data_offsets":[]}}'):
+        file.write_bytes(len(header).to_bytes(8, "little") + header)
+        assert error_of(load_state_dict, file) == "load_state_dict: a.safetensors has no readable header"
+    file.write_bytes(data)
+    (tmp_path / "b.json").write_text(json.dumps({"weight_map": {"x": file.name, "y": file.name}}))
+    assert error_of(load_state_dict, tmp_path / "b.json") == (
+        "load_state_dict: b.json tells of 1 arrays that are not there\n  the first: y in a.safetensors"
+    )
+    with pytest.raises(FileNotFoundError):
+        load_state_dict(tmp_path / "c.safetensors")

@@ -1,0 +1,28 @@
+"""Stacks of layers under a type checker: all have one type, and know that of their layers."""
+
+from typing import Any, assert_type
+
+import jax
+
+from axonym import Axis, nn
+
+Layers, Embed = Axis("layers", 4), Axis("embed", 8)
+
+
+def last(stack: nn.BlockFoldable[nn.LayerNorm]) -> nn.LayerNorm:
+    assert_type(stack.unstacked(), tuple[nn.LayerNorm, ...])
+    assert_type(stack.Block, Axis)
+    return stack.get_layer(-1)
+
+
+def stacks(key: jax.Array) -> None:
+    stacked = nn.Stacked.init(Layers, nn.LayerNorm)(Embed)
+    written_out = nn.BlockSeq.init(Layers, nn.LayerNorm)(Embed)
+    assert_type(stacked, nn.Stacked[nn.LayerNorm])
+    assert_type(stacked.with_layers(written_out.unstacked()), nn.Stacked[nn.LayerNorm])
+    assert_type(nn.Interleaved.init(Layers, (nn.LayerNorm,))(Embed), nn.Interleaved[nn.LayerNorm])
+    every: list[nn.BlockFoldable[nn.LayerNorm]] = [stacked, written_out]
+    assert_type([last(stack) for stack in every], list[nn.LayerNorm])
+    mixed: nn.BlockFoldable[Any] = nn.Interleaved.init(Layers, (nn.LayerNorm, nn.Linear))(Embed, Embed, key=key)
+    mixed.fold(key)
+    nn.Stacked(stacked.stacked, "layers", stacked.gradient_checkpointing)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
