@@ -140,8 +140,9 @@ def test_what_cudnn_is_called_with(monkeypatch):
 
 
 def test_the_platform_chooses(monkeypatch):
-    def chosen(backend, q, k, v, mask=None, **options):
+    def chosen(backend, q, k, v, mask=None, maker="NVIDIA", **options):
         monkeypatch.setattr(jax, "default_backend", lambda: backend)
+        monkeypatch.setattr(jax, "local_devices", lambda: [SimpleNamespace(device_kind=f"{maker} 1")])
         return choose(AttentionCall.of("pos", "key_pos", "head_dim", q, k, v, mask, None, None, **options))
 
     half, square = (tuple(x.astype(jnp.bfloat16) for x in inputs(KPos)) for KPos in (K, Q.alias("key_pos")))
@@ -167,6 +168,7 @@ def test_the_platform_chooses(monkeypatch):
         assert chosen("gpu", *given, mask, **options) == on_gpu
         assert chosen("tpu", *given, mask, **options) == on_tpu
         assert chosen("cpu", *given, mask, **options) == "plain"
+    assert chosen("gpu", *half, maker="AMD") == "plain"
     with axn.axis_mapping({"pos": "data"}):  # a device would compute all queries
         assert chosen("gpu", *half) == chosen("tpu", *half) == "plain"
 

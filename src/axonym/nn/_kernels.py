@@ -46,7 +46,8 @@ def choose(call: AttentionCall) -> str:
     mapped = mapping is not None and call.q_pos is not None and mapping.get(call.q_pos)
     backend = jax.default_backend()
     # Queries that are split by position would all be computed on each device.
-    if backend == "gpu" and not mapped and next(_against_cudnn(call), None) is None:
+    nvidia = backend == "gpu" and jax.local_devices()[0].device_kind.startswith("NVIDIA")
+    if nvidia and not mapped and next(_against_cudnn(call), None) is None:
         return "cudnn"
     if backend == "tpu" and not mapped and next(_against_splash(call), None) is None and _keeps_segments(call):
         return "splash"
