@@ -177,7 +177,7 @@ class LocalLinear(eqx.Module):
     outputs: tuple[str, ...] = eqx.field(static=True)
     late: bool = eqx.field(static=True)
 
-    def __call__(self, x: NamedArray) -> NamedArray:
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Multiply, and add up what devices have that hold blocks of the inputs."""
 
         @functools.partial(jax.checkpoint, prevent_cse=False)
