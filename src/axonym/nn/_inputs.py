@@ -1,13 +1,14 @@
 """What a layer demands of its input."""
 
+from .. import plans
 from ..array import NamedArray
-from ..axis import Axis
+from ..axis import Axis, AxisSelector, selector
 from ..core import Core, facts, shape_of
-from ..errors import AxisClashError, AxisNotFoundError, AxisSizeError, message, suggestion
+from ..errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, message, suggestion
 from ..layout import current_scope
 from ..ops import _lift
 
-__all__ = ["check_input"]
+__all__ = ["check_input", "named_axis"]
 
 
 def check_input(
@@ -37,3 +38,15 @@ def check_input(
             problem = f"the input already has axis {axis.name!r}, which the layer adds"
             hint = f"rename it first: x.rename({{{axis.name!r}: ...}})"
             raise AxisClashError(message(layer, problem, f"input has: {facts(x)}", hint=hint))
+
+
+def named_axis(layer: str, x: NamedArray, axis: AxisSelector) -> str:
+    """Return the name of an axis that a layer goes along, which the input must have."""
+    if not isinstance(x, Core):
+        raise _lift.unnamed(layer, x)
+    name, _ = selector(axis, layer)
+    try:
+        plans.require(x.names, (name,))
+    except AxisError as flaw:
+        _lift.fail(layer, flaw, x)
+    return name

@@ -6,17 +6,14 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from .. import plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, AxisSpec, selector, sized
-from ..core import Core
+from ..axis import Axis, AxisSelector, AxisSpec, sized
 from ..create import zeros, zeros_like
-from ..errors import AxisError
-from ..ops import _lift
 from ..ops.elementwise import tanh
 from ..partitioning.shard import auto_sharded
 from ..transform.checkpoint import ScanCheckpointSpec
 from ..transform.scan import scan
+from ._inputs import named_axis
 from .activation import sigmoid
 from .initializer import Initializer, uniform
 from .linear import Linear
@@ -214,13 +211,7 @@ class Recurrent(eqx.Module):
             AxisNotFoundError: if `x` lacks an axis.
             AxisSizeError: if it has another size there.
         """
-        if not isinstance(x, Core):
-            raise _lift.unnamed("Recurrent", x)
-        name, _ = selector(self.axis, "Recurrent")
-        try:
-            plans.require(x.names, (name,))
-        except AxisError as flaw:
-            _lift.fail("Recurrent", flaw, x)
+        name = named_axis("Recurrent", x, self.axis)
         # Weights that are stored otherwise are gathered before the loop, not in each step.
         cell = auto_sharded(self.cell)
         projected = cell.project(x)

@@ -7,17 +7,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import plans, random
+from .. import random
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, selector, sized
-from ..core import Core
-from ..errors import ArgumentError, AxisError, message
+from ..axis import Axis, AxisSelector, sized
+from ..errors import ArgumentError, message
 from ..ops import _lift
 from ..ops.elementwise import exp, imag, log, real
 from ..ops.join import stack
 from ..partitioning.shard import auto_sharded
 from ..transform.associative_scan import associative_scan
-from ._inputs import check_input
+from ._inputs import check_input, named_axis
 from .initializer import normal
 from .linear import Linear
 
@@ -121,13 +120,7 @@ class DiagonalSSM(eqx.Module):
             AxisNotFoundError: if `x` lacks an axis.
             AxisSizeError: if it has another size there.
         """
-        if not isinstance(x, Core):
-            raise _lift.unnamed("DiagonalSSM", x)
-        name, _ = selector(self.axis, "DiagonalSSM")
-        try:
-            plans.require(x.names, (name,))
-        except AxisError as flaw:
-            _lift.fail("DiagonalSSM", flaw, x)
+        name = named_axis("DiagonalSSM", x, self.axis)
         drive = self._drive(x)
         decay = self._decay().broadcast_axis(x.resolve_axis(self.axis))
         powers, states = associative_scan(_after, name)((decay, drive))
