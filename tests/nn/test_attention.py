@@ -319,7 +319,7 @@ def fails(error, message, call):
     assert str(caught.value) == message
 
 
-def test_errors():
+def test_operands_that_do_not_fit():
     q, k, v = inputs(B)
     fails(
         AxisClashError,
@@ -368,6 +368,10 @@ def test_errors():
             f"  {what} has: pos=4, key_pos=7, head_dim=8",
             lambda given=given: attend(q, k=given["key"], v=given["value"]),
         )
+
+
+def test_masks_and_sinks_that_do_not_fit():
+    q, k, v = inputs(B)
     for what, x in (("mask", axn.ones((H, K), dtype=bool)), ("bias", draw(H, K))):
         fails(
             AxisNotFoundError,
@@ -389,6 +393,10 @@ def test_errors():
         "  hint: add numbers to the scores as a bias",
         lambda: attend(q, k, v, mask=draw(Q, K)),
     )
+
+
+def test_options_that_make_no_sense():
+    q, k, v = inputs(B)
     fails(
         OperandError,
         "dot_product_attention: dropping with probability 0.1 needs a key\n  hint: pass prng=..., or inference=True",

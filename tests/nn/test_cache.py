@@ -227,10 +227,11 @@ def fails(error, message, call):
     assert str(caught.value) == message
 
 
-def test_errors():
-    cache = empty(6)
-    has = "  cache has: batch=4, key_pos=6, heads=2, head_dim=8"
-    k, v = K["pos", :4], V["pos", :4]
+HAS = "  cache has: batch=4, key_pos=6, heads=2, head_dim=8"
+
+
+def test_keys_and_values_that_do_not_fit():
+    cache, k, v = empty(6), K["pos", :4], V["pos", :4]
     fails(
         AxisNotFoundError,
         "KVCache.init: the values lack axis 'key_pos', the positions\n  axes: batch=4, out=6",
@@ -244,7 +245,7 @@ def test_errors():
     )
     fails(
         AxisNotFoundError,
-        f"KVCache: the key lacks axis 'heads'\n  key has: batch=4, head=2, pos=4, head_dim=8\n{has}\n"
+        f"KVCache: the key lacks axis 'heads'\n  key has: batch=4, head=2, pos=4, head_dim=8\n{HAS}\n"
         "  hint: did you mean 'head'?",
         lambda: cache.extend("pos", k.rename({"heads": "head"}), v),
     )
@@ -257,22 +258,26 @@ def test_errors():
     fails(
         AxisClashError,
         "KVCache: the key has axis 'pos', which is none of a new key\n"
-        f"  key has: batch=4, heads=2, pos=4, head_dim=8\n{has}",
+        f"  key has: batch=4, heads=2, pos=4, head_dim=8\n{HAS}",
         lambda: cache.extend(None, k, v),
     )
     more = k.broadcast_axis(axn.Axis("key_pos", 2))
     fails(
         AxisClashError,
         "KVCache: the key has axis 'key_pos', which is none of a new key\n"
-        f"  key has: key_pos=2, batch=4, heads=2, pos=4, head_dim=8\n{has}\n"
+        f"  key has: key_pos=2, batch=4, heads=2, pos=4, head_dim=8\n{HAS}\n"
         "  hint: positions of new tokens have a name of their own",
         lambda: cache.extend("pos", more, v),
     )
     with pytest.raises(OperandError, match=r"^KVCache: expected a NamedArray, got ArrayImpl"):
         cache.extend("pos", k.array, v)
+
+
+def test_tokens_that_find_no_room():
+    cache, k, v = empty(6), K["pos", :4], V["pos", :4]
     fails(
         ArgumentError,
-        f"KVCache: 4 more tokens do not fit\n{has}\n  hint: make it larger, or give it a window; at once it takes 6",
+        f"KVCache: 4 more tokens do not fit\n{HAS}\n  hint: make it larger, or give it a window; at once it takes 6",
         lambda: cache.extend("pos", k, v).extend("pos", k, v),
     )
     ragged = empty(6, lengths=B).extend("pos", k, v, count=axn.named([4, 1, 1, 1], "batch"))
@@ -280,12 +285,12 @@ def test_errors():
     assert ragged.length.tolist() == [6, 5, 5, 5]
     fails(
         ArgumentError,
-        f"KVCache: 1 more token does not fit\n{has}\n  hint: make it larger, or give it a window; at once it takes 6",
+        f"KVCache: 1 more token does not fit\n{HAS}\n  hint: make it larger, or give it a window; at once it takes 6",
         lambda: ragged.extend(None, k["pos", 0], v["pos", 0]),
     )
     fails(
         ArgumentError,
-        f"KVCache: 4 more tokens do not fit\n{has}\n  hint: make it larger, or give it a window; at once it takes 3",
+        f"KVCache: 4 more tokens do not fit\n{HAS}\n  hint: make it larger, or give it a window; at once it takes 3",
         lambda: empty(6, window=4).extend("pos", k, v),
     )
     fails(
