@@ -5,11 +5,12 @@ could be laid out in several ways. `settle` decides by name: by the mapping wher
 operands have.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import jax
+from jax import lax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .errors import ShardingError
@@ -41,6 +42,7 @@ __all__ = [
     "relayout",
     "settle",
     "sharding_from",
+    "varying",
 ]
 
 
@@ -204,3 +206,9 @@ def agree(
 def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
     """On a mesh with Explicit axes, move an array to the layout of another one of its shape."""
     return relayout(array, entries_of(other)) if has_explicit_axes(other) else array
+
+
+def varying(array: jax.Array, mesh_axes: Iterable[str]) -> jax.Array:
+    """Inside of a shard_map, let the type of an array say that it may differ between devices of mesh axes."""
+    missing = tuple(axis for axis in sorted(mesh_axes) if axis not in jax.typeof(array).mat.varying)
+    return lax.pcast(array, missing, to="varying") if missing else array

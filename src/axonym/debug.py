@@ -14,6 +14,7 @@ from jax.core import Tracer
 from . import parameters
 from .array import NamedArray, is_named_array
 from .errors import ArgumentError, describe, message
+from .layout import path_text
 from .partitioning._table import Printed
 
 __all__ = ["Diagnosis", "Finding", "diagnose", "unreached"]
@@ -142,7 +143,7 @@ def _leaves(model: Any) -> list[tuple[str, tuple[str, ...], Any]]:
     for keys, leaf in jax.tree_util.tree_flatten_with_path(model, is_leaf=is_named_array)[0]:
         names, array = (leaf.names, leaf.array) if isinstance(leaf, NamedArray) else ((), leaf)
         if _has_type(array):
-            found.append((jax.tree_util.keystr(keys, simple=True, separator="."), names, array))
+            found.append((path_text(keys), names, array))
     return found
 
 
@@ -153,7 +154,7 @@ def _modules(tree: Any, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
     children = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
     for keys, child in children:
         if keys and not isinstance(child, NamedArray):
-            key = jax.tree_util.keystr(keys, simple=True, separator=".")
+            key = path_text(keys)
             yield from _modules(child, f"{path}.{key}" if path else key)
 
 

@@ -46,6 +46,7 @@ __all__ = [
     "mesh_types",
     "note",
     "partition_spec",
+    "path_text",
     "resolve_mapping",
     "spec_from",
     "taken_axes",
@@ -153,6 +154,11 @@ class Mappings:
 
     def __str__(self) -> str:
         return f"parameters {self.parameters}, compute {self.compute}"
+
+
+def path_text(keys: Any) -> str:
+    """Spell the keys on the way to a leaf of a tree as a path, such as `layers.0.weight`."""
+    return jax.tree_util.keystr(keys, simple=True, separator=".")
 
 
 def matches(pattern: str, path: str) -> bool:

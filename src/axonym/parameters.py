@@ -17,7 +17,7 @@ from .array import NamedArray, is_named_array
 from .axis import Axis, AxisSelection, selection
 from .core import shape_of
 from .errors import ArgumentError, message
-from .layout import Mappings, MeshLike, ResourceMapping, matches
+from .layout import Mappings, MeshLike, ResourceMapping, matches, path_text
 from .nn.stacked import Stacked
 from .partitioning._table import Cell, Printed, Table, byte_text, grouped
 from .partitioning.showing import ArrayLayout, arrays_of, show
@@ -176,7 +176,7 @@ def walk(tree: Any) -> Iterator[Parameter]:
         owner = next((node for node in reversed(above) if isinstance(node, eqx.Module)), None)
         inputs = None if owner is None else _inputs(owner, tuple(name for name in names if name not in layers))
         yield Parameter(
-            path=jax.tree_util.keystr(keys, simple=True, separator="."),
+            path=path_text(keys),
             array=leaf,
             sizes=dict(zip(names, shape[len(shape) - len(names) :], strict=True)),
             layers=layers,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelector, axis_name, selection
-from ..core import Core, Operand, axes_of, facts
+from ..core import Core, Operand, axes_of, facts, wrap
 from ..errors import (
     ArgumentError,
     AxisClashError,
@@ -31,7 +32,7 @@ from .activation import sigmoid
 from .dropout import Dropout
 from .mask import AttentionMask
 
-__all__ = ["AttentionCall", "Scoring", "beside_sinks", "lowest", "plain", "weights"]
+__all__ = ["AttentionCall", "Scoring", "beside_sinks", "lowest", "plain", "rename_all", "weights"]
 
 FUNCTION = "dot_product_attention"
 
@@ -240,3 +241,12 @@ def plain(call: AttentionCall) -> NamedArray:
     """Compute attention with all scores at once."""
     weighed = Dropout(call.dropout)(weights(call), key=call.prng)
     return dot(weighed, call.value, axis=call.k_pos, out_axes=call.out_names, precision=call.precision)
+
+
+def rename_all(tree: Any, new: Mapping[Any, str]) -> Any:
+    """Rename axes of all arrays of a tree that have them."""
+
+    def one(x: Any) -> Any:
+        return wrap(x, x.array, tuple(new.get(name, name) for name in x.names)) if isinstance(x, NamedArray) else x
+
+    return jax.tree.map(one, tree, is_leaf=is_named_array)

@@ -26,7 +26,7 @@ from ..ops.contract import dot
 from ..ops.elementwise import exp, log, maximum
 from ..ops.select import where
 from ..partitioning.shard import auto_sharded
-from ._attention import AttentionCall, Scoring, beside_sinks, lowest, plain
+from ._attention import AttentionCall, Scoring, beside_sinks, lowest, plain, rename_all
 from ._visible import logical_and, positions, visible
 from .dropout import Dropout
 from .mask import AttentionMask
@@ -84,7 +84,7 @@ def blockwise(call: AttentionCall) -> NamedArray:
     new = {call.q_pos: QUERIES, call.k_pos: KEYS}
     operands = _Operands(call.query * call.scale, call.key, call.value, call.bias)
     rest = _Rest(call.mask, call.q_start, call.k_start, call.prng if call.dropout else None)
-    operands, rest = auto_sharded(_renamed((operands, rest), new))
+    operands, rest = auto_sharded(rename_all((operands, rest), new))
     sizes = call.query.axis_size(call.q_pos), call.key.axis_size(call.k_pos)
     scoring = call.scoring
     scoring = dataclasses.replace(
@@ -100,18 +100,9 @@ def blockwise(call: AttentionCall) -> NamedArray:
         mean = operands.value.mean(KEYS).astype(out.dtype)
         out = where(log_sum <= lowest(log_sum.dtype), mean, out)
     if call.sinks is not None:
-        out = out * beside_sinks(log_sum, _renamed(call.sinks, new)).astype(out.dtype)
-    result: NamedArray = _renamed(out, {QUERIES: call.q_pos})
+        out = out * beside_sinks(log_sum, rename_all(call.sinks, new)).astype(out.dtype)
+    result: NamedArray = rename_all(out, {QUERIES: call.q_pos})
     return auto_sharded(result)
-
-
-def _renamed(tree: Any, new: dict[str, str]) -> Any:
-    """Rename axes of all arrays of a tree that have them."""
-
-    def one(x: Any) -> Any:
-        return wrap(x, x.array, tuple(new.get(name, name) for name in x.names)) if isinstance(x, NamedArray) else x
-
-    return jax.tree.map(one, tree, is_leaf=is_named_array)
 
 
 def _blocks(call: AttentionCall, sizes: tuple[int, int]) -> tuple[int, int]:
@@ -138,7 +129,7 @@ def _on_mesh(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray,
     leaves, tree = jax.tree.flatten((operands, rest), is_leaf=is_named_array)
     arrays = [leaf.array if isinstance(leaf, NamedArray) else jnp.asarray(leaf) for leaf in leaves]
     varying = {axis for array in arrays for axis in jax.typeof(array).mat.varying}
-    arrays = [_varying(array, varying) for array in arrays]
+    arrays = [_constraints.varying(array, varying) for array in arrays]
 
     def positional(*arrays: Any) -> tuple[jax.Array, jax.Array]:
         pairs = zip(leaves, arrays, strict=True)
@@ -163,12 +154,6 @@ def _on_mesh(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray,
     return wrap(like, out, names[0]), wrap(like, log_sum, names[1])
 
 
-def _varying(array: jax.Array, mesh_axes: set[str]) -> jax.Array:
-    """Let the type of an array say that it may differ between devices of Manual mesh axes."""
-    missing = tuple(axis for axis in sorted(mesh_axes) if axis not in jax.typeof(array).mat.varying)
-    return lax.pcast(array, missing, to="varying") if missing else array
-
-
 def _without(names: tuple[str, ...], *others: str) -> tuple[str, ...]:
     return tuple(name for name in names if name not in others)
 
@@ -182,7 +167,7 @@ def _filled(plan: _Plan, operands: _Operands, names: tuple[str, ...], value: flo
 
 
 def _made(operands: _Operands, shape: tuple[int, ...], names: tuple[str, ...], value: float, dtype: Any) -> NamedArray:
-    array = _varying(jnp.full(shape, value, dtype), set(jax.typeof(operands.query.array).mat.varying))
+    array = _constraints.varying(jnp.full(shape, value, dtype), jax.typeof(operands.query.array).mat.varying)
     return auto_sharded(NamedArray(array, names))
 
 

@@ -21,12 +21,11 @@ from jax import lax
 from .. import _constraints
 from ..array import NamedArray, is_named_array, named
 from ..axis import Axis
-from ..core import wrap
 from ..errors import ArgumentError, message
 from ..layout import context_mesh, current_mapping
 from ..partitioning.manual import shard_map
 from ..partitioning.shard import auto_sharded
-from ._attention import AttentionCall
+from ._attention import AttentionCall, rename_all
 from ._visible import positions, visible
 from .mask import AttentionMask
 
@@ -214,21 +213,12 @@ def _computed(name: str, call: AttentionCall, problems: Iterator[str], kernel: C
     out_names = tuple({**new, features: OUT}.get(each, each) for each in call.out_names)
     numbers = call.scale, call.soft_cap, call.block_size or (BLOCK, BLOCK)
     plan = _Plan(shared[:1], shared[1:], group, out_names, _is_structured(call), *numbers)
-    key, query = (_renamed(x, {**new, call.feature: FEATURES}) for x in (call.key, call.query))
-    operands = query, key, _renamed(call.value, {**new, features: OUT})
-    rest = _renamed((call.mask, call.bias, call.q_start, call.k_start), new)
+    key, query = (rename_all(x, {**new, call.feature: FEATURES}) for x in (call.key, call.query))
+    operands = query, key, rename_all(call.value, {**new, features: OUT})
+    rest = rename_all((call.mask, call.bias, call.q_start, call.k_start), new)
     out = _on_mesh(functools.partial(kernel, plan), *auto_sharded((operands, rest)))
-    result: NamedArray = _renamed(out, {QUERIES: str(call.q_pos), OUT: features})
+    result: NamedArray = rename_all(out, {QUERIES: str(call.q_pos), OUT: features})
     return auto_sharded(result)
-
-
-def _renamed(tree: Any, new: Mapping[Any, str]) -> Any:
-    """Rename axes of all arrays of a tree that have them."""
-
-    def one(x: Any) -> Any:
-        return wrap(x, x.array, tuple(new.get(name, name) for name in x.names)) if isinstance(x, NamedArray) else x
-
-    return jax.tree.map(one, tree, is_leaf=is_named_array)
 
 
 def _on_mesh(kernel: Callable[..., NamedArray], operands: Any, rest: Any) -> NamedArray:

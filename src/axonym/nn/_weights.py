@@ -12,7 +12,7 @@ from ..layout import context_mesh, current_mapping
 from ..ops.contract import dot
 from ..partitioning.shard import auto_sharded
 
-__all__ = ["gathered", "multiply"]
+__all__ = ["gathered", "multiply", "stored_outputs"]
 
 R = TypeVar("R")
 
@@ -44,3 +44,9 @@ def multiply(
     names = [each.name for each in axis]  # a block of the weight has other sizes
     custom = lax.dot_general if dot_general is None else dot_general
     return gathered(lambda x, weight: dot(x, weight, axis=names, dot_general=custom), x, weight)
+
+
+def stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Return the axes under which a weight keeps `outputs`: one that it has as an input too is `<name>.out`."""
+    taken = {axis.name for axis in inputs}
+    return tuple(axis.derive("out") if axis.name in taken else axis for axis in outputs)

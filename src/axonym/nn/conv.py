@@ -18,7 +18,7 @@ from ..errors import ArgumentError, AxisError, message
 from ..ops import _lift
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
-from ._weights import gathered
+from ._weights import gathered, stored_outputs
 from ._windows import Padding, Pads, check_fit, each, pads
 from .initializer import Initializer, between, uniform
 
@@ -255,7 +255,7 @@ def _parameters(
         raise ArgumentError(message(function, problem, f"In: {In}", f"Out: {Out}"))
     kernel = each(function, "kernel_size", kernel_size, len(given))
     inputs = In if groups == 1 else Axis(f"group.{In.name}", In.size // groups)
-    stored = Out.derive("out") if Out.name == inputs.name else Out
+    (stored,) = stored_outputs((inputs,), (Out,))
     window = [Axis(f"kernel.{name}", size) for (name, _), size in zip(given, kernel, strict=True)]
     limit = 1 / math.sqrt(math.prod(kernel) * inputs.size or 1)
     draw = uniform(-limit, limit)

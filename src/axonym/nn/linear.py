@@ -14,7 +14,7 @@ from ..errors import AxisClashError, message
 from ..ops.shape import rename
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
-from ._weights import multiply
+from ._weights import multiply, stored_outputs
 from .initializer import Initializer, between, fan_in
 
 __all__ = ["Linear"]
@@ -70,7 +70,7 @@ class Linear(eqx.Module):
             AxisClashError: if the weight would have an axis `<name>.out` twice.
         """
         inputs, outputs = spec(In, "Linear.init"), spec(Out, "Linear.init")
-        stored = _stored_outputs(inputs, outputs)
+        stored = stored_outputs(inputs, outputs)
         names = [axis.name for axis in (*inputs, *stored)]
         for kept, out in zip(stored, outputs, strict=True):
             if names.count(kept.name) > 1:
@@ -100,7 +100,7 @@ class Linear(eqx.Module):
             AxisSizeError: if it has another size there.
             AxisClashError: if `x` already has an axis of `Out`, or the `<name>.out` under which the weight keeps it.
         """
-        stored = _stored_outputs(self.In, self.Out)
+        stored = stored_outputs(self.In, self.Out)
         check_input("Linear", x, self.In, (*self.Out, *stored), blocks=True)
         y = multiply(x, self.weight, self.In, self.dot_general)
         changed: dict[AxisSelector, AxisSelector] = {
@@ -110,9 +110,3 @@ class Linear(eqx.Module):
             y = auto_sharded(rename(y, changed))
         # A bias that is sharded otherwise would lay out the result in its own way.
         return y if self.bias is None else y + auto_sharded(self.bias)
-
-
-def _stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Return the axes under which a weight keeps `outputs`."""
-    taken = {axis.name for axis in inputs}
-    return tuple(axis.derive("out") if axis.name in taken else axis for axis in outputs)

@@ -11,8 +11,10 @@ from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelector, sized
 from ..create import zeros
 from ..errors import ArgumentError, OperandError, message
+from ..layout import path_text
 from ..ops.contract import dot
 from ..transform.vmap import vmap
+from ._weights import stored_outputs
 from .dropout import Dropout
 from .linear import Linear
 
@@ -61,7 +63,7 @@ class LoraLinear(eqx.Module):
             problem = f"expected a Linear to wrap, got {type(base).__name__}"
             raise OperandError(message("LoraLinear.init", problem, hint="add_lora wraps those of a whole model"))
         axis = Axis("lora", Rank) if isinstance(Rank, int) else sized(Rank, "LoraLinear.init")
-        own = {each.name for each in (*base.In, *_stored_outputs(base))}
+        own = {each.name for each in (*base.In, *stored_outputs(base.In, base.Out))}
         further = tuple(each for each in base.weight.axes if each.name not in own)
 
         def thin(key: jax.Array) -> tuple[Linear, Linear]:
@@ -101,7 +103,7 @@ class LoraLinear(eqx.Module):
         weight = self.base.weight
         dtype = jnp.promote_types(weight.dtype, jnp.float32)
         stored: dict[AxisSelector, AxisSelector] = {
-            out.name: kept.name for out, kept in zip(self.Out, _stored_outputs(self.base), strict=True)
+            out.name: kept.name for out, kept in zip(self.Out, stored_outputs(self.In, self.Out), strict=True)
         }
         up = self.up.weight.rename(stored).astype(dtype) * (self.alpha / self.Rank.size)
         product = dot(self.down.weight.astype(dtype), up, axis=self.Rank.name, precision="highest")
@@ -139,7 +141,7 @@ def add_lora(
         >>> [type(layer).__name__ for layer in adapted.layers]
         ['Linear', 'LoraLinear']
     """
-    paths = [_spelt(path) for path, each in jax.tree.leaves_with_path(model, is_leaf=_is_layer) if _is_plain(each)]
+    paths = [path_text(path) for path, each in jax.tree.leaves_with_path(model, is_leaf=_is_layer) if _is_plain(each)]
     chosen = [path for path in paths if where is None or where(path)]
     if not chosen:
         problem = "there is no linear layer to wrap" if where is None else "`where` chose no linear layer"
@@ -147,7 +149,7 @@ def add_lora(
     keys = dict(zip(chosen, jax.random.split(key, len(chosen)), strict=True))
 
     def wrapped(path: Any, each: Any) -> Any:
-        own = keys.get(_spelt(path)) if _is_plain(each) else None
+        own = keys.get(path_text(path)) if _is_plain(each) else None
         return each if own is None else LoraLinear.init(each, Rank, key=own, alpha=alpha, dropout=dropout)
 
     adapted: T = jax.tree.map_with_path(wrapped, model, is_leaf=_is_layer)
@@ -189,12 +191,6 @@ def merge_lora(model: T) -> T:
     return merged
 
 
-def _stored_outputs(layer: Linear) -> tuple[Axis, ...]:
-    """Return the axes under which the weight of a layer keeps its outputs."""
-    taken = {axis.name for axis in layer.In}
-    return tuple(axis.derive("out") if axis.name in taken else axis for axis in layer.Out)
-
-
 def _zeros(key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
     return zeros(axes)
 
@@ -206,7 +202,3 @@ def _is_layer(each: Any) -> bool:
 
 def _is_plain(each: Any) -> bool:
     return isinstance(each, Linear)
-
-
-def _spelt(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")

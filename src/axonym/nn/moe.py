@@ -28,7 +28,7 @@ from ..partitioning.collectives import psum
 from ..partitioning.manual import shard_map
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
-from ._weights import gathered, multiply
+from ._weights import gathered, multiply, stored_outputs
 from .activation import silu
 from .initializer import Initializer, fan_in
 from .linear import Linear
@@ -81,7 +81,7 @@ class MoELinear(eqx.Module):
             initializer: what makes the weight; by default `fan_in` of the size of `In`.
         """
         Experts, In, Out = (sized(axis, "MoELinear.init") for axis in (Experts, In, Out))
-        stored = Out.derive("out") if Out.name == In.name else Out
+        (stored,) = stored_outputs((In,), (Out,))
         make = fan_in(In.size, init_scale) if initializer is None else initializer
         weight = make(key, (Experts, stored, In) if out_first else (Experts, In, stored))
         return MoELinear(weight, zeros((Experts, Out)) if use_bias else None, Experts, In, Out)
@@ -106,7 +106,7 @@ class MoELinear(eqx.Module):
             AxisClashError: if `x` already has `Out`.
             OperandError: if it is not plain along which axis `x` is sorted.
         """
-        stored = self.Out.derive("out") if self.Out.name == self.In.name else self.Out
+        (stored,) = stored_outputs((self.In,), (self.Out,))
         if group_sizes is None:
             check_input("MoELinear", x, (self.Experts, self.In), (self.Out, stored), blocks=True)
             y, bias = multiply(x, self.weight, (self.In,)), self.bias

@@ -321,7 +321,7 @@ class _Run:
         """Trace the function with abstract arrays, and return those of its result."""
         leaves, tree = jax.tree_util.tree_flatten_with_path((fn, args, kwargs), is_leaf=is_named_array)
         keys, values = [key for key, _ in leaves], [leaf for _, leaf in leaves]
-        paths = [jax.tree_util.keystr(key, simple=True, separator=".") for key in keys]
+        paths = [layout.path_text(key) for key in keys]
         abstract = [self._abstract(path, value) for path, value in zip(paths, values, strict=True)]
 
         def run(arrays: list[Any]) -> Any:

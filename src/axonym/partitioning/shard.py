@@ -86,11 +86,7 @@ def names_of(tree: Any) -> set[str]:
 def paths_of(tree: Any) -> set[str]:
     """Collect the paths of all named arrays of a tree, such as `layers.0.weight`."""
     leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
-    return {_spelt(path) for path, leaf in leaves if isinstance(leaf, NamedArray)}
-
-
-def _spelt(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
+    return {layout.path_text(path) for path, leaf in leaves if isinstance(leaf, NamedArray)}
 
 
 def lay_out_tree(tree: T, mapping: AxisMapping | Mappings, mesh: MeshLike) -> T:
@@ -99,7 +95,7 @@ def lay_out_tree(tree: T, mapping: AxisMapping | Mappings, mesh: MeshLike) -> T:
     def one(path: Any, leaf: Any) -> Any:
         if not isinstance(leaf, NamedArray):
             return leaf
-        own = mapping.of(leaf.names, _spelt(path)) if isinstance(mapping, Mappings) else mapping
+        own = mapping.of(leaf.names, layout.path_text(path)) if isinstance(mapping, Mappings) else mapping
         return _lay_out(leaf, own, mesh)
 
     laid_out: T = jax.tree.map_with_path(one, tree, is_leaf=is_named_array)

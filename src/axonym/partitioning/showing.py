@@ -116,7 +116,7 @@ def arrays_of(tree: Any, function: str) -> Iterator[tuple[str, Names, Any]]:
         names, array = (leaf.names, leaf.array) if isinstance(leaf, NamedArray) else ((), leaf)
         if isinstance(getattr(array, "shape", None), tuple) and hasattr(array, "dtype"):
             shape_of(function, array, names)
-            yield jax.tree_util.keystr(keys, simple=True, separator="."), names, array
+            yield layout.path_text(keys), names, array
 
 
 def show(tree: Any, mapping: ResourceMapping | Mappings | None = None, mesh: MeshLike | None = None) -> Layouts:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 from jax import lax
 
+from .._constraints import varying
+
 __all__ = ["DimensionNumbers", "Scaled", "cotangent", "equally_varying", "hashable"]
 
 Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
@@ -32,9 +34,8 @@ def hashable(dimension_numbers: Sequence[Sequence[Sequence[int]]]) -> DimensionN
 
 def equally_varying(left: jax.Array, right: jax.Array) -> list[jax.Array]:
     """Inside of a shard_map, let both operands differ between the same devices, so that autodiff sums what it must."""
-    varying = [jax.typeof(x).mat.varying for x in (left, right)]
-    missing = [tuple(varying[0].union(varying[1]) - own) for own in varying]
-    return [lax.pcast(x, axes, to="varying") if axes else x for x, axes in zip((left, right), missing, strict=True)]
+    axes = {axis for x in (left, right) for axis in jax.typeof(x).mat.varying}
+    return [varying(x, axes) for x in (left, right)]
 
 
 def cotangent(

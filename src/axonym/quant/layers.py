@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import ArgumentError, OperandError, message, suggestion
+from ..layout import path_text
 from ..nn.linear import Linear
 from .fp8 import Fp8DotGeneral
 
@@ -59,12 +60,9 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
         hint = "write Fp8DotGeneral.init, or a lambda: each layer needs a state of its own"
         raise OperandError(message("quantize_linear_layers", problem, hint=hint))
     found, form = jax.tree.flatten_with_path(tree, is_leaf=_is_linear)
-    layers = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in found if _is_linear(leaf)}
+    layers = {path_text(path): leaf for path, leaf in found if _is_linear(leaf)}
     chosen = _chosen(layers, config.targets)
-    leaves = [
-        _with_product(leaf, make()) if jax.tree_util.keystr(path, simple=True, separator=".") in chosen else leaf
-        for path, leaf in found
-    ]
+    leaves = [_with_product(leaf, make()) if path_text(path) in chosen else leaf for path, leaf in found]
     quantised: T = jax.tree.unflatten(form, leaves)
     return quantised
 

@@ -16,6 +16,7 @@ from ..array import NamedArray, is_named_array
 from ..axis import selection
 from ..core import shape_of
 from ..errors import AxisError, AxisNotFoundError, describe, message, suggestion
+from ..layout import path_text
 from ..nn.interleaved import Interleaved
 from ..nn.stacked import BlockSeq, Stacked
 from ..ops import _lift
@@ -194,7 +195,7 @@ def _walk(
     layout = next((layouts[kind] for kind in type(node).__mro__ if kind in layouts), None)
     forms = {} if layout is None else layout(node)
     for keys, child in children:
-        name = jax.tree_util.keystr(keys, simple=True, separator=".")
+        name = path_text(keys)
         yield from _walk(child, (*path, name), (*parts, name), blocks, forms.get(name), layouts)
 
 

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ..axis import AxisSelection, spec
+from ..nn._weights import stored_outputs
 from ..nn.batch_norm import BatchNorm, BatchNormState
 from ..nn.conv import ConvTranspose
 from ..nn.embedding import Embedding
@@ -54,8 +55,7 @@ def in_first(layer: Linear | MoELinear) -> dict[str, Stored]:
 
 def _outputs(layer: Linear | MoELinear) -> tuple[str, ...]:
     """Return the names under which a weight keeps the outputs."""
-    names, taken = [axis.name for axis in spec(layer.Out)], {axis.name for axis in spec(layer.In)}
-    return tuple(f"{name}.out" if name in taken else name for name in names)
+    return tuple(axis.name for axis in stored_outputs(spec(layer.In), spec(layer.Out)))
 
 
 def _table(layer: Embedding) -> dict[str, Stored]:
