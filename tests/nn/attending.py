@@ -1,7 +1,10 @@
 """Attention by hand, for tests: axes batch, heads, group, position, features; keys and values without group."""
 
+from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 
@@ -21,3 +24,17 @@ def by_hand(
     weights = xp.exp(scores - scores.max(-1, keepdims=True))
     weights = weights / weights.sum(-1, keepdims=True)
     return xp.einsum("bhgqk,bhkd->bhgqd", weights[..., : k.shape[2]], v)
+
+
+def with_gradients(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a call and its gradients by all inputs, through all elements of the result."""
+
+    def run(*inputs: Any) -> Any:
+        def loss(*inputs: Any) -> Any:
+            out = call(*inputs)
+            return jnp.sin(getattr(out, "array", out).astype(jnp.float32)).sum(), out
+
+        (_, out), gradients = jax.value_and_grad(loss, tuple(range(len(inputs))), has_aux=True)(*inputs)
+        return out, gradients
+
+    return jax.jit(run)

@@ -1,4 +1,4 @@
-"""What all tests of layers share: random arrays, and one run of a layer on a mesh against the same without."""
+"""What all tests of layers share: random arrays, errors, and one run of a layer on a mesh against one without."""
 
 import functools
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+import pytest
 
 import axonym as axn
 
@@ -30,6 +31,14 @@ def same_trees(tree: Any, other: Any, *, rtol: float = 1e-5, atol: float = 1e-5)
     assert jax.tree.structure(tree) == jax.tree.structure(other)
     for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True):
         np.testing.assert_allclose(x, y, rtol=rtol, atol=atol)
+
+
+def fails(error: type[Exception], message: str, call: Callable[[], Any]) -> None:
+    """Demand an error of this very type, with this message from the first letter to the last."""
+    with pytest.raises(error) as caught:
+        call()
+    assert type(caught.value) is error
+    assert str(caught.value) == message
 
 
 def lies(x: axn.NamedArray, mesh: jax.sharding.Mesh, mapping: axn.ResourceMapping) -> bool:

@@ -13,7 +13,7 @@ from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
 from benchmarks.trace import equations
 from tests.nn.attending import by_hand
-from tests.nn.layouts import COMPUTE, draw, lies, same, same_trees
+from tests.nn.layouts import COMPUTE, draw, fails, lies, same, same_trees
 
 B, H, G, Q, K, D, F = axn.make_axes(batch=4, heads=2, group=3, pos=5, key_pos=7, head_dim=8, out=6)
 
@@ -312,13 +312,6 @@ def test_on_a_mesh(kind, mapping, auto_mesh, explicit_mesh):
 
 
 # errors
-def fails(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert type(caught.value) is error
-    assert str(caught.value) == message
-
-
 def test_operands_that_do_not_fit():
     q, k, v = inputs(B)
     fails(

@@ -10,7 +10,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError
-from tests.nn.attending import by_hand
+from tests.nn.attending import by_hand, with_gradients
 from tests.nn.layouts import COMPUTE, check_on, draw, lies, same, same_trees
 
 B, H, G, Q, K, D, F = axn.make_axes(batch=4, heads=2, group=3, pos=7, key_pos=11, head_dim=8, out=6)
@@ -27,20 +27,6 @@ def attend(q, k, v, **options):
 
 def inputs():
     return draw(B, H, G, Q, D), draw(B, H, K, D, seed=1), draw(B, H, K, F, seed=2)
-
-
-def with_gradients(call):
-    """Differentiate through all elements of the result."""
-
-    def run(*inputs):
-        def loss(*inputs):
-            out = call(*inputs)
-            return jnp.sin(getattr(out, "array", out).astype(jnp.float32)).sum(), out
-
-        (_, out), gradients = jax.value_and_grad(loss, tuple(range(len(inputs))), has_aux=True)(*inputs)
-        return out, gradients
-
-    return jax.jit(run)
 
 
 MASKS = {

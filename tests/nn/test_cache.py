@@ -12,7 +12,7 @@ from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, OperandError
 from benchmarks.trace import equations
 from tests.nn.attending import by_hand
-from tests.nn.layouts import COMPUTE, draw, lies, same
+from tests.nn.layouts import COMPUTE, draw, fails, lies, same
 
 B, H, G, D, F, T = axn.make_axes(batch=4, heads=2, group=3, head_dim=8, out=6, pos=12)
 NAMES = ("batch", "heads", "group", "pos", "out")
@@ -220,13 +220,6 @@ def test_constraints_are_emitted(auto_mesh):
 
 
 # errors
-def fails(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert type(caught.value) is error
-    assert str(caught.value) == message
-
-
 HAS = "  cache has: batch=4, key_pos=6, heads=2, head_dim=8"
 
 

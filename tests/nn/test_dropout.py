@@ -8,7 +8,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisNotFoundError, OperandError
-from tests.nn.layouts import draw, lies, same
+from tests.nn.layouts import draw, fails, lies, same
 
 B, S, E = axn.make_axes(batch=8, seq=6, embed=4)
 KEY = jax.random.key(0)
@@ -116,12 +116,6 @@ def test_it_is_static_and_adds_no_leaves():
     assert jax.tree.leaves(nn.Dropout(0.5)) == []
     assert nn.Dropout(0.5, "seq") == nn.Dropout(0.5, (axn.Axis("seq", 6),))
     assert hash(nn.Dropout(0.1)) == hash(nn.Dropout(0.1))
-
-
-def fails(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert str(caught.value) == message
 
 
 def test_errors():

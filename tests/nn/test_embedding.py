@@ -9,7 +9,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
-from tests.nn.layouts import apply, check_on, draw, lies, same, value_and_gradients
+from tests.nn.layouts import apply, check_on, draw, fails, lies, same, value_and_gradients
 
 V, E, H, B, S = axn.make_axes(vocab=11, embed=4, heads=2, batch=8, seq=3)
 KEY = jax.random.key(0)
@@ -116,12 +116,6 @@ def test_a_vocabulary_may_be_sharded(kind, auto_mesh, explicit_mesh):
         out = axn.named_jit(run, mapping)(axn.shard(layer, {"vocab": "model"}), ids)
         assert lies(out, mesh, mapping)
     same(out, ("batch", "seq", "vocab"), run(layer, ids).array)
-
-
-def fails(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert str(caught.value) == message
 
 
 def test_errors():

@@ -13,7 +13,7 @@ import axonym as axn
 from axonym import ScanCheckpointPolicy as Policy
 from axonym import nn
 from axonym.errors import AxisSizeError, OperandError
-from tests.nn.layouts import check_on, draw, same, same_trees, value_and_gradients
+from tests.nn.layouts import check_on, draw, fails, same, same_trees, value_and_gradients
 
 L, B, E, M = axn.make_axes(layers=5, batch=8, embed=4, mlp=6)
 KEY = jax.random.key(0)
@@ -199,12 +199,6 @@ def test_tools_for_whole_trees_see_its_layers():
     paths = {parameter.path: parameter.layers for parameter in axn.parameters.walk(stack)}
     assert paths["repeated.stacked.0.mlp.layers.0.weight"] == ("layers",)
     assert paths["rest.0.mlp.layers.0.weight"] == ()
-
-
-def fails(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert str(caught.value) == message
 
 
 def test_errors():

@@ -15,7 +15,7 @@ from axonym.errors import ArgumentError
 from axonym.nn._attention import AttentionCall
 from axonym.nn._kernels import choose
 from benchmarks.trace import equations
-from tests.nn.attending import by_hand
+from tests.nn.attending import by_hand, with_gradients
 from tests.nn.layouts import COMPUTE, draw, lies, same, same_trees
 
 B, H, G, Q, K, D, F = axn.make_axes(batch=4, heads=2, group=2, pos=128, key_pos=256, head_dim=8, out=8)
@@ -31,20 +31,6 @@ def attend(q, k, v, **options):
 
 def inputs(KPos=K):
     return draw(B, H, G, Q, D), draw(B, H, KPos, D, seed=1), draw(B, H, KPos, F, seed=2)
-
-
-def with_gradients(call):
-    """Differentiate through all elements of the result."""
-
-    def run(*inputs):
-        def loss(*inputs):
-            out = call(*inputs)
-            return jnp.sin(getattr(out, "array", out).astype(jnp.float32)).sum(), out
-
-        (_, out), gradients = jax.value_and_grad(loss, tuple(range(len(inputs))), has_aux=True)(*inputs)
-        return out, gradients
-
-    return jax.jit(run)
 
 
 CASES = {

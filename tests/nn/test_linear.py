@@ -11,7 +11,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, LostAxisError, OperandError
-from tests.nn.layouts import apply, check_on, draw, lies, same, same_trees, value_and_gradients
+from tests.nn.layouts import apply, check_on, draw, fails, lies, same, same_trees, value_and_gradients
 
 B, S, E, M, H, D = axn.make_axes(batch=8, seq=3, embed=4, mlp=6, heads=2, head_dim=5)
 KEY = jax.random.key(0)
@@ -235,13 +235,6 @@ def test_draws_are_the_same_on_every_layout(explicit_mesh, auto_mesh):
 
 
 # errors
-def fails(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert type(caught.value) is error
-    assert str(caught.value) == message
-
-
 def test_errors():
     layer = nn.Linear.init((H, D), M, key=KEY)
     fails(

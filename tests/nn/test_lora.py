@@ -9,7 +9,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError
-from tests.nn.layouts import apply, check_on, draw, same, same_trees, value_and_gradients
+from tests.nn.layouts import apply, check_on, draw, fails, same, same_trees, value_and_gradients
 
 B, E, M, H, L, R = axn.make_axes(batch=8, embed=4, mlp=6, heads=2, layers=3, rank=2)
 KEY = jax.random.key(0)
@@ -150,12 +150,6 @@ def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
         mapping = {"embed": "data", "mlp": "model"}
         merged = axn.named_jit(lambda layer: layer.merge(), mapping)(axn.shard(layer, mapping))
     same_trees(merged, layer.merge())
-
-
-def fails(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert str(caught.value) == message
 
 
 def test_errors():

@@ -9,7 +9,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError
-from tests.nn.layouts import COMPUTE, draw, lies, same
+from tests.nn.layouts import COMPUTE, draw, fails, lies, same
 
 B, S, V = axn.make_axes(batch=8, seq=3, vocab=6)
 CLASSES = np.random.default_rng(0).integers(0, 6, (8, 3)).astype(np.int32)
@@ -393,12 +393,6 @@ def test_chunks_take_the_memory_of_one():
     logits = 4 * Tokens.size * Many.size
     assert temporary(lambda x, w, t: nn.cross_entropy_loss(axn.dot(x, w, axis=Wide), Many, t)) >= logits
     assert temporary(lambda x, w, t: nn.chunked_cross_entropy_loss(x, w, Wide, Many, t, block_size=512)) < logits / 3
-
-
-def fails(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert str(caught.value) == message
 
 
 def test_errors():

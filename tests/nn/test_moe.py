@@ -9,7 +9,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
-from tests.nn.layouts import apply, draw, lies, same, same_trees, value_and_gradients
+from tests.nn.layouts import apply, draw, fails, lies, same, same_trees, value_and_gradients
 
 B, S, E, M, X, T = axn.make_axes(batch=8, seq=3, embed=4, mlp=6, experts=4, token=7)
 KEY = jax.random.key(0)
@@ -278,13 +278,6 @@ def test_it_emits_its_constraints(auto_mesh, capacity_factor):
 
 
 # errors
-def fails(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert type(caught.value) is error
-    assert str(caught.value) == message
-
-
 def test_errors_of_moe_linear():
     layer = nn.MoELinear.init(X, E, M, key=KEY)
     fails(

@@ -8,7 +8,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisSizeError
-from tests.nn.layouts import apply, check_on, draw, lies, same, value_and_gradients
+from tests.nn.layouts import apply, check_on, draw, fails, lies, same, value_and_gradients
 
 B, S, H, D, E = axn.make_axes(batch=8, seq=6, heads=2, head_dim=8, embed=4)
 KEY = jax.random.key(0)
@@ -105,13 +105,6 @@ def test_layers_emit_their_constraints(auto_mesh):
 
 def alibi(ids):
     return nn.alibi_attention_bias(H, ids)
-
-
-def fails(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert type(caught.value) is error
-    assert str(caught.value) == message
 
 
 def test_errors():

@@ -9,7 +9,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
-from tests.nn.layouts import apply, draw, lies, same, value_and_gradients
+from tests.nn.layouts import apply, draw, fails, lies, same, value_and_gradients
 
 B, S, H, D, E = axn.make_axes(batch=8, seq=6, heads=2, head_dim=8, embed=4)
 KEY = jax.random.key(0)
@@ -163,13 +163,6 @@ def test_on_a_mesh(kind, interleaved, auto_mesh, explicit_mesh):
             out = axn.named_jit(run, mapping, strict=False)(spread, ids)
             assert lies(out, mesh, mapping)
         same(out, x.names, expected)
-
-
-def fails(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert type(caught.value) is error
-    assert str(caught.value) == message
 
 
 def test_errors():

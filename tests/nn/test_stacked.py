@@ -14,7 +14,7 @@ import axonym as axn
 from axonym import ScanCheckpointPolicy as Policy
 from axonym import nn
 from axonym.errors import AxisSizeError, OperandError
-from tests.nn.layouts import check_on, draw, lies, same, same_trees, value_and_gradients
+from tests.nn.layouts import check_on, draw, fails, lies, same, same_trees, value_and_gradients
 
 L, B, E, M = axn.make_axes(layers=4, batch=8, embed=4, mlp=6)
 KEY = jax.random.key(0)
@@ -583,12 +583,6 @@ def test_the_computation_may_lay_layers_out(mode, auto_mesh, explicit_mesh):
 
 
 # errors
-def fails(error, message, call):
-    with pytest.raises(error) as caught:
-        call()
-    assert str(caught.value) == message
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_errors_of_init(kind):
     name = kind.__name__
