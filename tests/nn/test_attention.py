@@ -315,6 +315,12 @@ def test_on_a_mesh(kind, mapping, auto_mesh, explicit_mesh):
 def test_operands_that_do_not_fit():
     q, k, v = inputs(B)
     fails(
+        OperandError,
+        "dot_product_attention: the first three arguments are axes, but an array is among them\n"
+        "  hint: dot_product_attention(QPos, KPos, Key, query, key, value): the positions of queries come first",
+        lambda: nn.dot_product_attention("key_pos", "head_dim", q, k, v, nn.causal()),
+    )
+    fails(
         AxisClashError,
         "dot_product_attention: the query has axis 'pos', which keys are to be attended to over\n"
         "  query has: batch=4, pos=5, head_dim=8\n"

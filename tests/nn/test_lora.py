@@ -161,6 +161,11 @@ def test_errors():
     )
     fails(
         ArgumentError,
+        "add_lora: `where` chose no linear layer\n  linear layers: the model itself",
+        lambda: nn.add_lora(model[0], 2, key=KEY, where=lambda path: path == "query"),
+    )
+    fails(
+        ArgumentError,
         "add_lora: there is no linear layer to wrap\n  linear layers: none",
         lambda: nn.add_lora(nn.LayerNorm.init(E), 2, key=KEY),
     )

@@ -120,6 +120,10 @@ class AttentionCall:
         **others: Any,
     ) -> "AttentionCall":
         """Check and resolve arguments."""
+        if any(isinstance(axis, Core) for axis in (QPos, KPos, Key)):
+            problem = "the first three arguments are axes, but an array is among them"
+            hint = "dot_product_attention(QPos, KPos, Key, query, key, value): the positions of queries come first"
+            raise OperandError(message(FUNCTION, problem, hint=hint))
         q_pos, k_pos, feature = None if QPos is None else axis_name(QPos), axis_name(KPos), axis_name(Key)
         _require("value", value, KPos)
         _require("query", query, Key, *(() if QPos is None else (QPos,)))

@@ -145,7 +145,13 @@ def add_lora(
     chosen = [path for path in paths if where is None or where(path)]
     if not chosen:
         problem = "there is no linear layer to wrap" if where is None else "`where` chose no linear layer"
-        raise ArgumentError(message("add_lora", problem, f"linear layers: {', '.join(paths) or 'none'}"))
+        raise ArgumentError(
+            message(
+                "add_lora",
+                problem,
+                f"linear layers: {', '.join(path or 'the model itself' for path in paths) or 'none'}",
+            )
+        )
     keys = dict(zip(chosen, jax.random.split(key, len(chosen)), strict=True))
 
     def wrapped(path: Any, each: Any) -> Any:
