@@ -359,3 +359,24 @@ def test_takes_layers_out_of_a_stack_that_is_split_over_them(mesh: Mesh) -> None
         np.testing.assert_array_equal(stacked.get_layer(5).weight, array[5])
         for layer, expected in zip(stacked.unstacked(), array, strict=True):
             np.testing.assert_array_equal(layer.weight, expected)
+
+
+WITHOUT_A_MESH: dict[str, Callable[[axn.NamedArray, axn.NamedArray], axn.NamedArray]] = {
+    "add": lambda x, y: x + y,
+    "where": lambda x, y: axn.where(y > 0.5, x, y),
+    "dot": lambda x, y: axn.dot(x, y, axis="b"),
+    "concatenate": lambda x, y: axn.concatenate("a", [x, y]),
+    "solve": lambda x, y: axn.linalg.solve(x + axn.eye(A, B) * 9, y["b", 0], "a", "b"),
+    "scalar": lambda x, y: x * 2 + y["a", 0, "b", 0],
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_A_MESH)
+def test_meets_an_array_that_was_made_without_a_mesh_where_no_mesh_is_current(name: str) -> None:
+    x, y = drawn("ab"), drawn("ab", seed=1)
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    with axn.set_mesh(mesh):
+        placed = axn.shard(x, {"a": "data", "b": "model"})
+    f = WITHOUT_A_MESH[name]
+    same(f(placed, y), f(x, y))
+    same(f(y, placed), f(y, x))

@@ -39,6 +39,7 @@ __all__ = [
     "has_explicit_axes",
     "laid_out_like",
     "lay_out",
+    "on_one_mesh",
     "relayout",
     "settle",
     "sharding_from",
@@ -106,6 +107,18 @@ def lay_out(array: jax.Array, names: Names) -> jax.Array:
 def has_explicit_axes(array: Any) -> bool:
     """Tell whether the type of an array knows its sharding."""
     return AxisType.Explicit in jax.typeof(array).sharding.mesh.axis_types
+
+
+def on_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
+    """Put arrays that were made without a mesh on that of the others, if there is no current mesh to take."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        return arrays
+    meshes = [jax.typeof(array).sharding.mesh for array in arrays]
+    everywhere = NamedSharding(next(mesh for mesh in meshes if not mesh.empty), PartitionSpec())
+    return [
+        jax.reshard(array, everywhere) if mesh.empty and jax.numpy.ndim(array) else array
+        for array, mesh in zip(arrays, meshes, strict=True)
+    ]
 
 
 def entries_of(array: jax.Array) -> tuple[Entry, ...]:
@@ -192,6 +205,7 @@ def agree(
     """
     if not any(map(has_explicit_axes, arrays)):
         return list(arrays), ()
+    arrays = on_one_mesh(arrays)
     entries = [entries_of(array) for array in arrays]
     table = settle(labels, list(zip(operands, entries, strict=True)), decided)
     used = tuple(axis for entry in table.values() for axis in entry)

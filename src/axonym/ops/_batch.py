@@ -222,6 +222,7 @@ def _laid_out(
     """On a mesh with Explicit axes, gather the core dimensions and lay out the batch dimensions alike."""
     if not any(map(_constraints.has_explicit_axes, arrays)):
         return call(*arrays)
+    arrays = _constraints.on_one_mesh(arrays)
     entries = [_constraints.entries_of(array) for array in arrays]
     counts = [a.ndim - len(has) - len(own) for a, has, own in zip(arrays, batches, cores, strict=True)]
     most = max(counts)

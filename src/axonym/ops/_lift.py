@@ -125,6 +125,7 @@ def agreed(operands: Sequence[Names], arrays: Sequence[jax.Array], target: Names
     """On a mesh with Explicit axes, move operands whose shardings exclude each other to one by name."""
     if not any(map(_constraints.has_explicit_axes, arrays)):
         return arrays
+    arrays = _constraints.on_one_mesh(arrays)
     entries = [_constraints.entries_of(array) for array in arrays]
     given = [own[len(own) - len(names) :] if own else () for own, names in zip(entries, operands, strict=True)]
     largest = operands.index(target)

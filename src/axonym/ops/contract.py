@@ -211,7 +211,7 @@ def _product(
     sharding = None
     entries: list[layout.Entry] = []
     if any(map(_constraints.has_explicit_axes, arrays)):
-        arrays, entries = _explicit(arrays, labels, contracted, out)
+        arrays, entries = _explicit(_constraints.on_one_mesh(arrays), labels, contracted, out)
         sharding = _constraints.sharding_from(arrays[0], entries)
     if dot_general is not lax.dot_general and len(arrays) > 1:
         multiply = partial(dot_general, precision=precision, preferred_element_type=dtype)

@@ -180,7 +180,7 @@ def _same_layout(arrays: list[jax.Array]) -> list[jax.Array]:
     if not any(map(_constraints.has_explicit_axes, arrays)):
         return arrays
     wanted = _constraints.entries_of(arrays[0])
-    return [_constraints.relayout(a, wanted) for a in arrays]
+    return [_constraints.relayout(a, wanted) for a in _constraints.on_one_mesh(arrays)]
 
 
 def delete(x: "NamedArray", index: Places, axis: AxisSelector) -> "NamedArray":
