@@ -1,0 +1,67 @@
+"""What all adapters share: results that are Haliax's `NamedArray`, and errors of the types that Haliax raises."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
+import jax
+
+import axonym
+from axonym.errors import AxisSizeError, OperandError
+
+__all__ = ["KindError", "SizeConflictError", "adapted", "adopt"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SizeConflictError(AxisSizeError, RuntimeError):
+    """A name stands for two sizes; Haliax raises ValueError for it in some places and RuntimeError in others."""
+
+
+class KindError(OperandError, ValueError):
+    """An operand is of the wrong kind; Haliax raises TypeError for it in some places and ValueError in others."""
+
+
+@functools.cache
+def _named_array() -> Any:
+    from .core import NamedArray  # it lists all operations as methods, so that it stands above them
+
+    return NamedArray
+
+
+def adopt(result: R) -> R:
+    """Return a result with each Axonym array in it as Haliax's `NamedArray`, which is a subclass."""
+    if isinstance(result, axonym.NamedArray):
+        return cast(R, _adopted(result))
+    if isinstance(result, jax.Array | bool | int | float | str | None):
+        return result
+    leaves = jax.tree.leaves(result, is_leaf=axonym.is_named_array)
+    if not any(type(leaf) is axonym.NamedArray for leaf in leaves):
+        return result
+    return cast(R, jax.tree.map(_adopted, result, is_leaf=axonym.is_named_array))
+
+
+def _adopted(leaf: Any) -> Any:
+    if type(leaf) is not axonym.NamedArray:
+        return leaf
+    made = object.__new__(_named_array())
+    made.node = leaf.node
+    return made
+
+
+def adapted(fn: Callable[P, R]) -> Callable[P, R]:
+    """Make a function of Axonym one of Haliax: adopt what it returns, and translate what it raises."""
+
+    @functools.wraps(fn)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return adopt(fn(*args, **kwargs))
+        except (SizeConflictError, KindError):
+            raise
+        except AxisSizeError as error:
+            raise SizeConflictError(str(error), error.hint) from error.__cause__
+        except OperandError as error:
+            raise KindError(*error.args) from error.__cause__
+
+    return call

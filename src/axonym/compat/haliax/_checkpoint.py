@@ -1,0 +1,114 @@
+"""Haliax's way to say what a loop keeps for its backward pass."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import equinox as eqx
+import jax
+
+import axonym
+from axonym.errors import ArgumentError, message, suggestion
+
+from ._adapt import adapted
+
+__all__ = ["ScanCheckpointPolicy", "ScanCheckpointSpec", "policy_of", "tree_checkpoint_name"]
+
+T = TypeVar("T")
+Where: TypeAlias = bool | Literal["offload"]
+
+
+class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
+    """Say what a loop keeps for its backward pass; fields come in another order, and unknown names do not warn."""
+
+    def __init__(
+        self,
+        save_carries: Where = True,
+        save_inputs: Where = False,
+        save_block_internals: bool | Sequence[str] = False,
+        offload_block_internals: Sequence[str] = (),
+        prevent_cse: bool = False,
+        disable: bool = False,
+        simple: bool = False,
+        nested: bool | int = False,
+    ) -> None:
+        adapted(super().__init__)(
+            disable,
+            save_block_internals,
+            offload_block_internals,
+            save_carries,
+            save_inputs,
+            nested,
+            prevent_cse,
+            simple,
+        )
+
+    @staticmethod
+    def from_bool_or_str(remat_policy: bool | str) -> "ScanCheckpointPolicy":
+        """Make a policy of its short form.
+
+        Raises:
+            ArgumentError: if there is no such form.
+        """
+        if remat_policy in _SHORT:
+            return _SHORT[remat_policy]
+        problem = f"{remat_policy!r} is no checkpoint policy"
+        known = [short for short in _SHORT if isinstance(short, str)]
+        facts, hint = f"short forms: True, False, {', '.join(known)}", suggestion(str(remat_policy), known)
+        raise ArgumentError(message("ScanCheckpointPolicy", problem, facts, hint=hint))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that a loop warns of if nothing has them: none."""
+        return ()
+
+    def checkpoint(self, carry_name: str, input_name: str, callable: Callable[..., Any]) -> Callable[..., Any]:
+        """Make one step keep what the policy says, where it gave its carry and its inputs these names."""
+        if self.disable:
+            return callable
+        return eqx.filter_checkpoint(
+            callable, policy=self._named_policy(carry_name, input_name), prevent_cse=self.prevent_cse
+        )
+
+    def _named_policy(self, carry: str, inputs: str) -> Any:
+        if self.simple:
+            return None
+        policies = jax.checkpoint_policies
+        if self.save_block_internals is True:
+            return policies.everything_saveable
+        loop = ((self.save_carries, carry), (self.save_inputs, inputs))
+        named = self.save_block_internals or ()
+        saved = [*named, *(name for where, name in loop if where is True)]
+        offloaded = [*self.offload_block_internals, *(name for where, name in loop if where == "offload")]
+        if not offloaded:
+            return policies.save_only_these_names(*saved)
+        return policies.save_and_offload_only_these_names(
+            names_which_can_be_saved=saved,
+            names_which_can_be_offloaded=offloaded,
+            offload_src="device",
+            offload_dst="pinned_host",
+        )
+
+
+ScanCheckpointSpec: TypeAlias = (
+    ScanCheckpointPolicy | bool | Literal["offload", "recompute", "full", "save_all", "nested"]
+)
+
+_SHORT: dict[bool | str, ScanCheckpointPolicy] = {
+    True: ScanCheckpointPolicy(simple=True),
+    False: ScanCheckpointPolicy(disable=True),
+    "offload": ScanCheckpointPolicy(save_carries="offload", save_inputs="offload"),
+    "recompute": ScanCheckpointPolicy(save_carries=False),
+    "full": ScanCheckpointPolicy(save_carries=False),
+    "save_all": ScanCheckpointPolicy(save_inputs=True, save_block_internals=True),
+    "nested": ScanCheckpointPolicy(nested=True),
+}
+
+
+def policy_of(spec: Any) -> axonym.ScanCheckpointPolicy:
+    """Make a policy of what `remat` and `gradient_checkpointing` take."""
+    return spec if isinstance(spec, axonym.ScanCheckpointPolicy) else ScanCheckpointPolicy.from_bool_or_str(spec)
+
+
+def tree_checkpoint_name(x: T, name: str) -> T:
+    """Give the arrays of a tree a name that a policy can speak of."""
+    return axonym.tree_checkpoint_name(x, name)

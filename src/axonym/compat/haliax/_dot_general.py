@@ -1,0 +1,181 @@
+"""What multiplies in linear layers: the plain product, and quantised ones."""
+
+import functools
+import warnings
+from typing import Any, Protocol
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import DTypeLike
+
+from axonym import quant
+from axonym.quant import OverwriteWithGradient
+
+__all__ = ["DefaultDotGeneralOp", "DotGeneralOp", "Fp8DotGeneralOp", "Int8DotGeneralOp"]
+
+
+class DotGeneralOp(Protocol):
+    """Anything that is called like `jax.lax.dot_general`."""
+
+    def __call__(
+        self,
+        lhs: Any,
+        rhs: Any,
+        dimension_numbers: Any,
+        precision: Any = None,
+        preferred_element_type: DTypeLike | None = None,
+    ) -> jax.Array:
+        """Multiply two arrays."""
+        ...
+
+    @staticmethod
+    def default() -> "DefaultDotGeneralOp":
+        """Return the plain product."""
+        return DefaultDotGeneralOp.init()
+
+
+class DefaultDotGeneralOp(eqx.Module):
+    """Multiply by `jax.lax.dot_general`."""
+
+    def __call__(
+        self,
+        lhs: Any,
+        rhs: Any,
+        dimension_numbers: Any,
+        precision: Any = None,
+        preferred_element_type: DTypeLike | None = None,
+    ) -> jax.Array:
+        """Multiply two arrays."""
+        return lax.dot_general(lhs, rhs, dimension_numbers, precision, preferred_element_type)
+
+    @staticmethod
+    def init() -> "DefaultDotGeneralOp":
+        """Return the one instance that all layers share."""
+        return _default()
+
+
+@functools.cache
+def _default() -> DefaultDotGeneralOp:
+    return DefaultDotGeneralOp()
+
+
+class Fp8DotGeneralOp(OverwriteWithGradient):
+    """Multiply in 8-bit floating point with delayed scaling, as `axonym.quant.Fp8DotGeneral` does.
+
+    The gradient of each field is its value after the step. The scales tell what the step divided by, and do not decide
+    it: that follows from the histories. These are ring buffers with the latest entry first and the one before it last,
+    as Flax has them.
+
+    Attributes:
+        input_scale: what the latest left operand was divided by, shape (1,).
+        output_grad_scale: the same of the gradient of the product.
+        kernel_scale: the same of the right operand.
+        input_amax_history: the largest magnitudes of left operands; zero stands for none.
+        output_grad_amax_history: the same of gradients of the product.
+        kernel_amax_history: the same of right operands.
+        compute_dtype: what operands are cast to before they are rounded, or None.
+    """
+
+    input_scale: jax.Array
+    output_grad_scale: jax.Array
+    kernel_scale: jax.Array
+    input_amax_history: jax.Array
+    output_grad_amax_history: jax.Array
+    kernel_amax_history: jax.Array
+    compute_dtype: DTypeLike | None = eqx.field(static=True)
+
+    @classmethod
+    def init(cls, amax_history_length: int = 1024, compute_dtype: DTypeLike | None = None) -> "Fp8DotGeneralOp":
+        """Make a state that has seen nothing."""
+        empty = quant.Fp8DotGeneral.init(amax_history_length).input_amax_history
+        scale = jnp.ones(1)
+        return cls(scale, scale, scale, empty, empty, empty, compute_dtype)
+
+    def __call__(
+        self,
+        lhs: Any,
+        rhs: Any,
+        dimension_numbers: Any,
+        precision: Any = None,
+        preferred_element_type: DTypeLike | None = None,
+    ) -> jax.Array:
+        """Multiply like `jax.lax.dot_general`; `precision` has no meaning here."""
+        if self.compute_dtype is not None:
+            lhs, rhs = lhs.astype(self.compute_dtype), rhs.astype(self.compute_dtype)
+        histories = (self.input_amax_history, self.kernel_amax_history, self.output_grad_amax_history)
+        multiply = quant.Fp8DotGeneral(*map(_latest_first, histories))
+        product = multiply(lhs, rhs, dimension_numbers, precision, preferred_element_type)
+        scales = (self.input_scale, self.kernel_scale, self.output_grad_scale)
+        formats = (jnp.float8_e4m3fn, jnp.float8_e4m3fn, jnp.float8_e5m2)
+        return _recorded(product, scales, tuple(map(_scale, lax.stop_gradient(histories), scales, formats)))
+
+
+class Int8DotGeneralOp(OverwriteWithGradient):
+    """Multiply in 8-bit integers.
+
+    By default that is `axonym.quant.Int8DotGeneral`, which rounds to the nearest: there is no state and no key.
+
+    Attributes:
+        cfg: what multiplies, called like `jax.lax.dot_general`.
+    """
+
+    cfg: Any
+
+    @classmethod
+    def init(cls) -> "Int8DotGeneralOp":
+        """Make the default product."""
+        return cls(quant.Int8DotGeneral())
+
+    def __call__(
+        self,
+        lhs: Any,
+        rhs: Any,
+        dimension_numbers: Any,
+        precision: Any = None,
+        preferred_element_type: DTypeLike | None = None,
+    ) -> jax.Array:
+        """Multiply like `jax.lax.dot_general`."""
+        product: jax.Array = self.cfg(
+            lhs, rhs, dimension_numbers, precision=precision, preferred_element_type=preferred_element_type
+        )
+        return product
+
+    def to_state_dict(  # Haliax calls its first parameter so
+        tree: Any,  # noqa: N805  # pyright: ignore[reportSelfClsParameterName]
+        prefix: str | None = None,
+    ) -> dict[str, Any]:
+        """Return nothing, with a warning: there is no state to save."""
+        warnings.warn("Int8DotGeneralOp has no state, so that nothing of it is saved", stacklevel=2)
+        return {}
+
+
+def _latest_first(history: jax.Array) -> jax.Array:
+    """Put the entries behind the first, which go from the oldest to the latest, the other way round."""
+    return jnp.concatenate([history[..., :1], history[..., :0:-1]], axis=-1)
+
+
+def _scale(history: jax.Array, scale: jax.Array, dtype: Any) -> jax.Array:
+    """Return what a step divides by."""
+    limit = float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]  # of jax
+    used = history.max(-1, keepdims=True) / limit
+    return jnp.where(used < np.finfo(np.float32).tiny, 1.0, used).astype(scale.dtype)
+
+
+@jax.custom_vjp
+def _recorded(product: jax.Array, scales: Any, after: Any) -> jax.Array:
+    """Return the product, and let the gradient of the scales be what comes after them."""
+    return product
+
+
+def _record(product: jax.Array, scales: Any, after: Any) -> tuple[jax.Array, Any]:
+    return product, after
+
+
+def _tell(after: Any, gradient: jax.Array) -> tuple[jax.Array, Any, Any]:
+    return gradient, after, jax.tree.map(jnp.zeros_like, after)
+
+
+_recorded.defvjp(_record, _tell)

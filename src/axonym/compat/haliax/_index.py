@@ -1,0 +1,251 @@
+"""Indexing and updates by name."""
+
+import builtins
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import axonym as axn
+from axonym.axis import Axis, AxisSelector, axis_name, selector
+from axonym.core import Core, wrap
+from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError, message
+from axonym.ops._position import selectors_of
+from axonym.ops.dslice import dslice
+from axonym.ops.update import Part
+
+from ._adapt import adapted
+from ._shape import common_axes
+from .types import GatherScatterModeStr
+
+__all__ = ["index", "slice", "take", "updated_slice"]
+
+Selectors = Mapping[AxisSelector, Any]
+
+
+@adapted
+def index(array: axn.NamedArray, slices: Selectors) -> axn.NamedArray:
+    """Index by name; the axes of the result are in Haliax's order.
+
+    Unlike in Axonym's, index arrays and dslices are one positional index of numpy, ints included: their axes stand in
+    the place of the indexed dimensions where these are neighbours, else in front. Those of the largest index come last,
+    and an axis that an index shares with the array counts as indexed.
+    """
+    return _indexed(array, slices)
+
+
+@adapted
+def getitem(array: axn.NamedArray, item: Any) -> axn.NamedArray:
+    """Index by a dict, or by pairs of an axis and a selector; `...` is the whole array."""
+    return array if item is ... else _indexed(array, selectors_of("index", array, item))
+
+
+def _indexed(array: axn.NamedArray, slices: Selectors) -> axn.NamedArray:
+    selectors = _selectors(array, slices)
+    return _ordered(axn.index(array, selectors), array, selectors)
+
+
+def _selectors(array: axn.NamedArray, slices: Selectors) -> dict[AxisSelector, Any]:
+    """Check the axes of an index, and make dslices of the slices of Pallas."""
+    if not isinstance(slices, Mapping):
+        raise OperandError(message("index", f"an index is a dict from axes to selectors, not {type(slices).__name__}"))
+    found: dict[AxisSelector, Any] = {}
+    for axis, part in slices.items():
+        name, size = selector(axis, "index")
+        if isinstance(array, axn.NamedArray) and size not in (None, array.shape.get(name, size)):
+            array.resolve_axis(axis)
+        is_pallas = hasattr(part, "start") and hasattr(part, "size") and not isinstance(part, dslice)
+        found[name] = dslice(part.start, part.size) if is_pallas else part
+    return found
+
+
+def _ordered(result: axn.NamedArray, array: axn.NamedArray, selectors: Selectors) -> axn.NamedArray:
+    """Put the axes of what an index selects in Haliax's order."""
+    order = _order(array, selectors)
+    return result if order is None or order == result.names else axn.rearrange(result, order)
+
+
+def _order(array: axn.NamedArray, selectors: Selectors) -> tuple[str, ...] | None:
+    """Tell the order of the axes that an index selects; None if the one that Axonym gives them is right."""
+    parts = {axis_name(axis): part for axis, part in selectors.items() if not isinstance(part, builtins.slice)}
+    operands = [_own_axes(name, parts[name]) for name in array.names if name in parts]
+    union = tuple(axis.name for axis in common_axes(operands))
+    if not union:
+        return None
+    indexed = {*union, *parts}
+    at = [i for i, name in enumerate(array.names) if name in indexed]
+    kept = [name for name in array.names if name not in indexed]
+    first = at[0] if at[-1] - at[0] + 1 == len(at) else 0
+    return (*kept[:first], *union, *kept[first:])
+
+
+def _own_axes(name: str, part: Any) -> tuple[Axis, ...]:
+    """Return the axes of a selector that is no slice; one without names has that of the axis that it indexes."""
+    if isinstance(part, axn.NamedArray):
+        return part.axes
+    if isinstance(part, dslice):
+        return (Axis(name, part.size),)
+    shape = np.shape(part)
+    return (Axis(name, shape[0]),) if shape else ()
+
+
+@adapted
+def take(array: axn.NamedArray, axis: AxisSelector, index: Any) -> axn.NamedArray:
+    """Pick elements along an axis, whose place the axes of `index` take.
+
+    Unlike in Axonym's, new axes come first where the index has other axes of the array too, and a plain array is taken.
+    """
+    result = axn.take(array, axis, index)
+    name = selector(axis)[0]
+    if not isinstance(index, axn.NamedArray) or not any(other in array.names for other in index.names if other != name):
+        return result
+    new = [other for other in index.names if other not in array.names]
+    return axn.rearrange(result, (*new, *(other for other in array.names if other in result.names)))
+
+
+@adapted
+def slice(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArray:
+    """Cut pieces at starts that may be traced, each moved so that it fits.
+
+    There are two forms: `(array, axis, new_axis=None, start=0, length=None)` cuts along one axis, and
+    `(array, {axis: start}, {axis: length or Axis})` along several. A name or an `Axis` may replace the one that is cut.
+    """
+    if isinstance(args[0] if args else kwargs.get("start"), Mapping):
+        return _sliced_along(array, *args, **kwargs)
+    return _sliced(array, *args, **kwargs)
+
+
+def _sliced(
+    array: axn.NamedArray,
+    axis: AxisSelector,
+    new_axis: AxisSelector | None = None,
+    start: Any = 0,
+    length: int | Axis | None = None,
+) -> axn.NamedArray:
+    name = selector(axis, "slice")[0]
+    new, size = (name, None) if new_axis is None else selector(new_axis, "slice")
+    wanted = length.size if isinstance(length, Axis) else size if length is None else length
+    if wanted is None:
+        hint = "give the length, or an Axis as new_axis"
+        raise OperandError(message("slice", f"how long is the piece of {name!r}?", hint=hint))
+    if size not in (None, wanted):
+        raise AxisSizeError(message("slice", f"new_axis {new}={size} is not of length {wanted}"))
+    result = axn.slice(array, axis, start=start, length=wanted)
+    return result if new == name else axn.rename(result, {name: new})
+
+
+def _sliced_along(array: axn.NamedArray, start: Selectors, length: Selectors) -> axn.NamedArray:
+    lengths = {selector(axis, "slice")[0]: (axis, size) for axis, size in length.items()}
+    renames: dict[AxisSelector, AxisSelector] = {}
+    for axis, begin in start.items():
+        name = selector(axis, "slice")[0]
+        if name not in lengths:
+            problem = f"axis {name!r} has a start, but no length"
+            raise AxisNotFoundError(message("slice", problem, f"lengths of: {', '.join(lengths) or 'no axes'}"))
+        _, size = lengths.pop(name)
+        have = array.resolve_axis(axis)
+        count = size.size if isinstance(size, Axis) else size
+        if isinstance(begin, int) and not 0 <= begin <= have.size - count:
+            raise AxisSizeError(message("slice", f"cannot cut {count} elements from {begin} on out of {have}"))
+        array = axn.slice(array, axis, start=begin, length=count)
+        if isinstance(size, Axis) and size.name != name:
+            renames[name] = size.name
+    if lengths:
+        problem = f"axis {next(iter(lengths))!r} has a length, but no start"
+        raise AxisNotFoundError(message("slice", problem))
+    return axn.rename(array, renames) if renames else array
+
+
+@adapted
+def updated_slice(array: axn.NamedArray, start: Selectors, update: Any) -> axn.NamedArray:
+    """Put a piece into an array at starts that may be traced; it takes the dtype of the array."""
+    return axn.updated_slice(array, start, cast_to(array, update))
+
+
+def cast_to(array: axn.NamedArray, update: Any) -> Any:
+    """Convert an update to the dtype of the array that it goes into, as JAX does; Axonym refuses what loses digits."""
+    if not isinstance(array, Core) or not isinstance(update, axn.NamedArray | np.ndarray | np.generic | jax.Array):
+        return update
+    dtype = update.dtype
+    if dtype == array.dtype or jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return update
+    return update.astype(array.dtype)
+
+
+class At:
+    """What `x.at` is: index it to say which part of `x` is meant."""
+
+    __slots__ = ("_x",)
+
+    def __init__(self, x: axn.NamedArray) -> None:
+        self._x = x
+
+    @adapted
+    def __getitem__(self, item: Any) -> "AtPart":
+        return AtPart(self._x, selectors_of("at", self._x, item))
+
+
+def _traced(part: Any) -> Any:
+    """Make an array of an index, since `mode` says what becomes of one out of range; Axonym refuses a known one."""
+    return jnp.asarray(part) if isinstance(part, int | np.integer) else part
+
+
+class AtPart(Part):
+    """A part of an array, as `x.at[...]` selects it, to be read or updated.
+
+    Unlike Axonym's, it converts updates to the dtype of the array, and `apply` calls a function of plain arrays.
+    """
+
+    __slots__ = ("_selectors",)
+
+    @adapted
+    def __init__(self, x: axn.NamedArray, selectors: Selectors) -> None:
+        self._selectors = {axis: _traced(part) for axis, part in _selectors(x, selectors).items()}
+        super().__init__(x, self._selectors)
+
+    @adapted
+    def get(
+        self,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: GatherScatterModeStr | None = None,
+        fill_value: Any = None,
+    ) -> axn.NamedArray:
+        """Read the part, with a choice of what stands for elements out of range."""
+        part = super().get(
+            indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode, fill_value=fill_value
+        )
+        return _ordered(part, self._x, self._selectors)
+
+    set = adapted(Part.set)
+    add = adapted(Part.add)
+    subtract = adapted(Part.subtract)
+    multiply = adapted(Part.multiply)
+    mul = multiply
+    divide = adapted(Part.divide)
+    power = adapted(Part.power)
+    min = adapted(Part.min)
+    max = adapted(Part.max)
+
+    def apply(
+        self,
+        func: Callable[[Any], Any],
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: GatherScatterModeStr | None = None,
+    ) -> axn.NamedArray:
+        """Put an elementwise function of the plain array of the part in its place."""
+        part = self.get()
+        return self.set(
+            wrap(part, func(part.array), part.names),
+            indices_are_sorted=indices_are_sorted,
+            unique_indices=unique_indices,
+            mode=mode,
+        )
+
+    def _write(self, operation: str, update: Any, is_sorted: bool, unique: bool, mode: str | None) -> axn.NamedArray:
+        return super()._write(operation, cast_to(self._x, update), is_sorted, unique, mode)

@@ -1,0 +1,32 @@
+"""How `import haliax` finds this package."""
+
+import importlib
+import pkgutil
+import sys
+
+__all__ = ["install"]
+
+_HERE = __name__.rpartition(".")[0]
+
+
+def install() -> None:
+    """Make `import haliax`, and imports of any of its modules, resolve to Axonym; importing this package does it.
+
+    Raises:
+        ImportError: if the real Haliax has been imported.
+    """
+    package = sys.modules[_HERE]
+    real = sys.modules.get("haliax", package)
+    if real is not package:
+        where = getattr(real, "__file__", None) or "an unknown place"
+        raise ImportError(
+            f"haliax has been imported already, from {where}: two libraries cannot share the name. "
+            "Import axonym.compat.haliax before anything that imports haliax"
+        )
+    modules = [_HERE, *(module.name for module in pkgutil.walk_packages(package.__path__, f"{_HERE}."))]
+    for name in modules:
+        if "._" not in name.removeprefix(_HERE):
+            sys.modules["haliax" + name.removeprefix(_HERE)] = importlib.import_module(name)
+
+
+install()

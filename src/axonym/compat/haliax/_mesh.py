@@ -1,0 +1,59 @@
+"""Which mesh is current: also the one of `with mesh:`, the way before `jax.set_mesh`, which Axonym does not look at."""
+
+import dataclasses
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+from axonym import layout
+from axonym.layout import MeshLike
+from axonym.partitioning.shard import tracing
+
+__all__ = ["current_mesh", "entering_mesh", "tracing"]
+
+_NONE = AbstractMesh((), ())
+
+
+def current_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
+    """Return the given mesh, or else the one of `jax.set_mesh`, or else the one of `with mesh:`, or None."""
+    if mesh is not None:
+        return mesh
+    with suppress(ValueError):  # while tracing there is an abstract mesh only
+        concrete = jax.sharding.get_mesh()
+        if not concrete.empty:
+            return concrete
+    return layout.context_mesh() or _entered_mesh()
+
+
+def entering_mesh() -> AbstractContextManager[Any]:
+    """Make the mesh of `with mesh:` the one of `jax.set_mesh`, unless there is one already."""
+    entered = None if layout.context_mesh() is not None else _entered_mesh()
+    if entered is None:
+        return nullcontext()
+    return jax.sharding.use_abstract_mesh(entered.abstract_mesh) if tracing() else jax.set_mesh(entered)
+
+
+def _entered_mesh() -> Mesh | None:
+    """Return the mesh of `with mesh:`, or None."""
+    with jax.sharding.use_abstract_mesh(_NONE):
+        found: _Found = jax.eval_shape(_look)
+    return found.mesh
+
+
+@jax.tree_util.register_static
+@dataclasses.dataclass(frozen=True)
+class _Found:
+    mesh: Mesh | None
+
+
+@jax.jit  # for its cache: the mesh of `with mesh:` is part of the key
+def _look() -> _Found:
+    """Find the mesh by what a constraint without a mesh is resolved to; nothing is computed."""
+    try:
+        program = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec()))(np.float32(0))
+    except RuntimeError:
+        return _Found(None)
+    return _Found(program.eqns[0].params["sharding"].mesh)

@@ -1,0 +1,48 @@
+"""How `NamedArray` is a node of trees."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
+
+import jax
+
+__all__ = ["SizedNames", "registered"]
+
+T = TypeVar("T")
+
+
+class SizedNames(tuple[str, ...]):
+    """Names that remember sizes, for a payload without a shape: what `jax.tree.map` may put into an array.
+
+    They are compared as names alone.
+    """
+
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, names: Sequence[str], sizes: Sequence[int]) -> "SizedNames":
+        """Give names their sizes."""
+        made = cls(names)
+        made.sizes = tuple(sizes)
+        return made
+
+
+def registered(cls: type[T]) -> type[T]:
+    """Make `NamedArray` a pytree node whose structure remembers sizes, though it is compared by names alone."""
+    key = jax.tree_util.GetAttrKey("array")
+
+    def flatten(x: Any) -> tuple[tuple[Any], tuple[str, ...]]:
+        children, names = x.node
+        shape = getattr(children[0], "shape", None)
+        return children, SizedNames.of(names, shape) if isinstance(shape, tuple) and len(shape) == len(names) else names
+
+    def flatten_with_keys(x: Any) -> tuple[tuple[Any], tuple[str, ...]]:
+        (array,), names = flatten(x)
+        return ((key, array),), names
+
+    def unflatten(names: tuple[str, ...], children: Any) -> T:
+        made: Any = object.__new__(cls)
+        made.node = (children, names)
+        return cast(T, made)
+
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten_func=flatten)
+    return cls

@@ -1,0 +1,215 @@
+"""Axes and the algebra of axes, with Haliax's spellings and result types."""
+
+from collections.abc import Mapping, Sequence
+from types import EllipsisType
+from typing import Any, TypeAlias, TypeVar
+
+import axonym.axis as _axis
+from axonym.axis import Axis, AxisSelection, AxisSelector, AxisSpec, make_axes, selection, selector
+from axonym.errors import AxisClashError, AxisNotFoundError, message, suggestion
+from axonym.ops.dslice import dblock, ds, dslice
+
+from ._adapt import adapted
+
+__all__ = [
+    "Axis",
+    "AxisSelection",
+    "AxisSelector",
+    "AxisSpec",
+    "PartialAxisSpec",
+    "PartialShapeDict",
+    "ShapeDict",
+    "axis_name",
+    "axis_size",
+    "axis_spec_to_shape_dict",
+    "axis_spec_to_tuple",
+    "concat_axes",
+    "concat_axis_specs",
+    "dblock",
+    "ds",
+    "dslice",
+    "eliminate_axes",
+    "intersect_axes",
+    "is_axis_compatible",
+    "make_axes",
+    "rearrange_for_partial_order",
+    "replace_axis",
+    "replace_missing_with_ellipsis",
+    "resolve_axis",
+    "selects_axis",
+    "to_jax_shape",
+    "union_axes",
+    "unsize_axes",
+    "without_axes",
+]
+
+Ax = TypeVar("Ax", bound=AxisSelector)
+PartialAxisSpec: TypeAlias = Sequence[AxisSelector | EllipsisType]
+ShapeDict: TypeAlias = Mapping[str, int]
+PartialShapeDict: TypeAlias = Mapping[str, int | None]
+Pair = tuple[str, int | None]
+
+
+def _pairs(axes: AxisSelection, function: str) -> tuple[Pair, ...]:
+    """Give the name and the size of each axis; unlike elsewhere, a name may stand twice."""
+    if isinstance(axes, Sequence) and not isinstance(axes, str):
+        return tuple(selector(axis, function) for axis in axes)
+    return selection(axes, function)
+
+
+def _axes(pairs: Sequence[Pair]) -> tuple[AxisSelector, ...]:
+    return tuple(name if size is None else Axis(name, size) for name, size in pairs)
+
+
+def is_one(axes: Any) -> bool:
+    """Tell whether a selection is one selector, which some functions answer by one axis and not by a tuple."""
+    return isinstance(axes, Axis | str)
+
+
+@adapted
+def axis_name(ax: AxisSelection) -> Any:
+    """Return the name of one axis, or a tuple with the names of several, which may repeat."""
+    names = tuple(name for name, _ in _pairs(ax, "axis_name"))
+    return names[0] if is_one(ax) else names
+
+
+@adapted
+def axis_size(ax: AxisSpec) -> int:
+    """Return the size of an axis, or the product of the sizes of several."""
+    return _axis.axis_size(ax)
+
+
+@adapted
+def axis_spec_to_shape_dict(axis_spec: AxisSelection) -> dict[str, int | None]:
+    """Return a dict from names to sizes, None where there is no size; of a repeated name the last size counts."""
+    return dict(_pairs(axis_spec, "axis_spec_to_shape_dict"))
+
+
+@adapted
+def axis_spec_to_tuple(axis_spec: AxisSelection) -> tuple[AxisSelector, ...]:
+    """Return any selection as a tuple; an axis without a size becomes its name."""
+    return _axes(_pairs(axis_spec, "axis_spec_to_tuple"))
+
+
+@adapted
+def concat_axes(a1: AxisSelection, a2: AxisSelection) -> Any:
+    """Put the axes of `a2` behind those of `a1`, of which none may be there already."""
+    return _axis.concat_axes(a1, a2)
+
+
+@adapted
+def concat_axis_specs(a1: AxisSelection, a2: AxisSelection) -> Any:
+    """Do `concat_axes`, under its old name."""
+    return _axis.concat_axes(a1, a2)
+
+
+@adapted
+def eliminate_axes(axis_spec: AxisSelection, to_remove: AxisSelection) -> Any:
+    """Drop axes by name, each of which must be there."""
+    return _axis.eliminate_axes(axis_spec, to_remove)
+
+
+@adapted
+def intersect_axes(ax1: AxisSelection, ax2: AxisSelection) -> Any:
+    """Keep the axes of `ax1` that are in `ax2`; unlike Axonym's, it gives the size that `ax2` says, or just a name."""
+    _axis.intersect_axes(ax1, ax2)
+    others = dict(selection(ax2, "intersect_axes"))
+    kept = [(name, others[name]) for name, _ in selection(ax1, "intersect_axes") if name in others]
+    return dict(kept) if isinstance(ax1, Mapping) else _axes(kept)
+
+
+@adapted
+def is_axis_compatible(ax1: AxisSelector, ax2: AxisSelector) -> bool:
+    """Tell whether two axes have one name; sizes do not matter."""
+    return selector(ax1)[0] == selector(ax2)[0]
+
+
+@adapted
+def rearrange_for_partial_order(partial_order: PartialAxisSpec, axes: tuple[Ax, ...]) -> tuple[Ax, ...]:
+    """Complete an order in which any number of `...` stand for the axes that it leaves out.
+
+    Each `...` takes those that precede the next axis of the order in `axes`, and the last one takes the rest.
+    """
+    function = "rearrange_for_partial_order"
+    pairs = _pairs(axes, function)
+    known = [name for name, _ in pairs]
+    order = [entry if entry is ... else selector(entry, function)[0] for entry in partial_order]
+    said = [entry for entry in order if entry is not ...]
+    line = f"axes: {', '.join(known) or 'none'}"
+    for name in said:
+        if name not in known:
+            problem = f"no axis named {name!r}"
+            raise AxisNotFoundError(message(function, problem, line, hint=suggestion(name, known)))
+        if said.count(name) > 1:
+            raise AxisClashError(message(function, f"the order has axis {name!r} twice", line))
+    left = [name for name in known if name not in said]
+    if left and ... not in order:
+        problem = f"the order leaves out {', '.join(left)}: it must be a permutation of the axes, or contain ..."
+        raise AxisNotFoundError(message(function, problem, line))
+    last = max((i for i, entry in enumerate(order) if entry is ...), default=-1)
+    complete: list[Any] = []
+    for i, entry in enumerate(order):
+        if entry is not ...:
+            complete.append(entry)
+            continue
+        following = next((known.index(other) for other in order[i:] if other is not ...), len(known))
+        taken = [name for name in left if i == last or known.index(name) < following]
+        left = [name for name in left if name not in taken]
+        complete += taken
+    return tuple(axes[known.index(name)] for name in complete)
+
+
+@adapted
+def replace_axis(axis_spec: AxisSelection, old: AxisSelector, new: AxisSelection) -> Any:
+    """Put one or more axes in the place of one, which is found by name; its size is not checked."""
+    return _axis.replace_axis(axis_spec, selector(old, "replace_axis")[0], new)
+
+
+@adapted
+def replace_missing_with_ellipsis(ax1: AxisSelection, ax2: AxisSelection) -> tuple[Any, ...]:
+    """Put `...` in the place of each axis of `ax1` that is not in `ax2`."""
+    known = dict(selection(ax2, "replace_missing_with_ellipsis"))
+    pairs = selection(ax1, "replace_missing_with_ellipsis")
+    return tuple(axis if name in known else ... for (name, _), axis in zip(pairs, _axes(pairs), strict=True))
+
+
+@adapted
+def resolve_axis(axis_spec: AxisSpec, axis_selection: AxisSelection) -> Any:
+    """Look axes up by name: one gives an `Axis`, a sequence a tuple, a dict a dict."""
+    found = _axis.resolve_axis(axis_spec, axis_selection)
+    if isinstance(axis_selection, Mapping) and not isinstance(found, Axis):
+        return {axis.name: axis.size for axis in found}
+    return found
+
+
+@adapted
+def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
+    """Tell whether each axis of `selected` is in `selector` under a size that agrees."""
+    return _axis.selects_axis(selector, selected)
+
+
+@adapted
+def to_jax_shape(shape: AxisSpec) -> Any:
+    """Return the size of an axis, or a tuple with the sizes of several."""
+    sizes = tuple(axis.size for axis in _axis.spec(shape, "to_jax_shape"))
+    return sizes[0] if isinstance(shape, Axis) else sizes
+
+
+@adapted
+def union_axes(a1: AxisSelection, a2: AxisSelection) -> Any:
+    """Put the axes of `a2` that `a1` lacks behind those of `a1`; the result is a dict if either is one."""
+    return _axis.union_axes(a1, a2)
+
+
+@adapted
+def unsize_axes(axis_spec: AxisSelection, to_unsize: AxisSelection | None = None) -> Any:
+    """Forget the sizes of all axes, or of the given ones; of a dict they become None."""
+    bare = _axis.unsize_axes(axis_spec, to_unsize)
+    return axis_spec_to_shape_dict(bare) if isinstance(axis_spec, Mapping) else bare
+
+
+@adapted
+def without_axes(axis_spec: AxisSelection, to_remove: AxisSelection, allow_mismatched_sizes: bool = False) -> Any:
+    """Drop axes by name; those that are not there do not matter, and sizes need not agree if you say so."""
+    removed = [name for name, _ in selection(to_remove)] if allow_mismatched_sizes else to_remove
+    return _axis.without_axes(axis_spec, removed)

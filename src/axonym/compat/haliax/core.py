@@ -1,0 +1,378 @@
+"""`NamedArray` with the methods that Haliax gives it."""
+
+# Many methods have other parameters than Axonym's of the same name, which is what this class is for.
+# mypy: disable-error-code="assignment, override"
+# pyright: reportIncompatibleMethodOverride=false, reportPrivateUsage=false
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+
+import axonym as axn
+from axonym.axis import Axis, AxisSelection, AxisSelector, selection, selector
+from axonym.core import Core
+from axonym.errors import AxisClashError, AxisSizeError, message
+
+from . import _contract, _elementwise, _index, _reduce
+from ._adapt import KindError, adapted
+from ._annotation import NamedArrayAxes, NamedArrayAxesSpec, NamedArrayMeta, parsed
+from ._index import index, slice, take, updated_slice
+from ._node import SizedNames, registered
+from ._shape import (
+    broadcast_arrays,
+    broadcast_arrays_and_return_axes,
+    broadcast_axis,
+    broadcast_to,
+    flatten,
+    flatten_all_axes_but,
+    flatten_axes,
+    ravel,
+    rename,
+    roll,
+    split,
+    unbind,
+    unflatten_axis,
+)
+from .axis import is_one
+from .util import ensure_tuple
+
+__all__ = [
+    "NamedArray",
+    "NamedArrayAxes",
+    "NamedArrayAxesSpec",
+    "NamedArrayMeta",
+    "NamedIndex",
+    "NamedOrNumeric",
+    "SliceSpec",
+    "are_shape_checks_enabled",
+    "broadcast_arrays",
+    "broadcast_arrays_and_return_axes",
+    "broadcast_axis",
+    "broadcast_to",
+    "check_shape",
+    "enable_shape_checks",
+    "flatten",
+    "flatten_all_axes_but",
+    "flatten_axes",
+    "index",
+    "named",
+    "ravel",
+    "rename",
+    "roll",
+    "slice",
+    "split",
+    "take",
+    "unbind",
+    "unflatten_axis",
+    "updated_slice",
+]
+
+NamedOrNumeric = Any
+NamedIndex = Any
+SliceSpec: TypeAlias = tuple[AxisSelector | Any, ...] | Mapping[AxisSelector, Any]
+
+_checks: ContextVar[bool] = ContextVar("shape_checks", default=True)
+
+
+@contextlib.contextmanager
+def enable_shape_checks(enabled: bool) -> Generator[bool]:
+    """Tell whether `NamedArray(...)` compares the axes with the array, in this thread; yield what was so before."""
+    token = _checks.set(enabled)
+    try:
+        yield bool(token.old_value) if token.old_value is not token.MISSING else True
+    finally:
+        _checks.reset(token)
+
+
+def are_shape_checks_enabled() -> bool:
+    """Tell whether `NamedArray(...)` compares the axes with the array."""
+    return _checks.get()
+
+
+def method(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method of a function: its first parameter becomes `self`."""
+
+    @functools.wraps(function)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(self, *args, **kwargs)
+
+    signature = inspect.signature(function)
+    first, *others = signature.parameters.values()
+    parameters = [first.replace(name="self", annotation=inspect.Parameter.empty), *others]
+    call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # what inspect reads
+    return call
+
+
+@dataclasses.dataclass(frozen=True)
+class _Fields:
+    """What `dataclasses` is told of NamedArray."""
+
+    array: Any
+    axes: tuple[Axis, ...]
+
+
+@registered
+class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
+    """An array whose dimensions have names, with Haliax's spellings of its methods.
+
+    Unlike Axonym's, it has no anonymous dimensions when it is made, and all of its axes are given with their sizes.
+    """
+
+    __slots__ = ()
+    __hash__ = None  # == is elementwise
+    __dataclass_fields__ = _Fields.__dataclass_fields__
+    __match_args__ = ("array", "axes")
+
+    def __init__(self, array: Any, axes: Any) -> None:
+        given = _pairs("NamedArray", axes)
+        if None in dict(given).values():
+            hint = "hax.named(array, ...) takes names, and finds the sizes"
+            raise KindError(message("NamedArray", "axes need sizes here, and a name has none", hint=hint))
+        if len(dict(given)) != len(given):
+            shown = ", ".join(f"{name}={size}" for name, size in given)
+            raise AxisClashError(
+                message("NamedArray", "Axes must be unique, but a name stands twice", f"axes: {shown}")
+            )
+        if are_shape_checks_enabled() and hasattr(array, "shape") and hasattr(array, "dtype"):
+            _agreed("NamedArray", "Shape of underlying array does not match shape of axes", array.shape, given)
+        names = tuple(name for name, _ in given)
+        self.node = (
+            (array,),
+            names if hasattr(array, "shape") else SizedNames.of(names, [size or 0 for _, size in given]),
+        )
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """The axes in storage order; of an array that holds something else, those that it had or was made with."""
+        names = self.names
+        if isinstance(names, SizedNames) and not isinstance(getattr(self.array, "shape", None), tuple):
+            return tuple(map(Axis, names, names.sizes))
+        return super().axes
+
+    # looking up axes
+    @adapted
+    def has_axis(self, axis: AxisSelection) -> bool:
+        """Tell whether all of these axes are here, each of the size that an `Axis` says."""
+        return None not in ensure_tuple(self.axis_indices(axis))
+
+    @adapted
+    def axis_indices(self, axis: AxisSelection) -> Any:
+        """Return the position of an axis, or a tuple of those of several; None for one that is not here."""
+        given = [each for each in selection(axis, "axis_indices") if each[0] in self.names]
+        self.resolve_axis(tuple(name if size is None else Axis(name, size) for name, size in given))
+        found = tuple(self.names.index(name) if name in self.names else None for name, _ in selection(axis))
+        return found[0] if is_one(axis) else found
+
+    _lookup_indices = axis_indices
+
+    @adapted
+    def resolve_axis(self, axes: AxisSelection) -> Any:
+        """Return an axis with its size, a tuple of several, or a dict for a dict."""
+        found: Any = super().resolve_axis(axes)
+        return {axis.name: axis.size for axis in found} if isinstance(axes, Mapping) else found
+
+    @adapted
+    def axis_size(self, axis: AxisSelection) -> Any:
+        """Return the size of an axis, or a tuple of those of several."""
+        return super().axis_size(axis)
+
+    def matches_axes(self, spec: Any) -> bool:
+        """Tell whether the axes, and the dtype if it says one, are those of an annotation or of its brackets."""
+        return parsed(spec).fits(self.names, getattr(self.array, "dtype", None))
+
+    def tree_flatten(self) -> Any:
+        """Return the array as the one child, and the axes."""
+        return (self.array,), self.axes
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, tree: Any) -> Any:
+        """Put an array and axes together without any checks."""
+        made = object.__new__(cls)
+        made.node = ((tree[0],), SizedNames.of([axis.name for axis in aux], [axis.size for axis in aux]))
+        return made
+
+    def __tree_pp__(self, **options: Any) -> Any:
+        return self.__pdoc__(**options)
+
+    @property
+    def at(self) -> Any:
+        """The parts of the array, to be updated."""
+        return _index.At(self)
+
+    __getitem__ = _index.getitem
+    scalar = adapted(axn.NamedArray.scalar)
+    __iter__ = adapted(axn.NamedArray.__iter__)
+    __contains__ = adapted(axn.NamedArray.__contains__)
+    __matmul__ = adapted(axn.NamedArray.__matmul__)
+    __rmatmul__ = __matmul__
+
+    # axes
+    broadcast_axis = method(broadcast_axis)
+    flatten = method(flatten)
+    flatten_axes = method(flatten_axes)
+    ravel = method(ravel)
+    rearrange = method(_contract.rearrange)
+    rename = method(rename)
+    roll = method(roll)
+    slice = method(slice)
+    split = method(split)
+    take = method(take)
+    unbind = method(unbind)
+    unflatten_axis = method(unflatten_axis)
+    updated_slice = method(updated_slice)
+
+    def broadcast_to(self, axes: Any) -> Any:
+        """Add the axes that this lacks, in front, and give all of them the order asked for."""
+        return broadcast_to(self, axes)
+
+    def dot(self, *args: Any, **kwargs: Any) -> Any:
+        """Multiply with other arrays by name and sum over `axis=`; the axes may come first, which is deprecated."""
+        if "axis" not in kwargs and args and not isinstance(args[0], Core):
+            text = "x.dot(axis, y) is deprecated: write x.dot(y, axis=axis)"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            kwargs["axis"], args = args[0], args[1:]
+        return _contract.dot(self, *args, **kwargs)
+
+    # reductions
+    all = method(_reduce.all)
+    any = method(_reduce.any)
+    argmin = method(_reduce.argmin)
+    argsort = method(_reduce.argsort)
+    cumprod = method(_reduce.cumprod)
+    cumsum = method(_reduce.cumsum)
+    max = method(_reduce.max)
+    mean = method(_reduce.mean)
+    min = method(_reduce.min)
+    prod = method(_reduce.prod)
+    product = method(_reduce.product)
+    ptp = method(_reduce.ptp)
+    sort = method(_reduce.sort)
+    std = method(_reduce.std)
+    sum = method(_reduce.sum)
+    trace = method(adapted(axn.trace))
+
+    def argmax(self, axis: AxisSelector | None = None) -> Any:
+        """Return the position of the largest element."""
+        return _reduce.argmax(self, axis)
+
+    def var(self, axis: Any = None, dtype: Any = None, ddof: int = 0, *, where: Any = None) -> Any:
+        """Return the variance; unlike those of `hax.var`, dtype and ddof may be given by position."""
+        return _reduce.var(self, axis, dtype=dtype, ddof=ddof, where=where)
+
+    # elementwise
+    astype = method(adapted(axn.NamedArray.astype))
+    conj = method(_elementwise.conj)
+    conjugate = method(_elementwise.conjugate)
+    copy = method(_elementwise.copy)
+    round = method(_elementwise.round)
+
+    def clip(self, a_min: Any = None, a_max: Any = None) -> Any:
+        """Limit each element to an interval."""
+        return _clip(self, a_min, a_max)
+
+    __abs__ = _elementwise.abs
+    __add__ = _elementwise.add
+    __and__ = _elementwise.bitwise_and
+    __divmod__ = _elementwise.divmod
+    __eq__ = _elementwise.equal
+    __floordiv__ = _elementwise.floor_divide
+    __ge__ = _elementwise.greater_equal
+    __gt__ = _elementwise.greater
+    __invert__ = _elementwise.bitwise_invert
+    __le__ = _elementwise.less_equal
+    __lshift__ = _elementwise.left_shift
+    __lt__ = _elementwise.less
+    __mod__ = _elementwise.mod
+    __mul__ = _elementwise.multiply
+    __ne__ = _elementwise.not_equal
+    __neg__ = _elementwise.negative
+    __or__ = _elementwise.bitwise_or
+    __pos__ = _elementwise.positive
+    __pow__ = _elementwise.power
+    __rshift__ = _elementwise.right_shift
+    __sub__ = _elementwise.subtract
+    __truediv__ = _elementwise.true_divide
+    __xor__ = _elementwise.bitwise_xor
+
+    def __radd__(self, other: Any) -> Any:
+        return _elementwise.add(other, self)
+
+    def __rand__(self, other: Any) -> Any:
+        return _elementwise.bitwise_and(other, self)
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return _elementwise.divmod(other, self)
+
+    def __rfloordiv__(self, other: Any) -> Any:
+        return _elementwise.floor_divide(other, self)
+
+    def __rlshift__(self, other: Any) -> Any:
+        return _elementwise.left_shift(other, self)
+
+    def __rmod__(self, other: Any) -> Any:
+        return _elementwise.mod(other, self)
+
+    def __rmul__(self, other: Any) -> Any:
+        return _elementwise.multiply(other, self)
+
+    def __ror__(self, other: Any) -> Any:
+        return _elementwise.bitwise_or(other, self)
+
+    def __rpow__(self, other: Any) -> Any:
+        return _elementwise.power(other, self)
+
+    def __rrshift__(self, other: Any) -> Any:
+        return _elementwise.right_shift(other, self)
+
+    def __rsub__(self, other: Any) -> Any:
+        return _elementwise.subtract(other, self)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _elementwise.true_divide(other, self)
+
+    def __rxor__(self, other: Any) -> Any:
+        return _elementwise.bitwise_xor(other, self)
+
+
+_clip = adapted(axn.clip)
+_selection, _selector = adapted(selection), adapted(selector)
+
+
+def _pairs(function: str, axes: Any) -> list[tuple[str, int | None]]:
+    """Normalise axes to pairs of a name and a size, in which a name may stand twice."""
+    if isinstance(axes, Axis | str | Mapping):
+        return list(_selection(axes, function))
+    if not isinstance(axes, Sequence):
+        raise KindError(message(function, f"expected axes, got {type(axes).__name__}"))
+    return [_selector(axis, function) for axis in axes]
+
+
+def _agreed(function: str, text: str, shape: Any, given: Sequence[tuple[str, int | None]]) -> tuple[Axis, ...]:
+    """Compare axes with the shape of an array, and return them with all sizes."""
+    fits = len(shape) == len(given) and all(size in (None, real) for (_, size), real in zip(given, shape, strict=True))
+    if not fits:
+        shown = ", ".join(name if size is None else f"{name}={size}" for name, size in given)
+        lines = (f"shape of the array: {tuple(shape)}", f"axes: {shown or 'none'}")
+        raise AxisSizeError(message(function, text, *lines))
+    return tuple(Axis(name, real) for (name, _), real in zip(given, shape, strict=True))
+
+
+def check_shape(jnp_shape: Sequence[int], hax_axes: AxisSelection) -> tuple[Axis, ...]:
+    """Return the axes of an array of this shape, of which some may be given by name."""
+    return _agreed("check_shape", "Shape mismatch", jnp_shape, _pairs("check_shape", hax_axes))
+
+
+def named(a: Any, axis: AxisSelection) -> NamedArray:
+    """Name the dimensions of anything that `jax.numpy.asarray` accepts; there are no anonymous ones."""
+    if isinstance(a, Core):
+        raise KindError(message("named", "the array has names already", hint="rename its axes with x.rename"))
+    array = jnp.asarray(a)
+    given = _pairs("named", axis)
+    return NamedArray(array, _agreed("named", "Shape mismatch", array.shape, given))

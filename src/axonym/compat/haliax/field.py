@@ -1,0 +1,27 @@
+"""A field of a module whose plain array has named axes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+
+from axonym.errors import ArgumentError, message
+
+__all__ = ["field"]
+
+
+def field(
+    *,
+    converter: Callable[[Any], Any] | None = None,
+    static: bool = False,
+    axis_names: tuple[str, ...] | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Declare a field as `equinox.field` does; `axis_names` tells layouts the axes of a plain array in it."""
+    if axis_names is not None:
+        if static:
+            raise ArgumentError(message("field", "a static field is not laid out and has no axis_names"))
+        kwargs["metadata"] = {**kwargs.get("metadata", {}), "axis_names": tuple(axis_names)}
+    if converter is not None:
+        kwargs["converter"] = converter
+    return eqx.field(static=static, **kwargs)

@@ -1,0 +1,108 @@
+"""Functions of functions: `vmap`, and loops over a named axis."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import axonym
+from axonym import Axis, is_named_array
+from axonym.axis import AxisSelection, AxisSelector
+from axonym.errors import AxisError
+
+from ._adapt import SizeConflictError, adapted, adopt
+from ._checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec, policy_of, tree_checkpoint_name
+from .util import is_jax_or_hax_array_like
+
+__all__ = [
+    "ScanCheckpointPolicy",
+    "ScanCheckpointSpec",
+    "fold",
+    "map",
+    "reduce",
+    "scan",
+    "tree_checkpoint_name",
+    "vmap",
+]
+
+BoolAxisSpec: TypeAlias = Any  # a bool, a function of a leaf, or a tree of them
+
+
+class LoopError(SizeConflictError, TypeError):
+    """Sizes of what is looped over differ, or a step changes its carry, for which JAX raises TypeError."""
+
+
+def _is_scanned(leaf: Any) -> bool:
+    return is_named_array(leaf) or (is_jax_or_hax_array_like(leaf) and len(leaf.shape) > 0)
+
+
+def scan(
+    f: Callable[..., Any],
+    axis: AxisSelector,
+    *,
+    remat: ScanCheckpointSpec = False,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    is_scanned: BoolAxisSpec = _is_scanned,
+) -> Callable[..., Any]:
+    """Loop over an axis with a carry and outputs; a carry that comes back in another order of axes is rearranged."""
+    options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_scanned": is_scanned}
+    return looped(adapted(axonym.scan)(f, axis, **options))
+
+
+def fold(
+    fn: Callable[..., Any],
+    axis: AxisSelector,
+    *,
+    remat: ScanCheckpointSpec = False,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    is_scanned: BoolAxisSpec = _is_scanned,
+) -> Callable[..., Any]:
+    """Loop over an axis with a carry and nothing else; see `scan`."""
+    options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_scanned": is_scanned}
+    return looped(adapted(axonym.fold)(fn, axis, **options))
+
+
+reduce = fold  # as it was called first
+
+
+def map(
+    fn: Callable[..., Any],
+    axis: Axis,
+    *,
+    remat: ScanCheckpointSpec = False,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    is_mapped: BoolAxisSpec = is_jax_or_hax_array_like,
+) -> Callable[..., Any]:
+    """Apply a function at each position of an axis, one after the other; it may take several arguments."""
+    options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_mapped": is_mapped}
+    return looped(adapted(axonym.map)(fn, axis, **options))
+
+
+def vmap(
+    fn: Callable[..., Any],
+    axis: AxisSelection,
+    *,
+    default: Any = 0,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Map a function over axes; its signature need not be known, unless `args` or `kwargs` ask for it."""
+    return looped(adapted(axonym.vmap)(fn, axis, default=default, args=args, kwargs=kwargs))
+
+
+def looped(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a mapped function arguments and results of Haliax, and errors of its types."""
+    adapting = adapted(fn)
+
+    @functools.wraps(fn)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return adapting(*(adopt(arg) for arg in args), **{name: adopt(arg) for name, arg in kwargs.items()})
+        except AxisError as error:
+            if type(error) not in (AxisError, SizeConflictError):
+                raise
+            raise LoopError(str(error), error.hint) from error.__cause__
+
+    return call

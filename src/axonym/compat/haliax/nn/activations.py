@@ -1,0 +1,114 @@
+"""Activation functions, which also take plain arrays and then return plain ones."""
+
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+import axonym as axn
+from axonym.axis import Axis, sized
+from axonym.core import Core
+from axonym.errors import ArgumentError, message
+
+from .._adapt import KindError, adapted
+from .._elementwise import unary
+
+__all__ = [
+    "A",
+    "celu",
+    "elu",
+    "gelu",
+    "glu",
+    "hard_sigmoid",
+    "hard_silu",
+    "hard_swish",
+    "hard_tanh",
+    "leaky_relu",
+    "log_sigmoid",
+    "one_hot",
+    "quick_gelu",
+    "relu",
+    "relu6",
+    "relu_squared",
+    "selu",
+    "sigmoid",
+    "silu",
+    "soft_sign",
+    "softplus",
+    "swish",
+]
+
+A = TypeVar("A")
+
+
+class ClassError(ArgumentError, AssertionError):
+    """A class number is outside of its axis, for which Haliax raises AssertionError."""
+
+
+celu = unary(axn.nn.celu, jax.nn.celu)
+elu = unary(axn.nn.elu, jax.nn.elu)
+hard_sigmoid = unary(axn.nn.hard_sigmoid, jax.nn.hard_sigmoid)
+hard_silu = unary(axn.nn.hard_silu, jax.nn.hard_silu)
+hard_swish = hard_silu
+hard_tanh = unary(axn.nn.hard_tanh, jax.nn.hard_tanh)
+leaky_relu = unary(axn.nn.leaky_relu, jax.nn.leaky_relu)
+log_sigmoid = unary(axn.nn.log_sigmoid, jax.nn.log_sigmoid)
+relu = unary(axn.nn.relu, jax.nn.relu)
+relu6 = unary(axn.nn.relu6, jax.nn.relu6)
+selu = unary(axn.nn.selu, jax.nn.selu)
+sigmoid = unary(axn.nn.sigmoid, jax.nn.sigmoid)
+silu = unary(axn.nn.silu, jax.nn.silu)
+soft_sign = unary(axn.nn.soft_sign, jax.nn.soft_sign)
+softplus = unary(axn.nn.softplus, jax.nn.softplus)
+swish = silu
+
+
+def gelu(a: Any, approximate: bool = True) -> Any:
+    """Return x times the normal distribution function of x, by default its tanh approximation; also of plain arrays."""
+    return _gelu(a, approximate) if isinstance(a, Core) else jax.nn.gelu(a, approximate)
+
+
+def quick_gelu(x: Any) -> Any:
+    """Return x * sigmoid(1.702 x), for each element; also of a plain array."""
+    return _quick_gelu(x) if isinstance(x, Core) else x * jax.nn.sigmoid(x * 1.702)
+
+
+def relu_squared(x: Any) -> Any:
+    """Return max(x, 0) squared, for each element; also of a plain array."""
+    return _relu_squared(x) if isinstance(x, Core) else jnp.square(jax.nn.relu(x))
+
+
+def glu(x: Any, axis: Any) -> Any:
+    """Return the first half along an axis times the sigmoid of the second, which always fails in Haliax."""
+    return _glu(x, axis) if isinstance(x, Core) else jax.nn.glu(x, axis)
+
+
+def one_hot(x: Any, class_axis: Axis, *, dtype: DTypeLike | None = None) -> Any:
+    """Turn class numbers into vectors over `class_axis`, the last axis; also one plain number, counted from either end.
+
+    Raises:
+        ClassError: if an int is no class.
+    """
+    return _one_hot(x if isinstance(x, Core) else _class(x, class_axis), class_axis, dtype=dtype)
+
+
+def _class(x: Any, class_axis: Axis) -> axn.NamedArray:
+    """Give a single class number the form of a NamedArray without axes."""
+    if jnp.ndim(x) or not jnp.issubdtype(jnp.result_type(x), jnp.integer):
+        problem = f"class numbers are a NamedArray, an int or a single integer, not {type(x).__name__}"
+        raise KindError(message("one_hot", problem, hint="name an array first: hax.named(x, (...))"))
+    size = sized(class_axis, "one_hot").size
+    if isinstance(x, int | np.integer) and not -size <= x < size:
+        raise ClassError(
+            message("one_hot", "the class number is outside of the axis", f"axis of classes: {class_axis}")
+        )
+    return axn.NamedArray(jnp.where(jnp.less(x, 0), jnp.add(x, size), x), ())
+
+
+_gelu: Any = adapted(axn.nn.gelu)
+_glu: Any = adapted(axn.nn.glu)
+_one_hot: Any = adapted(axn.one_hot)
+_quick_gelu: Any = adapted(axn.nn.quick_gelu)
+_relu_squared: Any = adapted(axn.nn.relu_squared)

@@ -1,0 +1,149 @@
+"""Attention and its masks, with the order of arguments and of axes that Haliax has.
+
+Masks are arrays of booleans; scores and softmax are computed in float32 at least, where Haliax takes the query's dtype.
+"""
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+import axonym as axn
+from axonym.axis import Axis, AxisSelection, AxisSelector, axis_name, selection
+from axonym.core import Core, facts
+from axonym.errors import AxisClashError, OperandError, message
+
+from .._adapt import adapted
+
+__all__ = [
+    "alibi_attention_bias",
+    "causal_mask",
+    "combine_masks_and",
+    "combine_masks_or",
+    "dot_product_attention",
+    "dot_product_attention_weights",
+    "dropout_mask",
+    "forgetful_causal_mask",
+    "mask_to_bias",
+    "prefix_lm_mask",
+]
+
+alibi_attention_bias = adapted(axn.nn.alibi_attention_bias)
+causal_mask = adapted(axn.nn.causal_mask)
+dropout_mask = adapted(axn.nn.dropout_mask)
+forgetful_causal_mask = adapted(axn.nn.forgetful_causal_mask)
+prefix_lm_mask = adapted(axn.nn.prefix_lm_mask)
+
+
+@adapted
+def dot_product_attention(
+    KPos: AxisSelection,
+    Key: AxisSelector,
+    query: axn.NamedArray,
+    key: axn.NamedArray,
+    value: axn.NamedArray,
+    mask: axn.NamedArray | None = None,
+    bias: axn.NamedArray | None = None,
+    attention_dtype: DTypeLike | None = None,
+    precision: Any = None,
+) -> axn.NamedArray:
+    """Average values by how well their keys fit each query; `KPos` may be several axes.
+
+    The result has the axes of the query without `Key`, others of the key without `KPos`, and others of the value.
+    """
+    _check(KPos, query, key, value)
+    scores = {*query.names, *key.names}
+    known = all(not isinstance(x, Core) or scores.issuperset(x.names) for x in (mask, bias))
+    if isinstance(KPos, str | Axis) and known:
+        options: dict[str, Any] = {
+            "mask": _boolean(mask),
+            "bias": bias,
+            "attention_dtype": attention_dtype,
+            "precision": precision,
+        }
+        QPos = _query_position(Key, query, key, value)
+        result = axn.nn.dot_product_attention(QPos, KPos, Key, query, key, value, **options)
+        ahead = [name for name in (*query.names, *key.names) if name != axis_name(Key) and name in result.names]
+        return result.rearrange(tuple(dict.fromkeys((*ahead, *result.names))))
+    weights = dot_product_attention_weights(Key, KPos, query, key, mask, bias, attention_dtype, precision)
+    return axn.dot(weights, value, axis=KPos, precision=precision)
+
+
+def _query_position(Key: AxisSelector, query: axn.NamedArray, key: axn.NamedArray, value: axn.NamedArray) -> str | None:
+    """Tell the axis of positions of queries, which some kernels ask for, if it is the one axis that only they have."""
+    taken = {*key.names, *value.names, axis_name(Key)}
+    own = [name for name in query.names if name not in taken]
+    return own[0] if len(own) == 1 else None
+
+
+@adapted
+def dot_product_attention_weights(
+    Key: AxisSelector,
+    KPos: AxisSelection,
+    query: axn.NamedArray,
+    key: axn.NamedArray,
+    mask: axn.NamedArray | None = None,
+    bias: axn.NamedArray | None = None,
+    attention_dtype: DTypeLike | None = None,
+    precision: Any = None,
+    scaling_factor: float | None = None,
+) -> axn.NamedArray:
+    """Return the weights of `dot_product_attention`, which sum to one over `KPos`; mask and bias may have more axes."""
+    _check(KPos, query, key)
+    scale = 1 / math.sqrt(query.axis_size(Key)) if scaling_factor is None else scaling_factor
+    dtype = jnp.result_type(query.dtype, key.dtype, jnp.float32) if attention_dtype is None else attention_dtype
+    scores = axn.dot(query * scale, key, axis=Key, precision=precision, preferred_element_type=dtype)
+    if bias is not None:
+        scores = scores + bias
+    if mask is not None:
+        scores = axn.where(_boolean(mask), scores, _lowest(scores.dtype))
+    return axn.softmax(scores, KPos).astype(query.dtype)
+
+
+def _check(KPos: AxisSelection, query: axn.NamedArray, *others: axn.NamedArray) -> None:
+    """Check that operands have names, and that the positions of keys are no axes of the query."""
+    for x in (query, *others):
+        if not isinstance(x, Core):
+            problem = f"query, key and value must be NamedArrays, not {type(x).__name__}"
+            raise OperandError(message("dot_product_attention", problem, hint="name it first: hax.named(x, (...))"))
+    for name, _ in selection(KPos, "dot_product_attention"):
+        if name in query.names:
+            problem = f"the query has axis {name!r}, which keys are to be attended to over"
+            hint = f'rename it on keys and values: key.rename({{"{name}": "key_{name}"}})'
+            raise AxisClashError(message("dot_product_attention", problem, f"query has: {facts(query)}", hint=hint))
+
+
+def _lowest(dtype: Any) -> float:
+    """Return a finite number so low that its softmax is zero next to any score."""
+    return float(jnp.finfo(dtype).min)  # type: ignore[no-untyped-call]  # of jax
+
+
+def _boolean(mask: Any) -> Any:
+    """Take masks of zeros and ones too."""
+    return mask != 0 if axn.is_named_array(mask) and mask.dtype != jnp.bool_ else mask
+
+
+@adapted
+def mask_to_bias(mask: axn.NamedArray, mask_value: float = -1e9) -> axn.NamedArray:
+    """Return `mask_value` where the mask is true: the opposite of what `mask` means to attention."""
+    return mask * mask_value
+
+
+@adapted
+def combine_masks_and(mask1: axn.NamedArray | None, mask2: axn.NamedArray | None) -> axn.NamedArray | None:
+    """Return where both masks are true, over the axes of both; None stands for no mask."""
+    return axn.nn.combine_masks_and(*_larger_first(mask1, mask2))
+
+
+@adapted
+def combine_masks_or(mask1: axn.NamedArray | None, mask2: axn.NamedArray | None) -> axn.NamedArray | None:
+    """Return where one of the masks is true, over the axes of both; None stands for no mask."""
+    return axn.nn.combine_masks_or(*_larger_first(mask1, mask2))
+
+
+def _larger_first(mask1: Any, mask2: Any) -> tuple[Any, Any]:
+    """Put a mask first that has all axes of the other, since the result has its order."""
+    if isinstance(mask1, Core) and isinstance(mask2, Core) and set(mask1.names) < set(mask2.names):
+        return mask2, mask1
+    return mask1, mask2

@@ -1,0 +1,95 @@
+"""Dropout, whose `inference` is a node of the tree, so that it can be switched in a model."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+import axonym as axn
+from axonym.axis import AxisSelection
+from axonym.errors import message
+
+from .._adapt import KindError, adapted
+
+__all__ = ["Dropout", "dropout"]
+
+
+class MissingKeyError(KindError, RuntimeError):
+    """There is something to drop and no key, for which Haliax raises RuntimeError."""
+
+
+@jax.tree_util.register_static
+class Switch:
+    """A bool that is a node without leaves: `tree_at` can replace it, and optimizers have no state for it."""
+
+    def __init__(self, on: bool) -> None:
+        self._on = on
+
+    def __bool__(self) -> bool:
+        return self._on
+
+    def __eq__(self, other: object) -> bool:
+        return self._on == bool(other) if isinstance(other, Switch | bool) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._on)
+
+    def __repr__(self) -> str:
+        return repr(self._on)
+
+
+def _switch(inference: Any) -> Any:
+    return Switch(inference) if isinstance(inference, bool) else inference
+
+
+class Dropout(eqx.Module):
+    """Set elements to zero at random and scale up the others; `broadcast_axes` may be names too."""
+
+    pdrop: float = eqx.field(static=True, default=0.5)
+    broadcast_axes: AxisSelection | None = eqx.field(static=True, default=None)
+    inference: bool = eqx.field(converter=_switch, default=False)
+
+    def __check_init__(self) -> None:
+        axn.nn.Dropout(self.pdrop, self.broadcast_axes)  # it knows what they may be
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a call drops elements, unless it is told otherwise."""
+        return not self.inference and self.pdrop > 0
+
+    def __call__(self, x: Any, *, inference: bool | None = None, key: jax.Array | None = None) -> Any:
+        """Drop elements of `x`, unless this or the field says `inference`."""
+        chosen = self.inference if inference is None else inference
+        return dropout(x, self.pdrop, self.broadcast_axes, inference=chosen, key=key)
+
+
+@adapted
+def dropout(
+    x: Any,
+    pdrop: float,
+    broadcast_axes: AxisSelection | None = None,
+    *,
+    inference: bool,
+    key: jax.Array | None = None,
+) -> Any:
+    """Set elements to zero at random and scale up the others; `x` may be a plain array, and `inference` traced.
+
+    Raises:
+        MissingKeyError: if there is something to drop and no key; to drop all of it needs none.
+    """
+    if not axn.is_named_array(x):
+        nameless = axn.NamedArray(jnp.asarray(x), ())
+        return dropout(nameless, pdrop, broadcast_axes, inference=inference, key=key).array
+    if isinstance(inference, Switch):
+        inference = bool(inference)
+    if isinstance(inference, Tracer):
+        dropped = dropout(x, pdrop, broadcast_axes, inference=False, key=key)
+        return axn.where(axn.NamedArray(inference, ()), x, dropped)
+    if pdrop == 1 and not inference:
+        return axn.zeros_like(x)
+    if pdrop and not inference and key is None:
+        hint = "pass key=..., or inference=True"
+        raise MissingKeyError(message("dropout", f"dropping with probability {pdrop} needs a key", hint=hint))
+    return axn.nn.dropout(x, pdrop, broadcast_axes, inference=inference, key=key)

@@ -1,0 +1,86 @@
+"""Tables of vectors."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+
+from axonym import NamedArray, nn
+from axonym.axis import Axis, AxisSpec, sized, spec
+from axonym.nn._inputs import check_input
+from axonym.nn._weights import multiply
+from axonym.ops.index import take
+from axonym.partitioning.shard import auto_sharded
+
+from .._adapt import adapted
+from ._constructor import TwoSpellings
+from .linear import drawn, hashable, times
+from .mup import AbstractEmbeddingReparam, EmbeddingStandardParam, ReparamEnabled
+
+__all__ = ["Embedding"]
+
+
+class Embedding(eqx.Module, ReparamEnabled, metaclass=TwoSpellings):
+    """Look up vectors over `Embed` by their numbers in `Vocab`.
+
+    Differs from `axonym.nn.Embedding`: `Embed` is kept as given, the standard deviation at the start is one over the
+    size of a vector, and a parametrisation scales. `Embedding(Vocab, Embed, key=key)` does `init`.
+
+    Attributes:
+        weight: axes {Vocab, Embed}.
+        Vocab: the axis of the numbers.
+        Embed: the axes of a vector.
+    """
+
+    weight: NamedArray
+    Vocab: Axis = eqx.field(static=True)
+    Embed: AxisSpec = eqx.field(static=True, converter=hashable)
+    _reparam_cls: type[AbstractEmbeddingReparam] = eqx.field(static=True, default=EmbeddingStandardParam)
+
+    @staticmethod
+    @adapted
+    def init(
+        Vocab: Axis,
+        Embed: AxisSpec,
+        *,
+        init_scale: float = 1,
+        key: jax.Array,
+        initializer_range: float | None = None,
+        reparam_cls: type[AbstractEmbeddingReparam] = EmbeddingStandardParam,
+    ) -> "Embedding":
+        """Make a table; `initializer_range` is the standard deviation at the start, in place of the other scales."""
+        axes = (sized(Vocab, "Embedding.init"), *spec(Embed, "Embedding.init"))
+        scale = init_scale * reparam_cls.init_scale(Vocab, Embed) if initializer_range is None else initializer_range
+        return Embedding(drawn(key, axes, scale), Vocab, Embed, reparam_cls)
+
+    def __call__(self, input_ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Do `embed`; `key` is not used."""
+        return self.embed(input_ids)
+
+    @adapted
+    def embed(self, input_ids: NamedArray) -> NamedArray:
+        """Look up the vectors of integers: their axes, then `Embed`; those out of range give NaN."""
+        check_input("Embedding", input_ids, (), spec(self.Embed))
+        vectors = take(auto_sharded(self.weight), self.Vocab.name, input_ids)
+        return times(auto_sharded(vectors), self.reparam.active_scale)
+
+    @adapted
+    def unembed(self, input_embeds: NamedArray) -> NamedArray:
+        """Multiply by the table the other way, from `Embed` to scores over `Vocab`."""
+        summed = spec(self.Embed)
+        check_input("Embedding.unembed", input_embeds, summed, (self.Vocab,))
+        return multiply(input_embeds, times(self.weight, self.reparam.unembed_active_scale), summed)
+
+    @adapted
+    def resize_embeddings(self, new_size: int, key: jax.Array | None = None) -> "Embedding":
+        """Return a table of another size: the first rows stay, and new ones are drawn around their mean.
+
+        Without a key, each new row is the mean.
+        """
+        resized = nn.Embedding(self.weight, self.Vocab, spec(self.Embed)).resize_embeddings(new_size, key)
+        return dataclasses.replace(self, weight=resized.weight, Vocab=resized.Vocab)
+
+    @property
+    def reparam(self) -> AbstractEmbeddingReparam:
+        """The parametrisation, for the axes of this table."""
+        return self._reparam_cls(self.Embed, self.Vocab)

@@ -1,0 +1,260 @@
+"""Linear maps."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from axonym import NamedArray, nn, random
+from axonym.axis import Axis, AxisSpec, spec
+from axonym.create import zeros
+from axonym.errors import AxisClashError, message
+from axonym.nn._inputs import check_input
+from axonym.nn._weights import multiply
+from axonym.partitioning.shard import auto_sharded
+
+from .._adapt import adapted, adopt
+from .._dot_general import DefaultDotGeneralOp
+from ..state_dict import ModuleWithStateDictSerialization
+from ._constructor import TwoSpellings
+from .mup import (
+    AbstractLinearReparam,
+    HiddenLinearMup,
+    InputLinearMup,
+    LinearStandardParam,
+    OutputLinearMup,
+    ReparamEnabled,
+)
+
+__all__ = ["Linear", "MoELinear", "gmm_sharded"]
+
+
+def hashable(axes: AxisSpec) -> AxisSpec:
+    """Keep axes as they are given, but lists and dicts as tuples: compiled functions key on them."""
+    return axes if isinstance(axes, Axis | tuple) else spec(axes)
+
+
+def drawn(key: jax.Array, axes: tuple[Axis, ...], scale: float) -> NamedArray:
+    """Draw weights from a normal distribution that is cut off at three, times a scale."""
+    return adopt(random.truncated_normal(key, axes, -3, 3) * scale)
+
+
+class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpellings):
+    """Multiply by a weight over `In` and add a bias over `Out`.
+
+    Differs from `axonym.nn.Linear`: `In` and `Out` are kept as given, so that one axis stays one axis, no name may be
+    on both sides, and a parametrisation scales. `Linear(In, Out, key=key)` does `init`.
+
+    Attributes:
+        weight: axes {Out, In}.
+        bias: axes {Out}, or None.
+        In: the axes that are summed over.
+        Out: the axes that come in their place.
+        dot_general: what multiplies, such as a `DotGeneralOp` of `haliax.quantization`.
+    """
+
+    weight: NamedArray
+    bias: NamedArray | None
+    In: AxisSpec = eqx.field(static=True, converter=hashable)
+    Out: AxisSpec = eqx.field(static=True, converter=hashable)
+    dot_general: Callable[..., Any] = eqx.field(default_factory=DefaultDotGeneralOp.init)
+    _reparam_cls: type[AbstractLinearReparam] = eqx.field(static=True, default=LinearStandardParam)
+
+    @staticmethod
+    @adapted
+    def init(
+        In: AxisSpec,
+        Out: AxisSpec,
+        *,
+        key: jax.Array,
+        use_bias: bool = True,
+        out_first: bool = True,
+        dot_general: Callable[..., Any] | None = None,
+        init_scale: float = 1.0,
+        reparam_cls: type[AbstractLinearReparam] = LinearStandardParam,
+    ) -> "Linear":
+        """Make a layer whose weight is drawn with the key itself, and whose bias is zero.
+
+        Raises:
+            AxisClashError: if a name is in both `In` and `Out`.
+        """
+        inputs, outputs = spec(In, "Linear.init"), spec(Out, "Linear.init")
+        for axis in outputs:
+            if axis.name in [each.name for each in inputs]:
+                problem = f"axis {axis.name!r} is in both In and Out"
+                hint = f'give one side another name: Axis("{axis.name}", {axis.size}).alias("{axis.name}_out")'
+                raise AxisClashError(message("Linear.init", problem, hint=hint))
+        axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
+        weight = drawn(key, axes, init_scale * reparam_cls.init_scale(In, Out))
+        if dot_general is None:
+            dot_general = DefaultDotGeneralOp.init()
+        elif jax.tree_util.all_leaves([dot_general]):  # a function, which transformations refuse among arrays
+            dot_general = jax.tree_util.Partial(dot_general)
+        return Linear(weight, adopt(zeros(outputs)) if use_bias else None, In, Out, dot_general, reparam_cls)
+
+    @adapted
+    def __call__(self, inputs: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Apply the layer: the axes of the inputs without `In` come first, then `Out`; `key` is not used.
+
+        Raises:
+            AxisNotFoundError: if the inputs lack an axis of `In`.
+            AxisClashError: if they have one of `Out` already.
+        """
+        summed = spec(self.In)
+        check_input("Linear", inputs, summed, spec(self.Out), blocks=True)
+        product = None if type(self.dot_general) is DefaultDotGeneralOp else self.dot_general
+        y = multiply(inputs, times(self.weight, self.reparam.active_scale), summed, product)
+        return y if self.bias is None else y + auto_sharded(self.bias)
+
+    def flatten_for_export(self) -> "Linear":
+        """Return the layer with one axis `__IN__` and one axis `__OUT__`, in the order in which the weight has them."""
+        inputs, outputs = spec(self.In), spec(self.Out)
+        weight = _merged(_merged(self.weight, inputs, "__IN__"), outputs, "__OUT__")
+        in_last = not inputs or self.weight.names[-1] in [axis.name for axis in inputs]
+        return dataclasses.replace(
+            self,
+            weight=weight.rearrange((..., *(("__OUT__", "__IN__") if in_last else ("__IN__", "__OUT__")))),
+            bias=None if self.bias is None else _merged(self.bias, outputs, "__OUT__"),
+            In=Axis("__IN__", math.prod(axis.size for axis in inputs)),
+            Out=Axis("__OUT__", math.prod(axis.size for axis in outputs)),
+        )
+
+    def unflatten_from_export(self, template: Any) -> "Linear":
+        """Undo `flatten_for_export`, by a layer that has the axes."""
+        inputs, outputs = spec(template.In), spec(template.Out)
+        weight = _parted(_parted(self.weight, "__IN__", inputs), "__OUT__", outputs)
+        return dataclasses.replace(
+            self,
+            weight=weight.rearrange(template.weight.names),
+            bias=None if self.bias is None else _parted(self.bias, "__OUT__", outputs),
+            In=template.In,
+            Out=template.Out,
+        )
+
+    def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
+        """List the arrays by key: the weight as it is used, scaled."""
+        return super(Linear, self._scaled(self.reparam.active_scale)).to_state_dict(prefix)
+
+    def from_state_dict(self, state_dict: dict[str, Any], prefix: str | None = None) -> "Linear":
+        """Return the layer with the arrays of a state dict, whose weight is scaled."""
+        return super().from_state_dict(state_dict, prefix)._scaled(1 / self.reparam.active_scale)
+
+    def _scaled(self, scale: float) -> "Linear":
+        is_there = hasattr(self.weight, "array") and eqx.is_array_like(self.weight.array)
+        return dataclasses.replace(self, weight=times(self.weight, scale)) if is_there else self
+
+    @property
+    def reparam(self) -> AbstractLinearReparam:
+        """The parametrisation, for the axes of this layer."""
+        return self._reparam_cls(self.In, self.Out)
+
+    @staticmethod
+    def input_reparam(use_mup: bool = True) -> type[AbstractLinearReparam]:
+        """Return the parametrisation of layers that read the input of a model."""
+        return InputLinearMup if use_mup else LinearStandardParam
+
+    @staticmethod
+    def hidden_reparam(use_mup: bool = True) -> type[AbstractLinearReparam]:
+        """Return the parametrisation of layers between wide axes."""
+        return HiddenLinearMup if use_mup else LinearStandardParam
+
+    @staticmethod
+    def output_reparam(use_mup: bool = True) -> type[AbstractLinearReparam]:
+        """Return the parametrisation of layers that write the output of a model."""
+        return OutputLinearMup if use_mup else LinearStandardParam
+
+
+def times(weight: NamedArray, scale: float) -> NamedArray:
+    """Multiply a weight by a scale, if there is one."""
+    return weight if scale == 1 else weight * scale
+
+
+def _merged(x: NamedArray, axes: tuple[Axis, ...], name: str) -> NamedArray:
+    return x.flatten_axes(axes, name) if axes else x.broadcast_axis(Axis(name, 1))
+
+
+def _parted(x: NamedArray, name: str, axes: tuple[Axis, ...]) -> NamedArray:
+    return x.unflatten_axis(name, axes) if axes else x[name, 0]
+
+
+class MoELinear(eqx.Module, metaclass=TwoSpellings):
+    """Multiply stretches of an axis by the weights of their experts, and add one bias for all.
+
+    Differs from `axonym.nn.MoELinear`: the bias has no axis of experts, and `Out` stands where `In` stood.
+
+    Attributes:
+        weight: axes {Experts, In, Out}.
+        bias: axes {Out}, or None.
+        Experts: the axis of experts.
+        In: the axis that is summed over.
+        Out: the axis that comes in its place.
+        use_gmm: not used; JAX chooses the kernel.
+    """
+
+    weight: NamedArray
+    bias: NamedArray | None
+    Experts: AxisSpec = eqx.field(static=True, converter=hashable)
+    In: Axis = eqx.field(static=True)
+    Out: Axis = eqx.field(static=True)
+    use_gmm: bool = eqx.field(static=True)
+
+    @staticmethod
+    @adapted
+    def init(
+        Experts: Axis,
+        In: Axis,
+        Out: Axis,
+        *,
+        key: jax.Array,
+        use_bias: bool = True,
+        out_first: bool = False,
+        init_scale: float = 1.0,
+        use_gmm: bool = False,
+    ) -> "MoELinear":
+        """Make the layers of all experts, each with the scale of a `Linear`."""
+        experts = spec(Experts, "MoELinear.init")
+        axes = (*experts, Out, In) if out_first else (*experts, In, Out)
+        weight = drawn(key, axes, init_scale / math.sqrt(In.size))
+        return MoELinear(weight, adopt(zeros(Out)) if use_bias else None, Experts, In, Out, use_gmm)
+
+    @adapted
+    def __call__(self, inputs: NamedArray, group_sizes: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        """Apply each expert to its own stretch of the one axis that the inputs have beside `In`.
+
+        Args:
+            inputs: axes {In} and one more, along which the elements are sorted by expert.
+            group_sizes: integers, axes {Experts}: how many elements belong to each expert.
+            key: not used.
+        """
+        experts = spec(self.Experts)
+        weight, sizes, groups = self.weight, group_sizes, experts[0]
+        if len(experts) > 1:
+            groups = Axis("__EXPERTS__", math.prod(axis.size for axis in experts))
+            weight, sizes = (each.flatten_axes(experts, groups) for each in (weight, sizes))
+        y = nn.MoELinear(weight, None, groups, self.In, self.Out)(inputs, sizes)
+        y = auto_sharded(y.rearrange([self.Out.name if name == self.In.name else name for name in inputs.names]))
+        return y if self.bias is None else auto_sharded(y + auto_sharded(self.bias))
+
+    @property
+    def out_first(self) -> bool:
+        """Whether the weight has `Out` before `In`."""
+        names = self.weight.names
+        return names.index(self.Out.name) < names.index(self.In.name)
+
+
+def gmm_sharded(lhs_: jax.Array, rhs_: jax.Array, group_sizes_: jax.Array, ar: bool = False) -> jax.Array:
+    """Multiply stretches of rows by a matrix each, on all backends; JAX places it, so that `ar` has no meaning.
+
+    Args:
+        lhs_: (rows, in), sorted by group.
+        rhs_: (groups, in, out).
+        group_sizes_: (groups,) integers, the numbers of rows.
+        ar: not used.
+    """
+    dtype = jnp.promote_types(lhs_.dtype, rhs_.dtype)
+    return lax.ragged_dot(lhs_.astype(dtype), rhs_.astype(dtype), group_sizes_)

@@ -1,0 +1,83 @@
+"""Losses, whose arguments `reduction` and `where` are those of Haliax; targets may also be class numbers."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import axonym as axn
+from axonym.axis import AxisSelection, AxisSelector, selection
+from axonym.core import Core
+
+from .._adapt import adapted
+from .._reduce import mean
+from ..util import UNSPECIFIED, Unspecified
+
+__all__ = [
+    "binary_cross_entropy_loss",
+    "cross_entropy_loss",
+    "cross_entropy_loss_and_log_normalizers",
+    "maybe_reduce_loss",
+    "reduce_loss",
+]
+
+Reduction: TypeAlias = Callable[..., Any] | Unspecified | None
+
+
+def binary_cross_entropy_loss(
+    logits: axn.NamedArray,
+    targets: axn.NamedArray,
+    reduction: Reduction = UNSPECIFIED,
+    where: axn.NamedArray | None = None,
+    reduction_axis: AxisSelection | None = None,
+) -> Any:
+    """Return minus the logarithm of the probability that sigmoid of `logits` gives to yes-or-no targets."""
+    return maybe_reduce_loss(_binary_losses(logits, targets, None), reduction, reduction_axis, where)
+
+
+def cross_entropy_loss(
+    logits: axn.NamedArray,
+    Label: AxisSelector,
+    targets: axn.NamedArray,
+    reduction: Reduction = UNSPECIFIED,
+    where: axn.NamedArray | None = None,
+    reduction_axis: AxisSelection | None = None,
+) -> Any:
+    """Return minus the logarithm of the probability that softmax of `logits` gives to the targets.
+
+    Targets are probabilities over `Label`, or, which Haliax gets wrong, integers without that axis. The mean of no
+    losses at all is NaN, as there.
+    """
+    losses, _ = cross_entropy_loss_and_log_normalizers(logits, Label, targets)
+    return maybe_reduce_loss(losses, reduction, reduction_axis, where)
+
+
+@adapted
+def cross_entropy_loss_and_log_normalizers(
+    pred_y: axn.NamedArray, Label: AxisSelector, target_y: axn.NamedArray
+) -> tuple[axn.NamedArray, axn.NamedArray]:
+    """Return a loss for each target, and the logarithms of sums of exponentials; targets may have more axes."""
+    if isinstance(pred_y, Core) and isinstance(target_y, Core):
+        pred_y = axn.broadcast_axis(pred_y, [axis for axis in target_y.axes if axis.name not in pred_y.names])
+    return axn.nn.cross_entropy_loss_and_log_normalizers(pred_y, Label, target_y)
+
+
+def maybe_reduce_loss(arr: Any, reduction: Reduction, reduction_axis: AxisSelection | None, where: Any) -> Any:
+    """Reduce losses as `reduce_loss` does, which has defaults."""
+    if axn.is_named_array(where) and where.dtype != bool:
+        where = where != 0  # masks of zeros and ones, which jnp no longer takes
+    if reduction is None or (reduction_axis is not None and not selection(reduction_axis, "reduce_loss")):
+        return arr if where is None else _where(where, arr, 0)
+    chosen: Any = mean if isinstance(reduction, Unspecified) else reduction
+    return chosen(arr, axis=reduction_axis, where=where)
+
+
+def reduce_loss(
+    arr: Any,
+    reduction: Reduction = UNSPECIFIED,
+    reduction_axis: AxisSelection | None = None,
+    where: axn.NamedArray | None = None,
+) -> Any:
+    """Reduce losses that count, by default to their mean; without a reduction, those that do not count become zero."""
+    return maybe_reduce_loss(arr, reduction, reduction_axis, where)
+
+
+_binary_losses, _where = adapted(axn.nn.binary_cross_entropy_loss), adapted(axn.where)

@@ -1,0 +1,154 @@
+"""Layers and functions that normalise over axes."""
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from dataclasses import InitVar
+from typing import Any, Self, TypeVar
+
+import equinox as eqx
+import jax
+
+import axonym as axn
+from axonym.axis import Axis, AxisSelection, AxisSpec, axis_size, spec
+from axonym.core import Core
+
+from .._adapt import adapted, adopt
+from .._reduce import reduction
+from ..state_dict import ModuleWithStateDictSerialization
+from ..util import UNSPECIFIED
+
+__all__ = ["A", "LayerNorm", "LayerNormBase", "RmsNorm", "log_softmax", "logsumexp", "softmax", "standardize"]
+
+A = TypeVar("A")
+FLAT = "__OUT"
+_LEFT_OUT: Any = UNSPECIFIED
+
+
+class LayerNormBase(ModuleWithStateDictSerialization):
+    """Normalise over `axis`, then multiply by a weight and add a bias, each if there is one.
+
+    Where weight and bias are left out, as older models do, they are made: `LayerNorm(Embed, eps=1e-5, use_bias=False)`.
+    """
+
+    axis: AxisSpec = eqx.field(static=True)
+    weight: axn.NamedArray | None = _LEFT_OUT
+    bias: axn.NamedArray | None = _LEFT_OUT
+    eps: float = eqx.field(static=True, default=1e-5)
+    dtype: Any = eqx.field(static=True, default=None)
+    use_weight: InitVar[bool] = dataclasses.field(default=True, kw_only=True)
+    use_bias: InitVar[bool] = dataclasses.field(default=True, kw_only=True)
+
+    def __post_init__(self, use_weight: bool, use_bias: bool) -> None:
+        if isinstance(self.weight, int | float):  # the place of eps in older models
+            self.eps, self.weight = self.weight, _LEFT_OUT
+        if self.weight is _LEFT_OUT:
+            self.weight = _filled(axn.ones, self.axis) if use_weight else None
+        if self.bias is _LEFT_OUT:
+            self.bias = _filled(axn.zeros, self.axis) if use_bias else None
+
+    @classmethod
+    def init(
+        cls,
+        axis: AxisSpec,
+        eps: float = 1e-5,
+        *,
+        use_weight: bool = True,
+        use_bias: bool = True,
+        dtype: Any = None,
+    ) -> Self:
+        """Make a layer with a weight of ones and a bias of zeros."""
+        weight = _filled(axn.ones, axis) if use_weight else None
+        return cls(axis, weight, _filled(axn.zeros, axis) if use_bias else None, eps, dtype)
+
+    @abc.abstractmethod
+    def __call__(self, x: Any, *, key: jax.Array | None = None) -> Any:
+        """Normalise `x`, which each kind of layer does in its own way."""
+
+    def flatten_for_export(self) -> Self:
+        """Return the layer over one axis `__OUT`, where it was not made for a single one."""
+        if isinstance(self.axis, Axis):
+            return self
+        axes = spec(self.axis)
+        return self._with(Axis(FLAT, axis_size(axes)), lambda x: axn.flatten_axes(x, axes, FLAT))
+
+    def unflatten_from_export(self, template: Any) -> Self:
+        """Return the layer over the axes of `template`."""
+        if isinstance(template.axis, Axis):
+            return self
+        axes = spec(template.axis)
+        return self._with(template.axis, lambda x: axn.unflatten_axis(x, FLAT, axes))
+
+    def _with(self, axis: AxisSpec, change: Callable[[Any], Any]) -> Self:
+        parameters = [None if x is None else adapted(change)(x) for x in (self.weight, self.bias)]
+        return dataclasses.replace(self, axis=axis, weight=parameters[0], bias=parameters[1])
+
+    def _of_axonym(self, layer: Callable[..., Any]) -> Any:
+        return layer(spec(self.axis), self.weight, self.bias, self.eps, self.dtype)
+
+
+class LayerNorm(LayerNormBase):
+    """Subtract the mean over `axis` and divide by the standard deviation, then apply weight and bias.
+
+    It computes in `dtype`, by default float32 at least, and returns the dtype of its input, as Axonym does.
+    """
+
+    @adapted
+    def __call__(self, x: Any, *, key: jax.Array | None = None) -> Any:
+        """Normalise `x`, whose axes stay."""
+        return self._of_axonym(axn.nn.LayerNorm)(x)
+
+
+class RmsNorm(LayerNormBase):
+    """Divide by the root of the mean square over `axis`, then apply weight and bias.
+
+    It computes in `dtype`, by default float32 at least, and returns the dtype of its input, as Axonym does.
+    """
+
+    @adapted
+    def __call__(self, x: Any, *, key: jax.Array | None = None) -> Any:
+        """Normalise `x`, whose axes stay."""
+        return self._of_axonym(axn.nn.RmsNorm)(x)
+
+
+def _filled(make: Callable[[AxisSpec], axn.NamedArray], axis: AxisSpec) -> Any:
+    return adopt(make(axis))
+
+
+def softmax(a: Any, axis: AxisSelection | None = None) -> Any:
+    """Return exponentials divided by their sum over axes; `axis=None` takes all, and returns a plain array."""
+    return _normalized(_softmax, jax.nn.softmax, a, axis)
+
+
+def log_softmax(a: Any, axis: AxisSelection | None = None) -> Any:
+    """Return the logarithm of `softmax`; `axis=None` takes all axes, and returns a plain array."""
+    return _normalized(_log_softmax, jax.nn.log_softmax, a, axis)
+
+
+def _normalized(named: Callable[..., Any], positional: Callable[..., Any], a: Any, axis: Any) -> Any:
+    if isinstance(a, Core) and axis is not None:
+        return named(a, axis)
+    return positional(a.array if isinstance(a, Core) else a, axis=axis)
+
+
+def logsumexp(a: Any, axis: AxisSelection | None = None) -> Any:
+    """Return the logarithm of the sum of exponentials over axes, of an array or of each array of a tree."""
+    return _logsumexp(a, axis)
+
+
+@adapted
+def standardize(
+    x: axn.NamedArray,
+    axis: AxisSpec,
+    *,
+    mean: axn.NamedArray | None = None,
+    variance: axn.NamedArray | None = None,
+    epsilon: float = 1e-5,
+    where: axn.NamedArray | None = None,
+) -> axn.NamedArray:
+    """Shift and scale elements so that over axes their mean is zero and their variance one; as in Axonym."""
+    return axn.standardize(x, axis, mean=mean, variance=variance, epsilon=epsilon, where=where)
+
+
+_log_softmax, _softmax = adapted(axn.log_softmax), adapted(axn.softmax)
+_logsumexp = reduction(axn.logsumexp, jax.nn.logsumexp)

@@ -1,0 +1,386 @@
+"""Layers that are applied one after the other: stored along an axis (`Stacked`), or one by one (`BlockSeq`)."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast, runtime_checkable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+import axonym
+from axonym import Axis, is_named_array
+from axonym.errors import ArgumentError, message
+from axonym.nn._layers import joined, part, split_arguments, to_pair
+
+from .._adapt import KindError, adapted, adopt
+from .._checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec, policy_of
+from ..hof import looped, vmap
+from ..state_dict import (
+    MissingKeyError,
+    ModuleWithStateDictSerialization,
+    StateDict,
+    flatten_modules_for_export,
+    from_state_dict,
+    to_state_dict,
+    unflatten_modules_from_export,
+    with_prefix,
+)
+
+__all__ = [
+    "BlockFoldable",
+    "BlockSeq",
+    "CarryT",
+    "FoldFunction",
+    "M",
+    "M_co",
+    "M_contra",
+    "ModuleInit",
+    "OutputT_co",
+    "P",
+    "S",
+    "ScanCheckpointPolicy",
+    "ScanCheckpointSpec",
+    "ScanFunction",
+    "Stacked",
+    "T",
+    "VmapFunction",
+]
+
+M = TypeVar("M", bound=eqx.Module)
+M_co = TypeVar("M_co", bound=eqx.Module, covariant=True)
+M_contra = TypeVar("M_contra", bound=eqx.Module, contravariant=True)
+S = TypeVar("S", bound=eqx.Module)
+T = TypeVar("T")
+CarryT = TypeVar("CarryT")
+OutputT_co = TypeVar("OutputT_co", covariant=True)
+P = ParamSpec("P")
+Unroll = int | bool | None
+Steps = Callable[..., Any]
+
+
+class ModuleInit(Protocol[M_co]):
+    """A function that makes a module."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> M_co: ...  # noqa: D102
+
+
+class FoldFunction(Protocol[M_contra, CarryT]):
+    """A function of a layer and a carry that returns a carry."""
+
+    def __call__(self, module: M_contra, carry: CarryT, *args: Any, **kwargs: Any) -> CarryT: ...  # noqa: D102
+
+
+class ScanFunction(Protocol[M_contra, CarryT, OutputT_co]):
+    """A function of a layer and a carry that returns a carry and an output."""
+
+    def __call__(self, module: M_contra, carry: CarryT, *args: Any, **kwargs: Any) -> tuple[CarryT, OutputT_co]: ...  # noqa: D102
+
+
+class VmapFunction(Protocol[M_contra, OutputT_co]):
+    """A function of a layer."""
+
+    def __call__(self, module: M_contra, *args: Any, **kwargs: Any) -> OutputT_co: ...  # noqa: D102
+
+
+@runtime_checkable
+class BlockFoldable(Protocol[M_co]):
+    """What `Stacked` and `BlockSeq` have in common."""
+
+    Block: Axis
+
+    @classmethod
+    def init(
+        cls, Block: Axis, module: Any, *, gradient_checkpointing: Any = False, prevent_cse: bool | None = None
+    ) -> Callable[..., Any]:
+        """Return a function that makes the layers."""
+        ...
+
+    def fold(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
+        """Apply the layers one after the other."""
+        ...
+
+    def scan(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
+        """Apply the layers one after the other, and stack what they put out."""
+        ...
+
+    def fold_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
+        """Return a loop over the layers."""
+        ...
+
+    def scan_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
+        """Return a loop over the layers with outputs."""
+        ...
+
+    def vmap_via(self, fn: Steps) -> Steps:
+        """Return a function of all layers at once."""
+        ...
+
+    def unstacked(self) -> Sequence[M_co]:
+        """Return the layers."""
+        ...
+
+    def get_layer(self, index: int) -> M_co:
+        """Return one layer."""
+        ...
+
+
+class ConstructorError(KindError, AttributeError):
+    """A class of layers has no `init`, for which Haliax raises AttributeError."""
+
+
+def _constructor(function: str, Block: Any, module: Any) -> Steps:
+    if not isinstance(Block, Axis):
+        problem = f"Block must be an Axis, not {Block!r}"
+        raise KindError(message(function, problem, hint='write Axis("layers", 12)'))
+    make: Steps | None = getattr(module, "init", None if isinstance(module, type) or not callable(module) else module)
+    if make is None:
+        problem = f"{getattr(module, '__name__', repr(module))} has no constructor `init`"
+        raise ConstructorError(message(function, problem, hint="add a static method init(...) that returns a module"))
+    return make
+
+
+def _policy(spec: Any, prevent_cse: bool | None) -> Any:
+    policy = policy_of(spec)
+    return policy if prevent_cse is None else dataclasses.replace(policy, prevent_cse=prevent_cse)
+
+
+class _Loops:
+    """How both kinds of layers loop: a single key is passed to all of them as it is, and not split."""
+
+    def _steps(self, method: str, fn: Steps, unroll: Unroll) -> Steps:
+        own = cast(Any, self)
+        function = f"{type(self).__name__}.{method}"
+        if unroll is not None and unroll < 1 and unroll is not False:
+            raise ArgumentError(message(function, f"unroll must be 1 or more, not {unroll}"))
+        step = to_pair(function, method, fn)
+
+        def run(init: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            return own._run(function, step, 1 if unroll is None else unroll, init, args, kwargs)
+
+        return looped(run)
+
+
+def _check(function: str, Block: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Check that what goes to the layers has a part for each."""
+    rest = {name: arg for name, arg in kwargs.items() if name != "key"}
+    split_arguments(function, Block, (*args, kwargs.get("key")), rest)
+
+
+class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
+    """Equal layers whose parameters are stored along an axis, and which a compiled loop applies one after the other."""
+
+    def __init__(
+        self, stacked: Any, Block: Any, *args: Any, gradient_checkpointing: ScanCheckpointSpec = False, **kwargs: Any
+    ) -> None:
+        """Take the three fields; or, as it was spelled first, the axis, the class of layers, and arguments for each."""
+        if isinstance(stacked, Axis):
+            module = getattr(Block, "init", Block)
+            stacked, Block = vmap(module, stacked)(*args, **kwargs), stacked
+        elif args:
+            (gradient_checkpointing,) = args
+        self.stacked = stacked
+        self.Block = Block
+        self.gradient_checkpointing = policy_of(gradient_checkpointing)
+
+    @classmethod
+    def init(  # type: ignore[override]  # a class method there
+        cls,
+        Block: Axis,
+        module: Any,
+        *,
+        gradient_checkpointing: ScanCheckpointSpec = False,
+        prevent_cse: bool | None = None,
+    ) -> Callable[..., Any]:
+        """Return a function that makes the layers by `module.init`, mapped over the axis: each needs its own key."""
+        policy = _policy(gradient_checkpointing, prevent_cse)
+        make = _constructor("Stacked.init", Block, module)
+        return lambda *args, **kwargs: cls(vmap(make, Block)(*args, **kwargs), Block, policy)
+
+    @property
+    def Layers(self) -> Axis:  # noqa: N802
+        """The axis of layers."""
+        return self.Block
+
+    @adapted
+    def get_layer(self, index: Any) -> M:  # pyright: ignore[reportIncompatibleMethodOverride]  # called layer there
+        """Return one layer; an index out of range, which Haliax clamps, is an error unless it is traced."""
+        if isinstance(index, Tracer):
+            at: Any = index
+            return part(self.stacked, self.Block, at)
+        return super().get_layer(int(index))
+
+    def vmap_via(self, fn: Steps) -> Steps:
+        """Return a function that calls `fn(layer, *args, **kwargs)` for all layers at once, and stacks the results."""
+        return lambda *args, **kwargs: vmap(fn, self.Block)(self.stacked, *args, **kwargs)
+
+    def _state_dict_key_map(self) -> dict[str, str | None]:
+        return {"stacked": None}
+
+    def to_state_dict(self, prefix: str | None = None) -> StateDict:
+        """List the arrays of each layer by key: `prefix.0.weight`, `prefix.1.weight`, ..."""
+        listed: StateDict = {}
+        if not _is_plain(self.stacked, self.Block):
+            for i, layer in enumerate(self.unstacked()):
+                listed.update(to_state_dict(layer, with_prefix(prefix, str(i))))
+            return listed
+        whole = to_state_dict(_block_first(self.stacked, self.Block), prefix)
+        for i in range(self.Block.size):
+            for key, value in whole.items():
+                one = value[i] if np.ndim(value) else value
+                listed[_of_layer(prefix, i, key)] = one
+        return listed
+
+    def from_state_dict(self, state_dict: StateDict, prefix: str | None = None) -> Self:
+        """Return the same with the arrays of each layer."""
+        Block = self.Block
+        if not _is_plain(self.stacked, Block):
+            layer = _abstract_layer(self.stacked, Block)
+            layers = [from_state_dict(layer, state_dict, with_prefix(prefix, str(i))) for i in range(Block.size)]
+            return self._with(adopt(joined("Stacked.from_state_dict", layers, Block, numbers=False)))
+        together = _together(state_dict, prefix, Block)
+        try:
+            return self._with(from_state_dict(_block_first(self.stacked, Block), together, prefix))
+        except MissingKeyError as error:
+            absent = (_of_layer(prefix, i, error.key) for i in range(Block.size))
+            key = next((key for key in absent if key not in state_dict), None)
+            if key is not None:
+                raise MissingKeyError(key, state_dict) from None
+            problem = f"arrays that belong to {error.key!r} of each layer of {Block} differ in shape"
+            raise ArgumentError(message("from_state_dict", problem)) from None
+
+    def flatten_for_export(self) -> Self:
+        """Return the same with each layer as other libraries store it."""
+        return self._with(vmap(flatten_modules_for_export, self.Block)(self.stacked))
+
+    def unflatten_from_export(self, template: Any) -> Self:
+        """Undo `flatten_for_export`; layers of an abstract template are abstract."""
+        if not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(template)):
+            return self._with(vmap(unflatten_modules_from_export, self.Block)(self.stacked, template.stacked))
+        layer = _abstract_layer(template.stacked, self.Block)
+        return self._with(vmap(lambda own: unflatten_modules_from_export(own, layer), self.Block)(self.stacked))
+
+    def _with(self, stacked: Any) -> Self:
+        return type(self)(stacked, self.Block, self.gradient_checkpointing)
+
+
+def _abstract_layer(stacked: T, Block: Axis) -> T:
+    return cast(T, eqx.filter_eval_shape(lambda whole: part(whole, Block, 0), stacked))
+
+
+def _is_plain(stacked: Any, Block: Axis) -> bool:
+    """Tell whether each array of stacked layers has them along one dimension, and none is stacked once more."""
+    nodes = jax.tree.leaves(stacked, is_leaf=lambda node: is_named_array(node) or isinstance(node, axonym.nn.Stacked))
+    return not any(
+        isinstance(node, axonym.nn.Stacked) or (is_named_array(node) and Block.name not in node.names) for node in nodes
+    )
+
+
+def _block_first(stacked: T, Block: Axis) -> T:
+    def first(leaf: Any) -> Any:
+        there = is_named_array(leaf) and leaf.array is not None and leaf.names[0] != Block.name
+        return leaf.rearrange((Block.name, ...)) if there else leaf
+
+    return cast(T, jax.tree.map(first, stacked, is_leaf=is_named_array))
+
+
+def _of_layer(prefix: str | None, layer: int, key: str) -> str:
+    """Spell the key of one layer's array, by the key of those of all."""
+    rest = None if key == prefix else key if prefix is None else key.removeprefix(f"{prefix}.")
+    return str(with_prefix(with_prefix(prefix, str(layer)), rest))
+
+
+def _together(state_dict: StateDict, prefix: str | None, Block: Axis) -> StateDict:
+    """Stack the arrays of all layers under the key that one would have without a number; others stay."""
+    lead = "" if prefix is None else f"{prefix}."
+    found: dict[str, dict[int, Any]] = {}
+    together: StateDict = {}
+    for key, value in state_dict.items():
+        match = re.fullmatch(r"(\d+)(?:\.(.+))?", key.removeprefix(lead)) if key.startswith(lead) else None
+        own = match and with_prefix(prefix, match[2])
+        if match and own and int(match[1]) < Block.size:
+            found.setdefault(own, {})[int(match[1])] = value
+        else:
+            together[key] = value
+    for key, values in found.items():
+        if len(values) == Block.size and len({np.shape(value) for value in values.values()}) == 1:
+            ordered = [values[i] for i in range(Block.size)]
+            stack: Any = jnp.stack if isinstance(ordered[0], jax.Array) else np.stack
+            together[key] = stack(ordered)
+    return together
+
+
+class BlockSeq(_Loops, ModuleWithStateDictSerialization, axonym.nn.BlockSeq[M]):
+    """Layers stored one by one, and applied by a Python loop."""
+
+    def __init__(self, blocks: Sequence[M], Block: Axis, gradient_checkpointing: ScanCheckpointSpec = False) -> None:
+        self.blocks = cast(Any, blocks)
+        self.Block = Block
+        self.gradient_checkpointing = policy_of(gradient_checkpointing)
+
+    @classmethod
+    def init(  # type: ignore[override]  # a class method there
+        cls,
+        Block: Axis,
+        module: Any,
+        *,
+        gradient_checkpointing: ScanCheckpointSpec = False,
+        prevent_cse: bool | None = None,
+    ) -> Callable[..., Any]:
+        """Return a function that makes a list of layers by `module.init`: each needs its own key."""
+        policy = _policy(gradient_checkpointing, prevent_cse)
+        make = _constructor("BlockSeq.init", Block, module)
+
+        def initialize(*args: Any, **kwargs: Any) -> Any:
+            _check("BlockSeq.init", Block, args, kwargs)
+            given = [part((args, kwargs), Block, i) for i in range(Block.size)]
+            return cls([make(*own, **named) for own, named in given], Block, policy)
+
+        return looped(initialize)
+
+    @adapted
+    def get_layer(self, index: Any) -> M:  # pyright: ignore[reportIncompatibleMethodOverride]  # called layer there
+        """Return one layer; an index out of range is an error."""
+        return super().get_layer(int(index))
+
+    def fold(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
+        """Apply the layers one after the other, each to its part of what has one."""
+        return self._steps("fold", _call, unroll)(init, args, kwargs)[0]
+
+    def scan(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
+        """Apply the layers like `fold`, where each returns a carry and an output; outputs are stacked."""
+        return self._steps("scan", _call, unroll)(init, args, kwargs)
+
+    def fold_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
+        """Return a loop that calls `fn(layer, carry, *args, **kwargs)` with all arguments whole."""
+        return lambda init, *args, **kwargs: self._whole("fold", fn, unroll, init, args, kwargs)[0]
+
+    def scan_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
+        """Return a loop that calls `fn(layer, carry, *args, **kwargs)` with all arguments whole, and stacks outputs."""
+        return lambda init, *args, **kwargs: self._whole("scan", fn, unroll, init, args, kwargs)
+
+    def vmap_via(self, fn: Steps) -> Steps:
+        """Return a function that calls `fn(layer, *args, **kwargs)` for each layer, and stacks the results."""
+        return lambda *args, **kwargs: adopt(
+            joined("BlockSeq.vmap", [fn(layer, *args, **kwargs) for layer in self.blocks], self.Block, numbers=True)
+        )
+
+    def _whole(self, method: str, fn: Steps, unroll: Unroll, init: Any, args: Any, kwargs: Any) -> Any:
+        def step(layer: Any, carry: Any) -> Any:
+            return fn(layer, carry, *args, **kwargs)
+
+        return self._steps(method, step, unroll)(init, (), {})
+
+    def _run(self, function: str, step: Steps, unroll: int | bool, init: Any, args: Any, kwargs: Any) -> Any:
+        _check(function, self.Block, args, kwargs)
+        return super()._run(function, step, unroll, init, args, kwargs)
+
+    def _state_dict_key_map(self) -> dict[str, str | None]:
+        return {"blocks": None}
+
+
+def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    return layer(*args, **kwargs)

@@ -1,0 +1,224 @@
+"""Choosing, padding, sorting out: operations that are no plain functions of elements."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jax.typing import ArrayLike, DTypeLike
+
+import axonym as axn
+from axonym import NamedArray
+from axonym.axis import Axis, AxisSelector, axis_name
+from axonym.errors import ArgumentError, message
+
+from ._adapt import adapted
+from ._elementwise import axisless_meets_plain, raw
+
+__all__ = [
+    "allclose",
+    "array_equal",
+    "array_equiv",
+    "bincount",
+    "clip",
+    "isclose",
+    "nonzero",
+    "packbits",
+    "pad",
+    "pad_left",
+    "repeat",
+    "searchsorted",
+    "tile",
+    "trace",
+    "tril",
+    "triu",
+    "unique",
+    "unique_all",
+    "unique_counts",
+    "unique_inverse",
+    "unique_values",
+    "unpackbits",
+    "where",
+]
+
+raw_array_or_scalar = raw
+nonzero = adapted(axn.nonzero)
+unique = adapted(axn.unique)
+unique_all = adapted(axn.unique_all)
+unique_counts = adapted(axn.unique_counts)
+unique_inverse = adapted(axn.unique_inverse)
+unique_values = adapted(axn.unique_values)
+
+
+def _named(*operands: Any) -> bool:
+    """Tell whether an operation on these operands gives a NamedArray, rather than what `jax.numpy` gives."""
+    return any(isinstance(x, NamedArray) for x in operands) and not axisless_meets_plain(*operands)
+
+
+def where(
+    condition: Any, x: Any = None, y: Any = None, fill_value: int | None = None, new_axis: Axis | None = None
+) -> Any:
+    """Choose from `x` or `y` by name; without them, return where the condition is true, as one index array per axis.
+
+    A scalar condition chooses from operands that need not have the same dtype and axes.
+    """
+    if x is None and y is None:
+        if fill_value is None or new_axis is None:
+            raise ArgumentError(message("where", "without x and y, both fill_value and new_axis are needed"))
+        return _where(condition, fill_value=fill_value, new_axis=new_axis)
+    if x is None or y is None:
+        raise ArgumentError(message("where", "x and y must be given both, or none of them"))
+    if not _named(condition, x, y):
+        return jnp.where(raw(condition), raw(x), raw(y))
+    return _where(condition, x, y)
+
+
+_where = adapted(axn.where)
+
+
+def clip(array: Any, a_min: Any, a_max: Any) -> Any:
+    """Limit each element, by name; any of the three may have the largest set of axes, and a bound may be None."""
+    if not _named(array, a_min, a_max):
+        return jnp.clip(raw(array), raw(a_min), raw(a_max))
+    return _clip(array, a_min, a_max)
+
+
+_clip = adapted(axn.clip)
+
+
+def isclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+    """Tell whether two elements differ by at most `atol + rtol * |b|`, by name."""
+    if not _named(a, b):
+        return jnp.isclose(raw(a), raw(b), rtol, atol, equal_nan)
+    return _isclose(a, b, rtol, atol, equal_nan)
+
+
+_isclose = adapted(axn.isclose)
+
+
+def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+    """Tell whether all elements are close; the answer is a bool, so that this works outside of jit only."""
+    return bool(raw(isclose(a, b, rtol, atol, equal_nan)).all())
+
+
+def array_equal(a: Any, b: Any) -> bool:
+    """Tell whether two arrays have the same axes, in any order, and equal elements; the answer is a bool."""
+    return bool(_array_equal(a, b) if _named(a, b) else jnp.array_equal(raw(a), raw(b)))
+
+
+def array_equiv(a: Any, b: Any) -> bool:
+    """Tell whether two arrays are equal once one is broadcast to the axes of the other; the answer is a bool."""
+    return bool(_array_equiv(a, b) if _named(a, b) else jnp.array_equiv(raw(a), raw(b)))
+
+
+_array_equal, _array_equiv = adapted(axn.array_equal), adapted(axn.array_equiv)
+
+
+@adapted
+def trace(
+    array: NamedArray, axis1: AxisSelector, axis2: AxisSelector, offset: int = 0, dtype: DTypeLike | None = None
+) -> NamedArray:
+    """Sum the diagonal of the matrices that two axes span; both axes go."""
+    return axn.trace(array, axis1, axis2, offset, dtype)
+
+
+@adapted
+def tril(array: NamedArray, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> NamedArray:
+    """Keep the lower triangle of the matrices that two axes span, which become the last ones."""
+    return axn.tril(array, axis1, axis2, k).rearrange((..., axis1, axis2))
+
+
+@adapted
+def triu(array: NamedArray, axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> NamedArray:
+    """Keep the upper triangle of the matrices that two axes span, which become the last ones."""
+    return axn.triu(array, axis1, axis2, k).rearrange((..., axis1, axis2))
+
+
+@adapted
+def pad(
+    array: NamedArray,
+    pad_width: Mapping[AxisSelector, tuple[int, int]],
+    *,
+    mode: str = "constant",
+    constant_values: Any = 0,
+    **kwargs: Any,
+) -> NamedArray:
+    """Add elements before and after those along axes, of which the array need not have all."""
+    have = array.names if isinstance(array, NamedArray) else ()
+    widths = {axis: width for axis, width in pad_width.items() if axis_name(axis) in have}
+    return axn.pad(array, widths, mode=mode, constant_values=constant_values, **kwargs)
+
+
+@adapted
+def pad_left(array: NamedArray, axis: AxisSelector, new_axis: Axis, value: Any = 0) -> NamedArray:
+    """Add a value before the elements along an axis, up to the size of `new_axis`, which replaces it."""
+    return axn.pad_left(array, axis, new_axis, value)
+
+
+@adapted
+def packbits(a: NamedArray, axis: AxisSelector, *, bitorder: str = "big") -> NamedArray:
+    """Pack each eight elements along an axis into the bits of one byte."""
+    return axn.packbits(a, axis, bitorder=bitorder)
+
+
+@adapted
+def unpackbits(a: NamedArray, axis: AxisSelector, *, count: int | None = None, bitorder: str = "big") -> NamedArray:
+    """Unpack the bits of bytes along an axis."""
+    return axn.unpackbits(a, axis, count=count, bitorder=bitorder)
+
+
+@adapted
+def searchsorted(
+    a: NamedArray,
+    v: NamedArray | ArrayLike,
+    *,
+    side: str = "left",
+    sorter: NamedArray | ArrayLike | None = None,
+    method: str = "scan",
+) -> Any:
+    """Return where values would have to be inserted; the result has the axes of `v`, and is plain for a plain array.
+
+    The only axis of `a` and of `sorter` may have a name that `v` has, too.
+    """
+    if not isinstance(a, NamedArray) or (not isinstance(v, NamedArray) and jnp.ndim(v)):
+        return jnp.searchsorted(raw(a), raw(v), side=side, sorter=raw(sorter), method=method)
+    if len(a.names) != 1:
+        problem = f"the sorted values must have one axis, not {len(a.names)}"
+        raise ArgumentError(message("searchsorted", problem))
+    own: dict[AxisSelector, AxisSelector] = {a.names[0]: "sorted values"}
+    order = None if sorter is None else NamedArray(jnp.asarray(raw(sorter)), ("sorted values",))
+    return axn.searchsorted(a.rename(own), v, side=side, sorter=order, method=method)
+
+
+@adapted
+def bincount(
+    x: NamedArray,
+    Counts: Axis,
+    *,
+    weights: NamedArray | ArrayLike | None = None,
+    minlength: int = 0,
+) -> NamedArray:
+    """Count how often each integer stands in an array; `Counts` says how many there are, and `minlength` nothing."""
+    if weights is not None and not isinstance(weights, NamedArray):
+        weights = NamedArray(jnp.asarray(weights), x.axes)
+    return axn.bincount(x, Counts, weights=weights)
+
+
+@adapted
+def repeat(
+    a: NamedArray,
+    repeats: int | jax.Array | Sequence[int],
+    axis: AxisSelector,
+    total_repeat_length: int | None = None,
+) -> NamedArray:
+    """Repeat each element along an axis, which keeps its name."""
+    if isinstance(repeats, jax.Array) and not repeats.ndim and not isinstance(repeats, Tracer):
+        repeats = int(repeats)
+    return axn.repeat(a, repeats, axis, total_repeat_length)
+
+
+@adapted
+def tile(a: NamedArray, reps: dict[AxisSelector, int]) -> NamedArray:
+    """Put copies of an array behind each other along axes; axes that it lacks become new ones, in front."""
+    return axn.tile(a, reps)

@@ -1,0 +1,380 @@
+"""Layout by name: the mapping of axes to mesh axes, and functions compiled under it."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+
+import axonym as axn
+from axonym import Axis, layout
+from axonym.axis import AxisSelection, AxisSelector, selection
+from axonym.core import wrap
+from axonym.errors import ArgumentError, ShardingError, message
+
+from ._adapt import adapted
+from ._mesh import current_mesh, entering_mesh, tracing
+from .util import StringHolderEnum, safe_update_wrapper
+
+__all__ = [
+    "PhysicalAxisSpec",
+    "ResourceAxis",
+    "ResourceMapping",
+    "auto_sharded",
+    "axis_mapping",
+    "current_thread_local_mapping",
+    "fsdp",
+    "infer_resource_partitions",
+    "named_jit",
+    "named_pjit",
+    "physical_axis_name",
+    "pspec_for",
+    "pspec_for_axis",
+    "round_axis_for_partitioning",
+    "set_mesh",
+    "shard",
+    "shard_with_axis_mapping",
+]
+
+PhysicalAxisSpec: TypeAlias = str | Sequence[str]
+ResourceMapping: TypeAlias = Mapping[str, PhysicalAxisSpec]
+MeshLike: TypeAlias = Mesh | AbstractMesh
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+Args = ParamSpec("Args")
+R = TypeVar("R", covariant=True)
+
+
+class ResourceAxis(StringHolderEnum):
+    """Usual names of mesh axes."""
+
+    MODEL = "model"
+    DATA = "data"
+    REPLICA = "replica"
+
+
+class WrappedCallable(Protocol[Args, R]):
+    """What `named_jit` returns."""
+
+    def __call__(self, *args: Args.args, **kwargs: Args.kwargs) -> R:
+        """Call the compiled function."""
+        ...
+
+    def lower(self, *args: Args.args, **kwargs: Args.kwargs) -> jax.stages.Lowered:
+        """Trace and lower for these arguments."""
+        ...
+
+
+# the context
+def set_mesh(mesh: MeshLike) -> AbstractContextManager[Any]:
+    """Make a mesh the current one: for good, or inside of a `with` block."""
+    return axn.set_mesh(mesh)
+
+
+mesh_context = set_mesh
+
+
+@contextlib.contextmanager
+def axis_mapping(mapping: ResourceMapping, *, merge: bool = False, **kwargs: PhysicalAxisSpec) -> Generator[None]:
+    """Make a mapping the current one; with `merge` it is added to the outer one, and the new entries win.
+
+    The mesh of `with mesh:` becomes that of `jax.set_mesh`, so that what is computed inside is laid out on it.
+    """
+    with contextlib.nullcontext() if tracing() else entering_mesh(), axn.axis_mapping(mapping, merge=merge, **kwargs):
+        yield
+
+
+def current_thread_local_mapping() -> ResourceMapping | None:
+    """Return the current mapping as a dict, or None."""
+    mapping = axn.current_mapping()
+    return None if mapping is None else {name: _spelled(entry) for name, entry in mapping.items()}  # type: ignore[misc]
+
+
+def _spelled(entry: tuple[str, ...]) -> PhysicalAxisSpec | None:
+    return entry[0] if len(entry) == 1 else entry or None
+
+
+# where axes go
+def physical_axis_name(axis: AxisSelector, mapping: ResourceMapping | None = None) -> PhysicalAxisSpec | None:
+    """Return the mesh axis of an axis, or the tuple of them; None if it has none or there is no mapping."""
+    ((name, _),) = selection(axis, "physical_axis_name")
+    resolved = layout.resolve_mapping(mapping)
+    return None if resolved is None else _spelled(resolved.get(name, ()))
+
+
+def physical_axis_size(axis: AxisSelector, mapping: ResourceMapping | None = None) -> int | None:
+    """Return in how many parts the mesh splits an axis; None if it is not mapped."""
+    physical = physical_axis_name(axis, mapping)
+    if physical is None:
+        return None
+    mesh = _require_mesh("physical_axis_size")
+    names = (physical,) if isinstance(physical, str) else physical
+    for name in names:
+        if name not in mesh.axis_names:
+            facts = f"mesh: {layout.describe_mesh(mesh)}"
+            raise ShardingError(message("physical_axis_size", f"{name!r} is no axis of the mesh", facts))
+    ways: int = math.prod(mesh.shape[name] for name in names)
+    return ways
+
+
+def pspec_for_axis(axis: AxisSelection, mapping: ResourceMapping | None = None) -> PartitionSpec:
+    """Return the PartitionSpec of an array with these axes, in this order."""
+    names = [name for name, _ in selection(axis, "pspec_for_axis")]
+    return PartitionSpec(*(physical_axis_name(name, mapping) for name in names))
+
+
+def sharding_for_axis(
+    axis: AxisSelection, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None
+) -> NamedSharding:
+    """Return the sharding of an array with these axes, in this order."""
+    return NamedSharding(_require_mesh("sharding_for_axis", mesh), pspec_for_axis(axis, mapping))
+
+
+def round_axis_for_partitioning(axis: Axis, mapping: ResourceMapping | None = None) -> Axis:
+    """Round the size of an axis up to a multiple of what the mesh splits it in."""
+    if physical_axis_name(axis, mapping) is not None:
+        _require_mesh("round_axis_for_partitioning")
+    ways = physical_axis_size(axis, mapping)
+    return axis if ways is None else axis.resize(-(-axis.size // ways) * ways)
+
+
+def _require_mesh(function: str, mesh: MeshLike | None = None) -> MeshLike:
+    found = current_mesh(mesh)
+    if found is None:
+        hint = 'run inside of: with hax.set_mesh(jax.make_mesh((8,), ("data",)))'
+        raise ShardingError(message(function, "No mesh found", hint=hint))
+    return found
+
+
+# laying out
+@adapted
+def shard(x: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> T:
+    """Lay out each NamedArray of a tree; without mapping or mesh, warn and do nothing (inside of jit silently)."""
+    found = current_mesh(mesh)
+    missing = "mesh" if found is None else "axis mapping"
+    if found is None or (mapping is None and axn.current_mapping() is None):
+        if not tracing():
+            warnings.warn(f"shard: there is no {missing}, so nothing is sharded", RuntimeWarning, stacklevel=3)
+        return x
+    return axn.shard(x, mapping, found, strict=False)
+
+
+shard_with_axis_mapping = shard
+
+
+@adapted
+def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
+    """Lay out each NamedArray of a tree by the current mapping; without mapping or mesh, do nothing."""
+    return x if axn.current_mapping() is None else axn.auto_sharded(x, current_mesh(mesh))
+
+
+def pspec_for(
+    tree: Any, resource_mapping: ResourceMapping | None = None, preserve_existing_shardings: bool = True
+) -> Any:
+    """Return a tree of PartitionSpecs; by default None for NamedArrays that have a sharding already.
+
+    Plain arrays are replicated, unless a `field` tells their axis names.
+    """
+    mapping = layout.resolve_mapping(resource_mapping)
+    if mapping is None:
+        raise ShardingError(message("pspec_for", "there is no axis mapping", hint="pass one, or use hax.axis_mapping"))
+    resolved = mapping  # for the type checkers, which forget what is not None in a closure
+
+    def one(leaf: Any, names: tuple[str, ...] | None) -> PartitionSpec | None:
+        if isinstance(leaf, axn.NamedArray):
+            leaf, names = leaf.array, leaf.names
+        has = _sharding_of(leaf) if preserve_existing_shardings else None
+        if names is not None:
+            anonymous = len(getattr(leaf, "shape", names)) - len(names)
+            return None if has is not None else PartitionSpec(*[None] * anonymous, *pspec_for_axis(names, resolved))
+        if isinstance(leaf, bool | int | float | complex | np.generic):
+            return PartitionSpec()
+        if not hasattr(leaf, "shape") or (has is not None and len(has.device_set) > 1):
+            return None
+        return PartitionSpec(None) if leaf.shape else PartitionSpec()
+
+    return _map_with_names(one, tree)
+
+
+def infer_resource_partitions(
+    tree: Any,
+    resource_mapping: ResourceMapping | None = None,
+    preserve_existing_shardings: bool = True,
+    mesh: MeshLike | None = None,
+) -> Any:
+    """Return a tree of shardings: those of `pspec_for`, and those that arrays have already."""
+    specs = pspec_for(tree, resource_mapping, preserve_existing_shardings)
+    found = _require_mesh("infer_resource_partitions", mesh)
+
+    def one(spec: PartitionSpec | None, leaf: Any) -> Any:
+        if spec is not None:
+            return NamedSharding(found, spec)
+        return _sharding_of(leaf.array if isinstance(leaf, axn.NamedArray) else leaf)
+
+    return jax.tree.map(one, specs, tree, is_leaf=lambda x: x is None or isinstance(x, PartitionSpec))
+
+
+def _sharding_of(array: Any) -> Any:
+    """Return where an array is, or is to be; None where no devices are known."""
+    sharding = None if isinstance(array, Tracer) else getattr(array, "sharding", None)
+    return None if isinstance(getattr(sharding, "mesh", None), AbstractMesh) else sharding
+
+
+def _map_with_names(fn: Callable[[Any, tuple[str, ...] | None], Any], tree: Any) -> Any:
+    """Map over the leaves of a tree, with the names that a `field` of a module gives to a plain array, or None."""
+    if not isinstance(tree, eqx.Module):
+        is_leaf = lambda x: isinstance(x, axn.NamedArray | eqx.Module)  # noqa: E731
+        return jax.tree.map(
+            lambda x: _map_with_names(fn, x) if isinstance(x, eqx.Module) else fn(x, None), tree, is_leaf=is_leaf
+        )
+    told = {field.name: field.metadata.get("axis_names") for field in dataclasses.fields(tree)}
+    children, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    mapped = []
+    for path, child in children:
+        names = told.get(getattr(path[0], "name", ""))
+        plain = names is not None and hasattr(child, "shape") and not isinstance(child, axn.NamedArray)
+        mapped.append(fn(child, names) if plain else _map_with_names(fn, child))
+    return jax.tree.unflatten(structure, mapped)
+
+
+def _lay_out_plain(tree: Any, mapping: ResourceMapping | None, *, replicate: bool) -> Any:
+    """Lay out plain arrays by the names that fields give them; `replicate` those without."""
+    mesh = current_mesh()
+    if mapping is None or mesh is None:
+        return tree
+
+    def one(leaf: Any, names: tuple[str, ...] | None) -> Any:
+        if not isinstance(leaf, jax.Array) or (names is None and not replicate):
+            return leaf
+        return axn.shard(axn.NamedArray(leaf, names or ()), mapping, mesh, strict=False).array
+
+    return _map_with_names(one, tree)
+
+
+# compiling
+class _Body(eqx.Module):
+    """What is compiled: the function, and the layout of plain arrays around it."""
+
+    fn: Any
+    axis_resources: ResourceMapping | None = eqx.field(static=True)
+    in_axis_resources: ResourceMapping | None = eqx.field(static=True)
+    out_axis_resources: ResourceMapping | None = eqx.field(static=True)
+
+    @property
+    def __name__(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]  # of the class, not of its objects
+        return getattr(self.fn, "__name__", "named_jit")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        fn, args, kwargs = _lay_out_plain((self.fn, args, kwargs), self.in_axis_resources, replicate=False)
+        result = adapted(fn)(*args, **kwargs)
+        given = (self.out_axis_resources, self.axis_resources, axn.current_mapping())
+        mapping = next((mapping for mapping in given if mapping is not None), None)
+        return _lay_out_plain(result, mapping, replicate=True)
+
+
+def _in_full(result: Any) -> Any:
+    """Give layouts an entry for each dimension, as Haliax's have; a compiled program leaves out None at the end."""
+    leaves, structure = jax.tree.flatten(result, is_leaf=axn.is_named_array)
+    full: dict[int, NamedSharding] = {}
+    for i, leaf in enumerate(leaves):
+        sharding = _sharding_of(leaf.array) if isinstance(leaf, axn.NamedArray) else None
+        if isinstance(sharding, NamedSharding) and len(sharding.spec) < leaf.ndim and sharding.is_fully_addressable:
+            missing = [None] * (leaf.ndim - len(sharding.spec))
+            full[i] = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec, *missing))
+    if not full:
+        return result
+    respelled = jax.device_put([leaves[i].array for i in full], [*full.values()])  # which copies nothing
+    for i, array in zip(full, respelled, strict=True):
+        leaves[i] = wrap(leaves[i], array, leaves[i].names)
+    return jax.tree.unflatten(structure, leaves)
+
+
+class _NamedJit:
+    """A function compiled by `named_jit`."""
+
+    def __init__(self, fn: Callable[..., Any], compiled: axn.NamedJit[..., Any]) -> None:
+        safe_update_wrapper(self, fn)
+        self._compiled = compiled
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        with entering_mesh():
+            return _in_full(self._compiled(*args, **kwargs))
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def lower(self, /, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Trace and lower for these arguments."""
+        with entering_mesh():
+            return self._compiled.lower(*args, **kwargs)
+
+
+def named_jit(
+    fn: Callable[..., Any] | None = None,
+    axis_resources: ResourceMapping | None = None,
+    *,
+    in_axis_resources: ResourceMapping | None = None,
+    out_axis_resources: ResourceMapping | None = None,
+    donate_args: Any = None,
+    donate_kwargs: Any = None,
+    **pjit_args: Any,
+) -> Any:
+    """Compile a function of trees, laid out by mappings; also a decorator.
+
+    Arguments are moved where `in_axis_resources` wants them, wherever they are. Keys of mappings that no array has are
+    ignored. `donate`, an older spelling of `donate_args`, works as well.
+    """
+    if fn is None:
+        return functools.partial(
+            named_jit,
+            axis_resources=axis_resources,
+            in_axis_resources=in_axis_resources,
+            out_axis_resources=out_axis_resources,
+            donate_args=donate_args,
+            donate_kwargs=donate_kwargs,
+            **pjit_args,
+        )
+    inside, arguments, results = (
+        None if mapping is None else layout.resolve_mapping(mapping)
+        for mapping in (axis_resources, in_axis_resources, out_axis_resources)
+    )
+    older = pjit_args.pop("donate", None)
+    compiled = axn.named_jit(
+        _Body(fn, inside, arguments, results),
+        inside,
+        in_axis_resources=arguments,
+        out_axis_resources=results,
+        donate_args=older if donate_args is None else donate_args,
+        donate_kwargs=donate_kwargs,
+        strict=False,
+        **pjit_args,
+    )
+    return _NamedJit(fn, compiled)
+
+
+named_pjit = named_jit
+
+
+def fsdp(*args: Any, **kwargs: Any) -> Any:
+    """Compile a step that stores by one mapping and computes by another: `fsdp([fn,] parameters, compute)`.
+
+    All arguments and results are laid out by `parameter_mapping`; `compute_mapping` is current inside.
+    """
+    function = args[0] if args and not isinstance(args[0], Mapping) else None
+    mappings = list(args if function is None else args[1:])
+    for name in ("parameter_mapping", "compute_mapping")[len(mappings) :]:
+        if name not in kwargs:
+            raise ArgumentError(message("fsdp", f"{name} is missing", hint="write fsdp(step, parameters, compute)"))
+        mappings.append(kwargs.pop(name))
+    parameters, compute = mappings
+    return named_jit(function, compute, in_axis_resources=parameters, out_axis_resources=parameters, **kwargs)

@@ -1,0 +1,127 @@
+"""Polynomials, which may be plain arrays: their coefficients get an axis of the name `DEFAULT_POLY_AXIS_NAME`."""
+
+from typing import Any, Literal
+
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+import axonym as axn
+from axonym import NamedArray
+from axonym.axis import AxisSelector
+
+from ._adapt import adapted
+from ._elementwise import raw
+
+__all__ = [
+    "DEFAULT_POLY_AXIS_NAME",
+    "poly",
+    "polyadd",
+    "polyder",
+    "polydiv",
+    "polyfit",
+    "polyint",
+    "polymul",
+    "polysub",
+    "polyval",
+    "roots",
+    "trim_zeros",
+    "vander",
+]
+
+DEFAULT_POLY_AXIS_NAME = "degree"
+
+
+def _named(p: Any) -> Any:
+    """Name a plain array of coefficients."""
+    return p if isinstance(p, NamedArray) else axn.named(jnp.atleast_1d(jnp.asarray(p)), DEFAULT_POLY_AXIS_NAME)
+
+
+def _pair(p1: Any, p2: Any) -> tuple[Any, Any]:
+    """Name plain arrays of coefficients, but not one beside a named one, whose axis the result has."""
+    if not isinstance(p1, NamedArray) and not isinstance(p2, NamedArray):
+        return _named(p1), _named(p2)
+    first, second = (p if isinstance(p, NamedArray) else jnp.asarray(p) for p in (p1, p2))
+    return first, second
+
+
+@adapted
+def poly(seq_of_zeros: NamedArray | ArrayLike) -> NamedArray:
+    """Return the polynomial with the given roots."""
+    return axn.poly(_named(seq_of_zeros))
+
+
+@adapted
+def polyadd(p1: NamedArray | ArrayLike, p2: NamedArray | ArrayLike) -> NamedArray:
+    """Add polynomials; the result has the axis of the first named one."""
+    return axn.polyadd(*_pair(p1, p2))
+
+
+@adapted
+def polysub(p1: NamedArray | ArrayLike, p2: NamedArray | ArrayLike) -> NamedArray:
+    """Subtract polynomials; the result has the axis of the first named one."""
+    return axn.polysub(*_pair(p1, p2))
+
+
+@adapted
+def polymul(p1: NamedArray | ArrayLike, p2: NamedArray | ArrayLike) -> NamedArray:
+    """Multiply polynomials; the result has the axis of the first named one."""
+    return axn.polymul(*_pair(p1, p2))
+
+
+@adapted
+def polydiv(p1: NamedArray | ArrayLike, p2: NamedArray | ArrayLike) -> tuple[NamedArray, NamedArray]:
+    """Divide polynomials, and return the quotient and the remainder."""
+    return axn.polydiv(*_pair(p1, p2))
+
+
+@adapted
+def polyder(p: NamedArray | ArrayLike, m: int = 1) -> NamedArray:
+    """Return the derivative of order `m`."""
+    return axn.polyder(_named(p), m)
+
+
+@adapted
+def polyint(p: NamedArray | ArrayLike, m: int = 1, k: NamedArray | ArrayLike | None = None) -> NamedArray:
+    """Return the integral of order `m`, with constants `k`."""
+    return axn.polyint(_named(p), m, k if k is None or isinstance(k, NamedArray) else jnp.asarray(k))
+
+
+@adapted
+def polyval(p: NamedArray | ArrayLike, x: Any) -> Any:
+    """Evaluate a polynomial; the result has the axes of `x`, and is plain where `x` is."""
+    return axn.polyval(_named(p), x) if isinstance(x, NamedArray) else jnp.polyval(jnp.asarray(raw(p)), x)
+
+
+@adapted
+def polyfit(
+    x: NamedArray | ArrayLike,
+    y: NamedArray | ArrayLike,
+    deg: int,
+    rcond: float | None = None,
+    full: bool = False,
+    w: NamedArray | ArrayLike | None = None,
+    cov: bool | Literal["unscaled"] = False,
+) -> Any:
+    """Fit a polynomial to points by least squares; what `full` returns are plain arrays."""
+    if not isinstance(x, NamedArray) and not isinstance(y, NamedArray):
+        x, y = _named(x), _named(y)
+    result = axn.polyfit(x, y, deg, rcond, full, w, cov)
+    return tuple(raw(part) for part in result) if full else result
+
+
+@adapted
+def roots(p: NamedArray | ArrayLike) -> NamedArray:
+    """Return the roots of a polynomial; their number depends on values, so that this works outside of jit only."""
+    return axn.roots(_named(p))
+
+
+@adapted
+def trim_zeros(f: NamedArray | ArrayLike, trim: Literal["fb", "f", "b"] = "fb") -> NamedArray:
+    """Cut zeros off the ends; the size depends on values, so that this works outside of jit only."""
+    return axn.trim_zeros(_named(f), trim)
+
+
+@adapted
+def vander(x: NamedArray, degree: AxisSelector) -> NamedArray:
+    """Return the powers of each element along a new last axis, from the highest to the zeroth."""
+    return axn.vander(x, degree)

@@ -1,0 +1,106 @@
+"""Linear layers in low precision."""
+
+import dataclasses
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from axonym.axis import spec
+from axonym.errors import ArgumentError, message
+from axonym.layout import path_text
+from axonym.quant import OverwriteWithGradient, apply_updates, partition_for_grad_overwrite
+
+from ._dot_general import DefaultDotGeneralOp, DotGeneralOp, Fp8DotGeneralOp, Int8DotGeneralOp
+from .nn.linear import Linear
+
+__all__ = [
+    "DefaultDotGeneralOp",
+    "DotGeneralOp",
+    "Fp8DotGeneralOp",
+    "Int8DotGeneralOp",
+    "OverwriteWithGradient",
+    "QuantizationConfig",
+    "T",
+    "apply_updates",
+    "partition_for_grad_overwrite",
+    "quantize_linear_layers",
+]
+
+T = TypeVar("T")
+
+
+class ContradictionError(ArgumentError, AssertionError):
+    """Two arguments contradict each other; Haliax asserts that they do not."""
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizationConfig:
+    """Say which linear layers multiply in what.
+
+    Attributes:
+        targets: the layers: a list of the names of their fields, or of whole paths; or a regular expression that the
+            beginning of a path must match; None for all.
+        amax_history_length: how many steps the scales of 8-bit floating point remember.
+        compute_dtype: what operands are cast to before they are rounded, or None.
+        fp8: whether to multiply in 8-bit floating point.
+        int8: whether to multiply in 8-bit integers.
+    """
+
+    targets: list[str] | str | None = None
+    amax_history_length: int = 1024
+    compute_dtype: DTypeLike | None = None
+    fp8: bool = False
+    int8: bool = False
+
+    def __post_init__(self) -> None:
+        if self.fp8 and self.int8:
+            raise ContradictionError(message("QuantizationConfig", "fp8 and int8 exclude each other"))
+
+
+def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
+    """Return a model in which the linear layers that are meant have a quantised product, each a state of its own.
+
+    Differs from `axonym.quant.quantize_linear_layers`: a target that matches nothing is no error. The part `stacked` of
+    a path may be left out.
+    """
+    make: Callable[[], Any]
+    if config.fp8:
+        make = lambda: Fp8DotGeneralOp.init(config.amax_history_length, config.compute_dtype)  # noqa: E731
+    elif config.int8:
+        make = Int8DotGeneralOp.init
+    else:
+        warnings.warn("quantize_linear_layers: neither fp8 nor int8 is set, so that nothing changes", stacklevel=2)
+        return tree
+    found, form = jax.tree.flatten_with_path(tree, is_leaf=_is_linear)
+    leaves = [
+        _with_product(leaf, make()) if _is_linear(leaf) and _is_meant(path_text(path), config.targets) else leaf
+        for path, leaf in found
+    ]
+    quantized: T = jax.tree.unflatten(form, leaves)
+    return quantized
+
+
+def _is_linear(node: Any) -> bool:
+    return isinstance(node, Linear)
+
+
+def _is_meant(path: str, targets: list[str] | str | None) -> bool:
+    spellings = (path, ".".join(part for part in path.split(".") if part != "stacked"))
+    if targets is None:
+        return True
+    if isinstance(targets, str):
+        return any(re.match(targets, spelling) for spelling in spellings)
+    return any(spelling in targets for spelling in (*spellings, path.rpartition(".")[2]))
+
+
+def _with_product(layer: Linear, dot_general: Any) -> Linear:
+    """Give a layer what multiplies; the axes of stacked layers come before the layer's own."""
+    own = len(spec(layer.In)) + len(spec(layer.Out))
+    stacked = layer.weight.array.shape[: layer.weight.array.ndim - own]
+    state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*stacked, *leaf.shape)), dot_general)
+    return dataclasses.replace(layer, dot_general=state)

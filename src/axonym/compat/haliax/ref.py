@@ -1,0 +1,113 @@
+"""Mutable arrays with names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+import axonym as axn
+import axonym.ref as _ref
+from axonym.axis import Axis, AxisSelector
+
+from ._adapt import adapted
+from ._index import cast_to
+from .core import NamedArray, SliceSpec
+
+__all__ = ["NamedRef", "freeze", "get", "new_ref", "swap"]
+
+
+@jax.tree_util.register_pytree_node_class
+class NamedRef(_ref.NamedRef):
+    """A mutable array with names, or a view of a part of one; `ref[idx]` reads and `ref[idx] = value` writes.
+
+    Unlike Axonym's, a plain array of the very shape of the part may be written to it.
+
+    Args:
+        _ref: the reference, from `jax.new_ref`.
+        _axes: its axes.
+        _prefix: the indices that make a view.
+    """
+
+    __slots__ = ()
+
+    @adapted
+    def __init__(self, _ref: Any, _axes: Any, _prefix: tuple[Any, ...] = ()) -> None:
+        super().__init__(_ref, _axes)
+        self.stages = tuple(dict(stage) for stage in _prefix)
+
+    @property
+    def _ref(self) -> Any:
+        return self.whole.array
+
+    @property
+    def _axes(self) -> tuple[Axis, ...]:
+        return self.whole.axes
+
+    @property
+    def _prefix(self) -> tuple[Any, ...]:
+        return self.stages
+
+    @adapted
+    def resolve_axis(self, axis: AxisSelector) -> Axis:
+        """Return an axis of the view with its size."""
+        return super().resolve_axis(axis)
+
+    @adapted
+    def slice(self, selector: Mapping[AxisSelector, Any]) -> "NamedRef":
+        """Return a view of a part; views of views compose."""
+        return self._viewing(super().slice(selector).stages)
+
+    def unsliced(self) -> "NamedRef":
+        """Return the whole array that this is a view of."""
+        return self._viewing(())
+
+    def _viewing(self, stages: tuple[Any, ...]) -> "NamedRef":
+        made = object.__new__(NamedRef)
+        made.whole, made.stages = self.whole, stages
+        return made
+
+    def unsafe_buffer_pointer(self) -> Any:
+        """Return the address of the elements."""
+        return self._ref.unsafe_buffer_pointer()
+
+    @adapted
+    def value(self) -> axn.NamedArray:
+        """Read the view."""
+        return super().value()
+
+    def __getitem__(self, item: Any) -> NamedArray:
+        part: NamedArray = self.value()[item]  # type: ignore[assignment]  # adopted
+        return part
+
+    @adapted
+    def __setitem__(self, item: Any, value: Any) -> None:
+        if isinstance(value, list | np.ndarray | jax.Array) and np.ndim(value):
+            value = NamedArray(value, jax.eval_shape(lambda x: x[item], self.value()).axes)
+        super().__setitem__(item, cast_to(self.whole, value))
+
+
+@adapted
+def new_ref(value: NamedArray) -> NamedRef:
+    """Make a mutable array that begins with a value."""
+    made = _ref.new_ref(value)
+    return NamedRef(made.whole.array, made.axes)
+
+
+def freeze(ref: NamedRef) -> NamedArray:
+    """Read a reference, or a view of it; unlike Axonym's, it may be used after that."""
+    return get(ref)
+
+
+@adapted
+def get(ref: NamedRef, idx: SliceSpec | Any = ...) -> NamedArray:
+    """Read a part of a reference: `ref[idx]`."""
+    return ref[idx]
+
+
+@adapted
+def swap(ref: NamedRef, idx: SliceSpec | Any, value: Any) -> NamedArray:
+    """Write a part of a reference, and return what was there before."""
+    before = ref[idx]
+    ref[idx] = value
+    return before

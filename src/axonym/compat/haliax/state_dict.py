@@ -1,0 +1,258 @@
+"""Models as flat dictionaries of arrays, with keys that modules may choose."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypeVar, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from axonym import is_named_array
+from axonym.core import shape_of, wrap
+from axonym.errors import ArgumentError, describe, message, suggestion
+from axonym.layout import path_text
+from axonym.state_dict import load_state_dict
+from axonym.state_dict import save_state_dict as save_arrays
+from axonym.state_dict._places import on_host
+
+from ._adapt import adapted, adopt
+from .partitioning import auto_sharded
+from .util import is_jax_or_hax_array_like as is_jax_array_like
+
+__all__ = [
+    "ModuleWithStateDictSerialization",
+    "StateDict",
+    "T",
+    "flatten_modules_for_export",
+    "from_state_dict",
+    "from_torch_compatible_state_dict",
+    "is_jax_array_like",
+    "load_state_dict",
+    "save_state_dict",
+    "to_numpy_state_dict",
+    "to_state_dict",
+    "to_torch_compatible_state_dict",
+    "unflatten_modules_from_export",
+    "with_prefix",
+]
+
+T = TypeVar("T")
+Mod = TypeVar("Mod", bound=eqx.Module)
+StateDict: TypeAlias = dict[str, Any]
+
+
+class MissingKeyError(ArgumentError, KeyError):
+    """A state dict lacks a key; Haliax raises a bare KeyError."""
+
+    __str__ = Exception.__str__  # that of KeyError quotes the text
+
+    def __init__(self, key: str, state_dict: StateDict) -> None:
+        hint = suggestion(key, state_dict)
+        super().__init__(message("from_state_dict", f"the state dict has no {key!r}", hint=hint))
+        self.key = key
+
+
+class ModuleWithStateDictSerialization(eqx.Module):
+    """A module that says how a state dict has it, by the methods that it overrides."""
+
+    def to_state_dict(self, prefix: str | None = None) -> StateDict:
+        """List the arrays of the module by key."""
+        return _to_children(self, prefix)
+
+    def from_state_dict(self: Mod, state_dict: StateDict, prefix: str | None = None) -> Mod:
+        """Return the module with the arrays of a state dict."""
+        return cast(Mod, _from_children(self, state_dict, prefix))
+
+    def _state_dict_key_map(self) -> dict[str, str | None]:
+        """Rename fields in keys; None merges what a field holds into the module."""
+        return {}
+
+    def flatten_for_export(self: Mod) -> Mod:
+        """Return the module as other libraries store it, and so each module inside of it."""
+        return cast(Mod, _rebuilt(self, flatten_modules_for_export))
+
+    def unflatten_from_export(self: Mod, template: Mod) -> Mod:
+        """Undo `flatten_for_export`, by a module that has the axes."""
+        return cast(Mod, _rebuilt(self, unflatten_modules_from_export, template))
+
+
+def with_prefix(prefix: str | None, leaf: str | None) -> str | None:
+    """Join two keys with a dot; None on either side gives the other."""
+    if prefix is None or leaf is None:
+        return leaf if prefix is None else prefix
+    return f"{prefix}.{leaf}"
+
+
+def to_state_dict(tree: Any, prefix: str | None = None) -> StateDict:
+    """List the arrays and numbers of a tree by key; tuples are listed as lists are, which Haliax refuses.
+
+    Raises:
+        ArgumentError: if something would have no key.
+    """
+    if isinstance(tree, ModuleWithStateDictSerialization):
+        return tree.to_state_dict(prefix)
+    if not _is_leaf(tree):
+        return _to_children(tree, prefix)
+    value = tree.array if is_named_array(tree) else tree
+    if value is None or not (_is_data(value)):
+        return {}
+    if prefix is None:
+        raise ArgumentError(message("to_state_dict", "an array alone has no key", hint="pass a prefix"))
+    return {prefix: value}
+
+
+def from_state_dict(tree: T, state_dict: StateDict, prefix: str | None = None) -> T:
+    """Return a tree with the arrays of a state dict, each laid out by the current mapping; further keys are ignored.
+
+    Raises:
+        KeyError: if a key is missing; numbers and what is no array stay as they are then.
+        ArgumentError: if an array has another shape than that of the tree.
+    """
+    if isinstance(tree, ModuleWithStateDictSerialization):
+        return tree.from_state_dict(state_dict, prefix)
+    if not _is_leaf(tree):
+        return cast(T, _from_children(tree, state_dict, prefix))
+    return cast(T, _from_leaf(tree, state_dict, prefix))
+
+
+def to_numpy_state_dict(model: Any, prefix: str | None = None) -> StateDict:
+    """List the arrays of a tree by key, on the host; numbers are kept."""
+    # Before: layers of a stack are taken apart on the host. After: modules may compute what they list.
+    local = jax.tree.map(_to_host, model)
+    return {key: _to_host(value) for key, value in to_state_dict(local, prefix).items()}
+
+
+@adapted
+def to_torch_compatible_state_dict(
+    t: Any, *, flatten: bool = True, prefix: str | None = None, filter: Any = is_jax_array_like
+) -> StateDict:
+    """List the arrays of a tree by key, on the host, as torch stores them.
+
+    Args:
+        t: a model.
+        flatten: whether to call `flatten_for_export` of its modules.
+        prefix: the first component of all keys.
+        filter: which arrays to list: a function of an array, or a tree of bools.
+    """
+    if callable(filter):
+        return to_numpy_state_dict(eqx.filter(flatten_modules_for_export(t) if flatten else t, filter), prefix)
+    kept = eqx.filter(t, filter)
+    if flatten:
+        # An array that is left out cannot be reshaped, so that all are, and then the same ones are left out.
+        leaves, structure = _with_none(flatten_modules_for_export(t))
+        chosen, _ = _with_none(kept)
+        kept = jax.tree.unflatten(
+            structure, [None if one is None else leaf for leaf, one in zip(leaves, chosen, strict=True)]
+        )
+    return to_numpy_state_dict(kept, prefix)
+
+
+@adapted
+def from_torch_compatible_state_dict(
+    t: T, state_dict: StateDict, *, unflatten: bool = True, prefix: str | None = None
+) -> T:
+    """Return a tree, which may be abstract, with the arrays of a state dict as torch stores them."""
+    if not unflatten:
+        return from_state_dict(t, state_dict, prefix)
+    flat = eqx.filter_eval_shape(flatten_modules_for_export, t)
+    loaded: T = from_state_dict(flat, state_dict, prefix)
+    return auto_sharded(unflatten_modules_from_export(loaded, t))  # the mapping does not know axes of the flat form
+
+
+def flatten_modules_for_export(t: T) -> T:
+    """Bring each module of a tree into the form that other libraries store, by its `flatten_for_export`."""
+    if isinstance(t, ModuleWithStateDictSerialization):
+        return cast(T, t.flatten_for_export())
+    return t if _is_leaf(t) else cast(T, _rebuilt(t, flatten_modules_for_export))
+
+
+def unflatten_modules_from_export(t: T, template: T) -> T:
+    """Undo `flatten_modules_for_export`, by a tree that has the axes."""
+    if isinstance(t, ModuleWithStateDictSerialization):
+        return cast(T, t.unflatten_from_export(cast(Any, template)))
+    return t if _is_leaf(t) else cast(T, _rebuilt(t, unflatten_modules_from_export, template))
+
+
+def save_state_dict(state_dict: StateDict, path: str | os.PathLike[str]) -> None:
+    """Write arrays to a safetensors file; of several processes, the first one writes, and all wait for it."""
+    save_arrays(
+        {key: value if hasattr(value, "dtype") else np.asarray(value) for key, value in state_dict.items()}, path
+    )
+
+
+def _with_none(tree: Any) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(tree, is_leaf=lambda leaf: leaf is None)
+
+
+def _to_host(leaf: Any) -> Any:
+    return on_host(leaf) if isinstance(leaf, jax.Array) else leaf
+
+
+def _is_data(value: Any) -> bool:
+    return is_jax_array_like(value) or isinstance(value, bool | int | float | complex)
+
+
+def _children(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
+    """Take a tree apart, one level deep, into what it holds by name; a leaf has one child without a name."""
+    children, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda each: each is not tree)
+    return [(path_text(path), child) for path, child in children], structure
+
+
+def _is_leaf(tree: Any) -> bool:
+    if is_named_array(tree):
+        return True
+    return bool(jax.tree_util.all_leaves([tree], is_leaf=lambda each: each is None)) and tree is not None
+
+
+def _rebuilt(tree: Any, change: Callable[..., Any], *others: Any) -> Any:
+    """Change each child of a tree, together with those of others that have as many."""
+    children, structure = _children(tree)
+    rows = zip(children, *(_children(other)[0] for other in others), strict=True)
+    return jax.tree.unflatten(structure, [change(*(child for _, child in row)) for row in rows])
+
+
+def _keyed(tree: Any, prefix: str | None) -> tuple[list[tuple[str | None, Any]], Any]:
+    """Take a tree apart into what it holds by key."""
+    renamed: Any = getattr(tree, "_state_dict_key_map", dict)
+    own: Mapping[str, str | None] = renamed() if isinstance(tree, ModuleWithStateDictSerialization) else {}
+    children, structure = _children(tree)
+    return [(with_prefix(prefix, own.get(name, name)), child) for name, child in children], structure
+
+
+def _to_children(tree: Any, prefix: str | None) -> StateDict:
+    listed: StateDict = {}
+    for key, child in _keyed(tree, prefix)[0]:
+        listed.update(to_state_dict(child, key))
+    return listed
+
+
+def _from_children(tree: Any, state_dict: StateDict, prefix: str | None) -> Any:
+    keyed, structure = _keyed(tree, prefix)
+    return jax.tree.unflatten(structure, [from_state_dict(child, state_dict, key) for key, child in keyed])
+
+
+def _from_leaf(leaf: Any, state_dict: StateDict, prefix: str | None) -> Any:
+    template = leaf.array if is_named_array(leaf) else leaf
+    if template is None or not _is_data(template):
+        return leaf
+    if prefix is None:
+        raise ArgumentError(message("from_state_dict", "an array alone has no key", hint="pass a prefix"))
+    if not is_jax_array_like(template):
+        value = state_dict.get(prefix, template)
+        # A file has it as an array, and a stack of layers, which share it, has as many.
+        return type(template)(np.ravel(value)[0].item()) if hasattr(value, "dtype") else value
+    if prefix not in state_dict:
+        raise MissingKeyError(prefix, state_dict)
+    value = state_dict[prefix]
+    names = leaf.names if is_named_array(leaf) else ()
+    shape = shape_of(prefix, template, names)
+    if tuple(np.shape(value)) != shape:
+        problem = f"{prefix!r} has shape {tuple(np.shape(value))}, but the model has {describe(names, shape)}"
+        raise ArgumentError(message("from_state_dict", problem))
+    if not is_named_array(leaf):
+        return jnp.asarray(value)
+    # Without a detour over the first device, which may be too small.
+    loaded = auto_sharded(wrap(leaf, np.asarray(value) if not isinstance(value, jax.Array) else value, names))
+    return adopt(wrap(loaded, jnp.asarray(loaded.array), names))

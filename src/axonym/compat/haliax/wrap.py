@@ -1,0 +1,140 @@
+"""How functions of arrays become functions of named arrays."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+
+from axonym import NamedArray, plans
+from axonym.axis import Axis, AxisSelection, AxisSelector, selection
+from axonym.core import facts, wrap
+from axonym.errors import ArgumentError, AxisError, message
+from axonym.ops import _lift
+
+from ._adapt import KindError, adapted
+from ._elementwise import axisless_meets_plain, raw
+from ._reduce import of_leaves
+
+__all__ = [
+    "ReductionFunction",
+    "SimpleReductionFunction",
+    "unwrap_namedarrays",
+    "wrap_axiswise_call",
+    "wrap_elemwise_binary",
+    "wrap_elemwise_unary",
+    "wrap_reduction_call",
+]
+
+
+class ReductionFunction(Protocol):
+    """A reduction over any axes that may leave elements out."""
+
+    def __call__(
+        self,
+        array: NamedArray,
+        axis: AxisSelection | None = None,
+        where: NamedArray | None = None,
+        **kwargs: Any,
+    ) -> NamedArray:
+        """Reduce."""
+        ...
+
+
+class SimpleReductionFunction(Protocol):
+    """A reduction over one axis or all of them."""
+
+    def __call__(self, array: NamedArray, axis: AxisSelector | None = None, **kwargs: Any) -> NamedArray:
+        """Reduce."""
+        ...
+
+
+def unwrap_namedarrays(*a: Any) -> tuple[Any, ...]:
+    """Return the arrays of NamedArrays, and anything else as it is."""
+    return tuple(raw(x) for x in a)
+
+
+@adapted
+def wrap_elemwise_unary(f: Callable[..., Any], a: Any, *args: Any, **kwargs: Any) -> Any:
+    """Apply a function of an array, which keeps its shape."""
+    return wrap(a, f(a.array, *args, **kwargs), a.names) if isinstance(a, NamedArray) else f(a, *args, **kwargs)
+
+
+def wrap_elemwise_binary(op: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Make a function of two arrays, which broadcasts by position, one that does so by name."""
+
+    @adapted
+    def call(a: Any, b: Any) -> Any:
+        operands, first = (a, b), a if isinstance(a, NamedArray) else b
+        if not isinstance(first, NamedArray) or axisless_meets_plain(a, b):
+            return op(raw(a), raw(b))
+        names = [x.names if isinstance(x, NamedArray) else () for x in operands]
+        for x in operands:
+            if not isinstance(x, NamedArray) and jnp.ndim(_lift.plain("wrap_elemwise_binary", x)):
+                problem = f"a plain array of shape {x.shape} meets named axes {', '.join(first.names)}"
+                raise KindError(message("wrap_elemwise_binary", problem, hint=_lift.NAME_IT))
+        try:
+            target = plans.broadcast(tuple(names))
+        except AxisError as flaw:
+            _lift.fail("wrap_elemwise_binary", flaw, a, b)
+        _lift.check_sizes("wrap_elemwise_binary", names, [raw(x) for x in operands])
+        arrays = _lift.agreed(names, [raw(x) for x in operands], target)
+        return wrap(first, op(*(_lift.lined_up(x, own, target) for x, own in zip(arrays, names, strict=True))), target)
+
+    return call
+
+
+@adapted
+def wrap_reduction_call(
+    fn: Callable[..., Any],
+    a: Any,
+    axis: AxisSelection | None,
+    where: NamedArray | None = None,
+    single_axis_only: bool = False,
+    supports_where: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """Apply a function that removes dimensions to a NamedArray, a plain array, or each array of a tree.
+
+    The function is called with `axis`, an int, a tuple of them or None; with `where` only if there is one.
+    """
+    if not isinstance(a, NamedArray):
+
+        def leaf(x: Any) -> Any:
+            return wrap_reduction_call(fn, x, axis, where, single_axis_only, supports_where, **kwargs)
+
+        return of_leaves(leaf, fn, "wrap_reduction_call", a, axis, where, kwargs)
+    at, rest = _positions("wrap_reduction_call", a, axis, single_axis_only)
+    if where is not None:
+        if not supports_where:
+            raise ArgumentError(message("wrap_reduction_call", "the function takes no where"))
+        if not isinstance(where, NamedArray):
+            problem = f"where must be a NamedArray, not {type(where).__name__}"
+            raise KindError(message("wrap_reduction_call", problem, f"array has: {facts(a)}"))
+        kwargs["where"] = where.broadcast_to(a.axes).array
+    return wrap(a, fn(a.array, axis=at, **kwargs), rest)
+
+
+@adapted
+def wrap_axiswise_call(
+    fn: Callable[..., Any], a: Any, axis: AxisSelection | None, *, single_axis_only: bool, **kwargs: Any
+) -> Any:
+    """Apply a function along axes that keeps the shape; without axis, return the plain array that it returns."""
+    if not isinstance(a, NamedArray) or axis is None:
+        return fn(raw(a), axis=axis, **kwargs)
+    at, _ = _positions("wrap_axiswise_call", a, axis, single_axis_only)
+    array = _lift.whole(a.array, at if isinstance(at, tuple) else (at,))
+    return wrap(a, fn(array, axis=at, **kwargs), a.names)
+
+
+def _positions(function: str, a: Any, axis: AxisSelection | None, single: bool) -> tuple[Any, tuple[str, ...]]:
+    """Return the positions of axes in the form that `jax.numpy` takes, and the names of the others."""
+    if axis is None:
+        return None, ()
+    chosen = a.resolve_axis(
+        tuple(name if size is None else Axis(name, size) for name, size in selection(axis, function))
+    )
+    if single and len(chosen) != 1:
+        raise ArgumentError(message(function, f"takes one axis, not {len(chosen)}", f"array has: {facts(a)}"))
+    names = tuple(each.name for each in chosen)
+    at = tuple(a.names.index(name) for name in names)
+    return (at[0] if len(at) == 1 else at), plans.without(a.names, names)
