@@ -22,7 +22,7 @@ def test_an_axis_is_a_name_and_a_size() -> None:
         "batch",
         4,
         int,
-        "batch=4",
+        "batch(4)",
         "Axis(name='batch', size=4)",
     )
     assert axis == A

@@ -31,6 +31,7 @@ from .layout import (
 from .plans import Names
 
 __all__ = [
+    "INLINE",
     "agree",
     "check_result",
     "constrain",
@@ -45,6 +46,9 @@ __all__ = [
     "sharding_from",
     "varying",
 ]
+
+# How `jax.jit` is told to leave no trace in a surrounding program; from jax 0.12 on, True leaves it to the compiler.
+INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
 
 
 def _spec(names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike) -> PartitionSpec:
@@ -78,8 +82,15 @@ def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLi
     elif AxisType.Explicit in kinds:
         array = relayout(array, entries_in(explicit.spec))
     elif AxisType.Auto in kinds:
-        array = jax.lax.with_sharding_constraint(array, auto)
+        array = _constrain_auto(array, auto)
     return array
+
+
+@partial(jax.jit, static_argnums=1, inline=INLINE)
+def _constrain_auto(array: jax.Array, auto: NamedSharding) -> jax.Array:
+    """Do it in a program, also where none is traced: outside, an array that is not on the mesh yet is refused."""
+    constrained: jax.Array = jax.lax.with_sharding_constraint(array, auto)
+    return constrained
 
 
 @partial(jax.jit, static_argnums=(1, 2))

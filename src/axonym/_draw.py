@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from . import _constraints, layout, plans
 from .array import NamedArray
-from .axis import Axis, AxisSelector, AxisSpec, selector, spec
+from .axis import Axis, AxisSelector, AxisSpec, selector, shown, spec
 from .core import Core, Operand, axes_of, facts, shape_of
 from .errors import AxisError, AxisNotFoundError, OperandError, message, suggestion
 from .ops import _lift
@@ -106,7 +106,7 @@ def _lined_up(function: str, parameter: Operand, given: tuple[Axis, ...], core: 
     for name in batch:
         if name not in names:
             problem = f"a parameter has axis {name!r}, which the result would not have"
-            lines = f"parameter has: {facts(parameter)}", f"asked for: {', '.join(map(str, given))}"
+            lines = f"parameter has: {facts(parameter)}", f"asked for: {shown(*given)}"
             raise AxisNotFoundError(message(function, problem, *lines, hint=suggestion(name, names)))
     lead = sized[: len(sized) - len(own)]
     array = _lift.lined_up(array, own, (*(name for name in names if name in batch), *core))

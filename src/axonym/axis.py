@@ -32,6 +32,7 @@ __all__ = [
     "selection",
     "selector",
     "selects_axis",
+    "shown",
     "sized",
     "spec",
     "union_axes",
@@ -67,7 +68,7 @@ class Axis:
         object.__setattr__(self, "size", size)
 
     def __str__(self) -> str:
-        return f"{self.name}={self.size}"
+        return f"{self.name}({self.size})"
 
     def alias(self, new_name: str) -> "Axis":
         """Return an axis of the same size under another name."""
@@ -175,6 +176,11 @@ def sized(axis: Axis, function: str = "axis") -> Axis:
     """
     selector(axis, function)
     return spec(axis, function)[0]
+
+
+def shown(*axes: Axis) -> str:
+    """Spell axes for an error: `batch=32, embed=64`."""
+    return ", ".join(f"{axis.name}={axis.size}" for axis in axes)
 
 
 def make_axes(**sizes: int) -> tuple[Axis, ...]:

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 
 from . import _constraints
 from .array import NamedArray
-from .axis import Axis, AxisSelector, AxisSpec, selector, sized, spec
+from .axis import Axis, AxisSelector, AxisSpec, selector, shown, sized, spec
 from .core import Core, Operand, facts, shape_of, wrap
 from .errors import AxisClashError, AxisError, OperandError, message
 from .ops import _lift
@@ -247,7 +247,7 @@ def fromfunction(fn: Callable[..., Any], axes: AxisSpec, dtype: DTypeLike = int)
         return _filled("fromfunction", every, result, None)
     if not set(result.axes) <= set(every):
         problem = f"the function returned axes {facts(result)}"
-        raise AxisError(message("fromfunction", problem, f"asked for: {', '.join(map(str, every))}"))
+        raise AxisError(message("fromfunction", problem, f"asked for: {shown(*every)}"))
     whole = result.broadcast_to(every)
     return _laid_out(whole.array, whole.names)
 

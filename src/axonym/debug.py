@@ -13,6 +13,7 @@ from jax.core import Tracer
 
 from . import parameters
 from .array import NamedArray, is_named_array
+from .axis import shown
 from .errors import ArgumentError, describe, message
 from .layout import path_text
 from .partitioning._table import Printed
@@ -214,7 +215,7 @@ def _stale(model: Any) -> Iterator[Finding]:
             for name, size in sizes:
                 axis = declared.get(name) or declared.get(name.removesuffix(".out"))
                 if axis is not None and axis.size != size:
-                    text = f"the module declares {axis}, but the array has {name}={size}"
+                    text = f"the module declares {shown(axis)}, but the array has {name}={size}"
                     hint = "resize both: axn.tree.resize_axis(model, name, size)"
                     yield Finding("stale axis", (f"{path}.{field.name}" if path else field.name,), text, hint)
 

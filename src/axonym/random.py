@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 from . import _constraints
 from ._draw import alone, axis_of, draw, one_key
 from .array import NamedArray
-from .axis import Axis, AxisSelector, AxisSpec, spec
+from .axis import Axis, AxisSelector, AxisSpec, shown, spec
 from .core import Core, Operand, facts
 from .errors import ArgumentError, OperandError, message
 from .ops import _batch, _lift, shape
@@ -370,7 +370,7 @@ def multivariate_normal(
     rows, columns = (axis_of("multivariate_normal", cov, one) for one in (axis, other))
     for given in (rows, columns):
         if given.size != vector.size or rows.name == columns.name:
-            problem = f"the covariance needs two axes of size {vector.size}, not {rows} and {columns}"
+            problem = f"the covariance needs two axes of size {vector.size}, not {shown(rows)} and {shown(columns)}"
             raise OperandError(message("multivariate_normal", problem, f"mean has: {facts(mean)}"))
     if method not in ("cholesky", "eigh", "svd"):
         raise ArgumentError(message("multivariate_normal", f"method is 'cholesky', 'eigh' or 'svd', not {method!r}"))
@@ -446,7 +446,7 @@ def choice(
     along = a if isinstance(a, Axis) else axis_of("choice", a, axis)
     count = math.prod(asked.size for asked in spec(shape, "choice"))
     if count > along.size and (not replace or not along.size):
-        problem = f"cannot choose {count} of {along}{'' if replace else ' without replacement'}"
+        problem = f"cannot choose {count} of {shown(along)}{'' if replace else ' without replacement'}"
         raise ArgumentError(message("choice", problem))
     if p is not None:
         axis_of("choice", p, along)

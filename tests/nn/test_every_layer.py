@@ -268,7 +268,8 @@ def test_a_layer_shows_its_arrays(name):
     assert repr(layer).startswith(f"{name}(")
     arrays = jax.tree.leaves(layer, is_leaf=axn.is_named_array)
     assert all(axn.is_named_array(array) for array in arrays)
-    assert all(f"[{', '.join(map(str, array.axes))}]" in repr(layer) for array in arrays)
+    spelled = [", ".join(f"{axis.name}={axis.size}" for axis in array.axes) for array in arrays]
+    assert all(f"[{axes}]" in repr(layer) for axes in spelled)
     table = axn.parameters.table(layer)
     assert [(array.names, array.shape) for array in table.arrays] == [(x.names, x.array.shape) for x in arrays]
     assert str(table)

@@ -52,6 +52,19 @@ def test_a_loop_gathers_weights_once_in_each_direction(kind: str, request: pytes
     assert counts["all-gather"] == 2 * 2 * LAYERS
 
 
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
+def test_outside_of_jit_a_weight_and_an_input_of_one_device_are_moved(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    layer = nn.Linear.init(Embed, Mlp, key=jax.random.key(0))
+    x = axn.NamedArray(np.random.default_rng(0).standard_normal((BATCH, EMBED), np.float32), ("batch", "embed"))
+    expected = np.asarray(x.array) @ np.asarray(layer.weight.array)
+    with axn.set_mesh(request.getfixturevalue(kind)), axn.axis_mapping({"batch": "data", "mlp": "model"}):
+        found = layer(axn.NamedArray(jnp.asarray(x.array), x.names))
+    assert found.sharding.spec == jax.P("data", "model")
+    np.testing.assert_allclose(found.array, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_without_a_mesh_a_product_is_one_operation() -> None:
     layer = nn.Linear.init(Embed, Mlp, key=jax.random.key(0), use_bias=False)
     with axn.axis_mapping({"embed": "data"}):

@@ -338,3 +338,13 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == text
+
+
+def test_ragged_dot_of_arrays_that_are_not_on_the_explicit_mesh_yet(explicit_mesh: Any) -> None:
+    x, w = axn.arange({"t": 4, "i": 2}), axn.arange({"e": 2, "i": 2, "o": 3})
+    sizes = axn.named([1, 3], "e")
+    with axn.set_mesh(explicit_mesh):
+        found = segment.ragged_dot(x, w, sizes, axis="i", ragged="t", groups="e")
+    expected = [np.asarray(x.array[t]) @ np.asarray(w.array[int(t > 0)]) for t in range(4)]
+    assert found.names == ("t", "o")
+    np.testing.assert_array_equal(found.array, expected)

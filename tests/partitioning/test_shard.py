@@ -100,6 +100,13 @@ def test_gradients_go_through(mesh):
     np.testing.assert_allclose(gradient.array, 2 * draw(B, E).array)
 
 
+def test_gradients_outside_of_jit_go_through_what_is_made_on_one_device(mesh):
+    x = axn.arange({"batch": 8, "embed": 4}, dtype=jnp.float32)
+    with axn.set_mesh(mesh), axn.axis_mapping({"batch": "data"}):
+        gradient = jax.grad(lambda x: (axn.auto_sharded(x) ** 2).sum().scalar())(x)
+    np.testing.assert_array_equal(gradient.array, 2 * np.asarray(x.array))
+
+
 def test_anonymous_dimensions_are_not_sharded(mesh):
     x = draw(M, B, E).untag("mlp")
     laid_out(axn.shard(x, {"batch": "data"}), P(None, "data", None))

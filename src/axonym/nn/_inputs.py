@@ -2,7 +2,7 @@
 
 from .. import plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, selector
+from ..axis import Axis, AxisSelector, selector, shown
 from ..core import Core, facts, shape_of
 from ..errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, message, suggestion
 from ..layout import current_scope
@@ -22,7 +22,7 @@ def check_input(
     for name in needed:
         if name not in names:
             problem = f"the input lacks axis {name!r}"
-            wants = f"the layer works over: {', '.join(map(str, inputs))}"
+            wants = f"the layer works over: {shown(*inputs)}"
             raise AxisNotFoundError(
                 message(layer, problem, f"input has: {facts(x)}", wants, hint=suggestion(name, names))
             )

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from ..array import NamedArray, is_named_array
-from ..axis import Axis
+from ..axis import Axis, shown
 from ..errors import AxisSizeError, OperandError, describe, message
 from ..ops import _lift
 from ..ops.index import index
@@ -65,7 +65,7 @@ def split_arguments(function: str, Block: Axis, args: tuple[Any, ...], kwargs: d
     if is_array(key):
         single = key.ndim == (0 if jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else 1)
         if not single and key.shape[0] != Block.size:
-            problem = f"there are {key.shape[0]} keys for {Block}"
+            problem = f"there are {key.shape[0]} keys for {shown(Block)}"
             raise AxisSizeError(
                 message(function, problem, hint="give one for each layer, or one alone, which is split")
             )

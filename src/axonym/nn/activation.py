@@ -8,7 +8,7 @@ from functools import lru_cache
 import jax
 
 from ..array import NamedArray
-from ..axis import AxisSelector
+from ..axis import AxisSelector, shown
 from ..core import facts
 from ..errors import AxisSizeError, message
 from ..ops import _lift
@@ -70,7 +70,7 @@ def glu(x: NamedArray, axis: AxisSelector) -> NamedArray:
         Dauphin et al. (2017), Language modeling with gated convolutional networks.
     """
     if isinstance(x, NamedArray) and x.axis_size(axis) % 2:
-        problem = f"{x.resolve_axis(axis)} has no two halves"
+        problem = f"{shown(x.resolve_axis(axis))} has no two halves"
         raise AxisSizeError(message("glu", problem, f"array has: {facts(x)}"))
     return _lift.along(_from_inputs(jax.nn.glu), x, axis)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from .. import layout, plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, AxisSpec, selection, spec
+from ..axis import Axis, AxisSelection, AxisSpec, selection, shown, spec
 from ..core import facts
 from ..create import ones, zeros
 from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, message
@@ -176,7 +176,7 @@ class BatchNorm(eqx.Module):
         if extra or x.ndim > len(x.names):
             what = f"axis {extra[0]!r}" if extra else "a dimension without name"
             problem = f"the input has {what}, which the layer neither keeps statistics of nor normalises over"
-            lines = (f"keeps: {', '.join(map(str, self.axis))}", f"normalises over: {', '.join(self.over)}")
+            lines = (f"keeps: {shown(*self.axis)}", f"normalises over: {', '.join(self.over)}")
             raise AxisError(message("BatchNorm", problem, f"input has: {facts(x)}", *lines))
 
 

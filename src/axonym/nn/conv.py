@@ -12,7 +12,7 @@ from jax import lax
 
 from .. import _constraints, layout, plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, selection, sized
+from ..axis import Axis, AxisSelection, selection, shown, sized
 from ..core import facts, wrap
 from ..errors import ArgumentError, AxisError, message
 from ..ops import _lift
@@ -252,7 +252,7 @@ def _parameters(
         raise ArgumentError(message(function, "there is no spatial axis", hint="nn.Linear works without one"))
     if groups < 1 or In.size % groups or Out.size % groups:
         problem = f"{groups} groups do not divide both axes evenly"
-        raise ArgumentError(message(function, problem, f"In: {In}", f"Out: {Out}"))
+        raise ArgumentError(message(function, problem, f"In: {shown(In)}", f"Out: {shown(Out)}"))
     kernel = each(function, "kernel_size", kernel_size, len(given))
     inputs = In if groups == 1 else Axis(f"group.{In.name}", In.size // groups)
     (stored,) = stored_outputs((inputs,), (Out,))

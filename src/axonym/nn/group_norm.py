@@ -10,7 +10,7 @@ from jax import lax
 
 from .. import _constraints, plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, selection, sized
+from ..axis import Axis, AxisSelection, selection, shown, sized
 from ..core import Names, wrap
 from ..create import ones, zeros
 from ..errors import ArgumentError, AxisError, message
@@ -84,7 +84,7 @@ class GroupNorm(eqx.Module):
         axis, names = sized(axis, "GroupNorm.init"), tuple(name for name, _ in selection(over, "GroupNorm.init"))
         plans.distinct((axis.name, *names), "GroupNorm.init: ")
         if groups < 1 or axis.size % groups:
-            raise ArgumentError(message("GroupNorm.init", f"{groups} groups do not divide {axis} evenly"))
+            raise ArgumentError(message("GroupNorm.init", f"{groups} groups do not divide {shown(axis)} evenly"))
         return GroupNorm(
             axis, groups, names, ones(axis) if use_weight else None, zeros(axis) if use_bias else None, eps
         )

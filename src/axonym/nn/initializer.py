@@ -20,7 +20,7 @@ from jax.typing import DTypeLike
 
 from .. import create, random
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, AxisSpec, axis_size, selection, spec
+from ..axis import Axis, AxisSelection, AxisSpec, axis_size, selection, shown, spec
 from ..errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, message, suggestion
 from ..partitioning.shard import auto_sharded
 
@@ -255,7 +255,7 @@ class _BySides:
 
     def __call__(self, key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
         if self.In is None and self.Out is None:
-            problem = f"which axes are inputs is not known: {', '.join(map(str, axes)) or 'no axes'}"
+            problem = f"which axes are inputs is not known: {shown(*axes) or 'no axes'}"
             raise ArgumentError(message(self.function, problem, hint="give In=..., Out=... or both"))
         inputs = None if self.In is None else _found(self.function, self.In, axes)
         outputs = None if self.Out is None else _found(self.function, self.Out, axes, role="out")
@@ -266,7 +266,7 @@ class _BySides:
         for axis in inputs:
             if axis in outputs:
                 problem = f"axis {axis.name!r} is both input and output"
-                raise AxisClashError(message(self.function, problem, f"axes: {', '.join(map(str, axes))}"))
+                raise AxisClashError(message(self.function, problem, f"axes: {shown(*axes)}"))
         return self.make(_Sides(inputs, outputs))(key, axes)
 
 
@@ -276,7 +276,7 @@ def _found(function: str, asked: AxisSelection, axes: tuple[Axis, ...], role: st
     found = []
     for name, size in selection(asked, function):
         axis = by_name.get(f"{name}.{role}", by_name.get(name)) if role else by_name.get(name)
-        facts = f"axes: {', '.join(map(str, axes)) or 'none'}"
+        facts = f"axes: {shown(*axes) or 'none'}"
         if axis is None:
             hint = suggestion(name, by_name)
             raise AxisNotFoundError(message(function, f"the parameter has no axis {name!r}", facts, hint=hint))

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, AxisSpec, spec
+from ..axis import Axis, AxisSelector, AxisSpec, shown, spec
 from ..create import zeros
 from ..errors import AxisClashError, message
 from ..ops.shape import rename
@@ -75,7 +75,7 @@ class Linear(eqx.Module):
         for kept, out in zip(stored, outputs, strict=True):
             if names.count(kept.name) > 1:
                 problem = f"the weight would keep the output {out.name!r} as {kept.name!r}, which it has already"
-                lines = (f"In: {', '.join(map(str, inputs))}", f"Out: {', '.join(map(str, outputs))}")
+                lines = (f"In: {shown(*inputs)}", f"Out: {shown(*outputs)}")
                 raise AxisClashError(message("Linear.init", problem, *lines, hint="rename one of the two"))
         if initializer is None:
             initializer = fan_in(math.prod(axis.size for axis in inputs), init_scale)

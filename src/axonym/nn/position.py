@@ -15,7 +15,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSpec, sized
+from ..axis import Axis, AxisSpec, shown, sized
 from ..core import Core, facts, wrap
 from ..create import arange
 from ..errors import ArgumentError, AxisClashError, AxisSizeError, message
@@ -63,7 +63,7 @@ def sinusoidal_positions(
     function = "sinusoidal_positions"
     counted, Embed = _numbered(function, positions), sized(Embed, function)
     if Embed.size % 2:
-        raise ArgumentError(message(function, f"{Embed} has no even size: each sine has a cosine"))
+        raise ArgumentError(message(function, f"{shown(Embed)} has no even size: each sine has a cosine"))
     if Embed.name in counted.names:
         problem = f"positions have axis {Embed.name!r} already"
         raise AxisClashError(message(function, problem, f"positions have: {facts(counted)}"))
@@ -121,7 +121,7 @@ class PositionEmbedding(eqx.Module):
             return Embedding(self.weight, self.Pos, self.Embed)(positions)
         asked = sized(positions, "PositionEmbedding")
         if asked.size > self.Pos.size:
-            problem = f"{asked} is longer than the table, which has {self.Pos}"
+            problem = f"{shown(asked)} is longer than the table, which has {shown(self.Pos)}"
             raise AxisSizeError(message("PositionEmbedding", problem))
         first = index(auto_sharded(self.weight), {self.Pos.name: slice(asked.size)})
         return first if asked.name == self.Pos.name else rename(first, {self.Pos.name: asked.name})

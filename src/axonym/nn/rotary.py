@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from .. import _constraints, plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, axis_name, selector, sized
+from ..axis import Axis, AxisSelector, axis_name, selector, shown, sized
 from ..core import Core, facts, shape_of, wrap
 from ..create import arange
 from ..errors import ArgumentError, AxisClashError, AxisError, message
@@ -239,7 +239,7 @@ def _resolved(x: NamedArray, axis: AxisSelector) -> Axis:
 def _check_size(function: str, size: int, axis: Axis) -> None:
     """Check how many features there are to be paired."""
     if size % 2 or not 0 < size <= axis.size:
-        problem = f"features are rotated in pairs: {size} of {axis} cannot be"
+        problem = f"features are rotated in pairs: {size} of {shown(axis)} cannot be"
         raise ArgumentError(message(function, problem, hint="pass size=..., an even number of features to rotate"))
 
 

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 
 from ..array import NamedArray, is_named_array
-from ..axis import Axis
+from ..axis import Axis, shown
 from ..errors import AxisSizeError, OperandError, message
 from ..ops import _lift
 from ..ops.join import unbind
@@ -128,7 +128,7 @@ class BlockFoldable(eqx.Module, Generic[M]):
         """
         if not -self.Block.size <= layer < self.Block.size:
             function = f"{type(self).__name__}.get_layer"
-            raise AxisSizeError(message(function, f"layer {layer} is out of range for {self.Block}"))
+            raise AxisSizeError(message(function, f"layer {layer} is out of range for {shown(self.Block)}"))
         return self._layer(layer % self.Block.size)
 
     @abc.abstractmethod
@@ -138,7 +138,7 @@ class BlockFoldable(eqx.Module, Generic[M]):
         given = tuple(layers)
         if len(given) != self.Block.size:
             function = f"{type(self).__name__}.with_layers"
-            raise AxisSizeError(message(function, f"there are {len(given)} layers for {self.Block}"))
+            raise AxisSizeError(message(function, f"there are {len(given)} layers for {shown(self.Block)}"))
         return given
 
 

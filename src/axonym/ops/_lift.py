@@ -35,10 +35,6 @@ _NUMBERS = {bool, int, float, complex}
 _PLAIN = (int, float, complex, np.generic, np.ndarray, jax.Array)
 
 
-# From jax 0.12 on, True leaves inlining to the compiler.
-_INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
-
-
 class Kernel:
     """One operation for given names.
 
@@ -53,7 +49,7 @@ class Kernel:
     def __init__(self, names: Names, body: Function) -> None:
         self.names = names
         self.body = body
-        self.call = jax.jit(body, inline=_INLINE)
+        self.call = jax.jit(body, inline=_constraints.INLINE)
 
 
 def title(fn: Function) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import _constraints, plans
-from ..axis import Axis, AxisSelector, selector, sized
+from ..axis import Axis, AxisSelector, selector, shown, sized
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, describe, message
 from . import _lift
@@ -271,7 +271,7 @@ def pad_left(x: "NamedArray", axis: AxisSelector, new_axis: Axis, value: Operand
 def _pad_left(array: jax.Array, value: jax.Array, *, new_axis: Axis) -> jax.Array:
     extra = new_axis.size - array.shape[-1]
     if extra < 0:
-        problem = f"cannot pad {array.shape[-1]} elements to {new_axis}"
+        problem = f"cannot pad {array.shape[-1]} elements to {shown(new_axis)}"
         raise AxisSizeError(message("pad_left", problem, hint="cut them with x.slice(...)"))
     padded = jnp.pad(array, [*[(0, 0)] * (array.ndim - 1), (extra, 0)])
     return jnp.where(jnp.arange(new_axis.size) < extra, value[..., None].astype(array.dtype), padded)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import plans
-from ..axis import AxisSelector, AxisSpec, spec
+from ..axis import AxisSelector, AxisSpec, shown, spec
 from ..axis import selector as one_axis
 from ..core import Core, Operand, shape_of, wrap
 from ..errors import ArgumentError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
@@ -188,7 +188,7 @@ def ravel_multi_index(indices: Mapping[AxisSelector, Operand], axes: AxisSpec, *
     if mode not in _MODES[1:]:
         raise ArgumentError(message(function, f"the mode must be one of clip, wrap, not {mode!r}"))
     given, known = _lift.axes(tuple(indices), function), spec(axes, function)
-    lines = (f"axes: {', '.join(map(str, known)) or 'none'}",)
+    lines = (f"axes: {shown(*known) or 'none'}",)
     names = tuple(name for name, _ in given)
     if set(names) != {axis.name for axis in known}:
         problem = f"the indices are for {', '.join(names) or 'no axes'}"

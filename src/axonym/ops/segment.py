@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import AxisType, PartitionSpec
 from jax.typing import DTypeLike
 
 from .. import _constraints
@@ -276,8 +277,15 @@ def _ragged_dot(
         sizes = jnp.broadcast_to(sizes, (*lead, sizes.shape[-1])).transpose(*shared, *rows, rank)
     sums = range(rank + 1, x.ndim), range(len(shared) + 1, len(shared) + 1 + contracted)
     numbers = lax.RaggedDotDimensionNumbers((sums, (shared, range(len(shared)))), [rank], [len(shared)])
-    result = lax.ragged_dot_general(
-        x, w, sizes, numbers, precision=precision, preferred_element_type=preferred_element_type
-    )
+
+    def multiply(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
+        return lax.ragged_dot_general(
+            x, w, sizes, numbers, precision=precision, preferred_element_type=preferred_element_type
+        )
+
+    run: Any = multiply
+    if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:  # though no array is on the mesh yet
+        run = jax.sharding.auto_axes(multiply, out_sharding=PartitionSpec())
+    result: jax.Array = run(x, w, sizes)
     order = (*shared, *rows)
     return lax.transpose(result, (*(order.index(i) for i in range(rank)), *range(rank, result.ndim)))

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import plans
-from ..axis import Axis, AxisSelection, AxisSelector, AxisSpec, selector, spec
+from ..axis import Axis, AxisSelection, AxisSelector, AxisSpec, selector, shown, spec
 from ..core import Core, Operand, axes_of, facts, renamed, shape_of, wrap
 from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
 from . import _lift, _regroup
@@ -205,9 +205,7 @@ def _broadcast_to(function: str, x: "NamedArray", axes: tuple[Axis, ...], check:
     for name in names:
         if name not in target:
             problem = f"the array has axis {name!r}, which the result would not have"
-            raise AxisNotFoundError(
-                message(function, problem, f"array has: {facts(x)}", f"asked for: {', '.join(map(str, axes))}")
-            )
+            raise AxisNotFoundError(message(function, problem, f"array has: {facts(x)}", f"asked for: {shown(*axes)}"))
     own = tuple((a.name, a.size) for a in check if a.name in names)
     _lift.check_given(function, own, names, shape)
     if target == names:
@@ -386,7 +384,7 @@ def _unflattened(names: Names, given: tuple[str, int | None], new: tuple[Axis, .
         _lift.check_given("unflatten_axis", (given,), names, shape)
         at = array.ndim - len(names) + first
         if math.prod(sizes) != shape[at]:
-            problem = f"{', '.join(map(str, new))} multiply to {math.prod(sizes)}, not to {given[0]}={shape[at]}"
+            problem = f"{shown(*new)} multiply to {math.prod(sizes)}, not to {given[0]}={shape[at]}"
             raise AxisSizeError(message("unflatten_axis", problem, f"array has: {describe(names, shape)}"))
         groups = [_regroup.Group(1, (n,), ("",)) for n in array.shape]
         groups[at] = _regroup.Group(1, sizes, fresh)

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import jax
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import _constraints, layout
@@ -108,7 +109,7 @@ def _lay_out(x: NamedArray, mapping: AxisMapping, mesh: MeshLike) -> NamedArray:
     if array is None:
         return x
     shape = shape_of("shard", array, names)
-    if tracing():
+    if tracing() or isinstance(array, Tracer):
         return wrap(x, _constraints.constrain(array, names, mapping, mesh), names)
     layout.note(mapping, names)
     spec = layout.partition_spec(names, shape, mapping, mesh)

@@ -1,9 +1,10 @@
-"""What tests of client code share: random arrays, and comparisons with NumPy."""
+"""What tests of client code share: random arrays, comparisons, and a little mathematics in NumPy."""
 
 import axonym.compat.haliax  # noqa: F401
 
 # isort: split
 
+import equinox as eqx
 import haliax as hax
 import jax
 import numpy as np
@@ -32,3 +33,24 @@ def same(x, axes, expected, dtype=None, *, rtol=1e-5, atol=1e-5):
 def lies(x, mesh, *spec):
     """Tell whether an array is laid out by an entry for each of its axes."""
     return x.array.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec(*spec)), x.ndim)
+
+
+def on_host(tree):
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if is_plain(leaf) else leaf, tree)
+
+
+def is_plain(leaf):
+    return eqx.is_array(leaf) and not jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+def gelu(x):
+    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def cross_entropy(logits, labels):
+    return -np.log(np.take_along_axis(softmax(logits), np.asarray(labels)[..., None], -1))

@@ -20,6 +20,7 @@ def test_an_axis_is_that_of_axonym() -> None:
     assert A.resize(5) == Axis("a", 5)
     assert A.alias("x") == Axis("x", 2)
     assert len({A, Axis("a", 2), B}) == 2
+    assert (str(A), repr(A)) == ("a(2)", "Axis(name='a', size=2)")
 
 
 RESULTS: list[tuple[Any, Any]] = [
@@ -139,4 +140,8 @@ def test_a_dslice_has_a_start_and_a_size() -> None:
     assert (piece.start, piece.size) == (2, 3)
     assert hax.ds is hax.dslice
     assert piece.to_slice() == slice(2, 5)
+    assert piece == hax.ds(2, 3) != hax.ds(2, 4)
+    assert piece != 2
+    assert {piece: 1}[hax.dslice(2, 3)] == 1
+    assert type(hax.dblock(2, 5)) is hax.dslice
     assert hax.dblock(2, 5).to_slice() == hax.dslice.block(2, 5).to_slice() == slice(10, 15)

@@ -71,7 +71,7 @@ def test_fits(annotation, dtype, fits):
 
 
 def test_in_signatures():
-    def f(x: ht.f32[NamedArray, "a b"] | None, *, y: ht.Named["a"]) -> ht.Int["a"]: ...  # noqa: F722, F821
+    def f(x: ht.f32[NamedArray, "a b"] | None, *, y: ht.Named["a"]) -> ht.Int["a"]: ...
 
     hints = typing.get_type_hints(f, include_extras=True)
     assert isinstance(typing.get_args(hints["return"])[1], NamedArrayAxes)

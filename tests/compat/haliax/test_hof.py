@@ -278,3 +278,26 @@ def test_under_jit_and_grad():
         return (before * x).sum()
 
     np.testing.assert_allclose(jax.grad(loss)(X).array, jax.grad(plain)(X.array), rtol=1e-5)
+
+
+@pytest.mark.parametrize("payload", [None, (), "frozen"])
+def test_named_arrays_without_an_array_pass(payload):
+    hollow = hax.tree_util.tree_map(lambda x: hax.NamedArray(payload, x.axes), X)
+    inner = []
+
+    def step(carry, x, hollow):
+        inner.append(hollow.axes)
+        return carry, {"x": x, "hollow": hollow}
+
+    _, scanned = hax.scan(step, Time)(hollow, X, hollow)
+    results = [
+        scanned["hollow"],
+        hax.scan(step, "time")(hollow, X, hollow)[0],
+        hax.fold(lambda c, x, hollow: step(c, x, hollow)[0], Time)(hollow, X, hollow),
+        hax.vmap(lambda x, hollow: step(0, x, hollow)[1], "time")(X, hollow=hollow)["hollow"],
+        hax.map(lambda tree: step(0, *tree)[1], Time)((X, hollow))["hollow"],
+    ]
+    assert set(inner) == {tuple(axis for axis in X.axes if axis != Time)}
+    front = (Time, *inner[0])
+    assert [x.axes for x in results] == [front, X.axes, X.axes, front, front]
+    assert all(type(x) is hax.NamedArray and x.array == payload for x in results)

@@ -8,7 +8,6 @@ import equinox as eqx
 import haliax as hax
 import jax
 import jax.numpy as jnp
-import jax.random as jrandom
 import numpy as np
 import pytest
 from haliax import Axis
@@ -21,29 +20,13 @@ from haliax.state_dict import (
     to_state_dict,
     to_torch_compatible_state_dict,
 )
-from jax.sharding import NamedSharding, PartitionSpec
 
+from tests.compat.haliax.clients import cross_entropy, draw, gelu, lies, on_host, same, softmax
 from tests.compat.haliax.programs import convnet, llama, mixture, rnn, vision
 from tests.compat.haliax.programs.trainer import train
 
 KEY = jax.random.key(0, impl="rbg")  # its programs compile in no time
 Batch = Axis("batch", 8)
-
-
-def draw(*axes, seed=0):
-    array = np.random.default_rng(seed).normal(size=[axis.size for axis in axes])
-    return hax.named(array.astype(np.float32), axes)
-
-
-def same(x, axes, expected, *, rtol=2e-4, atol=2e-5):
-    assert type(x) is hax.NamedArray
-    assert x.axes == tuple(axes)
-    np.testing.assert_allclose(np.asarray(x.array), expected, rtol=rtol, atol=atol)
-
-
-def spread(x, mesh, mapping):
-    wanted = NamedSharding(mesh, PartitionSpec(*(mapping.get(axis.name) for axis in x.axes)))
-    return x.array.sharding.is_equivalent_to(wanted, x.ndim)
 
 
 def learns(model, loss_fn, *batch, mapping, mesh, first=None):
@@ -57,11 +40,7 @@ def learns(model, loss_fn, *batch, mapping, mesh, first=None):
     assert arrays
     for leaf in arrays:
         assert type(leaf) is hax.NamedArray
-        assert spread(leaf, mesh, mapping), leaf.axes
-
-
-def on_host(tree):
-    return jax.tree.map(lambda leaf: np.asarray(leaf) if eqx.is_array(leaf) else leaf, tree)
+        assert lies(leaf, mesh, *(mapping.get(axis.name) for axis in leaf.axes)), leaf.axes
 
 
 def linear(layer, x):
@@ -73,19 +52,6 @@ def linear(layer, x):
 def layer_norm(layer, x):
     x = x - x.mean(-1, keepdims=True)
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + layer.eps) * layer.weight.array + layer.bias.array
-
-
-def softmax(x):
-    x = np.exp(x - x.max(-1, keepdims=True))
-    return x / x.sum(-1, keepdims=True)
-
-
-def gelu(x):
-    return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
-
-
-def cross_entropy(logits, labels):
-    return -np.log(np.take_along_axis(softmax(logits), np.asarray(labels)[..., None], -1))
 
 
 # Vision transformer
@@ -300,7 +266,7 @@ def test_convnet(auto_mesh):
 
     labels = hax.arange(Batch) % convnet.Classes.size
     mapping = {"out": "model", "classes": "data"}
-    learns(model, convnet.loss_fn, images, labels, jrandom.PRNGKey(1), mapping=mapping, mesh=auto_mesh)
+    learns(model, convnet.loss_fn, images, labels, KEY, mapping=mapping, mesh=auto_mesh)
 
 
 def test_transposed_convolution_against_equinox():

@@ -135,6 +135,8 @@ def test_pad():
     matches(hax.pad(x, {"B": (1, 1)}, mode="reflect"), np.pad(X, ((0, 0), (1, 1)), "reflect"), A, hax.Axis("B", 5))
     odd = np.pad(X, ((0, 0), (1, 1)), "reflect", reflect_type="odd")
     matches(hax.pad(x, {"B": (1, 1)}, mode="reflect", reflect_type="odd"), odd, A, hax.Axis("B", 5))
+    ends = np.pad(X, ((1, 0), (1, 1)), constant_values=(1, 5))
+    matches(hax.pad(x, {"A": (1, 0), B: (1, 1)}, constant_values=(1, 5)), ends, hax.Axis("A", 3), hax.Axis("B", 5))
     Wide = hax.Axis("Wide", 5)
     matches(hax.pad_left(x, B, Wide), np.pad(X, ((0, 0), (2, 0))), A, Wide)
     matches(hax.pad_left(x, B, Wide, value=-1), np.pad(X, ((0, 0), (2, 0)), constant_values=-1), A, Wide)

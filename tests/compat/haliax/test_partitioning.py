@@ -213,6 +213,15 @@ def test_shard_takes_a_mesh(auto_mesh):
         assert hax.auto_sharded(x) is x
 
 
+@LEGACY
+def test_parts_and_expressions_are_laid_out_by_the_mapping(entered):
+    x = values(hax.Axis("pair", 2), Batch)
+    with entered(), hax.axis_mapping({"batch": "data", "half": "model"}):
+        assert [spec(part) for part in x.unbind("pair")] == [("data",), ("data",)]
+        split = x.rearrange("pair (half batch) -> batch half pair", half=2)
+        assert spec(split)[:2] == ("data", "model")
+
+
 def test_shard_without_mapping_or_mesh_warns_outside_of_jit_only(auto_mesh):
     x = values(Batch)
     with pytest.warns(RuntimeWarning, match="no mesh") as caught:
@@ -265,8 +274,11 @@ def test_named_jit_works_without_mesh_where_there_is_no_mapping():
     assert (out.array.tolist(), power, type(out)) == ([0.0, 9.0, 18.0, 27.0], 2, hax.NamedArray)
     assert scaled.lower(values(Embed), 3, power=2).compile() is not None
     assert jax.make_jaxpr(named_jit(lambda x: x + 1))(values(Embed)).out_avals[0].shape == (4,)
-    with pytest.raises(ValueError, match="there is no mesh"):
-        named_jit(lambda x: x, MAPPING)(values(Embed))
+    for mappings in ({"axis_resources": MAPPING}, {"in_axis_resources": MAPPING}, {"out_axis_resources": MAPPING}):
+        with pytest.raises(ValueError, match="named_jit: No mesh found"):
+            named_jit(lambda x: x, **mappings)(values(Embed))
+    with hax.axis_mapping(MAPPING), pytest.raises(ValueError, match="named_jit: No mesh found"):
+        named_jit(lambda x: x)(values(Embed))
     with pytest.raises(TypeError, match="must be hashable"):
         named_jit(lambda x, y: x)(values(Embed), {1, 2})
 
@@ -407,6 +419,43 @@ def test_the_old_mesh_context(legacy):
             np.testing.assert_allclose(jax.grad(named_jit(loss))(x).array, np.tile(y.array.sum(1), (8, 1)))
         with pytest.warns(RuntimeWarning, match="no mesh"):
             hax.shard(x, MAPPING)
+
+
+@LEGACY
+def test_layers_outside_of_jit_take_weights_and_inputs_from_one_device(entered):
+    keys, x = jax.random.split(jax.random.PRNGKey(0), 3), values(Batch, Embed) / 32
+    linear, table = (
+        hnn.Linear.init(Embed, Mlp, key=keys[0]),
+        hnn.Embedding.init(hax.Axis("vocab", 8), Embed, key=keys[1]),
+    )
+    Experts = hax.Axis("experts", 2)
+    moe, sizes = hnn.MoELinear.init(Experts, Embed, Mlp, key=keys[2]), hax.named(np.array([3, 5]), Experts)
+    layers = (linear, table.unembed, lambda x: moe(x, sizes))
+    expected = [layer(x).array for layer in layers]
+    by_hand = hnn.linear.gmm_sharded(x.array, moe.weight.array, sizes.array)
+    np.testing.assert_allclose(by_hand, expected[2], rtol=1e-5)
+    with entered(), hax.axis_mapping(MAPPING):
+        for layer, whole in zip(layers, expected, strict=True):
+            np.testing.assert_allclose(layer(x).array, whole, rtol=1e-4, atol=1e-5)
+        assert spec(linear(x)) == ("data", "model")
+    with entered():
+        again = hnn.linear.gmm_sharded(jnp.asarray(x.array), moe.weight.array, sizes.array)
+        np.testing.assert_allclose(again, by_hand, rtol=1e-5)
+        np.testing.assert_allclose(moe(x, sizes).array, expected[2], rtol=1e-4)
+
+
+def test_what_is_made_need_not_fit_the_mapping(explicit_mesh):
+    odd = hax.Axis("batch", 3)
+    with set_mesh(explicit_mesh), hax.axis_mapping(MAPPING):
+        made = (
+            hax.zeros(odd),
+            hax.ones((odd, Embed)),
+            hax.full(odd, 2.0),
+            hax.arange(odd),
+            hax.linspace(odd, start=0, stop=1),
+        )
+        assert [x.axes[0] for x in made] == [odd] * 5
+        assert spec(hax.ones((Batch, Embed))) == ("data", None)
 
 
 @LEGACY

@@ -81,6 +81,9 @@ def test_polyfit():
     matches(hax.polyfit(jnp.asarray(x), jnp.asarray(y), deg=2), expected, "degree")
     weights = np.arange(1.0, 10, dtype=np.float32)
     matches(hax.polyfit(named(x, "i"), named(y, "i"), 2, w=named(weights, "i")), np.polyfit(x, y, 2, w=weights), "i")
+    for other in (named(weights, "k"), jnp.asarray(weights)):
+        matches(hax.polyfit(named(x, "i"), named(y, "j"), 2, w=other), np.polyfit(x, y, 2, w=weights), "i")
+    matches(hax.polyfit(jnp.asarray(x), named(y, "j"), 2), expected, "j")
     fit, covariance = hax.polyfit(named(x, "i"), named(y, "i"), 2, cov=True)
     matches(fit, expected, "i")
     assert covariance.axes == (hax.Axis("i", 3), hax.Axis("i_cov", 3))

@@ -85,6 +85,9 @@ def test_categorical():
     out = hax.random.categorical(KEY, logits, "b")
     assert (type(out), out.axes) == (hax.NamedArray, (A,))
     np.testing.assert_array_equal(out.array, jax.random.categorical(KEY, logits.array, axis=-1))
+    first = hax.random.categorical(KEY, logits, A)
+    np.testing.assert_array_equal(first.array, jax.random.categorical(KEY, logits.array, axis=0))
+    assert first.axes == (B,)
     more = hax.random.categorical(KEY, logits, axis=B, shape=(D, A))
     assert more.axes == (D, A)
     np.testing.assert_array_equal(more.array, jax.random.categorical(KEY, logits.array, -1, (2, 4)))
@@ -100,11 +103,12 @@ def test_choice_and_permutation():
     assert columns.axes == (D, A)
     np.testing.assert_array_equal(columns.array, jax.random.choice(KEY, a.array, (2,), False, axis=1).T)
     for independent in (False, True):
-        shuffled = hax.random.permutation(KEY, a, "b", independent)
-        assert (type(shuffled), shuffled.axes) == (hax.NamedArray, a.axes)
-        np.testing.assert_array_equal(
-            shuffled.array, jax.random.permutation(KEY, a.array, axis=1, independent=independent)
-        )
+        for axis, name in enumerate("ab"):
+            shuffled = hax.random.permutation(KEY, a, name, independent)
+            assert (type(shuffled), shuffled.axes) == (hax.NamedArray, a.axes)
+            np.testing.assert_array_equal(
+                shuffled.array, jax.random.permutation(KEY, a.array, axis=axis, independent=independent)
+            )
 
 
 def test_results_are_laid_out_by_the_mapping(auto_mesh, explicit_mesh):
@@ -113,6 +117,9 @@ def test_results_are_laid_out_by_the_mapping(auto_mesh, explicit_mesh):
             out = hax.random.normal(KEY, (B, A))
             assert out.array.sharding.spec[1] == "data"
             np.testing.assert_array_equal(out.array, jax.random.normal(KEY, (3, 4)))
+            chosen = hax.random.categorical(KEY, hax.zeros((B, A)), B)
+            shuffled = hax.random.permutation(KEY, out, B, independent=True)
+            assert (chosen.array.sharding.spec[0], shuffled.array.sharding.spec[1]) == ("data", "data")
 
 
 @pytest.mark.filterwarnings("ignore:.*context manager has been deprecated:DeprecationWarning")

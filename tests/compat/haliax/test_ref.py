@@ -63,6 +63,9 @@ def test_writing() -> None:
         ref["a", 0] = hax.ones(hax.Axis("z", 3))
     with pytest.raises(ValueError, match="shape"):
         ref["a", 0] = jnp.ones(2)
+    for error in (ValueError, TypeError):
+        with pytest.raises(error, match="needs all axes"):
+            ref[...] = hax.ones(B)
 
 
 def test_views_compose() -> None:

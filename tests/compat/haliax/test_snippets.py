@@ -44,19 +44,19 @@ def test_creation():
 def test_what_does_not_fit_is_refused(x):
     with pytest.raises(ValueError, match="Y"):
         hax.named(jnp.ones((2, 4)), (X, Y))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="does not match shape of axes"):
         NamedArray(jnp.ones((2, 4)), (X, Y))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="Axes must be unique"):
         NamedArray(jnp.ones((2, 2)), (X, X))
     with pytest.raises(ValueError, match="Q"):
         x.sum("Q")
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="no operand has the axes"):
         hax.ones(X) + hax.ones(Y)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="two sizes: 2 and 5"):
         hax.ones(X) + hax.ones(X.resize(5))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="axis to sum over"):
         hax.ones(X) @ hax.ones(X)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="plain array"):
         hax.ones(X) + jnp.ones(2)
     with pytest.raises(RuntimeError):
         x.axis_indices(Axis("X", 5))
@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_refused(x):
         hash(x)
     with pytest.raises(TypeError):
         jnp.sin(x)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="has dimensions"):
         x.scalar()
 
 
@@ -118,25 +118,25 @@ def test_basic_indexing(x):
     same(x["Z", [0, 3]], (X, Y, Z.resize(2)), DATA[:, :, [0, 3]])
     same(hax.index(x, {"X": jnp.array(1)}), (Y, Z), DATA[1])
     for wrong in ("X", 0, slice(None), ("X", 0, "Y")):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match="an index is a dict"):
             x[wrong]
 
 
 def test_advanced_indexing(x):
     K, Q = Axis("K", 5), Axis("Q", 2)
     i, j = np.array([0, 2, 1, 1, 0]), np.array([1, 0])
-    I, J = hax.named(i, K), hax.named(j, Q)
-    same(x["Y", I], (X, K, Z), DATA[:, i])
-    same(x.take("Y", I), (X, K, Z), DATA[:, i])
-    same(x["Y", I, "Z", hax.named(i % 4, K)], (X, K), DATA[:, i, i % 4])
-    same(x["X", hax.named(i % 2, K), "Z", I], (K, Y), DATA[i % 2, :, i])
-    same(x["X", J, "Y", 2], (Q, Z), DATA[j, 2])
+    AtK, AtQ = hax.named(i, K), hax.named(j, Q)
+    same(x["Y", AtK], (X, K, Z), DATA[:, i])
+    same(x.take("Y", AtK), (X, K, Z), DATA[:, i])
+    same(x["Y", AtK, "Z", hax.named(i % 4, K)], (X, K), DATA[:, i, i % 4])
+    same(x["X", hax.named(i % 2, K), "Z", AtK], (K, Y), DATA[i % 2, :, i])
+    same(x["X", AtQ, "Y", 2], (Q, Z), DATA[j, 2])
     same(
         x.take("Z", hax.named([[0, 1, 2], [3, 2, 1]], (X, Y))),
         (X, Y),
         DATA[[[0], [1]], np.arange(3), [[0, 1, 2], [3, 2, 1]]],
     )
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="no axis named 'Q'"):
         x.take("Q", 0)
 
 
@@ -198,7 +198,7 @@ def test_updates(x):
         np.stack([DATA[:, 0], np.full((2, 4), -1)], 1),
     )
     same(x.at["Y", 9].set(0.0, mode="drop"), (X, Y, Z), DATA)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="plain array of shape"):
         x.at["X", 0].set(jnp.zeros((3, 4)))
 
 
@@ -225,7 +225,7 @@ def test_rearrange(x):
     )
     same(x.rearrange("... c -> c ..."), (Z, X, Y), DATA.transpose(2, 0, 1))
     for wrong in (("X", "Y"), ("X", "Q", ...), ("X", "X", ...)):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=r"leaves out Z|no axis named 'Q'|'X' would stand twice"):
             x.rearrange(wrong)
 
 
@@ -241,7 +241,7 @@ def test_merging_and_splitting_of_axes(x):
         DATA.reshape(2, 3, 2, 2),
     )
     same(x["Y", 0:1].unflatten_axis("Y", ()), (X, Z), DATA[:, 0])
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="multiply to 6"):
         x.unflatten_axis("Z", (Axis("a", 3), Axis("b", 2)))
 
 
@@ -250,7 +250,7 @@ def test_joining_and_cutting(x):
     same(hax.stack(Axis("K", 2), (x, x.rearrange(("Z", "Y", "X")))), (Axis("K", 2), X, Y, Z), np.stack([DATA, DATA]))
     same(hax.concatenate("Y", [x, x]), (X, Y.resize(6), Z), np.concatenate([DATA, DATA], 1))
     same(hax.concatenate(Y.resize(4), (x, x["Y", 0:1])), (X, Y.resize(4), Z), np.concatenate([DATA, DATA[:, :1]], 1))
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="add up to 6"):
         hax.concatenate(Y.resize(7), [x, x])
     parts = hax.split(x, "Z", [Axis("Z1", 1), Axis("Z3", 3)])
     assert isinstance(parts, list)
@@ -275,7 +275,7 @@ def test_renaming_and_broadcasting(x):
     same(x.rename({"X": "A", Y: Axis("B", 3)}), (Axis("A", 2), Axis("B", 3), Z), DATA)
     same(x.rename({"X": "Y", "Y": "X"}), (Axis("Y", 2), Axis("X", 3), Z), DATA)
     same(x.rename({"Q": "W"}), (X, Y, Z), DATA)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="'Y' would stand twice"):
         x.rename({"X": "Y"})
     row = x["X", 0, "Y", 0]
     same(row.broadcast_axis(X), (X, Z), np.broadcast_to(DATA[0, 0], (2, 4)))

@@ -54,7 +54,7 @@ def test_linear():
     same(rebuilt(x), (B, S, M), x.array @ raw.T)
     moved = eqx.tree_at(lambda layer: layer.bias, layer, hax.ones(M))
     same(moved(x), (B, S, M), x.array @ raw.T + 1)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="in both In and Out"):
         hnn.Linear.init(E, (E, M), key=KEY)
 
 
@@ -105,7 +105,7 @@ def test_mlp_and_activations():
         y = y @ layer.weight.array.T + layer.bias.array
         y = jax.nn.gelu(y) if i < 2 else y
     same(mlp(x), (B, S), y)
-    for name in ("relu", "silu", "swish", "sigmoid", "elu", "celu", "selu", "softplus", "soft_sign", "relu6", "gelu"):
+    for name in ("relu", "silu", "gelu"):
         same(getattr(hnn, name)(x), (B, E), getattr(jax.nn, name)(x.array))
     same(hnn.gelu(x, approximate=False), (B, E), jax.nn.gelu(x.array, approximate=False))
     same(hnn.quick_gelu(x), (B, E), x.array * jax.nn.sigmoid(1.702 * x.array))
@@ -145,8 +145,8 @@ def test_attention_and_masks():
     mask = hnn.attention.causal_mask(S, K)
     same(mask, (S, K), np.tri(3), jnp.bool_)
     out = hnn.attention.dot_product_attention(K, D, q, k, v, mask=mask)
-    swap = lambda x: x.rearrange(("batch", ..., "heads", "head_dim")).array
-    expected = jax.nn.dot_product_attention(swap(q), swap(k), swap(v), is_causal=True)
+    positional = [x.rearrange(("batch", ..., "heads", "head_dim")).array for x in (q, k, v)]
+    expected = jax.nn.dot_product_attention(*positional, is_causal=True)
     same(out, (B, H, S, D), expected.swapaxes(1, 2))
     weights = hnn.attention.dot_product_attention_weights(D, K, q, k, mask=mask, attention_dtype=jnp.float32)
     same(weights.sum(K), (B, H, S), np.ones((2, 2, 3)))
@@ -159,7 +159,7 @@ def test_attention_and_masks():
     prefix = hnn.attention.prefix_lm_mask(S, K, 2)
     same(prefix, (S, K), [[1, 1, 0], [1, 1, 0], [1, 1, 1]])
     same(hnn.attention.causal_mask(Axis("q", 1), K, q_start=2), (Axis("q", 1), K), [[1, 1, 1]])
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="the query has axis 'seq'"):
         hnn.attention.dot_product_attention(S, D, q, k, v)
 
 
@@ -184,11 +184,21 @@ def test_loops():
     out = hax.fold(lambda c, row, key: c + hax.random.normal(key, E) * row, S)(hax.zeros((B, E)), x, keys)
     expected = sum(jax.random.normal(keys[i], (4,)) * x.array[:, i] for i in range(3))
     same(out, (B, E), expected)
-    for remat in (True, "recompute", "nested", ScanCheckpointPolicy(save_inputs=True)):
-        loss = lambda x, remat=remat: (
-            hax.fold(lambda c, r: hax.sin(c + r), S, remat=remat)(hax.zeros((B, E)), x).sum().scalar()
-        )
-        assert type(jax.grad(loss)(x)) is NamedArray
+
+
+@pytest.mark.parametrize("remat", [True, "recompute", "nested", ScanCheckpointPolicy(save_inputs=True)], ids=str)
+def test_checkpointed_loops(remat):
+    def loss(x):
+        return hax.fold(lambda carry, row: hax.sin(carry + row), S, remat=remat)(hax.zeros((B, E)), x).sum().scalar()
+
+    def plain(x):
+        carry = jnp.zeros((2, 4))
+        for i in range(3):
+            carry = jnp.sin(carry + x[:, i])
+        return carry.sum()
+
+    x = draw(B, S, E)
+    same(jax.grad(loss)(x), (B, S, E), jax.grad(plain)(x.array))
 
 
 def test_vmap():

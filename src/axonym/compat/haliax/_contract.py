@@ -132,7 +132,8 @@ def _braces_each(equation: str, arrays: Sequence[Any], aliases: Mapping[str, Axi
 def rearrange(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArray:
     """Store the axes in another order, or split and merge axes as an expression says.
 
-    Unlike in Axonym's, a sequence may have any number of `...`, and the sizes of axes in it are not checked.
+    What an expression makes is laid out by the current mapping. Unlike in Axonym's, a sequence may have any number of
+    `...`, and the sizes of axes in it are not checked.
 
     Args:
         array: the array.
@@ -146,4 +147,5 @@ def rearrange(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArra
     if isinstance(order, Sequence) and not isinstance(order, str) and isinstance(array, Core):
         order = [entry if entry is ... else axn.axis_name(entry) for entry in order]
         order = rearrange_for_partial_order(order, array.names) if order.count(...) > 1 else order
-    return axn.rearrange(array, order, **kwargs)
+    result = axn.rearrange(array, order, **kwargs)
+    return axn.auto_sharded(result) if isinstance(order, str) else result

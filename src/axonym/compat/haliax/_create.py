@@ -1,12 +1,15 @@
 """Arrays from nothing."""
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 import axonym as axn
 from axonym.axis import AxisSpec, spec
+from axonym.errors import ShardingError
 
 from ._adapt import adapted
 from ._elementwise import raw
@@ -24,18 +27,36 @@ __all__ = [
     "zeros_like",
 ]
 
-geomspace = adapted(axn.geomspace)
-linspace = adapted(axn.linspace)
-logspace = adapted(axn.logspace)
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-@adapted
+def _made(fn: Callable[P, R]) -> Callable[P, R]:
+    """Adapt a function that makes an array, which stays whole where the mapping cannot split it evenly."""
+
+    @functools.wraps(fn)
+    def make(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return fn(*args, **kwargs)
+        except ShardingError:
+            with axn.axis_mapping({}):
+                return fn(*args, **kwargs)
+
+    return adapted(make)
+
+
+geomspace = _made(axn.geomspace)
+linspace = _made(axn.linspace)
+logspace = _made(axn.logspace)
+
+
+@_made
 def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | None = None) -> axn.NamedArray:
     """Count from `start` in steps, over one axis or in row-major order over several."""
     return axn.arange(axis, start=raw(start), step=raw(step), dtype=dtype)
 
 
-@adapted
+@_made
 def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> axn.NamedArray:
     """Make an array of one value; a plain array as value is repeated by position, as `jax.numpy` does."""
     value = raw(fill_value)
@@ -45,13 +66,13 @@ def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> ax
     return axn.named(jnp.full(tuple(axis.size for axis in axes), value, dtype), axes)
 
 
-@adapted
+@_made
 def zeros(shape: AxisSpec, dtype: DTypeLike | None = None) -> axn.NamedArray:
     """Make an array of zeros, in float32 unless told otherwise."""
     return axn.zeros(shape, jnp.float32 if dtype is None else dtype)
 
 
-@adapted
+@_made
 def ones(shape: AxisSpec, dtype: DTypeLike | None = None) -> axn.NamedArray:
     """Make an array of ones, in float32 unless told otherwise."""
     return axn.ones(shape, jnp.float32 if dtype is None else dtype)

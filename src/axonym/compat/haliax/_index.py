@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import axonym as axn
-from axonym.axis import Axis, AxisSelector, axis_name, selector
+from axonym.axis import Axis, AxisSelector, axis_name, selector, shown
 from axonym.core import Core, wrap
 from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError, message
 from axonym.ops._position import selectors_of
@@ -38,8 +38,11 @@ def index(array: axn.NamedArray, slices: Selectors) -> axn.NamedArray:
 
 @adapted
 def getitem(array: axn.NamedArray, item: Any) -> axn.NamedArray:
-    """Index by a dict, or by pairs of an axis and a selector; `...` is the whole array."""
-    return array if item is ... else _indexed(array, selectors_of("index", array, item))
+    """Index by a dict, or by pairs of an axis and a selector."""
+    if item is ...:
+        hint = "the array itself is meant; only x.at and references take ..."
+        raise OperandError(message("index", "Invalid index type: ... says no axis", hint=hint))
+    return _indexed(array, selectors_of("index", array, item))
 
 
 def _indexed(array: axn.NamedArray, slices: Selectors) -> axn.NamedArray:
@@ -148,7 +151,7 @@ def _sliced_along(array: axn.NamedArray, start: Selectors, length: Selectors) ->
         have = array.resolve_axis(axis)
         count = size.size if isinstance(size, Axis) else size
         if isinstance(begin, int) and not 0 <= begin <= have.size - count:
-            raise AxisSizeError(message("slice", f"cannot cut {count} elements from {begin} on out of {have}"))
+            raise AxisSizeError(message("slice", f"cannot cut {count} elements from {begin} on out of {shown(have)}"))
         array = axn.slice(array, axis, start=begin, length=count)
         if isinstance(size, Axis) and size.name != name:
             renames[name] = size.name
@@ -166,7 +169,11 @@ def updated_slice(array: axn.NamedArray, start: Selectors, update: Any) -> axn.N
 
 def cast_to(array: axn.NamedArray, update: Any) -> Any:
     """Convert an update to the dtype of the array that it goes into, as JAX does; Axonym refuses what loses digits."""
-    if not isinstance(array, Core) or not isinstance(update, axn.NamedArray | np.ndarray | np.generic | jax.Array):
+    if not isinstance(array, Core):
+        return update
+    if isinstance(update, int | float) and (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):
+        return np.asarray(update).astype(array.dtype)
+    if not isinstance(update, axn.NamedArray | np.ndarray | np.generic | jax.Array):
         return update
     dtype = update.dtype
     if dtype == array.dtype or jnp.issubdtype(dtype, jax.dtypes.prng_key):
@@ -195,7 +202,8 @@ def _traced(part: Any) -> Any:
 class AtPart(Part):
     """A part of an array, as `x.at[...]` selects it, to be read or updated.
 
-    Unlike Axonym's, it converts updates to the dtype of the array, and `apply` calls a function of plain arrays.
+    Unlike Axonym's, it converts updates to the dtype of the array, `divide` makes floats of integers, and `apply` calls
+    a function of plain arrays.
     """
 
     __slots__ = ("_selectors",)
@@ -248,4 +256,7 @@ class AtPart(Part):
         )
 
     def _write(self, operation: str, update: Any, is_sorted: bool, unique: bool, mode: str | None) -> axn.NamedArray:
+        if operation == "divide" and jnp.issubdtype(self._x.dtype, jnp.integer):
+            floats = AtPart(self._x.astype(jnp.result_type(float)), self._selectors)
+            return floats._write(operation, update, is_sorted, unique, mode)
         return super()._write(operation, cast_to(self._x, update), is_sorted, unique, mode)

@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 import axonym as axn
-from axonym.axis import Axis, AxisSelection, AxisSelector, AxisSpec, selection, selector, spec
+from axonym.axis import Axis, AxisSelection, AxisSelector, AxisSpec, selection, selector, shown, spec
 from axonym.core import Core
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError, message
 
@@ -50,7 +50,7 @@ def broadcast_to(
     names = tuple(axis.name for axis in wanted)
     extra = [name for name in x.names if name not in names]
     if extra and enforce_no_extra_axes:
-        lines = (f"array has: {', '.join(map(str, x.axes))}", f"asked for: {', '.join(map(str, wanted)) or 'no axes'}")
+        lines = (f"array has: {shown(*x.axes)}", f"asked for: {shown(*wanted) or 'no axes'}")
         raise AxisNotFoundError(message("broadcast_to", f"the array has axis {extra[0]!r}, an extra one", *lines))
     x = axn.broadcast_axis(x, wanted)
     if not ensure_order or tuple(name for name in x.names if name in names) == names:
@@ -98,7 +98,7 @@ def broadcast_arrays_and_return_axes(
 
 
 def _no_subset(named: Sequence[axn.NamedArray]) -> BroadcastError:
-    lines = [f"operand {i} has: {', '.join(map(str, x.axes)) or 'no axes'}" for i, x in enumerate(named, start=1)]
+    lines = [f"operand {i} has: {shown(*x.axes) or 'no axes'}" for i, x in enumerate(named, start=1)]
     problem = "cannot broadcast: no subset relationship between the axes"
     hint = "give one the axes of the others first: x.broadcast_axis(...)"
     return BroadcastError(message("broadcast_arrays", problem, *lines, hint=hint))
@@ -128,9 +128,7 @@ def rename(array: axn.NamedArray, renames: Mapping[AxisSelector, AxisSelector]) 
     """Rename axes, all at once; unlike Axonym's, it ignores names that are not there, and the sizes of old axes."""
     table: dict[AxisSelector, AxisSelector] = {}
     for old, new in renames.items():
-        (name, size), (target, new_size) = selector(old, "rename"), selector(new, "rename")
-        if None not in (size, new_size) and size != new_size:
-            raise AxisSizeError(message("rename", f"cannot rename {old} to {new}, which has another size"))
+        name, (target, new_size) = selector(old, "rename")[0], selector(new, "rename")
         if not isinstance(array, Core) or name in array.names:
             table[name] = target if new_size is None else new
     return axn.rename(array, table)
@@ -179,8 +177,8 @@ def _flattened_spec(axes: AxisSpec, old: AxisSelection | None, new: AxisSelector
     name, size = selector(new, function)
     made = Axis(name, axn.axis_size(merged))
     if size not in (None, made.size):
-        problem = f"{new} was given, but the axes merge to size {made.size}"
-        raise AxisSizeError(message(function, problem, f"axes: {', '.join(map(str, have)) or 'none'}"))
+        problem = f"{name}={size} was given, but the axes merge to size {made.size}"
+        raise AxisSizeError(message(function, problem, f"axes: {shown(*have) or 'none'}"))
     if old is None:
         return made
     first = min((have.index(axis) for axis in merged), default=0)
@@ -233,8 +231,8 @@ def split(a: axn.NamedArray, axis: AxisSelector, new_axes: Sequence[Axis]) -> li
 
 @adapted
 def unbind(array: axn.NamedArray, axis: AxisSelector) -> list[axn.NamedArray]:
-    """Take an array apart along an axis, into a list of arrays without it."""
-    return list(axn.unbind(array, axis))
+    """Take an array apart along an axis, into a list of arrays without it, laid out by the current mapping."""
+    return axn.auto_sharded(list(axn.unbind(array, axis)))
 
 
 @adapted

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import Any, TypeAlias, TypeVar
 
+import jax
+
 import axonym.axis as _axis
 from axonym.axis import Axis, AxisSelection, AxisSelector, AxisSpec, make_axes, selection, selector
 from axonym.errors import AxisClashError, AxisNotFoundError, message, suggestion
-from axonym.ops.dslice import dblock, ds, dslice
+from axonym.ops.dslice import dslice as _dslice
 
 from ._adapt import adapted
 
@@ -48,6 +50,30 @@ PartialAxisSpec: TypeAlias = Sequence[AxisSelector | EllipsisType]
 ShapeDict: TypeAlias = Mapping[str, int]
 PartialShapeDict: TypeAlias = Mapping[str, int | None]
 Pair = tuple[str, int | None]
+
+
+@jax.tree_util.register_pytree_node_class
+class dslice(_dslice):  # noqa: N801  # Haliax's name
+    """Select `length` elements from `start` on; unlike Axonym's, two of them are equal if start and size are."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> Any:
+        if not isinstance(other, _dslice):
+            return NotImplemented
+        return self.size == other.size and self.start == other.start
+
+    def __hash__(self) -> int:
+        return hash((self.start, self.size))
+
+    @staticmethod
+    def block(idx: Any, size: int) -> "dslice":
+        """Select block number `idx` of blocks of `size` elements."""
+        return dslice(idx * size, size)
+
+
+ds = dslice
+dblock = dslice.block
 
 
 def _pairs(axes: AxisSelection, function: str) -> tuple[Pair, ...]:

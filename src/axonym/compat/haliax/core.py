@@ -110,6 +110,10 @@ def method(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def _refuse(self: Any, value: Any) -> None:
+    raise dataclasses.FrozenInstanceError("cannot assign to a field of a NamedArray: use dataclasses.replace")
+
+
 @dataclasses.dataclass(frozen=True)
 class _Fields:
     """What `dataclasses` is told of NamedArray."""
@@ -156,6 +160,9 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
             return tuple(map(Axis, names, names.sizes))
         return super().axes
 
+    array = axn.NamedArray.array.setter(_refuse)  # type: ignore[attr-defined]  # mypy takes properties for functions
+    axes = axes.setter(_refuse)  # type: ignore[attr-defined]  # as above
+
     # looking up axes
     @adapted
     def has_axis(self, axis: AxisSelection) -> bool:
@@ -197,6 +204,15 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
         made = object.__new__(cls)
         made.node = ((tree[0],), SizedNames.of([axis.name for axis in aux], [axis.size for axis in aux]))
         return made
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
 
     def __tree_pp__(self, **options: Any) -> Any:
         return self.__pdoc__(**options)

@@ -5,12 +5,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
 import axonym as axn
 from axonym import NamedArray
 from axonym.axis import Axis, AxisSelector, axis_name
+from axonym.core import wrap
 from axonym.errors import ArgumentError, message
 
 from ._adapt import adapted
@@ -147,6 +149,10 @@ def pad(
     """Add elements before and after those along axes, of which the array need not have all."""
     have = array.names if isinstance(array, NamedArray) else ()
     widths = {axis: width for axis, width in pad_width.items() if axis_name(axis) in have}
+    if np.ndim(raw(constant_values)):  # as `jax.numpy` takes them, such as one for either end
+        named = {axis_name(axis): tuple(width) for axis, width in widths.items()}
+        ends = [named.get(name, (0, 0)) for name in have]
+        return wrap(array, jnp.pad(array.array, ends, mode, constant_values=raw(constant_values)), have)
     return axn.pad(array, widths, mode=mode, constant_values=constant_values, **kwargs)
 
 

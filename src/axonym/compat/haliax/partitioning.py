@@ -302,12 +302,13 @@ def _in_full(result: Any) -> Any:
 class _NamedJit:
     """A function compiled by `named_jit`."""
 
-    def __init__(self, fn: Callable[..., Any], compiled: axn.NamedJit[..., Any]) -> None:
+    def __init__(self, fn: Callable[..., Any], compiled: axn.NamedJit[..., Any], *, is_mapped: bool) -> None:
         safe_update_wrapper(self, fn)
         self._compiled = compiled
+        self._is_mapped = is_mapped
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        with entering_mesh():
+        with self._entering_mesh():
             return _in_full(self._compiled(*args, **kwargs))
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -315,8 +316,14 @@ class _NamedJit:
 
     def lower(self, /, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
         """Trace and lower for these arguments."""
-        with entering_mesh():
+        with self._entering_mesh():
             return self._compiled.lower(*args, **kwargs)
+
+    def _entering_mesh(self) -> AbstractContextManager[Any]:
+        entering = entering_mesh()
+        if isinstance(entering, contextlib.nullcontext) and (self._is_mapped or axn.current_mapping() is not None):
+            _require_mesh("named_jit")
+        return entering
 
 
 def named_jit(
@@ -359,7 +366,8 @@ def named_jit(
         strict=False,
         **pjit_args,
     )
-    return _NamedJit(fn, compiled)
+    is_mapped = any(mapping is not None for mapping in (inside, arguments, results))
+    return _NamedJit(fn, compiled, is_mapped=is_mapped)
 
 
 named_pjit = named_jit

@@ -92,6 +92,11 @@ def polyval(p: NamedArray | ArrayLike, x: Any) -> Any:
     return axn.polyval(_named(p), x) if isinstance(x, NamedArray) else jnp.polyval(jnp.asarray(raw(p)), x)
 
 
+def _along(name: str, p: Any) -> Any:
+    """Rename the axis of an array that has one."""
+    return p.rename({p.names[0]: name}) if isinstance(p, NamedArray) and len(p.names) == 1 else p
+
+
 @adapted
 def polyfit(
     x: NamedArray | ArrayLike,
@@ -102,9 +107,11 @@ def polyfit(
     w: NamedArray | ArrayLike | None = None,
     cov: bool | Literal["unscaled"] = False,
 ) -> Any:
-    """Fit a polynomial to points by least squares; what `full` returns are plain arrays."""
+    """Fit a polynomial to points by least squares; axes go by position, and what `full` returns are plain arrays."""
     if not isinstance(x, NamedArray) and not isinstance(y, NamedArray):
         x, y = _named(x), _named(y)
+    first: Any = x if isinstance(x, NamedArray) else y
+    y, w = (_along(first.names[0], p) for p in (y, w))
     result = axn.polyfit(x, y, deg, rcond, full, w, cov)
     return tuple(raw(part) for part in result) if full else result
 

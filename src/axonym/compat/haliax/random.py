@@ -8,8 +8,9 @@ import jax
 
 import axonym as axn
 from axonym import Axis, NamedArray, layout
-from axonym.axis import AxisSelector, AxisSpec, spec
+from axonym.axis import AxisSelector, AxisSpec, shown, spec
 from axonym.errors import AxisNotFoundError, message
+from axonym.ops import _lift
 
 from ._adapt import adapted
 from ._mesh import tracing
@@ -143,11 +144,20 @@ def choice(
 
 def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None) -> Any:
     """Draw indices along an axis of logits."""
+    at: Any = logits.axis_indices(axis)
+    if shape is None and at is not None and at != len(logits.axes) - 1:  # the numbers depend on where the axis is
+        rest = tuple(own for i, own in enumerate(logits.axes) if i != at)
+        return _draw(lambda: auto_sharded(axn.named(jax.random.categorical(key, logits.array, at), rest)))
     return _draw(axn.random.categorical, key, logits, axis, shape)
 
 
 def permutation(key: Any, x: NamedArray, axis: AxisSelector, independent: bool = False) -> Any:
     """Shuffle an array along an axis."""
+    at: Any = x.axis_indices(axis)
+    if independent and at is not None and at != len(x.axes) - 1:  # as above
+        whole = _lift.whole(x.array, range(x.ndim))
+        shuffled = jax.random.permutation(key, whole, at, independent=True)
+        return _draw(lambda: auto_sharded(axn.named(shuffled, x.axes)))
     return _draw(axn.random.permutation, key, x, axis, independent=independent)
 
 
@@ -167,7 +177,7 @@ def generate_sharded(fn: Callable[..., Any], axis: AxisSelector | None = None) -
                 return fn(key, shape, *args, **kwargs)
         split = [one for one in axes if one.name == name]
         if not split:
-            facts = f"asked for: {', '.join(map(str, axes))}"
+            facts = f"asked for: {shown(*axes)}"
             raise AxisNotFoundError(message("generate_sharded", f"there is no axis {name!r} to split", facts))
         rest = tuple(one for one in axes if one.name != name)
         keys = jax.random.split(key, split[0].size)

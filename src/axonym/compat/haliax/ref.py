@@ -9,8 +9,10 @@ import numpy as np
 import axonym as axn
 import axonym.ref as _ref
 from axonym.axis import Axis, AxisSelector
+from axonym.core import facts
+from axonym.errors import message
 
-from ._adapt import adapted
+from ._adapt import KindError, adapted
 from ._index import cast_to
 from .core import NamedArray, SliceSpec
 
@@ -21,7 +23,7 @@ __all__ = ["NamedRef", "freeze", "get", "new_ref", "swap"]
 class NamedRef(_ref.NamedRef):
     """A mutable array with names, or a view of a part of one; `ref[idx]` reads and `ref[idx] = value` writes.
 
-    Unlike Axonym's, a plain array of the very shape of the part may be written to it.
+    Unlike Axonym's, a plain array of the very shape of the part may be written to it; a named one needs all its axes.
 
     Args:
         _ref: the reference, from `jax.new_ref`.
@@ -77,13 +79,19 @@ class NamedRef(_ref.NamedRef):
         return super().value()
 
     def __getitem__(self, item: Any) -> NamedArray:
-        part: NamedArray = self.value()[item]  # type: ignore[assignment]  # adopted
+        whole: Any = self.value()
+        part: NamedArray = whole if item is ... else whole[item]
         return part
 
     @adapted
     def __setitem__(self, item: Any, value: Any) -> None:
-        if isinstance(value, list | np.ndarray | jax.Array) and np.ndim(value):
-            value = NamedArray(value, jax.eval_shape(lambda x: x[item], self.value()).axes)
+        is_plain = isinstance(value, list | np.ndarray | jax.Array)
+        if np.ndim(value) if is_plain else isinstance(value, axn.NamedArray) and value.ndim:
+            part = jax.eval_shape(lambda: self[item])
+            value = NamedArray(value, part.axes) if is_plain else value
+            if set(part.shape) > set(value.shape):
+                lines = (f"part has: {facts(part)}", f"value has: {facts(value)}")
+                raise KindError(message("ref", "a value needs all axes of the part that it goes to", *lines))
         super().__setitem__(item, cast_to(self.whole, value))
 
 

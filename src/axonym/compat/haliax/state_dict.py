@@ -136,17 +136,17 @@ def to_torch_compatible_state_dict(
         prefix: the first component of all keys.
         filter: which arrays to list: a function of an array, or a tree of bools.
     """
-    if callable(filter):
-        return to_numpy_state_dict(eqx.filter(flatten_modules_for_export(t) if flatten else t, filter), prefix)
-    kept = eqx.filter(t, filter)
-    if flatten:
+    kept = eqx.filter(flatten_modules_for_export(t) if flatten and callable(filter) else t, filter)
+    if flatten and not callable(filter):
         # An array that is left out cannot be reshaped, so that all are, and then the same ones are left out.
         leaves, structure = _with_none(flatten_modules_for_export(t))
         chosen, _ = _with_none(kept)
         kept = jax.tree.unflatten(
             structure, [None if one is None else leaf for leaf, one in zip(leaves, chosen, strict=True)]
         )
-    return to_numpy_state_dict(kept, prefix)
+    listed = to_numpy_state_dict(kept, prefix)
+    # A filter is not asked about the switch of a Dropout, which is no leaf.
+    return {k: v for k, v in listed.items() if not isinstance(v, bool) or (callable(filter) and filter(v))}
 
 
 @adapted

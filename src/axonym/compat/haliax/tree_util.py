@@ -1,5 +1,7 @@
 """The functions of `jax.tree_util`, with named arrays kept whole as leaves."""
 
+import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +10,10 @@ import jax
 
 from axonym import is_named_array, tree
 from axonym.axis import AxisSelector, selector
+from axonym.nn import Stacked
 
 from ._adapt import adapted
+from .hof import vmap
 
 __all__ = [
     "hashable_combine",
@@ -35,8 +39,17 @@ def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = No
 
 @adapted
 def scan_aware_tree_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """Apply a function to each leaf, and inside of a `Stacked` to what belongs to each layer."""
-    return _trees.scan_aware_map(fn, tree, *rest, is_leaf=is_leaf)
+    """Apply a function to each leaf, and inside of a `Stacked` to what belongs to each layer, by Haliax's `vmap`."""
+
+    def apply(node: Any, *others: Any) -> Any:
+        if not isinstance(node, Stacked):
+            return fn(node, *others)
+        mapped = vmap(functools.partial(scan_aware_tree_map, fn, is_leaf=is_leaf), node.Block)
+        return dataclasses.replace(node, stacked=mapped(node.stacked, *(other.stacked for other in others)))
+
+    return _trees.map(
+        apply, tree, *rest, is_leaf=lambda x: isinstance(x, Stacked) or (is_leaf is not None and is_leaf(x))
+    )
 
 
 def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], Any]:

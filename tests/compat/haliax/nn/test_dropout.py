@@ -85,6 +85,37 @@ def test_inference_can_be_switched_in_a_model():
     assert eqx.tree_at(lambda layer: layer.inference, hnn.Dropout(0.5), True)(X) is X
 
 
+def test_switched_back_a_model_has_the_structure_that_it_had():
+    model = {"layer": hnn.Dropout(0.5), "scale": hax.ones(Embed)}
+    switched = eqx.nn.inference_mode(model)
+    assert jax.tree.structure(eqx.nn.inference_mode(switched, value=False)) == jax.tree.structure(model)
+    assert jax.tree.structure(switched) == jax.tree.structure(model | {"layer": hnn.Dropout(0.5, inference=True)})
+
+
+def test_the_state_dict_has_inference_as_a_bool(tmp_path):
+    layer = hnn.Dropout(0.5, inference=True)
+    state = hax.state_dict.to_state_dict({"dropout": layer}, "m")
+    assert state == {"m.dropout.inference": True}
+    assert type(state["m.dropout.inference"]) is bool
+    assert hax.state_dict.from_state_dict({"dropout": hnn.Dropout(0.5)}, state, "m") == {"dropout": layer}
+    hax.state_dict.save_state_dict(state, tmp_path / "m.safetensors")
+    loaded = hax.state_dict.load_state_dict(tmp_path / "m.safetensors")
+    assert hax.state_dict.from_state_dict({"dropout": hnn.Dropout(0.5)}, loaded, "m") == {"dropout": layer}
+    assert hax.state_dict.from_state_dict({"dropout": layer}, {}, "m") == {"dropout": layer}
+    assert hax.state_dict.to_torch_compatible_state_dict(layer) == {}
+    stacked = hnn.Stacked.init(hax.Axis("layers", 2), Block)(0.5)
+    state = hax.state_dict.to_state_dict(stacked)
+    assert [state[f"{i}.dropout.inference"] for i in range(2)] == [False, False]
+    other = hax.state_dict.from_state_dict(eqx.nn.inference_mode(stacked), state)
+    assert jax.tree.structure(other) == jax.tree.structure(stacked)
+
+
+def test_integers_cannot_be_scaled():
+    with pytest.raises(AssertionError, match="which int32 cannot be"):
+        hnn.Dropout(0.5)(X.astype(jnp.int32), key=KEY)
+    assert hnn.Dropout(0.5, inference=True)(X.astype(jnp.int32)).dtype == jnp.int32
+
+
 @pytest.mark.parametrize("inference", [False, True])
 def test_inference_survives_transformations(inference):
     layer = hnn.Dropout(0.5, inference=inference)

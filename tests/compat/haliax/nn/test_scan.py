@@ -14,6 +14,7 @@ import axonym.compat.haliax
 # isort: split
 import haliax as hax
 import haliax.nn as hnn
+import haliax.tree_util as htu
 from haliax import NamedArray
 from haliax.jax_utils import shaped_rng_split
 from haliax.nn.scan import BlockFoldable, BlockSeq, ScanCheckpointPolicy, Stacked
@@ -288,3 +289,31 @@ def test_nested(nested, error):
         return
     with pytest.raises(ValueError, match=error):
         layers.fold(X)
+
+
+def test_layers_of_which_parameters_are_filtered_out():
+    layers = Stacked.init(Layers, Block)(Embed, key=KEYS)
+    whole = hax.state_dict.to_torch_compatible_state_dict(layers)
+    bias_only = eqx.tree_at(lambda s: s.stacked.linear.weight.array, layers, None)
+    state = hax.state_dict.to_torch_compatible_state_dict(bias_only)
+    assert set(state) == {f"{i}.{name}" for i in range(3) for name in ("linear.bias", "raw")}
+    assert all(np.array_equal(value, whole[key]) for key, value in state.items())
+    zeros = jax.tree.map(lambda leaf: leaf * 0 if eqx.is_array(leaf) else leaf, bias_only)
+    for template in (zeros, eqx.filter_eval_shape(lambda: zeros)):
+        loaded = hax.state_dict.from_torch_compatible_state_dict(template, state)
+        assert eqx.tree_equal(loaded, bias_only)
+
+    bias = bias_only.stacked.linear.bias
+    for layer in (
+        bias_only.get_layer(1),
+        bias_only.unstacked()[1],
+        eqx.filter_jit(lambda layers, i: layers.get_layer(i))(bias_only, jnp.asarray(1)),
+    ):
+        assert layer.linear.weight.array is None
+        assert layer.linear.weight.axes == (Embed.alias("out"), Embed)
+        np.testing.assert_array_equal(layer.linear.bias.array, bias.array[1])
+    total = bias_only.fold_via(lambda layer, x: x + layer.linear.bias)(hax.zeros(Embed.alias("out")))
+    np.testing.assert_allclose(total.array, bias.array.sum(0))
+    mapped = htu.scan_aware_tree_map(lambda x: x, bias_only)
+    assert mapped.stacked.linear.weight.axes == layers.stacked.linear.weight.axes
+    assert eqx.tree_equal(mapped, bias_only)

@@ -154,9 +154,7 @@ class Gpt2Transformer(eqx.Module):
     blocks: Stacked[Gpt2Block]
     ln_f: hnn.LayerNorm
 
-    @property
-    def Layers(self) -> Axis:
-        return self.config.Layers
+    Layers = property(lambda self: self.config.Layers)
 
     def __init__(self, SeqLen: Axis, config: Gpt2Config, *, key):
         super().__init__()

@@ -189,9 +189,7 @@ class LlamaLMHeadModel(ModuleWithStateDictSerialization):
     def config(self) -> LlamaConfig:
         return self.transformer.config
 
-    @property
-    def Vocab(self) -> Axis:
-        return self.embeddings.token_embeddings.Vocab
+    Vocab = property(lambda self: self.embeddings.token_embeddings.Vocab)
 
     @classmethod
     def init(cls, Vocab: Axis, config: LlamaConfig, *, key) -> "LlamaLMHeadModel":

@@ -21,6 +21,7 @@ SeqLen = Axis("seq_len", 6)
 STEPS = 2
 
 optimizer = optax.adamw(learning_rate=1e-2)
+new_model = eqx.filter_jit(Gpt2LMHeadModel)
 
 Result = tuple[list[float], Any, Any]
 
@@ -64,7 +65,7 @@ def make_train_step(config: Gpt2Config, compute_mapping: dict | None = None, pol
 
 
 def simplest(config: Gpt2Config, *, key, jit: Callable = lambda fn: fn) -> Result:
-    model = Gpt2LMHeadModel(SeqLen, config, key=key)
+    model = new_model(SeqLen, config, key=key)
     opt_state = optimizer.init(model)
     return run(jit(make_train_step(config)), model, opt_state, config)
 
@@ -72,7 +73,7 @@ def simplest(config: Gpt2Config, *, key, jit: Callable = lambda fn: fn) -> Resul
 def data_parallel(config: Gpt2Config, *, key) -> Result:
     mesh = Mesh(jax.devices(), ("data",))
     with mesh:
-        model = Gpt2LMHeadModel(SeqLen, config, key=key)
+        model = new_model(SeqLen, config, key=key)
         opt_state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
         everywhere, by_batch = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("data", None))
         train_step = jax.jit(
@@ -90,28 +91,14 @@ def fully_sharded(config: Gpt2Config, *, key) -> Result:
         model = hax.named_jit(Gpt2LMHeadModel, axis_resources=param_mapping)(SeqLen, config, key=key)
         opt_state = hax.named_jit(optimizer.init, axis_resources=param_mapping)(model)
         train_step = hax.named_jit(
-            make_train_step(config, compute_mapping), axis_resources=param_mapping, donate=(True, True, False, False)
+            make_train_step(config, compute_mapping),
+            axis_resources=param_mapping,
+            donate=(True, True, False, False),
         )
         return run(train_step, model, opt_state, config)
 
 
-def mixed_precision(config: Gpt2Config, *, key) -> Result:
-    policy = jmp.get_policy("compute=bfloat16,params=f32,output=f32")
-    compute_mapping = {"batch": "data"}
-    param_mapping = {"embed": "data"}
-    with Mesh(jax.devices(), ("data",)):
-
-        @hax.named_jit(axis_resources=param_mapping)
-        def init_model():
-            return policy.cast_to_param(Gpt2LMHeadModel(SeqLen, config, key=key))
-
-        model = init_model()
-        opt_state = hax.named_jit(optimizer.init, axis_resources=param_mapping)(model)
-        train_step = hax.named_jit(axis_resources=param_mapping)(make_train_step(config, compute_mapping, policy))
-        return run(train_step, model, opt_state, config)
-
-
-def tensor_parallel(config: Gpt2Config, *, key, use_mesh: Callable = lambda mesh: mesh) -> Result:
+def tensor_parallel(config: Gpt2Config, *, key, policy: jmp.Policy, use_mesh: Callable = lambda mesh: mesh) -> Result:
     compute_mapping = {"batch": "data", "mlp": "model", "head": "model"}
     param_mapping = {"embed": "data", "mlp": "model", "head": "model"}
     mesh = Mesh(onp.array(jax.devices()).reshape((-1, 2)), ("data", "model"))
@@ -119,12 +106,12 @@ def tensor_parallel(config: Gpt2Config, *, key, use_mesh: Callable = lambda mesh
 
         @hax.named_jit(axis_resources=param_mapping)
         def init_model():
-            return Gpt2LMHeadModel(SeqLen, config, key=key)
+            return policy.cast_to_param(Gpt2LMHeadModel(SeqLen, config, key=key))
 
         model = init_model()
         opt_state = hax.named_jit(optimizer.init, axis_resources=param_mapping)(model)
         train_step = hax.named_jit(
-            make_train_step(config, compute_mapping),
+            make_train_step(config, compute_mapping, policy),
             axis_resources=param_mapping,
             donate_args=(True, True, False, False),
         )

@@ -59,7 +59,7 @@ class Classifier(eqx.Module):
             return state, state
 
         _, all_states = hax.scan(step, Pos, remat=True)(start, x)
-        last = hax.fold(self.backwards, "position", reverse=True, unroll=2)(start, x)
+        last = hax.fold(self.backwards, "position", reverse=True)(start, x)
         return all_states, last
 
     def __call__(self, ids: NamedArray) -> NamedArray:

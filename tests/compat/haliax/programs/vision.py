@@ -21,30 +21,12 @@ class VitConfig:
     num_layers: int = 2
     num_classes: int = 4
 
-    @property
-    def Height(self) -> Axis:
-        return Axis("height", self.image_size)
-
-    @property
-    def Width(self) -> Axis:
-        return self.Height.alias("width")
-
-    @property
-    def Channels(self) -> Axis:
-        return Axis("channel", self.channels)
-
-    @property
-    def Pixels(self) -> Axis:
-        return Axis("pixel", self.channels * self.patch_size**2)
-
-    @property
-    def Patches(self) -> Axis:
-        return Axis("patch", (self.image_size // self.patch_size) ** 2)
-
-    @property
-    def Pos(self) -> Axis:
-        return Axis("position", self.Patches.size + 1)
-
+    Height = property(lambda self: Axis("height", self.image_size))
+    Width = property(lambda self: self.Height.alias("width"))
+    Channels = property(lambda self: Axis("channel", self.channels))
+    Pixels = property(lambda self: Axis("pixel", self.channels * self.patch_size**2))
+    Patches = property(lambda self: Axis("patch", (self.image_size // self.patch_size) ** 2))
+    Pos = property(lambda self: Axis("position", self.Patches.size + 1))
     Embed = property(lambda self: Axis("embed", self.hidden_dim))
     Heads = property(lambda self: Axis("heads", self.num_heads))
     HeadSize = property(lambda self: Axis("head_size", self.hidden_dim // self.num_heads))

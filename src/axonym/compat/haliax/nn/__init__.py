@@ -4,6 +4,9 @@
 # mypy: disable-error-code="no-redef"
 # pyright: reportUnusedImport=false
 
+import axonym.compat.haliax as haliax
+import axonym.compat.haliax as hax
+
 from ..axis import Axis
 from ..core import NamedArray
 from . import activations, attention, conv, dropout, embedding, linear, loss, mlp, mup, normalization, pool, scan

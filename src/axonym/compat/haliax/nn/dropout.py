@@ -1,5 +1,6 @@
 """Dropout, whose `inference` is a node of the tree, so that it can be switched in a model."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -12,12 +13,17 @@ from axonym.axis import AxisSelection
 from axonym.errors import message
 
 from .._adapt import KindError, adapted
+from ..state_dict import ModuleWithStateDictSerialization, StateDict, from_state_dict, to_state_dict, with_prefix
 
 __all__ = ["Dropout", "dropout"]
 
 
 class MissingKeyError(KindError, RuntimeError):
     """There is something to drop and no key, for which Haliax raises RuntimeError."""
+
+
+class DtypeError(KindError, AssertionError):
+    """What is to be scaled are integers; Haliax asserts that they are not."""
 
 
 @jax.tree_util.register_static
@@ -40,16 +46,19 @@ class Switch:
         return repr(self._on)
 
 
-def _switch(inference: Any) -> Any:
-    return Switch(inference) if isinstance(inference, bool) else inference
+class _Slot:
+    """Where a layer keeps its switch, so that a bool becomes one however it gets there, `inference_mode` included."""
+
+    def __set__(self, layer: Any, inference: Any) -> None:
+        layer.__dict__["inference"] = Switch(inference) if isinstance(inference, bool) else inference
 
 
-class Dropout(eqx.Module):
+class Dropout(ModuleWithStateDictSerialization):
     """Set elements to zero at random and scale up the others; `broadcast_axes` may be names too."""
 
     pdrop: float = eqx.field(static=True, default=0.5)
     broadcast_axes: AxisSelection | None = eqx.field(static=True, default=None)
-    inference: bool = eqx.field(converter=_switch, default=False)
+    inference: bool = False
 
     def __check_init__(self) -> None:
         axn.nn.Dropout(self.pdrop, self.broadcast_axes)  # it knows what they may be
@@ -63,6 +72,18 @@ class Dropout(eqx.Module):
         """Drop elements of `x`, unless this or the field says `inference`."""
         chosen = self.inference if inference is None else inference
         return dropout(x, self.pdrop, self.broadcast_axes, inference=chosen, key=key)
+
+    def to_state_dict(self, prefix: str | None = None) -> StateDict:
+        """List `inference`, a bool."""
+        return super().to_state_dict(prefix) | to_state_dict(bool(self.inference), with_prefix(prefix, "inference"))
+
+    def from_state_dict(self, state_dict: StateDict, prefix: str | None = None) -> "Dropout":
+        """Return the layer with what a state dict has, where it has `inference` at all."""
+        inference = from_state_dict(bool(self.inference), state_dict, with_prefix(prefix, "inference"))
+        return dataclasses.replace(super().from_state_dict(state_dict, prefix), inference=inference)
+
+
+Dropout.inference = _Slot()  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @adapted
@@ -78,6 +99,7 @@ def dropout(
 
     Raises:
         MissingKeyError: if there is something to drop and no key; to drop all of it needs none.
+        DtypeError: if there is something to drop from integers.
     """
     if not axn.is_named_array(x):
         nameless = axn.NamedArray(jnp.asarray(x), ())
@@ -92,4 +114,7 @@ def dropout(
     if pdrop and not inference and key is None:
         hint = "pass key=..., or inference=True"
         raise MissingKeyError(message("dropout", f"dropping with probability {pdrop} needs a key", hint=hint))
+    if pdrop and not inference and not jnp.issubdtype(x.dtype, jnp.inexact):
+        problem = f"what is not dropped is scaled up, which {x.dtype} cannot be"
+        raise DtypeError(message("dropout", problem, hint="x.astype(jnp.float32) first"))
     return axn.nn.dropout(x, pdrop, broadcast_axes, inference=inference, key=key)

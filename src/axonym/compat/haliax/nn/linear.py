@@ -7,10 +7,8 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-from jax import lax
 
-from axonym import NamedArray, nn, random
+from axonym import NamedArray, is_named_array, nn, ragged_dot, random
 from axonym.axis import Axis, AxisSpec, spec
 from axonym.create import zeros
 from axonym.errors import AxisClashError, message
@@ -20,6 +18,7 @@ from axonym.partitioning.shard import auto_sharded
 
 from .._adapt import adapted, adopt
 from .._dot_general import DefaultDotGeneralOp
+from .._node import is_empty
 from ..state_dict import ModuleWithStateDictSerialization
 from ._constructor import TwoSpellings
 from .mup import (
@@ -115,11 +114,13 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         """Return the layer with one axis `__IN__` and one axis `__OUT__`, in the order in which the weight has them."""
         inputs, outputs = spec(self.In), spec(self.Out)
         weight = _merged(_merged(self.weight, inputs, "__IN__"), outputs, "__OUT__")
-        in_last = not inputs or self.weight.names[-1] in [axis.name for axis in inputs]
+        if _is_there(weight):
+            in_last = not inputs or self.weight.names[-1] in [axis.name for axis in inputs]
+            weight = weight.rearrange((..., *(("__OUT__", "__IN__") if in_last else ("__IN__", "__OUT__"))))
         return dataclasses.replace(
             self,
-            weight=weight.rearrange((..., *(("__OUT__", "__IN__") if in_last else ("__IN__", "__OUT__")))),
-            bias=None if self.bias is None else _merged(self.bias, outputs, "__OUT__"),
+            weight=weight,
+            bias=_merged(self.bias, outputs, "__OUT__"),
             In=Axis("__IN__", math.prod(axis.size for axis in inputs)),
             Out=Axis("__OUT__", math.prod(axis.size for axis in outputs)),
         )
@@ -130,8 +131,8 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         weight = _parted(_parted(self.weight, "__IN__", inputs), "__OUT__", outputs)
         return dataclasses.replace(
             self,
-            weight=weight.rearrange(template.weight.names),
-            bias=None if self.bias is None else _parted(self.bias, "__OUT__", outputs),
+            weight=weight.rearrange(template.weight.names) if _is_there(weight) else weight,
+            bias=_parted(self.bias, "__OUT__", outputs),
             In=template.In,
             Out=template.Out,
         )
@@ -145,7 +146,7 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         return super().from_state_dict(state_dict, prefix)._scaled(1 / self.reparam.active_scale)
 
     def _scaled(self, scale: float) -> "Linear":
-        is_there = hasattr(self.weight, "array") and eqx.is_array_like(self.weight.array)
+        is_there = _is_there(self.weight) and eqx.is_array_like(self.weight.array)
         return dataclasses.replace(self, weight=times(self.weight, scale)) if is_there else self
 
     @property
@@ -174,11 +175,20 @@ def times(weight: NamedArray, scale: float) -> NamedArray:
     return weight if scale == 1 else weight * scale
 
 
-def _merged(x: NamedArray, axes: tuple[Axis, ...], name: str) -> NamedArray:
+def _is_there(x: Any) -> bool:
+    """Tell whether a parameter is an array, and has not been filtered out of the layer."""
+    return is_named_array(x) and not is_empty(x)
+
+
+def _merged(x: Any, axes: tuple[Axis, ...], name: str) -> Any:
+    if not _is_there(x):
+        return x
     return x.flatten_axes(axes, name) if axes else x.broadcast_axis(Axis(name, 1))
 
 
-def _parted(x: NamedArray, name: str, axes: tuple[Axis, ...]) -> NamedArray:
+def _parted(x: Any, name: str, axes: tuple[Axis, ...]) -> Any:
+    if not _is_there(x):
+        return x
     return x.unflatten_axis(name, axes) if axes else x[name, 0]
 
 
@@ -256,5 +266,7 @@ def gmm_sharded(lhs_: jax.Array, rhs_: jax.Array, group_sizes_: jax.Array, ar: b
         group_sizes_: (groups,) integers, the numbers of rows.
         ar: not used.
     """
-    dtype = jnp.promote_types(lhs_.dtype, rhs_.dtype)
-    return lax.ragged_dot(lhs_.astype(dtype), rhs_.astype(dtype), group_sizes_)
+    rows, inputs, outputs, groups = "__ROWS__", "__IN__", "__OUT__", "__GROUPS__"
+    lhs, rhs = NamedArray(lhs_, (rows, inputs)), NamedArray(rhs_, (groups, inputs, outputs))
+    sizes = NamedArray(group_sizes_, (groups,))
+    return ragged_dot(lhs, rhs, sizes, axis=inputs, ragged=rows, groups=groups).array
