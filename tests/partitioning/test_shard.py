@@ -4,6 +4,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -74,6 +75,15 @@ def test_trees_keep_what_is_no_named_array(mesh, jit):
     assert out["m"].raw.shape == (3,)
     assert out["m"].act is jnp.tanh
     assert (out["n"], out["s"]) == (None, "x")
+
+
+def test_named_arrays_that_hold_no_array_stay(mesh):
+    model = {"w": draw(E, M), "b": draw(M)}
+    optimizer = optax.masked(optax.adam(1e-3), jax.tree.map(lambda x: x.ndim == 2, model))
+    state = axn.shard(optimizer.init(model), {"embed": "data"})
+    laid_out(state.inner_state[0].mu["w"], P("data", None))
+    assert state.inner_state[0].mu["b"].array == optax.MaskedNode()
+    assert axn.pspec_for(state, {"embed": "data"}).inner_state[0].mu == {"w": P("data", None), "b": None}
 
 
 @pytest.mark.parametrize("where", ["numpy", "constant in jit", "numpy in jit"])

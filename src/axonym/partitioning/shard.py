@@ -106,7 +106,7 @@ def lay_out_tree(tree: T, mapping: AxisMapping | Mappings, mesh: MeshLike) -> T:
 def _lay_out(x: NamedArray, mapping: AxisMapping, mesh: MeshLike) -> NamedArray:
     array: Any = x.array
     names = x.names
-    if array is None:
+    if not hasattr(array, "shape"):  # None of a filtered tree, or what optax puts in the place of a masked array
         return x
     shape = shape_of("shard", array, names)
     if tracing() or isinstance(array, Tracer):
@@ -145,6 +145,8 @@ def pspec_for(tree: Any, resource_mapping: ResourceMapping | None = None, mesh: 
 
     def one(leaf: Any) -> PartitionSpec | None:
         if isinstance(leaf, NamedArray):
+            if not hasattr(leaf.array, "shape"):
+                return None
             shape = shape_of("pspec_for", leaf.array, leaf.names)
             return layout.partition_spec(leaf.names, shape, mapping, mesh, "pspec_for")
         return PartitionSpec() if hasattr(leaf, "shape") else None

@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 import axonym as axn
-from axonym.axis import Axis, sized
+from axonym.axis import Axis, shown, sized
 from axonym.core import Core
 from axonym.errors import ArgumentError, message
 
@@ -102,7 +102,7 @@ def _class(x: Any, class_axis: Axis) -> axn.NamedArray:
     size = sized(class_axis, "one_hot").size
     if isinstance(x, int | np.integer) and not -size <= x < size:
         raise ClassError(
-            message("one_hot", "the class number is outside of the axis", f"axis of classes: {class_axis}")
+            message("one_hot", "the class number is outside of the axis", f"axis of classes: {shown(class_axis)}")
         )
     return axn.NamedArray(jnp.where(jnp.less(x, 0), jnp.add(x, size), x), ())
 
