@@ -367,6 +367,8 @@ WITHOUT_A_MESH: dict[str, Callable[[axn.NamedArray, axn.NamedArray], axn.NamedAr
     "dot": lambda x, y: axn.dot(x, y, axis="b"),
     "concatenate": lambda x, y: axn.concatenate("a", [x, y]),
     "solve": lambda x, y: axn.linalg.solve(x + axn.eye(A, B) * 9, y["b", 0], "a", "b"),
+    "vmap": lambda x, y: axn.vmap(lambda x, y: x["b", 0] * y.sum(), "a")(x, y),
+    "vmap over one": lambda x, y: axn.vmap(lambda y: y.sum(), "c")(y.rename({"a": "c"})) + x["a", 0, "b", 0],
     "scalar": lambda x, y: x * 2 + y["a", 0, "b", 0],
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 from jax import lax
+from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .errors import ShardingError
@@ -125,10 +126,15 @@ def on_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
     if not jax.sharding.get_abstract_mesh().empty:
         return arrays
     meshes = [jax.typeof(array).sharding.mesh for array in arrays]
-    everywhere = NamedSharding(next(mesh for mesh in meshes if not mesh.empty), PartitionSpec())
+    there, mesh = next((array, mesh) for array, mesh in zip(arrays, meshes, strict=True) if not mesh.empty)
+
+    def move(array: Any) -> Any:
+        if isinstance(array, Tracer) or isinstance(there, Tracer):
+            return jax.reshard(array, NamedSharding(mesh, PartitionSpec()))
+        return jax.device_put(array, NamedSharding(there.sharding.mesh, PartitionSpec()))  # nothing tells the devices
+
     return [
-        jax.reshard(array, everywhere) if mesh.empty and jax.numpy.ndim(array) else array
-        for array, mesh in zip(arrays, meshes, strict=True)
+        move(array) if own.empty and jax.numpy.ndim(array) else array for array, own in zip(arrays, meshes, strict=True)
     ]
 
 
