@@ -232,3 +232,28 @@ def test_two_meshes_of_processes():
         assert lies(x, mesh, ("replica", "data"), "model")
         with hax.axis_mapping(mapping):
             assert hpart.physical_axis_size(B) == 4
+
+
+def test_training_without_compilation():
+    target = hnn.Linear.init(E, M, key=jax.random.PRNGKey(5))
+    model = {"linear": hnn.Linear.init(E, M, key=KEY), "dropout": hnn.Dropout(0.1), "scale": hax.ones(M)}
+    x = draw(B, E)
+
+    def compute_loss(model, x, key, inference):
+        y = model["dropout"](model["linear"](x) * model["scale"], key=key, inference=inference)
+        return hax.mean(hax.square(y - target(x)))
+
+    def batch_loss(model, x, keys):
+        return hax.mean(hax.vmap(compute_loss, "batch")(model, x, keys, inference=False), "batch").scalar()
+
+    grad_loss = eqx.filter_value_and_grad(batch_loss)
+    for given in (model, eqx.filter(model, eqx.is_inexact_array)):
+        optimizer, trained, losses = optax.adamw(1e-1), model, []
+        opt_state = optimizer.init(given)
+        for key in jax.random.split(KEY, 4):
+            loss, grads = grad_loss(trained, x, jax.random.split(key, 8))
+            updates, opt_state = optimizer.update(grads, opt_state, params=trained)
+            trained = eqx.apply_updates(trained, updates)
+            losses.append(loss.item())
+        assert losses[-1] < losses[0]
+        assert type(trained["linear"].weight) is type(opt_state[0].nu["scale"]) is NamedArray
