@@ -22,6 +22,7 @@ from haliax.nn.scan import BlockFoldable, BlockSeq, ScanCheckpointPolicy, Stacke
 Layers, Embed, Batch = hax.make_axes(layers=3, embed=4, batch=2)
 KEYS = jax.random.split(jax.random.PRNGKey(0), 3)
 X = hax.ones((Batch, Embed))
+SPLIT = "each layer takes a key of its own: key=jax.random.split(key, 3)"
 BOTH = pytest.mark.parametrize("kind", [Stacked, BlockSeq])
 
 
@@ -257,6 +258,22 @@ def test_gradients(kind):
     grads, expected = loss(layers).unstacked(), plain([Block.init(Embed, key=key) for key in KEYS])
     for one, other in zip(grads, expected, strict=True):
         np.testing.assert_allclose(one.linear.weight.array, other.linear.weight.array, rtol=1e-4, atol=1e-6)
+
+
+@BOTH
+def test_one_key_for_all_layers(kind):
+    layers = kind.init(Layers, Block)(Embed, key=KEYS)
+    single = f"axis 'layers' has two sizes: 3 and 2\n  key has: shape (2,)\n  hint: {SPLIT}"
+    calls = {
+        f"{kind.__name__}.init": lambda: kind.init(Layers, Block)(Embed, key=KEYS[0]),
+        f"{kind.__name__}.fold": lambda: layers.fold(X, key=KEYS[0]),
+    }
+    for function, call in calls.items():
+        with pytest.raises(RuntimeError) as caught:
+            call()
+        assert str(caught.value) == f"{function}: {single}"
+    with pytest.raises(ValueError, match="each layer takes a key of its own"):
+        Stacked(Layers, Block, Embed, key=KEYS[0])
 
 
 @BOTH

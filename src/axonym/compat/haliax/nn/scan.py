@@ -15,11 +15,12 @@ import axonym
 from axonym import Axis, is_named_array
 from axonym.errors import ArgumentError, message
 from axonym.nn._layers import joined, part, split_arguments, to_pair
+from axonym.transform._leaves import is_array
 
 from .._adapt import KindError, adapted, adopt
 from .._checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec, policy_of
 from .._node import is_empty, without_axes
-from ..hof import looped, vmap
+from ..hof import LoopError, looped, vmap
 from ..state_dict import (
     MissingKeyError,
     ModuleWithStateDictSerialization,
@@ -160,6 +161,7 @@ class _Loops:
         step = to_pair(function, method, fn)
 
         def run(init: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            _check_key(function, own.Block, kwargs)
             return own._run(function, step, 1 if unroll is None else unroll, init, args, kwargs)
 
         return looped(run, own.Block, "scan")
@@ -169,8 +171,18 @@ class _Loops:
         return self
 
 
+def _check_key(function: str, Block: Axis, kwargs: dict[str, Any]) -> None:
+    """Check that each layer has a key: Haliax splits none."""
+    key: Any = kwargs.get("key")
+    if is_array(key) and key.ndim and key.shape[0] != Block.size:
+        problem = f"axis {Block.name!r} has two sizes: {Block.size} and {key.shape[0]}"
+        hint = f"each layer takes a key of its own: key=jax.random.split(key, {Block.size})"
+        raise LoopError(message(function, problem, f"key has: shape {key.shape}", hint=hint))
+
+
 def _check(function: str, Block: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Check that what goes to the layers has a part for each."""
+    _check_key(function, Block, kwargs)
     rest = {name: arg for name, arg in kwargs.items() if name != "key"}
     split_arguments(function, Block, (*args, kwargs.get("key")), rest)
 
@@ -184,6 +196,7 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         """Take the three fields; or, as it was spelled first, the axis, the class of layers, and arguments for each."""
         if isinstance(stacked, Axis):
             module = getattr(Block, "init", Block)
+            _check_key("Stacked", stacked, kwargs)
             stacked, Block = vmap(module, stacked)(*args, **kwargs), stacked
         elif args:
             (gradient_checkpointing,) = args
@@ -203,7 +216,12 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         """Return a function that makes the layers by `module.init`, mapped over the axis: each needs its own key."""
         policy = _policy(gradient_checkpointing, prevent_cse)
         make = _constructor("Stacked.init", Block, module)
-        return lambda *args, **kwargs: cls(vmap(make, Block)(*args, **kwargs), Block, policy)
+
+        def initialize(*args: Any, **kwargs: Any) -> Any:
+            _check_key("Stacked.init", Block, kwargs)
+            return cls(vmap(make, Block)(*args, **kwargs), Block, policy)
+
+        return initialize
 
     @property
     def Layers(self) -> Axis:  # noqa: N802
