@@ -110,9 +110,11 @@ def test_gradients_go_through(mesh):
     np.testing.assert_allclose(gradient.array, 2 * draw(B, E).array)
 
 
-def test_gradients_outside_of_jit_go_through_what_is_made_on_one_device(mesh):
-    x = axn.arange({"batch": 8, "embed": 4}, dtype=jnp.float32)
-    with axn.set_mesh(mesh), axn.axis_mapping({"batch": "data"}):
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_outside_of_jit_go_through_what_is_on_one_device(kind):
+    x = axn.named(jnp.arange(32.0).reshape(8, 4), ("batch", "embed"))
+    assert len(x.devices()) == 1
+    with axn.set_mesh(make_mesh(kind)), axn.axis_mapping({"batch": "data"}):
         gradient = jax.grad(lambda x: (axn.auto_sharded(x) ** 2).sum().scalar())(x)
     np.testing.assert_array_equal(gradient.array, 2 * np.asarray(x.array))
 

@@ -5,7 +5,6 @@ from typing import Any, TypeVar
 
 import jax
 from jax import lax
-from jax.core import Tracer
 
 from ..array import NamedArray
 from ..axis import Axis
@@ -33,7 +32,7 @@ def gathered(fn: Callable[[Any, Any], R], x: Any, weights: Any, keep: Callable[.
     """
     if current_mapping() is None or context_mesh() is None:
         return fn(x, weights)
-    if not tracing() and not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((x, weights))):
+    if not tracing():
         return fn(x, auto_sharded(weights))  # arrays are moved at once, and there is no backward pass
     run = jax.checkpoint(lambda x, weights: fn(x, auto_sharded(weights)), prevent_cse=False, policy=keep)
     result: R = run(x, weights)

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import jax
-from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import _constraints, layout
@@ -109,7 +108,7 @@ def _lay_out(x: NamedArray, mapping: AxisMapping, mesh: MeshLike) -> NamedArray:
     if not hasattr(array, "shape"):  # None of a filtered tree, or what optax puts in the place of a masked array
         return x
     shape = shape_of("shard", array, names)
-    if tracing() or isinstance(array, Tracer):
+    if tracing():
         return wrap(x, _constraints.constrain(array, names, mapping, mesh), names)
     layout.note(mapping, names)
     spec = layout.partition_spec(names, shape, mapping, mesh)
