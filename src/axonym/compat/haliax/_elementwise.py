@@ -160,6 +160,11 @@ def raw(x: Any) -> Any:
     return x.array if isinstance(x, NamedArray) else x
 
 
+def boolean(mask: Any) -> Any:
+    """Return a mask of zeros and ones as one of booleans, which alone `jax.numpy` takes today; others as they are."""
+    return mask != 0 if isinstance(mask, NamedArray) and mask.dtype != bool else mask
+
+
 def axisless_meets_plain(*operands: Any) -> bool:
     """Tell whether the named operands have no axes and the others are arrays: the result has no axes to name."""
     named = [x for x in operands if isinstance(x, NamedArray)]

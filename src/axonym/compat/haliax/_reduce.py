@@ -18,7 +18,7 @@ from axonym.core import facts
 from axonym.errors import ArgumentError, message
 
 from ._adapt import KindError, adapted
-from ._elementwise import titled
+from ._elementwise import boolean, titled
 
 __all__ = [
     "all",
@@ -79,9 +79,7 @@ def _reduction(named: Function, positional: Function, options: tuple[str, ...]) 
             if where is not None and not isinstance(where, NamedArray):
                 problem = f"where must be a NamedArray, not {type(where).__name__}"
                 raise KindError(message(name, problem, f"array has: {facts(array)}"))
-            if where is not None and where.dtype != bool:
-                where = where != 0  # masks of zeros and ones, which jnp no longer takes
-            return of_named(array, axis, where=where, **options)
+            return of_named(array, axis, where=boolean(where), **options)
         return of_leaves(lambda x: reduced(x, axis, where, options), positional, name, array, axis, where, options)
 
     def plain(array: Any, axis: AxisSelection | None = None, *, where: Any = None) -> Any:

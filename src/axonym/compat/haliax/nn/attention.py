@@ -15,6 +15,7 @@ from axonym.core import Core, facts
 from axonym.errors import AxisClashError, OperandError, message
 
 from .._adapt import adapted
+from .._elementwise import boolean
 
 __all__ = [
     "alibi_attention_bias",
@@ -57,7 +58,7 @@ def dot_product_attention(
     known = all(not isinstance(x, Core) or scores.issuperset(x.names) for x in (mask, bias))
     if isinstance(KPos, str | Axis) and known:
         options: dict[str, Any] = {
-            "mask": _boolean(mask),
+            "mask": boolean(mask),
             "bias": bias,
             "attention_dtype": attention_dtype,
             "precision": precision,
@@ -97,7 +98,7 @@ def dot_product_attention_weights(
     if bias is not None:
         scores = scores + bias
     if mask is not None:
-        scores = axn.where(_boolean(mask), scores, _lowest(scores.dtype))
+        scores = axn.where(boolean(mask), scores, _lowest(scores.dtype))
     return axn.softmax(scores, KPos).astype(query.dtype)
 
 
@@ -117,11 +118,6 @@ def _check(KPos: AxisSelection, query: axn.NamedArray, *others: axn.NamedArray) 
 def _lowest(dtype: Any) -> float:
     """Return a finite number so low that its softmax is zero next to any score."""
     return float(jnp.finfo(dtype).min)  # type: ignore[no-untyped-call]  # of jax
-
-
-def _boolean(mask: Any) -> Any:
-    """Take masks of zeros and ones too."""
-    return mask != 0 if axn.is_named_array(mask) and mask.dtype != jnp.bool_ else mask
 
 
 @adapted

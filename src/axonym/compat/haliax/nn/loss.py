@@ -8,6 +8,7 @@ from axonym.axis import AxisSelection, AxisSelector, selection
 from axonym.core import Core
 
 from .._adapt import adapted
+from .._elementwise import boolean
 from .._reduce import mean
 from ..util import UNSPECIFIED, Unspecified
 
@@ -62,8 +63,7 @@ def cross_entropy_loss_and_log_normalizers(
 
 def maybe_reduce_loss(arr: Any, reduction: Reduction, reduction_axis: AxisSelection | None, where: Any) -> Any:
     """Reduce losses as `reduce_loss` does, which has defaults."""
-    if axn.is_named_array(where) and where.dtype != bool:
-        where = where != 0  # masks of zeros and ones, which jnp no longer takes
+    where = boolean(where)
     if reduction is None or (reduction_axis is not None and not selection(reduction_axis, "reduce_loss")):
         return arr if where is None else _where(where, arr, 0)
     chosen: Any = mean if isinstance(reduction, Unspecified) else reduction
