@@ -175,6 +175,13 @@ def test_resize_axis_takes_derived_names_along_also_in_a_stack():
     assert len(fewer.unstacked()) == 2
 
 
+def test_resize_axis_passes_what_a_filter_left_empty():
+    blocks = eqx.tree_at(lambda s: s.stacked.bias.array, axn.nn.Stacked.init(L, axn.nn.LayerNorm)(E), None)
+    resized = axn.tree.resize_axis(blocks, "embed", 5)
+    assert resized.stacked.weight.axes == (L, E.resize(5))
+    assert (resized.stacked.bias.array, resized.stacked.bias.names) == (None, ("layers", "embed"))
+
+
 def test_resize_axis_keeps_the_layout(auto_mesh):
     mapping = {"vocab": "data"}
     with axn.set_mesh(auto_mesh), axn.axis_mapping(mapping):

@@ -18,7 +18,18 @@ from .errors import LostAxisError, OperandError, describe, message
 if TYPE_CHECKING:
     from .array import NamedArray
 
-__all__ = ["Core", "Operand", "axes_of", "facts", "lost", "register", "renamed", "shape_of", "wrap"]
+__all__ = [
+    "Core",
+    "Operand",
+    "axes_of",
+    "facts",
+    "lost",
+    "register",
+    "renamed",
+    "renamed_hole",
+    "shape_of",
+    "wrap",
+]
 
 Names = tuple[str, ...]
 C = TypeVar("C", bound="Core")
@@ -44,6 +55,9 @@ class Core:
     def names(self) -> Names:
         """The names of the trailing dimensions, in storage order."""
         return self.node[1]
+
+    def _renamed_hole(self, names: Names, new: Axis | None) -> "NamedArray":
+        return renamed(self, names)  # a subclass whose holes know sizes takes that of the new axis
 
 
 Operand: TypeAlias = Core | ArrayLike
@@ -79,6 +93,11 @@ def wrap(like: Core, array: Any, names: Names) -> "NamedArray":
 def renamed(x: Core, names: Names) -> "NamedArray":
     """Keep the array and replace its names, unchecked."""
     return wrap(x, x.node[0][0], names)
+
+
+def renamed_hole(hole: Core, names: Names, new: Axis | None = None) -> "NamedArray":
+    """Replace the names of what holds no array, unchecked; `new` is the one axis among them that it did not have."""
+    return hole._renamed_hole(names, new)  # pyright: ignore[reportPrivateUsage]  # functions of this file may
 
 
 def shape_of(function: str, array: Any, names: Names) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ from .ops.index import index
 from .ops.join import concatenate
 from .ops.shape import broadcast_axis
 from .partitioning.shard import auto_sharded
+from .transform._leaves import is_hole
 from .transform.vmap import vmap
 
 __all__ = ["flatten", "leaves", "map", "resize_axis", "scan_aware_map", "structure", "unflatten"]
@@ -108,7 +109,7 @@ def resize_axis(tree: Any, axis: AxisSelector, new_size: int, key: jax.Array | N
         ((Axis(name='vocab', size=16), Axis(name='embed', size=4)), Axis(name='vocab', size=16))
     """
     (name, size), new = selector(axis, "resize_axis"), Axis("new", new_size).size
-    known = {own for leaf in leaves(tree) if is_named_array(leaf) for own in leaf.axes}
+    known = {own for leaf in leaves(tree) if is_named_array(leaf) and not is_hole(leaf) for own in leaf.axes}
     affected = {own for own in known if _is_or_derives(own.name, name)}
     if not affected:
         names = sorted({own.name for own in known})
@@ -122,7 +123,7 @@ def resize_axis(tree: Any, axis: AxisSelector, new_size: int, key: jax.Array | N
 
     def resize(leaf: Any) -> Any:
         own_key = None if keys is None else next(keys)
-        for own in leaf.axes if is_named_array(leaf) else ():
+        for own in leaf.axes if is_named_array(leaf) and not is_hole(leaf) else ():
             if own in affected:
                 leaf = _resized(leaf, own, new, own_key)
         return leaf

@@ -77,6 +77,27 @@ def test_the_layers_are_those_of_the_unrolled_twin(pattern):
     same_trees(arrays(again.unstacked()), arrays(layers), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("pattern", ["2 of 5", "6 of 5"])
+def test_layers_of_a_filtered_tree(pattern):
+    weights = lambda tree: jax.tree_util.tree_map_with_path(  # noqa: E731
+        lambda path, _: jax.tree_util.keystr(path).endswith("weight.array"), tree
+    )
+    stack, blocks = twins(pattern)
+    x = draw(B, E)
+    trained, frozen = eqx.partition(stack, weights(stack))
+    layers = trained.unstacked()
+    for i, layer in enumerate(blocks.unstacked()):
+        for mine in (layers[i], trained.get_layer(i)):
+            same_trees(mine, eqx.filter(layer, weights(layer)), rtol=0, atol=0)
+    same_trees(trained.with_layers(layers), trained, rtol=0, atol=0)
+    same(eqx.combine(trained.with_layers(layers), frozen).fold(x), ("batch", "embed"), blocks.fold(x).array)
+    bias = lambda layer: (layer.mlp.layers[0] if isinstance(layer, Wide) else layer.norm).bias  # noqa: E731
+    hole = axn.NamedArray(None, ("layers", "embed"))
+    step = lambda layer, x, given: (x, (given, axn.NamedArray(bias(layer).array, "e")))  # noqa: E731
+    for results in (trained.scan_via(step)(x, hole)[1], trained.vmap_via(lambda *given: step(*given)[1])(x, hole)):
+        assert [(each.array, each.names) for each in results] == [(None, ("layers", "embed")), (None, ("layers", "e"))]
+
+
 def test_how_layers_are_stored():
     stack, _ = twins("2 of 5")
     wide, norm = stack.repeated.stacked

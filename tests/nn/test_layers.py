@@ -132,6 +132,16 @@ DIFFERENCES = [
     ([X], [X, X], "they: list with 1 parts, and list with 2 parts"),
     ([X], [X[:2]], "[0]: a plain array of shape (3,), and a plain array of shape (2,)"),
     ([X], [None], "[0]: a plain array of shape (3,), and None"),
+    (
+        axn.NamedArray(None, "e"),
+        axn.NamedArray(None, "f"),
+        "they: a NamedArray with e, but no array, and a NamedArray with f, but no array",
+    ),
+    (
+        [axn.NamedArray(None, "e")],
+        [axn.named(X, "e")],
+        "[0]: a NamedArray with e, but no array, and a NamedArray with e=3",
+    ),
     (nn.LayerNorm.init(E), nn.LayerNorm.init(E, eps=0.5), "eps: 1e-05, and 0.5"),
     (nn.LayerNorm.init(E), nn.RmsNorm.init(E), "they: LayerNorm with 5 parts, and RmsNorm with 5 parts"),
 ]

@@ -147,6 +147,41 @@ def test_get_layer(kind):
         assert str(error.value) == f"{kind.__name__}.get_layer: layer {i} is out of range for layers=4"
 
 
+def is_first(tree):
+    """Choose the weight of the first map, and no bias, plain array or number."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: ".fc.weight" in jax.tree_util.keystr(path), tree)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_of_a_filtered_tree(kind):
+    stack, x = make(kind), draw(B, E)
+    trained, frozen = eqx.partition(stack, is_first(stack))
+    layers = trained.unstacked()
+    for i, layer in enumerate(stack.unstacked()):
+        for mine in (layers[i], trained.get_layer(i)):
+            same_trees(mine, eqx.filter(layer, is_first(layer)), rtol=0, atol=0)
+    assert layers[0].fc.bias.names == ("mlp",)
+    same_trees(trained.with_layers(layers), trained, rtol=0, atol=0)
+
+    def run(trained, x):
+        again = trained.with_layers(trained.unstacked())
+        _, holes = again.scan_via(lambda layer, x: (x, layer.out))(x)
+        return eqx.combine(again, frozen).fold(x), (holes, again.vmap_via(lambda layer: layer.out)())
+
+    def loss(trained, x):
+        out, holes = run(trained, x)
+        return axn.sin(out).sum().scalar(), (out, holes)
+
+    gradients, (out, holes) = jax.jit(jax.grad(loss, has_aux=True))(trained, x)
+    expected, (whole, _) = value_and_gradients(fold)(stack, x)
+    same(out, ("batch", "embed"), expected.array)
+    same_trees(gradients, eqx.filter(whole, is_first(whole)))
+    for hole in (*holes, *loss(trained, x)[1][1]):
+        assert (hole.weight.array, hole.weight.names) == (None, ("layers", "mlp", "embed"))
+    stepped = jax.tree.map(lambda p, g: p - g, trained, gradients)
+    same_trees(stepped.get_layer(2), jax.tree.map(lambda p, g: p - g, layers[2], gradients.get_layer(2)))
+
+
 # application
 @pytest.mark.parametrize("kind", KINDS)
 def test_fold_equals_a_loop_with_its_gradients(kind):

@@ -44,6 +44,16 @@ def test_order_of_axes_and_plain_arrays():
     np.testing.assert_allclose(out["n"], np.cumsum(plain))
 
 
+def test_what_a_filter_left_empty_stays():
+    x, hole = draw(T, E), axn.NamedArray(None, ("mlp", "time"))
+    add = lambda a, b: jax.tree.map(jnp.add, a, b)  # noqa: E731
+    out = axn.associative_scan(add, "time")({"x": x, "hole": hole})
+    same(out["x"], ("time", "mlp"), np.cumsum(x.array, 0))
+    assert (out["hole"].array, out["hole"].names) == (None, ("mlp", "time"))
+    with pytest.raises(OperandError, match="the function changes the structure of an element"):
+        axn.associative_scan(lambda a, b: {"x": hole, "hole": hole}, "time")({"x": x, "hole": hole})
+
+
 def test_transformations_and_gradients():
     decay, x = draw(T, E), draw(B, T, E, seed=1)
     run = jax.jit(axn.associative_scan(compose, "time"))

@@ -75,6 +75,14 @@ def test_several_arguments_and_trees_nest_as_in_jax(jacobian: str) -> None:
 
 
 @JACOBIANS
+def test_what_a_filter_left_empty_stays(jacobian: str) -> None:
+    params = {"w": W, "b": axn.NamedArray(None, ("out",))}
+    found = getattr(axn, jacobian)(lambda p: {"y": axn.dot(V, p["w"], axis=In).sum(), "b": p["b"]})(params)
+    check(found["y"]["w"], ("inner", "out"), jnp.tile(V.array[:, None], (1, 4)))
+    assert found["y"]["b"].array is found["b"].array is None
+
+
+@JACOBIANS
 def test_arrays_without_names_on_one_side(jacobian: str) -> None:
     transform = getattr(axn, jacobian)
     expected = getattr(jax, jacobian)(raw_layer)(X.array, W.array)

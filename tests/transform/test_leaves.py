@@ -1,13 +1,16 @@
 """How transformations take arguments and results apart, and put them together again."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import axonym as axn
-from axonym.errors import AxisClashError, OperandError
-from axonym.transform._leaves import Arguments, Outputs, axis_first, is_array, spread
+from axonym.errors import AxisClashError, AxisSizeError, OperandError
+from axonym.transform._leaves import Arguments, Outputs, axis_first, is_array, is_hole, spread
+from tests.nn.layouts import draw, fails, same, same_trees
 
 A, B = axn.make_axes(a=2, b=3)
 
@@ -64,10 +67,10 @@ def test_outputs_may_leave_numbers_alone():
 def test_outputs_get_a_first_axis_behind_anonymous_dimensions():
     x = axn.named(np.ones((5, 3)), ("c", "b")).untag("c")
     outputs = Outputs(x)
-    y = outputs.rebuild([jnp.ones((2, 5, 3))], axis_first("vmap", "a"))
+    y = outputs.rebuild([jnp.ones((2, 5, 3))], axis_first("vmap", A))
     assert (y.names, y.array.shape) == (("a", "b"), (5, 2, 3))
     with pytest.raises(AxisClashError):
-        outputs.rebuild([jnp.ones((2, 5, 3))], axis_first("vmap", "b"))
+        outputs.rebuild([jnp.ones((2, 5, 3))], axis_first("vmap", B))
 
 
 def test_prefixes_are_spread_over_leaves():
@@ -77,3 +80,98 @@ def test_prefixes_are_spread_over_leaves():
     assert spread("vmap", ((0, None), {"k": len}), tree) == [0, None, None, len, len]
     with pytest.raises(OperandError, match="no prefix"):
         spread("vmap", ((0,), {}), tree)
+
+
+# filtered trees
+HOLES = [None, (), optax.MaskedNode(), "frozen", True]
+
+
+@pytest.mark.parametrize("payload", HOLES)
+def test_holes_lose_and_gain_the_axis_as_arrays_do(payload):
+    hole, whole = axn.NamedArray(payload, ("b", "a")), axn.NamedArray(payload, ("b",))
+    assert is_hole(hole)
+    arguments = take_apart(((hole, whole), {"x": axn.ones(A)}))
+    assert (arguments.size, len(arguments.arrays)) == (2, 1)
+    (inner, other), _ = arguments.rebuild([1.0])
+    assert other is whole
+    for found in (inner, Outputs(inner).rebuild([])):
+        assert (found.array, found.names) == (payload, ("b",))
+    outer = Outputs(inner).rebuild([], axis_first("vmap", A))
+    assert (outer.array, outer.names) == (payload, ("a", "b"))
+    with pytest.raises(AxisClashError, match="the result of one step has: b\n"):
+        Outputs(inner).rebuild([], axis_first("vmap", B))
+
+
+def test_what_is_no_hole():
+    arrays = (axn.ones(A), axn.NamedArray(2.0, ()), axn.NamedArray(jax.ShapeDtypeStruct((2,), "f4"), "a"))
+    assert not any(map(is_hole, (*arrays, None, (), jnp.ones(2), axn.NamedArray((jnp.ones(2),), ("a",)))))
+    fails(
+        AxisSizeError,
+        "vmap: no argument has axis 'a', so that its size is unknown\n"
+        "  an argument without an array has: a\n  an argument has: b=3\n"
+        '  hint: for a new axis, give its size: Axis("a", size)',
+        lambda: axn.vmap(lambda *x: x, "a")(axn.NamedArray(None, ("a",)), axn.ones(B)),
+    )
+
+
+TREE = {
+    "weight": draw(B, A),
+    "shift": draw(B, seed=1),
+    "steps": axn.arange(A),
+    "raw": jnp.arange(2.0),
+    "act": jnp.tanh,
+    "mask": axn.ones((A, B)) > 0,
+}
+TRAINED, FROZEN = eqx.partition(TREE, eqx.is_inexact_array)
+
+
+def one(tree):
+    hidden = tree["weight"] * tree["steps"] + tree["shift"] + tree["raw"]
+    return tree["mask"] * axn.named(tree["act"](hidden.array), hidden.names)
+
+
+def combined(trained, frozen):
+    return one(eqx.combine(trained, frozen)), trained
+
+
+MAPS = {
+    "vmap": lambda f, *trees: axn.vmap(f, "a")(*trees),
+    "map": lambda f, *trees: axn.map(f, "a")(*trees),
+    "scan": lambda f, *trees: axn.scan(lambda hole, *trees: (hole, f(*trees)), "a")(FROZEN["shift"], *trees)[1],
+}
+
+
+@pytest.mark.parametrize("mapped", MAPS)
+def test_a_filtered_tree_is_mapped_as_raw_jax_maps_a_dict(mapped):
+    def run(trained):
+        out, again = MAPS[mapped](combined, trained, FROZEN)
+        return axn.sin(out).sum().scalar(), (out, again)
+
+    def raw(floats):
+        axes = ({"weight": 1, "shift": None, "raw": 0}, 0, 0)
+        f = lambda t, n, mask: mask * jnp.tanh(t["weight"] * n + t["shift"] + t["raw"])  # noqa: E731
+        out = jax.vmap(f, axes)(floats, TREE["steps"].array, TREE["mask"].array)
+        return jnp.sin(out).sum(), out
+
+    floats = {name: getattr(TREE[name], "array", TREE[name]) for name in ("weight", "shift", "raw")}
+    expected, out = jax.grad(raw, has_aux=True)(floats)
+    for compiled in (lambda f: f, jax.jit):
+        gradients, (found, again) = compiled(jax.grad(run, has_aux=True))(TRAINED)
+        same(found, ("a", "b"), out)
+        assert jax.tree.structure(gradients) == jax.tree.structure(TRAINED)
+        same_trees(jax.tree.leaves(gradients), jax.tree.leaves(expected))
+        same(again["weight"], ("a", "b"), TREE["weight"].array.T)
+        same(again["shift"], ("a", "b"), np.tile(TREE["shift"].array, (2, 1)))
+        assert [(again[name].array, again[name].names) for name in ("steps", "mask")] == [
+            (None, ("a",)),
+            (None, ("a", "b")),
+        ]
+
+
+def test_a_hole_in_the_carry_stays_what_it_is():
+    hole = axn.NamedArray(True, ("a", "b"))
+    last, _ = axn.scan(lambda carry, x: (carry, None), "a")(hole, axn.ones(A))
+    assert (last.array, last.names) == (True, ("a", "b"))
+    for other in (axn.NamedArray(False, ("a", "b")), axn.ones((A, B))):
+        with pytest.raises(OperandError, match="a step changes what an entry of the carry is"):
+            axn.fold(lambda carry, x, other=other: other, "a")(hole, axn.ones(A))

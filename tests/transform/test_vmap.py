@@ -254,7 +254,7 @@ def test_named_arrays_that_hold_nothing():
     tree = {"a": draw(B), "b": axn.NamedArray(None, ("embed",))}
     out = axn.vmap(lambda t: {"a": t["a"] + 1, "b": t["b"]}, B)(tree)
     assert out["b"].array is None
-    assert out["b"].names == ("embed",)
+    assert out["b"].names == ("batch", "embed")
 
 
 # sizes

@@ -15,7 +15,7 @@ from ..ops import _lift
 from ..ops.index import index
 from ..ops.join import stack
 from ..partitioning.shard import auto_sharded
-from ..transform._leaves import Arguments, is_array
+from ..transform._leaves import Arguments, axis_first, hole_without, is_array, is_hole
 from ..transform._loop import names_within, pair
 from ..transform.checkpoint import ScanCheckpointPolicy
 
@@ -86,7 +86,11 @@ def part(tree: T, Block: Axis, at: int | slice) -> T:
     def pick(leaf: Any) -> Any:
         if is_array(leaf) and leaf.ndim:
             return _lift.whole(jnp.asarray(leaf), (0,))[at]
-        return index(leaf, {Block.name: at}) if isinstance(leaf, NamedArray) and Block.name in leaf.names else leaf
+        if not isinstance(leaf, NamedArray) or Block.name not in leaf.names:
+            return leaf
+        if is_hole(leaf):
+            return leaf if isinstance(at, slice) else hole_without(leaf, Block.name)
+        return index(leaf, {Block.name: at})
 
     picked: T = jax.tree.map(pick, tree, is_leaf=is_named_array)
     return picked
@@ -190,6 +194,8 @@ def joined(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool)
 
     def join(*leaves: Any) -> Any:
         first = leaves[0]
+        if is_hole(first):
+            return axis_first(function, Block)(first, first.array)
         if isinstance(first, NamedArray):
             return stack(Block, leaves)
         if is_array(first) or (numbers and _is_number(first)):
@@ -201,7 +207,11 @@ def joined(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool)
 
 def difference(one: Any, other: Any, *, numbers: bool = False, at: str = "") -> str | None:
     """Say where two trees differ in more than the values of their arrays, or of `numbers`; None if nowhere."""
-    if isinstance(one, NamedArray) and isinstance(other, NamedArray):
+    if is_hole(one) and is_hole(other):
+        same = one.names == other.names and difference(one.array, other.array) is None
+    elif is_hole(one) or is_hole(other):
+        same = False
+    elif isinstance(one, NamedArray) and isinstance(other, NamedArray):
         same = dict(one.shape) == dict(other.shape)
     elif is_array(one) and is_array(other):
         same = one.shape == other.shape
@@ -234,6 +244,8 @@ def _is_number(leaf: Any) -> bool:
 
 def _spelled(leaf: Any) -> str:
     if isinstance(leaf, NamedArray):
+        if is_hole(leaf):
+            return f"a NamedArray with {describe(leaf.names, None)}, but no array"
         return f"a NamedArray with {describe(leaf.names, leaf.array.shape)}"
     if is_array(leaf):
         return f"a plain array of shape {leaf.shape}"

@@ -11,7 +11,7 @@ from ..axis import Axis
 from ..errors import OperandError, message
 from ..ops.join import concatenate
 from ..ops.shape import flatten_axes, rearrange
-from ..transform._leaves import is_array
+from ..transform._leaves import hole_without, is_array, is_hole
 from ..transform._loop import check_names, loop
 from ..transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from ..transform.vmap import vmap
@@ -172,6 +172,8 @@ class Interleaved(BlockFoldable[M]):
         Repeated, Pattern, Block = self.repeated.Block, self._Pattern, self.Block
 
         def merge(leaf: Any) -> Any:
+            if is_hole(leaf):
+                return hole_without(leaf, Pattern.name)
             if isinstance(leaf, NamedArray):
                 return flatten_axes(
                     rearrange(leaf, (Repeated.name, Pattern.name, ...)), (Repeated, Pattern), Block.name
@@ -179,6 +181,8 @@ class Interleaved(BlockFoldable[M]):
             return leaf.reshape(self._end, *leaf.shape[2:]) if is_array(leaf) else leaf
 
         def append(leaf: Any, other: Any) -> Any:
+            if is_hole(leaf):
+                return leaf
             if isinstance(leaf, NamedArray):
                 return concatenate(Block, (leaf, other))
             return jax.numpy.concatenate((leaf, other)) if is_array(leaf) else leaf

@@ -12,7 +12,7 @@ from ..axis import Axis, shown
 from ..errors import AxisSizeError, OperandError, message
 from ..ops import _lift
 from ..ops.join import unbind
-from ..transform._leaves import is_array
+from ..transform._leaves import hole_without, is_array, is_hole
 from ..transform._loop import check_names, loop
 from ..transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from ..transform.vmap import vmap
@@ -326,4 +326,6 @@ def _unbind(leaf: Any, Block: Axis) -> Sequence[Any]:
     """Take a leaf apart into what belongs to each layer."""
     if is_array(leaf) and leaf.ndim:
         return list(_lift.whole(leaf, (0,)))
-    return unbind(leaf, Block) if isinstance(leaf, NamedArray) and Block.name in leaf.names else [leaf] * Block.size
+    if not isinstance(leaf, NamedArray) or Block.name not in leaf.names:
+        return [leaf] * Block.size
+    return [hole_without(leaf, Block.name)] * Block.size if is_hole(leaf) else unbind(leaf, Block)

@@ -8,11 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .. import plans
 from ..array import NamedArray, is_named_array
-from ..core import shape_of, wrap
+from ..axis import Axis
+from ..core import facts, renamed_hole, shape_of, wrap
 from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message, suggestion
 
-__all__ = ["Arguments", "Outputs", "axis_first", "is_array", "spread"]
+__all__ = ["Arguments", "Outputs", "axis_first", "hole_without", "is_array", "is_hole", "spread"]
 
 _PLAIN = object()
 
@@ -20,6 +22,19 @@ _PLAIN = object()
 def is_array(leaf: object) -> bool:
     """Tell whether a leaf is an array of JAX or numpy."""
     return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+
+
+def is_hole(leaf: object) -> bool:
+    """Tell whether a leaf is a named array whose array a filter or a mask has replaced: by None, `()`, a bool, ..."""
+    if not isinstance(leaf, NamedArray) or hasattr(leaf.array, "shape"):
+        return False
+    scalar = isinstance(leaf.array, int | float | complex) and not leaf.names
+    return not scalar and not any(map(is_array, jax.tree.leaves(leaf.array)))
+
+
+def hole_without(hole: NamedArray, axis: str) -> NamedArray:
+    """Take an axis away from a hole, as it is taken away from the arrays of which this is one part."""
+    return renamed_hole(hole, plans.without(hole.names, (axis,)))
 
 
 def spread(function: str, prefix: Any, tree: Any) -> list[Any]:
@@ -44,6 +59,8 @@ def spread(function: str, prefix: Any, tree: Any) -> list[Any]:
 class Arguments:
     """The leaves of arguments, some of which are mapped over an axis.
 
+    A hole that has the axis loses it, and tells no size.
+
     Attributes:
         axis: the name of the axis.
         size: its size.
@@ -65,9 +82,13 @@ class Arguments:
         self._leaves, self._tree = jax.tree.flatten(arguments, is_leaf=is_named_array)
         self._names: list[tuple[str, ...] | None] = []
         self._slots: list[int] = []
+        holes: list[int] = []
         for i, leaf in enumerate(self._leaves):
             at, array, names = dimension(i, leaf), leaf, None
             if at is None:
+                continue
+            if is_hole(leaf):
+                holes.append(i)
                 continue
             if isinstance(leaf, NamedArray):
                 (array,), names = leaf.node
@@ -80,6 +101,8 @@ class Arguments:
             self.arrays.append(array)
             self.dims.append(at % len(shape))
         self.size = self._one_size(function, axis[1], arguments)
+        for i in holes:
+            self._leaves[i] = hole_without(self._leaves[i], self.axis)
 
     def rebuild(self, arrays: Sequence[Any]) -> Any:
         """Put the arguments together again, with other arrays that lack the mapped dimension."""
@@ -112,8 +135,8 @@ class Arguments:
 
     def _unknown_size(self, function: str) -> AxisSizeError:
         named = [x for x in self._leaves if isinstance(x, NamedArray)]
-        lines = [f"an argument has: {describe(x.names, getattr(x.array, 'shape', None))}" for x in named]
-        near = suggestion(self.axis, {name for x in named for name in x.names})
+        lines = [f"an argument {'without an array ' if is_hole(x) else ''}has: {facts(x)}" for x in named]
+        near = suggestion(self.axis, {name for x in named for name in x.names if name != self.axis})
         meant = f'for a new axis, give its size: Axis("{self.axis}", size)'
         problem = f"no argument has axis {self.axis!r}, so that its size is unknown"
         return AxisSizeError(message(function, problem, *lines, hint=f"{near} Or, {meant}" if near else meant))
@@ -148,6 +171,9 @@ class Outputs:
         self._leaves: list[Any] = []
         self.arrays: list[Any] = []
         for leaf in leaves:
+            if is_hole(leaf):
+                self._leaves.append(leaf)
+                continue
             named = isinstance(leaf, NamedArray)
             array = leaf.array if named else leaf
             if is_array(array) or ((numbers or named) and isinstance(array, int | float | complex)):
@@ -162,7 +188,10 @@ class Outputs:
         name: Callable[[NamedArray, Any], Any] = lambda like, array: wrap(like, array, like.names),
         plain: Callable[[Any], Any] = lambda array: array,
     ) -> Any:
-        """Put the result together with other arrays; `name` names those that were named, `plain` gets the others."""
+        """Put the result together with other arrays; `name` names those that were named, `plain` gets the others.
+
+        Holes are named, too, with what is in them for an array.
+        """
         rest = iter(arrays)
         leaves: list[Any] = []
         for leaf in self._leaves:
@@ -171,11 +200,11 @@ class Outputs:
             elif leaf is _PLAIN:
                 leaves.append(plain(next(rest)))
             else:
-                leaves.append(name(leaf, next(rest)))
+                leaves.append(name(leaf, leaf.array if is_hole(leaf) else next(rest)))
         return jax.tree.unflatten(self._tree, leaves)
 
 
-def axis_first(function: str, axis: str) -> Callable[[NamedArray, Any], NamedArray]:
+def axis_first(function: str, axis: Axis) -> Callable[[NamedArray, Any], NamedArray]:
     """Return how to name an array whose first dimension is new: the axis comes first, behind anonymous dimensions.
 
     Raises:
@@ -183,16 +212,20 @@ def axis_first(function: str, axis: str) -> Callable[[NamedArray, Any], NamedArr
     """
 
     def name(like: NamedArray, array: Any) -> NamedArray:
-        if axis in like.names:
-            problem = f"a result already has axis {axis!r}, along which results are put together"
-            line = f"the result of one step has: {describe(like.names, array.shape[1:])}"
+        names = (axis.name, *like.names)
+        if axis.name in like.names:
+            problem = f"a result already has axis {axis.name!r}, along which results are put together"
+            line = f"the result of one step has: {describe(like.names, None if is_hole(like) else array.shape[1:])}"
             hint = (
-                f'pass arrays with axis "{axis}" as arguments, so that the function gets a part of them, or rename it'
+                f'pass arrays with axis "{axis.name}" as arguments, so that the function gets a part of them, '
+                "or rename it"
             )
             raise AxisClashError(message(function, problem, line, hint=hint))
+        if is_hole(like):
+            return renamed_hole(like, names, axis)
         anonymous = array.ndim - 1 - len(like.names)
         if anonymous > 0:
             array = jnp.moveaxis(array, 0, anonymous)
-        return wrap(like, array, (axis, *like.names))
+        return wrap(like, array, names)
 
     return name

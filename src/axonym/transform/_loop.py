@@ -11,11 +11,11 @@ from jax import lax
 
 from .. import _constraints
 from ..array import NamedArray, is_named_array
-from ..axis import AxisSelector, selection
+from ..axis import Axis, AxisSelector, selection
 from ..core import wrap
 from ..errors import AxisError, AxisSizeError, OperandError, describe, message, suggestion
 from ..ops import _lift
-from ._leaves import Arguments, Outputs, axis_first, is_array, spread
+from ._leaves import Arguments, Outputs, axis_first, is_array, is_hole, spread
 from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 
 __all__ = ["check_names", "loop", "names_within", "pair", "scanned_by_default"]
@@ -111,7 +111,7 @@ def _run(
     if policy.names and not checkpointed:
         check_names(function, policy, names_within(run, carry, xs))  # JAX remembers the step that it traces here
     last, ys = run(carry, xs)
-    return start.rebuild(last), outputs[0].rebuild(ys, axis_first(function, arguments.axis))
+    return start.rebuild(last), outputs[0].rebuild(ys, axis_first(function, Axis(arguments.axis, arguments.size)))
 
 
 def names_within(fn: Callable[..., Any], *args: Any) -> set[str]:
@@ -199,7 +199,7 @@ def _is_data(leaf: Any) -> bool:
 
 
 def _holds_data(leaf: Any) -> bool:
-    return _is_data(leaf.array if isinstance(leaf, NamedArray) else leaf)
+    return _is_data(leaf.array if isinstance(leaf, NamedArray) else leaf) and not is_hole(leaf)
 
 
 def _static(leaf: Any) -> Any:

@@ -14,7 +14,7 @@ from ..axis import AxisSelector, selection
 from ..core import facts
 from ..errors import AxisError, OperandError, message
 from ..ops import _lift
-from ._leaves import Arguments, Outputs, is_array
+from ._leaves import Arguments, Outputs, is_array, is_hole
 
 __all__ = ["associative_scan"]
 
@@ -101,11 +101,13 @@ def _same_axes(element: Any, result: Any) -> list[jax.Array]:
     tree: Any
     olds, tree = jax.tree.flatten(element, is_leaf=is_named_array)
     news, other = jax.tree.flatten(result, is_leaf=is_named_array)
-    if tree != other or any(map(lambda old, new: is_named_array(old) != is_named_array(new), olds, news)):
+    if tree != other or any(map(_differ, olds, news)):
         lines = (f"before: {tree}", f"after: {other}")
         raise OperandError(message(_FUNCTION, "the function changes the structure of an element", *lines))
     arrays: list[jax.Array] = []
     for old, new in zip(olds, news, strict=True):
+        if is_hole(old):
+            continue
         before, names = (old.array, old.names) if isinstance(old, NamedArray) else (old, ())
         array, others = (new.array, new.names) if isinstance(new, NamedArray) else (jnp.asarray(new), ())
         fits = set(names) == set(others)
@@ -116,6 +118,10 @@ def _same_axes(element: Any, result: Any) -> list[jax.Array]:
             raise AxisError(message(_FUNCTION, "the function changes the axes of an element", *lines))
         arrays.append(array)
     return arrays
+
+
+def _differ(old: Any, new: Any) -> bool:
+    return is_named_array(old) != is_named_array(new) or is_hole(old) != is_hole(new)
 
 
 def _kind(leaf: Any) -> str:

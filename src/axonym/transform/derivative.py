@@ -11,6 +11,7 @@ from .. import plans
 from ..array import NamedArray, is_named_array
 from ..core import facts, shape_of, wrap
 from ..errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
+from ._leaves import is_hole
 
 __all__ = ["grad", "hessian", "jacfwd", "jacrev", "value_and_grad"]
 
@@ -235,7 +236,7 @@ class _Side(NamedTuple):
 
 
 def _flat(tree: Any) -> tuple[list[Any], Any]:
-    return jax.tree.flatten(tree, is_leaf=is_named_array)
+    return jax.tree.flatten(tree, is_leaf=lambda x: is_named_array(x) and not is_hole(x))
 
 
 def _names(leaf: Any) -> tuple[str, ...] | None:

@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 
 from .. import _constraints, layout
 from ..array import NamedArray
-from ..axis import AxisSelection, selection
+from ..axis import Axis, AxisSelection, selection
 from ..errors import OperandError, message, suggestion
 from ._leaves import Arguments, Outputs, axis_first, is_array, spread
 
@@ -92,7 +92,7 @@ def _vmap(
             return outputs[0].arrays
 
         results = _batched(inner, name, arguments)
-        return outputs[0].rebuild(results, axis_first("vmap", name))
+        return outputs[0].rebuild(results, axis_first("vmap", Axis(name, arguments.size)))
 
     return mapped
 

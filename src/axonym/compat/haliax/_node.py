@@ -1,15 +1,11 @@
 """How `NamedArray` is a node of trees."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar, cast
 
 import jax
 
-from axonym import is_named_array
-from axonym.axis import Axis
-from axonym.core import wrap
-
-__all__ = ["SizedNames", "is_empty", "registered", "with_axes", "without_axes"]
+__all__ = ["SizedNames", "registered"]
 
 T = TypeVar("T")
 
@@ -50,30 +46,3 @@ def registered(cls: type[T]) -> type[T]:
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten_func=flatten)
     return cls
-
-
-def is_empty(leaf: Any) -> bool:
-    """Tell whether a leaf is a named array of no array: of None, as `eqx.filter` leaves it, or of what Optax masks."""
-    return is_named_array(leaf) and not hasattr(leaf.array, "shape")
-
-
-def without_axes(tree: T, names: Collection[str]) -> T:
-    """Take axes away from empty named arrays, as mapping over them takes them away from others."""
-    return _changed(tree, lambda axes: [axis for axis in axes if axis.name not in names])
-
-
-def with_axes(tree: T, axes: Sequence[Axis]) -> T:
-    """Put axes in front of those of empty named arrays, as mapping over them does to others."""
-    return _changed(tree, lambda own: [*axes, *own])
-
-
-def _changed(tree: T, change: Callable[[tuple[Axis, ...]], Sequence[Axis]]) -> T:
-    leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
-    if not any(map(is_empty, leaves)):
-        return tree
-    for i, leaf in enumerate(leaves):
-        if is_empty(leaf):
-            axes = change(leaf.axes)
-            names = SizedNames.of([axis.name for axis in axes], [axis.size for axis in axes])
-            leaves[i] = wrap(leaf, leaf.array, names)
-    return cast(T, jax.tree.unflatten(structure, leaves))

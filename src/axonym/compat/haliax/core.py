@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 import axonym as axn
 from axonym.axis import Axis, AxisSelection, AxisSelector, selection, selector
-from axonym.core import Core
+from axonym.core import Core, wrap
 from axonym.errors import AxisClashError, AxisSizeError, message
 
 from . import _contract, _elementwise, _index, _reduce
@@ -159,6 +159,12 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
         if isinstance(names, SizedNames) and not isinstance(getattr(self.array, "shape", None), tuple):
             return tuple(map(Axis, names, names.sizes))
         return super().axes
+
+    def _renamed_hole(self, names: tuple[str, ...], new: Axis | None) -> Any:
+        if not isinstance(self.names, SizedNames):
+            return super()._renamed_hole(names, new)
+        sizes = dict(zip(self.names, self.names.sizes, strict=True)) | ({new.name: new.size} if new else {})
+        return wrap(self, self.array, SizedNames.of(names, [sizes[name] for name in names]))
 
     array = axn.NamedArray.array.setter(_refuse)  # type: ignore[attr-defined]  # mypy takes properties for functions
     axes = axes.setter(_refuse)  # type: ignore[attr-defined]  # as above

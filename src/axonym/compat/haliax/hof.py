@@ -2,18 +2,15 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
-
-import jax
+from typing import Any, TypeAlias
 
 import axonym
 from axonym import Axis, is_named_array
-from axonym.axis import AxisSelection, AxisSelector, selection
+from axonym.axis import AxisSelection, AxisSelector
 from axonym.errors import AxisError
 
 from ._adapt import SizeConflictError, adapted, adopt
 from ._checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec, policy_of, tree_checkpoint_name
-from ._node import is_empty, with_axes, without_axes
 from .util import is_jax_or_hax_array_like
 
 __all__ = [
@@ -49,7 +46,7 @@ def scan(
 ) -> Callable[..., Any]:
     """Loop over an axis with a carry and outputs; a carry that comes back in another order of axes is rearranged."""
     options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_scanned": is_scanned}
-    return looped(adapted(axonym.scan)(f, axis, **options), axis, "scan")
+    return looped(adapted(axonym.scan)(f, axis, **options))
 
 
 def fold(
@@ -63,7 +60,7 @@ def fold(
 ) -> Callable[..., Any]:
     """Loop over an axis with a carry and nothing else; see `scan`."""
     options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_scanned": is_scanned}
-    return looped(adapted(axonym.fold)(fn, axis, **options), axis, "fold")
+    return looped(adapted(axonym.fold)(fn, axis, **options))
 
 
 reduce = fold  # as it was called first
@@ -80,7 +77,7 @@ def map(
 ) -> Callable[..., Any]:
     """Apply a function at each position of an axis, one after the other; it may take several arguments."""
     options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_mapped": is_mapped}
-    return looped(adapted(axonym.map)(fn, axis, **options), axis)
+    return looped(adapted(axonym.map)(fn, axis, **options))
 
 
 def vmap(
@@ -92,45 +89,20 @@ def vmap(
     kwargs: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Map a function over axes; its signature need not be known, unless `args` or `kwargs` ask for it."""
-    return looped(adapted(axonym.vmap)(fn, axis, default=default, args=args, kwargs=kwargs), axis)
+    return looped(adapted(axonym.vmap)(fn, axis, default=default, args=args, kwargs=kwargs))
 
 
-def looped(
-    fn: Callable[..., Any], axis: AxisSelection = (), kind: Literal["map", "scan", "fold"] = "map"
-) -> Callable[..., Any]:
-    """Give a mapped function arguments and results of Haliax, and errors of its types.
-
-    Named arrays that hold no array pass, and lose and get the axis like others. Of a loop, the first argument and the
-    first result are the carry.
-    """
+def looped(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a mapped function arguments and results of Haliax, and errors of its types."""
     adapting = adapted(fn)
-    pairs = selection(axis, "vmap")
-    names = {name for name, _ in pairs}
 
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = (*(adopt(arg) for arg in args),), {name: adopt(arg) for name, arg in kwargs.items()}
-        carry = args[: kind != "map"]
-        scanned, options = without_axes((args[len(carry) :], kwargs), names)
         try:
-            result = adapting(*carry, *scanned, **options)
+            return adapting(*(adopt(arg) for arg in args), **{name: adopt(arg) for name, arg in kwargs.items()})
         except AxisError as error:
             if type(error) not in (AxisError, SizeConflictError):
                 raise
             raise LoopError(str(error), error.hint) from error.__cause__
-        if kind == "fold":
-            return result
-        out = result if kind == "map" else result[1]
-        if any(is_empty(leaf) for leaf in jax.tree.leaves(out, is_leaf=is_named_array)):
-            out = with_axes(out, _sized(pairs, (args, kwargs)))
-        return out if kind == "map" else (result[0], out)
 
     return call
-
-
-def _sized(pairs: Sequence[tuple[str, int | None]], arguments: Any) -> list[Axis]:
-    """Make axes of pairs, those without a size by what the arguments have."""
-    leaves = jax.tree.leaves(arguments, is_leaf=is_named_array)
-    known = {axis.name: axis.size for leaf in leaves if is_named_array(leaf) for axis in leaf.axes}
-    sized = ((name, known.get(name) if size is None else size) for name, size in pairs)
-    return [Axis(name, size) for name, size in sized if size is not None]

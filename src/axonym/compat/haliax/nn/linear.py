@@ -15,10 +15,10 @@ from axonym.errors import AxisClashError, message
 from axonym.nn._inputs import check_input
 from axonym.nn._weights import multiply
 from axonym.partitioning.shard import auto_sharded
+from axonym.transform._leaves import is_hole
 
 from .._adapt import adapted, adopt
 from .._dot_general import DefaultDotGeneralOp
-from .._node import is_empty
 from ..state_dict import ModuleWithStateDictSerialization
 from ._constructor import TwoSpellings
 from .mup import (
@@ -177,7 +177,7 @@ def times(weight: NamedArray, scale: float) -> NamedArray:
 
 def _is_there(x: Any) -> bool:
     """Tell whether a parameter is an array, and has not been filtered out of the layer."""
-    return is_named_array(x) and not is_empty(x)
+    return is_named_array(x) and not is_hole(x)
 
 
 def _merged(x: Any, axes: tuple[Axis, ...], name: str) -> Any:

@@ -12,9 +12,9 @@ import jax
 import axonym as axn
 from axonym.axis import Axis, AxisSelection, AxisSpec, axis_size, spec
 from axonym.core import Core
+from axonym.transform._leaves import is_hole
 
 from .._adapt import adapted, adopt
-from .._node import is_empty
 from .._reduce import reduction
 from ..state_dict import ModuleWithStateDictSerialization
 from ..util import UNSPECIFIED
@@ -81,7 +81,7 @@ class LayerNormBase(ModuleWithStateDictSerialization):
         return self._with(template.axis, lambda x: axn.unflatten_axis(x, FLAT, axes))
 
     def _with(self, axis: AxisSpec, change: Callable[[Any], Any]) -> Self:
-        parameters = [x if x is None or is_empty(x) else adapted(change)(x) for x in (self.weight, self.bias)]
+        parameters = [x if x is None or is_hole(x) else adapted(change)(x) for x in (self.weight, self.bias)]
         return dataclasses.replace(self, axis=axis, weight=parameters[0], bias=parameters[1])
 
     def _of_axonym(self, layer: Callable[..., Any]) -> Any:

@@ -15,11 +15,10 @@ import axonym
 from axonym import Axis, is_named_array
 from axonym.errors import ArgumentError, message
 from axonym.nn._layers import joined, part, split_arguments, to_pair
-from axonym.transform._leaves import is_array
+from axonym.transform._leaves import is_array, is_hole
 
 from .._adapt import KindError, adapted, adopt
 from .._checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec, policy_of
-from .._node import is_empty, without_axes
 from ..hof import LoopError, looped, vmap
 from ..state_dict import (
     MissingKeyError,
@@ -154,7 +153,7 @@ class _Loops:
     """How both kinds of layers loop: a single key is passed to all of them as it is, and not split."""
 
     def _steps(self, method: str, fn: Steps, unroll: Unroll) -> Steps:
-        own = self._bare()
+        own: Any = self
         function = f"{type(self).__name__}.{method}"
         if unroll is not None and unroll < 1 and unroll is not False:
             raise ArgumentError(message(function, f"unroll must be 1 or more, not {unroll}"))
@@ -164,11 +163,7 @@ class _Loops:
             _check_key(function, own.Block, kwargs)
             return own._run(function, step, 1 if unroll is None else unroll, init, args, kwargs)
 
-        return looped(run, own.Block, "scan")
-
-    def _bare(self) -> Any:
-        """Return the same, ready to be taken apart into layers."""
-        return self
+        return looped(run)
 
 
 def _check_key(function: str, Block: Axis, kwargs: dict[str, Any]) -> None:
@@ -233,15 +228,8 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         """Return one layer; an index out of range, which Haliax clamps, is an error unless it is traced."""
         if isinstance(index, Tracer):
             at: Any = index
-            return part(self._bare().stacked, self.Block, at)
-        return axonym.nn.Stacked.get_layer(self._bare(), int(index))
-
-    def unstacked(self) -> tuple[M, ...]:
-        """Return the layers one by one."""
-        return axonym.nn.Stacked.unstacked(self._bare())
-
-    def _bare(self) -> Self:
-        return self._with(without_axes(self.stacked, (self.Block.name,)))
+            return part(self.stacked, self.Block, at)
+        return super().get_layer(int(index))
 
     def vmap_via(self, fn: Steps) -> Steps:
         """Return a function that calls `fn(layer, *args, **kwargs)` for all layers at once, and stacks the results."""
@@ -298,7 +286,7 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
 
 
 def _abstract_layer(stacked: T, Block: Axis) -> T:
-    return cast(T, eqx.filter_eval_shape(lambda whole: part(whole, Block, 0), without_axes(stacked, (Block.name,))))
+    return cast(T, eqx.filter_eval_shape(lambda whole: part(whole, Block, 0), stacked))
 
 
 def _is_plain(stacked: Any, Block: Axis) -> bool:
@@ -311,7 +299,7 @@ def _is_plain(stacked: Any, Block: Axis) -> bool:
 
 def _block_first(stacked: T, Block: Axis) -> T:
     def first(leaf: Any) -> Any:
-        there = is_named_array(leaf) and not is_empty(leaf) and leaf.names[0] != Block.name
+        there = is_named_array(leaf) and not is_hole(leaf) and leaf.names[0] != Block.name
         return leaf.rearrange((Block.name, ...)) if there else leaf
 
     return cast(T, jax.tree.map(first, stacked, is_leaf=is_named_array))
