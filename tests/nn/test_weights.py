@@ -65,6 +65,26 @@ def test_outside_of_jit_a_weight_and_an_input_of_one_device_are_moved(
     np.testing.assert_allclose(found.array, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
+def test_gradients_outside_of_jit_go_through_layers_of_one_device(kind: str, request: pytest.FixtureRequest) -> None:
+    model = nn.MLP.init(Embed, Embed, Mlp, 1, nn.gelu, key=jax.random.key(0), use_bias=False, use_final_bias=False)
+    x = axn.NamedArray(np.random.default_rng(0).standard_normal((BATCH, EMBED), np.float32), ("batch", "embed"))
+
+    def plain(weights: Any, x: Any) -> jax.Array:
+        return ((jax.nn.gelu(x @ weights[0]) @ weights[1]) ** 2).mean()
+
+    def loss(model: Any, x: axn.NamedArray) -> jax.Array:
+        return axn.square(model(x)).mean().scalar()
+
+    weights = [layer.weight.array for layer in model.layers]
+    expected = jax.value_and_grad(plain, argnums=(0, 1))(weights, x.array)
+    assert all(len(weight.devices()) == 1 for weight in weights)
+    with axn.set_mesh(request.getfixturevalue(kind)), axn.axis_mapping({"batch": "data", "mlp": "model"}):
+        found = jax.value_and_grad(loss, argnums=(0, 1))(model, axn.NamedArray(jnp.asarray(x.array), x.names))
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-6)
+
+
 def test_without_a_mesh_a_product_is_one_operation() -> None:
     layer = nn.Linear.init(Embed, Mlp, key=jax.random.key(0), use_bias=False)
     with axn.axis_mapping({"embed": "data"}):

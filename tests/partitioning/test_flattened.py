@@ -57,8 +57,12 @@ def test_modules_are_found_with_their_ranges() -> None:
 
 def test_what_is_known_of_a_module_goes_with_it() -> None:
     known, layer = Flattened(), Layer(array())
-    known.remember(layer, *jax.tree.flatten(layer))
-    assert known.get(layer) is not None
+    leaves, tree = jax.tree.flatten(layer)
+    structure = known.structure(tree)
+    assert known.structure(jax.tree.structure(Layer(array(2.0)))) is structure
+    assert known.structure(jax.tree.structure(Layer((array(),)))) is not structure
+    known.remember(layer, leaves, structure)
+    assert known.get(layer) == (leaves, structure)
     assert known.get(Layer(array())) is None
     del layer
     gc.collect()

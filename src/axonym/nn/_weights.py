@@ -4,13 +4,15 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 
 from ..array import NamedArray
 from ..axis import Axis
 from ..layout import context_mesh, current_mapping
 from ..ops.contract import dot
-from ..partitioning.shard import auto_sharded, tracing
+from ..partitioning.shard import auto_sharded
 
 __all__ = ["gathered", "multiply", "stored_outputs"]
 
@@ -32,8 +34,10 @@ def gathered(fn: Callable[[Any, Any], R], x: Any, weights: Any, keep: Callable[.
     """
     if current_mapping() is None or context_mesh() is None:
         return fn(x, weights)
-    if not tracing():
-        return fn(x, auto_sharded(weights))  # arrays are moved at once, and there is no backward pass
+    if not isinstance(jnp.asarray(0.0), Tracer):
+        # No program is traced, though perhaps a gradient: arrays are moved at once. JAX would evaluate a checkpoint
+        # operation by operation, and refuse to constrain weights of one device.
+        return fn(x, auto_sharded(weights))
     run = jax.checkpoint(lambda x, weights: fn(x, auto_sharded(weights)), prevent_cse=False, policy=keep)
     result: R = run(x, weights)
     return result

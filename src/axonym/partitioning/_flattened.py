@@ -11,24 +11,39 @@ import equinox as eqx
 
 from ..array import NamedArray
 
-__all__ = ["Flattened", "made_of_immutables", "modules_in"]
+__all__ = ["Flattened", "Structure", "made_of_immutables", "modules_in"]
+
+
+class Structure:
+    """A tree structure; equal ones are one object, so that to look one up needs no walk through its entries."""
+
+    __slots__ = ("tree",)
+
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
 
 
 class Flattened:
     """The leaves and the structures of modules, each kept as long as the module lives."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], list[Any], Any]] = {}
+        self._known: dict[int, tuple[weakref.ref[Any], list[Any], Structure]] = {}
+        self._structures: dict[Any, Structure] = {}
 
-    def get(self, module: Any) -> tuple[list[Any], Any] | None:
+    def structure(self, tree: Any) -> Structure:
+        """Return the one object for a tree structure."""
+        known = self._structures.get(tree)
+        return self._structures.setdefault(tree, Structure(tree)) if known is None else known
+
+    def get(self, module: Any) -> tuple[list[Any], Structure] | None:
         """Return leaves and structure of a module, if they are known."""
         known = self._known.get(id(module))
         return known[1:] if known is not None and known[0]() is module else None
 
-    def remember(self, module: Any, leaves: list[Any], tree: Any) -> None:
+    def remember(self, module: Any, leaves: list[Any], structure: Structure) -> None:
         """Keep leaves and structure of a module until it is gone."""
         key, known = id(module), self._known
-        known[key] = (weakref.ref(module, lambda _: known.pop(key, None)), leaves, tree)
+        known[key] = (weakref.ref(module, lambda _: known.pop(key, None)), leaves, structure)
 
 
 def made_of_immutables(tree: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from .. import layout
 from ..errors import OperandError, message
 from ..layout import AxisMapping, Mappings, ResourceMapping
-from ._flattened import Flattened, made_of_immutables, modules_in
+from ._flattened import Flattened, Structure, made_of_immutables, modules_in
 from .shard import lay_out_tree, names_of, no_mesh, paths_of
 
 __all__ = ["NamedJit", "named_jit"]
@@ -145,7 +145,7 @@ class _Result:
     """
 
     tree: Any
-    modules: tuple[tuple[int | None, int, int, Any], ...]
+    modules: tuple[tuple[int | None, int, int, Structure], ...]
     rest: Any
 
 
@@ -181,7 +181,7 @@ class NamedJit(Generic[P, R]):
     ) -> None:
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
-        self._fn_has_arrays = any(map(eqx.is_array, jax.tree.leaves(fn)))
+        self._bound = (fn,) if any(map(eqx.is_array, jax.tree.leaves(fn))) else ()
         self._roles = roles
         self._donate_args = donate_args
         self._donate_kwargs = donate_kwargs
@@ -195,8 +195,8 @@ class NamedJit(Generic[P, R]):
         signature, leaves = self._prepare(args, kwargs)
         arrays, made = signature.compiled(*signature.arrays(leaves))
         result: Any = jax.tree.unflatten(made.tree, arrays)
-        for at, start, stop, tree in made.modules:
-            self._flattened.remember(result if at is None else result[at], arrays[start:stop], tree)
+        for at, start, stop, structure in made.modules:
+            self._flattened.remember(result if at is None else result[at], arrays[start:stop], structure)
         combined: R = result if made.rest is None else eqx.combine(result, made.rest)
         return combined
 
@@ -217,21 +217,22 @@ class NamedJit(Generic[P, R]):
     def _prepare(self, args: Any, kwargs: Any) -> tuple[_Signature, list[Any]]:
         """Find the compiled function for the structure of the arguments, and their leaves."""
         leaves: list[Any] = []
-        trees: list[Any] = []
+        structures: list[Structure] = []
         statics: tuple[Any, ...] = ()
-        for part in (self._fn if self._fn_has_arrays else None, *args, kwargs):
+        for part in (*self._bound, *args, kwargs) if kwargs else (*self._bound, *args):
             known = self._flattened.get(part)
             if known is None:
                 own, tree = jax.tree.flatten(part)
+                structure = self._flattened.structure(tree)
                 if not self._array_types.issuperset(map(type, own)):
                     statics += self._statics(own, len(leaves))
                 elif isinstance(part, eqx.Module) and made_of_immutables(tree):
-                    self._flattened.remember(part, own, tree)
+                    self._flattened.remember(part, own, structure)
             else:
-                own, tree = known
+                own, structure = known
             leaves += own
-            trees.append(tree)
-        key = (*trees, statics)
+            structures.append(structure)
+        key = (bool(kwargs), *structures, statics)
         try:
             signature = self._signatures.get(key)
         except TypeError:
@@ -239,7 +240,7 @@ class NamedJit(Generic[P, R]):
             problem = f"what is no array must be hashable, as it is static; got {', '.join(kinds) or 'unhashable data'}"
             raise OperandError(message("named_jit", problem, hint="make it a tree of arrays, or hashable")) from None
         if signature is None:
-            signature = self._signatures[key] = self._compile(trees, statics, args, kwargs, len(leaves))
+            signature = self._signatures[key] = self._compile(structures, statics, args, kwargs, len(leaves))
         return signature, leaves
 
     def _statics(self, leaves: list[Any], offset: int) -> tuple[tuple[int, type, Any], ...]:
@@ -249,8 +250,11 @@ class NamedJit(Generic[P, R]):
         known = self._array_types
         return tuple((offset + i, type(leaf), leaf) for i, leaf in enumerate(leaves) if type(leaf) not in known)
 
-    def _compile(self, trees: list[Any], statics: tuple[Any, ...], args: Any, kwargs: Any, count: int) -> _Signature:
+    def _compile(
+        self, structures: list[Structure], statics: tuple[Any, ...], args: Any, kwargs: Any, count: int
+    ) -> _Signature:
         """Make the function of arrays that JAX compiles."""
+        has_kwargs = bool(kwargs)
         fixed = {i: leaf for i, _, leaf in statics}
         dynamic = [i for i in range(count) if i not in fixed]
         gives = _flags(args, kwargs, self._donate_args, self._donate_kwargs)
@@ -263,8 +267,10 @@ class NamedJit(Generic[P, R]):
             leaves.update(zip(signature.donated, given, strict=True))
             leaves.update(zip(signature.kept, kept, strict=True))
             rest = iter([leaves[i] for i in range(count)])
-            bound, *args, kwargs = (jax.tree.unflatten(t, itertools.islice(rest, t.num_leaves)) for t in trees)
-            return self._traced(self._fn if bound is None else bound, args, kwargs)
+            trees = [structure.tree for structure in structures]
+            parts = [jax.tree.unflatten(tree, itertools.islice(rest, tree.num_leaves)) for tree in trees]
+            fn = parts.pop(0) if self._bound else self._fn
+            return self._traced(fn, parts, parts.pop() if has_kwargs else {})
 
         run.__name__ = run.__qualname__ = getattr(self._fn, "__name__", "named_jit")
         signature.compiled = jax.jit(run, donate_argnums=0, **self._jit_options)
@@ -296,7 +302,9 @@ class NamedJit(Generic[P, R]):
         flat, tree = jax.tree.flatten(arrays)
         if jax.tree.leaves(rest):
             return flat, _Result(tree, (), rest)
-        return flat, _Result(tree, modules_in(result, tree), None)
+        known = self._flattened.structure
+        modules = ((at, start, stop, known(below)) for at, start, stop, below in modules_in(result, tree))
+        return flat, _Result(tree, tuple(modules), None)
 
 
 def _is_traced(leaf: Any) -> bool:
