@@ -149,3 +149,14 @@ def test_plans_need_no_jax() -> None:
     subprocess.run(
         [sys.executable, "-c", "import sys, types; sys.modules['p'] = types.ModuleType('p'); " + code], check=True
     )
+
+
+def test_a_memo_makes_each_key_once_and_is_emptied_when_full(monkeypatch):
+    made = []
+    memo = plans.Memo(lambda key: made.append(key) or key * 2)
+    assert [memo[1], memo[2], memo[1]] == [2, 4, 2]
+    assert made == [1, 2]
+    monkeypatch.setattr(plans, "CACHE", 2)
+    assert (memo[3], len(memo), memo[1], made) == (6, 1, 2, [1, 2, 3, 1])
+    with pytest.raises(ZeroDivisionError):
+        plans.Memo(lambda key: 1 // key)[0]

@@ -283,6 +283,8 @@ def axis_mapping_in(mapping: AxisMapping | None, entered: list[AxisMapping]) -> 
 
 def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
     """Keep what is laid out inside from using Explicit mesh axes that a `vmap` maps over."""
+    if not mesh_axes:
+        return nullcontext()
     outer = _surroundings()
     return _entering(dataclasses.replace(outer, taken=(*outer.taken, *mesh_axes)))
 

@@ -43,12 +43,12 @@ __all__ = [
 
 def celu(x: NamedArray, alpha: float = 1.0) -> NamedArray:
     """Return x if positive, else alpha * (exp(x / alpha) - 1), for each element."""
-    return _lift.unary(_from_inputs(jax.nn.celu), x, alpha=alpha)
+    return _lift.unary_with(_from_inputs(jax.nn.celu), x, alpha=alpha)
 
 
 def elu(x: NamedArray, alpha: float = 1.0) -> NamedArray:
     """Return x if positive, else alpha * (exp(x) - 1), for each element."""
-    return _lift.unary(_from_inputs(jax.nn.elu), x, alpha=alpha)
+    return _lift.unary_with(_from_inputs(jax.nn.elu), x, alpha=alpha)
 
 
 def gelu(x: NamedArray, approximate: bool = True) -> NamedArray:
@@ -57,7 +57,7 @@ def gelu(x: NamedArray, approximate: bool = True) -> NamedArray:
     Reference:
         Hendrycks, Gimpel (2016), Gaussian error linear units.
     """
-    return _lift.unary(_from_inputs(jax.nn.gelu), x, approximate=approximate)
+    return _lift.unary_with(_from_inputs(jax.nn.gelu), x, approximate=approximate)
 
 
 def glu(x: NamedArray, axis: AxisSelector) -> NamedArray:
@@ -92,7 +92,7 @@ def hard_tanh(x: NamedArray) -> NamedArray:
 
 def leaky_relu(x: NamedArray, negative_slope: float = 0.01) -> NamedArray:
     """Return x if positive, else `negative_slope` times x, for each element."""
-    return _lift.unary(jax.nn.leaky_relu, x, negative_slope=negative_slope)
+    return _lift.unary_with(jax.nn.leaky_relu, x, negative_slope=negative_slope)
 
 
 def log1mexp(x: NamedArray) -> NamedArray:
@@ -167,7 +167,7 @@ def sparse_sigmoid(x: NamedArray) -> NamedArray:
 
 def squareplus(x: NamedArray, b: float = 4.0) -> NamedArray:
     """Return (x + sqrt(x**2 + b)) / 2, for each element."""
-    return _lift.unary(_from_inputs(jax.nn.squareplus), x, b=b)
+    return _lift.unary_with(_from_inputs(jax.nn.squareplus), x, b=b)
 
 
 # The same function each time it is asked for, so that one kernel is kept for it.

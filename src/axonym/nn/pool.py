@@ -275,7 +275,7 @@ def _like(mean: NamedArray, x: NamedArray) -> NamedArray:
 def _adaptive(function: Callable[..., jax.Array], Target: AxisSpec, inputs: NamedArray) -> NamedArray:
     """Shrink the axes one after the other: equal windows by a reshape, others one by one."""
     for axis in spec(Target, _lift.title(function)):
-        inputs = _lift.along(function, inputs, axis.name, windows=axis.size)
+        inputs = _lift.along_with(function, inputs, axis.name, windows=axis.size)
     return auto_sharded(inputs)
 
 

@@ -55,17 +55,17 @@ def cumlogsumexp(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) 
         axis: the axis to run along.
         reverse: run from the end: all elements from each one on.
     """
-    return _lift.along(_cumlogsumexp, x, axis, reverse=reverse)
+    return _lift.along_with(_cumlogsumexp, x, axis, reverse=reverse)
 
 
 def cummax(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
     """Return the largest element up to each one along `axis`; with `reverse`, from each one on."""
-    return _lift.along(_cummax, x, axis, reverse=reverse)
+    return _lift.along_with(_cummax, x, axis, reverse=reverse)
 
 
 def cummin(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
     """Return the smallest element up to each one along `axis`; with `reverse`, from each one on."""
-    return _lift.along(_cummin, x, axis, reverse=reverse)
+    return _lift.along_with(_cummin, x, axis, reverse=reverse)
 
 
 def cumprod(
@@ -74,7 +74,7 @@ def cumprod(
     """Return the products of all elements up to each one along `axis`; with `reverse`, from each one on."""
     if dtype is None and not reverse:
         return _lift.along(jnp.cumprod, x, axis)
-    return _lift.along(_cumprod, x, axis, dtype=dtype, reverse=reverse)
+    return _lift.along_with(_cumprod, x, axis, dtype=dtype, reverse=reverse)
 
 
 def cumsum(
@@ -95,14 +95,14 @@ def cumsum(
     """
     if dtype is None and not reverse:
         return _lift.along(jnp.cumsum, x, axis)
-    return _lift.along(_cumsum, x, axis, dtype=dtype, reverse=reverse)
+    return _lift.along_with(_cumsum, x, axis, dtype=dtype, reverse=reverse)
 
 
 def cumulative_prod(
     x: "NamedArray", axis: AxisSelector, *, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> "NamedArray":
     """Return `cumprod`; with `include_initial`, of one more element: a one in front."""
-    return _lift.along(jnp.cumulative_prod, x, axis, dtype=dtype, include_initial=include_initial)
+    return _lift.along_with(jnp.cumulative_prod, x, axis, dtype=dtype, include_initial=include_initial)
 
 
 def cumulative_sum(
@@ -116,7 +116,7 @@ def cumulative_sum(
         NamedArray(int32[document=4])
         [0 3 4 6]
     """
-    return _lift.along(jnp.cumulative_sum, x, axis, dtype=dtype, include_initial=include_initial)
+    return _lift.along_with(jnp.cumulative_sum, x, axis, dtype=dtype, include_initial=include_initial)
 
 
 def flip(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
@@ -131,12 +131,12 @@ def log_softmax(x: "NamedArray", axis: AxisSelection | None = None, *, where: Op
 
 def nancumprod(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
     """Return `cumprod`, for which NaN counts as one."""
-    return _lift.along(jnp.nancumprod, x, axis, dtype=dtype)
+    return _lift.along_with(jnp.nancumprod, x, axis, dtype=dtype)
 
 
 def nancumsum(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
     """Return `cumsum`, for which NaN counts as zero."""
-    return _lift.along(jnp.nancumsum, x, axis, dtype=dtype)
+    return _lift.along_with(jnp.nancumsum, x, axis, dtype=dtype)
 
 
 def packbits(x: "NamedArray", axis: AxisSelector, *, bitorder: str = "big") -> "NamedArray":
@@ -147,7 +147,7 @@ def packbits(x: "NamedArray", axis: AxisSelector, *, bitorder: str = "big") -> "
         axis: the axis to pack, whose size is divided by eight and rounded up.
         bitorder: whether the first element is the highest bit ("big") or the lowest ("little").
     """
-    return _lift.along(_packbits, x, axis, bitorder=_order_of_bits("packbits", bitorder))
+    return _lift.along_with(_packbits, x, axis, bitorder=_order_of_bits("packbits", bitorder))
 
 
 def roll(x: "NamedArray", shift: Operand | Sequence[Operand], axis: AxisSelection) -> "NamedArray":
@@ -252,7 +252,7 @@ def unpackbits(x: "NamedArray", axis: AxisSelector, *, count: int | None = None,
         count: how many bits to keep, None for all; if negative, how many to drop.
         bitorder: as for `packbits`.
     """
-    return _lift.along(_unpackbits, x, axis, count=count, bitorder=_order_of_bits("unpackbits", bitorder))
+    return _lift.along_with(_unpackbits, x, axis, count=count, bitorder=_order_of_bits("unpackbits", bitorder))
 
 
 def _backwards(fn: Any, array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:

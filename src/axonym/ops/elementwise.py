@@ -105,7 +105,7 @@ def add(x: Operand, y: Operand) -> "NamedArray":
 
 def angle(x: "NamedArray", deg: bool = False) -> "NamedArray":
     """Return the angle of each complex element, in radians or degrees."""
-    return _lift.unary(jnp.angle, x, deg=deg)
+    return _lift.unary_with(jnp.angle, x, deg=deg)
 
 
 def arccos(x: "NamedArray") -> "NamedArray":
@@ -145,7 +145,7 @@ def arctanh(x: "NamedArray") -> "NamedArray":
 
 def astype(x: "NamedArray", dtype: DTypeLike) -> "NamedArray":
     """Convert each element to another dtype."""
-    return _lift.unary(_astype, x, dtype=dtype)
+    return _lift.unary_with(_astype, x, dtype=dtype)
 
 
 def _astype(x: jax.Array, *, dtype: Any) -> jax.Array:
@@ -164,6 +164,8 @@ def ceil(x: "NamedArray") -> "NamedArray":
 
 def clip(x: "NamedArray", a_min: Operand | None = None, a_max: Operand | None = None) -> "NamedArray":
     """Limit each element to at least `a_min` and at most `a_max`, by name."""
+    if a_min.__class__ in _lift.NUMBERS and a_max.__class__ in _lift.NUMBERS:
+        return _lift.between(_clip, x, a_min, a_max)
     if a_min is None and a_max is None:
         return x
     if a_min is not None and a_max is not None:
@@ -415,7 +417,7 @@ def positive(x: "NamedArray") -> "NamedArray":
 def power(x: Operand, y: Operand) -> "NamedArray":
     """Raise `x` to the power `y`, by name; a Python int as `y` is multiplied out, as `jax.numpy` does."""
     if type(y) is int and isinstance(x, Core):
-        return _lift.unary(_power, x, exponent=y)
+        return _lift.unary_with(_power, x, exponent=y)
     return _lift.binary(jnp.power, x, y)
 
 
@@ -450,7 +452,7 @@ def rint(x: "NamedArray") -> "NamedArray":
 
 def round(x: "NamedArray", decimals: int = 0) -> "NamedArray":
     """Round each element to a number of decimals."""
-    return _lift.unary(jnp.round, x, decimals=decimals)
+    return _lift.unary_with(jnp.round, x, decimals=decimals)
 
 
 def rsqrt(x: "NamedArray") -> "NamedArray":

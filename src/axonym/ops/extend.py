@@ -58,7 +58,7 @@ def repeat(
     name, _ = selector(axis, "repeat")
     if isinstance(repeats, int | np.integer) and not isinstance(repeats, bool):
         count = _count("repeat", repeats, axis)
-        return _lift.along(jnp.repeat, x, axis, repeats=count, total_repeat_length=total_repeat_length)
+        return _lift.along_with(jnp.repeat, x, axis, repeats=count, total_repeat_length=total_repeat_length)
     counts: Any = repeats if isinstance(repeats, Core) else _lift.plain("repeat", _as_array(repeats))
     values = counts.array if isinstance(counts, Core) else counts
     dtype = jnp.result_type(values)

@@ -110,12 +110,28 @@ def take_along_axis(
 
 
 def _taken(function: str, x: Core, axis: AxisSelector, index: Any, mode: str, fill_value: Any) -> "NamedArray":
-    reach = _FILL if mode == "fill" and fill_value is None else reaching(function, _MODES, mode, fill_value)
-    if isinstance(axis, str) and isinstance(index, Core) and isinstance(x, Core):
-        steps: tuple[Step, ...] = ((axis, "array", index.names),)
-        return _read(function, x, steps, (index.array,), reach)
+    if mode == "fill" and fill_value is None:
+        if isinstance(axis, str) and isinstance(index, Core) and isinstance(x, Core):
+            (array,), names = x.node
+            (picks,), new = index.node
+            try:
+                kernel = _filling[names, axis, new, function]
+            except AxisError as flaw:
+                _lift.fail(function, flaw, x)
+            return wrap(x, kernel.call(array, picks), kernel.names)
+        reach = _FILL
+    else:
+        reach = reaching(function, _MODES, mode, fill_value)
     steps, arguments = planned(function, x, {axis: index})
     return _read(function, x, steps, arguments, reach)
+
+
+def _by_array(key: tuple[Names, str, Names, str]) -> _lift.Kernel:
+    names, axis, new, function = key
+    return reading(names, ((axis, "array", new),), function, _FILL)
+
+
+_filling = plans.Memo(_by_array)
 
 
 def _read(function: str, x: Core, steps: tuple[Step, ...], arguments: Sequence[Any], reach: Reach) -> "NamedArray":

@@ -102,7 +102,7 @@ def diff(
     if operator.index(n) < 0:
         raise ArgumentError(message("diff", f"the order must not be negative, got {n}"))
     if prepend is None and append is None:
-        return _lift.along(jnp.diff, x, axis) if n == 1 else _lift.along(jnp.diff, x, axis, n=n)
+        return _lift.along(jnp.diff, x, axis) if n == 1 else _lift.along_with(jnp.diff, x, axis, n=n)
     return _with_ends(_diff, x, axis, {"prepend": prepend, "append": append}, n=n)
 
 
@@ -247,7 +247,7 @@ def unwrap(
         period: of the angle; axes among the others of `x`.
     """
     if isinstance(period, int | float) and isinstance(discont, int | float | None):
-        return _lift.along(jnp.unwrap, x, axis, discont=discont, period=period)
+        return _lift.along_with(jnp.unwrap, x, axis, discont=discont, period=period)
     operands = [x, period] if discont is None else [x, period, discont]
     out = (selector(axis, "unwrap")[0],)
     result: NamedArray = batched(_unwrap, operands, [axis, *[()] * (len(operands) - 1)], out, in_place=True)
@@ -321,7 +321,7 @@ def _slope(x: "NamedArray", pairs: _lift.Pairs, spacing: Any, edge_order: int) -
             _gradient, [x, spacing], [axis, name], (name,), in_place=True, name=name, edge_order=edge_order
         )
         return sloped
-    result = _lift.along(_gradient, x, axis, name=name, edge_order=edge_order)
+    result = _lift.along_with(_gradient, x, axis, name=name, edge_order=edge_order)
     return result if spacing.__class__ is float and spacing == 1 else elementwise.divide(result, spacing)
 
 

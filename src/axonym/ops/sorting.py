@@ -44,12 +44,12 @@ def approx_min_k(
 
 def argpartition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
     """Return the indices that would partition along `axis`, as `partition` does."""
-    return _lift.along(_argpartition, x, axis, kth=kth, name=selector(axis, "argpartition")[0])
+    return _lift.along_with(_argpartition, x, axis, kth=kth, name=selector(axis, "argpartition")[0])
 
 
 def argsort(x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> "NamedArray":
     """Return the indices that would sort along `axis`; equal elements keep their order if `stable`."""
-    return _lift.along(jnp.argsort, x, axis, stable=stable, descending=descending)
+    return _lift.along_with(jnp.argsort, x, axis, stable=stable, descending=descending)
 
 
 def lexsort(keys: Sequence["NamedArray"], axis: AxisSelector) -> "NamedArray":
@@ -80,12 +80,12 @@ def partition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
     Raises:
         AxisSizeError: if `kth` lies outside of the axis; it may count from the end.
     """
-    return _lift.along(_partition, x, axis, kth=kth, name=selector(axis, "partition")[0])
+    return _lift.along_with(_partition, x, axis, kth=kth, name=selector(axis, "partition")[0])
 
 
 def sort(x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> "NamedArray":
     """Sort along `axis`; NaN counts as larger than all numbers."""
-    return _lift.along(jnp.sort, x, axis, stable=stable, descending=descending)
+    return _lift.along_with(jnp.sort, x, axis, stable=stable, descending=descending)
 
 
 def sort_complex(x: "NamedArray", axis: AxisSelector) -> "NamedArray":
