@@ -151,18 +151,23 @@ def rotary(p: Any, x: jax.Array) -> jax.Array:
     return jnp.concatenate([one * cos - two * sin, two * cos + one * sin], -1)
 
 
-def experts(p: Any, x: jax.Array) -> jax.Array:
-    """Sort choices by expert, as a mixture without capacity is usually written."""
+def experts(silu: Callable[[jax.Array], jax.Array], p: Any, x: jax.Array) -> tuple[jax.Array, Any]:
+    """Sort choices by expert, as a mixture without capacity is usually written, and return the losses of its router."""
     router, gate, up, down = p
     tokens = x.reshape(-1, x.shape[-1])
-    weights, chosen = lax.top_k(jax.nn.softmax(tokens @ router), 2)
+    scores = tokens @ router
+    probabilities = jax.nn.softmax(scores)
+    weights, chosen = lax.top_k(probabilities, 2)
     ids = chosen.reshape(-1)
     order, sizes = jnp.argsort(ids), jnp.bincount(ids, length=router.shape[1])
     rows = tokens[order // 2]
-    hidden = jax.nn.silu(lax.ragged_dot(rows, gate, sizes)) * lax.ragged_dot(rows, up, sizes)
+    hidden = silu(lax.ragged_dot(rows, gate, sizes)) * lax.ragged_dot(rows, up, sizes)
     results = lax.ragged_dot(hidden, down, sizes)[jnp.argsort(order)].reshape(*chosen.shape, -1)
     weights = weights / weights.sum(-1, keepdims=True)
-    return jnp.einsum("tke,tk->te", results, weights).reshape(x.shape)
+    load = sizes / ids.size
+    balance = jnp.dot(load, probabilities.mean(0)) * sizes.size
+    z = jnp.square(jax.nn.logsumexp(scores, -1)).mean()
+    return jnp.einsum("tke,tk->te", results, weights).reshape(x.shape), (balance, z, load)
 
 
 def other_rows() -> dict[str, Callable[[], Row]]:
@@ -194,7 +199,10 @@ def other_rows() -> dict[str, Callable[[], Row]]:
         ),
         "rotary": lambda: Row((), lambda _, x: nn.rotary(x, Pos, HeadDim), rotary, axes=(Batch, Pos, Heads, HeadDim)),
         "MixtureOfExperts": lambda: Row(
-            nn.MixtureOfExperts.init(Embed, Experts, 256, 2, key=key), lambda m, x: m(x)[0], experts
+            nn.MixtureOfExperts.init(Embed, Experts, 256, 2, key=key),
+            lambda m, x: m(x)[0],
+            lambda p, x: experts(jax.nn.silu, p, x)[0],
+            lambda p, x: experts(jax.checkpoint(jax.nn.silu), p, x)[0],
         ),
     }
 

@@ -10,6 +10,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError
+from benchmarks.trace import equations
 from tests.nn.attending import by_hand, with_gradients
 from tests.nn.layouts import COMPUTE, check_on, draw, lies, same, same_trees
 
@@ -86,6 +87,19 @@ def test_other_axes_and_sizes_of_blocks():
     for block_size in (None, 1, (7, 4)):
         out = jax.jit(lambda *x: attend(*x, mask=nn.causal(), block_size=block_size))(q, k, v)  # noqa: B023
         same(out, expected.names, expected.array)
+
+
+def test_blocks_that_divide_the_positions():
+    Even, Even_key = axn.make_axes(pos=6, key_pos=8)
+    given = draw(H, Even, D), draw(H, Even_key, D, seed=1), draw(H, Even_key, F, seed=2)
+    run = with_gradients(lambda *x: attend(*x, mask=nn.causal()))
+    out, gradients = run(*given)
+    expected, others = with_gradients(lambda *x: attend(*x, mask=nn.causal(), implementation="plain"))(*given)
+    same(out, expected.names, expected.array)
+    same_trees(gradients, others, atol=2e-5)
+    counts = [e.primitive.name for e in equations(jax.make_jaxpr(run)(*given).jaxpr) if e.outvars[0].aval.shape == ()]
+    # Each of the four loops multiplies once, for the first position of its block, and no block begins elsewhere.
+    assert (counts.count("mul"), counts.count("min"), counts.count("rem")) == (4, 0, 0)
 
 
 def test_one_query_is_computed_at_once():

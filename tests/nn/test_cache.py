@@ -162,6 +162,15 @@ def test_what_does_not_fit_is_dropped_under_jit():
     assert full.length.item() == 8
 
 
+def test_a_step_of_decoding_has_few_operations():
+    token = [x["pos", :1] for x in (Q, K, V)]
+    jaxpr = jax.make_jaxpr(lambda cache, *given: cache.attend("pos", "head_dim", *given))(empty(12), *token)
+    names = [eqn.primitive.name for eqn in equations(jaxpr.jaxpr)]
+    # The position needs no counting, and cannot be negative.
+    assert (names.count("iota"), names.count("lt"), names.count("select_n")) == (1, 0, 1)
+    assert (names.count("scatter"), names.count("dot_general")) == (2, 2)
+
+
 def test_gradients_pass_through():
     def loss(q, k, v, cached):
         if cached:

@@ -382,6 +382,20 @@ def test_chunks_on_a_mesh(kind, auto_mesh, explicit_mesh):
     assert "all-to-all" not in text
 
 
+def test_normalizers_of_targets_that_are_no_class():
+    x, far = logits() - 1000, hard() - 100
+    losses, normalizers = nn.cross_entropy_loss_and_log_normalizers(x, V, far)
+    same(normalizers, ("batch", "seq"), jax.nn.logsumexp(x.array, -1))
+    assert jnp.isnan(losses.array).all()
+
+
+def test_what_targets_pick_and_exponentials_are_not_held_at_once():
+    x, targets = axn.zeros((axn.Axis("batch", 64), axn.Axis("vocab", 4096))), axn.zeros(axn.Axis("batch", 64), int)
+    step = jax.jit(jax.value_and_grad(lambda x, targets: nn.cross_entropy_loss(x, "vocab", targets).scalar()))
+    # The one that is held in turn lies where the gradient will be.
+    assert step.lower(x, targets).compile().memory_analysis().temp_size_in_bytes < x.nbytes / 4
+
+
 def test_chunks_take_the_memory_of_one():
     Tokens, Wide, Many = axn.make_axes(batch=256, embed=16, vocab=8192)
     shapes = axn.zeros((Tokens, Wide)), axn.zeros((Many, Wide)), axn.zeros(Tokens, int)

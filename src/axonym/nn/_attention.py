@@ -217,16 +217,19 @@ def _check_axes(what: str, tree: Any, axes: tuple[Axis, ...]) -> None:
                 raise AxisNotFoundError(message(FUNCTION, problem, *has, hint=suggestion(name, names)))
 
 
-def lowest(dtype: Any) -> float:
-    """Return a finite number so low that its softmax is zero next to any score."""
-    return float(jnp.finfo(dtype).min)  # type: ignore[no-untyped-call]  # of jax
+def lowest(dtype: Any) -> Any:
+    """Return a finite number of a dtype, so low that its softmax is zero next to any score."""
+    return jnp.finfo(dtype).min  # type: ignore[no-untyped-call]  # of jax
 
 
 def weights(call: AttentionCall) -> NamedArray:
     """Return the weight of each key, before dropout."""
     scored = call.scoring(call.query * call.scale, call.key, call.bias)
     if call.mask is not None:
-        queries = positions(None if call.q_pos is None else call.query.resolve_axis(call.q_pos), call.q_start)
+        Queries = None if call.q_pos is None else call.query.resolve_axis(call.q_pos)
+        if Queries is not None and Queries.size == 1:
+            Queries = None  # the one position of a step of decoding broadcasts without an axis
+        queries = positions(Queries, call.q_start)
         keys = positions(call.key.resolve_axis(call.k_pos), call.k_start)
         seen = visible(call.mask, queries, keys, call.q_pos, call.k_pos)
         scored = scored if seen is None else where(seen, scored, lowest(scored.dtype))

@@ -27,7 +27,7 @@ from ..ops.elementwise import exp, log, maximum
 from ..ops.select import where
 from ..partitioning.shard import auto_sharded
 from ._attention import AttentionCall, Scoring, beside_sinks, lowest, plain, rename_all
-from ._visible import logical_and, positions, visible
+from ._visible import logical_and, positions, smaller, visible
 from .dropout import Dropout
 from .mask import AttentionMask
 
@@ -56,7 +56,17 @@ class _Plan:
 
     def start(self, which: int, number: Any) -> Any:
         """Return the first position of a block; the last block ends where the axis ends."""
-        return jnp.minimum(number * self.blocks[which], self.sizes[which] - self.blocks[which])
+        size, block = self.sizes[which], self.blocks[which]
+        if size == block:
+            return 0
+        return jnp.minimum(number * block, size - block) if size % block else number * block
+
+
+class _At(NamedTuple):
+    """Which block of queries and which of keys, and the first position of each."""
+
+    numbers: tuple[Any, Any]
+    starts: tuple[Any, Any]
 
 
 class _Operands(NamedTuple):
@@ -69,7 +79,7 @@ class _Operands(NamedTuple):
 
 
 class _Rest(NamedTuple):
-    """What has none."""
+    """What has none; positions that start at 0 are None, for then there is nothing to add."""
 
     mask: AttentionMask | None
     q_start: Any
@@ -83,7 +93,8 @@ def blockwise(call: AttentionCall) -> NamedArray:
         return plain(call)  # its scores are linear in the number of positions
     new = {call.q_pos: QUERIES, call.k_pos: KEYS}
     operands = _Operands(call.query * call.scale, call.key, call.value, call.bias)
-    rest = _Rest(call.mask, call.q_start, call.k_start, call.prng if call.dropout else None)
+    q_start, k_start = (None if isinstance(at, int) and at == 0 else at for at in (call.q_start, call.k_start))
+    rest = _Rest(call.mask, q_start, k_start, call.prng if call.dropout else None)
     operands, rest = auto_sharded(rename_all((operands, rest), new))
     sizes = call.query.axis_size(call.q_pos), call.key.axis_size(call.k_pos)
     scoring = call.scoring
@@ -118,8 +129,7 @@ def _blocks(call: AttentionCall, sizes: tuple[int, int]) -> tuple[int, int]:
 
 def _sees_itself(mask: AttentionMask, rest: _Rest, sizes: tuple[int, int]) -> bool:
     """Tell whether it is plain that each query sees a key: one at its own position."""
-    starts = rest.q_start, rest.k_start
-    if not all(isinstance(start, int) for start in starts) or sum(starts) or sizes[0] > sizes[1]:
+    if rest.q_start is not None or rest.k_start is not None or sizes[0] > sizes[1]:
         return False
     return any(clause.prefix is None and clause.explicit is None and not clause.segment_ids for clause in mask.clauses)
 
@@ -171,65 +181,71 @@ def _made(operands: _Operands, shape: tuple[int, ...], names: tuple[str, ...], v
     return auto_sharded(NamedArray(array, names))
 
 
-def _take(plan: _Plan, x: Any, i: Any, j: Any) -> Any:
-    """Cut an array to block i of queries and block j of keys, as far as it has their axes."""
+def _take(x: Any, plan: _Plan, at: _At) -> Any:
+    """Cut an array to a block of queries and of keys, as far as it has their axes."""
     if x is None:
         return None
-    starts, sizes = _window(plan, x, i, j)
+    starts, sizes = _window(plan, x, at)
     if sizes == x.array.shape:
         return x
     return wrap(x, lax.dynamic_slice(x.array, starts, sizes, allow_negative_indices=False), x.names)
 
 
-def _window(plan: _Plan, x: NamedArray, i: Any, j: Any) -> tuple[list[Any], tuple[int, ...]]:
+def _window(plan: _Plan, x: NamedArray, at: _At) -> tuple[list[Any], tuple[int, ...]]:
     starts: list[Any] = [0] * x.array.ndim
     sizes = list(x.array.shape)
-    for which, (name, number) in enumerate(((QUERIES, i), (KEYS, j))):
+    for name, start, block in zip((QUERIES, KEYS), at.starts, plan.blocks, strict=True):
         if name in x.names:
-            at = x.names.index(name) - len(x.names)
-            starts[at], sizes[at] = plan.start(which, number), plan.blocks[which]
+            dim = x.names.index(name) - len(x.names)
+            starts[dim], sizes[dim] = start, block
     return starts, tuple(sizes)
 
 
-def _put(plan: _Plan, x: Any, block: Any, i: Any, j: Any, *, add: bool = False) -> Any:
+def _put(plan: _Plan, x: Any, block: Any, at: _At, *, add: bool = False) -> Any:
     """Write a block, or add it to what is there."""
     if x is None:
         return None
     update = block.rearrange(x.names).array.astype(x.dtype)
     if add:
-        update = update + _take(plan, x, i, j).array
-    starts, sizes = _window(plan, x, i, j)
+        update = update + _take(x, plan, at).array
+    starts, sizes = _window(plan, x, at)
     if sizes == x.array.shape:
         return wrap(x, update, x.names)
     return wrap(x, lax.dynamic_update_slice(x.array, update, starts, allow_negative_indices=False), x.names)
 
 
-def _seen(plan: _Plan, rest: _Rest, i: Any, j: Any, once: bool) -> NamedArray | None:
+def _plus(x: Any, y: Any) -> Any:
+    """Add two numbers; what starts at 0 adds nothing, and no operation."""
+    return x if y is None or (isinstance(y, int) and y == 0) else x + y
+
+
+def _seen(plan: _Plan, rest: _Rest, at: _At, once: bool) -> NamedArray | None:
     """Return which keys of a block count, or None for all; with `once`, those of each query in one block only."""
-    at = [plan.start(which, number) for which, number in ((0, i), (1, j))]
     axes = Axis(QUERIES, plan.blocks[0]), Axis(KEYS, plan.blocks[1])
     conditions = []
     if rest.mask is not None:
-        queries, keys = positions(axes[0], rest.q_start + at[0]), positions(axes[1], rest.k_start + at[1])
-        part = functools.partial(_take, plan, i=i, j=j)
+        firsts = (rest.q_start, rest.k_start)
+        queries, keys = (positions(*each) for each in zip(axes, map(_plus, at.starts, firsts), strict=True))
+        part = functools.partial(_take, plan=plan, at=at)
         conditions.append(visible(rest.mask, queries, keys, QUERIES, KEYS, part))
-    for which, number in ((0, i), (1, j)) if once else ((1, j),):
+    for which in (0, 1) if once else (1,):
         if plan.sizes[which] % plan.blocks[which]:
-            conditions.append(positions(axes[which], at[which]) >= number * plan.blocks[which])
+            least = at.numbers[which] * plan.blocks[which]
+            conditions.append(positions(axes[which], at.starts[which]) >= least)
     real = [condition for condition in conditions if condition is not None]
     return functools.reduce(logical_and, real) if real else None
 
 
-def _masked(plan: _Plan, rest: _Rest, i: Any, j: Any, scores: NamedArray, *, once: bool) -> NamedArray:
+def _masked(plan: _Plan, rest: _Rest, at: _At, scores: NamedArray, *, once: bool) -> NamedArray:
     """Hide scores of a block."""
-    seen = _seen(plan, rest, i, j, once)
+    seen = _seen(plan, rest, at, once)
     return scores if seen is None else where(seen, scores, lowest(scores.dtype))
 
 
-def _weigh(plan: _Plan, rest: _Rest, i: Any, j: Any, weights: NamedArray, value: NamedArray) -> NamedArray:
+def _weigh(plan: _Plan, rest: _Rest, at: _At, weights: NamedArray, value: NamedArray) -> NamedArray:
     """Sum values of a block."""
     if plan.dropout:
-        key = jax.random.fold_in(jax.random.fold_in(rest.prng, i), j)
+        key = functools.reduce(jax.random.fold_in, at.numbers, rest.prng)
         weights = Dropout(plan.dropout)(weights, key=key)
     return dot(
         weights.astype(value.dtype),
@@ -241,37 +257,43 @@ def _weigh(plan: _Plan, rest: _Rest, i: Any, j: Any, weights: NamedArray, value:
     )
 
 
-def _key_blocks(plan: _Plan, rest: _Rest, i: Any) -> tuple[Any, Any]:
-    """Return the first block of keys that block i of queries may see, and the one behind the last."""
-    count, size = plan.counts[1], plan.sizes[1]
+def _key_blocks(plan: _Plan, rest: _Rest, start: Any) -> tuple[Any, Any]:
+    """Return the first block of keys that the block of queries from `start` on may see, and the one behind the last."""
     if rest.mask is None:
-        return 0, count
-    first, last = (_extreme(rest.q_start, which) + plan.start(0, i) for which in (jnp.min, jnp.max))
-    last = last + plan.blocks[0] - 1
+        return 0, plan.counts[1]
+    first, behind = (_plus(start, _extreme(rest.q_start, which)) for which in (jnp.min, jnp.max))
+    behind = behind + plan.blocks[0]
     k_least, k_most = (_extreme(rest.k_start, which) for which in (jnp.min, jnp.max))
     lows, highs = [], []
     for clause in rest.mask.clauses:
-        if not clause.causal and clause.window is None and clause.prefix is None:
-            return 0, count
-        low: Any = 0
-        high: Any = size
+        ends = []
         if clause.causal:
-            high = jnp.minimum(high, last + 1 - k_least)
-        if clause.window is not None:
-            low = first - clause.window + 1 - k_most
-            high = jnp.minimum(high, last + clause.window - k_least)
+            ends.append(behind)
+        elif clause.window is not None:
+            ends.append(behind + (clause.window - 1))
         if clause.prefix is not None:
-            high = jnp.minimum(high, _extreme(clause.prefix, jnp.max) - k_least)
-        lows.append(low)
-        highs.append(high)
-    low, high = functools.reduce(jnp.minimum, lows), functools.reduce(jnp.maximum, highs)
+            ends.append(_extreme(clause.prefix, jnp.max))
+        if not ends:
+            return 0, plan.counts[1]
+        lows.append(0 if clause.window is None else _plus(first - (clause.window - 1), -k_most))
+        highs.append(_plus(functools.reduce(smaller, ends), -k_least))
+    low, high = functools.reduce(smaller, lows), functools.reduce(jnp.maximum, highs)
+    return _blocks_before(plan, low), _blocks_before(plan, high + (plan.blocks[1] - 1))
+
+
+def _blocks_before(plan: _Plan, position: Any) -> Any:
+    """Count the whole blocks of keys before a position, which may be negative or behind the end."""
     block = plan.blocks[1]
-    return jnp.clip(low // block, 0, count), jnp.clip(-(-high // block), 0, count)
+    most = plan.counts[1] * block
+    if isinstance(position, int):
+        return min(max(position, 0), most) // block
+    # What is positive is rounded down by `lax.div`, in one operation.
+    return lax.div(lax.clamp(0, position, most), block)
 
 
 def _extreme(x: Any, which: Any) -> Any:
     """Reduce a number that may have axes to one that is no larger, or no smaller, than any of its elements."""
-    return which(x.array) if isinstance(x, Core) else x
+    return 0 if x is None else which(x.array) if isinstance(x, Core) else x
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -282,25 +304,28 @@ def _attend(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray, 
 
     def of_queries(done: Any, filled: tuple[NamedArray, NamedArray]) -> tuple[NamedArray, NamedArray]:
         i = plan.counts[0] - 1 - done  # from the end: what two blocks have, the backward pass takes from the first one
-        query = _take(plan, operands.query, i, 0)
+        start = plan.start(0, i)
+        rows_at = _At((i, 0), (start, 0))
+        query = _take(operands.query, plan, rows_at)
 
         def with_keys(j: Any, carry: Any) -> Any:
             largest, total, summed = carry
-            key, value, bias = (_take(plan, x, i, j) for x in operands[1:])
-            scores = _masked(plan, rest, i, j, plan.scoring(query, key, bias), once=False)
+            at = _At((i, j), (start, plan.start(1, j)))
+            key, value, bias = (_take(x, plan, at) for x in operands[1:])
+            scores = _masked(plan, rest, at, plan.scoring(query, key, bias), once=False)
             new = maximum(largest, scores.max(KEYS))
             shrink, weights = exp(largest - new), exp(scores - new)
             total = total * shrink + weights.sum(KEYS)
-            return new, total, summed * shrink + _weigh(plan, rest, i, j, weights, value)
+            return new, total, summed * shrink + _weigh(plan, rest, at, weights, value)
 
         block = {QUERIES: plan.blocks[0]}
-        start = [
+        nothing = tuple(
             _filled(plan, operands, names, x, **block) for names, x in ((rows, small), (rows, 0), (plan.out_names, 0))
-        ]
-        largest, total, summed = lax.fori_loop(*_key_blocks(plan, rest, i), with_keys, tuple(start))
+        )
+        largest, total, summed = lax.fori_loop(*_key_blocks(plan, rest, start), with_keys, nothing)
         total = maximum(total, 1.0)  # the largest score adds one, if there is any
         log_sum = where(largest <= small, small, largest + log(total))
-        return _put(plan, filled[0], summed / total, i, 0), _put(plan, filled[1], log_sum, i, 0)
+        return _put(plan, filled[0], summed / total, rows_at), _put(plan, filled[1], log_sum, rows_at)
 
     out = _filled(plan, operands, plan.out_names, 0.0).astype(plan.dtype)
     filled: tuple[NamedArray, NamedArray] = lax.fori_loop(
@@ -325,19 +350,22 @@ def _backward(plan: _Plan, kept: Any, cotangents: Any) -> Any:
     log_sum = where(log_sum <= lowest(dtype), -lowest(dtype), log_sum)
 
     def of_queries(i: Any, gradients: Any) -> Any:
-        query, total, mean_i, by_out_i = (_take(plan, x, i, 0) for x in (operands.query, log_sum, mean, by_out))
+        start = plan.start(0, i)
+        rows_at = _At((i, 0), (start, 0))
+        query, total, mean_i, by_out_i = (_take(x, plan, rows_at) for x in (operands.query, log_sum, mean, by_out))
 
         def with_keys(j: Any, gradients: Any) -> Any:
-            key, value, bias = (_take(plan, x, i, j) for x in operands[1:])
+            at = _At((i, j), (start, plan.start(1, j)))
+            key, value, bias = (_take(x, plan, at) for x in operands[1:])
             scores, to_operands = jax.vjp(plan.scoring, query, key, bias)
-            weights = exp(_masked(plan, rest, i, j, scores, once=True) - total)
-            _, to_values = jax.vjp(functools.partial(_weigh, plan, rest, i, j), weights, value)
+            weights = exp(_masked(plan, rest, at, scores, once=True) - total)
+            _, to_values = jax.vjp(functools.partial(_weigh, plan, rest, at), weights, value)
             by_weights, by_value = to_values(by_out_i.astype(dtype))
             by_query, by_key, by_bias = to_operands(weights * (by_weights - mean_i))
             parts = by_query, by_key, by_value, by_bias
-            return _Operands(*(_put(plan, x, part, i, j, add=True) for x, part in zip(gradients, parts, strict=True)))
+            return _Operands(*(_put(plan, x, part, at, add=True) for x, part in zip(gradients, parts, strict=True)))
 
-        return lax.fori_loop(*_key_blocks(plan, rest, i), with_keys, gradients)
+        return lax.fori_loop(*_key_blocks(plan, rest, start), with_keys, gradients)
 
     zeros: Any = [x if x is None else _made(operands, x.array.shape, x.names, 0.0, dtype) for x in operands]
     gradients = lax.fori_loop(0, plan.counts[0], of_queries, _Operands(*zeros))

@@ -49,7 +49,9 @@ def positions(Pos: Axis | None, start: int | Operand) -> NamedArray:
     """Count the positions along an axis from a start, which may have axes; without an axis there is one position."""
     if Pos is None:
         return start if isinstance(start, NamedArray) else named(start, ())
-    return _outer(jnp.add, arange(Pos), start) if isinstance(start, NamedArray) else arange(Pos, start=start)
+    if not isinstance(start, NamedArray):
+        return arange(Pos, start=start)
+    return start.broadcast_axis(Pos) if Pos.size == 1 else _outer(jnp.add, arange(Pos), start)
 
 
 def visible(

@@ -17,6 +17,8 @@ from ..create import arange, zeros
 from ..errors import ArgumentError, AxisClashError, AxisNotFoundError, message, suggestion
 from ..ops import _lift
 from ..ops._batch import batched
+from ..ops._position import Reach, planned
+from ..ops._scatter import write
 from ..partitioning.shard import auto_sharded
 from ..transform.vmap import vmap
 from ._visible import positions, visible
@@ -218,8 +220,13 @@ def _put(pos: str | None, k_pos: str, ring: bool, kept: Any, new: Any, start: Na
     """Write new keys and values behind a start without axes; what lies behind the end is dropped."""
     at = positions(None if pos is None else new[0].resolve_axis(pos), start)
     at = at % kept[0].axis_size(k_pos) if ring else at
-    promises: Any = {"unique_indices": True, "indices_are_sorted": not ring, "mode": "drop"}
-    return tuple(old.at[k_pos, at].set(x.astype(old.dtype), **promises) for old, x in zip(kept, new, strict=True))
+    # Places of a ring all lie in it; no position is negative.
+    reach = Reach("promise_in_bounds" if ring else "drop", sorted=not ring, unique=True, wraps=False)
+    steps, arguments = planned("KVCache", kept[0], {k_pos: at})
+    return tuple(
+        write("KVCache", old, steps, arguments, "set", x.astype(old.dtype), reach)
+        for old, x in zip(kept, new, strict=True)
+    )
 
 
 def _held(last: jax.Array, place: jax.Array, *, size: int) -> jax.Array:

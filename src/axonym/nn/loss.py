@@ -98,7 +98,7 @@ def cross_entropy_loss(
         Chowdhery et al. (2022), PaLM, section 5 (z-loss).
     """
     losses, normalizers = _losses(logits, Label, targets, label_smoothing)
-    losses = _with_z_loss(losses, normalizers, z_loss)
+    losses = losses + z_loss * normalizers**2 if z_loss else losses
     return reduce_loss(losses, reduction, reduction_axis, _counted(targets, where, ignore_index))
 
 
@@ -180,11 +180,11 @@ def chunked_cross_entropy_loss(
     largest, sums, picked, total = loops.map(part, Chunk, remat=True)(blocks, arange(Chunk))
     top = reduce.max(largest, Chunk)
     normalizers = elementwise.log(reduce.sum(sums * elementwise.exp(largest - top), Chunk))
-    losses = normalizers - (1 - label_smoothing) * (reduce.sum(picked, Chunk) - top)
+    picked = reduce.sum(picked, Chunk) - top
     if label_smoothing:
-        losses = losses - label_smoothing * (reduce.sum(total, Chunk) / size - top)
-    losses = select.where((targets >= 0) & (targets < size), losses, jnp.nan)
-    losses = _with_z_loss(losses, normalizers + top, z_loss)
+        picked = (1 - label_smoothing) * picked + label_smoothing * (reduce.sum(total, Chunk) / size - top)
+    losses = select.where((targets >= 0) & (targets < size), normalizers - picked, jnp.nan)
+    losses = losses + z_loss * (normalizers + top) ** 2 if z_loss else losses
     return reduce_loss(losses, reduction, reduction_axis, _counted(targets, where, ignore_index))
 
 
@@ -254,25 +254,28 @@ def _cross_entropy(names: Names, targets: Names, label: tuple[str, int | None], 
         logits = _wide(given)
         # Differences to the largest logit are exact where the logits themselves are large.
         largest = lax.stop_gradient(logits).max(at, keepdims=True)
-        largest = jnp.where(jnp.isfinite(largest), largest, 0)
-        offset = largest.squeeze(at)
+        # One after the other: what is picked from and the exponentials, as large as the logits, need not both be held.
+        known: Any = None
         if soft:
+            largest = _finite(largest)
             share, picked = wanted.sum(at), ((logits - largest) * wanted).sum(at)
+            picked, largest = lax.optimization_barrier((picked, largest))
         else:
             wanted = wanted.astype(_counting(wanted))
+            known = (wanted >= 0) & (wanted < logits.shape[at])
             classes = lax.broadcasted_iota(wanted.dtype, logits.shape, at % logits.ndim)
-            share, picked = 1, _pick(logits, wanted, classes).sum(at) - offset
-        # One after the other: what was picked from and the exponentials, as large as the logits, need not both be held.
-        picked, largest = lax.optimization_barrier((picked, largest))
+            own = _pick(logits, wanted, classes).sum(at, keepdims=True)
+            # It is no larger, but makes the exponentials wait for it; not every compiler heeds a barrier here.
+            largest = _finite(jnp.where(known, jnp.maximum(largest, lax.stop_gradient(own)), largest))
+            share, picked = 1, (own - largest).squeeze(at)
         normalizers = jnp.log(jnp.exp(logits - lax.stop_gradient(largest)).sum(at))
         if smoothing:
             share = (1 - smoothing) * share + smoothing
             picked = (1 - smoothing) * picked + smoothing * (logits - largest).mean(at)
         found = (normalizers * share if soft or smoothing else normalizers) - picked
-        if not soft:
-            wanted = wanted.squeeze(at) if wanted.ndim else wanted
-            found = jnp.where((wanted >= 0) & (wanted < logits.shape[at]), found, jnp.nan)
-        return found.astype(given.dtype), (normalizers + offset).astype(given.dtype)
+        if known is not None:
+            found = jnp.where(known.squeeze(at) if known.ndim else known, found, jnp.nan)
+        return found.astype(given.dtype), (normalizers + largest.squeeze(at)).astype(given.dtype)
 
     def body(logits: Any, wanted: Any) -> Any:
         _lift.check_sizes("cross_entropy_loss", (names, targets), (logits, wanted))
@@ -302,10 +305,6 @@ def reduce_loss(
     return select.where(reduce.any(where, [name for name in own if name in where.names]), reduced, 0)
 
 
-def _with_z_loss(losses: NamedArray, normalizers: NamedArray, z_loss: float) -> NamedArray:
-    return losses + z_loss * normalizers**2 if z_loss else losses
-
-
 def _counted(targets: NamedArray, where: NamedArray | None, ignore_index: int | None) -> NamedArray | None:
     """Return which targets count."""
     if ignore_index is None:
@@ -317,6 +316,11 @@ def _counted(targets: NamedArray, where: NamedArray | None, ignore_index: int | 
 def _counting(classes: Any) -> Any:
     """Return a dtype that counts to the last class, as uint8 might not."""
     return jnp.result_type(classes.dtype, jnp.int32)
+
+
+def _finite(largest: jax.Array) -> jax.Array:
+    """Return what to subtract from logits; an infinite one would make NaN of others."""
+    return jnp.where(jnp.isfinite(largest), largest, 0)
 
 
 def _wide(x: jax.Array) -> jax.Array:

@@ -360,9 +360,9 @@ def _by_stretches(
     ids = chosen.rearrange((*names, _CHOICE)).flatten_axes((*names, _CHOICE), _SLOT)
     order = argsort(ids, _SLOT)
     sizes = bincount(ids, up.Experts)
-    rows = take(x, _TOKEN, order // gates.axis_size(_CHOICE))
-    hidden = _hidden(activation, gate, up, rows, sizes)
-    unsorted = take(down(hidden, sizes), _SLOT, argsort(order, _SLOT))
+    rows = x.at[_TOKEN, order // gates.axis_size(_CHOICE)].get(mode="promise_in_bounds")
+    results = down(_hidden(activation, gate, up, rows, sizes), sizes)
+    unsorted = results.at[_SLOT, argsort(order, _SLOT)].get(mode="promise_in_bounds", unique_indices=True)
     results = unsorted.unflatten_axis(_SLOT, (gates.resolve_axis(_TOKEN), gates.resolve_axis(_CHOICE)))
     y = dot(results, gates, axis=_CHOICE)
     y = psum(y, up.Out.name) if is_part else y

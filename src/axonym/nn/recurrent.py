@@ -107,7 +107,7 @@ class LSTMCell(_Gated):
 
     def initial_state(self, projected: NamedArray) -> tuple[NamedArray, NamedArray]:
         """Return zeros for h and c."""
-        h = zeros_like(projected["gate", 0])
+        h = _zeros(projected)
         return h, h
 
     def advance(self, projected: NamedArray, state: tuple[NamedArray, NamedArray]) -> tuple[NamedArray, NamedArray]:
@@ -157,7 +157,7 @@ class GRUCell(_Gated):
 
     def initial_state(self, projected: NamedArray) -> NamedArray:
         """Return zeros for h."""
-        return zeros_like(projected["gate", 0])
+        return _zeros(projected)
 
     def advance(self, projected: NamedArray, state: NamedArray) -> NamedArray:
         """Return the next h."""
@@ -227,6 +227,12 @@ class Recurrent(eqx.Module):
         loop = scan(step, self.axis, reverse=self.reverse, unroll=self.unroll, remat=self.remat)
         last, outputs = loop(state, projected)
         return outputs, last
+
+
+def _zeros(projected: NamedArray) -> NamedArray:
+    """Make zeros like one of the gates, which is not cut out for that."""
+    gate: NamedArray = jax.eval_shape(lambda projected: projected["gate", 0], projected)
+    return zeros_like(gate)
 
 
 def _weights(

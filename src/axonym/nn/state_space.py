@@ -15,7 +15,6 @@ from ..ops import _lift
 from ..ops.elementwise import exp, imag, log, real
 from ..ops.join import stack
 from ..partitioning.shard import auto_sharded
-from ..transform.associative_scan import associative_scan
 from ._inputs import check_input, named_axis
 from .initializer import normal
 from .linear import Linear
@@ -23,13 +22,14 @@ from .linear import Linear
 __all__ = ["DiagonalSSM"]
 
 PARTS = Axis("complex", 2)
+Pair = tuple[jax.Array, jax.Array]
 
 
 class DiagonalSSM(eqx.Module):
     """A linear recurrence with a complex state, of which each element has its own decay and frequency.
 
     At each position s' = a s + g B x and y = Re(C s') + d x, where a, g and d are diagonal. A call does all positions
-    at once by `axn.associative_scan`; `step` does one, for decoding, and gives the same results.
+    at once, as `axn.associative_scan` does; `step` does one, for decoding, and gives the same results.
 
     It computes the state in complex64 at least; what comes out has the dtype of a product of input and weights. The
     decay is sensitive to rounding: leave these parameters in float32 if others are narrower.
@@ -122,10 +122,9 @@ class DiagonalSSM(eqx.Module):
         """
         name = named_axis("DiagonalSSM", x, self.axis)
         drive = self._drive(x)
-        decay = self._decay().broadcast_axis(x.resolve_axis(self.axis))
-        powers, states = associative_scan(_after, name)((decay, drive))
-        if state is not None:
-            states = _lift.nary(_started, states, powers, state)
+        start = () if state is None else (state,)
+        at = drive.names.index(name) - len(drive.names)
+        states = _lift.nary(_scanned, drive, self._decay(), *start, at=at)
         # Of no positions, the sum is zero.
         last = states[name, -1] if x.axis_size(name) else states.sum(name) + (0 if state is None else state)
         return self._read(states, x), last
@@ -164,13 +163,19 @@ def _polar(size: jax.Array, angle: jax.Array) -> jax.Array:
     return lax.complex(size * jnp.cos(angle), size * jnp.sin(angle))
 
 
-def _after(
-    first: tuple[NamedArray, NamedArray], second: tuple[NamedArray, NamedArray]
-) -> tuple[NamedArray, NamedArray]:
+def _scanned(drive: jax.Array, decay: jax.Array, *start: jax.Array, at: int) -> jax.Array:
+    """Run the recurrence along a dimension, from zero or from a state.
+
+    The powers of the decay keep size 1 where it lacks axes of the input, in each round of the scan.
+    """
+    drive = _lift.whole(drive, (at,))
+    shape = [1] * (drive.ndim - decay.ndim) + list(decay.shape)
+    shape[at] = drive.shape[at]
+    scanned: Pair = lax.associative_scan(_after, (jnp.broadcast_to(decay, shape), drive), axis=at)
+    powers, states = scanned
+    return states + powers * start[0] if start else states
+
+
+def _after(first: Pair, second: Pair) -> Pair:
     """Compose two steps s -> a s + b."""
     return first[0] * second[0], second[0] * first[1] + second[1]
-
-
-def _started(states: jax.Array, powers: jax.Array, state: jax.Array) -> jax.Array:
-    """Add what is left of the first state at each position."""
-    return states + powers * state

@@ -52,12 +52,14 @@ class Reach(NamedTuple):
         fill_value: what "fill" reads.
         sorted: the indices ascend.
         unique: no element is meant twice.
+        wraps: index arrays may count from the end by negative numbers; else these are out of range.
     """
 
     mode: str | None = None
     fill_value: Any = None
     sorted: bool = False
     unique: bool = False
+    wraps: bool = True
 
 
 class Position(NamedTuple):
@@ -408,6 +410,7 @@ def _gather(
         out_sharding=sharding,
         indices_are_sorted=reach.sorted and position.exact,
         unique_indices=reach.unique,
+        wrap_negative_indices=reach.wraps,
     )
     wanted: tuple[Any, ...] = (*range(array.ndim - len(names)), *target)
     return _lift.lined_up(result, labels, wanted)
@@ -441,6 +444,7 @@ def _matched(
             mode="clip" if reach.mode in (None, "wrap") else reach.mode,
             fill_value=reach.fill_value,
             unique_indices=reach.unique,
+            wrap_negative_indices=reach.wraps,
         )
         return found
 

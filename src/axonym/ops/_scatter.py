@@ -161,6 +161,7 @@ def _scattered(plan: Write, array: jax.Array, update: Any, arguments: Sequence[A
         indices_are_sorted=plan.reach.sorted and position.exact,
         unique_indices=plan.reach.unique or once,
         mode=plan.reach.mode,
+        wrap_negative_indices=plan.reach.wraps,
     )
     return written
 
