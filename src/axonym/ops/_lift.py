@@ -229,14 +229,14 @@ def binary(fn: Function, x: Any, y: Any) -> "NamedArray":
         fn = _stand_ins.get(id(fn)) or _stand_in(fn)
     if isinstance(x, Core):
         (a,), left = x.node
-        if isinstance(y, Core):
-            (b,), right = y.node
-            try:
-                kernel = _of_many[fn][left, right]
-            except AxisError as flaw:
-                fail(title(fn), flaw, x, y)
-            return wrap(x, kernel.call(a, b), kernel.names)
         if y.__class__ not in NUMBERS:
+            if isinstance(y, Core):
+                (b,), right = y.node
+                try:
+                    kernel = _of_many[fn][left, right]
+                except AxisError as flaw:
+                    fail(title(fn), flaw, x, y)
+                return wrap(x, kernel.call(a, b), kernel.names)
             plain(title(fn), y)
         made: NamedArray = new(x.__class__)
         made.node = ((_with_plain[fn][left](a, y),), left)

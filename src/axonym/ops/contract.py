@@ -63,7 +63,7 @@ def dot(
         >>> axn.dot(axn.ones((Batch, Embed)), axn.ones((Embed, Mlp)), axis=Embed).axes
         (Axis(name='batch', size=2), Axis(name='mlp', size=4))
     """
-    given = _lift.keyed(axis, dot)
+    given = axis if axis.__class__ is str else _lift.keyed(axis, dot)
     dtype: Any = preferred_element_type
     order = None if out_axes is None else tuple(e if e is ... else selector(e, "dot")[0] for e in out_axes)
     try:
@@ -74,9 +74,9 @@ def dot(
         else:
             operands, payloads = tuple(x.node[1] for x in arrays), tuple(x.node[0][0] for x in arrays)
         if dot_general is not lax.dot_general:  # it may hold arrays, so that nothing is kept for it
-            custom = _dot.__wrapped__(operands, given, order, precision, dtype, dot_general)
+            custom = _dot(operands, given, order, precision, dtype, dot_general)
             return wrap(arrays[0], custom.body(*payloads), custom.names)
-        kernel = _dot(operands, given, order, precision, dtype)
+        kernel = _dots[operands, given, order, precision, dtype]
     except AxisError as flaw:
         _lift.fail("dot", flaw, *arrays)
     except AttributeError:
@@ -143,7 +143,6 @@ def einsum(
     return wrap(arrays[0], kernel.call(*payloads), kernel.names)
 
 
-@lru_cache(plans.CACHE)
 def _dot(
     operands: tuple[Names, ...],
     axis: Any,
@@ -172,6 +171,9 @@ def _dot(
         out = plans.complete(out, order)
 
     return _kernel("dot", operands, contracted, out, given or (), (precision, dtype, dot_general))
+
+
+_dots = plans.Memo(lambda key: _dot(*key))
 
 
 def _kernel(
