@@ -151,12 +151,8 @@ def test_plans_need_no_jax() -> None:
     )
 
 
-def test_a_memo_makes_each_key_once_and_is_emptied_when_full(monkeypatch):
-    made = []
-    memo = plans.Memo(lambda key: made.append(key) or key * 2)
-    assert [memo[1], memo[2], memo[1]] == [2, 4, 2]
-    assert made == [1, 2]
+def test_a_memo_that_is_full_is_emptied(monkeypatch):
+    memo = {}
     monkeypatch.setattr(plans, "CACHE", 2)
-    assert (memo[3], len(memo), memo[1], made) == (6, 1, 2, [1, 2, 3, 1])
-    with pytest.raises(ZeroDivisionError):
-        plans.Memo(lambda key: 1 // key)[0]
+    assert [plans.keep(memo, key, key.upper()) for key in "abc"] == ["A", "B", "C"]
+    assert memo == {"c": "C"}

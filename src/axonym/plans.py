@@ -5,22 +5,22 @@ so that anonymous leading dimensions shift all of them alike. Plans are memoised
 An error tells the problem in terms of names; the caller adds sizes.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from types import EllipsisType
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from .errors import AxisClashError, AxisNotFoundError, BroadcastError, suggestion
 
 __all__ = [
     "Alignment",
     "Contraction",
-    "Memo",
     "align",
     "broadcast",
     "complete",
     "contraction",
     "distinct",
+    "keep",
     "letters",
     "positions",
     "rename",
@@ -31,6 +31,8 @@ __all__ = [
 
 Names = tuple[str, ...]
 Label = TypeVar("Label", bound=Hashable)
+K = TypeVar("K")
+V = TypeVar("V")
 CACHE = 8192
 
 
@@ -53,24 +55,15 @@ class Contraction(NamedTuple):
     order: tuple[int, ...] | None
 
 
-class Memo(dict[Any, Any]):
-    """What a function returned for each key; a hit costs less than with `lru_cache`, which keeps track of the order.
+def keep(memo: dict[K, V], key: K, made: V) -> V:
+    """Keep what was made for a key; a memo that is full is emptied first.
 
-    Attributes:
-        make: the function.
+    A hit, `memo[key]`, costs less than a call of what `lru_cache` makes, which also keeps track of the order.
     """
-
-    __slots__ = ("make",)
-
-    def __init__(self, make: Callable[[Any], Any]) -> None:
-        super().__init__()
-        self.make = make
-
-    def __missing__(self, key: Any) -> Any:
-        if len(self) >= CACHE:
-            self.clear()
-        made = self[key] = self.make(key)
-        return made
+    if len(memo) >= CACHE:
+        memo.clear()
+    memo[key] = made
+    return made
 
 
 def require(names: Sequence[str], wanted: Sequence[str]) -> None:

@@ -195,8 +195,12 @@ def unary(fn: Function, x: Core) -> "NamedArray":
         (array,), names = x.node
     except AttributeError:
         raise unnamed(title(fn), x) from None
-    made: NamedArray = new(x.__class__)  # `wrap`, spelled out: a call costs a hundredth of the whole
-    made.node = ((_of_one[fn][names](array),), names)
+    try:
+        call = _of_one[fn][names]
+    except KeyError:
+        call = plans.keep(_of_one.setdefault(fn, {}), names, _elementwise(fn, (names,), ()).call)
+    made: NamedArray = new(type(x))  # `wrap`, spelled out: a call costs a hundredth of the whole
+    made.node = ((call(array),), names)
     return made
 
 
@@ -208,11 +212,13 @@ def unary_with(fn: Function, x: Core, **options: Any) -> "NamedArray":
     return wrap(x, _elementwise(fn, (names,), tuple(options.items())).call(array), names)
 
 
-# The short ways to kernels, per function and then per names: a microsecond is a fifth of a whole operation.
-_of_one = plans.Memo(lambda fn: plans.Memo(lambda names: _elementwise(fn, (names,), ()).call))
-_with_plain = plans.Memo(lambda fn: plans.Memo(lambda names: _elementwise(fn, (names, None), ()).call))
-_with_two = plans.Memo(lambda fn: plans.Memo(lambda names: _elementwise(fn, (names, None, None), ()).call))
-_of_many = plans.Memo(lambda fn: plans.Memo(lambda names: _elementwise(fn, names, ())))
+# Short ways to kernels, per function and then per key: a microsecond is a fifth of a whole operation. They are plain
+# dicts because Python looks into these, and into no subclass, without a call.
+_of_one: dict[Function, dict[Names, Any]] = {}
+_of_two: dict[Function, dict[tuple[Names, Names], Kernel]] = {}
+_with_one: dict[Function, dict[Names, Any]] = {}
+_with_two: dict[Function, dict[Names, Any]] = {}
+_along_one: dict[Function, dict[tuple[Names, Any], Any]] = {}
 
 
 def unnamed(function: str, x: Any) -> OperandError:
@@ -233,13 +239,17 @@ def binary(fn: Function, x: Any, y: Any) -> "NamedArray":
             if isinstance(y, Core):
                 (b,), right = y.node
                 try:
-                    kernel = _of_many[fn][left, right]
-                except AxisError as flaw:
-                    fail(title(fn), flaw, x, y)
+                    kernel = _of_two[fn][left, right]
+                except KeyError:
+                    kernel = _paired(fn, x, y)
                 return wrap(x, kernel.call(a, b), kernel.names)
             plain(title(fn), y)
-        made: NamedArray = new(x.__class__)
-        made.node = ((_with_plain[fn][left](a, y),), left)
+        try:
+            call = _with_one[fn][left]
+        except KeyError:
+            call = plans.keep(_with_one.setdefault(fn, {}), left, _elementwise(fn, (left, None), ()).call)
+        made: NamedArray = new(type(x))
+        made.node = ((call(a, y),), left)
         return made
     if not isinstance(y, Core):
         raise unnamed(title(fn), x)
@@ -249,14 +259,27 @@ def binary(fn: Function, x: Any, y: Any) -> "NamedArray":
     return wrap(y, _elementwise(fn, (None, right), ()).call(x, b), right)
 
 
+def _paired(fn: Function, x: Core, y: Core) -> Kernel:
+    names = x.names, y.names
+    try:
+        kernel = _elementwise(fn, names, ())
+    except AxisError as flaw:
+        fail(title(fn), flaw, x, y)
+    return plans.keep(_of_two.setdefault(fn, {}), names, kernel)
+
+
 def between(fn: Function, x: Core, low: Any, high: Any) -> "NamedArray":
     """Apply a function that takes two Python numbers to each element."""
     try:
         (array,), names = x.node
     except AttributeError:
         raise unnamed(title(fn), x) from None
-    made: NamedArray = new(x.__class__)
-    made.node = ((_with_two[fn][names](array, low, high),), names)
+    try:
+        call = _with_two[fn][names]
+    except KeyError:
+        call = plans.keep(_with_two.setdefault(fn, {}), names, _elementwise(fn, (names, None, None), ()).call)
+    made: NamedArray = new(type(x))
+    made.node = ((call(array, low, high),), names)
     return made
 
 
@@ -286,7 +309,7 @@ def nary(fn: Function, *operands: Any, **options: Any) -> "NamedArray":
     """Apply a function of any number of operands, at least one of them named, to elements by name."""
     like, named, arrays = parted(fn, operands)
     try:
-        kernel = _elementwise(fn, named, tuple(options.items())) if options else _of_many[fn][named]
+        kernel = _elementwise(fn, named, tuple(options.items()) if options else ())
     except AxisError as flaw:
         fail(title(fn), flaw, *operands)
     return wrap(like, kernel.call(*arrays), kernel.names)
@@ -438,7 +461,7 @@ def broadcast_entries(arrays: Sequence[Any]) -> list[layout.Entry]:
 
 def along(fn: Function, x: Core, axis: AxisSelection | None) -> "NamedArray":
     """Apply a function along one axis, which the result has too, perhaps in another size."""
-    if axis.__class__ is not str:
+    if type(axis) is not str:
         return along_with(fn, x, axis)
     try:
         (array,), names = x.node
@@ -446,9 +469,13 @@ def along(fn: Function, x: Core, axis: AxisSelection | None) -> "NamedArray":
         raise unnamed(title(fn), x) from None
     try:
         call = _along_one[fn][names, axis]
-    except AxisError as flaw:
-        fail(title(fn), flaw, x)
-    made: NamedArray = new(x.__class__)
+    except KeyError:
+        try:
+            kernel = _along(fn, names, axis, False, None, ())
+        except AxisError as flaw:
+            fail(title(fn), flaw, x)
+        call = plans.keep(_along_one.setdefault(fn, {}), (names, axis), kernel.call)
+    made: NamedArray = new(type(x))
     made.node = ((call(array),), names)
     return made
 
@@ -458,9 +485,6 @@ def along_with(
 ) -> "NamedArray":
     """Apply a function that has options along one axis, in whose place the result may have one of the name `to`."""
     return _apply_along(fn, x, axis, False, to, options)
-
-
-_along_one = plans.Memo(lambda fn: plans.Memo(lambda key: _along(fn, *key, False, None, ()).call))
 
 
 def search(fn: Function, x: Core, axis: AxisSelection | None, **options: Any) -> "NamedArray":

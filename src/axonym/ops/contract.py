@@ -76,7 +76,8 @@ def dot(
         if dot_general is not lax.dot_general:  # it may hold arrays, so that nothing is kept for it
             custom = _dot(operands, given, order, precision, dtype, dot_general)
             return wrap(arrays[0], custom.body(*payloads), custom.names)
-        kernel = _dots[operands, given, order, precision, dtype]
+        key = (operands, given, order, precision, dtype)
+        kernel = _dots.get(key) or plans.keep(_dots, key, _dot(*key))
     except AxisError as flaw:
         _lift.fail("dot", flaw, *arrays)
     except AttributeError:
@@ -173,7 +174,7 @@ def _dot(
     return _kernel("dot", operands, contracted, out, given or (), (precision, dtype, dot_general))
 
 
-_dots = plans.Memo(lambda key: _dot(*key))
+_dots: dict[Any, _lift.Kernel] = {}
 
 
 def _kernel(

@@ -2,7 +2,6 @@
 
 import operator
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -193,20 +192,24 @@ def triu(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) 
 
 
 def _triangle(function: str, x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int) -> "NamedArray":
-    if not isinstance(x, Core):
-        raise _lift.unnamed(function, x)
-    (array,), names = x.node
     try:
-        kernel = _triangular(function, names, (axis1, axis2), _offset(function, k))
+        (array,), names = x.node
+    except AttributeError:
+        raise _lift.unnamed(function, x) from None
+    key = (function, names, axis1, axis2, k if k.__class__ is int else _offset(function, k))
+    try:
+        kernel = _triangles.get(key) or plans.keep(_triangles, key, _triangular(*key))
     except AxisError as flaw:
         _lift.axes((axis1, axis2), function)  # it has an error of its own
         _lift.fail(function, flaw, x)
     return wrap(x, kernel.call(array), names)
 
 
-@lru_cache(plans.CACHE)
-def _triangular(function: str, names: Names, pair: tuple[AxisSelector, AxisSelector], k: int) -> _lift.Kernel:
-    given = _lift.axes(pair, function)
+_triangles: dict[Any, _lift.Kernel] = {}
+
+
+def _triangular(function: str, names: Names, axis1: AxisSelector, axis2: AxisSelector, k: int) -> _lift.Kernel:
+    given = _lift.axes((axis1, axis2), function)
     at = plans.positions(names, tuple(name for name, _ in given))
 
     def body(array: Any) -> Any:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from ..core import Core, Operand, wrap
-from . import _lift
+from ._lift import NUMBERS, between, binary, nary, unary, unary_with
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -95,57 +95,57 @@ __all__ = [
 
 def abs(x: "NamedArray") -> "NamedArray":
     """Return the absolute value of each element."""
-    return _lift.unary(jnp.abs, x)
+    return unary(jnp.abs, x)
 
 
 def add(x: Operand, y: Operand) -> "NamedArray":
     """Return the sum of each pair of elements, by name."""
-    return _lift.binary(jnp.add, x, y)
+    return binary(jnp.add, x, y)
 
 
 def angle(x: "NamedArray", deg: bool = False) -> "NamedArray":
     """Return the angle of each complex element, in radians or degrees."""
-    return _lift.unary_with(jnp.angle, x, deg=deg)
+    return unary_with(jnp.angle, x, deg=deg)
 
 
 def arccos(x: "NamedArray") -> "NamedArray":
     """Return the inverse cosine of each element."""
-    return _lift.unary(jnp.arccos, x)
+    return unary(jnp.arccos, x)
 
 
 def arccosh(x: "NamedArray") -> "NamedArray":
     """Return the inverse hyperbolic cosine of each element."""
-    return _lift.unary(jnp.arccosh, x)
+    return unary(jnp.arccosh, x)
 
 
 def arcsin(x: "NamedArray") -> "NamedArray":
     """Return the inverse sine of each element."""
-    return _lift.unary(jnp.arcsin, x)
+    return unary(jnp.arcsin, x)
 
 
 def arcsinh(x: "NamedArray") -> "NamedArray":
     """Return the inverse hyperbolic sine of each element."""
-    return _lift.unary(jnp.arcsinh, x)
+    return unary(jnp.arcsinh, x)
 
 
 def arctan(x: "NamedArray") -> "NamedArray":
     """Return the inverse tangent of each element."""
-    return _lift.unary(jnp.arctan, x)
+    return unary(jnp.arctan, x)
 
 
 def arctan2(x: Operand, y: Operand) -> "NamedArray":
     """Return the angle of the point (y, x) of each pair of elements, by name."""
-    return _lift.binary(jnp.arctan2, x, y)
+    return binary(jnp.arctan2, x, y)
 
 
 def arctanh(x: "NamedArray") -> "NamedArray":
     """Return the inverse hyperbolic tangent of each element."""
-    return _lift.unary(jnp.arctanh, x)
+    return unary(jnp.arctanh, x)
 
 
 def astype(x: "NamedArray", dtype: DTypeLike) -> "NamedArray":
     """Convert each element to another dtype."""
-    return _lift.unary_with(_astype, x, dtype=dtype)
+    return unary_with(_astype, x, dtype=dtype)
 
 
 def _astype(x: jax.Array, *, dtype: Any) -> jax.Array:
@@ -154,23 +154,23 @@ def _astype(x: jax.Array, *, dtype: Any) -> jax.Array:
 
 def cbrt(x: "NamedArray") -> "NamedArray":
     """Return the cube root of each element."""
-    return _lift.unary(jnp.cbrt, x)
+    return unary(jnp.cbrt, x)
 
 
 def ceil(x: "NamedArray") -> "NamedArray":
     """Return the smallest integer that is not less of each element."""
-    return _lift.unary(jnp.ceil, x)
+    return unary(jnp.ceil, x)
 
 
 def clip(x: "NamedArray", a_min: Operand | None = None, a_max: Operand | None = None) -> "NamedArray":
     """Limit each element to at least `a_min` and at most `a_max`, by name."""
-    if a_min.__class__ in _lift.NUMBERS and a_max.__class__ in _lift.NUMBERS:
-        return _lift.between(_clip, x, a_min, a_max)
+    if a_min.__class__ in NUMBERS and a_max.__class__ in NUMBERS:
+        return between(_clip, x, a_min, a_max)
     if a_min is None and a_max is None:
         return x
     if a_min is not None and a_max is not None:
-        return _lift.nary(_clip, x, a_min, a_max)
-    return _lift.nary(_clip, x, a_max if a_min is None else a_min, side="upper" if a_min is None else "lower")
+        return nary(_clip, x, a_min, a_max)
+    return nary(_clip, x, a_max if a_min is None else a_min, side="upper" if a_min is None else "lower")
 
 
 def _clip(x: jax.Array, *bounds: Any, side: str = "both") -> jax.Array:
@@ -180,42 +180,42 @@ def _clip(x: jax.Array, *bounds: Any, side: str = "both") -> jax.Array:
 
 def conj(x: "NamedArray") -> "NamedArray":
     """Return the complex conjugate of each element."""
-    return _lift.unary(jnp.conj, x)
+    return unary(jnp.conj, x)
 
 
 def copy(x: "NamedArray") -> "NamedArray":
     """Return the same elements in memory of their own, which outlives a donation of `x`."""
-    return _lift.unary(jnp.copy, x)
+    return unary(jnp.copy, x)
 
 
 def copysign(x: Operand, y: Operand) -> "NamedArray":
     """Return the size of the first with the sign of the second, of each pair of elements, by name."""
-    return _lift.binary(jnp.copysign, x, y)
+    return binary(jnp.copysign, x, y)
 
 
 def cos(x: "NamedArray") -> "NamedArray":
     """Return the cosine of each element."""
-    return _lift.unary(jnp.cos, x)
+    return unary(jnp.cos, x)
 
 
 def cosh(x: "NamedArray") -> "NamedArray":
     """Return the hyperbolic cosine of each element."""
-    return _lift.unary(jnp.cosh, x)
+    return unary(jnp.cosh, x)
 
 
 def deg2rad(x: "NamedArray") -> "NamedArray":
     """Convert each element from degrees to radians."""
-    return _lift.unary(jnp.deg2rad, x)
+    return unary(jnp.deg2rad, x)
 
 
 def divide(x: Operand, y: Operand) -> "NamedArray":
     """Return the quotient of each pair of elements, by name."""
-    return _lift.binary(jnp.divide, x, y)
+    return binary(jnp.divide, x, y)
 
 
 def divmod(x: Operand, y: Operand) -> tuple["NamedArray", "NamedArray"]:
     """Return the floor of the quotient and the remainder of each pair of elements, by name."""
-    return _two(_lift.binary(jnp.divmod, x, y))
+    return _two(binary(jnp.divmod, x, y))
 
 
 def _two(both: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
@@ -226,157 +226,157 @@ def _two(both: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
 
 def exp(x: "NamedArray") -> "NamedArray":
     """Return the exponential of each element."""
-    return _lift.unary(jnp.exp, x)
+    return unary(jnp.exp, x)
 
 
 def exp2(x: "NamedArray") -> "NamedArray":
     """Return the power of two of each element."""
-    return _lift.unary(jnp.exp2, x)
+    return unary(jnp.exp2, x)
 
 
 def expm1(x: "NamedArray") -> "NamedArray":
     """Return the exponential minus one, exact near zero of each element."""
-    return _lift.unary(jnp.expm1, x)
+    return unary(jnp.expm1, x)
 
 
 def fabs(x: "NamedArray") -> "NamedArray":
     """Return the absolute value of each real element, as a float."""
-    return _lift.unary(jnp.fabs, x)
+    return unary(jnp.fabs, x)
 
 
 def float_power(x: Operand, y: Operand) -> "NamedArray":
     """Raise `x` to the power `y`, by name, as floats also where both are integers."""
-    return _lift.binary(jnp.float_power, x, y)
+    return binary(jnp.float_power, x, y)
 
 
 def floor(x: "NamedArray") -> "NamedArray":
     """Return the largest integer that is not greater of each element."""
-    return _lift.unary(jnp.floor, x)
+    return unary(jnp.floor, x)
 
 
 def floor_divide(x: Operand, y: Operand) -> "NamedArray":
     """Return the largest integer not greater than the quotient of each pair of elements, by name."""
-    return _lift.binary(jnp.floor_divide, x, y)
+    return binary(jnp.floor_divide, x, y)
 
 
 def fmax(x: Operand, y: Operand) -> "NamedArray":
     """Return the larger one of each pair of elements, by name; a number wins over NaN."""
-    return _lift.binary(jnp.fmax, x, y)
+    return binary(jnp.fmax, x, y)
 
 
 def fmin(x: Operand, y: Operand) -> "NamedArray":
     """Return the smaller one of each pair of elements, by name; a number wins over NaN."""
-    return _lift.binary(jnp.fmin, x, y)
+    return binary(jnp.fmin, x, y)
 
 
 def fmod(x: Operand, y: Operand) -> "NamedArray":
     """Return the remainder with the sign of the first operand of each pair of elements, by name."""
-    return _lift.binary(jnp.fmod, x, y)
+    return binary(jnp.fmod, x, y)
 
 
 def frexp(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
     """Split each element into a mantissa of at least a half and below one, and the power of two that scales it."""
-    return _two(_lift.unary(jnp.frexp, x))
+    return _two(unary(jnp.frexp, x))
 
 
 def gcd(x: Operand, y: Operand) -> "NamedArray":
     """Return the greatest common divisor of each pair of integers, by name."""
-    return _lift.binary(jnp.gcd, x, y)
+    return binary(jnp.gcd, x, y)
 
 
 def heaviside(x: Operand, y: Operand) -> "NamedArray":
     """Return 0 where `x` is negative, 1 where it is positive, and `y` where it is zero, by name."""
-    return _lift.binary(jnp.heaviside, x, y)
+    return binary(jnp.heaviside, x, y)
 
 
 def hypot(x: Operand, y: Operand) -> "NamedArray":
     """Return the length of the hypotenuse of each pair of elements, by name."""
-    return _lift.binary(jnp.hypot, x, y)
+    return binary(jnp.hypot, x, y)
 
 
 def i0(x: "NamedArray") -> "NamedArray":
     """Return the modified Bessel function of the first kind and order zero of each element."""
-    return _lift.unary(jnp.i0, x)
+    return unary(jnp.i0, x)
 
 
 def imag(x: "NamedArray") -> "NamedArray":
     """Return the imaginary part of each element."""
-    return _lift.unary(jnp.imag, x)
+    return unary(jnp.imag, x)
 
 
 def isfinite(x: "NamedArray") -> "NamedArray":
     """Tell whether it is neither infinite nor NaN, for each element."""
-    return _lift.unary(jnp.isfinite, x)
+    return unary(jnp.isfinite, x)
 
 
 def isinf(x: "NamedArray") -> "NamedArray":
     """Tell whether it is infinite, for each element."""
-    return _lift.unary(jnp.isinf, x)
+    return unary(jnp.isinf, x)
 
 
 def isnan(x: "NamedArray") -> "NamedArray":
     """Tell whether it is NaN, for each element."""
-    return _lift.unary(jnp.isnan, x)
+    return unary(jnp.isnan, x)
 
 
 def lcm(x: Operand, y: Operand) -> "NamedArray":
     """Return the least common multiple of each pair of integers, by name."""
-    return _lift.binary(jnp.lcm, x, y)
+    return binary(jnp.lcm, x, y)
 
 
 def ldexp(x: Operand, y: Operand) -> "NamedArray":
     """Return `x` times two to the power of the integer `y`, by name: what `frexp` has taken apart."""
-    return _lift.binary(jnp.ldexp, x, y)
+    return binary(jnp.ldexp, x, y)
 
 
 def log(x: "NamedArray") -> "NamedArray":
     """Return the natural logarithm of each element."""
-    return _lift.unary(jnp.log, x)
+    return unary(jnp.log, x)
 
 
 def log1p(x: "NamedArray") -> "NamedArray":
     """Return the natural logarithm of one plus it, exact near zero of each element."""
-    return _lift.unary(jnp.log1p, x)
+    return unary(jnp.log1p, x)
 
 
 def log2(x: "NamedArray") -> "NamedArray":
     """Return the logarithm to base two of each element."""
-    return _lift.unary(jnp.log2, x)
+    return unary(jnp.log2, x)
 
 
 def log10(x: "NamedArray") -> "NamedArray":
     """Return the logarithm to base ten of each element."""
-    return _lift.unary(jnp.log10, x)
+    return unary(jnp.log10, x)
 
 
 def logaddexp(x: Operand, y: Operand) -> "NamedArray":
     """Return the logarithm of the sum of exponentials of each pair of elements, by name."""
-    return _lift.binary(jnp.logaddexp, x, y)
+    return binary(jnp.logaddexp, x, y)
 
 
 def logaddexp2(x: Operand, y: Operand) -> "NamedArray":
     """Return the logarithm to base two of the sum of powers of two, of each pair of elements, by name."""
-    return _lift.binary(jnp.logaddexp2, x, y)
+    return binary(jnp.logaddexp2, x, y)
 
 
 def maximum(x: Operand, y: Operand) -> "NamedArray":
     """Return the larger one of each pair of elements, by name."""
-    return _lift.binary(jnp.maximum, x, y)
+    return binary(jnp.maximum, x, y)
 
 
 def minimum(x: Operand, y: Operand) -> "NamedArray":
     """Return the smaller one of each pair of elements, by name."""
-    return _lift.binary(jnp.minimum, x, y)
+    return binary(jnp.minimum, x, y)
 
 
 def modf(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
     """Split each element into its fractional and its integer part, both of which have its sign."""
-    return _two(_lift.unary(jnp.modf, x))
+    return _two(unary(jnp.modf, x))
 
 
 def multiply(x: Operand, y: Operand) -> "NamedArray":
     """Return the product of each pair of elements, by name."""
-    return _lift.binary(jnp.multiply, x, y)
+    return binary(jnp.multiply, x, y)
 
 
 def nan_to_num(
@@ -392,7 +392,7 @@ def nan_to_num(
     """
     fills = {"nan": nan, "posinf": posinf, "neginf": neginf}
     given = tuple(kind for kind, fill in fills.items() if fill is not None)
-    return _lift.nary(_nan_to_num, x, *(fills[kind] for kind in given), given=given)
+    return nary(_nan_to_num, x, *(fills[kind] for kind in given), given=given)
 
 
 def _nan_to_num(x: jax.Array, *fills: Any, given: tuple[str, ...]) -> jax.Array:
@@ -401,24 +401,24 @@ def _nan_to_num(x: jax.Array, *fills: Any, given: tuple[str, ...]) -> jax.Array:
 
 def negative(x: "NamedArray") -> "NamedArray":
     """Return the negative of each element."""
-    return _lift.unary(jnp.negative, x)
+    return unary(jnp.negative, x)
 
 
 def nextafter(x: Operand, y: Operand) -> "NamedArray":
     """Return the float next to the first towards the second, of each pair of elements, by name."""
-    return _lift.binary(jnp.nextafter, x, y)
+    return binary(jnp.nextafter, x, y)
 
 
 def positive(x: "NamedArray") -> "NamedArray":
     """Return the same value of each element."""
-    return _lift.unary(jnp.positive, x)
+    return unary(jnp.positive, x)
 
 
 def power(x: Operand, y: Operand) -> "NamedArray":
     """Raise `x` to the power `y`, by name; a Python int as `y` is multiplied out, as `jax.numpy` does."""
     if type(y) is int and isinstance(x, Core):
-        return _lift.unary_with(_power, x, exponent=y)
-    return _lift.binary(jnp.power, x, y)
+        return unary_with(_power, x, exponent=y)
+    return binary(jnp.power, x, y)
 
 
 def _power(x: jax.Array, *, exponent: int) -> jax.Array:
@@ -427,94 +427,94 @@ def _power(x: jax.Array, *, exponent: int) -> jax.Array:
 
 def rad2deg(x: "NamedArray") -> "NamedArray":
     """Convert each element from radians to degrees."""
-    return _lift.unary(jnp.rad2deg, x)
+    return unary(jnp.rad2deg, x)
 
 
 def real(x: "NamedArray") -> "NamedArray":
     """Return the real part of each element."""
-    return _lift.unary(jnp.real, x)
+    return unary(jnp.real, x)
 
 
 def reciprocal(x: "NamedArray") -> "NamedArray":
     """Return the reciprocal of each element."""
-    return _lift.unary(jnp.reciprocal, x)
+    return unary(jnp.reciprocal, x)
 
 
 def remainder(x: Operand, y: Operand) -> "NamedArray":
     """Return the remainder with the sign of the second operand of each pair of elements, by name."""
-    return _lift.binary(jnp.remainder, x, y)
+    return binary(jnp.remainder, x, y)
 
 
 def rint(x: "NamedArray") -> "NamedArray":
     """Return the nearest integer of each element."""
-    return _lift.unary(jnp.rint, x)
+    return unary(jnp.rint, x)
 
 
 def round(x: "NamedArray", decimals: int = 0) -> "NamedArray":
     """Round each element to a number of decimals."""
-    return _lift.unary_with(jnp.round, x, decimals=decimals)
+    return unary_with(jnp.round, x, decimals=decimals)
 
 
 def rsqrt(x: "NamedArray") -> "NamedArray":
     """Return the reciprocal of the square root of each element."""
-    return _lift.unary(jax.lax.rsqrt, x)
+    return unary(jax.lax.rsqrt, x)
 
 
 def sign(x: "NamedArray") -> "NamedArray":
     """Return the sign of each element."""
-    return _lift.unary(jnp.sign, x)
+    return unary(jnp.sign, x)
 
 
 def sin(x: "NamedArray") -> "NamedArray":
     """Return the sine of each element."""
-    return _lift.unary(jnp.sin, x)
+    return unary(jnp.sin, x)
 
 
 def sinc(x: "NamedArray") -> "NamedArray":
     """Return sin(pi x) / (pi x) of each element, which is one at zero."""
-    return _lift.unary(jnp.sinc, x)
+    return unary(jnp.sinc, x)
 
 
 def sinh(x: "NamedArray") -> "NamedArray":
     """Return the hyperbolic sine of each element."""
-    return _lift.unary(jnp.sinh, x)
+    return unary(jnp.sinh, x)
 
 
 def spacing(x: "NamedArray") -> "NamedArray":
     """Return the distance from each float to the next one away from zero."""
-    return _lift.unary(jnp.spacing, x)
+    return unary(jnp.spacing, x)
 
 
 def sqrt(x: "NamedArray") -> "NamedArray":
     """Return the square root of each element."""
-    return _lift.unary(jnp.sqrt, x)
+    return unary(jnp.sqrt, x)
 
 
 def square(x: "NamedArray") -> "NamedArray":
     """Return the square of each element."""
-    return _lift.unary(jnp.square, x)
+    return unary(jnp.square, x)
 
 
 def stop_gradient(x: "NamedArray") -> "NamedArray":
     """Return `x`, through which no gradient flows."""
-    return _lift.unary(jax.lax.stop_gradient, x)
+    return unary(jax.lax.stop_gradient, x)
 
 
 def subtract(x: Operand, y: Operand) -> "NamedArray":
     """Return the difference of each pair of elements, by name."""
-    return _lift.binary(jnp.subtract, x, y)
+    return binary(jnp.subtract, x, y)
 
 
 def tan(x: "NamedArray") -> "NamedArray":
     """Return the tangent of each element."""
-    return _lift.unary(jnp.tan, x)
+    return unary(jnp.tan, x)
 
 
 def tanh(x: "NamedArray") -> "NamedArray":
     """Return the hyperbolic tangent of each element."""
-    return _lift.unary(jnp.tanh, x)
+    return unary(jnp.tanh, x)
 
 
 def trunc(x: "NamedArray") -> "NamedArray":
     """Return the integer part of each element."""
-    return _lift.unary(jnp.trunc, x)
+    return unary(jnp.trunc, x)

@@ -115,7 +115,8 @@ def _taken(function: str, x: Core, axis: AxisSelector, index: Any, mode: str, fi
             (array,), names = x.node
             (picks,), new = index.node
             try:
-                kernel = _filling[names, axis, new, function]
+                key = (names, axis, new, function)
+                kernel = _filling.get(key) or plans.keep(_filling, key, _by_array(*key))
             except AxisError as flaw:
                 _lift.fail(function, flaw, x)
             return wrap(x, kernel.call(array, picks), kernel.names)
@@ -126,12 +127,11 @@ def _taken(function: str, x: Core, axis: AxisSelector, index: Any, mode: str, fi
     return _read(function, x, steps, arguments, reach)
 
 
-def _by_array(key: tuple[Names, str, Names, str]) -> _lift.Kernel:
-    names, axis, new, function = key
+def _by_array(names: Names, axis: str, new: Names, function: str) -> _lift.Kernel:
     return reading(names, ((axis, "array", new),), function, _FILL)
 
 
-_filling = plans.Memo(_by_array)
+_filling: dict[tuple[Names, str, Names, str], _lift.Kernel] = {}
 
 
 def _read(function: str, x: Core, steps: tuple[Step, ...], arguments: Sequence[Any], reach: Reach) -> "NamedArray":

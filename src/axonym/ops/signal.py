@@ -99,10 +99,12 @@ def diff(
         NamedArray(int32[time=3])
         [1 3 5]
     """
+    if prepend is None and append is None and n.__class__ is int and n == 1:
+        return _lift.along(jnp.diff, x, axis)
     if operator.index(n) < 0:
         raise ArgumentError(message("diff", f"the order must not be negative, got {n}"))
     if prepend is None and append is None:
-        return _lift.along(jnp.diff, x, axis) if n == 1 else _lift.along_with(jnp.diff, x, axis, n=n)
+        return _lift.along_with(jnp.diff, x, axis, n=n)
     return _with_ends(_diff, x, axis, {"prepend": prepend, "append": append}, n=n)
 
 
