@@ -99,14 +99,17 @@ def _vmap(
 
 def _batched(inner: Callable[..., Any], name: str, arguments: Arguments) -> Any:
     """Call the function mapped, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
-    mapping, mesh = layout.current_mapping(), layout.context_mesh()
+    dims, mapping = tuple(arguments.dims), layout.current_mapping()
+    explicit = any(map(_constraints.has_explicit_axes, arguments.arrays))
+    if mapping is None and not explicit and layout.current_scope() is None:
+        return jax.vmap(inner, in_axes=dims, axis_size=arguments.size)(*arguments.arrays)
+    mesh = layout.context_mesh()
     auto: tuple[str, ...] = ()
     if mapping is not None and mesh is not None and layout.mapped((name,)).get(name):
         layout.note(mapping, (name,))
         (entry,) = layout.entries_in(layout.partition_spec((name,), (arguments.size,), mapping, mesh, "vmap"))
         types = layout.mesh_types(mesh)
         auto = tuple(axis for axis in entry if types[axis] is AxisType.Auto)
-    dims = tuple(arguments.dims)
     labels = [
         [name if i == dim else None for i in range(x.ndim)] for x, dim in zip(arguments.arrays, dims, strict=True)
     ]
