@@ -542,6 +542,12 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "take: no axis named 'embd'\n  array has: batch=4, embed=6\n  hint: did you mean 'embed'?",
     ),
     (
+        "x.take('embd', axn.named([0], 'i'))",
+        lambda x: x.take("embd", axn.named([0], "i")),
+        AxisNotFoundError,
+        "take: no axis named 'embd'\n  array has: batch=4, embed=6\n  hint: did you mean 'embed'?",
+    ),
+    (
         "x.take('embed', 6)",
         lambda x: x.take("embed", 6),
         AxisSizeError,

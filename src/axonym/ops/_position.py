@@ -255,6 +255,7 @@ def run(kernel: _lift.Kernel, array: Any, *arguments: Any) -> Any:
 @lru_cache(plans.CACHE)
 def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) -> _lift.Kernel:
     """Make the kernel that reads what an index selects: ints and slices first, then all index arrays together."""
+    plans.require(names, [name for name, _, _ in steps])
     boxed = ("int", "slice", "strided") if reach.mode else ("int", "slice", "strided", "traced", "window")
     rest = tuple(step for step in steps if step[1] not in boxed)
     target = selected_names(names, steps)
