@@ -199,7 +199,7 @@ def unary(fn: Function, x: Core) -> "NamedArray":
         call = _of_one[fn][names]
     except KeyError:
         call = plans.keep(_of_one.setdefault(fn, {}), names, _elementwise(fn, (names,), ()).call)
-    made: NamedArray = new(type(x))  # `wrap`, spelled out: a call costs a hundredth of the whole
+    made: NamedArray = new(type(x))  # `wrap`, spelled out to spare a call
     made.node = ((call(array),), names)
     return made
 
