@@ -5,9 +5,9 @@
     python benchmarks/layers.py Linear     only the rows whose name begins so
 
 Each row is a layer by name, and one or two plain functions of the same arrays: as it is usually written, and, where
-the layer keeps less for its backward pass than that, with the same recomputation (and the same losses). Compared are the largest difference
-of gradients relative to the largest gradient, the time of the compiled value and gradients (ratio of minima and median
-ratio of interleaved runs), the temporary memory, and the number of equations of the jaxpr.
+the layer keeps less for its backward pass than that, with the same recomputation (and the same losses). Compared are
+the largest difference of gradients relative to the largest gradient, the time of the compiled value and gradients
+(ratio of minima and median ratio of interleaved runs), the temporary memory, and the number of equations of the jaxpr.
 """
 
 import argparse

@@ -101,7 +101,7 @@ def _batched(inner: Callable[..., Any], name: str, arguments: Arguments) -> Any:
     """Call the function mapped, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
     dims, mapping = tuple(arguments.dims), layout.current_mapping()
     explicit = any(map(_constraints.has_explicit_axes, arguments.arrays))
-    if mapping is None and not explicit and layout.current_scope() is None:
+    if mapping is None and not explicit:
         return jax.vmap(inner, in_axes=dims, axis_size=arguments.size)(*arguments.arrays)
     mesh = layout.context_mesh()
     auto: tuple[str, ...] = ()
