@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import plans
+from .. import _constraints, plans
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selection
 from ..core import Core, facts, wrap
 from ..create import arange
 from ..errors import ArgumentError, AxisError, AxisNotFoundError, OperandError, message, suggestion
+from ..layout import mapped
 from ..ops import _lift, elementwise, logical, reduce, select
 from ..ops.contract import dot
 from ..ops.extend import pad
@@ -162,13 +163,13 @@ def chunked_cross_entropy_loss(
         _lift.fail(function, flaw, x, targets)
     _lift.check_sizes(function, (x.names, targets.names), (x.array, targets.array))
     targets = targets.astype(_counting(targets))
-    Block, Chunk, blocks = _blocks(auto_sharded(weight), label, size, block_size)
+    Block, Chunk, blocks, steps = _blocks(auto_sharded(weight), label, size, block_size)
     wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
     def part(block: NamedArray, chunk: NamedArray) -> tuple[NamedArray, ...]:
         # Cast here, the gradient of a narrow `x` is still added up over the chunks as a wide one.
         logits = dot(wide.astype(x.dtype), block, axis=Embed, preferred_element_type=wide.dtype)
-        classes = arange(Block) * Chunk.size + chunk
+        classes = arange(Block) * steps[0] + chunk * steps[1]
         if Block.size * Chunk.size > size:
             logits = select.where(classes < size, logits, -jnp.inf)
         largest = jax.lax.stop_gradient(reduce.max(logits, label))
@@ -188,10 +189,13 @@ def chunked_cross_entropy_loss(
     return reduce_loss(losses, reduction, reduction_axis, _counted(targets, where, ignore_index))
 
 
-def _blocks(weight: NamedArray, label: str, size: int, block_size: int) -> tuple[Axis, Axis, NamedArray]:
-    """Cut the classes of a weight into equal chunks, each of which takes some from every part of them.
+def _blocks(
+    weight: NamedArray, label: str, size: int, block_size: int
+) -> tuple[Axis, Axis, NamedArray, tuple[int, int]]:
+    """Cut the classes of a weight into equal chunks; how far apart classes of a chunk, and chunks, are comes last.
 
-    So each device has its part of each chunk, where classes are sharded.
+    A chunk is a slice of the weight, of which nothing is copied. Where classes are sharded, it takes some from every
+    part of them, so that each device has its part of each chunk.
     """
     fewest = max(1, -(-size // block_size))
     # Without a divisor nearby, zeros fill up the last classes.
@@ -199,7 +203,10 @@ def _blocks(weight: NamedArray, label: str, size: int, block_size: int) -> tuple
     Block, Chunk = Axis(label, -(-size // chunks)), Axis(f"chunk of {label}", chunks)
     if Block.size * chunks > size:
         weight = pad(weight, {label: (0, Block.size * chunks - size)})
-    return Block, Chunk, unflatten_axis(weight, label, (Block, Chunk))
+    own = _constraints.entries_of(weight.array)[weight.names.index(label) - len(weight.names)]
+    if own or mapped((label,)).get(label):
+        return Block, Chunk, unflatten_axis(weight, label, (Block, Chunk)), (chunks, 1)
+    return Block, Chunk, unflatten_axis(weight, label, (Chunk, Block)), (1, Block.size)
 
 
 def _pick(logits: jax.Array, targets: jax.Array, classes: jax.Array) -> jax.Array:
