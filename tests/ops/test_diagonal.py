@@ -210,6 +210,20 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "tril: axis 'batch' is given twice\n  axes: batch, batch",
     ),
     (
+        "axn.tril(x, ['batch'], 'embed')",
+        lambda x: axn.tril(x, ["batch"], "embed"),
+        OperandError,
+        "tril: an object of type list is neither an Axis nor the name of one\n"
+        '  hint: write an axis as Axis("batch", 32) or as "batch"',
+    ),
+    (
+        "axn.diagonal(x, ['batch'], 'embed', 'd')",
+        lambda x: axn.diagonal(x, ["batch"], "embed", "d"),
+        OperandError,
+        "diagonal: an object of type list is neither an Axis nor the name of one\n"
+        '  hint: write an axis as Axis("batch", 32) or as "batch"',
+    ),
+    (
         "axn.diagonal(x, 'batch', 'embd', 'd')",
         lambda x: axn.diagonal(x, "batch", "embd", "d"),
         AxisNotFoundError,

@@ -299,6 +299,12 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         '  hint: name it first: axn.named(array, ("batch", ...))',
     ),
     (
+        "x.rename([('batch', 'b')])",
+        lambda x: x.rename([("batch", "b")]),
+        OperandError,
+        'rename: expected a dict of old names to new ones, got list\n  hint: write x.rename({"old": "new"})',
+    ),
+    (
         "x.rename({0: 'b'})",
         lambda x: x.rename({0: "b"}),
         OperandError,

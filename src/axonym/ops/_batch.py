@@ -89,9 +89,11 @@ def batched(
     flags = (several, each, outer, in_place)
     try:
         kernel = _kernel(fn, named, chosen, out, flags, tuple(options.items()) if options else ())
-    except AxisError as flaw:
+    except (AxisError, TypeError) as flaw:
         for axes in chosen:
-            _lift.axes(axes, _lift.title(fn))  # it has an error of its own
+            _lift.axes(axes, _lift.title(fn))  # it has an error of its own; what cannot be hashed is no axis
+        if isinstance(flaw, TypeError):
+            raise
         _lift.fail(_lift.title(fn), flaw, *operands)
     results = kernel.call(*arrays)
     if several:

@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 
 from .. import plans
 from ..axis import AxisSelector, selector
-from ..core import Core, Operand, shape_of, wrap
+from ..core import Core, Operand, shape_of
 from ..errors import AxisError, AxisSizeError, OperandError, message
 from . import _lift
 from ._batch import batched
@@ -196,16 +196,23 @@ def _triangle(function: str, x: "NamedArray", axis1: AxisSelector, axis2: AxisSe
         (array,), names = x.node
     except AttributeError:
         raise _lift.unnamed(function, x) from None
-    key = (function, names, axis1, axis2, k if k.__class__ is int else _offset(function, k))
+    if k.__class__ is not int:
+        k = _offset(function, k)
     try:
-        kernel = _triangles.get(key) or plans.keep(_triangles, key, _triangular(*key))
-    except AxisError as flaw:
-        _lift.axes((axis1, axis2), function)  # it has an error of its own
-        _lift.fail(function, flaw, x)
-    return wrap(x, kernel.call(array), names)
+        call = _triangles[function][names, axis1, axis2, k]
+    except (KeyError, TypeError):  # what cannot be hashed is no axis
+        try:
+            call = _triangular(function, names, axis1, axis2, k).call
+        except AxisError as flaw:
+            _lift.axes((axis1, axis2), function)  # it has an error of its own
+            _lift.fail(function, flaw, x)
+        plans.keep(_triangles[function], (names, axis1, axis2, k), call)
+    made: NamedArray = _lift.new(type(x))
+    made.node = ((call(array),), names)
+    return made
 
 
-_triangles: dict[Any, _lift.Kernel] = {}
+_triangles: dict[str, dict[Any, Any]] = {"tril": {}, "triu": {}}
 
 
 def _triangular(function: str, names: Names, axis1: AxisSelector, axis2: AxisSelector, k: int) -> _lift.Kernel:

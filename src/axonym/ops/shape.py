@@ -51,6 +51,9 @@ def rename(x: "NamedArray", renames: Mapping[AxisSelector, AxisSelector]) -> "Na
         AxisSizeError: if an `Axis` has another size than the one it names.
     """
     (array,), old_names = _node("rename", x)
+    if not isinstance(renames, Mapping):
+        problem = f"expected a dict of old names to new ones, got {type(renames).__name__}"
+        raise OperandError(message("rename", problem, hint='write x.rename({"old": "new"})'))
     table = [(selector(old, "rename"), selector(new, "rename")) for old, new in renames.items()]
     try:
         names = plans.rename(old_names, tuple((old, new) for (old, _), (new, _) in table))
