@@ -192,6 +192,39 @@ def test_a_product_of_another_kind_multiplies_pair_by_pair(
     assert product.calls == calls
 
 
+def test_weak_types_give_way() -> None:
+    narrow, mask = axn.ones(A, dtype=jnp.bfloat16), axn.where(axn.arange(A) > 0, 1.0, 0.0)
+    for arrays in ((narrow, mask), (mask, narrow), (narrow, mask, narrow)):
+        expected = jnp.einsum(",".join("a" * len(arrays)) + "->", *(x.array for x in arrays))
+        assert axn.dot(*arrays, axis=A).dtype == expected.dtype == jnp.bfloat16
+    assert axn.dot(axn.full(A, 2), narrow, axis=A).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (np.full(4, 100, np.int8), {}),
+        (np.array([False, True, False, False]), {}),
+        (np.array([1, 2**-9, 2**-9, 2**-9], jnp.bfloat16), {"preferred_element_type": jnp.float32}),
+    ],
+    ids=["int8", "bool", "accumulated"],
+)
+def test_a_sum_before_a_product_of_another_kind_has_the_type_of_any_other(values, options) -> None:
+    def product(*given: Any, **more: Any) -> jax.Array:
+        return lax.dot_general(*given, **more)
+
+    x, one = axn.named(values, "a"), axn.ones(B, dtype=values.dtype)
+    found = axn.einsum("a, b -> b", x, one, dot_general=product, **options)
+    expected = jnp.einsum("a,b->b", x.array, one.array, **options)
+    assert found.dtype == expected.dtype
+    assert found.tolist() == expected.tolist()
+
+
+def test_an_order_of_one_axis() -> None:
+    x = axn.ones((A, B))
+    assert axn.dot(x, x, axis=B, out_axes="a").axes == axn.dot(x, x, axis=B, out_axes=A).axes == (A,)
+
+
 def test_what_only_one_array_has_is_summed_before_a_product_of_another_kind() -> None:
     product = Scaled(1.0)
     result = axn.einsum("{b}, {c} -> a", axn.ones((A, B)), axn.ones((A, C)), dot_general=product)
@@ -335,6 +368,12 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         lambda x, w: axn.dot(x, w, axis="embed", out_axes=("mlp", "mlp", ...)),
         AxisClashError,
         "dot: axis 'mlp' would stand twice\n  operand 1 has: batch=4, embed=6\n  operand 2 has: embed=6, mlp=5",
+    ),
+    (
+        "axn.dot(x, w, axis='embed', out_axes=(axn.Axis('mlp', 7), ...))",
+        lambda x, w: axn.dot(x, w, axis="embed", out_axes=(axn.Axis("mlp", 7), ...)),
+        AxisSizeError,
+        "dot: axis 'mlp' was given with size 7, but has size 5\n  array has: embed=6, mlp=5",
     ),
     (
         "axn.dot(x, w, axis='embed', out_axes=(0, 1))",

@@ -11,7 +11,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from .. import _constraints, layout, plans
-from ..axis import AxisSelection, AxisSelector, selector
+from ..axis import Axis, AxisSelection, AxisSelector, selector
 from ..core import Core, wrap
 from ..errors import AxisClashError, AxisError, AxisNotFoundError, OperandError, PatternError, message, suggestion
 from . import _lift, _pattern
@@ -33,7 +33,7 @@ PartialOrder: TypeAlias = "Sequence[AxisSelector | EllipsisType]"
 def dot(
     *arrays: "NamedArray",
     axis: AxisSelection | None,
-    out_axes: "PartialOrder | None" = None,
+    out_axes: "AxisSelector | PartialOrder | None" = None,
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
     dot_general: DotGeneral = lax.dot_general,
@@ -65,7 +65,7 @@ def dot(
     """
     given = axis if axis.__class__ is str else _lift.keyed(axis, dot)
     dtype: Any = preferred_element_type
-    order = None if out_axes is None else tuple(e if e is ... else selector(e, "dot")[0] for e in out_axes)
+    order = None if out_axes is None else _entries(out_axes)
     try:
         if len(arrays) == 2:  # the usual number, spelled out because a comprehension costs a call
             ((a,), left), ((b,), right) = arrays[0].node, arrays[1].node
@@ -169,9 +169,16 @@ def _dot(
                 )
     out = plans.without(union, contracted)
     if order is not None:
-        out = plans.complete(out, order)
+        out = plans.complete(out, tuple(e if e is ... else e[0] for e in order))
+        given = (*(given or ()), *(e for e in order if e is not ... and e[1] is not None))
 
     return _kernel("dot", operands, contracted, out, given or (), (precision, dtype, dot_general))
+
+
+def _entries(out_axes: "AxisSelector | PartialOrder") -> tuple[Any, ...]:
+    """Normalise an order of axes: names with the sizes that were given, and `...`."""
+    entries = (out_axes,) if isinstance(out_axes, str | Axis) else out_axes
+    return tuple(e if e is ... else selector(e, "dot") for e in entries)
 
 
 _dots: dict[Any, _lift.Kernel] = {}
@@ -218,7 +225,7 @@ def _product(
         sharding = _constraints.sharding_from(arrays[0], entries)
     if dot_general is not lax.dot_general and len(arrays) > 1:
         multiply = partial(dot_general, precision=precision, preferred_element_type=dtype)
-        product: jax.Array = _lift.local(partial(_by_pairs, multiply, labels, contracted, out), arrays, entries)
+        product: jax.Array = _lift.local(partial(_by_pairs, multiply, dtype, labels, contracted, out), arrays, entries)
         return product
     if len(arrays) != 2 or not all(label in labels[0] and label in labels[1] for label in contracted):
         equation = plans.letters(labels, out)
@@ -236,19 +243,19 @@ def _product(
 def _one_dtype(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
     if left.dtype == right.dtype:
         return left, right
-    common = jnp.promote_types(left.dtype, right.dtype)
+    common = jnp.result_type(left, right)
     return left.astype(common), right.astype(common)
 
 
 def _by_pairs(
-    multiply: DotGeneral, labels: "Sequence[Labels]", contracted: Names, out: Labels, *arrays: jax.Array
+    multiply: DotGeneral, dtype: Any, labels: "Sequence[Labels]", contracted: Names, out: Labels, *arrays: jax.Array
 ) -> jax.Array:
     """Contract arrays from the left, each axis as soon as no later array has it."""
     operands = []
     for i, (array, own) in enumerate(zip(arrays, labels, strict=True)):
         others = {label for j, other in enumerate(labels) if j != i for label in other}
         alone = tuple(label for label in own if label in contracted and label not in others)
-        array = array.sum(tuple(map(own.index, alone))) if alone else array
+        array = array.sum(tuple(map(own.index, alone)), dtype=dtype or array.dtype) if alone else array
         operands.append((array, tuple(label for label in own if label not in alone)))
     (left, have), *rest = operands
     for i, (right, own) in enumerate(rest, start=2):
