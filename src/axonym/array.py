@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import jax
 import jax.numpy as jnp
@@ -314,7 +314,6 @@ class NamedArray(Core):
     __add__ = elementwise.add
     __and__ = logical.bitwise_and
     __divmod__ = elementwise.divmod
-    __eq__ = logical.equal  # type: ignore[assignment]  # elementwise, unlike object's
     __floordiv__ = elementwise.floor_divide
     __ge__ = logical.greater_equal
     __getitem__ = index.getitem
@@ -325,7 +324,6 @@ class NamedArray(Core):
     __lt__ = logical.less
     __mod__ = elementwise.remainder
     __mul__ = elementwise.multiply
-    __ne__ = logical.not_equal  # type: ignore[assignment]  # elementwise, unlike object's
     __neg__ = elementwise.negative
     __or__ = logical.bitwise_or
     __pos__ = elementwise.positive
@@ -334,6 +332,14 @@ class NamedArray(Core):
     __sub__ = elementwise.subtract
     __truediv__ = elementwise.divide
     __xor__ = logical.bitwise_xor
+
+    if TYPE_CHECKING:  # unlike those of object; a checker that sees an assignment takes the type from there
+
+        def __eq__(self, other: object) -> "NamedArray": ...  # type: ignore[override]
+        def __ne__(self, other: object) -> "NamedArray": ...  # type: ignore[override]
+    else:
+        __eq__ = logical.equal
+        __ne__ = logical.not_equal
 
     def __matmul__(self, other: object) -> "NamedArray":
         hint = 'write x.dot(y, axis="embed")'
