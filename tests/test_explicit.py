@@ -382,3 +382,14 @@ def test_meets_an_array_that_was_made_without_a_mesh_where_no_mesh_is_current(na
     f = WITHOUT_A_MESH[name]
     same(f(placed, y), f(x, y))
     same(f(y, placed), f(y, x))
+
+
+def test_a_mapping_without_a_current_mesh_leaves_a_product_as_its_operands_lie() -> None:
+    x, y = drawn("ab"), drawn("bc", seed=1)
+    mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    with axn.set_mesh(mesh):
+        placed = axn.shard(x, {"a": "data"})
+    with axn.axis_mapping({"a": "data", "c": "model"}):
+        product = axn.dot(placed, y, axis="b")
+    assert product.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec("data", None)), 2)
+    np.testing.assert_allclose(product.array, np.asarray(x.array) @ np.asarray(y.array), rtol=1e-5)

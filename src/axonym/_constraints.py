@@ -23,6 +23,7 @@ from .layout import (
     current_mapping,
     entries_in,
     looked_up,
+    mapped,
     mesh_types,
     note,
     partition_spec,
@@ -36,6 +37,7 @@ __all__ = [
     "agree",
     "check_result",
     "constrain",
+    "decided",
     "entries_of",
     "explicit_sharding",
     "has_explicit_axes",
@@ -106,6 +108,16 @@ def check_result(names: Names, sizes: Mapping[str, int]) -> None:
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is not None and mesh is not None:
         _spec(names, tuple(sizes[name] for name in names), mapping, mesh)
+
+
+def decided(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
+    """Give the mesh axes of those axes of a result that the current mapping decides; None without mapping or mesh."""
+    mapping, mesh = current_mapping(), context_mesh()
+    if mapping is None or mesh is None:
+        return None
+    entries = entries_in(_spec(names, tuple(sizes[name] for name in names), mapping, mesh))
+    known = mapped(names)
+    return {name: entry for name, entry in zip(names, entries, strict=True) if name in known}
 
 
 def lay_out(array: jax.Array, names: Names) -> jax.Array:

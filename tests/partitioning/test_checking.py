@@ -349,6 +349,39 @@ def test_each_kind_of_error(kind):
     assert sorted(errors(report)) == sorted((kind, text) for text in texts)
 
 
+CONTRACTIONS = {
+    "dot": lambda x, w: axn.dot(x, w, axis="embed"),
+    "einsum": lambda x, w: axn.einsum("{embed}, {embed} -> ...", x, w),
+    "dot_general": lambda x, w: axn.dot(x, w, axis="embed", dot_general=lambda *a, **kw: jax.lax.dot_general(*a, **kw)),
+}
+
+
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
+@pytest.mark.parametrize("contraction", CONTRACTIONS)
+@pytest.mark.parametrize(
+    ("heads", "entry", "text"),
+    [
+        (
+            12,
+            "model",
+            "heads=12 cannot be split evenly in 8 over mesh axis model (at w, result); nearest that divide: 8 or 16",
+        ),
+        (
+            64,
+            "data",
+            "mesh axis 'data' would shard both 'batch' and 'heads' of one array (at result); map one of the two "
+            "elsewhere, or rename it there",
+        ),
+    ],
+    ids=["uneven", "conflict"],
+)
+def test_a_product_that_cannot_be_laid_out_is_replicated(heads, entry, text, contraction, kind):
+    x, w = abstract(B, E), abstract(E, axn.Axis("heads", heads))
+    report = check(CONTRACTIONS[contraction], {"batch": "data", "heads": entry}, pod(kind), x, w, quiet=True)
+    assert [str(problem) for problem in report.errors] == [text]
+    assert {(own.names, own.spec) for own in report.inside} == {(("batch", "heads"), P(None, None))}
+
+
 def test_one_array_has_several_problems_at_once():
     report = check(
         [abstract(axn.Axis("a", 30), axn.Axis("b", 33))], {"a": "model", "b": ("model", "data")}, POD, quiet=True
@@ -504,6 +537,17 @@ def test_an_error_of_jax_that_follows_from_one_of_the_layout():
     # without an error of the layout, the function is to blame
     with pytest.raises(Exception, match="All operands should have the same sharding"):
         check(f, {"batch": "data"}, explicit, x, abstract(B.alias("more"), E), quiet=True)
+
+
+def test_an_error_of_jax_about_a_size_that_follows_from_one_of_the_layout():
+    def f(x):
+        return jax.reshard(x.array, P("model"))
+
+    odd, explicit = abstract(B.resize(33)), pod(AxisType.Explicit)
+    report = check(f, {"batch": "data"}, explicit, odd, quiet=True)
+    assert [problem.kind for problem in report.errors] == ["uneven", "stopped"]
+    with pytest.raises(ValueError, match="does not evenly divide"):
+        check(f, {"batch": None}, explicit, odd, quiet=True)
 
 
 def test_other_errors_are_those_of_the_function():

@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import axonym as axn
-from axonym.errors import OperandError, ShardingError
+from axonym.errors import ArgumentError, OperandError, ShardingError
 from tests.partitioning.meshes import draw
 
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=6)
@@ -206,6 +206,38 @@ def test_the_function_itself_is_never_donated():
     for _ in range(2):
         f(draw(B, E))
     assert not module.w.array.is_deleted()
+
+
+@pytest.mark.parametrize(
+    ("fn", "facts"),
+    [
+        (lambda state, *, step=0: state, "state, step\n  hint: did you mean 'state'?"),
+        (lambda model: model, "model"),
+        (lambda state, /, *statee: state, "none"),
+        (functools.partial(lambda state, x: x, draw(B)), "x"),
+        (layer(), "x, train"),
+    ],
+    ids=["near", "far", "by position", "partial", "module"],
+)
+def test_an_unknown_keyword_to_donate(fn, facts):
+    with pytest.raises(ArgumentError) as error:
+        axn.named_jit(fn, donate_kwargs={"statee": True})
+    assert str(error.value) == (
+        f"named_jit: donate_kwargs has 'statee', which is no keyword of the function\n  keywords: {facts}"
+    )
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x, state=1: x + state, lambda x, **more: x + more.get("state", 1)], ids=["default", "any"]
+)
+def test_a_keyword_to_donate_may_be_left_out(fn):
+    f = axn.named_jit(fn, donate_kwargs={"state": True})
+    x, state = draw(B), draw(B, seed=1)
+    np.testing.assert_allclose(f(x).array, x.array + 1)
+    f(x, state=state)
+    assert state.array.is_deleted()
+    assert not x.array.is_deleted()
+    axn.named_jit(max, donate_kwargs={"key": True})  # tells nothing of its parameters
 
 
 # static data

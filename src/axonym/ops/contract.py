@@ -280,10 +280,9 @@ def _explicit(
     partial sums are scattered.
     """
     operands = [(own, _constraints.entries_of(array)) for array, own in zip(arrays, labels, strict=True)]
-    mapping = layout.current_mapping()
+    sizes = dict(pair for array, own in zip(arrays, labels, strict=True) for pair in zip(own, array.shape, strict=True))
     names = tuple(label for label in out if isinstance(label, str))
-    decided = None if mapping is None else layout.entries_for(names, (), mapping, None)
-    table = _constraints.settle(out, operands, decided)
+    table = _constraints.settle(out, operands, _constraints.decided(names, sizes))
     summed = _constraints.settle(contracted, operands)
     wanted = []
     for own, has in operands:

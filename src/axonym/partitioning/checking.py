@@ -309,8 +309,9 @@ class _Run:
             self._report_inside()
             return
         self._report_inside()
-        # JAX does not export the class of its errors about sharding.
+        # JAX does not export the classes of its errors about sharding, and those about sizes are plain ValueErrors.
         theirs = type(stop).__name__.startswith("Sharding")
+        theirs = theirs or (type(stop) is ValueError and "sharding" in str(stop).lower())
         follows = theirs and any(problem.severity == "error" for problem in self._found)
         if not isinstance(stop, ShardingError) and not follows:
             raise stop

@@ -2,8 +2,9 @@
 
 import dataclasses
 import functools
+import inspect
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import equinox as eqx
@@ -11,7 +12,7 @@ import jax
 import numpy as np
 
 from .. import layout
-from ..errors import OperandError, message
+from ..errors import ArgumentError, OperandError, message, suggestion
 from ..layout import AxisMapping, Mappings, ResourceMapping
 from ._flattened import Flattened, Structure, made_of_immutables, modules_in
 from .shard import lay_out_tree, names_of, no_mesh, paths_of
@@ -72,7 +73,7 @@ def named_jit(
             that is current at the call.
         donate_args: which positional arguments give their memory to the results: a bool each, or a tree of bools;
             those left out give nothing. A single bool stands for all.
-        donate_kwargs: the same for keyword arguments, as a dict, or a single bool.
+        donate_kwargs: the same for arguments that are passed by keyword, as a dict, or a single bool.
         strict: refuse keys of a mapping that no array has, neither of the arguments and results nor of those that are
             laid out inside. Names that were laid out under an equal mapping earlier count too, because caches of JAX
             do not run code again.
@@ -82,6 +83,7 @@ def named_jit(
         ShardingError: if there is a mapping and no mesh, or they do not fit the arrays.
         OperandError: at the call, if what is static is not hashable; at once, for an option of `jax.jit` that is
             decided here.
+        ArgumentError: if `donate_kwargs` has a key that is no keyword of the function.
 
     Example:
         >>> Batch, Embed = axn.make_axes(batch=8, embed=4)
@@ -106,6 +108,7 @@ def named_jit(
         if option in _DECIDED:
             problem = f"{option} of jax.jit is decided by named_jit"
             raise OperandError(message("named_jit", problem, hint=_DECIDED[option]))
+    _check_keywords(fn, donate_kwargs)
     given, arguments, results = (
         mapping if mapping is None or isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
         for mapping in (axis_resources, in_axis_resources, out_axis_resources)
@@ -122,6 +125,23 @@ _DECIDED = (
     | dict.fromkeys(("donate_argnums", "donate_argnames"), "say it with donate_args and donate_kwargs")
     | {"in_shardings": "say it with in_axis_resources", "out_shardings": "say it with out_axis_resources"}
 )
+
+
+def _check_keywords(fn: Callable[..., Any], donate_kwargs: Any) -> None:
+    """Refuse what no call can pass by keyword; a keyword that some calls leave out is fine."""
+    if not isinstance(donate_kwargs, Mapping):
+        return
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = [parameter.name for parameter in parameters if parameter.kind in by_name]
+    unknown = [key for key in donate_kwargs if key not in known]
+    if unknown and all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        problem = f"donate_kwargs has {unknown[0]!r}, which is no keyword of the function"
+        facts = f"keywords: {', '.join(known) or 'none'}"
+        raise ArgumentError(message("named_jit", problem, facts, hint=suggestion(unknown[0], known)))
 
 
 @dataclasses.dataclass(frozen=True)
