@@ -176,6 +176,17 @@ def test_numbers_agree_with_numpy() -> None:
         np.testing.assert_allclose(named.array, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_class_numbers_may_be_narrower_than_the_classes() -> None:
+    Many = axn.Axis("class", 300)
+    for numbers in (np.uint8([0, 44, 255]), np.int8([0, 44, 127])):
+        hot = axn.one_hot(axn.named(numbers, "x"), Many)
+        np.testing.assert_array_equal(hot.array, np.eye(300)[numbers])
+
+
+def test_unsigned_integers_count_down() -> None:
+    assert axn.arange(axn.Axis("a", 3), start=3, step=-1, dtype="uint8").tolist() == [3, 2, 1]
+
+
 def test_names_of_the_result() -> None:
     start = axn.zeros((axn.Axis("c", 3), B))
     assert axn.linspace(A, start=axn.zeros(B), stop=start).names == ("c", "b", "a")

@@ -309,6 +309,10 @@ class TestKeys:
         assert same_keys(one["a", 2, "b", 0], jax.random.fold_in(jax.random.fold_in(KEY, 4), 5))
         assert same_keys(both["a", 2, "b", 1], jax.random.fold_in(jax.random.fold_in(KEY, 5), 1))
 
+    def test_fold_in_of_one_number_makes_one_key(self) -> None:
+        assert same_keys(random.fold_in(KEY, 7), jax.random.fold_in(KEY, 7))
+        assert same_keys(jax.jit(lambda step: random.fold_in(KEY, step))(7), jax.random.fold_in(KEY, 7))
+
     def test_scan_and_index_give_single_keys(self) -> None:
         keys = random.split(KEY, A)
         _, drawn = axn.scan(lambda carry, key: (carry, random.normal(key, B)), "a")(0, keys)

@@ -101,6 +101,58 @@ def test_views_compose(stages: list[dict[str, Any]]) -> None:
     ) == 1 else None
 
 
+OUTER = [slice(2, 8), slice(None, None, -2), slice(1, None, 3), axn.dslice(2, 5), axn.dslice(jnp.int8(6), 7),
+         axn.dslice(jnp.int32(-3), 8)]  # fmt: skip
+INNER: list[tuple[Any, bool]] = [
+    *((slice(1, 3), False), (slice(None, None, -2), False), (slice(2, 2), False), (1, True), (-2, True)),
+    *((jnp.int32(2), True), (jnp.int8(-1), True), (jnp.int32(9), True), (jnp.int32(-9), True), (jnp.uint32(2), True)),
+    *((axn.dslice(1, 2), False), (axn.dslice(jnp.int32(-2), 4), False), (axn.dslice(2, 9), False)),
+    *(([0, -1], True), (axn.named([1, 9, -9, -2], "i"), True), (axn.named(np.array([2, 250], np.uint8), "i"), True)),
+]
+
+
+@pytest.mark.parametrize("outer", OUTER, ids=str)
+def test_a_view_writes_no_further_than_it_reaches(outer: Any) -> None:
+    numbers, size = np.arange(10), 10
+    within = range(outer.start, outer.start + outer.size) if isinstance(outer, axn.dslice) else range(size)[outer]
+    for inner, wraps in INNER:
+        if isinstance(inner, slice):
+            at = range(len(within))[inner]
+        elif isinstance(inner, axn.dslice):
+            at = range(int(inner.start), int(inner.start) + inner.size)
+        else:
+            at = np.ravel(inner.array if isinstance(inner, axn.NamedArray) else inner).tolist()
+        at = [i + len(within) if wraps and i < 0 else i for i in at]
+        places = [within[i] for i in at if 0 <= i < len(within)]
+        expected = np.array(numbers)
+        expected[[place for place in places if 0 <= place < size]] = -1
+        ref = axn.new_ref(axn.named(numbers, "a"))
+        ref.slice({"a": outer})["a", inner] = -1
+        assert ref[...].tolist() == expected.tolist(), inner
+
+
+def test_an_index_matches_what_a_view_of_a_view_leaves() -> None:
+    ref, expected = axn.new_ref(X), np.array(X.array)
+    view = ref.slice({"pos": slice(4, None, -1)}).slice({"batch": slice(1, 4)})
+    view["pos", axn.dslice(jnp.int32(3), 3), "batch", axn.named([0, 2, 1], "pos")] = axn.named([7, 8, 9], "pos")
+    expected[[1, 3], [1, 0]] = [7, 8]
+    np.testing.assert_array_equal(ref[...].array, expected)
+
+
+def test_writing_to_a_view_touches_no_more_than_is_written() -> None:
+    x = axn.zeros(axn.Axis("a", 100))
+
+    def write(x: axn.NamedArray, i: Any) -> axn.NamedArray:
+        ref = axn.new_ref(x)
+        ref.slice({"a": slice(10, 90)}).slice({"a": slice(0, 70)})["a", i] = 1.0
+        return axn.freeze(ref)
+
+    shapes = {variable.aval.shape for equation in jax.make_jaxpr(write)(x, 3).eqns for variable in equation.outvars}
+    assert (80,) not in shapes
+    assert (70,) not in shapes
+    assert np.flatnonzero(write(x, jnp.int32(3)).array).tolist() == [13]
+
+
 @jax.jit
 def fill(view: axn.NamedRef, i: Any) -> axn.NamedArray:
     view["pos", i] = -1.0
@@ -151,7 +203,10 @@ def test_works_on_explicit_axes(explicit_mesh: Mesh) -> None:
         ref = axn.new_ref(placed(X, explicit_mesh, {"batch": "data", "pos": "model"}))
         ref["batch", 1, "pos", 1:3] = 5.0
         ref["pos", axn.named([0, 5], "i")] = axn.named([1.0, 2.0], "i")
+        ref.slice({"pos": slice(1, 5)})["pos", jnp.int32(2)] = 3.0
+        ref.slice({"pos": axn.dslice(jnp.int32(-1), 4)})["pos", axn.dslice(0, 2)] = 4.0
         expected = X.at["batch", 1, "pos", 1:3].set(5.0).at["pos", [0, 5]].set(axn.named([1.0, 2.0], "pos"))
+        expected = expected.at["pos", 3].set(3.0).at["pos", 0].set(4.0)
         assert jax.typeof(ref[...].array).sharding.spec == jax.sharding.PartitionSpec("data", "model")
         np.testing.assert_array_equal(np.asarray(ref[...].array), expected.array)
 

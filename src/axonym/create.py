@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from . import _constraints
@@ -19,6 +20,7 @@ from .core import Core, Operand, facts, shape_of, wrap
 from .errors import AxisClashError, AxisError, OperandError, message
 from .ops import _lift
 from .ops._batch import batched
+from .ops._widen import widened
 
 __all__ = [
     "arange",
@@ -118,9 +120,14 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | 
     sizes, names = tuple(a.size for a in axes), tuple(a.name for a in axes)
     dtype = jnp.result_type(start, step) if dtype is None else dtype
     count = jax.lax.iota(dtype, math.prod(sizes)).reshape(sizes)
-    counted = count if isinstance(step, int) and step == 1 else count * jnp.asarray(step, dtype)
-    shifted = counted if isinstance(start, int) and start == 0 else counted + jnp.asarray(start, dtype)
+    counted = count if isinstance(step, int) and step == 1 else count * _number(step, dtype)
+    shifted = counted if isinstance(start, int) and start == 0 else counted + _number(start, dtype)
     return _laid_out(shifted, names)
+
+
+def _number(value: Any, dtype: Any) -> Any:
+    """Cast a start or a step; in unsigned integers a negative one wraps around, so that one can count down."""
+    return np.asarray(value).astype(dtype) if isinstance(value, int) else jnp.asarray(value, dtype)
 
 
 def _laid_out(array: jax.Array, names: tuple[str, ...]) -> NamedArray:
@@ -297,6 +304,7 @@ def one_hot(x: NamedArray, class_axis: Axis, *, dtype: DTypeLike | None = None) 
     if classes.name in names:
         problem = f"the array already has axis {classes.name!r}"
         raise AxisClashError(message("one_hot", problem, f"array has: {facts(x)}"))
+    array = widened(array) if jnp.issubdtype(array.dtype, jnp.integer) else array
     hot = jax.nn.one_hot(array, classes.size, dtype=float if dtype is None else dtype)
     return wrap(x, hot, (*names, classes.name))
 

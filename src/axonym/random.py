@@ -83,7 +83,10 @@ def _split(key: Any, *, shape: tuple[int, ...]) -> Any:
 
 def fold_in(key: Any, data: Operand) -> NamedArray:
     """Make a new key for each number of `data`; both may be named arrays, which line up by name."""
-    result: NamedArray = _batch.batched(_fold_in, [_typed(key), data], [(), ()], (), each=True)
+    key = _typed(key)
+    if not isinstance(key, Core) and not isinstance(data, Core) and not jnp.ndim(data):
+        key = NamedArray(key, ())
+    result: NamedArray = _batch.batched(_fold_in, [key, data], [(), ()], (), each=True)
     return result
 
 

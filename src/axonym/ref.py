@@ -16,8 +16,9 @@ from .array import NamedArray
 from .axis import Axis, AxisSelection, AxisSelector
 from .core import Core, Operand, axes_of, facts
 from .errors import OperandError, message
-from .ops._position import Reach, planned, reading, run, selectors_of
+from .ops._position import Reach, Step, planned, reading, run, selectors_of
 from .ops._scatter import write
+from .ops._widen import widened
 
 __all__ = ["NamedRef", "freeze", "get", "new_ref", "swap"]
 
@@ -230,12 +231,59 @@ def _read_through(function: str, x: NamedArray, stages: Sequence[Stage]) -> Name
 
 
 def _write_through(function: str, x: NamedArray, stages: Sequence[Stage], value: Operand) -> NamedArray:
-    """Write to a view of a view: to the part of the part, and then that to the whole."""
-    if len(stages) > 1:
-        value = _write_through(function, _read(function, x, stages[0]), stages[1:], value)
-    steps, arguments = planned(function, x, stages[0])
+    """Write to a view of a view: to one index of the whole, so that no more is touched than is written."""
+    taken = _steps_through(function, x, stages)
+    steps, arguments = tuple(step for step, _ in taken.values()), [argument for _, argument in taken.values()]
     written: NamedArray = write(function, x, steps, arguments, "set", value, _PLAIN)
     return written
+
+
+def _steps_through(function: str, x: NamedArray, stages: Sequence[Stage]) -> dict[str, tuple[Step, Any]]:
+    """Turn the indices of views of views into one index: for each axis its step and the argument of that."""
+    steps, arguments = planned(function, x, stages[0])
+    taken = {step[0]: (step, argument) for step, argument in zip(steps, arguments, strict=True)}
+    if len(stages) > 1:
+        part = jax.eval_shape(lambda x: _read(function, x, stages[0]), x)
+        for name, inner in _steps_through(function, part, stages[1:]).items():
+            taken[name] = _composed(x.axis_size(name), taken[name], inner) if name in taken else inner
+    return taken
+
+
+def _composed(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tuple[Step, Any]:
+    """Turn an index of a part of an axis into an index of the axis.
+
+    It is static where both are. Else it is an array of positions, in which one behind the end stands for all that lies
+    outside of the part, and writing leaves that out.
+    """
+    (name, kind, static), start = outer
+    (_, within, own), at = inner
+    places = range(start, start + static) if kind == "slice" else range(size)
+    places = places[builtins.slice(*static)] if kind == "strided" else places
+    length = static if kind == "window" else len(places)
+    if within in ("slice", "strided"):
+        at = builtins.slice(at, at + own) if within == "slice" else builtins.slice(*own)
+    elif within == "window":
+        at = widened(at) + np.arange(own, dtype=np.int32)
+    if kind != "window" and isinstance(at, int | builtins.slice):
+        found = places[at]
+        if isinstance(found, int):
+            return (name, "int", None), found
+        if found.step == 1 or not found:
+            return (name, "slice", len(found)), found.start if found else 0
+        return (name, "strided", (found.start, found.stop if found.stop >= 0 else None, found.step)), 0
+    if isinstance(at, builtins.slice):
+        at = np.arange(length, dtype=np.int32)[at]
+    elif within in ("traced", "array"):
+        at = widened(at)
+        if jnp.issubdtype(at.dtype, jnp.unsignedinteger):
+            at = jnp.minimum(at, length).astype(np.int32)
+        at = jnp.where(at < 0, at + length, at)
+    inside = (at >= 0) & (at < length)
+    at = widened(start) + at if kind == "window" else places.start + places.step * at
+    at = jnp.where(inside & (at >= 0) & (at < size), at, size)
+    if within in ("int", "traced"):
+        return (name, "traced", None), at
+    return (name, "array", own if within == "array" else (name,)), at
 
 
 def _static(part: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:

@@ -460,6 +460,17 @@ def test_standardize_loses_no_digits_far_from_zero() -> None:
     np.testing.assert_allclose(result.array, standardized(x.astype(float), 1), atol=1e-3)
 
 
+def test_standardize_by_a_traced_epsilon() -> None:
+    x = np.random.default_rng(0).normal(0, 1, (2, 8)).astype(np.float32)
+    named = axn.named(x, ("batch", "embed"))
+    result = jax.jit(lambda epsilon: axn.standardize(named, "embed", epsilon=epsilon))(0.5)
+    np.testing.assert_allclose(result.array, jax.nn.standardize(x, epsilon=0.5), rtol=1e-5, atol=1e-6)
+
+
+def test_a_running_maximum_of_weak_numbers_is_weak() -> None:
+    assert axn.cummax(axn.full(axn.Axis("time", 3), 1.0), "time").weak_type
+
+
 def test_a_maximum_is_nan_from_the_first_nan_on() -> None:
     x = axn.named([1.0, np.nan, 3.0], "time")
     np.testing.assert_array_equal(axn.cummax(x, "time").array, [1, np.nan, np.nan])

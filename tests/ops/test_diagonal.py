@@ -180,6 +180,12 @@ def test_anonymous_dimensions_stay_in_front() -> None:
     assert x.diagonal("b", "c", "d").array.shape == (2, 3)
 
 
+def test_weak_types_stay_weak() -> None:
+    weak = axn.full(axn.make_axes(a=2, b=2), 1.0)
+    for result in (axn.tril(weak, "a", "b"), axn.triu(weak, "a", "b"), axn.diag(weak["a", 0], "b", "row", "column")):
+        assert result.weak_type
+
+
 INPUT = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 6)))
 
 BAD: list[tuple[str, Any, type[Exception], str]] = [

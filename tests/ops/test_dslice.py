@@ -49,6 +49,23 @@ def test_a_dslice_goes_through_transformations() -> None:
     assert repr(window) == "dslice(ArrayImpl, 2)"
 
 
+@pytest.mark.parametrize("number", [np.int8(70), jnp.int8(70), axn.named(jnp.uint8(70), ()), np.array(70, np.int16)])
+def test_the_start_of_a_block_has_room_for_all_positions(number: Any) -> None:
+    x = axn.arange(axn.Axis("a", 30000))
+    assert x["a", axn.dblock(number, 400)].tolist() == list(range(28000, 28400))
+
+
+def test_a_dslice_of_keys() -> None:
+    keys = jax.random.split(jax.random.key(0), 4)
+    x, data = axn.named(keys, "a"), np.pad(jax.random.key_data(keys), [(9, 9), (0, 0)])
+    window = jax.jit(lambda start: x["a", axn.dslice(start, 3)])
+    for start in (-1, 0, 1, 2):
+        for piece in (window(start), x["a", axn.dslice(start, 3)]):
+            assert piece.names == ("a",)
+            assert piece.dtype == keys.dtype
+            np.testing.assert_array_equal(jax.random.key_data(piece.array), data[9 + start : 12 + start])
+
+
 BAD: list[tuple[Any, type[Exception], str]] = [
     (lambda: axn.dslice(0, -1), AxisSizeError, "dslice: the length must not be negative, got -1"),
     (

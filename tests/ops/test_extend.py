@@ -183,6 +183,12 @@ def test_repeat_takes_the_size_from_counts_that_are_known() -> None:
     assert axn.zeros(axn.Axis("x", 0)).repeat([], "x").tolist() == []
 
 
+@pytest.mark.parametrize("counts", [np.uint8([200, 100, 50]), np.int8([100, 0, 127])])
+def test_counts_may_add_up_to_more_than_their_dtype_holds(counts: Any) -> None:
+    x = axn.arange(axn.Axis("x", 3))
+    assert x.repeat(counts, "x").tolist() == np.repeat(np.arange(3), counts).tolist()
+
+
 def test_one_traced_count_is_for_all() -> None:
     x = axn.arange(axn.Axis("x", 3))
     assert jax.jit(lambda n: x.repeat(n, "x", total_repeat_length=5))(2).tolist() == [0, 0, 1, 1, 2]
@@ -398,6 +404,12 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         ArgumentError,
         "pad: no mode 'mirror'\n"
         "  modes: constant, edge, empty, linear_ramp, maximum, mean, median, minimum, reflect, symmetric, wrap",
+    ),
+    (
+        "axn.pad(x, {'embed': 1}, mode='reflect', reflect_type='none')",
+        lambda x: axn.pad(x, {"embed": 1}, mode="reflect", reflect_type="none"),
+        ArgumentError,
+        "pad: no reflect_type 'none'\n  types: even, odd",
     ),
     (
         "axn.pad(x['embed', :0], {'embed': 1}, mode='edge')",

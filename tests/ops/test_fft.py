@@ -124,6 +124,7 @@ def test_an_odd_size_comes_back_if_it_is_given() -> None:
     for there, back in ((axn.rfft, axn.irfft), (axn.ihfft, axn.hfft)):
         np.testing.assert_allclose(back(there(X, "space"), Space).array, X.array, atol=1e-5)
         assert back(there(X, "space"), "space").resolve_axis("space").size == 4
+        assert back(there(X, "space"), {"space": np.int64(5)}).resolve_axis("space").size == 5
 
 
 def test_the_only_axis_needs_no_name() -> None:

@@ -309,6 +309,39 @@ def test_an_index_array_out_of_range_reads_the_nearest_element() -> None:
     assert jax.jit(lambda x, i: x["b", i])(x, 9).item() == 4
 
 
+NUMBERS = [-7, -4, -1, 0, 2, 3, 7]
+
+
+@pytest.mark.parametrize("mode", ["clip", "wrap"])
+def test_take_reads_what_that_of_numpy_does(mode: Any) -> None:
+    numbers, x = np.array([10, 20, 30]), axn.named([10, 20, 30], "a")
+    expected = np.take(numbers, NUMBERS, mode=mode).tolist()
+    assert x.take("a", NUMBERS, mode=mode).tolist() == expected
+    assert [x.take("a", at, mode=mode).item() for at in NUMBERS] == expected
+    assert [x.take("a", jnp.int32(at), mode=mode).item() for at in NUMBERS] == expected
+    assert [jax.jit(lambda at: x.take("a", at, mode=mode))(at).item() for at in NUMBERS] == expected
+
+
+def test_take_along_axis_clips_as_that_of_jax() -> None:
+    x, at = jnp.array([10, 20, 30]), jnp.array(NUMBERS)
+    result = axn.take_along_axis(axn.named(x, "a"), axn.named(at, "a"), "a", mode="clip")
+    assert result.tolist() == jnp.take_along_axis(x, at, 0, mode="clip").tolist()
+
+
+def test_a_flat_index_of_a_narrow_dtype() -> None:
+    axes, flat = axn.make_axes(p=3, q=200), np.array([100, 127], np.int8)
+    where = axn.unravel_index(axn.named(flat, "i"), axes)
+    assert [part.tolist() for part in where.values()] == [part.tolist() for part in np.unravel_index(flat, (3, 200))]
+    given = {"p": axn.named(np.array([1, 2], np.int8), "i"), "q": axn.named(flat, "i")}
+    assert axn.ravel_multi_index(given, axes).tolist() == np.ravel_multi_index(([1, 2], flat), (3, 200)).tolist()
+
+
+def test_a_list_may_hold_traced_ints() -> None:
+    x = axn.named([10, 20, 30], "a")
+    assert jax.jit(lambda i: x["a", [0, i]])(2).tolist() == [10, 30]
+    assert jax.jit(lambda i: x["a", [i, axn.named(i, ()), -1]])(1).tolist() == [20, 20, 30]
+
+
 def test_take_out_of_range_reads_nan() -> None:
     x = axn.arange(axn.Axis("b", 3), dtype=float)
     np.testing.assert_array_equal(x.take("b", [0, 5, -1]).array, [0, np.nan, 2])
@@ -486,6 +519,42 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         OperandError,
         "index: the index over 'embed' must be of integers, not bool\n"
         "  hint: use where() to choose by a mask, or compress() to select by one",
+    ),
+    (
+        "x['embed', [[0], [1, 2]]]",
+        lambda x: x["embed", [[0], [1, 2]]],
+        OperandError,
+        "index: the list over 'embed' does not make an array of integers\n  hint: its elements are ints or 0-d arrays",
+    ),
+    (
+        "x['embed', 0:0]['embed', jnp.int32(0)]",
+        lambda x: x["embed", 0:0]["embed", jnp.int32(0)],
+        AxisSizeError,
+        "index: axis 'embed' has no elements to read\n  array has: batch=4, embed=0",
+    ),
+    (
+        "x['embed', 0:0].take('embed', axn.named([0, 1], 'i'))",
+        lambda x: x["embed", 0:0].take("embed", axn.named([0, 1], "i")),
+        AxisSizeError,
+        "take: axis 'embed' has no elements to read\n  array has: batch=4, embed=0",
+    ),
+    (
+        "x['embed', 0:0].at['embed', axn.dslice(0, 2)].get(fill_value=1)",
+        lambda x: x["embed", 0:0].at["embed", axn.dslice(0, 2)].get(fill_value=1),
+        AxisSizeError,
+        "at: axis 'embed' has no elements to read\n  array has: batch=4, embed=0",
+    ),
+    (
+        "x['embed', 0:0]['embed', axn.named([0, 0, 0, 0], 'batch')]",
+        lambda x: x["embed", 0:0]["embed", axn.named([0, 0, 0, 0], "batch")],
+        AxisSizeError,
+        "index: axis 'embed' has no elements to read\n  array has: batch=4, embed=0",
+    ),
+    (
+        "x['embed', 0:0].take('embed', 0, mode='wrap')",
+        lambda x: x["embed", 0:0].take("embed", 0, mode="wrap"),
+        AxisSizeError,
+        "take: index 0 is out of range for embed=0\n  array has: batch=4, embed=0",
     ),
     (
         "x['embed', [[0, 1]]]",

@@ -206,6 +206,13 @@ def test_an_empty_axis_can_be_filled() -> None:
 
 INPUT = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 6)))
 
+
+def test_positions_of_a_narrow_dtype() -> None:
+    x, at = np.arange(300), np.array([100, -1], np.int8)
+    assert axn.delete(axn.named(x, "a"), at, "a").tolist() == np.delete(x, [100, -1]).tolist()
+    assert axn.insert(axn.named(x, "a"), at, 7, "a").tolist() == np.insert(x, [100, -1], 7).tolist()
+
+
 BAD: list[tuple[str, Any, type[Exception], str]] = [
     (
         "x.unbind('emb')",
@@ -317,6 +324,44 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "  operand 1 has: batch=4, embed=6\n"
         "  operand 2 has: batch=4, embed=6\n"
         "  hint: concatenate joins along an axis that is there",
+    ),
+    (
+        "axn.concatenate('batch', x)",
+        lambda x: axn.concatenate("batch", x),
+        OperandError,
+        "concatenate: the arrays go here as a list, not as NamedArray\n  array has: batch=4, embed=6",
+    ),
+    (
+        "axn.concatenate('batch', (y for y in [x]))",
+        lambda x: axn.concatenate("batch", (y for y in [x])),
+        OperandError,
+        "concatenate: the arrays go here as a list, not as generator",
+    ),
+    (
+        "axn.stack(axn.Axis('heads', 1), x)",
+        lambda x: axn.stack(axn.Axis("heads", 1), x),
+        OperandError,
+        "stack: the arrays go here as a list, not as NamedArray\n  array has: batch=4, embed=6",
+    ),
+    (
+        "axn.stack('heads', None)",
+        lambda x: axn.stack("heads", None),
+        OperandError,
+        "stack: the arrays go here as a list, not as NoneType",
+    ),
+    (
+        "axn.split(x, 'embed', 2)",
+        lambda x: axn.split(x, "embed", 2),
+        OperandError,
+        "split: the pieces go here as a list of axes, not as int\n  array has: batch=4, embed=6\n"
+        '  hint: give each piece its name and size, such as [Axis("first", 2), Axis("second", 3)]',
+    ),
+    (
+        "x.split('embed', axn.Axis('embed', 6))",
+        lambda x: x.split("embed", axn.Axis("embed", 6)),
+        OperandError,
+        "split: the pieces go here as a list of axes, not as Axis\n  array has: batch=4, embed=6\n"
+        '  hint: give each piece its name and size, such as [Axis("first", 2), Axis("second", 3)]',
     ),
     ("axn.stack('heads', [])", lambda x: axn.stack("heads", []), OperandError, "stack: no arrays to join"),
     (

@@ -52,6 +52,19 @@ def test_options_are_part_of_the_function() -> None:
     assert x.astype(int).dtype != x.astype(bool).dtype
 
 
+def test_options_that_are_equal_but_of_another_type_are_not_the_same() -> None:
+    x = axn.arange(axn.Axis("a", 3))
+    scale = lambda array, by: array * by  # noqa: E731
+    assert [_lift.unary_with(scale, x, by=by).dtype for by in (1, 1.0, 1)] == [jnp.int32, jnp.float32, jnp.int32]
+
+
+def test_an_array_is_no_option() -> None:
+    x = axn.ones(axn.Axis("a", 3))
+    for call in (lambda: x.std(ddof=jnp.int32(1)), lambda: jax.jit(lambda d: x.std(ddof=d))(1)):
+        with pytest.raises(OperandError, match="^std: ddof must be a Python value, which is compiled in, not "):
+            call()
+
+
 def test_a_kernel_under_a_trace_is_inlined() -> None:
     x = axn.ones(axn.Axis("a", 2))
     assert primitives(lambda x: axn.exp(x) + x, x) == ["exp", "add"]

@@ -472,6 +472,13 @@ def test_outer_products_take_scalars() -> None:
     same(linalg.outer(2.0, draw("row")), 2 * draw("row"))
 
 
+def test_numbers_of_numpy_serve_as_well() -> None:
+    x, square = draw("row"), draw("row", "column")
+    same(linalg.vector_norm(x, "row", ord=np.int64(3)), linalg.vector_norm(x, "row", ord=3))
+    power = linalg.matrix_power(square, "row", "column", np.int64(3))
+    np.testing.assert_allclose(power.array, np.linalg.matrix_power(square.array, 3), rtol=1e-4, atol=1e-5)
+
+
 X = axn.ones((axn.Axis("batch", 2), axn.Axis("row", 3), axn.Axis("column", 3)))
 HAS = "  array has: batch=2, row=3, column=3"
 BOTH = "  operand 1 has: batch=2, row=3, column=3\n  operand 2 has: "

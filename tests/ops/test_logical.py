@@ -100,6 +100,7 @@ def test_allclose_lines_up_by_name() -> None:
     assert axn.allclose(x, x.rearrange(("b", "a")) * 1.000001)
     assert not axn.allclose(x, x + 1e-3)
     assert axn.allclose(x, x + 1e-3, atol=1e-2)
+    assert axn.allclose(x, x + 1e-3, rtol=jnp.float32(0), atol=jnp.float32(1e-2))
     assert axn.allclose(x * np.nan, x * np.nan, equal_nan=True)
     assert not axn.allclose(x * np.nan, x * np.nan)
     assert axn.allclose(axn.zeros_like(x), 0.0)

@@ -236,6 +236,10 @@ def test_a_scalar_is_a_constant() -> None:
     same(axn.polydiv(P, 2.0)[0], ("degree",), [0.5, 1, 1.5])
 
 
+def test_an_order_may_be_an_integer_of_numpy() -> None:
+    same(axn.polyint(P, np.int64(2)), ("degree",), np.polyint([1, 2, 3], 2))
+
+
 def test_one_axis_serves_both_operands() -> None:
     rows = axn.stack("batch", (P, 2 * P))
     same(

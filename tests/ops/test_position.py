@@ -5,10 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import axonym as axn
+from tests.laws import primitives
 
 SIZES = {"a": 4, "b": 5, "c": 3}
 
@@ -40,6 +42,48 @@ def selectors(name: str) -> st.SearchStrategy[Any]:
         distinct.map(
             lambda order: (axn.named(np.stack([order, order[::-1]]), ("i", "j")), np.stack([order, order[::-1]]), "ij")
         ),
+    )
+
+
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8, jnp.int16])
+@pytest.mark.parametrize("concrete", [True, False])
+def test_an_index_may_be_narrower_than_the_axis(dtype: Any, concrete: bool) -> None:
+    size = 40000
+    positions = jnp.array([100, 7] if dtype == jnp.uint8 else [100, -1], dtype)
+    where = np.asarray(positions).astype(int) % size
+    x, zero = axn.arange(axn.Axis("a", size)), axn.zeros(axn.Axis("a", size), dtype=int)
+    pairs = axn.arange((axn.Axis("i", 2), axn.Axis("a", size)))
+
+    def read(at: jax.Array) -> list[axn.NamedArray]:
+        index, scalar = axn.named(at, "i"), at[1]
+        return [
+            *(x["a", index], x.take("a", index), x.take("a", index, mode="wrap"), x.at["a", index].get(mode="fill")),
+            *(x.take_along_axis(axn.named(at, "a"), "a"), pairs["a", index] - axn.named([0, size], "i")),
+            *(
+                x["a", scalar],
+                x.take("a", scalar),
+                x.take("a", scalar, mode="wrap"),
+                x.at["a", scalar].get(mode="fill"),
+            ),
+            x.slice("a", start=scalar, length=1)["a", 0],
+        ]
+
+    def written(at: jax.Array) -> list[axn.NamedArray]:
+        return [
+            *(zero.at["a", axn.named(at, "i")].set(1), axn.put_along_axis(zero, axn.named(at, "a"), 1, "a")),
+            *(zero.at["a", at[1]].set(1), zero.updated_slice({"a": at[1]}, 1)),
+        ]
+
+    for i, result in enumerate((read if concrete else jax.jit(read))(positions)):
+        np.testing.assert_array_equal(result.array, where if i < 6 else where[1])
+    for i, result in enumerate((written if concrete else jax.jit(written))(positions)):
+        np.testing.assert_array_equal(np.flatnonzero(result.array), np.sort(where if i < 2 else where[1:]))
+
+
+def test_a_usual_index_is_not_converted() -> None:
+    x, at = axn.arange(axn.Axis("a", 300)), axn.named([0, 2], "i")
+    assert primitives(lambda x, at: x["a", at], x, at) == primitives(
+        lambda x, at: x.at[at].get(mode="clip"), x.array, at.array
     )
 
 

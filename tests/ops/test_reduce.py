@@ -268,13 +268,20 @@ def test_a_plain_mask() -> None:
     assert (x.sum(where=True).item(), x.sum(where=jnp.array(False)).item()) == (6.0, 0.0)
 
 
-@pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8, jnp.int32, jnp.float32, jnp.bfloat16, bool])
+@pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8, jnp.int32, jnp.uint32, jnp.float32, jnp.bfloat16, bool])
 def test_a_masked_extremum_starts_from_the_limit_of_the_dtype(dtype: Any) -> None:
     x = axn.named(jnp.array([0, 1], dtype), "a")
     none = axn.named([False, False], "a")
     assert (x.max(where=none).item(), x.min(where=none).item()) == limits(x.dtype)
     assert (x.max(where=~none).dtype, x.min(where=~none).dtype) == (x.dtype, x.dtype)
     assert x.max(where=none, initial=0).item() == 0
+
+
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e4m3b11fnuz, jnp.float8_e5m2])
+def test_a_masked_extremum_of_narrow_floats(dtype: Any) -> None:
+    x, mask = axn.named(jnp.array([-1, -2, -3], dtype), "a"), axn.named([False, True, True], "a")
+    found = x.max(where=mask), x.min(where=mask), axn.nanmax(x, where=mask), axn.nanmin(x, where=mask)
+    assert [float(value.scalar()) for value in found] == [-2, -3, -2, -3]
 
 
 def test_where_no_number_takes_part() -> None:

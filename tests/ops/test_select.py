@@ -236,6 +236,15 @@ class TestVariants(Values):
     """Options, and other forms of a call."""
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+@pytest.mark.parametrize("mode", ["clip", "wrap"])
+def test_a_narrow_index_chooses_among_many(dtype: Any, mode: Any) -> None:
+    index = np.array([0, 100, 127], dtype)
+    named = axn.named(index, "i")
+    assert axn.choose(named, axn.arange(axn.Axis("a", 300)), "a", mode=mode).tolist() == [0, 100, 127]
+    assert axn.choose(named, list(range(7, 147)), mode=mode).tolist() == (7 + index.astype(int)).tolist()
+
+
 def test_nonzero_follows_the_order_in_which_axes_are_stored() -> None:
     x = axn.named(np.array([[0, 1, 0], [1, 1, 0]]), ("a", "b"))
     for stored in (x, x.rearrange(("b", "a"))):

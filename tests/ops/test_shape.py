@@ -299,6 +299,12 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         '  hint: name it first: axn.named(array, ("batch", ...))',
     ),
     (
+        "x['batch', 0, 'embed', 0].flatten(axn.Axis('one', 5))",
+        lambda x: x["batch", 0, "embed", 0].flatten(axn.Axis("one", 5)),
+        AxisSizeError,
+        "flatten: axis 'one' was given with size 5, but no axes merge to size 1",
+    ),
+    (
         "x.rename([('batch', 'b')])",
         lambda x: x.rename([("batch", "b")]),
         OperandError,

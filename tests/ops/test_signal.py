@@ -336,6 +336,21 @@ class TestVariants(Values):
     """Options, and other ways to write operands."""
 
 
+def test_unwrap_of_integers_is_that_of_their_values() -> None:
+    x = np.array([0, 3, 6, 9, 1])
+    for period in (5, 5.0, 4):
+        assert axn.unwrap(axn.named(x, "a"), "a", period=period).tolist() == np.unwrap(x, period=period).tolist()
+
+
+@pytest.mark.parametrize(
+    "places", [np.int8([-100, 0, 100, 120]), np.uint8([200, 150, 100, 0]), np.uint32([9, 7, 4, 0])]
+)
+def test_slopes_over_places_of_any_integers(places: Any) -> None:
+    y = np.arange(4.0)
+    found = axn.gradient(axn.named(y, "a"), "a", spacing=axn.named(places, "a"))
+    np.testing.assert_allclose(found.array, np.gradient(y, places.astype(float)), rtol=1e-6)
+
+
 @pytest.mark.parametrize("edge_order", [1, 2])
 def test_slopes_of_a_parabola_are_exact_inside(edge_order: int) -> None:
     at = np.array([0.0, 1, 3, 4, 8], np.float32)

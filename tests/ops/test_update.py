@@ -279,6 +279,28 @@ def test_a_mode_says_what_is_out_of_range() -> None:
     assert x.at["b", axn.dslice(jnp.int32(3), 2)].max(5.0, mode="clip").tolist() == [0, 1, 2, 5]
 
 
+@pytest.mark.parametrize("mode", ["promise_in_bounds", "clip", "drop", "fill", None])
+@pytest.mark.parametrize("at", [axn.dslice(2, 3), axn.dslice(-2, 3), axn.named([1, 9, -1], "i"), jnp.int32(4)], ids=str)
+def test_a_function_is_applied_to_what_it_replaces(at: Any, mode: Any) -> None:
+    x = np.array([10, 20, 30, 40])
+    if mode == "promise_in_bounds":
+        at = axn.dslice(jnp.int32(2), 2) if isinstance(at, axn.dslice) else jnp.int32(-1)
+    reached = axn.arange(axn.Axis("b", 4)).at["b", at].get(mode=mode if mode == "clip" else "fill", fill_value=-1)
+    met = np.zeros(4, bool)
+    met[[place for place in np.ravel(reached.array) if place >= 0]] = True
+    result = axn.named(x, "b").at["b", at].apply(lambda part: part * 2, mode=mode)
+    assert result.tolist() == np.where(met, 2 * x, x).tolist()
+
+
+def test_where_there_are_no_elements_nothing_is_written() -> None:
+    x = axn.zeros(axn.make_axes(b=0, c=3))
+    for at in (jnp.int32(0), [0, 1], axn.named([0, 1, 2], "c"), axn.named([0], "i"), axn.dslice(0, 2), slice(None)):
+        for mode in (None, "clip", "drop"):
+            assert x.at["b", at].add(1.0, mode=mode).shape == {"b": 0, "c": 3}
+    with pytest.raises(BroadcastError):
+        x.at["b", jnp.int32(0)].set(axn.ones(axn.Axis("d", 2)))
+
+
 def test_updates_under_a_named_vmap_over_starts() -> None:
     x, starts = axn.zeros((axn.Axis("a", 3), axn.Axis("b", 4))), axn.arange(axn.Axis("a", 3))
     expected = np.triu(np.tri(3, 4, 1)).tolist()
@@ -495,6 +517,12 @@ BAD: list[tuple[Any, type[Exception], str]] = [
         lambda x: axn.ravel_multi_index({"batch": x, "embed": 0}, x.axes),
         OperandError,
         "ravel_multi_index: the index over 'batch' must be of integers, not float32",
+    ),
+    (
+        lambda x: axn.ravel_multi_index({"a": 0, "b": np.int8(1)}, axn.make_axes(a=2**16, b=2**16)),
+        ArgumentError,
+        "ravel_multi_index: int32 cannot count 4294967296 elements\n  axes: a=65536, b=65536\n"
+        "  hint: give indices of int64, which JAX has under jax.enable_x64(True)",
     ),
     (
         lambda x: axn.ravel_multi_index({"batch": 0, "embed": 0}, x.axes, mode="raise"),

@@ -88,7 +88,7 @@ def batched(
     several = bool(out) and isinstance(out[0], tuple)
     flags = (several, each, outer, in_place)
     try:
-        kernel = _kernel(fn, named, chosen, out, flags, tuple(options.items()) if options else ())
+        kernel = _kernel(fn, named, chosen, out, flags, _lift.static(fn, options) if options else ())
     except (AxisError, TypeError) as flaw:
         for axes in chosen:
             _lift.axes(axes, _lift.title(fn))  # it has an error of its own; what cannot be hashed is no axis
@@ -113,7 +113,7 @@ def _kernel(
     chosen: tuple[AxisSelection, ...],
     out: Any,
     flags: tuple[bool, bool, bool, bool],
-    options: tuple[tuple[str, Any], ...],
+    options: "_lift.Options",
 ) -> Any:
     several, each, outer, in_place = flags
     function = _lift.title(fn)
@@ -130,7 +130,7 @@ def _kernel(
     targets = [(*batch, *own) for own in outs]
     if in_place:
         targets = [_in_place(known[0], cores[0], own, batch) for own in outs]
-    positional = partial(fn, **dict(options))
+    positional = partial(fn, **_lift.keywords_of(options))
 
     def body(*arrays: Any) -> Any:
         for names, own, pairs, array in zip(named, cores, core, arrays, strict=True):

@@ -8,7 +8,7 @@ per shape.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache, partial, wraps
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Names = tuple[str, ...]
 Pairs = tuple[tuple[str, int | None], ...]
 Function = Callable[..., Any]
-Options = tuple[tuple[str, Any], ...]
+Options = tuple[tuple[str, Any, type], ...]
 new: Function = object.__new__
 NAME_IT = "name it first: axn.named(array, (...)); plain operands must be scalars"
 _UFUNC: Any = jnp.ufunc
@@ -69,6 +69,25 @@ def fail(function: str, flaw: AxisError, *operands: Any) -> NoReturn:
 def axes(axis: AxisSelection, function: str) -> Pairs:
     """Normalise a selection to something that a cache can key on."""
     return selection(axis, function)
+
+
+def static(fn: Function, options: dict[str, Any]) -> Options:
+    """Give options a form that a cache can key on; 1, 1.0 and True are equal, and make different kernels."""
+    try:
+        key = tuple([(name, value, value.__class__) for name, value in options.items()])
+        hash(key)
+    except TypeError:
+        for name, value in options.items():
+            if not isinstance(value, Hashable):
+                problem = f"{name} must be a Python value, which is compiled in, not {type(value).__name__}"
+                raise OperandError(message(title(fn), problem)) from None
+        raise
+    return key
+
+
+def keywords_of(options: Options) -> dict[str, Any]:
+    """Return options in the form of keyword arguments."""
+    return {name: value for name, value, _ in options}
 
 
 def check_sizes(function: str, operands: Sequence[Names], arrays: Sequence[Any]) -> dict[str, int]:
@@ -144,7 +163,7 @@ def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Opti
     """Make the kernel of an elementwise function; an operand that is None is a plain scalar or array."""
     known = tuple(names or () for names in operands)
     target = plans.broadcast(known)
-    function, keywords = title(fn), dict(options)
+    function, keywords = title(fn), keywords_of(options)
 
     def body(*arrays: Any) -> Any:
         check_sizes(function, known, arrays)
@@ -209,7 +228,7 @@ def unary_with(fn: Function, x: Core, **options: Any) -> "NamedArray":
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
     (array,), names = x.node
-    return wrap(x, _elementwise(fn, (names,), tuple(options.items())).call(array), names)
+    return wrap(x, _elementwise(fn, (names,), static(fn, options)).call(array), names)
 
 
 # Short ways to kernels, per function and then per key: a microsecond is a fifth of a whole operation. They are plain
@@ -309,7 +328,7 @@ def nary(fn: Function, *operands: Any, **options: Any) -> "NamedArray":
     """Apply a function of any number of operands, at least one of them named, to elements by name."""
     like, named, arrays = parted(fn, operands)
     try:
-        kernel = _elementwise(fn, named, tuple(options.items()) if options else ())
+        kernel = _elementwise(fn, named, static(fn, options) if options else ())
     except AxisError as flaw:
         fail(title(fn), flaw, *operands)
     return wrap(like, kernel.call(*arrays), kernel.names)
@@ -318,7 +337,7 @@ def nary(fn: Function, *operands: Any, **options: Any) -> "NamedArray":
 @lru_cache(plans.CACHE)
 def _reduction(fn: Function, names: Names, axis: Any, where: Names | None, removes: bool, options: Options) -> Kernel:
     """Make the kernel of a function over axes that may leave elements out; `axis` None stands for all of them."""
-    function, keywords = title(fn), dict(options)
+    function, keywords = title(fn), keywords_of(options)
     given = _pairs(axis, function, names)
     removed = tuple(name for name, _ in given)
     at = plans.positions(names, removed)
@@ -380,7 +399,7 @@ def _over(
         arrays, masked = (array, plain(title(fn), where)), ()
     key = keyed(axis, fn)
     try:
-        kernel = _reduction(fn, names, key, masked, removes, tuple(options.items()) if options else ())
+        kernel = _reduction(fn, names, key, masked, removes, static(fn, options) if options else ())
     except AxisError as flaw:
         fail(title(fn), flaw, x, where)
     return wrap(x, kernel.call(*arrays), kernel.names)
@@ -391,7 +410,7 @@ def _along(
     fn: Function, names: Names, axis: Any, removes: bool, to: tuple[str, int | None] | None, options: Options
 ) -> Kernel:
     """Make the kernel of a function that works along one whole axis, or along several that it sees flattened."""
-    function, keywords = title(fn), dict(options)
+    function, keywords = title(fn), keywords_of(options)
     given = _pairs(axis, function, names)
     chosen = tuple(name for name, _ in given)
     at = plans.positions(names, chosen)
@@ -506,7 +525,7 @@ def _apply_along(
     key: Any = axis if axis.__class__ is str else keyed(axis, fn)
     new = None if to is None else selector(to, title(fn))
     try:
-        kernel = _along(fn, names, key, removes, new, tuple(options.items()) if options else ())
+        kernel = _along(fn, names, key, removes, new, static(fn, options) if options else ())
     except AxisError as flaw:
         fail(title(fn), flaw, x)
     return wrap(x, kernel.call(array), kernel.names)

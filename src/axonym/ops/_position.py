@@ -25,6 +25,7 @@ from ..core import Core, facts, shape_of
 from ..errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
 from . import _lift
 from ._operands import integers
+from ._widen import widened
 from .dslice import dslice
 
 Names = tuple[str, ...]
@@ -130,8 +131,13 @@ def selectors_of(function: str, x: Core, item: Any) -> Mapping[AxisSelector, Any
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
-def planned(function: str, x: Core, selectors: Mapping[AxisSelector, Any]) -> tuple[tuple[Step, ...], tuple[Any, ...]]:
-    """Sort the selectors of an index: its steps, and what of them are arguments of a kernel."""
+def planned(
+    function: str, x: Core, selectors: Mapping[AxisSelector, Any], mode: str | None = None
+) -> tuple[tuple[Step, ...], tuple[Any, ...]]:
+    """Sort the selectors of an index: its steps, and what of them are arguments of a kernel.
+
+    A Python int out of range is an error, unless `mode` is "clip" or "wrap".
+    """
     if not isinstance(x, Core):
         raise _lift.unnamed(function, x)
     if not isinstance(selectors, Mapping):
@@ -149,18 +155,20 @@ def planned(function: str, x: Core, selectors: Mapping[AxisSelector, Any]) -> tu
             raise AxisNotFoundError(message(function, problem, f"array has: {facts(x)}", hint=hint))
         size = shape[names.index(name) - len(names)]
         _lift.check_given(function, ((name, given_size),), names, shape)
-        kind, static, argument = _step(function, x, name, size, selector)
+        kind, static, argument = _step(function, x, name, size, selector, mode)
         steps.append((name, kind, static))
         arguments.append(argument)
     return tuple(steps), tuple(arguments)
 
 
-def _step(function: str, x: Core, name: str, size: int, selector: Any) -> tuple[str, Any, Any]:
+def _step(function: str, x: Core, name: str, size: int, selector: Any, mode: str | None) -> tuple[str, Any, Any]:
     """Sort a selector: its kind, what of it is static, and what of it is an argument of the kernel."""
     if isinstance(selector, builtins.slice):
         return _slice_step(function, name, size, selector)
     if isinstance(selector, int | np.integer) and not isinstance(selector, bool):
         at = operator.index(selector)
+        if size and mode in ("clip", "wrap"):
+            at = at % size if mode == "wrap" else min(max(at, 0), size - 1)
         if not -size <= at < size:
             raise AxisSizeError(
                 message(function, f"index {at} is out of range for {name}={size}", f"array has: {facts(x)}")
@@ -175,11 +183,7 @@ def _step(function: str, x: Core, name: str, size: int, selector: Any) -> tuple[
     if isinstance(selector, Core):
         (indices,), own = selector.node
     elif isinstance(selector, np.ndarray | jax.Array | list | tuple):
-        indices = (
-            selector
-            if isinstance(selector, np.ndarray | jax.Array)
-            else np.asarray(selector, dtype=None if len(selector) else int)
-        )
+        indices = selector if isinstance(selector, np.ndarray | jax.Array) else _listed(function, name, selector)
         if indices.ndim > 1:
             problem = f"the index over {name!r} has shape {tuple(indices.shape)}, and its axes have no names"
             raise OperandError(message(function, problem, hint='name them: axn.named(index, ("a", "b"))'))
@@ -189,6 +193,19 @@ def _step(function: str, x: Core, name: str, size: int, selector: Any) -> tuple[
         raise OperandError(message(function, problem, hint="use an int, a slice, or an array of integers"))
     _check_indices(function, name, indices, own)
     return ("array", own, indices) if own else ("traced", None, indices)
+
+
+def _listed(function: str, name: str, selector: Sequence[Any]) -> Any:
+    """Make an array of a list of integers, some of which may be traced."""
+    try:
+        return np.asarray(selector, dtype=None if len(selector) else int)
+    except (TypeError, ValueError):
+        pass
+    try:
+        return jnp.asarray([part.node[0][0] if isinstance(part, Core) else part for part in selector])
+    except (TypeError, ValueError):
+        problem = f"the list over {name!r} does not make an array of integers"
+        raise OperandError(message(function, problem, hint="its elements are ints or 0-d arrays")) from None
 
 
 def _slice_step(function: str, name: str, size: int, selector: Any) -> tuple[str, Any, Any]:
@@ -265,6 +282,8 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
         current, left = names, []
         for (name, kind, static), argument in zip(steps, arguments, strict=True):
             (at,) = plans.positions(current, (name,))
+            if not array.shape[at] and (kind == "traced" or kind not in boxed):
+                _check_readable(function, array, current, name, static if kind == "window" else argument.size)
             if kind not in boxed:
                 left.append(argument)
                 continue
@@ -276,11 +295,18 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
             elif kind == "window":
                 array = _window(array, at % array.ndim, argument, static)
             else:
-                array = lax.squeeze(cut(array, at % array.ndim, argument, 1), (at,))
+                array = lax.squeeze(cut(array, at % array.ndim, widened(argument), 1), (at,))
                 current = plans.without(current, (name,))
         return _gather(function, array, current, rest, left, target, reach) if rest else array
 
     return _lift.Kernel(target, body)
+
+
+def _check_readable(function: str, array: jax.Array, names: Names, name: str, count: int) -> None:
+    """Refuse to read `count` elements along an axis that has none, where not even the nearest one is there."""
+    if count:
+        problem = f"axis {name!r} has no elements to read"
+        raise AxisSizeError(message(function, problem, f"array has: {describe(names, array.shape)}"))
 
 
 def cut(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
@@ -301,7 +327,12 @@ def _window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
     costs about as much as `lax.dynamic_slice` alone, in memory and backwards too, unlike a gather.
     """
     size, present = array.shape[at], min(length, array.shape[at])
-    start = start if isinstance(start, int) else widened(start)
+    start = widened(start)
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        # lax.pad does not take keys.
+        data = _window(jax.random.key_data(array), at, start, length)
+        keys: jax.Array = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
+        return keys
     # jnp.clip would trace a function of its own
     nearest = lax.clamp(_like(0, start), start, _like(size - present, start))
     piece = lax.dynamic_slice_in_dim(array, nearest, present, at, allow_negative_indices=False)
@@ -314,11 +345,6 @@ def _window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
 
 def _like(value: int, other: Any) -> Any:
     return np.asarray(value, jnp.result_type(other))
-
-
-def widened(positions: Any) -> Any:
-    """Give positions a type in which all of them can be counted."""
-    return positions if positions.dtype.itemsize >= 4 else positions.astype(np.int32)
 
 
 def positional(
@@ -339,11 +365,10 @@ def positional(
             start, stop, step = builtins.slice(*static).indices(size)
             dims[at], sizes[name], starts[name] = builtins.slice(*static), len(range(start, stop, step)), (start, step)
         else:
-            dims[at] = argument
+            dims[at] = argument if kind == "int" else _checked(function, name, argument, static or (), size, mode)
             del sizes[name]
             if kind == "array":
-                dims[at] = argument = _checked(function, name, argument, static, size, mode)
-                vectors.append((name, argument, static))
+                vectors.append((name, dims[at], static))
     lists = [(positions, own) for name, positions, own in vectors if name not in sizes]
     shapes = [positions.shape[positions.ndim - len(own) :] for positions, own in lists]
     operands = [tuple(sizes), *(own for _, own in lists)]
@@ -378,7 +403,7 @@ def _from_first(union: Names, own: Names) -> Names:
 
 def _within(start: Any, length: int, size: int, mode: str | None) -> Any:
     """List the positions of a window, where a negative one does not count from the end."""
-    positions = jnp.arange(length) + (start if isinstance(start, int) else widened(start))
+    positions = jnp.arange(length) + widened(start)
     if mode == "clip":
         return jnp.clip(positions, 0, max(size - 1, 0))
     return positions if mode == "promise_in_bounds" else jnp.where(positions < 0, size - 1 - positions, positions)
@@ -421,7 +446,8 @@ def _checked(function: str, name: str, positions: Any, own: Names, size: int, mo
     """Check an index array, whose names may have lost an axis since it was sorted."""
     shape_of(function, positions, own)
     _check_indices(function, name, positions, own)
-    return jnp.remainder(widened(positions), size) if mode == "wrap" else positions
+    positions = widened(positions)
+    return jnp.remainder(positions, size) if mode == "wrap" else positions
 
 
 def _matched(

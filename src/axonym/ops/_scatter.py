@@ -154,6 +154,8 @@ def _scattered(plan: Write, array: jax.Array, update: Any, arguments: Sequence[A
     """Write to single elements."""
     position = positional(plan.function, array, plan.names, plan.steps, arguments, plan.reach.mode)
     update = _fitted(plan, update, array, position.labels, position.sizes)
+    if not array.size:
+        return array
     once = plan.reach.mode != "clip" and all(kind != "array" for _, kind, _ in plan.steps)
     method = getattr(array.at[position.dims], plan.operation)
     written: jax.Array = method(

@@ -234,7 +234,7 @@ def standardize(
         epsilon: what is added to the variance.
         where: axes among those of `x`; elements that count for the mean and the variance.
     """
-    if mean is None and variance is None:
+    if mean is None and variance is None and isinstance(epsilon, int | float):
         return _lift.normalization(_with(_standardize, epsilon=epsilon), x, axis, where)
     if mean is None:
         mean = reduce.mean(x, axis, where=where)
@@ -278,7 +278,7 @@ def _of_numbers(fn: Any, array: jax.Array, axis: int, reverse: bool) -> jax.Arra
     """Apply a function of `jax.lax` that takes no booleans."""
     numbers = array.astype(jnp.int8) if array.dtype == bool else array
     result: jax.Array = fn(numbers, axis % array.ndim, reverse)
-    return result.astype(array.dtype)
+    return result if numbers is array else result.astype(array.dtype)
 
 
 def _cumprod(array: jax.Array, axis: int, dtype: DTypeLike | None, reverse: bool) -> jax.Array:

@@ -61,7 +61,9 @@ def _diag(array: jax.Array, *, pair: "_lift.Pairs", k: int) -> jax.Array:
     before = [(0, 0)] * (array.ndim - 1)
     # Column c holds the element of the row that the diagonal crosses there.
     along_columns = jnp.pad(array, [*before, (max(k, 0), max(-k, 0))])
-    return jnp.where(_offsets((size, size), (-2, -1)) == k, along_columns[..., None, :], jnp.zeros((), array.dtype))
+    return jnp.where(
+        _offsets((size, size), (-2, -1)) == k, along_columns[..., None, :], lax.full_like(array, 0, shape=())
+    )
 
 
 def _offset(function: str, k: int) -> int:
@@ -224,6 +226,6 @@ def _triangular(function: str, names: Names, axis1: AxisSelector, axis2: AxisSel
         _lift.check_given(function, given, names, shape)
         offsets = _offsets(shape[len(shape) - len(names) :], at)
         keep = offsets <= k if function == "tril" else offsets >= k
-        return jnp.where(keep, array, jnp.zeros((), array.dtype))
+        return jnp.where(keep, array, lax.full_like(array, 0, shape=()))
 
     return _lift.Kernel(names, body)

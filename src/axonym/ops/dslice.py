@@ -8,6 +8,7 @@ import jax
 
 from ..axis import Axis
 from ..errors import AxisSizeError, OperandError, message
+from ._widen import widened
 
 __all__ = ["dblock", "ds", "dslice"]
 
@@ -66,7 +67,7 @@ class dslice:  # noqa: N801  # the name that Haliax and Pallas know it by
     @staticmethod
     def block(idx: Any, size: int) -> "dslice":
         """Select block number `idx` of blocks of `size` elements."""
-        return dslice(idx * size, size)
+        return dslice(widened(idx) * size, size)
 
     def to_slice(self) -> "builtins.slice[int, int, None]":
         """Return the slice of the same elements; the start must be an int."""

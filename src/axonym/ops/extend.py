@@ -16,6 +16,7 @@ from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, describe, message
 from . import _lift
 from ._batch import batched
+from ._widen import widened
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -83,7 +84,7 @@ def _as_array(values: Any) -> Any:
 
 
 def _repeat(array: jax.Array, repeats: jax.Array, *, total_repeat_length: int) -> jax.Array:
-    return jnp.repeat(array, repeats, total_repeat_length=total_repeat_length)
+    return jnp.repeat(array, widened(repeats), total_repeat_length=total_repeat_length)
 
 
 def tile(x: "NamedArray", reps: Mapping[AxisSelector, int]) -> "NamedArray":
@@ -193,11 +194,13 @@ def pad(
     if mode in ("maximum", "mean", "median", "minimum"):
         options["stat_length"] = stat_length
     elif mode in ("reflect", "symmetric"):
+        if reflect_type not in ("even", "odd"):
+            raise ArgumentError(message("pad", f"no reflect_type {reflect_type!r}", "types: even, odd"))
         options["reflect_type"] = reflect_type
     elif mode == "linear_ramp":
         options["end_values"] = end_values
     try:
-        kernel = _padded(names, given, widths, mode, tuple(options.items()))
+        kernel = _padded(names, given, widths, mode, _lift.static(pad, options))
     except AxisError as flaw:
         _lift.fail("pad", flaw, x)
     value = _scalar("pad", constant_values)
@@ -220,7 +223,7 @@ def _scalar(function: str, value: Operand) -> Any:
 
 @lru_cache(plans.CACHE)
 def _padded(
-    names: Names, given: "_lift.Pairs", widths: tuple[tuple[int, int], ...], mode: str, options: tuple[Any, ...]
+    names: Names, given: "_lift.Pairs", widths: tuple[tuple[int, int], ...], mode: str, options: "_lift.Options"
 ) -> _lift.Kernel:
     at = plans.positions(names, tuple(name for name, _ in given))
 
@@ -237,7 +240,7 @@ def _padded(
         def padded(array: Any, value: Any) -> Any:
             if mode == "constant":
                 return jnp.pad(array, every, constant_values=value)
-            return jnp.pad(array, every, mode, **dict(options))
+            return jnp.pad(array, every, mode, **_lift.keywords_of(options))
 
         array = _lift.whole(array, at)
         return _lift.local(padded, [array, value], list(_constraints.entries_of(array)))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selection, selector
 from ..core import Core, facts
@@ -146,8 +147,8 @@ def _length(function: str, name: str, size: Any) -> int | None:
             hint = f'rename the result: .rename({{"{name}": "{size.name}"}})'
             raise AxisError(message(function, f"the length along {name!r} is given as axis {size.name!r}", hint=hint))
         return size.size
-    if size is None or isinstance(size, int):
-        return size
+    if size is None or isinstance(size, int | np.integer):
+        return None if size is None else int(size)
     raise OperandError(message(function, f"a length is an int, an Axis or None, not {type(size).__name__}"))
 
 

@@ -5,12 +5,14 @@ keeps it, and an array of indices replaces it by its own axes; a list or a plain
 axis that it indexes.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from .. import plans
@@ -22,6 +24,7 @@ from . import _lift
 from ._batch import batched
 from ._operands import integers
 from ._position import Reach, Step, check_along, cut, planned, reaching, reading, run, selectors_of
+from ._widen import widened
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -48,7 +51,8 @@ def index(x: "NamedArray", selectors: Mapping[AxisSelector, Any]) -> "NamedArray
 
     Raises:
         AxisNotFoundError: if an axis is missing.
-        AxisSizeError: if a Python int is out of range, or a name has two sizes.
+        AxisSizeError: if a Python int is out of range, a name has two sizes, or an index array reads along an axis that
+            has no elements.
         OperandError: if a selector is of another kind.
     """
     steps, arguments = planned("index", x, selectors)
@@ -75,12 +79,13 @@ def take(
         axis: the axis.
         index: an int, integers of any axes, or a list.
         mode: what an index array reads out of range: "fill" `fill_value`, "clip" the nearest element, "wrap" round and
-            round.
+            round. Negative indices count from the end, but with "clip" they read the first element, as in `jnp.take`.
         fill_value: None is NaN, the lowest integer or, where there is no sign, the highest; as in `jnp.take`.
 
     Raises:
         AxisNotFoundError: if `axis` is missing.
-        AxisSizeError: if a Python int is out of range, unless it wraps.
+        AxisSizeError: if a Python int is out of range, unless `mode` is "clip" or "wrap"; or if the axis has no
+            elements to read.
     """
     return _taken("take", x, axis, index, mode, fill_value)
 
@@ -94,7 +99,7 @@ def take_along_axis(
         x: axes {axis, ...}.
         indices: axes {axis, ...}; those that it lacks are the same everywhere.
         axis: the axis.
-        mode: as in `take`.
+        mode: as in `take`; but with "clip" too negative indices count from the end, as in `jnp.take_along_axis`.
         fill_value: as in `take`.
 
     Raises:
@@ -123,7 +128,9 @@ def _taken(function: str, x: Core, axis: AxisSelector, index: Any, mode: str, fi
         reach = _FILL
     else:
         reach = reaching(function, _MODES, mode, fill_value)
-    steps, arguments = planned(function, x, {axis: index})
+        # Each is as its namesake in jax.numpy: to clip, take counts no negative index from the end.
+        reach = reach._replace(wraps=(function, mode) != ("take", "clip"))
+    steps, arguments = planned(function, x, {axis: index}, mode)
     return _read(function, x, steps, arguments, reach)
 
 
@@ -179,7 +186,7 @@ def _sliced(names: Names, given: tuple[str, int | None], length: int) -> _lift.K
         if isinstance(start, int):
             begin = start + shape[at] if start < 0 else start
             return cut(array, at % array.ndim, min(max(begin, 0), shape[at] - length), length)
-        return lax.dynamic_slice_in_dim(array, start, length, at % array.ndim)
+        return lax.dynamic_slice_in_dim(array, widened(start), length, at % array.ndim)
 
     return _lift.Kernel(names, body)
 
@@ -213,6 +220,8 @@ def ravel_multi_index(indices: Mapping[AxisSelector, Operand], axes: AxisSpec, *
     for name, value in table.items():
         integers(function, f"the index over {name!r}", value)
     shape = tuple(axis.size for axis in known)
+    if math.prod(shape) > np.iinfo(np.int32).max:
+        _check_room(function, list(table.values()), shape, lines)
     return _lift.nary(_ravel_multi_index, *(table[axis.name] for axis in known), shape=shape, mode=mode)
 
 
@@ -236,9 +245,19 @@ def unravel_index(indices: "NamedArray", axes: AxisSpec) -> "dict[str, NamedArra
     return {axis.name: result for axis, result in zip(known, results, strict=True)}
 
 
+def _check_room(function: str, indices: Sequence[Any], shape: tuple[int, ...], lines: Sequence[str]) -> None:
+    """Check that the dtype of the indices, which is that of the result, can count all elements."""
+    values = [value.node[0][0] if isinstance(value, Core) else value for value in indices]
+    dtype = jnp.result_type(int, *map(widened, values))
+    if math.prod(shape) - 1 > np.iinfo(dtype).max:
+        problem = f"{dtype} cannot count {math.prod(shape)} elements"
+        hint = "give indices of int64, which JAX has under jax.enable_x64(True)"
+        raise ArgumentError(message(function, problem, *lines, hint=hint))
+
+
 def _ravel_multi_index(*indices: Any, shape: tuple[int, ...], mode: str) -> jax.Array:
-    return jnp.ravel_multi_index(indices, shape, mode=mode)
+    return jnp.ravel_multi_index([widened(index) for index in indices], shape, mode=mode)
 
 
 def _unravel_index(indices: jax.Array, shape: tuple[int, ...]) -> tuple[jax.Array, ...]:
-    return tuple(jnp.unravel_index(indices, shape))
+    return tuple(jnp.unravel_index(widened(indices), shape))

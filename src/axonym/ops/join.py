@@ -1,6 +1,6 @@
 """Functions that join arrays and take them apart, or put elements in and leave them out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from jax import lax
 
 from .. import _constraints, plans
 from ..axis import Axis, AxisSelector, selector, sized
-from ..core import Core, Operand, shape_of, wrap
+from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, describe, message
 from . import _lift
 
@@ -66,6 +66,10 @@ def split(x: "NamedArray", axis: AxisSelector, new_axes: Sequence[Axis]) -> tupl
         raise _lift.unnamed("split", x)
     (array,), names = x.node
     given = selector(axis, "split")
+    if not isinstance(new_axes, Iterable) or isinstance(new_axes, str):
+        problem = f"the pieces go here as a list of axes, not as {type(new_axes).__name__}"
+        hint = 'give each piece its name and size, such as [Axis("first", 2), Axis("second", 3)]'
+        raise OperandError(message("split", problem, f"array has: {facts(x)}", hint=hint))
     pieces = [sized(piece, "split") for piece in new_axes]
     sizes = tuple(piece.size for piece in pieces)
     try:
@@ -99,6 +103,7 @@ def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArr
         AxisSizeError: if another axis has two sizes, or `axis` is an `Axis` of another size than the sum.
     """
     given = selector(axis, "concatenate")
+    _several("concatenate", arrays)
     return _join("concatenate", _concatenated, given, arrays)
 
 
@@ -111,10 +116,19 @@ def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
         AxisSizeError: if an axis has two sizes, or `axis` is an `Axis` of another size than the number of arrays.
     """
     given = selector(axis, "stack")
+    _several("stack", arrays)
     if given[1] not in (None, len(arrays)):
         problem = f"axis {given[0]!r} was given with size {given[1]} for {len(arrays)} arrays"
         raise AxisSizeError(message("stack", problem))
     return _join("stack", _stacked, given, arrays)
+
+
+def _several(function: str, arrays: Any) -> None:
+    """Refuse what is not a sequence of arrays."""
+    if arrays.__class__ not in (list, tuple) and not isinstance(arrays, Sequence):
+        problem = f"the arrays go here as a list, not as {type(arrays).__name__}"
+        lines = (f"array has: {facts(arrays)}",) if isinstance(arrays, Core) else ()
+        raise OperandError(message(function, problem, *lines))
 
 
 def _join(function: str, make: Any, given: tuple[str, int | None], arrays: Sequence["NamedArray"]) -> "NamedArray":
@@ -259,6 +273,7 @@ def _positions(function: str, index: Any, axis: AxisSelector, size: int, end: in
         raise OperandError(message(function, problem))
     if at.size and not (-size <= at.min() and at.max() < end):
         raise AxisSizeError(message(function, f"a position is out of range for {selector(axis)[0]}={size}"))
+    at = at.astype(np.intp)  # a narrower type may not count so far
     return np.where(at < 0, at + size, at)
 
 

@@ -284,10 +284,10 @@ def matrix_power(a: "NamedArray", row: AxisSelection, column: AxisSelection, n: 
 
     The result maps `column` to `row`, as `a` does; the power -1 is `inv` with its two names swapped.
     """
-    if not isinstance(n, int):
+    if not isinstance(n, int | np.integer):
         problem = f"the power must be an int, not {type(n).__name__}"
         raise OperandError(message("matrix_power", problem))
-    return over(jnp.linalg.matrix_power, [a], row, column, "RC", square=True, in_place=True, n=n)
+    return over(jnp.linalg.matrix_power, [a], row, column, "RC", square=True, in_place=True, n=int(n))
 
 
 def matrix_rank(
@@ -523,6 +523,7 @@ def _choose(function: str, argument: str, value: Any, allowed: Sequence[Any]) ->
 
 
 def _number(function: str, ord: Any) -> float:
-    if not isinstance(ord, int | float):
+    if not isinstance(ord, int | float | np.number):
         raise ArgumentError(message(function, f"the ord of a norm of vectors is a number, not {ord!r}"))
-    return ord
+    number: float = ord.item() if isinstance(ord, np.number) else ord
+    return number

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-def allclose(x: Operand, y: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> jax.Array:
+def allclose(x: Operand, y: Operand, rtol: Operand = 1e-5, atol: Operand = 1e-8, equal_nan: bool = False) -> jax.Array:
     """Tell whether all elements differ by at most `atol + rtol * |y|`; the answer is a 0-d array."""
     return isclose(x, y, rtol, atol, equal_nan).array.all()
 
@@ -113,9 +113,13 @@ def greater_equal(x: Operand, y: Operand) -> "NamedArray":
     return _lift.binary(jnp.greater_equal, x, y)
 
 
-def isclose(x: Operand, y: Operand, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> "NamedArray":
+def isclose(
+    x: Operand, y: Operand, rtol: Operand = 1e-5, atol: Operand = 1e-8, equal_nan: bool = False
+) -> "NamedArray":
     """Tell whether two elements differ by at most `atol + rtol * |y|`, by name."""
-    return _lift.nary(jnp.isclose, x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    if isinstance(rtol, int | float) and isinstance(atol, int | float):
+        return _lift.nary(jnp.isclose, x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    return _lift.nary(jnp.isclose, x, y, rtol, atol, equal_nan=equal_nan)
 
 
 def iscomplex(x: "NamedArray") -> "NamedArray":

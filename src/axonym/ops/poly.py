@@ -353,11 +353,11 @@ def _vander(x: jax.Array, *, size: int | None, increasing: bool) -> jax.Array:
 
 def _number(function: str, argument: str, value: Any) -> int:
     """Check how many times something is done, or a degree."""
-    if not isinstance(value, int):
+    if not isinstance(value, int | np.integer):
         raise OperandError(message(function, f"{argument} must be an int, not {type(value).__name__}"))
     if value < 0:
         raise ArgumentError(message(function, f"{argument} must not be negative, got {value}"))
-    return value
+    return int(value)
 
 
 def _concrete(function: str, x: Core, hint: str) -> None:

@@ -357,13 +357,16 @@ def _start(function: str, initial: complex | None) -> dict[str, Any]:
     return {"initial": initial}
 
 
-def _limits(dtype: Any) -> tuple[float, float]:
+def _limits(dtype: Any) -> tuple[Any, Any]:
     """Return the lowest and the highest value of a dtype."""
     if jnp.issubdtype(dtype, jnp.bool_):
         return False, True
     if jnp.issubdtype(dtype, jnp.integer):
         limits = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
-        return int(limits.min), int(limits.max)
+        return limits.dtype.type(limits.min), limits.dtype.type(limits.max)
+    if np.isnan(np.asarray(jnp.inf, dtype)):  # a narrow type without infinities
+        finite = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
+        return finite.min, finite.max
     return -jnp.inf, jnp.inf
 
 

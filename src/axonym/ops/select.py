@@ -16,6 +16,7 @@ from ..errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandErr
 from . import _lift
 from ._batch import batched
 from ._operands import integers, names_of
+from ._widen import widened
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -258,6 +259,7 @@ def _choose(index: jax.Array, *choices: jax.Array, mode: str, along: bool = Fals
     number = choices[0].shape[0] if along else len(choices)
     if not number:
         raise AxisSizeError(message("choose", "the axis of the choices has no elements"))
+    index = widened(index)
     index = index % number if mode == "wrap" else jnp.clip(index, 0, number - 1)
     if along:
         return choices[0][index]

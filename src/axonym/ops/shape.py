@@ -352,7 +352,11 @@ def flatten(x: "NamedArray", new_axis: AxisSelector) -> "NamedArray":
     """Merge all axes into one, in storage order."""
     (_,), names = _node("flatten", x)
     if not names:
-        return broadcast_axis(x, Axis(selector(new_axis, "flatten")[0], 1))
+        name, size = selector(new_axis, "flatten")
+        if size not in (None, 1):
+            problem = f"axis {name!r} was given with size {size}, but no axes merge to size 1"
+            raise AxisSizeError(message("flatten", problem))
+        return broadcast_axis(x, Axis(name, 1))
     return flatten_axes(x, names, new_axis)
 
 

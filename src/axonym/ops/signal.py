@@ -249,7 +249,9 @@ def unwrap(
         period: of the angle; axes among the others of `x`.
     """
     if isinstance(period, int | float) and isinstance(discont, int | float | None):
-        return _lift.along_with(jnp.unwrap, x, axis, discont=discont, period=period)
+        # jnp.unwrap of integers, by an integer, is wrong
+        half = None if discont is None else float(discont)
+        return _lift.along_with(jnp.unwrap, x, axis, discont=half, period=float(period))
     operands = [x, period] if discont is None else [x, period, discont]
     out = (selector(axis, "unwrap")[0],)
     result: NamedArray = batched(_unwrap, operands, [axis, *[()] * (len(operands) - 1)], out, in_place=True)
@@ -338,7 +340,7 @@ def _gradient(array: jax.Array, *places: jax.Array, name: str, edge_order: int, 
     part = partial(lax.slice_in_dim, axis=axis)
     between = part(array, 1, None) - part(array, 0, -1)
     if places:
-        steps = jnp.diff(places[0])
+        steps = jnp.diff(_signed(places[0]))
         between = between / steps
         before, behind = steps[..., :-1], steps[..., 1:]
         inner = (part(between, 0, -1) * behind + part(between, 1, None) * before) / (before + behind)
@@ -348,6 +350,13 @@ def _gradient(array: jax.Array, *places: jax.Array, name: str, edge_order: int, 
     if edge_order == 2:
         first, last = 2 * first - part(inner, 0, 1), 2 * last - part(inner, -1, None)
     return lax.concatenate([first, inner, last], axis % array.ndim)
+
+
+def _signed(x: jax.Array) -> jax.Array:
+    """Give integers a type in which their differences can be told."""
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return x
+    return x.astype(jnp.int64 if x.dtype.itemsize == 8 else jnp.int32)
 
 
 def _interp(

@@ -223,9 +223,9 @@ class Part:
             unique_indices: a promise.
             mode: as for the updates.
         """
-        return self.set(
-            func(self.get()), indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode
-        )
+        # Only "clip" writes what lies out of range, and so has to read it in the same place.
+        part = func(self.get(mode="clip" if mode == "clip" else None))
+        return self.set(part, indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode)
 
     def _write(self, operation: str, update: Any, is_sorted: bool, unique: bool, mode: str | None) -> "NamedArray":
         reach = reaching("at", _MODES, mode, None, is_sorted, unique)
