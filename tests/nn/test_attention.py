@@ -144,6 +144,19 @@ def test_the_dtype_of_scores():
     same(out, expected.names, expected.array, atol=0.03, rtol=0.03)
 
 
+@pytest.mark.parametrize("implementation", ["plain", "blockwise"])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_scores_of_half_precision_are_exact(implementation, dtype):
+    """The scale, which is no power of two, rounds nothing to the dtype of the query."""
+    D = axn.Axis("head_dim", 128)
+    q, k, v = ((3 * draw(axis, D, seed=i)).astype(dtype) for i, axis in enumerate((Q, K, K)))
+    one = [x.array[:, None] for x in (q, k, v)]  # head
+    exact = by_hand(q.array[None, None, None], k.array[None, None], v.array[None, None])[0, 0, 0]
+    results = attend(q, k, v, implementation=implementation).array, jax.nn.dot_product_attention(*one)[:, 0]
+    error, of_jax = (np.square(exact - np.asarray(x, np.float64)).mean() ** 0.5 for x in results)
+    assert error < 1.1 * of_jax
+
+
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_a_query_without_keys_weighs_all_alike_with_finite_gradients(dtype):
     q, k, v = (x.astype(dtype) for x in inputs(B, H))

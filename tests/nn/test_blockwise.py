@@ -66,6 +66,78 @@ def test_value_and_gradients(case):
         np.testing.assert_allclose(mine.array, other, rtol=1e-5, atol=2e-5)
 
 
+AT, PLACE = np.arange(7)[:, None], np.arange(11)
+STARTS, LENGTHS, BY_QUERY = np.array([0, 4, -2, 1]), np.array([0, 2, 5, 11]), np.array([3, 1, 4, 1, 5, 9, 2])
+STARTING, LONG, SEVERAL = axn.named(STARTS, "batch"), axn.named(LENGTHS, "batch"), axn.named(BY_QUERY, "pos")
+BEFORE, FIRST = PLACE <= AT, LENGTHS[:, None, None] > PLACE
+NEAR, PADDED = np.abs(AT + 1 - PLACE) < 3, np.asarray(PADDING.array)[:, None]
+VISIBLE = {
+    "padding": (nn.causal() & PADDING, 0, BEFORE & PADDED),
+    "segments": (nn.segments(IDS, KEY_IDS), 0, IDS.array[:, :, None] == KEY_IDS.array[:, None]),
+    "prefix": (nn.causal() | nn.prefix(LONG), 0, BEFORE | FIRST),
+    "starts": (nn.causal(), STARTING, AT + STARTS[:, None, None] >= PLACE),
+    "a prefix for each query": (nn.prefix(SEVERAL) & PADDING, 0, (BY_QUERY[:, None] > PLACE) & PADDED),
+    "a start for each query": (nn.causal() & PADDING, SEVERAL, (AT + BY_QUERY[:, None] >= PLACE) & PADDED),
+    "few bits": (nn.window(3) | nn.prefix(LONG.astype(jnp.uint8)), jnp.uint8(1), NEAR | FIRST),
+}
+
+
+@pytest.mark.parametrize("batch", ["named", "anonymous", "of masks and values alone"])
+@pytest.mark.parametrize("case", VISIBLE)
+def test_what_masks_say_for_each_pair_without_heads(case, batch):
+    """The mask has all axes of the scores, in an order of its own; or dimensions that scores lack."""
+    mask, start, seen = VISIBLE[case]
+    q, k, v = draw(B, Q, D), draw(B, K, D, seed=1), draw(B, K, F, seed=2)
+    if batch == "of masks and values alone":
+        q, k = q["batch", 0], k["batch", 0]
+    if batch != "named":
+        untagged = lambda x: x.untag("batch") if isinstance(x, axn.NamedArray) and x.has_axis("batch") else x  # noqa: E731
+        is_named = lambda x: isinstance(x, axn.NamedArray)  # noqa: E731
+        q, k, v, mask, start = jax.tree.map(untagged, (q, k, v, mask, start), is_leaf=is_named)
+
+    def theirs(q, k, v, xp=jnp):
+        q, k = (xp.broadcast_to(x, (4, *x.shape[-2:])) for x in (q, k))
+        return by_hand(q[:, None, None], k[:, None], v[:, None], np.asarray(seen)[..., None, None, :, :], xp=xp)[
+            :, 0, 0
+        ]
+
+    out, gradients = with_gradients(lambda *x: attend(*x, mask=mask, q_start=start))(q, k, v)
+    expected, others = with_gradients(theirs)(q.array, k.array, v.array)
+    np.testing.assert_allclose(out.array, expected, rtol=1e-5, atol=1e-5)
+    for mine, other in zip(gradients, others, strict=True):
+        np.testing.assert_allclose(mine.array, other, rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("low", [-1e9, -1e30, float(np.finfo(np.float32).min)])
+def test_a_bias_that_hides_all_keys_of_a_query(low, causal):
+    """They weigh alike then, whose scores are so low that no logarithm of a sum can be told from the largest one."""
+    q, k, v = inputs()
+    bias = np.where((AT < 2) | (PLACE == 3), low, 0).astype(np.float32)
+    seen = BEFORE if causal else np.full((7, 11), True)
+
+    def theirs(q, k, v, bias):
+        scores = jnp.einsum("bhgqd,bhkd->bhgqk", q, k) / 8**0.5 + bias
+        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
+        return jnp.einsum("bhgqk,bhkd->bhgqd", weights, v)
+
+    given = q, k, v, axn.named(bias, ("pos", "key_pos"))
+    mask = nn.causal() if causal else None
+    out, gradients = with_gradients(lambda q, k, v, bias: attend(q, k, v, mask=mask, bias=bias))(*given)
+    expected, others = with_gradients(theirs)(*(x.array for x in given))
+    same(out, NAMES, expected)
+    same_trees([x.array for x in gradients], list(others), atol=2e-5)
+
+
+@pytest.mark.parametrize("axes", [(Q.resize(0), K), (Q, K.resize(0)), (Q.resize(0), K.resize(0))], ids=str)
+def test_no_positions(axes):
+    q, k, v = draw(B, axes[0], D), draw(B, axes[1], D, seed=1), draw(B, axes[1], F, seed=2)
+    out, gradients = with_gradients(lambda *x: attend(*x, mask=nn.causal()))(q, k, v)
+    same(out, ("batch", "pos", "out"), np.zeros((4, axes[0].size, 6)))
+    for mine, x in zip(gradients, (q, k, v), strict=True):
+        same(mine, x.names, np.zeros(x.array.shape))
+
+
 def test_half_precision_and_queries_without_keys():
     q, k, v = inputs()
     mask = nn.causal() & PADDING

@@ -12,7 +12,7 @@ from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, OperandError
 from benchmarks.trace import equations
 from tests.nn.attending import by_hand
-from tests.nn.layouts import COMPUTE, draw, fails, lies, same
+from tests.nn.layouts import COMPUTE, draw, fails, lies, same, same_trees
 
 B, H, G, D, F, T = axn.make_axes(batch=4, heads=2, group=3, head_dim=8, out=6, pos=12)
 NAMES = ("batch", "heads", "group", "pos", "out")
@@ -131,6 +131,29 @@ def test_positions_dtypes_masks_and_implementations():
     out, _ = step(ring, *(x["pos", :3] for x in (Q, K, V)), mask=hidden)
     seen = np.tri(3, dtype=bool) & (np.arange(3) != 1)
     same(out, NAMES, by_hand(Q["pos", :3].array, K["pos", :3].array, V["pos", :3].array, seen))
+
+
+def test_with_wide_integers():
+    """The length keeps its dtype, so that a cache is the carry of a loop, and blocks are counted from it."""
+    counts = axn.named(np.array([1, 4, 2, 3]), "batch")
+    given = [x["pos", :4] for x in (Q, K, V)]
+    expected, _ = step(empty(12, lengths=B), *given)
+    with jax.enable_x64(True):
+        out, _ = empty(12, lengths=B).attend("pos", "head_dim", *given, implementation="blockwise", block_size=5)
+        extend = lambda cache, _: (cache.extend("pos", *given[1:], count=counts), None)  # noqa: E731
+        cache, _ = jax.lax.scan(extend, empty(12, lengths=B), length=2)
+    same(out, NAMES, expected.array)
+    assert cache.length.dtype == jnp.int32
+    assert cache.length.tolist() == [2, 8, 4, 6]
+
+
+def test_an_empty_chunk_changes_nothing():
+    _, cache = step(empty(12), *(x["pos", :4] for x in (Q, K, V)))
+    for implementation in ("plain", "blockwise"):
+        nothing = (x["pos", :0] for x in (Q, K, V))
+        out, after = cache.attend("pos", "head_dim", *nothing, implementation=implementation)
+        same(out, NAMES, np.zeros((4, 2, 3, 0, 6)))
+        same_trees(after, cache)
 
 
 def test_a_cache_of_several_layers():

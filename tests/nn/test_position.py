@@ -64,6 +64,9 @@ def test_alibi_slopes_are_those_of_the_paper(count):
         packed = nn.alibi_attention_bias(Heads, axn.named(PACKED, ("batch", "seq")), dtype=jnp.bfloat16)
         assert packed.dtype == jnp.bfloat16
         same(packed, ("heads", "batch", "seq"), np.einsum("h,bs->hbs", slopes, PACKED))
+        ids = axn.named(PACKED, ("batch", "seq")).untag("batch")
+        expected = np.einsum("h,bs->bhs", slopes, PACKED)
+        same(nn.alibi_attention_bias(Heads, ids).tag("batch"), ("batch", "heads", "seq"), expected)
         gentle = nn.alibi_attention_bias(Heads, S, bias_max=4)
         same(gentle, ("heads", "seq"), np.outer(np.sqrt(slopes), np.arange(6)))
 

@@ -47,6 +47,11 @@ def test_rotary_by_axis_and_by_positions_in_any_order_of_axes(interleaved, size)
     same(out, ("batch", "heads", "head_dim"), rotated(step.array, 11, **options))
     anonymous = nn.rotary(x.untag("batch"), "seq", D, **options)
     same(anonymous.tag("batch"), x.names, counted)
+    anonymous = nn.rotary(x.untag("batch"), ids.untag("batch"), D, **options)
+    same(anonymous.tag("batch"), x.names, packed)
+    anonymous = nn.RotaryEmbedding.init(D, **options).at(ids.untag("batch"))(x["batch", 0])
+    expected = rotated(np.broadcast_to(x.array[0], x.array.shape), PACKED[:, None], **options)
+    same(anonymous.tag("batch"), x.names, expected)
 
 
 def test_equals_equinox_whose_pairs_are_halves():

@@ -16,6 +16,7 @@ Q, K = axn.make_axes(pos=3, key_pos=4)
 def test_positions():
     same(positions(Q, 2), ("pos",), [2, 3, 4])
     same(positions(Q, jnp.asarray(-1)), ("pos",), [-1, 0, 1])
+    same(positions(axn.Axis("pos", 300), jnp.uint8(2)), ("pos",), np.arange(300) + 2)
     same(positions(Q, axn.named([0, 5], "batch")), ("pos", "batch"), [[0, 5], [1, 6], [2, 7]])
     same(positions(None, 7), (), 7)
     start = axn.named([4, 5], "batch")

@@ -61,7 +61,7 @@ def test_options_that_are_equal_but_of_another_type_are_not_the_same() -> None:
 def test_an_array_is_no_option() -> None:
     x = axn.ones(axn.Axis("a", 3))
     for call in (lambda: x.std(ddof=jnp.int32(1)), lambda: jax.jit(lambda d: x.std(ddof=d))(1)):
-        with pytest.raises(OperandError, match="^std: ddof must be a Python value, which is compiled in, not "):
+        with pytest.raises(OperandError, match=r"^std: ddof must be a Python value, which is compiled in, not "):
             call()
 
 

@@ -39,12 +39,13 @@ FUNCTION = "dot_product_attention"
 
 @dataclasses.dataclass(frozen=True)
 class Scoring:
-    """Multiply queries, already scaled, with keys; cap the products; and add a bias."""
+    """Multiply queries with keys; scale the products, if the queries are not scaled yet; cap them; and add a bias."""
 
     feature: str
     names: tuple[str, ...]
     dtype: Any
     precision: Any
+    scale: float | None
     soft_cap: float | None
 
     def __call__(self, query: NamedArray, key: NamedArray, bias: NamedArray | None) -> NamedArray:
@@ -57,6 +58,8 @@ class Scoring:
             precision=self.precision,
             preferred_element_type=self.dtype,
         )
+        if self.scale is not None:
+            product = product * self.scale
         if self.soft_cap is not None:
             product = tanh(product / self.soft_cap) * self.soft_cap
         return product if bias is None else product + bias.astype(product.dtype)
@@ -170,7 +173,22 @@ class AttentionCall:
     def scoring(self) -> Scoring:
         """What makes scores."""
         names = tuple(axis.name for axis in self.score_axes)
-        return Scoring(self.feature, names, self.dtype, self.precision, self.soft_cap)
+        scale = float(self.scale) if self._scales_products else None
+        return Scoring(self.feature, names, self.dtype, self.precision, scale, self.soft_cap)
+
+    @property
+    def scoring_query(self) -> NamedArray:
+        """The query that `scoring` takes: multiplied by `scale`, unless the products are."""
+        return self.query if self._scales_products else self.query * self.scale
+
+    @property
+    def _scales_products(self) -> bool:
+        """Tell whether a scaled query would be rounded to fewer digits than scores have; one by a power of two is not.
+
+        Otherwise the query is scaled, which has fewer elements.
+        """
+        narrow = self.query.dtype.itemsize < self.dtype.itemsize and jnp.issubdtype(self.query.dtype, jnp.floating)
+        return narrow and isinstance(self.scale, (int, float)) and abs(math.frexp(self.scale)[0]) != 0.5
 
     @property
     def out_names(self) -> tuple[str, ...]:
@@ -224,7 +242,7 @@ def lowest(dtype: Any) -> Any:
 
 def weights(call: AttentionCall) -> NamedArray:
     """Return the weight of each key, before dropout."""
-    scored = call.scoring(call.query * call.scale, call.key, call.bias)
+    scored = call.scoring(call.scoring_query, call.key, call.bias)
     if call.mask is not None:
         Queries = None if call.q_pos is None else call.query.resolve_axis(call.q_pos)
         if Queries is not None and Queries.size == 1:

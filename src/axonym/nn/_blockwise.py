@@ -1,8 +1,9 @@
 """Attention block by block: softmax as a running sum, so that memory is linear in the number of positions.
 
 The forward pass keeps the largest score and the sum of exponentials of each query so far, and keeps nothing of a block
-for the backward pass, which computes its scores again. Blocks that causal masks, windows and prefixes hide as a whole
-are not computed. The last block of an axis that blocks do not divide begins earlier, and hides what it has twice.
+for the backward pass, which computes its scores again. The two stay apart: next to a score of -1e9, from a bias that
+hides, the logarithm of a sum would be lost. Blocks that causal masks, windows and prefixes hide as a whole are not
+computed. The last block of an axis that blocks do not divide begins earlier, and hides what it has twice.
 
 Reference:
     Rabe, Staats (2021), Self-attention does not need O(n^2) memory. Dao (2023), FlashAttention-2.
@@ -91,12 +92,14 @@ def blockwise(call: AttentionCall) -> NamedArray:
     """Compute attention with one block of scores at a time."""
     if call.q_pos is None:
         return plain(call)  # its scores are linear in the number of positions
+    sizes = call.query.axis_size(call.q_pos), call.key.axis_size(call.k_pos)
+    if not min(sizes):
+        return plain(call)  # there is no block
     new = {call.q_pos: QUERIES, call.k_pos: KEYS}
-    operands = _Operands(call.query * call.scale, call.key, call.value, call.bias)
+    operands = _Operands(call.scoring_query, call.key, call.value, call.bias)
     q_start, k_start = (None if isinstance(at, int) and at == 0 else at for at in (call.q_start, call.k_start))
     rest = _Rest(call.mask, q_start, k_start, call.prng if call.dropout else None)
-    operands, rest = auto_sharded(rename_all((operands, rest), new))
-    sizes = call.query.axis_size(call.q_pos), call.key.axis_size(call.k_pos)
+    operands, rest = auto_sharded(rename_all((_led(operands, rest), rest), new))
     scoring = call.scoring
     scoring = dataclasses.replace(
         scoring,
@@ -106,14 +109,24 @@ def blockwise(call: AttentionCall) -> NamedArray:
     dtype = jnp.promote_types(call.query.dtype, call.value.dtype)
     out_names = tuple(new.get(name, name) for name in call.out_names)
     plan = _Plan(scoring, out_names, dtype, call.dropout, sizes, _blocks(call, sizes))
-    out, log_sum = _on_mesh(plan, operands, rest)
-    if call.mask is not None and not _sees_itself(call.mask, rest, sizes):
+    out, largest, total = _on_mesh(plan, operands, rest)
+    if not _all_see(rest, sizes):
         mean = operands.value.mean(KEYS).astype(out.dtype)
-        out = where(log_sum <= lowest(log_sum.dtype), mean, out)
+        out = where(largest <= lowest(largest.dtype), mean, out)
     if call.sinks is not None:
+        log_sum = largest + log(total)
         out = out * beside_sinks(log_sum, rename_all(call.sinks, new)).astype(out.dtype)
     result: NamedArray = rename_all(out, {QUERIES: call.q_pos})
     return auto_sharded(result)
+
+
+def _led(operands: _Operands, rest: _Rest) -> _Operands:
+    """Give the query the anonymous dimensions of all arrays, so that scores and all that is made of them have these."""
+    given = [x for x in jax.tree.leaves((operands, rest), is_leaf=is_named_array) if isinstance(x, NamedArray)]
+    lead = jnp.broadcast_shapes(*(x.array.shape[: x.array.ndim - len(x.names)] for x in given))
+    query = operands.query
+    array = jnp.broadcast_to(query.array, (*lead, *query.array.shape[-len(query.names) :]))
+    return operands._replace(query=wrap(query, array, query.names))
 
 
 def _blocks(call: AttentionCall, sizes: tuple[int, int]) -> tuple[int, int]:
@@ -123,36 +136,38 @@ def _blocks(call: AttentionCall, sizes: tuple[int, int]) -> tuple[int, int]:
         problem = f"a block has at least one position, not {min(given)}"
         raise ArgumentError(message("dot_product_attention", problem))
     counts = [-(-size // block) for size, block in zip(sizes, given, strict=True)]
-    queries, keys = [-(-size // max(count, 1)) for size, count in zip(sizes, counts, strict=True)]
+    queries, keys = [-(-size // count) for size, count in zip(sizes, counts, strict=True)]
     return queries, keys
 
 
-def _sees_itself(mask: AttentionMask, rest: _Rest, sizes: tuple[int, int]) -> bool:
+def _all_see(rest: _Rest, sizes: tuple[int, int]) -> bool:
     """Tell whether it is plain that each query sees a key: one at its own position."""
+    if rest.mask is None:
+        return True
     if rest.q_start is not None or rest.k_start is not None or sizes[0] > sizes[1]:
         return False
-    return any(clause.prefix is None and clause.explicit is None and not clause.segment_ids for clause in mask.clauses)
+    return any(
+        clause.prefix is None and clause.explicit is None and not clause.segment_ids for clause in rest.mask.clauses
+    )
 
 
-def _on_mesh(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray, NamedArray]:
+def _on_mesh(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray, ...]:
     """Agree on types: on Explicit mesh axes shardings are left to the compiler, on Manual ones all arrays vary."""
     leaves, tree = jax.tree.flatten((operands, rest), is_leaf=is_named_array)
     arrays = [leaf.array if isinstance(leaf, NamedArray) else jnp.asarray(leaf) for leaf in leaves]
     varying = {axis for array in arrays for axis in jax.typeof(array).mat.varying}
     arrays = [_constraints.varying(array, varying) for array in arrays]
 
-    def positional(*arrays: Any) -> tuple[jax.Array, jax.Array]:
+    def positional(*arrays: Any) -> tuple[jax.Array, ...]:
         pairs = zip(leaves, arrays, strict=True)
         rebuilt = [wrap(leaf, array, leaf.names) if isinstance(leaf, Core) else array for leaf, array in pairs]
-        both: Any = _attend(plan, *jax.tree.unflatten(tree, rebuilt))
-        out, log_sum = both
-        return out.array, log_sum.array
+        results: Any = _attend(plan, *jax.tree.unflatten(tree, rebuilt))
+        return tuple(x.array for x in results)
 
-    names = plan.out_names, _without(plan.scoring.names, KEYS)
-    like = operands.query
+    rows = _without(plan.scoring.names, KEYS)
+    names = plan.out_names, rows, rows
     if not any(map(_constraints.has_explicit_axes, arrays)):
-        out, log_sum = positional(*arrays)
-        return wrap(like, out, names[0]), wrap(like, log_sum, names[1])
+        return _named(operands, positional(*arrays), names)
     given = []
     for at, leaf in enumerate(leaves):
         if isinstance(leaf, Core):
@@ -160,8 +175,12 @@ def _on_mesh(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray,
             arrays[at] = _lift.whole(arrays[at], by_position)
             given.append((leaf.names, _constraints.entries_of(arrays[at])[-len(leaf.names) :] if leaf.names else ()))
     table = _constraints.settle(plan.out_names, given)
-    out, log_sum = _lift.local(positional, arrays, tuple([table[name] for name in own] for own in names))
-    return wrap(like, out, names[0]), wrap(like, log_sum, names[1])
+    local = _lift.local(positional, arrays, tuple([table[name] for name in own] for own in names))
+    return _named(operands, local, names)
+
+
+def _named(operands: _Operands, arrays: Any, names: tuple[tuple[str, ...], ...]) -> tuple[NamedArray, ...]:
+    return tuple(wrap(operands.query, array, own) for array, own in zip(arrays, names, strict=True))
 
 
 def _without(names: tuple[str, ...], *others: str) -> tuple[str, ...]:
@@ -172,7 +191,8 @@ def _filled(plan: _Plan, operands: _Operands, names: tuple[str, ...], value: flo
     """Make an array that a loop fills: the sizes of the operands, but for some."""
     given = [x for x in operands if x is not None]
     known = {axis.name: axis.size for x in given for axis in x.axes} | sizes
-    lead = jnp.broadcast_shapes(*(x.array.shape[: x.array.ndim - len(x.names)] for x in given))
+    query = operands.query
+    lead = query.array.shape[: -len(query.names)]
     return _made(operands, (*lead, *(known[name] for name in names)), names, value, plan.scoring.dtype)
 
 
@@ -182,9 +202,9 @@ def _made(operands: _Operands, shape: tuple[int, ...], names: tuple[str, ...], v
 
 
 def _take(x: Any, plan: _Plan, at: _At) -> Any:
-    """Cut an array to a block of queries and of keys, as far as it has their axes."""
-    if x is None:
-        return None
+    """Cut an array to a block of queries and of keys, as far as it has their axes; leave numbers alone."""
+    if not isinstance(x, NamedArray):
+        return x
     starts, sizes = _window(plan, x, at)
     if sizes == x.array.shape:
         return x
@@ -224,9 +244,9 @@ def _seen(plan: _Plan, rest: _Rest, at: _At, once: bool) -> NamedArray | None:
     axes = Axis(QUERIES, plan.blocks[0]), Axis(KEYS, plan.blocks[1])
     conditions = []
     if rest.mask is not None:
-        firsts = (rest.q_start, rest.k_start)
-        queries, keys = (positions(*each) for each in zip(axes, map(_plus, at.starts, firsts), strict=True))
         part = functools.partial(_take, plan=plan, at=at)
+        firsts = part(rest.q_start), part(rest.k_start)
+        queries, keys = (positions(*each) for each in zip(axes, map(_plus, at.starts, firsts), strict=True))
         conditions.append(visible(rest.mask, queries, keys, QUERIES, KEYS, part))
     for which in (0, 1) if once else (1,):
         if plan.sizes[which] % plan.blocks[which]:
@@ -236,10 +256,15 @@ def _seen(plan: _Plan, rest: _Rest, at: _At, once: bool) -> NamedArray | None:
     return functools.reduce(logical_and, real) if real else None
 
 
-def _masked(plan: _Plan, rest: _Rest, at: _At, scores: NamedArray, *, once: bool) -> NamedArray:
-    """Hide scores of a block."""
+def _masked(plan: _Plan, rest: _Rest, at: _At, scores: NamedArray, bias: Any, *, once: bool) -> NamedArray:
+    """Hide scores of a block, by the number that says so, which a bias may have made of others."""
+    small = lowest(scores.dtype)
+    scores = scores if bias is None else maximum(scores, small / 2)
     seen = _seen(plan, rest, at, once)
-    return scores if seen is None else where(seen, scores, lowest(scores.dtype))
+    if seen is None:
+        return scores
+    order = tuple(name for name in scores.names if name in seen.names)
+    return where(seen.rearrange(order), scores, small)
 
 
 def _weigh(plan: _Plan, rest: _Rest, at: _At, weights: NamedArray, value: NamedArray) -> NamedArray:
@@ -293,16 +318,22 @@ def _blocks_before(plan: _Plan, position: Any) -> Any:
 
 def _extreme(x: Any, which: Any) -> Any:
     """Reduce a number that may have axes to one that is no larger, or no smaller, than any of its elements."""
-    return 0 if x is None else which(x.array) if isinstance(x, Core) else x
+    if x is None or isinstance(x, int):
+        return x or 0
+    return jnp.asarray(which(x.array) if isinstance(x, Core) else x, int)  # the type in which a loop counts
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray, NamedArray]:
-    """Return the result, and the logarithms of the sums of exponentials of scores; both mean little without keys."""
+def _attend(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray, ...]:
+    """Return the result, and for each query the largest score and the sum of exponentials of the distances to it.
+
+    Without keys, result and sum mean little. Gradients take the largest score for a constant: they are those of what
+    another number in its place would not change, such as `largest + log(total)`.
+    """
     small = lowest(plan.scoring.dtype)
     rows = _without(plan.scoring.names, KEYS)
 
-    def of_queries(done: Any, filled: tuple[NamedArray, NamedArray]) -> tuple[NamedArray, NamedArray]:
+    def of_queries(done: Any, filled: tuple[NamedArray, ...]) -> tuple[NamedArray, ...]:
         i = plan.counts[0] - 1 - done  # from the end: what two blocks have, the backward pass takes from the first one
         start = plan.start(0, i)
         rows_at = _At((i, 0), (start, 0))
@@ -312,7 +343,7 @@ def _attend(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray, 
             largest, total, summed = carry
             at = _At((i, j), (start, plan.start(1, j)))
             key, value, bias = (_take(x, plan, at) for x in operands[1:])
-            scores = _masked(plan, rest, at, plan.scoring(query, key, bias), once=False)
+            scores = _masked(plan, rest, at, plan.scoring(query, key, bias), bias, once=False)
             new = maximum(largest, scores.max(KEYS))
             shrink, weights = exp(largest - new), exp(scores - new)
             total = total * shrink + weights.sum(KEYS)
@@ -324,43 +355,43 @@ def _attend(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray, 
         )
         largest, total, summed = lax.fori_loop(*_key_blocks(plan, rest, start), with_keys, nothing)
         total = maximum(total, 1.0)  # the largest score adds one, if there is any
-        log_sum = where(largest <= small, small, largest + log(total))
-        return _put(plan, filled[0], summed / total, rows_at), _put(plan, filled[1], log_sum, rows_at)
+        done = zip(filled, (summed / total, largest, total), strict=True)
+        return tuple(_put(plan, x, block, rows_at) for x, block in done)
 
     out = _filled(plan, operands, plan.out_names, 0.0).astype(plan.dtype)
-    filled: tuple[NamedArray, NamedArray] = lax.fori_loop(
-        0, plan.counts[0], of_queries, (out, _filled(plan, operands, rows, 0.0))
-    )
+    row = _filled(plan, operands, rows, 0.0)
+    filled: tuple[NamedArray, ...] = lax.fori_loop(0, plan.counts[0], of_queries, (out, row, row))
     return filled
 
 
 def _forward(plan: _Plan, operands: _Operands, rest: _Rest) -> Any:
-    both: Any = _attend(plan, operands, rest)
-    out, log_sum = both
-    return (out, log_sum), (operands, rest, out, log_sum)
+    results: Any = _attend(plan, operands, rest)
+    return results, (operands, rest, *results)
 
 
 def _backward(plan: _Plan, kept: Any, cotangents: Any) -> Any:
-    operands, rest, out, log_sum = kept
-    by_out, by_sum = cotangents
+    operands, rest, out, largest, total = kept
+    by_out, _, by_total = cotangents
     dtype = plan.scoring.dtype
-    features = _without(out.names, *log_sum.names)
-    mean = dot(by_out, out, axis=features, out_axes=log_sum.names, preferred_element_type=dtype) - by_sum
-    # A query without keys has no weights.
-    log_sum = where(log_sum <= lowest(dtype), -lowest(dtype), log_sum)
+    features = _without(out.names, *total.names)
+    mean = dot(by_out, out, axis=features, out_axes=total.names, preferred_element_type=dtype) / total - by_total
+    if not _all_see(rest, plan.sizes):  # a query without keys has no weights
+        largest = where(largest <= lowest(dtype), -lowest(dtype), largest)
 
     def of_queries(i: Any, gradients: Any) -> Any:
         start = plan.start(0, i)
         rows_at = _At((i, 0), (start, 0))
-        query, total, mean_i, by_out_i = (_take(x, plan, rows_at) for x in (operands.query, log_sum, mean, by_out))
+        rows = operands.query, largest, mean, by_out, total
+        query, largest_i, mean_i, by_out_i, total_i = (_take(x, plan, rows_at) for x in rows)
+        by_out_i = by_out_i.astype(dtype) / total_i  # and mean is divided too: so weights, which are many, need not be
 
         def with_keys(j: Any, gradients: Any) -> Any:
             at = _At((i, j), (start, plan.start(1, j)))
             key, value, bias = (_take(x, plan, at) for x in operands[1:])
             scores, to_operands = jax.vjp(plan.scoring, query, key, bias)
-            weights = exp(_masked(plan, rest, at, scores, once=True) - total)
+            weights = exp(_masked(plan, rest, at, scores, bias, once=True) - largest_i)
             _, to_values = jax.vjp(functools.partial(_weigh, plan, rest, at), weights, value)
-            by_weights, by_value = to_values(by_out_i.astype(dtype))
+            by_weights, by_value = to_values(by_out_i)
             by_query, by_key, by_bias = to_operands(weights * (by_weights - mean_i))
             parts = by_query, by_key, by_value, by_bias
             return _Operands(*(_put(plan, x, part, at, add=True) for x, part in zip(gradients, parts, strict=True)))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["logical_and", "logical_or", "positions", "smaller", "visible"]
 
-Part = Callable[[NamedArray], NamedArray]
+Part = Callable[[Any], Any]
 
 
 def _outer(fn: Callable[..., Any], x: Any, y: Any, **options: Any) -> NamedArray:
@@ -50,7 +50,8 @@ def positions(Pos: Axis | None, start: int | Operand) -> NamedArray:
     if Pos is None:
         return start if isinstance(start, NamedArray) else named(start, ())
     if not isinstance(start, NamedArray):
-        return arange(Pos, start=start)
+        # A start of few bits cannot count to the end of a long axis.
+        return arange(Pos, start=start, dtype=None if isinstance(start, int) else jnp.result_type(start, jnp.int32))
     return start.broadcast_axis(Pos) if Pos.size == 1 else _outer(jnp.add, arange(Pos), start)
 
 
@@ -65,7 +66,7 @@ def visible(
         keys: the positions of the keys.
         QPos: the name of the axis of positions of queries, if there is one.
         KPos: the name of the axis of positions of keys.
-        part: cuts arrays over all positions to these positions.
+        part: cuts arrays over all positions to these positions; leaves numbers alone.
     """
     seen = None
     for clause in mask.clauses:
@@ -84,7 +85,7 @@ def _conditions(
     if clause.causal or clause.window is not None:
         yield _outer(_near, queries, keys, causal=clause.causal, window=clause.window)
     if clause.prefix is not None:
-        yield _outer(jnp.less, keys, clause.prefix)
+        yield _outer(jnp.less, keys, part(clause.prefix))
     for ids, key_ids in clause.segment_ids:
         if key_ids is None:
             if QPos is None:

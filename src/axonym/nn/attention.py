@@ -74,7 +74,8 @@ def dot_product_attention(
         soft_cap: c, which makes c * tanh(score / c) of each score, before bias and mask.
         sinks: axes among those of the scores without `KPos`, such as heads; logits that take part in the softmax but
             have no value: weights then sum to less than one.
-        q_start: the position of the first query, for masks that compare positions: an int, or integers of any axes.
+        q_start: the position of the first query, for masks that compare positions: an int, or integers of axes of
+            the scores.
         k_start: the position of the first key.
         dropout: the probability that a weight is set to zero; the others are scaled up.
         inference: whether to drop nothing.

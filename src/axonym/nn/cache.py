@@ -127,7 +127,7 @@ class KVCache(eqx.Module):
         number = 1 if Pos is None else key.axis_size(Pos)
         size = self.key.axis_size(self.KPos)
         real = number if count is None else count
-        length = self.length + real
+        length = (self.length + real).astype(self.length.dtype)
         if isinstance(real, Core) and length.names != self.length.names:
             problem = "the count has axes along which all sequences have one length"
             lines = f"count has: {facts(real)}", f"length has: {facts(self.length)}"

@@ -50,7 +50,7 @@ class AttentionMask(eqx.Module):
     Attributes:
         causal: the key is not after the query.
         window: the key is less than so many positions away from the query.
-        prefix: the key is among so many at the start; an int, or integers of any axes but the positions.
+        prefix: the key is among so many at the start; an int, or integers of any axes of the scores.
         segment_ids: pairs of integers, for queries and for keys, that are equal. Those of keys are None where they are
             the same, over the other axis of positions.
         explicit: booleans of any axes of the scores.
@@ -116,7 +116,7 @@ class AttentionMask(eqx.Module):
         Args:
             QPos: the axis of positions of queries.
             KPos: the axis of positions of keys, under another name.
-            q_start: the position of the first query: an int, or integers of any axes but the positions.
+            q_start: the position of the first query: an int, or integers of axes of the scores.
             k_start: the position of the first key.
 
         Returns:

@@ -167,7 +167,9 @@ def alibi_attention_bias(
     if count != Heads.size:
         slopes = np.concatenate([slopes[1::2], slopes[::2]])[: Heads.size]
     numbers = positions.array.astype(dtype)
-    biases = numbers * slopes.astype(dtype).reshape(-1, *[1] * numbers.ndim)
+    if numbers.ndim > len(positions.names):  # heads come behind anonymous dimensions
+        numbers = jnp.expand_dims(numbers, numbers.ndim - len(positions.names))
+    biases = numbers * slopes.astype(dtype).reshape(-1, *[1] * len(positions.names))
     return auto_sharded(wrap(positions, biases, (Heads.name, *positions.names)))
 
 

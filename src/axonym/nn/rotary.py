@@ -263,10 +263,12 @@ def _rotation(names: Names, own: Names, feature: tuple[str, int | None], interle
     table = (*own, feature[0])
 
     def body(x: Any, *tables: Any) -> Any:
-        shape, given = shape_of("rotary", x, names), x
+        shape = shape_of("rotary", x, names)
         _lift.check_given("rotary", (feature,), names, shape)
         _lift.one_size("rotary", (names, own), (shape, tables[0].shape[:-1]))
-        at = len(shape) - len(names) + names.index(feature[0])
+        lead = jnp.broadcast_shapes(shape[: -len(names)], tables[0].shape[: -len(table)])
+        x = given = jnp.broadcast_to(x, (*lead, *shape[-len(names) :]))
+        shape, at = x.shape, len(lead) + names.index(feature[0])
         arrays = _lift.agreed((names, table, table), (_lift.whole(x, (at,)), *tables), names)
         x, cos, sin = arrays[0], *(_lift.lined_up(each, table, names) for each in arrays[1:])
         half = tables[0].shape[-1]
