@@ -1,12 +1,15 @@
-"""Run what the documentation shows: `python` blocks of README and docs, examples in docstrings."""
+"""Run what the documentation shows: `python` blocks of README and docs, examples in docstrings, calls in tables."""
 
+import ast
 import doctest
 import importlib
+import inspect
 import pkgutil
 import re
 import sys
 import textwrap
 import types
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -15,6 +18,7 @@ import numpy as np
 import pytest
 
 import axonym as axn
+from axonym import errors
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
@@ -46,3 +50,42 @@ def test_docstrings(name: str) -> None:
     for example in doctest.DocTestFinder().find(module, extraglobs=names):
         runner.run(example, out=report.append)
     assert not report, "".join(report)
+
+
+def calls_in_tables() -> Iterator[tuple[str, ast.Call]]:
+    """Yield the calls in the code of tables, and that code; `...` as an argument leaves something out."""
+    rows = (row for text in TEXTS.values() for row in re.findall(r"^\|.*", text, re.MULTILINE))
+    for code in (code for row in rows for code in re.findall(r"`(.+?)`", row)):
+        try:
+            nodes = list(ast.walk(ast.parse(code, mode="eval")))
+        except SyntaxError:
+            continue
+        for node in nodes:
+            if isinstance(node, ast.Call) and "..." not in map(ast.unparse, node.args):
+                yield code, node
+
+
+def test_calls_in_tables_fit_the_signatures() -> None:
+    names = {name: getattr(axn, name) for name in axn.__all__} | {"axn": axn, "nn": axn.nn, "x": axn.ones({"a": 2})}
+    checked, wrong = 0, []
+    for code, call in calls_in_tables():
+        name = ast.unparse(call.func)
+        try:
+            function = eval(name, {"__builtins__": {}}, names)
+        except (NameError, AttributeError):  # of another library, or of no module that is named
+            assert not re.fullmatch(r"axn(\.\w+)+", name), code
+            continue
+        checked += 1
+        try:
+            inspect.signature(function).bind(*call.args, **{str(given.arg): given.value for given in call.keywords})
+        except TypeError as error:
+            wrong.append((code, str(error)))
+    assert wrong == [("dot(axis, x, y)", "missing a required argument: 'axis'")]  # Haliax has this order
+    assert checked > 500
+
+
+def test_each_exception_is_on_the_page_about_errors() -> None:
+    """The base class of errors about axes is told of below the table."""
+    page = TEXTS[ROOT / "docs/guides/arrays.md"]
+    exceptions = {name for name in errors.__all__ if inspect.isclass(getattr(errors, name))}
+    assert set(re.findall(r"^\| `(\w+Error)` \|", page, re.MULTILINE)) == exceptions - {"AxisError"}

@@ -91,6 +91,13 @@ class Options:
     out: Path = Path(__file__).parent / "loss.png"
 
 
+# The least that each of these options can be.
+LEAST = {
+    **dict.fromkeys(("layers", "embed", "heads", "positions", "batch", "microbatches"), 1),
+    **dict.fromkeys(("steps", "warmup", "seed", "sample"), 0),
+}
+
+
 class State(eqx.Module):
     """What a step changes."""
 
@@ -102,6 +109,8 @@ def make_mesh(options: Options) -> jax.sharding.Mesh:
     """Make the mesh of a run."""
     shape = options.mesh or ((1, 1) if options.strategy == "single" else (4, 2))
     have = len(jax.devices())
+    if min(shape) < 1:
+        raise ValueError(f"a mesh of {shape[0]} x {shape[1]} must have at least 1 device along each axis")
     if math.prod(shape) > have:
         raise ValueError(f"a mesh of {shape[0]} x {shape[1]} takes {math.prod(shape)} devices, this machine has {have}")
     kind = {"auto": jax.sharding.AxisType.Auto, "explicit": jax.sharding.AxisType.Explicit}[options.axis_types]
@@ -115,8 +124,7 @@ def make_optimizer(options: Options) -> optax.GradientTransformation:
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, peak, options.warmup, max(options.steps, options.warmup + 1), last
     )
-    matrices = functools.partial(jax.tree.map, lambda leaf: leaf.ndim > 2)
-    adamw = optax.adamw(schedule, b2=0.95, weight_decay=options.weight_decay, mask=matrices)
+    adamw = optax.adamw(schedule, b2=0.95, weight_decay=options.weight_decay, mask=axn.parameters.decay_mask)
     return optax.chain(optax.clip_by_global_norm(options.clip), adamw)
 
 
@@ -199,6 +207,20 @@ class Trainer:
         return axn.shard(batch, {"batch": self.mappings[1].get("batch")})
 
 
+def check_options(options: Options) -> None:
+    """Refuse values that make no sense, before anything is read."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    for name, least in LEAST.items():
+        if getattr(options, name) < least:
+            raise ValueError(f"{name}={getattr(options, name)} must be at least {least}")
+    if not options.out.parent.is_dir():
+        raise FileNotFoundError(f"no folder {options.out.parent.absolute()} for out={options.out}")
+    kinds = FigureCanvasBase.get_supported_filetypes()
+    if options.out.suffix and options.out.suffix[1:].lower() not in kinds:
+        raise ValueError(f"out={options.out} ends in no format of a picture; use .png, .pdf or .svg")
+
+
 def check(options: Options, config: Gpt2Config, mesh: jax.sharding.Mesh, train: np.ndarray, valid: np.ndarray) -> None:
     """Refuse what cannot work, before anything is compiled."""
     if valid.size <= options.positions:
@@ -216,6 +238,7 @@ def check(options: Options, config: Gpt2Config, mesh: jax.sharding.Mesh, train: 
 
 def main(options: Options) -> float:
     """Train, and return the held-out loss."""
+    check_options(options)
     train, valid = train_valid_split(load_text(options.data))
     config = Gpt2Config(options.layers, options.embed, options.heads, options.positions, 256, options.dropout)
     mesh = make_mesh(options)
@@ -250,6 +273,11 @@ def report(
     """Show what came out of a run."""
     from matplotlib.figure import Figure
 
+    # First of all: whatever happens to the file, these are not lost.
+    print(f"\n--- {options.sample} bytes after the held-out text ...{prompt[-40:].decode('utf-8', 'replace')!r}:")
+    print(bytes(text.tolist()).decode("utf-8", "replace"))
+    print(f"---\nunigram entropy of the held-out text: {entropy:.3f} nats per byte")
+    print(f"held-out loss:                        {held_out:.3f} nats per byte")
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot(losses, linewidth=1, label="training")
@@ -258,10 +286,6 @@ def report(
     axes.set(xlabel="step", ylabel="loss (nats per byte)", title=f"GPT-2, {options.strategy}")
     axes.legend()
     figure.savefig(options.out, dpi=120)
-    print(f"\n--- {options.sample} bytes after the held-out text ...{prompt[-40:].decode('utf-8', 'replace')!r}:")
-    print(bytes(text.tolist()).decode("utf-8", "replace"))
-    print(f"---\nunigram entropy of the held-out text: {entropy:.3f} nats per byte")
-    print(f"held-out loss:                        {held_out:.3f} nats per byte")
     print(f"curve of the loss: {options.out}")
 
 
@@ -270,5 +294,5 @@ if __name__ == "__main__":
     jax.config.update("jax_num_cpu_devices", 8)
     try:
         main(chosen)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from data import batches
-from model import Gpt2Config
-from train import STRATEGIES, Options, Trainer, check, main, make_mesh
+from model import Gpt2, Gpt2Config
+from train import STRATEGIES, Options, Trainer, check, main, make_mesh, make_optimizer, report
 
 import axonym as axn
 from benchmarks.measure import collectives
@@ -130,6 +131,16 @@ def test_a_short_run_learns_and_reports(tmp_path: Path, capsys: pytest.CaptureFi
     assert options.out.read_bytes().startswith(b"\x89PNG")
 
 
+def test_matrices_are_decayed_and_nothing_else() -> None:
+    optimizer = make_optimizer(dataclasses.replace(SMALL, warmup=0))
+    shapes = jax.eval_shape(lambda key: Gpt2.init(trainer_of(SMALL).config, key=key), jax.random.key(0))
+    model, gradients = (jax.tree.map(lambda x, fill=fill: jnp.full(x.shape, fill), shapes) for fill in (1.0, 0.0))
+    updates, _ = optimizer.update(gradients, optimizer.init(model), model)
+    changed = {found.path for found in axn.parameters.walk(updates) if found.array.any().scalar()}
+    layers = ("attention.qkv", "attention.proj", "mlp.fc", "mlp.out")
+    assert changed == {"embed.weight", "positions", *(f"blocks.stacked.{layer}.weight" for layer in layers)}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -144,6 +155,42 @@ def test_what_cannot_work_is_refused_before_it_is_compiled(arguments: list[str],
     done = subprocess.run(call, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1] == f"error: {message}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        *(
+            ({name: 0}, f"{name}=0 must be at least 1")
+            for name in ("layers", "embed", "heads", "positions", "batch", "microbatches")
+        ),
+        *(({name: -1}, f"{name}=-1 must be at least 0") for name in ("steps", "warmup", "seed", "sample")),
+        ({"out": Path("/nowhere/a.png")}, "no folder /nowhere for out=/nowhere/a.png"),
+        ({"out": Path("a.xyz")}, "out=a.xyz ends in no format of a picture; use .png, .pdf or .svg"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused_before_anything_is_read(changes: dict[str, Any], message: str) -> None:
+    options = dataclasses.replace(SMALL, data=Path("/no/text"), **changes)
+    with pytest.raises((ValueError, FileNotFoundError)) as raised:
+        main(options)
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(("mesh", "spelled"), [((0, 1), "0 x 1"), ((-1, -1), "-1 x -1")])
+def test_a_mesh_without_devices_is_refused(mesh: tuple[int, int], spelled: str) -> None:
+    with pytest.raises(ValueError, match=f"^a mesh of {spelled} must have at least 1 device along each axis$"):
+        make_mesh(dataclasses.replace(SMALL, mesh=mesh))
+
+
+def test_results_are_shown_before_the_curve_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = dataclasses.replace(SMALL, out=tmp_path / "missing" / "a.png", sample=2)
+    with pytest.raises(FileNotFoundError):
+        report(options, [5.0], 3.25, 4.5, b"to be", axn.named([111, 114], "sample"))
+    assert capsys.readouterr().out == (
+        "\n--- 2 bytes after the held-out text ...'to be':\nor\n"
+        "---\nunigram entropy of the held-out text: 4.500 nats per byte\n"
+        "held-out loss:                        3.250 nats per byte\n"
+    )
 
 
 def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:

@@ -169,6 +169,9 @@ def test_errors():
         "add_lora: there is no linear layer to wrap\n  linear layers: none",
         lambda: nn.add_lora(nn.LayerNorm.init(E), 2, key=KEY),
     )
+    problem = "LoraLinear.init: the rank must be at least 1, got"
+    fails(ArgumentError, f"{problem} lora=0", lambda: nn.add_lora(model, 0, key=KEY))
+    fails(ArgumentError, f"{problem} rank=0", lambda: nn.add_lora(model, R.resize(0), key=KEY))
     layer = adapted(E, M)
     with pytest.raises(AxisNotFoundError, match=r"^Linear: the input lacks axis 'embed'"):
         layer(axn.ones(B))

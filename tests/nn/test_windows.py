@@ -21,15 +21,16 @@ def test_settings_that_make_no_sense():
     assert str(error.value) == (
         "f: stride has 2 entries, but there are 3 axes\n  hint: give one int, or one for each axis"
     )
-    for value in (0, 1.5):
-        with pytest.raises(ArgumentError) as error:
-            each("f", "stride", [value], 1)
-        assert str(error.value) == f"f: stride must be an int of at least 1, not {value}"
+    for value in (0, 1.5, None):
+        for given in ([value], value):
+            with pytest.raises(ArgumentError) as error:
+                each("f", "stride", given, 1)
+            assert str(error.value) == f"f: stride must be an int of at least 1, not {value}"
     hint = '\n  hint: "SAME", "VALID", an int, one int for each axis, or a pair for each axis'
     with pytest.raises(ArgumentError) as error:
         pads("f", "same", 2)
     assert str(error.value) == f"f: no padding named 'same'{hint}"
-    for padding in (-1, (1,), ((1, 2, 3), 0)):
+    for padding in (-1, (1,), ((1, 2, 3), 0), 3.5, None, (1, 3.5), (None, 1), ((1, 3.5), 0)):
         with pytest.raises(ArgumentError) as error:
             pads("f", padding, 2)
         problem = f"f: padding must be one for each of 2 axes and not negative, not {padding!r}"

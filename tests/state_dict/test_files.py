@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file, save_file
 
 import axonym as axn
+from axonym import nn
 from axonym.errors import ArgumentError
-from axonym.state_dict import load_state_dict, save_state_dict, to_state_dict
+from axonym.state_dict import load_state_dict, save_state_dict, to_state_dict, to_torch_compatible_state_dict
 
 DTYPES = ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8"]
 
@@ -47,6 +49,19 @@ def test_files_are_read_and_written_as_the_library_does(folder, state):
     equal(load_state_dict(folder / "mine.safetensors"), state)
     save_file(state, folder / "theirs.safetensors")
     equal(load_state_dict(folder / "theirs.safetensors"), state)
+
+
+def test_the_library_writes_what_is_stored_in_other_layouts(tmp_path):
+    In, Out = axn.make_axes(i=2, o=3)
+    key = jax.random.key(0)
+    up = nn.ConvTranspose.init("width", In, Out, 3, key=key)
+    model = {"linear": nn.Linear.init(In, Out, key=key), "up": up, "none": axn.ones(())}
+    state = to_torch_compatible_state_dict(model)
+    save_file(dict(state), tmp_path / "a.safetensors")
+    found = load_file(tmp_path / "a.safetensors")
+    np.testing.assert_array_equal(found["linear.weight"], np.asarray(model["linear"].weight.array).T)
+    np.testing.assert_array_equal(found["up.weight"], np.asarray(up.weight.array).transpose(1, 0, 2)[..., ::-1])
+    assert found["none"].shape == ()
 
 
 def test_narrow_floats_and_metadata(tmp_path):

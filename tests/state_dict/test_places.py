@@ -41,6 +41,8 @@ def test_a_form_is_what_its_dims_say_and_is_undone(drawn):
     found = form("x", names, shape, stored)
     result = found.store(array)
     assert result.shape == found.shape
+    assert result.flags.c_contiguous
+    assert all(stride > 0 for stride in result.strides)
     np.testing.assert_array_equal(found.restore(result), array)
 
     # Element by element: each name's position, in the order of the stored dimensions.

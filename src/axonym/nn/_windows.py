@@ -1,6 +1,7 @@
 """What convolution and pooling have in common: windows that slide along named axes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 from typing import TypeAlias
 
 from ..errors import ArgumentError, AxisSizeError, message
@@ -20,7 +21,7 @@ def each(function: str, what: str, value: int | Sequence[int], count: int, least
     Raises:
         ArgumentError: if it has another length, or an entry that is smaller than `least` or no int.
     """
-    entries = (value,) * count if isinstance(value, int) else tuple(value)
+    entries = tuple(value) if isinstance(value, Iterable) else (value,) * count
     if len(entries) != count:
         problem = f"{what} has {len(entries)} entries, but there are {count} axes"
         raise ArgumentError(message(function, problem, hint="give one int, or one for each axis"))
@@ -41,9 +42,10 @@ def pads(function: str, padding: Padding, count: int) -> Pads:
             hint = '"SAME", "VALID", an int, one int for each axis, or a pair for each axis'
             raise ArgumentError(message(function, f"no padding named {padding!r}", hint=hint))
         return padding
-    sides: list[int | tuple[int, int]] = [padding] * count if isinstance(padding, int) else list(padding)
-    pairs: list[tuple[int, ...]] = [(side, side) if isinstance(side, int) else tuple(side) for side in sides]
-    if len(pairs) != count or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
+    sides: list[int | tuple[int, int]] = list(padding) if isinstance(padding, Iterable) else [padding] * count
+    pairs: list[tuple[int, ...]] = [tuple(side) if isinstance(side, Iterable) else (side, side) for side in sides]
+    fit = all(len(pair) == 2 and all(isinstance(end, Integral) and end >= 0 for end in pair) for pair in pairs)
+    if len(pairs) != count or not fit:
         problem = f"padding must be one for each of {count} axes and not negative, not {padding!r}"
         hint = '"SAME", "VALID", an int, one int for each axis, or a pair for each axis'
         raise ArgumentError(message(function, problem, hint=hint))

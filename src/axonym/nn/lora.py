@@ -58,11 +58,16 @@ class LoraLinear(eqx.Module):
             key: for `down`.
             alpha: the factor of the product, times the rank; by default the rank, for a factor of one.
             dropout: the probability of zero in the input of `down`.
+
+        Raises:
+            ArgumentError: if the rank is smaller than one.
         """
         if not isinstance(base, Linear):
             problem = f"expected a Linear to wrap, got {type(base).__name__}"
             raise OperandError(message("LoraLinear.init", problem, hint="add_lora wraps those of a whole model"))
         axis = Axis("lora", Rank) if isinstance(Rank, int) else sized(Rank, "LoraLinear.init")
+        if axis.size < 1:
+            raise ArgumentError(message("LoraLinear.init", f"the rank must be at least 1, got {axis.name}={axis.size}"))
         own = {each.name for each in (*base.In, *stored_outputs(base.In, base.Out))}
         further = tuple(each for each in base.weight.axes if each.name not in own)
 

@@ -59,9 +59,9 @@ class Form:
     text: str
 
     def store(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Bring an array into its stored form."""
+        """Bring an array into its stored form, contiguous: others write its buffer, or refuse negative strides."""
         ordered: np.ndarray[Any, Any] = array.reshape(self.split).transpose(self.order)[self.steps]
-        return ordered.reshape(self.shape)
+        return np.asarray(ordered.reshape(self.shape), order="C")
 
     def restore(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Bring an array back; without split axes it is a view, of which only what is looked at is read."""
@@ -93,7 +93,7 @@ def form(path: str, names: Names, shape: Index, stored: Stored | None) -> Form:
         array=shape,
         split=tuple(sizes[name] for name in parts),
         order=tuple(parts.index(name) for name in order),
-        steps=(*(slice(None, None, -1 if name in flipped else None) for name in order), ...),
+        steps=(*(slice(None, None, -1 if name in flipped and sizes[name] > 1 else None) for name in order), ...),
         shape=tuple(math.prod(sizes[name] for name in group) for group in groups),
         text=", ".join(" * ".join(f"{name}={sizes[name]}" for name in group) or "1" for group in groups) or "no axes",
     )
