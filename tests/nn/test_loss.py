@@ -265,6 +265,21 @@ def test_narrow_logits_are_summed_up_in_float32():
     same(gradient, ("batch", "vocab"), shares - np.eye(4096)[CLASSES[:, 0]], rtol=2**-7, atol=1e-7)
 
 
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_squares_of_normalizers_need_not_fit_into_float16(kind):
+    x = axn.named(np.array([[300, 0, 1], [-400, -401, -600]], np.float16), ("batch", "vocab"))
+    wide = np.asarray(x.array, np.float64)
+    hot, top = np.eye(3)[[0, 1]], wide.max(1, keepdims=True)
+    normalizers = np.log(np.exp(wide - top).sum(1, keepdims=True)) + top
+    expected = normalizers - (wide * hot).sum(1, keepdims=True) + 1e-4 * normalizers**2
+    slopes = (1 + 2e-4 * normalizers) * np.exp(wide - normalizers) - hot
+    targets = axn.named([0, 1], "batch") if kind == "hard" else axn.named(hot.astype(np.float32), x.names)
+    loss = lambda x: nn.cross_entropy_loss(x, "vocab", targets, None, z_loss=1e-4)  # noqa: E731
+    assert loss(x).dtype == jnp.float16
+    same(loss(x), ("batch",), expected[:, 0], rtol=2**-11)
+    same(jax.grad(lambda x: loss(x).sum().scalar())(x), x.names, slopes, rtol=2**-10, atol=1e-6)
+
+
 def yes(dtype=np.float32):
     return axn.named((CLASSES > 2).astype(dtype), ("batch", "seq"))
 
@@ -272,7 +287,7 @@ def yes(dtype=np.float32):
 def test_binary():
     x = draw(B, S) * 3
     wide, expected = np.asarray(x.array, np.float64), optax.sigmoid_binary_cross_entropy(x.array, yes().array)
-    for targets in (yes(), yes(bool), yes(np.int32), yes().rearrange(("seq", "batch"))):
+    for targets in (yes(), yes(bool), yes(np.int32), yes(np.uint8), yes(np.uint32), yes().rearrange(("seq", "batch"))):
         same(nn.binary_cross_entropy_loss(x, targets, None), ("batch", "seq"), expected)
     gradient = jax.grad(lambda x: nn.binary_cross_entropy_loss(x, yes(), axn.sum).scalar())(x)
     same(gradient, ("batch", "seq"), 1 / (1 + np.exp(-wide)) - yes().array)
@@ -282,7 +297,14 @@ def test_binary():
     mask = axn.named([True, False, True], "seq")
     same(nn.binary_cross_entropy_loss(x, likely, where=mask), (), expected[:, [0, 2]].mean())
     same(nn.binary_cross_entropy_loss(x, likely, axn.sum, reduction_axis="batch"), ("seq",), expected.sum(0))
-    assert nn.binary_cross_entropy_loss(x.astype(jnp.bfloat16), yes()).dtype == jnp.bfloat16
+    for dtype in (jnp.bfloat16, jnp.float16):
+        narrow = nn.binary_cross_entropy_loss(x.astype(dtype), yes(np.uint8), None)
+        assert narrow.dtype == dtype
+        rounded = np.asarray(x.astype(dtype).array, np.float64)
+        same(narrow, ("batch", "seq"), np.logaddexp(0, rounded) - rounded * yes().array, rtol=2**-8, atol=1e-6)
+    # One minus a small probability is one in bfloat16.
+    rare, far = axn.named(jnp.array([2**-10], jnp.bfloat16), "x"), axn.named([1024.0], "x")
+    same(nn.binary_cross_entropy_loss(far, rare, None), ("x",), [1023], rtol=1e-7)
     far, one = axn.named([-200.0, 20.0, 0.0, 200.0], "x"), axn.named([True] * 4, "x")
     losses = nn.binary_cross_entropy_loss(far, one, None)
     same(losses, ("x",), [200, np.log1p(np.exp(-20)), np.log(2), 0], rtol=1e-6, atol=1e-12)

@@ -8,7 +8,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
+from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, ShardingError
 from tests.nn.layouts import apply, draw, fails, lies, same, same_trees, value_and_gradients
 
 B, S, E, M, X, T = axn.make_axes(batch=8, seq=3, embed=4, mlp=6, experts=4, token=7)
@@ -196,6 +196,18 @@ def test_the_router_is_exact_in_half_precision():
     np.testing.assert_allclose(np.asarray(y.array, float), full.array, rtol=0.05, atol=0.2)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("capacity_factor", [2.0, 0.5])
+def test_what_is_dropped_is_counted_whatever_the_dtype(capacity_factor, dtype):
+    # All tokens choose experts 0 and 1: so many of them that narrow numbers cannot count them.
+    model = nn.MixtureOfExperts.init(E, X, M, 2, key=KEY, capacity_factor=capacity_factor, tokens="seq")
+    model = eqx.tree_at(lambda m: m.router.weight, model, axn.zeros(model.router.weight.axes))
+    x = axn.ones((axn.Axis("batch", 8001), S.resize(4), E), dtype)
+    dropped = jax.jit(lambda model, x: model(x)[1].dropped)(model, x)
+    assert dropped.dtype == jnp.float32
+    assert float(dropped) == {2.0: 0, 0.5: 0.75}[capacity_factor]
+
+
 def test_layers_of_a_stack_return_their_losses():
     Layers = axn.Axis("layers", 2)
     stack = made(nn.Stacked.init(Layers, nn.MixtureOfExperts), E, X, M, 2)
@@ -243,6 +255,24 @@ def loss(both):
     return axn.sin(out).sum().scalar(), out
 
 
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
+@pytest.mark.parametrize(
+    ("tokens", "mapping"),
+    [
+        ((B, axn.Axis("batch.key", 4)), {"batch": "data", "mlp": "model"}),
+        # Nothing is left for the hidden axis.
+        ((B, S), {"batch": ("data", "model"), "mlp": "model"}),
+    ],
+    ids=["tokens", "hidden"],
+)
+def test_derived_axes_take_mesh_axes_that_are_left(tokens, mapping, kind, request):
+    model, x = made(nn.MixtureOfExperts.init, E, X, axn.Axis("mlp.inner", 6), 2), draw(*tokens, E)
+    run = lambda model, x: model(x)[0]  # noqa: E731
+    with axn.set_mesh(request.getfixturevalue(kind)):
+        out = axn.named_jit(run, mapping, strict=False)(model, x)
+    same(out, x.names, jax.jit(run)(model, x).array, rtol=1e-4, atol=1e-4)
+
+
 def test_experts_on_their_own_devices_are_reached_by_all_to_all_and_have_no_weights_of_others(auto_mesh):
     options = {"capacity_factor": 1.0, "tokens": "seq"}
     model, x = nn.MixtureOfExperts.init(E, X, M, 2, key=KEY, **options), draw(B, S, E)
@@ -278,6 +308,29 @@ def test_it_emits_its_constraints(auto_mesh, capacity_factor):
 
 
 # errors
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
+def test_tokens_and_the_hidden_axis_share_no_mesh_axis(kind, request):
+    model, x = made(nn.MixtureOfExperts.init, E, X, M, 2), draw(B, S, E)
+    mapping = {"batch": ("data", "model"), "mlp": "model"}
+    expected = (
+        "shard: mesh axis 'model' would shard both 'batch' and 'mlp' of one array\n"
+        "  array has: batch={}, seq=3, mlp=6\n"
+        "  mapping: {{'batch': ('data', 'model'), 'mlp': 'model'}}\n"
+        "  mesh: data=4, model=2\n"
+        "  hint: map one of the two elsewhere, or rename it on this array: x.rename({{'mlp': ...}})"
+    )
+    call = lambda model, x: model(x)[0]  # noqa: E731
+    with axn.set_mesh(request.getfixturevalue(kind)), axn.axis_mapping(mapping):
+        fails(ShardingError, expected.format(8), lambda: call(model, x))
+        fails(ShardingError, expected.format(8), lambda: jax.jit(call)(model, x))
+        # On Manual axes, of a block of the tokens.
+        fails(ShardingError, expected.format(1), lambda: axn.shard_map(call)(model, x))
+    report = axn.check(model, mapping, {"data": 4, "model": 2}, x, quiet=True)
+    assert [(found.kind, found.text) for found in report.problems] == [
+        ("conflict", "mesh axis 'model' would shard both 'batch' and 'mlp' of one array")
+    ]
+
+
 def test_errors_of_moe_linear():
     layer = nn.MoELinear.init(X, E, M, key=KEY)
     fails(

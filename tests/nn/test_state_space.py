@@ -73,6 +73,19 @@ def test_steps_equal_the_parallel_form():
     np.testing.assert_allclose(end.array, last.array, atol=1e-5)
 
 
+def test_a_state_may_have_axes_that_the_input_lacks():
+    x, state = X["batch", 0], draw(B, M, seed=1) + 0j
+    y, last = both(LAYER, x, state)
+    repeated, end = both(LAYER, x.broadcast_axis(B), state)
+    same(y, ("batch", "time", "embed"), repeated.array)
+    np.testing.assert_allclose(last.array, end.array, atol=1e-5)
+    step = eqx.filter_jit(LAYER.step)
+    for t in range(5):
+        out, state = step(x["time", t], state)
+        same(out, ("batch", "embed"), y["time", t].array)
+    np.testing.assert_allclose(last.array, state.array, atol=1e-5)
+
+
 def test_the_ring():
     State = axn.Axis("mlp", 2000)
     init = lambda key: nn.DiagonalSSM.init("time", E, State, r_min=0.8, r_max=0.9, max_phase=1, key=key)  # noqa: E731

@@ -56,8 +56,10 @@ def binary_cross_entropy_loss(
 
 def _binary_cross_entropy_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
     x = _wide(logits)
+    # Numbers without a sign have no 0 - 1, and narrow ones no 1 - p.
+    yes = targets.astype(x.dtype)
     # The exponential of what is not positive is small, and the large part is exact: no digits cancel.
-    losses = jax.nn.softplus(jnp.where(x > 0, -x, x)) + x * (jnp.where(x > 0, 1, 0) - targets)
+    losses = jax.nn.softplus(jnp.where(x > 0, -x, x)) + x * (jnp.where(x > 0, 1, 0) - yes)
     return losses.astype(logits.dtype)
 
 
@@ -98,8 +100,7 @@ def cross_entropy_loss(
         Szegedy et al. (2016), Rethinking the inception architecture, section 7 (label smoothing).
         Chowdhery et al. (2022), PaLM, section 5 (z-loss).
     """
-    losses, normalizers = _losses(logits, Label, targets, label_smoothing)
-    losses = losses + z_loss * normalizers**2 if z_loss else losses
+    losses, _ = _losses(logits, Label, targets, label_smoothing, float(z_loss))
     return reduce_loss(losses, reduction, reduction_axis, _counted(targets, where, ignore_index))
 
 
@@ -222,11 +223,11 @@ def cross_entropy_loss_and_log_normalizers(
     logits: NamedArray, Label: AxisSelector, targets: NamedArray
 ) -> tuple[NamedArray, NamedArray]:
     """Return the losses of `cross_entropy_loss`, one for each target, and the logarithms of sums of exponentials."""
-    return _losses(logits, Label, targets, 0.0)
+    return _losses(logits, Label, targets, 0.0, 0.0)
 
 
 def _losses(
-    logits: NamedArray, Label: AxisSelector, targets: NamedArray, label_smoothing: float
+    logits: NamedArray, Label: AxisSelector, targets: NamedArray, label_smoothing: float, z_loss: float
 ) -> tuple[NamedArray, NamedArray]:
     """Return a loss for each target, and the logarithms of sums of exponentials."""
     function = "cross_entropy_loss"
@@ -242,7 +243,7 @@ def _losses(
         raise OperandError(message(function, problem, *lines, hint=hint))
     _check_smoothing(function, label_smoothing)
     try:
-        kernel = _cross_entropy(logits.names, targets.names, (label, size), label_smoothing)
+        kernel = _cross_entropy(logits.names, targets.names, (label, size), label_smoothing, z_loss)
     except AxisError as flaw:
         _lift.fail(function, flaw, logits, targets)
     losses, normalizers = kernel.call(logits.array, targets.array)
@@ -250,7 +251,9 @@ def _losses(
 
 
 @lru_cache(plans.CACHE)
-def _cross_entropy(names: Names, targets: Names, label: tuple[str, int | None], smoothing: float) -> _lift.Kernel:
+def _cross_entropy(
+    names: Names, targets: Names, label: tuple[str, int | None], smoothing: float, z_loss: float
+) -> _lift.Kernel:
     """Make the kernel of a cross entropy."""
     (at,) = plans.positions(names, (label[0],))
     plans.require(names, targets)
@@ -282,7 +285,10 @@ def _cross_entropy(names: Names, targets: Names, label: tuple[str, int | None], 
         found = (normalizers * share if soft or smoothing else normalizers) - picked
         if known is not None:
             found = jnp.where(known.squeeze(at) if known.ndim else known, found, jnp.nan)
-        return found.astype(given.dtype), (normalizers + largest.squeeze(at)).astype(given.dtype)
+        normalizers = normalizers + largest.squeeze(at)
+        # Before the cast: a square is soon too large for float16, and what it counts for is not.
+        found = found + z_loss * normalizers**2 if z_loss else found
+        return found.astype(given.dtype), normalizers.astype(given.dtype)
 
     def body(logits: Any, wanted: Any) -> Any:
         _lift.check_sizes("cross_entropy_loss", (names, targets), (logits, wanted))

@@ -10,12 +10,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
+from .. import _constraints
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, sized
 from ..core import Core, facts
 from ..create import arange, one_hot, zeros
 from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
-from ..layout import context_mesh, current_mapping, current_scope, mapped
+from ..layout import Entry, context_mesh, current_mapping, current_scope, entries_for
 from ..ops.along import cumsum, softmax
 from ..ops.contract import dot
 from ..ops.index import take
@@ -279,6 +280,7 @@ class MixtureOfExperts(eqx.Module):
         Raises:
             AxisNotFoundError: if `x` lacks `Embed`, or one of `tokens`.
             AxisClashError: if `x` has the axis of experts or the hidden one.
+            ShardingError: if tokens and the hidden axis are mapped to one mesh axis.
         """
         embed, (Router,) = self.up.In, self.router.Out
         check_input("MixtureOfExperts", x, (embed,), (self.Experts, Router, self.up.Out))
@@ -309,16 +311,27 @@ class MixtureOfExperts(eqx.Module):
     def _sorted(self, x: NamedArray, gates: NamedArray, chosen: NamedArray) -> tuple[NamedArray, NamedArray]:
         """Sort all choices by expert, and multiply each stretch by its expert's weights."""
         experts = (self.gate, self.up, dataclasses.replace(self.down, bias=None))
-        hidden = self.up.Out.name
-        split = mapped((*(name for name in x.names if name != self.up.In.name), hidden))
-        run: Callable[..., NamedArray] = partial(_by_stretches, self.activation, hidden in split)
-        if current_mapping() is not None and context_mesh() is not None and current_scope() is None:
+        split = self._split(x)
+        run: Callable[..., NamedArray] = partial(_by_stretches, self.activation, self.up.Out.name in (split or ()))
+        if split is not None and current_scope() is None:
             run = shard_map(run, split, strict=False)
         y = gathered(run, (x, gates, chosen), experts, keep=_is_costly)
         if self.down.bias is not None:
             biases = take(auto_sharded(self.down.bias), self.Experts, chosen)
             y = y + dot(biases, gates, axis=_CHOICE).rearrange(y.names)
         return y, zeros(())
+
+    def _split(self, x: NamedArray) -> dict[str, Entry] | None:
+        """Tell how tokens and the hidden axis are split, as of one array: a sum over its parts must not mix tokens."""
+        mapping, mesh = current_mapping(), context_mesh()
+        if mapping is None or mesh is None:
+            return None
+        hidden = self.up.Out
+        sizes = {name: size for name, size in x.shape.items() if name != self.up.In.name} | {hidden.name: hidden.size}
+        if current_scope() is not None:
+            # Nothing is laid out on Manual mesh axes, so nothing else would refuse them.
+            entries_for(tuple(sizes), tuple(sizes.values()), mapping, mesh)
+        return _constraints.decided(tuple(sizes), sizes)
 
     def _taken(self, x: NamedArray, gates: NamedArray, chosen: NamedArray) -> tuple[NamedArray, NamedArray]:
         """Give each expert a block of tokens; first choices go before second ones, and earlier tokens before later."""
@@ -342,7 +355,7 @@ class MixtureOfExperts(eqx.Module):
         back = auto_sharded(result.rename({new: old for old, new in inside.items()}))
         y = dot(combine, back, axis=(Router.name, _CAPACITY))
         y = y.unflatten_axis(_TOKEN, [x.resolve_axis(name) for name in tokens])
-        return y, 1 - slots.sum().astype(float) / place.size
+        return y, greater_equal(place, Capacity.size).mean()
 
 
 def _by_stretches(

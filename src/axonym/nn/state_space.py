@@ -10,6 +10,7 @@ from jax import lax
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, sized
+from ..core import Core
 from ..errors import ArgumentError, message
 from ..ops import _lift
 from ..ops.elementwise import exp, imag, log, real
@@ -123,6 +124,8 @@ class DiagonalSSM(eqx.Module):
         name = named_axis("DiagonalSSM", x, self.axis)
         drive = self._drive(x)
         start = () if state is None else (state,)
+        if isinstance(state, Core):
+            drive = drive.broadcast_axis([axis for axis in state.axes if axis.name not in drive.names])
         at = drive.names.index(name) - len(drive.names)
         states = _lift.nary(_scanned, drive, self._decay(), *start, at=at)
         # Of no positions, the sum is zero.
