@@ -134,6 +134,30 @@ def test_a_mapping_is_current_inside_its_block() -> None:
     assert axn.current_mapping() is None
 
 
+def test_one_block_may_be_entered_inside_of_itself_and_in_several_threads() -> None:
+    block = axn.axis_mapping({"a": "data"})
+    with block:
+        with block:
+            assert axn.current_mapping() == {"a": ("data",)}
+        assert axn.current_mapping() == {"a": ("data",)}
+    assert axn.current_mapping() is None
+    found: dict[int, object] = {}
+    both_inside = threading.Barrier(2)
+
+    def work(i: int) -> None:
+        with axn.axis_mapping({f"own {i}": "data"}):
+            with block:
+                both_inside.wait()
+            found[i] = dict(axn.current_mapping() or {})
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {0: {"own 0": ("data",)}, 1: {"own 1": ("data",)}}
+
+
 def test_the_mapping_is_part_of_every_cache_key() -> None:
     seen = []
 
@@ -243,6 +267,15 @@ def test_overrides_are_for_runs_of_path_components(pattern: str, path: str, hit:
     mappings = axn.Mappings({"embed": "data", "mlp": "model"}, overrides={pattern: {"embed": None, "vocab": "data"}})
     changed = {"embed": (), "mlp": ("model",), "vocab": ("data",)}
     assert dict(mappings.of(("embed",), path)) == (changed if hit else {"embed": ("data",), "mlp": ("model",)})
+
+
+@pytest.mark.parametrize(("paths", "shown"), [({"", "layers.0.weight"}, "layers.0.weight"), ({""}, "none")])
+def test_an_override_for_no_array_is_explained_with_the_paths_that_there_are(paths: set[str], shown: str) -> None:
+    mappings = axn.Mappings({}, overrides={"layer_1": {"mlp": None}})
+    with pytest.raises(ShardingError) as error:
+        layout.check_keys("shard", mappings, {"mlp"}, MESH, paths)
+    hint = "\n  hint: did you mean 'layers'?" if shown != "none" else ""
+    assert str(error.value) == f"shard: no array has a path that matches 'layer_1'\n  paths: {shown}{hint}"
 
 
 def test_mappings_are_equal_by_their_entries_and_hashable() -> None:

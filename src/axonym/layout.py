@@ -10,6 +10,7 @@ of its own it is laid out like its base, on those mesh axes that the other axes 
 import dataclasses
 import fnmatch
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
@@ -176,20 +177,27 @@ class Scope:
         mappings: its mappings.
         sizes: the axes of its arguments, with the sizes that they have outside.
         hidden: axes that a surrounding `vmap` or `nmap` maps over.
+        looped: axes that a surrounding loop goes along.
     """
 
     mappings: Mappings
     sizes: frozenset[tuple[str, int]]
     hidden: frozenset[str] = frozenset()
+    looped: frozenset[str] = frozenset()
 
     @property
     def names(self) -> frozenset[str]:
         """The names of the axes of the arguments."""
         return frozenset(name for name, _ in self.sizes)
 
-    def is_whole(self, name: str, size: int, ways: int) -> bool:
-        """Tell whether an axis of this size is no block of one that is split in so many ways."""
-        return (name, size) in self.sizes and (name, size * ways) not in self.sizes
+    @property
+    def is_in_data(self) -> bool:
+        """Whether a surrounding map or loop goes along an axis of data, so that what is inside may have lost it."""
+        return self.is_data((*self.hidden, *self.looped))
+
+    def is_data(self, names: Iterable[str]) -> bool:
+        """Tell whether an array with these names is data, and no parameter."""
+        return self.mappings.of(tuple(names)) == self.mappings.compute
 
 
 def looked_up(table: Mapping[str, Entry], name: str) -> Entry | None:
@@ -200,9 +208,23 @@ def looked_up(table: Mapping[str, Entry], name: str) -> Entry | None:
 _current = jax.make_user_context(default_value=None)
 
 
-def _entering(mapping: AxisMapping) -> AbstractContextManager[Any]:
-    context: AbstractContextManager[Any] = _current(mapping)
-    return context
+class _Entering(AbstractContextManager[None]):
+    """A block in which a mapping is current; one object may be entered again inside of itself and in other threads.
+
+    A context of JAX keeps what was current before on itself, so that each entry takes one of its own.
+    """
+
+    def __init__(self, mapping: AxisMapping) -> None:
+        self._mapping = mapping
+        self._entered = threading.local()
+
+    def __enter__(self) -> None:
+        context = _current(self._mapping)
+        context.__enter__()
+        self._entered.__dict__.setdefault("contexts", []).append(context)
+
+    def __exit__(self, *raised: Any) -> None:
+        self._entered.contexts.pop().__exit__(*raised)
 
 
 def _entry(name: str, axes: MeshAxes) -> Entry:
@@ -278,7 +300,7 @@ def axis_mapping_in(mapping: AxisMapping | None, entered: list[AxisMapping]) -> 
         entered.append(mapping)
     inner = AxisMapping((), active=False) if mapping is None else mapping
     audit, scope = inner.audit or outer.audit, inner.scope or outer.scope
-    return _entering(AxisMapping(inner.entries, entered, inner.active, outer.taken, audit, scope))
+    return _Entering(AxisMapping(inner.entries, entered, inner.active, outer.taken, audit, scope))
 
 
 def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
@@ -286,16 +308,17 @@ def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
     if not mesh_axes:
         return nullcontext()
     outer = _surroundings()
-    return _entering(dataclasses.replace(outer, taken=(*outer.taken, *mesh_axes)))
+    return _Entering(dataclasses.replace(outer, taken=(*outer.taken, *mesh_axes)))
 
 
-def hiding(names: Iterable[str]) -> AbstractContextManager[Any]:
-    """Tell collectives inside of a shard_map about axes that a `vmap` or `nmap` maps over."""
+def hiding(names: Iterable[str], *, loop: bool = False) -> AbstractContextManager[Any]:
+    """Tell collectives inside of a shard_map about axes that a `vmap` or `nmap` maps over, or a loop goes along."""
     outer = _surroundings()
     if outer.scope is None:
         return nullcontext()
-    hidden = outer.scope.hidden | set(names)
-    return _entering(dataclasses.replace(outer, scope=dataclasses.replace(outer.scope, hidden=hidden)))
+    kind = "looped" if loop else "hidden"
+    more = getattr(outer.scope, kind) | set(names)
+    return _Entering(dataclasses.replace(outer, scope=dataclasses.replace(outer.scope, **{kind: more})))
 
 
 def current_scope() -> Scope | None:
@@ -367,11 +390,10 @@ def check_keys(
             check_keys(function, own, names, mesh, complete=complete)
         for pattern, _ in mapping.overrides:
             if not any(matches(pattern, path) for path in paths):
-                problem, parts = (
-                    f"no array has a path that matches {pattern!r}",
-                    {p for x in paths for p in x.split(".")},
-                )
-                facts = f"paths: {', '.join(sorted(paths)[:8]) or 'none'}{', ...' if len(paths) > 8 else ''}"
+                problem = f"no array has a path that matches {pattern!r}"
+                shown = sorted(paths - {""})  # an array that is a whole tree has no path
+                parts = {part for path in shown for part in path.split(".")}
+                facts = f"paths: {', '.join(shown[:8]) or 'none'}{', ...' if len(shown) > 8 else ''}"
                 raise ShardingError(message(function, problem, facts, hint=suggestion(pattern, parts)))
         return
     known = with_bases(names if complete else names | _remembered(mapping.entries))

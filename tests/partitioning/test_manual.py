@@ -477,7 +477,16 @@ MISTAKES = {
         "shard_map: the result has axis 'batch' whole, but its layout splits it over data\n"
         f"  it has: batch=8, embed=4\n  mapping of the results: {{'batch': 'data'}}\n{ON}\n"
         "  put together, it would have 4 times 8\n"
-        '  hint: cut it, axn.psum_scatter(x, "batch"), or pass out_mapping={"batch": None, ...}',
+        '  hint: axn.psum_scatter(x, "batch") for a part of a sum, x["batch", axn.dblock(axn.axis_index("data"), 2)] '
+        'for a whole; or pass out_mapping={"batch": None, ...}',
+    ),
+    "a new size that is the same everywhere": (
+        lambda: axn.shard_map(lambda x: axn.ones(E.resize(3)), {"embed": "model"}),
+        ShardingError,
+        "shard_map: the result is the same on all devices of mesh axis 'model', but split over it by 'embed'\n"
+        f"  it has: embed=3\n  mapping of the results: {{'embed': 'model'}}\n{ON}\n"
+        "  put together, it would have 2 times 3\n"
+        '  hint: if it is a block, axn.pcast(x, "model"); or pass out_mapping={"embed": None, ...}',
     ),
     "an axis made inside": (
         lambda: axn.shard_map(lambda x: axn.ones(M) * axn.psum(x.sum(), "batch"), {"batch": "data", "mlp": "model"}),

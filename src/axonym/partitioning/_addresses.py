@@ -1,25 +1,29 @@
 """What names stand for inside of a shard_map: mesh axes to talk over, and what each device is known to hold."""
 
+import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from jax import lax
 from jax.sharding import AxisType
 
-from .. import layout
+from .. import _constraints, layout
 from ..axis import AxisSelection, selection
 from ..core import Names
 from ..errors import AxisNotFoundError, AxisSizeError, ShardingError, describe, message, suggestion
 from ..layout import AxisMapping, Entry
 
 __all__ = [
+    "REDUCTIONS",
     "count_of",
     "dimension",
     "has",
     "is_checked",
     "manual_axes",
     "mesh_axes_of",
+    "readings",
     "require_axis",
     "require_blocks",
     "require_computed",
@@ -27,14 +31,25 @@ __all__ = [
     "require_no_blocks",
     "require_partial",
     "require_whole",
+    "spelled",
     "targets",
 ]
 
+REDUCTIONS = ("psum", "pmean", "pmax", "pmin")
 
-def targets(function: str, name: str, over: AxisSelection | None, names: Names, present: set[str]) -> dict[str, Entry]:
+
+def targets(
+    function: str,
+    name: str,
+    over: AxisSelection | None,
+    names: Names,
+    present: set[str],
+    array: jax.Array | None = None,
+) -> dict[str, Entry]:
     """Tell which axes of an array are asked for by a name, and over which mesh axes their blocks lie."""
     if name in names:
-        return {name: mesh_axes_of(function, name if over is None else over, names)}
+        cut = name if function == "psum_scatter" else None
+        return {name: mesh_axes_of(function, name if over is None else over, names, array, cut)}
     if name in present:
         return {}
     if name not in manual_axes():
@@ -44,9 +59,8 @@ def targets(function: str, name: str, over: AxisSelection | None, names: Names, 
     for own in names:
         entry = _entry(own, names)
         if name in entry:
-            # Blocks of the last mesh axis are put together first, and cut last.
-            first = entry[-1 if function == "all_gather" else 0]
-            if first != name:
+            if not _comes_next(function, name, own, entry, names, array):
+                first = entry[-1 if function == "all_gather" else 0]
                 problem = f"axis {own!r} lies over {', '.join(entry)}: {first!r} comes before {name!r}"
                 hint = f'take all by "{own}"; or {first} first, and then axn.{function}(x, "{own}", over="{name}")'
                 raise ShardingError(message(function, problem, hint=hint))
@@ -54,22 +68,55 @@ def targets(function: str, name: str, over: AxisSelection | None, names: Names, 
     return found
 
 
-def mesh_axes_of(function: str, axis: AxisSelection, names: Names) -> Entry:
+def _comes_next(function: str, name: str, own: str, entry: Entry, names: Names, array: jax.Array | None) -> bool:
+    """Tell whether an axis is to be gathered, or cut, over this one of its mesh axes now."""
+    # Blocks of the last mesh axis are put together first, and cut last.
+    gathers = function == "all_gather"
+    if entry[-1 if gathers else 0] == name:
+        return True
+    if array is None:
+        return False
+    # Where the size that the axis has now tells so, this was done for the mesh axes that come before.
+    at = entry.index(name)
+    now, at_first = (entry[: at + 1], entry) if gathers else (entry[:at], ())
+    return _is_block(array, names, own, now) and not _is_block(array, names, own, at_first)
+
+
+def mesh_axes_of(
+    function: str, axis: AxisSelection, names: Names, array: jax.Array | None = None, cut: str | None = None
+) -> Entry:
     """Find the Manual mesh axes that axes, of arrays or of the mesh, stand for.
 
+    Args:
+        function: who asks.
+        axis: the axes.
+        names: the names of the array that is asked about, if there is one.
+        array: the array itself, which tells whether it is a parameter where its names do not.
+        cut: the axis that is about to be cut, whose size tells nothing of how its blocks will lie.
+
     Raises:
-        ShardingError: if one is an axis of neither the mapping, the mesh nor the arrays, or of the mesh and not Manual.
+        ShardingError: if one is an axis of neither the mapping, the mesh nor the arrays, or of the mesh and not Manual;
+            if nothing tells whether the array is a parameter, and the axis lies over other mesh axes then.
     """
     manual = manual_axes()
     found: list[str] = []
+    unclear: list[str] = []
     for name, _ in selection(axis, function):
         known = [layout.looked_up(mapping, name) for mapping in _mappings(names)]
         if name in names or any(entry is not None for entry in known):
-            found += _entry(name, names)
+            entry = _entry(name, names) if array is None else _entry_of(function, name, names, array, cut)
+            found += () if entry is None else entry
+            unclear += [name] if entry is None else []
         elif name in manual:
             found.append(name)
         else:
             _require_known(function, name)
+    for name in unclear:
+        stored, computed = readings(name, names)
+        # With the others, the two may come to the same: a sum does not depend on the order of mesh axes.
+        if function not in REDUCTIONS or not {*stored} <= {*computed, *found}:
+            raise _unclear(function, name, names, array, stored, computed)
+        found += computed
     return tuple(dict.fromkeys(mesh_axis for mesh_axis in found if mesh_axis in manual))
 
 
@@ -100,12 +147,66 @@ def _mappings(names: Names) -> tuple[AxisMapping, ...]:
     """List the mappings to look a name up in: of data, the current one alone; else that of parameters as well."""
     current, scope = layout.current_mapping(), layout.current_scope()
     computed = () if current is None else (current,)
-    if scope is None:
+    if scope is None or scope.is_data(names):
         return computed
-    if not names:
-        return (*computed, scope.mappings.parameters)
-    own = scope.mappings.of(names)
-    return computed if own == scope.mappings.compute else (own, *computed)
+    stored = scope.mappings.of(names)
+    return (*computed, stored) if not names and scope.is_data(scope.names) else (stored, *computed)
+
+
+def _entry_of(function: str, name: str, names: Names, array: jax.Array, cut: str | None) -> Entry | None:
+    """Look up the mesh axes of an axis for an array that may be a parameter, or data that has lost its batch axis."""
+    stored, computed = readings(name, names)
+    scope = layout.current_scope()
+    if stored == computed or scope is None:
+        return stored
+    both: list[Entry] = [stored, computed]
+    if name not in names:
+        # Where values differ between the devices of only one of the two, it is that one.
+        possible = [entry for entry in both if _may_vary(array, entry)] or [computed]
+    elif name != cut:
+        # What is computed and whole can be passed on, but not gathered.
+        blocks = both if computed or function == "ppermute" else [stored]
+        possible = [entry for entry in blocks if _is_block(array, names, name, entry)]
+    else:
+        possible = both
+    if len(possible) == 1:
+        return possible[0]
+    if scope.is_in_data:
+        return computed
+    is_of_parameters = name in names and layout.looked_up(layout.current_mapping() or {}, name) is None
+    return stored if is_of_parameters else None
+
+
+def _unclear(
+    function: str, name: str, names: Names, array: jax.Array | None, stored: Entry, computed: Entry
+) -> ShardingError:
+    scope = layout.current_scope()
+    over = "" if function in (*REDUCTIONS, "ppermute") else "over="
+    told = [f"{over}{spelled(entry)}" if entry else f"no axn.{function}" for entry in (computed, stored)]
+    problem = f"nothing tells whether the array is a parameter, whose axis {name!r} lies over other mesh axes"
+    facts = () if scope is None else (f"parameters: {scope.mappings.parameters}", f"compute: {scope.mappings.compute}")
+    hint = f"name the mesh axes: {told[0]} for what is computed, {told[1]} for a parameter"
+    return ShardingError(message(function, problem, has(names, array), *facts, hint=hint))
+
+
+def readings(name: str, names: Names) -> tuple[Entry, Entry]:
+    """Look up the mesh axes of an axis twice: for a parameter and for what is computed, where names leave it open."""
+    scope, current = layout.current_scope(), layout.current_mapping()
+    if scope is None or scope.is_data(names) or not scope.is_data(scope.names):
+        known = _entry(name, names)
+        return known, known
+    computed = () if current is None else (current,)
+    return _entry(name, names, (scope.mappings.of(names), *computed)), _entry(name, names, computed)
+
+
+def _may_vary(array: jax.Array, axes: Entry) -> bool:
+    return all(axis in jax.typeof(array).mat.varying for axis in axes) or not is_checked(axes)
+
+
+def _is_block(array: jax.Array, names: Names, name: str, axes: Entry) -> bool:
+    """Tell whether an axis has the size of a block over mesh axes; over none, that of the whole."""
+    scope, size = layout.current_scope(), array.shape[dimension(array, names, name)]
+    return scope is not None and (name, size * count_of(axes)) in scope.sizes
 
 
 def require_computed(function: str, name: str, names: Names, array: Any) -> None:
@@ -121,9 +222,9 @@ def require_computed(function: str, name: str, names: Names, array: Any) -> None
         raise ShardingError(message(function, problem, has(names, array), *facts, hint=hint))
 
 
-def _entry(name: str, names: Names) -> Entry:
+def _entry(name: str, names: Names, mappings: Sequence[AxisMapping] | None = None) -> Entry:
     """Look up the mesh axes of an axis; a derived one yields to the other axes of its array."""
-    for mapping in _mappings(names):
+    for mapping in _mappings(names) if mappings is None else mappings:
         entry = layout.looked_up(mapping, name)
         if entry is not None:
             others = () if name in mapping else (other for other in names if other in mapping)
@@ -156,35 +257,38 @@ def require_blocks(function: str, array: jax.Array, names: Names, name: str, axe
     if same and is_checked(axes):
         problem = f"axis {name!r} is whole already: the array is the same on all devices of mesh axis {same[0]!r}"
         raise ShardingError(message(function, problem, has(names, array)))
-    scope, size = layout.current_scope(), array.shape[dimension(array, names, name)]
-    ways = {
-        count_of(axes),
-        count_of(_entry(name, names) or axes),
-    }  # of several mesh axes, some may be gathered before others
-    if scope is not None and not told and all(scope.is_whole(name, size, n) for n in ways):
+    entry = _entry(name, names) or axes  # of several mesh axes, some may be gathered before others
+    if told or any(_is_block(array, names, name, over) for over in (axes, entry)):
+        return
+    rest, size = tuple(axis for axis in entry if axis not in axes), array.shape[dimension(array, names, name)]
+    if _is_block(array, names, name, ()):
         problem = f"axis {name!r} is whole already: the arguments have it with {size}"
-        hint = f'if these are blocks, say of what: axn.{function}(..., over="{axes[-1]}")'
-        raise ShardingError(message(function, problem, has(names, array), hint=hint))
+    elif _is_block(array, names, name, rest):
+        problem = (
+            f"axis {name!r} is gathered over {', '.join(axes)} already: it has its size over {', '.join(rest)} alone"
+        )
+    else:
+        return
+    hint = f'if these are blocks, say of what: axn.{function}(..., over="{axes[-1]}")'
+    raise ShardingError(message(function, problem, has(names, array), hint=hint))
 
 
 def require_whole(function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> None:
     """Refuse to cut what is cut already."""
-    scope, size, ways = layout.current_scope(), array.shape[dim], count_of(axes)
-    if scope is not None and (name, size) not in scope.sizes and (name, size * ways) in scope.sizes:
-        problem = f"axis {name!r} is cut already: the arguments have it with {size * ways}"
+    if _is_block(array, names, name, axes) and not _is_block(array, names, name, ()):
+        problem = f"axis {name!r} is cut already: the arguments have it with {array.shape[dim] * count_of(axes)}"
         hint = f'for the sum of blocks, axn.psum(x, "{axes[-1]}"); to cut them again, over="{axes[-1]}"'
         raise ShardingError(message(function, problem, has(names, array), hint=hint))
 
 
-def require_no_blocks(function: str, name: str, names: Names, array: jax.Array) -> None:
+def require_no_blocks(function: str, name: str, names: Names, array: jax.Array, axes: Entry) -> None:
     """Refuse to reduce over a name where the devices that it stands for hold different blocks of another axis."""
-    scope, axes = layout.current_scope(), mesh_axes_of(function, name, names)
-    if scope is None or not axes or name in manual_axes():
+    if not names or name in manual_axes():
         return
-    for own in names:
-        shared = [axis for axis in _entry(own, names) if axis in axes]
-        size = array.shape[dimension(array, names, own)]
-        if shared and (own, size) not in scope.sizes and (own, size * count_of(_entry(own, names))) in scope.sizes:
+    mine = {axis for entry in readings(name, names) for axis in entry if axis in axes}
+    for own, entry in ((n, entry) for n in names for entry in readings(n, names)):
+        shared = [axis for axis in entry if axis in mine]
+        if shared and _is_block(array, names, own, entry) and not _is_block(array, names, own, ()):
             problem = f"{own!r} lies over mesh axis {shared[0]!r} as {name!r} does: "
             problem += "its blocks would be put on top of each other"
             hint = f'gather it or reduce over it first; or name the mesh axis: axn.{function}(x, "{shared[0]}")'
@@ -192,10 +296,12 @@ def require_no_blocks(function: str, name: str, names: Names, array: jax.Array) 
 
 
 def require_even(function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> None:
-    """Refuse to cut an axis unevenly."""
-    ways = count_of(axes)
+    """Refuse to cut an axis unevenly, with the Explicit mesh axes over which its type has it already."""
+    beside = _constraints.entries_of(array)[dim]
+    ways = count_of(axes) * math.prod(jax.typeof(array).sharding.mesh.shape[axis] for axis in beside)
     if array.shape[dim] % ways:
-        problem = f"{name}={array.shape[dim]} cannot be cut evenly in {ways} over mesh axis {', '.join(axes)}"
+        over = ", ".join((*axes, *beside))
+        problem = f"{name}={array.shape[dim]} cannot be cut evenly in {ways} over mesh axis {over}"
         raise AxisSizeError(message(function, problem, has(names, array)))
 
 
@@ -219,3 +325,8 @@ def dimension(array: jax.Array, names: Names, name: str) -> int:
 def count_of(axes: Entry) -> int:
     """Return how many devices there are along mesh axes."""
     return math.prod(map(lax.axis_size, axes))
+
+
+def spelled(axes: Entry) -> str:
+    """Write mesh axes as in a call."""
+    return f'"{axes[0]}"' if len(axes) == 1 else f"({', '.join(map(json.dumps, axes))})"

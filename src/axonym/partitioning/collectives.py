@@ -2,20 +2,27 @@
 
 Each function takes a tree of arrays and an *axis*: a named axis, which stands for the mesh axes that the mapping gives
 it, or a mesh axis. An axis that is not mapped to Manual mesh axes needs no communication: there, and outside of any
-shard_map, sums are complete and blocks are whole already, and arrays come back as they are.
+shard_map, sums are complete and blocks are whole already, and arrays come back as they are, but for the dtype of sums
+of bools and of means of integers.
 
 What each device holds is known by name, so that sums of blocks, sums of what is the same everywhere, and blocks that
-are whole already are errors and not wrong numbers.
+are whole already are errors and not wrong numbers. Under two mappings, an array without an axis of data alone may be a
+parameter, or data without its batch axis. Where they give an axis other mesh axes, the size of its block tells which;
+else it is data inside of a map or loop over such an axis, and elsewhere a parameter if only these have the axis; or
+else an error asks for the mesh axes.
 """
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.sharding import AxisType
 
 from .. import layout
@@ -75,8 +82,8 @@ def psum(x: T, axis: AxisSelection) -> T:
         axis: the axis, or several, over which the sum is still partial. Numbers are multiplied by its count of blocks.
 
     Raises:
-        ShardingError: if an array has the axis itself, or a `vmap` hides it; if it is the same on all devices; if the
-            axis is unknown.
+        ShardingError: if an array has the axis itself, or a `vmap` hides it; if it is the same on all devices; if
+            nothing tells whether it is a parameter, and that matters; if the axis is unknown.
 
     Example:
         >>> def norm(x):
@@ -181,9 +188,10 @@ def all_to_all(x: T, split: AxisSelector, concat: AxisSelector, *, over: AxisSel
         for name in (cut, grown):
             require_axis("all_to_all", name, names, array)
         if over is not None:
-            axes = mesh_axes_of("all_to_all", over, names)
+            axes = mesh_axes_of("all_to_all", over, names, array)
         else:
-            first, second = mesh_axes_of("all_to_all", grown, names), mesh_axes_of("all_to_all", cut, names)
+            first = mesh_axes_of("all_to_all", grown, names, array)
+            second = mesh_axes_of("all_to_all", cut, names, array, cut)
             if first and second and first != second:
                 problem = f"axis {grown!r} lies over {', '.join(first)}, and {cut!r} over {', '.join(second)}"
                 hint = "say with over= where the blocks lie"
@@ -199,7 +207,7 @@ def all_to_all(x: T, split: AxisSelector, concat: AxisSelector, *, over: AxisSel
     return _each("all_to_all", one, x)
 
 
-def ppermute(x: T, axis: AxisSelector, shift: int | Sequence[tuple[int, int]] = 1) -> T:
+def ppermute(x: T, axis: AxisSelector, shift: int | Sequence[tuple[int, int]] | np.ndarray = 1) -> T:
     """Pass values on to other devices along an axis.
 
     Args:
@@ -209,20 +217,15 @@ def ppermute(x: T, axis: AxisSelector, shift: int | Sequence[tuple[int, int]] = 
             destination gets zeros.
 
     Raises:
-        ArgumentError: if a device is a source or a destination twice, or does not exist.
+        ArgumentError: if the shift is no integer, or a device is a source or a destination twice, or does not exist.
         ShardingError: if the axis is unknown.
     """
 
     def one(array: jax.Array, names: Names) -> Any:
-        axes = mesh_axes_of("ppermute", axis, names)
+        axes = mesh_axes_of("ppermute", axis, names, array)
         if not axes:
             return array
-        count = count_of(axes)
-        if isinstance(shift, Sequence):
-            pairs = list(shift)
-            _require_pairs(pairs, count, axes)
-        else:
-            pairs = [(i, (i + int(shift)) % count) for i in range(count)]
+        pairs = _pairs(shift, count_of(axes), axes)
         # JAX numbers the devices in the order of the mesh, whatever the order of the axes is.
         ordered = tuple(mesh_axis for mesh_axis in manual_axes() if mesh_axis in axes)
         numbers = _numbers(axes, ordered)
@@ -266,7 +269,7 @@ def ragged_all_to_all(
     if set(operand.names) != set(output.names):
         facts = f"operand has: {describe(operand.names, None)}", f"output has: {describe(output.names, None)}"
         raise BroadcastError(message("ragged_all_to_all", "the two arrays have different axes", *facts))
-    axes = mesh_axes_of("ragged_all_to_all", axis if over is None else over, operand.names)
+    axes = mesh_axes_of("ragged_all_to_all", axis if over is None else over, operand.names, operand.array)
     if not axes:
         hint = "say with over= which mesh axis the rows travel over"
         raise ShardingError(message("ragged_all_to_all", f"axis {name!r} is mapped to no Manual mesh axis", hint=hint))
@@ -344,12 +347,14 @@ def _reduced(function: str, collective: Callable[..., Any], x: T, axis: AxisSele
                 hint = f'reduce it first: axn.{function}(x.sum("{name}"), "{name}"); or name the mesh axis'
                 raise ShardingError(message(function, problem, has(names, array), hint=hint))
             require_computed(function, name, names, array)
-            require_no_blocks(function, name, names, array)
-        axes = mesh_axes_of(function, axis, names)
+        number = isinstance(array, bool | int | float | complex)
+        axes = mesh_axes_of(function, axis, names, None if number else array)
+        for name, _ in selection(axis, function):
+            require_no_blocks(function, name, names, array, axes)
+        if number:
+            return collective(array, axes) if axes and not idle else array
         if not axes:
-            return array
-        if isinstance(array, bool | int | float | complex):
-            return array if idle else collective(array, axes)
+            return _alone(function, array)
         if idle and is_checked(axes):
             axes = tuple(a for a in axes if a in jax.typeof(array).mat.varying)
             return collective(array, axes) if axes else array
@@ -393,28 +398,50 @@ def _along(
     def apply(array: jax.Array, names: Names) -> jax.Array:
         touched = False
         for name in asked:
-            for own, axes in targets(function, name, over, names, present).items():
+            for own, axes in targets(function, name, over, names, present, array).items():
                 touched = True
                 if axes:
                     array = one(array, names, own, dimension(array, names, own), axes)
         if not touched and rest is not None:
-            axes = tuple(dict.fromkeys(a for name in asked for a in mesh_axes_of(function, over or name, names)))
+            axes = tuple(dict.fromkeys(a for name in asked for a in mesh_axes_of(function, over or name, names, array)))
             return rest(array, names, axes) if axes else array
         return array
 
     return _each(function, apply, x)
 
 
-def _require_pairs(pairs: list[tuple[int, int]], count: int, axes: Entry) -> None:
-    """Refuse what is no pairs, and pairs that are no permutation of some devices."""
-    if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
-        hint = "an int shifts along the ring; else give pairs of a source and a destination: [(0, 1), (1, 0)]"
-        raise ArgumentError(message("ppermute", f"{pairs!r} is no list of pairs", hint=hint))
+def _alone(function: str, array: jax.Array) -> jax.Array:
+    """Reduce over one device: in the dtype that more of them would give."""
+    if function == "psum" and array.dtype == bool:
+        return array.astype(jnp.int32)
+    if function == "pmean" and (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):
+        array = lax.pmean(array, ())
+    return array
+
+
+def _pairs(shift: Any, count: int, axes: Entry) -> list[tuple[int, int]]:
+    """List pairs of a source and a destination. Refuse what is none, and what is no permutation of some devices."""
+    try:
+        if isinstance(shift, Sequence):
+            listed = list(shift)
+        elif np.ndim(shift):
+            listed = np.asarray(shift).tolist()
+        else:
+            listed = [(i, (i + operator.index(shift)) % count) for i in range(count)]
+        if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in listed):
+            hint = "an int shifts along the ring; else give pairs of a source and a destination: [(0, 1), (1, 0)]"
+            raise ArgumentError(message("ppermute", f"{listed!r} is no list of pairs", hint=hint))
+        pairs = [(operator.index(i), operator.index(j)) for i, j in listed]
+    except TypeError:
+        got = "a value that only the running program knows" if isinstance(shift, Tracer) else repr(shift)
+        problem = f"shift must be an int or pairs of ints; got {got}"
+        raise ArgumentError(message("ppermute", problem)) from None
     for numbers in zip(*pairs, strict=True):
         if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(count)):
             problem = f"sources and destinations are {', '.join(map(str, numbers))}"
             fact = f"mesh axis {', '.join(axes)}: devices 0 to {count - 1}, each at most once on either side"
             raise ArgumentError(message("ppermute", problem, fact))
+    return pairs
 
 
 def _numbers(axes: Entry, ordered: Entry) -> list[int]:

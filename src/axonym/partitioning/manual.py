@@ -15,6 +15,7 @@ from ..array import NamedArray, is_named_array
 from ..core import shape_of
 from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..layout import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping, Scope
+from ._addresses import spelled
 from .jit import named_jit
 from .shard import names_of, no_mesh, tracing
 
@@ -378,16 +379,26 @@ class _Blocks:
             problem = f"{where} differs between the devices of mesh axis {varying[0]!r}, but is not split over it"
             raise ShardingError(message("shard_map", problem, *facts, hint=_missing_collective(varying[0], mappings)))
         sizes = array.shape[array.ndim - len(names) :]
-        known = {name for name, _ in self.whole}
         for name, size, entry in zip(names, sizes, entries[len(entries) - len(names) :], strict=bool(names)):
             ways = math.prod(self.mesh.shape[axis] for axis in entry)
             then = f"put together, it would have {ways} times {size}"
-            if ways > 1 and (name, size) in self.whole and (name, size * ways) not in self.whole:
+            if ways == 1 or (name, size * ways) in self.whole:
+                continue
+            if (name, size) in self.whole:
                 problem = f"{where} has axis {name!r} whole, but its layout splits it over {', '.join(entry)}"
-                hint = f'cut it, axn.psum_scatter(x, "{name}"), or pass out_mapping={{"{name}": None, ...}}'
+                block = f'x["{name}", axn.dblock(axn.axis_index({spelled(entry)}), {size // ways})]'
+                hint = f'axn.psum_scatter(x, "{name}") for a part of a sum, {block} for a whole; '
+                hint += f'or pass out_mapping={{"{name}": None, ...}}'
+                raise ShardingError(message("shard_map", problem, *facts, then, hint=hint))
+            computed = layout.looked_up(mappings.compute, name) or ()
+            computed = tuple(axis for axis in computed if axis in self.manual)
+            if (name, size * math.prod(self.mesh.shape[axis] for axis in computed)) in self.whole:
+                problem = f"{where} has axis {name!r} split over {', '.join(computed)}, as it is computed, "
+                problem += f"but its layout, that of parameters, splits it over {', '.join(entry)}"
+                hint = f'say how its blocks lie: out_mapping={{"{name}": {spelled(computed)}, ...}}'
                 raise ShardingError(message("shard_map", problem, *facts, then, hint=hint))
             same = [axis for axis in entry if axis not in jax.typeof(array).mat.varying]
-            if ways > 1 and name not in known and same:
+            if same:
                 problem = f"{where} is the same on all devices of mesh axis {same[0]!r}, but split over it by {name!r}"
                 hint = f'if it is a block, axn.pcast(x, "{same[0]}"); or pass out_mapping={{"{name}": None, ...}}'
                 raise ShardingError(message("shard_map", problem, *facts, then, hint=hint))
