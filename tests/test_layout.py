@@ -135,11 +135,14 @@ def test_a_mapping_is_current_inside_its_block() -> None:
 
 
 def test_one_block_may_be_entered_inside_of_itself_and_in_several_threads() -> None:
+    def current() -> dict[str, object]:
+        return dict(axn.current_mapping() or {})
+
     block = axn.axis_mapping({"a": "data"})
     with block:
         with block:
-            assert axn.current_mapping() == {"a": ("data",)}
-        assert axn.current_mapping() == {"a": ("data",)}
+            assert current() == {"a": ("data",)}
+        assert current() == {"a": ("data",)}
     assert axn.current_mapping() is None
     found: dict[int, object] = {}
     both_inside = threading.Barrier(2)
@@ -148,7 +151,7 @@ def test_one_block_may_be_entered_inside_of_itself_and_in_several_threads() -> N
         with axn.axis_mapping({f"own {i}": "data"}):
             with block:
                 both_inside.wait()
-            found[i] = dict(axn.current_mapping() or {})
+            found[i] = current()
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
     for thread in threads:

@@ -76,6 +76,7 @@ def test_dropout_needs_a_key_and_leaves_the_base_alone():
     key = jax.random.key(3)
     thinned = nn.Dropout(0.5)(x, key=key)
     same(layer(x, key=key), ("batch", "mlp"), (layer.base(x) + layer.up(layer.down(thinned))).array)
+    same(eqx.nn.inference_mode(layer)(x, key=key), ("batch", "mlp"), layer(x).array)
 
 
 class Block(eqx.Module):

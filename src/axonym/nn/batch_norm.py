@@ -17,6 +17,7 @@ from ..ops.elementwise import rsqrt, square, stop_gradient
 from ..partitioning.collectives import axis_size, pmean
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
+from ._switch import switchable
 from .recompute import from_inputs
 
 __all__ = ["BatchNorm", "BatchNormState"]
@@ -34,6 +35,7 @@ class BatchNormState(eqx.Module):
     var: NamedArray
 
 
+@switchable
 class BatchNorm(eqx.Module):
     """Normalise over the axes `over` of a batch: subtract the mean, divide by the standard deviation.
 
@@ -49,7 +51,8 @@ class BatchNorm(eqx.Module):
         bias: axes {axis}, or None.
         eps: what is added to the variance before the root.
         momentum: how much of a batch goes into the running statistics, which keep one minus that.
-        inference: whether to use the running statistics; `__call__` can override it.
+        inference: whether to use the running statistics; `__call__` can override it, and `eqx.nn.inference_mode`
+            switch it.
 
     Reference:
         Ioffe, Szegedy (2015), Batch normalization: accelerating deep network training by reducing internal covariate
@@ -69,7 +72,7 @@ class BatchNorm(eqx.Module):
     bias: NamedArray | None
     eps: float = eqx.field(static=True, default=1e-5)
     momentum: float = eqx.field(static=True, default=0.1)
-    inference: bool = eqx.field(static=True, default=False)
+    inference: bool = False
 
     @staticmethod
     def init(

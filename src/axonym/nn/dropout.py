@@ -10,10 +10,12 @@ from ..core import Core, facts, shape_of
 from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
 from ..ops import _lift
 from ..ops.select import where
+from ._switch import switchable
 
 __all__ = ["Dropout", "dropout"]
 
 
+@switchable
 class Dropout(eqx.Module):
     """Set elements to zero at random and scale up the others, so that the expectation stays.
 
@@ -22,7 +24,7 @@ class Dropout(eqx.Module):
     Attributes:
         pdrop: the probability of zero.
         broadcast_axes: axes along which all elements are dropped together.
-        inference: whether to do nothing; `__call__` can override it.
+        inference: whether to do nothing; `__call__` can override it, and `eqx.nn.inference_mode` switch it.
 
     Reference:
         Srivastava et al. (2014), Dropout: a simple way to prevent neural networks from overfitting.
@@ -30,7 +32,7 @@ class Dropout(eqx.Module):
 
     pdrop: float = eqx.field(static=True)
     broadcast_axes: tuple[str, ...] = eqx.field(static=True)
-    inference: bool = eqx.field(static=True)
+    inference: bool
 
     def __init__(
         self, pdrop: float = 0.5, broadcast_axes: AxisSelection | None = None, inference: bool = False

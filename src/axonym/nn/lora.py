@@ -97,7 +97,8 @@ class LoraLinear(eqx.Module):
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layer to `x`, axes {In, ...}; without `key`, nothing is dropped. The dtype is that of `base`."""
         y = self.base(x)
-        thin = self.up(self.down(self.dropout(x, key=key, inference=key is None)))
+        inference = True if key is None else None  # with a key, the layer of dropout decides
+        thin = self.up(self.down(self.dropout(x, key=key, inference=inference)))
         return y + (thin * (self.alpha / self.Rank.size)).astype(y.dtype)
 
     def merge(self) -> Linear:

@@ -83,6 +83,8 @@ def test_inference_can_be_switched_in_a_model():
     assert [layer.inference for layer in switched["layers"]] == [True, True]
     assert [layer.inference for layer in eqx.nn.inference_mode(switched, value=False)["layers"]] == [False, False]
     assert eqx.tree_at(lambda layer: layer.inference, hnn.Dropout(0.5), True)(X) is X
+    shared = hnn.Dropout(0.5)
+    assert [layer.inference for layer in eqx.nn.inference_mode([shared, shared])] == [True, True]
 
 
 def test_switched_back_a_model_has_the_structure_that_it_had():

@@ -11,6 +11,7 @@ from jax.core import Tracer
 import axonym as axn
 from axonym.axis import AxisSelection
 from axonym.errors import message
+from axonym.nn._switch import switchable
 
 from .._adapt import KindError, adapted
 from ..state_dict import ModuleWithStateDictSerialization, StateDict, from_state_dict, to_state_dict, with_prefix
@@ -26,33 +27,7 @@ class DtypeError(KindError, AssertionError):
     """What is to be scaled are integers; Haliax asserts that they are not."""
 
 
-@jax.tree_util.register_static
-class Switch:
-    """A bool that is a node without leaves: `tree_at` can replace it, and optimizers have no state for it."""
-
-    def __init__(self, on: bool) -> None:
-        self._on = on
-
-    def __bool__(self) -> bool:
-        return self._on
-
-    def __eq__(self, other: object) -> bool:
-        return self._on == bool(other) if isinstance(other, Switch | bool) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._on)
-
-    def __repr__(self) -> str:
-        return repr(self._on)
-
-
-class _Slot:
-    """Where a layer keeps its switch, so that a bool becomes one however it gets there, `inference_mode` included."""
-
-    def __set__(self, layer: Any, inference: Any) -> None:
-        layer.__dict__["inference"] = Switch(inference) if isinstance(inference, bool) else inference
-
-
+@switchable
 class Dropout(ModuleWithStateDictSerialization):
     """Set elements to zero at random and scale up the others; `broadcast_axes` may be names too."""
 
@@ -83,9 +58,6 @@ class Dropout(ModuleWithStateDictSerialization):
         return dataclasses.replace(super().from_state_dict(state_dict, prefix), inference=inference)
 
 
-Dropout.inference = _Slot()  # type: ignore[assignment]  # pyright: ignore[reportAttributeAccessIssue]
-
-
 @adapted
 def dropout(
     x: Any,
@@ -104,8 +76,6 @@ def dropout(
     if not axn.is_named_array(x):
         nameless = axn.NamedArray(jnp.asarray(x), ())
         return dropout(nameless, pdrop, broadcast_axes, inference=inference, key=key).array
-    if isinstance(inference, Switch):
-        inference = bool(inference)
     if isinstance(inference, Tracer):
         dropped = dropout(x, pdrop, broadcast_axes, inference=False, key=key)
         return axn.where(axn.NamedArray(inference, ()), x, dropped)

@@ -1,0 +1,48 @@
+"""A field `inference` that is a node of the tree, so that `eqx.nn.inference_mode` switches it in a whole model."""
+
+from typing import Any, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+
+LayerT = TypeVar("LayerT", bound=eqx.Module)
+
+_FIELD = "inference"
+_BOOLS = (bool, np.bool_)
+
+
+class Switch:
+    """A bool that is a node without leaves: `tree_at` can replace it, and optimizers have no state for it."""
+
+    def __init__(self, on: bool) -> None:
+        self._on = on
+
+    def __bool__(self) -> bool:
+        return self._on
+
+    def __eq__(self, other: object) -> bool:
+        return self._on == bool(other) if isinstance(other, Switch | bool) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._on)
+
+    def __repr__(self) -> str:
+        return repr(self._on)
+
+
+# A copy of a tree has switches of its own: `tree_at` tells nodes apart by identity, and a model may hold a layer twice.
+jax.tree_util.register_pytree_node(Switch, lambda switch: ((), bool(switch)), lambda on, _: Switch(on))
+
+
+class _Slot:
+    """Where a layer keeps its switch, so that a bool becomes one however it gets there, `inference_mode` included."""
+
+    def __set__(self, layer: Any, inference: Any) -> None:
+        layer.__dict__[_FIELD] = Switch(bool(inference)) if isinstance(inference, _BOOLS) else inference
+
+
+def switchable(layer: type[LayerT]) -> type[LayerT]:
+    """Let a class of layers keep its field `inference` as a switch."""
+    setattr(layer, _FIELD, _Slot())
+    return layer
