@@ -12,7 +12,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, ShardingError
-from tests.nn.layouts import apply, check_on, draw, same, value_and_gradients
+from tests.nn.layouts import apply, check_on, differentiated, draw, same, same_trees, value_and_gradients
 
 B, S, H, W, C, F = axn.make_axes(batch=8, seq=2, height=6, width=5, channels=4, mlp=6)
 KEY = jax.random.key(0)
@@ -192,6 +192,87 @@ def test_no_batch_axis_is_gathered(mode, request):
         text = run.lower(spread, axn.shard(draw(B, H, C), {"height": "model"})).compile().as_text()
     assert "all-gather" not in text
     assert "collective-permute" in text
+    with axn.set_mesh(mesh):
+        # So do gradients, and several groups.
+        run = axn.named_jit(differentiated(apply), {"batch": "data", "height": "model"}, strict=False)
+        grouped = drawn(nn.Conv.init, "height", C, F, 3, padding=1, groups=2)
+        text = run.lower(grouped, axn.shard(draw(B, H, C), {"batch": "data", "height": "model"})).compile().as_text()
+    assert not re.findall(r"all-gather|all-to-all", text)
+
+
+def several(layers, x):
+    return sum(axn.sin(layer(x)).sum() for layer in layers)
+
+
+LINES, CHANNELS, FEATURES = axn.make_axes(height=16, channels=8, features=8)
+LAYERS = [
+    (nn.Conv.init, FEATURES, {"padding": 1}),
+    (nn.Conv.init, FEATURES, {"padding": ((3, 1),), "stride": 2, "dilation": 2, "groups": 2, "use_bias": False}),
+    (nn.Conv.init, CHANNELS, {"padding": 1, "groups": 8, "use_bias": False}),
+    (nn.ConvTranspose.init, FEATURES, {"padding": "SAME", "stride": 2, "use_bias": False}),
+]
+
+
+@pytest.mark.parametrize(
+    ("mode", "mapping"),
+    [
+        ("auto_mesh", {"batch": "data"}),
+        ("auto_mesh", {"height": "data", "features": "model"}),
+        ("explicit_mesh", {"height": "model", "channels": "data"}),
+        ("auto_mesh", {"height": ("model", "data")}),
+        ("mixed_mesh", {"height": "data"}),
+    ],
+    ids=str,
+)
+def test_gradients_where_mesh_axes_are_idle(mode, mapping, request):
+    layers = [drawn(init, "height", CHANNELS, Out, 3, **options) for init, Out, options in LAYERS]
+    x = draw(B, LINES, CHANNELS)
+    out, gradients = value_and_gradients(several)(layers, x)
+    with axn.set_mesh(request.getfixturevalue(mode)):
+        run = axn.named_jit(differentiated(several), mapping, in_axis_resources=mapping, strict=False)
+        result, others = run(layers, x)
+    same(result, (), out.array, rtol=1e-3, atol=1e-3)
+    same_trees(others, gradients, rtol=1e-3, atol=1e-3)
+
+
+# Windows need more than the next blocks, start elsewhere in each block, or are none at the end of the last one.
+@pytest.mark.parametrize("settings", [(7, 1, 3), (3, 3, 16), (3, 1, 0)], ids=str)
+@pytest.mark.parametrize("mode", ["auto_mesh", "explicit_mesh"])
+def test_blocks_that_do_not_fit_the_windows(mode, settings, request):
+    size, stride, padding = settings
+    layer = drawn(nn.Conv.init, "height", C, F, size, stride=stride, padding=padding)
+    mapping = {"height": "model"} if size == stride or not padding else {"height": ("data", "model")}
+    x = draw(LINES, C)
+    out, gradients = value_and_gradients(apply)(layer, x)
+    with axn.set_mesh(request.getfixturevalue(mode)):
+        result, others = axn.named_jit(differentiated(apply), mapping, in_axis_resources=mapping, strict=False)(
+            layer, x
+        )
+    same(result, out.names, out.array)
+    same_trees(others, gradients, atol=5e-5)
+
+
+def test_a_mapped_batch_axis_and_groups(auto_mesh):
+    layer, x = drawn(nn.Conv.init, "height", CHANNELS, CHANNELS, 3, groups=8), draw(B, LINES, CHANNELS)
+    call = lambda layer, x: axn.vmap(layer, B)(x)  # noqa: E731
+    _, gradients = value_and_gradients(call)(layer, x)
+    with axn.set_mesh(auto_mesh):
+        _, others = axn.named_jit(differentiated(call), {"batch": "data"}, strict=False)(layer, x)
+    same_trees(others, gradients, atol=5e-5)
+
+
+@pytest.mark.parametrize("mode", ["auto_mesh", "explicit_mesh"])
+def test_half_precision_on_a_mesh(mode, request):
+    # Sums of bfloat16 over some mesh axes crash XLA for CPUs.
+    wide = drawn(nn.Conv.init, "height", CHANNELS, FEATURES, 3, use_bias=False), draw(B, LINES, CHANNELS)
+    mapping = {"height": "model", "channels": "data"}
+    layer, x = jax.tree.map(lambda p: p.astype(jnp.bfloat16), wide)
+    _, gradients = value_and_gradients(apply)(*wide)
+    with axn.set_mesh(request.getfixturevalue(mode)):
+        _, others = axn.named_jit(differentiated(apply), mapping, in_axis_resources=mapping, strict=False)(layer, x)
+    for ours, theirs in zip(jax.tree.leaves(others), jax.tree.leaves(gradients), strict=True):
+        assert ours.dtype == jnp.bfloat16
+        np.testing.assert_allclose(np.asarray(ours, np.float32), theirs, rtol=0.05, atol=0.02 * abs(theirs).max())
 
 
 def test_inside_of_a_shard_map(auto_mesh):

@@ -13,7 +13,7 @@ from jax import lax
 import axonym as axn
 from axonym import nn
 from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
-from tests.nn.layouts import check_on, draw, same, value_and_gradients
+from tests.nn.layouts import check_on, differentiated, draw, same, value_and_gradients
 
 B, H, W, C = axn.make_axes(batch=8, height=7, width=6, mlp=2)
 WINDOW = (H.resize(3), W.resize(2))
@@ -109,6 +109,18 @@ def test_reductions_by_name_and_of_ones_own():
     same(nn.pool(H.resize(2), x, 0, farther), x.names, picked)
 
 
+@pytest.mark.parametrize(("reduction", "init"), [(axn.sum, 0), (axn.max, -np.inf), (axn.min, np.inf)])
+def test_gradients_of_reductions_by_name(reduction, init):
+    x = draw(H)
+    slope = jax.grad(lambda x: (nn.pool(H.resize(3), x, init, reduction) ** 2).sum().scalar())(x)
+    expected = np.zeros(7)
+    for start in range(5):
+        window = np.asarray(x.array, np.float64)[start : start + 3]
+        picked = {axn.sum: slice(None), axn.max: window.argmax(), axn.min: window.argmin()}[reduction]
+        expected[start : start + 3][picked] += 2 * window[picked].sum()
+    same(slope, ("height",), expected)
+
+
 @pytest.mark.parametrize("windows", [1, 3, 4, 7])
 def test_adaptive_windows(windows):
     x = draw(B, H, C)
@@ -156,6 +168,33 @@ def test_on_a_mesh(mode, request):
     with axn.set_mesh(mesh):
         out = axn.named_jit(lambda x: nn.max_pool(W.resize(3), x, 1, "SAME"), mapping)(axn.shard(x, mapping))
     same(out, x.names, nn.max_pool(W.resize(3), x, 1, "SAME").array)
+
+
+def overlapping(_, x):
+    wide, uneven = (H.resize(3), W.resize(5)), (H.resize(3), W.resize(2))
+    first = nn.max_pool(wide, x, (1, 2), ((1, 1), (2, 1)))
+    second = nn.min_pool(uneven, x, (2, 1), "SAME", use_ceil=True)
+    return axn.sin(first).sum() + axn.sin(second).sum()
+
+
+@pytest.mark.parametrize(
+    ("mode", "mapping"),
+    [
+        ("auto_mesh", {"height": "model"}),
+        ("auto_mesh", {"height": ("model", "data")}),
+        ("explicit_mesh", {"height": "data", "width": "model"}),
+        ("mixed_mesh", {"batch": "data", "width": "model"}),
+    ],
+    ids=str,
+)
+def test_gradients_where_windows_overlap_between_devices(mode, mapping, request):
+    x = draw(B, H.resize(16), W.resize(8))
+    out, (_, (expected,)) = value_and_gradients(overlapping)(None, x)
+    with axn.set_mesh(request.getfixturevalue(mode)):
+        run = axn.named_jit(differentiated(overlapping), mapping, in_axis_resources=mapping, strict=False)
+        result, (_, (gradient,)) = run(None, x)
+    same(result, (), out.array, rtol=1e-3, atol=1e-3)
+    same(gradient, x.names, expected.array, rtol=1e-3, atol=1e-3)
 
 
 def test_the_constraint(auto_mesh):

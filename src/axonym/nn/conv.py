@@ -1,7 +1,7 @@
 """Convolutions over named axes."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import lru_cache, partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from ..core import facts, wrap
 from ..errors import ArgumentError, AxisError, message
 from ..ops import _lift
 from ..partitioning.shard import auto_sharded
+from ._blocks import Slide, blocks_of, entries_of, manual_axes, may_idle, mesh_of, trimmed, ways_on, with_edges
 from ._inputs import check_input
 from ._weights import gathered, stored_outputs
 from ._windows import Padding, Pads, check_fit, each, pads
@@ -277,40 +278,95 @@ def _convolution(
     def body(x: jax.Array, weight: jax.Array) -> jax.Array:
         dtype = jnp.promote_types(x.dtype, weight.dtype)
         x, weight = x.astype(dtype), weight.astype(dtype)
-        ways = _ways(x, names)
-        call: Callable[..., jax.Array] = partial(
-            _convolve, core=[at + x.ndim for at in core], ways=ways, **dict(options)
-        )
-        if not any(map(_constraints.has_explicit_axes, (x, weight))):
+        at, entries, settings = [i + x.ndim for i in core], entries_of(x, names), dict(options)
+        filters, mesh = entries_of(weight, stored), mesh_of(x)
+        ways = [ways_on(mesh, entry) for entry in entries]
+        plain: Callable[..., jax.Array] = partial(_convolve, core=at, ways=ways, **settings)
+        explicit = any(map(_constraints.has_explicit_axes, (x, weight)))
+        manual = manual_axes(mesh, [*entries, *filters], explicit)
+        # XLA's partitioner sums gradients, and some results, over mesh axes on which nothing lies too: where a spatial
+        # axis is split, and with groups where any is, of which a surrounding `vmap` may know more.
+        split = [i for i, count in enumerate(ways) if count > 1]
+        if settings["feature_group_count"] > 1:
+            blocks = bool(split) or ways_on(mesh, filters[0]) > 1 or may_idle(mesh, manual)
+        else:
+            blocks = any(i in split for i in at[1:])
+        by_blocks = partial(_by_blocks, core=at, entries=entries, filters=filters, manual=manual, **settings)
+        call = by_blocks if blocks else plain
+        if not explicit:
             return call(x, weight)
-        shape = jax.eval_shape(call, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, weight))).shape
+        shape = jax.eval_shape(plain, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, weight))).shape
         anonymous = tuple(range(x.ndim - len(names)))
         labels = (*anonymous, *(None if name == feature else name for name in names))
         results = (*anonymous, *target)
-        entries = _constraints.entries_of(x) or ((),) * x.ndim
         # A spatial axis whose new size cannot lie as the old one is whole, and the mapping has its say later.
-        decided = {
-            name: entries[at] if not shape[at] % ways[at] else () for name, at in zip(spatial, core[1:], strict=True)
-        }
-        filters = ((out, *(None for _ in stored[1:])), _constraints.entries_of(weight) or ((),) * weight.ndim)
-        table = _constraints.settle(results, [(labels, entries), filters], decided)
+        decided = {name: entries[i] if not shape[i] % ways[i] else () for name, i in zip(spatial, at[1:], strict=True)}
+        kinds = labels, (out, *(None for _ in stored[1:]))
+        types = [_constraints.entries_of(a) or ((),) * a.ndim for a in (x, weight)]
+        table = _constraints.settle(results, list(zip(kinds, types, strict=True)), decided)
         result: jax.Array = _lift.local(call, [x, weight], [table[label] for label in results])
         return result
 
     return _lift.Kernel(target, body)
 
 
-def _ways(x: jax.Array, names: Names) -> list[int]:
-    """Tell in how many parts each dimension of an input lies on the mesh."""
-    mapping, mesh = layout.current_mapping(), layout.context_mesh()
-    entries: Sequence[layout.Entry] = ()
-    if _constraints.has_explicit_axes(x):
-        mesh, entries = jax.typeof(x).sharding.mesh, _constraints.entries_of(x)
-    elif mapping is not None and mesh is not None and mapping.audit is None:
-        entries = layout.entries_in(layout.partition_spec(names, x.shape, mapping, mesh))
-    if mesh is None or not entries:
-        return [1] * x.ndim
-    return [math.prod(mesh.shape[axis] for axis in entry) for entry in entries]
+def _by_blocks(
+    x: jax.Array,
+    weight: jax.Array,
+    *,
+    core: Sequence[int],
+    entries: Sequence[layout.Entry],
+    filters: Sequence[layout.Entry],
+    manual: Set[str],
+    padding: Pads,
+    **options: Any,
+) -> jax.Array:
+    """Convolve each block of an input on its own device, for which blocks of a spatial dimension exchange their edges.
+
+    Args:
+        x: the input.
+        weight: the weight.
+        core: the dimensions of the input that the convolution is over, the feature first.
+        entries: the mesh axes of each dimension of the input.
+        filters: those of the weight; where its outputs lie, the result is made if these are free.
+        manual: all mesh axes to take out of the hands of the compiler.
+        padding: as in `lax`, like all other options.
+    """
+    mesh, (feature, *spatial), has = mesh_of(x), core, list(entries)
+    used = {axis for entry in entries for axis in entry}
+    summed, out = has[feature], () if used & set(filters[0]) else filters[0]
+    groups = options["feature_group_count"]
+    if groups > 1:
+        # A device that has inputs of a group has all of them, and makes the outputs of that group.
+        whole = [entry for entry in (has[feature], out) if entry and not groups % ways_on(mesh, entry)]
+        summed, has[feature] = (), whole[0] if whole else ()
+        out, options["feature_group_count"] = has[feature], groups // ways_on(mesh, has[feature])
+    sizes, steps = [x.shape[at] for at in spatial], options["window_strides"]
+    apart = options.get("lhs_dilation", (1,) * len(spatial))
+    windows = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], options["rhs_dilation"], strict=True)]
+    pairs = lax.padtype_to_pads(sizes, windows, steps, padding) if isinstance(padding, str) else padding
+    slides = {at: Slide(*each) for at, *each in zip(spatial, sizes, windows, steps, pairs, apart, strict=True)}
+    has, edges, sides = blocks_of(mesh, has, slides)
+
+    # Sums over devices are in float32 at least, also those of gradients: XLA for CPUs fails on some in narrower floats.
+    dtype, wide = x.dtype, jnp.promote_types(x.dtype, jnp.float32)
+    spread = {axis for entry in (*has, out) for axis in entry}
+
+    def convolve(x: jax.Array, weight: jax.Array) -> jax.Array:
+        x, weight = (_constraints.varying(operand, spread).astype(dtype) for operand in (x, weight))
+        x = with_edges(x, edges, has)
+        y = _convolve(x, weight, core=core, ways=[1] * x.ndim, padding=sides, **options)
+        return lax.psum(y.astype(wide), summed).astype(dtype) if summed else y
+
+    results = [out if at == feature else entry for at, entry in enumerate(has)]
+    y = jax.shard_map(
+        convolve,
+        in_specs=(layout.spec_from(has), layout.spec_from([out, summed, *[()] * len(spatial)])),
+        out_specs=layout.spec_from(results),
+        axis_names=manual,
+        mesh=None if layout.context_mesh() else mesh,
+    )(x.astype(wide), weight.astype(wide))
+    return trimmed(y, slides)
 
 
 def _convolve(

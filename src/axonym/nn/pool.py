@@ -1,8 +1,8 @@
 """Pooling: reduce windows that slide along named axes."""
 
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence, Set
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -12,13 +12,14 @@ import numpy.typing as npt
 from jax import lax
 from jax.typing import ArrayLike
 
-from .. import _constraints, plans
+from .. import _constraints, layout, plans
 from ..array import NamedArray
 from ..axis import AxisSpec, spec
 from ..core import Core, Names, facts, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, message
 from ..ops import _lift, reduce
 from ..partitioning.shard import auto_sharded
+from ._blocks import Slide, blocks_of, entries_of, manual_axes, mesh_of, trimmed, ways_on, with_edges
 from ._windows import Padding, check_fit, each, pads
 
 __all__ = ["adaptive_max_pool", "adaptive_mean_pool", "max_pool", "mean_pool", "min_pool", "pool"]
@@ -31,6 +32,8 @@ _PAIRWISE: dict[Callable[..., Any], Reduction] = {
     reduce.max: lax.max,
     reduce.min: lax.min,
 }
+# Where windows overlap between devices, XLA passes the gradients of these to the wrong elements.
+_SELECTIONS = (lax.max, lax.min)
 
 
 def pool(
@@ -49,7 +52,7 @@ def pool(
         inputs: axes {Window..., ...}.
         init: what a window starts with, and what padding is made of; it must not change the result.
         reduce_fn: an associative function of two elements, such as `jax.lax.add`; or `axn.sum`, `axn.prod`, `axn.max`
-            or `axn.min`. These have gradients.
+            or `axn.min`. Sums from 0, maxima from -inf and minima from inf have gradients.
         stride: the step, for all axes or for each; by default 1.
         padding: "VALID" none, "SAME" as much as keeps the size if the stride is 1, an int, one for each axis, or a
             pair for each axis.
@@ -235,21 +238,51 @@ def _pool(names: Names, slides: tuple[_Slide, ...], reduction: Reduction, init: 
         # A number of numpy is known while tracing, so that JAX sees a reduction that it has a derivative of.
         first = np.asarray(_neutral(reduction, x.dtype) if init is None else init, x.dtype)
 
-        def call(x: jax.Array) -> jax.Array:
+        def call(x: jax.Array, padding: Sequence[tuple[int, int]] = padding) -> jax.Array:
             result: jax.Array = lax.reduce_window(x, first, reduction, window, stride, padding)
             return result
 
+        run = call
+        if reduction in _SELECTIONS:
+            mesh, has = mesh_of(x), entries_of(x, names)
+            if any(slide.window > slide.step and ways_on(mesh, has[slide.at]) > 1 for slide in slides):
+                manual = manual_axes(mesh, has, _constraints.has_explicit_axes(x))
+                run = partial(_by_blocks, call, slides, has, manual, first)
         if not _constraints.has_explicit_axes(x):
-            return call(x)
+            return run(x)
         mesh = jax.typeof(x).sharding.mesh
         entries = [
             entry if not size % math.prod(mesh.shape[axis] for axis in entry) else ()
             for entry, size in zip(_constraints.entries_of(x), shape, strict=True)
         ]
-        result: jax.Array = _lift.local(call, [x], entries)
+        result: jax.Array = _lift.local(run, [x], entries)
         return result
 
     return _lift.Kernel(names, body)
+
+
+def _by_blocks(
+    call: Callable[..., jax.Array],
+    slides: tuple[_Slide, ...],
+    entries: Sequence[layout.Entry],
+    manual: Set[str],
+    outside: Any,
+    x: jax.Array,
+) -> jax.Array:
+    """Reduce the windows of each block on its own device, for which blocks exchange their edges."""
+    moves = {s.at + x.ndim: Slide(s.size, s.window, s.step, (s.low, s.high + s.over)) for s in slides}
+    mesh = mesh_of(x)
+    has, edges, sides = blocks_of(mesh, entries, moves)
+    pads = dict(zip(moves, sides, strict=True))
+    padding = [pads.get(at, (0, 0)) for at in range(x.ndim)]
+    spec = layout.spec_from(has)
+
+    def reduce(x: jax.Array) -> jax.Array:
+        return call(with_edges(x, edges, has, outside), padding)
+
+    own = None if layout.context_mesh() else mesh
+    run = jax.shard_map(reduce, mesh=own, in_specs=spec, out_specs=spec, axis_names=manual)
+    return trimmed(run(x), moves)
 
 
 def _neutral(reduction: Reduction, dtype: Any) -> Any:

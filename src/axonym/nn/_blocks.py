@@ -1,0 +1,171 @@
+"""Windows that slide along axes which lie in blocks on a mesh: neighbours exchange the edges of their blocks.
+
+XLA's partitioner does this too, but it gets some gradients wrong: it also sums over mesh axes on which nothing lies,
+and scatters what a maximum of overlapping windows passes back to the wrong places.
+"""
+
+import math
+from collections.abc import Mapping, Sequence, Set
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType
+
+from .. import _constraints, layout
+from ..layout import Entry, MeshLike
+from ..plans import Names
+
+__all__ = [
+    "Edges",
+    "Slide",
+    "blocks_of",
+    "entries_of",
+    "manual_axes",
+    "may_idle",
+    "mesh_of",
+    "trimmed",
+    "ways_on",
+    "with_edges",
+]
+
+Edges = dict[int, tuple[int, int]]
+"""For dimensions in blocks, how many elements of the block before and of the one after a block needs."""
+
+
+class Slide(NamedTuple):
+    """How a window slides along one dimension, whose elements are `apart` from each other."""
+
+    size: int
+    window: int
+    step: int
+    pads: tuple[int, int]
+    apart: int = 1
+
+    @property
+    def positions(self) -> int:
+        """How many windows there are."""
+        return ((self.size - 1) * self.apart + 1 + sum(self.pads) - self.window) // self.step + 1
+
+    def of_blocks(self, count: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
+        """Say how many elements of its two neighbours a block needs for its part of the windows, and its padding then.
+
+        All blocks make equally many windows; the last of them may be more than the whole dimension has. None stands for
+        windows that start elsewhere in each block, or need more than the neighbours have.
+        """
+        block = self.size // count
+        windows, rest = divmod(block * self.apart, self.step)
+        if rest or not block or self.positions > windows * count:
+            return None
+        low, end = self.pads[0], (windows - 1) * self.step - self.pads[0] + self.window - 1
+        before, after = max(0, -(-low // self.apart)), max(0, end // self.apart - (block - 1))
+        if max(before, after) > block:
+            return None
+        return (before, after), (low - before * self.apart, end - (block - 1 + after) * self.apart)
+
+
+def mesh_of(array: jax.Array) -> MeshLike:
+    """Return the current mesh, or else that of an array, which may be empty."""
+    return layout.context_mesh() or jax.typeof(array).sharding.mesh
+
+
+def manual_axes(mesh: MeshLike, entries: Sequence[Entry], explicit: bool) -> set[str]:
+    """Choose the mesh axes that the compiler leaves alone while blocks are worked on.
+
+    On Auto axes they are all that there are: it could lay something out on those that `entries` leave out. On Explicit
+    ones a surrounding `vmap` may have axes of its own.
+    """
+    free = {axis for axis, kind in layout.mesh_types(mesh).items() if kind is not AxisType.Manual}
+    if explicit:
+        return free - set(layout.taken_axes()) if layout.taken_axes() else {axis for entry in entries for axis in entry}
+    return free
+
+
+def may_idle(mesh: MeshLike, mesh_axes: Set[str]) -> bool:
+    """Tell whether something that lies on one of these mesh axes may leave another one of the mesh idle."""
+    return bool(mesh_axes) and sum(size > 1 for size in mesh.shape.values()) > 1
+
+
+def ways_on(mesh: MeshLike, entry: Entry) -> int:
+    """Tell in how many parts a dimension lies on its mesh axes."""
+    return math.prod(mesh.shape[axis] for axis in entry)
+
+
+def entries_of(array: jax.Array, names: Names) -> list[Entry]:
+    """Return the mesh axes of each dimension: Explicit ones by the type, Auto ones by the mapping."""
+    mapping, mesh = layout.current_mapping(), layout.context_mesh()
+    entries = list(_constraints.entries_of(array)) or [()] * array.ndim
+    auto = () if mesh is None else [axis for axis, kind in layout.mesh_types(mesh).items() if kind is AxisType.Auto]
+    if mapping is None or mesh is None or mapping.audit is not None or not auto:
+        return entries
+    mapped = layout.entries_in(layout.partition_spec(names, array.shape, mapping, mesh))
+    return [(*own, *(axis for axis in entry if axis in auto)) for own, entry in zip(entries, mapped, strict=True)]
+
+
+def blocks_of(
+    mesh: MeshLike, entries: Sequence[Entry], slides: Mapping[int, Slide]
+) -> tuple[list[Entry], Edges, list[tuple[int, int]]]:
+    """Choose which dimensions stay in blocks, and which are gathered.
+
+    Args:
+        mesh: the mesh.
+        entries: the mesh axes of each dimension.
+        slides: for each dimension that windows slide along, how.
+
+    Returns:
+        The mesh axes that each dimension keeps, the edges that blocks exchange, and the padding of each slide.
+    """
+    kept, edges, pads = list(entries), Edges(), [slide.pads for slide in slides.values()]
+    for i, (at, slide) in enumerate(slides.items()):
+        found = slide.of_blocks(ways_on(mesh, kept[at])) if kept[at] else None
+        if found is None:
+            kept[at] = ()
+        else:
+            edges[at], pads[i] = found
+    return kept, edges, pads
+
+
+def with_edges(block: jax.Array, edges: Edges, entries: Sequence[Entry], outside: Any = None) -> jax.Array:
+    """Inside of a shard_map, put the edges of its neighbours around a block.
+
+    Args:
+        block: the block.
+        edges: how much of each neighbour.
+        entries: the mesh axes of each dimension.
+        outside: what is there where no neighbour is; by default zeros.
+    """
+    for at, (before, after) in edges.items():
+        mesh_axes, size = entries[at], block.shape[at]
+        devices, ordered = _devices(mesh_axes)
+        pieces = [block]
+        if before:
+            edge = lax.slice_in_dim(block, size - before, size, axis=at)
+            edge = lax.ppermute(edge, ordered, list(pairwise(devices)))
+            pieces.insert(0, edge if outside is None else jnp.where(lax.axis_index(mesh_axes) == 0, outside, edge))
+        if after:
+            edge = lax.slice_in_dim(block, 0, after, axis=at)
+            edge = lax.ppermute(edge, ordered, list(pairwise(devices[::-1])))
+            last = len(devices) - 1
+            pieces.append(edge if outside is None else jnp.where(lax.axis_index(mesh_axes) == last, outside, edge))
+        block = lax.concatenate(pieces, at)
+    return block
+
+
+def _devices(mesh_axes: Entry) -> tuple[list[int], Entry]:
+    """List the devices of blocks in their order, and the mesh axes in that of the mesh, by which `ppermute` counts."""
+    mesh = jax.sharding.get_abstract_mesh()
+    ordered = tuple(axis for axis in mesh.axis_names if axis in mesh_axes)
+    places = np.arange(ways_on(mesh, ordered)).reshape([mesh.shape[axis] for axis in ordered])
+    devices: list[int] = places.transpose([ordered.index(axis) for axis in mesh_axes]).ravel().tolist()
+    return devices, ordered
+
+
+def trimmed(result: jax.Array, slides: Mapping[int, Slide]) -> jax.Array:
+    """Cut off what the last blocks made beyond the last window."""
+    for at, slide in slides.items():
+        if result.shape[at] != slide.positions:
+            result = lax.slice_in_dim(result, 0, slide.positions, axis=at)
+    return result
