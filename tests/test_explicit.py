@@ -15,6 +15,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from measure import collectives, totals
 
 import axonym as axn
 from axonym import nn, random
@@ -370,7 +371,16 @@ WITHOUT_A_MESH: dict[str, Callable[[axn.NamedArray, axn.NamedArray], axn.NamedAr
     "vmap": lambda x, y: axn.vmap(lambda x, y: x["b", 0] * y.sum(), "a")(x, y),
     "vmap over one": lambda x, y: axn.vmap(lambda y: y.sum(), "c")(y.rename({"a": "c"})) + x["a", 0, "b", 0],
     "scalar": lambda x, y: x * 2 + y["a", 0, "b", 0],
+    "index": lambda x, y: x["b", integers(y["b", 0])],
+    "index by two arrays": lambda x, y: x["a", integers(y["a", 0]), "b", integers(y["a", 1])],
+    "take": lambda x, y: axn.take(x, "b", integers(y).rename({"a": "c", "b": "d"})),
+    "take_along_axis": lambda x, y: axn.take_along_axis(x, integers(y), "b"),
+    "embedding": lambda x, y: nn.Embedding(x, B, (A,))(integers(y["b", 0]).rename({"a": "c"})),
 }
+
+
+def integers(x: axn.NamedArray) -> axn.NamedArray:
+    return (x * 8).astype(int)
 
 
 @pytest.mark.parametrize("name", WITHOUT_A_MESH)
@@ -393,3 +403,92 @@ def test_a_mapping_without_a_current_mesh_leaves_a_product_as_its_operands_lie()
         product = axn.dot(placed, y, axis="b")
     assert product.sharding.is_equivalent_to(NamedSharding(mesh, PartitionSpec("data", None)), 2)
     np.testing.assert_allclose(product.array, np.asarray(x.array) @ np.asarray(y.array), rtol=1e-5)
+
+
+# A function of named arrays x and i, the same in raw JAX, the names of i, and how x and i lie.
+Raw = Callable[[jax.Array, jax.Array], jax.Array]
+READS: dict[str, tuple[Callable[[axn.NamedArray, axn.NamedArray], axn.NamedArray], Raw, str, dict[str, Any]]] = {
+    "an axis in common": (
+        lambda x, i: x["c", i],
+        lambda x, i: jnp.take_along_axis(x, i[..., None], 2)[..., 0],
+        "ab",
+        {"a": "data"},
+    ),
+    "an axis in common, in the middle": (
+        lambda x, i: x["b", i],
+        lambda x, i: jax.vmap(lambda x, i: x[i])(x, i),
+        "ad",
+        {"a": ("data", "model")},
+    ),
+    "take": (
+        lambda x, i: axn.take(x, "c", i),
+        lambda x, i: jnp.take_along_axis(x, i[..., None], 2)[..., 0],
+        "ab",
+        {"a": "data", "b": "model"},
+    ),
+    "take_along_axis": (
+        lambda x, i: axn.take_along_axis(x, i, "c"),
+        lambda x, i: jnp.take_along_axis(x, i, 2),
+        "abc",
+        {"a": "data"},
+    ),
+    "a split table": (
+        lambda x, i: x["a", 0]["b", i],
+        lambda x, i: x[0].at[i].get(out_sharding=PartitionSpec("data", None)),
+        "d",
+        {"b": "model", "d": "data"},
+    ),
+    "an even slice": (lambda x, i: x["c", 1:7], lambda x, i: x[..., 1:7], "a", {"a": "data", "c": "model"}),
+    "every second": (lambda x, i: x["c", ::2], lambda x, i: x[..., ::2], "a", {"a": "data", "c": "model"}),
+    "whole": (lambda x, i: x["a", :], lambda x, i: x, "a", {"a": "data", "c": "model"}),
+    "argmax": (lambda x, i: x.argmax("c"), lambda x, i: jnp.argmax(x, 2), "a", {"a": "data", "c": "model"}),
+    "nanargmin": (lambda x, i: axn.nanargmin(x, "c"), lambda x, i: jnp.nanargmin(x, 2), "a", {"c": "model"}),
+    "permutation": (
+        lambda x, i: random.permutation(jax.random.key(0), x, "b"),
+        lambda x, i: jnp.swapaxes(jax.random.permutation(jax.random.key(0), jnp.swapaxes(x, 1, 2), 2), 1, 2),
+        "a",
+        {"a": "data", "c": "model"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reading_moves_no_more_than_raw_jax_does(name: str, explicit_mesh: Mesh) -> None:
+    named, raw, names, layout = READS[name]
+    x = drawn("abc")
+    i = axn.named(np.random.default_rng(1).integers(0, 8, [SIZES[name] for name in names]), tuple(names))
+
+    def total(x: axn.NamedArray, i: axn.NamedArray) -> jax.Array:
+        return (named(x, i) ** 2).sum().scalar()
+
+    def raw_total(x: jax.Array, i: jax.Array) -> jax.Array:
+        return (raw(x, i) ** 2).sum()
+
+    with jax.set_mesh(explicit_mesh):
+        x, i = axn.shard(x, layout, strict=False), axn.shard(i, layout, strict=False)
+        pairs: list[tuple[Any, Any]] = [(named, raw)]
+        if "arg" not in name:
+            pairs.append((jax.grad(total), jax.grad(raw_total)))
+        for mine, theirs in pairs:
+            program, by_hand = jax.jit(mine).lower(x, i).compile(), jax.jit(theirs).lower(x.array, i.array).compile()
+            moved, expected = totals(collectives(program)), totals(collectives(by_hand))
+            assert moved == expected
+            result, reference = program(x, i), by_hand(x.array, i.array)
+            np.testing.assert_allclose(result.array, reference, rtol=1e-6)
+            np.testing.assert_allclose(mine(x, i).array, reference, rtol=1e-6)
+            assert jax.typeof(result.array).sharding == jax.typeof(reference).sharding
+
+
+@pytest.mark.parametrize("index", [3, slice(1, 6), axn.dslice(1, 3)], ids=str)
+def test_a_piece_that_cannot_be_split_is_whole(index: Any, mesh: Mesh) -> None:
+    array = drawn("abc").array
+    at: Any = slice(index.start, index.start + index.size) if isinstance(index, axn.dslice) else index
+    gradient = np.zeros_like(array)
+    gradient[:, at] = 1
+    with jax.set_mesh(mesh):
+        x = axn.shard(drawn("abc"), {"a": "model", "b": "data"})
+        for f in (lambda x: x["b", index], jax.jit(lambda x: x["b", index])):
+            part = f(x)
+            assert not any(explicit_part(jax.typeof(part.array).sharding.spec, mesh)[1:])
+            np.testing.assert_array_equal(part.array, array[:, at])
+            np.testing.assert_array_equal(jax.grad(lambda x, f=f: f(x).sum().scalar())(x).array, gradient)

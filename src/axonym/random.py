@@ -488,8 +488,8 @@ def permutation(
         return draw(_permutation, key, x)
     along = axis_of("permutation", x, axis)
     moved = shape.rearrange(x, (..., along))
-    # JAX shuffles by a gather, which on a mesh with Explicit axes works on whole arrays only.
-    whole = _lift.whole(moved.array, range(moved.ndim))
+    # On a mesh with Explicit axes JAX gathers whole vectors only, and sorts next to bits that it draws whole.
+    whole = _lift.whole(moved.array, range(moved.ndim) if independent else (moved.ndim - 1,))
     one = one_key("permutation", key)
     shuffled = jax.random.permutation(one, whole, axis=moved.ndim - 1, independent=independent)
     shuffled = _constraints.laid_out_like(shuffled, moved.array)

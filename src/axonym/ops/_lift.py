@@ -422,17 +422,17 @@ def _along(
     def body(array: Any) -> Any:
         shape = shape_of(function, array, names)
         check_given(function, given, names, shape)
-        array = whole(array, at)
         if len(at) == 1:
             call = partial(fn, axis=at[0], **keywords)
             if removes:
                 return call(array)
+            array = whole(array, at)
             result = local(call, [array], list(_constraints.entries_of(array)))
             if to is not None:
                 check_given(function, (to,), target, result.shape)
             return result
         kept = shape[: len(shape) - len(names)] + tuple(shape[i] for i in plans.positions(names, rest))
-        array = lined_up(array, names, (*rest, *chosen))
+        array = lined_up(whole(array, at), names, (*rest, *chosen))
         return fn(lax.reshape(array, (*kept, math.prod(shape[i] for i in at))), axis=-1, **keywords)
 
     return Kernel(target, body)

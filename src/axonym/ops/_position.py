@@ -8,7 +8,7 @@ one positional index, in which index arrays line up by name.
 import builtins
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
@@ -287,15 +287,15 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
             if kind not in boxed:
                 left.append(argument)
                 continue
-            array = _lift.whole(array, (at,))
+            dim = at % array.ndim
             if kind == "slice":
-                array = cut(array, at % array.ndim, argument, static)
+                array = sliced(array, dim, argument, static)
             elif kind == "strided":
-                array = array[(*[builtins.slice(None)] * (at % array.ndim), builtins.slice(*static))]
+                array = _strided(array, dim, builtins.slice(*static))
             elif kind == "window":
-                array = _window(array, at % array.ndim, argument, static)
+                array = _window(_lift.whole(array, (at,)), dim, argument, static)
             else:
-                array = lax.squeeze(cut(array, at % array.ndim, widened(argument), 1), (at,))
+                array = lax.squeeze(sliced(array, dim, widened(argument), 1), (at,))
                 current = plans.without(current, (name,))
         return _gather(function, array, current, rest, left, target, reach) if rest else array
 
@@ -307,6 +307,26 @@ def _check_readable(function: str, array: jax.Array, names: Names, name: str, co
     if count:
         problem = f"axis {name!r} has no elements to read"
         raise AxisSizeError(message(function, problem, f"array has: {describe(names, array.shape)}"))
+
+
+def sliced(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+    """Take a slice, on a mesh with Explicit axes too."""
+    known = length == array.shape[at] or isinstance(start, int)
+    return cut(array if known and _stays_split(array, at, length) else _lift.whole(array, (at,)), at, start, length)
+
+
+def _strided(array: jax.Array, at: int, own: builtins.slice) -> jax.Array:
+    length = len(range(*own.indices(array.shape[at])))
+    array = array if _stays_split(array, at, length) else _lift.whole(array, (at,))
+    return array[(*[builtins.slice(None)] * at, own)]
+
+
+def _stays_split(array: jax.Array, at: int, length: int) -> bool:
+    """Tell whether a piece of this length along a dimension can be split as the dimension is."""
+    if not length or not _constraints.has_explicit_axes(array):
+        return False
+    shape = jax.typeof(array).sharding.mesh.shape
+    return not length % math.prod(shape[axis] for axis in _constraints.entries_of(array)[at])
 
 
 def cut(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
@@ -419,25 +439,29 @@ def _gather(
     reach: Reach,
 ) -> jax.Array:
     """Read elements at index arrays."""
-    explicit = _constraints.has_explicit_axes(array) or any(map(_constraints.has_explicit_axes, arguments))
-    if len(steps) == 1 and steps[0][1] == "array" and not explicit:
+    if len(steps) == 1 and steps[0][1] == "array":
         ((name, _, own),) = steps
         if any(other in names for other in own if other != name):
             return _matched(function, array, names, name, own, arguments[0], target, reach)
     position = positional(function, array, names, steps, arguments, reach.mode)
-    dims, labels = position.dims, position.labels
-    sharding = None
-    if explicit:
-        array = _lift.whole(array, [i for i, dim in enumerate(dims) if not isinstance(dim, builtins.slice)])
-        sharding = _gather_layout(array, names, position)
-    result: jax.Array = array.at[dims].get(
-        mode="clip" if reach.mode in (None, "wrap") else reach.mode,
-        fill_value=reach.fill_value,
-        out_sharding=sharding,
-        indices_are_sorted=reach.sorted and position.exact,
-        unique_indices=reach.unique,
-        wrap_negative_indices=reach.wraps,
-    )
+    at = [i for i, dim in enumerate(position.dims) if not isinstance(dim, builtins.slice)]
+
+    def read(array: jax.Array, *positions: Any) -> jax.Array:
+        dims = list(position.dims)
+        for i, each in zip(at, positions, strict=True):
+            dims[i] = each
+        found: jax.Array = array.at[tuple(dims)].get(
+            mode="clip" if reach.mode in (None, "wrap") else reach.mode,
+            fill_value=reach.fill_value,
+            indices_are_sorted=reach.sorted and position.exact,
+            unique_indices=reach.unique,
+            wrap_negative_indices=reach.wraps,
+        )
+        return found
+
+    labels, operands = position.labels, [array, *(position.dims[i] for i in at)]
+    indices = [(own, argument) for (_, kind, own), argument in zip(steps, arguments, strict=True) if kind == "array"]
+    result = _read_locally(read, operands, names, {name for name, _, _ in steps}, indices, labels, position.sizes)
     wanted: tuple[Any, ...] = (*range(array.ndim - len(names)), *target)
     return _lift.lined_up(result, labels, wanted)
 
@@ -460,7 +484,7 @@ def _matched(
     anonymous = array.ndim - len(names)
     sizes = dict(zip(names, array.shape[anonymous:], strict=True))
     positions = _checked(function, name, positions, own, sizes.pop(name), reach.mode)
-    _lift.one_size(function, [tuple(sizes), own], [tuple(sizes.values()), positions.shape])
+    known = _lift.one_size(function, [tuple(sizes), own], [tuple(sizes.values()), positions.shape])
     shared = tuple(other for other in own if other in sizes)
     labels: list[Any] = [*range(anonymous), *names]
     single = [label for label in labels if label not in shared]
@@ -482,19 +506,39 @@ def _matched(
         mapped = jax.vmap(mapped, in_axes=tuple(dims))
     new = (label for label in own if label not in shared)
     have: tuple[Any, ...] = (*shared, *single[:at], *new, *single[at + 1 :])
+    result = _read_locally(mapped, [array, positions], names, {name}, [(own, positions)], have, known)
     wanted: tuple[Any, ...] = (*range(anonymous), *target)
-    return _lift.lined_up(mapped(array, positions), have, wanted)
+    return _lift.lined_up(result, have, wanted)
 
 
-def _gather_layout(array: jax.Array, names: Names, position: Position) -> jax.sharding.NamedSharding:
-    """Lay out gathered elements, on a mesh with Explicit axes: as the indices are, then as the array is."""
-    entries, union = _constraints.entries_of(array), position.union
-    labels = (*range(len(entries) - len(names)), *names)
-    arrays = [dim for dim in position.dims if not isinstance(dim, builtins.slice)]
-    given = [(union[len(union) - jnp.ndim(dim) :], _constraints.entries_of(dim)) for dim in arrays]
-    first = sorted(position.labels, key=lambda label: isinstance(label, str))
-    table = _constraints.settle(first, [*given, (labels, entries)], _dividing(position.sizes))
-    return _constraints.sharding_from(array, [table[label] for label in position.labels])
+def _read_locally(
+    read: Any,
+    operands: Sequence[Any],
+    names: Names,
+    indexed: Collection[str],
+    indices: Sequence[tuple[Names, Any]],
+    labels: Sequence[Any],
+    sizes: Mapping[str, int],
+) -> jax.Array:
+    """Read elements; on a mesh with Explicit axes, these lie as the indices do, then as the array does.
+
+    How to get at what other devices hold is left to the compiler: a type would have the array gathered first.
+    """
+    if not any(map(_constraints.has_explicit_axes, operands)):
+        found: jax.Array = read(*operands)
+        return found
+    array, *positions = _constraints.on_one_mesh(operands)
+    entries = _constraints.entries_of(array)
+    if not _constraints.has_explicit_axes(array):
+        # Its gradient comes back with a type.
+        array = jax.reshard(array, _constraints.sharding_from(array, entries))
+    own = (*range(len(entries) - len(names)), *names)
+    kept = [() if label in indexed else entry for label, entry in zip(own, entries, strict=True)]
+    given = [(names, _constraints.entries_of(index)) for names, index in indices]
+    first = sorted(labels, key=lambda label: isinstance(label, str))
+    table = _constraints.settle(first, [*given, (own, kept)], _dividing(sizes))
+    local: jax.Array = _lift.local(read, [array, *positions], [table[label] for label in labels])
+    return local
 
 
 def _dividing(sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:

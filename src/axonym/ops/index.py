@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from .. import plans
 from ..axis import AxisSelector, AxisSpec, shown, spec
@@ -23,7 +22,7 @@ from ..errors import ArgumentError, AxisError, AxisNotFoundError, AxisSizeError,
 from . import _lift
 from ._batch import batched
 from ._operands import integers
-from ._position import Reach, Step, check_along, cut, planned, reaching, reading, run, selectors_of
+from ._position import Reach, Step, check_along, planned, reaching, reading, run, selectors_of, sliced
 from ._widen import widened
 
 if TYPE_CHECKING:
@@ -182,11 +181,10 @@ def _sliced(names: Names, given: tuple[str, int | None], length: int) -> _lift.K
         if not 0 <= length <= shape[at]:
             problem = f"cannot cut {length} elements from {given[0]}={shape[at]}"
             raise AxisSizeError(message("slice", problem, f"array has: {describe(names, shape)}"))
-        array = _lift.whole(array, (at,))
+        begin = start
         if isinstance(start, int):
-            begin = start + shape[at] if start < 0 else start
-            return cut(array, at % array.ndim, min(max(begin, 0), shape[at] - length), length)
-        return lax.dynamic_slice_in_dim(array, widened(start), length, at % array.ndim)
+            begin = min(max(start + shape[at] if start < 0 else start, 0), shape[at] - length)
+        return sliced(array, at % array.ndim, widened(begin), length)
 
     return _lift.Kernel(names, body)
 
