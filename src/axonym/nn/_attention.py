@@ -22,6 +22,7 @@ from ..errors import (
     suggestion,
 )
 from ..ops import _lift
+from ..ops._widen import at_least_float32
 from ..ops.along import softmax
 from ..ops.contract import dot
 from ..ops.elementwise import tanh
@@ -132,7 +133,7 @@ class AttentionCall:
         _require("query", query, Key, *(() if QPos is None else (QPos,)))
         _require("key", key, Key, KPos)
         _apart(query, key, value, q_pos, k_pos)
-        least = jnp.promote_types(jnp.promote_types(query.dtype, key.dtype), jnp.float32)
+        least = at_least_float32(jnp.promote_types(query.dtype, key.dtype))
         call = AttentionCall(
             q_pos,
             k_pos,

@@ -23,6 +23,7 @@ from ..axis import Axis
 from ..core import Core, wrap
 from ..errors import ArgumentError, message
 from ..ops import _lift
+from ..ops._widen import at_least_float32
 from ..ops.contract import dot
 from ..ops.elementwise import exp, log, maximum
 from ..ops.select import where
@@ -104,7 +105,7 @@ def blockwise(call: AttentionCall) -> NamedArray:
     scoring = dataclasses.replace(
         scoring,
         names=tuple(new.get(name, name) for name in scoring.names),
-        dtype=jnp.promote_types(scoring.dtype, jnp.float32),
+        dtype=at_least_float32(scoring.dtype),
     )
     dtype = jnp.promote_types(call.query.dtype, call.value.dtype)
     out_names = tuple(new.get(name, name) for name in call.out_names)

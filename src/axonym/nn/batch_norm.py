@@ -4,7 +4,6 @@ import math
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 
 from .. import layout, plans
 from ..array import NamedArray
@@ -13,6 +12,7 @@ from ..core import facts
 from ..create import ones, zeros
 from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, message
 from ..ops import _lift
+from ..ops._widen import at_least_float32, widened_to
 from ..ops.elementwise import rsqrt, square, stop_gradient
 from ..partitioning.collectives import axis_size, pmean
 from ..partitioning.shard import auto_sharded
@@ -184,7 +184,7 @@ class BatchNorm(eqx.Module):
 
 
 def _wide(x: NamedArray) -> NamedArray:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(at_least_float32(x.dtype))
 
 
 def _scaled(
@@ -197,5 +197,5 @@ def _scaled(
     eps: float,
 ) -> NamedArray:
     scale = rsqrt(_wide(var) + eps)
-    y = (_wide(x) - mean) * (scale if weight is None else scale * weight)
-    return (y if bias is None else y + bias).astype(x.dtype)
+    y = (_wide(x) - mean) * (scale if weight is None else scale * widened_to(scale.dtype, weight))
+    return (y if bias is None else y + widened_to(y.dtype, bias)).astype(x.dtype)

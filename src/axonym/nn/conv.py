@@ -16,6 +16,7 @@ from ..axis import Axis, AxisSelection, selection, shown, sized
 from ..core import facts, wrap
 from ..errors import ArgumentError, AxisError, message
 from ..ops import _lift
+from ..ops._widen import at_least_float32
 from ..partitioning.shard import auto_sharded
 from ._blocks import Slide, blocks_of, entries_of, manual_axes, may_idle, mesh_of, trimmed, ways_on, with_edges
 from ._inputs import check_input
@@ -349,7 +350,7 @@ def _by_blocks(
     has, edges, sides = blocks_of(mesh, has, slides)
 
     # Sums over devices are in float32 at least, also those of gradients: XLA for CPUs fails on some in narrower floats.
-    dtype, wide = x.dtype, jnp.promote_types(x.dtype, jnp.float32)
+    dtype, wide = x.dtype, at_least_float32(x.dtype)
     spread = {axis for entry in (*has, out) for axis in entry}
 
     def convolve(x: jax.Array, weight: jax.Array) -> jax.Array:

@@ -4,11 +4,11 @@ import math
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name, sized, spec
+from ..ops._widen import at_least_float32
 from ..ops.index import take
 from ..ops.join import concatenate
 from ..partitioning.shard import auto_sharded
@@ -103,7 +103,7 @@ class Embedding(eqx.Module):
         more = new_size - self.Vocab.size
         if more <= 0:
             return Embedding(self.weight[Vocab.name, :new_size], Vocab, self.Embed)
-        New, old = Vocab.resize(more), self.weight.astype(jnp.promote_types(self.weight.dtype, jnp.float32))
+        New, old = Vocab.resize(more), self.weight.astype(at_least_float32(self.weight.dtype))
         rows = old.mean(Vocab.name).broadcast_axis(New)
         if key is not None:
             drawn = random.truncated_normal(key, rows.axes, -3.0, 3.0, old.dtype)

@@ -5,7 +5,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from .. import _constraints, plans
@@ -15,6 +14,7 @@ from ..core import Names, wrap
 from ..create import ones, zeros
 from ..errors import ArgumentError, AxisError, message
 from ..ops import _lift
+from ..ops._widen import at_least_float32, widened_to
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
 from .recompute import from_inputs
@@ -118,14 +118,14 @@ def _normalize(
         where = at[0] % x.ndim
         shape = (*x.shape[:where], groups, x.shape[where] // groups, *x.shape[where + 1 :])
         reduced = (where + 1, *(i % x.ndim + (i > at[0]) for i in at[1:]))
-        computed = x.astype(jnp.promote_types(x.dtype, jnp.float32)).reshape(shape)
+        computed = x.astype(at_least_float32(x.dtype)).reshape(shape)
         computed = computed - computed.mean(reduced, keepdims=True)
         scale = lax.rsqrt(lax.square(computed).mean(reduced, keepdims=True) + eps)
         result = (computed * scale).reshape(x.shape)
         if weighted:
-            result = result * next(parameters)
+            result = result * widened_to(result.dtype, next(parameters))
         if biased:
-            result = result + next(parameters)
+            result = result + widened_to(result.dtype, next(parameters))
         return result.astype(x.dtype)
 
     def body(x: jax.Array, *parameters: jax.Array) -> Any:

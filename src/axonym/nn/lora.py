@@ -5,13 +5,13 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelector, sized
 from ..create import zeros
 from ..errors import ArgumentError, OperandError, message
 from ..layout import path_text
+from ..ops._widen import at_least_float32
 from ..ops.contract import dot
 from ..transform.vmap import vmap
 from ._weights import stored_outputs
@@ -107,7 +107,7 @@ class LoraLinear(eqx.Module):
         The sum is computed in float32 at least, and rounded to the dtype of the weight.
         """
         weight = self.base.weight
-        dtype = jnp.promote_types(weight.dtype, jnp.float32)
+        dtype = at_least_float32(weight.dtype)
         stored: dict[AxisSelector, AxisSelector] = {
             out.name: kept.name for out, kept in zip(self.Out, stored_outputs(self.In, self.Out), strict=True)
         }

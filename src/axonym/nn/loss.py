@@ -16,6 +16,7 @@ from ..create import arange
 from ..errors import ArgumentError, AxisError, AxisNotFoundError, OperandError, message, suggestion
 from ..layout import mapped
 from ..ops import _lift, elementwise, logical, reduce, select
+from ..ops._widen import at_least_float32
 from ..ops.contract import dot
 from ..ops.extend import pad
 from ..ops.reduce import mean
@@ -165,7 +166,7 @@ def chunked_cross_entropy_loss(
     _lift.check_sizes(function, (x.names, targets.names), (x.array, targets.array))
     targets = targets.astype(_counting(targets))
     Block, Chunk, blocks, steps = _blocks(auto_sharded(weight), label, size, block_size)
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    wide = x.astype(at_least_float32(x.dtype))
 
     def part(block: NamedArray, chunk: NamedArray) -> tuple[NamedArray, ...]:
         # Cast here, the gradient of a narrow `x` is still added up over the chunks as a wide one.
@@ -338,7 +339,7 @@ def _finite(largest: jax.Array) -> jax.Array:
 
 def _wide(x: jax.Array) -> jax.Array:
     """Return an array in float32 at least."""
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(at_least_float32(x.dtype))
 
 
 def _require(function: str, what: str, x: NamedArray, *axes: AxisSelection) -> None:

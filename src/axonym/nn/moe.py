@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 
 from .. import _constraints
 from ..array import NamedArray
@@ -17,6 +16,7 @@ from ..core import Core, facts
 from ..create import arange, one_hot, zeros
 from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
 from ..layout import Entry, context_mesh, current_mapping, current_scope, entries_for
+from ..ops._widen import at_least_float32
 from ..ops.along import cumsum, softmax
 from ..ops.contract import dot
 from ..ops.index import take
@@ -295,7 +295,7 @@ class MixtureOfExperts(eqx.Module):
         if len(x.names) == 1:
             y, routing = self(x.broadcast_axis(Axis(_TOKEN, 1)))
             return y.squeeze(_TOKEN), routing
-        scores = self.router(x.astype(jnp.promote_types(x.dtype, jnp.float32)))
+        scores = self.router(x.astype(at_least_float32(x.dtype)))
         probabilities = softmax(scores, Router.name)
         gates, chosen = top_k(probabilities, Router.name, self.top_k, _CHOICE)
         load = one_hot(chosen, Router).mean(chosen.names)

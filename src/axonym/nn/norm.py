@@ -15,6 +15,7 @@ from ..axis import Axis, AxisSpec, spec
 from ..core import wrap
 from ..create import ones, zeros
 from ..ops import _lift
+from ..ops._widen import at_least_float32, widened_to
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
 from .recompute import from_inputs
@@ -119,15 +120,15 @@ def _normalize(
 
     def normalized(x: Any, *lined: Any) -> Any:
         parameters = iter(lined)
-        computed = x.astype(jnp.promote_types(x.dtype, jnp.float32) if dtype is None else dtype)
+        computed = x.astype(at_least_float32(x.dtype) if dtype is None else dtype)
         if centered:
             computed = computed - computed.mean(at, keepdims=True)
         scale = lax.rsqrt(lax.square(computed).mean(at, keepdims=True) + eps)
         result = computed * scale
         if weighted:
-            result = result * next(parameters)
+            result = result * widened_to(result.dtype, next(parameters))
         if biased:
-            result = result + next(parameters)
+            result = result + widened_to(result.dtype, next(parameters))
         return result.astype(x.dtype)
 
     def body(*arrays: Any) -> Any:

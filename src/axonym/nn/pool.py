@@ -18,6 +18,7 @@ from ..axis import AxisSpec, spec
 from ..core import Core, Names, facts, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, message
 from ..ops import _lift, reduce
+from ..ops._widen import at_least_float32
 from ..partitioning.shard import auto_sharded
 from ._blocks import Slide, blocks_of, entries_of, manual_axes, mesh_of, trimmed, ways_on, with_edges
 from ._windows import Padding, check_fit, each, pads
@@ -125,8 +126,10 @@ def mean_pool(
     for slide in slides:
         counts = slide.counts(count_include_pad)
         # Size-1 axes line up, so that no array of the counts is as large as the result.
-        different = len(set(counts)) > 1
-        total = total / (NamedArray(jnp.asarray(counts, x.dtype), (x.names[slide.at],)) if different else counts[0])
+        if len(set(counts)) > 1:
+            total = total / NamedArray(jnp.asarray(counts, x.dtype), (x.names[slide.at],))
+        else:
+            total = total / int(counts[0])
     return auto_sharded(_like(total, inputs))
 
 
@@ -298,7 +301,7 @@ def _neutral(reduction: Reduction, dtype: Any) -> Any:
 
 
 def _wide(x: NamedArray) -> NamedArray:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(at_least_float32(x.dtype))
 
 
 def _like(mean: NamedArray, x: NamedArray) -> NamedArray:

@@ -19,6 +19,7 @@ from ..axis import Axis, AxisSpec, shown, sized
 from ..core import Core, facts, wrap
 from ..create import arange
 from ..errors import ArgumentError, AxisClashError, AxisSizeError, message
+from ..ops._widen import at_least_float32
 from ..ops.index import index
 from ..ops.shape import rename
 from ..partitioning.shard import auto_sharded
@@ -67,9 +68,10 @@ def sinusoidal_positions(
     if Embed.name in counted.names:
         problem = f"positions have axis {Embed.name!r} already"
         raise AxisClashError(message(function, problem, f"positions have: {facts(counted)}"))
-    computed = jnp.promote_types(dtype, jnp.float32)
+    computed = at_least_float32(dtype)
     frequencies = theta ** -(np.arange(0, Embed.size, 2) / Embed.size)
-    angles = counted.array[..., None].astype(computed) * frequencies.astype(computed)
+    frequencies = frequencies.astype(computed).reshape(*[1] * counted.array.ndim, -1)
+    angles = counted.array[..., None].astype(computed) * frequencies
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1 if interleaved else -2)
     flat = lax.reshape(pairs, (*counted.array.shape, Embed.size)).astype(dtype)
     return auto_sharded(wrap(counted, flat, (*counted.names, Embed.name)))
@@ -167,9 +169,9 @@ def alibi_attention_bias(
     if count != Heads.size:
         slopes = np.concatenate([slopes[1::2], slopes[::2]])[: Heads.size]
     numbers = positions.array.astype(dtype)
-    if numbers.ndim > len(positions.names):  # heads come behind anonymous dimensions
-        numbers = jnp.expand_dims(numbers, numbers.ndim - len(positions.names))
-    biases = numbers * slopes.astype(dtype).reshape(-1, *[1] * len(positions.names))
+    at = numbers.ndim - len(positions.names)  # heads come behind anonymous dimensions
+    slopes = slopes.astype(dtype).reshape(*[1] * at, -1, *[1] * len(positions.names))
+    biases = lax.expand_dims(numbers, (at,)) * slopes
     return auto_sharded(wrap(positions, biases, (Heads.name, *positions.names)))
 
 

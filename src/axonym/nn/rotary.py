@@ -20,6 +20,7 @@ from ..core import Core, facts, shape_of, wrap
 from ..create import arange
 from ..errors import ArgumentError, AxisClashError, AxisError, message
 from ..ops import _lift
+from ..ops._widen import at_least_float32
 
 __all__ = [
     "FrequencyScaling",
@@ -166,7 +167,7 @@ class RotaryEmbedding(eqx.Module):
             raise AxisClashError(message("RotaryEmbedding.at", problem, f"positions have: {facts(counted)}"))
         frequencies = self.theta ** -(np.arange(0, self.size, 2) / self.size)
         scaled = frequencies if self.scaling is None else self.scaling(frequencies)
-        angles = counted.array[..., None].astype(dtype) * scaled.astype(dtype)
+        angles = counted.array[..., None].astype(dtype) * scaled.astype(dtype).reshape(*[1] * counted.array.ndim, -1)
         cos, sin = (wrap(counted, f(angles), (*counted.names, _PAIR)) for f in (jnp.cos, jnp.sin))
         return RotaryTable(cos, sin, self.HeadDim, self.interleaved)
 
@@ -177,7 +178,7 @@ class RotaryEmbedding(eqx.Module):
         if not isinstance(x, Core):
             raise _lift.unnamed("rotary", x)
         at = positions if isinstance(positions, NamedArray) else _resolved(x, positions)
-        return self.at(at, jnp.promote_types(x.dtype, jnp.float32))(x)
+        return self.at(at, at_least_float32(x.dtype))(x)
 
 
 def rotary(

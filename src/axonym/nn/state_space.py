@@ -13,6 +13,7 @@ from ..axis import Axis, AxisSelector, sized
 from ..core import Core
 from ..errors import ArgumentError, message
 from ..ops import _lift
+from ..ops._widen import at_least_float32
 from ..ops.elementwise import exp, imag, log, real
 from ..ops.join import stack
 from ..partitioning.shard import auto_sharded
@@ -159,7 +160,7 @@ class DiagonalSSM(eqx.Module):
 
 
 def _wide(x: NamedArray) -> NamedArray:
-    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    return x.astype(at_least_float32(x.dtype))
 
 
 def _polar(size: jax.Array, angle: jax.Array) -> jax.Array:

@@ -189,7 +189,7 @@ def _broadcasting(fn: Function, cores: Sequence[Names], batches: Sequence[Names]
         for array, own, has in zip(arrays, cores, batches, strict=True):
             # Positional broadcasting adds missing leading dimensions, but not behind anonymous ones.
             anonymous = array.ndim - len(has) - len(own)
-            first = 0 if anonymous else min(map(batch.index, has), default=len(batch))
+            first = 0 if anonymous or not any(cores) else min(map(batch.index, has), default=len(batch))
             lined.append(_lift.lined_up(array, (*has, *own), (*batch[first:], *own)))
         return fn(*lined)
 

@@ -16,6 +16,7 @@ from ..axis import AxisSelection
 from ..core import Core, Operand
 from ..errors import ArgumentError, AxisClashError, AxisError, AxisSizeError, message, suggestion
 from . import _batch, _lift
+from ._widen import at_least_float32
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -137,7 +138,7 @@ def _middle(fn: Any, x: jax.Array, axis: tuple[int, ...]) -> Any:
 
 def _precise(q: jax.Array) -> jax.Array:
     """Make floats of 32 bits or more: positions are computed in the dtype of `q`, and integers are refused."""
-    return q.astype(jnp.promote_types(q.dtype, jnp.float32))
+    return q.astype(at_least_float32(q.dtype))
 
 
 def _weighing(*weights: jax.Array) -> dict[str, Any]:

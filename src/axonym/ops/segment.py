@@ -16,6 +16,7 @@ from . import _lift
 from ._batch import batched
 from ._matrix import selectors
 from ._operands import integers, names_of
+from ._widen import at_least_float32
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -230,8 +231,8 @@ def _segment_max(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
 def _segment_mean(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
     # As in jnp.mean, half precision is only that of the result.
     dtype = jnp.result_type(x, float)
-    total = _segment_sum(x.astype(jnp.promote_types(dtype, jnp.float32)), ids, **options)
-    counts = _segment_sum(jnp.ones(ids.shape, int), ids, **options)
+    total = _segment_sum(x.astype(at_least_float32(dtype)), ids, **options)
+    counts = _segment_sum(jnp.ones(ids.shape, int), ids, **options).astype(total.real.dtype)
     return (total / lax.expand_dims(counts, range(1, total.ndim))).astype(dtype)
 
 
