@@ -693,3 +693,30 @@ def test_errors_of_steps(kind):
     )
     with pytest.raises(AxisSizeError, match="4 steps cannot be cut into 3 equal groups"):
         make(kind, Policy(nested=3)).fold(draw(B, E))
+
+
+class Counting(eqx.Module):
+    """A layer that counts how often it is traced."""
+
+    weight: axn.NamedArray
+    seen: Callable = eqx.field(static=True)
+
+    def __call__(self, x, shift=0.0):
+        self.seen()
+        return axn.tanh(x * self.weight + shift)
+
+
+def test_a_stack_is_compiled_once_outside_of_jit():
+    calls = []
+    seen = functools.partial(calls.append, 1)
+    weight, x, shift = draw(L, E), draw(B, E, seed=1), draw(E, seed=2)
+    via = lambda layer, x, shift: layer(x, shift)  # noqa: E731
+    counts = []
+    for i in range(3):
+        stack = nn.Stacked(Counting(weight * i, seen), L, Policy.make(False))
+        expected = loop([lambda x, w=w: np.tanh(x * w + shift.array) for w in weight.array * i], x.array)
+        same(stack.fold(x, shift), ("batch", "embed"), expected)
+        same(stack.fold_via(via)(x, shift), ("batch", "embed"), expected)
+        same(stack.map(x)["layers", 1], ("batch", "embed"), np.tanh(x.array * weight.array[1] * i))
+        counts.append(len(calls))
+    assert counts[0] == counts[-1]

@@ -277,3 +277,25 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
 def test_an_array_that_lost_an_axis_is_refused(jacobian: str) -> None:
     with pytest.raises(LostAxisError, match=f"^{jacobian}: an array of shape"):
         jax.vmap(getattr(axn, jacobian)(lambda x: x.sum()))(X)
+
+
+AUX = {
+    "a tuple of 3": lambda x: ((x**2).sum(), "a", "b"),
+    "a tuple of 1": lambda x: ((x**2).sum(),),
+    "NamedArray": lambda x: (x**2).sum(),
+}
+
+
+@pytest.mark.parametrize("returned", AUX)
+@pytest.mark.parametrize("function", ["grad", "value_and_grad", "jacfwd", "jacrev"])
+def test_auxiliary_data_is_the_second_part_of_a_pair(function: str, returned: str) -> None:
+    with pytest.raises(OperandError) as error:
+        getattr(axn, function)(AUX[returned], has_aux=True)(V)
+    problem = f"with has_aux, the function must return a pair of value and auxiliary data, not {returned}"
+    assert str(error.value) == f"{function}: {problem}"
+
+
+def test_a_pair_may_be_a_list() -> None:
+    gradient, aux = axn.grad(lambda x: [(x**2).sum(), "aux"], has_aux=True)(V)
+    check(gradient, ("inner",), 2 * V.array)
+    assert aux == "aux"

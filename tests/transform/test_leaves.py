@@ -175,3 +175,35 @@ def test_a_hole_in_the_carry_stays_what_it_is():
     for other in (axn.NamedArray(False, ("a", "b")), axn.ones((A, B))):
         with pytest.raises(OperandError, match="a step changes what an entry of the carry is"):
             axn.fold(lambda carry, x, other=other: other, "a")(hole, axn.ones(A))
+
+
+# what goes out of a trace
+X = axn.ones((A, B))
+LEAKING = {
+    "vmap": lambda: axn.vmap(lambda x: (x * 2, 1, "text"), "a")(X),
+    "vmap in vmap": lambda: axn.vmap(lambda x, y: axn.vmap(lambda x: x * y, "b")(x), "a")(X, axn.ones(())),
+    "scan": lambda: axn.scan(lambda c, x: (c, x * 2), "a")(0.0, X),
+    "map": lambda: axn.map(lambda x: x * 2, "a")(X),
+    "map in jit": lambda: jax.jit(axn.map(lambda x: x * 2, "a", remat="nested"))(X),
+    "nmap": lambda: axn.nmap(jnp.sort)(X.untag("b")),
+    "Stacked.init": lambda: axn.nn.Stacked.init(A, axn.nn.Linear)(B, B.alias("out"), key=jax.random.key(0)),
+    "Recurrent": lambda: axn.nn.Recurrent(axn.nn.GRUCell.init(B, A.alias("hidden"), key=jax.random.key(0)), "a")(X),
+}
+
+
+@pytest.mark.parametrize("name", LEAKING)
+def test_no_tracer_outlives_its_trace(name):
+    with jax.checking_leaks():
+        LEAKING[name]()
+
+
+def test_the_outputs_of_a_trace_are_the_same_where_nothing_but_arrays_differs():
+    tree = lambda name, number: (axn.ones(name), axn.NamedArray(None, ("c",)), "text", {"raw": jnp.ones(number)})  # noqa: E731
+    structure = lambda *args: jax.tree.structure(Outputs(tree(*args)))  # noqa: E731
+    assert structure(A, 2) == structure(A.resize(3), 4)
+    assert hash(structure(A, 2)) == hash(structure(A.resize(3), 4))
+    assert structure(A, 2) != structure(B, 2)
+    with jax.disable_jit():
+        _, (ys, text) = axn.scan(lambda c, x: (c, (x + 1, "text")), "a")(0.0, X)
+    same(ys, ("a", "b"), np.full((2, 3), 2))
+    assert text == "text"

@@ -1,8 +1,13 @@
-"""What loops share: names within a step, and steps that follow a checkpoint policy by themselves."""
+"""What loops share: names in a step, steps that follow a checkpoint policy by themselves, and loops kept compiled."""
+
+import functools
+import gc
+import weakref
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import axonym as axn
 from axonym import ScanCheckpointPolicy
@@ -35,3 +40,169 @@ def test_a_step_that_is_checkpointed_is_not_checkpointed_again():
     groups = ScanCheckpointPolicy(nested=2)
     assert [remats(True, each) for each in (False, True)] == [1, 0]
     assert [remats(groups, each) for each in (False, True)] == [2, 1]
+
+
+# loops that are kept compiled
+B = axn.Axis("batch", 3)
+X, START = axn.ones((B, N)), axn.zeros(B)
+
+
+REMAT = [False, True, "nested", ScanCheckpointPolicy(save_block_internals=["missing"])]
+
+
+@pytest.mark.parametrize("remat", REMAT)
+@pytest.mark.parametrize("kind", ["scan", "fold", "map"])
+@pytest.mark.filterwarnings("ignore:.*nothing inside of a step has this name")
+def test_a_step_is_traced_by_the_first_call_alone(kind, remat):
+    seen, counts = [], []
+
+    def step(*args):
+        seen.append(1)
+        *carry, x, scale = args
+        return {"scan": lambda c: (c + x, c * scale), "fold": lambda c: c + x, "map": lambda: x * scale}[kind](*carry)
+
+    for i in range(3):
+        start, x, scale = START + i, X * i, axn.full(B, 2.0 + i)
+        sums = np.cumsum([start.array, *x.array.T], 0)
+        results = getattr(axn, kind)(step, N, remat=remat)(*([] if kind == "map" else [start]), x, scale)
+        expected = {"scan": (sums[-1], sums[:-1] * (2 + i)), "fold": sums[-1], "map": x.array.T * (2 + i)}[kind]
+        jax.tree.map(np.testing.assert_allclose, jax.tree.leaves(results), jax.tree.leaves(expected))
+        counts.append(len(seen))
+    assert counts[0] == counts[-1]
+
+
+def test_a_step_is_the_same_where_it_is_for_raw_jax():
+    def count(loop, start, x):
+        seen = []
+
+        def step(carry, x):
+            seen.append(1)
+            return carry + x, carry
+
+        for each in (x, x * 2, x.astype(jnp.bfloat16), x.astype(jnp.bfloat16)):
+            loop(step)(start, each)
+        return len(seen)
+
+    ours = count(lambda step: axn.scan(step, N), START, X)
+    assert ours == count(lambda step: functools.partial(jax.lax.scan, step), START.array, X.array.T) == 2
+
+
+CONSTANTS = [2.0, 3.0, 3, True, 1, 0.0, -0.0, "text", "other", np.float32(2), np.float64(2), jnp.tanh, jnp.sin, None]
+
+
+@pytest.mark.parametrize("wrapped", [lambda x: x, lambda x: axn.NamedArray(x, ())])
+def test_constants_among_the_arguments_are_part_of_the_program(wrapped):
+    step = lambda carry, x, constant: (carry + x, repr(getattr(constant, "array", constant)))  # noqa: E731
+    for _ in range(2):
+        for constant in CONSTANTS:
+            last, told = axn.scan(step, N)(START, X, wrapped(constant))
+            assert told == repr(constant)
+            np.testing.assert_array_equal(last.array, np.full(3, 4))
+
+
+def test_constants_in_the_carry_are_part_of_the_program():
+    step = lambda carry, x: ((carry[0] + x, carry[1]), repr(carry[1]))  # noqa: E731
+    for _ in range(2):
+        for constant in ["text", "other", jnp.tanh, jnp.sin, None]:
+            (_, kept), told = axn.scan(step, N)((START, constant), X)
+            assert (kept, told) == (constant, repr(constant))
+    for number in (2, 3, 2.0):
+        (_, last), _ = axn.scan(lambda carry, x: ((carry[0], carry[1] * 2), None), N)((START, number), X)
+        assert (last.dtype, float(last)) == (jnp.result_type(type(number)), number * 16)
+
+
+def test_what_a_step_returns_may_depend_on_shapes_and_dtypes():
+    def step(carry, x):
+        return carry, {"whole": x} if x.dtype == jnp.int32 else (x, x.names)
+
+    for _ in range(2):
+        assert axn.scan(step, N)(0.0, X)[1][1] == ("batch",)
+        assert axn.scan(step, N)(0.0, X.astype(jnp.int32))[1]["whole"].names == ("steps", "batch")
+        assert axn.scan(step, N)(0.0, X.rename({"batch": "other"}))[1][1] == ("other",)
+
+
+def test_unroll_true_is_not_one():
+    step = lambda c, x: (c + x, c)  # noqa: E731
+    once, all_ = (axn.scan(step, N, unroll=unroll) for unroll in (1, True))
+    np.testing.assert_array_equal(once(START, X)[1].array, all_(START, X)[1].array)
+    text = lambda run: jax.jit(run).lower(START, X).as_text()  # noqa: E731
+    assert ("while" in text(once), "while" in text(all_)) == (True, False)
+
+
+def test_nothing_is_kept_alive_that_the_caller_dropped():
+    def run():
+        table = jnp.arange(3.0)
+        whole, start = axn.arange(B) * 2.0, axn.arange(B) * 3.0
+
+        def step(carry, x, whole, ask=None):
+            return carry + x * whole + table.sum(), carry
+
+        axn.scan(step, N)(start, X, whole)
+        axn.scan(fixed, N)(start, X, whole, lambda: table)
+        return [weakref.ref(each) for each in (step, table, whole.array, start.array)]
+
+    def fixed(carry, x, whole, ask):
+        return carry + x * whole * ask().sum(), None
+
+    dropped = run()
+    gc.collect()
+    assert [each() for each in dropped] == [None] * 4
+
+
+def test_a_step_serves_in_programs_and_outside_of_them():
+    def step(carry, x, w):
+        return carry * w + x, carry
+
+    run = lambda w: axn.scan(step, N)(START, X, w)[0].sum().scalar()  # noqa: E731
+    raw = lambda w: 3 * (1 + w + w**2 + w**3)  # noqa: E731
+    for _ in range(2):
+        for w in (2.0, 3.0):
+            value = axn.NamedArray(jnp.float32(w), ())
+            for f in (run, jax.jit(run)):
+                np.testing.assert_allclose(f(value), raw(w))
+                np.testing.assert_allclose(jax.grad(f)(value).array, jax.grad(raw)(w))
+            np.testing.assert_allclose(jax.vmap(run)(axn.NamedArray(jnp.full(2, w), ())), [raw(w)] * 2)
+
+
+def test_a_step_that_closes_over_what_is_traced():
+    run = lambda w: axn.fold(lambda c, x: c * w + x, N)(START, X).sum().scalar()  # noqa: E731
+    for w in (2.0, 3.0):
+        np.testing.assert_allclose(jax.jit(run)(w), 3 * (1 + w + w**2 + w**3))
+        np.testing.assert_allclose(jax.grad(run)(w), 3 * (1 + 2 * w + 3 * w**2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
+def test_each_call_is_laid_out_by_its_own_mapping(kind, request):
+    Wide = axn.Axis("batch", 8)
+    x, start = np.ones((8, 4), np.float32), axn.zeros(Wide)
+
+    def step(carry, x):
+        carry = axn.auto_sharded(carry + x)
+        return carry, carry
+
+    with axn.set_mesh(request.getfixturevalue(kind)):
+        for mesh_axis in ("data", "model", None, "data"):
+            with axn.axis_mapping({"batch": mesh_axis}):
+                last, ys = axn.scan(step, N)(axn.auto_sharded(start), axn.auto_sharded(axn.named(x, (Wide, N))))
+            spec = jax.sharding.PartitionSpec(mesh_axis)
+            assert last.array.sharding.is_equivalent_to(jax.NamedSharding(last.array.sharding.mesh, spec), 1)
+            np.testing.assert_array_equal(ys.array, np.cumsum(x, 1).T)
+
+
+class Scale:
+    """Steps that JAX can neither hash nor refer to weakly."""
+
+    __slots__ = ("by",)
+    __hash__ = None
+
+    def __init__(self, by):
+        self.by = by
+
+    def __call__(self, carry, x):
+        return carry + x * self.by, carry
+
+
+@pytest.mark.parametrize("step", [Scale(2.0), functools.partial(Scale(2.0)), Scale(2.0).__call__])
+def test_any_callable_is_a_step(step):
+    for _ in range(2):
+        np.testing.assert_array_equal(axn.scan(step, N)(START, X)[0].array, np.full(3, 8))

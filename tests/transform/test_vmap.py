@@ -484,3 +484,11 @@ def test_arrays_that_were_made_outside_of_the_mesh_meet_those_inside(auto_mesh, 
             same(z, ("batch", "embed"), draw(B, E).array + outside.array.T)
             last = jax.jit(axn.fold(lambda c, a: c + a, B))(axn.zeros(E), outside)
             same(last, ("embed",), outside.array.sum(1))
+
+
+def test_one_mapped_function_serves_calls_of_all_kinds():
+    f = axn.vmap(lambda x, y, scale=1.0: x * scale + y, "batch")
+    for _ in range(2):
+        same(f(draw(B, E), draw(B, E)), ("batch", "embed"), 2 * draw(B, E).array)
+        same(f(draw(E, B), draw(E), scale=3.0), ("batch", "embed"), 3 * draw(E, B).array.T + draw(E).array)
+        same(f(draw(E), draw(B, E), scale=2.0), ("batch", "embed"), 2 * draw(E).array + draw(B, E).array)

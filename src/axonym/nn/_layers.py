@@ -20,6 +20,7 @@ from ..transform._loop import names_within, pair
 from ..transform.checkpoint import ScanCheckpointPolicy
 
 __all__ = [
+    "Step",
     "constructor",
     "difference",
     "in_turn",
@@ -109,13 +110,40 @@ def vectors_laid_out(layers: T) -> T:
     return laid_out
 
 
-def to_pair(function: str, method: str, fn: Steps) -> Steps:
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """What a stack applies to each layer: a step `(layer, carry, ...)` that returns a carry and an output.
+
+    Attributes:
+        function: the name under which errors speak of it.
+        pairs: how `transform._loop.loop` calls `fn`.
+        fn: what the stack was given.
+    """
+
+    function: str
+    pairs: Steps
+    fn: Steps
+
+    def __call__(self, layer: Any, carry: Any, *args: Any, **kwargs: Any) -> Any:
+        """Apply a layer."""
+        return self.pairs(self.function, self.fn, carry, layer, *args, **kwargs)
+
+
+def to_pair(function: str, method: str, fn: Steps) -> Step:
     """Make of what `fold`, `scan` or `map` applies a step `(layer, carry, ...)` that returns a carry and an output."""
-    if method == "fold":
-        return lambda layer, carry, *args, **kwargs: (fn(layer, carry, *args, **kwargs), None)
-    if method == "map":
-        return lambda layer, carry, *args, **kwargs: (carry, fn(layer, *args, **kwargs))
-    return lambda layer, carry, *args, **kwargs: pair(function, fn(layer, carry, *args, **kwargs))
+    return Step(function, {"fold": _folded, "map": _mapped, "scan": _scanned}[method], fn)
+
+
+def _folded(_: str, fn: Steps, carry: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+    return fn(layer, carry, *args, **kwargs), None
+
+
+def _mapped(_: str, fn: Steps, carry: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+    return carry, fn(layer, *args, **kwargs)
+
+
+def _scanned(function: str, fn: Steps, carry: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+    return pair(function, fn(layer, carry, *args, **kwargs))
 
 
 def in_turn(

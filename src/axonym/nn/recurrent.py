@@ -219,14 +219,16 @@ class Recurrent(eqx.Module):
             # Of no positions, the sum has the axes of one.
             one = projected[name, 0] if projected.axis_size(name) else projected.sum(name)
             state = cell.initial_state(one)
-
-        def step(state: Any, projected: NamedArray) -> tuple[Any, NamedArray]:
-            state = cell.advance(projected, state)
-            return state, cell.output(state)
-
-        loop = scan(step, self.axis, reverse=self.reverse, unroll=self.unroll, remat=self.remat)
-        last, outputs = loop(state, projected)
+        # The cell is an argument of one and the same step, so that an eager loop is compiled once.
+        options: dict[str, Any] = {"reverse": self.reverse, "unroll": self.unroll, "remat": self.remat}
+        loop = scan(_step, self.axis, is_scanned=((True, False), {}), **options)
+        last, outputs = loop(state, projected, cell)
         return outputs, last
+
+
+def _step(state: Any, projected: NamedArray, cell: Any) -> tuple[Any, NamedArray]:
+    state = cell.advance(projected, state)
+    return state, cell.output(state)
 
 
 def _zeros(projected: NamedArray) -> NamedArray:

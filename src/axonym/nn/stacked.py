@@ -101,7 +101,7 @@ class BlockFoldable(eqx.Module, Generic[M]):
         return run
 
     @abc.abstractmethod
-    def _run(self, function: str, step: Steps, unroll: int | bool, init: Any, args: Any, kwargs: Any) -> Any:
+    def _run(self, function: str, step: _layers.Step, unroll: int | bool, init: Any, args: Any, kwargs: Any) -> Any:
         """Apply `step(layer, carry, *args, **kwargs)`, and return the last carry and the stacked outputs."""
 
     @abc.abstractmethod
@@ -186,11 +186,8 @@ class Stacked(BlockFoldable[M]):
 
         return initialize
 
-    def _run(self, function: str, step: Steps, unroll: int | bool, init: Any, args: Any, kwargs: Any) -> Any:
-        def by_layer(carry: Any, layer: M, *args: Any, **kwargs: Any) -> Any:
-            return step(layer, carry, *args, **kwargs)
-
-        looped = loop(function, by_layer, self.Block, self.gradient_checkpointing, False, unroll)
+    def _run(self, function: str, step: _layers.Step, unroll: int | bool, init: Any, args: Any, kwargs: Any) -> Any:
+        looped = loop(function, step.fn, self.Block, self.gradient_checkpointing, False, unroll, pairs=step.pairs)
         return looped(init, _layers.vectors_laid_out(self.stacked), *args, **kwargs)
 
     def vmap_via(self, fn: Steps) -> Steps:

@@ -1,8 +1,9 @@
 """How transformations take arguments apart: into the arrays they map over, and all the rest."""
 
 import itertools
-from collections.abc import Callable, Sequence
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,9 +15,12 @@ from ..axis import Axis
 from ..core import facts, renamed_hole, shape_of, wrap
 from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message, suggestion
 
-__all__ = ["Arguments", "Outputs", "axis_first", "hole_without", "is_array", "is_hole", "spread"]
+__all__ = ["MAPPED", "Arguments", "Frame", "Outputs", "axis_first", "hole_without", "is_array", "is_hole", "spread"]
 
+_DATA = (bool, int, float, complex, str, bytes, np.generic)
 _PLAIN = object()
+MAPPED, WHOLE = object(), object()
+_ABSENT: Any = jax.ShapeDtypeStruct((), bool)  # has a shape, as an array does and what is in a hole does not
 
 
 def is_array(leaf: object) -> bool:
@@ -56,10 +60,12 @@ def spread(function: str, prefix: Any, tree: Any) -> list[Any]:
     return [value for repeat in jax.tree.leaves(repeats) for value in repeat]
 
 
+@jax.tree_util.register_static
 class Arguments:
     """The leaves of arguments, some of which are mapped over an axis.
 
-    A hole that has the axis loses it, and tells no size.
+    A hole that has the axis loses it, and tells no size. As a pytree node it has no leaves, so that one mapped function
+    serves all calls, whose arrays travel beside it.
 
     Attributes:
         axis: the name of the axis.
@@ -163,24 +169,35 @@ def _spellings(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> list[str]:
 
 
 class Outputs:
-    """The leaves of what a function returned: its arrays, and how to put all together again."""
+    """The leaves of what a function returned: its arrays, and how to put all together again.
+
+    It is a pytree node whose children are the arrays. So a function that returns it hands out all that its caller needs
+    to know through the transformation itself, which may remember it, and no array of the inside stays behind.
+
+    Attributes:
+        arrays: the arrays.
+    """
+
+    __slots__ = ("_rest", "arrays")
+    arrays: Sequence[Any]
 
     def __init__(self, tree: Any, *, numbers: bool = True) -> None:
         """Take a result apart; what is no array stays as it is, and so do Python numbers without `numbers`."""
-        leaves, self._tree = jax.tree.flatten(tree, is_leaf=is_named_array)
-        self._leaves: list[Any] = []
-        self.arrays: list[Any] = []
+        leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
+        kept: list[Any] = []
+        self.arrays = []
         for leaf in leaves:
             if is_hole(leaf):
-                self._leaves.append(leaf)
+                kept.append(leaf)
                 continue
             named = isinstance(leaf, NamedArray)
             array = leaf.array if named else leaf
             if is_array(array) or ((numbers or named) and isinstance(array, int | float | complex)):
-                self._leaves.append(leaf if named else _PLAIN)
+                kept.append(wrap(leaf, _ABSENT, leaf.names) if named else _PLAIN)
                 self.arrays.append(array)
             else:
-                self._leaves.append((leaf,))
+                kept.append((leaf,))
+        self._rest = _Rest(structure, kept)
 
     def rebuild(
         self,
@@ -194,14 +211,110 @@ class Outputs:
         """
         rest = iter(arrays)
         leaves: list[Any] = []
-        for leaf in self._leaves:
+        for leaf in self._rest.leaves:
             if isinstance(leaf, tuple):
                 leaves.append(leaf[0])
             elif leaf is _PLAIN:
                 leaves.append(plain(next(rest)))
             else:
-                leaves.append(name(leaf, leaf.array if is_hole(leaf) else next(rest)))
-        return jax.tree.unflatten(self._tree, leaves)
+                leaves.append(name(leaf, next(rest) if leaf.array is _ABSENT else leaf.array))
+        return jax.tree.unflatten(self._rest.tree, leaves)
+
+    def taken_apart(self) -> tuple[tuple[Any, ...], "_Rest"]:
+        """Return the children and the static part of the node."""
+        return tuple(self.arrays), self._rest
+
+    @staticmethod
+    def put_together(rest: "_Rest", arrays: Sequence[Any]) -> "Outputs":
+        """Make the node of its parts."""
+        made = object.__new__(Outputs)
+        made._rest, made.arrays = rest, arrays
+        return made
+
+
+class _Rest:
+    """What is left of a result without its arrays.
+
+    Attributes:
+        tree: its structure, with named arrays for leaves.
+        leaves: for each leaf a named array without its array, a hole, a 1-tuple of what is no array, or `_PLAIN`.
+    """
+
+    __slots__ = ("leaves", "tree")
+
+    def __init__(self, tree: Any, leaves: list[Any]) -> None:
+        self.tree, self.leaves = tree, leaves
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Rest) and self.tree == other.tree and self._told() == other._told()
+
+    def __hash__(self) -> int:
+        return hash(self.tree)
+
+    def _told(self) -> list[Any]:
+        named = ((type(leaf), leaf.names, leaf.array) if isinstance(leaf, NamedArray) else leaf for leaf in self.leaves)
+        return list(named)
+
+
+jax.tree_util.register_pytree_node(Outputs, Outputs.taken_apart, Outputs.put_together)
+
+
+class Frame(NamedTuple):
+    """A tree whose arrays were taken out: what one call has in common with those that have the same program.
+
+    As the key of a cache, it is equal to another one if the two differ in nothing that a program can see. What is no
+    array and may hold arrays has no hash, so that no cache keeps it alive.
+
+    Attributes:
+        tree: the structure, names among it.
+        leaves: for each leaf `MAPPED`, `WHOLE` or a `_Constant`.
+    """
+
+    tree: Any
+    leaves: tuple[Any, ...]
+
+    @staticmethod
+    def of(tree: Any) -> tuple["Frame", list[jax.Array]]:
+        """Take the arrays out of a tree, in which `MAPPED` stands where one already was."""
+        leaves, structure = jax.tree.flatten(tree)
+        whole = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+        kinds = [
+            leaf if leaf is MAPPED else WHOLE if isinstance(leaf, jax.Array) else _Constant(leaf) for leaf in leaves
+        ]
+        return Frame(structure, tuple(kinds)), whole
+
+    def rebuild(self, mapped: Iterable[Any], whole: Iterable[Any]) -> Any:
+        """Put the tree together again, with other arrays."""
+        rest, others = iter(mapped), iter(whole)
+        leaves = [next(rest) if x is MAPPED else next(others) if x is WHOLE else x.value for x in self.leaves]
+        return jax.tree.unflatten(self.tree, leaves)
+
+
+class _Constant:
+    """A leaf that is no array, as a part of a key."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Constant) or type(self.value) is not type(other.value):
+            return False
+        if self.value is other.value:
+            return True
+        return isinstance(self.value, _DATA) and repr(self.value) == repr(other.value)  # for 0.0 == -0.0
+
+    def __hash__(self) -> int:
+        if not isinstance(self.value, _DATA) and not _is_importable(self.value):
+            raise TypeError(f"{type(self.value).__name__} may hold arrays")
+        return hash(self.value)
+
+
+def _is_importable(value: Any) -> bool:
+    """Tell whether a value is a function or a class that its module keeps alive."""
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    return value is not None and getattr(module, getattr(value, "__qualname__", ""), None) is value
 
 
 def axis_first(function: str, axis: Axis) -> Callable[[NamedArray, Any], NamedArray]:

@@ -2,20 +2,22 @@
 
 import functools
 import warnings
-from collections.abc import Callable, Iterable
-from typing import Any
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 
-from .. import _constraints
+from .. import _constraints, layout
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelector, selection
 from ..core import wrap
 from ..errors import AxisError, AxisSizeError, OperandError, describe, message, suggestion
 from ..ops import _lift
-from ._leaves import Arguments, Outputs, axis_first, is_array, is_hole, spread
+from ._leaves import MAPPED, Arguments, Frame, Outputs, axis_first, is_array, is_hole, spread
 from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 
 __all__ = ["check_names", "loop", "names_within", "pair", "scanned_by_default"]
@@ -24,6 +26,41 @@ __all__ = ["check_names", "loop", "names_within", "pair", "scanned_by_default"]
 def scanned_by_default(leaf: object) -> bool:
     """Tell whether a leaf is scanned: named arrays that have the axis are, and plain arrays with a dimension."""
     return isinstance(leaf, NamedArray) or (is_array(leaf) and leaf.ndim > 0)  # type: ignore[attr-defined]  # an array has ndim
+
+
+Pairs = Callable[..., tuple[Any, Any]]
+
+
+class _Plan(NamedTuple):
+    """A loop without its step and its arrays, as the key of a cache.
+
+    Attributes:
+        function: the name under which errors speak of it.
+        pairs: how the step is called, see `loop`.
+        axis: the axis that it goes along.
+        size: its size.
+        policy: what is kept for the backward pass.
+        groups: how many groups of steps there are.
+        reverse: whether it goes from the last position to the first.
+        unroll: how many steps one iteration has.
+        kind: the type of `unroll`, since True is equal to 1.
+        checkpointed: whether the step follows the policy itself.
+        carry: the carry.
+        arguments: the arguments of one step.
+    """
+
+    function: str
+    pairs: Pairs
+    axis: str
+    size: int
+    policy: ScanCheckpointPolicy
+    groups: int
+    reverse: bool
+    unroll: int | bool
+    kind: type
+    checkpointed: bool
+    carry: Frame
+    arguments: Frame
 
 
 def loop(
@@ -36,12 +73,16 @@ def loop(
     is_scanned: Any = scanned_by_default,
     *,
     checkpointed: bool = False,
+    pairs: Pairs | None = None,
 ) -> Callable[..., Any]:
     """Make the function `(init, *args, **kwargs)` that loops `step` over the axis.
 
     Args:
         function: the name under which errors speak of it.
         checkpointed: whether the step follows `remat` itself, so that only groups of steps are left to do.
+        pairs: a function of a module that calls the step and makes a pair of carry and output of what it returns:
+            `pairs(function, step, carry, *args, **kwargs)`. By default the step returns one. The compiled loop is
+            remembered as long as `step` lives, so that what differs from call to call must not be wrapped around it.
     """
     ((name, size),) = selection(axis, function)
     policy = ScanCheckpointPolicy.make(remat)
@@ -60,58 +101,109 @@ def loop(
             return at if at is not None and (told(leaf) if callable(told) else told) else None
 
         arguments = Arguments(function, (name, size), (args, kwargs), dimension)
-        return _run(function, step, arguments, init, policy, reverse=reverse, unroll=unroll, checkpointed=checkpointed)
+        start = Outputs(init)
+        carry, held = Frame.of(start.rebuild([MAPPED] * len(start.arrays)))
+        rest, whole = Frame.of(arguments.rebuild([MAPPED] * len(arguments.arrays)))
+        plan = _Plan(
+            function,
+            pairs or _returned,
+            name,
+            arguments.size,
+            policy,
+            policy.groups(arguments.size),
+            reverse,
+            unroll,
+            type(unroll),
+            checkpointed,
+            carry,
+            rest,
+        )
+        # Transposes that are done here are compiled once for all steps.
+        scanned = [_leading(array, dim) for array, dim in zip(arguments.arrays, arguments.dims, strict=True)]
+        arrays = ([jnp.asarray(array) for array in start.arrays], held, scanned, whole)
+        last, outputs = (_remembered(step, plan, arrays) or functools.partial(_run, plan, step))(*arrays)
+        return carry.rebuild(last, held), outputs.rebuild(outputs.arrays, axis_first(function, Axis(name, plan.size)))
 
     return looped
 
 
+# A cache, in which a step is not kept alive: when it goes, its compiled loops and what they closed over go with it.
+_loops: "weakref.WeakKeyDictionary[Any, Callable[[_Plan], Callable[..., Any]]]" = weakref.WeakKeyDictionary()
+
+
+def _remembered(step: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Callable[..., Any] | None:
+    """Return the compiled loop of a step outside of transformations; None where nothing tells it from others.
+
+    As JAX itself does, it takes a step for the same as long as it is the same object. While something else traces, that
+    is what has a program, and it gets the loop as it is written, around constants that are none of its arguments.
+    """
+    if any(isinstance(array, Tracer) for group in arrays for array in group):
+        return None
+    try:
+        compiled = _loops.get(step)
+        if compiled is None:
+            compiled = _loops[step] = _compiler(weakref.ref(step))
+        return compiled(plan)
+    except TypeError:  # a step that has no hash or no weak reference, or a part of the plan without a hash
+        return None
+
+
+def _compiler(step: "weakref.ref[Any]") -> Callable[[_Plan], Callable[..., Any]]:
+    """Return what makes the compiled loops of a step, and remembers them."""
+
+    @functools.lru_cache(64)
+    def compiled(plan: _Plan) -> Callable[..., Any]:
+        def run(*arrays: Any) -> Any:
+            return _run(plan, step(), *arrays)
+
+        return jax.jit(run, inline=_constraints.INLINE)
+
+    return compiled
+
+
 def _run(
-    function: str,
-    fn: Callable[..., Any],
-    arguments: Arguments,
-    init: Any,
-    policy: ScanCheckpointPolicy,
-    *,
-    reverse: bool,
-    unroll: int | bool,
-    checkpointed: bool,
+    plan: _Plan, fn: Any, start: Sequence[Any], held: Sequence[Any], scanned: Sequence[Any], whole: Sequence[Any]
 ) -> Any:
-    start = Outputs(init)
-    outputs: list[Outputs] = []
-    groups = policy.groups(arguments.size)
-    length = arguments.size // groups
+    """Return the arrays of the last carry, and the `Outputs`.
+
+    Args:
+        start: the arrays of the carry that change.
+        held: arrays in it that stay what they are.
+        scanned: the arrays of the arguments that are scanned.
+        whole: the others.
+    """
+    function, policy, groups = plan.function, plan.policy, plan.groups
+    length = plan.size // groups
 
     def body(arrays: Any, scanned: Any) -> Any:
-        if groups == 1 and not checkpointed:
+        if groups == 1 and not plan.checkpointed:
             arrays, scanned = policy.mark(arrays, scanned)
-        args, kwargs = arguments.rebuild(scanned)
-        following, out = pair(function, fn(start.rebuild(arrays), *args, **kwargs))
-        outputs[:] = [Outputs(out)]
-        after = Outputs(_same_axes(function, init, following)).arrays
+        args, kwargs = plan.arguments.rebuild(scanned, whole)
+        following, out = plan.pairs(function, fn, plan.carry.rebuild(arrays, held), *args, **kwargs)
+        after = Outputs(_same_axes(function, plan.carry.rebuild(arrays, held), following)).arrays
         return [_constraints.laid_out_like(jnp.asarray(new), old) for old, new in zip(arrays, after, strict=True)], (
-            outputs[0].arrays
+            Outputs(out)
         )
 
-    step = body if checkpointed else policy.wrap(body, unrolled=unroll is True or unroll >= length)
+    step = body if plan.checkpointed else policy.wrap(body, unrolled=plan.unroll is True or plan.unroll >= length)
 
     @policy.wrap
     def group(carry: Any, xs: Any) -> Any:
         carry, xs = policy.mark(carry, xs)  # what goes from group to group is kept, and not what is within one
-        return lax.scan(step, carry, xs, length=length, reverse=reverse, unroll=unroll)
+        return lax.scan(step, carry, xs, length=length, reverse=plan.reverse, unroll=plan.unroll)
 
     def run(carry: Any, xs: Any) -> Any:
         if groups == 1:
-            return lax.scan(step, carry, xs, length=arguments.size, reverse=reverse, unroll=unroll)
+            return lax.scan(step, carry, xs, length=plan.size, reverse=plan.reverse, unroll=plan.unroll)
         grouped = [x.reshape(groups, length, *x.shape[1:]) for x in xs]
-        last, ys = lax.scan(group, carry, grouped, length=groups, reverse=reverse)
-        return last, [y.reshape(groups * length, *y.shape[2:]) for y in ys]
+        last, ys = lax.scan(group, carry, grouped, length=groups, reverse=plan.reverse)
+        return last, jax.tree.map(lambda y: y.reshape(groups * length, *y.shape[2:]), ys)
 
-    carry = [jnp.asarray(array) for array in start.arrays]
-    xs = [_leading(array, dim) for array, dim in zip(arguments.arrays, arguments.dims, strict=True)]
-    if policy.names and not checkpointed:
-        check_names(function, policy, names_within(run, carry, xs))  # JAX remembers the step that it traces here
-    last, ys = run(carry, xs)
-    return start.rebuild(last), outputs[0].rebuild(ys, axis_first(function, Axis(arguments.axis, arguments.size)))
+    with layout.hiding((plan.axis,), loop=True):
+        if policy.names and not plan.checkpointed:
+            # JAX remembers the step that it traces here.
+            check_names(function, policy, names_within(run, start, scanned))
+        return run(start, scanned)
 
 
 def names_within(fn: Callable[..., Any], *args: Any) -> set[str]:
@@ -152,6 +244,10 @@ def pair(function: str, result: Any) -> tuple[Any, Any]:
         return result
     problem = f"the step must return a pair of carry and output, not {type(result).__name__}"
     raise OperandError(message(function, problem, hint="use fold for a step that returns the carry alone"))
+
+
+def _returned(function: str, step: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    return pair(function, step(*args, **kwargs))
 
 
 def _leading(array: Any, dim: int) -> jax.Array:

@@ -82,7 +82,7 @@ def _value_and_grad(
     @functools.wraps(fn)
     def scalar(*args: Any, **kwargs: Any) -> Any:
         returned = fn(*args, **kwargs)
-        value = returned[0] if has_aux else returned
+        value, _ = _pair(function, returned) if has_aux else (returned, None)
         if isinstance(value, NamedArray):
             if shape_of(function, value.array, value.names):
                 problem = "the function must return a scalar"
@@ -207,7 +207,7 @@ def _jacobian(
             for number, (leaves, tree) in zip(numbers, taken, strict=True):
                 called[number] = tree.unflatten(map(_like, leaves, tree.flatten_up_to(args[number])))
             returned = fn(*called, **kwargs)
-            value, *aux = returned if has_aux else (returned,)
+            value, *aux = _pair(function, returned) if has_aux else (returned,)
             leaves, tree = _flat(value)
             arrays = [_array(function, leaf) for leaf in leaves]
             outputs[:] = [([_Side(_names(x), jnp.ndim(a)) for x, a in zip(leaves, arrays, strict=True)], tree)]
@@ -226,6 +226,21 @@ def _jacobian(
         return (tree.unflatten(rows), *aux) if has_aux else tree.unflatten(rows)
 
     return jacobian
+
+
+def _pair(function: str, returned: Any) -> tuple[Any, Any]:
+    if isinstance(returned, tuple | list) and len(returned) == 2:
+        return returned[0], returned[1]
+    problem = f"with has_aux, the function must return a pair of value and auxiliary data, not {_spelled(returned)}"
+    raise OperandError(message(function, problem))
+
+
+def _spelled(returned: Any) -> str:
+    return (
+        f"a {type(returned).__name__} of {len(returned)}"
+        if isinstance(returned, tuple | list)
+        else type(returned).__name__
+    )
 
 
 class _Side(NamedTuple):

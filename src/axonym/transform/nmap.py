@@ -52,15 +52,13 @@ def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
             shape_of("nmap", leaf.array, leaf.names)
             names = plans.union(names, leaf.names)
         _lift.check_sizes("nmap", [leaf.names for leaf in named], [leaf.array for leaf in named])
-        outputs: list[Outputs] = []
 
-        def positional(*arrays: Any) -> Any:
+        def positional(*arrays: Any) -> Outputs:
             rest = iter(arrays)
             args, kwargs = jax.tree.unflatten(tree, [next(rest) if is_named_array(x) else x for x in leaves])
-            outputs[:] = [Outputs(fn(*args, **kwargs))]
-            return outputs[0].arrays
+            return Outputs(fn(*args, **kwargs))
 
-        mapped = positional
+        mapped: Callable[..., Outputs] = positional
         for name in names:
             dims = tuple(_dimension(leaf, name, names) for leaf in named)
             mapped = jax.vmap(mapped, in_axes=dims, out_axes=-1)
@@ -71,7 +69,7 @@ def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
         with layout.taking(taken), layout.hiding(names):
             results = mapped(*arrays)
         behind = functools.partial(_name, names)
-        return outputs[0].rebuild(results, behind, functools.partial(wrap, named[0], names=names))
+        return results.rebuild(results.arrays, behind, functools.partial(wrap, named[0], names=names))
 
     return lifted
 

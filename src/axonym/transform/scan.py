@@ -26,6 +26,9 @@ def scan(
     output, once per position. Named arrays that have the axis, and plain arrays over dimension 0, are passed position
     by position; everything else is passed whole.
 
+    Outside of other transformations, the compiled loop is kept as long as `f` lives, and serves all later calls with
+    arrays of the same shapes. What `f` closes over must not change until then, as with `jax.lax.scan`; arguments may.
+
     Args:
         f: the step.
         axis: the axis; an `Axis` if no argument has it.
@@ -72,12 +75,7 @@ def fold(
         >>> axn.fold(lambda carry, x: carry + x, Time)(axn.zeros(()), axn.ones(Time)).item()
         4.0
     """
-
-    @functools.wraps(fn)
-    def step(carry: Any, *args: Any, **kwargs: Any) -> Any:
-        return fn(carry, *args, **kwargs), None
-
-    looped = loop("fold", step, axis, remat, reverse, unroll, is_scanned)
+    looped = loop("fold", fn, axis, remat, reverse, unroll, is_scanned, pairs=_no_output)
 
     @functools.wraps(fn)
     def folded(init: Any, *args: Any, **kwargs: Any) -> Any:
@@ -104,15 +102,18 @@ def map(
         >>> axn.map(lambda x: x * 2, Time)(axn.ones(Time)).tolist()
         [2.0, 2.0, 2.0]
     """
-
-    @functools.wraps(fn)
-    def step(_: None, *args: Any, **kwargs: Any) -> Any:
-        return None, fn(*args, **kwargs)
-
-    looped = loop("map", step, axis, remat, reverse, unroll, is_mapped)
+    looped = loop("map", fn, axis, remat, reverse, unroll, is_mapped, pairs=_no_carry)
 
     @functools.wraps(fn)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         return looped(None, *args, **kwargs)[1]
 
     return mapped
+
+
+def _no_output(_: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
+    return fn(*args, **kwargs), None
+
+
+def _no_carry(_: str, fn: Callable[..., Any], carry: None, *args: Any, **kwargs: Any) -> tuple[None, Any]:
+    return carry, fn(*args, **kwargs)

@@ -12,6 +12,7 @@ from .. import _constraints, layout
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection
 from ..errors import OperandError, message, suggestion
+from ..layout import Entry
 from ._leaves import Arguments, Outputs, axis_first, is_array, spread
 
 __all__ = ["vmap"]
@@ -67,6 +68,14 @@ def _vmap(
     name = axis[0]
     parameters = _parameters(fn, args, kwargs)
 
+    def inner(arguments: Arguments, *arrays: Any) -> Outputs:
+        called, named = arguments.rebuild(arrays)
+        return Outputs(fn(*called, **named), numbers=False)
+
+    @functools.lru_cache(64)  # to make one costs as much as all names do
+    def batched(dims: tuple[int, ...], size: int, mesh_axes: Entry | None) -> Callable[..., Outputs]:
+        return jax.vmap(inner, in_axes=(None, *dims), axis_size=size, spmd_axis_name=mesh_axes)
+
     @functools.wraps(fn)
     def mapped(*positional: Any, **keyword: Any) -> Any:
         dims: list[Any] | None = None
@@ -84,25 +93,20 @@ def _vmap(
             return cast("int | None", at(leaf) if callable(at) else at)
 
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
-        outputs: list[Outputs] = []
-
-        def inner(*arrays: Any) -> Any:
-            called, named = arguments.rebuild(arrays)
-            outputs[:] = [Outputs(fn(*called, **named), numbers=False)]
-            return outputs[0].arrays
-
-        results = _batched(inner, name, arguments)
-        return outputs[0].rebuild(results, axis_first("vmap", Axis(name, arguments.size)))
+        outputs = _batched(batched, name, arguments)
+        return outputs.rebuild(outputs.arrays, axis_first("vmap", Axis(name, arguments.size)))
 
     return mapped
 
 
-def _batched(inner: Callable[..., Any], name: str, arguments: Arguments) -> Any:
+def _batched(
+    batched: Callable[[tuple[int, ...], int, Entry | None], Callable[..., Outputs]], name: str, arguments: Arguments
+) -> Outputs:
     """Call the function mapped, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
     dims, mapping = tuple(arguments.dims), layout.current_mapping()
     explicit = any(map(_constraints.has_explicit_axes, arguments.arrays))
     if mapping is None and not explicit:
-        return jax.vmap(inner, in_axes=dims, axis_size=arguments.size)(*arguments.arrays)
+        return batched(dims, arguments.size, None)(arguments, *arguments.arrays)
     mesh = layout.context_mesh()
     auto: tuple[str, ...] = ()
     if mapping is not None and mesh is not None and layout.mapped((name,)).get(name):
@@ -116,7 +120,7 @@ def _batched(inner: Callable[..., Any], name: str, arguments: Arguments) -> Any:
     arrays, taken = _constraints.agree((name,), labels, arguments.arrays, layout.mapped((name,)))
     constrained = () if taken else auto
     with layout.taking((*taken, *constrained)), layout.hiding((name,)):
-        return jax.vmap(inner, in_axes=dims, axis_size=arguments.size, spmd_axis_name=constrained or None)(*arrays)
+        return batched(dims, arguments.size, constrained or None)(arguments, *arrays)
 
 
 def _parameters(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
