@@ -335,8 +335,8 @@ class NamedArray(Core):
 
     if TYPE_CHECKING:  # unlike those of object; a checker that sees an assignment takes the type from there
 
-        def __eq__(self, other: object, /) -> "NamedArray": ...  # type: ignore[override]
-        def __ne__(self, other: object, /) -> "NamedArray": ...  # type: ignore[override]
+        def __eq__(self, other: object, /) -> "NamedArray": ...  # type: ignore[override]  # elementwise
+        def __ne__(self, other: object, /) -> "NamedArray": ...  # type: ignore[override]  # elementwise
     else:
         __eq__ = logical.equal
         __ne__ = logical.not_equal
