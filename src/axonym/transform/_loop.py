@@ -127,8 +127,11 @@ def loop(
     return looped
 
 
-# A cache, in which a step is not kept alive: when it goes, its compiled loops and what they closed over go with it.
-_loops: "weakref.WeakKeyDictionary[Any, Callable[[_Plan], Callable[..., Any]]]" = weakref.WeakKeyDictionary()
+Compiler = Callable[[_Plan], Callable[..., Callable[..., Any] | None]]
+
+# A cache, in which a step is not kept alive: when it goes, its compiled loops and what they closed over go with it. It
+# goes by identity, since steps that are equal may close over different things.
+_loops: dict[int, tuple["weakref.ref[Any]", Compiler]] = {}
 
 
 def _remembered(step: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Callable[..., Any] | None:
@@ -140,23 +143,33 @@ def _remembered(step: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) ->
     if any(isinstance(array, Tracer) for group in arrays for array in group):
         return None
     try:
-        compiled = _loops.get(step)
-        if compiled is None:
-            compiled = _loops[step] = _compiler(weakref.ref(step))
-        return compiled(plan)
-    except TypeError:  # a step that has no hash or no weak reference, or a part of the plan without a hash
+        key, known = id(step), _loops.get(id(step))
+        if known is None or known[0]() is not step:
+            reference = weakref.ref(step, lambda _: _loops.pop(key, None))
+            known = _loops[key] = reference, _compiler(reference)
+        return known[1](plan)(*arrays)
+    except TypeError:  # a step that has no weak reference, or a part of the plan without a hash
         return None
 
 
-def _compiler(step: "weakref.ref[Any]") -> Callable[[_Plan], Callable[..., Any]]:
+def _compiler(step: "weakref.ref[Any]") -> Compiler:
     """Return what makes the compiled loops of a step, and remembers them."""
 
     @functools.lru_cache(64)
-    def compiled(plan: _Plan) -> Callable[..., Any]:
+    def compiled(plan: _Plan) -> Callable[..., Callable[..., Any] | None]:
         def run(*arrays: Any) -> Any:
             return _run(plan, step(), *arrays)
 
-        return jax.jit(run, inline=_constraints.INLINE)
+        looped = jax.jit(run, inline=_constraints.INLINE)
+        closes: list[bool] = []
+
+        def chosen(*arrays: Any) -> Callable[..., Any] | None:
+            # Arrays that a step closes over would be copied into the program; without one, they are its arguments.
+            if not closes:
+                closes.append(any(jnp.ndim(const) for const in looped.trace(*arrays).jaxpr.consts))
+            return None if closes[0] else looped
+
+        return chosen
 
     return compiled
 
