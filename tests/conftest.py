@@ -49,3 +49,14 @@ def explicit_mesh() -> jax.sharding.Mesh:
 def mixed_mesh() -> jax.sharding.Mesh:
     """4 x 2 devices (data, model), of which data is Explicit and model is Auto."""
     return _mesh(jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto)
+
+
+@pytest.fixture
+def compiles():
+    """Collect what is compiled."""
+    events = []
+    jax.monitoring.register_event_duration_secs_listener(
+        listener := lambda event, duration, **_: events.append(event) if "backend_compile" in event else None
+    )
+    yield events
+    jax.monitoring.unregister_event_duration_listener(listener)

@@ -519,17 +519,6 @@ def test_a_call_takes_its_arguments_apart_once_at_most(monkeypatch, state, flatt
 
 
 # errors, raised before anything is compiled
-@pytest.fixture
-def compiles(monkeypatch):
-    """Collect what is compiled."""
-    events = []
-    jax.monitoring.register_event_duration_secs_listener(
-        listener := lambda event, duration, **_: events.append(event) if "backend_compile" in event else None
-    )
-    yield events
-    jax.monitoring.unregister_event_duration_listener(listener)
-
-
 def test_the_fixture_sees_what_is_compiled(compiles):
     jax.jit(lambda x: x * 3 + 1)(np.ones(7)).block_until_ready()
     assert compiles

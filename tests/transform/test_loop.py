@@ -1,8 +1,10 @@
 """What loops share: names in a step, steps that follow a checkpoint policy by themselves, and loops kept compiled."""
 
+import dataclasses
 import functools
 import gc
 import weakref
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -85,6 +87,51 @@ def test_a_step_is_the_same_where_it_is_for_raw_jax():
 
     ours = count(lambda step: axn.scan(step, N), START, X)
     assert ours == count(lambda step: functools.partial(jax.lax.scan, step), START.array, X.array.T) == 2
+
+
+@dataclasses.dataclass
+class Times:
+    """Steps that are equal where what they close over is, though it may be of another dtype."""
+
+    by: Any
+
+    def __hash__(self):
+        return hash(self.by)
+
+    def __call__(self, carry, x):
+        return carry, x * self.by
+
+
+def test_equal_steps_are_not_the_same_step():
+    whole, half = Times(jnp.int32(2).item()), Times(2.5 - 0.5)
+    assert (whole, hash(whole)) == (half, hash(half))
+    x = axn.arange(N)
+    for _ in range(2):
+        for step, dtype in ((whole, jnp.int32), (half, jnp.float32)):
+            _, doubled = axn.scan(step, N)(0.0, x)
+            assert doubled.dtype == dtype
+            np.testing.assert_array_equal(doubled.array, np.arange(N.size) * 2)
+
+
+def test_bound_methods_see_their_object_as_it_is_when_they_are_asked_for():
+    times = Times(2.0)
+    for by in (2.0, 3.0):
+        times.by = by
+        _, scaled = axn.scan(times.__call__, N)(START, X)
+        np.testing.assert_array_equal(scaled.array, np.full((N.size, 3), by))
+
+
+def test_arrays_that_a_step_closes_over_are_no_constants_of_a_program(compiles):
+    scale, table = jnp.float32(2.0), jnp.full(3, 2.0)
+    for step, times in (
+        (lambda carry, x: (carry, x * scale), 0),
+        (lambda carry, x: (carry, x * axn.named(table, B)), 1),
+    ):
+        axn.scan(step, N)(START, X)
+        before = len(compiles)
+        _, scaled = axn.scan(step, N)(START, X)
+        assert len(compiles) - before == times
+        np.testing.assert_array_equal(scaled.array, np.full((N.size, 3), 2))
 
 
 CONSTANTS = [2.0, 3.0, 3, True, 1, 0.0, -0.0, "text", "other", np.float32(2), np.float64(2), jnp.tanh, jnp.sin, None]

@@ -28,6 +28,7 @@ def scan(
 
     Outside of other transformations, the compiled loop is kept as long as `f` lives, and serves all later calls with
     arrays of the same shapes. What `f` closes over must not change until then, as with `jax.lax.scan`; arguments may.
+    A loop whose step closes over arrays with dimensions is not kept, so that no program holds copies of them.
 
     Args:
         f: the step.
