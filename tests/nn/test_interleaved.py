@@ -186,6 +186,26 @@ def test_each_layer_is_checkpointed_for_itself():
     with pytest.warns(UserWarning, match="Interleaved.fold: the checkpoint policy speaks of 'wid'"):
         remats(Policy(save_block_internals=["wid"]))
 
+NAMES = Policy(save_block_internals=["wide"])  # each call looks for them
+
+
+@pytest.mark.parametrize("policy", [False, True, "nested", NAMES])
+def test_repetitions_are_compiled_once_outside_of_jit(policy, compiles):
+    model = nn.Interleaved.init(L.resize(4), PATTERN[1:], gradient_checkpointing=policy)(E, key=KEY)
+    via = lambda layer, x, shift: layer(x, shift)  # noqa: E731
+    counts = []
+    for i in range(3):
+        x, shift = draw(B, E, seed=i), draw(E, seed=2 + i)
+        expected = functools.reduce(lambda x, layer: layer(x, shift), model.unstacked(), x)
+        counts.append(len(compiles))
+        for result in (model.fold(x, shift), model.fold_via(via)(x, shift)):
+            same(result, ("batch", "embed"), expected.array)
+        counts.append(len(compiles))
+    times = [after - before for before, after in zip(counts[::2], counts[1::2], strict=True)]
+    assert times[0] >= 2
+    assert (times[1:] == [0, 0]) == (policy is not NAMES)
+
+
 
 def test_the_program_does_not_grow():
     def lines(repetitions):

@@ -149,8 +149,8 @@ def test_overrides_lay_out_some_paths_otherwise(mesh):
     [
         (
             "named_jit: no array has a path that matches 'layer.1'\n"
-            "  paths: 1.0.layers.0.bias, 1.0.layers.0.weight, 1.0.layers.1.bias, 1.0.layers.1.weight, 1.1, "
-            "layers.0.bias, layers.0.weight, layers.1.bias, ...\n"
+            "  paths: 0.layers.0.bias, 0.layers.0.weight, 0.layers.1.bias, 0.layers.1.weight, 1, layers.0.bias, "
+            "layers.0.weight, layers.1.bias, ...\n"
             "  hint: did you mean 'layers'?",
             lambda: axn.named_jit(lambda m, x: m, axn.Mappings({"embed": "data"}, {}, {"layer.1": {"mlp": None}}))(
                 init(jax.random.key(0))[0], data()

@@ -1,5 +1,6 @@
 """Layers of several kinds that alternate, such as local and global attention, in one compiled loop."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Self, TypeVar
 
@@ -23,6 +24,34 @@ __all__ = ["Interleaved"]
 M = TypeVar("M", bound=eqx.Module)
 N = TypeVar("N", bound=eqx.Module)  # what `init` makes, before there is a class with an M
 Steps = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Repetition:
+    """How a loop applies one layer of each kind.
+
+    Attributes:
+        pairs: how it applies one layer, see `_layers.Step`.
+        Pattern: the axis of the layers within one repetition.
+        policy: what each layer keeps for the backward pass.
+        grouped: whether repetitions are part of a group, see `_layers.in_turn`.
+        unrolled: whether no compiled loop is around them.
+        named: gets the names inside of the layers, where the policy speaks of some. A set has no hash, so that such a
+            loop is traced by each call, and finds them.
+    """
+
+    pairs: Steps
+    Pattern: Axis
+    policy: ScanCheckpointPolicy
+    grouped: bool
+    unrolled: bool
+    named: Any
+
+    def __call__(self, function: str, fn: Steps, carry: Any, layers: Sequence[Any], given: Any) -> tuple[Any, Any]:
+        """Apply the layers, and return the carry and the stacked outputs."""
+        step, how = _layers.Step(function, self.pairs, fn), {"grouped": self.grouped, "unrolled": self.unrolled}
+        carry, outputs = _layers.in_turn(step, self.policy, layers, carry, given, self.named, **how)
+        return carry, _layers.joined(function, outputs, self.Pattern, numbers=True)
 
 
 class Interleaved(BlockFoldable[M]):
@@ -91,20 +120,16 @@ class Interleaved(BlockFoldable[M]):
 
         return initialize
 
-    def _run(self, function: str, step: Steps, unroll: int | bool, init: Any, args: Any, kwargs: Any) -> Any:
-        policy, Pattern = self.gradient_checkpointing, self._Pattern
-        named: set[str] = set()
+    def _run(self, function: str, step: _layers.Step, unroll: int | bool, init: Any, args: Any, kwargs: Any) -> Any:
+        policy, named = self.gradient_checkpointing, set[str]()
         groups = policy.groups(self.repeated.Block.size)
-        options = {
-            "grouped": groups > 1,
-            "unrolled": unroll is True or unroll >= self.repeated.Block.size // groups,
-        }
-
-        def repetition(carry: Any, layers: tuple[M, ...], given: Any) -> Any:
-            carry, outputs = _layers.in_turn(step, policy, layers, carry, given, named, **options)
-            return carry, _layers.joined(function, outputs, Pattern, numbers=True)
-
-        looped = loop(function, repetition, self.repeated.Block, policy, False, unroll, checkpointed=True)
+        unrolled = unroll is True or unroll >= self.repeated.Block.size // groups
+        repetition = _Repetition(
+            step.pairs, self._Pattern, policy, groups > 1, unrolled, named if policy.names else None
+        )
+        looped = loop(
+            function, step.fn, self.repeated.Block, policy, False, unroll, checkpointed=True, pairs=repetition
+        )
         layers = _layers.vectors_laid_out(self.repeated.stacked)
         carry, outputs = looped(init, layers, self._given((args, kwargs)))
         carry, others = _layers.in_turn(step, policy, self.rest, carry, self._given_rest((args, kwargs)), named)

@@ -305,9 +305,10 @@ class NamedJit(Generic[P, R]):
         given = [mapping for mapping in (roles.inside, roles.arguments, roles.results) if mapping is not None]
         if given and mesh is None:
             raise no_mesh("named_jit", given[0])
-        names, paths = names_of((fn, args, kwargs)), paths_of((fn, args, kwargs))
+        parts = (fn, args, kwargs)
+        names, paths = names_of(parts), set[str]().union(*map(paths_of, parts))
         if roles.arguments is not None and mesh is not None:
-            fn, args, kwargs = lay_out_tree((fn, args, kwargs), roles.arguments, mesh)
+            fn, args, kwargs = (lay_out_tree(part, roles.arguments, mesh) for part in parts)
         entered: list[AxisMapping] = []
         with layout.axis_mapping_in(inside, entered):
             result = fn(*args, **kwargs)
