@@ -36,7 +36,10 @@ class RecurrentCell(eqx.Module):
         raise NotImplementedError
 
     def initial_state(self, projected: NamedArray) -> Any:
-        """Return the state to start from, of zeros, for a projected input."""
+        """Return the state to start from, of zeros, for a projected input.
+
+        `Recurrent` gives the axes and the dtype of one position, as a NamedArray of a `jax.ShapeDtypeStruct`.
+        """
         raise NotImplementedError
 
     def output(self, state: Any) -> NamedArray:
@@ -217,8 +220,9 @@ class Recurrent(eqx.Module):
         projected = cell.project(x)
         if state is None:
             # Of no positions, the sum has the axes of one.
-            one = projected[name, 0] if projected.axis_size(name) else projected.sum(name)
-            state = cell.initial_state(one)
+            state = cell.initial_state(
+                jax.eval_shape(lambda x: x[name, 0] if x.axis_size(name) else x.sum(name), projected)
+            )
         # The cell is an argument of one and the same step, so that an eager loop is compiled once.
         options: dict[str, Any] = {"reverse": self.reverse, "unroll": self.unroll, "remat": self.remat}
         loop = scan(_step, self.axis, is_scanned=((True, False), {}), **options)
