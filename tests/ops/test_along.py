@@ -490,3 +490,25 @@ def test_another_static_shift_is_another_program_and_a_traced_one_is_not() -> No
         np.testing.assert_array_equal(traced(shift).array, np.roll(np.arange(5), shift))
         np.testing.assert_array_equal(x.roll(np.int64(shift), "time").array, np.roll(np.arange(5), shift))
     assert len(traces) == 1
+
+
+INTO_INFINITY = {"square root": jnp.sqrt, "entropy": jax.scipy.special.entr, "logarithm": jnp.log}
+
+
+@pytest.mark.parametrize("end", INTO_INFINITY)
+def test_masked_elements_of_softmax_are_constants(end):
+    x, mask = np.float32([1, 2, 3, 0]), np.array([True, True, False, True])
+    visible = axn.named(mask, "a")
+
+    def ours(x):
+        return axn.nmap(INTO_INFINITY[end])(axn.softmax(axn.named(x, "a"), "a", where=visible)).array
+
+    def theirs(x):
+        return INTO_INFINITY[end](jax.nn.softmax(x, where=mask))
+
+    for derivative in (jax.grad, jax.hessian):
+        results = (derivative(lambda x, f=f: f(x)[mask].sum() + f(x).sum(where=mask))(x) for f in (ours, theirs))
+        np.testing.assert_allclose(*results, rtol=1e-5, atol=1e-6)
+    x = np.float32([1, 2, 0, 4])  # the derivative of the logarithm is infinite where it is masked
+    dots = (jax.jvp(lambda x, f=f: f(jnp.log(x))[mask], (x,), (np.ones_like(x),)) for f in (ours, theirs))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), *dots)

@@ -336,8 +336,10 @@ def _softmax_jvp(axis: Positions, primals: Any, tangents: Any) -> tuple[jax.Arra
     """Keep the result alone for the backward pass, which attention needs anyway, and not the exponentials too."""
     array, where = primals
     result = _softmax(array, axis, where)
-    weighted = result * tangents[0]
-    return result, weighted - result * weighted.sum(axis, keepdims=True)
+    # Elsewhere the result is zero whatever the array is, and zero times a tangent that is not finite would be NaN.
+    visible = (lambda of: of) if where is None else (lambda of: jnp.where(where, of, 0))
+    weighted = result * visible(tangents[0])
+    return result, visible(weighted - result * weighted.sum(axis, keepdims=True))
 
 
 def _standardize(
