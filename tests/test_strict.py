@@ -10,7 +10,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 
-Heads, Pos, Embed, Vocab, Mlp = axn.make_axes(heads=2, pos=4, embed=4, vocab=6, mlp=8)
+Heads, Pos, Embed, Vocab, Mlp, Experts = axn.make_axes(heads=2, pos=4, embed=4, vocab=6, mlp=8, experts=4)
 KEY = jax.random.key(0)
 IDS = axn.named(jnp.array([0, 1, 1, 0]), "pos")
 
@@ -22,6 +22,11 @@ def attend(x: axn.NamedArray, implementation: str) -> axn.NamedArray:
 
 def narrowed(x: axn.NamedArray, layer: Any) -> Any:
     return jax.tree.map(lambda leaf: leaf.astype(x.dtype), layer)
+
+
+def experts(x: axn.NamedArray, **options: Any) -> axn.NamedArray:
+    layer = nn.MixtureOfExperts.init(Embed, Experts, Mlp, 2, key=KEY, **options)
+    return narrowed(x, layer)(x)[0]
 
 
 ROWS: dict[str, Any] = {
@@ -37,6 +42,8 @@ ROWS: dict[str, Any] = {
     "LayerNorm": lambda x: narrowed(x, nn.LayerNorm.init(Embed))(x),
     "RmsNorm": lambda x: narrowed(x, nn.RmsNorm.init(Embed))(x),
     "MLP": lambda x: narrowed(x, nn.GatedMLP.init(Embed, Embed, Mlp, key=KEY))(x),
+    "MixtureOfExperts": lambda x: experts(x, use_bias=True),
+    "with a capacity": lambda x: experts(x, capacity_factor=1.25, gated=False),
     "Conv": lambda x: narrowed(x, nn.Conv.init("pos", Embed, Vocab, 3, key=KEY, padding=1))(x),
     "mean_pool": lambda x: nn.mean_pool(axn.Axis("pos", 2), x),
     "rotary": lambda x: nn.rotary(x, Pos, Embed),

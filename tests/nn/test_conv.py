@@ -334,6 +334,15 @@ def test_errors_of_a_call():
     assert str(error.value) == (
         "Conv: a window of 3 does not fit into axis 'width' of size 2\n  input has: height=6, width=2, channels=4"
     )
+    short = drawn(nn.ConvTranspose.init, ("height", "width"), C, F, (1, 2), stride=(1, 2), padding=((0, 1), (2, 3)))
+    assert short(draw(H.resize(2), W.resize(3), C)).axes == (H.resize(1), W.resize(1), F)
+    with pytest.raises(AxisSizeError) as error:
+        short(draw(H, W.resize(2), C))
+    assert str(error.value) == (
+        "ConvTranspose: axis 'width' of size 2 becomes 4, of which the padding cannot cut off 5\n"
+        "  input has: height=6, width=2, channels=4\n"
+        "  hint: give the axis a size of at least 3, or the layer less padding"
+    )
 
 
 def test_a_spatial_axis_that_cannot_be_split_is_told(auto_mesh):

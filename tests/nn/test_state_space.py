@@ -165,3 +165,9 @@ def test_errors():
         "DiagonalSSM: the input already has axis 'mlp', which the layer adds\n"
         "  input has: time=5, embed=4, mlp=6\n  hint: rename it first: x.rename({'mlp': ...})"
     )
+    with pytest.raises(AxisClashError) as error:
+        LAYER(X, draw(B, T, M) + 0j)
+    assert str(error.value) == (
+        "DiagonalSSM: the state has axis 'time', which the layer goes along\n"
+        "  state has: batch=8, time=5, mlp=6\n  hint: start from the state of one position: state['time', -1]"
+    )

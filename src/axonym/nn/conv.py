@@ -14,7 +14,7 @@ from .. import _constraints, layout, plans
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection, shown, sized
 from ..core import facts, wrap
-from ..errors import ArgumentError, AxisError, message
+from ..errors import ArgumentError, AxisError, AxisSizeError, message
 from ..ops import _lift
 from ..ops._widen import at_least_float32
 from ..partitioning.shard import auto_sharded
@@ -219,9 +219,22 @@ class ConvTranspose(_Conv):
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layer to `x`, axes {Spatial..., In, ...}; the errors are those of `Conv`."""
-        names, _ = self._check(x)
+        names, sizes = self._check(x)
+        self._check_left(x, names, sizes)
         ones = (1,) * len(names)
         return self._apply(x, names, window_strides=ones, padding=self._sides(), lhs_dilation=self.stride)
+
+    def _check_left(self, x: NamedArray, names: Names, sizes: tuple[int, ...]) -> None:
+        """Check that no more is cut off of a result than it has; "SAME" and "VALID" see to it themselves."""
+        if isinstance(self.padding, str):
+            return
+        reach = [d * (k - 1) + e for k, d, e in zip(self.kernel_size, self.dilation, self.output_padding, strict=True)]
+        for name, size, more, step, cut in zip(names, sizes, reach, self.stride, map(sum, self.padding), strict=True):
+            made = max((size - 1) * step + 1, 0) + more
+            if cut > made:
+                problem = f"axis {name!r} of size {size} becomes {made}, of which the padding cannot cut off {cut}"
+                hint = f"give the axis a size of at least {-(-(cut - more) // step) + 1}, or the layer less padding"
+                raise AxisSizeError(message("ConvTranspose", problem, f"input has: {facts(x)}", hint=hint))
 
     def _sides(self) -> tuple[tuple[int, int], ...]:
         """Return the padding of the convolution that is the transpose."""

@@ -16,7 +16,7 @@ from ..core import Core, facts
 from ..create import arange, one_hot, zeros
 from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
 from ..layout import Entry, context_mesh, current_mapping, current_scope, entries_for
-from ..ops._widen import at_least_float32
+from ..ops._widen import at_least_float32, widened_to
 from ..ops.along import cumsum, softmax
 from ..ops.contract import dot
 from ..ops.index import take
@@ -295,7 +295,9 @@ class MixtureOfExperts(eqx.Module):
         if len(x.names) == 1:
             y, routing = self(x.broadcast_axis(Axis(_TOKEN, 1)))
             return y.squeeze(_TOKEN), routing
-        scores = self.router(x.astype(at_least_float32(x.dtype)))
+        wide = at_least_float32(x.dtype)
+        weights, rest = eqx.partition(self.router, eqx.is_inexact_array)
+        scores = eqx.combine(jax.tree.map(partial(widened_to, wide), weights), rest)(x.astype(wide))
         probabilities = softmax(scores, Router.name)
         gates, chosen = top_k(probabilities, Router.name, self.top_k, _CHOICE)
         load = one_hot(chosen, Router).mean(chosen.names)

@@ -10,8 +10,8 @@ from jax import lax
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, sized
-from ..core import Core
-from ..errors import ArgumentError, message
+from ..core import Core, facts
+from ..errors import ArgumentError, AxisClashError, message
 from ..ops import _lift
 from ..ops._widen import at_least_float32
 from ..ops.elementwise import exp, imag, log, real
@@ -121,11 +121,16 @@ class DiagonalSSM(eqx.Module):
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
             AxisSizeError: if it has another size there.
+            AxisClashError: if `state` has the axis to go along.
         """
         name = named_axis("DiagonalSSM", x, self.axis)
         drive = self._drive(x)
         start = () if state is None else (state,)
         if isinstance(state, Core):
+            if name in state.names:
+                problem = f"the state has axis {name!r}, which the layer goes along"
+                hint = f"start from the state of one position: state[{name!r}, -1]"
+                raise AxisClashError(message("DiagonalSSM", problem, f"state has: {facts(state)}", hint=hint))
             drive = drive.broadcast_axis([axis for axis in state.axes if axis.name not in drive.names])
         at = drive.names.index(name) - len(drive.names)
         states = _lift.nary(_scanned, drive, self._decay(), *start, at=at)
