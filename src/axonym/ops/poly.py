@@ -21,6 +21,7 @@ from ..core import Core, Operand, facts, renamed, shape_of, wrap
 from ..errors import ArgumentError, AxisError, OperandError, message
 from . import _lift
 from ._batch import batched
+from ._slide import slide_whole
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -211,7 +212,7 @@ def polymul(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "N
 
 
 def _polymul(p1: jax.Array, p2: jax.Array) -> jax.Array:
-    return jnp.polymul(jnp.atleast_1d(p1), jnp.atleast_1d(p2))
+    return slide_whole(jnp.polymul, jnp.atleast_1d(p1), jnp.atleast_1d(p2))
 
 
 def polysub(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "NamedArray":

@@ -6,7 +6,7 @@ axis as the first one does. The two may differ in size: within a function each h
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.lax import PrecisionLike
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.typing import DTypeLike
 
 from .. import plans
@@ -23,6 +22,7 @@ from ..core import Core, Operand, renamed
 from ..errors import ArgumentError, AxisError, AxisSizeError, message
 from . import _lift, elementwise
 from ._batch import batched
+from ._slide import slide_whole
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -383,28 +383,18 @@ def _slid(
 
 
 def _convolve(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:
-    return _of_whole("convolve", partial(jnp.convolve, **options), x, v)
+    _not_empty("convolve", x, v)
+    return slide_whole(partial(jnp.convolve, **options), x, v)
 
 
 def _correlate(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:
-    return _of_whole("correlate", partial(jnp.correlate, **options), x, v)
+    _not_empty("correlate", x, v)
+    return slide_whole(partial(jnp.correlate, **options), x, v)
 
 
-def _of_whole(function: str, slide: Callable[..., jax.Array], x: jax.Array, v: jax.Array) -> jax.Array:
-    """Slide one signal along the other; on a mesh of several axes, both and the result are whole.
-
-    XLA's partitioner would also sum gradients, and some results, over mesh axes on which nothing lies.
-    """
+def _not_empty(function: str, x: jax.Array, v: jax.Array) -> None:
     if not (x.size and v.size):
         raise AxisSizeError(message(function, f"a signal is empty: the sizes are {x.size} and {v.size}"))
-    meshes = (jax.sharding.get_abstract_mesh(), *(jax.typeof(signal).sharding.mesh for signal in (x, v)))
-    mesh = next((mesh for mesh in meshes if AxisType.Auto in mesh.axis_types), None)
-    if mesh is None or sum(size > 1 for size in mesh.shape.values()) < 2:
-        return slide(x, v)
-    whole = NamedSharding(mesh, PartitionSpec(None))  # under a `vmap`, its dimension stays as it lies
-    x, v = lax.with_sharding_constraint((x, v), whole)
-    result: jax.Array = lax.with_sharding_constraint(slide(x, v), whole)
-    return result
 
 
 def _trapezoid(y: jax.Array, spacing: jax.Array, coordinates: bool) -> jax.Array:
