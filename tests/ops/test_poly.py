@@ -472,19 +472,3 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == text
-
-
-@pytest.mark.parametrize("mesh", ["auto_mesh", "explicit_mesh"])
-def test_products_of_coefficients_in_parts(mesh: str, request: pytest.FixtureRequest) -> None:
-    devices = request.getfixturevalue(mesh)
-    layout = jax.sharding.NamedSharding(devices, jax.sharding.PartitionSpec("data"))
-    one, other, weights = np.arange(16.0) + 1, np.array([1.0, -2, 3]), np.arange(18.0) - 5
-    p = axn.named(jax.device_put(one.astype(np.float32), layout), "degree")
-
-    def total(q: axn.NamedArray, p: axn.NamedArray) -> jax.Array:
-        return (axn.polymul(p, q) * axn.named(weights.astype(np.float32), "degree")).sum().scalar()
-
-    with axn.set_mesh(devices):
-        value, gradient = jax.jit(jax.value_and_grad(total))(axn.named(other.astype(np.float32), "degree"), p)
-    np.testing.assert_allclose(value, weights @ np.polymul(one, other))
-    np.testing.assert_allclose(gradient.array, [weights @ np.convolve(one, unit) for unit in np.eye(3)])
