@@ -43,6 +43,15 @@ def test_what_it_is() -> None:
     assert (named.names, named.axes, named.shape) == (("a", "b"), (A, B), {"a": 2, "b": 3})
     assert (named.dtype, named.ndim, named.size, named.nbytes) == (jnp.bfloat16, 2, 6, 12)
     assert (named.itemsize, named.weak_type) == (2, False)
+    for x in (
+        named,
+        named.astype(bool),
+        named.astype("int4"),
+        axn.named(jax.random.split(jax.random.key(0), 6), "key"),
+    ):
+        abstract = jax.eval_shape(lambda x=x: x)
+        assert (x.nbytes, x.itemsize) == (x.array.nbytes, x.array.itemsize)
+        assert (abstract.size, abstract.nbytes, abstract.itemsize) == (6, x.array.nbytes, x.array.itemsize)
     assert axn.named(1.0, ()).weak_type
     assert named.has_axis("a")
     assert named.has_axis((A, "b"))
@@ -250,6 +259,11 @@ def test_eager_operations_compile_once_per_shape() -> None:
 
 INPUT = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 6)))
 
+
+def test_axes_may_come_one_by_one() -> None:
+    assert axn.named(np.ones((2, 3)), (axis for axis in (A, "b"))).axes == (A, B)
+
+
 BAD: list[tuple[str, Any, type[Exception], str]] = [
     (
         "axn.NamedArray(np.ones(3), ('a', 'b'))",
@@ -390,6 +404,12 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         OperandError,
         "asarray: there are no values yet\n  array has: batch=4, embed=6\n"
         "  hint: x.array is the array without its names",
+    ),
+    (
+        "bool(shapes)",
+        lambda x: bool(jax.eval_shape(lambda: x)),
+        OperandError,
+        "bool: there are no values yet\n  array has: batch=4, embed=6",
     ),
     (
         "np.asarray(axn.NamedArray(None, 'a'))",

@@ -1,5 +1,8 @@
 """Models to state dicts and back, on one device and on meshes."""
 
+import contextlib
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,7 +11,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import ArgumentError, ShardingError
+from axonym.errors import ArgumentError, OperandError, ShardingError
 from axonym.state_dict import (
     StateDict,
     from_state_dict,
@@ -182,6 +185,16 @@ def test_one_error_tells_all_that_does_not_fit():
     )
 
 
+@pytest.mark.parametrize("function", [from_state_dict, from_torch_compatible_state_dict])
+def test_the_model_comes_first(function):
+    with pytest.raises(OperandError) as error:
+        function({}, nn.Linear.init(E, M, key=KEY))
+    assert str(error.value) == (
+        f"{function.__name__}: a state dict is a mapping from keys to arrays, not Linear\n"
+        f"  hint: write {function.__name__}(model, state_dict)"
+    )
+
+
 def test_a_long_list_is_cut():
     text = error_of(from_state_dict, TEMPLATE, {})
     assert text.splitlines()[0] == "from_state_dict: the state dict does not fit: 35 missing"
@@ -196,10 +209,33 @@ def test_what_is_there_is_taken_if_not_strict(model):
     loaded = from_state_dict(model, {**state, "more": np.ones(2)}, strict=False)
     np.testing.assert_array_equal(loaded.blocks.stacked.split.weight.array, other.blocks.stacked.split.weight.array)
     assert loaded.blocks.stacked.mlp.layers[0].weight is model.blocks.stacked.mlp.layers[0].weight
-    del state["blocks.2.split.bias"]
-    assert error_of(from_state_dict, model, state, strict=False) == (
+    whole = dict(to_state_dict(other))
+    del whole["blocks.2.split.bias"]
+    assert error_of(from_state_dict, TEMPLATE, whole, strict=False) == (
         "from_state_dict: the state dict does not fit: 1 missing\n  missing: blocks.2.split.bias: heads=2, mlp=16"
     )
+
+
+@pytest.mark.parametrize("kind", [None, "auto_mesh", "explicit_mesh"])
+@pytest.mark.parametrize(
+    ("to", "back"),
+    [(to_state_dict, from_state_dict), (to_torch_compatible_state_dict, from_torch_compatible_state_dict)],
+)
+def test_layers_that_are_missing_stay_as_they_are(to, back, kind, model, request):
+    other = make(key=jax.random.key(1))
+    state = {key: array for key, array in to(other).items() if not key.startswith("blocks.2.")}
+    layers = [(model if i == 2 else other).blocks.get_layer(i) for i in range(4)]
+    unrolled = nn.BlockSeq(model.blocks.unstacked(), L, model.blocks.gradient_checkpointing)
+    loaded = back(dataclasses.replace(model, blocks=unrolled), state, strict=False)
+    same_trees(loaded.blocks.blocks, tuple(layers), rtol=0, atol=0)
+
+    layout = {"layers": "data", "mlp": "model"}
+    with axn.set_mesh(request.getfixturevalue(kind)) if kind else contextlib.nullcontext():
+        own = axn.shard(model, layout) if kind else model
+        loaded = back(own, state, strict=False)
+    same_trees(loaded.blocks, model.blocks.with_layers(layers), rtol=0, atol=0)
+    if kind:
+        assert lies(loaded.blocks.stacked.split.weight, request.getfixturevalue(kind), layout)
 
 
 def test_casting_rounds_as_jax_does():

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import ArgumentError
+from axonym.errors import ArgumentError, OperandError
 from axonym.state_dict import load_state_dict, save_state_dict, to_state_dict, to_torch_compatible_state_dict
 
 DTYPES = ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8"]
@@ -74,6 +74,26 @@ def test_narrow_floats_and_metadata(tmp_path):
         assert opened.metadata() == {"format": "pt", "step": "12"}
         np.testing.assert_array_equal(opened.get_tensor("bfloat16"), state["bfloat16"])
         assert [opened.get_slice(key).get_dtype() for key in state] == ["BF16", "F8_E4M3", "F8_E5M2"]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "problem", "hint"),
+    [({"step": 3}, "'step' has 3", "{'step': '3'}"), ({3: "step"}, "3 has 'step'", "{'3': 'step'}")],
+)
+def test_metadata_is_text(tmp_path, metadata, problem, hint):
+    with pytest.raises(ArgumentError) as error:
+        save_state_dict({}, tmp_path / "a.safetensors", metadata=metadata)
+    assert str(error.value) == f"save_state_dict: metadata is text by key, but {problem}\n  hint: write {hint}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_is_no_state_dict(tmp_path):
+    with pytest.raises(OperandError) as error:
+        save_state_dict(nn.Linear.init(*axn.make_axes(i=2, o=3), key=jax.random.key(0)), tmp_path / "a.safetensors")
+    assert str(error.value) == (
+        "save_state_dict: a state dict is a mapping from keys to arrays, not Linear\n"
+        "  hint: write save_state_dict(to_state_dict(model), path)"
+    )
 
 
 def test_arrays_are_read_when_looked_at_and_cannot_be_written(tmp_path):

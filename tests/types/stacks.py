@@ -4,6 +4,7 @@ from typing import Any, assert_type
 
 import jax
 
+import axonym as axn
 from axonym import Axis, nn
 
 Layers, Embed = Axis("layers", 4), Axis("embed", 8)
@@ -25,4 +26,6 @@ def stacks(key: jax.Array) -> None:
     assert_type([last(stack) for stack in every], list[nn.LayerNorm])
     mixed: nn.BlockFoldable[Any] = nn.Interleaved.init(Layers, (nn.LayerNorm, nn.Linear))(Embed, Embed, key=key)
     mixed.fold(key)
+    assert_type(stacked.fold(axn.ones(Embed)), axn.NamedArray)
+    assert_type(written_out.fold((key, None), unroll=2), tuple[jax.Array, None])
     nn.Stacked(stacked.stacked, "layers", stacked.gradient_checkpointing)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

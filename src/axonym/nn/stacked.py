@@ -21,6 +21,7 @@ from . import _layers
 __all__ = ["BlockFoldable", "BlockSeq", "Stacked"]
 
 M = TypeVar("M", bound=eqx.Module)
+Carry = TypeVar("Carry")
 N = TypeVar("N", bound=eqx.Module)  # what `init` makes, before there is a class with an M
 Steps = Callable[..., Any]
 Unroll = int | bool | None
@@ -46,7 +47,7 @@ class BlockFoldable(eqx.Module, Generic[M]):
         @property
         def gradient_checkpointing(self) -> ScanCheckpointPolicy: ...  # noqa: D102
 
-    def fold(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
+    def fold(self, init: Carry, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Carry:
         """Apply the layers one after the other: each is called as `layer(carry, *args, **kwargs)` and returns a carry.
 
         Args:
@@ -55,7 +56,8 @@ class BlockFoldable(eqx.Module, Generic[M]):
             unroll: how many layers to write out in one iteration of a compiled loop, by default 1; True writes out all.
             kwargs: as `args`.
         """
-        return self.fold_via(_call, unroll=unroll)(init, *args, **kwargs)
+        last: Carry = self.fold_via(_call, unroll=unroll)(init, *args, **kwargs)
+        return last
 
     def scan(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
         """Apply the layers like `fold`, where each returns a carry and an output; outputs are stacked along `Block`."""

@@ -12,7 +12,7 @@ from .. import layout
 from ..array import NamedArray, is_named_array
 from ..axis import Axis
 from ..core import wrap
-from ..errors import ArgumentError, message, suggestion
+from ..errors import ArgumentError, OperandError, message, suggestion
 from ..layout import Mappings, MeshLike, ResourceMapping
 from ..partitioning.placement import from_callback
 from ..partitioning.shard import names_of, no_mesh, paths_of
@@ -147,6 +147,7 @@ def from_state_dict(
     Raises:
         ArgumentError: if the state dict does not fit; it tells all that is missing, unexpected, or has another shape or
             dtype.
+        OperandError: if it is no mapping.
         ShardingError: if the mapping does not fit.
 
     Example:
@@ -191,6 +192,9 @@ def _filled(
     mapping: ResourceMapping | Mappings | None,
     mesh: MeshLike | None,
 ) -> Any:
+    if not isinstance(state_dict, Mapping):
+        problem = f"a state dict is a mapping from keys to arrays, not {type(state_dict).__name__}"
+        raise OperandError(message(function, problem, hint=f"write {function}(model, state_dict)"))
     own = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
     around = layout.context_mesh(mesh)
     if mapping is not None and own is not None:
@@ -209,7 +213,11 @@ def _filled(
     for at, spot in enumerate(found):
         if spot is not None and spot.path in keys:
             # Here and not block by block: of several processes, all have to bring the same arrays to the host.
-            stored = {index: on_host(state_dict[key]) for index, key in keys[spot.path].items()}
+            known = keys[spot.path]
+            stored = {
+                index: on_host(state_dict[known[index]]) if index in known else spot.read(index)
+                for _, index in spot.entries()
+            }
             leaves[at] = _loaded(spot, stored, None if around is None else own, mesh)
     return jax.tree.unflatten(structure, leaves)
 
@@ -270,15 +278,14 @@ def _check(
 ) -> None:
     """Raise one error about everything that does not fit."""
     extra = [key for key in state if key not in entries and (prefix is None or key.startswith(f"{prefix}."))]
-    begun = {place.path for key, (place, _) in entries.items() if key in state}
     missing: list[tuple[str, str]] = []
     shapes: list[tuple[str, str]] = []
     dtypes: list[tuple[str, str]] = []
     for key, (place, _) in entries.items():
         wanted = place.form
         if key not in state:
-            # Without values, or with other layers there, it cannot stay as it is.
-            if strict or place.path in begun or isinstance(place.array, jax.ShapeDtypeStruct):
+            # Without values it cannot stay as it is.
+            if strict or isinstance(place.array, jax.ShapeDtypeStruct):
                 missing.append((key, wanted.text))
             continue
         given = spec_of(state, key)

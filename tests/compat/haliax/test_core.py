@@ -223,6 +223,12 @@ def test_leaving_the_names() -> None:
     assert (float(one), int(one), bool(one), complex(one)) == (3.0, 3, True, 3 + 0j)
     with pytest.raises(ValueError, match=r"^scalar"):
         X.scalar()
+    text = "item: there are 24 elements, not one\n  array has: a=2, b=3, c=4"
+    for kind in (float, int, complex, NamedArray.item):
+        for error in (TypeError, ValueError):
+            with pytest.raises(error) as flaw:
+                kind(X)
+            assert str(flaw.value) == text
 
 
 def test_signatures_name_self() -> None:

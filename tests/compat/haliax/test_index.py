@@ -142,7 +142,11 @@ def test_take() -> None:
 
 def test_take_where_the_index_has_axes_of_the_array() -> None:
     order = X.argsort("c")
-    check(X.take("c", order), "abcd", np.sort(VALUES, 2))
+    check(X.take("c", order), "cabd", np.sort(VALUES, 2).transpose(2, 0, 1, 3))
+    by_c = hax.named([[3, 1, 0], [2, 2, 1]], (Axis("c", 2), B))
+    wanted = np.stack([VALUES[:, np.arange(3), row] for row in by_c.tolist()])
+    check(X.take("c", by_c), "cabd", wanted)
+    check(X.take("c", by_c.rearrange(("b", "c"))), "cabd", wanted)
     flipped = X.rearrange(("d", "c", "b", "a")).take("c", hax.named([3, 0], A))
     check(flipped, "dba", np.stack([VALUES[0, :, 3], VALUES[1, :, 0]]).transpose(2, 1, 0))
     table = np.array([[2, 0, 1], [1, 1, 0]])
@@ -236,6 +240,58 @@ def test_apply_takes_functions_of_plain_arrays_and_of_named_ones() -> None:
     x = hax.named(np.arange(4, dtype=np.float32), C)
     for function in (jnp.exp, hax.exp, lambda part: hax.exp(part) * 1):
         check(x.at["c", slice(1, 3)].apply(function).astype(int), "c", [0, 2, 7, 3])
+
+
+@pytest.mark.parametrize(
+    ("item", "at"),
+    [
+        ({"c": hax.named([0, 0, 3], "i")}, (slice(None), slice(None), np.array([0, 0, 3]))),
+        ({"c": [2, -2]}, (slice(None), slice(None), np.array([2, 2]))),
+        ({"b": BY_I, "d": BY_I}, (slice(None), AT_I, slice(None), AT_I)),
+        ({"b": BY_I, "c": BY_J, "a": 1}, (1, AT_I[:, None], AT_J)),
+        ({"b": BY_I, "c": slice(1, 3)}, (slice(None), AT_I, slice(1, 3))),
+        ({"c": hax.named([3, 3, 0], B)}, (slice(None), np.arange(3), np.array([3, 3, 0]))),
+    ],
+    ids=str,
+)
+def test_apply_counts_how_often_an_element_is_meant(item: Any, at: Any) -> None:
+    floats = VALUES.astype(np.float32) / 100
+    wanted = floats.copy()
+    means = np.zeros(VALUES.shape, int)
+    np.add.at(means, at, 1)
+    for time in range(means.max()):
+        wanted = np.where(means > time, np.sin(wanted), wanted)
+    x = hax.named(floats, (A, B, C, D))
+    for apply in (lambda x: x.at[item].apply(jnp.sin), jax.jit(lambda x: x.at[item].apply(hax.sin))):
+        found = apply(x)
+        assert type(found) is NamedArray
+        assert found.axes == (A, B, C, D)
+        np.testing.assert_allclose(found.array, wanted, rtol=1e-5)
+
+
+def test_apply_out_of_range_in_other_dtypes_and_under_grad() -> None:
+    x = hax.named(np.arange(1, 5), C)
+    for mode, wanted in ((None, [1, 2, 3, 8]), ("drop", [1, 2, 3, 8]), ("clip", [1, 2, 3, 16])):
+        check(x.at["c", hax.named([3, 9], "i")].apply(lambda part: part * 2, mode=mode), "c", wanted)
+        check(x.at["c", ds(3, 2)].apply(lambda part: part * 2, mode=mode), "c", wanted)
+    check(x.at["c", [0, 0]].apply(lambda part: part + 1.5), "c", [3, 2, 3, 4])
+    floats = x.astype(jnp.float32)
+    for at, options in ((slice(1, 3), {}), ([1, 2], {"unique_indices": True})):
+        loss = lambda x, at=at, options=options: x.at["c", at].apply(jnp.square, **options).sum().scalar()  # noqa: E731
+        check(jax.grad(loss)(floats), "c", [1, 4, 6, 1])
+
+
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
+def test_apply_on_a_mesh(kind: str, request: pytest.FixtureRequest) -> None:
+    Row, Column = hax.make_axes(row=4, column=8)
+    values = np.arange(32, dtype=np.float32).reshape(4, 8)
+    wanted = values.copy()
+    wanted[:, [0, 1]] += [4, 2]
+    with hax.set_mesh(request.getfixturevalue(kind)):
+        x = hax.shard(hax.named(values, (Row, Column)), {"row": "data", "column": "model"})
+        found = x.at["column", hax.named([0, 0, 1], "i")].apply(lambda element: element + 2)
+        assert found.array.sharding.is_equivalent_to(x.array.sharding, 2)
+        np.testing.assert_array_equal(found.array, wanted)
 
 
 def test_get_out_of_range() -> None:

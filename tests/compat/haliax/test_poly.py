@@ -92,3 +92,11 @@ def test_polyfit():
     assert len(full) == 5
     np.testing.assert_allclose(np.asarray(full[0]), expected, rtol=1e-4)
     assert int(full[2]) == 3
+    for found, name in ((full, "i"), (hax.polyfit(jnp.asarray(x), jnp.asarray(y), 2, full=True), "degree")):
+        matches(found[0], expected, name)
+        for part, reference in zip(
+            found[1:], jnp.polyfit(jnp.asarray(x), jnp.asarray(y), 2, full=True)[1:], strict=True
+        ):
+            assert isinstance(part, jax.Array)
+            assert part.shape == reference.shape
+            np.testing.assert_allclose(part, reference, rtol=1e-2, atol=1e-6)

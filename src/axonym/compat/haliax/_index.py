@@ -9,10 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 import axonym as axn
+from axonym._constraints import entries_of
 from axonym.axis import Axis, AxisSelector, axis_name, selector, shown
 from axonym.core import Core, wrap
 from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError, message
-from axonym.ops._position import selectors_of
+from axonym.ops._lift import local
+from axonym.ops._position import positional, selectors_of
+from axonym.ops._scatter import sliced_statically
 from axonym.ops.dslice import dslice
 from axonym.ops.update import Part
 
@@ -98,14 +101,15 @@ def _own_axes(name: str, part: Any) -> tuple[Axis, ...]:
 def take(array: axn.NamedArray, axis: AxisSelector, index: Any) -> axn.NamedArray:
     """Pick elements along an axis, whose place the axes of `index` take.
 
-    Unlike in Axonym's, new axes come first where the index has other axes of the array too, and a plain array is taken.
+    Unlike in Axonym's, the axes in the place of the one taken come first where the index has other axes of the array
+    too, and a plain array is taken.
     """
     result = axn.take(array, axis, index)
     name = selector(axis)[0]
     if not isinstance(index, axn.NamedArray) or not any(other in array.names for other in index.names if other != name):
         return result
-    new = [other for other in index.names if other not in array.names]
-    return axn.rearrange(result, (*new, *(other for other in array.names if other in result.names)))
+    new = [other for other in index.names if other == name or other not in array.names]
+    return axn.rearrange(result, (*new, *(other for other in result.names if other not in new)))
 
 
 @adapted
@@ -246,7 +250,13 @@ class AtPart(Part):
         unique_indices: bool = False,
         mode: GatherScatterModeStr | None = None,
     ) -> axn.NamedArray:
-        """Put an elementwise function of the plain array of the part in its place."""
+        """Put an elementwise function of the plain array of the part in its place.
+
+        An element that index arrays mean several times goes through it as often. For that JAX has no gradient, unless
+        `unique_indices` says that there are none.
+        """
+        if not unique_indices and any(kind in ("array", "window") for _, kind, _ in self._steps):
+            return self._apply_often(func, mode)
         part = self.get()
         return self.set(
             wrap(part, func(part.array), part.names),
@@ -254,6 +264,18 @@ class AtPart(Part):
             unique_indices=unique_indices,
             mode=mode,
         )
+
+    @adapted
+    def _apply_often(self, func: Callable[[Any], Any], mode: GatherScatterModeStr | None) -> axn.NamedArray:
+        """Do `apply` by JAX's own, which counts how often each element is meant."""
+        x = self._x
+        steps, arguments = sliced_statically(self._steps, self._arguments)
+
+        def apply(array: jax.Array, *indices: Any) -> jax.Array:
+            at = positional("at", array, x.names, steps, indices, mode).dims
+            return array.at[at].apply(lambda element: cast_to(x, func(element)), mode=mode)
+
+        return wrap(x, local(apply, [x.array, *arguments], list(entries_of(x.array))), x.names)
 
     def _write(self, operation: str, update: Any, is_sorted: bool, unique: bool, mode: str | None) -> axn.NamedArray:
         if operation == "divide" and jnp.issubdtype(self._x.dtype, jnp.integer):

@@ -229,8 +229,10 @@ def union_axes(a1: AxisSelection, a2: AxisSelection) -> Any:
 
 @adapted
 def unsize_axes(axis_spec: AxisSelection, to_unsize: AxisSelection | None = None) -> Any:
-    """Forget the sizes of all axes, or of the given ones; of a dict they become None."""
+    """Forget the sizes of all axes, or of the given ones; of a dict they become None, and one axis becomes its name."""
     bare = _axis.unsize_axes(axis_spec, to_unsize)
+    if to_unsize is None and is_one(axis_spec):
+        return bare[0]
     return axis_spec_to_shape_dict(bare) if isinstance(axis_spec, Mapping) else bare
 
 

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 
 import axonym as axn
 from axonym.axis import Axis, AxisSelection, AxisSelector, selection, selector
-from axonym.core import Core, wrap
+from axonym.core import Core, facts, wrap
 from axonym.errors import AxisClashError, AxisSizeError, message
 
 from . import _contract, _elementwise, _index, _reduce
@@ -210,6 +210,12 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
         made = object.__new__(cls)
         made.node = ((tree[0],), SizedNames.of([axis.name for axis in aux], [axis.size for axis in aux]))
         return made
+
+    def item(self) -> Any:
+        """Return the one element as a Python scalar."""
+        if self.size != 1:
+            raise KindError(message("item", f"there are {self.size} elements, not one", f"array has: {facts(self)}"))
+        return super().item()
 
     def __int__(self) -> int:
         return int(self.item())

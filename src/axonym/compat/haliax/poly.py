@@ -107,13 +107,16 @@ def polyfit(
     w: NamedArray | ArrayLike | None = None,
     cov: bool | Literal["unscaled"] = False,
 ) -> Any:
-    """Fit a polynomial to points by least squares; axes go by position, and what `full` returns are plain arrays."""
+    """Fit a polynomial to points by least squares; axes go by position, and what `full` adds are plain arrays."""
     if not isinstance(x, NamedArray) and not isinstance(y, NamedArray):
         x, y = _named(x), _named(y)
     first: Any = x if isinstance(x, NamedArray) else y
     y, w = (_along(first.names[0], p) for p in (y, w))
     result = axn.polyfit(x, y, deg, rcond, full, w, cov)
-    return tuple(raw(part) for part in result) if full else result
+    if not full:
+        return result
+    coefficients, residuals, *others = result
+    return coefficients, jnp.atleast_1d(raw(residuals)), *(raw(part) for part in others)
 
 
 @adapted

@@ -58,6 +58,18 @@ def test_attention(k_pos, dim):
     same(dot_product_attention_weights(dim, k_pos, query, key), (Batch, Pos, Heads, KPos), weights)
 
 
+@pytest.mark.parametrize(("q_start", "k_start"), [(0, 0), (0, 2), (3, 0), (2, 1)])
+def test_a_prefix_counts_from_the_first_key(q_start, k_start):
+    mask = prefix_lm_mask(Pos, KPos, 2, q_start, k_start)
+    places = np.arange(4)
+    same(mask, (Pos, KPos), (places < 2) | (k_start + places <= q_start + np.arange(3)[:, None]))
+    same(
+        prefix_lm_mask(QSeqLen=Pos, KSeqLen=KPos, prefix_len=2, q_start=q_start, k_start=k_start),
+        (Pos, KPos),
+        mask.array,
+    )
+
+
 def test_mask_and_bias():
     allowed = RANDOM.random((3, 4)) < 0.5
     allowed[0] = False

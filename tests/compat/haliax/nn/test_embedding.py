@@ -27,7 +27,9 @@ IDS = hax.named(jnp.array([[0, 6, 2], [3, 3, 5]]), (Batch, Pos))
     [
         ({}, 1 / 4),
         ({"init_scale": 2.0}, 1 / 2),
-        ({"initializer_range": 0.02}, 0.02),
+        ({"initializer_range": 0.02}, 0.02 / 4),
+        ({"initializer_range": 0.02, "init_scale": 3.0}, 0.02 / 4),
+        ({"initializer_range": 0.02, "reparam_cls": EmbeddingMup}, 0.02),
         ({"reparam_cls": EmbeddingMup, "init_scale": 0.5}, 0.5),
     ],
 )

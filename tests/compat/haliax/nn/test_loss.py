@@ -110,9 +110,24 @@ def test_gradients():
 
 def test_half_precision_and_mean_of_nothing():
     out = hnn.cross_entropy_loss(logits.astype(jnp.bfloat16), Label, targets)
-    assert out.dtype == jnp.bfloat16
+    assert out.dtype == jnp.float32
     assert float(out.array) == pytest.approx(LOSSES.mean(), rel=0.02)
     assert np.isnan(hnn.cross_entropy_loss(logits, Label, targets, where=mask & False).item())
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16, jnp.int32])
+@pytest.mark.parametrize("wanted", [jnp.float32, jnp.bfloat16, jnp.float16, jnp.int32, jnp.bool_, None])
+def test_losses_have_the_dtype_that_logits_and_targets_promote_to(dtype, wanted):
+    x, y = (logits * 4).astype(dtype), ids if wanted is None else targets.astype(wanted)
+    own = jnp.float32 if dtype == jnp.int32 else dtype
+    losses, normalizers = hnn.cross_entropy_loss_and_log_normalizers(x, Label, y)
+    assert losses.dtype == hnn.cross_entropy_loss(x, Label, y).dtype == jnp.result_type(own, y.dtype)
+    assert normalizers.dtype == own
+    exact = np.asarray(x.array, np.float32)
+    expected = -np.take_along_axis(np.asarray(jax.nn.log_softmax(exact, axis=1)), IDS[:, None], 1)[:, 0]
+    for found, value in ((losses, expected), (normalizers, jax.nn.logsumexp(exact, axis=1))):
+        digits = float(jnp.finfo(found.dtype).eps)
+        np.testing.assert_allclose(np.asarray(found.array, np.float32), value, rtol=max(digits, 2e-5), atol=2e-6)
 
 
 def test_errors():

@@ -80,6 +80,18 @@ def test_weight_and_bias():
 
 
 @pytest.mark.parametrize("layer", LAYERS)
+def test_a_weight_with_all_axes_gives_its_order(layer):
+    x = hax.named(VALUES[0], (Height, Width))
+    expected = normalized(layer, VALUES[0], (0, 1), 1e-5)
+    for options, axes in (({}, (Width, Height)), ({"use_weight": False}, (Height, Width))):
+        out = layer.init((Width, Height), **options)(x)
+        assert type(out) is hax.NamedArray
+        assert out.axes == axes
+        np.testing.assert_allclose(out.array, expected.T if options == {} else expected, rtol=1e-5, atol=1e-5)
+    assert layer.init((Width, Height))(X).axes == X.axes
+
+
+@pytest.mark.parametrize("layer", LAYERS)
 def test_the_older_constructor(layer):
     for norm in (layer(Width, eps=1e-3), layer(Width, 1e-3)):
         assert (norm.axis, norm.eps) == (Width, 1e-3)

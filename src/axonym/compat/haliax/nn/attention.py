@@ -34,7 +34,15 @@ alibi_attention_bias = adapted(axn.nn.alibi_attention_bias)
 causal_mask = adapted(axn.nn.causal_mask)
 dropout_mask = adapted(axn.nn.dropout_mask)
 forgetful_causal_mask = adapted(axn.nn.forgetful_causal_mask)
-prefix_lm_mask = adapted(axn.nn.prefix_lm_mask)
+
+
+@adapted
+def prefix_lm_mask(QSeqLen: Axis, KSeqLen: Axis, prefix_len: int, q_start: int = 0, k_start: int = 0) -> axn.NamedArray:
+    """Return which keys each query sees: the prefix, and what is not after it.
+
+    Unlike in Axonym's, the prefix is the first keys that there are, whatever position they start at.
+    """
+    return axn.nn.prefix_lm_mask(QSeqLen, KSeqLen, k_start + prefix_len, q_start, k_start)
 
 
 @adapted

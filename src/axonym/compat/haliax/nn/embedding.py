@@ -48,10 +48,10 @@ class Embedding(eqx.Module, ReparamEnabled, metaclass=TwoSpellings):
         initializer_range: float | None = None,
         reparam_cls: type[AbstractEmbeddingReparam] = EmbeddingStandardParam,
     ) -> "Embedding":
-        """Make a table; `initializer_range` is the standard deviation at the start, in place of the other scales."""
+        """Make a table; `initializer_range` stands in the place of `init_scale`, and is scaled like it."""
         axes = (sized(Vocab, "Embedding.init"), *spec(Embed, "Embedding.init"))
-        scale = init_scale * reparam_cls.init_scale(Vocab, Embed) if initializer_range is None else initializer_range
-        return Embedding(drawn(key, axes, scale), Vocab, Embed, reparam_cls)
+        scale = init_scale if initializer_range is None else initializer_range
+        return Embedding(drawn(key, axes, scale * reparam_cls.init_scale(Vocab, Embed)), Vocab, Embed, reparam_cls)
 
     def __call__(self, input_ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Do `embed`; `key` is not used."""

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+import jax.numpy as jnp
+
 import axonym as axn
 from axonym.axis import AxisSelection, AxisSelector, selection
 from axonym.core import Core
@@ -55,10 +57,17 @@ def cross_entropy_loss(
 def cross_entropy_loss_and_log_normalizers(
     pred_y: axn.NamedArray, Label: AxisSelector, target_y: axn.NamedArray
 ) -> tuple[axn.NamedArray, axn.NamedArray]:
-    """Return a loss for each target, and the logarithms of sums of exponentials; targets may have more axes."""
-    if isinstance(pred_y, Core) and isinstance(target_y, Core):
-        pred_y = axn.broadcast_axis(pred_y, [axis for axis in target_y.axes if axis.name not in pred_y.names])
-    return axn.nn.cross_entropy_loss_and_log_normalizers(pred_y, Label, target_y)
+    """Return a loss for each target, and the logarithms of sums of exponentials; targets may have more axes.
+
+    Losses have the dtype that logits and targets promote to.
+    """
+    if not isinstance(pred_y, Core) or not isinstance(target_y, Core):
+        return axn.nn.cross_entropy_loss_and_log_normalizers(pred_y, Label, target_y)
+    own = pred_y.dtype if jnp.issubdtype(pred_y.dtype, jnp.inexact) else jnp.result_type(float)
+    pred_y = pred_y.astype(jnp.result_type(own, target_y.dtype))
+    pred_y = axn.broadcast_axis(pred_y, [axis for axis in target_y.axes if axis.name not in pred_y.names])
+    losses, normalizers = axn.nn.cross_entropy_loss_and_log_normalizers(pred_y, Label, target_y)
+    return losses, normalizers.astype(own)
 
 
 def maybe_reduce_loss(arr: Any, reduction: Reduction, reduction_axis: AxisSelection | None, where: Any) -> Any:

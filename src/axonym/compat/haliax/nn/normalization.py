@@ -84,8 +84,12 @@ class LayerNormBase(ModuleWithStateDictSerialization):
         parameters = [x if x is None or is_hole(x) else adapted(change)(x) for x in (self.weight, self.bias)]
         return dataclasses.replace(self, axis=axis, weight=parameters[0], bias=parameters[1])
 
-    def _of_axonym(self, layer: Callable[..., Any]) -> Any:
-        return layer(spec(self.axis), self.weight, self.bias, self.eps, self.dtype)
+    @adapted
+    def _normalized(self, layer: Callable[..., Any], x: Any) -> Any:
+        """Apply a layer of Axonym; a weight that has all axes gives the result its order, as in `weight * x`."""
+        out = layer(spec(self.axis), self.weight, self.bias, self.eps, self.dtype)(x)
+        names = out.names if self.weight is None else self.weight.names
+        return out if names == out.names or set(names) != set(out.names) else out.rearrange(names)
 
 
 class LayerNorm(LayerNormBase):
@@ -94,10 +98,9 @@ class LayerNorm(LayerNormBase):
     It computes in `dtype`, by default float32 at least, and returns the dtype of its input, as Axonym does.
     """
 
-    @adapted
     def __call__(self, x: Any, *, key: jax.Array | None = None) -> Any:
         """Normalise `x`, whose axes stay."""
-        return self._of_axonym(axn.nn.LayerNorm)(x)
+        return self._normalized(axn.nn.LayerNorm, x)
 
 
 class RmsNorm(LayerNormBase):
@@ -106,10 +109,9 @@ class RmsNorm(LayerNormBase):
     It computes in `dtype`, by default float32 at least, and returns the dtype of its input, as Axonym does.
     """
 
-    @adapted
     def __call__(self, x: Any, *, key: jax.Array | None = None) -> Any:
         """Normalise `x`, whose axes stay."""
-        return self._of_axonym(axn.nn.RmsNorm)(x)
+        return self._normalized(axn.nn.RmsNorm, x)
 
 
 def _filled(make: Callable[[AxisSpec], axn.NamedArray], axis: AxisSpec) -> Any:
