@@ -1,5 +1,7 @@
 """Mutable arrays with names: each write compared with `x.at`, and each read with `x[...]`."""
 
+import gc
+import weakref
 from typing import Any
 
 import jax
@@ -165,6 +167,35 @@ def test_a_view_is_an_argument_of_jit() -> None:
     assert fill(view, 0).tolist() == [-1, 10]
     assert fill(ref.slice({"batch": 3}), 5).tolist() == [18, 19, 20, 21, 22, -1]
     assert ref[...].tolist() == X.at["batch", [1, 3], "pos", axn.named([3, 5], "batch")].set(-1.0).tolist()
+
+
+def test_a_reference_is_an_argument_of_named_jit_like_an_array() -> None:
+    traces = 0
+
+    def add(ref: axn.NamedRef, x: axn.NamedArray) -> axn.NamedArray:
+        nonlocal traces
+        traces += 1
+        ref["batch", 0] = ref["batch", 0] + x["batch", 1]
+        return ref["batch", 0]
+
+    jitted = axn.named_jit(add, donate_args=(False, False))
+    seen = []
+    for start in range(3):
+        ref = axn.new_ref(X + start)
+        seen.append(weakref.ref(ref.whole.array))
+        expected = np.asarray(X)[0] + start + np.asarray(X)[1]
+        np.testing.assert_array_equal(jitted(ref, X).array, expected)
+        np.testing.assert_array_equal(ref["batch", 0].array, expected)
+    assert traces == 1
+    del ref
+    gc.collect()
+    assert [kept() for kept in seen] == [None] * 3
+
+    ref = axn.new_ref(X)
+    jax.jit(lambda ref, x: axn.named_jit(add)(ref, x))(ref, X)
+    np.testing.assert_array_equal(ref["batch", 0].array, np.asarray(X)[0] + np.asarray(X)[1])
+    with pytest.raises(ValueError, match=r"cannot be returned\.\n\n.* passed in as the argument ref\."):
+        axn.named_jit(lambda ref: ref)(ref.whole.array)
 
 
 def test_a_scan_writes_to_a_reference_that_it_closes_over() -> None:

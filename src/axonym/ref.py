@@ -1,7 +1,7 @@
 """Mutable arrays with names, on `jax.new_ref`: what is written to a reference, everybody sees who holds it.
 
 A reference may be closed over by a function under `jax.jit`, `lax.scan` or `axn.scan`, and may be an argument of one
-under `jax.jit`; it cannot be returned by one.
+under `jax.jit` or `axn.named_jit`; it cannot be returned by one.
 """
 
 import builtins

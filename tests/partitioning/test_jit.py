@@ -186,6 +186,46 @@ def test_donated_arguments_give_their_memory_and_others_keep_it(how):
     assert other.array.is_deleted() == (how in ("bool", "keywords"))
 
 
+@pytest.mark.parametrize(
+    ("options", "donated"),
+    [
+        # which of a, b, c, each passed by position and by keyword
+        ({"donate_args": (True,)}, ("a", "a")),
+        ({"donate_args": (False, True)}, ("b", "b")),
+        ({"donate_args": ({"x": True},)}, ("a", "a")),
+        ({"donate_kwargs": {"b": True}}, ("b", "b")),
+        ({"donate_kwargs": {"b": {"x": True}, "c": True}}, ("bc", "bc")),
+        ({"donate_args": (True,), "donate_kwargs": {"b": True}}, ("ab", "ab")),
+        # each says something else, or how the argument is passed
+        ({"donate_args": (False,), "donate_kwargs": {"a": True}}, ("", "a")),
+        ({"donate_args": True}, ("abc", "")),
+        ({"donate_kwargs": True}, ("", "abc")),
+        ({"donate_args": (True,), "donate_kwargs": False}, ("a", "")),
+    ],
+    ids=str,
+)
+def test_a_parameter_is_donated_however_it_is_passed(options, donated):
+    trees = lambda: {name: {"x": draw(B, E, seed=seed)} for seed, name in enumerate("abc")}  # noqa: E731
+    f = axn.named_jit(lambda a, b, c: jax.tree.map(lambda x: x + 1, (a, b, c)), **options)
+    for call, expected in zip((lambda t: f(*t.values()), lambda t: f(**t)), donated, strict=True):
+        given = trees()
+        call(given)
+        assert "".join(name for name, tree in given.items() if tree["x"].array.is_deleted()) == expected
+
+
+def test_parameters_without_a_name_or_a_position_are_donated_as_they_are_passed():
+    x, y, z = (draw(B, seed=seed) for seed in range(3))
+    f = lambda *many, last, **more: jax.tree.map(lambda x: x + 1, (many, last, more))  # noqa: E731
+    axn.named_jit(f, donate_args=(False, True), donate_kwargs={"extra": True})(x, y, last=z)
+    assert [one.array.is_deleted() for one in (x, y, z)] == [False, True, False]
+    x, y, z = (draw(B, seed=seed) for seed in range(3))
+    axn.named_jit(f, donate_args=(True,), donate_kwargs={"last": True, "extra": True})(last=x, extra=y, other=z)
+    assert [one.array.is_deleted() for one in (x, y, z)] == [True, True, False]
+    x, y = draw(B), draw(B)
+    axn.named_jit(lambda x, /, **more: (x + 1, more["x"] + 1), donate_args=(True,))(x, x=y)
+    assert [one.array.is_deleted() for one in (x, y)] == [True, False]
+
+
 def test_nothing_is_donated_by_default():
     tree = [draw(B, E), {"x": [draw(B, E)]}]
     axn.named_jit(lambda t: jax.tree.map(lambda x: x + 1, t), donate_args=(False,))(tree)
@@ -225,6 +265,22 @@ def test_an_unknown_keyword_to_donate(fn, facts):
     assert str(error.value) == (
         f"named_jit: donate_kwargs has 'statee', which is no keyword of the function\n  keywords: {facts}"
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "problem", "hint"),
+    [
+        ({"donate_args": (0,)}, "not 0", "(True,) for the first one"),
+        ({"donate_args": "state"}, "not 'state'", "(True,) for the first one"),
+        ({"donate_kwargs": {"state": 1}}, "not 1", '{"state": True}'),
+    ],
+    ids=str,
+)
+def test_what_is_donated_is_told_by_bools(options, problem, hint):
+    with pytest.raises(OperandError) as error:
+        axn.named_jit(lambda state: state, **options)
+    (option,) = options
+    assert str(error.value) == f"named_jit: {option} has a bool for each argument, {problem}\n  hint: write {hint}"
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,30 @@ def test_from_local_keeps_what_is_no_named_array(mesh):
     assert made.kind == "train"
 
 
+def test_loading_is_a_transfer_that_was_asked_for(mesh):
+    data = np.arange(32, dtype=np.float32).reshape(8, 4)
+    keys = axn.NamedArray(jax.random.split(jax.random.key(3), 8), ("a",))
+    mapping = {"a": "data"}
+
+    def load():
+        check_blocks(axn.from_local(axn.NamedArray(data, ("a", "b")), mapping), data, mapping, mesh)
+        made = axn.from_callback(axn.make_axes(a=8, b=4), lambda at: data[at["a"], at["b"]], mapping)
+        check_blocks(made, data, mapping, mesh)
+        assert axn.from_local(keys, mapping).axes == keys.axes
+
+    for guard in (jax.transfer_guard_host_to_device, jax.transfer_guard):
+        with guard("disallow"):
+            load()
+            with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
+                jnp.asarray(data) + 1
+            with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
+                axn.from_callback(axn.Axis("a", 8), lambda at: jnp.asarray(data[at["a"], 0]) + 1, mapping)
+        with guard("disallow_explicit"):
+            for make in (lambda: jax.device_put(data, jax.P("data")), load):
+                with pytest.raises(jax.errors.JaxRuntimeError, match="Disallowed host-to-device transfer"):
+                    make()
+
+
 @pytest.mark.parametrize("rows", [8, 1024])
 def test_a_loader_may_use_its_buffers_again(mesh, rows):
     data = np.ones((rows, 128), np.float32)

@@ -9,13 +9,14 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import equinox as eqx
 import jax
-import numpy as np
 
 from .. import layout
 from ..errors import ArgumentError, OperandError, message, suggestion
 from ..layout import AxisMapping, Mappings, ResourceMapping
+from ._arguments import described, flags, is_traced, labels, named_in
 from ._flattened import Flattened, Structure, made_of_immutables, modules_in
-from .shard import lay_out_tree, names_of, no_mesh, paths_of
+from ._stages import Lowered, Traced
+from .shard import lay_out_tree, names_of, no_mesh, paths_of, tracing
 
 __all__ = ["NamedJit", "named_jit"]
 
@@ -72,8 +73,9 @@ def named_jit(
         out_axis_resources: the mapping by which results are laid out; by default `axis_resources`, or else the mapping
             that is current at the call.
         donate_args: which positional arguments give their memory to the results: a bool each, or a tree of bools;
-            those left out give nothing. A single bool stands for all.
-        donate_kwargs: the same for arguments that are passed by keyword, as a dict, or a single bool.
+            those left out give nothing. A single bool stands for all that are passed by position.
+        donate_kwargs: the same for arguments that are passed by keyword, as a dict, or a single bool. What either says
+            of a parameter holds however it is passed; where both do, each holds for its own way.
         strict: refuse keys of a mapping that no array has, neither of the arguments and results nor of those that are
             laid out inside. Names that were laid out under an equal mapping earlier count too, because caches of JAX
             do not run code again.
@@ -82,7 +84,7 @@ def named_jit(
     Raises:
         ShardingError: if there is a mapping and no mesh, or they do not fit the arrays.
         OperandError: at the call, if what is static is not hashable; at once, for an option of `jax.jit` that is
-            decided here.
+            decided here, and for anything but bools in `donate_args` and `donate_kwargs`.
         ArgumentError: if `donate_kwargs` has a key that is no keyword of the function.
 
     Example:
@@ -108,6 +110,7 @@ def named_jit(
         if option in _DECIDED:
             problem = f"{option} of jax.jit is decided by named_jit"
             raise OperandError(message("named_jit", problem, hint=_DECIDED[option]))
+    _check_bools(donate_args=donate_args, donate_kwargs=donate_kwargs)
     _check_keywords(fn, donate_kwargs)
     given, arguments, results = (
         mapping if mapping is None or isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
@@ -125,6 +128,16 @@ _DECIDED = (
     | dict.fromkeys(("donate_argnums", "donate_argnames"), "say it with donate_args and donate_kwargs")
     | {"in_shardings": "say it with in_axis_resources", "out_shardings": "say it with out_axis_resources"}
 )
+
+
+def _check_bools(**donated: Any) -> None:
+    """Refuse what might be numbers or names of arguments, as in `jax.jit`."""
+    for option, given in donated.items():
+        for leaf in jax.tree.leaves(given):
+            if not isinstance(leaf, bool):
+                problem = f"{option} has a bool for each argument, not {leaf!r}"
+                hint = "write " + ('{"state": True}' if option == "donate_kwargs" else "(True,) for the first one")
+                raise OperandError(message("named_jit", problem, hint=hint))
 
 
 def _check_keywords(fn: Callable[..., Any], donate_kwargs: Any) -> None:
@@ -207,13 +220,18 @@ class NamedJit(Generic[P, R]):
         self._donate_kwargs = donate_kwargs
         self._jit_options = jit_options
         self._array_types: set[type] = set()
+        self._static_types: set[type] = set()
         self._flattened = Flattened()
         self._signatures: dict[Any, _Signature] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the compiled function."""
         signature, leaves = self._prepare(args, kwargs)
-        arrays, made = signature.compiled(*signature.arrays(leaves))
+        try:
+            arrays, made = signature.compiled(*signature.arrays(leaves))
+        except Exception as error:
+            self._explain(error, signature, args, kwargs)
+            raise
         result: Any = jax.tree.unflatten(made.tree, arrays)
         for at, start, stop, structure in made.modules:
             self._flattened.remember(result if at is None else result[at], arrays[start:stop], structure)
@@ -226,13 +244,35 @@ class NamedJit(Generic[P, R]):
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
         """Trace and lower for these arguments, of which arrays may be `jax.ShapeDtypeStruct`s."""
-        signature, leaves = self._prepare(args, kwargs)
-        return signature.compiled.lower(*signature.arrays(leaves))
+        return Lowered(*self._ahead("lower", args, kwargs))
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
         """Trace for these arguments, of which arrays may be `jax.ShapeDtypeStruct`s."""
+        return Traced(*self._ahead("trace", args, kwargs))
+
+    def _ahead(self, step: str, args: Any, kwargs: Any) -> tuple[Any, Callable[[Any], "NamedJit[P, R]"]]:
+        """Take a step ahead of a call; return the stage, and what makes it callable."""
         signature, leaves = self._prepare(args, kwargs)
-        return signature.compiled.trace(*signature.arrays(leaves))
+        try:
+            stage = getattr(signature.compiled, step)(*signature.arrays(leaves))
+        except Exception as error:
+            self._explain(error, signature, args, kwargs)
+            raise
+        known = described(self._fn, args, kwargs)
+        return stage, lambda compiled: _AheadOfTime(self, signature, known, compiled)
+
+    def _explain(self, error: Exception, signature: _Signature, args: Any, kwargs: Any) -> None:
+        """Name arguments in the message of an error as the function does, and not as the function of arrays."""
+        text = str(error)
+        if "_arrays[" not in text:
+            return
+        if tracing() and f" {getattr(self._fn, '__name__', 'named_jit')} " not in text:
+            return  # it is about the arguments of a function around this one
+        names = [name for name, _ in labels(self._fn, args, kwargs)]
+        if self._bound:
+            names = [f"fn{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(self._fn)] + names
+        places = {"donated_arrays": signature.donated, "kept_arrays": signature.kept}
+        named_in(error, {f"{name}[{i}]": names[at] for name, own in places.items() for i, at in enumerate(own)})
 
     def _prepare(self, args: Any, kwargs: Any) -> tuple[_Signature, list[Any]]:
         """Find the compiled function for the structure of the arguments, and their leaves."""
@@ -264,10 +304,10 @@ class NamedJit(Generic[P, R]):
         return signature, leaves
 
     def _statics(self, leaves: list[Any], offset: int) -> tuple[tuple[int, type, Any], ...]:
-        """List the leaves that are no arrays, with their positions and types; the types of arrays are learned."""
-        unknown = [leaf for leaf in leaves if type(leaf) not in self._array_types]
-        self._array_types.update(type(leaf) for leaf in unknown if _is_traced(leaf))
-        known = self._array_types
+        """List the leaves that are no arrays, with their positions and types; which types are arrays is learned."""
+        known, others = self._array_types, self._static_types
+        for kind in set(map(type, leaves)) - known - others:
+            (known if is_traced(kind) else others).add(kind)
         return tuple((offset + i, type(leaf), leaf) for i, leaf in enumerate(leaves) if type(leaf) not in known)
 
     def _compile(
@@ -277,15 +317,15 @@ class NamedJit(Generic[P, R]):
         has_kwargs = bool(kwargs)
         fixed = {i: leaf for i, _, leaf in statics}
         dynamic = [i for i in range(count) if i not in fixed]
-        gives = _flags(args, kwargs, self._donate_args, self._donate_kwargs)
+        gives = flags(self._fn, args, kwargs, self._donate_args, self._donate_kwargs)
         offset = count - len(gives)
         donated = [offset + i for i, gift in enumerate(gives) if gift and offset + i not in fixed]
         signature = _Signature(None, dynamic, donated)
 
-        def run(given: list[Any], kept: list[Any]) -> Any:
+        def run(donated_arrays: list[Any], kept_arrays: list[Any]) -> Any:
             leaves = dict(fixed)
-            leaves.update(zip(signature.donated, given, strict=True))
-            leaves.update(zip(signature.kept, kept, strict=True))
+            leaves.update(zip(signature.donated, donated_arrays, strict=True))
+            leaves.update(zip(signature.kept, kept_arrays, strict=True))
             rest = iter([leaves[i] for i in range(count)])
             trees = [structure.tree for structure in structures]
             parts = [jax.tree.unflatten(tree, itertools.islice(rest, tree.num_leaves)) for tree in trees]
@@ -319,7 +359,8 @@ class NamedJit(Generic[P, R]):
                 layout.check_keys("named_jit", mapping, names, mesh, paths)
         if results is not None and mesh is not None:
             result = lay_out_tree(result, results, mesh)
-        arrays, rest = eqx.partition(result, eqx.is_array)
+        # a reference too, which JAX then refuses
+        arrays, rest = eqx.partition(result, lambda leaf: eqx.is_array(leaf) or isinstance(leaf, jax.Ref))
         flat, tree = jax.tree.flatten(arrays)
         if jax.tree.leaves(rest):
             return flat, _Result(tree, (), rest)
@@ -328,15 +369,24 @@ class NamedJit(Generic[P, R]):
         return flat, _Result(tree, tuple(modules), None)
 
 
-def _is_traced(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
+class _AheadOfTime(NamedJit[P, R]):
+    """A NamedJit that calls what was compiled ahead of time, and compiles nothing."""
 
+    def __init__(self, whole: NamedJit[P, R], signature: _Signature, known: dict[str, str], compiled: Any) -> None:
+        self.__dict__.update(vars(whole))
+        key = next(key for key, own in self._signatures.items() if own is signature)
+        self._signatures = {key: _Signature(compiled, signature.dynamic, signature.donated)}
+        self._known = known
 
-def _flags(args: Any, kwargs: Any, donate_args: Any, donate_kwargs: Any) -> list[bool]:
-    """Spread which arguments are donated over all leaves."""
-    some = () if donate_args is None else donate_args
-    given = (some,) * len(args) if isinstance(some, bool) else (*some, *[False] * len(args))[: len(args)]
-    more = {} if donate_kwargs is None else donate_kwargs
-    named = {key: more if isinstance(more, bool) else more.get(key, False) for key in kwargs}
-    repeat = lambda flag, below: itertools.repeat(bool(flag), len(jax.tree.leaves(below)))  # noqa: E731
-    return [*itertools.chain(*jax.tree.leaves(jax.tree.map(repeat, (given, named), (args, kwargs))))]
+    def _compile(self, structures: Any, statics: Any, args: Any, kwargs: Any, count: int) -> _Signature:
+        """Refuse arguments of another structure, or with other static data."""
+        given = described(self._fn, args, kwargs)
+        for name in {**self._known, **given}:
+            now, then = (known.get(name, "not there") for known in (given, self._known))
+            if now != then:
+                problem = f"{name} is {now}; when the function was compiled, it was {then}"
+                break
+        else:
+            problem = "the structure of the arguments is not the one that the function was compiled for"
+        hint = "call the function itself, which compiles for each structure and all static data"
+        raise OperandError(message("named_jit", problem, hint=hint))
