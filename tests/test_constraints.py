@@ -1,7 +1,10 @@
 """How arrays are laid out while they are computed, and how operands agree on a layout."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
@@ -9,6 +12,7 @@ from measure import collectives, totals
 
 import axonym as axn
 from axonym import _constraints
+from axonym.errors import ShardingError
 
 P = PartitionSpec
 MESH_AXES = st.lists(st.sampled_from(["x", "y", "z"]), unique=True, max_size=2).map(tuple)
@@ -91,3 +95,49 @@ def test_an_axis_of_the_result_is_not_moved_under_a_partial_sum() -> None:
         programs = apply.lower(named, weight).compile(), by_hand.lower(named.array, weight.array).compile()
         mine, theirs = (totals(collectives(program)) for program in programs)
         assert mine == theirs
+
+
+def mesh_of(kind: AxisType, *sizes: int) -> jax.sharding.Mesh:
+    return jax.make_mesh(sizes, ("data", "model")[: len(sizes)], axis_types=(kind,) * len(sizes))
+
+
+ELSEWHERE = [
+    ((AxisType.Explicit, 8), (AxisType.Explicit, 4, 2), "data=8 (Explicit)", "data=4 (Explicit), model=2 (Explicit)"),
+    ((AxisType.Explicit, 2, 4), (AxisType.Explicit, 8), "data=2 (Explicit), model=4 (Explicit)", "data=8 (Explicit)"),
+    ((AxisType.Explicit, 2, 4), (AxisType.Auto, 8), "data=2 (Explicit), model=4 (Explicit)", "data=8 (Auto)"),
+    ((AxisType.Auto, 8), (AxisType.Explicit, 8), "data=8 (Auto)", "data=8 (Explicit)"),
+]
+
+
+@pytest.mark.parametrize(("own", "current", "its_mesh", "mesh"), ELSEWHERE)
+@pytest.mark.parametrize("how", ["in_axis_resources", "fsdp", "auto_sharded"])
+def test_a_traced_array_of_another_mesh_is_refused(own: Any, current: Any, its_mesh: str, mesh: str, how: str) -> None:
+    x = axn.named(jnp.arange(128.0).reshape(16, 8), ("batch", "embed"))
+    here = {"batch": "data", "embed": "model"} if len(own) > 2 else {"batch": "data"}
+    there = {"batch": "data", "embed": "model"} if len(current) > 2 else {"batch": "data"}
+    call: Any = {
+        "in_axis_resources": axn.named_jit(lambda x: x * 2, in_axis_resources=there),
+        "fsdp": axn.fsdp(lambda x: x * 2, {}, there, strict=False),
+        "auto_sharded": jax.jit(axn.auto_sharded),
+    }[how]
+    placed = axn.shard(x, here, mesh_of(*own))
+    with jax.set_mesh(mesh_of(*current)), axn.axis_mapping(there):
+        with pytest.raises(ShardingError) as error:
+            call(placed)
+        assert str(error.value) == (
+            "shard: a traced array lies on another mesh than the current one, and cannot leave it\n"
+            f"  array has: batch=16, embed=8\n  its mesh: {its_mesh}\n  mesh: {mesh}\n"
+            "  hint: move it first, outside of jit: axn.shard(x, mapping)"
+        )
+        assert call(axn.shard(placed)).axes == x.axes
+
+
+@pytest.mark.parametrize("own", [(AxisType.Explicit, 8), (AxisType.Auto, 8)])
+def test_the_compiler_moves_arrays_between_meshes_of_auto_axes(own: Any) -> None:
+    x = axn.named(jnp.arange(128.0).reshape(16, 8), ("batch", "embed"))
+    mapping = {"batch": "data", "embed": "model"}
+    placed = axn.shard(x, {"batch": "data"}, mesh_of(*own))
+    with jax.set_mesh(mesh_of(AxisType.Auto, 4, 2)):
+        moved = axn.named_jit(lambda x: x * 2, in_axis_resources=mapping, out_axis_resources=mapping)(placed)
+    assert moved.sharding.spec == P("data", "model")
+    assert moved.array.tolist() == (2 * x.array).tolist()

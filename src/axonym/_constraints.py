@@ -14,7 +14,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .errors import ShardingError
+from .errors import ShardingError, describe, message
 from .layout import (
     AxisMapping,
     Entry,
@@ -80,13 +80,36 @@ def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLi
     types = mesh_types(mesh)
     explicit, auto = (NamedSharding(mesh, _only(spec, types, kind)) for kind in (AxisType.Explicit, AxisType.Auto))
     kinds = set(types.values())
+    if AxisType.Explicit in kinds and isinstance(array, Tracer):
+        _check_mesh(array, names, mesh)
     if kinds >= {AxisType.Explicit, AxisType.Auto}:
         array = _constrain_both(array, explicit, auto)
     elif AxisType.Explicit in kinds:
         array = relayout(array, entries_in(explicit.spec))
     elif AxisType.Auto in kinds:
-        array = _constrain_auto(array, auto)
+        try:
+            array = _constrain_auto(array, auto)
+        except ValueError:
+            _check_mesh(array, names, mesh)
+            raise
     return array
+
+
+def _check_mesh(array: jax.Array, names: Names, mesh: MeshLike) -> None:
+    """Refuse an array that its type keeps on another mesh."""
+    own = jax.typeof(array).sharding.mesh
+    if own.empty or AxisType.Manual in own.axis_types:
+        return
+    if (own.shape_tuple, own.axis_types) != (mesh.shape_tuple, mesh.axis_types):
+        problem = "a traced array lies on another mesh than the current one, and cannot leave it"
+        facts = (f"array has: {describe(names, array.shape)}", f"its mesh: {_typed(own)}", f"mesh: {_typed(mesh)}")
+        raise ShardingError(
+            message("shard", problem, *facts, hint="move it first, outside of jit: axn.shard(x, mapping)")
+        )
+
+
+def _typed(mesh: MeshLike) -> str:
+    return ", ".join(f"{axis}={mesh.shape[axis]} ({kind.name})" for axis, kind in mesh_types(mesh).items())
 
 
 @partial(jax.jit, static_argnums=1, inline=INLINE)
@@ -156,9 +179,17 @@ def entries_of(array: jax.Array) -> tuple[Entry, ...]:
 
 
 def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
-    """Make a sharding on the mesh of an array, or on the current one if the array was made without a mesh."""
+    """Make a sharding on the mesh of an array, or on the current one if the array was made without a mesh.
+
+    Mesh axes that a surrounding `vmap` maps over are left out: what it passes whole or closes over may lie on them.
+    """
     mesh = jax.typeof(array).sharding.mesh
-    return NamedSharding(jax.sharding.get_abstract_mesh() if mesh.empty else mesh, spec_from(entries))
+    return NamedSharding(jax.sharding.get_abstract_mesh() if mesh.empty else mesh, spec_from(_free(entries)))
+
+
+def _free(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    taken = taken_axes()
+    return tuple(tuple(axis for axis in entry if axis not in taken) for entry in entries) if taken else tuple(entries)
 
 
 def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | None:
@@ -171,7 +202,7 @@ def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | N
 
 def relayout(array: jax.Array, entries: Sequence[Entry]) -> jax.Array:
     """Move an array with an explicit sharding to another one, where it differs."""
-    if entries_of(array) == tuple(entries):
+    if entries_of(array) == _free(entries):
         return array
     moved: jax.Array = jax.reshard(array, sharding_from(array, entries))
     return moved
@@ -240,15 +271,19 @@ def agree(
     used = tuple(axis for entry in table.values() for axis in entry)
     moved = []
     for array, own, has in zip(arrays, operands, entries, strict=True):
-        free = [tuple(axis for axis in entry if axis not in used) for entry in has]
+        free = [tuple(axis for axis in entry if axis not in used) for entry in _free(has)]
         wanted = [table.get(label, entry) for label, entry in zip(own, free, strict=True)]
         moved.append(relayout(jax.numpy.asarray(array), wanted) if wanted != list(has) else array)
     return moved, used
 
 
 def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
-    """On a mesh with Explicit axes, move an array to the layout of another one of its shape."""
-    return relayout(array, entries_of(other)) if has_explicit_axes(other) else array
+    """On a mesh with Explicit axes, move an array to the layout of another one of its shape, whatever it lies on."""
+    entries = entries_of(other)
+    if not has_explicit_axes(other) or entries_of(array) == entries:
+        return array
+    moved: jax.Array = jax.reshard(array, NamedSharding(jax.typeof(other).sharding.mesh, spec_from(entries)))
+    return moved
 
 
 def varying(array: jax.Array, mesh_axes: Iterable[str]) -> jax.Array:

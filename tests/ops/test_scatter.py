@@ -1,11 +1,14 @@
 """How an index by name writes: what becomes of it in JAX."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import Mesh
+from measure import collectives, totals
 
 import axonym as axn
 from tests.laws import primitives
@@ -27,6 +30,96 @@ def test_promises_reach_the_scatter() -> None:
     assert flags(lambda x: x.at["b", at, "a", [0, 1]].set(1.0, **promised), "scatter") == (False, True)
     # No element can be meant twice, which its gradient makes use of.
     assert flags(lambda x: x.at["b", axn.dslice(jnp.int32(1), 2)].set(1.0), "scatter")[1]
+
+
+def test_an_axis_in_common_is_a_batch_dimension_where_it_is() -> None:
+    x, at = axn.zeros(axn.make_axes(a=2, b=4, c=3)), axn.named([2, 0, 1], "c")
+    for index, window in ({"b": at}, {"a"}), ({"b": at, "a": 1}, set[str]()):
+        update = axn.ones([axis for axis in x.axes if axis.name in {*window, "c"}])
+        equations = jax.make_jaxpr(lambda x, v, index=index: x.at[index].add(v))(x, update).eqns
+        scatter = equations[-1].params["dimension_numbers"]
+        assert (scatter.operand_batching_dims, len(scatter.update_window_dims)) == ((2,), len(window))
+        assert not {equation.primitive.name for equation in equations} & {"iota", "transpose"}
+
+
+# The names of x, of the index and of the update; the axis that is indexed; the same in raw JAX; and how all lie.
+Raw = Callable[[Any, jax.Array, jax.Array], jax.Array]
+SIZES = {"batch": 8, "pos": 4, "vocab": 32, "embed": 16}
+WRITES: dict[str, tuple[str, str, str, Raw, dict[str, Any]]] = {
+    "an axis in common": ("batch vocab", "batch", "batch", jax.vmap(lambda x, i, v: x.at[i].add(v)), {"batch": "data"}),
+    "two axes in common": (
+        "batch pos vocab",
+        "batch pos",
+        "batch pos",
+        jax.vmap(jax.vmap(lambda x, i, v: x.at[i].add(v))),
+        {"batch": "data", "pos": "model"},
+    ),
+    "in the middle": (
+        "vocab batch embed",
+        "batch",
+        "batch embed",
+        jax.vmap(lambda x, i, v: x.at[i].add(v), (1, 0, 0), 1),
+        {"batch": "data", "embed": "model"},
+    ),
+    "repeated over a mesh axis": (
+        "batch vocab embed",
+        "batch",
+        "batch embed",
+        jax.vmap(lambda x, i, v: x.at[i].add(v)),
+        {"batch": "data"},
+    ),
+    "the indexed axis is split": (
+        "batch vocab embed",
+        "batch",
+        "batch embed",
+        jax.vmap(lambda x, i, v: x.at[i].add(v)),
+        {"batch": "data", "vocab": "model"},
+    ),
+    "the gradient of an embedding": (
+        "vocab embed",
+        "batch pos",
+        "batch pos embed",
+        lambda x, i, v: x.at[i].add(v),
+        {"batch": "data", "embed": "model"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_updating_moves_no_more_than_raw_jax_does(name: str, auto_mesh: Mesh, explicit_mesh: Mesh) -> None:
+    *axes, raw, layout = WRITES[name]
+    rng = np.random.default_rng(0)
+    of_x, of_at, of_update = (tuple(names.split()) for names in axes)
+    x, update = (
+        axn.named(rng.normal(size=[SIZES[name] for name in names]).astype(np.float32), names)
+        for names in (of_x, of_update)
+    )
+    at = axn.named(rng.integers(0, SIZES["vocab"], [SIZES[name] for name in of_at]), of_at)
+
+    def write(x: axn.NamedArray, at: axn.NamedArray, update: axn.NamedArray) -> axn.NamedArray:
+        return x.at["vocab", at].add(update)
+
+    def total(x: axn.NamedArray, at: axn.NamedArray, update: axn.NamedArray) -> jax.Array:
+        return (write(x, at, update) ** 2).sum().scalar()
+
+    def raw_total(x: jax.Array, at: jax.Array, update: jax.Array) -> jax.Array:
+        return (raw(x, at, update) ** 2).sum()
+
+    def placed(mesh: Mesh) -> Any:
+        return [axn.shard(z, layout, mesh=mesh, strict=False) for z in (x, at, update)]
+
+    for mine, theirs in (write, raw), (jax.grad(total, (0, 2)), jax.grad(raw_total, (0, 2))):
+        with jax.set_mesh(auto_mesh):
+            arrays = [z.array for z in placed(auto_mesh)]
+            by_hand = jax.jit(theirs).lower(*arrays).compile()
+            expected = jax.tree.leaves(by_hand(*arrays))
+        for mesh in (auto_mesh, explicit_mesh):
+            with jax.set_mesh(mesh):
+                named = placed(mesh)
+                program = jax.jit(mine).lower(*named).compile()
+                assert totals(collectives(program)) == totals(collectives(by_hand))
+                for result, reference in zip(jax.tree.leaves(program(*named)), expected, strict=True):
+                    np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-6)
 
 
 def test_a_box_is_one_update_in_place() -> None:
@@ -71,6 +164,15 @@ def test_starts_of_several_dtypes() -> None:
         assert x.at["a", 1, "b", axn.dslice(jnp.int64(2), 3)].set(1.0).tolist() == [[0, 0, 0], [0, 0, 1]]
 
 
+@pytest.mark.parametrize("wide", [True, False])
+def test_indices_of_several_dtypes(wide: bool) -> None:
+    with jax.enable_x64(wide), jax.numpy_dtype_promotion("strict"):
+        x = axn.zeros(axn.make_axes(a=2, b=3, c=2))
+        for dtype in (np.int8, np.uint32, np.int64):
+            index = {"b": axn.named(np.array([2, 0], dtype), "a"), "c": jnp.int32(-1)}
+            assert x.at[index].add(1.0).tolist() == [[[0, 0], [0, 0], [0, 1]], [[0, 1], [0, 0], [0, 0]]]
+
+
 def test_a_part_without_elements_is_left_alone() -> None:
     x = axn.ones((axn.Axis("a", 2), axn.Axis("b", 4)))
     for at in (slice(2, 2), [], axn.dslice(jnp.int32(1), 0)):
@@ -87,3 +189,16 @@ def test_an_array_from_outside_of_a_mesh_is_updated_within(explicit_mesh: Mesh) 
             jax.jit(lambda x: x.updated_slice({"b": 1}, 1.0))(x),
         ):
             assert result.tolist() == [[0, 1, 0], [0, 1, 0]]
+
+
+@pytest.mark.parametrize("mesh", ["auto_mesh", "explicit_mesh"])
+@pytest.mark.parametrize("name", ["add", "max", "set"])
+def test_updating_at_many_positions_of_an_axis_in_common(name: str, mesh: str, request: pytest.FixtureRequest) -> None:
+    x, at = np.arange(64, dtype=np.float32).reshape(8, 8), np.random.default_rng(0).integers(0, 8, (8, 8))
+    expected = getattr(jnp.asarray(x).at[at, np.arange(8)], name)(1.0)
+    with jax.set_mesh(request.getfixturevalue(mesh)):
+        for over in ({"b": "model"}, {"e": "model"}, {"e": ("data", "model")}):
+            placed = axn.shard(axn.named(x, ("b", "e")), over)
+            positions = axn.shard(axn.named(at, ("f", "e")), {"f": "data", "e": "model"})
+            result = jax.jit(lambda x, at: getattr(x.at["b", at], name)(1.0))(placed, positions)
+            np.testing.assert_array_equal(result.array, expected)

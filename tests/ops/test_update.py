@@ -77,6 +77,23 @@ def scattered(name: str, oracle: Any) -> Row:
     )
 
 
+def matched(name: str, ufunc: Any) -> Row:
+    """Update one element for each position of an axis in common."""
+    return Row(
+        "At",
+        lambda x, i, v: getattr(x.at["a", i], name)(v),
+        ("abc", "b", "cb"),
+        lambda x, i, v: getattr(x.at[i, jnp.arange(2)], name)(v.T),
+        "abc",
+        changed(lambda x, i, v: ufunc.at(x, (i, np.arange(2)), v.T)),
+        ("positive", "index", "positive"),
+        first,
+        f"axis in common, {name}",
+        any_size=False,
+        anonymous=1,
+    )
+
+
 ROWS = [
     *(
         boxed(name, ufunc)
@@ -93,6 +110,8 @@ ROWS = [
     ),
     scattered("add", each(np.add)),
     scattered("subtract", each(np.subtract)),
+    matched("add", np.add),
+    matched("subtract", np.subtract),
     Row(
         "At",
         lambda x, i, v: x.at["b", i, "c", 2].set(v),
@@ -116,6 +135,19 @@ ROWS = [
         ("real", "index", "real"),
         first,
         "axis in common",
+        any_size=False,
+        anonymous=1,
+    ),
+    Row(
+        "At",
+        lambda x, i, j, v: x.at["a", i, "c", j].set(v),
+        ("abc", "b", "b", "b"),
+        lambda x, i, j, v: x.at[i, jnp.arange(2), j].set(v),
+        "abc",
+        changed(lambda x, i, j, v: operator.setitem(x, (i, np.arange(2), j), v)),
+        ("real", "index", "index", "real"),
+        first,
+        "axis in common of two arrays",
         any_size=False,
         anonymous=1,
     ),
@@ -227,6 +259,16 @@ STEPS = [
     dataclasses.replace(boxed("divide", np.divide), domains=("complex", "complex")),
     scattered("min", each(np.minimum)),
     scattered("max", each(np.maximum)),
+    *(
+        matched(name, ufunc)
+        for name, ufunc in {
+            "multiply": np.multiply,
+            "power": np.power,
+            "min": np.minimum,
+            "max": np.maximum,
+        }.items()
+    ),
+    dataclasses.replace(matched("divide", np.divide), domains=("complex", "index", "complex")),
 ]
 ROWS = [dataclasses.replace(row, speaker="at") if row.function == "At" else row for row in ROWS]
 STEPS = [dataclasses.replace(row, speaker="at") for row in STEPS]
@@ -253,6 +295,10 @@ def test_products_have_gradients_where_no_index_repeats() -> None:
     assert gradient.tolist() == [1, 4, 2]
     gradient = jax.grad(lambda v: x.at[index].divide(v, unique_indices=True).sum().scalar())(v)
     np.testing.assert_allclose(gradient.array, [-2 / 4, -1 / 16])
+    # One for each position of an axis in common.
+    rows, each = axn.ones(axn.make_axes(a=2, b=3)), axn.named([2, 0], "a")
+    gradient = jax.grad(lambda x: x.at["b", each].multiply(axn.named([5.0, 7.0], "a")).sum().scalar())(rows)
+    assert gradient.tolist() == [[1, 1, 5], [7, 1, 1]]
 
 
 def test_updates_out_of_range_are_left_out() -> None:

@@ -1,5 +1,6 @@
 """`vmap` over named axes, against raw `jax.vmap`."""
 
+import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -471,6 +472,94 @@ def test_on_a_mesh_of_mixed_axes():
         y = jax.jit(axn.vmap(lambda a: axn.auto_sharded(a * 2), B))(draw(B, E))
     same(y, ("batch", "embed"), 2 * draw(B, E).array)
     assert y.sharding.spec == P("data", "model")
+
+
+# Of a part of x, of what is not mapped (a vector w and a table t), and of a mapped position i: the same in raw JAX.
+F = axn.Axis("feature", 16)
+UNMAPPED = {
+    "a sum": (lambda x, w, t, i: x + w, lambda x, w, t, i: x + w),
+    "as it is": (lambda x, w, t, i: (x, w, [t]), lambda x, w, t, i: (x, w, [t])),
+    "without its axes": (lambda x, w, t, i: w.array * 2, lambda x, w, t, i: w * 2),
+    "a position": (lambda x, w, t, i: t["feature", i], lambda x, w, t, i: t[i]),
+    "two positions": (lambda x, w, t, i: t["feature", i, "embed", i], lambda x, w, t, i: t[i].at[i].get(mode="clip")),
+    "a slice": (
+        lambda x, w, t, i: t.slice("feature", start=i, length=4),
+        lambda x, w, t, i: jax.lax.dynamic_slice_in_dim(t, i, 4),
+    ),
+    "a window over an end": (
+        lambda x, w, t, i: t["feature", axn.dslice(i - 2, 4)],
+        lambda x, w, t, i: jax.lax.dynamic_slice_in_dim(jnp.pad(t, [(2, 0), (0, 0)]), i, 4),
+    ),
+    "blocks of both": (
+        lambda x, w, t, i: (t["feature", axn.dblock(i, 2)].sum("embed"), x["feature", axn.dblock(i, 2)]),
+        lambda x, w, t, i: (jax.lax.dynamic_slice_in_dim(t, 2 * i, 2).sum(1), jax.lax.dynamic_slice(x, (2 * i,), (2,))),
+    ),
+    "a window beside positions": (
+        lambda x, w, t, i: t["feature", axn.dslice(i, 4), "embed", axn.named(np.array([3, 1]), "k")],
+        lambda x, w, t, i: jax.lax.dynamic_slice_in_dim(t, i, 4)[:, np.array([3, 1])],
+    ),
+    "written to an element": (
+        lambda x, w, t, i: w.at["feature", 1].set(x.sum("feature")),
+        lambda x, w, t, i: w.at[1].set(x.sum()),
+    ),
+    "written to a position": (
+        lambda x, w, t, i: t.at["feature", i].add(x["feature", :4].rename({"feature": "embed"})),
+        lambda x, w, t, i: t.at[i].add(x[:4]),
+    ),
+    "updated_slice": (
+        lambda x, w, t, i: axn.updated_slice(w, {"feature": i}, x["feature", :4]),
+        lambda x, w, t, i: jax.lax.dynamic_update_slice(w, x[:4], (i,)),
+    ),
+    "put_along_axis": (
+        lambda x, w, t, i: axn.put_along_axis(w, axn.zeros(F, dtype=int) + i, 1.0, "feature"),
+        lambda x, w, t, i: w.at[i].set(1.0),
+    ),
+    "along an axis": (lambda x, w, t, i: axn.sort(t, "embed"), lambda x, w, t, i: jnp.sort(t, 1)),
+    "a fold from it": (
+        lambda x, w, t, i: axn.fold(lambda carry, row: carry * 2 + row, "embed")(w, t),
+        lambda x, w, t, i: functools.reduce(lambda carry, row: carry * 2 + row, t.T, w),
+    ),
+    "a vmap over it": (
+        lambda x, w, t, i: axn.vmap(lambda row, w: (row * x, row, w), "embed")(t, w),
+        lambda x, w, t, i: (t.T * x, t.T, jnp.broadcast_to(w, (4, 16))),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNMAPPED)
+def test_what_is_not_mapped_may_be_split_over_the_mesh_axis_of_the_mapped_axis(name, explicit_mesh, mixed_mesh):
+    named, raw = UNMAPPED[name]
+    i = axn.arange(B)
+
+    def passed(x, w, t, i):
+        return axn.vmap(named, "batch")(x, w, t, i)
+
+    def closed_over(x, w, t, i):
+        return axn.vmap(lambda x, i: named(x, w, t, i), "batch")(x, i)
+
+    def squared(f):
+        def total(x, w, t, i):
+            result = f(x, w, t, i)
+            return sum((leaf**2).sum() for leaf in jax.tree.leaves(result)), result
+
+        return jax.grad(total, (0, 1, 2), has_aux=True)
+
+    parts = draw(B, F), draw(F, seed=1), draw(F, E, seed=2)
+    mapped = jax.vmap(raw, in_axes=(0, None, None, 0))
+    expected = jax.tree.leaves(jax.jit(squared(mapped))(*(part.array for part in parts), i.array))
+    for mesh in (explicit_mesh, mixed_mesh):
+        for layout in ({"feature": "data"}, {"embed": "data"}, {}):
+            with axn.set_mesh(mesh):
+                x, at = (axn.shard(part, {"batch": "data"}) for part in (parts[0], i))
+                w, t = (axn.shard(part, layout, strict=False) for part in parts[1:])
+                both = [jax.jit(squared(f))(x, w, t, at) for f in (passed, closed_over)]
+                eager = passed(x, w, t, at)
+            for gradients, result in both:
+                assert list(map(jax.typeof, jax.tree.leaves(gradients))) == [jax.typeof(y.array) for y in (x, w, t)]
+                assert {jax.typeof(leaf).sharding.spec[0] for leaf in jax.tree.leaves(result)} == {"data"}
+            for found in (*both, (both[0][0], eager)):
+                for mine, theirs in zip(jax.tree.leaves(found), expected, strict=True):
+                    np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_arrays_that_were_made_outside_of_the_mesh_meet_those_inside(auto_mesh, explicit_mesh):

@@ -8,7 +8,7 @@ one positional index, in which index arrays line up by name.
 import builtins
 import math
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.sharding import AxisType
 
 from .. import _constraints, layout, plans
 from ..axis import AxisSelector
@@ -293,7 +294,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
             elif kind == "strided":
                 array = _strided(array, dim, builtins.slice(*static))
             elif kind == "window":
-                array = _window(_lift.whole(array, (at,)), dim, argument, static)
+                array = _at_start(_window, array, dim, argument, static)
             else:
                 array = lax.squeeze(sliced(array, dim, widened(argument), 1), (at,))
                 current = plans.without(current, (name,))
@@ -312,7 +313,44 @@ def _check_readable(function: str, array: jax.Array, names: Names, name: str, co
 def sliced(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
     """Take a slice, on a mesh with Explicit axes too."""
     known = length == array.shape[at] or isinstance(start, int)
-    return cut(array if known and _stays_split(array, at, length) else _lift.whole(array, (at,)), at, start, length)
+    if known and _stays_split(array, at, length):
+        return cut(array, at, start, length)
+    kinds = jax.typeof(array).sharding.mesh.axis_types
+    # Beside Manual axes JAX has no gradient of a gather within `_lift.local`.
+    typed = AxisType.Explicit in kinds and AxisType.Manual not in kinds
+    if length == 1 and typed and _constraints.entries_of(array)[at]:
+        return _one_of_split(array, at, start)
+    return _at_start(cut, array, at, start, length)
+
+
+def _at_start(read: Callable[..., jax.Array], array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+    """Read a piece along a dimension, which on a mesh with Explicit axes is gathered for that.
+
+    A surrounding `vmap` may map the start over such axes; what it makes of this, a gather, JAX does not lay out.
+    """
+    if isinstance(start, int) or not layout.taken_axes():
+        return read(_lift.whole(array, (at,)), at, start, length)
+
+    def piece(array: jax.Array, start: Any) -> jax.Array:
+        return read(array, at, start, length)
+
+    return _read_locally(piece, [array, start], (), (at,), (), range(array.ndim), {})
+
+
+def _one_of_split(array: jax.Array, at: int, start: Any) -> jax.Array:
+    """Take one position along a dimension that is split, so that it travels alone.
+
+    Of a gather at a list of positions the compiler makes that; for a slice it gathers the array, or moves parts of it.
+    """
+
+    def one(array: jax.Array, positions: jax.Array) -> jax.Array:
+        found: jax.Array = array.at[(*[builtins.slice(None)] * at, positions)].get(mode="clip")
+        return found
+
+    entries = list(_constraints.entries_of(array))
+    entries[at] = ()
+    part: jax.Array = _lift.local(one, [array, jnp.reshape(start, 1)], entries)
+    return part
 
 
 def _strided(array: jax.Array, at: int, own: builtins.slice) -> jax.Array:
@@ -368,9 +406,19 @@ def _like(value: int, other: Any) -> Any:
 
 
 def positional(
-    function: str, array: Any, names: Names, steps: Sequence[Step], arguments: Sequence[Any], mode: str | None
+    function: str,
+    array: Any,
+    names: Names,
+    steps: Sequence[Step],
+    arguments: Sequence[Any],
+    mode: str | None,
+    batch: Names = (),
 ) -> Position:
-    """Turn steps into a positional index; where numpy puts the dimensions of index arrays, its labels tell."""
+    """Turn steps into a positional index; where numpy puts the dimensions of index arrays, its labels tell.
+
+    An axis that an index array shares with what is left of the array is matched position by position, unless it is one
+    of `batch`, whose positions the caller keeps together.
+    """
     anonymous = array.ndim - len(names)
     sizes = dict(zip(names, array.shape[anonymous:], strict=True))
     dims: list[Any] = [builtins.slice(None)] * array.ndim
@@ -393,10 +441,9 @@ def positional(
     shapes = [positions.shape[positions.ndim - len(own) :] for positions, own in lists]
     operands = [tuple(sizes), *(own for _, own in lists)]
     known = _lift.one_size(function, operands, [tuple(sizes.values()), *shapes])
-    # An axis that an index array shares with what is left of the array is matched position by position.
-    shared: Names = reduce(plans.union, operands[1:], ())
-    for name in sizes:
-        if name in shared and all(name != other for other, _, _ in vectors):
+    given: Names = reduce(plans.union, operands[1:], ())
+    for name in plans.without(tuple(sizes), batch):
+        if name in given and all(name != other for other, _, _ in vectors):
             positions = jnp.arange(sizes[name])
             if name in starts:
                 positions = starts[name][0] + starts[name][1] * positions
@@ -412,8 +459,8 @@ def _labels(dims: Sequence[Any], labels: Sequence[Any], union: Names) -> tuple[A
     """Tell what numpy makes of an index: its new dimensions stand where neighbours were indexed, else in front."""
     at = [i for i, dim in enumerate(dims) if not isinstance(dim, builtins.slice)]
     first = at[0] if at and at[-1] - at[0] + 1 == len(at) else 0
-    whole = [label for label, dim in zip(labels, dims, strict=True) if isinstance(dim, builtins.slice)]
-    return (*whole[:first], *union, *whole[first:])
+    whole = [i for i, dim in enumerate(dims) if isinstance(dim, builtins.slice) and labels[i] not in union]
+    return (*(labels[i] for i in whole if i < first), *union, *(labels[i] for i in whole if i >= first))
 
 
 def _from_first(union: Names, own: Names) -> Names:
@@ -515,7 +562,7 @@ def _read_locally(
     read: Any,
     operands: Sequence[Any],
     names: Names,
-    indexed: Collection[str],
+    indexed: Collection[Any],
     indices: Sequence[tuple[Names, Any]],
     labels: Sequence[Any],
     sizes: Mapping[str, int],

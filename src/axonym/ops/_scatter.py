@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import AxisType
 
@@ -17,7 +18,7 @@ from .. import _constraints, layout, plans
 from ..core import Core, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, BroadcastError, OperandError, describe, message, suggestion
 from . import _lift
-from ._position import Names, Reach, Step, positional, run, selected_names
+from ._position import Names, Position, Reach, Step, positional, run, selected_names
 
 
 def on_mesh(array: jax.Array) -> jax.Array:
@@ -45,6 +46,16 @@ BLOCKWISE: Mapping[str, Callable[..., Any]] = {
 }
 """What each method of `x.at[...]` does to a block of the array."""
 
+SCATTERS: Mapping[str, Callable[..., jax.Array]] = {
+    "set": lax.scatter,
+    "add": lax.scatter_add,
+    "subtract": lax.scatter_sub,
+    "multiply": lax.scatter_mul,
+    "min": lax.scatter_min,
+    "max": lax.scatter_max,
+}
+"""What each does to single elements; the others are made of "multiply"."""
+
 
 class Write(NamedTuple):
     """What there is to know about writing to an index, before any array is there; `update` None is a plain scalar."""
@@ -60,6 +71,19 @@ class Write(NamedTuple):
     def boxed(self) -> bool:
         """Whether the index is a box: ints and slices, all in range."""
         return all(kind in ("int", "slice") for _, kind, _ in self.steps)
+
+    @property
+    def batch(self) -> Names:
+        """The axes that index arrays share with what is left of the array, for a scatter in batches.
+
+        There are none where index arrays have further axes, as XLA's partitioner then loses elements of the array
+        where it splits those; and none beside slices, which such a scatter does not take.
+        """
+        if any(kind == "strided" for _, kind, _ in self.steps):
+            return ()
+        given = {name for _, kind, static in self.steps if kind == "array" for name in static}
+        kept = plans.without(self.names, tuple(name for name, _, _ in self.steps))
+        return tuple(name for name in kept if name in given) if given <= {*kept} else ()
 
     @property
     def target(self) -> Names:
@@ -152,10 +176,12 @@ def _into_box(plan: Write, array: jax.Array, update: Any, arguments: Sequence[An
 
 def _scattered(plan: Write, array: jax.Array, update: Any, arguments: Sequence[Any]) -> jax.Array:
     """Write to single elements."""
-    position = positional(plan.function, array, plan.names, plan.steps, arguments, plan.reach.mode)
+    position = positional(plan.function, array, plan.names, plan.steps, arguments, plan.reach.mode, plan.batch)
     update = _fitted(plan, update, array, position.labels, position.sizes)
     if not array.size:
         return array
+    if plan.batch:
+        return _in_batches(plan, plan.operation, array, update, position)
     once = plan.reach.mode != "clip" and all(kind != "array" for _, kind, _ in plan.steps)
     method = getattr(array.at[position.dims], plan.operation)
     written: jax.Array = method(
@@ -166,6 +192,41 @@ def _scattered(plan: Write, array: jax.Array, update: Any, arguments: Sequence[A
         wrap_negative_indices=plan.reach.wraps,
     )
     return written
+
+
+def _in_batches(plan: Write, operation: str, array: jax.Array, update: Any, position: Position) -> jax.Array:
+    """Write to single elements at index arrays that share axes with what is left of the array.
+
+    The compiler sees that these are batch dimensions, which it cannot see from positions along them. `jax.vmap` would
+    tell it too, but move them to the front, which copies the whole array.
+    """
+    if operation not in SCATTERS:
+        factors = _in_batches(plan, "multiply", jnp.ones_like(array), update, position)
+        result: jax.Array = BLOCKWISE[operation](array, factors)
+        return result
+    own: tuple[Any, ...] = (*range(array.ndim - len(plan.names)), *plan.names)
+    sizes = dict(zip(own, array.shape, strict=True)) | position.sizes
+    at = tuple(i for i, dim in enumerate(position.dims) if not isinstance(dim, slice))
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=tuple(i for i, label in enumerate(position.labels) if label not in position.union),
+        inserted_window_dims=at,
+        scatter_dims_to_operand_dims=at,
+        operand_batching_dims=tuple(map(own.index, plan.batch)),
+        scatter_indices_batching_dims=tuple(map(position.union.index, plan.batch)),
+    )
+    places = []
+    for i in at:
+        place = position.dims[i]
+        if plan.reach.wraps and not isinstance(place, int):
+            place = lax.select(place < 0, place + array.shape[i], place)
+        places.append(jnp.broadcast_to(place, [sizes[name] for name in position.union]))
+    # Promoted in this way also where JAX is told to promote nothing by itself.
+    indices = jnp.stack(places, axis=-1, dtype=np.int64 if any(p.dtype.itemsize > 4 for p in places) else np.int32)
+    update = jnp.broadcast_to(update, [sizes[label] for label in position.labels])
+    if update.dtype != array.dtype:
+        update = update.astype(array.dtype)
+    # There is one place for each batch: no element is meant twice, which its gradient makes use of.
+    return SCATTERS[operation](array, indices, update, numbers, unique_indices=True, mode=plan.reach.mode)
 
 
 def _fitted(plan: Write, update: Any, array: jax.Array, labels: tuple[Any, ...], sizes: Mapping[str, int]) -> Any:

@@ -72,9 +72,17 @@ def _vmap(
         called, named = arguments.rebuild(arrays)
         return Outputs(fn(*called, **named), numbers=False)
 
+    def leaving(arguments: Arguments, *arrays: Any) -> Outputs:
+        outputs = inner(arguments, *arrays)
+        outputs.arrays = [_constraints.relayout(x, _constraints.entries_of(x)) for x in outputs.arrays]
+        return outputs
+
     @functools.lru_cache(64)  # to make one costs as much as all names do
-    def batched(dims: tuple[int, ...], size: int, mesh_axes: Entry | None) -> Callable[..., Outputs]:
-        return jax.vmap(inner, in_axes=(None, *dims), axis_size=size, spmd_axis_name=mesh_axes)
+    def batched(
+        dims: tuple[int, ...], size: int, mesh_axes: Entry | None, explicit: bool = False
+    ) -> Callable[..., Outputs]:
+        called = leaving if explicit else inner
+        return jax.vmap(called, in_axes=(None, *dims), axis_size=size, spmd_axis_name=mesh_axes)
 
     @functools.wraps(fn)
     def mapped(*positional: Any, **keyword: Any) -> Any:
@@ -99,9 +107,7 @@ def _vmap(
     return mapped
 
 
-def _batched(
-    batched: Callable[[tuple[int, ...], int, Entry | None], Callable[..., Outputs]], name: str, arguments: Arguments
-) -> Outputs:
+def _batched(batched: Callable[..., Callable[..., Outputs]], name: str, arguments: Arguments) -> Outputs:
     """Call the function mapped, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
     dims, mapping = tuple(arguments.dims), layout.current_mapping()
     explicit = any(map(_constraints.has_explicit_axes, arguments.arrays))
@@ -120,7 +126,7 @@ def _batched(
     arrays, taken = _constraints.agree((name,), labels, arguments.arrays, layout.mapped((name,)))
     constrained = () if taken else auto
     with layout.taking((*taken, *constrained)), layout.hiding((name,)):
-        return batched(dims, arguments.size, constrained or None)(arguments, *arrays)
+        return batched(dims, arguments.size, constrained or None, bool(taken))(arguments, *arrays)
 
 
 def _parameters(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
