@@ -19,7 +19,7 @@ from ..axis import AxisSelection, AxisSelector
 from ..core import Core, Operand
 from ..errors import ArgumentError, OperandError, message
 from . import _lift, reduce
-from ._batch import batched
+from ._batch import batched, hashable
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -172,6 +172,7 @@ def roll(x: "NamedArray", shift: Operand | Sequence[Operand], axis: AxisSelectio
         [[0 1 2]
          [5 3 4]]
     """
+    axis = hashable(axis, "roll")
     axes = _lift.axes(axis, "roll")
     shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(axes)
     if len(shifts) != len(axes):
@@ -236,6 +237,7 @@ def standardize(
     """
     if mean is None and variance is None and isinstance(epsilon, int | float):
         return _lift.normalization(_with(_standardize, epsilon=epsilon), x, axis, where)
+    axis = None if axis is None else hashable(axis, "standardize")
     if mean is None:
         mean = reduce.mean(x, axis, where=where)
     if variance is None:
@@ -336,10 +338,23 @@ def _softmax_jvp(axis: Positions, primals: Any, tangents: Any) -> tuple[jax.Arra
     """Keep the result alone for the backward pass, which attention needs anyway, and not the exponentials too."""
     array, where = primals
     result = _softmax(array, axis, where)
-    # Elsewhere the result is zero whatever the array is, and zero times a tangent that is not finite would be NaN.
-    visible = (lambda of: of) if where is None else (lambda of: jnp.where(where, of, 0))
-    weighted = result * visible(tangents[0])
-    return result, visible(weighted - result * weighted.sum(axis, keepdims=True))
+    change = _softmax_change if where is None else jax.checkpoint(_masked_change, prevent_cse=False, static_argnums=2)
+    return result, change(result, tangents[0], axis)
+
+
+def _softmax_change(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:
+    weighted = result * tangent
+    return weighted - result * weighted.sum(axis, keepdims=True)
+
+
+def _masked_change(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:
+    """Take for constants what is zero: times a tangent that is not finite, it would be NaN.
+
+    The mask is what the result tells, so that it is not kept beside it.
+    """
+    hidden = result == 0
+    change = _softmax_change(result, jnp.where(hidden, 0, tangent), axis)
+    return jnp.where(hidden, 0, change)
 
 
 def _standardize(
