@@ -131,6 +131,18 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "Axis: the size of 'a' must be an int, not None",
     ),
     (
+        "axn.Axis('a', True)",
+        lambda A, B: axn.Axis("a", True),
+        OperandError,
+        "Axis: the size of 'a' must be an int, not True",
+    ),
+    (
+        "axn.Axis('a', np.True_)",
+        lambda A, B: axn.Axis("a", np.True_),
+        OperandError,
+        "Axis: the size of 'a' must be an int, not np.True_",
+    ),
+    (
         "axn.Axis('a', '3')",
         lambda A, B: axn.Axis("a", "3"),
         OperandError,

@@ -105,6 +105,16 @@ ROWS: list[tuple[str, Any, Any]] = [
         lambda: axn.one_hot(axn.named(1, ()), A, dtype=jnp.int8),
         lambda: jax.nn.one_hot(1, 4, dtype=jnp.int8),
     ),
+    (
+        "one_hot",
+        lambda: axn.one_hot(2, A),
+        lambda: jax.nn.one_hot(2, 4),
+    ),
+    (
+        "one_hot",
+        lambda: axn.one_hot(jnp.array(3), A),
+        lambda: jax.nn.one_hot(3, 4),
+    ),
 ]
 IDS = [f"{name}-{i}" for i, (name, *_) in enumerate(ROWS)]
 
@@ -296,10 +306,40 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "one_hot: axis 'c' needs a size here\n  hint: write Axis(\"c\", size)",
     ),
     (
-        "axn.one_hot(3, axn.Axis('c', 4))",
-        lambda A: axn.one_hot(3, axn.Axis("c", 4)),
+        "axn.one_hot([3], axn.Axis('c', 4))",
+        lambda A: axn.one_hot([3], axn.Axis("c", 4)),
         OperandError,
-        'one_hot: expected a NamedArray, got int\n  hint: name it first: axn.named(array, ("batch", ...))',
+        'one_hot: expected a NamedArray, got list\n  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "axn.one_hot(axn.linspace(A, start=0, stop=1), axn.Axis('c', 4))",
+        lambda A: axn.one_hot(axn.linspace(A, start=0, stop=1), axn.Axis("c", 4)),
+        OperandError,
+        "one_hot: the array of classes must be of integers, not float32",
+    ),
+    (
+        "axn.one_hot(3.0, axn.Axis('c', 4))",
+        lambda A: axn.one_hot(3.0, axn.Axis("c", 4)),
+        OperandError,
+        "one_hot: the array of classes must be of integers, not float32",
+    ),
+    (
+        "axn.one_hot(axn.arange(A) > 1, axn.Axis('c', 4))",
+        lambda A: axn.one_hot(axn.arange(A) > 1, axn.Axis("c", 4)),
+        OperandError,
+        'one_hot: the array of classes must be of integers, not bool\n  hint: write x.astype("int32")',
+    ),
+    (
+        "axn.zeros(A, B)",
+        lambda A: axn.zeros(A, B),
+        OperandError,
+        "zeros: several axes go in a tuple, as one argument\n  axes: a=4, b=2",
+    ),
+    (
+        "axn.full(A, B, 1.0)",
+        lambda A: axn.full(A, B, 1.0),
+        OperandError,
+        "full: several axes go in a tuple, as one argument\n  axes: a=4, b=2",
     ),
     (
         "axn.zeros_like(np.ones(3))",

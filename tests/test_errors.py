@@ -50,6 +50,7 @@ def test_suggestions_are_near_misses() -> None:
     assert errors.suggestion("EMBED", known) == "did you mean 'Embed'?"
     assert errors.suggestion("position", known) is None
     assert errors.suggestion("x", []) is None
+    assert errors.suggestion(None, ["none"]) is None
 
 
 @given(st.text(min_size=1), st.lists(st.text(min_size=1)))

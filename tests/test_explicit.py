@@ -440,6 +440,18 @@ READS: dict[str, tuple[Callable[[axn.NamedArray, axn.NamedArray], axn.NamedArray
     ),
     "an even slice": (lambda x, i: x["c", 1:7], lambda x, i: x[..., 1:7], "a", {"a": "data", "c": "model"}),
     "every second": (lambda x, i: x["c", ::2], lambda x, i: x[..., ::2], "a", {"a": "data", "c": "model"}),
+    "a position of a split axis": (
+        lambda x, i: x["a", 3],
+        lambda x, i: jnp.where((np.arange(8) == 3)[:, None, None], x, 0).sum(0),
+        "a",
+        {"a": "data", "c": "model"},
+    ),
+    "a traced position of a split axis": (
+        lambda x, i: x["a", i],
+        lambda x, i: jnp.where((jnp.arange(8) == i)[:, None, None], x, 0).sum(0),
+        "",
+        {"a": ("data", "model")},
+    ),
     "whole": (lambda x, i: x["a", :], lambda x, i: x, "a", {"a": "data", "c": "model"}),
     "argmax": (lambda x, i: x.argmax("c"), lambda x, i: jnp.argmax(x, 2), "a", {"a": "data", "c": "model"}),
     "nanargmin": (lambda x, i: axn.nanargmin(x, "c"), lambda x, i: jnp.nanargmin(x, 2), "a", {"c": "model"}),
@@ -479,6 +491,24 @@ def test_reading_moves_no_more_than_raw_jax_does(name: str, explicit_mesh: Mesh)
             assert jax.typeof(result.array).sharding == jax.typeof(reference).sharding
 
 
+def test_a_position_of_a_split_axis_has_a_gradient_beside_manual_axes(explicit_mesh: Mesh) -> None:
+    def block(x: jax.Array, i: jax.Array) -> jax.Array:
+        part = axn.NamedArray(x, ("a", "b"))
+        return (part["b", 3] * part["b", i]).array
+
+    def total(x: axn.NamedArray) -> jax.Array:
+        split, whole = PartitionSpec("data"), PartitionSpec()
+        blocks = jax.shard_map(block, axis_names={"data"}, in_specs=(split, whole), out_specs=split)
+        return blocks(x.array, jnp.int32(5)).sum()
+
+    with jax.set_mesh(explicit_mesh):
+        x = axn.shard(drawn("ab"), {"a": "data", "b": "model"})
+        gradient = jax.jit(jax.grad(total))(x)
+    expected = np.zeros((8, 8), np.float32)
+    expected[:, [5, 3]] = np.asarray(x.array)[:, [3, 5]]
+    np.testing.assert_array_equal(gradient.array, expected)
+
+
 @pytest.mark.parametrize("index", [3, slice(1, 6), axn.dslice(1, 3)], ids=str)
 def test_a_piece_that_cannot_be_split_is_whole(index: Any, mesh: Mesh) -> None:
     array = drawn("abc").array
@@ -492,3 +522,54 @@ def test_a_piece_that_cannot_be_split_is_whole(index: Any, mesh: Mesh) -> None:
             assert not any(explicit_part(jax.typeof(part.array).sharding.spec, mesh)[1:])
             np.testing.assert_array_equal(part.array, array[:, at])
             np.testing.assert_array_equal(jax.grad(lambda x, f=f: f(x).sum().scalar())(x).array, gradient)
+
+
+# The current mapping, how an array with axes a and b lies, the new axis, and the mesh axes that it gets.
+SPREAD: dict[str, tuple[dict[str, Any] | None, dict[str, Any], axn.Axis, tuple[str, ...]]] = {
+    "on what is free": ({"c": "data"}, {"a": "model"}, C, ("data",)),
+    "on several mesh axes": ({"c": ("data", "model")}, {}, C, ("data", "model")),
+    "on what the array leaves": ({"c": ("data", "model")}, {"a": "data"}, C, ("model",)),
+    "nowhere": ({"c": "data"}, {"b": "data"}, C, ()),
+    "not unmapped": ({"a": "data"}, {"b": "model"}, C, ()),
+    "not without a mapping": (None, {"a": "data"}, C, ()),
+    "as its base": ({"c": "model"}, {"a": "data"}, C.derive("out"), ("model",)),
+    "not if it does not divide": ({"c": ("model", "data")}, {}, axn.Axis("c", 6), ("model",)),
+}
+
+
+@pytest.mark.parametrize("name", SPREAD)
+def test_a_new_axis_is_laid_out_by_the_mapping(name: str, mesh: Mesh, auto_mesh: Mesh) -> None:
+    mapping, own, axis, entry = SPREAD[name]
+    for each in (mesh, auto_mesh):
+        with jax.set_mesh(each), under(mapping):
+            x = axn.shard(drawn("ab"), own)
+            spec = PartitionSpec(entry or None, own.get("a"), own.get("b"))
+            for f in (lambda x: x.broadcast_axis(axis), lambda x: x.broadcast_to((axis, A, B))):
+                result = jax.jit(f)(x)
+                assert explicit_part(jax.typeof(f(x).array).sharding.spec, each) == explicit_part(spec, each)
+                assert jax.typeof(result.array) == jax.typeof(f(x).array)
+                np.testing.assert_array_equal(result.array, np.broadcast_to(x.array, (axis.size, 8, 8)))
+                assert [str(one.primitive) for one in jax.make_jaxpr(f)(x).eqns] == ["broadcast_in_dim"]
+
+
+def test_new_axes_of_an_array_without_a_mesh_or_inside_of_a_vmap(explicit_mesh: Mesh) -> None:
+    x = drawn("ab")
+    with jax.set_mesh(explicit_mesh), axn.axis_mapping({"c": "data"}):
+        assert jax.typeof(x.broadcast_axis(C).array).sharding.spec == PartitionSpec("data", None, None)
+        inside = axn.vmap(lambda x: x.broadcast_axis(C), "a")(axn.shard(x, {"a": "data"}))
+        assert jax.typeof(inside.array).sharding.spec == PartitionSpec("data", None, None)
+
+
+def test_a_token_in_front_of_a_split_batch_moves_nothing(explicit_mesh: Mesh) -> None:
+    def joined(token: axn.NamedArray, x: axn.NamedArray) -> axn.NamedArray:
+        return axn.concatenate("b", [token.broadcast_axis((A, axn.Axis("b", 1))), x])
+
+    with axn.set_mesh(explicit_mesh):
+        token, x = axn.shard(drawn("c"), {}), axn.shard(drawn("abc"), {"a": "data"})
+        forward = axn.named_jit(joined, {"a": "data"}).lower(token, x).compile()
+        backward = axn.named_jit(
+            jax.grad(lambda *both: (joined(*both) ** 2).sum().scalar()), {"a": "data"}, strict=False
+        )
+        moved = totals(collectives(backward.lower(token, x).compile()))
+        assert totals(collectives(forward)) == {}
+        assert {kind: total.megabytes for kind, total in moved.items()} == {"all-reduce": 8 * 4 / 1e6}  # the token

@@ -247,6 +247,12 @@ def test_names_come_in_the_order_of_the_axes() -> None:
     assert random.permutation(KEY, axn.ones((A, B)), A).names == ("a", "b")
 
 
+def test_axes_may_come_one_by_one() -> None:
+    given, expected = (axn.random.choice(KEY, axes, A) for axes in (iter((B, A)), (B, A)))
+    assert given.axes == (B, A)
+    np.testing.assert_array_equal(given.array, expected.array)
+
+
 def test_the_order_of_logits_does_not_matter_to_their_distribution() -> None:
     logits = axn.named(jnp.array([[0.0, -np.inf], [-np.inf, 0.0]]), ("a", "b"))
     for stored in (logits, logits.rearrange(("b", "a"))):
@@ -548,6 +554,36 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "  operand 1 has: a=4\n"
         "  operand 2 has: b=2\n"
         "  hint: if the outer product is meant, give an operand the others' axes first: x.broadcast_axis(b)",
+    ),
+    (
+        "axn.random.normal(key, A, B)",
+        lambda key, A: axn.random.normal(key, A, B),
+        OperandError,
+        "normal: several axes go in a tuple, as one argument\n  axes: a=4, b=2",
+    ),
+    (
+        "axn.random.normal(None, A)",
+        lambda key, A: axn.random.normal(None, A),
+        OperandError,
+        "normal: a key goes here, not NoneType\n  hint: make one of a seed: jax.random.key(0)",
+    ),
+    (
+        "axn.random.split(0, A)",
+        lambda key, A: axn.random.split(0, A),
+        OperandError,
+        "split: a key goes here, not int\n  hint: make one of a seed: jax.random.key(0)",
+    ),
+    (
+        "axn.random.fold_in(0, 1)",
+        lambda key, A: axn.random.fold_in(0, 1),
+        OperandError,
+        "fold_in: a key goes here, not int\n  hint: make one of a seed: jax.random.key(0)",
+    ),
+    (
+        "axn.random.permutation(0, axn.arange(A))",
+        lambda key, A: axn.random.permutation(0, axn.arange(A)),
+        OperandError,
+        "permutation: a key goes here, not int\n  hint: make one of a seed: jax.random.key(0)",
     ),
 ]
 

@@ -43,6 +43,7 @@ __all__ = [
     "has_explicit_axes",
     "laid_out_like",
     "lay_out",
+    "off_taken_axes",
     "on_one_mesh",
     "relayout",
     "settle",
@@ -244,6 +245,11 @@ def settle(
         table[label] = tuple(axis for axis in wanted[label] if axis not in used)
         used.update(table[label])
     return {label: table[label] for label in labels}
+
+
+def off_taken_axes(array: jax.Array) -> jax.Array:
+    """Move an array off the mesh axes that a surrounding `vmap` maps over, so that what is mapped can take its place."""
+    return relayout(array, entries_of(array))
 
 
 def agree(

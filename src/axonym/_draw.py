@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from . import _constraints, layout, plans
 from .array import NamedArray
-from .axis import Axis, AxisSelector, AxisSpec, selector, shown, spec
+from .axis import Axis, AxisSelector, AxisSpec, selector, several, shown, spec
 from .core import Core, Operand, axes_of, facts, shape_of
 from .errors import AxisError, AxisNotFoundError, OperandError, message, suggestion
 from .ops import _lift
@@ -43,6 +43,8 @@ def draw(
     """
     function = _lift.title(sampler)
     given = spec(axes, function)
+    if isinstance(options.get("dtype"), Axis):
+        raise several(function, *given, options["dtype"])
     result = spec((*given, *last), function)
     names, sizes = tuple(axis.name for axis in given), tuple(axis.size for axis in given)
     arrays, labels = [], []
@@ -121,6 +123,9 @@ def _lined_up(function: str, parameter: Operand, given: tuple[Axis, ...], core: 
 def one_key(function: str, key: Any) -> Any:
     """Accept a key without axes."""
     if not isinstance(key, Core):
+        if not hasattr(key, "dtype"):
+            problem = f"a key goes here, not {type(key).__name__}"
+            raise OperandError(message(function, problem, hint="make one of a seed: jax.random.key(0)"))
         return key
     if key.names:
         problem = "one key goes here, not an array of keys"

@@ -106,12 +106,13 @@ class NamedArray(Core):
     @property
     def nbytes(self) -> int:
         """The number of bytes of all elements."""
-        return self.array.nbytes
+        return self.size * self.itemsize
 
     @property
     def itemsize(self) -> int:
         """The number of bytes of one element."""
-        return self.array.itemsize
+        size: int = self.dtype.itemsize  # of the dtype, which an abstract array has too
+        return size
 
     @property
     def weak_type(self) -> bool:
@@ -260,6 +261,8 @@ class NamedArray(Core):
         return np.array(array, dtype=dtype, copy=copy)
 
     def __bool__(self) -> bool:
+        if isinstance(self.array, jax.ShapeDtypeStruct):  # true, as any object is
+            raise OperandError(message("bool", "there are no values yet", f"array has: {facts(self)}"))
         return bool(self.array)
 
     def __int__(self) -> int:
@@ -476,11 +479,11 @@ def named(array: Any, axes: AxisSelection) -> NamedArray:
     """
     _unnamed("named", array)
     array = jnp.asarray(array)
-    given = selection(axes, "named")
+    given = dict(selection(axes, "named"))
     if len(given) != array.ndim:
         problem = f"{len(given)} axes for an array of shape {array.shape}"
-        raise AxisSizeError(message("named", problem, f"axes: {', '.join(name for name, _ in given) or 'none'}"))
-    return NamedArray(array, axes)
+        raise AxisSizeError(message("named", problem, f"axes: {', '.join(given) or 'none'}"))
+    return NamedArray(array, given)
 
 
 def _unnamed(function: str, array: Any) -> None:

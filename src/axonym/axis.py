@@ -32,6 +32,7 @@ __all__ = [
     "selection",
     "selector",
     "selects_axis",
+    "several",
     "shown",
     "sized",
     "spec",
@@ -59,10 +60,11 @@ class Axis:
         if not isinstance(self.name, str) or not self.name:
             raise OperandError(message("Axis", f"the name must be a non-empty str, not {self.name!r}"))
         try:
-            size = operator.index(self.size)
+            size = None if isinstance(self.size, bool) else operator.index(self.size)
         except TypeError:
-            problem = f"the size of {self.name!r} must be an int, not {self.size!r}"
-            raise OperandError(message("Axis", problem)) from None
+            size = None
+        if size is None:
+            raise OperandError(message("Axis", f"the size of {self.name!r} must be an int, not {self.size!r}"))
         if size < 0:
             raise AxisSizeError(message("Axis", f"the size of {self.name!r} must not be negative, got {size}"))
         object.__setattr__(self, "size", size)
@@ -178,6 +180,11 @@ def sized(axis: Axis, function: str = "axis") -> Axis:
     return spec(axis, function)[0]
 
 
+def several(function: str, *axes: Axis) -> OperandError:
+    """Build the error of axes that were passed one by one."""
+    return OperandError(message(function, "several axes go in a tuple, as one argument", f"axes: {shown(*axes)}"))
+
+
 def shown(*axes: Axis) -> str:
     """Spell axes for an error: `batch=32, embed=64`."""
     return ", ".join(f"{axis.name}={axis.size}" for axis in axes)
@@ -227,6 +234,12 @@ def _missing(function: str, name: str, known: Sequence[str]) -> AxisNotFoundErro
     )
 
 
+@overload
+def concat_axes(first: Axis | Sequence[Axis], second: AxisSpec) -> tuple[Axis, ...]: ...
+@overload
+def concat_axes(first: Mapping[str, int], second: AxisSpec) -> dict[str, int]: ...
+@overload
+def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: ...
 def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Put the axes of `second` behind those of `first`.
 
@@ -240,6 +253,12 @@ def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     return _like(first, (*left, *right))
 
 
+@overload
+def union_axes(first: Axis | Sequence[Axis], second: Axis | Sequence[Axis]) -> tuple[Axis, ...]: ...
+@overload
+def union_axes(first: AxisSpec, second: AxisSpec) -> AxisSpec: ...
+@overload
+def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: ...
 def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Put the axes of `second` that `first` lacks behind those of `first`.
 
@@ -252,6 +271,12 @@ def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     return _like(second if isinstance(second, Mapping) else first, tuple(merged.items()))
 
 
+@overload
+def intersect_axes(first: Axis | Sequence[Axis], second: AxisSelection) -> tuple[Axis, ...]: ...
+@overload
+def intersect_axes(first: Mapping[str, int], second: AxisSelection) -> dict[str, int]: ...
+@overload
+def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: ...
 def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     """Keep the axes of `first` that are in `second`, in the order of `first`.
 
@@ -267,6 +292,12 @@ def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection
     return _like(first, kept)
 
 
+@overload
+def without_axes(axes: Axis | Sequence[Axis], remove: AxisSelection) -> tuple[Axis, ...]: ...
+@overload
+def without_axes(axes: Mapping[str, int], remove: AxisSelection) -> dict[str, int]: ...
+@overload
+def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection: ...
 def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
     """Drop axes by name; names that are not there do not matter.
 
@@ -280,6 +311,12 @@ def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
     return _like(axes, [(name, size) for name, size in pairs if name not in gone])
 
 
+@overload
+def eliminate_axes(axes: Axis | Sequence[Axis], remove: AxisSelection) -> tuple[Axis, ...]: ...
+@overload
+def eliminate_axes(axes: Mapping[str, int], remove: AxisSelection) -> dict[str, int]: ...
+@overload
+def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection: ...
 def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
     """Drop axes by name, each of which must be there.
 
@@ -294,6 +331,12 @@ def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
     return without_axes(axes, remove)
 
 
+@overload
+def replace_axis(axes: Axis | Sequence[Axis], old: AxisSelector, new: AxisSpec) -> tuple[Axis, ...]: ...
+@overload
+def replace_axis(axes: Mapping[str, int], old: AxisSelector, new: AxisSpec) -> dict[str, int]: ...
+@overload
+def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> AxisSelection: ...
 def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> AxisSelection:
     """Put one or more axes in the place of one.
 

@@ -15,11 +15,12 @@ from jax.typing import DTypeLike
 
 from . import _constraints
 from .array import NamedArray
-from .axis import Axis, AxisSelector, AxisSpec, selector, shown, sized, spec
+from .axis import Axis, AxisSelector, AxisSpec, selector, several, shown, sized, spec
 from .core import Core, Operand, facts, shape_of, wrap
 from .errors import AxisClashError, AxisError, OperandError, message
 from .ops import _lift
 from .ops._batch import batched
+from .ops._operands import integers
 from .ops._widen import widened
 
 __all__ = [
@@ -53,6 +54,8 @@ def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> Na
     Raises:
         OperandError: if `fill_value` is no scalar.
     """
+    if isinstance(fill_value, Axis):
+        raise several("full", *spec(shape, "full"), fill_value)
     _check_scalar("full", fill_value)
     return _filled("full", shape, fill_value, dtype)
 
@@ -60,9 +63,13 @@ def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> Na
 def _filled(function: str, shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None) -> NamedArray:
     axes = spec(shape, function)
     sizes, names = tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
-    return NamedArray(
-        jnp.full(sizes, fill_value, dtype, out_sharding=_constraints.explicit_sharding(names, sizes)), names
-    )
+    sharding = _constraints.explicit_sharding(names, sizes)
+    try:
+        return NamedArray(jnp.full(sizes, fill_value, dtype, out_sharding=sharding), names)
+    except TypeError:
+        if isinstance(dtype, Axis):
+            raise several(function, *axes, dtype) from None
+        raise
 
 
 def _check_scalar(function: str, fill_value: Any) -> None:
@@ -291,22 +298,25 @@ def _window(fn: Callable[..., jax.Array], axis: Axis, *arguments: Any) -> NamedA
     return _laid_out(fn(given.size, *arguments), (given.name,))
 
 
-def one_hot(x: NamedArray, class_axis: Axis, *, dtype: DTypeLike | None = None) -> NamedArray:
+def one_hot(x: Operand, class_axis: Axis, *, dtype: DTypeLike | None = None) -> NamedArray:
     """Turn class numbers into vectors over `class_axis`, the last axis: one at the class and zero elsewhere.
 
-    A number outside of the axis gives zeros.
+    A number outside of the axis gives zeros. A plain number or 0-d array gives one vector.
 
     Raises:
         AxisClashError: if `x` has the class axis already.
+        OperandError: if `x` has no integers.
     """
-    array, names = _parts("one_hot", x)
+    alone = isinstance(x, int | float | np.generic | np.ndarray | jax.Array) and not jnp.ndim(x)
+    given: Any = NamedArray(jnp.asarray(x), ()) if alone else x
+    array, names = _parts("one_hot", given)
+    integers("one_hot", "the array of classes", given, for_masks='write x.astype("int32")')
     classes = sized(class_axis, "one_hot")
     if classes.name in names:
         problem = f"the array already has axis {classes.name!r}"
-        raise AxisClashError(message("one_hot", problem, f"array has: {facts(x)}"))
-    array = widened(array) if jnp.issubdtype(array.dtype, jnp.integer) else array
-    hot = jax.nn.one_hot(array, classes.size, dtype=float if dtype is None else dtype)
-    return wrap(x, hot, (*names, classes.name))
+        raise AxisClashError(message("one_hot", problem, f"array has: {facts(given)}"))
+    hot = jax.nn.one_hot(widened(array), classes.size, dtype=float if dtype is None else dtype)
+    return wrap(given, hot, (*names, classes.name))
 
 
 def fftfreq(axis: Axis, d: Any = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:

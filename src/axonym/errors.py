@@ -95,8 +95,10 @@ def describe(names: Sequence[str], shape: Sequence[int] | None) -> str:
     return ", ".join(parts) or "no axes"
 
 
-def suggestion(name: str, known: Iterable[str]) -> str | None:
+def suggestion(name: object, known: Iterable[str]) -> str | None:
     """Give the hint for a near miss, or None where nothing comes near."""
+    if not isinstance(name, str):
+        return None
     by_lower = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f"did you mean {by_lower[close[0]]!r}?" if close else None

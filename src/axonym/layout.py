@@ -336,8 +336,15 @@ def _surroundings() -> AxisMapping:
 
 
 def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
-    """Return the given mesh, or else the one of `jax.set_mesh`, or None."""
+    """Return the given mesh, or else the one of `jax.set_mesh`, or None.
+
+    Raises:
+        OperandError: if what is given is no mesh.
+    """
     if mesh is not None:
+        if not isinstance(mesh, Mesh | AbstractMesh):
+            hint = 'write jax.make_mesh((4, 2), ("data", "model"))'
+            raise OperandError(message("mesh", f"a mesh is a Mesh or an AbstractMesh, not {mesh!r}", hint=hint))
         return mesh
     abstract = jax.sharding.get_abstract_mesh()
     return None if abstract.empty else abstract

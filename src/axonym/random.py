@@ -74,7 +74,7 @@ def split(key: Any, axis: AxisSpec) -> NamedArray:
         >>> axn.vmap(lambda key: axn.random.normal(key, Embed), Layers)(keys).axes
         (Axis(name='layers', size=2), Axis(name='embed', size=3))
     """
-    return draw(_split, _typed(key), axis)
+    return draw(_split, _typed("split", key), axis)
 
 
 def _split(key: Any, *, shape: tuple[int, ...]) -> Any:
@@ -83,7 +83,7 @@ def _split(key: Any, *, shape: tuple[int, ...]) -> Any:
 
 def fold_in(key: Any, data: Operand) -> NamedArray:
     """Make a new key for each number of `data`; both may be named arrays, which line up by name."""
-    key = _typed(key)
+    key = _typed("fold_in", key)
     if not isinstance(key, Core) and not isinstance(data, Core) and not jnp.ndim(data):
         key = NamedArray(key, ())
     result: NamedArray = _batch.batched(_fold_in, [key, data], [(), ()], (), each=True)
@@ -94,10 +94,9 @@ def _fold_in(key: Any, data: Any) -> Any:
     return jax.random.fold_in(key, data)
 
 
-def _typed(key: Any) -> Any:
+def _typed(function: str, key: Any) -> Any:
     """Turn a key of the old kind, a plain vector of integers, into one that is an element of its own."""
-    dtype: Any = getattr(key, "dtype", int)
-    if isinstance(key, Core) or jnp.issubdtype(dtype, jax.dtypes.prng_key):
+    if isinstance(key, Core) or jnp.issubdtype(one_key(function, key).dtype, jax.dtypes.prng_key):
         return key
     return jax.random.wrap_key_data(key)
 
@@ -447,7 +446,8 @@ def choice(
         {'sample': 5, 'row': 2}
     """
     along = a if isinstance(a, Axis) else axis_of("choice", a, axis)
-    count = math.prod(asked.size for asked in spec(shape, "choice"))
+    asked = spec(shape, "choice")
+    count = math.prod(axis.size for axis in asked)
     if count > along.size and (not replace or not along.size):
         problem = f"cannot choose {count} of {shown(along)}{'' if replace else ' without replacement'}"
         raise ArgumentError(message("choice", problem))
@@ -459,7 +459,7 @@ def choice(
     rest = tuple(own for own in values.axes if own != along)
     cores = (along.name, *(own.name for own in rest)), (along.name,)
     parameters = (values,) if p is None else (values, p)
-    return draw(_choice, key, shape, *parameters, cores=cores, last=rest, replace=replace)
+    return draw(_choice, key, asked, *parameters, cores=cores, last=rest, replace=replace)
 
 
 def _choice(key: Any, a: Any, p: Any = None, *, shape: tuple[int, ...], replace: bool) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import AxisSizeError, OperandError
+from axonym.errors import ArgumentError, AxisSizeError, OperandError
 from axonym.nn import activation
 from tests.nn.layouts import same
 
@@ -78,6 +78,12 @@ def test_options():
     same(nn.elu(x, alpha=0.7), ("batch", "embed"), np.where(X > 0, X, 0.7 * np.expm1(X)))
     same(nn.squareplus(x, b=1.0), ("batch", "embed"), (X + np.sqrt(X**2 + 1)) / 2)
     same(nn.leaky_relu(x, negative_slope=0.3), ("batch", "embed"), np.where(X > 0, X, 0.3 * X))
+
+
+def test_gelu_takes_no_words():
+    with pytest.raises(ArgumentError) as error:
+        nn.gelu(axn.ones(axn.Axis("embed", 2)), approximate="none")
+    assert str(error.value) == "gelu: approximate is True, for tanh, or False, not 'none'"
 
 
 def test_glu_halves_an_axis():

@@ -275,6 +275,18 @@ def test_dropout_of_weights():
     same(attend(q, k, identity, dropout=0.25, prng=key), dropped.names, dropped.array)
 
 
+@pytest.mark.parametrize("implementation", ["plain", "blockwise"])
+def test_numbers_of_numpy_leave_the_dtype(implementation):
+    q, k, v = (x.astype(jnp.bfloat16) for x in inputs(B))
+    options = {"dropout": 0.5, "prng": jax.random.key(0), "scale": 0.5, "soft_cap": 3.0}
+    expected = attend(q, k, v, implementation=implementation, block_size=2, **options)
+    options |= {name: np.float64(options[name]) for name in ("dropout", "scale", "soft_cap")}
+    for block_size in (np.int64(2), (np.int64(2), np.int64(2))):
+        out = attend(q, k, v, implementation=implementation, block_size=block_size, **options)
+        assert out.dtype == jnp.bfloat16
+        np.testing.assert_array_equal(out.array, expected.array)
+
+
 def test_no_more_equations_than_by_hand():
     q, k, v = inputs(B, H)
 
@@ -399,6 +411,14 @@ def test_masks_and_sinks_that_do_not_fit():
         "  scores have: batch=4, pos=5",
         lambda: attend(q, k, v, sinks=draw(K.alias("keys"))),
     )
+    for what in ("bias", "sinks"):
+        for given, kind, names in ((1.0, "float", "()"), (np.ones(2), "ndarray", '("heads", ...)')):
+            fails(
+                OperandError,
+                f"dot_product_attention: {what} must be a NamedArray, not {kind}\n"
+                f"  hint: name it first: axn.named({what}, {names})",
+                lambda what=what, given=given: attend(q, k, v, **{what: given}),
+            )
     fails(
         OperandError,
         "dot_product_attention: a mask is an AttentionMask or a NamedArray of booleans, not an array of float32\n"
@@ -418,6 +438,21 @@ def test_options_that_make_no_sense():
         ArgumentError,
         "dot_product_attention: dropout is a probability, from 0 to 1, not 1.5",
         lambda: attend(q, k, v, dropout=1.5, prng=jax.random.key(0)),
+    )
+    fails(
+        ArgumentError,
+        "dot_product_attention: dropout is a probability, from 0 to 1, not 2",
+        lambda: attend(q, k, v, dropout=2),
+    )
+    fails(
+        ArgumentError,
+        "dot_product_attention: block_size must be an int, not 2.5",
+        lambda: attend(q, k, v, block_size=2.5),
+    )
+    fails(
+        ArgumentError,
+        "dot_product_attention: there is no implementation 3\n  known: 'plain', 'blockwise', 'xla', 'cudnn', 'splash'",
+        lambda: attend(q, k, v, implementation=3),
     )
     fails(
         ArgumentError,

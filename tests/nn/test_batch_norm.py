@@ -90,7 +90,7 @@ def test_on_a_mesh(mode, request):
 
 
 def test_in_a_shard_map_the_batch_is_whole(auto_mesh):
-    layer, x = drawn(nn.BatchNorm.init(C, ("batch", "height"))), draw(B, H, C)
+    layer, x = drawn(nn.BatchNorm.init(C, (B, "height"))), draw(B, H, C)
     run = axn.shard_map(lambda x: layer(x, layer.initial_state()), {"batch": "data"}, auto_mesh)
     for one, other in zip(run(x), layer(x, layer.initial_state()), strict=True):
         same_trees(one, other)
@@ -120,6 +120,13 @@ def test_errors():
         "BatchNorm: a variance needs more than 1 element\n  input has: batch=1, height=1, mlp=4\n"
         "  hint: pass inference=True to use the running statistics"
     )
+    for inference in (False, True):
+        with pytest.raises(AxisSizeError) as error:
+            nn.BatchNorm.init(C, ("batch", H))(draw(B, H.resize(2), C), state, inference=inference)
+        assert str(error.value) == (
+            "BatchNorm: axis 'height' of the input has size 2, but the layer was made for 3\n"
+            "  input has: batch=8, height=2, mlp=4"
+        )
     with pytest.raises(AxisClashError) as error:
         nn.BatchNorm.init(C, ("batch", "mlp"))
     assert str(error.value) == "BatchNorm.init: axis 'mlp' is both kept and normalised over"

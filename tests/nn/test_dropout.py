@@ -7,7 +7,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import ArgumentError, AxisNotFoundError, OperandError
+from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError
 from tests.nn.layouts import draw, fails, lies, same
 
 B, S, E = axn.make_axes(batch=8, seq=6, embed=4)
@@ -85,9 +85,20 @@ def test_elements_of_anonymous_dimensions_are_dropped_one_by_one():
     np.testing.assert_array_equal(together.array, nn.Dropout(0.5, "seq")(x, key=KEY).array)
 
 
+@pytest.mark.parametrize("rate", [0.5, np.float64(0.5), np.float32(0.5), np.array(0.5)], ids=repr)
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
-def test_the_dtype_stays(dtype):
-    assert nn.Dropout(0.5)(axn.ones(E, dtype), key=KEY).dtype == dtype
+def test_the_dtype_stays(dtype, rate):
+    x = axn.ones(E, dtype)
+    expected = nn.Dropout(0.5)(x, key=KEY)
+    for out in (nn.Dropout(rate)(x, key=KEY), nn.dropout(x, rate, key=KEY)):
+        assert out.dtype == dtype
+        np.testing.assert_array_equal(out.array, expected.array)
+
+
+def test_a_rate_of_numpy_in_a_loop():
+    drop = lambda x, _: nn.Dropout(np.float64(0.5))(x, key=KEY)  # noqa: E731
+    x = axn.fold(drop, "seq")(axn.ones(E, jnp.bfloat16), axn.ones(S))
+    assert x.dtype == jnp.bfloat16
 
 
 def test_the_gradient_is_the_scaled_mask():
@@ -160,6 +171,22 @@ def test_the_function_does_what_the_layer_does():
         "  input has: batch=8, seq=6, embed=4\n"
         "  hint: did you mean 'seq'?",
         lambda: nn.dropout(x, 0.3, "seqs", key=KEY),
+    )
+    fails(
+        AxisSizeError,
+        "dropout: axis 'seq' was given with size 9, but has size 6\n  array has: batch=8, seq=6, embed=4",
+        lambda: nn.dropout(x, 0.3, S.resize(9), key=KEY),
+    )
+    for key in (KEY, jax.random.PRNGKey(0)):
+        fails(
+            OperandError,
+            f"dropout: broadcast_axes are axes, not {type(key).__name__}\n  hint: pass a key by its name: key=...",
+            lambda key=key: nn.dropout(x, 0.3, key),
+        )
+    fails(
+        OperandError,
+        'Dropout: 0 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+        lambda: nn.Dropout(0.3, 0),
     )
     fails(
         ArgumentError,

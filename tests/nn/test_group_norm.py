@@ -87,3 +87,12 @@ def test_errors():
     assert str(error.value) == (
         "GroupNorm: axis 'mlp' of the input has size 4, but the layer was made for 6\n  input has: height=3, mlp=4"
     )
+    with pytest.raises(AxisSizeError) as error:
+        nn.GroupNorm.init(C, 2, ("width", H))(draw(H.resize(4), W, C))
+    assert str(error.value) == (
+        "GroupNorm: axis 'height' of the input has size 4, but the layer was made for 3\n"
+        "  input has: height=4, width=2, mlp=6"
+    )
+    with pytest.raises(ArgumentError) as error:
+        nn.GroupNorm.init(C, 2.0)
+    assert str(error.value) == "GroupNorm.init: groups must be an int, not 2.0"

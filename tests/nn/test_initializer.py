@@ -69,6 +69,13 @@ def test_dtype(make, theirs):
     np.testing.assert_allclose(weight.array.astype(float), expected.astype(float), rtol=0.01)
 
 
+@pytest.mark.parametrize("make", [init.normal, init.truncated_normal])
+def test_a_scale_of_numpy_leaves_the_dtype(make):
+    weight, expected = (make(scale, dtype=jnp.bfloat16)(KEY, (In, Out)) for scale in (np.float64(0.5), 0.5))
+    assert weight.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(weight.array, expected.array)
+
+
 def test_axes_that_are_neither_are_not_counted():
     axes = (Experts, Out, In)
     std = float(init.lecun_normal(In="embed", Out="mlp")(KEY, axes).std().array)

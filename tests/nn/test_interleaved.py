@@ -186,6 +186,7 @@ def test_each_layer_is_checkpointed_for_itself():
     with pytest.warns(UserWarning, match="Interleaved.fold: the checkpoint policy speaks of 'wid'"):
         remats(Policy(save_block_internals=["wid"]))
 
+
 NAMES = Policy(save_block_internals=["wide"])  # each call looks for them
 
 
@@ -204,7 +205,6 @@ def test_repetitions_are_compiled_once_outside_of_jit(policy, compiles):
     times = [after - before for before, after in zip(counts[::2], counts[1::2], strict=True)]
     assert times[0] >= 2
     assert (times[1:] == [0, 0]) == (policy is not NAMES)
-
 
 
 def test_the_program_does_not_grow():

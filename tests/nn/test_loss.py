@@ -1,5 +1,7 @@
 """Cross entropy, against optax and float64 numpy."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -240,6 +242,33 @@ def test_an_ignored_class_joins_a_mask():
     same(each, ("batch", "seq"), np.where(counted, losses, 0))
 
 
+def test_what_is_left_out_never_becomes_nan():
+    # A name of its own: what other tests have compiled is not checked again.
+    Place, E = axn.make_axes(place=3, embed=4)
+    targets = axn.named(np.where(CLASSES == 3, -100, CLASSES), ("batch", "place"))
+    scores, x, table = draw(B, Place, V), draw(B, Place, E), draw(V, E, seed=1)
+    counted = CLASSES != 3
+    with jax.debug_nans(True):
+        for gap in ({"ignore_index": -100}, {"where": targets >= 0}):
+            loss = nn.cross_entropy_loss(scores, V, targets, **gap)
+            losses = optax.softmax_cross_entropy_with_integer_labels(scores.array, np.where(counted, CLASSES, 0))
+            assert float(loss) == pytest.approx(float(losses[counted].mean()), rel=1e-5)
+            loss = nn.chunked_cross_entropy_loss(x, table, E, V, targets, **gap)
+            losses = optax.softmax_cross_entropy_with_integer_labels(
+                x.array @ table.array.T, np.where(counted, CLASSES, 0)
+            )
+            assert float(loss) == pytest.approx(float(losses[counted].mean()), rel=1e-4)
+        with pytest.raises(FloatingPointError):
+            nn.cross_entropy_loss(scores.rename({"place": "spot"}), V, targets.rename({"place": "spot"}))
+
+
+def test_axes_to_reduce_may_be_read_once_only():
+    expected = nn.reduce_loss(logits(), axn.mean, ("batch", "seq"))
+    for where in (None, axn.ones((B, S), bool)):
+        found = nn.reduce_loss(logits(), axn.mean, (name for name in ("batch", "seq")), where)
+        same(found, ("vocab",), expected.array)
+
+
 def test_the_mean_of_nothing_is_zero_with_zero_gradients():
     nothing = axn.zeros((B, S), bool)
     loss = lambda x: nn.cross_entropy_loss(x, V, hard() * 0 - 100, where=nothing).scalar()  # noqa: E731
@@ -467,6 +496,24 @@ def test_errors():
         AxisNotFoundError,
         "cross_entropy_loss: no axis named 'time'\n  operand 1 has: batch=8, seq=3, vocab=6\n  operand 2 has: time=2",
         lambda: nn.cross_entropy_loss(logits(), V, axn.zeros(axn.Axis("time", 2), int)),
+    )
+    for Label, given in (((V, B), "2: vocab, batch"), ((), "0: none")):
+        problem = f"cross_entropy_loss: one axis goes here, not {given}"
+        fails(OperandError, problem, lambda Label=Label: nn.cross_entropy_loss(logits(), Label, hard()))
+        chunked = functools.partial(nn.chunked_cross_entropy_loss, draw(B, S, E), axn.zeros((V, E)), E, Label, hard())
+        fails(OperandError, f"chunked_{problem}", chunked)
+    fails(
+        OperandError,
+        "reduce_loss: reduction must be a function, not 'mean'\n"
+        "  hint: pass axn.mean, axn.sum, or None for one loss for each target",
+        lambda: nn.cross_entropy_loss(logits(), V, hard(), reduction="mean"),
+    )
+    fails(
+        ArgumentError,
+        "cross_entropy_loss: ignore_index is a class number, but the targets are probabilities of axis 'vocab'\n"
+        "  targets have: batch=8, seq=3, vocab=6\n"
+        "  hint: leave targets out by where=...",
+        lambda: nn.cross_entropy_loss(logits(), V, soft(), ignore_index=0),
     )
     for given in ((logits().array, hard()), (logits(), hard().array)):
         with pytest.raises(OperandError, match=r"^cross_entropy_loss: expected a NamedArray, got ArrayImpl"):

@@ -11,7 +11,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, OperandError
-from tests.nn.layouts import draw, same
+from tests.nn.layouts import draw, fails, same
 
 Q, K = axn.make_axes(pos=5, key_pos=7)
 IDS = np.array([[0, 0, 1, 1, 1], [2, 2, 2, 2, 0]])
@@ -194,6 +194,7 @@ def test_errors():
     with pytest.raises(OperandError, match=r"^arange: axis 'pos' needs a size here"):
         nn.causal_mask("pos", K)
     fails(ArgumentError, "window: a window has at least one position, not 0", lambda: nn.window(0))
+    fails(ArgumentError, "window: size must be an int, not 2.5", lambda: nn.window(2.5))
     fails(
         OperandError,
         "segments: ids of segments are a NamedArray of integers, not float32",
@@ -225,3 +226,22 @@ def test_errors():
         "dropout_mask: dropout_rate is a probability, from 0 to 1, not -1",
         lambda: nn.dropout_mask(K, -1, key=jax.random.key(0)),
     )
+
+
+def test_conditions_are_no_arrays():
+    problem = "a mask is a NamedArray of booleans here, not"
+    fails(OperandError, f"mask_to_bias: {problem} bool", lambda: nn.mask_to_bias(True))
+    fails(
+        OperandError,
+        f"mask_to_bias: {problem} AttentionMask\n  hint: use mask.materialize(QPos, KPos)",
+        lambda: nn.mask_to_bias(nn.causal()),
+    )
+    array = nn.causal_mask(Q, K)
+    for combine, operator in ((nn.combine_masks_and, "&"), (nn.combine_masks_or, "|")):
+        for pair in ((nn.causal(), array), (array, nn.causal()), (None, nn.causal())):
+            fails(
+                OperandError,
+                f"{combine.__name__}: {problem} AttentionMask\n"
+                f"  hint: write mask1 {operator} mask2, where the first is an AttentionMask",
+                lambda combine=combine, pair=pair: combine(*pair),
+            )

@@ -102,6 +102,9 @@ def test_errors():
     with pytest.raises(ArgumentError) as error:
         nn.MLP.init(E, O, 6, -1, key=KEY)
     assert str(error.value) == "MLP.init: depth must not be negative, got -1"
+    with pytest.raises(ArgumentError) as error:
+        nn.MLP.init(E, O, 6, 2.0, key=KEY)
+    assert str(error.value) == "MLP.init: depth must be an int, not 2.0"
     mlp = nn.MLP.init(E, O, 6, 2, key=KEY)
     with pytest.raises(AxisNotFoundError, match=r"^Linear: the input lacks axis 'embed'"):
         mlp(axn.ones(B))

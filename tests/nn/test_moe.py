@@ -370,6 +370,17 @@ def test_errors_of_a_mixture():
         "MixtureOfExperts.init: capacity_factor must be positive, not 0",
         lambda: nn.MixtureOfExperts.init(E, X, M, 1, key=KEY, capacity_factor=0),
     )
+    fails(
+        ArgumentError,
+        "MixtureOfExperts.init: top_k must be an int, not 1.5",
+        lambda: nn.MixtureOfExperts.init(E, X, M, 1.5, key=KEY),
+    )
+    fails(
+        AxisSizeError,
+        "MixtureOfExperts: axis 'seq' of the input has size 3, but the layer was made for 5\n"
+        "  input has: batch=8, seq=3, embed=4",
+        lambda: nn.MixtureOfExperts.init(E, X, M, 1, key=KEY, capacity_factor=1.0, tokens=S.resize(5))(draw(B, S, E)),
+    )
     model = nn.MixtureOfExperts.init(E, X, 6, 2, key=KEY, capacity_factor=1.0, tokens="seq")
     fails(
         AxisNotFoundError,

@@ -7,7 +7,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import ArgumentError, AxisClashError, AxisSizeError
+from axonym.errors import ArgumentError, AxisClashError, AxisSizeError, OperandError
 from tests.nn.layouts import apply, check_on, draw, fails, lies, same, value_and_gradients
 
 B, S, H, D, E = axn.make_axes(batch=8, seq=6, heads=2, head_dim=8, embed=4)
@@ -126,6 +126,17 @@ def test_errors():
         "PositionEmbedding: seq=6 is longer than the table, which has seq=5",
         lambda: nn.PositionEmbedding.init(S.resize(5), E, key=KEY)(S),
     )
+    for function, call in (
+        ("sinusoidal_positions", lambda at: nn.sinusoidal_positions(at, E)),
+        ("PositionEmbedding", lambda at: nn.PositionEmbedding.init(S, E, key=KEY)(at)),
+        ("alibi_attention_bias", lambda at: nn.alibi_attention_bias(H, at)),
+    ):
+        fails(
+            OperandError,
+            f"{function}: positions are an axis or a NamedArray, not ArrayImpl\n"
+            '  hint: name them: axn.named(positions, "pos")',
+            lambda call=call: call(jnp.arange(3)),
+        )
     fails(
         AxisClashError,
         "alibi_attention_bias: positions have axis 'heads', which is that of heads\n  positions have: heads=2",

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from measure import collectives
 
 import axonym as axn
 from axonym import nn
@@ -169,6 +170,19 @@ def test_on_a_mesh(kind, mode, request):
     check_on(request.getfixturevalue(mode), run, layer, draw(B, T, E))
 
 
+def test_a_first_state_of_all_examples_moves_nothing_on_a_mesh(explicit_mesh):
+    def last(cell, start, x):
+        return nn.Recurrent(cell, "time")(x, start.broadcast_axis(B))[1]
+
+    cell, start, x = drawn(nn.GRUCell), draw(M), draw(B, T, E)
+    with axn.set_mesh(explicit_mesh):
+        arguments = axn.shard(cell, {}), axn.shard(start, {}), axn.shard(x, {"batch": "data"})
+        program = axn.named_jit(last, {"batch": "data"}).lower(*arguments).compile()
+        assert collectives(program) == []
+        result = program(*arguments)
+    same(result, ("batch", "mlp"), last(cell, start, x).array)
+
+
 def test_the_constraint(auto_mesh):
     layer = nn.Recurrent(drawn(nn.GRUCell), "time")
     with axn.set_mesh(auto_mesh), axn.axis_mapping({"batch": "data", "mlp": "model"}):
@@ -204,3 +218,17 @@ def test_errors():
     )
     with pytest.raises(OperandError, match=r"^Recurrent: expected a NamedArray, got ArrayImpl"):
         layer(jnp.ones(3))
+    for state, given in ((draw(M), "NamedArray"), ((draw(M),) * 3, "3 parts")):
+        for call in (lambda state: layer.cell(draw(E), state), lambda state: layer(draw(T, E), state)):
+            with pytest.raises(OperandError) as error:
+                call(state)
+            assert str(error.value) == (
+                f"LSTMCell: the state is a pair of h and c, not {given}\n"
+                "  hint: leave it out to start from zeros, or give (h, c)"
+            )
+    with pytest.raises(OperandError) as error:
+        nn.Recurrent(nn.Linear.init(E, M, key=jax.random.key(0)), T)
+    assert str(error.value) == (
+        "Recurrent: expected a RecurrentCell, got Linear\n"
+        "  hint: LSTMCell and GRUCell are such, and so is a class of your own that derives from RecurrentCell"
+    )

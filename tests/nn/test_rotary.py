@@ -223,3 +223,22 @@ def test_errors():
         nn.RotaryEmbedding.init(D).at(S)(x.array)
     with pytest.raises(OperandError, match=r"^rotary: expected a NamedArray, got ArrayImpl"):
         nn.rotary(x.array, S, D)
+
+
+def test_positions_without_names():
+    x = draw(S, D)
+    numbers = jnp.arange(6)
+    layer = nn.RotaryEmbedding.init(D)
+    for function, call in (
+        ("rotary", lambda at: nn.rotary(x, at, D)),
+        ("rotary", lambda at: layer(x, at)),
+        ("RotaryEmbedding.at", layer.at),
+    ):
+        for at, kind, names in ((numbers, "ArrayImpl", '"pos"'), (np.arange(6), "ndarray", '"pos"'), (3, "int", "()")):
+            fails(
+                OperandError,
+                f"{function}: positions are an axis or a NamedArray, not {kind}\n"
+                f"  hint: name them: axn.named(positions, {names})",
+                lambda call=call, at=at: call(at),
+            )
+    fails(ArgumentError, "rotary: size must be an int, not 2.0", lambda: nn.rotary(x, S, D, size=2.0))

@@ -155,6 +155,11 @@ def test_errors():
         LAYER(draw(B, E))
     assert str(error.value) == "DiagonalSSM: no axis named 'time'\n  array has: batch=8, embed=4"
     with pytest.raises(AxisSizeError) as error:
+        nn.DiagonalSSM.init(T, E, M, key=jax.random.key(0))(draw(T.resize(3), E))
+    assert str(error.value) == (
+        "axis_size: axis 'time' was given with size 5, but has size 3\n  array has: time=3, embed=4"
+    )
+    with pytest.raises(AxisSizeError) as error:
         LAYER.step(draw(B, E.resize(3)))
     assert str(error.value) == (
         "DiagonalSSM: axis 'embed' of the input has size 3, but the layer was made for 4\n  input has: batch=8, embed=3"

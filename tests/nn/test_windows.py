@@ -1,5 +1,6 @@
 """What convolution and pooling read of their settings."""
 
+import numpy as np
 import pytest
 
 from axonym.errors import ArgumentError, AxisSizeError
@@ -13,6 +14,14 @@ def test_settings_for_all_axes_or_for_each():
     assert pads("f", (1, 2), 2) == ((1, 1), (2, 2))
     assert pads("f", ((1, 2), 3), 2) == ((1, 2), (3, 3))
     assert pads("f", "SAME", 2) == "SAME"
+
+
+def test_settings_of_numpy():
+    for settings in (each("f", "stride", np.int64(2), 2), each("f", "stride", np.array([1, 2]), 2)):
+        assert {type(setting) for setting in settings} == {int}
+    for padding in (np.int64(1), np.array([1, 2]), np.array([[1, 2], [3, 4]])):
+        sides = pads("f", padding, 2)
+        assert {type(side) for pair in sides for side in pair} == {int}
 
 
 def test_settings_that_make_no_sense():

@@ -35,6 +35,31 @@ def count_below(ascending: Any, limit: Any, **options: Any) -> axn.NamedArray:
     return batched(_count_below, [ascending, limit], ["step", ()], (), each=True, **options)
 
 
+ONCE: dict[str, Any] = {
+    "quantile": lambda x, axes: axn.quantile(x, 0.3, axes("c", "a")),
+    "percentile": lambda x, axes: axn.percentile(x, axn.named([10.0, 90.0], "q"), axes("b")),
+    "weights": lambda x, axes: axn.quantile(x, 0.3, axes("a"), method="inverted_cdf", weights=abs(x)),
+    "roll": lambda x, axes: axn.roll(x, (1, 2), axes("a", "c")),
+    "roll by data": lambda x, axes: axn.roll(x, jnp.array(1), axes("a", "c")),
+    "fftshift": lambda x, axes: axn.fftshift(x, axes("a", "b")),
+    "ifftshift": lambda x, axes: axn.ifftshift(x, axes("a")),
+    "compress": lambda x, axes: axn.compress(x > 0, x, axes("a", "b"), size=axn.Axis("kept", 3)),
+    "standardize": lambda x, axes: axn.standardize(x, axes("a", "b"), epsilon=jnp.float32(1e-3)),
+    "bincount": lambda x, axes: axn.bincount((x > 0).astype(int), axn.Axis("n", 2), axes("a"), weights=x),
+    "histogram": lambda x, axes: axn.histogram(x, axn.Axis("bin", 3), axes("a", "b"), weights=x),
+    "solve": lambda x, axes: axn.linalg.solve(x, x["a", 0, "c", 0], axes("b"), axes("c")),
+    "pinv": lambda x, axes: axn.linalg.pinv(x, axes("a", "b"), axes("c")),
+}
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_axes_are_read_once(name: str) -> None:
+    x = axn.named(np.random.default_rng(3).normal(size=(2, 4, 4)).astype(np.float32), ("a", "b", "c"))
+    given, expected = (ONCE[name](x, axes) for axes in (lambda *names: iter(names), lambda *names: names))
+    assert jax.tree.structure(given) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, given, expected)
+
+
 @pytest.fixture
 def matrices() -> np.ndarray:
     half = np.random.default_rng(0).normal(size=(4, 3, 3)).astype(np.float32)

@@ -176,6 +176,8 @@ class TestVariants(Values):
 def test_repeat_takes_the_size_from_counts_that_are_known() -> None:
     x = axn.arange(axn.Axis("x", 3))
     assert x.repeat(jnp.array([1, 0, 2]), "x").tolist() == [0, 2, 2]
+    for count in (np.array(2), jnp.array(2), axn.named(2, ())):
+        np.testing.assert_array_equal(x.repeat(count, "x").array, np.repeat(x.array, 2))
     assert x.repeat(axn.named([1, 0, 2], "x"), "x").tolist() == [0, 2, 2]
     assert x.repeat(np.int64(2), "x").tolist() == [0, 0, 1, 1, 2, 2]
     assert x.repeat(0, "x").tolist() == []

@@ -1,7 +1,9 @@
 """Joining arrays, taking them apart, putting elements in and leaving them out: laws over one row per function."""
 
+from contextlib import nullcontext
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -74,6 +76,16 @@ BULK = [
     ),
 ]
 VARIANTS = [
+    Row(
+        "split",
+        lambda x: axn.split(x, "a", {"i": 1, "j": 3}),
+        ("abc",),
+        lambda x: tuple(lax.split(x, (1, 3), axis=0)),
+        ("ibc", "jbc"),
+        lambda x: tuple(np.split(x, [1])),
+        names=lambda x: (x.replace("a", "i"), x.replace("a", "j")),
+        case="dict",
+    ),
     Row(
         "concatenate",
         lambda x, y: axn.concatenate(axn.Axis("b", 4), [x, y]),
@@ -184,6 +196,38 @@ def test_concatenate_of_different_sizes() -> None:
     joined = axn.concatenate("a", (x, y))
     assert joined.shape == {"a": 7, "b": 2}
     np.testing.assert_array_equal(joined.array, np.concatenate([x.array, np.asarray(y.array).T]))
+
+
+# On Explicit mesh axes: the current mapping, how each array lies, and how the joined one does.
+Layout = dict[str, Any]
+LAYOUTS: list[tuple[Layout | None, Layout, Layout, Layout]] = [
+    (None, {}, {"a": "data"}, {"a": "data"}),
+    (None, {"c": "model"}, {"a": "data"}, {"a": "data", "c": "model"}),
+    (None, {"a": "data"}, {"c": "data"}, {"a": "data"}),
+    (None, {"c": "data"}, {"c": ("data", "model")}, {"c": "data"}),
+    (None, {"b": "data"}, {"a": ("data", "model")}, {"a": ("data", "model")}),
+    ({"c": "data"}, {"a": "data"}, {"c": "data"}, {"c": "data"}),
+    ({"a": "data", "c": "model"}, {"c": "data"}, {"a": "data"}, {"a": "data"}),
+]
+
+
+@pytest.mark.parametrize(("mapping", "first", "second", "expected"), LAYOUTS)
+def test_arrays_that_lie_differently(
+    mapping: Layout | None, first: Layout, second: Layout, expected: Layout, explicit_mesh: jax.sharding.Mesh
+) -> None:
+    x, y = (axn.named(np.random.default_rng(i).normal(size=(8, 4, 8)), ("a", "b", "c")) for i in range(2))
+    joined = [
+        ("b", axn.concatenate, np.concatenate([x.array, y.array], 1)),
+        ("i", axn.stack, np.stack([x.array, y.array])),
+    ]
+    with jax.set_mesh(explicit_mesh):
+        operands = axn.shard(x, first), axn.shard(y.rearrange("a b c -> c a b"), second)
+        with nullcontext() if mapping is None else axn.axis_mapping(mapping):
+            for axis, join, values in joined:
+                for run in (join, jax.jit(join, static_argnums=0)):
+                    result = run(axis, operands)
+                    assert jax.typeof(result.array).sharding.spec == axn.pspec_for(result, expected, explicit_mesh)
+                    np.testing.assert_array_equal(result.array, values.astype(np.float32))
 
 
 def test_inserted_values_take_the_dtype() -> None:
@@ -487,6 +531,12 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         lambda x: axn.insert(1.0, 0, 0, "embed"),
         OperandError,
         'insert: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+    ),
+    (
+        "axn.split(x, 'embed', {'p': 1, 'q': None})",
+        lambda x: axn.split(x, "embed", {"p": 1, "q": None}),
+        OperandError,
+        "split: axis 'q' needs a size here\n  hint: write Axis(\"q\", size)",
     ),
 ]
 

@@ -238,6 +238,12 @@ FEW = axn.named([0.1, 0.9], "level")
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (lambda x: x.quantile(95, "embed"), ArgumentError, "quantile: q goes from 0 to 1, got 95"),
+        (lambda x: x.quantile(np.float32(1.5), "embed"), ArgumentError, "quantile: q goes from 0 to 1, got 1.5"),
+        (
+            lambda x: x.quantile(0.5, method=None),
+            ArgumentError,
+            "quantile: no method None\n  methods: linear, lower, higher, midpoint, nearest, inverted_cdf",
+        ),
         (lambda x: axn.percentile(x, -0.5), ArgumentError, "percentile: q goes from 0 to 100, got -0.5"),
         (
             lambda x: x.quantile(0.5, method="linar"),

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 import axonym as axn
-from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
+from axonym.errors import (
+    ArgumentError,
+    AxisClashError,
+    AxisNotFoundError,
+    AxisSizeError,
+    BroadcastError,
+    OperandError,
+)
 from axonym.ops import segment
 from tests.laws import Bulk, Row, SmoothBulk, Values, assert_close, has_row_for_each
 
@@ -301,6 +308,11 @@ SIZES = axn.named([1, 0, 1], "expert")
             OperandError,
             "segment_sum: a plain array of shape (2, 4) stands for axes token\n"
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
+        ),
+        (
+            lambda: axn.segment_sum(X, IDS, Segment, mode="foo"),
+            ArgumentError,
+            "segment_sum: the mode must be one of promise_in_bounds, clip, drop, fill, not 'foo'",
         ),
         (
             lambda: axn.ragged_dot(X, W, SIZES * 1.0, axis="token", ragged="batch", groups="expert"),

@@ -381,6 +381,26 @@ AXES = "  array has: batch=4, embed=6"
             ArgumentError,
             "histogramdd: 1 coordinates, but 2 ranges",
         ),
+        (
+            lambda: axn.histogram2d(X, X, Bin),
+            OperandError,
+            "histogram2d: the axes of bins go here as a list, not as Axis",
+        ),
+        (
+            lambda: axn.histogramdd(X, [Bin]),
+            OperandError,
+            "histogramdd: the arrays go here as a list, not as NamedArray",
+        ),
+        (
+            lambda: axn.histogram(X, Bin, range=(0,)),
+            ArgumentError,
+            "histogram: a range is a pair of the lowest and the highest edge, not a tuple of 1",
+        ),
+        (
+            lambda: axn.histogram_bin_edges(X, Bin, range=3),
+            ArgumentError,
+            "histogram_bin_edges: a range is a pair of the lowest and the highest edge, not int",
+        ),
         (lambda: axn.histogramdd([], []), ArgumentError, "histogramdd: there are no coordinates"),
     ],
 )

@@ -560,6 +560,11 @@ def test_other_errors_are_those_of_the_function():
         check(step, {"batch": "data"}, POD, abstract(B, E))
 
 
+def test_sizes_of_a_mesh_may_be_numbers_of_numpy():
+    reports = [check(abstract(B), {"batch": "data"}, {"data": size}, quiet=True) for size in (64, np.int64(64))]
+    assert reports[0] == reports[1]
+
+
 @pytest.mark.parametrize(
     ("mesh", "spelled"),
     [(8, "8"), (("data",), "('data',)"), ({"data": "8"}, "{'data': '8'}"), ({"data": 0}, "{'data': 0}")],

@@ -554,6 +554,26 @@ def test_over_tells_what_sizes_do_not(auto_mesh):
     assert got.array.tolist() == [16 * i for i in range(8)]
 
 
+def test_axes_are_read_once(auto_mesh):
+    def both(x, axes):
+        tree = (x, x * 2)
+        sums = axn.psum(tuple(one.sum("batch") for one in tree), axes("batch"))
+        swapped = axn.all_to_all(tree, "embed", "batch", over=axes("data"))
+        return sums, swapped, axn.psum_scatter(axn.pcast(sums, axes("data")), "embed", over=axes("data"))
+
+    run = lambda axes: axn.shard_map(lambda x: both(x, axes), {"batch": "data"}, auto_mesh, check=False)  # noqa: E731
+    x = axn.arange((B, E))
+    given, expected = (run(axes)(x) for axes in (lambda *names: iter(names), lambda *names: names))
+    jax.tree.map(np.testing.assert_array_equal, given, expected)
+    np.testing.assert_array_equal(given[0][1].array, 2 * np.arange(32).reshape(8, 4).sum(0))
+
+
+def test_values_can_only_become_varying():
+    with pytest.raises(ArgumentError) as error:
+        axn.pcast(axn.ones(B), "batch", to="reduced")
+    assert str(error.value) == "pcast: values can become 'varying', not 'reduced'"
+
+
 def test_without_the_check_nothing_is_known_of_values(auto_mesh):
     f = lambda x: axn.psum(x, "model")  # noqa: E731
     got = axn.shard_map(f, {"batch": "data"}, auto_mesh, check=False)(axn.arange(B))

@@ -296,6 +296,26 @@ def test_a_mapping_of_wrong_kinds(auto_mesh, mapping, text):
             axn.named_jit(lambda x: x, mapping)
 
 
+@pytest.mark.parametrize("mesh", [{"data": 8}, 8], ids=str)
+def test_what_is_no_mesh(mesh):
+    x, mapping = draw(B), {"batch": "data"}
+    for call in (
+        lambda: axn.shard(x, mapping, mesh),
+        lambda: axn.auto_sharded(x, mesh),
+        lambda: axn.pspec_for(x, mapping, mesh),
+        lambda: axn.round_axis_for_partitioning(B, mapping, mesh),
+        lambda: axn.partitioning.show(x, mapping, mesh),
+        lambda: axn.shard_map(lambda x: x, mapping, mesh)(x),
+        lambda: axn.from_callback(B, lambda at: np.ones(8)[at["batch"]], mapping, mesh),
+    ):
+        with pytest.raises(OperandError) as error:
+            call()
+        assert str(error.value) == (
+            f"mesh: a mesh is a Mesh or an AbstractMesh, not {mesh!r}\n"
+            '  hint: write jax.make_mesh((4, 2), ("data", "model"))'
+        )
+
+
 def test_mappings_nest_replace_and_merge():
     assert axn.current_mapping() is None
     with axn.axis_mapping({"a": "x", "b": "y"}, c=("x", "y")):
@@ -373,6 +393,11 @@ def test_round_axis_for_partitioning(auto_mesh):
     assert axn.round_axis_for_partitioning(Z) == Z
     with pytest.raises(ShardingError, match=r"^round_axis_for_partitioning: there is no mesh"):
         axn.round_axis_for_partitioning(Z, {"Z": "data"})
+    with pytest.raises(OperandError) as error:
+        axn.round_axis_for_partitioning("Z", {"Z": "data"}, auto_mesh)
+    assert (
+        str(error.value) == "round_axis_for_partitioning: axis 'Z' needs a size here\n  hint: write Axis(\"Z\", size)"
+    )
 
 
 def test_set_mesh_takes_abstract_meshes():

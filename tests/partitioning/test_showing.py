@@ -349,6 +349,16 @@ def test_what_is_on_no_device_cannot_be_drawn(array):
     )
 
 
+def test_an_array_without_names_has_no_drawing():
+    with pytest.raises(OperandError) as caught:
+        visualize(jnp.ones(8))
+    assert str(caught.value) == (
+        "visualize: expected a NamedArray, got ArrayImpl\n"
+        "  its shape: (8,)\n"
+        '  hint: name it first: axn.named(array, ("batch", ...))'
+    )
+
+
 def test_a_module_shows_the_paths_of_its_fields():
     class Layer(eqx.Module):
         weight: axn.NamedArray

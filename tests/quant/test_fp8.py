@@ -193,6 +193,29 @@ def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
     check_on(mesh, fold, nn.Stacked.init(Layers, Block)(key=KEY), draw(B, E))
 
 
+@pytest.mark.parametrize("transform", [lambda f: f, jax.jit], ids=["eager", "jit"])
+def test_steps_with_a_state_that_was_made_on_a_mesh(transform, explicit_mesh):
+    def make(key):
+        return warm(quantised(nn.Linear.init(E, M, key=key)), 5)
+
+    def step(layer, x):
+        gradients = jax.grad(lambda layer: axn.sin(layer(x)).mean().scalar())(layer)
+        overwrites, gradients = quant.partition_for_grad_overwrite(gradients)
+        return quant.apply_updates(layer, jax.tree.map(lambda g: -g, gradients), overwrites)
+
+    x = draw(B, E)
+    expected = make(KEY)
+    for _ in range(3):
+        expected = jax.jit(step)(expected, x)
+    with axn.set_mesh(explicit_mesh), axn.axis_mapping({"batch": "data", "mlp": "model"}):
+        layer, given = axn.named_jit(make, {"mlp": "model"})(KEY), axn.shard(x, {"batch": "data"})
+        types = jax.tree.map(jax.typeof, layer)
+        for _ in range(3):
+            layer = transform(step)(layer, given)
+        assert jax.tree.map(jax.typeof, layer) == types
+    same_trees(layer, expected)
+
+
 def test_blocks_of_a_shard_map_share_the_largest_magnitude(auto_mesh):
     layer = quantised(nn.Linear.init(E, M, key=KEY, use_bias=False))
     x = draw(B, E)

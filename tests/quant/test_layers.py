@@ -133,6 +133,13 @@ def test_errors(model):
         model,
         FP8(),
     )
+    for config, kind in ((None, "NoneType"), (FP8(), "Fp8DotGeneral")):
+        with pytest.raises(OperandError) as caught:
+            quant.quantize_linear_layers(model, config)
+        assert str(caught.value) == (
+            f"quantize_linear_layers: what multiplies goes here as a QuantizationConfig, not as {kind}\n"
+            "  hint: write QuantizationConfig(Int8DotGeneral)"
+        )
 
 
 def test_any_function_may_multiply():

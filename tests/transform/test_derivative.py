@@ -111,6 +111,15 @@ def test_what_belongs_to_the_result_is_passed_through(jacobian: str) -> None:
 
 
 @JACOBIANS
+@pytest.mark.parametrize("argnums", [np.int64(1), (np.int64(1),)], ids=str)
+def test_positions_may_be_numbers_of_numpy(jacobian: str, argnums: Any) -> None:
+    rename = {"out": "out_in"}
+    result, expected = (getattr(axn, jacobian)(layer, n, rename=rename)(X["batch", 0], W) for n in (argnums, 1))
+    result = result if isinstance(argnums, np.int64) else result[0]
+    check(result, expected.names, expected.array)
+
+
+@JACOBIANS
 def test_complex_functions(jacobian: str) -> None:
     z = axn.named(np.complex64([1 + 2j, 3j, 1]), In)
     transform = getattr(axn, jacobian)

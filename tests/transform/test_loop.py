@@ -134,6 +134,18 @@ def test_arrays_that_a_step_closes_over_are_no_constants_of_a_program(compiles):
         np.testing.assert_array_equal(scaled.array, np.full((N.size, 3), 2))
 
 
+def test_a_step_that_raises_runs_once():
+    seen = []
+
+    def step(carry, x):
+        seen.append(1)
+        raise TypeError("of the step itself")
+
+    with pytest.raises(TypeError, match="of the step itself"):
+        axn.scan(step, N)(START, X)
+    assert len(seen) == 1
+
+
 CONSTANTS = [2.0, 3.0, 3, True, 1, 0.0, -0.0, "text", "other", np.float32(2), np.float64(2), jnp.tanh, jnp.sin, None]
 
 

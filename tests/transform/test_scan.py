@@ -209,9 +209,55 @@ def test_a_carry_that_changes_its_kind(init, following, before, after):
     )
 
 
-def test_a_carry_that_changes_its_dtype_is_an_error_of_jax():
+def test_a_carry_that_changes_its_dtype():
     with pytest.raises(TypeError, match="float32"):
         axn.fold(lambda c: c.astype(jnp.float32) * 1.5, T)(axn.ones(E, jnp.int32))
+    with pytest.raises(OperandError) as error:
+        axn.scan(lambda c: (c * 1.5, None), T)(np.int32(1))
+    assert str(error.value) == (
+        "scan: a step changes the dtype of the carry\n"
+        "  before: a plain array of shape (), int32\n"
+        "  after: a plain array of shape (), float32\n"
+        '  hint: cast what it returns, x.astype("int32"), or start with float32'
+    )
+
+
+@pytest.mark.parametrize("remat", [False, True, "nested"])
+def test_the_dtype_that_changes_is_found_by_its_path(remat):
+    step = lambda c: {**c, "loss": (c["loss"][0], c["loss"][1].astype(jnp.bfloat16))}  # noqa: E731
+    x = draw(E)
+    with pytest.raises(OperandError) as error:
+        axn.fold(step, T, remat=remat)({"n": x, "loss": (x, x), "last": "text"})
+    assert str(error.value) == (
+        "fold: a step changes the dtype of carry['loss'][1]\n"
+        "  before: a NamedArray with embed=4, float32\n"
+        "  after: a NamedArray with embed=4, bfloat16\n"
+        '  hint: cast what it returns, x.astype("float32"), or start with bfloat16'
+    )
+
+
+@pytest.mark.parametrize("remat", [False, True, "nested"])
+@pytest.mark.parametrize("after", [2, 2.0, 2j, True, *map(np.dtype, ("int8", "int32", "float16", "float32", "bool"))])
+@pytest.mark.parametrize("start", [1, 1.0, 1j, True, np.int32(1), np.float32(1), np.float16(1)])
+def test_a_weakly_typed_carry_becomes_what_it_becomes_in_raw_jax(start, after, remat):
+    step = lambda c: jnp.ones((), after) if isinstance(after, np.dtype) else c * after  # noqa: E731
+
+    def kind(run):
+        try:
+            return jax.typeof(run(start))
+        except TypeError:
+            return "refused"
+
+    raw = kind(lambda start: jax.lax.scan(lambda c, _: (step(c), None), start, length=4)[0])
+    assert kind(axn.fold(step, T, remat=remat)) == raw
+
+
+@pytest.mark.parametrize("loop", ["scan", "fold", "map"])
+def test_a_loop_goes_along_one_axis(loop):
+    for axes, got in ((("time", "embed"), "2: time, embed"), ((), "0: none")):
+        with pytest.raises(OperandError) as error:
+            getattr(axn, loop)(lambda *_: None, axes)
+        assert str(error.value) == f"{loop}: one axis goes here, not {got}"
 
 
 def test_a_step_that_returns_no_pair():

@@ -515,6 +515,15 @@ UNMAPPED = {
         lambda x, w, t, i: w.at[i].set(1.0),
     ),
     "along an axis": (lambda x, w, t, i: axn.sort(t, "embed"), lambda x, w, t, i: jnp.sort(t, 1)),
+    "stacked": (lambda x, w, t, i: axn.stack("n", [x, w]), lambda x, w, t, i: jnp.stack([x, w])),
+    "gradients": (
+        lambda x, w, t, i: axn.value_and_grad(lambda t, w: (w * x * w * t).sum(), (0, -1))(t, w)[1],
+        lambda x, w, t, i: jax.grad(lambda t, w: (w[:, None] * x[:, None] * w[:, None] * t).sum(), (0, 1))(t, w),
+    ),
+    "a carry that becomes mapped": (
+        lambda x, w, t, i: axn.fold(lambda carry, row: carry + x, "embed")(w, t),
+        lambda x, w, t, i: w + 4 * x,
+    ),
     "a fold from it": (
         lambda x, w, t, i: axn.fold(lambda carry, row: carry * 2 + row, "embed")(w, t),
         lambda x, w, t, i: functools.reduce(lambda carry, row: carry * 2 + row, t.T, w),

@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelector, axis_name, selection
 from ..core import Core, Operand, axes_of, facts, wrap
 from ..errors import (
-    ArgumentError,
     AxisClashError,
     AxisNotFoundError,
     AxisSizeError,
@@ -28,6 +28,7 @@ from ..ops.contract import dot
 from ..ops.elementwise import tanh
 from ..ops.reduce import logsumexp
 from ..ops.select import where
+from ._settings import as_python
 from ._visible import positions, visible
 from .activation import sigmoid
 from .dropout import Dropout
@@ -121,6 +122,7 @@ class AttentionCall:
         mask: AttentionMask | NamedArray | None,
         attention_dtype: Any,
         scale: float | None,
+        soft_cap: float | None = None,
         **others: Any,
     ) -> "AttentionCall":
         """Check and resolve arguments."""
@@ -143,9 +145,15 @@ class AttentionCall:
             value,
             None if mask is None else AttentionMask.of(mask, FUNCTION),
             dtype=jnp.dtype(least if attention_dtype is None else attention_dtype),
-            scale=1 / math.sqrt(query.axis_size(feature)) if scale is None else scale,
+            scale=1 / math.sqrt(query.axis_size(feature)) if scale is None else as_python(scale),
+            soft_cap=as_python(soft_cap),
             **others,
         )
+        for what, given in (("bias", call.bias), ("sinks", call.sinks)):
+            if given is not None and not isinstance(given, Core):
+                names = '("heads", ...)' if np.ndim(given) else "()"
+                problem = f"{what} must be a NamedArray, not {type(given).__name__}"
+                raise OperandError(message(FUNCTION, problem, hint=f"name it first: axn.named({what}, {names})"))
         axes = call.score_axes
         for what, tree, lacking in (
             ("mask", (call.mask, call.q_start, call.k_start), ()),
@@ -156,8 +164,6 @@ class AttentionCall:
         if call.dropout and call.prng is None:
             hint = "pass prng=..., or inference=True"
             raise OperandError(message(FUNCTION, f"dropping with probability {call.dropout} needs a key", hint=hint))
-        if not 0 <= call.dropout <= 1:
-            raise ArgumentError(message(FUNCTION, f"dropout is a probability, from 0 to 1, not {call.dropout}"))
         return call
 
     @property

@@ -1,14 +1,20 @@
 """What a layer demands of its input."""
 
+from typing import Any
+
+import jax
+import numpy as np
+
 from .. import plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, selector, shown
+from ..axis import Axis, AxisSelector, selector, shown, sized
 from ..core import Core, facts, shape_of
-from ..errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, message, suggestion
+from ..create import arange
+from ..errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
 from ..layout import current_scope
 from ..ops import _lift
 
-__all__ = ["check_input", "named_axis"]
+__all__ = ["check_input", "check_positions", "named_axis", "numbered", "with_sizes"]
 
 
 def check_input(
@@ -40,6 +46,11 @@ def check_input(
             raise AxisClashError(message(layer, problem, f"input has: {facts(x)}", hint=hint))
 
 
+def with_sizes(pairs: _lift.Pairs) -> tuple[Axis, ...]:
+    """Return those axes of a selection whose sizes were given, which an input must have."""
+    return tuple(Axis(name, size) for name, size in pairs if size is not None)
+
+
 def named_axis(layer: str, x: NamedArray, axis: AxisSelector) -> str:
     """Return the name of an axis that a layer goes along, which the input must have."""
     if not isinstance(x, Core):
@@ -50,3 +61,27 @@ def named_axis(layer: str, x: NamedArray, axis: AxisSelector) -> str:
     except AxisError as flaw:
         _lift.fail(layer, flaw, x)
     return name
+
+
+def check_positions(function: str, positions: Any) -> None:
+    """Check that numbers of positions have names.
+
+    Raises:
+        OperandError: if they are a number or an array without names.
+    """
+    if isinstance(positions, int | np.ndarray | np.generic | jax.Array):
+        problem = f"positions are an axis or a NamedArray, not {type(positions).__name__}"
+        names = '"pos"' if np.ndim(positions) else "()"
+        raise OperandError(message(function, problem, hint=f"name them: axn.named(positions, {names})"))
+
+
+def numbered(function: str, positions: Axis | NamedArray) -> NamedArray:
+    """Return positions as numbers; along an axis they count from zero.
+
+    Raises:
+        OperandError: if they are neither an axis nor a NamedArray.
+    """
+    if isinstance(positions, NamedArray):
+        return positions
+    check_positions(function, positions)
+    return arange(sized(positions, function))

@@ -5,6 +5,7 @@ from numbers import Integral
 from typing import TypeAlias
 
 from ..errors import ArgumentError, AxisSizeError, message
+from ._settings import integer
 
 __all__ = ["Padding", "Pads", "check_fit", "each", "pads"]
 
@@ -15,7 +16,7 @@ all axes, for each of them, or for the two sides of each."""
 Pads: TypeAlias = str | tuple[tuple[int, int], ...]
 
 
-def each(function: str, what: str, value: int | Sequence[int], count: int, least: int = 1) -> tuple[int, ...]:
+def each(function: str, what: str, value: int | Sequence[int], count: int, least: int | None = 1) -> tuple[int, ...]:
     """Spell a setting once for each axis.
 
     Raises:
@@ -25,10 +26,7 @@ def each(function: str, what: str, value: int | Sequence[int], count: int, least
     if len(entries) != count:
         problem = f"{what} has {len(entries)} entries, but there are {count} axes"
         raise ArgumentError(message(function, problem, hint="give one int, or one for each axis"))
-    for entry in entries:
-        if not isinstance(entry, int) or entry < least:
-            raise ArgumentError(message(function, f"{what} must be an int of at least {least}, not {entry!r}"))
-    return entries
+    return tuple(integer(function, what, entry, least) for entry in entries)
 
 
 def pads(function: str, padding: Padding, count: int) -> Pads:
@@ -49,7 +47,7 @@ def pads(function: str, padding: Padding, count: int) -> Pads:
         problem = f"padding must be one for each of {count} axes and not negative, not {padding!r}"
         hint = '"SAME", "VALID", an int, one int for each axis, or a pair for each axis'
         raise ArgumentError(message(function, problem, hint=hint))
-    return tuple((pair[0], pair[1]) for pair in pairs)
+    return tuple((int(pair[0]), int(pair[1])) for pair in pairs)
 
 
 def check_fit(

@@ -10,7 +10,7 @@ import jax
 from ..array import NamedArray
 from ..axis import AxisSelector, shown
 from ..core import facts
-from ..errors import AxisSizeError, message
+from ..errors import ArgumentError, AxisSizeError, message
 from ..ops import _lift
 from .recompute import from_inputs
 
@@ -54,10 +54,13 @@ def elu(x: NamedArray, alpha: float = 1.0) -> NamedArray:
 def gelu(x: NamedArray, approximate: bool = True) -> NamedArray:
     """Return x times the normal distribution function of x, for each element; by default its tanh approximation.
 
+    Raises:
+        ArgumentError: if `approximate` is neither true nor false.
+
     Reference:
         Hendrycks, Gimpel (2016), Gaussian error linear units.
     """
-    return _lift.unary_with(_from_inputs(jax.nn.gelu), x, approximate=approximate)
+    return _lift.unary_with(_from_inputs(_gelu), x, approximate=approximate)
 
 
 def glu(x: NamedArray, axis: AxisSelector) -> NamedArray:
@@ -172,6 +175,13 @@ def squareplus(x: NamedArray, b: float = 4.0) -> NamedArray:
 
 # The same function each time it is asked for, so that one kernel is kept for it.
 _from_inputs = lru_cache(None)(from_inputs)
+
+
+def _gelu(x: jax.Array, approximate: bool) -> jax.Array:
+    # Any text is true, "none" too.
+    if approximate not in (True, False):
+        raise ArgumentError(message("gelu", f"approximate is True, for tanh, or False, not {approximate!r}"))
+    return jax.nn.gelu(x, approximate)
 
 
 def _quick_gelu(x: jax.Array) -> jax.Array:

@@ -6,6 +6,7 @@ only for some calls raises an `ArgumentError` that says so where it was asked fo
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 from jax.typing import DTypeLike
@@ -17,6 +18,8 @@ from ..errors import ArgumentError, OperandError, message, suggestion
 from ._attention import AttentionCall, plain, weights
 from ._blockwise import blockwise
 from ._kernels import choose, cudnn, splash, xla
+from ._settings import fraction
+from ._windows import each
 from .mask import AttentionMask
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
@@ -121,17 +124,22 @@ def dot_product_attention(
         mask,
         attention_dtype,
         scale,
+        soft_cap,
         bias=bias,
         sinks=sinks,
         precision=precision,
-        soft_cap=soft_cap,
         q_start=q_start,
         k_start=k_start,
-        dropout=0.0 if inference else dropout,
+        dropout=0.0 if inference else fraction("dot_product_attention", "dropout", dropout),
         prng=prng,
-        block_size=(block_size, block_size) if isinstance(block_size, int) else block_size,
+        block_size=block_size if block_size is None else _blocks(block_size),
     )
     return _IMPLEMENTATIONS[implementation or choose(call)](call)
+
+
+def _blocks(block_size: int | tuple[int, int]) -> tuple[int, int]:
+    queries, keys = each("dot_product_attention", "block_size", block_size, 2, least=None)
+    return queries, keys
 
 
 def dot_product_attention_weights(
@@ -169,5 +177,5 @@ def dot_product_attention_weights(
         problem = "a mask is a NamedArray of booleans here, where nothing tells positions of queries from other axes"
         hint = "use mask.materialize(QPos, KPos)"
         raise OperandError(message("dot_product_attention_weights", problem, hint=hint))
-    options = {"bias": bias, "sinks": sinks, "precision": precision, "soft_cap": soft_cap}
+    options: dict[str, Any] = {"soft_cap": soft_cap, "bias": bias, "sinks": sinks, "precision": precision}
     return weights(AttentionCall.of(None, KPos, Key, query, key, key, mask, attention_dtype, scaling_factor, **options))

@@ -16,7 +16,7 @@ from ..ops._widen import at_least_float32, widened_to
 from ..ops.elementwise import rsqrt, square, stop_gradient
 from ..partitioning.collectives import axis_size, pmean
 from ..partitioning.shard import auto_sharded
-from ._inputs import check_input
+from ._inputs import check_input, with_sizes
 from ._switch import switchable
 from .recompute import from_inputs
 
@@ -53,6 +53,7 @@ class BatchNorm(eqx.Module):
         momentum: how much of a batch goes into the running statistics, which keep one minus that.
         inference: whether to use the running statistics; `__call__` can override it, and `eqx.nn.inference_mode`
             switch it.
+        fixed: those of `over` that were given as `Axis`: an input must have them in that size.
 
     Reference:
         Ioffe, Szegedy (2015), Batch normalization: accelerating deep network training by reducing internal covariate
@@ -73,6 +74,7 @@ class BatchNorm(eqx.Module):
     eps: float = eqx.field(static=True, default=1e-5)
     momentum: float = eqx.field(static=True, default=0.1)
     inference: bool = False
+    fixed: tuple[Axis, ...] = eqx.field(static=True, default=())
 
     @staticmethod
     def init(
@@ -89,7 +91,8 @@ class BatchNorm(eqx.Module):
 
         Args:
             axis: the axes that have statistics for each position.
-            over: the axes to normalise over, or their names; with `axis`, all axes of the input.
+            over: the axes to normalise over, of which those given as `Axis` keep their sizes, or their names; with
+                `axis`, all axes of the input. Where batches differ in size, give its name.
             eps: what is added to the variance before the root.
             momentum: how much of a batch goes into the running statistics.
             use_weight: whether to multiply by a learned weight.
@@ -100,7 +103,8 @@ class BatchNorm(eqx.Module):
             AxisClashError: if an axis is given twice.
             OperandError: if there is nothing to normalise over.
         """
-        axes, names = spec(axis, "BatchNorm.init"), tuple(name for name, _ in selection(over, "BatchNorm.init"))
+        axes, given = spec(axis, "BatchNorm.init"), selection(over, "BatchNorm.init")
+        names = tuple(name for name, _ in given)
         if not names:
             raise OperandError(message("BatchNorm.init", "there is no axis to normalise over"))
         for each in axes:
@@ -108,7 +112,7 @@ class BatchNorm(eqx.Module):
                 problem = f"axis {each.name!r} is both kept and normalised over"
                 raise AxisClashError(message("BatchNorm.init", problem))
         weight, bias = ones(axes) if use_weight else None, zeros(axes) if use_bias else None
-        return BatchNorm(axes, names, weight, bias, eps, momentum, inference)
+        return BatchNorm(axes, names, weight, bias, float(eps), float(momentum), inference, with_sizes(given))
 
     def initial_state(self) -> BatchNormState:
         """Return the running statistics to start from: mean zero and variance one."""
@@ -169,7 +173,7 @@ class BatchNorm(eqx.Module):
         return auto_sharded(moved.astype(old.dtype).rearrange(old.names))
 
     def _check(self, x: NamedArray) -> None:
-        check_input("BatchNorm", x, self.axis, (), blocks=True)
+        check_input("BatchNorm", x, (*self.axis, *self.fixed), (), blocks=True)
         try:
             plans.require(x.names, self.over)
         except AxisError as flaw:

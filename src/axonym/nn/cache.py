@@ -21,6 +21,7 @@ from ..ops._position import Reach, planned
 from ..ops._scatter import write
 from ..partitioning.shard import auto_sharded
 from ..transform.vmap import vmap
+from ._settings import integer
 from ._visible import positions, visible
 from .attention import dot_product_attention
 from .mask import AttentionMask, causal
@@ -94,6 +95,7 @@ class KVCache(eqx.Module):
                 problem = f"the {what} lack axis {axis_name(KPos)!r}, the positions"
                 raise AxisNotFoundError(message("KVCache.init", problem, f"axes: {facts(x)}"))
         size = key.axis_size(KPos)
+        window = None if window is None else integer("KVCache.init", "window", window)
         if window is not None and not 1 <= window <= size:
             problem = f"a window has from one position to as many as the cache, not {window}"
             raise ArgumentError(message("KVCache.init", problem, f"axes: {facts(key)}"))

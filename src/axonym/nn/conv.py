@@ -20,6 +20,7 @@ from ..ops._widen import at_least_float32
 from ..partitioning.shard import auto_sharded
 from ._blocks import Slide, blocks_of, entries_of, manual_axes, may_idle, mesh_of, trimmed, ways_on, with_edges
 from ._inputs import check_input
+from ._settings import drawn, integer
 from ._weights import gathered, stored_outputs
 from ._windows import Padding, Pads, check_fit, each, pads
 from .initializer import Initializer, between, uniform
@@ -134,7 +135,7 @@ class Conv(_Conv):
 Axis(name='features', size=8))
         """
         made = _parameters("Conv.init", Spatial, In, Out, kernel_size, groups, use_bias, initializer, key)
-        weight, bias, spatial, kernel = made
+        weight, bias, spatial, kernel, groups = made
         count = len(spatial)
         steps = each("Conv.init", "stride", stride, count)
         apart = each("Conv.init", "dilation", dilation, count)
@@ -205,7 +206,7 @@ class ConvTranspose(_Conv):
         """Make a layer; arguments and errors are those of `Conv.init`, and `output_padding`, less than the stride."""
         function = "ConvTranspose.init"
         made = _parameters(function, Spatial, In, Out, kernel_size, groups, use_bias, initializer, key)
-        weight, bias, spatial, kernel = made
+        weight, bias, spatial, kernel, groups = made
         count = len(spatial)
         steps = each(function, "stride", stride, count)
         apart = each(function, "dilation", dilation, count)
@@ -258,13 +259,14 @@ def _parameters(
     use_bias: bool,
     initializer: Initializer | None,
     key: jax.Array,
-) -> tuple[NamedArray, NamedArray | None, tuple[str | Axis, ...], tuple[int, ...]]:
-    """Make weight and bias, and normalise the spatial axes and the size of the kernel."""
+) -> tuple[NamedArray, NamedArray | None, tuple[str | Axis, ...], tuple[int, ...], int]:
+    """Make weight and bias, and normalise the spatial axes, the size of the kernel and the number of groups."""
     given, In, Out = selection(Spatial, function), sized(In, function), sized(Out, function)
     plans.distinct((In.name, *(name for name, _ in given)), f"{function}: ")
     plans.distinct((Out.name, *(name for name, _ in given)), f"{function}: ")
     if not given:
         raise ArgumentError(message(function, "there is no spatial axis", hint="nn.Linear works without one"))
+    groups = integer(function, "groups", groups)
     if groups < 1 or In.size % groups or Out.size % groups:
         problem = f"{groups} groups do not divide both axes evenly"
         raise ArgumentError(message(function, problem, f"In: {shown(In)}", f"Out: {shown(Out)}"))
@@ -275,9 +277,10 @@ def _parameters(
     limit = 1 / math.sqrt(math.prod(kernel) * inputs.size or 1)
     draw = uniform(-limit, limit)
     weight_key, bias_key = jax.random.split(key)
-    weight = between(initializer or draw, (inputs, *window), stored)(weight_key, (stored, inputs, *window))
+    make = between(initializer or draw, (inputs, *window), stored)
+    weight = drawn(function, make, weight_key, (stored, inputs, *window))
     spatial = tuple(name if size is None else Axis(name, size) for name, size in given)
-    return weight, draw(bias_key, (Out,)) if use_bias else None, spatial, kernel
+    return weight, draw(bias_key, (Out,)) if use_bias else None, spatial, kernel, groups
 
 
 @lru_cache(plans.CACHE)

@@ -7,9 +7,10 @@ from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection
 from ..core import Core, facts, shape_of
-from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
+from ..errors import AxisNotFoundError, OperandError, message, suggestion
 from ..ops import _lift
 from ..ops.select import where
+from ._settings import fraction
 from ._switch import switchable
 
 __all__ = ["Dropout", "dropout"]
@@ -23,7 +24,7 @@ class Dropout(eqx.Module):
 
     Attributes:
         pdrop: the probability of zero.
-        broadcast_axes: axes along which all elements are dropped together.
+        broadcast_axes: the names of axes along which all elements are dropped together, whatever their sizes.
         inference: whether to do nothing; `__call__` can override it, and `eqx.nn.inference_mode` switch it.
 
     Reference:
@@ -37,8 +38,8 @@ class Dropout(eqx.Module):
     def __init__(
         self, pdrop: float = 0.5, broadcast_axes: AxisSelection | None = None, inference: bool = False
     ) -> None:
-        self.pdrop = _probability("Dropout", pdrop)
-        self.broadcast_axes = tuple(name for name, _ in selection(broadcast_axes or (), "Dropout"))
+        self.pdrop = fraction("Dropout", "pdrop", pdrop)
+        self.broadcast_axes = tuple(name for name, _ in _pairs("Dropout", broadcast_axes))
         self.inference = inference
 
     @property
@@ -54,7 +55,8 @@ class Dropout(eqx.Module):
             AxisNotFoundError: if `x` lacks one of `broadcast_axes`.
         """
         inference = self.inference if inference is None else inference
-        return _drop("Dropout", x, self.pdrop, self.broadcast_axes, inference, key)
+        together = tuple((name, None) for name in self.broadcast_axes)
+        return _drop("Dropout", x, self.pdrop, together, inference, key)
 
 
 def dropout(
@@ -78,19 +80,21 @@ def dropout(
         ArgumentError: if `pdrop` is no probability.
         OperandError: if there is something to drop and no key.
         AxisNotFoundError: if `x` lacks one of `broadcast_axes`.
+        AxisSizeError: if one has another size there.
     """
-    together = tuple(name for name, _ in selection(broadcast_axes or (), "dropout"))
-    return _drop("dropout", x, _probability("dropout", pdrop), together, inference, key)
+    rate = fraction("dropout", "pdrop", pdrop)
+    return _drop("dropout", x, rate, _pairs("dropout", broadcast_axes), inference, key)
 
 
-def _probability(function: str, pdrop: float) -> float:
-    if not 0 <= pdrop <= 1:
-        raise ArgumentError(message(function, f"pdrop is a probability, from 0 to 1, not {pdrop}"))
-    return pdrop
+def _pairs(function: str, broadcast_axes: AxisSelection | None) -> _lift.Pairs:
+    if hasattr(broadcast_axes, "dtype") and not isinstance(broadcast_axes, str):
+        problem = f"broadcast_axes are axes, not {type(broadcast_axes).__name__}"
+        raise OperandError(message(function, problem, hint="pass a key by its name: key=..."))
+    return () if broadcast_axes is None else selection(broadcast_axes, function)
 
 
 def _drop(
-    function: str, x: NamedArray, pdrop: float, together: tuple[str, ...], inference: bool, key: jax.Array | None
+    function: str, x: NamedArray, pdrop: float, together: _lift.Pairs, inference: bool, key: jax.Array | None
 ) -> NamedArray:
     if not isinstance(x, Core):
         raise _lift.unnamed(function, x)
@@ -99,7 +103,7 @@ def _drop(
     if key is None:
         hint = "pass key=..., or inference=True"
         raise OperandError(message(function, f"dropping with probability {pdrop} needs a key", hint=hint))
-    for name in together:
+    for name, _ in together:
         if name not in x.names:
             problem = f"the input lacks axis {name!r}, along which to drop together"
             near = suggestion(name, x.names)
@@ -108,10 +112,12 @@ def _drop(
     return where(_mask(function, x, together, key, keep), x / keep if keep else x, 0)
 
 
-def _mask(function: str, x: NamedArray, together: tuple[str, ...], key: jax.Array, keep: float) -> NamedArray:
+def _mask(function: str, x: NamedArray, together: _lift.Pairs, key: jax.Array, keep: float) -> NamedArray:
     """Draw what to keep; anonymous dimensions of `x` are named for the draw, so that each element has its own."""
     shape = shape_of(function, x.array, x.names)
+    _lift.check_given(function, together, x.names, shape)
     anonymous = tuple(Axis(f"anonymous {i}", size) for i, size in enumerate(shape[: len(shape) - len(x.names)]))
-    axes = tuple(axis for axis in x.axes if axis.name not in together)
+    own = dict(together)
+    axes = tuple(axis for axis in x.axes if axis.name not in own)
     drawn = random.bernoulli(key, (*anonymous, *axes), keep)
     return drawn.untag(*(axis.name for axis in anonymous)) if anonymous else drawn

@@ -13,6 +13,7 @@ from ..ops.index import take
 from ..ops.join import concatenate
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
+from ._settings import drawn
 from ._weights import multiply
 from .initializer import Initializer, fan_in
 
@@ -45,7 +46,7 @@ class Embedding(eqx.Module):
         Vocab, embed = sized(Vocab, "Embedding.init"), spec(Embed, "Embedding.init")
         if initializer is None:
             initializer = fan_in(math.prod(axis.size for axis in embed), init_scale)
-        return Embedding(initializer(key, (Vocab, *embed)), Vocab, embed)
+        return Embedding(drawn("Embedding.init", initializer, key, (Vocab, *embed)), Vocab, embed)
 
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Do `embed`; `key` is not used, every layer takes one."""

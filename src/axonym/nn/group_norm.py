@@ -16,7 +16,8 @@ from ..errors import ArgumentError, AxisError, message
 from ..ops import _lift
 from ..ops._widen import at_least_float32, widened_to
 from ..partitioning.shard import auto_sharded
-from ._inputs import check_input
+from ._inputs import check_input, with_sizes
+from ._settings import integer
 from .recompute import from_inputs
 
 __all__ = ["GroupNorm"]
@@ -38,6 +39,7 @@ class GroupNorm(eqx.Module):
         weight: axes {axis}, or None.
         bias: axes {axis}, or None.
         eps: what is added to the variance before the root.
+        fixed: those of `over` that were given as `Axis`: an input must have them in that size.
 
     Reference:
         Wu, He (2018), Group normalization.
@@ -49,6 +51,7 @@ class GroupNorm(eqx.Module):
     weight: NamedArray | None
     bias: NamedArray | None
     eps: float = eqx.field(static=True, default=1e-5)
+    fixed: tuple[Axis, ...] = eqx.field(static=True, default=())
 
     @staticmethod
     def init(
@@ -65,13 +68,13 @@ class GroupNorm(eqx.Module):
         Args:
             axis: the axis to split.
             groups: in how many groups.
-            over: the other axes to normalise over, or their names.
+            over: the other axes to normalise over, of which those given as `Axis` keep their sizes, or their names.
             eps: what is added to the variance before the root.
             use_weight: whether to multiply by a learned weight.
             use_bias: whether to add a learned bias.
 
         Raises:
-            ArgumentError: if the groups do not divide the axis.
+            ArgumentError: if `groups` is no int, or does not divide the axis.
             AxisClashError: if an axis is given twice.
 
         Example:
@@ -81,22 +84,23 @@ class GroupNorm(eqx.Module):
             >>> bool(abs(norm(x).mean(("height", "width", "channels"))).max() < 1e-5)
             True
         """
-        axis, names = sized(axis, "GroupNorm.init"), tuple(name for name, _ in selection(over, "GroupNorm.init"))
+        axis, given = sized(axis, "GroupNorm.init"), selection(over, "GroupNorm.init")
+        names = tuple(name for name, _ in given)
         plans.distinct((axis.name, *names), "GroupNorm.init: ")
+        groups = integer("GroupNorm.init", "groups", groups)
         if groups < 1 or axis.size % groups:
             raise ArgumentError(message("GroupNorm.init", f"{groups} groups do not divide {shown(axis)} evenly"))
-        return GroupNorm(
-            axis, groups, names, ones(axis) if use_weight else None, zeros(axis) if use_bias else None, eps
-        )
+        weight, bias = ones(axis) if use_weight else None, zeros(axis) if use_bias else None
+        return GroupNorm(axis, groups, names, weight, bias, float(eps), with_sizes(given))
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Normalise `x`, whose axes {axis, over, ...} stay.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
-            AxisSizeError: if `axis` has another size there.
+            AxisSizeError: if `axis`, or one of `over` that was given as `Axis`, has another size there.
         """
-        check_input("GroupNorm", x, (self.axis,), ())
+        check_input("GroupNorm", x, (self.axis, *self.fixed), ())
         try:
             at = plans.positions(x.names, (self.axis.name, *self.over))
         except AxisError as flaw:

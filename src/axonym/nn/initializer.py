@@ -23,6 +23,7 @@ from ..array import NamedArray
 from ..axis import Axis, AxisSelection, AxisSpec, axis_size, selection, shown, spec
 from ..errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, message, suggestion
 from ..partitioning.shard import auto_sharded
+from ._settings import as_python
 
 __all__ = [
     "Initializer",
@@ -79,7 +80,7 @@ def normal(std: float = 1.0, *, dtype: DTypeLike | None = None) -> Initializer:
         >>> axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), initializer=small).weight.shape
         {'embed': 8, 'mlp': 16}
     """
-    return lambda key, axes: random.normal(key, axes, dtype) * std
+    return lambda key, axes: random.normal(key, axes, dtype) * as_python(std)
 
 
 def truncated_normal(
@@ -90,7 +91,7 @@ def truncated_normal(
     `std` is the standard deviation before the cut. After it, at two on either side, 0.88 of that is left;
     `variance_scaling` makes up for it.
     """
-    return lambda key, axes: random.truncated_normal(key, axes, lower, upper, dtype) * std
+    return lambda key, axes: random.truncated_normal(key, axes, lower, upper, dtype) * as_python(std)
 
 
 def uniform(minval: float, maxval: float, *, dtype: DTypeLike | None = None) -> Initializer:

@@ -14,6 +14,7 @@ from ..errors import AxisClashError, message
 from ..ops.shape import rename
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input
+from ._settings import drawn
 from ._weights import multiply, stored_outputs
 from .initializer import Initializer, between, fan_in
 
@@ -80,7 +81,7 @@ class Linear(eqx.Module):
         if initializer is None:
             initializer = fan_in(math.prod(axis.size for axis in inputs), init_scale)
         initialize = between(initializer, inputs, stored)
-        weight = initialize(key, (*stored, *inputs) if out_first else (*inputs, *stored))
+        weight = drawn("Linear.init", initialize, key, (*stored, *inputs) if out_first else (*inputs, *stored))
         if jax.tree_util.all_leaves([dot_general]):  # a function, which transformations refuse among arrays
             dot_general = jax.tree_util.Partial(dot_general)
         return Linear(weight, zeros(outputs) if use_bias else None, inputs, outputs, dot_general)

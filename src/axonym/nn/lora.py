@@ -14,6 +14,7 @@ from ..layout import path_text
 from ..ops._widen import at_least_float32
 from ..ops.contract import dot
 from ..transform.vmap import vmap
+from ._settings import as_axis
 from ._weights import stored_outputs
 from .dropout import Dropout
 from .linear import Linear
@@ -65,7 +66,7 @@ class LoraLinear(eqx.Module):
         if not isinstance(base, Linear):
             problem = f"expected a Linear to wrap, got {type(base).__name__}"
             raise OperandError(message("LoraLinear.init", problem, hint="add_lora wraps those of a whole model"))
-        axis = Axis("lora", Rank) if isinstance(Rank, int) else sized(Rank, "LoraLinear.init")
+        axis = sized(as_axis("lora", Rank), "LoraLinear.init")
         if axis.size < 1:
             raise ArgumentError(message("LoraLinear.init", f"the rank must be at least 1, got {axis.name}={axis.size}"))
         own = {each.name for each in (*base.In, *stored_outputs(base.In, base.Out))}

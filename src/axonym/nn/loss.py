@@ -1,6 +1,6 @@
 """Losses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +10,7 @@ from jax import lax
 
 from .. import _constraints, plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selection
+from ..axis import Axis, AxisSelection, AxisSelector, selection, selector
 from ..core import Core, facts, wrap
 from ..create import arange
 from ..errors import ArgumentError, AxisError, AxisNotFoundError, OperandError, message, suggestion
@@ -23,6 +23,7 @@ from ..ops.reduce import mean
 from ..ops.shape import unflatten_axis
 from ..partitioning.shard import auto_sharded
 from ..transform import scan as loops
+from ._settings import as_python, fraction, integer
 
 __all__ = [
     "binary_cross_entropy_loss",
@@ -95,14 +96,17 @@ def cross_entropy_loss(
     Raises:
         AxisNotFoundError: if `logits` lack `Label`.
         OperandError: if targets without `Label` are no integers.
-        ArgumentError: if `label_smoothing` is not between zero and one.
+        ArgumentError: if `label_smoothing` is not between zero and one, or there is an `ignore_index`, but targets are
+            no class numbers.
 
     Reference:
         Szegedy et al. (2016), Rethinking the inception architecture, section 7 (label smoothing).
         Chowdhery et al. (2022), PaLM, section 5 (z-loss).
     """
-    losses, _ = _losses(logits, Label, targets, label_smoothing, float(z_loss))
-    return reduce_loss(losses, reduction, reduction_axis, _counted(targets, where, ignore_index))
+    label, _ = selector(Label, "cross_entropy_loss")
+    counted = _counted("cross_entropy_loss", label, targets, where, ignore_index)
+    losses, _ = _losses(logits, Label, _known(targets, label, counted), label_smoothing, float(z_loss))
+    return reduce_loss(losses, reduction, reduction_axis, counted)
 
 
 def chunked_cross_entropy_loss(
@@ -146,16 +150,18 @@ def chunked_cross_entropy_loss(
         ArgumentError: if `block_size` is not positive, or `label_smoothing` not between zero and one.
     """
     function = "chunked_cross_entropy_loss"
+    label, _ = selector(Label, function)
     _require(function, "weight", weight, Label, Embed)
     _require(function, "input", x, Embed)
-    label, size = axis_name(Label), weight.axis_size(Label)
+    size = weight.axis_size(Label)
     if not isinstance(targets, Core):
         raise _lift.unnamed(function, targets)
     if label in targets.names or not jnp.issubdtype(targets.dtype, jnp.integer):
         problem = f"the targets have dtype {targets.dtype} and axes {facts(targets)}"
         hint = f"class numbers are integers without axis {label!r}; probabilities need cross_entropy_loss"
         raise OperandError(message(function, problem, hint=hint))
-    _check_smoothing(function, label_smoothing)
+    label_smoothing, z_loss = _smoothing(function, label_smoothing), as_python(z_loss)
+    block_size = integer(function, "block_size", block_size)
     if block_size < 1:
         raise ArgumentError(message(function, f"block_size must be positive, got {block_size}"))
     rest = plans.without(x.names, tuple(name for name, _ in selection(Embed, function)))
@@ -164,6 +170,8 @@ def chunked_cross_entropy_loss(
     except AxisError as flaw:
         _lift.fail(function, flaw, x, targets)
     _lift.check_sizes(function, (x.names, targets.names), (x.array, targets.array))
+    counted = _counted(function, label, targets, where, ignore_index)
+    targets = _known(targets, label, counted)
     targets = targets.astype(_counting(targets))
     Block, Chunk, blocks, steps = _blocks(auto_sharded(weight), label, size, block_size)
     wide = x.astype(at_least_float32(x.dtype))
@@ -188,7 +196,7 @@ def chunked_cross_entropy_loss(
         picked = (1 - label_smoothing) * picked + label_smoothing * (reduce.sum(total, Chunk) / size - top)
     losses = select.where((targets >= 0) & (targets < size), normalizers - picked, jnp.nan)
     losses = losses + z_loss * (normalizers + top) ** 2 if z_loss else losses
-    return reduce_loss(losses, reduction, reduction_axis, _counted(targets, where, ignore_index))
+    return reduce_loss(losses, reduction, reduction_axis, counted)
 
 
 def _blocks(
@@ -235,14 +243,14 @@ def _losses(
     for x in (logits, targets):
         if not isinstance(x, Core):
             raise _lift.unnamed(function, x)
-    ((label, size),) = selection(Label, function)
+    label, size = selector(Label, function)
     _require(function, "logits", logits, Label)
     if label not in targets.names and not jnp.issubdtype(targets.dtype, jnp.integer):
         problem = f"the targets have dtype {targets.dtype} and lack axis {label!r}"
         hint = "class numbers must be integers, probabilities must have the axis of classes"
         lines = (f"logits have: {facts(logits)}", f"targets have: {facts(targets)}")
         raise OperandError(message(function, problem, *lines, hint=hint))
-    _check_smoothing(function, label_smoothing)
+    label_smoothing = _smoothing(function, label_smoothing)
     try:
         kernel = _cross_entropy(logits.names, targets.names, (label, size), label_smoothing, z_loss)
     except AxisError as flaw:
@@ -309,7 +317,15 @@ def reduce_loss(
     """Reduce losses that count; without a reduction or axes for it, those that do not count become zero.
 
     The mean of no losses at all is zero, and so are its gradients.
+
+    Raises:
+        OperandError: if `reduction` is no function.
     """
+    if reduction is not None and not callable(reduction):
+        hint = "pass axn.mean, axn.sum, or None for one loss for each target"
+        raise OperandError(message("reduce_loss", f"reduction must be a function, not {reduction!r}", hint=hint))
+    if isinstance(reduction_axis, Iterator):  # it is read more than once
+        reduction_axis = tuple(reduction_axis)
     if reduction is None or (reduction_axis is not None and not selection(reduction_axis, "reduce_loss")):
         return losses if where is None else select.where(where, losses, 0)
     reduced = reduction(losses, reduction_axis, where=where)
@@ -319,12 +335,30 @@ def reduce_loss(
     return select.where(reduce.any(where, [name for name in own if name in where.names]), reduced, 0)
 
 
-def _counted(targets: NamedArray, where: NamedArray | None, ignore_index: int | None) -> NamedArray | None:
+def _counted(
+    function: str, label: str, targets: NamedArray, where: NamedArray | None, ignore_index: int | None
+) -> NamedArray | None:
     """Return which targets count."""
     if ignore_index is None:
         return where
+    if not isinstance(targets, Core):
+        raise _lift.unnamed(function, targets)
+    if label in targets.names:
+        problem = f"ignore_index is a class number, but the targets are probabilities of axis {label!r}"
+        raise ArgumentError(
+            message(function, problem, f"targets have: {facts(targets)}", hint="leave targets out by where=...")
+        )
     counted = logical.not_equal(targets, ignore_index)
     return counted if where is None else logical.logical_and(counted.broadcast_axis(where.axes), where)
+
+
+def _known(targets: NamedArray, label: str, counted: NamedArray | None) -> NamedArray:
+    """Take targets that do not count for the first class, so that no loss becomes NaN only to be left out."""
+    if not isinstance(counted, Core) or not isinstance(targets, Core) or label in targets.names:
+        return targets
+    if not set(counted.names) <= set(targets.names) or not jnp.issubdtype(targets.dtype, jnp.integer):
+        return targets
+    return select.where(counted, targets, 0)
 
 
 def _counting(classes: Any) -> Any:
@@ -353,6 +387,5 @@ def _require(function: str, what: str, x: NamedArray, *axes: AxisSelection) -> N
             raise AxisNotFoundError(message(function, problem, f"{what} {have}: {facts(x)}", hint=hint))
 
 
-def _check_smoothing(function: str, label_smoothing: float) -> None:
-    if not 0 <= label_smoothing <= 1:
-        raise ArgumentError(message(function, f"label_smoothing is a share, from 0 to 1, not {label_smoothing}"))
+def _smoothing(function: str, label_smoothing: float) -> float:
+    return fraction(function, "label_smoothing", label_smoothing, "a share")

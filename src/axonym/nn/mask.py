@@ -22,6 +22,7 @@ from ..errors import ArgumentError, AxisClashError, OperandError, message
 from ..ops.logical import equal
 from ..ops.logical import logical_or as either
 from ..ops.select import where
+from ._settings import fraction, integer
 from ._visible import logical_and, logical_or, positions, smaller, visible
 
 __all__ = [
@@ -150,8 +151,9 @@ def window(size: int) -> AttentionMask:
     """Let a query see the keys that are less than `size` positions away: with `causal()`, so many, its own included.
 
     Raises:
-        ArgumentError: if `size` is less than one.
+        ArgumentError: if `size` is no int, or less than one.
     """
+    size = integer("window", "size", size)
     if size < 1:
         raise ArgumentError(message("window", f"a window has at least one position, not {size}"))
     return AttentionMask(window=size)
@@ -226,7 +228,7 @@ def forgetful_causal_mask(KPos: Axis, mask_prob: float, sample_prob: bool = True
     Reference:
         Liu et al. (2022), Towards better few-shot and finetuning performance with forgetful causal language models.
     """
-    _probability("forgetful_causal_mask", "mask_prob", mask_prob)
+    mask_prob = fraction("forgetful_causal_mask", "mask_prob", mask_prob)
     one, other = jax.random.split(key)
     hidden = random.uniform(one, (), maxval=mask_prob) if sample_prob else mask_prob
     return either(random.bernoulli(other, KPos, 1 - hidden), equal(arange(KPos), 0))
@@ -234,28 +236,34 @@ def forgetful_causal_mask(KPos: Axis, mask_prob: float, sample_prob: bool = True
 
 def dropout_mask(axes: AxisSpec, dropout_rate: float, *, key: jax.Array) -> NamedArray:
     """Draw booleans that are false with probability `dropout_rate`."""
-    _probability("dropout_mask", "dropout_rate", dropout_rate)
-    return random.bernoulli(key, axes, 1 - dropout_rate)
-
-
-def _probability(function: str, what: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise ArgumentError(message(function, f"{what} is a probability, from 0 to 1, not {value}"))
+    return random.bernoulli(key, axes, 1 - fraction("dropout_mask", "dropout_rate", dropout_rate))
 
 
 def mask_to_bias(mask: NamedArray, mask_value: float = -1e9) -> NamedArray:
     """Return numbers to add to scores: zero where the mask allows, and `mask_value` elsewhere."""
-    AttentionMask.of(mask, "mask_to_bias")
+    if not isinstance(mask, Core) or mask.dtype != jnp.bool_:
+        found = f"an array of {mask.dtype}" if isinstance(mask, Core) else type(mask).__name__
+        hint = "use mask.materialize(QPos, KPos)" if isinstance(mask, AttentionMask) else None
+        raise OperandError(message("mask_to_bias", f"a mask is a NamedArray of booleans here, not {found}", hint=hint))
     return where(mask, 0.0, mask_value)
 
 
 def combine_masks_and(mask1: NamedArray | None, mask2: NamedArray | None) -> NamedArray | None:
     """Attend where both masks allow it; None allows all. The result has the axes of both."""
+    _check_arrays("combine_masks_and", "&", mask1, mask2)
     both: NamedArray | None = _both(logical_and, mask1, mask2)
     return both
 
 
 def combine_masks_or(mask1: NamedArray | None, mask2: NamedArray | None) -> NamedArray | None:
     """Attend where one of the masks allows it; None is no mask, the other counts. The result has the axes of both."""
+    _check_arrays("combine_masks_or", "|", mask1, mask2)
     both: NamedArray | None = _both(logical_or, mask1, mask2)
     return both
+
+
+def _check_arrays(function: str, operator: str, *masks: Any) -> None:
+    """Check that masks are no conditions, which combine in another way."""
+    if any(isinstance(mask, AttentionMask) for mask in masks):
+        hint = f"write mask1 {operator} mask2, where the first is an AttentionMask"
+        raise OperandError(message(function, "a mask is a NamedArray of booleans here, not AttentionMask", hint=hint))

@@ -9,6 +9,7 @@ import jax
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec
 from ..errors import ArgumentError, message
+from ._settings import activated, as_axis, check_activation, integer
 from .activation import relu, silu
 from .initializer import Initializer
 from .linear import Linear
@@ -61,11 +62,14 @@ class MLP(eqx.Module):
             initializer: see `Linear.init`.
 
         Raises:
-            ArgumentError: if `depth` is negative.
+            ArgumentError: if `depth` is negative or no int.
+            OperandError: if `activation` is no function.
         """
+        check_activation("MLP.init", activation)
+        depth = integer("MLP.init", "depth", depth)
         if depth < 0:
             raise ArgumentError(message("MLP.init", f"depth must not be negative, got {depth}"))
-        hidden = Axis("mlp", width) if isinstance(width, int) else width
+        hidden = as_axis("mlp", width)
         ends = [Input, *[hidden] * depth, Output]
         keys = jax.random.split(key, depth + 1)
         layers = tuple(
@@ -96,7 +100,7 @@ class MLP(eqx.Module):
         """Apply the layers to `x`, axes {In, ...}; a key is split for those that may take one."""
         *hidden, last = zip(self.layers, _keys(key, len(self.layers)), strict=True)
         for layer, own in hidden:
-            x = self.activation(layer(x, key=own))
+            x = activated("MLP", self.activation, layer(x, key=own))
         return last[0](x, key=last[1])
 
 
@@ -153,7 +157,8 @@ class GatedMLP(eqx.Module):
             >>> swiglu(axn.ones((Batch, Embed))).shape
             {'batch': 2, 'embed': 4}
         """
-        hidden = Axis("mlp", width) if isinstance(width, int) else width
+        check_activation("GatedMLP.init", activation)
+        hidden = as_axis("mlp", width)
         gate, up, down = (
             Linear.init(
                 In,
@@ -183,7 +188,7 @@ class GatedMLP(eqx.Module):
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layers to `x`, axes {In, ...}; a key is split for those that may take one."""
         keys = _keys(key, 3)
-        hidden = self.activation(self.gate(x, key=keys[0])) * self.up(x, key=keys[1])
+        hidden = activated("GatedMLP", self.activation, self.gate(x, key=keys[0])) * self.up(x, key=keys[1])
         return self.down(hidden, key=keys[2])
 
 

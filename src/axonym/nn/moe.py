@@ -11,7 +11,7 @@ import jax
 
 from .. import _constraints
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, AxisSelector, axis_name, sized
+from ..axis import Axis, AxisSelection, AxisSelector, selection, sized
 from ..core import Core, facts
 from ..create import arange, one_hot, zeros
 from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
@@ -28,7 +28,8 @@ from ..ops.statistics import bincount
 from ..partitioning.collectives import psum
 from ..partitioning.manual import shard_map
 from ..partitioning.shard import auto_sharded
-from ._inputs import check_input
+from ._inputs import check_input, with_sizes
+from ._settings import activated, as_axis, check_activation, drawn, integer
 from ._weights import gathered, multiply, stored_outputs
 from .activation import silu
 from .initializer import Initializer, fan_in
@@ -84,7 +85,7 @@ class MoELinear(eqx.Module):
         Experts, In, Out = (sized(axis, "MoELinear.init") for axis in (Experts, In, Out))
         (stored,) = stored_outputs((In,), (Out,))
         make = fan_in(In.size, init_scale) if initializer is None else initializer
-        weight = make(key, (Experts, stored, In) if out_first else (Experts, In, stored))
+        weight = drawn("MoELinear.init", make, key, (Experts, stored, In) if out_first else (Experts, In, stored))
         return MoELinear(weight, zeros((Experts, Out)) if use_bias else None, Experts, In, Out)
 
     def __call__(
@@ -180,6 +181,7 @@ class MixtureOfExperts(eqx.Module):
         capacity_factor: how many times its even share of choices an expert takes; None for all of them.
         tokens: the axes of tokens that compete for capacity; None for all.
         normalize: whether the weights of a token's experts sum to one.
+        fixed: those of `tokens` that were given as `Axis`: an input must have them in that size.
 
     Reference:
         Shazeer et al. (2017), Outrageously large neural networks; Lepikhin et al. (2020), GShard, for the capacity;
@@ -195,6 +197,7 @@ class MixtureOfExperts(eqx.Module):
     capacity_factor: float | None = eqx.field(static=True)
     tokens: tuple[str, ...] | None = eqx.field(static=True)
     normalize: bool = eqx.field(static=True)
+    fixed: tuple[Axis, ...] = eqx.field(static=True, default=())
 
     @staticmethod
     def init(
@@ -232,11 +235,14 @@ class MixtureOfExperts(eqx.Module):
             initializer: see `Linear.init`.
 
         Raises:
-            ArgumentError: if there are fewer experts than `top_k`, or `capacity_factor` is not positive.
+            ArgumentError: if `top_k` is no int or larger than the number of experts, or `capacity_factor` not positive.
+            OperandError: if `activation` is no function.
         """
         function = "MixtureOfExperts.init"
-        hidden = Axis("mlp", width) if isinstance(width, int) else sized(width, function)
+        hidden = sized(as_axis("mlp", width), function)
         Embed, Experts = sized(Embed, function), sized(Experts, function)
+        check_activation(function, activation)
+        top_k = integer(function, "top_k", top_k)
         if not 0 < top_k <= Experts.size:
             raise ArgumentError(message(function, f"top_k is {top_k}, but there are {Experts.size} experts"))
         if capacity_factor is not None and not capacity_factor > 0:
@@ -259,8 +265,12 @@ class MixtureOfExperts(eqx.Module):
         )
         gate = layer(Embed, hidden, keys[1]) if gated else None
         up, down = layer(Embed, hidden, keys[2]), layer(hidden, Embed, keys[3])
-        competing = None if tokens is None else tuple(axis_name([tokens] if isinstance(tokens, str | Axis) else tokens))
-        return MixtureOfExperts(router, gate, up, down, activation, top_k, capacity_factor, competing, normalize)
+        given = () if tokens is None else selection(tokens, function)
+        competing = None if tokens is None else tuple(name for name, _ in given)
+        factor = None if capacity_factor is None else float(capacity_factor)
+        return MixtureOfExperts(
+            router, gate, up, down, activation, top_k, factor, competing, normalize, with_sizes(given)
+        )
 
     @property
     def Experts(self) -> Axis:
@@ -283,7 +293,7 @@ class MixtureOfExperts(eqx.Module):
             ShardingError: if tokens and the hidden axis are mapped to one mesh axis.
         """
         embed, (Router,) = self.up.In, self.router.Out
-        check_input("MixtureOfExperts", x, (embed,), (self.Experts, Router, self.up.Out))
+        check_input("MixtureOfExperts", x, (embed, *self.fixed), (self.Experts, Router, self.up.Out))
         for name in self.tokens or ():
             if name not in x.names:
                 problem, near = f"the input lacks axis {name!r} of tokens", suggestion(name, x.names)
@@ -396,4 +406,5 @@ def _hidden(
     x: NamedArray,
     sizes: NamedArray | None = None,
 ) -> NamedArray:
-    return activation(up(x, sizes)) if gate is None else activation(gate(x, sizes)) * up(x, sizes)
+    apply = partial(activated, "MixtureOfExperts", activation)
+    return apply(up(x, sizes)) if gate is None else apply(gate(x, sizes)) * up(x, sizes)

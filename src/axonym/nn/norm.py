@@ -53,7 +53,7 @@ class _Norm(eqx.Module):
         """
         axes = spec(axis, f"{cls.__name__}.init")
         computed = None if dtype is None else jnp.dtype(dtype)
-        return cls(axes, ones(axes) if use_weight else None, zeros(axes) if use_bias else None, eps, computed)
+        return cls(axes, ones(axes) if use_weight else None, zeros(axes) if use_bias else None, float(eps), computed)
 
     def _apply(self, x: NamedArray, centered: bool) -> NamedArray:
         check_input(type(self).__name__, x, self.axis, ())

@@ -5,7 +5,6 @@ a packed sequence or a step of a decoder has.
 """
 
 import math
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -17,12 +16,12 @@ from jax.typing import DTypeLike
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, shown, sized
 from ..core import Core, facts, wrap
-from ..create import arange
 from ..errors import ArgumentError, AxisClashError, AxisSizeError, message
 from ..ops._widen import at_least_float32
 from ..ops.index import index
 from ..ops.shape import rename
 from ..partitioning.shard import auto_sharded
+from ._inputs import check_positions, numbered
 from .embedding import Embedding
 from .initializer import Initializer
 
@@ -62,7 +61,7 @@ def sinusoidal_positions(
         Vaswani et al. (2017), Attention is all you need, section 3.5.
     """
     function = "sinusoidal_positions"
-    counted, Embed = _numbered(function, positions), sized(Embed, function)
+    counted, Embed = numbered(function, positions), sized(Embed, function)
     if Embed.size % 2:
         raise ArgumentError(message(function, f"{shown(Embed)} has no even size: each sine has a cosine"))
     if Embed.name in counted.names:
@@ -121,6 +120,7 @@ class PositionEmbedding(eqx.Module):
         """
         if isinstance(positions, Core):
             return Embedding(self.weight, self.Pos, self.Embed)(positions)
+        check_positions("PositionEmbedding", positions)
         asked = sized(positions, "PositionEmbedding")
         if asked.size > self.Pos.size:
             problem = f"{shown(asked)} is longer than the table, which has {shown(self.Pos)}"
@@ -160,7 +160,7 @@ def alibi_attention_bias(
         extrapolation.
     """
     function = "alibi_attention_bias"
-    positions, Heads = _numbered(function, KPos), sized(Heads, function)
+    positions, Heads = numbered(function, KPos), sized(Heads, function)
     if Heads.name in positions.names:
         problem = f"positions have axis {Heads.name!r}, which is that of heads"
         raise AxisClashError(message(function, problem, f"positions have: {facts(positions)}"))
@@ -173,8 +173,3 @@ def alibi_attention_bias(
     slopes = slopes.astype(dtype).reshape(*[1] * at, -1, *[1] * len(positions.names))
     biases = lax.expand_dims(numbers, (at,)) * slopes
     return auto_sharded(wrap(positions, biases, (Heads.name, *positions.names)))
-
-
-def _numbered(function: str, positions: Any) -> NamedArray:
-    """Return positions as numbers."""
-    return positions if isinstance(positions, NamedArray) else arange(sized(positions, function))

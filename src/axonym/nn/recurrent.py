@@ -9,11 +9,13 @@ import jax
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, AxisSpec, sized
 from ..create import zeros, zeros_like
+from ..errors import OperandError, message
 from ..ops.elementwise import tanh
 from ..partitioning.shard import auto_sharded
 from ..transform.checkpoint import ScanCheckpointSpec
 from ..transform.scan import scan
 from ._inputs import named_axis
+from ._settings import as_python
 from .activation import sigmoid
 from .initializer import Initializer, uniform
 from .linear import Linear
@@ -115,6 +117,10 @@ class LSTMCell(_Gated):
 
     def advance(self, projected: NamedArray, state: tuple[NamedArray, NamedArray]) -> tuple[NamedArray, NamedArray]:
         """Return the next h and c."""
+        if not isinstance(state, tuple | list) or len(state) != 2:
+            given = f"{len(state)} parts" if isinstance(state, tuple | list) else type(state).__name__
+            hint = "leave it out to start from zeros, or give (h, c)"
+            raise OperandError(message("LSTMCell", f"the state is a pair of h and c, not {given}", hint=hint))
         h, c = state
         gates = projected + self.hidden(h)
         i, f, g, o = (gates["gate", at] for at in range(4))
@@ -196,8 +202,14 @@ class Recurrent(eqx.Module):
     cell: RecurrentCell
     axis: AxisSelector = eqx.field(static=True)
     reverse: bool = eqx.field(static=True, default=False)
-    unroll: int | bool = eqx.field(static=True, default=1)
+    unroll: int | bool = eqx.field(static=True, default=1, converter=as_python)
     remat: ScanCheckpointSpec = eqx.field(static=True, default=False)
+
+    def __check_init__(self) -> None:
+        if not hasattr(self.cell, "advance"):
+            problem = f"expected a RecurrentCell, got {type(self.cell).__name__}"
+            hint = "LSTMCell and GRUCell are such, and so is a class of your own that derives from RecurrentCell"
+            raise OperandError(message("Recurrent", problem, hint=hint))
 
     def __call__(self, x: NamedArray, state: Any = None, *, key: jax.Array | None = None) -> tuple[NamedArray, Any]:
         """Return the outputs of all steps, along the axis, which comes first, and the last state.

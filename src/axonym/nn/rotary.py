@@ -17,10 +17,11 @@ from .. import _constraints, plans
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, axis_name, selector, shown, sized
 from ..core import Core, facts, shape_of, wrap
-from ..create import arange
 from ..errors import ArgumentError, AxisClashError, AxisError, message
 from ..ops import _lift
 from ..ops._widen import at_least_float32
+from ._inputs import check_positions, numbered
+from ._settings import integer
 
 __all__ = [
     "FrequencyScaling",
@@ -150,9 +151,8 @@ class RotaryEmbedding(eqx.Module):
             ArgumentError: if the number of features to rotate is odd or too large.
         """
         HeadDim = sized(HeadDim, "RotaryEmbedding.init")
-        count = HeadDim.size if size is None else size
-        _check_size("RotaryEmbedding.init", count, HeadDim)
-        return RotaryEmbedding(HeadDim, theta, scaling, interleaved, count)
+        count = _count("RotaryEmbedding.init", size, HeadDim)
+        return RotaryEmbedding(HeadDim, float(theta), scaling, interleaved, count)
 
     def at(self, positions: Axis | NamedArray, dtype: DTypeLike = jnp.float32) -> RotaryTable:
         """Compute the cosines and sines for positions, once for many calls.
@@ -161,7 +161,7 @@ class RotaryEmbedding(eqx.Module):
             positions: an axis, along which they count from zero; or the positions.
             dtype: what to compute in.
         """
-        counted = positions if isinstance(positions, NamedArray) else arange(sized(positions, "RotaryEmbedding.at"))
+        counted = numbered("RotaryEmbedding.at", positions)
         if _PAIR in counted.names:
             problem = f"positions have axis {_PAIR!r}, which the table adds"
             raise AxisClashError(message("RotaryEmbedding.at", problem, f"positions have: {facts(counted)}"))
@@ -177,6 +177,7 @@ class RotaryEmbedding(eqx.Module):
         """Rotate `x`, whose axes {HeadDim, ...} stay; `positions` are as in `rotary`."""
         if not isinstance(x, Core):
             raise _lift.unnamed("rotary", x)
+        check_positions("rotary", positions)
         at = positions if isinstance(positions, NamedArray) else _resolved(x, positions)
         return self.at(at, at_least_float32(x.dtype))(x)
 
@@ -224,9 +225,8 @@ def rotary(
     if not isinstance(x, Core):
         raise _lift.unnamed("rotary", x)
     axis = _resolved(x, HeadDim)
-    count = axis.size if size is None else size
-    _check_size("rotary", count, axis)
-    return RotaryEmbedding(axis, theta, scaling, interleaved, count)(x, positions)
+    count = _count("rotary", size, axis)
+    return RotaryEmbedding(axis, float(theta), scaling, interleaved, count)(x, positions)
 
 
 def _resolved(x: NamedArray, axis: AxisSelector) -> Axis:
@@ -237,11 +237,13 @@ def _resolved(x: NamedArray, axis: AxisSelector) -> Axis:
     return x.resolve_axis(axis)
 
 
-def _check_size(function: str, size: int, axis: Axis) -> None:
-    """Check how many features there are to be paired."""
+def _count(function: str, size: int | None, axis: Axis) -> int:
+    """Return how many features are paired."""
+    size = axis.size if size is None else integer(function, "size", size)
     if size % 2 or not 0 < size <= axis.size:
         problem = f"features are rotated in pairs: {size} of {shown(axis)} cannot be"
         raise ArgumentError(message(function, problem, hint="pass size=..., an even number of features to rotate"))
+    return size
 
 
 def _rotated(x: NamedArray, cos: NamedArray, sin: NamedArray, HeadDim: Axis, interleaved: bool) -> NamedArray:

@@ -135,7 +135,7 @@ class DiagonalSSM(eqx.Module):
         at = drive.names.index(name) - len(drive.names)
         states = _lift.nary(_scanned, drive, self._decay(), *start, at=at)
         # Of no positions, the sum is zero.
-        last = states[name, -1] if x.axis_size(name) else states.sum(name) + (0 if state is None else state)
+        last = states[name, -1] if x.axis_size(self.axis) else states.sum(name) + (0 if state is None else state)
         return self._read(states, x), last
 
     def step(self, x: NamedArray, state: NamedArray | None = None) -> tuple[NamedArray, NamedArray]:

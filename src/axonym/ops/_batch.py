@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import _constraints, plans
-from ..axis import Axis, AxisSelection, AxisSelector
+from ..axis import Axis, AxisSelection
 from ..core import shape_of, wrap
 from ..errors import AxisError, AxisNotFoundError, OperandError, message, suggestion
 from . import _lift
@@ -84,7 +84,7 @@ def batched(
         OperandError: if no operand has names, or one is of another kind.
     """
     like, named, arrays = _lift.parted(fn, operands)
-    chosen = tuple([axes if axes.__class__ in (str, tuple) else _hashable(axes, fn) for axes in core])
+    chosen = tuple([axes if axes.__class__ in (str, tuple) else hashable(axes, _lift.title(fn)) for axes in core])
     several = bool(out) and isinstance(out[0], tuple)
     flags = (several, each, outer, in_place)
     try:
@@ -101,9 +101,11 @@ def batched(
     return wrap(like, results, kernel.names[0])
 
 
-def _hashable(axes: AxisSelection, fn: Function) -> tuple[AxisSelector, ...]:
-    """Give a selection a form that a cache can key on."""
-    return tuple(name if size is None else Axis(name, size) for name, size in _lift.axes(axes, _lift.title(fn)))
+def hashable(axes: AxisSelection, function: str) -> AxisSelection:
+    """Give a selection a form that a cache can key on, and that can be read more than once."""
+    if axes.__class__ in (str, tuple):
+        return axes
+    return tuple(name if size is None else Axis(name, size) for name, size in _lift.axes(axes, function))
 
 
 @lru_cache(plans.CACHE)

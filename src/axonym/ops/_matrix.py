@@ -13,7 +13,7 @@ from ..axis import Axis, AxisSelection, AxisSelector, selector
 from ..core import Core, facts
 from ..errors import AxisClashError, AxisSizeError, describe, message
 from . import _lift
-from ._batch import batched
+from ._batch import batched, hashable
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -90,6 +90,7 @@ def over(
         options: keyword arguments of `fn`, static and hashable.
     """
     function = _lift.title(fn)
+    row, column = hashable(row, function), hashable(column, function)
     core: list[AxisSelection] = [matrix_axes(function, row, column)]
     rows = tuple(name for name, _ in _lift.axes(row, function))
     columns = tuple(name for name, _ in _lift.axes(column, function))

@@ -224,8 +224,14 @@ def _product(
         arrays, entries = _explicit(_constraints.on_one_mesh(arrays), labels, contracted, out)
         sharding = _constraints.sharding_from(arrays[0], entries)
     if dot_general is not lax.dot_general and len(arrays) > 1:
-        multiply = partial(dot_general, precision=precision, preferred_element_type=dtype)
-        product: jax.Array = _lift.local(partial(_by_pairs, multiply, dtype, labels, contracted, out), arrays, entries)
+        held, rebuilt = _opened(dot_general)
+
+        def multiplied(*inputs: jax.Array) -> jax.Array:
+            own = rebuilt(inputs[len(arrays) :])
+            multiply = partial(own, precision=precision, preferred_element_type=dtype)
+            return _by_pairs(multiply, dtype, labels, contracted, out, *inputs[: len(arrays)])
+
+        product: jax.Array = _lift.local(multiplied, [*arrays, *held], entries)
         return product
     if len(arrays) != 2 or not all(label in labels[0] and label in labels[1] for label in contracted):
         equation = plans.letters(labels, out)
@@ -245,6 +251,19 @@ def _one_dtype(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]
         return left, right
     common = jnp.result_type(left, right)
     return left.astype(common), right.astype(common)
+
+
+def _opened(dot_general: DotGeneral) -> tuple[list[jax.Array], Callable[["Sequence[jax.Array]"], DotGeneral]]:
+    """Take the arrays out of what multiplies: closed over, they would keep their Explicit types where others do not."""
+    leaves, tree = jax.tree.flatten(dot_general)
+    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+
+    def rebuilt(held: "Sequence[jax.Array]") -> DotGeneral:
+        filled = dict(zip(at, held, strict=True))
+        own: DotGeneral = jax.tree.unflatten(tree, [filled.get(i, leaf) for i, leaf in enumerate(leaves)])
+        return own
+
+    return [leaves[i] for i in at], rebuilt
 
 
 def _by_pairs(

@@ -66,10 +66,12 @@ def repeat(
     if not jnp.issubdtype(dtype, jnp.integer):
         raise OperandError(message("repeat", f"the numbers of repeats must be integers, not {dtype}"))
     if total_repeat_length is None:
-        if isinstance(values, Tracer) or jnp.ndim(values) != 1:
+        if isinstance(values, Tracer) or jnp.ndim(values) > 1:
             problem = "the new size of the axis cannot be known from the numbers of repeats"
             raise ArgumentError(message("repeat", problem, hint="give it: total_repeat_length=..."))
         known = np.asarray(values)
+        if not known.ndim:
+            return repeat(x, known[()], axis)
         _count("repeat", known.min(initial=0), axis)
         total_repeat_length = int(known.sum())
     core = (axis, axis if (counts.node[1] if isinstance(counts, Core) else jnp.ndim(counts)) else ())

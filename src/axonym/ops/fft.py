@@ -24,7 +24,7 @@ from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selection, sele
 from ..core import Core, facts
 from ..errors import ArgumentError, AxisError, OperandError, message
 from . import _lift
-from ._batch import batched
+from ._batch import batched, hashable
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -185,10 +185,11 @@ def _ihfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
 
 def _shift(fn: Any, x: "NamedArray", axes: AxisSelection | None) -> "NamedArray":
     """Rotate axes, each by half its size."""
+    function = _lift.title(fn)
     if not isinstance(x, Core):
-        raise _lift.unnamed(_lift.title(fn), x)
-    chosen = x.names if axes is None else axes
-    names = tuple(name for name, _ in _lift.axes(chosen, _lift.title(fn)))
+        raise _lift.unnamed(function, x)
+    chosen = x.names if axes is None else hashable(axes, function)
+    names = tuple(name for name, _ in _lift.axes(chosen, function))
     result: NamedArray = batched(fn, [x], [chosen], names, in_place=True, count=len(names))
     return result
 

@@ -1,6 +1,6 @@
 """Functions that join arrays and take them apart, or put elements in and leave them out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .. import _constraints, plans
-from ..axis import Axis, AxisSelector, selector, sized
+from .. import _constraints, layout, plans
+from ..axis import Axis, AxisSelector, selector, sized, spec
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, describe, message
 from . import _lift
@@ -55,7 +55,9 @@ def _unbound(names: Names, given: tuple[str, int | None]) -> _lift.Kernel:
     return _lift.Kernel(plans.without(names, (given[0],)), body)
 
 
-def split(x: "NamedArray", axis: AxisSelector, new_axes: Sequence[Axis]) -> tuple["NamedArray", ...]:
+def split(
+    x: "NamedArray", axis: AxisSelector, new_axes: Sequence[Axis] | Mapping[str, int]
+) -> tuple["NamedArray", ...]:
     """Cut an array along an axis into pieces; each piece has its own name and size for it.
 
     Raises:
@@ -70,7 +72,7 @@ def split(x: "NamedArray", axis: AxisSelector, new_axes: Sequence[Axis]) -> tupl
         problem = f"the pieces go here as a list of axes, not as {type(new_axes).__name__}"
         hint = 'give each piece its name and size, such as [Axis("first", 2), Axis("second", 3)]'
         raise OperandError(message("split", problem, f"array has: {facts(x)}", hint=hint))
-    pieces = [sized(piece, "split") for piece in new_axes]
+    pieces = spec(new_axes, "split") if isinstance(new_axes, Mapping) else [sized(each, "split") for each in new_axes]
     sizes = tuple(piece.size for piece in pieces)
     try:
         kernel = _cut(names, given, sizes)
@@ -163,7 +165,7 @@ def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) ->
         if given[1] not in (None, total):
             problem = f"axis {given[0]!r} was given with size {given[1]}, but the sizes add up to {total}"
             raise AxisSizeError(message("concatenate", problem))
-        return lax.concatenate(_same_layout([_lift.whole(a, (at,)) for a in lined]), at % lined[0].ndim)
+        return lax.concatenate(_same_layout(lined, target, given[0]), at % lined[0].ndim)
 
     return _lift.Kernel(target, body)
 
@@ -182,19 +184,26 @@ def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lif
     def body(*arrays: Any) -> Any:
         _lift.check_sizes("stack", operands, arrays)
         lined = [_lift.lined_up(a, names, target) for a, names in zip(arrays, operands, strict=True)]
-        return jnp.stack(_same_layout(lined), axis=lined[0].ndim - len(target))
+        lined, at = _same_layout(lined, target), lined[0].ndim - len(target)
+        if layout.taken_axes():
+            # Within a `vmap`, the stack of JAX takes mapped operands to lie where those lie that are not.
+            return lax.concatenate([lax.expand_dims(a, (at,)) for a in lined], at)
+        return jnp.stack(lined, axis=at)
 
     return _lift.Kernel((given[0], *target), body)
 
 
-def _same_layout(arrays: list[jax.Array]) -> list[jax.Array]:
-    """Bring arrays to a common dtype and, with Explicit axes, to the layout of the first."""
+def _same_layout(arrays: Sequence[jax.Array], names: Names, joined: str | None = None) -> list[jax.Array]:
+    """Bring arrays to a common dtype and, with Explicit axes, to one layout, in which the joined axis is whole."""
     dtype = jnp.result_type(*arrays)
-    arrays = [a.astype(dtype) for a in arrays]
-    if not any(map(_constraints.has_explicit_axes, arrays)):
-        return arrays
-    wanted = _constraints.entries_of(arrays[0])
-    return [_constraints.relayout(a, wanted) for a in _constraints.on_one_mesh(arrays)]
+    if any(map(_constraints.has_explicit_axes, arrays)):
+        arrays = _constraints.on_one_mesh(arrays)
+        labels = [(*range(len(names) - a.ndim, 0), *names) for a in arrays]
+        operands = list(zip(labels, map(_constraints.entries_of, arrays), strict=True))
+        table = _constraints.settle([label for label in labels[0] if label != joined], operands)
+        wanted = [[table.get(label, ()) for label in own] for own in labels]
+        arrays = list(map(_constraints.relayout, arrays, wanted))
+    return [a.astype(dtype) for a in arrays]
 
 
 def delete(x: "NamedArray", index: Places, axis: AxisSelector) -> "NamedArray":

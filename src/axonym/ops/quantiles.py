@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .. import _constraints, plans
 from ..axis import AxisSelection
@@ -146,12 +147,6 @@ def _weighing(*weights: jax.Array) -> dict[str, Any]:
     return {"weights": weights[0]} if weights else {}
 
 
-def _chosen(x: "NamedArray", axis: AxisSelection | None) -> AxisSelection:
-    if axis is not None:
-        return axis
-    return x.names if isinstance(x, Core) else ()
-
-
 def _some(function: str, x: jax.Array, axis: tuple[int, ...] | None = None) -> jax.Array:
     """Refuse an array without elements, which different releases of JAX treat differently here."""
     if not math.prod(x.shape if axis is None else (x.shape[at] for at in axis)):
@@ -165,7 +160,7 @@ def _ranked(
     """Find quantiles; `fn` sees one `q` and the elements to rank, which are sorted once for all of `q`."""
     function = _lift.title(fn)
     highest = 100 if function.endswith("percentile") else 1
-    if isinstance(q, int | float) and not 0 <= q <= highest:
+    if isinstance(q, int | float | np.number) and not 0 <= q <= highest:
         raise ArgumentError(message(function, f"q goes from 0 to {highest}, got {q}"))
     if method not in _METHODS:
         hint = suggestion(method, _METHODS)
@@ -175,7 +170,7 @@ def _ranked(
         raise ArgumentError(message(function, problem, hint='write method="inverted_cdf"'))
     if not isinstance(x, Core):
         raise _lift.unnamed(function, x)
-    chosen = _chosen(x, axis)
+    chosen = x.names if axis is None else _batch.hashable(axis, function)
     names = tuple(name for name, _ in _lift.axes(chosen, function))
     try:
         plans.positions(x.names, names)

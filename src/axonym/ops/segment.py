@@ -16,12 +16,15 @@ from . import _lift
 from ._batch import batched
 from ._matrix import selectors
 from ._operands import integers, names_of
+from ._position import reaching
 from ._widen import at_least_float32
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
 __all__ = ["ragged_dot", "segment_max", "segment_mean", "segment_min", "segment_prod", "segment_sum"]
+
+_MODES = ("promise_in_bounds", "clip", "drop", "fill")
 
 
 def ragged_dot(
@@ -172,6 +175,7 @@ def segment_sum(
 
     Raises:
         OperandError: if `ids` has no integers, or `Segment` no size.
+        ArgumentError: if `mode` is unknown.
 
     Example:
         >>> x, ids = axn.named([1.0, 2.0, 4.0], "node"), axn.named([0, 1, 0], "node")
@@ -186,6 +190,7 @@ def _segments(
 ) -> "NamedArray":
     function = _lift.title(fn)
     size = sized(size, function)
+    reaching(function, _MODES, mode)
     over = selectors(_lift.axes(names_of(function, ids) if axis is None else axis, function))
     integers(function, "ids", ids)
     rows = _rows(x, ids, over)

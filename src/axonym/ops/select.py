@@ -14,7 +14,7 @@ from ..axis import Axis, AxisSelection, AxisSelector, selector, sized
 from ..core import Core, Operand, facts
 from ..errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, message
 from . import _lift
-from ._batch import batched
+from ._batch import batched, hashable
 from ._operands import integers, names_of
 from ._widen import widened
 
@@ -104,7 +104,7 @@ def compress(
         [ 3  4  5 -1]
     """
     size = sized(size, "compress")
-    over = _names("compress", x) if axis is None else axis
+    over = _names("compress", x) if axis is None else hashable(axis, "compress")
     operands, core = (x, condition, fill_value), (over, over, ())
     result: NamedArray = batched(_compress, operands, core, (size.name,), each=True, in_place=True, size=size.size)
     return result

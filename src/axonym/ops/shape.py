@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import AxisType, NamedSharding
 
-from .. import plans
+from .. import _constraints, layout, plans
 from ..axis import Axis, AxisSelection, AxisSelector, AxisSpec, selector, shown, spec
 from ..core import Core, Operand, axes_of, facts, renamed, shape_of, wrap
 from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
@@ -225,9 +226,31 @@ def _broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> _lift.Ker
         anonymous = array.ndim - len(names)
         shape = (*array.shape[:anonymous], *sizes)
         at = (*range(anonymous), *(anonymous + target.index(name) for name in order))
-        return lax.broadcast_in_dim(_lift.lined_up(array, names, order), shape, at)
+        array = _lift.lined_up(array, names, order)
+        return lax.broadcast_in_dim(array, shape, at, out_sharding=_spread(array, order, target, sizes))
 
     return _lift.Kernel(target, body)
+
+
+def _spread(array: Any, names: Names, target: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+    """Lay new axes out by the mapping, on Explicit mesh axes that the array leaves free; None if none gets any."""
+    mapping, mesh = layout.current_mapping(), layout.context_mesh()
+    if mapping is None or mesh is None:
+        return None
+    new = {name: entry for name, entry in layout.mapped(target).items() if name not in names}
+    own, types = _constraints.entries_of(array), layout.mesh_types(mesh)
+    table = dict(zip((*range(len(names) - len(own), 0), *names), own, strict=True))
+    used = {*layout.taken_axes(), *(axis for entry in own for axis in entry)}
+    # As in a layout by the mapping alone, names with entries of their own choose before derived ones.
+    for name in sorted(new, key=lambda name: (name not in mapping, name)):
+        entry = tuple(axis for axis in new[name] if types.get(axis) is AxisType.Explicit and axis not in used)
+        while sizes[target.index(name)] % math.prod(mesh.shape[axis] for axis in entry):
+            entry = entry[:-1]
+        used.update(entry)
+        table[name] = entry
+    if not any(table[name] for name in new):
+        return None
+    return _constraints.sharding_from(array, [table.get(at, ()) for at in (*range(len(names) - len(own), 0), *target)])
 
 
 def broadcast_arrays(

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..axis import Axis, AxisSelection, AxisSelector, selector, sized
 from ..core import Core, Operand, wrap
-from ..errors import ArgumentError, message
+from ..errors import ArgumentError, OperandError, message
 from . import _lift
-from ._batch import batched
+from ._batch import batched, hashable
 from ._operands import integers, names_of, only_axis
 
 if TYPE_CHECKING:
@@ -184,7 +185,7 @@ def histogram_bin_edges(
     """Return the edges that `histogram` takes, over an axis with the name of `Bins` and "_edges"."""
     over, size = _over("histogram_bin_edges", x, axis), sized(Bins, "histogram_bin_edges")
     if range is not None:
-        return _edges_between(x, size, range)
+        return _edges_between("histogram_bin_edges", x, size, range)
     result: NamedArray = batched(_histogram_bin_edges, (x,), (over,), (_edges_name(size),), each=True, size=size.size)
     return result
 
@@ -263,7 +264,7 @@ def searchsorted(
 
 def _over(function: str, x: Any, axis: AxisSelection | None) -> AxisSelection:
     names = names_of(function, x)
-    return names if axis is None else axis
+    return names if axis is None else hashable(axis, function)
 
 
 def _histogram_of(
@@ -277,8 +278,14 @@ def _histogram_of(
     density: bool,
 ) -> "tuple[NamedArray, tuple[NamedArray, ...]]":
     """Count points; edges that depend on no element are made before, and stay without batch axes."""
-    function, number = _lift.title(fn), len(samples)
-    for what, given in (("axes of bins", Bins), ("ranges", ranges), ("arrays of edges", edges)):
+    function = _lift.title(fn)
+    parts: tuple[tuple[str, Any], ...] = ("axes of bins", Bins), ("ranges", ranges), ("arrays of edges", edges)
+    for what, given in (("arrays", samples), *parts):
+        if given is not None and not hasattr(given, "__len__"):
+            problem = f"the {what} go here as a list, not as {type(given).__name__}"
+            raise OperandError(message(function, problem))
+    number = len(samples)
+    for what, given in parts:
         if given is not None and len(given) != number:
             raise ArgumentError(message(function, f"{number} coordinates, but {len(given)} {what}"))
     if not number:
@@ -289,7 +296,11 @@ def _histogram_of(
     if edges is not None:
         known = dict(enumerate(edges))
     elif ranges is not None:
-        known = {i: _edges_between(x, bins[i], r) for i, (x, r) in enumerate(zip(samples, ranges, strict=True)) if r}
+        known = {
+            i: _edges_between(function, x, bins[i], r)
+            for i, (x, r) in enumerate(zip(samples, ranges, strict=True))
+            if r
+        }
     operands = [*samples, *known.values(), *([] if weights is None else [weights])]
     core = [over] * number + [_axis_of_edges(function, known[i], bins[i]) for i in known] + [over]
     outs = tuple(one.name for one in bins), *((_edges_name(bins[i]),) for i in builtins.range(number) if i not in known)
@@ -316,8 +327,13 @@ def _axis_of_edges(function: str, edges: Any, bins: Axis) -> Axis:
     return Axis(name if name in names else only_axis(function, edges), bins.size + 1)
 
 
-def _edges_between(x: "NamedArray", bins: Axis, limits: Range) -> "NamedArray":
+def _edges_between(function: str, x: "NamedArray", bins: Axis, limits: Range) -> "NamedArray":
     """Make the edges of bins between two limits, in the dtype that goes with `x`."""
+    if not isinstance(limits, Sequence | np.ndarray) or len(limits) != 2:
+        kind = type(limits).__name__
+        given = f"a {kind} of {len(limits)}" if hasattr(limits, "__len__") else kind
+        problem = f"a range is a pair of the lowest and the highest edge, not {given}"
+        raise ArgumentError(message(function, problem))
     like = wrap(x, jnp.zeros((), x.dtype), ())
     result: NamedArray = batched(
         _histogram_bin_edges, (like, *limits), ((), (), ()), (_edges_name(bins),), each=True, size=bins.size

@@ -208,10 +208,12 @@ def _abstract_mesh(mesh: Any) -> AbstractMesh:
         mesh = mesh.abstract_mesh
     if isinstance(mesh, AbstractMesh):
         return mesh
-    if not isinstance(mesh, Mapping) or not all(isinstance(size, int) and size > 0 for size in mesh.values()):
+    if not isinstance(mesh, Mapping) or not all(
+        isinstance(size, int | np.integer) and size > 0 for size in mesh.values()
+    ):
         problem = f"a mesh is a Mesh, an AbstractMesh or a dict of sizes, not {mesh!r}"
         raise OperandError(message("check", problem, hint='write {"data": 64, "model": 8}'))
-    return AbstractMesh(tuple(mesh.values()), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
+    return AbstractMesh(tuple(map(int, mesh.values())), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
 
 
 def _unwrapped(fn: Any) -> Any:

@@ -183,6 +183,7 @@ def all_to_all(x: T, split: AxisSelector, concat: AxisSelector, *, over: AxisSel
         ShardingError: if the mapping gives the two to different mesh axes, or an array is the same on all devices.
     """
     cut, grown = selector(split, "all_to_all")[0], selector(concat, "all_to_all")[0]
+    over = None if over is None else dict(selection(over, "all_to_all"))
 
     def one(array: jax.Array, names: Names) -> Any:
         for name in (cut, grown):
@@ -320,7 +321,13 @@ def pcast(x: T, axis: AxisSelection, to: Literal["varying"] = "varying") -> T:
 
     A gradient with respect to such a value is that of the device alone, to be summed later: for the accumulation of
     microbatches, and for carries of loops that start out the same everywhere.
+
+    Raises:
+        ArgumentError: if `to` is anything but "varying".
     """
+    axis = dict(selection(axis, "pcast"))
+    if to != "varying":
+        raise ArgumentError(message("pcast", f"values can become 'varying', not {to!r}"))
 
     def one(array: jax.Array, names: Names) -> Any:
         axes = mesh_axes_of("pcast", axis, names)
@@ -332,6 +339,7 @@ def pcast(x: T, axis: AxisSelection, to: Literal["varying"] = "varying") -> T:
 
 def _reduced(function: str, collective: Callable[..., Any], x: T, axis: AxisSelection, *, idle: bool) -> T:
     """Reduce each leaf over the devices; `idle` tells whether values that are the same everywhere may come."""
+    axis = dict(selection(axis, function))
 
     def one(array: Any, names: Names) -> Any:
         scope = layout.current_scope()
@@ -389,6 +397,7 @@ def _along(
 ) -> T:
     """Apply `one` to each array along each of its axes that is asked for, `rest` to those that have none of them."""
     asked = [name for name, _ in selection(axis, function)]
+    over = None if over is None else dict(selection(over, function))
     leaves = jax.tree.leaves(x, is_leaf=is_named_array)
     present = {name for leaf in leaves if isinstance(leaf, NamedArray) for name in leaf.names}
     if rest is None and not present and any(hasattr(leaf, "shape") and leaf.shape for leaf in leaves):

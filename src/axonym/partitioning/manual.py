@@ -208,7 +208,7 @@ class ShardMap(Generic[P, R]):
 
 def _mesh(given: MeshLike | None, mappings: Mappings) -> tuple[MeshLike, bool]:
     """Choose the mesh, and tell whether it is that of a surrounding shard_map."""
-    current = layout.context_mesh()
+    current, given = layout.context_mesh(), None if given is None else layout.context_mesh(given)
     if current is None:
         if given is None:
             raise no_mesh("shard_map", mappings.compute)

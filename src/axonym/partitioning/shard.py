@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import _constraints, layout
 from ..array import NamedArray, is_named_array
-from ..axis import Axis
+from ..axis import Axis, sized
 from ..core import shape_of, wrap
 from ..errors import ShardingError, message
 from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
@@ -163,6 +163,7 @@ def round_axis_for_partitioning(
     Raises:
         ShardingError: if the axis is mapped and there is no mesh, or the mesh lacks the mesh axis.
     """
+    axis = sized(axis, "round_axis_for_partitioning")
     resolved, mesh = layout.resolve_mapping(mapping), layout.context_mesh(mesh)
     if resolved is None or not resolved.get(axis.name):
         return axis

@@ -15,6 +15,7 @@ from ..array import NamedArray, is_named_array
 from ..core import facts, shape_of
 from ..errors import OperandError, describe, message
 from ..layout import Entry, Mappings, MeshLike, ResourceMapping
+from ..ops import _lift
 from ..printing import summary
 from ._table import Cell, Printed, Table, byte_text, grouped, numbers
 from .shard import no_mesh
@@ -275,7 +276,7 @@ def visualize(x: NamedArray) -> Blocks:
         a drawing of it. Devices are numbered by their place in the mesh.
 
     Raises:
-        OperandError: if the array is on no device, and knows none.
+        OperandError: if it is no NamedArray, or is on no device and knows none.
 
     Example:
         >>> mesh = jax.make_mesh((2, 2, 2), ("data", "model", "rest"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
@@ -293,6 +294,8 @@ def visualize(x: NamedArray) -> Blocks:
         batch 0:4  0-1        2-3
         batch 4:8  4-5        6-7
     """
+    if not isinstance(x, NamedArray):
+        raise _lift.unnamed("visualize", x)
     names, array = x.names, x.array
     shape = shape_of("visualize", array, names)
     traced = isinstance(array, Tracer)

@@ -45,7 +45,7 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
 
     Raises:
         ArgumentError: if a target matches no layer, or is no regular expression.
-        OperandError: if `config.dot_general` is what multiplies, and not what makes it.
+        OperandError: if `config` is none, or its `dot_general` is what multiplies, and not what makes it.
 
     Example:
         >>> In, Out = axn.make_axes(embed=4, mlp=8)
@@ -54,6 +54,10 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
         >>> quantised["up"].dot_general
         Int8DotGeneral()
     """
+    if not isinstance(config, QuantizationConfig):
+        problem = f"what multiplies goes here as a QuantizationConfig, not as {type(config).__name__}"
+        hint = "write QuantizationConfig(Int8DotGeneral)"
+        raise OperandError(message("quantize_linear_layers", problem, hint=hint))
     make = config.dot_general
     if not callable(make) or not jax.tree_util.all_leaves([make]):
         problem = f"dot_general must be a function that makes what multiplies, not {type(make).__name__}"

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from ..errors import ArgumentError, message
+from ..errors import ArgumentError, OperandError, message
 from ._places import on_host, spec_of
 
 __all__ = ["load_state_dict", "save_state_dict"]
@@ -63,8 +63,17 @@ def save_state_dict(
         metadata: text by key, stored in each file beside `format: pt`.
 
     Raises:
-        ArgumentError: if an array has a dtype that the format lacks.
+        ArgumentError: if an array has a dtype that the format lacks, or `metadata` has anything but text.
+        OperandError: if `state_dict` is no mapping.
     """
+    if not isinstance(state_dict, Mapping):
+        problem = f"a state dict is a mapping from keys to arrays, not {type(state_dict).__name__}"
+        hint = "write save_state_dict(to_state_dict(model), path)"
+        raise OperandError(message("save_state_dict", problem, hint=hint))
+    for key, text in (metadata or {}).items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            problem = f"metadata is text by key, but {key!r} has {text!r}"
+            raise ArgumentError(message("save_state_dict", problem, hint=f"write {{{str(key)!r}: {str(text)!r}}}"))
     target = Path(path)
     specs = {key: spec_of(state_dict, key) for key in state_dict}
     for key, spec in specs.items():

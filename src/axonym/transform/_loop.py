@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from .. import _constraints, layout
 from ..array import NamedArray, is_named_array
-from ..axis import Axis, AxisSelector, selection
+from ..axis import Axis, AxisSelector, selector
 from ..core import wrap
 from ..errors import AxisError, AxisSizeError, OperandError, describe, message, suggestion
 from ..ops import _lift
@@ -84,7 +84,7 @@ def loop(
             `pairs(function, step, carry, *args, **kwargs)`. By default the step returns one. The compiled loop is
             remembered as long as `step` lives, so that what differs from call to call must not be wrapped around it.
     """
-    ((name, size),) = selection(axis, function)
+    name, size = selector(axis, function)
     policy = ScanCheckpointPolicy.make(remat)
 
     @functools.wraps(step)
@@ -147,9 +147,10 @@ def _remembered(step: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) ->
         if known is None or known[0]() is not step:
             reference = weakref.ref(step, lambda _: _loops.pop(key, None))
             known = _loops[key] = reference, _compiler(reference)
-        return known[1](plan)(*arrays)
+        chosen = known[1](plan)
     except TypeError:  # a step that has no weak reference, or a part of the plan without a hash
         return None
+    return chosen(*arrays)
 
 
 def _compiler(step: "weakref.ref[Any]") -> Compiler:
@@ -187,6 +188,7 @@ def _run(
     """
     function, policy, groups = plan.function, plan.policy, plan.groups
     length = plan.size // groups
+    start = list(map(_constraints.off_taken_axes, start))  # a carry that is not mapped yet may become so
 
     def body(arrays: Any, scanned: Any) -> Any:
         if groups == 1 and not plan.checkpointed:
@@ -273,18 +275,18 @@ def _same_axes(function: str, before: Any, after: Any) -> Any:
 
     Raises:
         AxisError: if an array has other axes than before; AxisSizeError if other sizes.
-        OperandError: if anything else changes but the values of arrays and their dtypes, which JAX checks.
+        OperandError: if anything else changes but the values of arrays.
     """
     tree: Any
-    olds, tree = jax.tree.flatten(before, is_leaf=is_named_array)
+    olds, tree = jax.tree.flatten_with_path(before, is_leaf=is_named_array)
     news, other = jax.tree.flatten(after, is_leaf=is_named_array)
     if tree != other:
         lines = (f"before: {tree}", f"after: {other}")
         raise OperandError(message(function, "a step changes the structure of the carry", *lines))
-    return jax.tree.unflatten(tree, [_same(function, old, new) for old, new in zip(olds, news, strict=True)])
+    return jax.tree.unflatten(tree, [_same(function, *old, new) for old, new in zip(olds, news, strict=True)])
 
 
-def _same(function: str, old: Any, new: Any) -> Any:
+def _same(function: str, path: Any, old: Any, new: Any) -> Any:
     """Check one leaf of a carry, and give it the axis order that it had before."""
     if _is_data(old) and _is_data(new):
         before, after = old, new
@@ -300,6 +302,13 @@ def _same(function: str, old: Any, new: Any) -> Any:
         raise OperandError(_changed(function, "changes what an entry of the carry is", old, new))
     if jnp.shape(before) != jnp.shape(after):
         raise AxisSizeError(_changed(function, "changes sizes of the carry", old, new))
+    first, then = jax.typeof(before), jax.typeof(after)
+    # To a weakly typed start, JAX gives the dtype that both promote to, and traces the step again.
+    if first.dtype != then.dtype and not (first.weak_type and jnp.result_type(before, after) != first.dtype):
+        where = f"carry{jax.tree_util.keystr(path)}" if path else "the carry"
+        lines = f"before: {_kind(old)}, {first.dtype}", f"after: {_kind(new)}, {then.dtype}"
+        hint = f'cast what it returns, x.astype("{first.dtype}"), or start with {then.dtype}'
+        raise OperandError(message(function, f"a step changes the dtype of {where}", *lines, hint=hint))
     return new
 
 

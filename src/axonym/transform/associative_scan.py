@@ -10,7 +10,7 @@ from jax import lax
 
 from .. import _constraints, plans
 from ..array import NamedArray, is_named_array
-from ..axis import AxisSelector, selection
+from ..axis import AxisSelector, selector
 from ..core import facts
 from ..errors import AxisError, OperandError, message
 from ..ops import _lift
@@ -54,7 +54,7 @@ def associative_scan(
         >>> axn.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), "time")((decay, x))[1].tolist()
         [1.0, 1.5, 1.75, 1.875]
     """
-    ((name, size),) = selection(axis, _FUNCTION)
+    name, size = selector(axis, _FUNCTION)
 
     def dimension(_: int, leaf: Any) -> int:
         if isinstance(leaf, NamedArray):

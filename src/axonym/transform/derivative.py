@@ -2,12 +2,13 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from .. import plans
+from .. import _constraints, layout, plans
 from ..array import NamedArray, is_named_array
 from ..core import facts, shape_of, wrap
 from ..errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
@@ -96,10 +97,17 @@ def _value_and_grad(
 
     @functools.wraps(fn)
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
+        if layout.taken_axes():  # gradients of what is not mapped are
+            at = (argnums,) if isinstance(argnums, int) else argnums
+            args = tuple(_free(arg) if {i, i - len(args)} & {*at} else arg for i, arg in enumerate(args))
         (_, returned), gradients = both(*args, **kwargs)
         return returned, gradients
 
     return value_and_gradient
+
+
+def _free(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: _constraints.off_taken_axes(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
 
 
 def jacfwd(
@@ -186,6 +194,7 @@ def _jacobian(
     **options: Any,
 ) -> Function:
     """Transform a function of the arrays alone, and name what comes out; JAX would put arrays into arrays."""
+    argnums = int(argnums) if isinstance(argnums, Integral) else argnums
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     renames = dict(rename or {})
 

@@ -46,7 +46,7 @@ def scan(
         AxisSizeError: if sizes of the axis differ, or nothing tells its size.
         AxisError: if a step changes the axes of the carry.
         AxisClashError: if an output already has the axis.
-        OperandError: if a step does not return a pair, or changes the structure of the carry.
+        OperandError: if a step does not return a pair, or changes the structure or a dtype of the carry.
 
     Example:
         >>> Time = axn.Axis("time", 4)

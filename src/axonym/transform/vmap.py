@@ -74,7 +74,7 @@ def _vmap(
 
     def leaving(arguments: Arguments, *arrays: Any) -> Outputs:
         outputs = inner(arguments, *arrays)
-        outputs.arrays = [_constraints.relayout(x, _constraints.entries_of(x)) for x in outputs.arrays]
+        outputs.arrays = list(map(_constraints.off_taken_axes, outputs.arrays))
         return outputs
 
     @functools.lru_cache(64)  # to make one costs as much as all names do

@@ -1,0 +1,110 @@
+"""What layers demand of their settings, which are static: Python numbers, whatever kind they were given as."""
+
+import operator
+from numbers import Integral
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..array import NamedArray
+from ..axis import Axis
+from ..core import Core
+from ..errors import ArgumentError, OperandError, message
+
+__all__ = ["activated", "as_axis", "as_python", "check_activation", "drawn", "fraction", "integer"]
+
+
+def integer(function: str, what: str, value: Any, least: int | None = None) -> int:
+    """Return a setting as a Python int.
+
+    Raises:
+        ArgumentError: if it is no integer, or smaller than `least`.
+    """
+    kind = "an int" if least is None else f"an int of at least {least}"
+    try:
+        number = operator.index(value)
+    except TypeError:
+        # Not the values of an array, which may be far away.
+        given = type(value).__name__ if hasattr(value, "dtype") else repr(value)
+        raise ArgumentError(message(function, f"{what} must be {kind}, not {given}")) from None
+    if least is not None and number < least:
+        raise ArgumentError(message(function, f"{what} must be {kind}, not {number}"))
+    return number
+
+
+def fraction(function: str, what: str, value: Any, kind: str = "a probability") -> float:
+    """Return a setting from 0 to 1 as a Python float; a number of numpy would change the dtype of what it meets.
+
+    Raises:
+        ArgumentError: if it is smaller or larger.
+        OperandError: if it is no number that is known here.
+    """
+    try:
+        if 0 <= value <= 1:
+            return float(value)
+    except (TypeError, ValueError):
+        problem = f"{what} must be a Python number from 0 to 1, which is compiled in, not {type(value).__name__}"
+        raise OperandError(message(function, problem)) from None
+    raise ArgumentError(message(function, f"{what} is {kind}, from 0 to 1, not {value}"))
+
+
+def as_python(value: Any) -> Any:
+    """Return a number of numpy as one of Python, which changes no dtype, and all else as it is: it may be traced."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def as_axis(name: str, given: Any) -> Axis:
+    """Return a hidden axis, which may be given by its size alone."""
+    axis: Axis = Axis(name, int(given)) if isinstance(given, Integral) else given
+    return axis
+
+
+def check_activation(function: str, activation: Any) -> None:
+    """Check that an activation can be called.
+
+    Raises:
+        OperandError: if it cannot.
+    """
+    if not callable(activation):
+        problem = f"activation must be a function, not {activation!r}"
+        raise OperandError(message(function, problem, hint="pass the function itself, such as axn.nn.relu"))
+
+
+def activated(layer: str, activation: Any, x: NamedArray) -> NamedArray:
+    """Apply an activation.
+
+    Raises:
+        OperandError: if it is a function of JAX, which takes arrays without names.
+    """
+    try:
+        result: NamedArray = activation(x)
+    except TypeError as error:
+        if isinstance(error, OperandError) or NamedArray.__name__ not in str(error):
+            raise
+        name = getattr(activation, "__name__", type(activation).__name__)
+        hint = "take that of axonym.nn, or axn.nmap(activation)"
+        raise OperandError(message(layer, f"the activation {name} takes no NamedArray", hint=hint)) from error
+    return result
+
+
+def drawn(layer: str, initializer: Any, key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
+    """Make a parameter by an initializer.
+
+    Raises:
+        OperandError: if the initializer does not take a key and axes, or does not return a NamedArray.
+    """
+    try:
+        parameter: NamedArray = initializer(key, axes)
+    except TypeError as error:
+        if isinstance(error, OperandError):
+            raise
+        raise _no_initializer(layer, f"the initializer does not take a key and axes: {error}") from error
+    if not isinstance(parameter, Core):
+        raise _no_initializer(layer, f"the initializer returned {type(parameter).__name__}, not a NamedArray")
+    return parameter
+
+
+def _no_initializer(layer: str, problem: str) -> OperandError:
+    hint = "one of JAX becomes lambda key, axes: axn.named(f(key, [axis.size for axis in axes]), axes)"
+    return OperandError(message(layer, problem, "such as: axn.nn.initializer.normal(0.02)", hint=hint))

@@ -1,0 +1,180 @@
+"""What layers demand of their settings, and that numbers of numpy become those of Python."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import ArgumentError, AxisNotFoundError, OperandError
+from axonym.nn._settings import activated, as_python, drawn, fraction, integer
+from tests.nn.layouts import fails
+
+E, M, X, T, K = axn.make_axes(embed=4, mlp=6, experts=3, time=4, key_pos=4)
+KEY = jax.random.key(0)
+
+
+@pytest.mark.parametrize("value", [3, np.int64(3), np.uint8(3), jnp.array(3)], ids=repr)
+def test_integers_of_any_kind(value):
+    assert type(integer("f", "size", value)) is int
+    assert integer("f", "size", value, least=3) == 3
+
+
+@pytest.mark.parametrize(
+    ("value", "given"),
+    [(2.0, "2.0"), ("2", "'2'"), (None, "None"), (np.float64(2), "float64"), (jnp.ones(2), "ArrayImpl")],
+)
+def test_what_is_no_integer(value, given):
+    fails(ArgumentError, f"f: size must be an int, not {given}", lambda: integer("f", "size", value))
+    fails(ArgumentError, f"f: size must be an int of at least 1, not {given}", lambda: integer("f", "size", value, 1))
+
+
+def test_integers_that_are_too_small():
+    fails(ArgumentError, "f: size must be an int of at least 1, not 0", lambda: integer("f", "size", np.int64(0), 1))
+    assert integer("f", "size", -1) == -1
+
+
+@pytest.mark.parametrize("value", [0.5, np.float64(0.5), np.float32(0.5), jnp.array(0.5)], ids=repr)
+def test_fractions_of_any_kind(value):
+    assert type(fraction("f", "rate", value)) is float
+    assert fraction("f", "rate", value) == 0.5
+
+
+def test_what_is_no_fraction():
+    for value in (-1, 1.5, float("nan")):
+        fails(
+            ArgumentError,
+            f"f: rate is a probability, from 0 to 1, not {value}",
+            lambda v=value: fraction("f", "rate", v),
+        )
+    problem = "f: rate must be a Python number from 0 to 1, which is compiled in, not"
+    for value, kind in (("0.1", "str"), (None, "NoneType"), (np.ones(2), "ndarray")):
+        fails(OperandError, f"{problem} {kind}", lambda value=value: fraction("f", "rate", value))
+    with pytest.raises(OperandError, match=r"which is compiled in, not \w*Tracer"):
+        jax.jit(lambda rate: fraction("f", "rate", rate))(0.5)
+
+
+def test_only_numbers_of_numpy_are_converted():
+    assert type(as_python(np.float32(0.5))) is float
+    for value in (None, 2, True, jnp.ones(()), np.ones(2)):
+        assert as_python(value) is value
+
+
+LAYERS = {
+    "Dropout": lambda i, f: nn.Dropout(f(0.5)),
+    "LayerNorm": lambda i, f: nn.LayerNorm.init(E, f(0.25)),
+    "GroupNorm": lambda i, f: nn.GroupNorm.init(E, i(2), eps=f(0.25)),
+    "BatchNorm": lambda i, f: nn.BatchNorm.init(E, "batch", f(0.25), f(0.5)),
+    "Conv": lambda i, f: nn.Conv.init(
+        "time", E, M, i(3), stride=i(2), padding=i(1), dilation=i(1), groups=i(2), key=KEY
+    ),
+    "ConvTranspose": lambda i, f: nn.ConvTranspose.init(
+        "time", E, M, [i(3)], stride=i(2), padding=[(i(1), i(0))], output_padding=i(1), key=KEY
+    ),
+    "MLP": lambda i, f: nn.MLP.init(E, M, i(8), i(2), key=KEY),
+    "GatedMLP": lambda i, f: nn.GatedMLP.init(E, M, i(8), key=KEY),
+    "MixtureOfExperts": lambda i, f: nn.MixtureOfExperts.init(E, X, i(8), i(2), key=KEY, capacity_factor=f(1.25)),
+    "LoraLinear": lambda i, f: nn.LoraLinear.init(
+        nn.Linear.init(E, M, key=KEY), i(2), key=KEY, alpha=f(4), dropout=f(0.5)
+    ),
+    "RotaryEmbedding": lambda i, f: nn.RotaryEmbedding.init(E, f(100), size=i(2)),
+    "Recurrent": lambda i, f: nn.Recurrent(nn.GRUCell.init(E, M, key=KEY), "time", unroll=i(2)),
+    "KVCache": lambda i, f: nn.KVCache.init("key_pos", (K, E), window=i(2)),
+    "window": lambda i, f: nn.window(i(2)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_keep_numbers_of_python(name):
+    make = LAYERS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = make(np.int64, np.float64)
+    # The structure has the static fields, whose texts differ where their types do.
+    assert str(jax.tree.structure(made)) == str(jax.tree.structure(make(int, float)))
+
+
+def test_activations():
+    x = axn.named(jnp.array([-1.0, 2.0]), "mlp")
+    for right in (nn.relu, axn.nmap(jax.nn.relu)):
+        np.testing.assert_array_equal(activated("MLP", right, x).array, [0.0, 2.0])
+    hint = "\n  hint: take that of axonym.nn, or axn.nmap(activation)"
+    for raw, name in ((jax.nn.relu, "relu"), (jnp.tanh, "tanh"), (jax.nn.gelu, "gelu")):
+        fails(
+            OperandError,
+            f"MLP: the activation {name} takes no NamedArray{hint}",
+            lambda raw=raw: activated("MLP", raw, x),
+        )
+    with pytest.raises(AxisNotFoundError, match=r"^softmax: "):
+        activated("MLP", lambda x: axn.softmax(x, "other"), x)
+    with pytest.raises(OperandError, match=r"^add: cannot combine a NamedArray and str"):
+        activated("MLP", lambda x: x + "x", x)
+    with pytest.raises(TypeError, match=r"^bad operand type for abs\(\): 'NoneType'$"):
+        activated("MLP", lambda x: abs(None), x)
+
+
+BY_ACTIVATION = {
+    "MLP": lambda activation: nn.MLP.init(E, M, 8, 1, activation, key=KEY),
+    "GatedMLP": lambda activation: nn.GatedMLP.init(E, M, 8, activation, key=KEY),
+    "MixtureOfExperts": lambda activation: nn.MixtureOfExperts.init(E, X, 8, 2, activation, key=KEY),
+}
+
+
+@pytest.mark.parametrize("name", BY_ACTIVATION)
+def test_layers_with_an_activation(name):
+    fails(
+        OperandError,
+        f"{name}.init: activation must be a function, not 'relu'\n"
+        "  hint: pass the function itself, such as axn.nn.relu",
+        lambda: BY_ACTIVATION[name]("relu"),
+    )
+    fails(
+        OperandError,
+        f"{name}: the activation silu takes no NamedArray\n  hint: take that of axonym.nn, or axn.nmap(activation)",
+        lambda: BY_ACTIVATION[name](jax.nn.silu)(axn.ones((T, E))),
+    )
+
+
+BY_INITIALIZER = {
+    "Linear": lambda initializer: nn.Linear.init(E, M, key=KEY, initializer=initializer),
+    "Embedding": lambda initializer: nn.Embedding.init(E, M, key=KEY, initializer=initializer),
+    "MoELinear": lambda initializer: nn.MoELinear.init(X, E, M, key=KEY, initializer=initializer),
+    "Conv": lambda initializer: nn.Conv.init("time", E, M, 3, key=KEY, initializer=initializer),
+}
+FOLLOW = (
+    "\n  such as: axn.nn.initializer.normal(0.02)"
+    "\n  hint: one of JAX becomes lambda key, axes: axn.named(f(key, [axis.size for axis in axes]), axes)"
+)
+
+
+@pytest.mark.parametrize("name", BY_INITIALIZER)
+def test_layers_with_an_initializer(name):
+    make, theirs = BY_INITIALIZER[name], jax.nn.initializers.constant(2.0)
+    problem = f"{name}.init: the initializer does not take a key and axes: "
+    for wrong, text in (
+        ("normal", "'str' object is not callable"),
+        (nn.initializer.zeros, "zeros() takes 0 positional arguments but 2 were given"),
+    ):
+        fails(OperandError, problem + text + FOLLOW, lambda wrong=wrong: make(wrong))
+    with pytest.raises(OperandError) as error:
+        make(theirs)
+    assert str(error.value).startswith(problem)
+    assert str(error.value).endswith(FOLLOW)
+    fails(
+        OperandError,
+        f"{name}.init: the initializer returned ArrayImpl, not a NamedArray{FOLLOW}",
+        lambda: make(lambda key, axes: jnp.ones([axis.size for axis in axes])),
+    )
+    layer = make(lambda key, axes: axn.named(theirs(key, [axis.size for axis in axes]), axes))
+    assert (layer.weight.array == 2).all()
+
+
+def test_errors_of_an_initializer_stay():
+    fails(
+        OperandError,
+        'axis_size: 3 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+        lambda: drawn("Linear.init", lambda key, axes: axn.axis_size(3), KEY, (E,)),
+    )
