@@ -248,7 +248,7 @@ def settle(
 
 
 def off_taken_axes(array: jax.Array) -> jax.Array:
-    """Move an array off the mesh axes that a surrounding `vmap` maps over: what is mapped may have to take its place."""
+    """Move an array off the mesh axes that a surrounding `vmap` maps over, for what is mapped to take its place."""
     return relayout(array, entries_of(array))
 
 
