@@ -424,10 +424,10 @@ MISTAKES = {
         f"  array has: batch=8, embed=4\n  mapping: {{'batch': 'date'}}\n{ON}\n  hint: did you mean 'data'?",
     ),
     "an unknown name": (
-        lambda: axn.shard_map(lambda x: x, {"bacth": "data"}),
+        lambda: axn.shard_map(lambda x: x, {"batchh": "data"}),
         ShardingError,
-        "shard_map: the mapping has axis 'bacth', which no array here has\n"
-        "  mapping: {'bacth': 'data'}\n  axes of the arrays: batch, embed\n  hint: did you mean 'batch'?",
+        "shard_map: the mapping has axis 'batchh', which no array here has\n"
+        "  mapping: {'batchh': 'data'}\n  axes of the arrays: batch, embed\n  hint: did you mean 'batch'?",
     ),
     "an unknown name of results": (
         lambda: axn.shard_map(lambda x: x, DATA, out_mapping={"batch": "data", "emebd": "model"}),
