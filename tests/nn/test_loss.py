@@ -163,6 +163,14 @@ def test_gradients_equal_those_of_optax():
 def test_dtypes():
     assert nn.cross_entropy_loss(logits().astype(jnp.bfloat16), V, hard()).dtype == jnp.bfloat16
     assert nn.cross_entropy_loss(logits(), V, hard()).dtype == jnp.float32
+    whole = axn.named(np.arange(-9, 9).reshape(3, 6), ("seq", "vocab"))
+    results = [
+        (*nn.cross_entropy_loss_and_log_normalizers(x, V, axn.arange(S)), nn.binary_cross_entropy_loss(x, x > 2, None))
+        for x in (whole, whole.astype(np.float32))
+    ]
+    for mine, reference in zip(*results, strict=True):
+        assert mine.dtype == jnp.float32
+        np.testing.assert_array_equal(mine.array, reference.array)
 
 
 def test_the_program_neither_gathers_nor_scatters():

@@ -62,7 +62,7 @@ def _binary_cross_entropy_loss(logits: jax.Array, targets: jax.Array) -> jax.Arr
     yes = targets.astype(x.dtype)
     # The exponential of what is not positive is small, and the large part is exact: no digits cancel.
     losses = jax.nn.softplus(jnp.where(x > 0, -x, x)) + x * (jnp.where(x > 0, 1, 0) - yes)
-    return losses.astype(logits.dtype)
+    return losses.astype(_floating(logits.dtype))
 
 
 def cross_entropy_loss(
@@ -79,7 +79,7 @@ def cross_entropy_loss(
 ) -> NamedArray:
     """Return minus the logarithm of the probability that softmax of `logits` gives to the targets, in nats.
 
-    It computes in float32 at least, and returns the dtype of the logits.
+    It computes in float32 at least, and returns the dtype of the logits, float32 for integers.
 
     Args:
         logits: axes {Label, ...}.
@@ -297,7 +297,8 @@ def _cross_entropy(
         normalizers = normalizers + largest.squeeze(at)
         # Before the cast: a square is soon too large for float16, and what it counts for is not.
         found = found + z_loss * normalizers**2 if z_loss else found
-        return found.astype(given.dtype), normalizers.astype(given.dtype)
+        dtype = _floating(given.dtype)
+        return found.astype(dtype), normalizers.astype(dtype)
 
     def body(logits: Any, wanted: Any) -> Any:
         _lift.check_sizes("cross_entropy_loss", (names, targets), (logits, wanted))
@@ -374,6 +375,11 @@ def _finite(largest: jax.Array) -> jax.Array:
 def _wide(x: jax.Array) -> jax.Array:
     """Return an array in float32 at least."""
     return x.astype(at_least_float32(x.dtype))
+
+
+def _floating(dtype: Any) -> Any:
+    """Return the dtype of losses of logits: integers have them in float32."""
+    return dtype if jnp.issubdtype(dtype, jnp.inexact) else at_least_float32(dtype)
 
 
 def _require(function: str, what: str, x: NamedArray, *axes: AxisSelection) -> None:
