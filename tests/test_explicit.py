@@ -491,24 +491,6 @@ def test_reading_moves_no_more_than_raw_jax_does(name: str, explicit_mesh: Mesh)
             assert jax.typeof(result.array).sharding == jax.typeof(reference).sharding
 
 
-def test_a_position_of_a_split_axis_has_a_gradient_beside_manual_axes(explicit_mesh: Mesh) -> None:
-    def block(x: jax.Array, i: jax.Array) -> jax.Array:
-        part = axn.NamedArray(x, ("a", "b"))
-        return (part["b", 3] * part["b", i]).array
-
-    def total(x: axn.NamedArray) -> jax.Array:
-        split, whole = PartitionSpec("data"), PartitionSpec()
-        blocks = jax.shard_map(block, axis_names={"data"}, in_specs=(split, whole), out_specs=split)
-        return blocks(x.array, jnp.int32(5)).sum()
-
-    with jax.set_mesh(explicit_mesh):
-        x = axn.shard(drawn("ab"), {"a": "data", "b": "model"})
-        gradient = jax.jit(jax.grad(total))(x)
-    expected = np.zeros((8, 8), np.float32)
-    expected[:, [5, 3]] = np.asarray(x.array)[:, [3, 5]]
-    np.testing.assert_array_equal(gradient.array, expected)
-
-
 @pytest.mark.parametrize("index", [3, slice(1, 6), axn.dslice(1, 3)], ids=str)
 def test_a_piece_that_cannot_be_split_is_whole(index: Any, mesh: Mesh) -> None:
     array = drawn("abc").array

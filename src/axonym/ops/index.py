@@ -22,7 +22,8 @@ from ..errors import ArgumentError, AxisError, AxisNotFoundError, AxisSizeError,
 from . import _lift
 from ._batch import batched
 from ._operands import integers
-from ._position import Reach, Step, check_along, planned, reaching, reading, run, selectors_of, sliced
+from ._piece import sliced
+from ._position import Reach, Step, check_along, planned, reaching, reading, run, selectors_of
 from ._widen import widened
 
 if TYPE_CHECKING:

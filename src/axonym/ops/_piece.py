@@ -1,0 +1,152 @@
+"""Pieces of an array along one dimension, and elements of it, also where Explicit mesh axes split the dimension."""
+
+import builtins
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType
+
+from .. import _constraints, layout
+from ..core import Names
+from . import _lift
+from ._widen import widened
+
+__all__ = ["at_start", "read_locally", "sliced", "strided", "window"]
+
+
+def sliced(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+    """Take a slice, on a mesh with Explicit axes too."""
+    known = length == array.shape[at] or isinstance(start, int)
+    if known and _stays_split(array, at, length):
+        return _cut(array, at, start, length)
+    kinds = jax.typeof(array).sharding.mesh.axis_types
+    # Beside Manual axes JAX has no gradient of a gather within `_lift.local`.
+    typed = AxisType.Explicit in kinds and AxisType.Manual not in kinds
+    if length == 1 and typed and _constraints.entries_of(array)[at]:
+        return _one_of_split(array, at, start)
+    return at_start(_cut, array, at, start, length)
+
+
+def at_start(read: Callable[..., jax.Array], array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+    """Read a piece along a dimension, which on a mesh with Explicit axes is gathered for that.
+
+    A surrounding `vmap` may map the start over such axes; what it makes of this, a gather, JAX does not lay out.
+    """
+    if isinstance(start, int) or not layout.taken_axes():
+        return read(_lift.whole(array, (at,)), at, start, length)
+
+    def piece(array: jax.Array, start: Any) -> jax.Array:
+        return read(array, at, start, length)
+
+    return read_locally(piece, [array, start], (), (at,), (), range(array.ndim), {})
+
+
+def _one_of_split(array: jax.Array, at: int, start: Any) -> jax.Array:
+    """Take one position along a dimension that is split, so that it travels alone.
+
+    Of a gather at a list of positions the compiler makes that; for a slice it gathers the array, or moves parts of it.
+    """
+
+    def one(array: jax.Array, positions: jax.Array) -> jax.Array:
+        found: jax.Array = array.at[(*[builtins.slice(None)] * at, positions)].get(mode="clip")
+        return found
+
+    entries = list(_constraints.entries_of(array))
+    entries[at] = ()
+    part: jax.Array = _lift.local(one, [array, jnp.reshape(start, 1)], entries)
+    return part
+
+
+def strided(array: jax.Array, at: int, own: builtins.slice) -> jax.Array:
+    length = len(range(*own.indices(array.shape[at])))
+    array = array if _stays_split(array, at, length) else _lift.whole(array, (at,))
+    return array[(*[builtins.slice(None)] * at, own)]
+
+
+def _stays_split(array: jax.Array, at: int, length: int) -> bool:
+    """Tell whether a piece of this length along a dimension can be split as the dimension is."""
+    if not length or not _constraints.has_explicit_axes(array):
+        return False
+    shape = jax.typeof(array).sharding.mesh.shape
+    return not length % math.prod(shape[axis] for axis in _constraints.entries_of(array)[at])
+
+
+def _cut(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+    """Take a slice; where arrays are concrete the start is an argument, so that a loop over starts compiles once."""
+    if length == array.shape[at]:
+        return array
+    if isinstance(start, int):
+        return lax.slice_in_dim(array, start, start + length, axis=at)
+    if not length:
+        return lax.slice_in_dim(array, 0, 0, axis=at)
+    return lax.dynamic_slice_in_dim(array, start, length, at)
+
+
+def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+    """Take a piece that may lie out of range, where it reads zero.
+
+    The nearest piece within the array is cut out, and the one asked for is cut from that with zeros around it. This
+    costs about as much as `lax.dynamic_slice` alone, in memory and backwards too, unlike a gather.
+    """
+    size, present = array.shape[at], min(length, array.shape[at])
+    start = widened(start)
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        # lax.pad does not take keys.
+        data = window(jax.random.key_data(array), at, start, length)
+        keys: jax.Array = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
+        return keys
+    # jnp.clip would trace a function of its own
+    nearest = lax.clamp(_like(0, start), start, _like(size - present, start))
+    piece = lax.dynamic_slice_in_dim(array, nearest, present, at, allow_negative_indices=False)
+    around = [(0, 0, 0)] * array.ndim
+    around[at] = (length, length, 0)
+    padded = lax.pad(piece, jnp.zeros((), array.dtype), around)
+    shifted = lax.clamp(_like(0, start), start - nearest + length, _like(present + length, start))
+    return lax.dynamic_slice_in_dim(padded, shifted, length, at, allow_negative_indices=False)
+
+
+def _like(value: int, other: Any) -> Any:
+    return np.asarray(value, jnp.result_type(other))
+
+
+def read_locally(
+    read: Any,
+    operands: Sequence[Any],
+    names: Names,
+    indexed: Collection[Any],
+    indices: Sequence[tuple[Names, Any]],
+    labels: Sequence[Any],
+    sizes: Mapping[str, int],
+) -> jax.Array:
+    """Read elements; on a mesh with Explicit axes, these lie as the indices do, then as the array does.
+
+    How to get at what other devices hold is left to the compiler: a type would have the array gathered first.
+    """
+    if not any(map(_constraints.has_explicit_axes, operands)):
+        found: jax.Array = read(*operands)
+        return found
+    array, *positions = _constraints.on_one_mesh(operands)
+    entries = _constraints.entries_of(array)
+    if not _constraints.has_explicit_axes(array):
+        # Its gradient comes back with a type.
+        array = jax.reshard(array, _constraints.sharding_from(array, entries))
+    own = (*range(len(entries) - len(names)), *names)
+    kept = [() if label in indexed else entry for label, entry in zip(own, entries, strict=True)]
+    given = [(names, _constraints.entries_of(index)) for names, index in indices]
+    first = sorted(labels, key=lambda label: isinstance(label, str))
+    table = _constraints.settle(first, [*given, (own, kept)], _dividing(sizes))
+    local: jax.Array = _lift.local(read, [array, *positions], [table[label] for label in labels])
+    return local
+
+
+def _dividing(sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    """Return what of the current mapping divides these sizes: a short slice may not be split as its axis is."""
+    mesh = layout.context_mesh()
+    ways = {} if mesh is None else mesh.shape
+    entries = layout.mapped(sizes).items()
+    return {name: entry for name, entry in entries if not sizes[name] % math.prod(ways.get(axis, 1) for axis in entry)}
