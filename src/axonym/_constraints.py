@@ -5,6 +5,7 @@ could be laid out in several ways. `settle` decides by name: by the mapping wher
 operands have.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -36,10 +37,12 @@ __all__ = [
     "INLINE",
     "agree",
     "check_result",
+    "claim",
     "constrain",
     "decided",
     "entries_of",
     "explicit_sharding",
+    "free_axes",
     "has_explicit_axes",
     "laid_out_like",
     "lay_out",
@@ -245,6 +248,23 @@ def settle(
         table[label] = tuple(axis for axis in wanted[label] if axis not in used)
         used.update(table[label])
     return {label: table[label] for label in labels}
+
+
+def free_axes(mesh: MeshLike, used: Iterable[str] = ()) -> dict[str, int]:
+    """List the sizes of the Explicit mesh axes that are neither used nor taken by a surrounding `vmap`."""
+    away = {*used, *taken_axes()}
+    explicit = (axis for axis, kind in mesh_types(mesh).items() if kind is AxisType.Explicit)
+    return {axis: mesh.shape[axis] for axis in explicit if axis not in away}
+
+
+def claim(entry: Entry, size: int, free: dict[str, int]) -> Entry:
+    """Take mesh axes of an entry away from those that are free: from the first on, as many as divide a size."""
+    fits = tuple(axis for axis in entry if axis in free)
+    while size % math.prod(free[axis] for axis in fits):
+        fits = fits[:-1]
+    for axis in fits:
+        del free[axis]
+    return fits
 
 
 def off_taken_axes(array: jax.Array) -> jax.Array:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 from jax import lax
-from jax.sharding import AxisType
 
 from .. import _constraints, layout, plans
 from ..core import Core, shape_of, wrap
@@ -85,12 +84,10 @@ def _layouts(array: jax.Array, groups: Sequence[Group]) -> tuple[list[Entry], li
     """Choose the mesh axes of each dimension right before and after a reshape."""
     entries = iter(_constraints.entries_of(array))
     owned = [[next(entries) for _ in range(group.dims)] for group in groups]
-    mesh = jax.typeof(array).sharding.mesh
     mapping = layout.mapped(name for group in groups for name in group.names if name)
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    explicit = {name for name, kind in kinds if kind is AxisType.Explicit} - set(layout.taken_axes())
     same = [group.dims == len(group.sizes) == 1 for group in groups]
-    used = {axis for own, is_same in zip(owned, same, strict=True) if is_same for axis in own[0]}
+    used = (axis for own, is_same in zip(owned, same, strict=True) if is_same for axis in own[0])
+    free = _constraints.free_axes(jax.typeof(array).sharding.mesh, used)
     source: list[Entry] = []
     target: list[Entry] = []
     for group, own, is_same in zip(groups, owned, same, strict=True):
@@ -101,11 +98,7 @@ def _layouts(array: jax.Array, groups: Sequence[Group]) -> tuple[list[Entry], li
         fresh: list[Entry] = []
         for i, (name, size) in enumerate(zip(group.names, group.sizes, strict=True)):
             wanted = mapping[name] if name in mapping else own[0] if i == 0 else ()
-            entry = tuple(axis for axis in wanted if axis in explicit and axis not in used)
-            while size % math.prod(mesh.shape[axis] for axis in entry):
-                entry = entry[:-1]
-            used.update(entry)
-            fresh.append(entry)
+            fresh.append(_constraints.claim(wanted, size, free))
         stays = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(own[0], fresh[0], strict=False))
         source += [tuple(axis for axis, _ in stays), *[() for _ in own[1:]]]
         target += fresh

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 from jax import lax
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 
 from .. import _constraints, layout, plans
 from ..axis import Axis, AxisSelection, AxisSelector, AxisSpec, selector, shown, spec
@@ -237,17 +237,13 @@ def _spread(array: Any, names: Names, target: Names, sizes: tuple[int, ...]) -> 
     mapping, mesh = layout.current_mapping(), layout.context_mesh()
     if mapping is None or mesh is None:
         return None
-    new = {name: entry for name, entry in layout.mapped(target).items() if name not in names}
-    own, types = _constraints.entries_of(array), layout.mesh_types(mesh)
+    own = _constraints.entries_of(array)
     table = dict(zip((*range(len(names) - len(own), 0), *names), own, strict=True))
-    used = {*layout.taken_axes(), *(axis for entry in own for axis in entry)}
+    free = _constraints.free_axes(mesh, (axis for entry in own for axis in entry))
+    new = {name: entry for name, entry in layout.mapped(target).items() if name not in names}
     # As in a layout by the mapping alone, names with entries of their own choose before derived ones.
     for name in sorted(new, key=lambda name: (name not in mapping, name)):
-        entry = tuple(axis for axis in new[name] if types.get(axis) is AxisType.Explicit and axis not in used)
-        while sizes[target.index(name)] % math.prod(mesh.shape[axis] for axis in entry):
-            entry = entry[:-1]
-        used.update(entry)
-        table[name] = entry
+        table[name] = _constraints.claim(new[name], sizes[target.index(name)], free)
     if not any(table[name] for name in new):
         return None
     return _constraints.sharding_from(array, [table.get(at, ()) for at in (*range(len(names) - len(own), 0), *target)])
