@@ -188,10 +188,10 @@ def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
     Mesh axes that a surrounding `vmap` maps over are left out: what it passes whole or closes over may lie on them.
     """
     mesh = jax.typeof(array).sharding.mesh
-    return NamedSharding(jax.sharding.get_abstract_mesh() if mesh.empty else mesh, spec_from(_free(entries)))
+    return NamedSharding(jax.sharding.get_abstract_mesh() if mesh.empty else mesh, spec_from(_without_taken(entries)))
 
 
-def _free(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+def _without_taken(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     taken = taken_axes()
     return tuple(tuple(axis for axis in entry if axis not in taken) for entry in entries) if taken else tuple(entries)
 
@@ -206,7 +206,7 @@ def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | N
 
 def relayout(array: jax.Array, entries: Sequence[Entry]) -> jax.Array:
     """Move an array with an explicit sharding to another one, where it differs."""
-    if entries_of(array) == _free(entries):
+    if entries_of(array) == _without_taken(entries):
         return array
     moved: jax.Array = jax.reshard(array, sharding_from(array, entries))
     return moved
@@ -297,7 +297,7 @@ def agree(
     used = tuple(axis for entry in table.values() for axis in entry)
     moved = []
     for array, own, has in zip(arrays, operands, entries, strict=True):
-        free = [tuple(axis for axis in entry if axis not in used) for entry in _free(has)]
+        free = [tuple(axis for axis in entry if axis not in used) for entry in _without_taken(has)]
         wanted = [table.get(label, entry) for label, entry in zip(own, free, strict=True)]
         moved.append(relayout(jax.numpy.asarray(array), wanted) if wanted != list(has) else array)
     return moved, used

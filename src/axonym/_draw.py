@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from . import _constraints, layout, plans
 from .array import NamedArray
-from .axis import Axis, AxisSelector, AxisSpec, selector, several, shown, spec
+from .axis import Axis, AxisSelector, AxisSpec, not_in_a_tuple, selector, shown, spec
 from .core import Core, Operand, axes_of, facts, shape_of
 from .errors import AxisError, AxisNotFoundError, OperandError, message, suggestion
 from .ops import _lift
@@ -44,7 +44,7 @@ def draw(
     function = _lift.title(sampler)
     given = spec(axes, function)
     if isinstance(options.get("dtype"), Axis):
-        raise several(function, *given, options["dtype"])
+        raise not_in_a_tuple(function, *given, options["dtype"])
     result = spec((*given, *last), function)
     names, sizes = tuple(axis.name for axis in given), tuple(axis.size for axis in given)
     arrays, labels = [], []

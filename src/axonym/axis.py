@@ -27,12 +27,12 @@ __all__ = [
     "eliminate_axes",
     "intersect_axes",
     "make_axes",
+    "not_in_a_tuple",
     "replace_axis",
     "resolve_axis",
     "selection",
     "selector",
     "selects_axis",
-    "several",
     "shown",
     "sized",
     "spec",
@@ -180,7 +180,7 @@ def sized(axis: Axis, function: str = "axis") -> Axis:
     return spec(axis, function)[0]
 
 
-def several(function: str, *axes: Axis) -> OperandError:
+def not_in_a_tuple(function: str, *axes: Axis) -> OperandError:
     """Build the error of axes that were passed one by one."""
     return OperandError(message(function, "several axes go in a tuple, as one argument", f"axes: {shown(*axes)}"))
 

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from . import _constraints
 from .array import NamedArray
-from .axis import Axis, AxisSelector, AxisSpec, selector, several, shown, sized, spec
+from .axis import Axis, AxisSelector, AxisSpec, not_in_a_tuple, selector, shown, sized, spec
 from .core import Core, Operand, facts, shape_of, wrap
 from .errors import AxisClashError, AxisError, OperandError, message
 from .ops import _lift
@@ -55,7 +55,7 @@ def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> Na
         OperandError: if `fill_value` is no scalar.
     """
     if isinstance(fill_value, Axis):
-        raise several("full", *spec(shape, "full"), fill_value)
+        raise not_in_a_tuple("full", *spec(shape, "full"), fill_value)
     _check_scalar("full", fill_value)
     return _filled("full", shape, fill_value, dtype)
 
@@ -68,7 +68,7 @@ def _filled(function: str, shape: AxisSpec, fill_value: Any, dtype: DTypeLike | 
         return NamedArray(jnp.full(sizes, fill_value, dtype, out_sharding=sharding), names)
     except TypeError:
         if isinstance(dtype, Axis):
-            raise several(function, *axes, dtype) from None
+            raise not_in_a_tuple(function, *axes, dtype) from None
         raise
 
 

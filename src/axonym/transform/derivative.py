@@ -99,14 +99,14 @@ def _value_and_grad(
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
         if layout.taken_axes():  # gradients of what is not mapped are
             at = (argnums,) if isinstance(argnums, int) else argnums
-            args = tuple(_free(arg) if {i, i - len(args)} & {*at} else arg for i, arg in enumerate(args))
+            args = tuple(_off_taken_axes(arg) if {i, i - len(args)} & {*at} else arg for i, arg in enumerate(args))
         (_, returned), gradients = both(*args, **kwargs)
         return returned, gradients
 
     return value_and_gradient
 
 
-def _free(tree: Any) -> Any:
+def _off_taken_axes(tree: Any) -> Any:
     return jax.tree.map(lambda leaf: _constraints.off_taken_axes(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
 
 
