@@ -126,3 +126,23 @@ def test_an_axis_and_its_name_are_the_same_selection() -> None:
     for function in (x.sum, x.cumsum, x.argmax):
         with pytest.raises(OperandError, match=r"2\.5 is neither an Axis nor the name of one"):
             function(2.5)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(lambda x, y: x.at["a", 1].set(y), id="update"),
+        pytest.param(lambda x, y: x.at["a", axn.named(jnp.array([3, 1, 3, 0]), "b")].add(y), id="scatter"),
+        pytest.param(lambda x, y: axn.insert(x, 2, y, "a"), id="insert"),
+    ],
+)
+def test_eager_gradients_of_what_was_made_before_an_explicit_mesh_lie_on_it(
+    explicit_mesh: jax.sharding.Mesh, value: Any
+) -> None:
+    x, y = axn.named(jnp.arange(-16.0, 16).reshape(8, 4), ("a", "b")), axn.named(jnp.arange(4.0), "b")
+    gradient = jax.grad(lambda y, x: (value(x, y) ** 2).sum().scalar())
+    expected = gradient(y, x)
+    with axn.set_mesh(explicit_mesh), axn.axis_mapping({"a": "data", "b": "model"}):
+        found = gradient(y, axn.shard(x))
+        assert jax.typeof(found.array).sharding.mesh == jax.typeof(axn.shard(x).array).sharding.mesh
+        assert_close(y - 0.5 * found, y - 0.5 * expected)

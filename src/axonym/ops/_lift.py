@@ -462,11 +462,19 @@ def local(fn: Function, arrays: Sequence[jax.Array], results: Any) -> Any:
     if typed is None:
         return fn(*arrays)
     mesh = jax.typeof(typed).sharding.mesh
+    arrays = [_with_typed_gradient(array) for array in arrays]
     explicit = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit]
     several = isinstance(results, tuple)
     shardings = [_constraints.sharding_from(typed, entries) for entries in (results if several else (results,))]
     out = tuple(shardings) if several else shardings[0]
     return jax.sharding.auto_axes(fn, axes=tuple(explicit), out_sharding=out)(*arrays)
+
+
+def _with_typed_gradient(array: jax.Array) -> jax.Array:
+    """Multiply by one what was made before the mesh: its gradient then has the mesh's type, not that within `local`."""
+    if jax.typeof(array).sharding.mesh.empty and jnp.issubdtype(array.dtype, jnp.inexact):
+        return array * 1
+    return array
 
 
 def broadcast_entries(arrays: Sequence[Any]) -> list[layout.Entry]:
