@@ -146,3 +146,13 @@ def test_eager_gradients_of_what_was_made_before_an_explicit_mesh_lie_on_it(
         found = gradient(y, axn.shard(x))
         assert jax.typeof(found.array).sharding.mesh == jax.typeof(axn.shard(x).array).sharding.mesh
         assert_close(y - 0.5 * found, y - 0.5 * expected)
+
+
+@pytest.mark.parametrize("number", [True, 2, 0.5])
+def test_python_numbers_are_written_on_an_explicit_mesh_under_jit(
+    explicit_mesh: jax.sharding.Mesh, number: float
+) -> None:
+    x, at = jnp.zeros((8, 4), type(number)), jnp.array([3, 1, 3, 0])
+    with axn.set_mesh(explicit_mesh), axn.axis_mapping({"a": "data"}):
+        found = jax.jit(lambda x: x.at["a", axn.named(at, "i")].set(number))(axn.shard(axn.named(x, ("a", "b"))))
+    np.testing.assert_array_equal(found.array, x.at[at].set(number))

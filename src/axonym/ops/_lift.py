@@ -470,11 +470,11 @@ def local(fn: Function, arrays: Sequence[jax.Array], results: Any) -> Any:
     return jax.sharding.auto_axes(fn, axes=tuple(explicit), out_sharding=out)(*arrays)
 
 
-def _with_typed_gradient(array: jax.Array) -> jax.Array:
+def _with_typed_gradient(value: Any) -> Any:
     """Multiply by one what was made before the mesh: its gradient then has the mesh's type, not that within `local`."""
-    if jax.typeof(array).sharding.mesh.empty and jnp.issubdtype(array.dtype, jnp.inexact):
-        return array * 1
-    return array
+    if not isinstance(value, jax.Array) or not jnp.issubdtype(value.dtype, jnp.inexact):
+        return value  # it has no gradient
+    return value * 1 if jax.typeof(value).sharding.mesh.empty else value
 
 
 def broadcast_entries(arrays: Sequence[Any]) -> list[layout.Entry]:
