@@ -50,6 +50,13 @@ def test_activations_keep_one_array(name):
         assert kept(fn, x) <= 1.25
 
 
+def test_relu_keeps_its_result_alone():
+    x = draw(B, E)
+    assert kept(nn.relu, x) == 1
+    with nn.keep_intermediates():
+        assert kept(nn.relu, x) > 1
+
+
 def test_glu_keeps_its_input():
     x = draw(B, E)
     assert kept(lambda x: nn.glu(x, "embed"), x) == 1

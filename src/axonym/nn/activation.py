@@ -1,11 +1,13 @@
 """Activation functions.
 
-Those whose derivative needs more than one array keep their input alone for the backward pass, see `from_inputs`.
+Those whose derivative needs more than one array keep their input alone for the backward pass, see `from_inputs`; `relu`
+keeps its result.
 """
 
 from functools import lru_cache
 
 import jax
+import jax.numpy as jnp
 
 from ..array import NamedArray
 from ..axis import AxisSelector, shown
@@ -120,7 +122,7 @@ def quick_gelu(x: NamedArray) -> NamedArray:
 
 def relu(x: NamedArray) -> NamedArray:
     """Return max(x, 0), for each element."""
-    return _lift.unary(jax.nn.relu, x)
+    return _lift.unary(_relu, x)
 
 
 def relu6(x: NamedArray) -> NamedArray:
@@ -186,6 +188,23 @@ def _gelu(x: jax.Array, approximate: bool) -> jax.Array:
 
 def _quick_gelu(x: jax.Array) -> jax.Array:
     return x * jax.nn.sigmoid(x * 1.702)
+
+
+@jax.custom_jvp
+def _relu(x: jax.Array) -> jax.Array:
+    return jax.nn.relu(x)
+
+
+@_relu.defjvp
+def _relu_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Keep the result alone for the backward pass, which a layer behind it keeps anyway, and no mask."""
+    result = _relu(*primals)
+    return result, _where_positive(result, *tangents)
+
+
+@from_inputs
+def _where_positive(result: jax.Array, tangent: jax.Array) -> jax.Array:
+    return jnp.where(result > 0, tangent, 0)
 
 
 def _relu_squared(x: jax.Array) -> jax.Array:
