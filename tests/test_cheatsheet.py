@@ -4,11 +4,15 @@ import importlib
 import inspect
 import re
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 import axonym as axn
+from tests.laws import assert_close
 
 SHEET = Path(__file__).parent.parent / "docs/cheatsheet.md"
 NAMESPACES = ["jax.numpy", "jax.numpy.linalg", "jax.numpy.fft", "jax.random", "jax.nn"]
@@ -63,3 +67,27 @@ def test_each_operation_is_on_the_sheet() -> None:
         name for name in functions if getattr(axn, name).__module__.startswith(("axonym.ops", "axonym.create"))
     }
     assert [name for name in sorted(operations) if not re.search(rf"\baxn\.{name}\b|\bx\.{name}\b", text)] == []
+
+
+def other_names() -> Iterator[tuple[str, str, str]]:
+    """Yield namespace, name and form of functions of `x`, `y` and "a" that have another name here, or an operator."""
+    plain = re.compile(r'axn\.(?:\w+\.)*(\w+)\((?:[xy]|, |"a")+\)|[xy] \W+ [xy]|~x')
+    for namespace in NAMESPACES:
+        for name, text in rows(namespace).items():
+            for form in re.findall(r"`(.+?)`", text):
+                match = plain.fullmatch(form)
+                one_result = name != "minmax"  # that row has a form for each of two
+                if match and match[1] != name and one_result and name in public_functions(namespace):
+                    yield namespace, name, form
+
+
+@pytest.mark.parametrize(("namespace", "name", "form"), list(other_names()))
+def test_a_function_of_another_name_computes_the_same(namespace: str, name: str, form: str) -> None:
+    values = np.arange(1, 25, dtype=np.int32) if re.search("bit|invert", name) else np.linspace(0.1, 0.9, 24)
+    values = values.reshape(2, 3, 4)
+    named = {key: axn.named(array, ("a", "b")) for key, array in zip("xy", values, strict=True)}
+    operands = [named[key].array for key in re.findall(r"\b[xy]\b", form)]
+    expected = getattr(importlib.import_module(namespace), name)(*operands, **({"axis": 0} if '"a"' in form else {}))
+    result = eval(form, {"axn": axn, **named})
+    for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        assert_close(one, other)

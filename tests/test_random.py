@@ -89,6 +89,11 @@ KINDS: list[tuple[str, Draw, Draw]] = [
         lambda: jax.random.categorical(KEY, jnp.arange(8.0).reshape(4, 2), -1),
     ),
     (
+        "categorical",
+        lambda: random.categorical(KEY, axn.zeros((A, X, B)), "x"),
+        lambda: jax.random.categorical(KEY, jnp.zeros((4, 2, 3)), -1),
+    ),
+    (
         "choice",
         lambda: random.choice(KEY, B, axn.named(TABLE, (A, X)), "a"),
         lambda: jax.random.choice(KEY, TABLE, (2,)),
@@ -97,6 +102,11 @@ KINDS: list[tuple[str, Draw, Draw]] = [
         "permutation",
         lambda: random.permutation(KEY, axn.arange((B, A)), "a"),
         lambda: jax.random.permutation(KEY, jnp.arange(8).reshape(2, 4), axis=1),
+    ),
+    (
+        "permutation",
+        lambda: random.permutation(KEY, axn.arange((A, B)), "a", independent=True),
+        lambda: jax.random.permutation(KEY, jnp.arange(8).reshape(4, 2), independent=True),
     ),
     ("permutation", lambda: random.permutation(KEY, A), lambda: jax.random.permutation(KEY, 4)),
 ]
@@ -116,6 +126,16 @@ MORE: list[tuple[str, Draw, Draw]] = [
         "categorical",
         lambda: random.categorical(KEY, OF_BX, "x", (B, SAMPLE)),
         lambda: jax.random.categorical(KEY, WEIGHTS[:, None], -1, (2, 5)),
+    ),
+    (
+        "categorical",
+        lambda: random.categorical(KEY, OF_BX, "b", (SAMPLE, X)),
+        lambda: jax.random.categorical(KEY, WEIGHTS.T, -1, (5, 3)),
+    ),
+    (
+        "categorical",
+        lambda: random.categorical(KEY, OF_BX, "b", (X, SAMPLE)),
+        lambda: jax.random.categorical(KEY, WEIGHTS.T[:, None], -1, (3, 5)),
     ),
     ("cauchy", lambda: random.cauchy(KEY, (A, B)), lambda: jax.random.cauchy(KEY, SIZES)),
     ("chisquare", lambda: random.chisquare(KEY, (A, B), OF_A), lambda: jax.random.chisquare(KEY, COLUMN, SIZES)),
@@ -258,6 +278,16 @@ def test_the_order_of_logits_does_not_matter_to_their_distribution() -> None:
     for stored in (logits, logits.rearrange(("b", "a"))):
         assert random.categorical(KEY, stored, "b").tolist() == [0, 1]
         assert random.categorical(KEY, stored.untag("a"), "b").array.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_permutation_is_the_program_of_jax(at: int, each: bool) -> None:
+    stored = axn.ones((A, X, B))
+    wanted = jax.make_jaxpr(lambda x: jax.random.permutation(KEY, x, at, independent=each))(stored.array)
+    for x in (stored, stored.untag(*stored.names[:at])):
+        program = jax.make_jaxpr(lambda x: random.permutation(KEY, x, stored.names[at], independent=each).array)(x)
+        assert str(program) == str(wanted)
 
 
 @pytest.mark.parametrize("kind", ["auto", "explicit"])

@@ -18,7 +18,7 @@ from .array import NamedArray
 from .axis import Axis, AxisSelector, AxisSpec, shown, spec
 from .core import Core, Operand, facts
 from .errors import ArgumentError, OperandError, message
-from .ops import _batch, _lift, shape
+from .ops import _batch, _lift
 
 __all__ = [
     "ball",
@@ -403,7 +403,8 @@ def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpe
         key: the key.
         logits: axes {axis, ...}.
         axis: the categories.
-        shape: the axes of the result, which are all other axes of `logits` and more; by default no more.
+        shape: the axes of the result, which are all other axes of `logits` and more; by default no more. The numbers
+            are those that `jax.random` draws where the categories are the last axis, wherever they are in `logits`.
 
     Example:
         >>> logits = axn.zeros(axn.make_axes(batch=2, vocab=5))
@@ -487,14 +488,12 @@ def permutation(
     if isinstance(x, Axis):
         return draw(_permutation, key, x)
     along = axis_of("permutation", x, axis)
-    moved = shape.rearrange(x, (..., along))
+    at = x.array.ndim - len(x.names) + x.names.index(along.name)
     # On a mesh with Explicit axes JAX gathers whole vectors only, and sorts next to bits that it draws whole.
-    whole = _lift.whole(moved.array, range(moved.ndim) if independent else (moved.ndim - 1,))
-    one = one_key("permutation", key)
-    shuffled = jax.random.permutation(one, whole, axis=moved.ndim - 1, independent=independent)
-    shuffled = _constraints.laid_out_like(shuffled, moved.array)
-    back = shape.rearrange(NamedArray(shuffled, moved.names), x.names)
-    return NamedArray(_constraints.lay_out(back.array, x.names), x.names)
+    whole = _lift.whole(x.array, range(x.array.ndim) if independent else (at,))
+    shuffled = jax.random.permutation(one_key("permutation", key), whole, at, independent)
+    shuffled = _constraints.laid_out_like(shuffled, x.array)
+    return NamedArray(_constraints.lay_out(shuffled, x.names), x.names)
 
 
 def _permutation(key: Any, *, shape: tuple[int, ...]) -> Any:

@@ -86,8 +86,8 @@ def dot_product_attention(
         implementation: "plain" holds all scores, "blockwise" a block of them at a time, in the backward pass as well:
             its memory is linear in the number of positions. "xla" and "cudnn" call `jax.nn.dot_product_attention`,
             "splash" the kernel of that name for TPUs. All but "plain" and "xla" have no forward-mode derivative and no
-            second one. By default it is "cudnn" or "splash" on a GPU or TPU, where they compute the call, and "plain"
-            elsewhere.
+            second one, but for `jax.grad` of `jax.grad` of "blockwise" where no mask makes it skip blocks. By default
+            it is "cudnn" or "splash" on a GPU or TPU, where they compute the call, and "plain" elsewhere.
         block_size: how many positions of queries, and of keys, a block has; for "blockwise" and "splash".
 
     Returns:

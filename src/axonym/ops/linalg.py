@@ -93,6 +93,9 @@ def cholesky(
     """Factor Hermitian positive definite matrices into a lower triangle and its adjoint.
 
     Args:
+        a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
         upper: return the upper triangle, whose adjoint comes first.
         symmetrize_input: take the mean of `a` and its adjoint; else only the triangle that is returned is read.
 
@@ -110,6 +113,8 @@ def cond(
 
     Args:
         x: axes {row, column, ...}.
+        row: the axes that `x` maps to.
+        column: the axes that `x` maps from.
         p: the order of the norm, as in `matrix_norm`; None and 2 are the ratio of the extreme singular values, which
             matrices that are not square have, too.
     """
@@ -167,6 +172,8 @@ def eigh(
 
     Args:
         a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
         new_axis: the axis that numbers the eigenvalues.
         UPLO: the triangle that is read, lower or upper, unless `symmetrize_input`.
         symmetrize_input: take the mean of `a` and its adjoint.
@@ -210,6 +217,8 @@ def expm(a: "NamedArray", row: AxisSelection, column: AxisSelection, *, max_squa
 
     Args:
         a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
         max_squarings: a bound on the work; the result is NaN for matrices that need more.
     """
     fn = jax.scipy.linalg.expm
@@ -266,6 +275,8 @@ def matrix_norm(
 
     Args:
         x: axes {row, column, ...}.
+        row: the axes that `x` maps to.
+        column: the axes that `x` maps from.
         ord: "fro", the root of the sum of squares; "nuc", the sum of singular values; 2 or -2, the largest or smallest
             singular value; 1 or -1, the largest or smallest sum of a column; inf or -inf, of a row.
     """
@@ -302,6 +313,8 @@ def matrix_rank(
 
     Args:
         a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
         tol: the singular value up to which one counts as zero.
         hermitian: the matrices are Hermitian, which is faster.
     """
@@ -369,6 +382,8 @@ def pinv(
 
     Args:
         a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
         rtol: singular values up to this part of the largest one count as zero.
         hermitian: the matrices are Hermitian, which is faster.
     """
@@ -388,6 +403,8 @@ def qr(
 
     Args:
         a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
         new_axis: the axis between the factors, over which their product is `a`.
         mode: "reduced", where the new axis is the shorter of row and column, or "complete", where it is as long as row.
 
@@ -471,6 +488,8 @@ def svd(
 
     Args:
         a: axes {row, column, ...}.
+        row: the axes that `a` maps to.
+        column: the axes that `a` maps from.
         new_axis: the axis that numbers the singular values, as long as the shorter of row and column.
         full_matrices: complete the bases: in the first result `new_axis` is then as long as row, in the last one as
             long as column.

@@ -10,7 +10,6 @@ import axonym as axn
 from axonym import Axis, NamedArray, layout
 from axonym.axis import AxisSelector, AxisSpec, shown, spec
 from axonym.errors import AxisNotFoundError, message
-from axonym.ops import _lift
 
 from ._adapt import adapted
 from ._mesh import tracing
@@ -153,11 +152,6 @@ def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpe
 
 def permutation(key: Any, x: NamedArray, axis: AxisSelector, independent: bool = False) -> Any:
     """Shuffle an array along an axis."""
-    at: Any = x.axis_indices(axis)
-    if independent and at is not None and at != len(x.axes) - 1:  # as above
-        whole = _lift.whole(x.array, range(x.ndim))
-        shuffled = jax.random.permutation(key, whole, at, independent=True)
-        return _draw(lambda: auto_sharded(axn.named(shuffled, x.axes)))
     return _draw(axn.random.permutation, key, x, axis, independent=independent)
 
 
