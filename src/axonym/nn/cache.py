@@ -1,26 +1,37 @@
 """Keys and values of tokens that attention has seen, for decoding token by token or chunk by chunk."""
 
-import functools
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 from jax.typing import DTypeLike
 
+from .. import _constraints
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, AxisSpec, axis_name, spec
-from ..core import Core, Operand, facts
+from ..axis import Axis, AxisSelector, AxisSpec, axis_name, selector, sized, spec
+from ..core import Core, Operand, facts, wrap
 from ..create import arange, zeros
-from ..errors import ArgumentError, AxisClashError, AxisNotFoundError, message, suggestion
+from ..errors import (
+    ArgumentError,
+    AxisClashError,
+    AxisNotFoundError,
+    AxisSizeError,
+    OperandError,
+    message,
+    suggestion,
+)
 from ..ops import _lift
 from ..ops._batch import batched
+from ..ops._operands import integers
 from ..ops._position import Reach, planned
-from ..ops._scatter import write
+from ..ops._scatter import on_mesh, write
+from ..ops._widen import widened
 from ..partitioning.shard import auto_sharded
-from ..transform.vmap import vmap
 from ._settings import integer
 from ._visible import positions, visible
 from .attention import dot_product_attention
@@ -84,8 +95,9 @@ class KVCache(eqx.Module):
             dtype: of keys and values.
 
         Raises:
-            AxisNotFoundError: if keys or values lack `KPos`.
-            ArgumentError: if `window` is no number of positions that there are.
+            AxisNotFoundError: if keys or values lack `KPos`, or an axis of `lengths`.
+            AxisSizeError: if one of these axes has two sizes.
+            ArgumentError: if `window` is no number of positions that there are, or `KPos` is among `lengths`.
         """
         keys = spec(axes, "KVCache.init")
         values = keys if value_axes is None else spec(value_axes, "KVCache.init")
@@ -95,19 +107,30 @@ class KVCache(eqx.Module):
                 problem = f"the {what} lack axis {axis_name(KPos)!r}, the positions"
                 raise AxisNotFoundError(message("KVCache.init", problem, f"axes: {facts(x)}"))
         size = key.axis_size(KPos)
+        if value.axis_size(KPos) != size:
+            raise _two_sizes("KVCache.init", axis_name(KPos), "key", key, "value", value)
+        if isinstance(window, bool):
+            raise ArgumentError(message("KVCache.init", f"window must be an int, not {window}"))
         window = None if window is None else integer("KVCache.init", "window", window)
         if window is not None and not 1 <= window <= size:
             problem = f"a window has from one position to as many as the cache, not {window}"
             raise ArgumentError(message("KVCache.init", problem, f"axes: {facts(key)}"))
         length = zeros(lengths, jnp.int32)
+        _check_lengths(length, axis_name(KPos), key, value)
         return auto_sharded(KVCache(key, value, length, axis_name(KPos), window))
 
     def positions(self, Pos: Axis | None) -> NamedArray:
         """Return the positions of tokens that are to come: axes {Pos} and those of `length`; None for one token."""
-        return positions(Pos, self.length)
+        return positions(None if Pos is None else sized(Pos, "KVCache.positions"), self.length)
 
     def extend(
-        self, Pos: AxisSelector | None, key: NamedArray, value: NamedArray, *, count: int | Operand | None = None
+        self,
+        Pos: AxisSelector | None,
+        key: NamedArray,
+        value: NamedArray,
+        *,
+        count: int | Operand | None = None,
+        layer: tuple[AxisSelector, int | Operand] | None = None,
     ) -> "KVCache":
         """Return the cache with more tokens.
 
@@ -117,33 +140,42 @@ class KVCache(eqx.Module):
             value: the same, for values.
             count: how many of the tokens are real, from the first on; by default all. It may have axes of `length`.
                 The rest is padding, which no later query sees.
+            layer: an axis of `length`, and the position along it whose sequences get the tokens: `("layers", i)`. The
+                tokens, and the count, lack that axis. All else stays as it is, and where it lies. A position that is
+                known only under `jax.jit` must be there.
 
         Raises:
-            AxisNotFoundError: if a key or a value lacks an axis, or `length` one of `count`.
+            AxisNotFoundError: if a key or a value lacks an axis, or `length` one of `count` or that of `layer`.
             AxisClashError: if a key or a value has one that the cache lacks.
-            ArgumentError: if there are more tokens than the cache has room for.
+            AxisSizeError: if an axis has two sizes, or `layer` is not there.
+            OperandError: if `count` or the position of `layer` is no integer.
+            ArgumentError: if there are more tokens than the cache has room for, or not as many as `count`.
         """
-        pos = None if Pos is None else axis_name(Pos)
+        pos, at = None if Pos is None else axis_name(Pos), self._at(layer)
         for what, x, kept in (("key", key, self.key), ("value", value, self.value)):
-            self._check(what, x, kept, pos)
+            self._check(what, x, kept, pos, at)
         number = 1 if Pos is None else key.axis_size(Pos)
-        size = self.key.axis_size(self.KPos)
-        real = number if count is None else count
-        length = (self.length + real).astype(self.length.dtype)
-        if isinstance(real, Core) and length.names != self.length.names:
+        if pos is not None and value.axis_size(pos) != number:
+            raise _two_sizes("KVCache", pos, "value", value, "key", key)
+        start = _of_layer(self.length, at)
+        length = (start + _real(count, number, key)).astype(self.length.dtype)
+        if isinstance(count, Core) and length.names != start.names:
             problem = "the count has axes along which all sequences have one length"
-            lines = f"count has: {facts(real)}", f"length has: {facts(self.length)}"
+            lines = f"count has: {facts(count)}", f"length has: {facts(start)}"
             raise AxisNotFoundError(message("KVCache", problem, *lines, hint="KVCache.init(..., lengths=...)"))
+        size = self.key.axis_size(self.KPos)
         room = size if self.window is None else size - self.window + 1
-        if number > room or (self.window is None and _exceeds(length.array, size)):
+        if number > room or (self.window is None and _outside(length.array, 0, size)):
             problem = f"{number} more {'token does' if number == 1 else 'tokens do'} not fit"
             hint = f"make it larger, or give it a window; at once it takes {room}"
             raise ArgumentError(message("KVCache", problem, f"cache has: {facts(self.key)}", hint=hint))
-        put: Any = functools.partial(_put, pos, self.KPos, self.window is not None)
-        for name in self.length.names:
-            put = vmap(put, name)
-        both = put((self.key, self.value), (key, value), self.length)
-        filled, values = (x.rearrange(kept.names) for x, kept in zip(both, (self.key, self.value), strict=True))
+        places = positions(None if pos is None else key.resolve_axis(pos), start)
+        index = {**at, self.KPos: places if self.window is None else places % size}
+        filled, values = (
+            _put(kept, x.astype(kept.dtype), index, start.names, self.window is not None)
+            for kept, x in ((self.key, key), (self.value, value))
+        )
+        length = self.length.at[at].set(length) if at else length
         return auto_sharded(KVCache(filled, values, length, self.KPos, self.window))
 
     def attend(
@@ -156,6 +188,7 @@ class KVCache(eqx.Module):
         mask: AttentionMask | NamedArray | None = None,
         *,
         count: int | Operand | None = None,
+        layer: tuple[AxisSelector, int | Operand] | None = None,
         **options: Any,
     ) -> "tuple[NamedArray, KVCache]":
         """Extend the cache, and attend from the new tokens to all that are not after them.
@@ -168,67 +201,147 @@ class KVCache(eqx.Module):
             value: axes {Pos, ...}.
             mask: hides more. In a ring, where `KPos` counts places, it may not compare positions.
             count: how many of the tokens are real; see `extend`. What the others get means nothing.
-            options: those of `dot_product_attention`.
+            layer: which of several caches, stored along an axis, is extended and attended to; see `extend`.
+            options: those of `dot_product_attention`, but for `q_start` and `k_start`.
 
         Returns:
             What the queries get, and the next cache.
 
         Raises:
-            ArgumentError: if the tokens do not fit, or the mask does not.
+            AxisSizeError: if there are not as many queries as tokens.
+            OperandError: if the mask does not tell the segments of keys.
+            ArgumentError: if the tokens do not fit, or the mask does not, or a start is given.
         """
-        filled = self.extend(Pos, key, value, count=count)
+        for name in ("q_start", "k_start"):
+            if name in options:
+                problem = f"{name} cannot be given: the cache knows where tokens are"
+                raise ArgumentError(message("KVCache.attend", problem, hint="cache.positions(Pos)"))
+        filled = self.extend(Pos, key, value, count=count, layer=layer)
+        at = self._at(layer)
+        Tokens = None if Pos is None else key.resolve_axis(axis_name(Pos))
+        if not isinstance(query, Core):
+            raise _lift.unnamed("KVCache.attend", query)
+        if Tokens is not None and query.has_axis(Tokens.name) and query.axis_size(Tokens.name) != Tokens.size:
+            raise _two_sizes("KVCache.attend", Tokens.name, "query", query, "key", key)
         given = AttentionMask() if mask is None else AttentionMask.of(mask, "KVCache.attend")
-        start: Any = self.length
+        self._check_mask(given, Tokens)
+        start: Any = _of_layer(self.length, at)
         if self.window is None:
             given = causal() & given
         else:
-            if any(clause.causal or clause.window or clause.prefix is not None for clause in given.clauses):
-                problem = "in a ring, the axis of keys counts places, which a mask cannot compare with positions"
-                hint = "the window of the cache is causal already; give other conditions as an array"
-                raise ArgumentError(message("KVCache.attend", problem, hint=hint))
-            seen = self._in_window(None if Pos is None else key.resolve_axis(axis_name(Pos)))
+            seen = self._in_window(Tokens, start)
             given, start = given if seen is None else given & seen, 0
-        out = dot_product_attention(
-            Pos, self.KPos, Key, query, filled.key, filled.value, given, q_start=start, **options
-        )
-        return out, filled
+        keys, values = _of_layer(filled.key, at), _of_layer(filled.value, at)
+        return dot_product_attention(Pos, self.KPos, Key, query, keys, values, given, q_start=start, **options), filled
 
-    def _in_window(self, Pos: Axis | None) -> NamedArray | None:
-        """Return which places of the ring each new token sees, once all of them are in it."""
+    def _check_mask(self, mask: AttentionMask, Tokens: Axis | None) -> None:
+        """Check that conditions of a mask can be told for the keys of the cache."""
+        comparing = (clause.causal or clause.window or clause.prefix is not None for clause in mask.clauses)
+        if self.window is not None and any(comparing):
+            problem = "in a ring, the axis of keys counts places, which a mask cannot compare with positions"
+            hint = "the window of the cache is causal already; give other conditions as an array"
+            raise ArgumentError(message("KVCache.attend", problem, hint=hint))
+        # As many tokens as there are positions fill an empty cache, whose keys are then theirs.
+        whole = self.window is None and Tokens is not None and Tokens.size == self.key.axis_size(self.KPos)
+        if not whole and any(keys is None for clause in mask.clauses for _, keys in clause.segment_ids):
+            problem = "new tokens cannot lend all keys of the cache the ids of segments"
+            hint = f"pass key_ids=..., over axis {self.KPos!r}"
+            raise OperandError(message("KVCache.attend", problem, f"cache has: {facts(self.key)}", hint=hint))
+
+    def _in_window(self, Pos: Axis | None, start: NamedArray) -> NamedArray | None:
+        """Return which places of the ring each token behind a start sees, once all of them are in it."""
         places = arange(self.key.resolve_axis(self.KPos))
-        last = self.length + (0 if Pos is None else Pos.size - 1)
+        last = start + (0 if Pos is None else Pos.size - 1)
         held = batched(_held, (last, places), ((), ()), (), outer=True, size=places.size)
         pos = None if Pos is None else Pos.name
-        return visible(AttentionMask(causal=True, window=self.window), self.positions(Pos), held, pos, self.KPos)
+        return visible(AttentionMask(causal=True, window=self.window), positions(Pos, start), held, pos, self.KPos)
 
-    def _check(self, what: str, x: NamedArray, kept: NamedArray, pos: str | None) -> None:
+    def _at(self, layer: tuple[AxisSelector, int | Operand] | None) -> dict[str, Any]:
+        """Return the index of one layer, checked; an empty one where there are no layers, or all are meant."""
+        if layer is None:
+            return {}
+        if not isinstance(layer, tuple) or len(layer) != 2:
+            problem = f"layer must be an axis and a position along it, not {type(layer).__name__}"
+            raise OperandError(message("KVCache", problem, hint='such as ("layers", i)'))
+        (name, _), index = selector(layer[0], "KVCache"), layer[1]
+        if name not in self.length.names:
+            problem = f"there is one length for all along axis {name!r}, which cannot grow layer by layer"
+            hint = suggestion(name, self.length.names) or "KVCache.init(..., lengths=...)"
+            raise AxisNotFoundError(message("KVCache", problem, f"length has: {facts(self.length)}", hint=hint))
+        size = self.length.resolve_axis(layer[0]).size
+        integers("KVCache", "the position of the layer", index)
+        index = index.node[0][0] if isinstance(index, Core) else index
+        if np.ndim(index) or _outside(index, -size, size - 1):
+            problem = f"the layer must be one position along axis {name!r}, from 0 to {size - 1}"
+            raise AxisSizeError(message("KVCache", problem, f"length has: {facts(self.length)}"))
+        # Writing knows no negative positions.
+        return {name: widened(index) % size}
+
+    def _check(self, what: str, x: NamedArray, kept: NamedArray, pos: str | None, at: Mapping[str, Any]) -> None:
         """Check that new keys or values have the axes of the cache."""
         if not isinstance(x, Core):
             raise _lift.unnamed("KVCache", x)
-        wanted = [name for name in kept.names if name != self.KPos] + ([] if pos is None else [pos])
+        wanted = [name for name in kept.names if name != self.KPos and name not in at]
         lines = f"{what} has: {facts(x)}", f"cache has: {facts(kept)}"
-        for name in wanted:
+        for name in (*wanted, *(() if pos is None else (pos,))):
             if name not in x.names:
                 hint = suggestion(name, x.names)
                 raise AxisNotFoundError(message("KVCache", f"the {what} lacks axis {name!r}", *lines, hint=hint))
         for name in x.names:
-            if name not in wanted:
+            if name not in wanted and name != pos:
                 hint = "positions of new tokens have a name of their own" if name == self.KPos else None
                 problem = f"the {what} has axis {name!r}, which is none of a new {what}"
                 raise AxisClashError(message("KVCache", problem, *lines, hint=hint))
+        for name in wanted:
+            if x.axis_size(name) != kept.axis_size(name):
+                raise _two_sizes("KVCache", name, what, x, "cache", kept)
 
 
-def _put(pos: str | None, k_pos: str, ring: bool, kept: Any, new: Any, start: NamedArray) -> tuple[NamedArray, ...]:
-    """Write new keys and values behind a start without axes; what lies behind the end is dropped."""
-    at = positions(None if pos is None else new[0].resolve_axis(pos), start)
-    at = at % kept[0].axis_size(k_pos) if ring else at
+def _of_layer(x: NamedArray, at: dict[str, Any]) -> NamedArray:
+    """Return the part of an array that belongs to a layer; all of it where there is no index."""
+    return x[at] if at else x
+
+
+def _put(old: NamedArray, new: NamedArray, index: dict[Any, Any], each: tuple[str, ...], ring: bool) -> NamedArray:
+    """Write new keys or values to places, which differ along the axes `each`; what lies behind the end is dropped."""
+    if each:
+        return _put_each(old, new, index, each)
     # Places of a ring all lie in it; no position is negative.
     reach = Reach("promise_in_bounds" if ring else "drop", sorted=not ring, unique=True, wraps=False)
-    steps, arguments = planned("KVCache", kept[0], {k_pos: at})
-    return tuple(
-        write("KVCache", old, steps, arguments, "set", x.astype(old.dtype), reach)
-        for old, x in zip(kept, new, strict=True)
+    steps, arguments = planned("KVCache", old, index)
+    written: NamedArray = write("KVCache", old, steps, arguments, "set", new, reach)
+    return written
+
+
+def _put_each(old: NamedArray, new: NamedArray, index: dict[str, Any], each: tuple[str, ...]) -> NamedArray:
+    """Do `_put` in one scatter whose batch dimensions are `each`, wherever they stand.
+
+    `jax.vmap` would move them to the front, which copies the whole cache.
+    """
+    *layers, places = index.values()
+    each = tuple(name for name in old.names if name in each)
+    tokens = tuple(name for name in places.names if name not in each)
+    inner = [name for name in old.names if name not in (*each, *index)]
+    where, update = places.rearrange((*each, *tokens)), new.rearrange((*each, *tokens, *inner))
+    array = on_mesh(old.array)
+    anonymous = array.ndim - len(old.names)
+    dims = {name: anonymous + i for i, name in enumerate(old.names)}
+    indexed = tuple(dims[name] for name in index)
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=(*range(anonymous), *(anonymous + i for i in range(len(where.names), len(update.names)))),
+        inserted_window_dims=tuple(sorted(indexed)),
+        scatter_dims_to_operand_dims=indexed,
+        operand_batching_dims=tuple(dims[name] for name in each),
+        scatter_indices_batching_dims=tuple(range(len(each))),
     )
+
+    def scatter(array: jax.Array, update: jax.Array, where: jax.Array, *layers: jax.Array) -> jax.Array:
+        indices = jnp.stack([*(jnp.broadcast_to(layer, where.shape) for layer in layers), where], axis=-1)
+        update = jnp.broadcast_to(update, (*array.shape[:anonymous], *update.shape[-len(new.names) :]))
+        return lax.scatter(array, indices, update, numbers, unique_indices=True, mode="drop")
+
+    operands = [array, update.array, where.array, *(jnp.asarray(layer, where.dtype) for layer in layers)]
+    return wrap(old, _lift.local(scatter, operands, list(_constraints.entries_of(array))), old.names)
 
 
 def _held(last: jax.Array, place: jax.Array, *, size: int) -> jax.Array:
@@ -237,6 +350,42 @@ def _held(last: jax.Array, place: jax.Array, *, size: int) -> jax.Array:
     return jnp.where(held < 0, np.iinfo(np.int32).max, held)
 
 
-def _exceeds(length: jax.Array, size: int) -> bool:
-    """Tell whether a length is too large, as far as that is known here."""
-    return not isinstance(length, Tracer) and length.is_fully_addressable and bool((length > size).any())
+def _real(count: int | Operand | None, number: int, key: NamedArray) -> Any:
+    """Return how many of some tokens are real, checked as far as it is known here."""
+    if count is None:
+        return number
+    integers("KVCache", "the count", count)
+    if _outside(count.node[0][0] if isinstance(count, Core) else count, 0, number):
+        problem = f"the count of real tokens must be from 0 to {number}, how many there are"
+        raise ArgumentError(message("KVCache", problem, f"key has: {facts(key)}"))
+    return count
+
+
+def _outside(numbers: Any, least: int, most: int) -> bool:
+    """Tell whether a number lies outside of a range, as far as that is known here."""
+    if isinstance(numbers, Tracer) or not getattr(numbers, "is_fully_addressable", True):
+        return False
+    # Comparing by JAX would be traced under `jax.jit`, also of what is known.
+    known = np.asarray(numbers)
+    return bool(((known < least) | (known > most)).any())
+
+
+def _check_lengths(length: NamedArray, k_pos: str, key: NamedArray, value: NamedArray) -> None:
+    """Check that keys and values have the axes along which sequences have lengths of their own."""
+    for axis in length.axes:
+        if axis.name == k_pos:
+            problem = f"lengths count along axis {k_pos!r}, so they cannot have it"
+            raise ArgumentError(message("KVCache.init", problem, f"axes: {facts(key)}"))
+        for what, x in (("keys", key), ("values", value)):
+            if not x.has_axis(axis.name):
+                problem, hint = f"the {what} lack axis {axis.name!r} of the lengths", suggestion(axis.name, x.names)
+                raise AxisNotFoundError(message("KVCache.init", problem, f"axes: {facts(x)}", hint=hint))
+            if x.axis_size(axis.name) != axis.size:
+                problem = f"axis {axis.name!r} has size {axis.size} in the lengths, and {x.axis_size(axis.name)} in the"
+                raise AxisSizeError(message("KVCache.init", f"{problem} {what}", f"axes: {facts(x)}"))
+
+
+def _two_sizes(function: str, name: str, what: str, x: NamedArray, other: str, y: NamedArray) -> AxisSizeError:
+    """Build the error of an axis that has one size in an operand, and another one in another operand."""
+    problem = f"axis {name!r} has size {x.axis_size(name)} in the {what}, and {y.axis_size(name)} in the {other}"
+    return AxisSizeError(message(function, problem, f"{what} has: {facts(x)}", f"{other} has: {facts(y)}"))
