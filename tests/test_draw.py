@@ -61,3 +61,18 @@ def test_a_plain_parameter_is_a_scalar() -> None:
         "bernoulli: a plain parameter of shape (2,) meets named axes a, b\n"
         "  hint: name it first: axn.named(array, (...))"
     )
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_an_eager_gradient_of_a_shard_map_goes_through_draws(kind: str, request: pytest.FixtureRequest) -> None:
+    def noisy(x: axn.NamedArray, key: jax.Array) -> axn.NamedArray:
+        return x * random.normal(axn.fold_key(key, "a"), x.axes)
+
+    mapping = {"a": "data", "b": "model"}
+    f = axn.shard_map(noisy, mapping, manual_axes="data")
+    with axn.set_mesh(request.getfixturevalue(f"{kind}_mesh")):
+        x = axn.shard(axn.ones((A, B)), mapping)
+        gradient = jax.grad(lambda x: f(x, KEY).sum().scalar())(x)
+    assert_close(
+        gradient.array, np.concatenate([jax.random.normal(jax.random.fold_in(KEY, i), (1, 2)) for i in range(4)])
+    )

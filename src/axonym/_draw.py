@@ -156,7 +156,10 @@ def _local(
         wanted = PartitionSpec(*_constraints.settle(own, operands).values())
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
     explicit = tuple(axis for axis, kind in kinds if kind is AxisType.Explicit)
-    return jax.sharding.auto_axes(call, axes=explicit, out_sharding=NamedSharding(mesh, wanted))(key, *arrays)
+    untyped = jax.sharding.auto_axes(call, axes=explicit, out_sharding=NamedSharding(mesh, wanted))
+    if AxisType.Manual in mesh.axis_types:
+        untyped = jax.jit(untyped)  # an eager gradient of a shard_map cannot change what type mesh axes have
+    return untyped(key, *arrays)
 
 
 def axis_of(function: str, x: Any, axis: AxisSelector | None) -> Axis:

@@ -4,6 +4,7 @@ import jax
 import pytest
 
 import axonym as axn
+from axonym.errors import ShardingError
 from axonym.partitioning import _addresses
 
 AUTO = jax.sharding.AxisType.Auto
@@ -74,3 +75,52 @@ def test_a_mesh_axis_stands_for_what_lies_over_it():
     assert look("z", ("batch", "mlp")) == {"batch": ("z",)}
     assert look("z", ("embed", "mlp")) == {}
     assert look("embed", ("embed", "mlp")) == {"embed": ("y", "x")}
+
+
+def gathered(*steps):
+    """Gather a block of 2 of 16 step by step, and return the sizes."""
+    sizes = []
+
+    def body(x):
+        for over in steps:
+            x = axn.all_gather(x, "embed", over=over)
+            sizes.append(x.axis_size("embed"))
+        return x
+
+    mapping = {"embed": ("x", "y", "z")}
+    jax.eval_shape(axn.shard_map(body, mapping, MESH, {}, check=False), axn.ones(axn.Axis("embed", 16)))
+    return sizes
+
+
+def test_mesh_axes_that_are_told_come_from_the_last_one_on():
+    assert gathered("z", "y", "x") == [4, 8, 16]
+    assert gathered("z", ("x", "y")) == [4, 16]
+    assert gathered(("y", "z"), "x") == [8, 16]
+    # That blocks lie in another order than the mapping says can be told for all of them.
+    assert gathered(("z", "x", "y")) == [16]
+
+
+@pytest.mark.parametrize(
+    ("steps", "text"),
+    [
+        (
+            ["y"],
+            "all_gather: axis 'embed' lies over x, y, z: 'z' comes before 'y'\n"
+            '  hint: take all by "embed"; or z first, and then axn.all_gather(x, "embed", over="y")',
+        ),
+        (
+            [("x", "z")],
+            "all_gather: axis 'embed' lies over x, y, z: 'y' comes before 'x'\n"
+            '  hint: take all by "embed"; or y first, and then axn.all_gather(x, "embed", over="x")',
+        ),
+        (
+            ["z", "x"],
+            "all_gather: axis 'embed' lies over x, y: 'y' comes before 'x'\n"
+            '  hint: take all with over=("x", "y"); or y first, and then axn.all_gather(x, "embed", over="x")',
+        ),
+    ],
+)
+def test_mesh_axes_that_are_told_too_early(steps, text):
+    with pytest.raises(ShardingError) as caught:
+        gathered(*steps)
+    assert str(caught.value) == text

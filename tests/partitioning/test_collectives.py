@@ -397,6 +397,20 @@ MISTAKES = {
         "all_gather: axis 'mlp' lies over data, model: 'model' comes before 'data'\n"
         '  hint: take all by "mlp"; or model first, and then axn.all_gather(x, "mlp", over="data")',
     ),
+    "the outer blocks gathered first, as over= says": (
+        {"mlp": ("data", "model")},
+        lambda x, w: axn.all_gather(w, "mlp", over="data"),
+        ShardingError,
+        "all_gather: axis 'mlp' lies over data, model: 'model' comes before 'data'\n"
+        '  hint: take all by "mlp"; or model first, and then axn.all_gather(x, "mlp", over="data")',
+    ),
+    "the outer blocks gathered first for others": (
+        {"mlp": ("data", "model")},
+        lambda x, w: axn.all_to_all(w, "embed", "mlp", over="data"),
+        ShardingError,
+        "all_to_all: axis 'mlp' lies over data, model: 'model' comes before 'data'\n"
+        '  hint: take all by "mlp"; or model first, and then axn.all_to_all(..., over="data")',
+    ),
     "the inner blocks cut first": (
         {"mlp": ("data", "model")},
         lambda x, w: axn.psum_scatter(axn.all_gather(w, "mlp"), "model"),
@@ -469,6 +483,45 @@ MISTAKES = {
         lambda x, w: axn.ppermute(x, "batch", [(0, 4)]),
         ArgumentError,
         "ppermute: sources and destinations are 4\n  mesh axis data: devices 0 to 3, each at most once on either side",
+    ),
+    "a sum over an axis of another size": (
+        {"batch": "data"},
+        lambda x, w: axn.psum(x.sum("batch"), axn.Axis("batch", 3)),
+        AxisSizeError,
+        "psum: axis 'batch' was given with size 3, but has size 2 here and 8 outside\n  array has: embed=4",
+    ),
+    "an axis of another size gathered": (
+        {"batch": "data"},
+        lambda x, w: axn.all_gather(x, axn.Axis("batch", 3)),
+        AxisSizeError,
+        "all_gather: axis 'batch' was given with size 3, but has size 2 here and 8 outside\n"
+        "  array has: batch=2, embed=4",
+    ),
+    "an axis of another size gathered over devices": (
+        {"batch": "data"},
+        lambda x, w: axn.all_gather(x, axn.Axis("batch", 3), over="data"),
+        AxisSizeError,
+        "all_gather: axis 'batch' was given with size 3, but has size 2 here and 8 outside\n"
+        "  array has: batch=2, embed=4",
+    ),
+    "an axis of another size cut": (
+        {"batch": "data"},
+        lambda x, w: axn.all_to_all(x, axn.Axis("embed", 3), "batch"),
+        AxisSizeError,
+        "all_to_all: axis 'embed' was given with size 3, but has size 4\n  array has: batch=2, embed=4",
+    ),
+    "a ring of another size": (
+        {"batch": "data"},
+        lambda x, w: axn.ppermute(x["batch", :1], axn.Axis("batch", 3)),
+        AxisSizeError,
+        "ppermute: axis 'batch' was given with size 3, but has size 1 here and 8 outside\n"
+        "  array has: batch=1, embed=4",
+    ),
+    "a block of an axis of another size": (
+        {"batch": "data"},
+        lambda x, w: axn.axis_index(axn.Axis("batch", 3)),
+        AxisSizeError,
+        "axis_index: axis 'batch' was given with size 3, but has size 2 here and 8 outside",
     ),
     "rows over nothing": (
         {"batch": "data"},
@@ -552,6 +605,52 @@ def test_over_tells_what_sizes_do_not(auto_mesh):
     got = axn.shard_map(f, {"batch": "data"}, auto_mesh)(axn.arange(B))
     # 4 devices have 4 equal copies each: the sum is 4 times the copy, and the second sum adds up different copies
     assert got.array.tolist() == [16 * i for i in range(8)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_an_axis_may_be_given_with_the_size_of_its_block_or_of_the_whole(auto_mesh, size):
+    """Of a part of the batch, also with the sizes that the part has."""
+    Given = axn.Axis("batch", size)
+
+    def f(x):
+        part = x["batch", :1]
+        other = axn.all_gather(part.rename({"batch": "other"}), axn.Axis("other", size), over="data")
+        if size not in (2, 8):
+            return axn.all_gather(part, Given), other
+        assert axn.collectives.axis_size(Given) == 4
+        assert axn.psum(x.sum("batch"), Given).shape == axn.pmax(x.sum("batch"), Given).shape == {"embed": 4}
+        turned = axn.all_to_all(axn.ppermute(x, Given), E, Given)
+        assert axn.all_to_all(turned, Given, E, over="data").shape == {"batch": 2, "embed": 4}
+        return axn.all_gather(axn.psum_scatter(axn.all_gather(x, Given), Given), Given)["batch", ::2], other
+
+    got = jax.eval_shape(axn.shard_map(f, {"batch": "data"}, auto_mesh, out_mapping={}, check=False), axn.ones((B, E)))
+    assert [y.shape for y in got] == [{"batch": 4, "embed": 4}, {"other": 4, "embed": 4}]
+
+
+def test_the_size_of_an_axis_is_checked_where_it_is_whole():
+    x = axn.ones((B, E))
+    assert axn.all_gather(x, B).array is x.array
+    with pytest.raises(AxisSizeError) as caught:
+        axn.all_gather(x, axn.Axis("batch", 3))
+    assert str(caught.value) == (
+        "all_gather: axis 'batch' was given with size 3, but has size 8\n  array has: batch=8, embed=4"
+    )
+
+
+# eager gradients, where types know the mesh axes beside the Manual ones
+def cut_and_joined(x):
+    whole = axn.all_gather(x, "batch")
+    return axn.psum_scatter(whole * whole, "batch") * x
+
+
+def test_an_eager_gradient_beside_explicit_mesh_axes(explicit_mesh):
+    """Each of 4 devices adds the squares of the whole, so that f(x) = 4 x^3."""
+    f = axn.shard_map(cut_and_joined, {"batch": "data", "embed": "model"}, manual_axes="data")
+    values = np.arange(32.0, dtype=np.float32).reshape(8, 4)
+    with axn.set_mesh(explicit_mesh):
+        x = axn.shard(axn.named(values, (B, E)), {"batch": "data", "embed": "model"})
+        for grad in (jax.grad, lambda f: jax.jit(jax.grad(f))):
+            np.testing.assert_array_equal(grad(lambda x: f(x).sum().scalar())(x).array, 12 * values**2)
 
 
 def test_axes_are_read_once(auto_mesh):

@@ -350,6 +350,14 @@ def test_other_mesh_axes_stay_what_they_are(mesh):
     assert y.sharding.is_equivalent_to(jax.sharding.NamedSharding(mesh, P("data", "model")), 2)
 
 
+def test_no_tracer_outlives_its_trace(pure_mesh):
+    f = axn.shard_map(lambda x: (axn.psum(x.sum("batch"), "batch"), {"two": [2 * x], "none": None}), DATA)
+    total = lambda x: (f(x)[0].sum() + f(x)[1]["two"][0].sum()).scalar()  # noqa: E731
+    with jax.checking_leaks():
+        assert_same(f(x), (x.sum("batch"), {"two": [2 * x], "none": None}))
+        assert_same(jax.jit(jax.grad(total))(x), axn.full(x.axes, 3.0))
+
+
 def test_one_map_inside_of_another(pure_mesh):
     inner = lambda y: axn.psum(y.sum("embed"), "embed")  # noqa: E731
     outer = lambda x: axn.shard_map(inner, {"embed": "model"}, manual_axes="model")(x)  # noqa: E731

@@ -236,6 +236,79 @@ def test_the_dtype_that_changes_is_found_by_its_path(remat):
     )
 
 
+ROWS = axn.Axis("rows", 8)
+VARYING = {
+    "one that starts the same": (
+        {"rows": "data"},
+        lambda x: axn.fold(lambda c, row: c + row, E)(axn.zeros(axn.Axis("rows", 2)), x),
+        "fold: a step makes the carry differ between the devices of mesh axis 'data'\n"
+        "  before: a NamedArray with rows=2, varying over no mesh axis\n"
+        "  after: a NamedArray with rows=2, varying over data\n"
+        '  hint: let it vary from the start: axn.pcast(x, "rows")',
+    ),
+    "a number, deep in a tree": (
+        {"rows": ("data", "model")},
+        lambda x: axn.scan(lambda c, row: ({**c, "n": c["n"] + row.sum().array}, None), E)({"n": 0.0}, x)[0]["n"],
+        "scan: a step makes carry['n'] differ between the devices of mesh axis 'data', 'model'\n"
+        "  before: a plain array of shape (), varying over no mesh axis\n"
+        "  after: a plain array of shape (), varying over data, model\n"
+        '  hint: let it vary from the start: axn.pcast(x, "rows")',
+    ),
+    "one that no axis stands for": (
+        {"rows": ("data", "model")},
+        lambda x: axn.fold(lambda c, row: c + row, E)(axn.psum(x["embed", 0], "data"), x),
+        "fold: a step makes the carry differ between the devices of mesh axis 'data'\n"
+        "  before: a NamedArray with rows=1, varying over model\n"
+        "  after: a NamedArray with rows=1, varying over data, model\n"
+        '  hint: let it vary from the start: axn.pcast(x, "data")',
+    ),
+    "over two axes": (
+        {"rows": "data", "embed": "model"},
+        lambda x: axn.fold(lambda c: c + x, T)(axn.zeros(x.axes)),
+        "fold: a step makes the carry differ between the devices of mesh axis 'data', 'model'\n"
+        "  before: a NamedArray with rows=2, embed=2, varying over no mesh axis\n"
+        "  after: a NamedArray with rows=2, embed=2, varying over data, model\n"
+        '  hint: let it vary from the start: axn.pcast(x, ("rows", "embed"))',
+    ),
+    "one that a step makes the same": (
+        {"rows": "data"},
+        lambda x: axn.fold(lambda c: axn.psum(c, "rows"), T)(x.sum("rows")),
+        "fold: a step makes the carry the same on all devices of mesh axis 'data'\n"
+        "  before: a NamedArray with embed=4, varying over data\n"
+        "  after: a NamedArray with embed=4, varying over no mesh axis\n"
+        '  hint: cast what it returns: axn.pcast(x, "rows")',
+    ),
+    "under two mappings": (
+        axn.Mappings({"embed": "data"}, {"batch": "data", "embed": "model", "rows": "data"}),
+        lambda x: axn.fold(lambda c: c + x.array.sum(), T)(0.0),
+        "fold: a step makes the carry differ between the devices of mesh axis 'data', 'model'\n"
+        "  before: a plain array of shape (), varying over no mesh axis\n"
+        "  after: a plain array of shape (), varying over data, model\n"
+        '  hint: let it vary from the start: axn.pcast(x, ("batch", "model"))',
+    ),
+}
+
+
+@pytest.mark.parametrize("case", VARYING.values(), ids=VARYING)
+def test_a_carry_that_changes_where_it_varies(case, auto_mesh):
+    mapping, f, text = case
+    with pytest.raises(OperandError) as error:
+        jax.eval_shape(axn.shard_map(f, mapping, auto_mesh, strict=False), axn.ones((ROWS, E)))
+    assert str(error.value) == text
+
+
+def test_a_carry_in_a_raw_shard_map(auto_mesh):
+    f = lambda x: axn.fold(lambda c: c + x, T)(jnp.zeros(2))  # noqa: E731
+    with pytest.raises(OperandError) as error:
+        jax.eval_shape(jax.shard_map(f, mesh=auto_mesh, in_specs=P("data"), out_specs=P("data")), jnp.ones(8))
+    assert str(error.value) == (
+        "fold: a step makes the carry differ between the devices of mesh axis 'data'\n"
+        "  before: a plain array of shape (2,), varying over no mesh axis\n"
+        "  after: a plain array of shape (2,), varying over data\n"
+        '  hint: let it vary from the start: axn.pcast(x, "data")'
+    )
+
+
 @pytest.mark.parametrize("remat", [False, True, "nested"])
 @pytest.mark.parametrize("after", [2, 2.0, 2j, True, *map(np.dtype, ("int8", "int32", "float16", "float32", "bool"))])
 @pytest.mark.parametrize("start", [1, 1.0, 1j, True, np.int32(1), np.float32(1), np.float16(1)])

@@ -466,6 +466,39 @@ def test_inside_of_shard_map(mesh, manual):
     same(y, ("batch", "embed"), 2 * draw(B, E).array)
 
 
+@pytest.mark.parametrize("entry", ["model", ("data", "model")])
+def test_the_mapped_axis_on_an_auto_mesh_axis_inside_of_a_shard_map(entry, auto_mesh):
+    mapping, x = {"batch": entry}, draw(B, E)
+    f = axn.shard_map(
+        axn.vmap(lambda a: axn.auto_sharded(a * a) + axn.vmap(lambda b: b, "embed")(a), "batch"),
+        mapping,
+        manual_axes="data",
+    )
+    with axn.set_mesh(auto_mesh):
+        y = jax.jit(f)(x)
+        assert y.sharding.spec[0] == entry
+        for g in (f, jax.jit(f)):
+            gradient = jax.grad(lambda x, g=g: g(x).sum().scalar())(x)
+            same(gradient, ("batch", "embed"), 2 * x.array + 1)
+    same(y, ("batch", "embed"), x.array**2 + x.array)
+
+
+def test_what_a_shard_map_closes_over_is_mapped_beside_auto_mesh_axes(auto_mesh):
+    w, numbers = draw(B, seed=1), np.arange(4.0, dtype=np.float32)
+    mapping = {"batch": "model", "copy": "model", "embed": None}
+
+    def f(x):
+        scaled, text = axn.vmap(lambda row, w, key: (row * w, key), "batch")(x, w, "text")
+        assert text == "text"
+        copies = axn.vmap(lambda n: axn.named(numbers, E) * n, axn.Axis("copy", 4))(2.0)
+        return scaled, copies, axn.vmap(lambda n, r: n + r, "copy", default=0)(numbers, copies)
+
+    scaled, copies, sums = axn.shard_map(f, mapping, auto_mesh, manual_axes="data", strict=False)(draw(B, E))
+    same(scaled, ("batch", "embed"), draw(B, E).array * w.array[:, None])
+    same(copies, ("copy", "embed"), np.stack([2 * numbers] * 4))
+    same(sums, ("copy", "embed"), np.stack([2 * numbers] * 4) + numbers[:, None])
+
+
 def test_on_a_mesh_of_mixed_axes():
     mixed = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit, AxisType.Auto))
     with axn.set_mesh(mixed), axn.axis_mapping({"batch": "data", "embed": "model"}):

@@ -30,6 +30,7 @@ __all__ = [
     "require_even",
     "require_no_blocks",
     "require_partial",
+    "require_size",
     "require_whole",
     "spelled",
     "targets",
@@ -61,11 +62,16 @@ def targets(
         if name in entry:
             if not _comes_next(function, name, own, entry, names, array):
                 first = entry[-1 if function == "all_gather" else 0]
-                problem = f"axis {own!r} lies over {', '.join(entry)}: {first!r} comes before {name!r}"
-                hint = f'take all by "{own}"; or {first} first, and then axn.{function}(x, "{own}", over="{name}")'
-                raise ShardingError(message(function, problem, hint=hint))
+                raise _out_of_order(function, own, entry, first, (name,), together=f'by "{own}"')
             found[own] = (name,)
     return found
+
+
+def _out_of_order(function: str, own: str, entry: Entry, first: str, axes: Entry, together: str) -> ShardingError:
+    problem = f"axis {own!r} lies over {', '.join(entry)}: {first!r} comes before {', '.join(map(repr, axes))}"
+    given = "..." if function == "all_to_all" else f'x, "{own}"'
+    hint = f"take all {together}; or {first} first, and then axn.{function}({given}, over={spelled(axes)})"
+    return ShardingError(message(function, problem, hint=hint))
 
 
 def _comes_next(function: str, name: str, own: str, entry: Entry, names: Names, array: jax.Array | None) -> bool:
@@ -95,18 +101,21 @@ def mesh_axes_of(
         cut: the axis that is about to be cut, whose size tells nothing of how its blocks will lie.
 
     Raises:
+        AxisSizeError: if an `Axis` has a size that it has nowhere.
         ShardingError: if one is an axis of neither the mapping, the mesh nor the arrays, or of the mesh and not Manual;
             if nothing tells whether the array is a parameter, and the axis lies over other mesh axes then.
     """
     manual = manual_axes()
     found: list[str] = []
     unclear: list[str] = []
-    for name, _ in selection(axis, function):
+    for name, size in selection(axis, function):
         known = [layout.looked_up(mapping, name) for mapping in _mappings(names)]
         if name in names or any(entry is not None for entry in known):
             entry = _entry(name, names) if array is None else _entry_of(function, name, names, array, cut)
             found += () if entry is None else entry
             unclear += [name] if entry is None else []
+            if entry is not None:
+                require_size(function, (name, size), names, array, entry)
         elif name in manual:
             found.append(name)
         else:
@@ -257,8 +266,11 @@ def require_blocks(function: str, array: jax.Array, names: Names, name: str, axe
     if same and is_checked(axes):
         problem = f"axis {name!r} is whole already: the array is the same on all devices of mesh axis {same[0]!r}"
         raise ShardingError(message(function, problem, has(names, array)))
+    if told:
+        _require_last(function, array, names, name, axes)
+        return
     entry = _entry(name, names) or axes  # of several mesh axes, some may be gathered before others
-    if told or any(_is_block(array, names, name, over) for over in (axes, entry)):
+    if any(_is_block(array, names, name, over) for over in (axes, entry)):
         return
     rest, size = tuple(axis for axis in entry if axis not in axes), array.shape[dimension(array, names, name)]
     if _is_block(array, names, name, ()):
@@ -271,6 +283,19 @@ def require_blocks(function: str, array: jax.Array, names: Names, name: str, axe
         return
     hint = f'if these are blocks, say of what: axn.{function}(..., over="{axes[-1]}")'
     raise ShardingError(message(function, problem, has(names, array), hint=hint))
+
+
+def _require_last(function: str, array: jax.Array, names: Names, name: str, axes: Entry) -> None:
+    """Refuse to gather over mesh axes before those that come after them, where the size shows that these are left."""
+    entries = readings(name, names)
+    starts = [entry[:count] for entry in entries for count in range(1, len(entry) + 1)]
+    left = [entry for entry in starts if {*axes} <= {*entry} and _is_block(array, names, name, entry)]
+    if not left or any(entry[-len(axes) :] == axes for entry in left) or _is_block(array, names, name, axes):
+        return
+    *_, first = (axis for axis in left[0] if axis not in axes)
+    early = left[0][: left[0].index(first)]
+    together = f'by "{name}"' if left[0] in entries else f"with over={spelled(left[0])}"
+    raise _out_of_order(function, name, left[0], first, tuple(axis for axis in axes if axis in early), together)
 
 
 def require_whole(function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> None:
@@ -310,6 +335,28 @@ def require_axis(function: str, name: str, names: Names, array: Any) -> None:
     if name not in names:
         hint = suggestion(name, names)
         raise AxisNotFoundError(message(function, f"no axis named {name!r}", has(names, array), hint=hint))
+
+
+def require_size(
+    function: str, axis: tuple[str, int | None], names: Names, array: jax.Array | None, axes: Entry
+) -> None:
+    """Refuse an `Axis` whose size is neither that of a block over mesh axes nor that outside, where both are known."""
+    name, size = axis
+    if size is None:
+        return
+    scope, ways = layout.current_scope(), count_of(axes)
+    outside = set() if scope is None else {whole for own, whole in scope.sizes if own == name}
+    here = {whole // ways for whole in outside}
+    accepted = here | outside
+    if array is not None and name in names:
+        block = array.shape[dimension(array, names, name)]
+        here, accepted = {block}, accepted | {block, block * ways}
+        outside = outside or (set() if axes else {block})
+    if outside and size not in accepted:
+        inner, outer = (" or ".join(map(str, sorted(sizes))) for sizes in (here, outside))
+        known = inner if inner == outer else f"{inner} here and {outer} outside"
+        problem = f"axis {name!r} was given with size {size}, but has size {known}"
+        raise AxisSizeError(message(function, problem, *([] if array is None else [has(names, array)])))
 
 
 def has(names: Names, array: Any) -> str:

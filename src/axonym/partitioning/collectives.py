@@ -51,6 +51,7 @@ from ._addresses import (
     require_even,
     require_no_blocks,
     require_partial,
+    require_size,
     require_whole,
     targets,
 )
@@ -82,6 +83,7 @@ def psum(x: T, axis: AxisSelection) -> T:
         axis: the axis, or several, over which the sum is still partial. Numbers are multiplied by its count of blocks.
 
     Raises:
+        AxisSizeError: if an `Axis` is given with a size that it has neither here nor outside.
         ShardingError: if an array has the axis itself, or a `vmap` hides it; if it is the same on all devices; if
             nothing tells whether it is a parameter, and that matters; if the axis is unknown.
 
@@ -127,6 +129,7 @@ def all_gather(
 
     Raises:
         AxisNotFoundError: if no array has the axis.
+        AxisSizeError: if an `Axis` is given with a size that it has neither here nor outside.
         OperandError: if there are plain arrays only.
         ShardingError: if a block is whole already, or the order of mesh axes would be lost.
     """
@@ -149,7 +152,7 @@ def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None
 
     Raises:
         AxisNotFoundError: if no array has the axis.
-        AxisSizeError: if the axis cannot be cut evenly.
+        AxisSizeError: if the axis cannot be cut evenly, or is given with a size that it has neither here nor outside.
         ShardingError: if an array is the same on all devices or cut already, or the order of mesh axes would be lost.
     """
 
@@ -179,10 +182,11 @@ def all_to_all(x: T, split: AxisSelector, concat: AxisSelector, *, over: AxisSel
 
     Raises:
         AxisNotFoundError: if an array lacks one of the axes.
-        AxisSizeError: if `split` cannot be cut evenly.
-        ShardingError: if the mapping gives the two to different mesh axes, or an array is the same on all devices.
+        AxisSizeError: if `split` cannot be cut evenly, or an `Axis` has another size, here and outside.
+        ShardingError: if the mapping gives the two to different mesh axes, an array is the same on all devices, or the
+            order of mesh axes would be lost.
     """
-    cut, grown = selector(split, "all_to_all")[0], selector(concat, "all_to_all")[0]
+    (cut, _), (grown, _) = given = selector(split, "all_to_all"), selector(concat, "all_to_all")
     over = None if over is None else dict(selection(over, "all_to_all"))
 
     def one(array: jax.Array, names: Names) -> Any:
@@ -198,6 +202,8 @@ def all_to_all(x: T, split: AxisSelector, concat: AxisSelector, *, over: AxisSel
                 hint = "say with over= where the blocks lie"
                 raise ShardingError(message("all_to_all", problem, has(names, array), hint=hint))
             axes = first or second
+        for one_axis in given:
+            require_size("all_to_all", one_axis, names, array, axes)
         if not axes:
             return array
         require_blocks("all_to_all", array, names, grown, axes, told=over is not None)
@@ -396,7 +402,7 @@ def _along(
     rest: Callable[..., Any] | None = None,
 ) -> T:
     """Apply `one` to each array along each of its axes that is asked for, `rest` to those that have none of them."""
-    asked = [name for name, _ in selection(axis, function)]
+    asked = selection(axis, function)
     over = None if over is None else dict(selection(over, function))
     leaves = jax.tree.leaves(x, is_leaf=is_named_array)
     present = {name for leaf in leaves if isinstance(leaf, NamedArray) for name in leaf.names}
@@ -406,13 +412,16 @@ def _along(
 
     def apply(array: jax.Array, names: Names) -> jax.Array:
         touched = False
-        for name in asked:
+        for name, size in asked:
             for own, axes in targets(function, name, over, names, present, array).items():
                 touched = True
+                require_size(function, (own, size if own == name else None), names, array, axes)
                 if axes:
                     array = one(array, names, own, dimension(array, names, own), axes)
         if not touched and rest is not None:
-            axes = tuple(dict.fromkeys(a for name in asked for a in mesh_axes_of(function, over or name, names, array)))
+            axes = tuple(
+                dict.fromkeys(a for name, _ in asked for a in mesh_axes_of(function, over or name, names, array))
+            )
             return rest(array, names, axes) if axes else array
         return array
 
@@ -472,7 +481,8 @@ def _without_types(collective: Callable[..., Any], array: jax.Array) -> Any:
     explicit = [axis for axis, kind in layout.mesh_types(sharding.mesh).items() if kind is AxisType.Explicit]
     if not explicit:
         return collective(array)
-    return jax.sharding.auto_axes(collective, axes=tuple(explicit), out_sharding=sharding)(array)
+    # Within a program, as an eager gradient of the shard_map cannot change what type mesh axes have.
+    return jax.jit(jax.sharding.auto_axes(collective, axes=tuple(explicit), out_sharding=sharding))(array)
 
 
 def _one_or_all(axes: Entry) -> Any:

@@ -177,8 +177,8 @@ class ShardMap(Generic[P, R]):
             its_f, its_args, its_kwargs = jax.tree.unflatten(tree, filled)
             with layout.axis_mapping_in(inside, entered):
                 result = its_f(*its_args, **its_kwargs)
-            results[:] = [result]
             blocks_out, out_specs[:] = blocks.join(result, options.out_specs, out_mappings)
+            results[:] = [jax.tree.map(_without_data, result, is_leaf=is_named_array)]
             return blocks_out
 
         # JAX takes no Manual axes for all axes.
@@ -252,8 +252,16 @@ def _holds_array(leaf: Any) -> bool:
     return hasattr(array, "shape") and hasattr(array, "dtype")
 
 
-def _refill(leaf: Any, array: jax.Array) -> Any:
+def _refill(leaf: Any, array: Any) -> Any:
     return NamedArray(array, leaf.names) if isinstance(leaf, NamedArray) else array
+
+
+def _without_data(leaf: Any) -> Any:
+    """Keep the place of an array and not the array: a tracer must not outlive its trace."""
+    if not _holds_array(leaf):
+        return leaf
+    array = leaf.array if isinstance(leaf, NamedArray) else leaf
+    return _refill(leaf, jax.ShapeDtypeStruct(array.shape, array.dtype))
 
 
 def _spread(what: str, specs: Any, tree: Any) -> list[PartitionSpec | None]:

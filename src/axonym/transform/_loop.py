@@ -3,7 +3,7 @@
 import functools
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
@@ -305,11 +305,40 @@ def _same(function: str, path: Any, old: Any, new: Any) -> Any:
     first, then = jax.typeof(before), jax.typeof(after)
     # To a weakly typed start, JAX gives the dtype that both promote to, and traces the step again.
     if first.dtype != then.dtype and not (first.weak_type and jnp.result_type(before, after) != first.dtype):
-        where = f"carry{jax.tree_util.keystr(path)}" if path else "the carry"
         lines = f"before: {_kind(old)}, {first.dtype}", f"after: {_kind(new)}, {then.dtype}"
         hint = f'cast what it returns, x.astype("{first.dtype}"), or start with {then.dtype}'
-        raise OperandError(message(function, f"a step changes the dtype of {where}", *lines, hint=hint))
+        raise OperandError(message(function, f"a step changes the dtype of {_place(path)}", *lines, hint=hint))
+    if first.mat.varying != then.mat.varying:
+        raise OperandError(_varies(function, path, old, first.mat.varying, then.mat.varying))
     return new
+
+
+def _place(path: Any) -> str:
+    return f"carry{jax.tree_util.keystr(path)}" if path else "the carry"
+
+
+def _varies(function: str, path: Any, leaf: Any, before: Set[str], after: Set[str]) -> str:
+    """Say that a step changes whether an array differs between the devices of a shard_map."""
+    more, less = tuple(sorted(after - before)), tuple(sorted(before - after))
+    becomes = "differ between the" if more else "the same on all"
+    problem = f"a step makes {_place(path)} {becomes} devices of mesh axis {', '.join(map(repr, more or less))}"
+    lines = [
+        f"{when}: {_kind(leaf)}, varying over {', '.join(sorted(over)) or 'no mesh axis'}"
+        for when, over in (("before", before), ("after", after))
+    ]
+    cast = "let it vary from the start" if more else "cast what it returns"
+    return message(function, problem, *lines, hint=f"{cast}: axn.pcast(x, {_addresses_of(more or less)})")
+
+
+def _addresses_of(mesh_axes: tuple[str, ...]) -> str:
+    """Write the axes that stand for mesh axes, or a mesh axis itself where none stands for these alone."""
+    mapping, scope = layout.current_mapping(), layout.current_scope()
+    entries = {} if mapping is None else dict(mapping.entries)
+    stored = {} if scope is None else dict(scope.mappings.parameters.entries)
+    fits = [name for name, entry in entries.items() if {*entry} <= {*mesh_axes} and stored.get(name, entry) == entry]
+    names = [next((name for name in fits if axis in entries[name]), axis) for axis in mesh_axes]
+    shown = [f'"{name}"' for name in dict.fromkeys(names)]
+    return shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
 
 
 def _is_data(leaf: Any) -> bool:

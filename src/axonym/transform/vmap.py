@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
-from jax.sharding import AxisType
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .. import _constraints, layout
 from ..array import NamedArray
@@ -125,8 +125,28 @@ def _batched(batched: Callable[..., Callable[..., Outputs]], name: str, argument
     ]
     arrays, taken = _constraints.agree((name,), labels, arguments.arrays, layout.mapped((name,)))
     constrained = () if taken else auto
+    known: Entry | None = constrained or None
+    if constrained and mesh is not None and AxisType.Manual in mesh.axis_types:
+        # Inside of a shard_map, JAX takes the name of a mapped axis for one of a Manual mesh axis.
+        known, arrays = None, [_split(array, own, mesh, constrained) for array, own in zip(arrays, labels, strict=True)]
     with layout.taking((*taken, *constrained)), layout.hiding((name,)):
-        return batched(dims, arguments.size, constrained or None, bool(taken))(arguments, *arrays)
+        return batched(dims, arguments.size, known, bool(taken))(arguments, *arrays)
+
+
+def _split(array: jax.Array, labels: Sequence[str | None], mesh: layout.MeshLike, mesh_axes: Entry) -> jax.Array:
+    """Constrain the dimension that has a label to Auto mesh axes, and leave the others to the compiler."""
+    if not any(labels):
+        return array
+    spec = PartitionSpec(*(mesh_axes if label else PartitionSpec.UNCONSTRAINED for label in labels))
+    split: jax.Array = _constrained(array, NamedSharding(mesh, spec))
+    return split
+
+
+@functools.partial(jax.jit, static_argnums=1, inline=_constraints.INLINE)
+def _constrained(array: jax.Array, sharding: NamedSharding) -> jax.Array:
+    """Do it in a program, as what a shard_map closes over need not be on the mesh yet."""
+    constrained: jax.Array = jax.lax.with_sharding_constraint(array, sharding)
+    return constrained
 
 
 def _parameters(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
