@@ -6,7 +6,7 @@ operands have.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -51,6 +51,7 @@ __all__ = [
     "relayout",
     "settle",
     "sharding_from",
+    "untyped",
     "varying",
 ]
 
@@ -310,6 +311,14 @@ def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
         return array
     moved: jax.Array = jax.reshard(array, NamedSharding(jax.typeof(other).sharding.mesh, spec_from(entries)))
     return moved
+
+
+def untyped(fn: Callable[..., Any], mesh: MeshLike, out_sharding: Any) -> Callable[..., Any]:
+    """Make a function to which the Explicit axes of a mesh are Auto ones: in it, the compiler decides on layouts."""
+    explicit = tuple(axis for axis, kind in mesh_types(mesh).items() if kind is AxisType.Explicit)
+    call: Callable[..., Any] = jax.sharding.auto_axes(fn, axes=explicit, out_sharding=out_sharding)
+    # An eager gradient of a shard_map cannot change what type mesh axes have, but within a program.
+    return jax.jit(call) if AxisType.Manual in mesh.axis_types else call
 
 
 def varying(array: jax.Array, mesh_axes: Iterable[str]) -> jax.Array:

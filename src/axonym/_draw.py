@@ -154,12 +154,7 @@ def _local(
             (label, _constraints.entries_of(array)) for label, array in zip(labels, arrays, strict=True) if label
         ]
         wanted = PartitionSpec(*_constraints.settle(own, operands).values())
-    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
-    explicit = tuple(axis for axis, kind in kinds if kind is AxisType.Explicit)
-    untyped = jax.sharding.auto_axes(call, axes=explicit, out_sharding=NamedSharding(mesh, wanted))
-    if AxisType.Manual in mesh.axis_types:
-        untyped = jax.jit(untyped)  # an eager gradient of a shard_map cannot change what type mesh axes have
-    return untyped(key, *arrays)
+    return _constraints.untyped(call, mesh, NamedSharding(mesh, wanted))(key, *arrays)
 
 
 def axis_of(function: str, x: Any, axis: AxisSelector | None) -> Axis:

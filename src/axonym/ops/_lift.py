@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import AxisType
 
 from .. import _constraints, layout, plans
 from ..axis import Axis, AxisSelection, AxisSelector, selection, selector
@@ -462,12 +461,10 @@ def local(fn: Function, arrays: Sequence[jax.Array], results: Any) -> Any:
     if typed is None:
         return fn(*arrays)
     mesh = jax.typeof(typed).sharding.mesh
-    arrays = [_with_typed_gradient(array) for array in arrays]
-    explicit = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Explicit]
     several = isinstance(results, tuple)
     shardings = [_constraints.sharding_from(typed, entries) for entries in (results if several else (results,))]
     out = tuple(shardings) if several else shardings[0]
-    return jax.sharding.auto_axes(fn, axes=tuple(explicit), out_sharding=out)(*arrays)
+    return _constraints.untyped(fn, mesh, out)(*map(_with_typed_gradient, arrays))
 
 
 def _with_typed_gradient(value: Any) -> Any:

@@ -25,7 +25,7 @@ from jax import lax
 from jax.core import Tracer
 from jax.sharding import AxisType
 
-from .. import layout
+from .. import _constraints, layout
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelection, AxisSelector, selection, selector
 from ..core import Names, shape_of
@@ -478,11 +478,9 @@ def _without_types(collective: Callable[..., Any], array: jax.Array) -> Any:
     JAX 0.12.0.1 cannot lower a `psum_scatter`, or the gradient of an `all_gather`, beside Explicit axes.
     """
     sharding = jax.typeof(array).sharding
-    explicit = [axis for axis, kind in layout.mesh_types(sharding.mesh).items() if kind is AxisType.Explicit]
-    if not explicit:
+    if AxisType.Explicit not in sharding.mesh.axis_types:
         return collective(array)
-    # Within a program, as an eager gradient of the shard_map cannot change what type mesh axes have.
-    return jax.jit(jax.sharding.auto_axes(collective, axes=tuple(explicit), out_sharding=sharding))(array)
+    return _constraints.untyped(collective, sharding.mesh, sharding)(array)
 
 
 def _one_or_all(axes: Entry) -> Any:
