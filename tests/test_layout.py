@@ -281,6 +281,30 @@ def test_an_override_for_no_array_is_explained_with_the_paths_that_there_are(pat
     assert str(error.value) == f"shard: no array has a path that matches 'layer_1'\n  paths: {shown}{hint}"
 
 
+def test_keys_of_what_is_computed_are_looked_for_where_all_of_it_is_seen() -> None:
+    text = (
+        "named_jit: the mapping has axis 'mpl', which no array here has\n"
+        "  mapping: {'mpl': 'model'}\n"
+        "  axes of the arrays: embed, mlp\n"
+        "  hint: did you mean 'mlp'?"
+    )
+    names = {"embed", "mlp"}
+    computed, stored = axn.Mappings({"embed": "data"}, {"mpl": "model"}), axn.Mappings({"mpl": "model"}, {})
+    layout.check_keys("named_jit", computed, names, MESH, complete=True)
+    for mappings, complete in ((computed, False), (stored, True)):
+        with pytest.raises(ShardingError) as error:
+            layout.check_keys("named_jit", mappings, names, MESH, complete=complete)
+        assert str(error.value) == text
+    with pytest.raises(ShardingError) as error:
+        layout.check_keys("shard", axn.Mappings({}, {"batch": "date"}), names, MESH, complete=True)
+    assert str(error.value) == (
+        "shard: axis 'batch' is mapped to 'date', which is no axis of the mesh\n"
+        "  mapping: {'batch': 'date'}\n"
+        "  mesh: data=4, model=2\n"
+        "  hint: did you mean 'data'?"
+    )
+
+
 def test_mappings_are_equal_by_their_entries_and_hashable() -> None:
     same = axn.Mappings({"embed": ("data",), "mlp": "model"}, {"batch": "data", "mlp": ("model",)})
     assert same == FSDP

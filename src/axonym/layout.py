@@ -390,11 +390,13 @@ def check_keys(
         mesh: the mesh, if there is one.
         paths: the paths of the arrays, for patterns that override a mapping.
         complete: whether these are all arrays that the mapping is for; else those that were laid out under it before
-            count too.
+            count too. What is computed is not at hand then, so that keys of `Mappings.compute` are not looked for.
     """
     if isinstance(mapping, Mappings):
-        for own in (mapping.parameters, mapping.compute, *(extra for _, extra in mapping.overrides)):
+        for own in (mapping.parameters, *(extra for _, extra in mapping.overrides)):
             check_keys(function, own, names, mesh, complete=complete)
+        computed = names | mapping.compute.keys() if complete else names
+        check_keys(function, mapping.compute, computed, mesh, complete=complete)
         for pattern, _ in mapping.overrides:
             if not any(matches(pattern, path) for path in paths):
                 problem = f"no array has a path that matches {pattern!r}"

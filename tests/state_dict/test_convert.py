@@ -270,3 +270,138 @@ def test_state_dicts_are_read_when_looked_up():
     np.testing.assert_array_equal(state["a"], np.ones(8))
     with pytest.raises(RuntimeError, match="deleted"):
         state["b"]
+
+
+def test_what_was_abstract_on_a_mesh_is_laid_out_on_it(explicit_mesh):
+    mesh = explicit_mesh
+    weight = np.arange(2 * 8 * 8, dtype="f4").reshape(2, 8, 8)
+
+    def init():
+        named = axn.auto_sharded(axn.NamedArray(jnp.zeros((2, 8, 8)), ("embed", "embed.out")))
+        return {"named": named, "plain": jnp.zeros(3)}
+
+    state = {"named": weight, "plain": np.ones(3, "f4")}
+    with axn.set_mesh(mesh):
+        with axn.axis_mapping({"embed": "data"}):
+            template = jax.eval_shape(init)
+        loaded = from_state_dict(template, state)
+    assert loaded["named"].sharding == jax.NamedSharding(mesh, jax.P(None, "data", None))
+    assert loaded["plain"].sharding == jax.NamedSharding(mesh, jax.P(None))
+    np.testing.assert_array_equal(loaded["named"].array, weight)
+    np.testing.assert_array_equal(loaded["plain"], state["plain"])
+
+    other = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    elsewhere = from_state_dict(template, state, mesh=other)
+    assert elsewhere["named"].sharding == jax.NamedSharding(other, jax.P(None, "data", None))
+    with pytest.raises(ShardingError) as error:
+        from_state_dict(template, state)
+    assert str(error.value) == (
+        "from_state_dict: there is no mesh\n"
+        "  mapping: {'dimension 0': None, 'embed': 'data', 'embed.out': None}\n"
+        '  hint: run inside of: with axn.set_mesh(jax.make_mesh((8,), ("data",)))'
+    )
+
+
+@pytest.mark.parametrize("kind", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit])
+def test_what_is_on_one_device_stays_there(kind):
+    x = np.arange(8, dtype="f4")
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(kind,), devices=jax.devices()[2:3])
+    placed = [jax.sharding.SingleDeviceSharding(jax.devices()[3]), jax.NamedSharding(mesh, jax.P("data"))]
+    for sharding in placed:
+        told = jax.ShapeDtypeStruct((8,), jnp.float32, sharding=sharding)
+        for template in (jax.device_put(jnp.zeros(8), sharding), told):
+            loaded = from_state_dict({"x": axn.NamedArray(template, ("embed",))}, {"x": x})["x"].array
+            assert loaded.sharding == sharding
+            np.testing.assert_array_equal(loaded, x)
+    free = from_state_dict({"x": axn.zeros(E)}, {"x": x})["x"].array
+    assert not free.committed
+
+
+def test_arrays_are_copies(auto_mesh):
+    x = np.arange(64, dtype="f4")
+    shardings = [jax.NamedSharding(auto_mesh, jax.P("data")), jax.sharding.SingleDeviceSharding(jax.devices()[3])]
+    for template in (jnp.zeros(64), *(jax.device_put(jnp.zeros(64), sharding) for sharding in shardings)):
+        memory = np.empty(x.nbytes + 64, "u1")
+        start = -memory.ctypes.data % 64  # a CPU can keep memory that is aligned
+        given = memory[start : start + x.nbytes].view("f4")
+        given[:] = x
+        loaded = from_state_dict({"x": template}, {"x": given})
+        given[:] = -1
+        np.testing.assert_array_equal(loaded["x"], x)
+
+
+def test_a_model_alone_has_no_axes_of_data(auto_mesh):
+    tree, state = {"w": axn.ones((E, M))}, {"w": np.ones((8, 16), "f4")}
+    both = axn.Mappings({"embed": "data", "mlp": "model"}, {"batch": "data", "mlp": "model"})
+    for loaded in (from_state_dict(tree, state, mapping=both, mesh=auto_mesh), axn.shard(tree, both, auto_mesh)):
+        assert lies(loaded["w"], auto_mesh, {"embed": "data", "mlp": "model"})
+    wrong = axn.Mappings({"embedd": "data"}, {"batch": "data"})
+    with pytest.raises(ShardingError) as error:
+        from_state_dict(tree, state, mapping=wrong, mesh=auto_mesh)
+    assert str(error.value) == (
+        "from_state_dict: the mapping has axis 'embedd', which no array here has\n"
+        "  mapping: {'embedd': 'data'}\n"
+        "  axes of the arrays: embed, mlp\n"
+        "  hint: did you mean 'embed'?"
+    )
+
+
+class Tensor:
+    """A tensor of torch that numpy cannot read."""
+
+    __module__ = "torch"
+
+    def __init__(self, text):
+        self.text = text
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError(self.text)
+
+
+def test_values_are_plain_arrays(tmp_path):
+    named = axn.ones((M, E))
+    wrong = [
+        (
+            named,
+            "'model.w' is a NamedArray; values of a state dict are plain arrays, in the layout of the file\n"
+            "  its axes: mlp=16, embed=8\n"
+            "  hint: pass its `.array`, with the axes in the order of the file: x.rearrange((...)).array",
+        ),
+        (
+            Tensor("Got unsupported ScalarType BFloat16\nand more"),
+            "numpy cannot read 'model.w', a Tensor\n"
+            "  Got unsupported ScalarType BFloat16\n"
+            "  hint: pass tensor.detach(), and .float() of bfloat16; or save to a safetensors file, and use "
+            "load_state_dict",
+        ),
+    ]
+    for value, text in wrong:
+        for back in (from_state_dict, from_torch_compatible_state_dict):
+            with pytest.raises(OperandError) as error:
+                back({"w": axn.ones((E, M))}, {"model.w": value}, "model")
+            assert str(error.value) == f"{back.__name__}: {text}"
+        with pytest.raises(OperandError) as error:
+            save_state_dict({"model.w": value}, tmp_path / "a.safetensors")
+        assert str(error.value) == f"save_state_dict: {text}"
+    with pytest.raises(OperandError) as error:
+        from_state_dict({"w": jnp.ones(2)}, {"w": [[1.0], [1.0, 2.0]]})
+    assert str(error.value).startswith("from_state_dict: numpy cannot read 'w', a list\n  ")
+    assert "hint" not in str(error.value)
+
+
+def test_abstract_arrays_have_no_values(tmp_path):
+    abstract = {"w": jax.eval_shape(lambda: axn.ones((E, M))), "s": TEMPLATE}
+    state = to_state_dict(abstract)
+    text = "is abstract: it has a shape and a dtype, but no values\n"
+    hint = "  hint: initialise the model, or load it with from_state_dict"
+    assert error_of(state.__getitem__, "w") == f"state dict: 'w' {text}{hint}"
+    assert error_of(state.__getitem__, "s.blocks.1.norm.bias") == f"state dict: 's.blocks.1.norm.bias' {text}{hint}"
+    assert error_of(save_state_dict, state, tmp_path / "a.safetensors").endswith(f" {text}{hint}")
+    given = {"w": jax.ShapeDtypeStruct((8, 16), jnp.float32)}
+    assert error_of(from_state_dict, {"w": axn.ones((E, M))}, given) == f"from_state_dict: 'w' {text}{hint}"
+
+
+def test_keys_are_text():
+    for prefix in (None, "model"):
+        text = error_of(from_state_dict, [jnp.ones(2)], {0: np.ones(2, "f4")}, prefix)
+        assert text == "from_state_dict: keys of a state dict are text, not 0\n  hint: write '0'"

@@ -165,6 +165,22 @@ def test_dtypes_that_the_format_or_jax_lacks(tmp_path):
     assert error_of(load_state_dict, file) == "load_state_dict: 'x' in a.safetensors has dtype Q8"
 
 
+def test_keys_that_the_format_lacks(tmp_path):
+    file = tmp_path / "a.safetensors"
+    assert error_of(save_state_dict, {"__metadata__": np.ones(2)}, file) == (
+        "save_state_dict: no array can have the key '__metadata__', under which the format keeps text\n"
+        "  hint: pass text as metadata="
+    )
+    assert error_of(save_state_dict, {1: np.ones(2)}, file) == (
+        "save_state_dict: keys of a state dict are text, not 1\n  hint: write '1'"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def entry_of(shape, start, end, dtype="F32"):
+    return json.dumps({"x": {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}}).encode()
+
+
 def test_damaged_files(tmp_path):
     file = tmp_path / "a.safetensors"
     whole = "load_state_dict: a.safetensors is no safetensors file, or is incomplete"
@@ -179,10 +195,23 @@ def test_damaged_files(tmp_path):
     )
     file.write_bytes(data[:8] + b"?" * (len(data) - 8))
     assert error_of(load_state_dict, file) == "load_state_dict: a.safetensors has no readable header"
-    for header in (b"[]", b'{"x":{"dtype":"F32"}}', b'{"x":3}', b'{"x":{"dtype":"F32","shape":2,"data_offsets":[]}}'):
+    headers = [b"[]", b'{"x":{"dtype":"F32"}}', b'{"x":3}', b'{"x":{"dtype":"F32","shape":2,"data_offsets":[]}}']
+    headers += [entry_of(*wrong) for wrong in [(["1"], 0, 4), ([1.0], 0, 4), ([1], "0", "4"), ([True], 0, 4)]]
+    headers += [entry_of([1], 0, 4, dtype=["F32"])]
+    for header in headers:
         file.write_bytes(len(header).to_bytes(8, "little") + header)
         assert error_of(load_state_dict, file) == "load_state_dict: a.safetensors has no readable header"
+    header = entry_of([-1, -2], 0, 8)
+    file.write_bytes(len(header).to_bytes(8, "little") + header + b"01234567")
+    assert error_of(load_state_dict, file) == (
+        "load_state_dict: 'x' in a.safetensors is incomplete or damaged\n  shape (-1, -2) of float32, bytes 0 to 8 of 8"
+    )
     file.write_bytes(data)
+    for text in ("", "[]", "{}", '{"weight_map": {', '{"weight_map": 3}', '{"weight_map": {"x": 3}}'):
+        (tmp_path / "b.json").write_text(text)
+        assert error_of(load_state_dict, tmp_path / "b.json") == (
+            "load_state_dict: b.json is no readable index of files"
+        )
     (tmp_path / "b.json").write_text(json.dumps({"weight_map": {"x": file.name, "y": file.name}}))
     assert error_of(load_state_dict, tmp_path / "b.json") == (
         "load_state_dict: b.json tells of 1 arrays that are not there\n  the first: y in a.safetensors"

@@ -8,7 +8,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn, state_dict
-from axonym.errors import AxisClashError, AxisNotFoundError
+from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.state_dict import Stored
 from examples.gpt2.model import Gpt2, Gpt2Config
 from tests.nn.layouts import draw
@@ -136,6 +136,66 @@ def test_layouts_that_do_not_fit():
     with pytest.raises(AxisClashError) as error:
         state_dict.to_state_dict(layer, layouts={nn.Embedding: lambda _: {"weight": Stored((V, (E, V)))}})
     assert str(error.value) == "layout of a.weight: axis 'vocab' would stand twice"
+
+
+HAS = "  the array has: vocab=7, embed=4"
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "text"),
+    [
+        (
+            {"weight": Stored((V, E), flipped=("vocabs",))},
+            AxisNotFoundError,
+            f"a.weight: there is no axis 'vocabs'\n{HAS}\n  hint: did you mean 'vocab'?",
+        ),
+        (
+            {"weight": Stored((V, E), split={"mlp": ("groups", 2)})},
+            AxisNotFoundError,
+            f"a.weight: there is no axis 'mlp'\n{HAS}",
+        ),
+        (
+            {"weight": Stored((V, E), split={"vocab": ("groups", 2)})},
+            AxisSizeError,
+            f"a.weight: vocab=7 cannot be split evenly in groups=2\n{HAS}",
+        ),
+        (
+            {"weight": Stored((V, E), split={"vocab": ("groups", 0)})},
+            AxisSizeError,
+            f"a.weight: vocab=7 cannot be split evenly in groups=0\n{HAS}",
+        ),
+        (
+            {"weight": Stored(("vocab",), split={"vocab": ("embed", 1)})},
+            AxisClashError,
+            "a.weight: axis 'embed' would stand twice",
+        ),
+        (
+            {"weigth": Stored((V, E))},
+            ArgumentError,
+            "a.weigth: Embedding has no such field\n  it has: weight\n  hint: did you mean 'weight'?",
+        ),
+        (
+            {"weight": ("vocab", "embed")},
+            OperandError,
+            'a.weight: a form is a Stored, not tuple\n  hint: write Stored(("mlp", "embed"))',
+        ),
+        (
+            Stored((V, E)),
+            OperandError,
+            'Embedding: a layout gives a Stored for each field, not Stored\n  hint: write {"weight": Stored(...)}',
+        ),
+    ],
+)
+def test_layouts_that_say_what_cannot_be(given, kind, text):
+    layer = eqx.filter_eval_shape(lambda: {"a": nn.Embedding.init(V, E, key=KEY)})
+    with pytest.raises(kind) as error:
+        state_dict.to_state_dict(layer, layouts={nn.Embedding: lambda _: given})
+    assert str(error.value) == f"layout of {text}"
+
+
+def test_a_layout_may_tell_of_what_a_layer_has_no_array_for():
+    layer = eqx.filter_eval_shape(lambda: nn.Linear.init(E, M, key=KEY, use_bias=False))
+    assert list(state_dict.to_torch_compatible_state_dict(layer)) == ["weight"]
 
 
 CONFIG = Gpt2Config(layers=2, embed=8, heads=2, positions=6, vocab=11, dropout=0.0)

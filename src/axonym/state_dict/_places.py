@@ -14,15 +14,35 @@ from jax.experimental import multihost_utils
 from .. import plans
 from ..array import NamedArray, is_named_array
 from ..axis import selection
-from ..core import shape_of
-from ..errors import AxisError, AxisNotFoundError, describe, message, suggestion
+from ..core import facts, shape_of
+from ..errors import (
+    ArgumentError,
+    AxisError,
+    AxisNotFoundError,
+    AxisSizeError,
+    OperandError,
+    describe,
+    message,
+    suggestion,
+)
 from ..layout import path_text
 from ..nn.interleaved import Interleaved
 from ..nn.stacked import BlockSeq, Stacked
 from ..ops import _lift
 from .layouts import Layout, Stored
 
-__all__ = ["Form", "Index", "Numbers", "Place", "form", "on_host", "places", "spec_of"]
+__all__ = [
+    "Form",
+    "Index",
+    "Numbers",
+    "Place",
+    "form",
+    "on_host",
+    "places",
+    "require_state",
+    "require_values",
+    "spec_of",
+]
 
 Index: TypeAlias = tuple[int, ...]
 Names: TypeAlias = tuple[str, ...]
@@ -78,15 +98,19 @@ def form(path: str, names: Names, shape: Index, stored: Stored | None) -> Form:
     )
     split, flipped = (stored.split, stored.flipped) if stored is not None else ({}, ())
     parts = [name for whole in names for name in ([split[whole][0], whole] if whole in split else [whole])]
+    listed = [name for group in groups for name in group]
+    plans.distinct(tuple(parts), f"layout of {path}: ")
+    plans.distinct(tuple(listed), f"layout of {path}: ")
+    for name, known in [*((whole, names) for whole in split), *((name, parts) for name in (*listed, *flipped))]:
+        if name not in known:
+            there, hint = f"the array has: {describe(names, shape)}", suggestion(name, known)
+            raise AxisNotFoundError(message(f"layout of {path}", f"there is no axis {name!r}", there, hint=hint))
     sizes = dict(zip(names, shape, strict=True))
     for whole, (part, count) in split.items():
+        if count < 1 or sizes[whole] % count:
+            problem = f"{whole}={sizes[whole]} cannot be split evenly in {part}={count}"
+            raise AxisSizeError(message(f"layout of {path}", problem, f"the array has: {describe(names, shape)}"))
         sizes |= {part: count, whole: sizes[whole] // count}
-    listed = [name for group in groups for name in group]
-    plans.distinct(tuple(listed), f"layout of {path}: ")
-    for name in listed:
-        if name not in parts:
-            facts, hint = f"the array has: {describe(names, shape)}", suggestion(name, names)
-            raise AxisNotFoundError(message(f"layout of {path}", f"there is no axis {name!r}", facts, hint=hint))
     groups = [*((name,) for name in parts if name not in listed), *groups]
     order = [name for group in groups for name in group]
     return Form(
@@ -169,11 +193,49 @@ def on_host(array: Any) -> np.ndarray[Any, Any]:
     return np.asarray(array)
 
 
-def spec_of(state: Mapping[str, Any], key: str) -> Any:
-    """Return an array of a state dict, or what has its shape and dtype."""
+def require_state(function: str, state: Any, hint: str) -> None:
+    """Raise for what is no mapping from text; the hint tells how the function is called."""
+    if not isinstance(state, Mapping):
+        problem = f"a state dict is a mapping from keys to arrays, not {type(state).__name__}"
+        raise OperandError(message(function, problem, hint=hint))
+    for key in state:
+        if not isinstance(key, str):
+            problem = f"keys of a state dict are text, not {key!r}"
+            raise ArgumentError(message(function, problem, hint=f"write {str(key)!r}"))
+
+
+def require_values(function: str, key: str, array: Any) -> None:
+    """Raise ArgumentError for an abstract array."""
+    if isinstance(array, jax.ShapeDtypeStruct):
+        problem = f"{key!r} is abstract: it has a shape and a dtype, but no values"
+        raise ArgumentError(message(function, problem, hint="initialise the model, or load it with from_state_dict"))
+
+
+def spec_of(function: str, state: Mapping[str, Any], key: str) -> Any:
+    """Return an array of a state dict, or what has its shape and dtype.
+
+    Raises:
+        ArgumentError: if it is abstract.
+        OperandError: if it has names, or numpy cannot read it.
+    """
     spec = getattr(state, "spec", None)
-    value = state[key] if spec is None else spec(key)
-    return value if isinstance(value, np.ndarray | jax.Array | jax.ShapeDtypeStruct) else np.asarray(value)
+    if spec is not None:
+        return spec(key)
+    value = state[key]
+    require_values(function, key, value)
+    if isinstance(value, np.ndarray | jax.Array):
+        return value
+    if isinstance(value, NamedArray):
+        problem = f"{key!r} is a NamedArray; values of a state dict are plain arrays, in the layout of the file"
+        hint = "pass its `.array`, with the axes in the order of the file: x.rearrange((...)).array"
+        raise OperandError(message(function, problem, f"its axes: {facts(value)}", hint=hint))
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        problem, told = f"numpy cannot read {key!r}, a {type(value).__name__}", str(error).partition("\n")[0]
+        hint = "pass tensor.detach(), and .float() of bfloat16; or save to a safetensors file, and use load_state_dict"
+        of_torch = type(value).__module__.partition(".")[0] == "torch"
+        raise OperandError(message(function, problem, told, hint=hint if of_torch else None)) from error
 
 
 def places(tree: Any, layouts: Mapping[type, Layout]) -> Iterator[Place | None]:
@@ -193,10 +255,27 @@ def _walk(
             yield from _walk(layer, (*path, *where), (*parts, part), (*blocks, *further), None, layouts)
         return
     layout = next((layouts[kind] for kind in type(node).__mro__ if kind in layouts), None)
-    forms = {} if layout is None else layout(node)
+    forms = {} if layout is None else _forms(node, path, layout, [path_text(keys) for keys, _ in children])
     for keys, child in children:
         name = path_text(keys)
         yield from _walk(child, (*path, name), (*parts, name), blocks, forms.get(name), layouts)
+
+
+def _forms(node: Any, path: Names, layout: Layout, known: Sequence[str]) -> Mapping[str, Stored]:
+    """Ask a layout for the forms of the fields of a module, and check what it gives."""
+    forms: Any = layout(node)
+    if not isinstance(forms, Mapping):
+        problem = f"a layout gives a Stored for each field, not {type(forms).__name__}"
+        raise OperandError(message(f"layout of {type(node).__name__}", problem, hint='write {"weight": Stored(...)}'))
+    for field, stored in forms.items():
+        where = f"layout of {'.'.join((*path, str(field)))}"
+        if field not in known and not hasattr(node, str(field)):  # a bias that is None has no part in the tree
+            problem, there = f"{type(node).__name__} has no such field", f"it has: {', '.join(known) or 'none'}"
+            raise ArgumentError(message(where, problem, there, hint=suggestion(field, known)))
+        if not isinstance(stored, Stored):
+            problem = f"a form is a Stored, not {type(stored).__name__}"
+            raise OperandError(message(where, problem, hint='write Stored(("mlp", "embed"))'))
+    return forms
 
 
 def _layers(node: Any) -> Iterator[tuple[Names, str | Numbers, Names, Any]]:

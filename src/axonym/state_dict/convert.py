@@ -7,16 +7,17 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import AbstractMesh, NamedSharding
 
 from .. import layout
 from ..array import NamedArray, is_named_array
 from ..axis import Axis
 from ..core import wrap
-from ..errors import ArgumentError, OperandError, message, suggestion
-from ..layout import Mappings, MeshLike, ResourceMapping
+from ..errors import ArgumentError, message, suggestion
+from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..partitioning.placement import from_callback
 from ..partitioning.shard import names_of, no_mesh, paths_of
-from ._places import Index, Place, on_host, places, spec_of
+from ._places import Index, Place, on_host, places, require_state, require_values, spec_of
 from .layouts import TORCH, Layout
 
 __all__ = [
@@ -44,6 +45,7 @@ class StateDict(Mapping[str, np.ndarray[Any, Any]]):
 
     def __getitem__(self, key: str) -> np.ndarray[Any, Any]:
         place, index = self._entries[key]
+        require_values("state dict", key, place.array)
         return place.read(index)
 
     def __iter__(self) -> Iterator[str]:
@@ -81,7 +83,9 @@ def to_state_dict(
         rename: see `Rename`; `prefix` comes after it.
 
     Raises:
-        ArgumentError: if two arrays have one key.
+        ArgumentError: if two arrays have one key, or a layout tells of a field that its module lacks.
+        AxisError: if a layout does not fit the axes of an array.
+        OperandError: if a layout gives anything but `Stored`.
 
     Example:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
@@ -134,10 +138,11 @@ def from_state_dict(
 
     Args:
         tree: a model that tells keys, axes and dtypes, maybe an abstract one of `eqx.filter_eval_shape`.
-        state_dict: arrays by key.
+        state_dict: arrays by key, without names, in the layout of the file. Tensors of torch may be among them.
         prefix: the first component of the keys; keys without it do not matter.
-        strict: refuse keys that the model lacks, missing keys, and keys of a given mapping that the model lacks. If
-            False, the former are ignored, and what is missing stays as it is in `tree`.
+        strict: refuse keys that the model lacks, missing keys, and keys of a given mapping, or of the `parameters` of
+            `Mappings`, that the model lacks. If False, the former are ignored, and what is missing stays as it is in
+            `tree`.
         cast: convert arrays of another dtype, floating to floating and integer to integer.
         layouts: how the arrays of some modules are stored, by type.
         rename: see `Rename`.
@@ -146,9 +151,9 @@ def from_state_dict(
 
     Raises:
         ArgumentError: if the state dict does not fit; it tells all that is missing, unexpected, or has another shape or
-            dtype.
-        OperandError: if it is no mapping.
-        ShardingError: if the mapping does not fit.
+            dtype. Also if keys are no text, or values are abstract.
+        OperandError: if it is no mapping, or a value has names or cannot be read by numpy.
+        ShardingError: if the mapping does not fit; if `tree` is abstract on a mesh, and there is none here.
 
     Example:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
@@ -192,9 +197,7 @@ def _filled(
     mapping: ResourceMapping | Mappings | None,
     mesh: MeshLike | None,
 ) -> Any:
-    if not isinstance(state_dict, Mapping):
-        problem = f"a state dict is a mapping from keys to arrays, not {type(state_dict).__name__}"
-        raise OperandError(message(function, problem, hint=f"write {function}(model, state_dict)"))
+    require_state(function, state_dict, f"write {function}(model, state_dict)")
     own = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
     around = layout.context_mesh(mesh)
     if mapping is not None and own is not None:
@@ -218,11 +221,12 @@ def _filled(
                 index: on_host(state_dict[known[index]]) if index in known else spot.read(index)
                 for _, index in spot.entries()
             }
-            leaves[at] = _loaded(spot, stored, None if around is None else own, mesh)
+            leaves[at] = _loaded(function, spot, stored, None if around is None else own, mesh)
     return jax.tree.unflatten(structure, leaves)
 
 
 def _loaded(
+    function: str,
     place: Place,
     stored: Mapping[Index, np.ndarray[Any, Any]],
     mapping: ResourceMapping | Mappings | None,
@@ -235,12 +239,20 @@ def _loaded(
         return place.block(at, stored).astype(dtype, copy=False)
 
     sharding = getattr(place.array, "sharding", None)
+    if mapping is None and isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
+        # What was abstract inside of a mesh with Explicit axes has a layout, but no devices.
+        entries = layout.entries_in(sharding.spec)
+        entries += [()] * (len(place.shape) - len(entries))
+        mapping = AxisMapping(tuple(zip(place.names, entries, strict=True)))
+        if layout.context_mesh(mesh) is None:
+            raise no_mesh(function, mapping)
     if mapping is not None:
         own = mapping.of(place.names, place.path) if isinstance(mapping, Mappings) else mapping
         axes = tuple(map(Axis, place.names, place.shape))
         array = from_callback(axes, lambda at: block(tuple(at.values())), own, mesh).array
-    elif sharding is not None and len(sharding.device_set) > 1:
-        array = jax.make_array_from_callback(place.shape, sharding, block)
+    elif sharding is not None and getattr(place.array, "committed", True):
+        # a copy, because a CPU may keep the memory as its own
+        array = jax.make_array_from_callback(place.shape, sharding, lambda at: np.array(block(at)))
     else:
         array = jnp.array(block((slice(None),) * len(place.shape)))
     return wrap(place.leaf, array, place.leaf.names) if isinstance(place.leaf, NamedArray) else array
@@ -288,13 +300,13 @@ def _check(
             if strict or isinstance(place.array, jax.ShapeDtypeStruct):
                 missing.append((key, wanted.text))
             continue
-        given = spec_of(state, key)
+        given = spec_of(function, state, key)
         if tuple(given.shape) != wanted.shape:
             shapes.append((key, f"{tuple(given.shape)}, but the model has {wanted.text}"))
         dtype = place.array.dtype
         if given.dtype != dtype and not (cast and _kind(given.dtype) == _kind(dtype)):
             dtypes.append((key, f"{given.dtype}, but the model has {dtype}"))
-    unexpected = [(key, str(tuple(spec_of(state, key).shape))) for key in extra] if strict else []
+    unexpected = [(key, str(tuple(spec_of(function, state, key).shape))) for key in extra] if strict else []
     flawed = {"missing": missing, "unexpected": unexpected, "other shape": shapes, "other dtype": dtypes}
     if not any(flawed.values()):
         return

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from ..errors import ArgumentError, OperandError, message
-from ._places import on_host, spec_of
+from ..errors import ArgumentError, message
+from ._places import on_host, require_state, spec_of
 
 __all__ = ["load_state_dict", "save_state_dict"]
 
@@ -41,6 +41,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 CODES = {kind: code for code, kind in DTYPES.items()}
 HEADER_LIMIT = 100_000_000  # of the format
+METADATA = "__metadata__"
 
 
 def save_state_dict(
@@ -63,19 +64,20 @@ def save_state_dict(
         metadata: text by key, stored in each file beside `format: pt`.
 
     Raises:
-        ArgumentError: if an array has a dtype that the format lacks, or `metadata` has anything but text.
-        OperandError: if `state_dict` is no mapping.
+        ArgumentError: if an array has a dtype that the format lacks, a key that is no text or is `__metadata__`, or no
+            values; or if `metadata` has anything but text.
+        OperandError: if `state_dict` is no mapping, or a value has names or cannot be read by numpy.
     """
-    if not isinstance(state_dict, Mapping):
-        problem = f"a state dict is a mapping from keys to arrays, not {type(state_dict).__name__}"
-        hint = "write save_state_dict(to_state_dict(model), path)"
-        raise OperandError(message("save_state_dict", problem, hint=hint))
+    require_state("save_state_dict", state_dict, "write save_state_dict(to_state_dict(model), path)")
+    if METADATA in state_dict:
+        problem = f"no array can have the key {METADATA!r}, under which the format keeps text"
+        raise ArgumentError(message("save_state_dict", problem, hint="pass text as metadata="))
     for key, text in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(text, str):
             problem = f"metadata is text by key, but {key!r} has {text!r}"
             raise ArgumentError(message("save_state_dict", problem, hint=f"write {{{str(key)!r}: {str(text)!r}}}"))
     target = Path(path)
-    specs = {key: spec_of(state_dict, key) for key in state_dict}
+    specs = {key: spec_of("save_state_dict", state_dict, key) for key in state_dict}
     for key, spec in specs.items():
         if spec.dtype not in CODES:
             lines = f"dtypes of the format: {', '.join(map(str, CODES))}"
@@ -114,7 +116,7 @@ def _groups(specs: Mapping[str, Any], max_bytes: int | None) -> list[list[str]]:
 def _write(
     file: Path, keys: Sequence[str], specs: Mapping[str, Any], state: Mapping[str, Any], metadata: Mapping[str, str]
 ) -> None:
-    header: dict[str, Any] = {"__metadata__": metadata}
+    header: dict[str, Any] = {METADATA: metadata}
     ordered = sorted(keys, key=lambda key: -specs[key].dtype.itemsize)  # each one is aligned then
     end = 0
     for key in ordered:
@@ -144,7 +146,7 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, A
             folder with a `model.safetensors` or its index.
 
     Raises:
-        ArgumentError: if a file is damaged, is incomplete, or has a dtype that JAX lacks.
+        ArgumentError: if a file or an index is damaged, is incomplete, or has a dtype that JAX lacks.
         FileNotFoundError: if there is no such file.
     """
     file = Path(path)
@@ -153,13 +155,16 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, A
     if file.suffix != ".json" and (file.exists() or not index.exists()):
         return _read(file)
     index = file if file.suffix == ".json" else index
-    where: dict[str, str] = json.loads(index.read_text())["weight_map"]
-    files = {name: _read(index.with_name(name)) for name in dict.fromkeys(where.values())}
-    absent = [key for key, name in where.items() if key not in files[name]]
+    try:
+        where = {key: index.with_name(name) for key, name in json.loads(index.read_text())["weight_map"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ArgumentError(message("load_state_dict", f"{index.name} is no readable index of files")) from None
+    files = {each: _read(each) for each in dict.fromkeys(where.values())}
+    absent = [key for key, each in where.items() if key not in files[each]]
     if absent:
         problem = f"{index.name} tells of {len(absent)} arrays that are not there"
-        raise ArgumentError(message("load_state_dict", problem, f"the first: {absent[0]} in {where[absent[0]]}"))
-    return {key: files[name][key] for key, name in where.items()}
+        raise ArgumentError(message("load_state_dict", problem, f"the first: {absent[0]} in {where[absent[0]].name}"))
+    return {key: files[each][key] for key, each in where.items()}
 
 
 def _read(file: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -170,11 +175,7 @@ def _read(file: Path) -> dict[str, np.ndarray[Any, Any]]:
             raise ArgumentError(message("load_state_dict", f"{file.name} is no safetensors file, or is incomplete"))
         try:
             header = json.loads(opened.read(length))
-            entries = [
-                (key, entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
-                for key, entry in header.items()
-                if key != "__metadata__"
-            ]
+            entries = [_entry(key, entry) for key, entry in header.items() if key != METADATA]
         except (ValueError, TypeError, KeyError, AttributeError):
             raise ArgumentError(message("load_state_dict", f"{file.name} has no readable header")) from None
     data = np.asarray(np.memmap(file, np.uint8, "r"))[8 + length :]
@@ -183,9 +184,22 @@ def _read(file: Path) -> dict[str, np.ndarray[Any, Any]]:
         kind = DTYPES.get(code)
         if kind is None:
             raise ArgumentError(message("load_state_dict", f"{key!r} in {file.name} has dtype {code}"))
-        if not 0 <= start <= end <= len(data) or end - start != math.prod(shape) * kind.itemsize:
+        fits = end - start == math.prod(shape) * kind.itemsize and min(shape, default=0) >= 0
+        if not fits or not 0 <= start <= end <= len(data):
             problem = f"{key!r} in {file.name} is incomplete or damaged"
             lines = f"shape {shape} of {kind}, bytes {start} to {end} of {len(data)}"
             raise ArgumentError(message("load_state_dict", problem, lines))
         arrays[key] = data[start:end].view(kind).reshape(shape)
     return arrays
+
+
+def _entry(key: str, entry: Any) -> tuple[str, str, tuple[int, ...], int, int]:
+    """Take apart what a header tells of an array: key, dtype, shape and where its bytes start and end.
+
+    Raises:
+        KeyError, TypeError, ValueError: if it cannot be read.
+    """
+    code, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+    if not isinstance(code, str) or not all(type(number) is int for number in (*shape, start, end)):
+        raise TypeError
+    return key, code, shape, start, end
