@@ -3,6 +3,7 @@
 import re
 from contextlib import nullcontext
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -617,3 +618,11 @@ def test_layers_that_are_none():
         "  hint: make it larger, or give it a window; at once it takes 6",
         lambda: extend(("layers", 1), full),
     )
+
+
+def test_a_subclass_keeps_its_class():
+    class Own(nn.KVCache): ...
+
+    token = axn.ones(D)
+    cache = eqx.filter_eval_shape(lambda: Own.init("kpos", (axn.Axis("kpos", 4), D)).extend(None, token, token))
+    assert type(cache) is Own

@@ -97,6 +97,13 @@ def test_a_table_of_another_size_keeps_its_first_rows():
     )
 
 
+@pytest.mark.parametrize("size", [5, 13])
+def test_a_subclass_keeps_its_class_at_another_size(size):
+    class Own(nn.Embedding): ...
+
+    assert type(eqx.filter_eval_shape(lambda: Own.init(V, E, key=KEY).resize_embeddings(size))) is Own
+
+
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
     mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]

@@ -165,6 +165,18 @@ def test_keys_are_passed_by_name(name):
             assert signature.parameters["key"].kind is inspect.Parameter.KEYWORD_ONLY
 
 
+@pytest.mark.parametrize("name", [name for name in ROWS if hasattr(getattr(nn, name), "init")])
+def test_init_of_a_subclass_makes_the_subclass(name, monkeypatch):
+    class Own(getattr(nn, name)):
+        def __call__(self, *args: Any, **kwargs: Any) -> str:
+            return "own"
+
+    monkeypatch.setattr(nn, name, Own)
+    layer = eqx.filter_eval_shape(ROWS[name].make)
+    assert type(layer) is Own
+    assert layer(None) == "own"
+
+
 def by_order(row: Row) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Apply a layer to a batch in all ways that should be one."""
 

@@ -107,6 +107,12 @@ def test_what_is_too_large_is_clipped_and_what_is_not_finite_is_not_remembered()
     assert after.input_amax_history[0] == 0
 
 
+def test_init_of_a_subclass_makes_the_subclass():
+    class Own(quant.Fp8DotGeneral): ...
+
+    assert type(Own.init(2)) is Own
+
+
 def test_arrays_of_zeros():
     zeros = [np.zeros_like(x) for x in operands(PRODUCTS[0][0])]
     for dot_general in (quant.Fp8CurrentDotGeneral(), quant.Fp8DotGeneral.init(2)):

@@ -1,6 +1,7 @@
 """Batch normalisation, with its running statistics as an argument and a result."""
 
 import math
+from typing import Self
 
 import equinox as eqx
 import jax
@@ -76,8 +77,9 @@ class BatchNorm(eqx.Module):
     inference: bool = False
     fixed: tuple[Axis, ...] = eqx.field(static=True, default=())
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         axis: AxisSpec,
         over: AxisSelection,
         eps: float = 1e-5,
@@ -86,7 +88,7 @@ class BatchNorm(eqx.Module):
         use_weight: bool = True,
         use_bias: bool = True,
         inference: bool = False,
-    ) -> "BatchNorm":
+    ) -> Self:
         """Make a layer; weights start at one and biases at zero.
 
         Args:
@@ -112,7 +114,7 @@ class BatchNorm(eqx.Module):
                 problem = f"axis {each.name!r} is both kept and normalised over"
                 raise AxisClashError(message("BatchNorm.init", problem))
         weight, bias = ones(axes) if use_weight else None, zeros(axes) if use_bias else None
-        return BatchNorm(axes, names, weight, bias, float(eps), float(momentum), inference, with_sizes(given))
+        return cls(axes, names, weight, bias, float(eps), float(momentum), inference, with_sizes(given))
 
     def initial_state(self) -> BatchNormState:
         """Return the running statistics to start from: mean zero and variance one."""

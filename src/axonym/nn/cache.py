@@ -1,7 +1,8 @@
 """Keys and values of tokens that attention has seen, for decoding token by token or chunk by chunk."""
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -73,8 +74,9 @@ class KVCache(eqx.Module):
     KPos: str = eqx.field(static=True)
     window: int | None = eqx.field(static=True, default=None)
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         KPos: AxisSelector,
         axes: AxisSpec,
         value_axes: AxisSpec | None = None,
@@ -82,7 +84,7 @@ class KVCache(eqx.Module):
         lengths: AxisSpec = (),
         window: int | None = None,
         dtype: DTypeLike = jnp.float32,
-    ) -> "KVCache":
+    ) -> Self:
         """Make an empty cache, laid out by the mapping.
 
         Args:
@@ -117,7 +119,7 @@ class KVCache(eqx.Module):
             raise ArgumentError(message("KVCache.init", problem, f"axes: {facts(key)}"))
         length = zeros(lengths, jnp.int32)
         _check_lengths(length, axis_name(KPos), key, value)
-        return auto_sharded(KVCache(key, value, length, axis_name(KPos), window))
+        return auto_sharded(cls(key, value, length, axis_name(KPos), window))
 
     def positions(self, Pos: Axis | None) -> NamedArray:
         """Return the positions of tokens that are to come: axes {Pos} and those of `length`; None for one token."""
@@ -131,7 +133,7 @@ class KVCache(eqx.Module):
         *,
         count: int | Operand | None = None,
         layer: tuple[AxisSelector, int | Operand] | None = None,
-    ) -> "KVCache":
+    ) -> Self:
         """Return the cache with more tokens.
 
         Args:
@@ -176,7 +178,7 @@ class KVCache(eqx.Module):
             for kept, x in ((self.key, key), (self.value, value))
         )
         length = self.length.at[at].set(length) if at else length
-        return auto_sharded(KVCache(filled, values, length, self.KPos, self.window))
+        return auto_sharded(dataclasses.replace(self, key=filled, value=values, length=length))
 
     def attend(
         self,
@@ -190,7 +192,7 @@ class KVCache(eqx.Module):
         count: int | Operand | None = None,
         layer: tuple[AxisSelector, int | Operand] | None = None,
         **options: Any,
-    ) -> "tuple[NamedArray, KVCache]":
+    ) -> tuple[NamedArray, Self]:
         """Extend the cache, and attend from the new tokens to all that are not after them.
 
         Args:

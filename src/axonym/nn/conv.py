@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence, Set
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -92,8 +92,9 @@ class Conv(_Conv):
             inputs make a depthwise convolution.
     """
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         Spatial: AxisSelection,
         In: Axis,
         Out: Axis,
@@ -106,7 +107,7 @@ class Conv(_Conv):
         groups: int = 1,
         use_bias: bool = True,
         initializer: Initializer | None = None,
-    ) -> "Conv":
+    ) -> Self:
         """Make a layer; settings are one int, or one for each spatial axis.
 
         Args:
@@ -140,7 +141,7 @@ Axis(name='features', size=8))
         steps = each("Conv.init", "stride", stride, count)
         apart = each("Conv.init", "dilation", dilation, count)
         sides = pads("Conv.init", padding, count)
-        return Conv(weight, bias, spatial, In, Out, kernel, steps, sides, apart, groups)
+        return cls(weight, bias, spatial, In, Out, kernel, steps, sides, apart, groups)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layer.
@@ -187,8 +188,9 @@ class ConvTranspose(_Conv):
 
     output_padding: tuple[int, ...] = eqx.field(static=True)
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         Spatial: AxisSelection,
         In: Axis,
         Out: Axis,
@@ -202,7 +204,7 @@ class ConvTranspose(_Conv):
         groups: int = 1,
         use_bias: bool = True,
         initializer: Initializer | None = None,
-    ) -> "ConvTranspose":
+    ) -> Self:
         """Make a layer; arguments and errors are those of `Conv.init`, and `output_padding`, less than the stride."""
         function = "ConvTranspose.init"
         made = _parameters(function, Spatial, In, Out, kernel_size, groups, use_bias, initializer, key)
@@ -216,7 +218,7 @@ class ConvTranspose(_Conv):
                 problem = f"output_padding must be less than the stride, not {more} where the stride is {step}"
                 raise ArgumentError(message(function, problem))
         sides = pads(function, padding, count)
-        return ConvTranspose(weight, bias, spatial, In, Out, kernel, steps, sides, apart, groups, extra)
+        return cls(weight, bias, spatial, In, Out, kernel, steps, sides, apart, groups, extra)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layer to `x`, axes {Spatial..., In, ...}; the errors are those of `Conv`."""

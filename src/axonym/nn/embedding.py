@@ -1,6 +1,8 @@
 """Tables of vectors, looked up by number."""
 
+import dataclasses
 import math
+from typing import Self
 
 import equinox as eqx
 import jax
@@ -33,20 +35,21 @@ class Embedding(eqx.Module):
     Vocab: Axis = eqx.field(static=True)
     Embed: tuple[Axis, ...] = eqx.field(static=True)
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         Vocab: Axis,
         Embed: AxisSpec,
         *,
         key: jax.Array,
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
-    ) -> "Embedding":
+    ) -> Self:
         """Make a table; by default entries have a standard deviation of `init_scale` over the root of Embed's size."""
         Vocab, embed = sized(Vocab, "Embedding.init"), spec(Embed, "Embedding.init")
         if initializer is None:
             initializer = fan_in(math.prod(axis.size for axis in embed), init_scale)
-        return Embedding(drawn("Embedding.init", initializer, key, (Vocab, *embed)), Vocab, embed)
+        return cls(drawn("Embedding.init", initializer, key, (Vocab, *embed)), Vocab, embed)
 
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Do `embed`; `key` is not used, every layer takes one."""
@@ -81,7 +84,7 @@ class Embedding(eqx.Module):
         check_input("Embedding.unembed", x, self.Embed, (self.Vocab,))
         return multiply(x, self.weight, self.Embed)
 
-    def resize_embeddings(self, new_size: int, key: jax.Array | None = None) -> "Embedding":
+    def resize_embeddings(self, new_size: int, key: jax.Array | None = None) -> Self:
         """Return a table with another number of rows: the first ones stay.
 
         Each new row is the mean of all old ones; with a key, it is drawn from a normal distribution, cut off at three,
@@ -103,11 +106,11 @@ class Embedding(eqx.Module):
         Vocab = self.Vocab.resize(new_size)
         more = new_size - self.Vocab.size
         if more <= 0:
-            return Embedding(self.weight[Vocab.name, :new_size], Vocab, self.Embed)
+            return dataclasses.replace(self, weight=self.weight[Vocab.name, :new_size], Vocab=Vocab)
         New, old = Vocab.resize(more), self.weight.astype(at_least_float32(self.weight.dtype))
         rows = old.mean(Vocab.name).broadcast_axis(New)
         if key is not None:
             drawn = random.truncated_normal(key, rows.axes, -3.0, 3.0, old.dtype)
             rows = drawn * old.std(Vocab.name) + rows
         weight = concatenate(Vocab.name, (self.weight, rows.astype(self.weight.dtype)))
-        return Embedding(weight, Vocab, self.Embed)
+        return dataclasses.replace(self, weight=weight, Vocab=Vocab)

@@ -1,7 +1,7 @@
 """Normalisation over groups of channels."""
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -53,8 +53,9 @@ class GroupNorm(eqx.Module):
     eps: float = eqx.field(static=True, default=1e-5)
     fixed: tuple[Axis, ...] = eqx.field(static=True, default=())
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         axis: Axis,
         groups: int,
         over: AxisSelection = (),
@@ -62,7 +63,7 @@ class GroupNorm(eqx.Module):
         *,
         use_weight: bool = True,
         use_bias: bool = True,
-    ) -> "GroupNorm":
+    ) -> Self:
         """Make a layer; weights start at one and biases at zero.
 
         Args:
@@ -91,7 +92,7 @@ class GroupNorm(eqx.Module):
         if groups < 1 or axis.size % groups:
             raise ArgumentError(message("GroupNorm.init", f"{groups} groups do not divide {shown(axis)} evenly"))
         weight, bias = ones(axis) if use_weight else None, zeros(axis) if use_bias else None
-        return GroupNorm(axis, groups, names, weight, bias, float(eps), with_sizes(given))
+        return cls(axis, groups, names, weight, bias, float(eps), with_sizes(given))
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Normalise `x`, whose axes {axis, over, ...} stay.

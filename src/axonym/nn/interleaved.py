@@ -22,7 +22,7 @@ from .stacked import BlockFoldable, Stacked
 __all__ = ["Interleaved"]
 
 M = TypeVar("M", bound=eqx.Module)
-N = TypeVar("N", bound=eqx.Module)  # what `init` makes, before there is a class with an M
+N = TypeVar("N", bound=eqx.Module)  # what `init` makes; no type can say "of this class, with layers N"
 Steps = Callable[..., Any]
 
 
@@ -72,8 +72,9 @@ class Interleaved(BlockFoldable[M]):
     Block: Axis = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     gradient_checkpointing: ScanCheckpointPolicy = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    @staticmethod
+    @classmethod
     def init(
+        cls: "type[Interleaved[Any]]",
         Block: Axis,
         pattern: Sequence[Callable[..., N]],
         *,
@@ -116,7 +117,7 @@ class Interleaved(BlockFoldable[M]):
                 rest.append(makes[i - end](*own, **named))
             layers: Any = tuple(kinds)
             repeated = Stacked(layers, Repeated, ScanCheckpointPolicy(disable=True))
-            return Interleaved(repeated, tuple(rest), Block, policy)
+            return cls(repeated, tuple(rest), Block, policy)
 
         return initialize
 

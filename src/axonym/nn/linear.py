@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -43,8 +43,9 @@ class Linear(eqx.Module):
     Out: tuple[Axis, ...] = eqx.field(static=True)
     dot_general: Callable[..., Any] | None = None
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         In: AxisSpec,
         Out: AxisSpec,
         *,
@@ -54,7 +55,7 @@ class Linear(eqx.Module):
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
         dot_general: Callable[..., Any] | None = None,
-    ) -> "Linear":
+    ) -> Self:
         """Make a layer.
 
         Args:
@@ -84,7 +85,7 @@ class Linear(eqx.Module):
         weight = drawn("Linear.init", initialize, key, (*stored, *inputs) if out_first else (*inputs, *stored))
         if jax.tree_util.all_leaves([dot_general]):  # a function, which transformations refuse among arrays
             dot_general = jax.tree_util.Partial(dot_general)
-        return Linear(weight, zeros(outputs) if use_bias else None, inputs, outputs, dot_general)
+        return cls(weight, zeros(outputs) if use_bias else None, inputs, outputs, dot_general)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layer; the axes of `x` without `In` come first, then `Out`.

@@ -1,7 +1,7 @@
 """Low-rank adaptation: small trained matrices beside frozen ones."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import equinox as eqx
 import jax
@@ -46,10 +46,10 @@ class LoraLinear(eqx.Module):
     alpha: float = eqx.field(static=True)
     dropout: Dropout
 
-    @staticmethod
+    @classmethod
     def init(
-        base: Linear, Rank: int | Axis, *, key: jax.Array, alpha: float | None = None, dropout: float = 0.0
-    ) -> "LoraLinear":
+        cls, base: Linear, Rank: int | Axis, *, key: jax.Array, alpha: float | None = None, dropout: float = 0.0
+    ) -> Self:
         """Wrap a layer.
 
         Args:
@@ -78,7 +78,7 @@ class LoraLinear(eqx.Module):
 
         keys = jax.random.split(key, tuple(each.size for each in further)) if further else key
         down, up = vmap(thin, further)(keys)
-        return LoraLinear(base, down, up, float(axis.size if alpha is None else alpha), Dropout(dropout))
+        return cls(base, down, up, float(axis.size if alpha is None else alpha), Dropout(dropout))
 
     @property
     def In(self) -> tuple[Axis, ...]:

@@ -60,8 +60,9 @@ def _binary_cross_entropy_loss(logits: jax.Array, targets: jax.Array) -> jax.Arr
     x = _wide(logits)
     # Numbers without a sign have no 0 - 1, and narrow ones no 1 - p.
     yes = targets.astype(x.dtype)
+    positive = x > 0
     # The exponential of what is not positive is small, and the large part is exact: no digits cancel.
-    losses = jax.nn.softplus(jnp.where(x > 0, -x, x)) + x * (jnp.where(x > 0, 1, 0) - yes)
+    losses = jnp.log1p(jnp.exp(jnp.where(positive, -x, x))) + x * (positive.astype(x.dtype) - yes)
     return losses.astype(_floating(logits.dtype))
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Self
 
 import equinox as eqx
 import jax
@@ -28,8 +29,9 @@ class MLP(eqx.Module):
     layers: tuple[Linear, ...]
     activation: Callable[[NamedArray], NamedArray] = eqx.field(static=True)
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         Input: AxisSpec,
         Output: AxisSpec,
         width: int | Axis,
@@ -42,7 +44,7 @@ class MLP(eqx.Module):
         use_final_bias: bool = True,
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
-    ) -> "MLP":
+    ) -> Self:
         """Make `depth` hidden layers of a width, and one to `Output`.
 
         All hidden layers have the axis of `width`, called "mlp" if it is an int. A weight between two of them keeps the
@@ -84,7 +86,7 @@ class MLP(eqx.Module):
             )
             for i, (In, Out) in enumerate(itertools.pairwise(ends))
         )
-        return MLP(layers, activation)
+        return cls(layers, activation)
 
     @property
     def In(self) -> tuple[Axis, ...]:
@@ -125,8 +127,9 @@ class GatedMLP(eqx.Module):
     down: Linear
     activation: Callable[[NamedArray], NamedArray] = eqx.field(static=True)
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         Input: AxisSpec,
         Output: AxisSpec,
         width: int | Axis,
@@ -137,7 +140,7 @@ class GatedMLP(eqx.Module):
         use_bias: bool = False,
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
-    ) -> "GatedMLP":
+    ) -> Self:
         """Make the three layers; the hidden axis is called "mlp" if `width` is an int.
 
         Args:
@@ -173,7 +176,7 @@ class GatedMLP(eqx.Module):
                 jax.random.split(key, 3), (Input, Input, hidden), (hidden, hidden, Output), strict=True
             )
         )
-        return GatedMLP(gate, up, down, activation)
+        return cls(gate, up, down, activation)
 
     @property
     def In(self) -> tuple[Axis, ...]:

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
@@ -58,8 +58,9 @@ class MoELinear(eqx.Module):
     In: Axis = eqx.field(static=True)
     Out: Axis = eqx.field(static=True)
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         Experts: Axis,
         In: Axis,
         Out: Axis,
@@ -69,7 +70,7 @@ class MoELinear(eqx.Module):
         out_first: bool = False,
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
-    ) -> "MoELinear":
+    ) -> Self:
         """Make the layers of all experts.
 
         Args:
@@ -86,7 +87,7 @@ class MoELinear(eqx.Module):
         (stored,) = stored_outputs((In,), (Out,))
         make = fan_in(In.size, init_scale) if initializer is None else initializer
         weight = drawn("MoELinear.init", make, key, (Experts, stored, In) if out_first else (Experts, In, stored))
-        return MoELinear(weight, zeros((Experts, Out)) if use_bias else None, Experts, In, Out)
+        return cls(weight, zeros((Experts, Out)) if use_bias else None, Experts, In, Out)
 
     def __call__(
         self, x: NamedArray, group_sizes: NamedArray | None = None, *, key: jax.Array | None = None
@@ -199,8 +200,9 @@ class MixtureOfExperts(eqx.Module):
     normalize: bool = eqx.field(static=True)
     fixed: tuple[Axis, ...] = eqx.field(static=True, default=())
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         Embed: Axis,
         Experts: Axis,
         width: int | Axis,
@@ -215,7 +217,7 @@ class MixtureOfExperts(eqx.Module):
         use_bias: bool = False,
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
-    ) -> "MixtureOfExperts":
+    ) -> Self:
         """Make a layer.
 
         Args:
@@ -268,9 +270,7 @@ class MixtureOfExperts(eqx.Module):
         given = () if tokens is None else selection(tokens, function)
         competing = None if tokens is None else tuple(name for name, _ in given)
         factor = None if capacity_factor is None else float(capacity_factor)
-        return MixtureOfExperts(
-            router, gate, up, down, activation, top_k, factor, competing, normalize, with_sizes(given)
-        )
+        return cls(router, gate, up, down, activation, top_k, factor, competing, normalize, with_sizes(given))
 
     @property
     def Experts(self) -> Axis:

@@ -5,6 +5,7 @@ a packed sequence or a step of a decoder has.
 """
 
 import math
+from typing import Self
 
 import equinox as eqx
 import jax
@@ -89,20 +90,21 @@ class PositionEmbedding(eqx.Module):
     Pos: Axis = eqx.field(static=True)
     Embed: tuple[Axis, ...] = eqx.field(static=True)
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         Pos: Axis,
         Embed: AxisSpec,
         *,
         key: jax.Array,
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
-    ) -> "PositionEmbedding":
+    ) -> Self:
         """Make a table of one vector for each position; the arguments are those of `Embedding.init`."""
         table = Embedding.init(
             sized(Pos, "PositionEmbedding.init"), Embed, key=key, init_scale=init_scale, initializer=initializer
         )
-        return PositionEmbedding(table.weight, table.Vocab, table.Embed)
+        return cls(table.weight, table.Vocab, table.Embed)
 
     def __call__(self, positions: Axis | NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Return the vectors of positions.

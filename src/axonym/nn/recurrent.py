@@ -1,7 +1,7 @@
 """Recurrent cells, and the loop that runs one along a named axis."""
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -90,15 +90,16 @@ class LSTMCell(_Gated):
         Hochreiter, Schmidhuber (1997), Long short-term memory; Gers et al. (2000), Learning to forget.
     """
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         In: AxisSpec,
         Hidden: Axis,
         *,
         key: jax.Array,
         use_bias: bool = True,
         initializer: Initializer | None = None,
-    ) -> "LSTMCell":
+    ) -> Self:
         """Make a cell.
 
         Args:
@@ -108,7 +109,7 @@ class LSTMCell(_Gated):
             use_bias: whether there is a bias.
             initializer: what makes the weights; by default uniform up to one over the root of the size of `Hidden`.
         """
-        return LSTMCell(*_weights(4, In, sized(Hidden, "LSTMCell.init"), key, use_bias, initializer))
+        return cls(*_weights(4, In, sized(Hidden, "LSTMCell.init"), key, use_bias, initializer))
 
     def initial_state(self, projected: NamedArray) -> tuple[NamedArray, NamedArray]:
         """Return zeros for h and c."""
@@ -150,19 +151,20 @@ class GRUCell(_Gated):
 
     bias: NamedArray | None
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         In: AxisSpec,
         Hidden: Axis,
         *,
         key: jax.Array,
         use_bias: bool = True,
         initializer: Initializer | None = None,
-    ) -> "GRUCell":
+    ) -> Self:
         """Make a cell; the arguments are those of `LSTMCell.init`."""
         Hidden = sized(Hidden, "GRUCell.init")
         weights = _weights(3, In, Hidden, key, use_bias, initializer)
-        return GRUCell(*weights, zeros(Hidden) if use_bias else None)
+        return cls(*weights, zeros(Hidden) if use_bias else None)
 
     def initial_state(self, projected: NamedArray) -> NamedArray:
         """Return zeros for h."""

@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import equinox as eqx
 import jax
@@ -136,15 +136,16 @@ class RotaryEmbedding(eqx.Module):
     interleaved: bool = eqx.field(static=True)
     size: int = eqx.field(static=True)
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         HeadDim: Axis,
         theta: float = 10000.0,
         *,
         scaling: FrequencyScaling | None = None,
         interleaved: bool = False,
         size: int | None = None,
-    ) -> "RotaryEmbedding":
+    ) -> Self:
         """Make a layer; the arguments are those of `rotary`.
 
         Raises:
@@ -152,7 +153,7 @@ class RotaryEmbedding(eqx.Module):
         """
         HeadDim = sized(HeadDim, "RotaryEmbedding.init")
         count = _count("RotaryEmbedding.init", size, HeadDim)
-        return RotaryEmbedding(HeadDim, float(theta), scaling, interleaved, count)
+        return cls(HeadDim, float(theta), scaling, interleaved, count)
 
     def at(self, positions: Axis | NamedArray, dtype: DTypeLike = jnp.float32) -> RotaryTable:
         """Compute the cosines and sines for positions, once for many calls.

@@ -22,7 +22,7 @@ __all__ = ["BlockFoldable", "BlockSeq", "Stacked"]
 
 M = TypeVar("M", bound=eqx.Module)
 Carry = TypeVar("Carry")
-N = TypeVar("N", bound=eqx.Module)  # what `init` makes, before there is a class with an M
+N = TypeVar("N", bound=eqx.Module)  # what `init` makes; no type can say "of this class, with layers N"
 Steps = Callable[..., Any]
 Unroll = int | bool | None
 
@@ -159,9 +159,13 @@ class Stacked(BlockFoldable[M]):
     Block: Axis = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     gradient_checkpointing: ScanCheckpointPolicy = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    @staticmethod
+    @classmethod
     def init(
-        Block: Axis, module: Callable[..., N], *, gradient_checkpointing: ScanCheckpointSpec = False
+        cls: "type[Stacked[Any]]",
+        Block: Axis,
+        module: Callable[..., N],
+        *,
+        gradient_checkpointing: ScanCheckpointSpec = False,
     ) -> "Callable[..., Stacked[N]]":
         """Return a function that makes the layers by `module.init`, each with its own key.
 
@@ -184,7 +188,7 @@ class Stacked(BlockFoldable[M]):
 
         def initialize(*args: Any, **kwargs: Any) -> Stacked[N]:
             kwargs = _layers.split_arguments("Stacked.init", Block, args, kwargs)
-            return Stacked(vmap(make, Block)(*args, **kwargs), Block, policy)
+            return cls(vmap(make, Block)(*args, **kwargs), Block, policy)
 
         return initialize
 
@@ -246,8 +250,9 @@ class BlockSeq(BlockFoldable[M]):
     Block: Axis = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     gradient_checkpointing: ScanCheckpointPolicy = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
 
-    @staticmethod
+    @classmethod
     def init(
+        cls: "type[BlockSeq[Any]]",
         Block: Axis,
         module: Callable[..., N] | Sequence[Callable[..., N]],
         *,
@@ -265,7 +270,7 @@ class BlockSeq(BlockFoldable[M]):
             kwargs = _layers.split_arguments("BlockSeq.init", Block, args, kwargs)
             given = [_layers.part((args, kwargs), Block, i) for i in range(Block.size)]
             blocks = tuple(makes[i % len(makes)](*own, **named) for i, (own, named) in enumerate(given))
-            return BlockSeq(blocks, Block, policy)
+            return cls(blocks, Block, policy)
 
         return initialize
 

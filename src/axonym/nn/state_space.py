@@ -1,6 +1,7 @@
 """Diagonal state-space layers: linear recurrences that run in parallel."""
 
 import math
+from typing import Self
 
 import equinox as eqx
 import jax
@@ -61,8 +62,9 @@ class DiagonalSSM(eqx.Module):
     In: Axis = eqx.field(static=True)
     State: Axis = eqx.field(static=True)
 
-    @staticmethod
+    @classmethod
     def init(
+        cls,
         axis: AxisSelector,
         In: Axis,
         State: Axis,
@@ -71,7 +73,7 @@ class DiagonalSSM(eqx.Module):
         r_min: float = 0.0,
         r_max: float = 1.0,
         max_phase: float = 2 * math.pi,
-    ) -> "DiagonalSSM":
+    ) -> Self:
         """Make a layer whose decays lie in a ring, uniformly by area, and whose gain keeps the variance of the input.
 
         Args:
@@ -96,7 +98,7 @@ class DiagonalSSM(eqx.Module):
         phase = random.uniform(keys[1], State, minval=1e-6, maxval=1.0) * max_phase
         into = normal(1 / math.sqrt(2 * max(In.size, 1)))
         out = normal(1 / math.sqrt(max(State.size, 1)))
-        return DiagonalSSM(
+        return cls(
             log_rate=log(-0.5 * log(squared)),
             log_phase=log(phase),
             log_gain=0.5 * log(1 - squared),

@@ -1,7 +1,7 @@
 """Products in 8-bit floating point, with one scale for each operand."""
 
 import functools
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import equinox as eqx
 import jax
@@ -44,8 +44,8 @@ class Fp8DotGeneral(OverwriteWithGradient):
     kernel_amax_history: jax.Array
     output_grad_amax_history: jax.Array
 
-    @staticmethod
-    def init(amax_history_length: int = 1024) -> "Fp8DotGeneral":
+    @classmethod
+    def init(cls, amax_history_length: int = 1024) -> Self:
         """Make an empty state that remembers a number of steps.
 
         Raises:
@@ -54,7 +54,7 @@ class Fp8DotGeneral(OverwriteWithGradient):
         if amax_history_length < 1:
             problem = f"amax_history_length is a number of steps, at least 1, not {amax_history_length}"
             raise ArgumentError(message("Fp8DotGeneral.init", problem))
-        return Fp8DotGeneral(*(jnp.zeros(amax_history_length) for _ in range(3)))
+        return cls(*(jnp.zeros(amax_history_length) for _ in range(3)))
 
     def __call__(
         self,

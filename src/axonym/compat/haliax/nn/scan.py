@@ -200,7 +200,7 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         self.gradient_checkpointing = policy_of(gradient_checkpointing)
 
     @classmethod
-    def init(  # type: ignore[override]  # a class method there
+    def init(  # type: ignore[override]  # Haliax has policies of its own
         cls,
         Block: Axis,
         module: Any,
@@ -340,7 +340,7 @@ class BlockSeq(_Loops, ModuleWithStateDictSerialization, axonym.nn.BlockSeq[M]):
         self.gradient_checkpointing = policy_of(gradient_checkpointing)
 
     @classmethod
-    def init(  # type: ignore[override]  # a class method there
+    def init(  # type: ignore[override]  # Haliax has policies of its own
         cls,
         Block: Axis,
         module: Any,
