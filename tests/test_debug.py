@@ -1,9 +1,12 @@
 """What a look over a model finds."""
 
+from typing import NamedTuple
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import axonym as axn
@@ -63,10 +66,62 @@ def test_lost_and_stale_axes():
     assert not debug.diagnose(axn.tree.resize_axis(stacked, "embed", 6))
 
 
+class Best(NamedTuple):
+    """State of a loop of one's own."""
+
+    model: nn.Linear
+
+
+def test_state_of_an_optimiser_that_has_less_than_the_parameters():
+    wide = axn.make_axes(embed=256, out=128)
+    model = nn.Linear.init(*wide, key=KEY)
+    state = optax.adafactor(1e-3).init(model)
+    below = {leaf.array.ndim - len(leaf.names) for leaf in jax.tree.leaves(state, is_leaf=axn.is_named_array)[1:]}
+    assert min(below) < 0
+    assert not debug.diagnose((model, state))
+    assert not debug.diagnose({"train": (model, optax.MultiSteps(optax.adafactor(1e-3), 2).init(model))})
+    lost = jax.tree.map(lambda x: x[0], model)
+    assert [(f.kind, f.paths) for f in debug.diagnose((state, Best(lost))).problems] == [
+        ("lost axis", ("1.model.weight",)),
+        ("lost axis", ("1.model.bias",)),
+    ]
+
+
 def test_elements_that_are_not_finite():
     x = axn.ones((E, M))
     model = {"good": x, "nan": x.at["embed", 0].set(jnp.nan), "inf": jnp.full(3, jnp.inf, jnp.bfloat16)}
     assert kinds(model) == [("not finite", ("inf", "nan"))]
+
+
+def test_elements_on_different_devices():
+    first, second, *_ = devices = jax.devices()
+    backwards = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,), devices=devices[::-1])
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Explicit,))
+    bad = np.full(8, np.nan, np.float32)
+    model = {
+        "one": jax.device_put(jnp.ones(3), first),
+        "other": jax.device_put(bad, second),
+        "mesh": jax.device_put(bad, jax.NamedSharding(mesh, jax.P("data"))),
+        "backwards": jax.device_put(bad, jax.NamedSharding(backwards, jax.P("data"))),
+        "anywhere": jnp.asarray(bad),
+    }
+    expected = [("not finite", ("anywhere", "backwards", "mesh", "other"))]
+    assert kinds(model) == expected
+    with axn.set_mesh(mesh):
+        assert kinds(model) == expected
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.grad, jax.vmap])
+def test_a_concrete_model_while_a_function_is_traced(transform):
+    model, seen = {"good": jnp.ones(2), "bad": jnp.full(2, jnp.nan)}, []
+
+    def f(x):
+        seen.append(kinds(model))
+        seen.append(kinds({"bad": model["bad"] * x}))  # of what is traced, no elements are there to see
+        return x
+
+    transform(f)(jnp.ones(2) if transform is jax.vmap else 1.0)
+    assert seen == [[("not finite", ("bad",))], []]
 
 
 def test_dtypes():

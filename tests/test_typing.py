@@ -51,6 +51,7 @@ AXES = [
     (["a", ..., "c"], True),
     (("a", "...", "c"), True),
     (("a b c",), False),  # in a tuple, a name is a name
+    (("a=2", "*b", "_"), False),
     ((A, "b", C), True),
     ((A, "b", C.resize(5)), False),
     ((..., C), True),
@@ -182,6 +183,9 @@ TEXTS = [
     (Float[NamedArray, (A, ..., "b")], 'Float[NamedArray, (Axis("a", 2), ..., "b")]'),
     (NamedArray[A], 'NamedArray[(Axis("a", 2),)]'),
     (NamedArray[("a b", "c")], 'NamedArray[("a b", "c")]'),
+    (NamedArray["a-b _c 2d β.out x/1"], 'NamedArray["a-b _c 2d β.out x/1"]'),
+    (NamedArray["a=2", ..., "_"], 'NamedArray[("a=2", ..., "_")]'),
+    (NamedArray[("2",)], 'NamedArray[("2",)]'),
     (bf16[NamedArray, {"b", "a", ...}], 'bf16[NamedArray, {"a", "b", ...}]'),
 ]
 
@@ -321,6 +325,40 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "annotation: ... stands for all further axes, so there is one of them at most",
     ),
 ]
+
+
+SIZE = 'a size goes into an Axis: ("batch", axn.Axis("embed", 64))'
+DOTS = '... stands for any axes in its place: "... embed"'
+ALONE = "axes are those of the array, whatever their sizes: write the name alone"
+TUPLE = "a name with other characters than letters, digits and _ . - / goes into a tuple: "
+
+
+@pytest.mark.parametrize(
+    ("axes", "word", "hint"),
+    [
+        ("batch=2 embed=30", "batch=2", SIZE),
+        ("batch 30", "30", SIZE),
+        ("*batch embed", "*batch", DOTS),
+        ("_ embed", "_", DOTS),
+        ("embed #batch", "#batch", ALONE),
+        ("embed ?batch", "?batch", ALONE),
+        ("batch, embed", "batch,", 'there are spaces between names, and no commas: "batch embed"'),
+        ("batch embed+1", "embed+1", f"{TUPLE}('embed+1',)"),
+        ("batch...", "batch...", DOTS),
+        ("batch embed.", "embed.", f"{TUPLE}('embed.',)"),
+    ],
+)
+def test_spellings_of_jaxtyping(axes: str, word: str, hint: str) -> None:
+    for call in (lambda: NamedArray[axes], lambda: f32[NamedArray, axes], lambda: x().matches_axes(axes)):
+        with pytest.raises(ArgumentError) as caught:
+            call()
+        assert str(caught.value) == f"annotation: {word!r} is no name of an axis\n  axes: {axes!r}\n  hint: {hint}"
+
+
+def test_names_with_characters_that_names_have() -> None:
+    array = axn.ones({"embed.out": 1, "key_pos": 2, "layers-0": 3, "data/x": 4, "_hidden": 5, "λ2": 6})
+    assert isinstance(array, f32[NamedArray, " ".join(array.names)])
+    assert isinstance(axn.ones({"a=2": 1, "_": 2}), f32[NamedArray, ("a=2", "_")])
 
 
 @pytest.mark.parametrize(("call", "error", "text"), [bad[1:] for bad in BAD], ids=[bad[0] for bad in BAD])

@@ -2,7 +2,8 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
+from jax.sharding import NamedSharding
 
 from . import parameters
 from .array import NamedArray, is_named_array
@@ -77,8 +79,8 @@ def diagnose(
     - reused array: two places hold one array; after one step of an optimiser they differ;
     - static array: a static field holds an array, which is compiled into programs and never trained;
     - host array: a NumPy array where a parameter should be, which Equinox does not differentiate;
-    - lost axis: an array has fewer dimensions than names;
-    - stale axis: an array does not have the size that its module declares for an axis;
+    - lost axis: an array has fewer dimensions than names, and is not in the state of an optimiser of optax;
+    - stale axis: an array, again not of an optimiser, does not have the size that its module declares for an axis;
     - not finite: NaN or infinity among the elements;
     - mixed precision: some arrays are of 64 bits, and not all;
     - no gradient: with a loss, the arrays on which it does not depend, see `unreached`.
@@ -159,6 +161,17 @@ def _modules(tree: Any, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
             yield from _modules(child, f"{path}.{key}" if path else key)
 
 
+def _without_optimisers(tree: Any) -> Any:
+    """Take out the state of optimisers of optax, which may keep less of an array, under the names of all of it."""
+
+    def is_state(node: Any) -> bool:
+        return hasattr(node, "_fields") and type(node).__module__.partition(".")[0] == "optax"
+
+    return jax.tree.map(
+        lambda node: None if is_state(node) else node, tree, is_leaf=lambda node: is_named_array(node) or is_state(node)
+    )
+
+
 def _reused(model: Any) -> Iterator[Finding]:
     places: dict[int, list[str]] = {}
     for path, _, array in _leaves(model):
@@ -198,14 +211,14 @@ def _on_host(model: Any) -> Iterator[Finding]:
 
 
 def _lost(model: Any) -> Iterator[Finding]:
-    for path, names, array in _leaves(model):
+    for path, names, array in _leaves(_without_optimisers(model)):
         if len(array.shape) < len(names):
             hint = "a raw jax.vmap or an index took a dimension away; use axn.vmap or x[name, i]"
             yield Finding("lost axis", (path,), describe(names, array.shape), hint)
 
 
 def _stale(model: Any) -> Iterator[Finding]:
-    for path, module in _modules(model):
+    for path, module in _modules(_without_optimisers(model)):
         declared = {axis.name: axis for axes in parameters.static_axes(module).values() for axis in axes}
         for field in dataclasses.fields(module):
             x = getattr(module, field.name, None)
@@ -226,14 +239,29 @@ def _not_finite(model: Any) -> Iterator[Finding]:
         for path, _, array in _leaves(model)
         if _is_array(array) and not isinstance(array, Tracer) and jnp.issubdtype(array.dtype, jnp.inexact)
     ]
-    flags = jax.jit(_all_finite)([array for _, array in found])
-    paths = tuple(path for (path, _), finite in zip(found, flags, strict=True) if not finite)
+    # A program runs on the devices of its arrays, which have to be those of the current mesh, if there is one; and
+    # while a function is traced, a program becomes part of it. In another thread is neither a mesh nor a trace.
+    programs: dict[Any, dict[int, jax.Array]] = {}
+    for i, (_, array) in enumerate(found):
+        programs.setdefault(_devices(array), {})[i] = array
+    with ThreadPoolExecutor(1) as thread:
+        finite = [thread.submit(jax.jit(_all_finite), arrays) for arrays in programs.values()]
+    flags = {i: flag for each in finite for i, flag in each.result().items()}
+    paths = tuple(path for i, (path, _) in enumerate(found) if not flags[i])
     if paths:
         yield Finding("not finite", paths, "NaN or infinity among the elements", "look at how they are made or updated")
 
 
-def _all_finite(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    return [jnp.isfinite(array).all() for array in arrays]
+def _all_finite(arrays: Mapping[int, jax.Array]) -> dict[int, jax.Array]:
+    return {i: jnp.isfinite(array).all() for i, array in arrays.items()}
+
+
+def _devices(array: jax.Array | np.ndarray) -> Any:
+    """Return what the arrays of one program have in common: their mesh, which orders devices, or the devices."""
+    if isinstance(array, np.ndarray):
+        return None
+    sharding = array.sharding
+    return sharding.mesh if isinstance(sharding, NamedSharding) else frozenset(sharding.device_set)
 
 
 def _mixed(model: Any) -> Iterator[Finding]:

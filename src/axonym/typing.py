@@ -6,7 +6,8 @@ An annotation is a class whose instances are the named arrays that it describes.
 
 The axes are one of:
 
-* text with the names, in order: `"batch embed"`; `""` stands for no axes;
+* text with the names, in order: `"batch embed"`; `""` stands for no axes. Such names have letters, digits and `_`,
+  with `.`, `-` or `/` between them; all others go into a tuple;
 * a tuple of names and `Axis` objects, in order; the size of an `Axis` counts: `("batch", Embed)`;
 * a set of the same, in any order: `{"batch", Embed}`.
 
@@ -28,6 +29,7 @@ Example:
 import copyreg
 import dataclasses
 import functools
+import re
 from collections.abc import Mapping, Sequence, Set
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -78,6 +80,31 @@ AxesPattern: TypeAlias = Entry | Sequence[Entry] | Set[Entry] | Mapping[str, int
 Pairs: TypeAlias = tuple[tuple[str, int | None], ...]
 
 
+# Words that jaxtyping reads otherwise than as the name of an axis, and how the same is written here.
+_ELSEWHERE = (
+    (re.compile(r".*=.*|\d+"), 'a size goes into an Axis: ("batch", axn.Axis("embed", 64))'),
+    (re.compile(r"\*.*|_|.*\.\.\..*"), '... stands for any axes in its place: "... embed"'),
+    (re.compile(r"[#?].*"), "axes are those of the array, whatever their sizes: write the name alone"),
+    (re.compile(r".*,.*"), 'there are spaces between names, and no commas: "batch embed"'),
+)
+_NAME = re.compile(r"\w+(?:[-./]\w+)*")
+
+
+def _is_name(word: str) -> bool:
+    """Tell whether a word of text is the name of an axis; in a tuple anything is."""
+    return _NAME.fullmatch(word) is not None and not word.isdecimal() and word != "_"
+
+
+def _words(text: str) -> tuple[str, ...]:
+    words = tuple(text.split())
+    for word in words:
+        if word != "..." and not _is_name(word):
+            other = f"a name with other characters than letters, digits and _ . - / goes into a tuple: ({word!r},)"
+            hint = next((hint for spelling, hint in _ELSEWHERE if spelling.fullmatch(word)), other)
+            raise ArgumentError(message("annotation", f"{word!r} is no name of an axis", f"axes: {text!r}", hint=hint))
+    return words
+
+
 class _Pattern(NamedTuple):
     """What axes are asked for: those before the `...`, those after it (None without one), and whether order counts."""
 
@@ -102,7 +129,7 @@ class _Pattern(NamedTuple):
 
     def __str__(self) -> str:
         pairs = (*self.before, *(self.after or ()))
-        plain = all(size is None and name.split() == [name] for name, size in pairs)
+        plain = all(size is None and _is_name(name) for name, size in pairs)
         entries = [(f'"{name}"' if size is None else f'Axis("{name}", {size})') for name, size in pairs]
         words = [name for name, _ in pairs]
         if self.after is not None:
@@ -123,7 +150,7 @@ def _parse(axes: AxesPattern) -> _Pattern:
     """Read what an annotation says of the axes."""
     entries: tuple[Any, ...]
     if isinstance(axes, str):
-        entries = tuple(axes.split())
+        entries = _words(axes)
     elif isinstance(axes, Mapping):
         entries = tuple(name if size is None else Axis(name, size) for name, size in axes.items())
     elif isinstance(axes, Sequence | Set):
