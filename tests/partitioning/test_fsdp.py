@@ -14,12 +14,14 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import axonym as axn
 import axonym.nn as nn
-from axonym.errors import ArgumentError, ShardingError
+from axonym.errors import ArgumentError, LostAxisError, ShardingError
+from axonym.partitioning import check
 
 P = PartitionSpec
 B, E, M = axn.make_axes(batch=8, embed=16, mlp=32)
 PARAMETERS, COMPUTE = {"embed": "data", "mlp": "model"}, {"batch": "data", "mlp": "model"}
 OPTIMIZER = optax.adam(1e-2)
+ADAFACTOR = optax.adafactor(1e-2, min_dim_size_to_factor=4)
 
 
 @pytest.fixture(params=["auto", "explicit"])
@@ -81,6 +83,71 @@ def test_a_step_stores_by_one_mapping_and_computes_by_the_other(on_one_device, m
         assert [blocks(layer.bias) for layer in tree.layers] == [(16,), (4,)]
     check_close(compiled(*result[:2], data()), on_one_device[1])
     assert len(seen) == 1
+
+
+# An optimiser whose state has fewer dimensions than the parameters (sums of matrices over rows and columns), and arrays
+# of one element in the place of those that it has no use for.
+def adafactor_init(key):
+    model = nn.MLP.init(E, E, M, 1, key=key)
+    return model, ADAFACTOR.init(model)
+
+
+def adafactor_step(loss_fn):
+    def step(params, state, x):
+        loss, gradients = jax.value_and_grad(loss_fn)(params, x)
+        updates, state = ADAFACTOR.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, loss
+
+    return step
+
+
+def four_losses(step, params, state, x):
+    losses = []
+    for _ in range(4):
+        params, state, loss = step(params, state, x)
+        losses.append(float(loss))
+    return losses, params, state
+
+
+@pytest.fixture(scope="module")
+def adafactor_on_one_device():
+    """Four losses of raw arrays, without names and without any mesh."""
+
+    def raw_loss(params, x):
+        (up, first), (down, second) = params
+        return jnp.mean((jnp.maximum(x @ up + first, 0) @ down + second - 1) ** 2)
+
+    model = nn.MLP.init(E, E, M, 1, key=jax.random.key(0))
+    params = [(layer.weight.array, layer.bias.array) for layer in model.layers]
+    return four_losses(jax.jit(adafactor_step(raw_loss)), params, ADAFACTOR.init(params), data().array)
+
+
+@pytest.mark.parametrize("way", ["named_jit", "replicated", "fsdp"])
+def test_state_that_has_less_than_the_parameters_trains(adafactor_on_one_device, mesh, way):
+    stored = {} if way == "replicated" else PARAMETERS
+    step = adafactor_step(loss_fn)
+    both = axn.Mappings(stored, COMPUTE if way == "fsdp" else {})
+    model, state = axn.named_jit(adafactor_init, stored)(jax.random.key(0))
+    assert state[0].v_row.layers[0].weight.array.shape == (16,)
+    assert state[0].v_row.layers[0].bias.axes == (axn.Axis("mlp", 1),)
+    report = check(step, both, mesh, model, state, data(), quiet=True)
+    assert report.problems == ()
+    compiled = axn.fsdp(step, stored, COMPUTE) if way == "fsdp" else axn.named_jit(step, stored)
+    losses, model, state = four_losses(compiled, model, state, data())
+    check_close(losses, adafactor_on_one_device[0])
+    check_close(state, adafactor_on_one_device[2])
+    if stored:
+        assert blocks(model.layers[0].weight) == (4, 16)
+        assert blocks(state[0].v.layers[0].bias) == (16,)
+    for part in (state[0].v_row, state[0].v_col, state[0].v):
+        assert part.layers[0].weight.sharding.is_fully_replicated
+
+
+def test_a_call_has_one_size_for_an_axis_in_all_of_its_arguments(mesh):
+    f = axn.fsdp(lambda w, *, row: {"w": w, "row": row}, {"mlp": "model"}, {}, strict=False)
+    w, row = axn.ones(M), {"v": axn.ones(axn.Axis("mlp", 1))}
+    assert blocks(f(w, row=row)["w"]) == (16,)
+    assert check(f, {"mlp": "model"}, mesh, w, row=row, quiet=True).problems == ()
 
 
 def test_all_forms_are_the_same(mesh):
@@ -247,6 +314,17 @@ def test_several_mesh_axes_count_together():
     tree = arrays({"a": 12, "b": 8})
     assert axn.partitioning.fsdp_mapping(tree, ("data", "model"), mesh, min_size=1) == {"b": ("data", "model")}
     assert math.prod(mesh.shape.values()) == 8
+
+
+def test_a_mapping_is_chosen_by_parameters_and_not_by_what_an_optimizer_keeps_of_them():
+    params = {"w": axn.zeros((E, M)), "b": axn.zeros(M)}
+    state = ADAFACTOR.init(params)
+    assert len(state[0].v_row["w"].array.shape) == 1
+    assert axn.partitioning.fsdp_mapping((params, state), "data", EIGHT, min_size=100) == {"mlp": "data"}
+    with pytest.raises(
+        LostAxisError, match=r"^fsdp_mapping: an array of shape \(16,\) cannot have the 2 axes embed, mlp"
+    ):
+        axn.partitioning.fsdp_mapping(state[0].v_row["w"], "data", EIGHT)
 
 
 @pytest.mark.parametrize(

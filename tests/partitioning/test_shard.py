@@ -273,6 +273,53 @@ def test_an_array_that_lost_its_axis(mesh):
         axn.shard(jax.tree.map(lambda a: a[0], draw(B, E)), {"batch": "data"})
 
 
+# state of optimisers: less than the parameter, under the names of the parameter
+def test_an_entry_with_fewer_dimensions_than_names_is_whole(mesh):
+    tree = {"w": draw(B, E), "row": jax.tree.map(lambda a: a[:, 0], draw(B, E))}
+    mapping = {"batch": "data", "embed": "model"}
+    for f in (axn.shard, jax.jit(axn.shard, static_argnums=1)):
+        out = f(tree, axn.layout.resolve_mapping(mapping))
+        laid_out(out["w"], P("data", "model"))
+        laid_out(out["row"], P(None))
+        assert out["row"].names == ("batch", "embed")
+        np.testing.assert_array_equal(out["row"].array, tree["row"].array)
+    assert axn.pspec_for(tree, mapping) == {"w": P("data", "model"), "row": P(None)}
+    for f in (axn.shard, axn.pspec_for):
+        with pytest.raises(LostAxisError) as error:
+            f(tree["row"], mapping)
+        assert str(error.value) == (
+            f"{f.__name__}: an array of shape (8,) cannot have the 2 axes batch, embed\n"
+            "  raw jax.vmap, lax.scan and indexing take the leading dimension away, and its name stays behind\n"
+            '  hint: use axn.vmap(f, "batch") or axn.scan(f, "batch"), or make the axis anonymous first: '
+            'x.untag("batch")'
+        )
+
+
+def test_an_axis_of_one_element_is_whole_where_the_tree_has_more_of_it(mesh):
+    one = axn.Axis("embed", 1)
+    tree = {"v": draw(E), "v_row": draw(one), "both": draw(B, one), "derived": draw(one.derive("out"), E)}
+    mapping = {"batch": "data", "embed": "model"}
+    for f in (axn.shard, jax.jit(axn.shard, static_argnums=1)):
+        out = f(tree, axn.layout.resolve_mapping(mapping))
+        for key, spec in {"v": P("model"), "v_row": P(), "both": P("data"), "derived": P(None, "model")}.items():
+            laid_out(out[key], spec)
+    expected = {"v": P("model"), "v_row": P(None), "both": P("data", None), "derived": P(None, "model")}
+    assert axn.pspec_for(tree, mapping) == expected
+
+
+@pytest.mark.parametrize("more", [{}, {"v": draw(E), "row": axn.NamedArray(jnp.ones(8), ("embed",))}], ids=len)
+def test_an_axis_that_has_one_element_everywhere_cannot_be_split(mesh, more):
+    with pytest.raises(ShardingError) as error:
+        axn.shard({"x": draw(axn.Axis("batch", 1), E), **more}, {"batch": "data"})
+    assert str(error.value) == (
+        "shard: batch=1 cannot be split evenly in 4 over mesh axis data\n"
+        "  array has: batch=1, embed=4\n"
+        "  mapping: {'batch': 'data'}\n"
+        "  mesh: data=4, model=2\n"
+        "  hint: use a multiple of 4, as round_axis_for_partitioning does, or map 'batch' to None"
+    )
+
+
 # mappings
 @pytest.mark.parametrize(
     ("mapping", "text"),

@@ -60,6 +60,23 @@ def test_the_table_of_a_tree(auto_mesh):
     )
 
 
+def test_entries_with_fewer_dimensions_than_names_have_none_and_single_elements_are_whole(mesh):
+    one = axn.Axis("batch", 1)
+    tree = {"w": struct(B, E), "row": jax.eval_shape(lambda x: jax.tree.map(lambda a: a[0], x), struct(B, E))}
+    tree |= {"b": struct(B), "v": struct(one)}
+    assert str(show(tree, {"batch": "data", "embed": "model"}, mesh)) == (
+        "array  axes              dtype    planned layout           bytes  per device\n"
+        "b      batch=8           float32  batch→data                32 B         8 B\n"
+        "row    anonymous (4,)    float32  replicated                16 B        16 B\n"
+        "v      batch=1           float32  replicated                 4 B         4 B\n"
+        "w      batch=8, embed=4  float32  batch→data, embed→model  128 B        16 B\n"
+        "all    4 arrays                                            180 B        44 B"
+    )
+    held = jax.tree.map(lambda a: a[:, 0], axn.shard(axn.ones((B, E)), {"batch": "data"}, mesh))
+    (row,) = show({"row": held}).arrays
+    assert (row.names, row.shape, row.layout) == ((), (8,), ("dim 0→data",))
+
+
 def test_notebooks_show_the_table(auto_mesh):
     shown = show({"a<b": axn.shard(axn.ones(B), {"batch": "data"}, auto_mesh)})
     text = shown._repr_html_()
@@ -338,14 +355,24 @@ def test_a_local_block_has_no_drawing(mesh):
     assert seen == ["float32[batch=2, embed=4] is a block that each device has of its own"]
 
 
-@pytest.mark.parametrize("array", [np.ones(8), jax.ShapeDtypeStruct((8,), jnp.float32)], ids=lambda a: type(a).__name__)
-def test_what_is_on_no_device_cannot_be_drawn(array):
+@pytest.mark.parametrize(
+    ("array", "hint"),
+    [
+        (np.ones(8), "lay it out with axn.shard"),
+        (
+            jax.ShapeDtypeStruct((8,), jnp.float32),
+            "axn.partitioning.show(x, mapping, mesh) tells how a mapping would lay it out",
+        ),
+    ],
+    ids=["ndarray", "ShapeDtypeStruct"],
+)
+def test_what_is_on_no_device_cannot_be_drawn(array, hint):
     with pytest.raises(OperandError) as caught:
         visualize(axn.NamedArray(array, ("batch",)))
     assert str(caught.value) == (
         f"visualize: a NamedArray holds {type(array).__name__}, which is on no device\n"
         "  array has: batch=8\n"
-        "  hint: lay it out with axn.shard"
+        f"  hint: {hint}"
     )
 
 

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 import axonym as axn
 import axonym.nn as nn
-from axonym.errors import OperandError
+from axonym.errors import ArgumentError, OperandError
 from tests.partitioning.meshes import draw
 
 B, E = axn.make_axes(batch=8, embed=4)
@@ -108,6 +108,20 @@ def test_jax_export_of_a_jit_around_it():
     f = axn.named_jit(lambda x: (x * 2).sum("embed"))
     exported = jax.export.export(jax.jit(f))(draw(B, E))
     np.testing.assert_allclose(exported.call(draw(B, E)).array, 2 * draw(B, E).array.sum(1), rtol=1e-5)
+
+
+def test_jax_export_of_the_function_itself_is_refused():
+    f = axn.named_jit(lambda x: x * 2)
+    told = (
+        "\n  options: lowering_platforms\n"
+        "  hint: if this is jax.export, give it a jit around the function: jax.export.export(jax.jit(f))"
+    )
+    with pytest.raises(ArgumentError) as error:
+        jax.export.export(f)(draw(B, E))
+    assert str(error.value).endswith(told)
+    with pytest.raises(ArgumentError) as error:
+        f.trace(draw(B, E)).lower(platforms=("cpu",))
+    assert str(error.value) == f"named_jit: a traced function is lowered without the option 'platforms'{told}"
 
 
 HINT = "\n  hint: call the function itself, which compiles for each structure and all static data"

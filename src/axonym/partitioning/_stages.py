@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from ..errors import ArgumentError, message
+
 __all__ = ["Compiled", "Lowered", "Traced"]
 
 
@@ -50,6 +52,15 @@ class Lowered(_Stage, jax.stages.Lowered):
 class Traced(_Stage, jax.stages.Traced):
     """A traced function, ready to be lowered."""
 
-    def lower(self, **options: Any) -> Lowered:
-        """Lower; the options are those of `jax.stages.Traced.lower`."""
-        return Lowered(self._stage.lower(**options), self._calling)
+    def lower(self, *, lowering_platforms: tuple[str, ...] | None = None, **others: Any) -> Lowered:
+        """Lower, as `jax.stages.Traced.lower` does.
+
+        Raises:
+            ArgumentError: for other options, such as those that `jax.export` has for itself: it would take the lists of
+                arrays for the arguments and the result.
+        """
+        if others:
+            problem = f"a traced function is lowered without the option {next(iter(others))!r}"
+            hint = "if this is jax.export, give it a jit around the function: jax.export.export(jax.jit(f))"
+            raise ArgumentError(message("named_jit", problem, "options: lowering_platforms", hint=hint))
+        return Lowered(self._stage.lower(lowering_platforms=lowering_platforms), self._calling)

@@ -6,7 +6,7 @@ import inspect
 import math
 import textwrap
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -22,6 +22,7 @@ from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ._table import Printed, Table, byte_text, listed
 from .jit import NamedJit
+from .shard import mapping_for, names_held, names_of, paths_of, several_of
 from .showing import ArrayLayout, array_table, arrays_of, planned
 
 __all__ = ["Problem", "Report", "check"]
@@ -158,7 +159,8 @@ def check(
             own. A function without arguments, such as an initialiser, is called.
         mapping: axis names to mesh axes; `Mappings` for parameters apart from the computation; None for the current
             one. A key that no array has is an error if named arguments were given, and else a warning, since most
-            activations are not seen then.
+            activations are not seen then. Patterns of `Mappings` see the paths that they see in `named_jit`: those of
+            arguments begin with the position or the keyword, those of results with nothing.
         mesh: a mesh, an `AbstractMesh`, or sizes such as `{"data": 64, "model": 8}`, whose axes are then Auto. On
             Explicit axes of a mesh the function is traced with layouts in its types.
         args: arguments: trees of arrays or of `jax.ShapeDtypeStruct`s, named or not; all else is static.
@@ -186,11 +188,12 @@ def check(
         raise ShardingError(message("check", "there is no axis mapping", hint="pass one, or use axn.axis_mapping"))
     mappings = given if isinstance(given, Mappings) else Mappings(given)
     run = _Run(mappings, abstract, replicated_above)
-    target = _unwrapped(fn_or_model)
+    target, args, kwargs, is_method = _unwrapped(fn_or_model, args, kwargs)
     if args or kwargs or _is_function(target):
-        run.function(target, args, kwargs)
+        run.function(target, args, kwargs, is_method)
     else:
-        run.model = run.lay_out("", target)
+        run.count(target)
+        run.model = run.lay_out("", "", target, several_of(target))
     run.check_keys()
     named = getattr(target, "func", target)  # of a method
     name = getattr(named, "__name__", type(named).__name__)
@@ -216,20 +219,24 @@ def _abstract_mesh(mesh: Any) -> AbstractMesh:
     return AbstractMesh(tuple(map(int, mesh.values())), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
 
 
-def _unwrapped(fn: Any) -> Any:
-    """Take what is inside of a named_jit, whose mappings are not those to check."""
-    if isinstance(fn, NamedJit):
-        return fn.__wrapped__  # type: ignore[attr-defined]  # set by functools.update_wrapper
-    if isinstance(fn, functools.partial) and isinstance(fn.func, NamedJit):  # a method
-        return jax.tree_util.Partial(_unwrapped(fn.func), *fn.args, **fn.keywords)
-    return fn
+def _unwrapped(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any, bool]:
+    """Take what is inside of a named_jit, whose mappings are not those to check, and tell if it is called as a method.
+
+    What a method belongs to is the first argument then.
+    """
+    is_method = False
+    if isinstance(fn, functools.partial) and isinstance(fn.func, NamedJit):
+        is_method = len(fn.args) == 1 and not fn.keywords
+        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+    return vars(fn)["__wrapped__"] if isinstance(fn, NamedJit) else fn, args, kwargs, is_method
 
 
-def _owner(fn: Any) -> Any:
-    """Return what a method belongs to, and else the function."""
-    if isinstance(fn, jax.tree_util.Partial) and len(fn.args) == 1 and not fn.keywords:
-        return fn.args[0]
-    return getattr(fn, "__self__", fn)
+def _owner(fn: Any) -> tuple[str, Any]:
+    """Return what a method belongs to, and else the function, with its path in the function."""
+    is_bound = isinstance(fn, jax.tree_util.Partial) and len(fn.args) == 1 and not fn.keywords
+    owner = fn.args[0] if is_bound else getattr(fn, "__self__", fn)
+    parts = jax.tree_util.tree_flatten_with_path(fn, is_leaf=lambda part: part is owner)[0]
+    return next((layout.path_text(keys) for keys, part in parts if part is owner), ""), owner
 
 
 def _is_function(target: Any) -> bool:
@@ -248,6 +255,8 @@ class _Run:
         self._found = _Findings()
         self._audit = layout.Audit()
         self._entered: list[AxisMapping] = []
+        self._names: set[str] = set()
+        self._paths: set[str] = set()
         self.model: tuple[ArrayLayout, ...] = ()
         self.arguments: tuple[ArrayLayout, ...] = ()
         self.results: tuple[ArrayLayout, ...] = ()
@@ -268,33 +277,49 @@ class _Run:
         known = set(self._mesh.axis_names)
         return AxisMapping(tuple((name, tuple(a for a in entry if a in known)) for name, entry in mapping.entries))
 
-    def lay_out(self, prefix: str, tree: Any) -> tuple[ArrayLayout, ...]:
-        """Lay out the arrays of a tree, and report what is wrong."""
+    def count(self, *trees: Any) -> None:
+        """Take note of the arrays for which the mapping is: keys are compared with their names, patterns with paths."""
+        self._names |= names_of(trees)
+        self._paths.update(*map(paths_of, trees))
+
+    def lay_out(self, shown: str, seen: str, tree: Any, several: Set[str]) -> tuple[ArrayLayout, ...]:
+        """Lay out the arrays of a tree, or of a part of one, and report what is wrong.
+
+        Args:
+            shown: the path of the tree in the report.
+            seen: its path as patterns see it.
+            tree: the tree.
+            several: what `several_of` says of all that is laid out with it.
+        """
         rows = []
         for own, names, payload in arrays_of(tree, "check"):
-            path = ".".join(filter(None, (prefix, own)))
-            rows.append(self._lay_out(path, names, _abstract_array(payload)))
+            mapping = mapping_for(self._mappings, names, payload.shape, _joined(seen, own), several)
+            rows.append(self._lay_out(_joined(shown, own), names, _abstract_array(payload), mapping))
         return tuple(rows)
 
-    def _lay_out(self, path: str, names: Names, array: Any) -> ArrayLayout:
-        mapping = self._mappings.of(names, path)
+    def _lay_out(self, path: str, names: Names, array: Any, mapping: AxisMapping) -> ArrayLayout:
         faults = _faults(names, tuple(array.shape), mapping, self._mesh)
         for fault in faults:
             self._found.add(fault, path or "array")
         if faults:
-            whole = planned(path, (), array, self._mappings, self._mesh, "check")
+            whole = planned(path, (), array, mapping, self._mesh, "check")
             return dataclasses.replace(whole, names=names, spec=None, note="impossible")
-        row = planned(path, names, array, self._mappings, self._mesh, "check")
+        row = planned(path, names, array, mapping, self._mesh, "check")
         if row.nbytes == row.nbytes_per_device and (row.nbytes or 0) > self._replicated_above and self._mesh.size > 1:
             text = f"each of {self._mesh.size} devices holds all of an array above {byte_text(self._replicated_above)}"
             self._found.add(Problem("replicated", "warning", text), path or "array")
         return row
 
-    def function(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def function(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_method: bool) -> None:
         """Trace a function, and lay out what goes in and comes out, as well as what is met inside."""
-        self.model = self.lay_out("", _owner(fn))
-        given = _by_parameter(fn, args, kwargs).items()
-        self.arguments = tuple(row for name, value in given for row in self.lay_out(name, value))
+        several = several_of((fn, args, kwargs))
+        self.count(fn, args, kwargs)
+        given = _by_parameter(fn, args, kwargs)
+        seen, owner = given.pop(next(iter(given))) if is_method else _owner(fn)
+        self.model = self.lay_out("", seen, owner, several)
+        self.arguments = tuple(
+            row for shown, (seen, value) in given.items() for row in self.lay_out(shown, seen, value, several)
+        )
         inside = dataclasses.replace(self._mappings.compute, audit=self._audit)
         result, stop = None, None
         try:
@@ -303,29 +328,37 @@ class _Run:
                 jax.sharding.use_abstract_mesh(self._mesh),
                 layout.axis_mapping_in(inside, self._entered),
             ):
-                result = self._trace(fn, args, kwargs)
+                result = self._trace(fn, args, kwargs, several)
         except Exception as error:
             stop = error
         if stop is None:
-            self.results = self.lay_out("result", result)
+            self.count(result)
+            self.results = self.lay_out("result", "", result, several_of(result))
             self._report_inside()
             return
         self._report_inside()
-        # JAX does not export the classes of its errors about sharding, and those about sizes are plain ValueErrors.
-        theirs = type(stop).__name__.startswith("Sharding")
-        theirs = theirs or (type(stop) is ValueError and "sharding" in str(stop).lower())
-        follows = theirs and any(problem.severity == "error" for problem in self._found)
-        if not isinstance(stop, ShardingError) and not follows:
-            raise stop
-        text = f"tracing stopped in {_place_of(stop)}: {str(stop).splitlines()[0]}"
-        self._found.add(Problem("stopped", "error", text))
+        self._found.add(self._stopped(stop))
 
-    def _trace(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _stopped(self, error: Exception) -> Problem:
+        """Say where tracing ended because of a layout, or raise the error of the function."""
+        place, text = f"tracing stopped in {_place_of(error)}", str(error)
+        # JAX does not export the classes of its errors about sharding, and those about sizes and meshes are plain
+        # ValueErrors. All that is an argument is on the mesh of the check.
+        if type(error) is ValueError and "should match the aval mesh" in text:
+            problem = f"{place}: an array that is no argument lies on another mesh"
+            return Problem("stopped", "error", problem, hint="pass it as an argument")
+        theirs = type(error).__name__.startswith("Sharding")
+        theirs = theirs or (type(error) is ValueError and "sharding" in text.lower())
+        follows = theirs and any(problem.severity == "error" for problem in self._found)
+        if not isinstance(error, ShardingError) and not follows:
+            raise error
+        return Problem("stopped", "error", f"{place}: {text.splitlines()[0]}")
+
+    def _trace(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], several: Set[str]) -> Any:
         """Trace the function with abstract arrays, and return those of its result."""
         leaves, tree = jax.tree_util.tree_flatten_with_path((fn, args, kwargs), is_leaf=is_named_array)
-        keys, values = [key for key, _ in leaves], [leaf for _, leaf in leaves]
-        paths = [layout.path_text(key) for key in keys]
-        abstract = [self._abstract(path, value) for path, value in zip(paths, values, strict=True)]
+        values = [leaf for _, leaf in leaves]
+        abstract = [self._abstract(keys, value, several) for keys, value in leaves]
 
         def run(arrays: list[Any]) -> Any:
             traced = iter(arrays)
@@ -338,15 +371,16 @@ class _Run:
 
         return jax.eval_shape(run, [form for form in abstract if form is not None])
 
-    def _abstract(self, path: str, value: Any) -> Any:
+    def _abstract(self, keys: Any, value: Any, several: Set[str]) -> Any:
         """Return the abstract form of an array, in its layout where that is part of its type; None for all else."""
-        names, payload = (value.names, value.array) if isinstance(value, NamedArray) else ((), value)
+        payload = value.array if isinstance(value, NamedArray) else value
         if not _is_array(payload):
             return None
         array = _abstract_array(payload)
         if AxisType.Explicit not in self._mesh.axis_types:
             return array
-        mapping, shape = self._mappings.of(names, path), tuple(array.shape)
+        names, shape = names_held("check", keys, value) if isinstance(value, NamedArray) else (), tuple(array.shape)
+        mapping = mapping_for(self._mappings, names, shape, layout.path_text(keys[1:]), several)
         fits = not _faults(names, shape, mapping, self._mesh)
         spec = layout.partition_spec(names, shape, mapping, self._mesh) if fits else PartitionSpec()
         types = layout.mesh_types(self._mesh)
@@ -379,24 +413,32 @@ class _Run:
     def check_keys(self) -> None:
         """Report keys of the mappings that no array has, and patterns that no path matches."""
         traced = any(row.names for row in self.arguments)
-        rows = (*self.model, *self.arguments, *self.results)
-        names = {name for row in rows for name in row.names} | {n for own, _, _ in self._audit.arrays for n in own}
-        known = layout.with_bases(names)
+        inside = {name for names, _, _ in self._audit.arrays for name in names}
         given, complete = self._given, traced or self._given.parameters != self._given.compute
         tables = [(given.parameters, complete), *((extra, True) for _, extra in given.overrides)]
         if traced:
             tables += [(mapping, True) for mapping in (given.compute, *self._entered)]
+        current = {mapping.entries for mapping in (given.compute, *self._entered)}
         for mapping, is_error in tables:
+            known = layout.with_bases(self._names | inside if mapping.entries in current else self._names)
             for key in mapping:
                 if key not in known:
-                    text = f"the mapping has axis {key!r}, which no array here has"
-                    hint = suggestion(key, known)
+                    text, hint = f"the mapping has axis {key!r}, which no array here has", suggestion(key, known)
+                    if key in layout.with_bases(inside):
+                        text = f"the mapping has axis {key!r}, which only arrays inside of the function have"
+                        hint = "those are laid out by `compute` of the Mappings, so write it there"
                     self._found.add(Problem("unknown axis", "error" if is_error else "warning", text, hint=hint))
         for pattern, _ in given.overrides:
-            if not any(layout.matches(pattern, row.path) for row in rows):
-                parts = {part for row in rows for part in row.path.split(".")}
-                text = f"no array has a path that matches {pattern!r}"
-                self._found.add(Problem("unknown path", "error", text, hint=suggestion(pattern, parts)))
+            if not any(layout.matches(pattern, path) for path in self._paths):
+                self._found.add(self._unmatched(pattern))
+
+    def _unmatched(self, pattern: str) -> Problem:
+        paths = sorted(self._paths - {""})  # an array that is a whole tree has no path
+        text = f"no array has a path that matches {pattern!r}; paths: {listed(paths, WIDTH) or 'none'}"
+        hint = suggestion(pattern, {part for path in paths for part in path.split(".")})
+        if any(layout.matches(pattern, row.path) for row in (*self.model, *self.arguments, *self.results)):
+            hint = "write positions or keywords for arguments, and results without a prefix"
+        return Problem("unknown path", "error", text, hint=hint)
 
     def report(self, title: str) -> Report:
         """Put the report together."""
@@ -452,12 +494,22 @@ def _filled(value: Any, array: Any) -> Any:
     return wrap(value, array, value.names) if isinstance(value, NamedArray) else array
 
 
-def _by_parameter(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Name arguments after the parameters, where the function tells them; a wrong call fails when it is traced."""
+def _joined(*paths: str) -> str:
+    return ".".join(filter(None, paths))
+
+
+def _by_parameter(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    """Name arguments, each with its path, after the parameters; a wrong call fails when it is traced."""
+    given = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
     try:
-        return dict(inspect.signature(fn).bind(*args, **kwargs).arguments)
+        places = inspect.signature(fn).bind(*map(str, range(len(args))), **{key: key for key in kwargs}).arguments
     except (TypeError, ValueError):
-        return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+        return {path: (path, value) for path, value in given.items()}
+    return {
+        _joined(name, layout.path_text(keys)): (path, given[path])
+        for name, below in places.items()
+        for keys, path in jax.tree.leaves_with_path(below)
+    }
 
 
 def _place_of(error: BaseException) -> str:

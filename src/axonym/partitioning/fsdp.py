@@ -12,6 +12,7 @@ from ..core import axes_of
 from ..errors import ArgumentError, ShardingError, message, suggestion
 from ..layout import Mappings, MeshAxes, MeshLike, ResourceMapping
 from .jit import NamedJit, named_jit
+from .shard import names_held
 
 __all__ = ["fsdp", "fsdp_mapping"]
 
@@ -102,7 +103,8 @@ def fsdp_mapping(
     ways = math.prod(mesh.shape[axis] for axis in wanted)
     kept = layout.Mappings(mapping or {}).parameters
     used = {name for name, entry in kept.entries if set(entry) & set(wanted)}
-    arrays = [x for x in jax.tree.leaves(tree, is_leaf=is_named_array) if isinstance(x, NamedArray)]
+    leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
+    arrays = [x for path, x in leaves if isinstance(x, NamedArray) and names_held("fsdp_mapping", path, x) == x.names]
     sizes = [{axis.name: axis.size for axis in axes_of("fsdp_mapping", x)} for x in arrays]
     large = [own for own in sizes if math.prod(own.values()) >= min_size]
     chosen: dict[str, MeshAxes] = dict(mapping or {})

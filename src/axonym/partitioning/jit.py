@@ -16,7 +16,7 @@ from ..layout import AxisMapping, Mappings, ResourceMapping
 from ._arguments import described, flags, is_traced, labels, named_in
 from ._flattened import Flattened, Structure, made_of_immutables, modules_in
 from ._stages import Lowered, Traced
-from .shard import lay_out_tree, names_of, no_mesh, paths_of, tracing
+from .shard import lay_out_tree, names_of, no_mesh, paths_of, several_of, tracing
 
 __all__ = ["NamedJit", "named_jit"]
 
@@ -348,7 +348,8 @@ class NamedJit(Generic[P, R]):
         parts = (fn, args, kwargs)
         names, paths = names_of(parts), set[str]().union(*map(paths_of, parts))
         if roles.arguments is not None and mesh is not None:
-            fn, args, kwargs = (lay_out_tree(part, roles.arguments, mesh) for part in parts)
+            several = several_of(parts)
+            fn, args, kwargs = (lay_out_tree(part, roles.arguments, mesh, several) for part in parts)
         entered: list[AxisMapping] = []
         with layout.axis_mapping_in(inside, entered):
             result = fn(*args, **kwargs)

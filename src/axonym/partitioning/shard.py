@@ -1,6 +1,8 @@
 """Lay out trees of named arrays by a mapping."""
 
+import dataclasses
 import math
+from collections.abc import Set
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -13,16 +15,20 @@ from ..axis import Axis, sized
 from ..core import shape_of, wrap
 from ..errors import ShardingError, message
 from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ..plans import Names
 
 __all__ = [
     "auto_sharded",
     "lay_out_tree",
+    "mapping_for",
+    "names_held",
     "names_of",
     "no_mesh",
     "paths_of",
     "pspec_for",
     "round_axis_for_partitioning",
     "set_mesh",
+    "several_of",
     "shard",
     "tracing",
 ]
@@ -41,6 +47,8 @@ def shard(
     """Lay out each named array of a tree; plain arrays stay as they are.
 
     Outside of jit arrays are moved; inside, the compiler is told (Auto mesh axes) or the type changes (Explicit ones).
+    Optimisers may keep less of an array under its names: entries of a tree with fewer dimensions than names are
+    replicated, and so are axes of one element that have more of them elsewhere in the tree.
 
     Args:
         x: a NamedArray or a tree of them.
@@ -48,10 +56,11 @@ def shard(
             tell parameters from data.
         mesh: by default the mesh of `set_mesh`.
         strict: refuse keys of a given mapping that no array of the tree has. The current mapping serves a whole model,
-            so its keys are not checked here.
+            so its keys are not checked here; of `Mappings`, `compute` has keys of data as well and is not either.
 
     Raises:
         ShardingError: if there is no mapping or no mesh, or they do not fit the arrays.
+        LostAxisError: if `x` is one array, and has fewer dimensions than names.
     """
     resolved = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
     mesh = layout.context_mesh(mesh)
@@ -89,32 +98,69 @@ def paths_of(tree: Any) -> set[str]:
     return {layout.path_text(path) for path, leaf in leaves if isinstance(leaf, NamedArray)}
 
 
-def lay_out_tree(tree: T, mapping: AxisMapping | Mappings, mesh: MeshLike) -> T:
-    """Lay out each named array of a tree."""
+def several_of(tree: Any) -> set[str]:
+    """Collect the names of those axes that have not one element alone in all arrays of a tree."""
+    names: set[str] = set()
+    for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
+        if isinstance(leaf, NamedArray) and len(shape := getattr(leaf.array, "shape", ())) >= len(leaf.names):
+            here = zip(leaf.names, shape[len(shape) - len(leaf.names) :], strict=True)
+            names.update(name for name, size in here if size != 1)
+    return names
+
+
+def names_held(function: str, path: Any, x: NamedArray) -> Names:
+    """Return the names by which an array of a tree is laid out: none, if it has fewer dimensions than names.
+
+    Optimisers map functions over the arrays of a tree and may keep less of each, under the names of all of it. What is
+    no entry of a tree is in the user's hand.
+
+    Raises:
+        LostAxisError: if an array that is no entry of a tree has fewer dimensions than names.
+    """
+    if path and len(x.array.shape) < len(x.names):
+        return ()
+    shape_of(function, x.array, x.names)
+    return x.names
+
+
+def mapping_for(
+    mapping: AxisMapping | Mappings, names: Names, shape: tuple[int, ...], path: str, several: Set[str]
+) -> AxisMapping:
+    """Return the mapping for one array of a tree, in which some axes have several elements.
+
+    An axis with one element here and more of them elsewhere in the tree is whole: a name has one size in what is
+    computed, so that this is what an optimiser puts in the place of an array, and not data.
+    """
+    own = mapping.of(names, path) if isinstance(mapping, Mappings) else mapping
+    here = zip(names, shape[len(shape) - len(names) :], strict=True)
+    single = [name for name, size in here if size == 1 and name in several]
+    if not single:
+        return own
+    return dataclasses.replace(own, entries=tuple({**own, **dict.fromkeys(single, ())}.items()))
+
+
+def lay_out_tree(tree: T, mapping: AxisMapping | Mappings, mesh: MeshLike, several: Set[str] | None = None) -> T:
+    """Lay out each named array of a tree; of a part of a tree, `several` is that of all of it."""
+    several = several_of(tree) if several is None else several
 
     def one(path: Any, leaf: Any) -> Any:
-        if not isinstance(leaf, NamedArray):
+        # else None of a filtered tree, or what optax puts in the place of a masked array
+        if not isinstance(leaf, NamedArray) or not hasattr(leaf.array, "shape"):
             return leaf
-        own = mapping.of(leaf.names, layout.path_text(path)) if isinstance(mapping, Mappings) else mapping
-        return _lay_out(leaf, own, mesh)
+        names, shape = names_held("shard", path, leaf), leaf.array.shape
+        own = mapping_for(mapping, names, shape, layout.path_text(path), several)
+        return wrap(leaf, _lay_out(leaf.array, names, own, mesh), leaf.names)
 
     laid_out: T = jax.tree.map_with_path(one, tree, is_leaf=is_named_array)
     return laid_out
 
 
-def _lay_out(x: NamedArray, mapping: AxisMapping, mesh: MeshLike) -> NamedArray:
-    array: Any = x.array
-    names = x.names
-    if not hasattr(array, "shape"):  # None of a filtered tree, or what optax puts in the place of a masked array
-        return x
-    shape = shape_of("shard", array, names)
+def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike) -> Any:
     if tracing():
-        return wrap(x, _constraints.constrain(array, names, mapping, mesh), names)
+        return _constraints.constrain(array, names, mapping, mesh)
     layout.note(mapping, names)
-    spec = layout.partition_spec(names, shape, mapping, mesh)
-    if isinstance(mesh, Mesh):
-        return wrap(x, jax.device_put(array, NamedSharding(mesh, spec)), names)
-    return wrap(x, jax.device_put(array, spec), names)
+    spec = layout.partition_spec(names, tuple(array.shape), mapping, mesh)
+    return jax.device_put(array, NamedSharding(mesh, spec) if isinstance(mesh, Mesh) else spec)
 
 
 def tracing() -> bool:
@@ -142,15 +188,18 @@ def pspec_for(tree: Any, resource_mapping: ResourceMapping | None = None, mesh: 
     if mapping is None:
         raise ShardingError(message("pspec_for", "there is no axis mapping", hint="pass one, or use axn.axis_mapping"))
 
-    def one(leaf: Any) -> PartitionSpec | None:
+    several = several_of(tree)
+
+    def one(path: Any, leaf: Any) -> PartitionSpec | None:
         if isinstance(leaf, NamedArray):
             if not hasattr(leaf.array, "shape"):
                 return None
-            shape = shape_of("pspec_for", leaf.array, leaf.names)
-            return layout.partition_spec(leaf.names, shape, mapping, mesh, "pspec_for")
+            names, shape = names_held("pspec_for", path, leaf), tuple(leaf.array.shape)
+            own = mapping_for(mapping, names, shape, "", several)
+            return layout.partition_spec(names, shape, own, mesh, "pspec_for")
         return PartitionSpec() if hasattr(leaf, "shape") else None
 
-    return jax.tree.map(one, tree, is_leaf=is_named_array)
+    return jax.tree.map_with_path(one, tree, is_leaf=is_named_array)
 
 
 def round_axis_for_partitioning(

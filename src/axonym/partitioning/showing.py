@@ -14,11 +14,11 @@ from .. import layout
 from ..array import NamedArray, is_named_array
 from ..core import facts, shape_of
 from ..errors import OperandError, describe, message
-from ..layout import Entry, Mappings, MeshLike, ResourceMapping
+from ..layout import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
 from ..ops import _lift
 from ..printing import summary
 from ._table import Cell, Printed, Table, byte_text, grouped, numbers
-from .shard import no_mesh
+from .shard import mapping_for, names_held, no_mesh, several_of
 
 __all__ = ["ArrayLayout", "Block", "Blocks", "Layouts", "array_table", "arrays_of", "planned", "show", "visualize"]
 
@@ -112,11 +112,11 @@ class Layouts(Printed):
 
 
 def arrays_of(tree: Any, function: str) -> Iterator[tuple[str, Names, Any]]:
-    """Yield path, names and payload of each array of a tree, plain ones included."""
+    """Yield path, names and payload of each array of a tree, plain ones included; no names for fewer dimensions."""
     for keys, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_named_array)[0]:
-        names, array = (leaf.names, leaf.array) if isinstance(leaf, NamedArray) else ((), leaf)
+        array = leaf.array if isinstance(leaf, NamedArray) else leaf
         if isinstance(getattr(array, "shape", None), tuple) and hasattr(array, "dtype"):
-            shape_of(function, array, names)
+            names = names_held(function, keys, leaf) if isinstance(leaf, NamedArray) else ()
             yield layout.path_text(keys), names, array
 
 
@@ -152,22 +152,23 @@ def show(tree: Any, mapping: ResourceMapping | Mappings | None = None, mesh: Mes
     mesh = layout.context_mesh(mesh)
     if mapping is not None and resolved is not None and mesh is None:
         raise no_mesh("show", resolved.compute)
-    rows = []
+    rows, several = [], several_of(tree)
     for path, names, array in arrays_of(tree, "show"):
         row = None if mapping is not None else _actual(path, names, array)
         if row is None and resolved is not None and mesh is not None:
-            row = planned(path, names, array, resolved, mesh, "show")
+            own = mapping_for(resolved, names, array.shape, path, several)
+            row = planned(path, names, array, own, mesh, "show")
         rows.append(_row(path, names, array, None, note="not known") if row is None else row)
     return Layouts(tuple(rows))
 
 
-def planned(path: str, names: Names, array: Any, mappings: Mappings, mesh: MeshLike, function: str) -> ArrayLayout:
-    """Tell how mappings lay out one array.
+def planned(path: str, names: Names, array: Any, mapping: AxisMapping, mesh: MeshLike, function: str) -> ArrayLayout:
+    """Tell how a mapping lays out one array.
 
     Raises:
-        ShardingError: if they do not fit it.
+        ShardingError: if it does not fit.
     """
-    spec = layout.partition_spec(names, tuple(array.shape), mappings.of(names, path), mesh, function)
+    spec = layout.partition_spec(names, tuple(array.shape), mapping, mesh, function)
     return dataclasses.replace(_row(path, names, array, spec, mesh), planned=True)
 
 
@@ -302,7 +303,9 @@ def visualize(x: NamedArray) -> Blocks:
     sharding = getattr(jax.typeof(array) if traced else array, "sharding", None)
     if sharding is None:
         problem = f"a NamedArray holds {type(array).__name__}, which is on no device"
-        raise OperandError(message("visualize", problem, f"array has: {facts(x)}", hint="lay it out with axn.shard"))
+        abstract = "axn.partitioning.show(x, mapping, mesh) tells how a mapping would lay it out"
+        hint = abstract if isinstance(array, jax.ShapeDtypeStruct) else "lay it out with axn.shard"
+        raise OperandError(message("visualize", problem, f"array has: {facts(x)}", hint=hint))
     if not traced:
         return _laid_out(summary(x), names, shape, sharding)
     kinds = set(sharding.mesh.axis_types)
