@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from measure import collectives, totals
 
 import axonym as axn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
@@ -178,6 +179,30 @@ def test_anonymous_dimensions_stay_in_front() -> None:
     x = axn.arange(axn.make_axes(a=2, b=3, c=3)).untag("a")
     assert axn.fill_diagonal(x, "c", "b", 0).array.shape == (2, 3, 3)
     assert x.diagonal("b", "c", "d").array.shape == (2, 3)
+
+
+@pytest.mark.parametrize("layout", [{"i": "data", "j": "model"}, {"j": ("data", "model")}, {"a": "data", "i": "model"}])
+def test_trace_of_split_matrices_moves_only_sums(layout: dict[str, Any], explicit_mesh: jax.sharding.Mesh) -> None:
+    x = axn.named(np.random.default_rng(0).normal(size=(8, 8, 8)), ("i", "a", "j"))
+
+    def traced(x: axn.NamedArray) -> axn.NamedArray:
+        return axn.trace(x, "i", "j", offset=1)
+
+    def total(x: axn.NamedArray) -> jax.Array:
+        return (traced(x) ** 2).sum().scalar()
+
+    with jax.set_mesh(explicit_mesh):
+        placed = axn.shard(x, layout)
+        program = jax.jit(traced).lower(placed).compile()
+        assert set(totals(collectives(program))) == {"all-reduce"}
+        result, gradient = jax.jit(traced)(placed), jax.jit(jax.grad(total))(placed)
+    expected = np.trace(x.array, 1, 0, 2)
+    np.testing.assert_allclose(result.array, expected, rtol=1e-5)
+    on_diagonal = np.eye(8, k=1)[:, None, :]
+    np.testing.assert_allclose(gradient.array, 2 * expected[:, None] * on_diagonal, rtol=1e-5)
+    assert jax.typeof(gradient.array).sharding == jax.typeof(placed.array).sharding
+    kept = {name: entry for name, entry in layout.items() if name == "a"}
+    assert jax.typeof(result.array).sharding.spec == axn.pspec_for(result, kept, explicit_mesh)
 
 
 def test_weak_types_stay_weak() -> None:

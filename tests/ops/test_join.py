@@ -12,7 +12,7 @@ from jax import lax
 import axonym as axn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.ops import join
-from tests.laws import Row, Smooth, SmoothBulk, Values, assert_close, has_row_for_each
+from tests.laws import Row, Smooth, SmoothBulk, Values, assert_close, has_row_for_each, primitives
 
 A, B, C = axn.make_axes(a=4, b=2, c=3)
 
@@ -246,6 +246,48 @@ def test_anonymous_dimensions_stay_in_front() -> None:
 def test_an_empty_axis_can_be_filled() -> None:
     assert axn.insert(axn.zeros(axn.Axis("x", 0)), [0, 0], 5, "x").tolist() == [5.0, 5.0]
     assert axn.delete(axn.zeros(axn.Axis("x", 0)), [], "x").shape == {"x": 0}
+
+
+KNOWN: list[tuple[Any, Any]] = [
+    (lambda x, y: axn.delete(x, 3, "a"), lambda x, y: jnp.delete(x, 3, 1)),
+    (lambda x, y: axn.delete(x, slice(2, 30), "a"), lambda x, y: jnp.delete(x, slice(2, 30), 1)),
+    (lambda x, y: axn.delete(x, np.array([5, -1, 6]), "a"), lambda x, y: jnp.delete(x, np.array([5, -1, 6]), 1)),
+    (lambda x, y: axn.insert(x, 3, 7.5, "a"), lambda x, y: jnp.insert(x, 3, 7.5, 1)),
+    (lambda x, y: axn.insert(x, [40, 0, 9], y, "a"), lambda x, y: jnp.insert(x, np.array([40, 0, 9]), y, 1)),
+    (lambda x, y: axn.insert(x, 0, y, "a"), lambda x, y: jnp.concatenate([y, x], 1)),
+]
+
+
+@pytest.mark.parametrize(("named", "positional"), KNOWN)
+def test_known_places_are_slices_in_a_program(named: Any, positional: Any) -> None:
+    x, y = (axn.named(np.random.default_rng(0).normal(size=(2, size)), ("b", "a")) for size in (40, 3))
+
+    def squares(x: axn.NamedArray, y: axn.NamedArray) -> jax.Array:
+        return (named(x, y) ** 2).sum().scalar()
+
+    def positional_squares(x: jax.Array, y: jax.Array) -> jax.Array:
+        return (positional(x, y) ** 2).sum()
+
+    gradient = jax.grad(squares, (0, 1))
+    assert not {"gather", "scatter-add"} & set(primitives(gradient, x, y))
+    np.testing.assert_array_equal(jax.jit(named)(x, y).array, positional(x.array, y.array))
+    expected = jax.grad(positional_squares, (0, 1))(x.array, y.array)
+    for own, theirs in zip(jax.jit(gradient)(x, y), expected, strict=True):
+        np.testing.assert_array_equal(own.array, theirs)
+
+
+def test_many_places_are_one_gather() -> None:
+    x = axn.arange(axn.Axis("a", 40))
+    for fn in (lambda x: axn.delete(x, slice(None, None, 2), "a"), lambda x: axn.insert(x, slice(None), 0, "a")):
+        found = primitives(fn, x)
+        assert "gather" in found
+        assert "slice" not in found
+
+
+def test_values_in_a_program_take_the_dtype_as_outside() -> None:
+    x = axn.zeros(axn.Axis("a", 3), jnp.uint8)
+    for run in (lambda f, x: f(x), lambda f, x: jax.jit(f)(x)):
+        assert run(lambda x: axn.insert(x, 1, -1, "a"), x).tolist() == [0, 255, 0, 0]
 
 
 INPUT = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 6)))

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from measure import collectives, totals
 
 import axonym as axn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
@@ -265,6 +266,23 @@ def test_limits_may_differ_for_each_position_and_be_traced() -> None:
 def test_nan_is_in_no_bin_and_the_last_bin_has_both_edges() -> None:
     x = axn.named([np.nan, -1.0, 0.0, 1.0, 2.0, 3.0], "i")
     assert axn.histogram(x, axn.Axis("p", 2), range=(0, 2))[0].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_histogram_of_a_split_array_moves_only_counts(weighted: bool, auto_mesh: jax.sharding.Mesh) -> None:
+    rng, layout = np.random.default_rng(0), {"a": "data", "i": "model"}
+    x, w = (axn.named(rng.uniform(-1, 1, (8, 3, 4)), ("a", "b", "i")) for _ in range(2))
+
+    def counted(x: axn.NamedArray, w: axn.NamedArray) -> axn.NamedArray:
+        return axn.histogram(x, axn.Axis("p", 5), range=(-0.5, 1.0), weights=w if weighted else None)[0]
+
+    with axn.set_mesh(auto_mesh):
+        placed = axn.shard(x, layout), axn.shard(w, layout)
+        program = jax.jit(counted).lower(*placed).compile()
+        assert set(totals(collectives(program))) == {"all-reduce"}
+        result = jax.jit(counted)(*placed)
+    expected, _ = np.histogram(x.array, 5, (-0.5, 1.0), weights=w.array if weighted else None)
+    np.testing.assert_allclose(result.array, expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("method", ["scan", "scan_unrolled", "sort", "compare_all"])

@@ -174,13 +174,13 @@ def trace(
         offset: which diagonal: 0 is the main one, a positive number is above it.
         dtype: that of the result; by default that of `x`, or int where it is bool.
     """
-    result: NamedArray = batched(_trace, (x,), ((axis1, axis2),), (), offset=_offset("trace", offset), dtype=dtype)
-    return result
+    return _lift.reduction(_trace, x, (axis1, axis2), offset=_offset("trace", offset), dtype=dtype)
 
 
-def _trace(array: jax.Array, *, offset: int, dtype: DTypeLike | None) -> jax.Array:
-    total: jax.Array = jnp.trace(array, offset, -2, -1, dtype)
-    return total
+def _trace(array: jax.Array, axis: tuple[int, int], *, offset: int, dtype: DTypeLike | None) -> jax.Array:
+    # Unlike jnp.trace, this works where Explicit mesh axes split the rows or the columns.
+    kept = jnp.where(_offsets(array.shape, axis) == offset, array, lax.full_like(array, 0, shape=()))
+    return jnp.sum(kept, axis, dtype)
 
 
 def tril(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> "NamedArray":

@@ -1,19 +1,21 @@
 """Functions that join arrays and take them apart, or put elements in and leave them out."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from .. import _constraints, layout, plans
 from ..axis import Axis, AxisSelector, selector, sized, spec
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, describe, message
-from . import _lift
+from . import _lift, _piece
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -297,7 +299,26 @@ def _reordered(
         kernel = _reorder(function, names, selector(axis)[0], own, count)
     except AxisError as flaw:
         _lift.fail(function, flaw, x, values)
+    if isinstance(array, Tracer) or isinstance(fresh, Tracer):
+        return wrap(x, kernel.body(array, jnp.asarray(fresh), order), names)
+    # Where arrays are concrete the order is an argument, so that a loop over places compiles once.
     return wrap(x, kernel.call(array, fresh, order), names)
+
+
+_FEW_RUNS = 8  # each is a slice of its own, which takes its part of the time to compile
+
+
+def _runs(order: Any, size: int) -> list[tuple[int, int]]:
+    """Cut an order of elements into stretches of neighbours, none of them across `size`.
+
+    There are none where the order is empty, is not known, or has too many.
+    """
+    if not isinstance(order, np.ndarray):
+        return []
+    starts = np.flatnonzero((np.diff(order, prepend=-2) != 1) | (order == size))
+    if len(starts) > _FEW_RUNS:
+        return []
+    return [(int(order[start]), int(order[stop - 1]) + 1) for start, stop in pairwise((*starts, len(order)))]
 
 
 @lru_cache(plans.CACHE)
@@ -305,13 +326,22 @@ def _reorder(function: str, names: Names, axis: str, own: Names, count: int) -> 
     (at,) = plans.positions(names, (axis,))
     plans.require(names, own)
 
-    def joined(array: Any, values: Any, order: Any) -> Any:
+    def joined(array: Any, values: Any, order: Any, runs: Sequence[tuple[int, int]]) -> Any:
+        size, sources = array.shape[at], [array]
         if count:
             shape = list(array.shape)
             shape[at] = count
             fresh = _lift.lined_up(jnp.asarray(values, array.dtype), own, names)
-            array = jnp.concatenate([array, jnp.broadcast_to(fresh, shape)], at)
-        return jnp.take(array, order, at, mode="clip")  # all are in range
+            sources.append(jnp.broadcast_to(fresh, shape))
+        if not runs:
+            return jnp.take(jnp.concatenate(sources, at), order, at, mode="clip")  # all are in range
+
+        def piece(start: int, stop: int) -> jax.Array:
+            source, first = (array, 0) if start < size else (sources[-1], size)
+            return _piece.sliced(source, at, start - first, stop - start)
+
+        # The gradient of a gather, a scatter, would move twice as much as that of slices.
+        return jnp.concatenate([piece(*run) for run in runs], at)
 
     def body(array: Any, values: Any, order: Any) -> Any:
         shape = shape_of(function, values, own) if own else jnp.shape(values)
@@ -324,6 +354,7 @@ def _reorder(function: str, names: Names, axis: str, own: Names, count: int) -> 
                 problem = f"the values have {name}={size}, where {expected[name]} are needed"
                 raise AxisSizeError(message(function, problem, f"array has: {describe(names, array.shape)}"))
         array = _lift.whole(array, (at,))
-        return _lift.local(joined, [array, values, order], list(_constraints.entries_of(array)))
+        call = partial(joined, runs=_runs(order, array.shape[at]))
+        return _lift.local(call, [array, values, order], list(_constraints.entries_of(array)))
 
     return _lift.Kernel(names, body)

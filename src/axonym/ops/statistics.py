@@ -365,12 +365,14 @@ def _of_variables(
 
 def _bincount(x: jax.Array, weights: jax.Array | None = None, *, size: int) -> jax.Array:
     counted = jnp.ones(x.size, int) if weights is None else weights.ravel()
-    return _summed(counted, x.ravel(), size)
+    return _summed(counted, x.ravel(), size)  # in their shape, positions that are not computed here would be copied
 
 
 def _summed(weights: jax.Array, at: jax.Array, size: int) -> jax.Array:
     """Add weights up at positions; those out of range are left out."""
-    return jax.ops.segment_sum(weights.astype(int) if weights.dtype == bool else weights, at, size)
+    weights = weights.astype(int) if weights.dtype == bool else weights
+    # jax.ops.segment_sum needs one dimension: to flatten several that mesh axes split would gather them.
+    return jnp.zeros(size, weights.dtype).at[at].add(weights, mode="drop", wrap_negative_indices=False)
 
 
 def _corrcoef(x: jax.Array, *, which: tuple[bool, ...]) -> jax.Array:
@@ -403,12 +405,12 @@ def _histogramdd(*arrays: jax.Array, **options: Any) -> tuple[jax.Array, ...]:
 
 def _counts(*arrays: jax.Array, sizes: tuple[int, ...], known: tuple[int, ...], density: bool) -> tuple[jax.Array, ...]:
     """Count points in bins; return as well the edges along those coordinates that are not `known`."""
-    samples, rest = [x.ravel() for x in arrays[: len(sizes)]], list(arrays[len(sizes) :])
+    samples, rest = arrays[: len(sizes)], list(arrays[len(sizes) :])
     edges = [
         rest.pop(0) if i in known else _histogram_bin_edges(x, size=size)
         for i, (x, size) in enumerate(zip(samples, sizes, strict=True))
     ]
-    weights = rest[0].ravel() if rest else jnp.ones(samples[0].size, int)
+    weights = rest[0] if rest else jnp.ones(samples[0].shape, int)
     place, inside = jnp.zeros(samples[0].shape, int), jnp.ones(samples[0].shape, bool)
     for sample, edge, size in zip(samples, edges, sizes, strict=True):
         at = jnp.where(sample == edge[-1], size - 1, jnp.searchsorted(edge, sample, side="right") - 1)
