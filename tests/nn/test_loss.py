@@ -11,6 +11,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError
+from tests.laws import primitives
 from tests.nn.layouts import COMPUTE, draw, fails, lies, same
 
 B, S, V = axn.make_axes(batch=8, seq=3, vocab=6)
@@ -347,6 +348,28 @@ def test_binary():
     same(losses, ("x",), [200, np.log1p(np.exp(-20)), np.log(2), 0], rtol=1e-6, atol=1e-12)
     slope = jax.grad(lambda x: nn.binary_cross_entropy_loss(x, one, axn.sum).scalar())(far)
     same(slope, ("x",), [-1, -1 / (1 + np.exp(20)), -0.5, 0], rtol=1e-5, atol=1e-12)
+
+
+def test_binary_is_one_exponential_and_one_logarithm():
+    def by_hand(x, targets):
+        positive = x > 0
+        return jnp.log1p(jnp.exp(jnp.where(positive, -x, x))) + x * (positive.astype(x.dtype) - targets)
+
+    x, targets = draw(B, S), yes()
+    found = primitives(lambda x, targets: nn.binary_cross_entropy_loss(x, targets, None), x, targets)
+    assert found == primitives(by_hand, x.array, targets.array)
+
+
+@pytest.mark.parametrize("target", [0.0, 0.25, 1.0])
+def test_binary_at_zero_and_at_infinities(target):
+    x, share = axn.named([-np.inf, -0.0, 0.0, np.inf], "x"), axn.named([target] * 4, "x")
+    half, certain = np.log(2), np.inf
+    expected = [certain if target else np.nan, half, half, certain if target < 1 else np.nan]
+    same(nn.binary_cross_entropy_loss(x, share, None), ("x",), expected, rtol=1e-6)
+    total = lambda x: nn.binary_cross_entropy_loss(x, share, axn.sum).scalar()  # noqa: E731
+    same(jax.grad(total)(x), ("x",), [-target, 0.5 - target, 0.5 - target, 1 - target], rtol=1e-6)
+    curvature = jax.grad(lambda x: axn.sum(jax.grad(total)(x)).scalar())(x)
+    same(curvature, ("x",), [0, 0.25, 0.25, 0], rtol=1e-6)
 
 
 E = axn.Axis("embed", 4)

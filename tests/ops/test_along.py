@@ -12,7 +12,7 @@ import axonym as axn
 from axonym.core import wrap
 from axonym.errors import ArgumentError, AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.ops import along
-from tests.laws import Bulk, Laws, Row, Smooth, SmoothBulk, Values, has_row_for_each
+from tests.laws import Bulk, Laws, Row, Smooth, SmoothBulk, Values, has_row_for_each, primitives
 
 
 def softmax(x: np.ndarray, axis: Any, where: Any = True) -> np.ndarray:
@@ -458,6 +458,44 @@ def test_standardize_loses_no_digits_far_from_zero() -> None:
     x = np.random.default_rng(0).normal(1000, 1, (2, 64)).astype(np.float32)
     result = axn.standardize(axn.named(x, ("batch", "embed")), "embed")
     np.testing.assert_allclose(result.array, standardized(x.astype(float), 1), atol=1e-3)
+
+
+def test_standardize_finds_the_mean_once() -> None:
+    x = jnp.ones((2, 8))
+
+    def named(x: jax.Array) -> jax.Array:
+        return axn.standardize(axn.NamedArray(x, ("batch", "embed")), "embed").array
+
+    def by_hand(x: jax.Array) -> jax.Array:
+        centered = x - x.mean(1, keepdims=True)
+        return centered * lax.rsqrt(jnp.square(centered).mean(1, keepdims=True) + 1e-5)
+
+    assert primitives(named, x) == primitives(by_hand, x)
+    assert [kept.shape for kept in jax.tree.leaves(jax.vjp(named, x)[1])] == [
+        kept.shape for kept in jax.tree.leaves(jax.vjp(by_hand, x)[1])
+    ]
+
+
+def test_standardize_rounds_narrow_numbers_once_they_are_centered() -> None:
+    x = jnp.array([1.0, 2, 4, 8, 16, 33], jnp.bfloat16)
+    result = axn.standardize(axn.named(x, "a"), "a").array
+    assert result.dtype == jnp.bfloat16
+    wide = np.asarray(x, float)
+    np.testing.assert_allclose(np.asarray(result, float), standardized(wide, 0), rtol=2**-7)
+
+
+@pytest.mark.parametrize("name", ["cumsum", "cumprod"])
+def test_backwards_is_one_equation_and_in_the_dtype_of_forwards(name: str) -> None:
+    fn, positional = getattr(along, name), getattr(jnp, name)
+    x = axn.named([[2.0, 0, -2], [1, 3, 2]], ("a", "b"))
+    assert primitives(lambda x: fn(x, "a", reverse=True), x) == [name]
+    for own in (bool, jnp.int8, jnp.uint8, jnp.bfloat16):
+        given = x.astype(own)
+        for dtype in (None, bool, jnp.int16, float):
+            expected = jnp.flip(positional(jnp.flip(given.array, 1), 1, dtype), 1)
+            result = fn(given, "b", dtype, reverse=True).array
+            assert result.dtype == expected.dtype
+            np.testing.assert_array_equal(result, expected)
 
 
 def test_standardize_by_a_traced_epsilon() -> None:

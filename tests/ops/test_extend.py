@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import axonym as axn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.ops import extend
-from tests.laws import Row, SmoothBulk, Values, has_row_for_each
+from tests.laws import Row, SmoothBulk, Values, has_row_for_each, primitives
 
 MODES = ("edge", "linear_ramp", "maximum", "mean", "median", "minimum", "reflect", "symmetric", "wrap")
 
@@ -211,6 +212,13 @@ def test_a_traced_fill_value_keeps_the_dtype() -> None:
         jax.jit(lambda value: axn.pad_left(x, "x", axn.Axis("x", 3), value))(7.5),
     ):
         assert (padded.tolist(), padded.dtype) == ([7, 0, 1], jnp.int32)
+
+
+def test_a_scalar_on_the_left_is_a_pad() -> None:
+    x = axn.ones(axn.make_axes(x=2, y=3))
+    for value in (0, -1.5, axn.named(np.float32(7), ())):
+        found = primitives(lambda x, value=value: axn.pad_left(x, "y", axn.Axis("y", 5), value), x)
+        assert found == primitives(lambda x: lax.pad(x, np.float32(0), ((0, 0, 0), (2, 0, 0))), x.array)
 
 
 def test_empty_axes() -> None:

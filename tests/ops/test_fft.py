@@ -11,7 +11,7 @@ import pytest
 import axonym as axn
 from axonym.errors import ArgumentError, AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.ops import fft
-from tests.laws import Bulk, Row, SmoothBulk, Values, has_row_for_each
+from tests.laws import Bulk, Row, SmoothBulk, Values, has_row_for_each, primitives
 
 
 def kept(order: str) -> list[tuple[str, ...]]:
@@ -154,6 +154,27 @@ def test_frequencies_belong_to_their_transform() -> None:
     assert abs(found) == 3
     middle = axn.fftshift(axn.fftfreq(Long))
     np.testing.assert_allclose(middle.array, np.sort(np.fft.fftfreq(16)), rtol=1e-6)
+
+
+def test_lengths_that_are_there_cost_nothing() -> None:
+    """Neither does a length that is given, where it is the one that follows, nor a shift along the first axis."""
+    waves = X.astype(complex)
+    for name in ("fft", "ifft", "irfft"):
+        for axis in ("space", {"space": 8 if name == "irfft" else 5}):
+            found = primitives(lambda x, name=name, axis=axis: getattr(axn, name)(x, axis), waves)
+            assert found == primitives(getattr(jnp.fft, name), waves.array)
+    assert primitives(lambda x: axn.rfft(x, ("batch", "space")), X) == primitives(
+        lambda x: jnp.fft.rfftn(x, axes=(1, 2)), X.array
+    )
+    for name in ("fftshift", "ifftshift"):
+        found = primitives(lambda x, name=name: getattr(axn, name)(x, "time"), X)
+        assert found == primitives(lambda x, name=name: getattr(jnp.fft, name)(x, 0), X.array)
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_spectrum_of_one_number_tells_no_length(size: int) -> None:
+    with pytest.raises(ValueError, match=r"^Shape should be positive\."):
+        axn.irfft(X["space", :size], "space")
 
 
 HAS = "  array has: time=6, batch=2, space=5"

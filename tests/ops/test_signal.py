@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 
 import axonym as axn
 from axonym.core import renamed
 from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from axonym.ops import signal
-from tests.laws import Row, SmoothBulk, Values, has_row_for_each
+from tests.laws import Row, SmoothBulk, Values, has_row_for_each, primitives
 
 
 def row(name: str, axis: Any, reference: Any, oracle: Any, *, out: Any = "abc", case: str = "", **options: Any) -> Row:
@@ -513,3 +514,16 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call(axn.ones((axn.Axis("batch", 4), axn.Axis("time", 3))))
     assert str(caught.value) == text
+
+
+def test_a_gradient_subtracts_what_it_returns() -> None:
+    """The differences of all neighbours are not computed for the sake of the first and the last one."""
+    x = axn.ones(axn.Axis("time", 6))
+
+    def by_hand(x: jax.Array) -> jax.Array:
+        inner = (lax.slice(x, (2,), (6,)) - lax.slice(x, (0,), (4,))) * 0.5
+        first = lax.slice(x, (1,), (2,)) - lax.slice(x, (0,), (1,))
+        last = lax.slice(x, (5,), (6,)) - lax.slice(x, (4,), (5,))
+        return lax.concatenate([first, inner, last], 0)
+
+    assert primitives(lambda x: axn.gradient(x, "time"), x) == primitives(by_hand, x.array)

@@ -257,9 +257,15 @@ def unpackbits(x: "NamedArray", axis: AxisSelector, *, count: int | None = None,
     return _lift.along_with(_unpackbits, x, axis, count=count, bitorder=_order_of_bits("unpackbits", bitorder))
 
 
-def _backwards(fn: Any, array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:
-    """Apply a function of `jax.numpy` that can only run forwards."""
-    return _flip(fn(_flip(array, (axis,)), axis=axis, dtype=dtype), (axis,))
+def _backwards(fn: Any, forwards: Any, array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:
+    """Apply a function of `jax.lax` from the end, in the dtype of its like in `jax.numpy` that only runs forwards."""
+    like = jax.ShapeDtypeStruct((1,), array.dtype)
+    wanted = jax.eval_shape(partial(forwards, axis=0, dtype=dtype), like).dtype
+    truth = wanted == np.bool_
+    # What is true is counted, not added up: as numbers, 1 and -1 would cancel.
+    numbers = (array != 0).astype(int) if truth else lax.convert_element_type(array, wanted)
+    result: jax.Array = fn(numbers, axis % array.ndim, reverse=True)
+    return result.astype(bool) if truth else result
 
 
 def _cumlogsumexp(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
@@ -284,11 +290,11 @@ def _of_numbers(fn: Any, array: jax.Array, axis: int, reverse: bool) -> jax.Arra
 
 
 def _cumprod(array: jax.Array, axis: int, dtype: DTypeLike | None, reverse: bool) -> jax.Array:
-    return _backwards(jnp.cumprod, array, axis, dtype) if reverse else jnp.cumprod(array, axis, dtype)
+    return _backwards(lax.cumprod, jnp.cumprod, array, axis, dtype) if reverse else jnp.cumprod(array, axis, dtype)
 
 
 def _cumsum(array: jax.Array, axis: int, dtype: DTypeLike | None, reverse: bool) -> jax.Array:
-    return _backwards(jnp.cumsum, array, axis, dtype) if reverse else jnp.cumsum(array, axis, dtype)
+    return _backwards(lax.cumsum, jnp.cumsum, array, axis, dtype) if reverse else jnp.cumsum(array, axis, dtype)
 
 
 def _flip(array: jax.Array, axis: Positions) -> jax.Array:
@@ -367,9 +373,20 @@ def _standardize(
     where: jax.Array | None = None,
 ) -> jax.Array:
     if mean is None or variance is None:
-        mean = jnp.mean(array, axis, keepdims=True, where=where)
-        variance = jnp.var(array, axis, keepdims=True, where=where)
+        return _standardize_over(array, axis, where, epsilon)
     return (array - mean) * lax.rsqrt(variance + epsilon)
+
+
+def _standardize_over(array: jax.Array, axis: Positions | None, where: jax.Array | None, epsilon: Any) -> jax.Array:
+    # By hand, because `jnp.var` would find the mean again and keep the differences from it once more.
+    narrow = jnp.issubdtype(array.dtype, jnp.inexact) and array.dtype.itemsize < 4
+    wide = array.astype(jnp.float32) if narrow else array
+    centered = wide - jnp.mean(wide, axis, keepdims=True, where=where)
+    squares = jnp.real(centered * jnp.conj(centered)) if jnp.iscomplexobj(centered) else jnp.square(centered)
+    variance = jnp.mean(squares, axis, keepdims=True, where=where)
+    if narrow:
+        centered, variance = centered.astype(array.dtype), variance.astype(array.dtype)
+    return centered * lax.rsqrt(variance + epsilon)
 
 
 def _squared_distance(array: jax.Array, mean: jax.Array) -> jax.Array:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 
 from .. import _constraints, plans
@@ -278,5 +279,8 @@ def _pad_left(array: jax.Array, value: jax.Array, *, new_axis: Axis) -> jax.Arra
     if extra < 0:
         problem = f"cannot pad {array.shape[-1]} elements to {shown(new_axis)}"
         raise AxisSizeError(message("pad_left", problem, hint="cut them with x.slice(...)"))
-    padded = jnp.pad(array, [*[(0, 0)] * (array.ndim - 1), (extra, 0)])
+    scalar = value.astype(array.dtype) if not value.ndim else jnp.zeros((), array.dtype)
+    padded = lax.pad(array, scalar, [*[(0, 0, 0)] * (array.ndim - 1), (extra, 0, 0)])
+    if not value.ndim:
+        return padded
     return jnp.where(jnp.arange(new_axis.size) < extra, value[..., None].astype(array.dtype), padded)

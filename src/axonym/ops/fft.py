@@ -24,7 +24,7 @@ from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selection, sele
 from ..core import Core, facts
 from ..errors import ArgumentError, AxisError, OperandError, message
 from . import _lift
-from ._batch import batched, hashable
+from ._batch import batched
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -51,7 +51,7 @@ def fft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray
 
 def fftshift(x: "NamedArray", axes: AxisSelection | None = None) -> "NamedArray":
     """Move frequency zero from the start to the middle of the given axes, or of all."""
-    return _shift(_fftshift, x, axes)
+    return _lift.normalization(_fftshift, x, axes)
 
 
 def hfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
@@ -69,7 +69,7 @@ def ifft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArra
 
 def ifftshift(x: "NamedArray", axes: AxisSelection | None = None) -> "NamedArray":
     """Undo `fftshift`, also for odd sizes."""
-    return _shift(_ifftshift, x, axes)
+    return _lift.normalization(_ifftshift, x, axes)
 
 
 def ihfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
@@ -152,10 +152,16 @@ def _length(function: str, name: str, size: Any) -> int | None:
     raise OperandError(message(function, f"a length is an int, an Axis or None, not {type(size).__name__}"))
 
 
-def _given(array: jax.Array, sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the lengths of a transform over the last dimensions, and these dimensions."""
+def _given(array: jax.Array, sizes: Sizes, last: int | None = None) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+    """Return the lengths of a transform over the last dimensions, None where all are the usual ones, and these.
+
+    Where `jax.numpy` is told lengths, it crops and pads to them, also to those that are there.
+    """
     at = tuple(range(-len(sizes), 0))
-    return tuple(array.shape[i] if size is None else size for i, size in zip(at, sizes, strict=True)), at
+    usual = (*array.shape[-len(sizes) : -1], array.shape[-1] if last is None else last)
+    lengths = tuple(there if size is None else size for there, size in zip(usual, sizes, strict=True))
+    # It refuses empty results only where it is told of them.
+    return (None if lengths == usual and min(lengths) > 0 else lengths), at
 
 
 def _fft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
@@ -171,8 +177,7 @@ def _rfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
 
 
 def _irfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
-    last = 2 * (array.shape[-1] - 1) if sizes[-1] is None else sizes[-1]
-    return jnp.fft.irfftn(array, *_given(array, (*sizes[:-1], last)), norm=norm)
+    return jnp.fft.irfftn(array, *_given(array, sizes, 2 * (array.shape[-1] - 1)), norm=norm)
 
 
 def _hfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
@@ -183,20 +188,9 @@ def _ihfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
     return jnp.fft.ihfft(array, sizes[0], norm=norm)
 
 
-def _shift(fn: Any, x: "NamedArray", axes: AxisSelection | None) -> "NamedArray":
-    """Rotate axes, each by half its size."""
-    function = _lift.title(fn)
-    if not isinstance(x, Core):
-        raise _lift.unnamed(function, x)
-    chosen = x.names if axes is None else hashable(axes, function)
-    names = tuple(name for name, _ in _lift.axes(chosen, function))
-    result: NamedArray = batched(fn, [x], [chosen], names, in_place=True, count=len(names))
-    return result
+def _fftshift(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
+    return jnp.fft.fftshift(_lift.whole(array, axis), axis)
 
 
-def _fftshift(array: jax.Array, *, count: int) -> jax.Array:
-    return jnp.fft.fftshift(array, tuple(range(-count, 0)))
-
-
-def _ifftshift(array: jax.Array, *, count: int) -> jax.Array:
-    return jnp.fft.ifftshift(array, tuple(range(-count, 0)))
+def _ifftshift(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
+    return jnp.fft.ifftshift(_lift.whole(array, axis), axis)

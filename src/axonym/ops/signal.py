@@ -339,15 +339,16 @@ def _gradient(array: jax.Array, *places: jax.Array, name: str, edge_order: int, 
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         array = array.astype(jnp.result_type(float))
     part = partial(lax.slice_in_dim, axis=axis)
-    between = part(array, 1, None) - part(array, 0, -1)
     if places:
+        between = part(array, 1, None) - part(array, 0, -1)
         steps = jnp.diff(_signed(places[0]))
         between = between / steps
         before, behind = steps[..., :-1], steps[..., 1:]
         inner = (part(between, 0, -1) * behind + part(between, 1, None) * before) / (before + behind)
+        first, last = part(between, 0, 1), part(between, -1, None)
     else:
         inner = (part(array, 2, None) - part(array, 0, -2)) * 0.5
-    first, last = part(between, 0, 1), part(between, -1, None)
+        first, last = part(array, 1, 2) - part(array, 0, 1), part(array, -1, None) - part(array, -2, -1)
     if edge_order == 2:
         first, last = 2 * first - part(inner, 0, 1), 2 * last - part(inner, -1, None)
     return lax.concatenate([first, inner, last], axis % array.ndim)
