@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.core import Tracer
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
@@ -51,6 +52,7 @@ __all__ = [
     "relayout",
     "settle",
     "sharding_from",
+    "tracing",
     "untyped",
     "varying",
 ]
@@ -319,6 +321,11 @@ def untyped(fn: Callable[..., Any], mesh: MeshLike, out_sharding: Any) -> Callab
     call: Callable[..., Any] = jax.sharding.auto_axes(fn, axes=explicit, out_sharding=out_sharding)
     # An eager gradient of a shard_map cannot change what type mesh axes have, but within a program.
     return jax.jit(call) if AxisType.Manual in mesh.axis_types else call
+
+
+def tracing() -> bool:
+    """Tell whether operations become part of a program now, rather than run at once, also if within a gradient."""
+    return isinstance(jnp.asarray(0.0), Tracer)
 
 
 def varying(array: jax.Array, mesh_axes: Iterable[str]) -> jax.Array:

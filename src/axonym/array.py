@@ -478,7 +478,8 @@ def named(array: Any, axes: AxisSelection) -> NamedArray:
         [1 2 3]
     """
     _unnamed("named", array)
-    array = jnp.asarray(array)
+    if not isinstance(array, jax.Array):
+        array = jnp.asarray(array)
     given = dict(selection(axes, "named"))
     if len(given) != array.ndim:
         problem = f"{len(given)} axes for an array of shape {array.shape}"

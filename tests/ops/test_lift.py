@@ -136,11 +136,19 @@ def test_an_axis_and_its_name_are_the_same_selection() -> None:
         pytest.param(lambda x, y: axn.insert(x, 2, y, "a"), id="insert"),
     ],
 )
+@pytest.mark.parametrize(
+    "made",
+    [
+        pytest.param(lambda y: y, id="itself"),
+        pytest.param(lambda y: axn.named(y.array, "b"), id="named"),
+        pytest.param(lambda y: axn.flip(-y, "b"), id="computed"),
+    ],
+)
 def test_eager_gradients_of_what_was_made_before_an_explicit_mesh_lie_on_it(
-    explicit_mesh: jax.sharding.Mesh, value: Any
+    explicit_mesh: jax.sharding.Mesh, value: Any, made: Any
 ) -> None:
     x, y = axn.named(jnp.arange(-16.0, 16).reshape(8, 4), ("a", "b")), axn.named(jnp.arange(4.0), "b")
-    gradient = jax.grad(lambda y, x: (value(x, y) ** 2).sum().scalar())
+    gradient = jax.grad(lambda y, x: (value(x, made(y)) ** 2).sum().scalar())
     expected = gradient(y, x)
     with axn.set_mesh(explicit_mesh), axn.axis_mapping({"a": "data", "b": "model"}):
         found = gradient(y, axn.shard(x))

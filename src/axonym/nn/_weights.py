@@ -4,10 +4,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 from jax import lax
-from jax.core import Tracer
 
+from .. import _constraints
 from ..array import NamedArray
 from ..axis import Axis
 from ..layout import context_mesh, current_mapping
@@ -34,7 +33,7 @@ def gathered(fn: Callable[[Any, Any], R], x: Any, weights: Any, keep: Callable[.
     """
     if current_mapping() is None or context_mesh() is None:
         return fn(x, weights)
-    if not isinstance(jnp.asarray(0.0), Tracer):
+    if not _constraints.tracing():
         # No program is traced, though perhaps a gradient: arrays are moved at once. JAX would evaluate a checkpoint
         # operation by operation, and refuse to constrain weights of one device.
         return fn(x, auto_sharded(weights))

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 from .. import _constraints, layout, plans
 from ..axis import Axis, AxisSelection, AxisSelector, selection, selector
@@ -468,10 +469,13 @@ def local(fn: Function, arrays: Sequence[jax.Array], results: Any) -> Any:
 
 
 def _with_typed_gradient(value: Any) -> Any:
-    """Multiply by one what was made before the mesh: its gradient then has the mesh's type, not that within `local`."""
-    if not isinstance(value, jax.Array) or not jnp.issubdtype(value.dtype, jnp.inexact):
-        return value  # it has no gradient
-    return value * 1 if jax.typeof(value).sharding.mesh.empty else value
+    """Multiply what was made before the mesh by one: its gradient then has the mesh's type, not that within `local`.
+
+    In an eager gradient, types do not tell whether what is differentiated was.
+    """
+    if not isinstance(value, Tracer) or not jnp.issubdtype(value.dtype, jnp.inexact):
+        return value
+    return value * 1 if jax.typeof(value).sharding.mesh.empty or not _constraints.tracing() else value
 
 
 def broadcast_entries(arrays: Sequence[Any]) -> list[layout.Entry]:
