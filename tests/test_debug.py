@@ -53,6 +53,16 @@ def test_arrays_that_are_not_trained():
     assert kinds({"m": static}) == [("static array", ("m.table",)), ("host array", ("m.host",))]
 
 
+def test_arrays_of_numpy_are_trained_but_are_on_no_device():
+    model = {"w": np.ones(3, "f4")}
+    np.testing.assert_array_equal(eqx.filter_grad(lambda m: (m["w"] ** 2).sum())(model)["w"], np.full(3, 2.0))
+    assert str(debug.diagnose(model)) == (
+        "host array: NumPy arrays, which go to a device anew at each call\n"
+        "  w\n"
+        "  hint: make them arrays of JAX: jnp.asarray(array), axn.named(jnp.asarray(array), names)"
+    )
+
+
 def test_lost_and_stale_axes():
     lost = jax.tree.map(lambda x: x[0], nn.LayerNorm.init(E, use_bias=False))
     assert str(debug.diagnose(lost)).splitlines()[:2] == ["lost axis: names embed on an array of shape ()", "  weight"]
@@ -78,6 +88,7 @@ def test_state_of_an_optimiser_that_has_less_than_the_parameters():
     state = optax.adafactor(1e-3).init(model)
     below = {leaf.array.ndim - len(leaf.names) for leaf in jax.tree.leaves(state, is_leaf=axn.is_named_array)[1:]}
     assert min(below) < 0
+    assert "two sizes" not in {kind for kind, _ in kinds({"model": model, "state": state})}
     assert not debug.diagnose((model, state))
     assert not debug.diagnose({"train": (model, optax.MultiSteps(optax.adafactor(1e-3), 2).init(model))})
     lost = jax.tree.map(lambda x: x[0], model)

@@ -9,7 +9,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn, parameters
-from axonym.errors import ArgumentError
+from axonym.errors import ArgumentError, OperandError
 
 L, E, H, D, V, X = axn.make_axes(layers=2, embed=8, heads=2, head_dim=4, vocab=10, experts=3)
 KEY = jax.random.key(0)
@@ -92,6 +92,9 @@ def test_a_table_by_depth():
     with pytest.raises(ArgumentError) as error:
         parameters.table(MODEL, -1)
     assert str(error.value) == "table: depth must not be negative, got -1"
+    with pytest.raises(ArgumentError) as error:
+        parameters.table(MODEL, "2")
+    assert str(error.value) == "table: depth must be an int, not '2'"
 
 
 def test_a_table_of_what_each_device_holds(auto_mesh):
@@ -149,6 +152,18 @@ def test_select_by_path_and_by_axes():
     with pytest.raises(ArgumentError) as error:
         parameters.select({"a": axn.ones(E)}, "b.*")
     assert str(error.value) == "select: no path matches 'b.*'\n  paths: a"
+    with pytest.raises(OperandError) as error:
+        parameters.select(MODEL, ["table", "split"])
+    assert str(error.value) == (
+        "select: expected a pattern of paths, or a function of a path and an array, got list\n"
+        '  hint: write "mlp.*.weight", or a function to join several'
+    )
+    with pytest.raises(OperandError) as error:
+        parameters.labels(MODEL, "table")
+    assert str(error.value) == (
+        "labels: expected a function of a path and an array, got str\n"
+        '  hint: write lambda path, x: "table" if "vocab" in x.names else None'
+    )
 
 
 def test_a_selection_parts_a_model():

@@ -19,6 +19,7 @@ from .axis import shown
 from .errors import ArgumentError, describe, message
 from .layout import path_text
 from .partitioning._table import Printed
+from .partitioning.shard import is_optimiser_state
 
 __all__ = ["Diagnosis", "Finding", "diagnose", "unreached"]
 
@@ -78,7 +79,7 @@ def diagnose(
 
     - reused array: two places hold one array; after one step of an optimiser they differ;
     - static array: a static field holds an array, which is compiled into programs and never trained;
-    - host array: a NumPy array where a parameter should be, which Equinox does not differentiate;
+    - host array: a NumPy array where a parameter should be, which goes to a device anew at each call;
     - lost axis: an array has fewer dimensions than names, and is not in the state of an optimiser of optax;
     - stale axis: an array, again not of an optimiser, does not have the size that its module declares for an axis;
     - not finite: NaN or infinity among the elements;
@@ -162,13 +163,11 @@ def _modules(tree: Any, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
 
 
 def _without_optimisers(tree: Any) -> Any:
-    """Take out the state of optimisers of optax, which may keep less of an array, under the names of all of it."""
-
-    def is_state(node: Any) -> bool:
-        return hasattr(node, "_fields") and type(node).__module__.partition(".")[0] == "optax"
-
+    """Take out the states of optimisers."""
     return jax.tree.map(
-        lambda node: None if is_state(node) else node, tree, is_leaf=lambda node: is_named_array(node) or is_state(node)
+        lambda node: None if is_optimiser_state(node) else node,
+        tree,
+        is_leaf=lambda node: is_named_array(node) or is_optimiser_state(node),
     )
 
 
@@ -207,7 +206,7 @@ def _on_host(model: Any) -> Iterator[Finding]:
     paths = tuple(path for path, _, array in _leaves(model) if isinstance(array, np.ndarray | np.generic))
     if paths:
         hint = "make them arrays of JAX: jnp.asarray(array), axn.named(jnp.asarray(array), names)"
-        yield Finding("host array", paths, "NumPy arrays, which Equinox takes for constants", hint)
+        yield Finding("host array", paths, "NumPy arrays, which go to a device anew at each call", hint)
 
 
 def _lost(model: Any) -> Iterator[Finding]:
@@ -274,7 +273,7 @@ def _mixed(model: Any) -> Iterator[Finding]:
 
 def _sizes(model: Any) -> Iterator[Finding]:
     places: dict[str, dict[int, str]] = {}
-    for path, names, array in _leaves(model):
+    for path, names, array in _leaves(_without_optimisers(model)):
         for name, size in zip(reversed(names), reversed(array.shape), strict=False):
             places.setdefault(name, {}).setdefault(size, path)
     for name, sizes in places.items():

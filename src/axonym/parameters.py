@@ -16,8 +16,9 @@ import jax.numpy as jnp
 from .array import NamedArray, is_named_array
 from .axis import Axis, AxisSelection, selection
 from .core import shape_of
-from .errors import ArgumentError, message
+from .errors import ArgumentError, OperandError, message
 from .layout import Mappings, MeshLike, ResourceMapping, matches, path_text
+from .nn._settings import integer
 from .nn.stacked import Stacked
 from .partitioning._table import Cell, Printed, Table, byte_text, grouped
 from .partitioning.showing import ArrayLayout, arrays_of, show
@@ -132,7 +133,7 @@ def table(
         layers.1.bias    embed=8          float32  not known           8     32 B
         all              4 arrays                                    280  1.1 KiB
     """
-    if depth is not None and depth < 0:
+    if depth is not None and integer("table", "depth", depth) < 0:
         raise ArgumentError(message("table", f"depth must not be negative, got {depth}"))
     return Summary(show(tree, mapping, mesh).arrays, depth)
 
@@ -239,7 +240,15 @@ def labels(tree: Any, label: Callable[[str, Any], Any]) -> Any:
 
     Returns:
         The tree with a label in the place of each floating array, named or plain, and None in that of all else.
+
+    Raises:
+        OperandError: if `label` is no function.
     """
+    if not callable(label):
+        problem = f"expected a function of a path and an array, got {type(label).__name__}"
+        raise OperandError(
+            message("labels", problem, hint='write lambda path, x: "table" if "vocab" in x.names else None')
+        )
     return _filled(tree, label, None)
 
 
@@ -265,6 +274,7 @@ def select(tree: Any, predicate: Predicate) -> Any:
 
     Raises:
         ArgumentError: if no array has a path like the pattern.
+        OperandError: if it is neither a pattern nor a function.
 
     Example:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
@@ -275,6 +285,11 @@ def select(tree: Any, predicate: Predicate) -> Any:
         False
     """
     if not isinstance(predicate, str):
+        if not callable(predicate):
+            problem = (
+                f"expected a pattern of paths, or a function of a path and an array, got {type(predicate).__name__}"
+            )
+            raise OperandError(message("select", problem, hint='write "mlp.*.weight", or a function to join several'))
         return _filled(tree, lambda path, x: bool(predicate(path, x)), False)
     paths = [parameter.path for parameter in walk(tree)]
     if not any(matches(predicate, path) for path in paths):

@@ -181,7 +181,8 @@ def test_one_error_tells_all_that_does_not_fit():
         "  other shape: net.layers.0.bias: (5,), but the model has mlp=16\n"
         "  other shape: net.layers.1.weight: (16, 2, 16), but the model has heads=2 * mlp.out=16, mlp=16\n"
         "  other shape: net.layers.1.bias: (2, 16), but the model has heads=2 * mlp=16\n"
-        "  other dtype: net.layers.1.bias: int32, but the model has float32"
+        "  other dtype: net.layers.1.bias: int32, but the model has float32\n"
+        "  hint: an abstract model has no arrays to keep: initialise it"
     )
 
 
@@ -192,6 +193,40 @@ def test_the_model_comes_first(function):
     assert str(error.value) == (
         f"{function.__name__}: a state dict is a mapping from keys to arrays, not Linear\n"
         f"  hint: write {function.__name__}(model, state_dict)"
+    )
+
+
+@pytest.mark.parametrize(("given", "kept"), [("?", "f4"), ("i4", "f4"), ("O", "f4"), ("f4", "i4")])
+def test_casting_is_not_offered_where_it_would_not_help(given, kept):
+    for cast in (False, True):
+        text = error_of(from_state_dict, {"w": jnp.ones(2, kept)}, {"w": np.ones(2, given)}, cast=cast)
+        assert text == (
+            "from_state_dict: the state dict does not fit: 1 other dtype\n"
+            f"  other dtype: w: {np.dtype(given)}, but the model has {np.dtype(kept)}"
+        )
+
+
+def test_no_prefix_can_be_empty_text():
+    state = {"w": np.ones(8, "f4"), "more": np.ones(2)}
+    assert error_of(from_state_dict, {"w": axn.ones(E)}, state, "") == (
+        "from_state_dict: the state dict does not fit: 1 unexpected\n"
+        "  unexpected: more: (2,)\n"
+        "  hint: strict=False takes what is there"
+    )
+    assert list(to_state_dict({"w": axn.ones(E)}, "")) == ["w"]
+
+
+def test_names_are_changed_to_text():
+    tree = {"w": axn.ones(E)}
+    for rename, made in ((lambda key: None, "None"), ({"w": 3}, "3")):
+        with pytest.raises(OperandError) as error:
+            to_state_dict(tree, "x", rename=rename)
+        assert str(error.value) == f"to_state_dict: rename makes {made} of 'w', but keys of a state dict are text"
+    with pytest.raises(OperandError) as error:
+        from_state_dict(tree, {"w": np.ones(8, "f4")}, rename="w")
+    assert str(error.value) == (
+        "from_state_dict: rename is a function of a key or a table of text, not str\n"
+        '  hint: write rename={"attention.qkv": "attn.c_attn"}'
     )
 
 
@@ -212,7 +247,9 @@ def test_what_is_there_is_taken_if_not_strict(model):
     whole = dict(to_state_dict(other))
     del whole["blocks.2.split.bias"]
     assert error_of(from_state_dict, TEMPLATE, whole, strict=False) == (
-        "from_state_dict: the state dict does not fit: 1 missing\n  missing: blocks.2.split.bias: heads=2, mlp=16"
+        "from_state_dict: the state dict does not fit: 1 missing\n"
+        "  missing: blocks.2.split.bias: heads=2, mlp=16\n"
+        "  hint: an abstract model has no arrays to keep: initialise it"
     )
 
 
@@ -258,6 +295,11 @@ def test_mappings_that_do_not_fit(auto_mesh):
     )
     with pytest.raises(ShardingError, match=r"^from_state_dict: "):
         from_state_dict(tree, state, mapping={"embedd": "data"}, mesh=auto_mesh)
+    with pytest.raises(ShardingError) as error:
+        from_state_dict(
+            {"w": axn.ones(E.resize(7))}, {"w": np.ones(7, "f4")}, mapping={"embed": "data"}, mesh=auto_mesh
+        )
+    assert str(error.value).startswith("from_state_dict: embed=7 cannot be split evenly in 4 over mesh axis data\n")
     loaded = from_state_dict(tree, state, strict=False, mapping={"embed": "data", "batch": "model"}, mesh=auto_mesh)
     assert lies(loaded["w"], auto_mesh, {"embed": "data"})
 
@@ -315,6 +357,28 @@ def test_what_is_on_one_device_stays_there(kind):
             np.testing.assert_array_equal(loaded, x)
     free = from_state_dict({"x": axn.zeros(E)}, {"x": x})["x"].array
     assert not free.committed
+
+
+def test_arrays_of_numpy_stay_on_the_host(auto_mesh):
+    tree = {"plain": np.arange(3.0), "number": np.float64(2.5), "named": axn.NamedArray(np.arange(8.0), ("embed",))}
+    layers = nn.Stacked({"ids": np.arange(6).reshape(2, 3)}, axn.Axis("layers", 2), axn.ScanCheckpointPolicy())
+    state = dict(to_state_dict({**tree, "layers": layers}))
+    zeros = jax.tree.map(lambda x: x * 0, {**tree, "layers": layers})
+    loaded = from_state_dict(zeros, state)
+    spread = from_state_dict(zeros, state, mapping={"embed": "data"}, mesh=auto_mesh)
+    for found in (loaded, spread):
+        for key in ("plain", "number"):
+            assert type(found[key]) is type(tree[key])
+            assert found[key].dtype == np.float64
+            np.testing.assert_array_equal(found[key], tree[key])
+        assert type(found["layers"].stacked["ids"]) is np.ndarray
+        assert found["layers"].stacked["ids"].dtype == np.int64
+        np.testing.assert_array_equal(found["layers"].stacked["ids"], np.arange(6).reshape(2, 3))
+    assert type(loaded["named"].array) is np.ndarray
+    assert loaded["named"].array.dtype == np.float64
+    assert lies(spread["named"], auto_mesh, {"embed": "data"})  # as `shard` does it
+    state["plain"][:] = -1
+    np.testing.assert_array_equal(loaded["plain"], np.arange(3.0))
 
 
 def test_arrays_are_copies(auto_mesh):
@@ -399,6 +463,29 @@ def test_abstract_arrays_have_no_values(tmp_path):
     assert error_of(save_state_dict, state, tmp_path / "a.safetensors").endswith(f" {text}{hint}")
     given = {"w": jax.ShapeDtypeStruct((8, 16), jnp.float32)}
     assert error_of(from_state_dict, {"w": axn.ones((E, M))}, given) == f"from_state_dict: 'w' {text}{hint}"
+
+
+def test_keys_of_random_and_traced_arrays_have_no_values(tmp_path):
+    w, key = axn.ones(E), jax.random.key(0)
+    text = (
+        "'key' is a key of jax.random, which is no array of numbers\n"
+        "  hint: leave it out of the model: eqx.partition; or keep its numbers: jax.random.key_data(key)"
+    )
+    state = to_state_dict({"w": w, "key": key})
+    assert error_of(dict, state) == f"state dict: {text}"
+    assert error_of(from_state_dict, {"w": w, "key": key}, state) == f"state dict: {text}"
+    assert error_of(from_state_dict, {"key": key}, {"key": key}) == f"from_state_dict: {text}"
+    assert error_of(save_state_dict, {"key": key}, tmp_path / "a.safetensors") == f"save_state_dict: {text}"
+    loaded = from_state_dict({"w": w, "key": key}, {"w": np.zeros(8, "f4")}, strict=False)
+    assert loaded["key"] is key
+
+    text = (
+        "'w' is traced: it has no values before the function runs\n  hint: call it outside of jit, grad, vmap and scan"
+    )
+    told = []
+    jax.eval_shape(lambda x: told.append(error_of(from_state_dict, {"w": w}, {"w": x})), w.array)
+    jax.eval_shape(lambda x: told.append(error_of(dict, to_state_dict({"w": x}))), w)
+    assert told == [f"from_state_dict: {text}", f"state dict: {text}"]
 
 
 def test_keys_are_text():

@@ -76,6 +76,23 @@ def test_narrow_floats_and_metadata(tmp_path):
         assert [opened.get_slice(key).get_dtype() for key in state] == ["BF16", "F8_E4M3", "F8_E5M2"]
 
 
+def test_floats_of_eight_bits_are_those_of_the_library(tmp_path):
+    codes = {"float8_e8m0fnu": "F8_E8M0", "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2fnuz": "F8_E5M2FNUZ"}
+    state = {name: (2.0 ** np.arange(-3, 4)).astype(jnp.dtype(name)) for name in codes}
+    file = tmp_path / "a.safetensors"
+    save_state_dict(state, file)
+    equal(load_state_dict(file), state)
+    with safetensors.safe_open(file, "np") as opened:
+        assert {key: opened.get_slice(key).get_dtype() for key in state} == codes
+
+
+@pytest.mark.parametrize("size", ["5GB", 0, -1])
+def test_a_file_has_room_for_something(tmp_path, size):
+    text = error_of(save_state_dict, {"x": np.ones(2)}, tmp_path / "a.safetensors", max_bytes=size)
+    assert text == f"save_state_dict: max_bytes is a positive number of bytes, not {size!r}"
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(
     ("metadata", "problem", "hint"),
     [({"step": 3}, "'step' has 3", "{'step': '3'}"), ({3: "step"}, "3 has 'step'", "{'3': 'step'}")],
@@ -146,9 +163,9 @@ def test_a_model_is_written_array_by_array(tmp_path):
     assert len(load_state_dict(tmp_path / "a.safetensors")) == 8
 
 
-def error_of(function, *args):
+def error_of(function, *args, **options):
     with pytest.raises(ArgumentError) as error:
-        function(*args)
+        function(*args, **options)
     return str(error.value)
 
 

@@ -4,15 +4,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import AxisError
+from axonym.errors import AxisError, LostAxisError
+from axonym.state_dict import (
+    from_state_dict,
+    from_torch_compatible_state_dict,
+    to_state_dict,
+    to_torch_compatible_state_dict,
+)
 from axonym.state_dict._places import form, places
 from axonym.state_dict.layouts import Stored
+from tests.nn.layouts import same_trees
 
 L, G, E, M = axn.make_axes(layers=3, groups=2, embed=4, mlp=6)
 KEY = jax.random.key(0)
@@ -120,6 +128,25 @@ def test_arrays_of_numpy_and_without_names():
     stack = nn.Stacked(Inner(None, np.arange(6).reshape(3, 2), 1.0), L, axn.ScanCheckpointPolicy.make(False))
     (histories, _) = places(stack, {})
     np.testing.assert_array_equal(histories.read((1,)), [2, 3])
+
+
+@pytest.mark.parametrize("convert", [to_state_dict, to_torch_compatible_state_dict])
+def test_an_optimiser_may_keep_fewer_dimensions_than_names(convert):
+    model = {"one": nn.Linear.init(E, M, key=KEY), "layers": nn.Stacked.init(L, nn.Linear)(E, M, key=KEY)}
+    state = optax.adafactor(1e-3, min_dim_size_to_factor=4).init(model)
+    found = convert(state)
+    shapes = {key: found.spec(key).shape for key in found if ".v_row." in f".{key}"}
+    assert shapes == {
+        "0.v_row.layers.stacked.weight": (3, 4),  # which dimension is that of layers is not known
+        "0.v_row.layers.stacked.bias": (1,),
+        "0.v_row.one.weight": (4,),
+        "0.v_row.one.bias": (1,),
+    }
+    marked = jax.tree.unflatten(jax.tree.structure(state), [x + i for i, x in enumerate(jax.tree.leaves(state))])
+    back = from_state_dict if convert is to_state_dict else from_torch_compatible_state_dict
+    same_trees(back(jax.eval_shape(lambda: state), convert(marked)), marked, rtol=0, atol=0)
+    with pytest.raises(LostAxisError):  # of a model it is a mistake
+        convert(jax.tree.map(lambda x: x[0], model["one"]))
 
 
 def test_an_array_that_the_layers_of_a_stack_share_is_refused():

@@ -19,6 +19,7 @@ from ..plans import Names
 
 __all__ = [
     "auto_sharded",
+    "is_optimiser_state",
     "lay_out_tree",
     "mapping_for",
     "names_held",
@@ -121,6 +122,11 @@ def names_held(function: str, path: Any, x: NamedArray) -> Names:
         return ()
     shape_of(function, x.array, x.names)
     return x.names
+
+
+def is_optimiser_state(node: Any) -> bool:
+    """Tell the states of optimisers of optax, which may keep less of an array, under the names of all of it."""
+    return hasattr(node, "_fields") and type(node).__module__.partition(".")[0] == "optax"
 
 
 def mapping_for(

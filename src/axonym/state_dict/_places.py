@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 from jax.experimental import multihost_utils
 
 from .. import plans
@@ -29,6 +31,7 @@ from ..layout import path_text
 from ..nn.interleaved import Interleaved
 from ..nn.stacked import BlockSeq, Stacked
 from ..ops import _lift
+from ..partitioning.shard import is_optimiser_state
 from .layouts import Layout, Stored
 
 __all__ = [
@@ -205,7 +208,14 @@ def require_state(function: str, state: Any, hint: str) -> None:
 
 
 def require_values(function: str, key: str, array: Any) -> None:
-    """Raise ArgumentError for an abstract array."""
+    """Raise ArgumentError for an array without values, or without such as are stored."""
+    if isinstance(array, Tracer):
+        problem = f"{key!r} is traced: it has no values before the function runs"
+        raise ArgumentError(message(function, problem, hint="call it outside of jit, grad, vmap and scan"))
+    if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        problem = f"{key!r} is a key of jax.random, which is no array of numbers"
+        hint = "leave it out of the model: eqx.partition; or keep its numbers: jax.random.key_data(key)"
+        raise ArgumentError(message(function, problem, hint=hint))
     if isinstance(array, jax.ShapeDtypeStruct):
         problem = f"{key!r} is abstract: it has a shape and a dtype, but no values"
         raise ArgumentError(message(function, problem, hint="initialise the model, or load it with from_state_dict"))
@@ -244,21 +254,28 @@ def places(tree: Any, layouts: Mapping[type, Layout]) -> Iterator[Place | None]:
 
 
 def _walk(
-    node: Any, path: Names, parts: Parts, blocks: Names, stored: Stored | None, layouts: Mapping[type, Layout]
+    node: Any,
+    path: Names,
+    parts: Parts,
+    blocks: Names,
+    stored: Stored | None,
+    layouts: Mapping[type, Layout],
+    optimised: bool = False,
 ) -> Iterator[Place | None]:
+    optimised = optimised or is_optimiser_state(node)
     children = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda each: each is not node)[0]
     if is_named_array(node) or (children and not children[0][0]):
-        yield _place(node, path, parts, blocks, stored)
+        yield (_kept(node, path) if optimised else None) or _place(node, path, parts, blocks, stored)
         return
     if isinstance(node, Stacked | BlockSeq | Interleaved):
         for where, part, further, layer in _layers(node):
-            yield from _walk(layer, (*path, *where), (*parts, part), (*blocks, *further), None, layouts)
+            yield from _walk(layer, (*path, *where), (*parts, part), (*blocks, *further), None, layouts, optimised)
         return
     layout = next((layouts[kind] for kind in type(node).__mro__ if kind in layouts), None)
     forms = {} if layout is None else _forms(node, path, layout, [path_text(keys) for keys, _ in children])
     for keys, child in children:
         name = path_text(keys)
-        yield from _walk(child, (*path, name), (*parts, name), blocks, forms.get(name), layouts)
+        yield from _walk(child, (*path, name), (*parts, name), blocks, forms.get(name), layouts, optimised)
 
 
 def _forms(node: Any, path: Names, layout: Layout, known: Sequence[str]) -> Mapping[str, Stored]:
@@ -294,6 +311,15 @@ def _layers(node: Any) -> Iterator[tuple[Names, str | Numbers, Names, Any]]:
             yield ("repeated", "stacked", str(i)), Numbers(i, len(kinds)), (Block.name,), layer
         for i, layer in enumerate(node.rest):
             yield ("rest", str(i)), str(Block.size * len(kinds) + i), (), layer
+
+
+def _kept(leaf: Any, path: Names) -> Place | None:
+    """Find the place of an array of which an optimiser keeps fewer dimensions than names: whole, and by its path."""
+    shape = getattr(leaf.array, "shape", None) if isinstance(leaf, NamedArray) else None
+    if shape is None or len(shape) >= len(leaf.names):
+        return None
+    names = tuple(f"dimension {at}" for at in range(len(shape)))
+    return Place(".".join(path), leaf, names, shape, path, (), form(".".join(path), names, shape, None))
 
 
 def _place(leaf: Any, path: Names, parts: Parts, blocks: Names, stored: Stored | None) -> Place | None:

@@ -13,7 +13,7 @@ from .. import layout
 from ..array import NamedArray, is_named_array
 from ..axis import Axis
 from ..core import wrap
-from ..errors import ArgumentError, message, suggestion
+from ..errors import ArgumentError, OperandError, message, suggestion
 from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..partitioning.placement import from_callback
 from ..partitioning.shard import names_of, no_mesh, paths_of
@@ -85,7 +85,7 @@ def to_state_dict(
     Raises:
         ArgumentError: if two arrays have one key, or a layout tells of a field that its module lacks.
         AxisError: if a layout does not fit the axes of an array.
-        OperandError: if a layout gives anything but `Stored`.
+        OperandError: if a layout gives anything but `Stored`, or `rename` no text.
 
     Example:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
@@ -147,12 +147,13 @@ def from_state_dict(
         layouts: how the arrays of some modules are stored, by type.
         rename: see `Rename`.
         mapping: lays out the arrays; by default the current mapping. Without one they are laid out as those of `tree`.
+            NumPy arrays of `tree` stay on the host, those without names also with a mapping.
         mesh: by default the mesh of `set_mesh`.
 
     Raises:
         ArgumentError: if the state dict does not fit; it tells all that is missing, unexpected, or has another shape or
-            dtype. Also if keys are no text, or values are abstract.
-        OperandError: if it is no mapping, or a value has names or cannot be read by numpy.
+            dtype. Also if keys are no text, or values are abstract, traced or keys of `jax.random`.
+        OperandError: if it is no mapping, or a value has names or cannot be read by numpy; if `rename` gives no text.
         ShardingError: if the mapping does not fit; if `tree` is abstract on a mesh, and there is none here.
 
     Example:
@@ -229,16 +230,17 @@ def _loaded(
     function: str,
     place: Place,
     stored: Mapping[Index, np.ndarray[Any, Any]],
-    mapping: ResourceMapping | Mappings | None,
+    mapping: AxisMapping | Mappings | None,
     mesh: MeshLike | None,
 ) -> Any:
     """Load an array, each device its part."""
-    dtype = place.array.dtype
+    dtype, whole = place.array.dtype, (slice(None),) * len(place.shape)
 
     def block(at: Any) -> Any:
         return place.block(at, stored).astype(dtype, copy=False)
 
     sharding = getattr(place.array, "sharding", None)
+    on_the_host = isinstance(place.array, np.ndarray | np.generic)
     if mapping is None and isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         # What was abstract inside of a mesh with Explicit axes has a layout, but no devices.
         entries = layout.entries_in(sharding.spec)
@@ -246,21 +248,28 @@ def _loaded(
         mapping = AxisMapping(tuple(zip(place.names, entries, strict=True)))
         if layout.context_mesh(mesh) is None:
             raise no_mesh(function, mapping)
-    if mapping is not None:
+    array: Any
+    if on_the_host and (mapping is None or not isinstance(place.leaf, NamedArray)):
+        # It stays there, as with `shard`: JAX would make 32 bits of 64.
+        kept = np.array(block(whole))
+        array = kept if isinstance(place.array, np.ndarray) else kept[()]
+    elif mapping is not None:
         own = mapping.of(place.names, place.path) if isinstance(mapping, Mappings) else mapping
+        # What does not fit is told in the name of the function that was called.
+        layout.partition_spec(place.names, place.shape, own, layout.context_mesh(mesh), function)
         axes = tuple(map(Axis, place.names, place.shape))
         array = from_callback(axes, lambda at: block(tuple(at.values())), own, mesh).array
     elif sharding is not None and getattr(place.array, "committed", True):
         # a copy, because a CPU may keep the memory as its own
         array = jax.make_array_from_callback(place.shape, sharding, lambda at: np.array(block(at)))
     else:
-        array = jnp.array(block((slice(None),) * len(place.shape)))
+        array = jnp.array(block(whole))
     return wrap(place.leaf, array, place.leaf.names) if isinstance(place.leaf, NamedArray) else array
 
 
 def _entries(function: str, found: list[Place | None], prefix: str | None, rename: Rename | None) -> Entries:
     """Spell the keys of all arrays."""
-    change = _renamer(rename)
+    change = _renamer(function, rename)
     entries: Entries = {}
     for place in filter(None, found):
         for name, index in place.entries():
@@ -274,25 +283,35 @@ def _entries(function: str, found: list[Place | None], prefix: str | None, renam
     return entries
 
 
-def _renamer(rename: Rename | None) -> Callable[[str], str]:
+def _renamer(function: str, rename: Rename | None) -> Callable[[str], str]:
     if callable(rename):
-        return rename
+        return lambda name: _text(function, name, rename(name))
+    if rename is not None and not isinstance(rename, Mapping):
+        problem = f"rename is a function of a key or a table of text, not {type(rename).__name__}"
+        raise OperandError(message(function, problem, hint='write rename={"attention.qkv": "attn.c_attn"}'))
     if not rename:
         return lambda name: name
-    table = rename
+    table = {_text(function, run, run): _text(function, run, other) for run, other in rename.items()}
     runs = "|".join(re.escape(run) for run in sorted(table, key=len, reverse=True))
     pattern = re.compile(rf"(?<![^.])(?:{runs})(?![^.])")
     return lambda name: pattern.sub(lambda run: table[run[0]], name)
+
+
+def _text(function: str, old: Any, new: Any) -> str:
+    if not isinstance(old, str) or not isinstance(new, str):
+        raise OperandError(message(function, f"rename makes {new!r} of {old!r}, but keys of a state dict are text"))
+    return new
 
 
 def _check(
     function: str, entries: Entries, state: Mapping[str, Any], prefix: str | None, strict: bool, cast: bool
 ) -> None:
     """Raise one error about everything that does not fit."""
-    extra = [key for key in state if key not in entries and (prefix is None or key.startswith(f"{prefix}."))]
+    extra = [key for key in state if key not in entries and (not prefix or key.startswith(f"{prefix}."))]
     missing: list[tuple[str, str]] = []
     shapes: list[tuple[str, str]] = []
     dtypes: list[tuple[str, str]] = []
+    castable = False
     for key, (place, _) in entries.items():
         wanted = place.form
         if key not in state:
@@ -304,8 +323,10 @@ def _check(
         if tuple(given.shape) != wanted.shape:
             shapes.append((key, f"{tuple(given.shape)}, but the model has {wanted.text}"))
         dtype = place.array.dtype
-        if given.dtype != dtype and not (cast and _kind(given.dtype) == _kind(dtype)):
+        alike = _kind(given.dtype) == _kind(dtype)
+        if given.dtype != dtype and not (cast and alike):
             dtypes.append((key, f"{given.dtype}, but the model has {dtype}"))
+            castable |= alike
     unexpected = [(key, str(tuple(spec_of(function, state, key).shape))) for key in extra] if strict else []
     flawed = {"missing": missing, "unexpected": unexpected, "other shape": shapes, "other dtype": dtypes}
     if not any(flawed.values()):
@@ -318,7 +339,8 @@ def _check(
         if len(flaws) > SHOWN:
             lines.append(f"{kind}: and {len(flaws) - SHOWN} more")
     hints = ["strict=False takes what is there"] if strict and (missing or unexpected) else []
-    hints += ["cast=True converts dtypes"] if dtypes and not cast else []
+    hints += ["an abstract model has no arrays to keep: initialise it"] if missing and not strict else []
+    hints += ["cast=True converts dtypes"] if castable else []
     counts = ", ".join(f"{len(flaws)} {kind}" for kind, flaws in flawed.items() if flaws)
     problem = f"the state dict does not fit: {counts}"
     raise ArgumentError(message(function, problem, *lines, hint="; ".join(hints) or None))

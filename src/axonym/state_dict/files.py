@@ -5,6 +5,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ DTYPES: dict[str, np.dtype[Any]] = {
         "I64": jnp.int64,
         "F8_E4M3": jnp.float8_e4m3fn,
         "F8_E5M2": jnp.float8_e5m2,
+        "F8_E8M0": jnp.float8_e8m0fnu,
+        "F8_E4M3FNUZ": jnp.float8_e4m3fnuz,
+        "F8_E5M2FNUZ": jnp.float8_e5m2fnuz,
         "F16": jnp.float16,
         "BF16": jnp.bfloat16,
         "F32": jnp.float32,
@@ -65,10 +69,13 @@ def save_state_dict(
 
     Raises:
         ArgumentError: if an array has a dtype that the format lacks, a key that is no text or is `__metadata__`, or no
-            values; or if `metadata` has anything but text.
+            values; if `metadata` has anything but text; or if `max_bytes` is no positive number.
         OperandError: if `state_dict` is no mapping, or a value has names or cannot be read by numpy.
     """
     require_state("save_state_dict", state_dict, "write save_state_dict(to_state_dict(model), path)")
+    if max_bytes is not None and not (isinstance(max_bytes, Real) and max_bytes > 0):
+        problem = f"max_bytes is a positive number of bytes, not {max_bytes!r}"
+        raise ArgumentError(message("save_state_dict", problem))
     if METADATA in state_dict:
         problem = f"no array can have the key {METADATA!r}, under which the format keeps text"
         raise ArgumentError(message("save_state_dict", problem, hint="pass text as metadata="))
@@ -146,7 +153,7 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, A
             folder with a `model.safetensors` or its index.
 
     Raises:
-        ArgumentError: if a file or an index is damaged, is incomplete, or has a dtype that JAX lacks.
+        ArgumentError: if a file or an index is damaged, is incomplete, or has a dtype that JAX lacks or of half a byte.
         FileNotFoundError: if there is no such file.
     """
     file = Path(path)
