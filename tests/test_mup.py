@@ -14,6 +14,7 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError
 from axonym.mup import Mup
+from tests.nn.layouts import fails
 
 Batch, In, Out, Layers, HeadDim, Vocab = axn.make_axes(batch=16, input=8, output=4, layers=3, head_dim=4, vocab=10)
 KEY = jax.random.key(0)
@@ -166,6 +167,28 @@ def test_errors():
     with pytest.raises(AxisSizeError) as error:
         Mup({"embed": 0})
     assert str(error.value) == "Mup: the base size of 'embed' must be positive, got 0"
+    model = jax.eval_shape(lambda: nn.MLP.init(In, Out, 32, 1, key=KEY))
+    for call, what, given, known, near in (
+        (lambda: Mup({"mlp": 8}).learning_rates(model, "adamw"), "optimizer", "'adamw'", "'adam', 'sgd'", "adam"),
+        (lambda: Mup({"mlp": 8}).scaled_updates(model, "SGD"), "optimizer", "'SGD'", "'adam', 'sgd'", "sgd"),
+        (lambda: Mup({"mlp": 8}).initial(model, "fan in"), "spread", "'fan in'", "'fan_in', 'constant'", "fan_in"),
+        (lambda: Mup({"mlp": 8}).initial(model, lambda *_: None), "spread", "None", "'fan_in', 'constant'", None),
+    ):
+        hint = f"\n  hint: did you mean '{near}'?" if near else ""
+        fails(ArgumentError, f"Mup: there is no {what} {given}\n  known: {known}{hint}", call)
+    fails(
+        ArgumentError,
+        "Mup: inputs: no parameter matches 'layer.1'\n"
+        "  parameters: layers.0.weight, layers.0.bias, layers.1.weight, layers.1.bias\n"
+        "  hint: did you mean 'layers.1.bias'?",
+        lambda: Mup({"mlp": 8}, inputs={"layer.1": "mlp"}).report(model),
+    )
+    fails(
+        AxisNotFoundError,
+        "Mup: inputs: no parameter that matches 'layers.0' has axis 'mpl'\n"
+        "  axes: input, mlp\n  hint: did you mean 'mlp'?",
+        lambda: Mup({"mlp": 8}, inputs={"layers.0": "mpl"}).report(model),
+    )
 
 
 @functools.cache

@@ -9,7 +9,7 @@ Reference:
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import jax
 
@@ -156,7 +156,9 @@ class Mup:
         """Tell the role and the factors of each parameter.
 
         Raises:
-            AxisNotFoundError: if no parameter has one of the width axes.
+            AxisNotFoundError: if no parameter has one of the width axes, or none that a pattern of `inputs` matches has
+                one of its axes.
+            ArgumentError: if a pattern of `inputs` matches no parameter.
         """
         found = tuple((parameter, self.factors(parameter)) for parameter in parameters.walk(model))
         names = {name for parameter, _ in found for name in parameter.sizes}
@@ -164,6 +166,8 @@ class Mup:
             if not any(own == name or own.startswith(f"{name}.") for own in names):
                 facts, hint = f"axes: {', '.join(sorted(names)) or 'none'}", suggestion(name, names)
                 raise AxisNotFoundError(message("Mup", f"no parameter has width axis {name!r}", facts, hint=hint))
+        for pattern, axes in self.inputs.items():
+            _check_inputs(pattern, axes, [parameter for parameter, _ in found])
         return Report(found)
 
     def initial(self, model: Any, spread: Spread | Callable[[str, Any], Spread] = "fan_in") -> Any:
@@ -178,10 +182,12 @@ class Mup:
 
         Raises:
             AxisNotFoundError: if no parameter has one of the width axes.
+            ArgumentError: if there is no such `spread`.
         """
         factors: dict[str, float] = {}
         for parameter, own in self.report(model).rows:
             drawn = spread if isinstance(spread, str) else spread(parameter.path, parameter.array)
+            _check_known("spread", drawn, get_args(Spread))
             fan = own.outputs if parameter.looked_up else own.inputs
             factors[parameter.path] = own.std * (math.sqrt(fan) if drawn == "fan_in" else 1.0)
         return _scaled(model, factors)
@@ -191,7 +197,9 @@ class Mup:
 
         Raises:
             AxisNotFoundError: if no parameter has one of the width axes.
+            ArgumentError: if there is no such `optimizer`.
         """
+        _check_known("optimizer", optimizer, get_args(Optimizer))
         rates = {parameter.path: getattr(own, optimizer) for parameter, own in self.report(model).rows}
         return parameters.labels(model, lambda path, _: rates[path])
 
@@ -204,9 +212,35 @@ class Mup:
         Args:
             updates: a tree of the structure of the model, such as its gradients.
             optimizer: "adam", also for its kin; or "sgd".
+
+        Raises:
+            ArgumentError: if there is no such `optimizer`.
         """
+        _check_known("optimizer", optimizer, get_args(Optimizer))
         rows = ((parameter.path, self.factors(parameter)) for parameter in parameters.walk(updates))
         return _scaled(updates, {path: getattr(own, optimizer) for path, own in rows})
+
+
+def _check_known(what: str, given: Any, known: tuple[str, ...]) -> None:
+    if given not in known:
+        facts = f"known: {', '.join(map(repr, known))}"
+        raise ArgumentError(message("Mup", f"there is no {what} {given!r}", facts, hint=suggestion(given, known)))
+
+
+def _check_inputs(pattern: str, axes: AxisSelection, known: list[Parameter]) -> None:
+    """Refuse a pattern, or an axis, that no parameter has: a hidden weight would learn at the rate of another role."""
+    matched = [parameter for parameter in known if matches(pattern, parameter.path)]
+    if not matched:
+        paths = [parameter.path for parameter in known]
+        hint = suggestion(pattern, {part for path in paths for part in (path, path.rpartition(".")[2])})
+        facts = f"parameters: {', '.join(paths) or 'none'}"
+        raise ArgumentError(message("Mup", f"inputs: no parameter matches {pattern!r}", facts, hint=hint))
+    names = {name for parameter in matched for name in parameter.sizes}
+    for name, _ in selection(axes, "Mup"):
+        if name not in names:
+            facts = f"axes: {', '.join(sorted(names)) or 'none'}"
+            problem = f"inputs: no parameter that matches {pattern!r} has axis {name!r}"
+            raise AxisNotFoundError(message("Mup", problem, facts, hint=suggestion(name, names)))
 
 
 def _scaled(tree: Any, factors: Mapping[str, float]) -> Any:

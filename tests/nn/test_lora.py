@@ -142,6 +142,23 @@ def test_the_filter_chooses_the_thin_matrices_alone():
     assert jax.tree.leaves(nn.lora_filter(plain)) == [False] * 6
 
 
+def test_thin_matrices_have_the_anonymous_dimensions_of_a_layer():
+    """An ensemble that raw vmap made, also of stacks."""
+    keys = jax.random.split(KEY, 5)
+    for make, axes in ((nn.Linear.init, ()), (nn.Stacked.init(L, nn.Linear), (3,))):
+        each = eqx.filter_eval_shape(jax.vmap(lambda key, make=make: make(E, E, key=key)), keys)
+        layer = jax.eval_shape(lambda each=each: nn.add_lora(each, R, key=KEY))
+        layer = layer.stacked if axes else layer
+        assert layer.down.weight.array.shape == (5, *axes, 4, 2)
+        assert layer.up.weight.array.shape == (5, *axes, 2, 4)
+        assert jax.tree.map(jnp.shape, jax.eval_shape(nn.merge_lora, layer)) == jax.tree.map(jnp.shape, layer.base)
+    each = nn.LoraLinear.init(jax.vmap(lambda key: nn.Linear.init(E, M, key=key))(keys), R, key=KEY)
+    assert len(np.unique(each.down.weight.array[:, 0, 0])) == 5
+    x = np.asarray(draw(B, E).array)
+    y = jax.vmap(lambda layer: layer(axn.named(x, (B, E))).array)(each)
+    np.testing.assert_allclose(y, x @ np.asarray(each.base.weight.array), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
     mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
@@ -174,6 +191,18 @@ def test_errors():
     fails(ArgumentError, f"{problem} lora=0", lambda: nn.add_lora(model, 0, key=KEY))
     fails(ArgumentError, f"{problem} rank=0", lambda: nn.add_lora(model, R.resize(0), key=KEY))
     layer = adapted(E, M)
+    stack = jax.eval_shape(lambda: nn.Stacked.init(L, nn.Linear)(E, M, key=KEY))
+    for linear, name, weight in (
+        (model[0], "embed", "embed=4, mlp=6"),
+        (model[0], "mlp", "embed=4, mlp=6"),
+        (stack, "layers", "layers=3, embed=4, mlp=6"),
+    ):
+        fails(
+            AxisClashError,
+            f"LoraLinear.init: the layer already has an axis {name!r}, which cannot be the one of the rank too\n"
+            f'  weight: {weight}\n  Out: mlp=6\n  hint: give the rank another name: Axis("rank", 2)',
+            lambda linear=linear, name=name: nn.add_lora(linear, axn.Axis(name, 2), key=KEY),
+        )
     with pytest.raises(AxisNotFoundError, match=r"^Linear: the input lacks axis 'embed'"):
         layer(axn.ones(B))
     with pytest.raises(AxisClashError, match=r"^Linear: the input already has axis 'rank', which the layer adds"):

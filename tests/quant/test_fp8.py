@@ -107,6 +107,15 @@ def test_what_is_too_large_is_clipped_and_what_is_not_finite_is_not_remembered()
     assert after.input_amax_history[0] == 0
 
 
+def test_a_history_of_a_narrow_dtype_does_not_remember_what_it_cannot_hold():
+    left, right, gradient = operands(PRODUCTS[0][0])
+    narrow = jax.tree.map(lambda x: x.astype(jnp.float16), quant.Fp8DotGeneral.init(2))
+    _, after = product_and_gradients(narrow, left * np.float32(1e5), right, gradient, PRODUCTS[0][1])
+    assert after.input_amax_history.tolist() == [0, 0]
+    found, _ = product_and_gradients(after, left, right, gradient, PRODUCTS[0][1])
+    assert np.isfinite(found[0]).all()
+
+
 def test_init_of_a_subclass_makes_the_subclass():
     class Own(quant.Fp8DotGeneral): ...
 

@@ -150,3 +150,19 @@ def test_any_function_may_multiply():
     doubled = quant.quantize_linear_layers(layer, quant.QuantizationConfig(lambda: jax.tree_util.Partial(doubling)))
     x = axn.ones(E, jnp.float32)
     assert axn.allclose(jax.jit(lambda layer, x: layer(x))(doubled, x), 2 * layer(x))
+    doubled = quant.quantize_linear_layers(layer, quant.QuantizationConfig(lambda: doubling))
+    assert axn.allclose(jax.jit(lambda layer, x: layer(x))(doubled, x), 2 * layer(x))
+
+
+def test_numbers_of_what_multiplies_are_state():
+    class Scaling(eqx.Module):
+        factor: float
+
+        def __call__(self, *args, precision, preferred_element_type):
+            return self.factor * lax.dot_general(*args, precision)
+
+    stack = nn.Stacked.init(Layers, nn.Linear)(E, E, key=KEY, use_bias=False)
+    found = quant.quantize_linear_layers(stack, quant.QuantizationConfig(lambda: Scaling(2.0)))
+    assert found.stacked.dot_general.factor.tolist() == [2.0] * 3
+    x = axn.ones(E, jnp.float32)
+    assert axn.allclose(found.fold(x), 8 * stack.fold(x), atol=1e-5)

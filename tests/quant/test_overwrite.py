@@ -46,6 +46,19 @@ def test_a_tree_is_parted_and_put_together_again():
     assert quant.apply_updates(tree, rest, nothing).layers[0].dot_general is tree.layers[0].dot_general
 
 
+def test_a_state_that_was_put_aside_stays():
+    """As in fine-tuning, where `eqx.partition` leaves nothing of a frozen layer but its module."""
+    tree = model()
+    none = jax.tree.map(lambda _: False, tree)
+    trained, frozen = eqx.partition(tree, eqx.tree_at(lambda tree: tree.layers[1].weight, none, True))
+    overwrites, rest = quant.partition_for_grad_overwrite(trained)
+    updates = jax.tree.map(jnp.ones_like, rest)
+    after = quant.apply_updates(tree, updates, overwrites)
+    assert jax.tree.structure(after) == jax.tree.structure(tree)
+    assert after.layers[0].dot_general.input_amax_history is tree.layers[0].dot_general.input_amax_history
+    same_trees(eqx.combine(quant.apply_updates(trained, updates, overwrites), frozen), after)
+
+
 def test_a_tree_without_states_is_all_rest():
     tree = {"w": jnp.ones(2), "n": 3, "f": jnp.sin}
     overwrites, rest = quant.partition_for_grad_overwrite(tree)

@@ -3,10 +3,13 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
 
+from axonym import quant
+from axonym.errors import ArgumentError
 from axonym.quant._product import Scaled, cotangent, hashable
 
 CASES = [
@@ -25,13 +28,36 @@ def test_against_the_gradients_of_jax(left, right, numbers):
     a, b = (rng.normal(size=shape).astype(np.float32) for shape in (left, right))
     product, pull = jax.vjp(functools.partial(lax.dot_general, dimension_numbers=numbers), a, b)
     gradient = rng.normal(size=product.shape).astype(np.float32)
-    expected = pull(jax.numpy.asarray(gradient))
+    expected = pull(jnp.asarray(gradient))
     found = [
         cotangent(lax.dot_general, gradient, b, hashable(numbers), of_left=True),
         cotangent(lax.dot_general, gradient, a, hashable(numbers), of_left=False),
     ]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+PRODUCTS = [quant.Int8DotGeneral(), quant.Fp8CurrentDotGeneral(), quant.Fp8DotGeneral.init(2)]
+
+
+@pytest.mark.parametrize("dot_general", PRODUCTS, ids=lambda product: type(product).__name__)
+def test_a_gradient_is_not_differentiated_unless_nothing_uses_the_result(dot_general):
+    weight = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2)), jnp.float32)
+
+    def loss(x):
+        return jnp.sin(dot_general(x, weight, (((1,), (0,)), ((), ())))).sum()
+
+    x, inner = jnp.ones((4, 3)), jax.grad(loss)
+    with pytest.raises(ArgumentError) as caught:
+        jax.grad(lambda x: (inner(x) ** 2).sum())(x)
+    assert str(caught.value) == (
+        "axonym.quant: a quantised product has no second derivative\n"
+        "  a function that computes a gradient is differentiated by what goes into the product\n"
+        "  hint: take the inner gradient without quantised products, or put `jax.lax.stop_gradient` around it"
+    )
+    # A step along the gradient, and the gradient there.
+    found = jax.grad(lambda x: loss(x + 0.1 * lax.stop_gradient(inner(x))))(x)
+    np.testing.assert_allclose(found, inner(x + 0.1 * inner(x)), rtol=1e-6)
 
 
 def test_dimension_numbers_may_be_lists():

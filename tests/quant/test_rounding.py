@@ -58,6 +58,16 @@ def test_small_updates_add_up_where_rounding_to_the_nearest_loses_them():
     assert float(after.astype(jnp.float32).mean()) == pytest.approx(1 + 400 / 4096, rel=0.005)
 
 
+def test_the_derivative_is_that_of_a_cast():
+    x = axn.named(np.float32([1.003, -0.3, 0]), "value")
+    for rounding in (lambda x: x.astype(jnp.bfloat16), lambda x: quant.stochastic_round(x, jnp.bfloat16, key=KEY)):
+        slope = jax.grad(lambda x, rounding=rounding: (rounding(x).astype(jnp.float32) * 3).sum().scalar())(x)
+        assert slope.array.tolist() == [3, 3, 3]
+        assert slope.dtype == jnp.float32
+        _, along = jax.jvp(rounding, (x,), (x,))
+        np.testing.assert_array_equal(along.array, x.array.astype(jnp.bfloat16))
+
+
 def test_names_anonymous_dimensions_and_layouts(auto_mesh, explicit_mesh):
     x = axn.random.normal(KEY, axn.make_axes(batch=8, embed=6))
     expected = quant.stochastic_round(x, jnp.bfloat16, key=KEY)

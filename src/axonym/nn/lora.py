@@ -7,9 +7,9 @@ import equinox as eqx
 import jax
 
 from ..array import NamedArray, is_named_array
-from ..axis import Axis, AxisSelector, sized
+from ..axis import Axis, AxisSelector, shown, sized
 from ..create import zeros
-from ..errors import ArgumentError, OperandError, message
+from ..errors import ArgumentError, AxisClashError, OperandError, message
 from ..layout import path_text
 from ..ops._widen import at_least_float32
 from ..ops.contract import dot
@@ -53,8 +53,8 @@ class LoraLinear(eqx.Module):
         """Wrap a layer.
 
         Args:
-            base: the layer. If its arrays have further axes, as those of a layer in a `Stacked` have, the thin matrices
-                have them too, and each is drawn with its own key.
+            base: the layer. If its arrays have further axes, as those of a layer in a `Stacked` have, or anonymous
+                dimensions, the thin matrices have them too, and each is drawn with its own key.
             Rank: the axis between the two matrices, or its size; it is then called "lora".
             key: for `down`.
             alpha: the factor of the product, times the rank; by default the rank, for a factor of one.
@@ -62,6 +62,7 @@ class LoraLinear(eqx.Module):
 
         Raises:
             ArgumentError: if the rank is smaller than one.
+            AxisClashError: if the layer has an axis of its name.
         """
         if not isinstance(base, Linear):
             problem = f"expected a Linear to wrap, got {type(base).__name__}"
@@ -71,13 +72,22 @@ class LoraLinear(eqx.Module):
             raise ArgumentError(message("LoraLinear.init", f"the rank must be at least 1, got {axis.name}={axis.size}"))
         own = {each.name for each in (*base.In, *stored_outputs(base.In, base.Out))}
         further = tuple(each for each in base.weight.axes if each.name not in own)
+        if axis.name in {*base.weight.names, *(each.name for each in base.Out)}:
+            problem = f"the layer already has an axis {axis.name!r}, which cannot be the one of the rank too"
+            lines = (f"weight: {shown(*base.weight.axes)}", f"Out: {shown(*base.Out)}")
+            hint = f'give the rank another name: Axis("rank", {axis.size})'
+            raise AxisClashError(message("LoraLinear.init", problem, *lines, hint=hint))
 
         def thin(key: jax.Array) -> tuple[Linear, Linear]:
             down = Linear.init(base.In, axis, key=key, use_bias=False)
             return down, Linear.init(axis, base.Out, key=key, use_bias=False, initializer=_zeros)
 
-        keys = jax.random.split(key, tuple(each.size for each in further)) if further else key
-        down, up = vmap(thin, further)(keys)
+        anonymous = base.weight.array.shape[: base.weight.array.ndim - len(base.weight.names)]
+        make = vmap(thin, further)
+        for _ in anonymous:
+            make = jax.vmap(make)
+        copies = (*anonymous, *(each.size for each in further))
+        down, up = make(jax.random.split(key, copies) if copies else key)
         return cls(base, down, up, float(axis.size if alpha is None else alpha), Dropout(dropout))
 
     @property

@@ -7,8 +7,9 @@ import jax
 from jax import lax
 
 from .._constraints import varying
+from ..errors import ArgumentError, message
 
-__all__ = ["DimensionNumbers", "Scaled", "cotangent", "equally_varying", "hashable"]
+__all__ = ["DimensionNumbers", "Scaled", "cotangent", "equally_varying", "hashable", "once_differentiable"]
 
 Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 DimensionNumbers: TypeAlias = tuple[Pair, Pair]
@@ -36,6 +37,26 @@ def equally_varying(left: jax.Array, right: jax.Array) -> list[jax.Array]:
     """Inside of a shard_map, let both operands differ between the same devices, so that autodiff sums what it must."""
     axes = {axis for x in (left, right) for axis in jax.typeof(x).mat.varying}
     return [varying(x, axes) for x in (left, right)]
+
+
+@jax.custom_vjp
+def once_differentiable(x: jax.Array) -> jax.Array:
+    """Return an operand as it is, inside of a rule for gradients, which JAX would differentiate as it is written.
+
+    The rounding has no slope: second derivatives would be those of the scales alone. The forward pass may be
+    differentiated as long as nothing uses the result, such as a gradient behind `stop_gradient`.
+    """
+    return x
+
+
+def _refused(_: None, gradient: jax.Array) -> Any:
+    problem = "a quantised product has no second derivative"
+    facts = "a function that computes a gradient is differentiated by what goes into the product"
+    hint = "take the inner gradient without quantised products, or put `jax.lax.stop_gradient` around it"
+    raise ArgumentError(message("axonym.quant", problem, facts, hint=hint))
+
+
+once_differentiable.defvjp(lambda x: (x, None), _refused)
 
 
 def cotangent(

@@ -11,7 +11,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from ..errors import ArgumentError, message
-from ._product import DimensionNumbers, Scaled, cotangent, equally_varying, hashable
+from ._product import DimensionNumbers, Scaled, cotangent, equally_varying, hashable, once_differentiable
 from .overwrite import OverwriteWithGradient
 
 __all__ = ["Fp8CurrentDotGeneral", "Fp8DotGeneral"]
@@ -29,7 +29,7 @@ class Fp8DotGeneral(OverwriteWithGradient):
 
     The state is updated by differentiation: the gradient of a history is the history after the step, see
     `partition_for_grad_overwrite`. Under `vmap`, all elements of a batch count as one array. A state serves one product
-    per gradient: the gradients of several would be added.
+    per gradient: the gradients of several would be added. There is no forward-mode derivative, and no second one.
 
     Attributes:
         input_amax_history: the largest magnitudes of left operands, the latest first; zero stands for none.
@@ -126,8 +126,10 @@ def _dequantizing_dot(left: Scaled, right: Scaled, numbers: DimensionNumbers) ->
 
 def _quantized(x: jax.Array, dtype: Any, history: jax.Array | None) -> tuple[Scaled, jax.Array | None]:
     """Round an array to 8 bits, and give its history after that."""
+    x = once_differentiable(x)
+    seen, history = lax.stop_gradient((x, history))
     limit = float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]  # of jax
-    magnitude = jnp.abs(x).max(initial=0).astype(jnp.float32) if history is None else _magnitude(x, history)
+    magnitude = jnp.abs(seen).max(initial=0).astype(jnp.float32) if history is None else _magnitude(seen, history)
     scale = (magnitude if history is None else history.max().astype(jnp.float32)) / limit
     scale = jnp.where(scale < np.finfo(np.float32).tiny, 1.0, scale)
     # These formats have no saturation: what is too large for one becomes infinite or no number.
@@ -154,5 +156,5 @@ def _recorded(history: jax.Array, magnitude: jax.Array) -> jax.Array:
     # Blocks of a shard_map share a state that is the same on all devices.
     if differing := tuple(jax.typeof(magnitude).mat.varying - jax.typeof(history).mat.varying):
         magnitude = lax.pmax(magnitude, differing)
-    latest = jnp.where(jnp.isfinite(magnitude), magnitude, 0).astype(history.dtype)
-    return jnp.concatenate([latest[None], history[:-1]])
+    latest = magnitude.astype(history.dtype)  # which may hold no number that large
+    return jnp.concatenate([jnp.where(jnp.isfinite(latest), latest, 0)[None], history[:-1]])

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
-from ._product import DimensionNumbers, Scaled, cotangent, equally_varying, hashable
+from ._product import DimensionNumbers, Scaled, cotangent, equally_varying, hashable, once_differentiable
 
 __all__ = ["Int8DotGeneral"]
 
@@ -24,7 +24,7 @@ class Int8DotGeneral(eqx.Module):
     position along the dimensions that stay, such as each token and each output of a layer. There is no state.
 
     The backward pass passes straight through the rounding: it multiplies by the rounded operands, which it keeps as
-    8-bit integers, in the dtype of the gradient.
+    8-bit integers, in the dtype of the gradient. There is no forward-mode derivative, and no second one.
 
     Reference:
         Jacob et al. (2018), Quantization and training of neural networks for efficient integer-arithmetic-only
@@ -52,6 +52,7 @@ def _product(lhs: Any, rhs: Any, numbers: DimensionNumbers, precision: Any, dtyp
 
 
 def _forward(lhs: Any, rhs: Any, numbers: DimensionNumbers, precision: Any, dtypes: Any) -> Any:
+    lhs, rhs = once_differentiable(lhs), once_differentiable(rhs)
     left, right = _quantized(lhs, numbers[0][0]), _quantized(rhs, numbers[0][1])
     product = lax.dot_general(left.values, right.values, numbers, preferred_element_type=jnp.int32)
     # The scales have size 1 where the operands are summed over, so that this sums over nothing.

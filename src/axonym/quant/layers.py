@@ -100,5 +100,7 @@ def _with_product(layer: Linear, dot_general: Any) -> Linear:
     """Give a layer what multiplies; the axes of stacked layers come before the layer's own."""
     own = len(layer.In) + len(layer.Out)
     stacked = layer.weight.array.shape[: layer.weight.array.ndim - own]
-    state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*stacked, *leaf.shape)), dot_general)
+    if jax.tree_util.all_leaves([dot_general]):  # a function, which transformations refuse among arrays
+        dot_general = jax.tree_util.Partial(dot_general)
+    state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*stacked, *jnp.shape(leaf))), dot_general)
     return dataclasses.replace(layer, dot_general=state)

@@ -3,6 +3,7 @@
 from typing import Any, TypeVar
 
 import equinox as eqx
+import jax
 
 __all__ = ["OverwriteWithGradient", "apply_updates", "partition_for_grad_overwrite"]
 
@@ -35,10 +36,16 @@ def apply_updates(tree: T, updates: Any, overwrites: Any) -> T:
     Args:
         tree: the model.
         updates: what an optimiser made of the rest of the gradients; where it has None, the model stays as it is.
-        overwrites: the other part of the gradients; where it has None, nothing is overwritten.
+        overwrites: the other part of the gradients; where it has None, nothing is overwritten, also not a single
+            array of such a module, as where `eqx.partition` has put it aside.
     """
-    updated: T = eqx.combine(overwrites, eqx.apply_updates(tree, updates), is_leaf=_is_overwritten)
-    return updated
+
+    def one(new: Any, old: Any) -> Any:
+        return old if new is None else eqx.combine(new, old)
+
+    updated = eqx.apply_updates(tree, updates)
+    following: T = jax.tree.map(one, overwrites, updated, is_leaf=lambda new: new is None or _is_overwritten(new))
+    return following
 
 
 def _is_overwritten(node: Any) -> bool:

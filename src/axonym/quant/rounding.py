@@ -1,5 +1,6 @@
 """Stochastic rounding."""
 
+import functools
 from typing import Any
 
 import jax
@@ -21,7 +22,8 @@ def stochastic_round(x: Any, dtype: DTypeLike, *, key: jax.Array) -> Any:
 
     Of the two neighbours of an element, the nearer one is the more likely. A weight in bfloat16 that gets many updates,
     each of less than half of the distance to its neighbour, then moves by their sum, where rounding to the nearest
-    would never move it. Numbers of the dtype stay what they are, and so do infinities and NaN.
+    would never move it. Numbers of the dtype stay what they are, and so do infinities and NaN. The derivative is that
+    of the expectation, as of a cast.
 
     Args:
         x: a NamedArray or an array, float32.
@@ -56,6 +58,12 @@ def stochastic_round(x: Any, dtype: DTypeLike, *, key: jax.Array) -> Any:
 
 def _stochastic_round(x: jax.Array, drawn: jax.Array, *, dtype: Any) -> jax.Array:
     """Round by numbers from 0 to 1."""
+    rounded: jax.Array = _rounded(x, drawn, dtype)
+    return rounded
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _rounded(x: jax.Array, drawn: jax.Array, dtype: Any) -> jax.Array:
     kind = jnp.finfo(dtype)  # type: ignore[no-untyped-call]  # of jax
     # The unit in the last place is a power of two: nothing before the cast is rounded, nor is the cast.
     unit = jnp.maximum(jnp.frexp(x)[1] - 1, int(kind.minexp)) - kind.nmant
@@ -63,3 +71,9 @@ def _stochastic_round(x: jax.Array, drawn: jax.Array, *, dtype: Any) -> jax.Arra
     below = jnp.floor(units)
     rounded = jnp.ldexp(below + (drawn < units - below), unit)
     return jnp.where(jnp.isfinite(x), rounded, x).astype(dtype)
+
+
+@_rounded.defjvp
+def _(dtype: Any, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+    # Written out, each step of it would have no slope.
+    return _rounded(*primals, dtype), tangents[0].astype(dtype)
