@@ -63,6 +63,16 @@ def test_a_plain_parameter_is_a_scalar() -> None:
     )
 
 
+def test_a_key_of_plain_integers_is_read_by_the_settings_at_hand(auto_mesh: jax.sharding.Mesh) -> None:
+    with jax.set_mesh(auto_mesh), axn.axis_mapping({"a": "data"}):
+        for implementation in ("rbg", "unsafe_rbg"):  # which have keys of one shape
+            with jax.default_prng_impl(implementation):
+                key = jax.random.PRNGKey(0)
+                assert random.randint(key, A, 0, 9).tolist() == jax.random.randint(key, (4,), 0, 9).tolist()
+                with jax.legacy_prng_key("error"), pytest.raises(ValueError, match="Legacy uint32 key"):
+                    random.randint(key, A, 0, 9)
+
+
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_an_eager_gradient_of_a_shard_map_goes_through_draws(kind: str, request: pytest.FixtureRequest) -> None:
     def noisy(x: axn.NamedArray, key: jax.Array) -> axn.NamedArray:

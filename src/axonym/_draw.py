@@ -58,7 +58,7 @@ def draw(
     key, compiled = one_key(function, key), None
     if _outside_of_jit(key):
         with suppress(TypeError):  # of parameters that are arrays and have no hash; what they give lies as they do
-            compiled = _compiled(sampler, (*lead, *sizes), out, full, *arrays, **options)
+            compiled = _compiled(_meaning(key), sampler, (*lead, *sizes), out, full, *arrays, **options)
     if compiled is not None:
         return NamedArray(compiled(key), out)
     call = partial(sampler, shape=(*lead, *sizes), **options)
@@ -76,8 +76,17 @@ def _outside_of_jit(key: Any) -> bool:
         return False
 
 
+def _meaning(key: Any) -> tuple[Any, ...]:
+    """Return the settings that tell how a key of plain integers is read; JAX does not compile anew for others."""
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return ()
+    settings: Any = jax.config
+    return settings.jax_default_prng_impl, settings.jax_legacy_prng_key
+
+
 @lru_cache(1024, typed=True)  # 1 and 1.0 are not the same parameter
 def _compiled(
+    meaning: tuple[Any, ...],
     sampler: Callable[..., jax.Array],
     shape: tuple[int, ...],
     names: Names,
@@ -86,6 +95,7 @@ def _compiled(
     **options: Any,
 ) -> Callable[[Any], jax.Array]:
     """Make one program of drawing and laying out, in which each device draws only its part."""
+    del meaning
     call = partial(sampler, shape=shape, **options)
 
     def drawn(key: Any) -> jax.Array:

@@ -177,6 +177,18 @@ def test_parts_are_exact_for_small_dtypes() -> None:
     assert (x % 256).astype(jnp.bfloat16).median().dtype == jnp.bfloat16
 
 
+def test_parts_have_the_precision_of_the_elements_and_weights() -> None:
+    values = np.array([0.0, 1.0, 10.0])
+    with jax.enable_x64(True):
+        x = axn.named(values, "a")
+        assert axn.percentile(x, 30).item() == pytest.approx(np.percentile(values, 30), rel=1e-14)
+        for part, q in ((axn.percentile, 30), (axn.quantile, axn.named(np.float32(0.3), ()))):
+            found = part(x, q, method="inverted_cdf", weights=x)
+            assert (found.dtype, found.item()) == (np.float64, 10)
+        whole = x.astype(int)
+        assert axn.percentile(whole, 30, method="inverted_cdf", weights=whole).item() == 10
+
+
 def test_median_is_a_method() -> None:
     assert axn.named([3.0, 1.0, 2.0, 9.0], "a").median().item() == 2.5
 

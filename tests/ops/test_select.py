@@ -245,6 +245,11 @@ def test_a_narrow_index_chooses_among_many(dtype: Any, mode: Any) -> None:
     assert axn.choose(named, list(range(7, 147)), mode=mode).tolist() == (7 + index.astype(int)).tolist()
 
 
+def test_choices_may_be_numbers_where_nothing_is_compiled() -> None:
+    with jax.disable_jit():
+        assert axn.choose(axn.named([1, 0], "i"), [axn.named([1.0, 2.0], "i"), 3.0]).tolist() == [3, 2]
+
+
 def test_nonzero_follows_the_order_in_which_axes_are_stored() -> None:
     x = axn.named(np.array([[0, 1, 0], [1, 1, 0]]), ("a", "b"))
     for stored in (x, x.rearrange(("b", "a"))):

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 
 def widened(positions: Any) -> Any:
@@ -19,6 +20,30 @@ def at_least_float32(dtype: Any) -> Any:
     It is what `jax.numpy.promote_types` gives for float32, also where JAX is told to promote nothing by itself.
     """
     return dtype if jnp.issubdtype(dtype, jnp.inexact) and jnp.dtype(dtype).itemsize >= 4 else jnp.dtype(jnp.float32)
+
+
+def inexact_dtype(dtype: Any) -> Any:
+    """Return the dtype in which `jax.numpy` takes means and roots: for integers and masks, floats.
+
+    Unlike `jax.numpy.result_type(x, float)`, it has 64 bits for integers of as many only, and is the same where JAX is
+    told to promote nothing by itself.
+    """
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return dtype
+    return jnp.dtype(jnp.float64 if jnp.dtype(dtype).itemsize == 8 else jnp.float32)
+
+
+def as_inexact(x: Any) -> Any:
+    """Turn integers and masks into the floats that `jax.numpy` computes with in their place."""
+    return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(inexact_dtype(x.dtype))
+
+
+def of_one_rank(x: Any, y: Any) -> tuple[Any, Any]:
+    """Put dimensions of size 1 in front of the array that has fewer, also where JAX is told to add none by itself."""
+    if x.ndim == y.ndim:
+        return x, y
+    rank = max(x.ndim, y.ndim)
+    return lax.expand_dims(x, range(rank - x.ndim)), lax.expand_dims(y, range(rank - y.ndim))
 
 
 def widened_to(dtype: Any, x: Any) -> Any:

@@ -25,6 +25,7 @@ from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, mess
 from . import _lift, contract, elementwise
 from ._batch import batched
 from ._matrix import matrix_axes, over, selectors
+from ._widen import as_inexact, of_one_rank
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -137,7 +138,7 @@ def cross(x: Operand, y: Operand, axis: AxisSelector) -> "NamedArray":
 def _cross(x: jax.Array, y: jax.Array, *, name: str) -> jax.Array:
     if x.shape[-1] != 3:
         raise AxisSizeError(message("cross", f"axis {name!r} has size {x.shape[-1]}, but vectors here have three"))
-    return jnp.cross(x, y)
+    return jnp.cross(*of_one_rank(x, y))
 
 
 def det(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArray":
@@ -287,7 +288,7 @@ def matrix_norm(
 
 
 def _matrix_norm(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
-    return jnp.linalg.vector_norm(array, axis=axis)
+    return _vector_norm(array, axis)
 
 
 def matrix_power(a: "NamedArray", row: AxisSelection, column: AxisSelection, n: int) -> "NamedArray":
@@ -350,7 +351,7 @@ def norm(
 
 
 def _norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
-    return jnp.linalg.vector_norm(array, axis=axis, ord=ord)
+    return _vector_norm(array, axis, ord)
 
 
 def outer(x: Operand, y: Operand) -> "NamedArray":
@@ -532,7 +533,12 @@ def vector_norm(x: "NamedArray", axis: AxisSelection | None = None, *, ord: floa
         ord: inf or -inf, the largest or smallest absolute value; 0, the number of elements that are not zero; else p,
             the sum of absolute values to the power p, to the power 1/p.
     """
-    return _lift.reduction(jnp.linalg.vector_norm, x, axis, ord=_number("vector_norm", ord))
+    return _lift.reduction(_vector_norm, x, axis, ord=_number("vector_norm", ord))
+
+
+def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
+    # Of integers, jnp.linalg.vector_norm takes roots in their own type, in which 1/3 is 0.
+    return jnp.linalg.vector_norm(as_inexact(array), axis=axis, ord=ord)
 
 
 def _choose(function: str, argument: str, value: Any, allowed: Sequence[Any]) -> None:

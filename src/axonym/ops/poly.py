@@ -252,7 +252,11 @@ def polyval(p: Operand, x: Operand, *, axis: AxisSelector | None = None) -> "Nam
 
 
 def _polyval(p: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.polyval(jnp.moveaxis(p, -1, 0), x)
+    p = jnp.moveaxis(p, -1, 0)
+    if x.ndim and p.ndim > 1:  # both have dimensions that broadcast
+        rank = max(x.ndim, p.ndim - 1)
+        p, x = lax.expand_dims(p, range(1, rank - p.ndim + 2)), lax.expand_dims(x, range(rank - x.ndim))
+    return jnp.polyval(p, x)
 
 
 def roots(p: "NamedArray", *, strip_zeros: bool = True, axis: AxisSelector | None = None) -> "NamedArray":

@@ -17,7 +17,7 @@ from ..axis import AxisSelection
 from ..core import Core, Operand
 from ..errors import ArgumentError, AxisClashError, AxisError, AxisSizeError, message, suggestion
 from . import _batch, _lift
-from ._widen import at_least_float32
+from ._widen import at_least_float32, inexact_dtype
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -58,7 +58,7 @@ def nanpercentile(
 
 
 def _nanpercentile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
-    return jnp.nanpercentile(_some("nanpercentile", x), _precise(q), method=method, **_weighing(*weights))
+    return jnp.nanpercentile(_some("nanpercentile", x), _precise(q, x, *weights), method=method, **_weighing(*weights))
 
 
 def nanquantile(
@@ -74,7 +74,7 @@ def nanquantile(
 
 
 def _nanquantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
-    return jnp.nanquantile(_some("nanquantile", x), _precise(q), method=method, **_weighing(*weights))
+    return jnp.nanquantile(_some("nanquantile", x), _precise(q, x, *weights), method=method, **_weighing(*weights))
 
 
 def percentile(
@@ -90,7 +90,7 @@ def percentile(
 
 
 def _percentile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
-    return jnp.percentile(_some("percentile", x), _precise(q), method=method, **_weighing(*weights))
+    return jnp.percentile(_some("percentile", x), _precise(q, x, *weights), method=method, **_weighing(*weights))
 
 
 def quantile(
@@ -128,7 +128,7 @@ def quantile(
 
 
 def _quantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
-    return jnp.quantile(_some("quantile", x), _precise(q), method=method, **_weighing(*weights))
+    return jnp.quantile(_some("quantile", x), _precise(q, x, *weights), method=method, **_weighing(*weights))
 
 
 def _middle(fn: Any, x: jax.Array, axis: tuple[int, ...]) -> Any:
@@ -137,9 +137,12 @@ def _middle(fn: Any, x: jax.Array, axis: tuple[int, ...]) -> Any:
     return _lift.local(partial(fn, axis=axis), [x], kept)
 
 
-def _precise(q: jax.Array) -> jax.Array:
-    """Make floats of 32 bits or more: positions are computed in the dtype of `q`, and integers are refused."""
-    return q.astype(at_least_float32(q.dtype))
+def _precise(q: jax.Array, x: jax.Array, *weights: jax.Array) -> jax.Array:
+    """Make floats of 32 bits or more: positions are computed in the dtype of `q`, and integers are refused.
+
+    With weights, they are computed in the dtype of the elements and weights, which JAX multiplies by `q` as they are.
+    """
+    return q.astype(at_least_float32(inexact_dtype(jnp.result_type(x, *weights) if weights else q.dtype)))
 
 
 def _weighing(*weights: jax.Array) -> dict[str, Any]:

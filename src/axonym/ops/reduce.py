@@ -18,6 +18,7 @@ from ..axis import AxisSelection
 from ..core import Core, Operand, facts
 from ..errors import OperandError, message
 from . import _lift
+from ._widen import as_inexact
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -101,8 +102,8 @@ def _average(x: jax.Array, axis: tuple[int, ...], where: jax.Array | None = None
     """Average; the weights come where the engine lines up a mask: axes that they lack are of size 1."""
     if where is None:
         return jnp.mean(x, axis)
-    if not jnp.issubdtype(jnp.result_type(x, where), jnp.inexact):
-        x = x.astype(float)  # sums of integers could overflow
+    if not jnp.issubdtype(x.dtype, jnp.inexact) and not jnp.issubdtype(where.dtype, jnp.inexact):
+        return _average(as_inexact(x), axis, as_inexact(where))  # sums of integers could overflow
     copies = math.prod(x.shape[at] for at in axis if where.shape[at] == 1)
     return jnp.sum(x * where, axis) / (jnp.sum(where, axis) * copies)
 

@@ -235,7 +235,7 @@ def _segment_max(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
 
 def _segment_mean(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
     # As in jnp.mean, half precision is only that of the result.
-    dtype = jnp.result_type(x, float)
+    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
     total = _segment_sum(x.astype(at_least_float32(dtype)), ids, **options)
     counts = _segment_sum(jnp.ones(ids.shape, int), ids, **options).astype(total.real.dtype)
     return (total / lax.expand_dims(counts, range(1, total.ndim))).astype(dtype)

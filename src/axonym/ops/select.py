@@ -263,7 +263,7 @@ def _choose(index: jax.Array, *choices: jax.Array, mode: str, along: bool = Fals
     index = index % number if mode == "wrap" else jnp.clip(index, 0, number - 1)
     if along:
         return choices[0][index]
-    result = jnp.broadcast_to(choices[-1], jnp.broadcast_shapes(index.shape, *(c.shape for c in choices)))
+    result = jnp.broadcast_to(choices[-1], jnp.broadcast_shapes(index.shape, *map(jnp.shape, choices)))
     for i in range(number - 1):
         result = jnp.where(index == i, choices[i], result)
     return result

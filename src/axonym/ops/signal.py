@@ -23,6 +23,7 @@ from ..errors import ArgumentError, AxisError, AxisSizeError, message
 from . import _lift, elementwise
 from ._batch import batched
 from ._slide import slide_whole
+from ._widen import of_one_rank
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -341,7 +342,7 @@ def _gradient(array: jax.Array, *places: jax.Array, name: str, edge_order: int, 
     part = partial(lax.slice_in_dim, axis=axis)
     if places:
         between = part(array, 1, None) - part(array, 0, -1)
-        steps = jnp.diff(_signed(places[0]))
+        steps = of_one_rank(between, jnp.diff(_signed(places[0])))[1]
         between = between / steps
         before, behind = steps[..., :-1], steps[..., 1:]
         inner = (part(between, 0, -1) * behind + part(between, 1, None) * before) / (before + behind)
@@ -400,7 +401,7 @@ def _not_empty(function: str, x: jax.Array, v: jax.Array) -> None:
 
 def _trapezoid(y: jax.Array, spacing: jax.Array, coordinates: bool) -> jax.Array:
     if coordinates:
-        return jnp.trapezoid(y, spacing, axis=-1)
+        return jnp.trapezoid(*of_one_rank(y, spacing), axis=-1)
     return spacing * jnp.trapezoid(y, axis=-1)
 
 

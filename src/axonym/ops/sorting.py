@@ -11,6 +11,7 @@ from ..axis import AxisSelector, selector
 from ..errors import ArgumentError, AxisSizeError, message
 from . import _lift
 from ._batch import batched
+from ._widen import inexact_dtype
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -178,4 +179,5 @@ def _inside(function: str, kth: int, name: str, size: int) -> None:
 
 def _sort_complex(array: jax.Array, axis: int) -> jax.Array:
     # Real numbers sort faster than complex ones.
-    return jnp.sort(array, axis).astype(jnp.result_type(array.dtype, jnp.complex64))
+    wide = inexact_dtype(array.dtype) in (jnp.float64, jnp.complex128)
+    return jnp.sort(array, axis).astype(jnp.complex128 if wide else jnp.complex64)

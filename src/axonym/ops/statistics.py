@@ -413,7 +413,8 @@ def _counts(*arrays: jax.Array, sizes: tuple[int, ...], known: tuple[int, ...], 
     weights = rest[0] if rest else jnp.ones(samples[0].shape, int)
     place, inside = jnp.zeros(samples[0].shape, int), jnp.ones(samples[0].shape, bool)
     for sample, edge, size in zip(samples, edges, sizes, strict=True):
-        at = jnp.where(sample == edge[-1], size - 1, jnp.searchsorted(edge, sample, side="right") - 1)
+        point = _like_edges(sample, edge)
+        at = jnp.where(point == edge[-1], size - 1, jnp.searchsorted(edge, point, side="right") - 1)
         inside &= (at >= 0) & (at < size)
         place = place * size + at
     counts = _summed(weights, jnp.where(inside, place, -1), math.prod(sizes)).reshape(sizes)
@@ -422,6 +423,13 @@ def _counts(*arrays: jax.Array, sizes: tuple[int, ...], known: tuple[int, ...], 
         for i, edge in enumerate(edges):
             counts = counts / jnp.diff(edge).reshape(-1, *[1] * (len(sizes) - 1 - i))
     return (counts, *(edge for i, edge in enumerate(edges) if i not in known))
+
+
+def _like_edges(sample: jax.Array, edges: jax.Array) -> jax.Array:
+    """Give integers and masks the dtype of edges between them, also where JAX is told to promote nothing by itself."""
+    if jnp.issubdtype(sample.dtype, jnp.inexact) or not jnp.issubdtype(edges.dtype, jnp.inexact):
+        return sample
+    return sample.astype(edges.dtype)
 
 
 def _histogram_bin_edges(x: jax.Array, *limits: jax.Array, size: int) -> jax.Array:
