@@ -196,6 +196,23 @@ def test_on_a_mesh(kind, implementation, auto_mesh, explicit_mesh):
             same(out, NAMES, expected[0][0].array)
 
 
+@pytest.mark.parametrize(("implementation", "kind"), [("xla", "auto"), ("splash", "auto"), ("splash", "explicit")])
+def test_nothing_is_sent_over_an_idle_mesh_axis(implementation, kind, auto_mesh, explicit_mesh):
+    """Where the mapping leaves a mesh axis out, no gradient is summed over it."""
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    (given, _), (expected, _) = many_and_one_head()
+    mapping = {"batch": "data"}
+    run = with_gradients(lambda *x: attend(*x, mask=OWN, implementation=implementation))
+    with axn.set_mesh(mesh):
+        given = axn.shard(given, mapping)
+        with axn.axis_mapping(mapping):
+            compiled = jax.jit(run).lower(*given).compile()
+        results = compiled(*given)
+        assert lies(results[0], mesh, mapping)
+        same_trees(results, expected)
+        assert not re.search(SENT, compiled.as_text())
+
+
 def test_positions_are_gathered_and_results_constrained(auto_mesh):
     mapping = {"batch": "data", "pos": "model", "key_pos": "model"}
     given = inputs()

@@ -113,6 +113,9 @@ def looped(model, x, act, chosen, capacity=None, groups=1):
     return jnp.stack(total).reshape(x.shape), probabilities, scores
 
 
+apply_compiled = jax.jit(apply)
+
+
 def with_losses(model, x):
     y, routing = model(x)
     return y + routing.load_balance + routing.router_z
@@ -146,29 +149,28 @@ def test_value_and_gradients_are_those_of_a_loop(case):
 
     chosen = choices(model, x)
 
-    @jax.jit
     def reference(both):
         y, load = reference_with_losses(both[0], both[1].array, jax_act, chosen, capacity=capacity, groups=groups)
         return jnp.sin(y).sum(), (y, load)
 
-    (_, (y, load)), expected = jax.value_and_grad(reference, has_aux=True)((model, x))
+    (_, (y, load)), expected = jax.jit(jax.value_and_grad(reference, has_aux=True))((model, x))
     out, (gradients, (dx,)) = value_and_gradients(with_losses)(model, x)
     same(out, ("batch", "seq", "embed"), y, rtol=1e-4, atol=1e-4)
     same_trees((gradients, dx), expected, rtol=1e-3, atol=1e-3)
-    routing = jax.jit(lambda model, x: model(x)[1])(model, x)
+    again, routing = apply_compiled(model, x)
     same(routing.load, ("experts",), load)
     assert (float(routing.dropped) > 0) == ("dropped" in case)
     if "dropped" in case:
-        turned = model(x.rearrange(("seq", E, "batch")))[0]
+        turned = apply_compiled(model, x.rearrange(("seq", E, "batch")))[0]
         assert turned.names == ("seq", "embed", "batch")
-        same(turned.rearrange(x.names), x.names, model(x)[0].array)
+        same(turned.rearrange(x.names), x.names, again.array)
 
 
 @pytest.mark.parametrize("capacity_factor", [None, 4.0])
 def test_tokens_may_be_one_or_anonymous(capacity_factor):
     model = made(nn.MixtureOfExperts.init, E, X, M, 2, capacity_factor=capacity_factor)
     x = draw(B, S, E)
-    run = jax.jit(lambda model, x: model(x)[0])
+    run = lambda model, x: apply_compiled(model, x)[0]  # noqa: E731
     expected = run(model, x)
     same(run(model, x["batch", 1, "seq", 2]), ("embed",), expected["batch", 1, "seq", 2].array)
     same(run(model, x.untag("batch", "seq")), ("embed",), expected.array)
@@ -176,7 +178,7 @@ def test_tokens_may_be_one_or_anonymous(capacity_factor):
 
 def test_the_losses_are_one_and_the_square_of_a_logarithm_where_all_scores_are_equal():
     model = nn.MixtureOfExperts.init(E, X, M, 2, key=KEY, initializer=lambda key, axes: axn.zeros(axes))
-    y, routing = jax.jit(lambda model, x: model(x))(model, draw(T, E))
+    y, routing = apply_compiled(model, draw(T, E))
     assert not y.array.any()
     assert float(routing.load_balance) == pytest.approx(1)
     assert float(routing.router_z) == pytest.approx(np.log(4) ** 2)
@@ -187,9 +189,8 @@ def test_the_losses_are_one_and_the_square_of_a_logarithm_where_all_scores_are_e
 def test_the_router_is_exact_in_half_precision():
     model = jax.tree.map(lambda a: a.astype(jnp.bfloat16), made(nn.MixtureOfExperts.init, E, X, M, 2))
     x = draw(B, E).astype(jnp.bfloat16)
-    run = jax.jit(lambda model, x: model(x))
-    y, routing = run(model, x)
-    full, expected = run(*jax.tree.map(lambda a: a.astype(jnp.float32), (model, x)))
+    y, routing = apply_compiled(model, x)
+    full, expected = apply_compiled(*jax.tree.map(lambda a: a.astype(jnp.float32), (model, x)))
     assert y.dtype == jnp.bfloat16
     assert routing.router_z.dtype == jnp.float32
     same_trees(tuple(routing), tuple(expected))
@@ -200,7 +201,7 @@ def test_the_router_is_exact_in_half_precision():
 @pytest.mark.parametrize("capacity_factor", [2.0, 0.5])
 def test_what_is_dropped_is_counted_whatever_the_dtype(capacity_factor, dtype):
     # All tokens choose experts 0 and 1: so many of them that narrow numbers cannot count them.
-    model = nn.MixtureOfExperts.init(E, X, M, 2, key=KEY, capacity_factor=capacity_factor, tokens="seq")
+    model = made(nn.MixtureOfExperts.init, E, X, M, 2, capacity_factor=capacity_factor, tokens="seq")
     model = eqx.tree_at(lambda m: m.router.weight, model, axn.zeros(model.router.weight.axes))
     x = axn.ones((axn.Axis("batch", 8001), S.resize(4), E), dtype)
     dropped = jax.jit(lambda model, x: model(x)[1].dropped)(model, x)
@@ -267,15 +268,14 @@ def loss(both):
 )
 def test_derived_axes_take_mesh_axes_that_are_left(tokens, mapping, kind, request):
     model, x = made(nn.MixtureOfExperts.init, E, X, axn.Axis("mlp.inner", 6), 2), draw(*tokens, E)
-    run = lambda model, x: model(x)[0]  # noqa: E731
     with axn.set_mesh(request.getfixturevalue(kind)):
-        out = axn.named_jit(run, mapping, strict=False)(model, x)
-    same(out, x.names, jax.jit(run)(model, x).array, rtol=1e-4, atol=1e-4)
+        out = axn.named_jit(lambda model, x: model(x)[0], mapping, strict=False)(model, x)
+    same(out, x.names, apply_compiled(model, x)[0].array, rtol=1e-4, atol=1e-4)
 
 
 def test_experts_on_their_own_devices_are_reached_by_all_to_all_and_have_no_weights_of_others(auto_mesh):
     options = {"capacity_factor": 1.0, "tokens": "seq"}
-    model, x = nn.MixtureOfExperts.init(E, X, M, 2, key=KEY, **options), draw(B, S, E)
+    model, x = made(nn.MixtureOfExperts.init, E, X, M, 2, **options), draw(B, S, E)
     mapping = {"batch": "data", "experts": "data"}
     with axn.set_mesh(auto_mesh):
         run = axn.named_jit(lambda model, x: model(x)[0], mapping)
@@ -286,13 +286,23 @@ def test_experts_on_their_own_devices_are_reached_by_all_to_all_and_have_no_weig
 
 
 def test_sorting_stays_on_each_device(explicit_mesh):
-    model, x = nn.MixtureOfExperts.init(E, X, M, 2, key=KEY), draw(B, S, E)
+    model, x = made(nn.MixtureOfExperts.init, E, X, M, 2), draw(B, S, E)
     mapping = {"batch": "data", "mlp": "model"}
     with axn.set_mesh(explicit_mesh), axn.axis_mapping(mapping):
         jaxpr = jax.make_jaxpr(lambda model, x: model(x)[0])(model, axn.shard(x, mapping, strict=False))
     text = str(jaxpr)
     assert "shard_map" in text
     assert "i32[12]" in text, "two of eight rows, three positions, two choices"
+
+
+def test_scores_of_the_router_stay_with_their_tokens(auto_mesh):
+    model, x, mapping = made(nn.MixtureOfExperts.init, E, X, M, 2), draw(B, S, E), {"batch": "data"}
+    with axn.set_mesh(auto_mesh):
+        run = axn.named_jit(lambda model, x: model(x)[0], mapping)
+        compiled = run.lower(model, axn.shard(x, mapping)).compile()
+        out = compiled(model, axn.shard(x, mapping))
+    same(out, ("batch", "seq", "embed"), apply_compiled(model, x)[0].array, rtol=1e-4, atol=1e-4)
+    assert "all-gather" not in compiled.as_text()
 
 
 @pytest.mark.parametrize("capacity_factor", [None, 1.0])
@@ -332,7 +342,7 @@ def test_tokens_and_the_hidden_axis_share_no_mesh_axis(kind, request):
 
 
 def test_errors_of_moe_linear():
-    layer = nn.MoELinear.init(X, E, M, key=KEY)
+    layer = made(nn.MoELinear.init, X, E, M)
     fails(
         AxisNotFoundError,
         "MoELinear: the input lacks axis 'experts'\n"
@@ -379,9 +389,9 @@ def test_errors_of_a_mixture():
         AxisSizeError,
         "MixtureOfExperts: axis 'seq' of the input has size 3, but the layer was made for 5\n"
         "  input has: batch=8, seq=3, embed=4",
-        lambda: nn.MixtureOfExperts.init(E, X, M, 1, key=KEY, capacity_factor=1.0, tokens=S.resize(5))(draw(B, S, E)),
+        lambda: made(nn.MixtureOfExperts.init, E, X, M, 1, capacity_factor=1.0, tokens=S.resize(5))(draw(B, S, E)),
     )
-    model = nn.MixtureOfExperts.init(E, X, 6, 2, key=KEY, capacity_factor=1.0, tokens="seq")
+    model = made(nn.MixtureOfExperts.init, E, X, 6, 2, capacity_factor=1.0, tokens="seq")
     fails(
         AxisNotFoundError,
         "MixtureOfExperts: the input lacks axis 'embed'\n  input has: batch=8, seq=3\n  the layer works over: embed=4",

@@ -14,15 +14,17 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import AxisType, PartitionSpec
 
 from .. import _constraints
 from ..array import NamedArray, is_named_array, named
 from ..axis import Axis
 from ..errors import ArgumentError, message
-from ..layout import context_mesh, current_mapping
+from ..layout import Mappings, context_mesh, current_mapping, entries_for, mesh_types, taken_axes
 from ..partitioning.manual import shard_map
 from ..partitioning.shard import auto_sharded
 from ._attention import AttentionCall, rename_all
@@ -216,23 +218,70 @@ def _computed(name: str, call: AttentionCall, problems: Iterator[str], kernel: C
     key, query = (rename_all(x, {**new, call.feature: FEATURES}) for x in (call.key, call.query))
     operands = query, key, rename_all(call.value, {**new, features: OUT})
     rest = rename_all((call.mask, call.bias, call.q_start, call.k_start), new)
-    out = _on_mesh(functools.partial(kernel, plan), *auto_sharded((operands, rest)))
+    out = _on_mesh(functools.partial(kernel, plan), *auto_sharded((operands, rest)), check=name == "xla")
     result: NamedArray = rename_all(out, {QUERIES: str(call.q_pos), OUT: features})
     return auto_sharded(result)
 
 
-def _on_mesh(kernel: Callable[..., NamedArray], operands: Any, rest: Any) -> NamedArray:
-    """Run a kernel once per device, if there is a mesh and something to lay arrays out by."""
+def _on_mesh(kernel: Callable[..., NamedArray], operands: Any, rest: Any, *, check: bool) -> NamedArray:
+    """Run a kernel once per device, if there is a mesh and something to lay arrays out by.
+
+    Args:
+        kernel: a function of `operands` and `rest`.
+        operands: queries, keys and values.
+        rest: what else has axes of the scores.
+        check: whether JAX can tell over which mesh axes results vary, which most kernels do not say.
+    """
     mapping: Any = current_mapping()
     given = [x for x in jax.tree.leaves((operands, rest), is_leaf=is_named_array) if isinstance(x, NamedArray)]
     if mapping is None and any(_constraints.has_explicit_axes(x.array) for x in given):
         names = [name for x in operands for name in x.names if name not in (QUERIES, KEYS, FEATURES, OUT)]
         known = [(x.names, _constraints.entries_of(x.array)) for x in given]
         mapping = _constraints.settle(list(dict.fromkeys(names)), known)
-    if mapping is None or context_mesh() is None:
+    mesh = context_mesh()
+    if mapping is None or mesh is None:
         return kernel(operands, rest)
-    # Kernels do not tell JAX over which mesh axes their results vary.
-    out: NamedArray = shard_map(kernel, mapping, strict=False, check=False)(operands, rest)
+    run: Callable[..., NamedArray] = kernel
+    options: dict[str, Any] = {"check": False}
+    if not taken_axes():  # a surrounding vmap splits what would be idle here, and fits no check
+        compute = Mappings(mapping).compute
+        entries = [entries_for(x.names, x.array.shape, compute, mesh).values() for x in given]
+        manual = {axis for each in entries for entry in each for axis in entry}
+        idle = {axis for axis, kind in mesh_types(mesh).items() if kind is not AxisType.Manual} - manual
+        if check:
+            options["check"] = True
+        elif idle:
+            run, options["manual_axes"] = functools.partial(_on_idle, kernel, idle), tuple(manual)
+    out: NamedArray = shard_map(run, mapping, strict=False, **options)(operands, rest)
+    return out
+
+
+def _on_idle(kernel: Callable[..., NamedArray], idle: set[str], operands: Any, rest: Any) -> NamedArray:
+    """Run a kernel that leaves mesh axes idle: all devices along them compute the same.
+
+    Of a `shard_map` that does not check what varies, JAX would sum gradients over these axes, to divide them again.
+    """
+    floating, others = eqx.partition((operands, rest), eqx.is_inexact_array)
+    counting, static = eqx.partition(others, eqx.is_array)
+
+    def everywhere(fn: Callable[..., Any]) -> Callable[..., Any]:
+        spec = PartitionSpec()
+        return jax.shard_map(fn, in_specs=spec, out_specs=spec, axis_names=idle, check_vma=False)
+
+    def call(counting: Any, floating: Any) -> NamedArray:
+        return kernel(*eqx.combine(floating, counting, static))
+
+    def forward(counting: Any, floating: Any) -> Any:
+        return everywhere(lambda counting, floating: jax.vjp(functools.partial(call, counting), floating))(
+            counting, floating
+        )
+
+    def backward(pull: Any, by_out: NamedArray) -> Any:
+        return None, *everywhere(lambda pull, by_out: pull(by_out))(pull, by_out)
+
+    run = jax.custom_vjp(everywhere(call))
+    run.defvjp(forward, backward)
+    out: NamedArray = run(counting, floating)
     return out
 
 

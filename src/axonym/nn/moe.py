@@ -23,6 +23,7 @@ from ..ops.index import take
 from ..ops.logical import greater_equal
 from ..ops.reduce import logsumexp
 from ..ops.segment import ragged_dot
+from ..ops.select import where
 from ..ops.sorting import argsort, top_k
 from ..ops.statistics import bincount
 from ..partitioning.collectives import psum
@@ -309,7 +310,7 @@ class MixtureOfExperts(eqx.Module):
         weights, rest = eqx.partition(self.router, eqx.is_inexact_array)
         scores = eqx.combine(jax.tree.map(partial(widened_to, wide), weights), rest)(x.astype(wide))
         probabilities = softmax(scores, Router.name)
-        gates, chosen = top_k(probabilities, Router.name, self.top_k, _CHOICE)
+        gates, chosen = self._chosen(probabilities)
         load = one_hot(chosen, Router).mean(chosen.names)
         balance = dot(load, probabilities.mean([n for n in scores.names if n != Router.name]), axis=Router.name)
         if self.normalize:
@@ -319,6 +320,16 @@ class MixtureOfExperts(eqx.Module):
         z = logsumexp(scores, Router.name)
         routing = Routing(balance * Router.size, (z * z).mean(), load.rename({Router.name: self.Experts.name}), dropped)
         return auto_sharded(y.rearrange(x.names)).astype(x.dtype), routing
+
+    def _chosen(self, probabilities: NamedArray) -> tuple[NamedArray, NamedArray]:
+        """Choose experts for each token: how probable they are, and their numbers."""
+        Router = self.router.Out[0]
+        if current_mapping() is None or context_mesh() is None:
+            return top_k(probabilities, Router.name, self.top_k, _CHOICE)
+        # XLA gathers the whole operand of `lax.top_k` on each device, and sorts each part of it where it is.
+        order = argsort(-probabilities, Router.name)
+        chosen = order[Router.name, : self.top_k].rename({Router.name: _CHOICE})
+        return where(one_hot(chosen, Router, dtype=bool), probabilities, 0).sum(Router.name), chosen
 
     def _sorted(self, x: NamedArray, gates: NamedArray, chosen: NamedArray) -> tuple[NamedArray, NamedArray]:
         """Sort all choices by expert, and multiply each stretch by its expert's weights."""
