@@ -12,8 +12,9 @@ from jax import lax
 import axonym as axn
 from axonym import ScanCheckpointPolicy as Policy
 from axonym import nn
+from axonym.errors import AxisSizeError, ShardingError
 from axonym.nn._layers import constructor, difference, joined
-from tests.nn.layouts import draw
+from tests.nn.layouts import draw, fails, same, same_trees
 
 L, B, E, M = axn.make_axes(layers=4, batch=8, embed=4, mlp=6)
 KEY = jax.random.key(0)
@@ -166,3 +167,87 @@ def test_layers_that_return_different_things():
         "  layer 0 and layer 1: they: None, and a NamedArray with batch=8, embed=4\n"
         "  hint: return the same from each, such as zeros where there is nothing to return"
     )
+
+
+# inside of a shard_map that splits the layers
+STAGES = {"layers": "data"}
+SPLIT = {
+    "Stacked": lambda depth: nn.Stacked.init(L.resize(depth), Block)(key=KEY),
+    "Interleaved": lambda depth: nn.Interleaved.init(L.resize(depth), (Block, Block))(key=KEY),
+}
+
+
+@pytest.mark.parametrize("kind", SPLIT)
+def test_stages_of_layers_one_after_the_other(kind, auto_mesh):
+    """Each layer has the parameters and the random key that it has where one device has all layers."""
+    x, stack = draw(B, E), SPLIT[kind](8)
+
+    def by_stages(stack, x, key):
+        for stage in range(4):
+            out = stack.fold(axn.pcast(x, "layers"), key=key)
+            x = axn.psum(axn.where(axn.axis_index("layers") == stage, out, 0.0), "layers")
+        whole = axn.all_gather(stack, "layers").fold(axn.pcast(x, "layers"))
+        return x, (stack.map(x), stack.vmap(x), stack.with_layers(stack.unstacked()), axn.pmean(whole, "layers"))
+
+    def one_by_one(layers, x):
+        for layer, key in zip(layers, jax.random.split(KEY, 8), strict=True):
+            x = layer(x, key=key)
+        return x
+
+    def loss(stack):
+        x_out, aux = axn.shard_map(by_stages, STAGES, auto_mesh)(stack, x, KEY)
+        return (x_out**2).sum().scalar(), (x_out, *aux)
+
+    (_, (out, mapped, at_once, again, whole)), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(stack)
+    layers = stack.unstacked()
+    expected = one_by_one(layers, x)
+    same(out, ("batch", "embed"), expected.array)
+    by_hand = jax.grad(lambda layers: (one_by_one(layers, x) ** 2).sum().scalar())(layers)
+    same_trees(gradients.unstacked(), by_hand, rtol=1e-4, atol=1e-4)
+    each = jnp.stack([layer(expected).array for layer in layers])
+    for result in (mapped, at_once):
+        same(result, ("layers", "batch", "embed"), each)
+    same_trees(again, stack)
+    for layer in layers:
+        expected = layer(expected)
+    same(whole, ("batch", "embed"), expected.array)
+
+
+def test_layers_split_over_two_mesh_axes_and_gathered_over_one(auto_mesh):
+    stack = nn.Stacked.init(L.resize(8), nn.LayerNorm)(E)
+    shapes = []
+
+    def count(stack):
+        shapes.append([len(part.unstacked()) for part in (stack, axn.all_gather(stack, "model"))])
+        return stack
+
+    jax.eval_shape(axn.shard_map(count, {"layers": ("data", "model")}, auto_mesh), stack)
+    assert shapes == [[1, 2]]
+
+
+MISTAKES = {
+    "layer of another device": (
+        AxisSizeError,
+        lambda: (SPLIT["Interleaved"](8), lambda stack: stack.get_layer(2)),
+        "Interleaved.get_layer: layer 2 is out of range for layers=2",
+    ),
+    "too many layers": (
+        AxisSizeError,
+        lambda: (SPLIT["Stacked"](8), lambda stack: stack.with_layers(stack.unstacked() * 2)),
+        "Stacked.with_layers: there are 4 layers for layers=2",
+    ),
+    "layers left over": (
+        ShardingError,
+        lambda: (SPLIT["Interleaved"](9), lambda stack: stack.fold(draw(B, E))),
+        "Interleaved: repetitions are split over data, but each device has the layers left over\n"
+        "  layers=9: 4 repetitions of 2 layers, and 1 left over\n"
+        "  hint: apply `repeated` here, and `rest` after the last of the devices; or choose another depth",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_with_stages(mistake, auto_mesh):
+    error, make, expected = MISTAKES[mistake]
+    stack, use = make()
+    fails(error, expected, lambda: jax.eval_shape(axn.shard_map(use, STAGES, auto_mesh), stack))

@@ -395,6 +395,8 @@ def test_a_function_is_traced_once_for_what_is_the_same(pure_mesh):
     assert (len(traced), first.sharding.shard_shape((8, 4))) == (3, (8, 2))
     with axn.axis_mapping(DATA):
         assert f(x).sharding.shard_shape((8, 4)) == (2, 4)
+        for each in (x, y):  # an eager gradient is one of the same program
+            assert_same(jax.grad(lambda x: f(x).sum().scalar())(each), 2 * axn.ones_like(each))
     assert len(traced) == 3
     assert [dict(mapping) for mapping in traced] == [{"batch": ("data",)}] * 2 + [{"embed": ("model",)}]
 

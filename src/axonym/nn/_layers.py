@@ -7,13 +7,16 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, shown
 from ..errors import AxisSizeError, OperandError, describe, message
+from ..layout import Entry
 from ..ops import _lift
 from ..ops.index import index
 from ..ops.join import stack
+from ..partitioning._addresses import count_of, readings
 from ..partitioning.shard import auto_sharded
 from ..transform._leaves import Arguments, axis_first, hole_without, is_array, is_hole
 from ..transform._loop import names_within, pair
@@ -21,6 +24,7 @@ from ..transform.checkpoint import ScanCheckpointPolicy
 
 __all__ = [
     "Step",
+    "block_here",
     "constructor",
     "difference",
     "in_turn",
@@ -56,8 +60,27 @@ def constructor(function: str, Block: Any, module: Any) -> Steps:
     return make
 
 
-def split_arguments(function: str, Block: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def block_here(layers: Any, Block: Axis) -> tuple[Axis, Entry]:
+    """Return the axis of the layers that this device has, and the mesh axes over which a shard_map splits them."""
+    for leaf in jax.tree.leaves(layers, is_leaf=is_named_array):
+        if not isinstance(leaf, NamedArray) or Block.name not in leaf.names or not is_array(leaf.array):
+            continue
+        at = leaf.array.ndim - len(leaf.names) + leaf.names.index(Block.name)
+        size = leaf.array.shape[at] if at >= 0 else Block.size
+        entries = () if size == Block.size else readings(Block.name, leaf.names)
+        # Of several mesh axes, the last ones are gathered first.
+        starts = (entry[:count] for entry in entries for count in range(len(entry), 0, -1))
+        over = next((entry for entry in starts if size * count_of(entry) == Block.size), ())
+        return (Block.resize(size), over) if over else (Block, ())
+    return Block, ()
+
+
+def split_arguments(
+    function: str, Block: Axis, args: tuple[Any, ...], kwargs: dict[str, Any], over: Entry = ()
+) -> dict[str, Any]:
     """Check that what goes to the layers has a part for each, and return `kwargs` with one random key for each layer.
+
+    Where `Block` is the block of a device, over mesh axes, each layer has the key that it has among all layers.
 
     Raises:
         AxisSizeError: if it has not.
@@ -70,7 +93,7 @@ def split_arguments(function: str, Block: Axis, args: tuple[Any, ...], kwargs: d
             raise AxisSizeError(
                 message(function, problem, hint="give one for each layer, or one alone, which is split")
             )
-        kwargs = {**kwargs, "key": jax.random.split(key, Block.size) if single else key}
+        kwargs = {**kwargs, "key": _split(key, Block, over) if single else key}
 
     def dimension(_: int, leaf: Any) -> int | None:
         if isinstance(leaf, NamedArray):
@@ -79,6 +102,13 @@ def split_arguments(function: str, Block: Axis, args: tuple[Any, ...], kwargs: d
 
     Arguments(function, (Block.name, Block.size), (args, kwargs), dimension)
     return kwargs
+
+
+def _split(key: jax.Array, Block: Axis, over: Entry) -> jax.Array:
+    if not over:
+        return jax.random.split(key, Block.size)
+    keys = jax.random.split(key, Block.size * count_of(over))
+    return lax.dynamic_slice_in_dim(keys, lax.axis_index(over) * Block.size, Block.size)
 
 
 def part(tree: T, Block: Axis, at: int | slice) -> T:

@@ -8,8 +8,9 @@ import equinox as eqx
 import jax
 
 from ..array import NamedArray, is_named_array
-from ..axis import Axis
-from ..errors import OperandError, message
+from ..axis import Axis, shown
+from ..errors import OperandError, ShardingError, message
+from ..layout import Entry
 from ..ops.join import concatenate
 from ..ops.shape import flatten_axes, rearrange
 from ..transform._leaves import hole_without, is_array, is_hole
@@ -145,17 +146,37 @@ class Interleaved(BlockFoldable[M]):
             return _layers.joined("Interleaved.vmap", results, self._Pattern, numbers=False)
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            arguments = (args, _layers.split_arguments("Interleaved.vmap", self.Block, args, kwargs))
-            outputs = vmap(repetition, self.repeated.Block)(self.repeated.stacked, self._given(arguments))
-            given = zip(self.rest, self._given_rest(arguments), strict=True)
+            here, over = self._here()
+            arguments = (args, _layers.split_arguments("Interleaved.vmap", here.Block, args, kwargs, over))
+            outputs = vmap(repetition, here.repeated.Block)(here.repeated.stacked, here._given(arguments))
+            given = zip(here.rest, here._given_rest(arguments), strict=True)
             others = [fn(layer, *own, **named) for layer, (own, named) in given]
-            return self._joined("Interleaved.vmap", outputs, others, numbers=False)
+            return here._joined("Interleaved.vmap", outputs, others, numbers=False)
 
         return run
 
+    def _here(self) -> tuple[Self, Entry]:
+        """Return the layers that this device has, and the mesh axes over which a shard_map splits them.
+
+        Raises:
+            ShardingError: if each device would also have the layers that are left over, which come last.
+        """
+        Repeated, over = _layers.block_here(self.repeated.stacked, self.repeated.Block)
+        if not over:
+            return self, ()
+        if self.rest:
+            problem = f"repetitions are split over {', '.join(over)}, but each device has the layers left over"
+            fact = f"{shown(self.Block)}: {self.repeated.Block.size} repetitions of {self._Pattern.size} layers"
+            hint = "apply `repeated` here, and `rest` after the last of the devices; or choose another depth"
+            raise ShardingError(message("Interleaved", problem, f"{fact}, and {len(self.rest)} left over", hint=hint))
+        Block = self.Block.resize(Repeated.size * self._Pattern.size)
+        repeated = dataclasses.replace(self.repeated, Block=Repeated)
+        return dataclasses.replace(self, repeated=repeated, Block=Block), over
+
     def unstacked(self) -> tuple[M, ...]:
         """Return the layers one by one, in order of depth."""
-        return (*(layer for layers in self.repeated.unstacked() for layer in layers), *self.rest)
+        here, _ = self._here()
+        return (*(layer for layers in here.repeated.unstacked() for layer in layers), *here.rest)
 
     def with_layers(self, layers: Iterable[M]) -> Self:
         """Return the same with other layers: what `unstacked` takes apart, together again.
@@ -164,10 +185,10 @@ class Interleaved(BlockFoldable[M]):
             AxisSizeError: if there are not as many.
             OperandError: if layers of one kind differ in more than the values of their arrays.
         """
-        given, period = self._as_many(layers), self._Pattern.size
-        repetitions: Any = [given[i : i + period] for i in range(0, self._end, period)]
+        given, period, (here, _) = self._as_many(layers), self._Pattern.size, self._here()
+        repetitions: Any = [given[i : i + period] for i in range(0, here._end, period)]
         repeated = self.repeated.with_layers(repetitions)
-        return type(self)(repeated, given[self._end :], self.Block, self.gradient_checkpointing)
+        return type(self)(repeated, given[here._end :], self.Block, self.gradient_checkpointing)
 
     def _layer(self, at: int) -> M:
         if at >= self._end:

@@ -1,6 +1,7 @@
 """A sequence of equal layers: stored along an axis and looped over (`Stacked`), or one by one (`BlockSeq`)."""
 
 import abc
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
@@ -10,6 +11,7 @@ import jax
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, shown
 from ..errors import AxisSizeError, OperandError, message
+from ..layout import Entry
 from ..ops import _lift
 from ..ops.join import unbind
 from ..transform._leaves import hole_without, is_array, is_hole
@@ -32,7 +34,7 @@ class BlockFoldable(eqx.Module, Generic[M]):
 
     Further arguments of its methods go to the layers. Named arrays that have the axis `Block`, and plain arrays over
     dimension 0, are passed layer by layer; everything else is passed whole. A single `key` is split, so that each layer
-    has its own.
+    has its own. Inside of a `shard_map` that splits the axis `Block`, a device has its block of the layers alone.
 
     Attributes:
         Block: the axis of layers.
@@ -96,11 +98,16 @@ class BlockFoldable(eqx.Module, Generic[M]):
 
         def run(init: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
             counted = args if method == "map" else (None, *args)  # as the caller counts arguments
-            kwargs = _layers.split_arguments(function, self.Block, counted, kwargs)
-            carry, outputs = self._run(function, step, 1 if unroll is None else unroll, init, args, kwargs)
+            own, over = self._here()
+            kwargs = _layers.split_arguments(function, own.Block, counted, kwargs, over)
+            carry, outputs = own._run(function, step, 1 if unroll is None else unroll, init, args, kwargs)
             return carry, outputs
 
         return run
+
+    def _here(self) -> tuple[Self, Entry]:
+        """Return the layers that this device has, and the mesh axes over which a shard_map splits them."""
+        return self, ()
 
     @abc.abstractmethod
     def _run(self, function: str, step: _layers.Step, unroll: int | bool, init: Any, args: Any, kwargs: Any) -> Any:
@@ -128,19 +135,20 @@ class BlockFoldable(eqx.Module, Generic[M]):
         Raises:
             AxisSizeError: if there are not so many.
         """
-        if not -self.Block.size <= layer < self.Block.size:
+        own, _ = self._here()
+        if not -own.Block.size <= layer < own.Block.size:
             function = f"{type(self).__name__}.get_layer"
-            raise AxisSizeError(message(function, f"layer {layer} is out of range for {shown(self.Block)}"))
-        return self._layer(layer % self.Block.size)
+            raise AxisSizeError(message(function, f"layer {layer} is out of range for {shown(own.Block)}"))
+        return own._layer(layer % own.Block.size)
 
     @abc.abstractmethod
     def _layer(self, at: int) -> M: ...
 
     def _as_many(self, layers: Iterable[M]) -> tuple[M, ...]:
-        given = tuple(layers)
-        if len(given) != self.Block.size:
+        given, (own, _) = tuple(layers), self._here()
+        if len(given) != own.Block.size:
             function = f"{type(self).__name__}.with_layers"
-            raise AxisSizeError(message(function, f"there are {len(given)} layers for {shown(self.Block)}"))
+            raise AxisSizeError(message(function, f"there are {len(given)} layers for {shown(own.Block)}"))
         return given
 
 
@@ -200,16 +208,22 @@ class Stacked(BlockFoldable[M]):
         """Return a function that calls `fn(layer, *args, **kwargs)` for all layers at once, and stacks the results."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            kwargs = _layers.split_arguments("Stacked.vmap", self.Block, args, kwargs)
-            return vmap(fn, self.Block)(self.stacked, *args, **kwargs)
+            own, over = self._here()
+            kwargs = _layers.split_arguments("Stacked.vmap", own.Block, args, kwargs, over)
+            return vmap(fn, own.Block)(self.stacked, *args, **kwargs)
 
         return run
 
+    def _here(self) -> tuple[Self, Entry]:
+        """Return the layers that this device has, and the mesh axes over which a shard_map splits them."""
+        Block, over = _layers.block_here(self.stacked, self.Block)
+        return (dataclasses.replace(self, Block=Block) if over else self), over
+
     def unstacked(self) -> tuple[M, ...]:
         """Return the layers one by one."""
-        leaves, tree = jax.tree.flatten(self.stacked, is_leaf=is_named_array)
-        parts = [_unbind(leaf, self.Block) for leaf in leaves]
-        return tuple(jax.tree.unflatten(tree, [part[i] for part in parts]) for i in range(self.Block.size))
+        (own, _), (leaves, tree) = self._here(), jax.tree.flatten(self.stacked, is_leaf=is_named_array)
+        parts = [_unbind(leaf, own.Block) for leaf in leaves]
+        return tuple(jax.tree.unflatten(tree, [part[i] for part in parts]) for i in range(own.Block.size))
 
     def with_layers(self, layers: Iterable[M]) -> Self:
         """Return the same with other layers: what `unstacked` takes apart, together again.
@@ -226,7 +240,8 @@ class Stacked(BlockFoldable[M]):
                 hint = "BlockSeq takes layers that differ, and Interleaved kinds of layers that alternate"
                 line = f"layer 0 and layer {i}: {differs}"
                 raise OperandError(message("Stacked.with_layers", problem, line, hint=hint))
-        joined = _layers.joined("Stacked.with_layers", given, self.Block, numbers=False) if given else self.stacked
+        own, _ = self._here()
+        joined = _layers.joined("Stacked.with_layers", given, own.Block, numbers=False) if given else self.stacked
         return type(self)(joined, self.Block, self.gradient_checkpointing)
 
     def _layer(self, at: int) -> M:

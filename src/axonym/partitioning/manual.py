@@ -17,7 +17,7 @@ from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..layout import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping, Scope
 from ._addresses import spelled
 from .jit import named_jit
-from .shard import names_of, no_mesh, tracing
+from .shard import names_of, no_mesh
 
 __all__ = ["ShardMap", "shard_map"]
 
@@ -146,7 +146,7 @@ class ShardMap(Generic[P, R]):
         if mappings is None:
             hint = "pass one, or use axn.axis_mapping"
             raise ShardingError(message("shard_map", "there is no axis mapping", hint=hint))
-        run = self._mapped if tracing() else self._compiled
+        run = self._mapped if _constraints.tracing() else self._compiled
         with layout.axis_mapping_in(None, []):
             result: R = run(self._f, mappings, args, kwargs)
         return result
