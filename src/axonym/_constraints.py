@@ -40,6 +40,7 @@ __all__ = [
     "check_result",
     "claim",
     "constrain",
+    "constrain_auto",
     "decided",
     "entries_of",
     "explicit_sharding",
@@ -95,7 +96,7 @@ def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLi
         array = relayout(array, entries_in(explicit.spec))
     elif AxisType.Auto in kinds:
         try:
-            array = _constrain_auto(array, auto)
+            array = constrain_auto(array, auto)
         except ValueError:
             _check_mesh(array, names, mesh)
             raise
@@ -120,7 +121,7 @@ def _typed(mesh: MeshLike) -> str:
 
 
 @partial(jax.jit, static_argnums=1, inline=INLINE)
-def _constrain_auto(array: jax.Array, auto: NamedSharding) -> jax.Array:
+def constrain_auto(array: jax.Array, auto: NamedSharding) -> jax.Array:
     """Do it in a program, also where none is traced: outside, an array that is not on the mesh yet is refused."""
     constrained: jax.Array = jax.lax.with_sharding_constraint(array, auto)
     return constrained
@@ -324,7 +325,7 @@ def untyped(fn: Callable[..., Any], mesh: MeshLike, out_sharding: Any) -> Callab
 
 
 def tracing() -> bool:
-    """Tell whether operations become part of a program now, rather than run at once, also if within a gradient."""
+    """Tell whether operations become part of a program now; in an eager gradient or `vmap` they run at once."""
     return isinstance(jnp.asarray(0.0), Tracer)
 
 

@@ -16,8 +16,8 @@ from .axis import Axis, AxisSelector, AxisSpec, not_in_a_tuple, selector, shown,
 from .core import Core, Operand, axes_of, facts, shape_of
 from .errors import AxisError, AxisNotFoundError, OperandError, message, suggestion
 from .ops import _lift
+from .plans import Names
 
-Names = tuple[str, ...]
 _NO_CORE: tuple[Names, ...] = ((), (), ())
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.core import Tracer
 
 from . import printing
 from .axis import Axis, AxisSelection, AxisSelector, selection
@@ -254,7 +253,7 @@ class NamedArray(Core):
     # There is no __jax_array__: with it, jnp.sin(x) would work, and drop the names without a word.
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.array
-        if isinstance(array, Tracer) or not isinstance(array, jax.Array | np.ndarray | np.generic):
+        if not printing.has_values(array):
             shape_of("asarray", array, self.names)
             hint = "x.array is the array without its names"
             raise OperandError(message("asarray", "there are no values yet", f"array has: {facts(self)}", hint=hint))

@@ -21,6 +21,7 @@ __all__ = [
     "AxisSelection",
     "AxisSelector",
     "AxisSpec",
+    "Pairs",
     "axis_name",
     "axis_size",
     "concat_axes",
@@ -32,6 +33,7 @@ __all__ = [
     "resolve_axis",
     "selection",
     "selector",
+    "selectors",
     "selects_axis",
     "shown",
     "sized",
@@ -103,9 +105,10 @@ class Axis:
 AxisSelector: TypeAlias = Axis | str
 AxisSelection: TypeAlias = AxisSelector | Sequence[AxisSelector] | Mapping[str, int | None]
 AxisSpec: TypeAlias = Axis | Sequence[Axis] | Mapping[str, int]
+Pairs: TypeAlias = tuple[tuple[str, int | None], ...]
 
 
-def selection(axes: AxisSelection, function: str = "axes") -> tuple[tuple[str, int | None], ...]:
+def selection(axes: AxisSelection, function: str = "axes") -> Pairs:
     """Normalise a selection to pairs of a name and a size, None where no size was given.
 
     Raises:
@@ -152,6 +155,11 @@ def selector(axis: AxisSelector, function: str = "axis") -> tuple[str, int | Non
         names = ", ".join(name for name, _ in given) or "none"
         raise OperandError(message(function, f"one axis goes here, not {len(given)}: {names}"))
     return given[0]
+
+
+def selectors(pairs: Pairs) -> tuple[AxisSelector, ...]:
+    """Turn the pairs of a selection back into one."""
+    return tuple(name if size is None else Axis(name, size) for name, size in pairs)
 
 
 def spec(axes: AxisSpec, function: str = "axes") -> tuple[Axis, ...]:
@@ -220,11 +228,11 @@ def _join(function: str, name: str, first: int | None, second: int | None) -> in
     return second if first is None else first
 
 
-def _like(form: AxisSelection, pairs: Sequence[tuple[str, int | None]]) -> AxisSelection:
+def _like(form: AxisSelection, pairs: Pairs) -> AxisSelection:
     """Give pairs the form of the selection that they were made from: a dict stays a dict."""
     if isinstance(form, Mapping):
         return dict(pairs)
-    return tuple(name if size is None else Axis(name, size) for name, size in pairs)
+    return selectors(pairs)
 
 
 def _missing(function: str, name: str, known: Sequence[str]) -> AxisNotFoundError:
@@ -284,11 +292,11 @@ def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection
         AxisSizeError: if a name has two sizes.
     """
     others = dict(selection(second, "intersect_axes"))
-    kept = [
+    kept = tuple(
         (name, _join("intersect_axes", name, size, others[name]))
         for name, size in selection(first, "intersect_axes")
         if name in others
-    ]
+    )
     return _like(first, kept)
 
 
@@ -308,7 +316,7 @@ def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
     pairs = selection(axes, "without_axes")
     for name, size in pairs:
         _join("without_axes", name, size, gone.get(name))
-    return _like(axes, [(name, size) for name, size in pairs if name not in gone])
+    return _like(axes, tuple((name, size) for name, size in pairs if name not in gone))
 
 
 @overload
@@ -398,4 +406,4 @@ def unsize_axes(axes: AxisSelection, chosen: AxisSelection | None = None) -> tup
     for name in names:
         if name not in known:
             raise _missing("unsize_axes", name, known)
-    return tuple(name if size is None or name in names else Axis(name, size) for name, size in pairs)
+    return selectors(tuple((name, None if name in names else size) for name, size in pairs))

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 
 from .axis import Axis
 from .errors import LostAxisError, OperandError, describe, message
+from .plans import Names
 
 if TYPE_CHECKING:
     from .array import NamedArray
@@ -31,7 +32,6 @@ __all__ = [
     "wrap",
 ]
 
-Names = tuple[str, ...]
 C = TypeVar("C", bound="Core")
 
 

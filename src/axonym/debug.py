@@ -144,7 +144,7 @@ def diagnose(
 def _leaves(model: Any) -> list[tuple[str, tuple[str, ...], Any]]:
     """List path, names and payload of each array."""
     found = []
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(model, is_leaf=is_named_array)[0]:
+    for keys, leaf in jax.tree.leaves_with_path(model, is_leaf=is_named_array):
         names, array = (leaf.names, leaf.array) if isinstance(leaf, NamedArray) else ((), leaf)
         if _has_type(array):
             found.append((path_text(keys), names, array))
@@ -155,7 +155,7 @@ def _modules(tree: Any, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
     """Yield the modules of a tree with their paths."""
     if isinstance(tree, eqx.Module):
         yield path, tree
-    children = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]
+    children = jax.tree.leaves_with_path(tree, is_leaf=lambda x: x is not tree)
     for keys, child in children:
         if keys and not isinstance(child, NamedArray):
             key = path_text(keys)

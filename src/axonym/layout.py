@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
@@ -52,9 +52,11 @@ __all__ = [
     "spec_from",
     "taken_axes",
     "taking",
+    "ways_on",
     "with_bases",
 ]
 
+T = TypeVar("T")
 MeshAxes: TypeAlias = str | Sequence[str] | None
 ResourceMapping: TypeAlias = Mapping[str, MeshAxes]
 MeshLike: TypeAlias = Mesh | AbstractMesh
@@ -200,7 +202,7 @@ class Scope:
         return self.mappings.of(tuple(names)) == self.mappings.compute
 
 
-def looked_up(table: Mapping[str, Entry], name: str) -> Entry | None:
+def looked_up(table: Mapping[str, T], name: str) -> T | None:
     """Return the entry of a name, or of what it derives from, or None."""
     return next((table[base] for base in _bases(name) if base in table), None)
 
@@ -353,6 +355,11 @@ def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
 def describe_mesh(mesh: MeshLike) -> str:
     """Spell a mesh as its axes with their sizes."""
     return ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
+
+
+def ways_on(mesh: MeshLike, entry: Entry) -> int:
+    """Tell in how many parts mesh axes split a dimension."""
+    return math.prod(mesh.shape[axis] for axis in entry)
 
 
 def mesh_types(mesh: MeshLike) -> dict[str, AxisType]:

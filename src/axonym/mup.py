@@ -16,7 +16,7 @@ import jax
 from . import parameters
 from .axis import AxisSelection, AxisSpec, selection, spec
 from .errors import ArgumentError, AxisNotFoundError, AxisSizeError, describe, message, suggestion
-from .layout import matches
+from .layout import looked_up, matches, with_bases
 from .parameters import Parameter
 from .partitioning._table import Printed, Table
 
@@ -125,9 +125,8 @@ class Mup:
         return math.prod(self._ratio(axis.name, axis.size) for axis in spec(axes, "Mup.ratio"))
 
     def _ratio(self, name: str, size: int) -> float:
-        while name and name not in self.base:
-            name = name.rpartition(".")[0]
-        return size / self.base[name] if name else 1.0
+        base = looked_up(self.base, name)
+        return 1.0 if base is None else size / base
 
     def factors(self, parameter: Parameter) -> Factors:
         """Return the factors of one parameter.
@@ -135,7 +134,9 @@ class Mup:
         Raises:
             ArgumentError: if it has several width axes, and nothing says which of them are inputs.
         """
-        counted = [name for name in parameter.sizes if self._counts(name) and name not in parameter.layers]
+        counted = [
+            name for name in parameter.sizes if looked_up(self.base, name) is not None and name not in parameter.layers
+        ]
         given = [axes for pattern, axes in self.inputs.items() if matches(pattern, parameter.path)]
         inputs = tuple(name for name, _ in selection(given[-1], "Mup")) if given else parameter.inputs
         if inputs is None and len(counted) > 1:
@@ -149,9 +150,6 @@ class Mup:
         wider = (math.prod(self._ratio(name, parameter.sizes[name]) for name in names) for names in (summed, added))
         return Factors(roles[bool(summed)][bool(added)], *wider)
 
-    def _counts(self, name: str) -> bool:
-        return any(name == known or name.startswith(f"{known}.") for known in self.base)
-
     def report(self, model: Any) -> Report:
         """Tell the role and the factors of each parameter.
 
@@ -163,7 +161,7 @@ class Mup:
         found = tuple((parameter, self.factors(parameter)) for parameter in parameters.walk(model))
         names = {name for parameter, _ in found for name in parameter.sizes}
         for name in self.base:
-            if not any(own == name or own.startswith(f"{name}.") for own in names):
+            if name not in with_bases(names):
                 facts, hint = f"axes: {', '.join(sorted(names)) or 'none'}", suggestion(name, names)
                 raise AxisNotFoundError(message("Mup", f"no parameter has width axis {name!r}", facts, hint=hint))
         for pattern, axes in self.inputs.items():

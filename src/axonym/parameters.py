@@ -22,10 +22,10 @@ from .nn._settings import integer
 from .nn.stacked import Stacked
 from .partitioning._table import Cell, Printed, Table, byte_text, grouped
 from .partitioning.showing import ArrayLayout, arrays_of, show
+from .plans import Names
 
 __all__ = ["Parameter", "Summary", "count", "decay_mask", "labels", "nbytes", "select", "static_axes", "table", "walk"]
 
-Names = tuple[str, ...]
 Predicate: TypeAlias = str | Callable[[str, Any], bool]
 """A pattern of paths, as in `Mappings`, or a function of a path and an array."""
 
@@ -167,7 +167,7 @@ def walk(tree: Any) -> Iterator[Parameter]:
     outputs. The axes that other static fields declare, such as `Experts`, are neither, and all others are inputs; a
     bias has none.
     """
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_named_array)[0]:
+    for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=is_named_array):
         names, array = (leaf.names, leaf.array) if isinstance(leaf, NamedArray) else ((), leaf)
         if not _is_floating(array):
             continue

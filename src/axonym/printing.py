@@ -10,7 +10,7 @@ from jax.core import Tracer
 from .core import Core, facts, shape_of
 from .errors import OperandError, describe, message
 
-__all__ = ["document", "formatted", "head", "summary", "text"]
+__all__ = ["document", "formatted", "has_values", "head", "summary", "text"]
 
 SMALL = 16  # elements that are worth fetching and reading
 
@@ -59,9 +59,14 @@ def head(x: Core) -> str:
     return f"NamedArray({head(array) if isinstance(array, Core) else repr(array)}, {summary(x)})"
 
 
+def has_values(array: Any) -> bool:
+    """Tell whether an array has elements now: it is neither traced nor abstract."""
+    return not isinstance(array, Tracer) and isinstance(array, jax.Array | np.ndarray | np.generic)
+
+
 def _elements(array: Any) -> str | None:
     """Spell the elements, or None where that costs too much or they are not here."""
-    if isinstance(array, Tracer) or not isinstance(array, jax.Array | np.ndarray | np.generic) or array.size > SMALL:
+    if not has_values(array) or array.size > SMALL:
         return None
     if isinstance(array, jax.Array):
         if array.is_deleted():
@@ -91,7 +96,7 @@ def formatted(x: Core, spec: str) -> str:
         problem = f"a format such as {spec!r} is for one element, and the array has dimensions"
         hint = "reduce or index them first; without a format the array prints as by print(x)"
         raise OperandError(message("format", problem, f"array has: {facts(x)}", hint=hint))
-    if isinstance(array, Tracer) or not isinstance(array, jax.Array | np.ndarray | np.generic):
+    if not has_values(array):
         hint = 'inside jax.jit, print with jax.debug.print("{x}", x=x)'
         raise OperandError(message("format", "the array has no value yet", f"array has: {facts(x)}", hint=hint))
     return format(np.asarray(array)[()], spec)

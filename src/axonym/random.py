@@ -5,7 +5,6 @@ distributions may be named arrays; they line up with the asked axes by name. Eac
 the function of `jax.random` with its name draws for the same key and sizes.
 """
 
-import math
 from typing import Any
 
 import jax
@@ -15,7 +14,7 @@ from jax.typing import DTypeLike
 from . import _constraints
 from ._draw import alone, axis_of, draw, one_key
 from .array import NamedArray
-from .axis import Axis, AxisSelector, AxisSpec, shown, spec
+from .axis import Axis, AxisSelector, AxisSpec, axis_size, shown, spec
 from .core import Core, Operand, facts
 from .errors import ArgumentError, OperandError, message
 from .ops import _batch, _lift
@@ -86,8 +85,7 @@ def fold_in(key: Any, data: Operand) -> NamedArray:
     key = _typed("fold_in", key)
     if not isinstance(key, Core) and not isinstance(data, Core) and not jnp.ndim(data):
         key = NamedArray(key, ())
-    result: NamedArray = _batch.batched(_fold_in, [key, data], [(), ()], (), each=True)
-    return result
+    return _batch.batched(_fold_in, [key, data], [(), ()], (), each=True)
 
 
 def _fold_in(key: Any, data: Any) -> Any:
@@ -448,7 +446,7 @@ def choice(
     """
     along = a if isinstance(a, Axis) else axis_of("choice", a, axis)
     asked = spec(shape, "choice")
-    count = math.prod(axis.size for axis in asked)
+    count = axis_size(asked)
     if count > along.size and (not replace or not along.size):
         problem = f"cannot choose {count} of {shown(along)}{'' if replace else ' without replacement'}"
         raise ArgumentError(message("choice", problem))

@@ -234,8 +234,7 @@ def _write_through(function: str, x: NamedArray, stages: Sequence[Stage], value:
     """Write to a view of a view: to one index of the whole, so that no more is touched than is written."""
     taken = _steps_through(function, x, stages)
     steps, arguments = tuple(step for step, _ in taken.values()), [argument for _, argument in taken.values()]
-    written: NamedArray = write(function, x, steps, arguments, "set", value, _PLAIN)
-    return written
+    return write(function, x, steps, arguments, "set", value, _PLAIN)
 
 
 def _steps_through(function: str, x: NamedArray, stages: Sequence[Stage]) -> dict[str, tuple[Step, Any]]:

@@ -11,6 +11,7 @@ from . import random
 from .array import NamedArray, is_named_array
 from .axis import Axis, AxisSelector, selector
 from .errors import AxisNotFoundError, AxisSizeError, message, suggestion
+from .layout import with_bases
 from .nn.stacked import Stacked
 from .ops.index import index
 from .ops.join import concatenate
@@ -110,7 +111,7 @@ def resize_axis(tree: Any, axis: AxisSelector, new_size: int, key: jax.Array | N
     """
     (name, size), new = selector(axis, "resize_axis"), Axis("new", new_size).size
     known = {own for leaf in leaves(tree) if is_named_array(leaf) and not is_hole(leaf) for own in leaf.axes}
-    affected = {own for own in known if _is_or_derives(own.name, name)}
+    affected = {own for own in known if name in with_bases((own.name,))}
     if not affected:
         names = sorted({own.name for own in known})
         facts, hint = f"arrays have: {', '.join(names) or 'no axes'}", suggestion(name, names)
@@ -128,11 +129,7 @@ def resize_axis(tree: Any, axis: AxisSelector, new_size: int, key: jax.Array | N
                 leaf = _resized(leaf, own, new, own_key)
         return leaf
 
-    return _rebuilt(map(resize, tree), lambda own: own.resize(new) if _is_or_derives(own.name, name) else own)
-
-
-def _is_or_derives(name: str, base: str) -> bool:
-    return name == base or name.startswith(f"{base}.")
+    return _rebuilt(map(resize, tree), lambda own: own.resize(new) if name in with_bases((own.name,)) else own)
 
 
 def _resized(x: NamedArray, axis: Axis, size: int, key: jax.Array | None) -> NamedArray:

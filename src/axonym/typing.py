@@ -37,9 +37,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from .axis import Axis, selection
-from .core import Core, Names
+from .axis import Axis, Pairs, selection
+from .core import Core
 from .errors import ArgumentError, OperandError, message
+from .plans import Names
 
 __all__ = [
     "Annotation",
@@ -77,7 +78,6 @@ __all__ = [
 
 Entry: TypeAlias = str | Axis | EllipsisType
 AxesPattern: TypeAlias = Entry | Sequence[Entry] | Set[Entry] | Mapping[str, int | None]
-Pairs: TypeAlias = tuple[tuple[str, int | None], ...]
 
 
 # Words that jaxtyping reads otherwise than as the name of an axis, and how the same is written here.

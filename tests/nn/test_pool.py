@@ -84,6 +84,13 @@ def test_same_keeps_sizes_and_strides_round_up():
     assert nn.max_pool((), x) is not None
 
 
+def test_a_type_without_infinities_is_padded_with_its_limits():
+    x = axn.named(jnp.array([1, 3, 2, -2], jnp.float8_e4m3fn), "height")
+    options = {"stride": 1, "padding": ((0, 1),)}
+    np.testing.assert_array_equal(nn.max_pool(H.resize(2), x, **options).array, [3, 3, 2, -2])
+    np.testing.assert_array_equal(nn.min_pool(H.resize(2), x, **options).array, [1, 2, -2, -2])
+
+
 def test_dtypes():
     x = draw(H) * 100
     whole = x.astype("int32")

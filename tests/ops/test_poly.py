@@ -455,6 +455,11 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
             OperandError,
             f"trim_zeros: {UNKNOWN}\n  array has: degree=3\n  hint: a slice cuts to a size that is known",
         ),
+        (
+            lambda: axn.trim_zeros(ROWS, axis=("batch", "degree")),
+            OperandError,
+            "trim_zeros: one axis goes here, not 2: batch, degree",
+        ),
         (lambda: axn.trim_zeros(P, "F"), ArgumentError, "trim_zeros: trim='F' is not one of 'fb', 'f', 'b'"),
         (
             lambda: axn.trim_zeros([0, 1]),

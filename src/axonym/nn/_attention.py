@@ -34,9 +34,11 @@ from .activation import sigmoid
 from .dropout import Dropout
 from .mask import AttentionMask
 
-__all__ = ["AttentionCall", "Scoring", "beside_sinks", "lowest", "plain", "rename_all", "weights"]
+__all__ = ["KEYS", "QUERIES", "AttentionCall", "Scoring", "beside_sinks", "lowest", "plain", "rename_all", "weights"]
 
 FUNCTION = "dot_product_attention"
+# No mapping lays these out: kernels and loops over blocks of positions need them all on each device.
+QUERIES, KEYS = "positions of queries", "positions of keys"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,6 @@ XLA's partitioner does this too, but it gets some gradients wrong: it also sums 
 and scatters what a maximum of overlapping windows passes back to the wrong places.
 """
 
-import math
 from collections.abc import Mapping, Sequence, Set
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -16,19 +15,18 @@ from jax import lax
 from jax.sharding import AxisType
 
 from .. import _constraints, layout
-from ..layout import Entry, MeshLike
+from ..layout import Entry, MeshLike, ways_on
 from ..plans import Names
 
 __all__ = [
     "Edges",
     "Slide",
     "blocks_of",
-    "entries_of",
+    "entries_by_name",
     "manual_axes",
     "may_idle",
     "mesh_of",
     "trimmed",
-    "ways_on",
     "with_edges",
 ]
 
@@ -89,12 +87,7 @@ def may_idle(mesh: MeshLike, mesh_axes: Set[str]) -> bool:
     return bool(mesh_axes) and sum(size > 1 for size in mesh.shape.values()) > 1
 
 
-def ways_on(mesh: MeshLike, entry: Entry) -> int:
-    """Tell in how many parts a dimension lies on its mesh axes."""
-    return math.prod(mesh.shape[axis] for axis in entry)
-
-
-def entries_of(array: jax.Array, names: Names) -> list[Entry]:
+def entries_by_name(array: jax.Array, names: Names) -> list[Entry]:
     """Return the mesh axes of each dimension: Explicit ones by the type, Auto ones by the mapping."""
     mapping, mesh = layout.current_mapping(), layout.context_mesh()
     entries = list(_constraints.entries_of(array)) or [()] * array.ndim

@@ -28,15 +28,13 @@ from ..ops.contract import dot
 from ..ops.elementwise import exp, log, maximum
 from ..ops.select import where
 from ..partitioning.shard import auto_sharded
-from ._attention import AttentionCall, Scoring, beside_sinks, lowest, plain, rename_all
+from ._attention import KEYS, QUERIES, AttentionCall, Scoring, beside_sinks, lowest, plain, rename_all
 from ._visible import logical_and, positions, smaller, visible
 from .dropout import Dropout
 from .mask import AttentionMask
 
 __all__ = ["blockwise"]
 
-# No mapping lays these out: a loop over blocks of positions needs them all on each device.
-QUERIES, KEYS = "positions of queries", "positions of keys"
 BLOCK = 512
 
 

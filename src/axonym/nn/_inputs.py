@@ -7,7 +7,7 @@ import numpy as np
 
 from .. import plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, selector, shown, sized
+from ..axis import Axis, AxisSelector, Pairs, selector, shown, sized
 from ..core import Core, facts, shape_of
 from ..create import arange
 from ..errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
@@ -46,7 +46,7 @@ def check_input(
             raise AxisClashError(message(layer, problem, f"input has: {facts(x)}", hint=hint))
 
 
-def with_sizes(pairs: _lift.Pairs) -> tuple[Axis, ...]:
+def with_sizes(pairs: Pairs) -> tuple[Axis, ...]:
     """Return those axes of a selection whose sizes were given, which an input must have."""
     return tuple(Axis(name, size) for name, size in pairs if size is not None)
 

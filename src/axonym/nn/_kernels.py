@@ -27,18 +27,17 @@ from ..errors import ArgumentError, message
 from ..layout import Mappings, context_mesh, current_mapping, entries_for, mesh_types, taken_axes
 from ..partitioning.manual import shard_map
 from ..partitioning.shard import auto_sharded
-from ._attention import AttentionCall, rename_all
+from ..plans import Names
+from ._attention import KEYS, QUERIES, AttentionCall, rename_all
 from ._visible import positions, visible
 from .mask import AttentionMask
 
 __all__ = ["choose", "cudnn", "splash", "xla"]
 
-# No mapping lays these out: a kernel needs them all on each device.
-QUERIES, KEYS, FEATURES, OUT = "positions of queries", "positions of keys", "features of keys", "features of values"
+FEATURES, OUT = "features of keys", "features of values"  # which no mapping lays out either
 # Splash attention computes with so many positions at least.
 LANES = 128
 BLOCK = 512
-Names = tuple[str, ...]
 
 
 def choose(call: AttentionCall) -> str:

@@ -18,7 +18,7 @@ from ..ops.index import index
 from ..ops.join import stack
 from ..partitioning._addresses import count_of, readings
 from ..partitioning.shard import auto_sharded
-from ..transform._leaves import Arguments, axis_first, hole_without, is_array, is_hole
+from ..transform._leaves import Arguments, axis_first, dimension_of, hole_without, is_array, is_hole
 from ..transform._loop import names_within, pair
 from ..transform.checkpoint import ScanCheckpointPolicy
 
@@ -95,12 +95,7 @@ def split_arguments(
             )
         kwargs = {**kwargs, "key": _split(key, Block, over) if single else key}
 
-    def dimension(_: int, leaf: Any) -> int | None:
-        if isinstance(leaf, NamedArray):
-            return leaf.names.index(Block.name) - len(leaf.names) if Block.name in leaf.names else None
-        return 0 if is_array(leaf) and leaf.ndim else None
-
-    Arguments(function, (Block.name, Block.size), (args, kwargs), dimension)
+    Arguments(function, (Block.name, Block.size), (args, kwargs), lambda _, leaf: dimension_of(leaf, Block.name))
     return kwargs
 
 

@@ -13,7 +13,7 @@ from ..core import facts
 from ..create import ones, zeros
 from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, message
 from ..ops import _lift
-from ..ops._widen import at_least_float32, widened_to
+from ..ops._widen import widen, widened_to
 from ..ops.elementwise import rsqrt, square, stop_gradient
 from ..partitioning.collectives import axis_size, pmean
 from ..partitioning.shard import auto_sharded
@@ -144,8 +144,7 @@ class BatchNorm(eqx.Module):
         if self.inference if inference is None else inference:
             running = auto_sharded(state)
             return from_inputs(_scaled)(x, running.mean, running.var, *parameters, eps=self.eps), state
-        mapping = layout.current_mapping()
-        split = [name for name in self.over if mapping is not None and layout.looked_up(mapping, name)]
+        split = [name for name, entry in layout.mapped(self.over).items() if entry]
         count = math.prod(x.axis_size(name) for name in self.over) * axis_size(split)
         if count < 2:
             problem = f"a variance needs more than {count} element"
@@ -159,7 +158,7 @@ class BatchNorm(eqx.Module):
             )
 
         def normalized(x: NamedArray, *parameters: NamedArray | None) -> tuple[NamedArray, NamedArray, NamedArray]:
-            wide = _wide(x)
+            wide = widen(x)
             mean = pmean(wide.mean(self.over), split)
             var = pmean(square(wide - mean).mean(self.over), split)
             return _scaled(x, mean, var, *parameters, eps=self.eps), mean, var
@@ -189,10 +188,6 @@ class BatchNorm(eqx.Module):
             raise AxisError(message("BatchNorm", problem, f"input has: {facts(x)}", *lines))
 
 
-def _wide(x: NamedArray) -> NamedArray:
-    return x.astype(at_least_float32(x.dtype))
-
-
 def _scaled(
     x: NamedArray,
     mean: NamedArray,
@@ -202,6 +197,6 @@ def _scaled(
     *,
     eps: float,
 ) -> NamedArray:
-    scale = rsqrt(_wide(var) + eps)
-    y = (_wide(x) - mean) * (scale if weight is None else scale * widened_to(scale.dtype, weight))
+    scale = rsqrt(widen(var) + eps)
+    y = (widen(x) - mean) * (scale if weight is None else scale * widened_to(scale.dtype, weight))
     return (y if bias is None else y + widened_to(y.dtype, bias)).astype(x.dtype)

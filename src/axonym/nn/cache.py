@@ -311,8 +311,7 @@ def _put(old: NamedArray, new: NamedArray, index: dict[Any, Any], each: tuple[st
     # Places of a ring all lie in it; no position is negative.
     reach = Reach("promise_in_bounds" if ring else "drop", sorted=not ring, unique=True, wraps=False)
     steps, arguments = planned("KVCache", old, index)
-    written: NamedArray = write("KVCache", old, steps, arguments, "set", new, reach)
-    return written
+    return write("KVCache", old, steps, arguments, "set", new, reach)
 
 
 def _put_each(old: NamedArray, new: NamedArray, index: dict[str, Any], each: tuple[str, ...]) -> NamedArray:

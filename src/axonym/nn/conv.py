@@ -12,13 +12,14 @@ from jax import lax
 
 from .. import _constraints, layout, plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, selection, shown, sized
+from ..axis import Axis, AxisSelection, selection, selectors, shown, sized
 from ..core import facts, wrap
 from ..errors import ArgumentError, AxisError, AxisSizeError, message
 from ..ops import _lift
 from ..ops._widen import at_least_float32
 from ..partitioning.shard import auto_sharded
-from ._blocks import Slide, blocks_of, entries_of, manual_axes, may_idle, mesh_of, trimmed, ways_on, with_edges
+from ..plans import Names
+from ._blocks import Slide, blocks_of, entries_by_name, manual_axes, may_idle, mesh_of, trimmed, with_edges
 from ._inputs import check_input
 from ._settings import drawn, integer
 from ._weights import gathered, stored_outputs
@@ -26,8 +27,6 @@ from ._windows import Padding, Pads, check_fit, each, pads
 from .initializer import Initializer, between, uniform
 
 __all__ = ["Conv", "ConvTranspose"]
-
-Names = tuple[str, ...]
 
 
 class _Conv(eqx.Module):
@@ -281,7 +280,7 @@ def _parameters(
     weight_key, bias_key = jax.random.split(key)
     make = between(initializer or draw, (inputs, *window), stored)
     weight = drawn(function, make, weight_key, (stored, inputs, *window))
-    spatial = tuple(name if size is None else Axis(name, size) for name, size in given)
+    spatial = selectors(given)
     return weight, draw(bias_key, (Out,)) if use_bias else None, spatial, kernel, groups
 
 
@@ -297,9 +296,9 @@ def _convolution(
     def body(x: jax.Array, weight: jax.Array) -> jax.Array:
         dtype = jnp.promote_types(x.dtype, weight.dtype)
         x, weight = x.astype(dtype), weight.astype(dtype)
-        at, entries, settings = [i + x.ndim for i in core], entries_of(x, names), dict(options)
-        filters, mesh = entries_of(weight, stored), mesh_of(x)
-        ways = [ways_on(mesh, entry) for entry in entries]
+        at, entries, settings = [i + x.ndim for i in core], entries_by_name(x, names), dict(options)
+        filters, mesh = entries_by_name(weight, stored), mesh_of(x)
+        ways = [layout.ways_on(mesh, entry) for entry in entries]
         plain: Callable[..., jax.Array] = partial(_convolve, core=at, ways=ways, **settings)
         explicit = any(map(_constraints.has_explicit_axes, (x, weight)))
         manual = manual_axes(mesh, [*entries, *filters], explicit)
@@ -307,7 +306,7 @@ def _convolution(
         # axis is split, and with groups where any is, of which a surrounding `vmap` may know more.
         split = [i for i, count in enumerate(ways) if count > 1]
         if settings["feature_group_count"] > 1:
-            blocks = bool(split) or ways_on(mesh, filters[0]) > 1 or may_idle(mesh, manual)
+            blocks = bool(split) or layout.ways_on(mesh, filters[0]) > 1 or may_idle(mesh, manual)
         else:
             blocks = any(i in split for i in at[1:])
         by_blocks = partial(_by_blocks, core=at, entries=entries, filters=filters, manual=manual, **settings)
@@ -357,9 +356,9 @@ def _by_blocks(
     groups = options["feature_group_count"]
     if groups > 1:
         # A device that has inputs of a group has all of them, and makes the outputs of that group.
-        whole = [entry for entry in (has[feature], out) if entry and not groups % ways_on(mesh, entry)]
+        whole = [entry for entry in (has[feature], out) if entry and not groups % layout.ways_on(mesh, entry)]
         summed, has[feature] = (), whole[0] if whole else ()
-        out, options["feature_group_count"] = has[feature], groups // ways_on(mesh, has[feature])
+        out, options["feature_group_count"] = has[feature], groups // layout.ways_on(mesh, has[feature])
     sizes, steps = [x.shape[at] for at in spatial], options["window_strides"]
     apart = options.get("lhs_dilation", (1,) * len(spatial))
     windows = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], options["rhs_dilation"], strict=True)]

@@ -5,7 +5,7 @@ import jax
 
 from .. import random
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, selection
+from ..axis import Axis, AxisSelection, Pairs, selection
 from ..core import Core, facts, shape_of
 from ..errors import AxisNotFoundError, OperandError, message, suggestion
 from ..ops import _lift
@@ -86,7 +86,7 @@ def dropout(
     return _drop("dropout", x, rate, _pairs("dropout", broadcast_axes), inference, key)
 
 
-def _pairs(function: str, broadcast_axes: AxisSelection | None) -> _lift.Pairs:
+def _pairs(function: str, broadcast_axes: AxisSelection | None) -> Pairs:
     if hasattr(broadcast_axes, "dtype") and not isinstance(broadcast_axes, str):
         problem = f"broadcast_axes are axes, not {type(broadcast_axes).__name__}"
         raise OperandError(message(function, problem, hint="pass a key by its name: key=..."))
@@ -94,7 +94,7 @@ def _pairs(function: str, broadcast_axes: AxisSelection | None) -> _lift.Pairs:
 
 
 def _drop(
-    function: str, x: NamedArray, pdrop: float, together: _lift.Pairs, inference: bool, key: jax.Array | None
+    function: str, x: NamedArray, pdrop: float, together: Pairs, inference: bool, key: jax.Array | None
 ) -> NamedArray:
     if not isinstance(x, Core):
         raise _lift.unnamed(function, x)
@@ -112,7 +112,7 @@ def _drop(
     return where(_mask(function, x, together, key, keep), x / keep if keep else x, 0)
 
 
-def _mask(function: str, x: NamedArray, together: _lift.Pairs, key: jax.Array, keep: float) -> NamedArray:
+def _mask(function: str, x: NamedArray, together: Pairs, key: jax.Array, keep: float) -> NamedArray:
     """Draw what to keep; anonymous dimensions of `x` are named for the draw, so that each element has its own."""
     shape = shape_of(function, x.array, x.names)
     _lift.check_given(function, together, x.names, shape)

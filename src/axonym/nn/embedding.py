@@ -1,7 +1,6 @@
 """Tables of vectors, looked up by number."""
 
 import dataclasses
-import math
 from typing import Self
 
 import equinox as eqx
@@ -9,8 +8,8 @@ import jax
 
 from .. import random
 from ..array import NamedArray
-from ..axis import Axis, AxisSpec, axis_name, sized, spec
-from ..ops._widen import at_least_float32
+from ..axis import Axis, AxisSpec, axis_name, axis_size, sized, spec
+from ..ops._widen import widen
 from ..ops.index import take
 from ..ops.join import concatenate
 from ..partitioning.shard import auto_sharded
@@ -48,7 +47,7 @@ class Embedding(eqx.Module):
         """Make a table; by default entries have a standard deviation of `init_scale` over the root of Embed's size."""
         Vocab, embed = sized(Vocab, "Embedding.init"), spec(Embed, "Embedding.init")
         if initializer is None:
-            initializer = fan_in(math.prod(axis.size for axis in embed), init_scale)
+            initializer = fan_in(axis_size(embed), init_scale)
         return cls(drawn("Embedding.init", initializer, key, (Vocab, *embed)), Vocab, embed)
 
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -107,7 +106,7 @@ class Embedding(eqx.Module):
         more = new_size - self.Vocab.size
         if more <= 0:
             return dataclasses.replace(self, weight=self.weight[Vocab.name, :new_size], Vocab=Vocab)
-        New, old = Vocab.resize(more), self.weight.astype(at_least_float32(self.weight.dtype))
+        New, old = Vocab.resize(more), widen(self.weight)
         rows = old.mean(Vocab.name).broadcast_axis(New)
         if key is not None:
             drawn = random.truncated_normal(key, rows.axes, -3.0, 3.0, old.dtype)

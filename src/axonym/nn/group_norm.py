@@ -10,12 +10,13 @@ from jax import lax
 from .. import _constraints, plans
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection, shown, sized
-from ..core import Names, wrap
+from ..core import wrap
 from ..create import ones, zeros
 from ..errors import ArgumentError, AxisError, message
 from ..ops import _lift
 from ..ops._widen import at_least_float32, widened_to
 from ..partitioning.shard import auto_sharded
+from ..plans import Names
 from ._inputs import check_input, with_sizes
 from ._settings import integer
 from .recompute import from_inputs

@@ -1,6 +1,5 @@
 """Linear maps between named axes."""
 
-import math
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -8,7 +7,7 @@ import equinox as eqx
 import jax
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, AxisSpec, shown, spec
+from ..axis import Axis, AxisSelector, AxisSpec, axis_size, shown, spec
 from ..create import zeros
 from ..errors import AxisClashError, message
 from ..ops.shape import rename
@@ -80,7 +79,7 @@ class Linear(eqx.Module):
                 lines = (f"In: {shown(*inputs)}", f"Out: {shown(*outputs)}")
                 raise AxisClashError(message("Linear.init", problem, *lines, hint="rename one of the two"))
         if initializer is None:
-            initializer = fan_in(math.prod(axis.size for axis in inputs), init_scale)
+            initializer = fan_in(axis_size(inputs), init_scale)
         initialize = between(initializer, inputs, stored)
         weight = drawn("Linear.init", initialize, key, (*stored, *inputs) if out_first else (*inputs, *stored))
         if jax.tree_util.all_leaves([dot_general]):  # a function, which transformations refuse among arrays

@@ -16,12 +16,13 @@ from ..create import arange
 from ..errors import ArgumentError, AxisError, AxisNotFoundError, OperandError, message, suggestion
 from ..layout import mapped
 from ..ops import _lift, elementwise, logical, reduce, select
-from ..ops._widen import at_least_float32
+from ..ops._widen import at_least_float32, widen
 from ..ops.contract import dot
 from ..ops.extend import pad
 from ..ops.reduce import mean
 from ..ops.shape import unflatten_axis
 from ..partitioning.shard import auto_sharded
+from ..plans import Names
 from ..transform import scan as loops
 from ._settings import as_python, fraction, integer
 
@@ -34,7 +35,6 @@ __all__ = [
 ]
 
 Reduction = Callable[..., NamedArray]
-Names = tuple[str, ...]
 
 
 def binary_cross_entropy_loss(
@@ -57,7 +57,7 @@ def binary_cross_entropy_loss(
 
 
 def _binary_cross_entropy_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
-    x = _wide(logits)
+    x = widen(logits)
     # Numbers without a sign have no 0 - 1, and narrow ones no 1 - p.
     yes = targets.astype(x.dtype)
     positive = x > 0
@@ -175,7 +175,7 @@ def chunked_cross_entropy_loss(
     targets = _known(targets, label, counted)
     targets = targets.astype(_counting(targets))
     Block, Chunk, blocks, steps = _blocks(auto_sharded(weight), label, size, block_size)
-    wide = x.astype(at_least_float32(x.dtype))
+    wide = widen(x)
 
     def part(block: NamedArray, chunk: NamedArray) -> tuple[NamedArray, ...]:
         # Cast here, the gradient of a narrow `x` is still added up over the chunks as a wide one.
@@ -271,7 +271,7 @@ def _cross_entropy(
     result = plans.without(names, (label[0],))
 
     def losses(given: Any, wanted: Any) -> Any:
-        logits = _wide(given)
+        logits = widen(given)
         # Differences to the largest logit are exact where the logits themselves are large.
         largest = lax.stop_gradient(logits).max(at, keepdims=True)
         # One after the other: what is picked from and the exponentials, as large as the logits, need not both be held.
@@ -371,11 +371,6 @@ def _counting(classes: Any) -> Any:
 def _finite(largest: jax.Array) -> jax.Array:
     """Return what to subtract from logits; an infinite one would make NaN of others."""
     return jnp.where(jnp.isfinite(largest), largest, 0)
-
-
-def _wide(x: jax.Array) -> jax.Array:
-    """Return an array in float32 at least."""
-    return x.astype(at_least_float32(x.dtype))
 
 
 def _floating(dtype: Any) -> Any:

@@ -17,12 +17,11 @@ from ..create import ones, zeros
 from ..ops import _lift
 from ..ops._widen import at_least_float32, widened_to
 from ..partitioning.shard import auto_sharded
+from ..plans import Names
 from ._inputs import check_input
 from .recompute import from_inputs
 
 __all__ = ["LayerNorm", "RmsNorm"]
-
-Names = tuple[str, ...]
 
 
 class _Norm(eqx.Module):

@@ -1,6 +1,5 @@
 """Pooling: reduce windows that slide along named axes."""
 
-import math
 from collections.abc import Callable, Sequence, Set
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -15,12 +14,13 @@ from jax.typing import ArrayLike
 from .. import _constraints, layout, plans
 from ..array import NamedArray
 from ..axis import AxisSpec, spec
-from ..core import Core, Names, facts, shape_of, wrap
+from ..core import Core, facts, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, message
 from ..ops import _lift, reduce
-from ..ops._widen import at_least_float32
+from ..ops._widen import limits, widen
 from ..partitioning.shard import auto_sharded
-from ._blocks import Slide, blocks_of, entries_of, manual_axes, mesh_of, trimmed, ways_on, with_edges
+from ..plans import Names
+from ._blocks import Slide, blocks_of, entries_by_name, manual_axes, mesh_of, trimmed, with_edges
 from ._windows import Padding, check_fit, each, pads
 
 __all__ = ["adaptive_max_pool", "adaptive_mean_pool", "max_pool", "mean_pool", "min_pool", "pool"]
@@ -121,7 +121,7 @@ def mean_pool(
         [0.5, 1.0, 2.0, 2.5]
     """
     slides = _slides("mean_pool", Window, inputs, stride, padding, use_ceil)
-    x = _wide(inputs)
+    x = widen(inputs)
     total = wrap(x, _pool(x.names, slides, lax.add, None).call(x.array), x.names)
     for slide in slides:
         counts = slide.counts(count_include_pad)
@@ -152,7 +152,7 @@ def adaptive_mean_pool(Target: AxisSpec, inputs: NamedArray) -> NamedArray:
         >>> axn.nn.adaptive_mean_pool(axn.Axis("time", 2), axn.arange(axn.Axis("time", 6))).tolist()
         [1.0, 4.0]
     """
-    return _like(_adaptive(_adaptive_mean_pool, Target, _wide(inputs)), inputs)
+    return _like(_adaptive(_adaptive_mean_pool, Target, widen(inputs)), inputs)
 
 
 def _pooled(
@@ -247,15 +247,15 @@ def _pool(names: Names, slides: tuple[_Slide, ...], reduction: Reduction, init: 
 
         run = call
         if reduction in _SELECTIONS:
-            mesh, has = mesh_of(x), entries_of(x, names)
-            if any(slide.window > slide.step and ways_on(mesh, has[slide.at]) > 1 for slide in slides):
+            mesh, has = mesh_of(x), entries_by_name(x, names)
+            if any(slide.window > slide.step and layout.ways_on(mesh, has[slide.at]) > 1 for slide in slides):
                 manual = manual_axes(mesh, has, _constraints.has_explicit_axes(x))
                 run = partial(_by_blocks, call, slides, has, manual, first)
         if not _constraints.has_explicit_axes(x):
             return run(x)
         mesh = jax.typeof(x).sharding.mesh
         entries = [
-            entry if not size % math.prod(mesh.shape[axis] for axis in entry) else ()
+            entry if not size % layout.ways_on(mesh, entry) else ()
             for entry, size in zip(_constraints.entries_of(x), shape, strict=True)
         ]
         result: jax.Array = _lift.local(run, [x], entries)
@@ -292,16 +292,8 @@ def _neutral(reduction: Reduction, dtype: Any) -> Any:
     """Return what changes no result of `lax.add`, `lax.max` or `lax.min`."""
     if reduction is lax.add:
         return 0
-    if dtype == jnp.bool_:
-        return reduction is lax.min
-    if jnp.issubdtype(dtype, jnp.inexact):
-        return -np.inf if reduction is lax.max else np.inf
-    bounds = np.iinfo(dtype)
-    return bounds.min if reduction is lax.max else bounds.max
-
-
-def _wide(x: NamedArray) -> NamedArray:
-    return x.astype(at_least_float32(x.dtype))
+    lowest, highest = limits(dtype)
+    return lowest if reduction is lax.max else highest
 
 
 def _like(mean: NamedArray, x: NamedArray) -> NamedArray:

@@ -20,6 +20,7 @@ from ..core import Core, facts, shape_of, wrap
 from ..errors import ArgumentError, AxisClashError, AxisError, message
 from ..ops import _lift
 from ..ops._widen import at_least_float32
+from ..plans import Names
 from ._inputs import check_positions, numbered
 from ._settings import integer
 
@@ -33,7 +34,6 @@ __all__ = [
     "rotary",
 ]
 
-Names = tuple[str, ...]
 _PAIR = "pair"
 FrequencyScaling: TypeAlias = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
 """Changes the frequencies of a rotary embedding, fastest first, in radians per position. It must be hashable."""

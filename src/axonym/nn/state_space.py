@@ -14,7 +14,7 @@ from ..axis import Axis, AxisSelector, sized
 from ..core import Core, facts
 from ..errors import ArgumentError, AxisClashError, message
 from ..ops import _lift
-from ..ops._widen import at_least_float32
+from ..ops._widen import widen
 from ..ops.elementwise import exp, imag, log, real
 from ..ops.join import stack
 from ..partitioning.shard import auto_sharded
@@ -153,21 +153,17 @@ class DiagonalSSM(eqx.Module):
         return self._read(following, x), following
 
     def _decay(self) -> NamedArray:
-        rate, phase = exp(_wide(auto_sharded(self.log_rate))), exp(_wide(auto_sharded(self.log_phase)))
+        rate, phase = exp(widen(auto_sharded(self.log_rate))), exp(widen(auto_sharded(self.log_phase)))
         return _lift.binary(_polar, exp(-rate), phase)
 
     def _drive(self, x: NamedArray) -> NamedArray:
         check_input("DiagonalSSM", x, (self.In,), (self.State, PARTS))
-        parts = _wide(self.input(x))
-        return _lift.binary(lax.complex, parts[PARTS, 0], parts[PARTS, 1]) * exp(_wide(auto_sharded(self.log_gain)))
+        parts = widen(self.input(x))
+        return _lift.binary(lax.complex, parts[PARTS, 0], parts[PARTS, 1]) * exp(widen(auto_sharded(self.log_gain)))
 
     def _read(self, states: NamedArray, x: NamedArray) -> NamedArray:
         y = self.output(stack(PARTS, [real(states), imag(states)])) + x * auto_sharded(self.skip)
         return y.astype(jnp.result_type(x.dtype, self.input.weight.dtype))
-
-
-def _wide(x: NamedArray) -> NamedArray:
-    return x.astype(at_least_float32(x.dtype))
 
 
 def _polar(size: jax.Array, angle: jax.Array) -> jax.Array:

@@ -13,15 +13,15 @@ import jax
 import jax.numpy as jnp
 
 from .. import _constraints, plans
-from ..axis import Axis, AxisSelection
+from ..axis import AxisSelection, selection, selectors
 from ..core import shape_of, wrap
 from ..errors import AxisError, AxisNotFoundError, OperandError, message, suggestion
+from ..plans import Names
 from . import _lift
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
-Names = tuple[str, ...]
 Function = Callable[..., Any]
 
 
@@ -91,7 +91,7 @@ def batched(
         kernel = _kernel(fn, named, chosen, out, flags, _lift.static(fn, options) if options else ())
     except (AxisError, TypeError) as flaw:
         for axes in chosen:
-            _lift.axes(axes, _lift.title(fn))  # it has an error of its own; what cannot be hashed is no axis
+            selection(axes, _lift.title(fn))  # it has an error of its own; what cannot be hashed is no axis
         if isinstance(flaw, TypeError):
             raise
         _lift.fail(_lift.title(fn), flaw, *operands)
@@ -105,7 +105,7 @@ def hashable(axes: AxisSelection, function: str) -> AxisSelection:
     """Give a selection a form that a cache can key on, and that can be read more than once."""
     if axes.__class__ in (str, tuple):
         return axes
-    return tuple(name if size is None else Axis(name, size) for name, size in _lift.axes(axes, function))
+    return selectors(selection(axes, function))
 
 
 @lru_cache(plans.CACHE)
@@ -115,12 +115,12 @@ def _kernel(
     chosen: tuple[AxisSelection, ...],
     out: Any,
     flags: tuple[bool, bool, bool, bool],
-    options: "_lift.Options",
+    options: _lift.Options,
 ) -> Any:
     several, each, outer, in_place = flags
     function = _lift.title(fn)
     outs: tuple[Names, ...] = out if several else (out,)
-    core = tuple(_lift.axes(axes, function) for axes in chosen)
+    core = tuple(selection(axes, function) for axes in chosen)
     cores = tuple(tuple(name for name, _ in pairs) for pairs in core)
     # A plain array with as many dimensions as core axes is taken to have just these.
     known = tuple(own if names is None else names for names, own in zip(named, cores, strict=True))

@@ -19,15 +19,14 @@ from jax import lax
 from jax.core import Tracer
 
 from .. import _constraints, layout, plans
-from ..axis import Axis, AxisSelection, AxisSelector, selection, selector
+from ..axis import Axis, AxisSelection, AxisSelector, Pairs, selection, selector
 from ..core import Core, facts, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, OperandError, describe, message
+from ..plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
-Names = tuple[str, ...]
-Pairs = tuple[tuple[str, int | None], ...]
 Function = Callable[..., Any]
 Options = tuple[tuple[str, Any, type], ...]
 new: Function = object.__new__
@@ -64,11 +63,6 @@ def fail(function: str, flaw: AxisError, *operands: Any) -> NoReturn:
     named = {i: x for i, x in enumerate(operands, start=1) if isinstance(x, Core)}
     lines = [f"{'array' if len(named) == 1 else f'operand {i}'} has: {facts(x)}" for i, x in named.items()]
     raise type(flaw)(message(function, str(flaw), *lines, hint=flaw.hint)) from None
-
-
-def axes(axis: AxisSelection, function: str) -> Pairs:
-    """Normalise a selection to something that a cache can key on."""
-    return selection(axis, function)
 
 
 def static(fn: Function, options: dict[str, Any]) -> Options:
@@ -364,14 +358,14 @@ def keyed(axis: AxisSelection | None, fn: Function) -> str | Pairs | None:
         return axis
     if isinstance(axis, Axis):
         return ((axis.name, axis.size),)
-    return axes(axis, title(fn))
+    return selection(axis, title(fn))
 
 
 def _pairs(axis: Any, function: str, names: Names) -> Pairs:
     """Normalise the axis argument in the key of a kernel; None stands for all axes."""
     if axis is None:
         return tuple((name, None) for name in names)
-    return axis if isinstance(axis, tuple) else axes(axis, function)
+    return axis if isinstance(axis, tuple) else selection(axis, function)
 
 
 def reduction(fn: Function, x: Core, axis: AxisSelection | None, where: Any = None, **options: Any) -> "NamedArray":

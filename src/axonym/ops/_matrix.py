@@ -9,27 +9,22 @@ import jax
 from jax import lax
 
 from .. import plans
-from ..axis import Axis, AxisSelection, AxisSelector, selector
+from ..axis import AxisSelection, AxisSelector, selection, selector, selectors
 from ..core import Core, facts
 from ..errors import AxisClashError, AxisSizeError, describe, message
+from ..plans import Names
 from . import _lift
-from ._batch import batched, hashable
+from ._batch import batched
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
-Names = tuple[str, ...]
 Function = Callable[..., Any]
-
-
-def selectors(pairs: _lift.Pairs) -> tuple[AxisSelector, ...]:
-    """Turn the pairs of a selection back into one."""
-    return tuple(name if size is None else Axis(name, size) for name, size in pairs)
 
 
 def matrix_axes(function: str, row: AxisSelection, column: AxisSelection) -> tuple[AxisSelector, ...]:
     """Give the axes of matrices in the order in which a function gets them."""
-    return selectors((*_lift.axes(row, function), *_lift.axes(column, function)))
+    return selectors((*selection(row, function), *selection(column, function)))
 
 
 @overload
@@ -90,10 +85,9 @@ def over(
         options: keyword arguments of `fn`, static and hashable.
     """
     function = _lift.title(fn)
-    row, column = hashable(row, function), hashable(column, function)
-    core: list[AxisSelection] = [matrix_axes(function, row, column)]
-    rows = tuple(name for name, _ in _lift.axes(row, function))
-    columns = tuple(name for name, _ in _lift.axes(column, function))
+    first, second = selection(row, function), selection(column, function)
+    core: list[AxisSelection] = [selectors((*first, *second))]
+    rows, columns = (tuple(name for name, _ in pairs) for pairs in (first, second))
     new = None if new_axis is None else selector(new_axis, function)
     patterns = out if isinstance(out, tuple) else (out,)
     extra: Names = ()
@@ -105,7 +99,7 @@ def over(
                 if name in columns:
                     raise _both(function, name, a, b)
             extra = tuple(name for name in b.names if name not in known and name not in rows)
-        core.append((*selectors(_lift.axes(row, function)), *extra))
+        core.append((*selectors(first), *extra))
     core += [()] * (len(operands) - len(core))
     table = {"R": rows, "C": columns, "E": extra, "K": (new[0],) if new else ()}
     names = tuple(tuple(name for letter in pattern for name in table[letter]) for pattern in patterns)

@@ -1,11 +1,14 @@
 """What several kinds of operations ask of their operands."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 
-from ..core import Core, facts
-from ..errors import AxisNotFoundError, OperandError, message
+from .. import plans
+from ..axis import AxisSelector, selector
+from ..core import Core, facts, shape_of
+from ..errors import ArgumentError, AxisError, AxisNotFoundError, OperandError, message
 from . import _lift
 
 
@@ -53,3 +56,26 @@ def only_axis(function: str, array: Any) -> str:
             message(function, f"needs one axis, got {len(names)}", f"array has: {facts(array)}", hint=hint)
         )
     return names[0]
+
+
+def position_of(function: str, x: Any, axis: AxisSelector) -> int:
+    """Find the dimension of one axis, counted from the right; the size of an `Axis` is checked.
+
+    Raises:
+        AxisNotFoundError: if it is missing.
+        AxisSizeError: if it has another size.
+        OperandError: if `x` is no NamedArray, or `axis` no axis or several.
+    """
+    names, given = names_of(function, x), selector(axis, function)
+    try:
+        (at,) = plans.positions(names, (given[0],))
+    except AxisError as flaw:
+        _lift.fail(function, flaw, x)
+    _lift.check_given(function, (given,), names, shape_of(function, x.array, names))
+    return at
+
+
+def one_of(function: str, argument: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raise ArgumentError for a value that is not one of those that an argument may have."""
+    if value not in allowed:
+        raise ArgumentError(message(function, f"{argument}={value!r} is not one of {', '.join(map(repr, allowed))}"))

@@ -26,7 +26,7 @@ from ..errors import (
     message,
     suggestion,
 )
-from ..plans import CACHE
+from ..plans import CACHE, Names
 
 __all__ = [
     "DOTS",
@@ -46,7 +46,6 @@ __all__ = [
     "read",
 ]
 
-Names = tuple[str, ...]
 Bound = tuple[str | None, int | None]
 Bindings = tuple[tuple[str, Bound], ...]
 DOTS = "..."

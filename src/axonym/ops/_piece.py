@@ -12,7 +12,7 @@ from jax import lax
 from jax.sharding import AxisType
 
 from .. import _constraints, layout
-from ..core import Names
+from ..plans import Names
 from . import _lift
 from ._widen import widened
 

@@ -18,17 +18,17 @@ from jax import lax
 from jax.core import Tracer
 
 from .. import plans
-from ..axis import AxisSelector
+from ..axis import AxisSelector, selection
 from ..axis import selector as one_axis
 from ..core import Core, facts, shape_of
 from ..errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
+from ..plans import Names
 from . import _lift
 from ._operands import integers
 from ._piece import at_start, read_locally, sliced, strided, window
 from ._widen import widened
 from .dslice import dslice
 
-Names = tuple[str, ...]
 _FOR_MASKS = "use where() to choose by a mask, or compress() to select by one"
 Step = tuple[str, str, Any]
 """One step of an index: the axis, its kind, and what of it is static.
@@ -127,7 +127,7 @@ def selectors_of(function: str, x: Core, item: Any) -> Mapping[AxisSelector, Any
         hint = 'write x["batch", 0] or x[{"batch": 0, "embed": slice(2, 5)}]'
         problem = f"an index is a dict, or pairs of an axis and a selector, not ({shown})"
         raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
-    _lift.axes(pairs[::2], function)
+    selection(pairs[::2], function)
     return dict(zip(pairs[::2], pairs[1::2], strict=True))
 
 
@@ -145,7 +145,7 @@ def planned(
         raise OperandError(message(function, problem, f"array has: {facts(x)}", hint="write {'batch': 0}"))
     (array,), names = x.node
     shape = shape_of(function, array, names)
-    given = _lift.axes(tuple(selectors), function)
+    given = selection(tuple(selectors), function)
     steps: list[Step] = []
     arguments: list[Any] = []
     for (name, given_size), selector in zip(given, selectors.values(), strict=True):
@@ -401,20 +401,24 @@ def _gather(
         dims = list(position.dims)
         for i, each in zip(at, positions, strict=True):
             dims[i] = each
-        found: jax.Array = array.at[tuple(dims)].get(
-            mode="clip" if reach.mode in (None, "wrap") else reach.mode,
-            fill_value=reach.fill_value,
-            indices_are_sorted=reach.sorted and position.exact,
-            unique_indices=reach.unique,
-            wrap_negative_indices=reach.wraps,
-        )
-        return found
+        return _elements(array, tuple(dims), reach, reach.sorted and position.exact)
 
     labels, operands = position.labels, [array, *(position.dims[i] for i in at)]
     indices = [(own, argument) for (_, kind, own), argument in zip(steps, arguments, strict=True) if kind == "array"]
     result = read_locally(read, operands, names, {name for name, _, _ in steps}, indices, labels, position.sizes)
     wanted: tuple[Any, ...] = (*range(array.ndim - len(names)), *target)
     return _lift.lined_up(result, labels, wanted)
+
+
+def _elements(array: jax.Array, at: tuple[Any, ...], reach: Reach, is_sorted: bool = False) -> jax.Array:
+    found: jax.Array = array.at[at].get(
+        mode="clip" if reach.mode in (None, "wrap") else reach.mode,
+        fill_value=reach.fill_value,
+        indices_are_sorted=is_sorted,
+        unique_indices=reach.unique,
+        wrap_negative_indices=reach.wraps,
+    )
+    return found
 
 
 def _checked(function: str, name: str, positions: Any, own: Names, size: int, mode: str | None) -> Any:
@@ -442,13 +446,7 @@ def _matched(
     at = single.index(name)
 
     def read(array: jax.Array, positions: jax.Array) -> jax.Array:
-        found: jax.Array = array.at[(*[builtins.slice(None)] * at, positions)].get(
-            mode="clip" if reach.mode in (None, "wrap") else reach.mode,
-            fill_value=reach.fill_value,
-            unique_indices=reach.unique,
-            wrap_negative_indices=reach.wraps,
-        )
-        return found
+        return _elements(array, (*[builtins.slice(None)] * at, positions), reach)
 
     mapped: Any = read
     for i, other in reversed(list(enumerate(shared))):

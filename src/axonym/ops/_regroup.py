@@ -21,6 +21,7 @@ from ..errors import (
     message,
     suggestion,
 )
+from ..plans import Names
 from . import _lift, _pattern
 from ._pattern import DOTS, Bindings, Bound, Expression, Term, flaw
 
@@ -29,9 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "Regrouping", "by_expression", "regrouping", "reshape"]
 
-Names = tuple[str, ...]
 Pieces = tuple[tuple[str, int | None], ...]
-Entry = tuple[str, ...]
 
 
 class Group(NamedTuple):
@@ -80,7 +79,7 @@ def reshape(array: jax.Array, groups: Sequence[Group]) -> jax.Array:
     return lax.reshape(_constraints.relayout(array, source), shape, out_sharding=wanted)
 
 
-def _layouts(array: jax.Array, groups: Sequence[Group]) -> tuple[list[Entry], list[Entry]]:
+def _layouts(array: jax.Array, groups: Sequence[Group]) -> tuple[list[layout.Entry], list[layout.Entry]]:
     """Choose the mesh axes of each dimension right before and after a reshape."""
     entries = iter(_constraints.entries_of(array))
     owned = [[next(entries) for _ in range(group.dims)] for group in groups]
@@ -88,14 +87,14 @@ def _layouts(array: jax.Array, groups: Sequence[Group]) -> tuple[list[Entry], li
     same = [group.dims == len(group.sizes) == 1 for group in groups]
     used = (axis for own, is_same in zip(owned, same, strict=True) if is_same for axis in own[0])
     free = _constraints.free_axes(jax.typeof(array).sharding.mesh, used)
-    source: list[Entry] = []
-    target: list[Entry] = []
+    source: list[layout.Entry] = []
+    target: list[layout.Entry] = []
     for group, own, is_same in zip(groups, owned, same, strict=True):
         if is_same:
             source += own
             target += own
             continue
-        fresh: list[Entry] = []
+        fresh: list[layout.Entry] = []
         for i, (name, size) in enumerate(zip(group.names, group.sizes, strict=True)):
             wanted = mapping[name] if name in mapping else own[0] if i == 0 else ()
             fresh.append(_constraints.claim(wanted, size, free))

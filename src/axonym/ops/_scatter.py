@@ -6,7 +6,7 @@ is a scatter.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,12 @@ from jax.sharding import AxisType
 from .. import _constraints, layout, plans
 from ..core import Core, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, BroadcastError, OperandError, describe, message, suggestion
+from ..plans import Names
 from . import _lift
-from ._position import Names, Position, Reach, Step, positional, run, selected_names
+from ._position import Position, Reach, Step, positional, run, selected_names
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
 
 
 def on_mesh(array: jax.Array) -> jax.Array:
@@ -93,7 +97,7 @@ class Write(NamedTuple):
 
 def write(
     function: str, x: Core, steps: tuple[Step, ...], arguments: Sequence[Any], operation: str, update: Any, reach: Reach
-) -> Any:
+) -> "NamedArray":
     """Write to what an index selects."""
     (array,), names = x.node
     value = update.node[0][0] if isinstance(update, Core) else _lift.plain(function, update)

@@ -1,10 +1,12 @@
 """Types with more room: for positions along an axis, and for what is computed of narrow numbers."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+A = TypeVar("A")
 
 
 def widened(positions: Any) -> Any:
@@ -46,6 +48,26 @@ def of_one_rank(x: Any, y: Any) -> tuple[Any, Any]:
     return lax.expand_dims(x, range(rank - x.ndim)), lax.expand_dims(y, range(rank - y.ndim))
 
 
+def widen(x: A) -> A:
+    """Return an array, named or plain, in the dtype to compute in: `at_least_float32`."""
+    array: Any = x
+    wide: A = array.astype(at_least_float32(array.dtype))
+    return wide
+
+
 def widened_to(dtype: Any, x: Any) -> Any:
     """Give an array a dtype that is wider than its own, as arithmetic does by itself where JAX lets it."""
     return x.astype(dtype) if x.dtype.itemsize < dtype.itemsize else x
+
+
+def limits(dtype: Any) -> tuple[Any, Any]:
+    """Return the lowest and the highest value of a dtype."""
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return False, True
+    if jnp.issubdtype(dtype, jnp.integer):
+        limits = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
+        return limits.dtype.type(limits.min), limits.dtype.type(limits.max)
+    if np.isnan(np.asarray(jnp.inf, dtype)):  # a narrow type without infinities
+        finite = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
+        return finite.min, finite.max
+    return -jnp.inf, jnp.inf

@@ -15,7 +15,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from .. import plans
-from ..axis import AxisSelection, AxisSelector
+from ..axis import AxisSelection, AxisSelector, selection
 from ..core import Core, Operand
 from ..errors import ArgumentError, OperandError, message
 from . import _lift, reduce
@@ -173,7 +173,7 @@ def roll(x: "NamedArray", shift: Operand | Sequence[Operand], axis: AxisSelectio
          [5 3 4]]
     """
     axis = hashable(axis, "roll")
-    axes = _lift.axes(axis, "roll")
+    axes = selection(axis, "roll")
     shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(axes)
     if len(shifts) != len(axes):
         names = ", ".join(name for name, _ in axes)
@@ -183,8 +183,7 @@ def roll(x: "NamedArray", shift: Operand | Sequence[Operand], axis: AxisSelectio
     if not isinstance(x, Core):
         raise _lift.unnamed("roll", x)
     out = tuple(name for name, _ in axes)
-    result: NamedArray = batched(_roll, [x, *shifts], [axis, *[()] * len(shifts)], out, each=True, in_place=True)
-    return result
+    return batched(_roll, [x, *shifts], [axis, *[()] * len(shifts)], out, each=True, in_place=True)
 
 
 def rot90(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 1) -> "NamedArray":

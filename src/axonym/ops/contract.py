@@ -1,6 +1,6 @@
 """Contractions: sums of products over named axes, by a list of axes (`dot`) or as an expression (`einsum`)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -11,29 +11,27 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from .. import _constraints, layout, plans
-from ..axis import Axis, AxisSelection, AxisSelector, selector
+from ..axis import Axis, AxisSelection, AxisSelector, Pairs, selection, selector
 from ..core import Core, wrap
 from ..errors import AxisClashError, AxisError, AxisNotFoundError, OperandError, PatternError, message, suggestion
+from ..plans import Names
 from . import _lift, _pattern
 from ._pattern import DOTS, Bindings, Bound, Expression, Term, flaw
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..array import NamedArray
 
 __all__ = ["dot", "einsum"]
 
-Names = tuple[str, ...]
 Labels = tuple[str | int, ...]
 DotGeneral: TypeAlias = Callable[..., Any]
-PartialOrder: TypeAlias = "Sequence[AxisSelector | EllipsisType]"
+PartialOrder: TypeAlias = Sequence[AxisSelector | EllipsisType]
 
 
 def dot(
     *arrays: "NamedArray",
     axis: AxisSelection | None,
-    out_axes: "AxisSelector | PartialOrder | None" = None,
+    out_axes: AxisSelector | PartialOrder | None = None,
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
     dot_general: DotGeneral = lax.dot_general,
@@ -153,7 +151,7 @@ def _dot(
     dot_general: DotGeneral = lax.dot_general,
 ) -> _lift.Kernel:
     """Make the kernel of a contraction."""
-    given = axis if axis is None or isinstance(axis, tuple) else _lift.axes(axis, "dot")
+    given = axis if axis is None or isinstance(axis, tuple) else selection(axis, "dot")
     union: Names = ()
     for names in operands:
         union = plans.union(union, names)
@@ -175,7 +173,7 @@ def _dot(
     return _kernel("dot", operands, contracted, out, given or (), (precision, dtype, dot_general))
 
 
-def _entries(out_axes: "AxisSelector | PartialOrder") -> tuple[Any, ...]:
+def _entries(out_axes: AxisSelector | PartialOrder) -> tuple[Any, ...]:
     """Normalise an order of axes: names with the sizes that were given, and `...`."""
     entries = (out_axes,) if isinstance(out_axes, str | Axis) else out_axes
     return tuple(e if e is ... else selector(e, "dot") for e in entries)
@@ -189,7 +187,7 @@ def _kernel(
     operands: tuple[Names, ...],
     contracted: Names,
     out: Names,
-    given: "_lift.Pairs",
+    given: Pairs,
     options: tuple[Any, Any, DotGeneral],
 ) -> _lift.Kernel:
     """Make the kernel of a contraction: the axes to sum over, those of the result, sizes to check, and options."""
@@ -209,8 +207,8 @@ def _kernel(
 
 
 def _product(
-    arrays: "Sequence[jax.Array]",
-    labels: "Sequence[Labels]",
+    arrays: Sequence[jax.Array],
+    labels: Sequence[Labels],
     contracted: Names,
     out: Labels,
     precision: Any,
@@ -253,12 +251,12 @@ def _one_dtype(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]
     return left.astype(common), right.astype(common)
 
 
-def _opened(dot_general: DotGeneral) -> tuple[list[jax.Array], Callable[["Sequence[jax.Array]"], DotGeneral]]:
+def _opened(dot_general: DotGeneral) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], DotGeneral]]:
     """Take the arrays out of what multiplies: closed over, they would keep their Explicit types where others do not."""
     leaves, tree = jax.tree.flatten(dot_general)
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
 
-    def rebuilt(held: "Sequence[jax.Array]") -> DotGeneral:
+    def rebuilt(held: Sequence[jax.Array]) -> DotGeneral:
         filled = dict(zip(at, held, strict=True))
         own: DotGeneral = jax.tree.unflatten(tree, [filled.get(i, leaf) for i, leaf in enumerate(leaves)])
         return own
@@ -267,7 +265,7 @@ def _opened(dot_general: DotGeneral) -> tuple[list[jax.Array], Callable[["Sequen
 
 
 def _by_pairs(
-    multiply: DotGeneral, dtype: Any, labels: "Sequence[Labels]", contracted: Names, out: Labels, *arrays: jax.Array
+    multiply: DotGeneral, dtype: Any, labels: Sequence[Labels], contracted: Names, out: Labels, *arrays: jax.Array
 ) -> jax.Array:
     """Contract arrays from the left, each axis as soon as no later array has it."""
     operands = []
@@ -290,7 +288,7 @@ def _by_pairs(
 
 
 def _explicit(
-    arrays: "Sequence[jax.Array]", labels: "Sequence[Labels]", contracted: Names, out: Labels
+    arrays: Sequence[jax.Array], labels: Sequence[Labels], contracted: Names, out: Labels
 ) -> tuple[list[jax.Array], list[layout.Entry]]:
     """Choose one layout per label, move the operands to it, and give the mesh axes of the result.
 

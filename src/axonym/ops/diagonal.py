@@ -10,9 +10,10 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from .. import plans
-from ..axis import AxisSelector, selector
+from ..axis import AxisSelector, Pairs, selection, selector
 from ..core import Core, Operand, shape_of
 from ..errors import AxisError, AxisSizeError, OperandError, message
+from ..plans import Names
 from . import _lift
 from ._batch import batched
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from ..array import NamedArray
 
 __all__ = ["diag", "diagonal", "fill_diagonal", "trace", "tril", "triu"]
-
-Names = tuple[str, ...]
 
 
 def diag(x: "NamedArray", axis: AxisSelector, rows: AxisSelector, columns: AxisSelector, k: int = 0) -> "NamedArray":
@@ -48,11 +47,10 @@ def diag(x: "NamedArray", axis: AxisSelector, rows: AxisSelector, columns: AxisS
          [0 2]]
     """
     pair = selector(rows, "diag"), selector(columns, "diag")
-    result: NamedArray = batched(_diag, (x,), (axis,), (pair[0][0], pair[1][0]), pair=pair, k=_offset("diag", k))
-    return result
+    return batched(_diag, (x,), (axis,), (pair[0][0], pair[1][0]), pair=pair, k=_offset("diag", k))
 
 
-def _diag(array: jax.Array, *, pair: "_lift.Pairs", k: int) -> jax.Array:
+def _diag(array: jax.Array, *, pair: Pairs, k: int) -> jax.Array:
     size = array.shape[-1] + abs(k)
     for name, given in pair:
         if given not in (None, size):
@@ -108,10 +106,7 @@ def diagonal(
         [1 5]
     """
     new = selector(new_axis, "diagonal")
-    result: NamedArray = batched(
-        _diagonal, (x,), ((axis1, axis2),), (new[0],), new=new, offset=_offset("diagonal", offset)
-    )
-    return result
+    return batched(_diagonal, (x,), ((axis1, axis2),), (new[0],), new=new, offset=_offset("diagonal", offset))
 
 
 def _diagonal(array: jax.Array, *, new: tuple[str, int | None], offset: int) -> jax.Array:
@@ -146,7 +141,7 @@ def fill_diagonal(
     if not isinstance(x, Core):
         raise _lift.unnamed("fill_diagonal", x)
     (array,), names = x.node
-    given = _lift.axes((axis1, axis2), "fill_diagonal")
+    given = selection((axis1, axis2), "fill_diagonal")
     pair = tuple(name for name, _ in given)
     try:
         plans.require(names, pair)
@@ -206,7 +201,7 @@ def _triangle(function: str, x: "NamedArray", axis1: AxisSelector, axis2: AxisSe
         try:
             call = _triangular(function, names, axis1, axis2, k).call
         except AxisError as flaw:
-            _lift.axes((axis1, axis2), function)  # it has an error of its own
+            selection((axis1, axis2), function)  # it has an error of its own
             _lift.fail(function, flaw, x)
         plans.keep(_triangles[function], (names, axis1, axis2, k), call)
     made: NamedArray = _lift.new(type(x))
@@ -218,7 +213,7 @@ _triangles: dict[str, dict[Any, Any]] = {"tril": {}, "triu": {}}
 
 
 def _triangular(function: str, names: Names, axis1: AxisSelector, axis2: AxisSelector, k: int) -> _lift.Kernel:
-    given = _lift.axes((axis1, axis2), function)
+    given = selection((axis1, axis2), function)
     at = plans.positions(names, tuple(name for name, _ in given))
 
     def body(array: Any) -> Any:

@@ -158,7 +158,7 @@ def cbrt(x: "NamedArray") -> "NamedArray":
 
 
 def ceil(x: "NamedArray") -> "NamedArray":
-    """Return the smallest integer that is not less of each element."""
+    """Round each element up to an integer."""
     return unary(jnp.ceil, x)
 
 
@@ -230,12 +230,12 @@ def exp(x: "NamedArray") -> "NamedArray":
 
 
 def exp2(x: "NamedArray") -> "NamedArray":
-    """Return the power of two of each element."""
+    """Return two to the power of each element."""
     return unary(jnp.exp2, x)
 
 
 def expm1(x: "NamedArray") -> "NamedArray":
-    """Return the exponential minus one, exact near zero of each element."""
+    """Return exp(x) - 1 for each element, exact near zero."""
     return unary(jnp.expm1, x)
 
 
@@ -250,7 +250,7 @@ def float_power(x: Operand, y: Operand) -> "NamedArray":
 
 
 def floor(x: "NamedArray") -> "NamedArray":
-    """Return the largest integer that is not greater of each element."""
+    """Round each element down to an integer."""
     return unary(jnp.floor, x)
 
 
@@ -305,17 +305,17 @@ def imag(x: "NamedArray") -> "NamedArray":
 
 
 def isfinite(x: "NamedArray") -> "NamedArray":
-    """Tell whether it is neither infinite nor NaN, for each element."""
+    """Tell whether each element is neither infinite nor NaN."""
     return unary(jnp.isfinite, x)
 
 
 def isinf(x: "NamedArray") -> "NamedArray":
-    """Tell whether it is infinite, for each element."""
+    """Tell whether each element is infinite."""
     return unary(jnp.isinf, x)
 
 
 def isnan(x: "NamedArray") -> "NamedArray":
-    """Tell whether it is NaN, for each element."""
+    """Tell whether each element is NaN."""
     return unary(jnp.isnan, x)
 
 
@@ -335,7 +335,7 @@ def log(x: "NamedArray") -> "NamedArray":
 
 
 def log1p(x: "NamedArray") -> "NamedArray":
-    """Return the natural logarithm of one plus it, exact near zero of each element."""
+    """Return log(1 + x) for each element, exact near zero."""
     return unary(jnp.log1p, x)
 
 
@@ -410,7 +410,7 @@ def nextafter(x: Operand, y: Operand) -> "NamedArray":
 
 
 def positive(x: "NamedArray") -> "NamedArray":
-    """Return the same value of each element."""
+    """Return each element as it is."""
     return unary(jnp.positive, x)
 
 
@@ -446,7 +446,7 @@ def remainder(x: Operand, y: Operand) -> "NamedArray":
 
 
 def rint(x: "NamedArray") -> "NamedArray":
-    """Return the nearest integer of each element."""
+    """Round each element to the nearest integer, halves to the even one."""
     return unary(jnp.rint, x)
 
 

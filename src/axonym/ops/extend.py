@@ -12,9 +12,10 @@ from jax import lax
 from jax.core import Tracer
 
 from .. import _constraints, plans
-from ..axis import Axis, AxisSelector, selector, shown, sized
+from ..axis import Axis, AxisSelector, Pairs, selection, selector, shown, sized
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, describe, message
+from ..plans import Names
 from . import _lift
 from ._batch import batched
 from ._widen import widened
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["pad", "pad_left", "repeat", "tile"]
 
-Names = tuple[str, ...]
 _MODES = (
     *("constant", "edge", "empty", "linear_ramp", "maximum", "mean"),
     *("median", "minimum", "reflect", "symmetric", "wrap"),
@@ -77,8 +77,7 @@ def repeat(
         total_repeat_length = int(known.sum())
     core = (axis, axis if (counts.node[1] if isinstance(counts, Core) else jnp.ndim(counts)) else ())
     options: dict[str, Any] = {"total_repeat_length": total_repeat_length}
-    result: NamedArray = batched(_repeat, (x, counts), core, (name,), each=True, in_place=True, **options)
-    return result
+    return batched(_repeat, (x, counts), core, (name,), each=True, in_place=True, **options)
 
 
 def _as_array(values: Any) -> Any:
@@ -109,7 +108,7 @@ def tile(x: "NamedArray", reps: Mapping[AxisSelector, int]) -> "NamedArray":
     if not isinstance(reps, Mapping):
         problem = f"the numbers of copies are a dict from axes to ints, not {type(reps).__name__}"
         raise OperandError(message("tile", problem, f"array has: {facts(x)}", hint='write {"pos": 2}'))
-    given = _lift.axes(tuple(reps), "tile")
+    given = selection(tuple(reps), "tile")
     try:
         kernel = _tiled(names, given, tuple(_count("tile", reps[axis], axis) for axis in reps))
     except AxisError as flaw:
@@ -131,7 +130,7 @@ def _count(function: str, value: Any, axis: AxisSelector) -> int:
 
 
 @lru_cache(plans.CACHE)
-def _tiled(names: Names, given: "_lift.Pairs", counts: tuple[int, ...]) -> _lift.Kernel:
+def _tiled(names: Names, given: Pairs, counts: tuple[int, ...]) -> _lift.Kernel:
     table = {name: count for (name, _), count in zip(given, counts, strict=True)}
     new = tuple(name for name in table if name not in names)
     there = tuple((name, size) for name, size in given if name in names)
@@ -191,7 +190,7 @@ def pad(
         raise OperandError(message("pad", problem, f"array has: {facts(x)}", hint='write {"pos": (0, 1)}'))
     if mode not in _MODES:
         raise ArgumentError(message("pad", f"no mode {mode!r}", f"modes: {', '.join(_MODES)}"))
-    given = _lift.axes(tuple(pad_width), "pad")
+    given = selection(tuple(pad_width), "pad")
     widths = tuple(_both(axis, width) for axis, width in pad_width.items())
     options: dict[str, Any] = {}
     if mode in ("maximum", "mean", "median", "minimum"):
@@ -226,7 +225,7 @@ def _scalar(function: str, value: Operand) -> Any:
 
 @lru_cache(plans.CACHE)
 def _padded(
-    names: Names, given: "_lift.Pairs", widths: tuple[tuple[int, int], ...], mode: str, options: "_lift.Options"
+    names: Names, given: Pairs, widths: tuple[tuple[int, int], ...], mode: str, options: _lift.Options
 ) -> _lift.Kernel:
     at = plans.positions(names, tuple(name for name, _ in given))
 
@@ -270,8 +269,7 @@ def pad_left(x: "NamedArray", axis: AxisSelector, new_axis: Axis, value: Operand
         [-1 -1  1  2]
     """
     new = sized(new_axis, "pad_left")
-    result: NamedArray = batched(_pad_left, (x, value), (axis, ()), (new.name,), in_place=True, new_axis=new)
-    return result
+    return batched(_pad_left, (x, value), (axis, ()), (new.name,), in_place=True, new_axis=new)
 
 
 def _pad_left(array: jax.Array, value: jax.Array, *, new_axis: Axis) -> jax.Array:

@@ -25,6 +25,7 @@ from ..core import Core, facts
 from ..errors import ArgumentError, AxisError, OperandError, message
 from . import _lift
 from ._batch import batched
+from ._operands import one_of
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -107,16 +108,13 @@ def _transform(fn: Any, a: "NamedArray", axis: FftAxis, norm: Norm, *, one: bool
     function = _lift.title(fn)
     if not isinstance(a, Core):
         raise _lift.unnamed(function, a)
-    if norm not in (None, "backward", "ortho", "forward"):
-        problem = f"norm={norm!r} is not one of None, 'backward', 'ortho', 'forward'"
-        raise ArgumentError(message(function, problem))
+    one_of(function, "norm", norm, (None, "backward", "ortho", "forward"))
     core, sizes = _read(function, a, axis)
-    names = tuple(name for name, _ in _lift.axes(core, function))
+    names = tuple(name for name, _ in selection(core, function))
     if not names or (one and len(names) != 1):
         problem = f"needs {'one axis' if one else 'an axis'}, got {', '.join(names) or 'none'}"
         raise AxisError(message(function, problem, f"array has: {facts(a)}"))
-    result: NamedArray = batched(fn, [a], [core], names, in_place=True, sizes=sizes, norm=norm)
-    return result
+    return batched(fn, [a], [core], names, in_place=True, sizes=sizes, norm=norm)
 
 
 def _read(function: str, a: Core, axis: FftAxis) -> tuple[tuple[AxisSelector, ...], Sizes]:

@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import plans
-from ..axis import AxisSelector, AxisSpec, shown, spec
+from ..axis import AxisSelector, AxisSpec, selection, shown, spec
 from ..axis import selector as one_axis
 from ..core import Core, Operand, shape_of, wrap
 from ..errors import ArgumentError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
+from ..plans import Names
 from . import _lift
 from ._batch import batched
 from ._operands import integers
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["getitem", "index", "ravel_multi_index", "slice", "take", "take_along_axis", "unravel_index"]
 
-Names = tuple[str, ...]
 _PLAIN, _FILL = Reach(), Reach("fill")
 _MODES = ("fill", "clip", "wrap")
 
@@ -121,7 +121,9 @@ def _taken(function: str, x: Core, axis: AxisSelector, index: Any, mode: str, fi
             (picks,), new = index.node
             try:
                 key = (names, axis, new, function)
-                kernel = _filling.get(key) or plans.keep(_filling, key, _by_array(*key))
+                kernel = _filling.get(key) or plans.keep(
+                    _filling, key, reading(names, ((axis, "array", new),), function, _FILL)
+                )
             except AxisError as flaw:
                 _lift.fail(function, flaw, x)
             return wrap(x, kernel.call(array, picks), kernel.names)
@@ -132,10 +134,6 @@ def _taken(function: str, x: Core, axis: AxisSelector, index: Any, mode: str, fi
         reach = reach._replace(wraps=(function, mode) != ("take", "clip"))
     steps, arguments = planned(function, x, {axis: index}, mode)
     return _read(function, x, steps, arguments, reach)
-
-
-def _by_array(names: Names, axis: str, new: Names, function: str) -> _lift.Kernel:
-    return reading(names, ((axis, "array", new),), function, _FILL)
 
 
 _filling: dict[tuple[Names, str, Names, str], _lift.Kernel] = {}
@@ -209,7 +207,7 @@ def ravel_multi_index(indices: Mapping[AxisSelector, Operand], axes: AxisSpec, *
     function = "ravel_multi_index"
     if mode not in _MODES[1:]:
         raise ArgumentError(message(function, f"the mode must be one of clip, wrap, not {mode!r}"))
-    given, known = _lift.axes(tuple(indices), function), spec(axes, function)
+    given, known = selection(tuple(indices), function), spec(axes, function)
     lines = (f"axes: {shown(*known) or 'none'}",)
     names = tuple(name for name, _ in given)
     if set(names) != {axis.name for axis in known}:

@@ -15,14 +15,15 @@ from .. import _constraints, layout, plans
 from ..axis import Axis, AxisSelector, selector, sized, spec
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, describe, message
+from ..plans import Names
 from . import _lift, _piece
+from ._operands import position_of
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
 __all__ = ["concatenate", "delete", "insert", "split", "stack", "unbind"]
 
-Names = tuple[str, ...]
 Places = int | slice | Sequence[int] | np.ndarray[Any, Any]
 """Positions along an axis that are known while tracing, because the size of the result depends on them."""
 
@@ -257,18 +258,8 @@ def insert(x: "NamedArray", index: Places, values: Operand, axis: AxisSelector) 
 
 
 def _size(function: str, x: Core, axis: AxisSelector) -> int:
-    """Look up the size of an axis, which must be there."""
-    if not isinstance(x, Core):
-        raise _lift.unnamed(function, x)
-    (array,), names = x.node
-    given = selector(axis, function)
-    try:
-        (at,) = plans.positions(names, (given[0],))
-    except AxisError as flaw:
-        _lift.fail(function, flaw, x)
-    shape = shape_of(function, array, names)
-    _lift.check_given(function, (given,), names, shape)
-    return shape[at]
+    at = position_of(function, x, axis)
+    return x.array.shape[at]
 
 
 def _positions(function: str, index: Any, axis: AxisSelector, size: int, end: int) -> np.ndarray[Any, Any]:

@@ -11,7 +11,6 @@ and `inv` are what numpy calls tensorsolve and tensorinv. All other axes are bat
 arguments.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import jax
@@ -19,12 +18,13 @@ import jax.numpy as jnp
 import jax.scipy.linalg
 import numpy as np
 
-from ..axis import Axis, AxisSelection, AxisSelector, selector
+from ..axis import Axis, AxisSelection, AxisSelector, selection, selector, selectors
 from ..core import Core, Operand
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
 from . import _lift, contract, elementwise
 from ._batch import batched
-from ._matrix import matrix_axes, over, selectors
+from ._matrix import matrix_axes, over
+from ._operands import one_of
 from ._widen import as_inexact, of_one_rank
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def cond(
         p: the order of the norm, as in `matrix_norm`; None and 2 are the ratio of the extreme singular values, which
             matrices that are not square have, too.
     """
-    _choose("cond", "p", p, (None, *_ORDERS))
+    one_of("cond", "p", p, (None, *_ORDERS))
     return over(jnp.linalg.cond, [x], row, column, "", square=p not in (None, 2, -2), p=p)
 
 
@@ -131,8 +131,7 @@ def cross(x: Operand, y: Operand, axis: AxisSelector) -> "NamedArray":
     """
     name, size = selector(axis, "cross")
     given = axis if size is None else Axis(name, size)
-    result: NamedArray = batched(_cross, [x, y], [given, given], (name,), in_place=True, name=name)
-    return result
+    return batched(_cross, [x, y], [given, given], (name,), in_place=True, name=name)
 
 
 def _cross(x: jax.Array, y: jax.Array, *, name: str) -> jax.Array:
@@ -188,7 +187,7 @@ def eigh(
         >>> w.tolist(), v.names
         ([1.0, 2.0], ('row', 'k'))
     """
-    _choose("eigh", "UPLO", UPLO, ("L", "U"))
+    one_of("eigh", "UPLO", UPLO, ("L", "U"))
     options = {"UPLO": UPLO, "symmetrize_input": symmetrize_input}
     return over(jnp.linalg.eigh, [a], row, column, ("K", "RK"), new_axis=new_axis, square=True, **options)
 
@@ -208,7 +207,7 @@ def eigvalsh(
     symmetrize_input: bool = True,
 ) -> "NamedArray":
     """Return the eigenvalues of Hermitian matrices over `new_axis` in ascending order; arguments as in `eigh`."""
-    _choose("eigvalsh", "UPLO", UPLO, ("L", "U"))
+    one_of("eigvalsh", "UPLO", UPLO, ("L", "U"))
     options = {"UPLO": UPLO, "symmetrize_input": symmetrize_input}
     return over(jnp.linalg.eigvalsh, [a], row, column, "K", new_axis=new_axis, square=True, **options)
 
@@ -281,7 +280,7 @@ def matrix_norm(
         ord: "fro", the root of the sum of squares; "nuc", the sum of singular values; 2 or -2, the largest or smallest
             singular value; 1 or -1, the largest or smallest sum of a column; inf or -inf, of a row.
     """
-    _choose("matrix_norm", "ord", ord, _ORDERS)
+    one_of("matrix_norm", "ord", ord, _ORDERS)
     if ord == "fro":
         return _lift.reduction(_matrix_norm, x, matrix_axes("matrix_norm", row, column))
     return over(jnp.linalg.matrix_norm, [x], row, column, "", ord=ord)
@@ -338,14 +337,14 @@ def norm(
         return _lift.reduction(_norm, x, axis)
     if not isinstance(x, Core):
         raise _lift.unnamed("norm", x)
-    pairs = tuple((name, None) for name in x.names) if axis is None else _lift.axes(axis, "norm")
+    pairs = tuple((name, None) for name in x.names) if axis is None else selection(axis, "norm")
     if len(pairs) == 1:
         return _lift.reduction(_norm, x, selectors(pairs), ord=_number("norm", ord))
     if len(pairs) != 2:
         hint = "vector_norm takes any number of axes, and matrix_norm several for row and for column"
         problem = f"an ord goes with one axis or with a pair (row, column), not with {len(pairs)} axes"
         raise AxisError(message("norm", problem, hint=hint))
-    _choose("norm", "ord", ord, _ORDERS)
+    one_of("norm", "ord", ord, _ORDERS)
     row, column = selectors(pairs)
     return over(jnp.linalg.norm, [x], row, column, "", ord=ord, axis=(-2, -1))
 
@@ -363,8 +362,7 @@ def outer(x: Operand, y: Operand) -> "NamedArray":
         [[3 4]
          [6 8]]
     """
-    result: NamedArray = batched(_outer, [x, y], [(), ()], (), outer=True)
-    return result
+    return batched(_outer, [x, y], [(), ()], (), outer=True)
 
 
 def _outer(x: jax.Array, y: jax.Array) -> jax.Array:
@@ -418,7 +416,7 @@ def qr(
         >>> q.axes, axn.allclose(q.dot(r, axis="k"), a).item()
         ((Axis(name='row', size=3), Axis(name='k', size=2)), True)
     """
-    _choose("qr", "mode", mode, ("reduced", "complete"))
+    one_of("qr", "mode", mode, ("reduced", "complete"))
     return over(jnp.linalg.qr, [a], row, column, ("RK", "KC"), new_axis=new_axis, mode=mode)
 
 
@@ -426,7 +424,7 @@ def slogdet(
     a: "NamedArray", row: AxisSelection, column: AxisSelection, *, method: Literal["lu", "qr"] | None = None
 ) -> Pair:
     """Return the sign of the determinant of square matrices, and the logarithm of its absolute value."""
-    _choose("slogdet", "method", method, (None, "lu", "qr"))
+    one_of("slogdet", "method", method, (None, "lu", "qr"))
     return over(jnp.linalg.slogdet, [a], row, column, ("", ""), square=True, method=method)
 
 
@@ -539,12 +537,6 @@ def vector_norm(x: "NamedArray", axis: AxisSelection | None = None, *, ord: floa
 def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
     # Of integers, jnp.linalg.vector_norm takes roots in their own type, in which 1/3 is 0.
     return jnp.linalg.vector_norm(as_inexact(array), axis=axis, ord=ord)
-
-
-def _choose(function: str, argument: str, value: Any, allowed: Sequence[Any]) -> None:
-    """Raise ArgumentError for a value that is not one of those that an argument may have."""
-    if value not in allowed:
-        raise ArgumentError(message(function, f"{argument}={value!r} is not one of {', '.join(map(repr, allowed))}"))
 
 
 def _number(function: str, ord: Any) -> float:

@@ -94,7 +94,7 @@ def bitwise_or(x: Operand, y: Operand) -> "NamedArray":
 
 
 def bitwise_xor(x: Operand, y: Operand) -> "NamedArray":
-    """Return the bits that are set in one of both, for each pair of elements, by name."""
+    """Return the bits that are set in exactly one of the two, for each pair of elements, by name."""
     return _lift.binary(jnp.bitwise_xor, x, y)
 
 
@@ -173,7 +173,7 @@ def logical_or(x: Operand, y: Operand) -> "NamedArray":
 
 
 def logical_xor(x: Operand, y: Operand) -> "NamedArray":
-    """Tell whether one of both is true, for each pair of elements, by name."""
+    """Tell whether exactly one of the two is true, for each pair of elements, by name."""
     return _lift.binary(jnp.logical_xor, x, y)
 
 

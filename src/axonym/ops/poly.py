@@ -17,10 +17,11 @@ from jax.core import Tracer
 
 from .. import plans
 from ..axis import Axis, AxisSelection, AxisSelector, selector
-from ..core import Core, Operand, facts, renamed, shape_of, wrap
+from ..core import Core, Operand, facts, renamed, wrap
 from ..errors import ArgumentError, AxisError, OperandError, message
 from . import _lift
 from ._batch import batched
+from ._operands import one_of, position_of
 from ._slide import slide_whole
 
 if TYPE_CHECKING:
@@ -194,8 +195,7 @@ def polyint(p: "NamedArray", m: int = 1, k: Operand | None = None, *, axis: Axis
     elif jnp.ndim(k):
         constants = _fresh("constants", p.names)
     options: dict[str, Any] = {"m": _number("polyint", "m", m)}
-    result: NamedArray = batched(_polyint, [p, k], [chosen, constants], (name,), each=True, in_place=True, **options)
-    return result
+    return batched(_polyint, [p, k], [chosen, constants], (name,), each=True, in_place=True, **options)
 
 
 def _polyint(p: jax.Array, k: jax.Array | None = None, *, m: int) -> jax.Array:
@@ -247,8 +247,7 @@ def polyval(p: Operand, x: Operand, *, axis: AxisSelector | None = None) -> "Nam
         p, core = _apart(p, _only("polyval", p, axis), taken)
     else:
         core = _fresh("degree", taken)
-    result: NamedArray = batched(_polyval, [p, x], [core, ()], ())
-    return result
+    return batched(_polyval, [p, x], [core, ()], ())
 
 
 def _polyval(p: jax.Array, x: jax.Array) -> jax.Array:
@@ -280,7 +279,7 @@ def roots(p: "NamedArray", *, strip_zeros: bool = True, axis: AxisSelector | Non
     if not isinstance(p, Core):
         raise _lift.unnamed("roots", p)
     hint = "strip_zeros=False gives equally many for each polynomial: one less than there are coefficients"
-    at = _position("roots", p, _only("roots", p, axis))
+    at = position_of("roots", p, _only("roots", p, axis))
     if p.array.ndim != 1:
         problem = "with strip_zeros, there can be one polynomial only"
         raise AxisError(message("roots", problem, f"array has: {facts(p)}", hint=hint))
@@ -312,11 +311,10 @@ def trim_zeros(
         NamedArray(int32[degree=2])
         [1 2]
     """
-    if trim not in ("fb", "f", "b"):
-        raise ArgumentError(message("trim_zeros", f"trim={trim!r} is not one of 'fb', 'f', 'b'"))
+    one_of("trim_zeros", "trim", trim, ("fb", "f", "b"))
     if not isinstance(f, Core):
         raise _lift.unnamed("trim_zeros", f)
-    at = _position("trim_zeros", f, _only("trim_zeros", f, axis))
+    at = position_of("trim_zeros", f, _only("trim_zeros", f, axis))
     _concrete("trim_zeros", f, "a slice cuts to a size that is known")
     array = _lift.whole(f.array, (at,))
     others = tuple(i for i in range(-array.ndim, 0) if i != at)
@@ -347,8 +345,7 @@ def vander(x: "NamedArray", degree: AxisSelector, *, increasing: bool = False) -
         raise AxisError(message("vander", problem, f"array has: {facts(x)}", hint=f'write Axis("{name}", size)'))
     core = () if size is not None or not isinstance(x, Core) else x.names
     out = (*core, name)
-    result: NamedArray = batched(_vander, [x], [core], out, size=size, increasing=increasing)
-    return result
+    return batched(_vander, [x], [core], out, size=size, increasing=increasing)
 
 
 def _vander(x: jax.Array, *, size: int | None, increasing: bool) -> jax.Array:
@@ -382,17 +379,6 @@ def _only(function: str, x: Core, axis: AxisSelector | None) -> AxisSelector:
     return x.names[0]
 
 
-def _position(function: str, x: Core, axis: AxisSelector) -> int:
-    """Find an axis, counted from the right."""
-    pairs = _lift.axes(axis, function)
-    try:
-        (at,) = plans.positions(x.names, tuple(name for name, _ in pairs))
-    except AxisError as flaw:
-        _lift.fail(function, flaw, x)
-    _lift.check_given(function, pairs, x.names, shape_of(function, x.array, x.names))
-    return at
-
-
 def _fresh(name: str, taken: Sequence[str]) -> str:
     """Vary a name until no other axis has it."""
     while name in taken:
@@ -416,8 +402,7 @@ def _one(fn: Any, p: Any, axis: AxisSelector | None, **options: Any) -> "NamedAr
         raise _lift.unnamed(function, p)
     chosen = _only(function, p, axis)
     name = selector(chosen, function)[0]
-    result: NamedArray = batched(fn, [p], [chosen], (name,), each=True, in_place=True, **options)
-    return result
+    return batched(fn, [p], [chosen], (name,), each=True, in_place=True, **options)
 
 
 def _two(fn: Any, p1: Any, p2: Any, axis: Coefficients | None, *, several: bool = False) -> Any:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import _constraints, plans
-from ..axis import AxisSelection
+from ..axis import AxisSelection, selection
 from ..core import Core, Operand
 from ..errors import ArgumentError, AxisClashError, AxisError, AxisSizeError, message, suggestion
 from . import _batch, _lift
@@ -174,7 +174,7 @@ def _ranked(
     if not isinstance(x, Core):
         raise _lift.unnamed(function, x)
     chosen = x.names if axis is None else _batch.hashable(axis, function)
-    names = tuple(name for name, _ in _lift.axes(chosen, function))
+    names = tuple(name for name, _ in selection(chosen, function))
     try:
         plans.positions(x.names, names)
         plans.require(x.names, weights.names if isinstance(weights, Core) else ())
@@ -187,5 +187,4 @@ def _ranked(
     operands, core = [q, x], [(), chosen]
     if weights is not None:
         operands, core = [*operands, weights], [*core, chosen]
-    result: NamedArray = _batch.batched(fn, operands, core, (), each=True, outer=True, method=method)
-    return result
+    return _batch.batched(fn, operands, core, (), each=True, outer=True, method=method)

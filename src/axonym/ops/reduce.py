@@ -18,7 +18,7 @@ from ..axis import AxisSelection
 from ..core import Core, Operand, facts
 from ..errors import OperandError, message
 from . import _lift
-from ._widen import as_inexact
+from ._widen import as_inexact, limits
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -132,7 +132,7 @@ def max(
 
 def _max(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = None) -> jax.Array:
     if where is not None and initial is None:
-        initial = _limits(x.dtype)[0]
+        initial = limits(x.dtype)[0]
     return jnp.max(x, axis, where=where, initial=initial)
 
 
@@ -156,7 +156,7 @@ def min(
 
 def _min(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = None) -> jax.Array:
     if where is not None and initial is None:
-        initial = _limits(x.dtype)[1]
+        initial = limits(x.dtype)[1]
     return jnp.min(x, axis, where=where, initial=initial)
 
 
@@ -180,7 +180,7 @@ def nanmax(
 def _nanmax(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = None) -> jax.Array:
     if where is None or initial is not None:
         return jnp.nanmax(x, axis, where=where, initial=initial)
-    return _nan_where_none(x, axis, where, jnp.nanmax(x, axis, where=where, initial=_limits(x.dtype)[0]))
+    return _nan_where_none(x, axis, where, jnp.nanmax(x, axis, where=where, initial=limits(x.dtype)[0]))
 
 
 def nanmean(
@@ -204,7 +204,7 @@ def nanmin(
 def _nanmin(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = None) -> jax.Array:
     if where is None or initial is not None:
         return jnp.nanmin(x, axis, where=where, initial=initial)
-    return _nan_where_none(x, axis, where, jnp.nanmin(x, axis, where=where, initial=_limits(x.dtype)[1]))
+    return _nan_where_none(x, axis, where, jnp.nanmin(x, axis, where=where, initial=limits(x.dtype)[1]))
 
 
 def nanprod(
@@ -356,19 +356,6 @@ def _start(function: str, initial: complex | None) -> dict[str, Any]:
         problem = f"initial must be a number, not {type(initial).__name__}"
         raise OperandError(message(function, problem, hint=f"join it to the result: axn.{join}(result, initial)"))
     return {"initial": initial}
-
-
-def _limits(dtype: Any) -> tuple[Any, Any]:
-    """Return the lowest and the highest value of a dtype."""
-    if jnp.issubdtype(dtype, jnp.bool_):
-        return False, True
-    if jnp.issubdtype(dtype, jnp.integer):
-        limits = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
-        return limits.dtype.type(limits.min), limits.dtype.type(limits.max)
-    if np.isnan(np.asarray(jnp.inf, dtype)):  # a narrow type without infinities
-        finite = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
-        return finite.min, finite.max
-    return -jnp.inf, jnp.inf
 
 
 def _nan_where_none(x: jax.Array, axis: tuple[int, ...], where: Any, result: jax.Array) -> jax.Array:

@@ -10,11 +10,10 @@ from jax.sharding import AxisType, PartitionSpec
 from jax.typing import DTypeLike
 
 from .. import _constraints
-from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selector, sized
+from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selection, selector, selectors, sized
 from ..core import Core
 from . import _lift
 from ._batch import batched
-from ._matrix import selectors
 from ._operands import integers, names_of
 from ._position import reaching
 from ._widen import at_least_float32
@@ -73,11 +72,11 @@ def ragged_dot(
     """
     has, weights = names_of("ragged_dot", x), names_of("ragged_dot", w)
     integers("ragged_dot", "group_sizes", group_sizes)
-    (stretch, _), contracted = selector(ragged, "ragged_dot"), _lift.axes(axis, "ragged_dot")
-    over = [name if size is None else Axis(name, size) for name, size in contracted]
+    (stretch, _), contracted = selector(ragged, "ragged_dot"), selection(axis, "ragged_dot")
+    over = selectors(contracted)
     inner = (selector(groups, "ragged_dot")[0], *(name for name, _ in contracted))
     new = [name for name in weights if name not in has and name not in inner]
-    result: NamedArray = batched(
+    return batched(
         _ragged_dot,
         (x, w, group_sizes),
         ((ragged, *over), (groups, *over, *new), groups),
@@ -87,7 +86,6 @@ def ragged_dot(
         precision=precision,
         preferred_element_type=preferred_element_type,
     )
-    return result
 
 
 def segment_max(
@@ -191,10 +189,10 @@ def _segments(
     function = _lift.title(fn)
     size = sized(size, function)
     reaching(function, _MODES, mode)
-    over = selectors(_lift.axes(names_of(function, ids) if axis is None else axis, function))
+    over = selectors(selection(names_of(function, ids) if axis is None else axis, function))
     integers(function, "ids", ids)
     rows = _rows(x, ids, over)
-    result: NamedArray = batched(
+    return batched(
         fn,
         (x, ids),
         ((*over, *rows), over),
@@ -206,7 +204,6 @@ def _segments(
         unique_indices=unique,
         mode=mode,
     )
-    return result
 
 
 def _rows(x: Any, ids: Any, over: Sequence[AxisSelector]) -> tuple[str, ...]:

@@ -42,10 +42,7 @@ def argwhere(array: "NamedArray", coordinate: AxisSelector, *, size: Axis, fill_
         problem = f"axis {name!r} was given with size {given}, but there are {len(names)} coordinates"
         raise AxisSizeError(message("argwhere", problem, f"array has: {facts(array)}"))
     size = sized(size, "argwhere")
-    result: NamedArray = batched(
-        _argwhere, (array, fill_value), (names, ()), (size.name, name), each=True, size=size.size
-    )
-    return result
+    return batched(_argwhere, (array, fill_value), (names, ()), (size.name, name), each=True, size=size.size)
 
 
 def choose(
@@ -71,8 +68,7 @@ def choose(
             hint = 'write choose(index, choices, "option"), or give a list of arrays'
             raise OperandError(message("choose", problem, f"choices have: {facts(choices)}", hint=hint))
         integers("choose", "the index", index)
-        result: NamedArray = batched(_choose, (index, choices), ((), axis), (), each=True, mode=mode, along=True)
-        return result
+        return batched(_choose, (index, choices), ((), axis), (), each=True, mode=mode, along=True)
     if not isinstance(choices, Sequence) or axis is not None:
         problem = f"the choices are a NamedArray with an axis, or a list of operands, not {type(choices).__name__}"
         raise OperandError(message("choose", problem))
@@ -106,17 +102,13 @@ def compress(
     size = sized(size, "compress")
     over = _names("compress", x) if axis is None else hashable(axis, "compress")
     operands, core = (x, condition, fill_value), (over, over, ())
-    result: NamedArray = batched(_compress, operands, core, (size.name,), each=True, in_place=True, size=size.size)
-    return result
+    return batched(_compress, operands, core, (size.name,), each=True, in_place=True, size=size.size)
 
 
 def flatnonzero(array: "NamedArray", *, size: Axis, fill_value: Operand = 0) -> "NamedArray":
     """Return where the elements that are not zero stand in the array that all axes flatten to, in storage order."""
     names, size = _names("flatnonzero", array), sized(size, "flatnonzero")
-    result: NamedArray = batched(
-        _flatnonzero, (array, fill_value), (names, ()), (size.name,), each=True, size=size.size
-    )
-    return result
+    return batched(_flatnonzero, (array, fill_value), (names, ()), (size.name,), each=True, size=size.size)
 
 
 def nonzero(array: "NamedArray", *, size: Axis, fill_value: Operand = 0) -> "tuple[NamedArray, ...]":

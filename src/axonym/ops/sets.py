@@ -17,6 +17,7 @@ from .. import plans
 from ..axis import Axis, AxisSelector, axis_name, sized
 from ..core import Core, Operand
 from ..errors import ArgumentError, message
+from ..plans import Names
 from . import _lift
 from ._batch import batched
 
@@ -36,7 +37,6 @@ __all__ = [
     "unique_values",
 ]
 
-Names = tuple[str, ...]
 _METHODS = ("auto", "compare_all", "binary_search", "sort")
 
 
@@ -93,10 +93,7 @@ def isin(
     if method not in _METHODS:
         raise ArgumentError(message("isin", f"the method must be one of {', '.join(_METHODS)}, not {method!r}"))
     others, names = _all_axes(test_elements)
-    result: NamedArray = batched(
-        _isin, (element, others), ((), names), (), dims=len(names), invert=invert, method=method
-    )
-    return result
+    return batched(_isin, (element, others), ((), names), (), dims=len(names), invert=invert, method=method)
 
 
 def setdiff1d(

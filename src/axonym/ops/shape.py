@@ -11,9 +11,10 @@ from jax import lax
 from jax.sharding import NamedSharding
 
 from .. import _constraints, layout, plans
-from ..axis import Axis, AxisSelection, AxisSelector, AxisSpec, selector, shown, spec
+from ..axis import Axis, AxisSelection, AxisSelector, AxisSpec, Pairs, selection, selector, shown, spec
 from ..core import Core, Operand, axes_of, facts, renamed, shape_of, wrap
 from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
+from ..plans import Names
 from . import _lift, _regroup
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ __all__ = [
     "unflatten_axis",
     "untag",
 ]
-
-Names = tuple[str, ...]
 
 
 def _node(function: str, x: Any) -> Any:
@@ -76,7 +75,7 @@ def tag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
     """
     (array,), names = _node("tag", x)
     shape = shape_of("tag", array, names)
-    given = _lift.axes(axes, "tag")
+    given = selection(axes, "tag")
     anonymous = len(shape) - len(names)
     if len(given) != anonymous:
         problem = f"{len(given)} names for {anonymous} anonymous dimensions"
@@ -297,14 +296,14 @@ def squeeze(x: "NamedArray", axis: AxisSelection) -> "NamedArray":
     """
     (array,), names = _node("squeeze", x)
     try:
-        kernel = _squeezed(names, _lift.axes(axis, "squeeze"))
+        kernel = _squeezed(names, selection(axis, "squeeze"))
     except AxisError as flaw:
         _lift.fail("squeeze", flaw, x)
     return wrap(x, kernel.call(array), kernel.names)
 
 
 @lru_cache(plans.CACHE)
-def _squeezed(names: Names, given: "_lift.Pairs") -> _lift.Kernel:
+def _squeezed(names: Names, given: Pairs) -> _lift.Kernel:
     gone = tuple(name for name, _ in given)
     at = plans.positions(names, gone)
 
@@ -329,7 +328,7 @@ def flatten_axes(x: "NamedArray", old_axes: AxisSelection, new_axis: AxisSelecto
         AxisSizeError: if `new_axis` is an `Axis` of another size than their product.
     """
     (array,), names = _node("flatten_axes", x)
-    given = _lift.axes(old_axes, "flatten_axes")
+    given = selection(old_axes, "flatten_axes")
     new = selector(new_axis, "flatten_axes")
     try:
         kernel = _flattened(names, given, new)
@@ -339,7 +338,7 @@ def flatten_axes(x: "NamedArray", old_axes: AxisSelection, new_axis: AxisSelecto
 
 
 @lru_cache(plans.CACHE)
-def _flattened(names: Names, given: "_lift.Pairs", new: tuple[str, int | None]) -> _lift.Kernel:
+def _flattened(names: Names, given: Pairs, new: tuple[str, int | None]) -> _lift.Kernel:
     old = tuple(name for name, _ in given)
     if not old:
         raise AxisError("no axes to merge", "broadcast_axis adds an axis of size 1")

@@ -17,7 +17,7 @@ from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
 from .. import plans
-from ..axis import Axis, AxisSelection, AxisSelector, selector
+from ..axis import Axis, AxisSelection, AxisSelector, selection, selector, selectors
 from ..core import Core, Operand, renamed
 from ..errors import ArgumentError, AxisError, AxisSizeError, message
 from . import _lift, elementwise
@@ -169,13 +169,13 @@ def gradient(
         raise _lift.unnamed("gradient", x)
     if edge_order not in (1, 2):
         raise ArgumentError(message("gradient", f"edge_order must be 1 or 2, got {edge_order}"))
-    pairs = _lift.axes(axis, "gradient")
+    pairs = selection(axis, "gradient")
     table = dict(spacing) if isinstance(spacing, Mapping) else dict.fromkeys((name for name, _ in pairs), spacing)
     try:
         plans.require(tuple(name for name, _ in pairs), tuple(table))
     except AxisError as flaw:
         _lift.fail("gradient", flaw, x)
-    results = tuple(_slope(x, (pair,), table.get(pair[0], 1.0), edge_order) for pair in pairs)
+    results = tuple(_slope(x, pair, table.get(pair[0], 1.0), edge_order) for pair in pairs)
     return results[0] if isinstance(axis, str | Axis) else results
 
 
@@ -235,8 +235,7 @@ def trapezoid(y: "NamedArray", axis: AxisSelector, *, x: Operand | None = None, 
         dx: their distance, where there is no `x`; axes among those of `y`.
     """
     core: AxisSelection = () if x is None else axis
-    result: NamedArray = batched(_trapezoid, [y, dx if x is None else x], [axis, core], (), coordinates=x is not None)
-    return result
+    return batched(_trapezoid, [y, dx if x is None else x], [axis, core], (), coordinates=x is not None)
 
 
 def unwrap(
@@ -256,8 +255,7 @@ def unwrap(
         return _lift.along_with(jnp.unwrap, x, axis, discont=half, period=float(period))
     operands = [x, period] if discont is None else [x, period, discont]
     out = (selector(axis, "unwrap")[0],)
-    result: NamedArray = batched(_unwrap, operands, [axis, *[()] * (len(operands) - 1)], out, in_place=True)
-    return result
+    return batched(_unwrap, operands, [axis, *[()] * (len(operands) - 1)], out, in_place=True)
 
 
 def _sized(core: AxisSelection, size: int | None) -> AxisSelection:
@@ -295,8 +293,7 @@ def _with_ends(
     several = tuple(bool(core) for _, core in pairs)
     operands, cores = [x, *(end for end, _ in pairs)], [axis, *(core for _, core in pairs)]
     flags: dict[str, Any] = {"given": given, "several": several, **options}
-    result: NamedArray = batched(fn, operands, cores, (name,), in_place=True, **flags)
-    return result
+    return batched(fn, operands, cores, (name,), in_place=True, **flags)
 
 
 def _joined(array: jax.Array, ends: Sequence[jax.Array], given: tuple[str | None, ...], several: Any) -> jax.Array:
@@ -317,16 +314,13 @@ def _ediff1d(array: jax.Array, *ends: jax.Array, given: Any, several: Any) -> ja
     return _joined(differences, [end.astype(array.dtype) for end in ends], given, several)
 
 
-def _slope(x: "NamedArray", pairs: _lift.Pairs, spacing: Any, edge_order: int) -> "NamedArray":
+def _slope(x: "NamedArray", pair: tuple[str, int | None], spacing: Any, edge_order: int) -> "NamedArray":
     """Return the gradient along one axis."""
-    ((name, size),) = pairs
-    axis = name if size is None else Axis(name, size)
+    name, _ = pair
+    (axis,) = selectors((pair,))
     sampled = name in spacing.node[1] if isinstance(spacing, Core) else getattr(spacing, "ndim", 0)
     if sampled:
-        sloped: NamedArray = batched(
-            _gradient, [x, spacing], [axis, name], (name,), in_place=True, name=name, edge_order=edge_order
-        )
-        return sloped
+        return batched(_gradient, [x, spacing], [axis, name], (name,), in_place=True, name=name, edge_order=edge_order)
     result = _lift.along_with(_gradient, x, axis, name=name, edge_order=edge_order)
     return result if spacing.__class__ is float and spacing == 1 else elementwise.divide(result, spacing)
 
@@ -380,8 +374,7 @@ def _slid(
     name, _ = selector(axis, function)
     v, core = _own(v, name, "v", name)
     options = {"mode": mode, "precision": precision, "preferred_element_type": preferred}
-    result: NamedArray = batched(fn, [x, v], [axis, core], (name,), each=True, outer=True, in_place=True, **options)
-    return result
+    return batched(fn, [x, v], [axis, core], (name,), each=True, outer=True, in_place=True, **options)
 
 
 def _convolve(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:

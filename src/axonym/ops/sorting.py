@@ -69,8 +69,7 @@ def lexsort(keys: Sequence["NamedArray"], axis: AxisSelector) -> "NamedArray":
     keys = tuple(keys)
     if not keys:
         raise ArgumentError(message("lexsort", "there are no keys to sort by"))
-    result: NamedArray = batched(_lexsort, keys, [axis] * len(keys), (selector(axis, "lexsort")[0],), in_place=True)
-    return result
+    return batched(_lexsort, keys, [axis] * len(keys), (selector(axis, "lexsort")[0],), in_place=True)
 
 
 def partition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":

@@ -163,5 +163,4 @@ def zeta(x: Operand, q: Operand) -> "NamedArray":
 
 def _local(fn: Any, *operands: Any) -> "NamedArray":
     """Apply a function for whose steps a release of JAX has no rule on Explicit axes; in it, the compiler decides."""
-    result: NamedArray = _batch.batched(fn, operands, [()] * len(operands), ())
-    return result
+    return _batch.batched(fn, operands, [()] * len(operands), ())

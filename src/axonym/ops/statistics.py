@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..axis import Axis, AxisSelection, AxisSelector, selector, sized
+from ..axis import Axis, AxisSelection, AxisSelector, selection, selector, selectors, sized
 from ..core import Core, Operand, wrap
 from ..errors import ArgumentError, OperandError, message
 from . import _lift
@@ -60,8 +60,7 @@ def bincount(
     integers("bincount", "what is counted", x)
     operands = (x,) if weights is None else (x, weights)
     core = (over,) * len(operands)
-    result: NamedArray = batched(_bincount, operands, core, (size.name,), each=True, size=size.size)
-    return result
+    return batched(_bincount, operands, core, (size.name,), each=True, size=size.size)
 
 
 def corrcoef(x: "NamedArray", variable: AxisSelector, observation: AxisSelection, to: AxisSelector) -> "NamedArray":
@@ -123,8 +122,7 @@ def digitize(x: Operand, bins: "NamedArray", axis: AxisSelector | None = None, *
         right: a bin contains its right edge instead of its left one.
     """
     over = only_axis("digitize", bins) if axis is None else axis
-    result: NamedArray = batched(_digitize, (x, bins), ((), over), (), each=True, right=right)
-    return result
+    return batched(_digitize, (x, bins), ((), over), (), each=True, right=right)
 
 
 def histogram(
@@ -186,8 +184,7 @@ def histogram_bin_edges(
     over, size = _over("histogram_bin_edges", x, axis), sized(Bins, "histogram_bin_edges")
     if range is not None:
         return _edges_between("histogram_bin_edges", x, size, range)
-    result: NamedArray = batched(_histogram_bin_edges, (x,), (over,), (_edges_name(size),), each=True, size=size.size)
-    return result
+    return batched(_histogram_bin_edges, (x,), (over,), (_edges_name(size),), each=True, size=size.size)
 
 
 def histogramdd(
@@ -256,10 +253,7 @@ def searchsorted(
     if sorter is not None:
         integers("searchsorted", "the sorter", sorter)
         operands, core = [*operands, sorter], [*core, over]
-    result: NamedArray = batched(
-        _searchsorted, operands, core, tuple(own), each=True, in_place=True, side=side, method=method
-    )
-    return result
+    return batched(_searchsorted, operands, core, tuple(own), each=True, in_place=True, side=side, method=method)
 
 
 def _over(function: str, x: Any, axis: AxisSelection | None) -> AxisSelection:
@@ -335,10 +329,7 @@ def _edges_between(function: str, x: "NamedArray", bins: Axis, limits: Range) ->
         problem = f"a range is a pair of the lowest and the highest edge, not {given}"
         raise ArgumentError(message(function, problem))
     like = wrap(x, jnp.zeros((), x.dtype), ())
-    result: NamedArray = batched(
-        _histogram_bin_edges, (like, *limits), ((), (), ()), (_edges_name(bins),), each=True, size=bins.size
-    )
-    return result
+    return batched(_histogram_bin_edges, (like, *limits), ((), (), ()), (_edges_name(bins),), each=True, size=bins.size)
 
 
 def _of_variables(
@@ -352,8 +343,8 @@ def _of_variables(
 ) -> "NamedArray":
     """Compute a matrix over variables."""
     function = _lift.title(fn)
-    first, second, many = selector(variable, function), selector(to, function), _lift.axes(observation, function)
-    over = [name if size is None else Axis(name, size) for name, size in (first, *many)]
+    first, second, many = selector(variable, function), selector(to, function), selection(observation, function)
+    over = selectors((first, *many))
     given = [one for one in weights if one is not None]
     which = tuple(one is not None for one in weights)
     result: NamedArray = batched(

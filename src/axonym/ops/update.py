@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from .. import _constraints, plans
-from ..axis import AxisSelector
+from ..axis import AxisSelector, Pairs, selection
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import (
     AxisClashError,
@@ -26,6 +26,7 @@ from ..errors import (
     message,
     suggestion,
 )
+from ..plans import Names
 from . import _lift
 from ._position import check_along, planned, reaching, reading, run, selectors_of
 from ._scatter import check_dtype, on_mesh, write
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["At", "Part", "ScatterMode", "put_along_axis", "updated_slice"]
 
-Names = tuple[str, ...]
 ScatterMode: TypeAlias = Literal["promise_in_bounds", "clip", "drop", "fill"]
 _MODES = ("promise_in_bounds", "clip", "drop", "fill")
 
@@ -229,8 +229,7 @@ class Part:
 
     def _write(self, operation: str, update: Any, is_sorted: bool, unique: bool, mode: str | None) -> "NamedArray":
         reach = reaching("at", _MODES, mode, None, is_sorted, unique)
-        written: NamedArray = write("at", self._x, self._steps, self._arguments, operation, update, reach)
-        return written
+        return write("at", self._x, self._steps, self._arguments, operation, update, reach)
 
 
 def put_along_axis(
@@ -257,8 +256,7 @@ def put_along_axis(
     check_along("put_along_axis", x, indices, axis)
     steps, arguments = planned("put_along_axis", x, {axis: indices})
     reach = reaching("put_along_axis", _MODES, mode)
-    result: NamedArray = write("put_along_axis", x, steps, arguments, "set", values, reach)
-    return result
+    return write("put_along_axis", x, steps, arguments, "set", values, reach)
 
 
 def updated_slice(x: "NamedArray", start: "Mapping[AxisSelector, int | Operand]", update: Operand) -> "NamedArray":
@@ -288,7 +286,7 @@ def updated_slice(x: "NamedArray", start: "Mapping[AxisSelector, int | Operand]"
         problem = f"the starts are a dict from axes to integers, not {type(start).__name__}"
         raise OperandError(message(function, problem, f"array has: {facts(x)}", hint='write {"pos": 0}'))
     (array,), names = x.node
-    given = _lift.axes(tuple(start), function)
+    given = selection(tuple(start), function)
     starts = [value.node[0][0] if isinstance(value, Core) else _lift.plain(function, value) for value in start.values()]
     own = tuple(value.names if isinstance(value, Core) else () for value in start.values())
     updated = update.names if isinstance(update, Core) else ()
@@ -301,7 +299,7 @@ def updated_slice(x: "NamedArray", start: "Mapping[AxisSelector, int | Operand]"
 
 
 @lru_cache(plans.CACHE)
-def _updated(names: Names, given: _lift.Pairs, own: tuple[Names, ...], updated: Names) -> _lift.Kernel:
+def _updated(names: Names, given: Pairs, own: tuple[Names, ...], updated: Names) -> _lift.Kernel:
     function, moved = "updated_slice", tuple(name for name, _ in given)
     for wanted in (moved, *own):
         plans.require(names, wanted)

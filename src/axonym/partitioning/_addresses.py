@@ -11,9 +11,9 @@ from jax.sharding import AxisType
 
 from .. import _constraints, layout
 from ..axis import AxisSelection, selection
-from ..core import Names
 from ..errors import AxisNotFoundError, AxisSizeError, ShardingError, describe, message, suggestion
 from ..layout import AxisMapping, Entry
+from ..plans import Names
 
 __all__ = [
     "REDUCTIONS",

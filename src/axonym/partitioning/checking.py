@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import math
 import textwrap
 import traceback
 from collections.abc import Iterator, Mapping, Set
@@ -17,12 +16,13 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from .. import layout
 from ..array import NamedArray, is_named_array
-from ..core import wrap
 from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ..plans import Names
+from ..transform._leaves import refilled
 from ._table import Printed, Table, byte_text, listed
 from .jit import NamedJit
-from .shard import mapping_for, names_held, names_of, paths_of, several_of
+from .shard import mapping_for, names_held, names_of, no_mapping, paths_of, several_of
 from .showing import ArrayLayout, array_table, arrays_of, planned
 
 __all__ = ["Problem", "Report", "check"]
@@ -30,7 +30,6 @@ __all__ = ["Problem", "Report", "check"]
 Kind: TypeAlias = Literal[
     "unknown axis", "unknown mesh axis", "unknown path", "conflict", "uneven", "replicated", "layout", "stopped"
 ]
-Names: TypeAlias = tuple[str, ...]
 WIDTH = 120
 
 
@@ -185,7 +184,7 @@ def check(
     abstract = _abstract_mesh(mesh)
     given = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
     if given is None:
-        raise ShardingError(message("check", "there is no axis mapping", hint="pass one, or use axn.axis_mapping"))
+        raise no_mapping("check")
     mappings = given if isinstance(given, Mappings) else Mappings(given)
     run = _Run(mappings, abstract, replicated_above)
     target, args, kwargs, is_method = _unwrapped(fn_or_model, args, kwargs)
@@ -235,7 +234,7 @@ def _owner(fn: Any) -> tuple[str, Any]:
     """Return what a method belongs to, and else the function, with its path in the function."""
     is_bound = isinstance(fn, jax.tree_util.Partial) and len(fn.args) == 1 and not fn.keywords
     owner = fn.args[0] if is_bound else getattr(fn, "__self__", fn)
-    parts = jax.tree_util.tree_flatten_with_path(fn, is_leaf=lambda part: part is owner)[0]
+    parts = jax.tree.leaves_with_path(fn, is_leaf=lambda part: part is owner)
     return next((layout.path_text(keys) for keys, part in parts if part is owner), ""), owner
 
 
@@ -363,7 +362,7 @@ class _Run:
         def run(arrays: list[Any]) -> Any:
             traced = iter(arrays)
             filled = [
-                value if form is None else _filled(value, next(traced))
+                value if form is None else refilled(value, next(traced))
                 for value, form in zip(values, abstract, strict=True)
             ]
             fn, args, kwargs = jax.tree.unflatten(tree, filled)
@@ -472,7 +471,7 @@ def _faults(names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: Me
     entries = layout.entries_for(names, shape, AxisMapping(tuple(table.items())), mesh, "check")
     for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
         axes = entries.get(name, ())
-        ways = math.prod(mesh.shape[axis] for axis in axes)
+        ways = layout.ways_on(mesh, axes)
         if size % ways:
             text = f"{name}={size} cannot be split evenly in {ways} over mesh axis {', '.join(axes)}"
             below = size // ways * ways
@@ -488,10 +487,6 @@ def _is_array(leaf: Any) -> bool:
 def _abstract_array(array: Any) -> jax.ShapeDtypeStruct:
     kind = jax.typeof(array) if isinstance(array, np.ndarray | np.generic) else array  # float64 may be float32 to JAX
     return jax.ShapeDtypeStruct(kind.shape, kind.dtype, weak_type=getattr(kind, "weak_type", False))
-
-
-def _filled(value: Any, array: Any) -> Any:
-    return wrap(value, array, value.names) if isinstance(value, NamedArray) else array
 
 
 def _joined(*paths: str) -> str:

@@ -28,7 +28,7 @@ from jax.sharding import AxisType
 from .. import _constraints, layout
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelection, AxisSelector, selection, selector
-from ..core import Names, shape_of
+from ..core import shape_of
 from ..errors import (
     ArgumentError,
     BroadcastError,
@@ -38,6 +38,7 @@ from ..errors import (
     message,
 )
 from ..layout import Entry
+from ..plans import Names
 from ._addresses import (
     count_of,
     dimension,
@@ -345,11 +346,11 @@ def pcast(x: T, axis: AxisSelection, to: Literal["varying"] = "varying") -> T:
 
 def _reduced(function: str, collective: Callable[..., Any], x: T, axis: AxisSelection, *, idle: bool) -> T:
     """Reduce each leaf over the devices; `idle` tells whether values that are the same everywhere may come."""
-    axis = dict(selection(axis, function))
+    asked = dict(selection(axis, function))
 
     def one(array: Any, names: Names) -> Any:
         scope = layout.current_scope()
-        for name, _ in selection(axis, function):
+        for name in asked:
             if scope is not None and name in scope.hidden and mesh_axes_of(function, name, names):
                 problem = (
                     f"a surrounding vmap or nmap maps over axis {name!r}, so that only devices would be reduced over"
@@ -362,8 +363,8 @@ def _reduced(function: str, collective: Callable[..., Any], x: T, axis: AxisSele
                 raise ShardingError(message(function, problem, has(names, array), hint=hint))
             require_computed(function, name, names, array)
         number = isinstance(array, bool | int | float | complex)
-        axes = mesh_axes_of(function, axis, names, None if number else array)
-        for name, _ in selection(axis, function):
+        axes = mesh_axes_of(function, asked, names, None if number else array)
+        for name in asked:
             require_no_blocks(function, name, names, array, axes)
         if number:
             return collective(array, axes) if axes and not idle else array

@@ -100,7 +100,7 @@ def fsdp_mapping(
         if axis not in mesh.axis_names:
             problem, facts = f"{axis!r} is no axis of the mesh", f"mesh: {layout.describe_mesh(mesh)}"
             raise ShardingError(message("fsdp_mapping", problem, facts, hint=suggestion(axis, mesh.axis_names)))
-    ways = math.prod(mesh.shape[axis] for axis in wanted)
+    ways = layout.ways_on(mesh, wanted)
     kept = layout.Mappings(mapping or {}).parameters
     used = {name for name, entry in kept.entries if set(entry) & set(wanted)}
     leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)

@@ -16,7 +16,7 @@ from ..layout import AxisMapping, Mappings, ResourceMapping
 from ._arguments import described, flags, is_traced, labels, named_in
 from ._flattened import Flattened, Structure, made_of_immutables, modules_in
 from ._stages import Lowered, Traced
-from .shard import lay_out_tree, names_of, no_mesh, paths_of, several_of, tracing
+from .shard import lay_out_tree, names_of, no_mesh, paths_of, several_of, transforming
 
 __all__ = ["NamedJit", "named_jit"]
 
@@ -266,7 +266,7 @@ class NamedJit(Generic[P, R]):
         text = str(error)
         if "_arrays[" not in text:
             return
-        if tracing() and f" {getattr(self._fn, '__name__', 'named_jit')} " not in text:
+        if transforming() and f" {getattr(self._fn, '__name__', 'named_jit')} " not in text:
             return  # it is about the arguments of a function around this one
         names = [name for name, _ in labels(self._fn, args, kwargs)]
         if self._bound:

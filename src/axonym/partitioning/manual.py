@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -17,7 +16,7 @@ from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..layout import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping, Scope
 from ._addresses import spelled
 from .jit import named_jit
-from .shard import names_of, no_mesh
+from .shard import names_of, no_mapping, no_mesh
 
 __all__ = ["ShardMap", "shard_map"]
 
@@ -144,8 +143,7 @@ class ShardMap(Generic[P, R]):
         current = layout.current_mapping()
         mappings = self._options.mapping or (None if current is None else Mappings(current))
         if mappings is None:
-            hint = "pass one, or use axn.axis_mapping"
-            raise ShardingError(message("shard_map", "there is no axis mapping", hint=hint))
+            raise no_mapping("shard_map")
         run = self._mapped if _constraints.tracing() else self._compiled
         with layout.axis_mapping_in(None, []):
             result: R = run(self._f, mappings, args, kwargs)
@@ -326,7 +324,7 @@ class _Blocks:
             problem = f"it is for at least {len(entries)} dimensions"
         elif whole and problem is None:
             for size, entry in zip(shape, entries, strict=False):
-                ways = math.prod(self.mesh.shape[axis] for axis in entry)
+                ways = layout.ways_on(self.mesh, entry)
                 if size % ways:
                     problem = f"{size} cannot be split evenly in {ways} over mesh axis {', '.join(entry)}"
         if problem is not None:
@@ -388,7 +386,7 @@ class _Blocks:
             raise ShardingError(message("shard_map", problem, *facts, hint=_missing_collective(varying[0], mappings)))
         sizes = array.shape[array.ndim - len(names) :]
         for name, size, entry in zip(names, sizes, entries[len(entries) - len(names) :], strict=bool(names)):
-            ways = math.prod(self.mesh.shape[axis] for axis in entry)
+            ways = layout.ways_on(self.mesh, entry)
             then = f"put together, it would have {ways} times {size}"
             if ways == 1 or (name, size * ways) in self.whole:
                 continue
@@ -400,7 +398,7 @@ class _Blocks:
                 raise ShardingError(message("shard_map", problem, *facts, then, hint=hint))
             computed = layout.looked_up(mappings.compute, name) or ()
             computed = tuple(axis for axis in computed if axis in self.manual)
-            if (name, size * math.prod(self.mesh.shape[axis] for axis in computed)) in self.whole:
+            if (name, size * layout.ways_on(self.mesh, computed)) in self.whole:
                 problem = f"{where} has axis {name!r} split over {', '.join(computed)}, as it is computed, "
                 problem += f"but its layout, that of parameters, splits it over {', '.join(entry)}"
                 hint = f'say how its blocks lie: out_mapping={{"{name}": {spelled(computed)}, ...}}'

@@ -3,7 +3,6 @@
 Nothing passes through one device on its way to the others, and no process needs data that its devices do not hold.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from typing import Any, TypeVar
@@ -20,12 +19,12 @@ from ..axis import AxisSpec, spec
 from ..core import facts, shape_of, wrap
 from ..errors import AxisSizeError, OperandError, ShardingError, describe, message
 from ..layout import AxisMapping, MeshLike, ResourceMapping
-from .shard import names_of, no_mesh
+from ..plans import Names
+from .shard import names_of, no_mapping, no_mesh
 
 __all__ = ["from_callback", "from_local", "local_slices"]
 
 T = TypeVar("T")
-Names = tuple[str, ...]
 
 
 def from_local(
@@ -186,7 +185,7 @@ def _resolved(function: str, mapping: ResourceMapping | None, mesh: MeshLike | N
     """Find the mapping and the mesh, whose devices must be known."""
     resolved = layout.resolve_mapping(mapping)
     if resolved is None:
-        raise ShardingError(message(function, "there is no axis mapping", hint="pass one, or use axn.axis_mapping"))
+        raise no_mapping(function)
     if mesh is None:
         with suppress(ValueError):  # while tracing there is an abstract mesh only
             current = jax.sharding.get_mesh()
@@ -217,7 +216,7 @@ def _parts(
     parts = [([0], 1)] * (len(shape) - len(names))
     for name in names:
         entry = entries.get(name, ())
-        ways = math.prod(mesh.shape[axis] for axis in entry)
+        ways = layout.ways_on(mesh, entry)
         indices: Any = NamedSharding(mesh, PartitionSpec(entry)).addressable_devices_indices_map((ways,))
         parts.append((sorted({index[0].start or 0 for index in indices.values()}), ways))
     return parts

@@ -1,7 +1,6 @@
 """Lay out trees of named arrays by a mapping."""
 
 import dataclasses
-import math
 from collections.abc import Set
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -24,6 +23,7 @@ __all__ = [
     "mapping_for",
     "names_held",
     "names_of",
+    "no_mapping",
     "no_mesh",
     "paths_of",
     "pspec_for",
@@ -31,7 +31,7 @@ __all__ = [
     "set_mesh",
     "several_of",
     "shard",
-    "tracing",
+    "transforming",
 ]
 
 T = TypeVar("T")
@@ -66,8 +66,7 @@ def shard(
     resolved = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
     mesh = layout.context_mesh(mesh)
     if resolved is None:
-        hint = "pass one, or use axn.axis_mapping"
-        raise ShardingError(message("shard", "there is no axis mapping", hint=hint))
+        raise no_mapping("shard")
     if mesh is None:
         raise no_mesh("shard", resolved)
     if mapping is not None and strict:
@@ -79,6 +78,11 @@ def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
     """Lay out each named array of a tree by the current mapping; without mapping or mesh, do nothing."""
     mapping, mesh = layout.current_mapping(), layout.context_mesh(mesh)
     return x if mapping is None or mesh is None else lay_out_tree(x, mapping, mesh)
+
+
+def no_mapping(function: str) -> ShardingError:
+    """Build the error of a call that has no mapping to lay out by."""
+    return ShardingError(message(function, "there is no axis mapping", hint="pass one, or use axn.axis_mapping"))
 
 
 def no_mesh(function: str, mapping: AxisMapping | Mappings) -> ShardingError:
@@ -162,15 +166,15 @@ def lay_out_tree(tree: T, mapping: AxisMapping | Mappings, mesh: MeshLike, sever
 
 
 def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike) -> Any:
-    if tracing():
+    if transforming():
         return _constraints.constrain(array, names, mapping, mesh)
     layout.note(mapping, names)
     spec = layout.partition_spec(names, tuple(array.shape), mapping, mesh)
     return jax.device_put(array, NamedSharding(mesh, spec) if isinstance(mesh, Mesh) else spec)
 
 
-def tracing() -> bool:
-    """Tell whether a computation is being traced, where `device_put` of a constant would have no effect."""
+def transforming() -> bool:
+    """Tell whether JAX transforms now, if only by a gradient or `vmap`: `device_put` of a constant has no effect."""
     try:
         jax.sharding.get_mesh()
     except ValueError:
@@ -192,7 +196,7 @@ def pspec_for(tree: Any, resource_mapping: ResourceMapping | None = None, mesh: 
     """
     mapping, mesh = layout.resolve_mapping(resource_mapping), layout.context_mesh(mesh)
     if mapping is None:
-        raise ShardingError(message("pspec_for", "there is no axis mapping", hint="pass one, or use axn.axis_mapping"))
+        raise no_mapping("pspec_for")
 
     several = several_of(tree)
 
@@ -226,5 +230,5 @@ def round_axis_for_partitioning(
         raise no_mesh("round_axis_for_partitioning", resolved)
     one = AxisMapping(((axis.name, resolved[axis.name]),))
     layout.partition_spec((axis.name,), (0,), one, mesh, "round_axis_for_partitioning")
-    ways = math.prod(mesh.shape[name] for name in resolved[axis.name])
+    ways = layout.ways_on(mesh, resolved[axis.name])
     return axis.resize(-(-axis.size // ways) * ways)

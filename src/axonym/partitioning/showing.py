@@ -16,13 +16,12 @@ from ..core import facts, shape_of
 from ..errors import OperandError, describe, message
 from ..layout import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
 from ..ops import _lift
+from ..plans import Names
 from ..printing import summary
 from ._table import Cell, Printed, Table, byte_text, grouped, numbers
 from .shard import mapping_for, names_held, no_mesh, several_of
 
 __all__ = ["ArrayLayout", "Block", "Blocks", "Layouts", "array_table", "arrays_of", "planned", "show", "visualize"]
-
-Names = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +112,7 @@ class Layouts(Printed):
 
 def arrays_of(tree: Any, function: str) -> Iterator[tuple[str, Names, Any]]:
     """Yield path, names and payload of each array of a tree, plain ones included; no names for fewer dimensions."""
-    for keys, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_named_array)[0]:
+    for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=is_named_array):
         array = leaf.array if isinstance(leaf, NamedArray) else leaf
         if isinstance(getattr(array, "shape", None), tuple) and hasattr(array, "dtype"):
             names = names_held(function, keys, leaf) if isinstance(leaf, NamedArray) else ()

@@ -32,6 +32,7 @@ from ..nn.interleaved import Interleaved
 from ..nn.stacked import BlockSeq, Stacked
 from ..ops import _lift
 from ..partitioning.shard import is_optimiser_state
+from ..plans import Names
 from .layouts import Layout, Stored
 
 __all__ = [
@@ -48,7 +49,6 @@ __all__ = [
 ]
 
 Index: TypeAlias = tuple[int, ...]
-Names: TypeAlias = tuple[str, ...]
 
 
 class Numbers(NamedTuple):
@@ -263,7 +263,7 @@ def _walk(
     optimised: bool = False,
 ) -> Iterator[Place | None]:
     optimised = optimised or is_optimiser_state(node)
-    children = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda each: each is not node)[0]
+    children = jax.tree.leaves_with_path(node, is_leaf=lambda each: each is not node)
     if is_named_array(node) or (children and not children[0][0]):
         yield (_kept(node, path) if optimised else None) or _place(node, path, parts, blocks, stored)
         return

@@ -10,13 +10,13 @@ import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 
 from .. import layout
-from ..array import NamedArray, is_named_array
+from ..array import is_named_array
 from ..axis import Axis
-from ..core import wrap
 from ..errors import ArgumentError, OperandError, message, suggestion
 from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..partitioning.placement import from_callback
 from ..partitioning.shard import names_of, no_mesh, paths_of
+from ..transform._leaves import refilled
 from ._places import Index, Place, on_host, places, require_state, require_values, spec_of
 from .layouts import TORCH, Layout
 
@@ -249,7 +249,7 @@ def _loaded(
         if layout.context_mesh(mesh) is None:
             raise no_mesh(function, mapping)
     array: Any
-    if on_the_host and (mapping is None or not isinstance(place.leaf, NamedArray)):
+    if on_the_host and (mapping is None or not is_named_array(place.leaf)):
         # It stays there, as with `shard`: JAX would make 32 bits of 64.
         kept = np.array(block(whole))
         array = kept if isinstance(place.array, np.ndarray) else kept[()]
@@ -264,7 +264,7 @@ def _loaded(
         array = jax.make_array_from_callback(place.shape, sharding, lambda at: np.array(block(at)))
     else:
         array = jnp.array(block(whole))
-    return wrap(place.leaf, array, place.leaf.names) if isinstance(place.leaf, NamedArray) else array
+    return refilled(place.leaf, array)
 
 
 def _entries(function: str, found: list[Place | None], prefix: str | None, rename: Rename | None) -> Entries:

@@ -15,7 +15,18 @@ from ..axis import Axis
 from ..core import facts, renamed_hole, shape_of, wrap
 from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message, suggestion
 
-__all__ = ["MAPPED", "Arguments", "Frame", "Outputs", "axis_first", "hole_without", "is_array", "is_hole", "spread"]
+__all__ = [
+    "MAPPED",
+    "Arguments",
+    "Frame",
+    "Outputs",
+    "axis_first",
+    "hole_without",
+    "is_array",
+    "is_hole",
+    "refilled",
+    "spread",
+]
 
 _DATA = (bool, int, float, complex, str, bytes, np.generic)
 _PLAIN = object()
@@ -34,6 +45,18 @@ def is_hole(leaf: object) -> bool:
         return False
     scalar = isinstance(leaf.array, int | float | complex) and not leaf.names
     return not scalar and not any(map(is_array, jax.tree.leaves(leaf.array)))
+
+
+def dimension_of(leaf: Any, axis: str) -> int | None:
+    """Return the dimension of a leaf that is an axis, of a plain array the first one; None where there is none."""
+    if isinstance(leaf, NamedArray):
+        return leaf.names.index(axis) - len(leaf.names) if axis in leaf.names else None
+    return 0 if is_array(leaf) and leaf.ndim else None
+
+
+def refilled(leaf: Any, array: Any) -> Any:
+    """Put another array in the place of a leaf; it has the names of a named one."""
+    return wrap(leaf, array, leaf.names) if isinstance(leaf, NamedArray) else array
 
 
 def hole_without(hole: NamedArray, axis: str) -> NamedArray:
@@ -161,7 +184,7 @@ _WHOLE = {
 def _spellings(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> list[str]:
     """Spell where each leaf of arguments is: `argument 0`, `argument x.weight`."""
     spelled = []
-    for path, _ in jax.tree_util.tree_flatten_with_path(arguments, is_leaf=is_named_array)[0]:
+    for path, _ in jax.tree.leaves_with_path(arguments, is_leaf=is_named_array):
         which: Any = path[1]
         rest = jax.tree_util.keystr(path[2:])
         spelled.append(f"argument {getattr(which, 'idx', getattr(which, 'key', which))}{rest}")

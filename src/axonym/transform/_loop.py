@@ -17,7 +17,7 @@ from ..axis import Axis, AxisSelector, selector
 from ..core import wrap
 from ..errors import AxisError, AxisSizeError, OperandError, describe, message, suggestion
 from ..ops import _lift
-from ._leaves import MAPPED, Arguments, Frame, Outputs, axis_first, is_array, is_hole, spread
+from ._leaves import MAPPED, Arguments, Frame, Outputs, axis_first, dimension_of, is_array, is_hole, spread
 from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 
 __all__ = ["check_names", "loop", "names_within", "pair", "scanned_by_default"]
@@ -93,10 +93,7 @@ def loop(
         given = None if tells else spread(function, is_scanned, (args, kwargs))
 
         def dimension(i: int, leaf: Any) -> int | None:
-            if isinstance(leaf, NamedArray):
-                at = leaf.names.index(name) - len(leaf.names) if name in leaf.names else None
-            else:
-                at = 0 if is_array(leaf) and leaf.ndim else None
+            at = dimension_of(leaf, name)
             told = tells if given is None else given[i]
             return at if at is not None and (told(leaf) if callable(told) else told) else None
 

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 
 from .. import _constraints, layout, plans
 from ..array import NamedArray, is_named_array
-from ..core import facts, shape_of, wrap
+from ..core import facts, shape_of
 from ..errors import AxisClashError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
-from ._leaves import is_hole
+from ._leaves import is_hole, refilled
 
 __all__ = ["grad", "hessian", "jacfwd", "jacrev", "value_and_grad"]
 
@@ -214,7 +214,7 @@ def _jacobian(
         def positional(*args: Any, **kwargs: Any) -> Any:
             called = list(args)
             for number, (leaves, tree) in zip(numbers, taken, strict=True):
-                called[number] = tree.unflatten(map(_like, leaves, tree.flatten_up_to(args[number])))
+                called[number] = tree.unflatten(map(refilled, leaves, tree.flatten_up_to(args[number])))
             returned = fn(*called, **kwargs)
             value, *aux = _pair(function, returned) if has_aux else (returned,)
             leaves, tree = _flat(value)
@@ -272,10 +272,6 @@ def _array(function: str, leaf: Any) -> Any:
         return leaf
     shape_of(function, leaf.array, leaf.names)
     return leaf.array
-
-
-def _like(leaf: Any, array: Any) -> Any:
-    return wrap(leaf, array, leaf.names) if isinstance(leaf, NamedArray) else array
 
 
 def _check_renames(function: str, renames: Renames, inputs: Sequence[Any]) -> None:

@@ -138,15 +138,9 @@ def _split(array: jax.Array, labels: Sequence[str | None], mesh: layout.MeshLike
     if not any(labels):
         return array
     spec = PartitionSpec(*(mesh_axes if label else PartitionSpec.UNCONSTRAINED for label in labels))
-    split: jax.Array = _constrained(array, NamedSharding(mesh, spec))
+    # in a program, as what a shard_map closes over need not be on the mesh yet
+    split: jax.Array = _constraints.constrain_auto(array, NamedSharding(mesh, spec))
     return split
-
-
-@functools.partial(jax.jit, static_argnums=1, inline=_constraints.INLINE)
-def _constrained(array: jax.Array, sharding: NamedSharding) -> jax.Array:
-    """Do it in a program, as what a shard_map closes over need not be on the mesh yet."""
-    constrained: jax.Array = jax.lax.with_sharding_constraint(array, sharding)
-    return constrained
 
 
 def _parameters(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:

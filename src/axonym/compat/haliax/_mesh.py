@@ -10,9 +10,9 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from axonym import layout
 from axonym.layout import MeshLike
-from axonym.partitioning.shard import tracing
+from axonym.partitioning.shard import transforming
 
-__all__ = ["current_mesh", "entering_mesh", "tracing"]
+__all__ = ["current_mesh", "entering_mesh"]
 
 _NONE = AbstractMesh((), ())
 
@@ -33,7 +33,7 @@ def entering_mesh() -> AbstractContextManager[Any]:
     entered = None if layout.context_mesh() is not None else _entered_mesh()
     if entered is None:
         return nullcontext()
-    return jax.sharding.use_abstract_mesh(entered.abstract_mesh) if tracing() else jax.set_mesh(entered)
+    return jax.sharding.use_abstract_mesh(entered.abstract_mesh) if transforming() else jax.set_mesh(entered)
 
 
 def _entered_mesh() -> Mesh | None:

@@ -13,7 +13,7 @@ from jax.experimental import multihost_utils
 
 from axonym import Axis, is_named_array
 from axonym.errors import ArgumentError, message
-from axonym.partitioning.shard import tracing
+from axonym.partitioning.shard import transforming
 
 from ._adapt import KindError
 from ._checkpoint import tree_checkpoint_name
@@ -77,7 +77,7 @@ def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], 
 
 def is_in_jit() -> bool:
     """Tell whether the program is being traced."""
-    return tracing()
+    return transforming()
 
 
 def is_on_mac_metal() -> bool:

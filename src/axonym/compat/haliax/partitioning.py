@@ -20,9 +20,10 @@ from axonym import Axis, layout
 from axonym.axis import AxisSelection, AxisSelector, selection
 from axonym.core import wrap
 from axonym.errors import ArgumentError, ShardingError, message
+from axonym.partitioning.shard import transforming
 
 from ._adapt import adapted
-from ._mesh import current_mesh, entering_mesh, tracing
+from ._mesh import current_mesh, entering_mesh
 from .util import StringHolderEnum, safe_update_wrapper
 
 __all__ = [
@@ -89,7 +90,10 @@ def axis_mapping(mapping: ResourceMapping, *, merge: bool = False, **kwargs: Phy
 
     The mesh of `with mesh:` becomes that of `jax.set_mesh`, so that what is computed inside is laid out on it.
     """
-    with contextlib.nullcontext() if tracing() else entering_mesh(), axn.axis_mapping(mapping, merge=merge, **kwargs):
+    with (
+        contextlib.nullcontext() if transforming() else entering_mesh(),
+        axn.axis_mapping(mapping, merge=merge, **kwargs),
+    ):
         yield
 
 
@@ -162,7 +166,7 @@ def shard(x: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = 
     found = current_mesh(mesh)
     missing = "mesh" if found is None else "axis mapping"
     if found is None or (mapping is None and axn.current_mapping() is None):
-        if not tracing():
+        if not transforming():
             warnings.warn(f"shard: there is no {missing}, so nothing is sharded", RuntimeWarning, stacklevel=3)
         return x
     return axn.shard(x, mapping, found, strict=False)

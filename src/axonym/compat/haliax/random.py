@@ -10,9 +10,9 @@ import axonym as axn
 from axonym import Axis, NamedArray, layout
 from axonym.axis import AxisSelector, AxisSpec, shown, spec
 from axonym.errors import AxisNotFoundError, message
+from axonym.partitioning.shard import transforming
 
 from ._adapt import adapted
-from ._mesh import tracing
 from .partitioning import auto_sharded, physical_axis_name
 
 __all__ = [
@@ -43,7 +43,7 @@ __all__ = [
 def _draw(sampler: Callable[..., NamedArray], *args: Any, **kwargs: Any) -> Any:
     """Draw, and lay the result out also on the mesh of `with mesh:`, with an entry of the layout for each axis."""
     drawn = adapted(sampler)(*args, **kwargs)
-    return drawn if tracing() and layout.context_mesh() is not None else auto_sharded(drawn)
+    return drawn if transforming() and layout.context_mesh() is not None else auto_sharded(drawn)
 
 
 # without parameters
