@@ -4,6 +4,7 @@ What the tables of `tests/ops` cover is not repeated here. Where only types can 
 compiled.
 """
 
+import functools
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -42,6 +43,11 @@ def mesh(request: pytest.FixtureRequest) -> Mesh:
 def drawn(names: str, seed: int = 0) -> axn.NamedArray:
     array = np.random.default_rng(seed).uniform(0.1, 0.9, [SIZES[name] for name in names])
     return axn.named(array.astype(np.float32), tuple(names))
+
+
+def spread(tree: Any, layout: dict[str, Any]) -> Any:
+    """Lay out a tree that comes from the host: to cut up an array of a device takes a program for each shape."""
+    return axn.shard(jax.device_get(tree), layout, strict=False)
 
 
 def under(mapping: dict[str, Any] | None) -> Any:
@@ -180,7 +186,7 @@ def test_has_gradients_for_layouts_that_exclude_each_other(fn: Callable[..., Any
         return sum((leaf.astype(jnp.float32).sum() for leaf in floats), jnp.zeros(()))
 
     with jax.set_mesh(mesh):
-        named = [axn.shard(drawn(*pair), layout) for pair, layout in zip(OPERANDS, LAYOUTS, strict=False)]
+        named = [spread(drawn(*pair), layout) for pair, layout in zip(OPERANDS, LAYOUTS, strict=False)]
         for mapping in MAPPINGS[:2]:
             with under(mapping):
                 jax.eval_shape(jax.grad(total, (0, 1, 2)), *named)
@@ -193,7 +199,7 @@ OPERANDS = [("abc", 0), ("bca", 1), ("cd", 2)]
 def test_has_the_values_of_one_device(fn: Callable[..., Any], mesh: Mesh) -> None:
     expected = jax.jit(fn)(*(drawn(*pair) for pair in OPERANDS))
     with jax.set_mesh(mesh):
-        named = [axn.shard(drawn(*pair), layout, strict=False) for pair, layout in zip(OPERANDS, LAYOUTS, strict=False)]
+        named = [spread(drawn(*pair), layout) for pair, layout in zip(OPERANDS, LAYOUTS, strict=False)]
         with axn.axis_mapping({"c": "data", "a": "model"}):
             same(jax.jit(fn)(*named), expected)
 
@@ -284,8 +290,10 @@ def train(model: Any, state: Any, ids: axn.NamedArray, targets: axn.NamedArray) 
 @pytest.fixture(scope="module")
 def start() -> tuple[Any, ...]:
     """A model, the state of its optimiser, ids and targets."""
-    model = eqx.filter_jit(Transformer.init)(jax.random.key(0))
-    tokens = np.random.default_rng(0).integers(0, 16, (2, 8, 4))
+    rng = np.random.default_rng(0)
+    shapes = eqx.filter_eval_shape(Transformer.init, jax.random.key(0))
+    model = jax.tree.map(lambda x: jnp.asarray(rng.normal(0, 0.3, x.shape), x.dtype), shapes)
+    tokens = rng.integers(0, 16, (2, 8, 4))
     ids, targets = (axn.named(part, ("batch", "pos")) for part in tokens)
     return model, OPTIMIZER.init(eqx.filter(model, eqx.is_array)), ids, targets
 
@@ -302,7 +310,7 @@ def test_a_training_step_has_the_values_of_one_device(
     parameters, compute = PLANS[plan]
     for mesh in (explicit_mesh, mixed_mesh) if plan == "fsdp-tp" else (explicit_mesh,):
         with jax.set_mesh(mesh):
-            stored, data = axn.shard(start[:2], parameters, strict=False), axn.shard(start[2:], compute, strict=False)
+            stored, data = spread(start[:2], parameters), spread(start[2:], compute)
             step = axn.named_jit(train, axn.Mappings(parameters, compute), strict=False)
             same(step(*stored, *data), trained, atol=2e-4)
 
@@ -316,7 +324,7 @@ def test_a_training_step_accepts_any_other_mapping(plan: str, start: tuple[Any, 
 
     others: list[dict[str, Any] | None] = [None, {"pos": "data", "embed": "model"}, {"heads": "model", "batch": "data"}]
     with jax.set_mesh(mesh):
-        laid_out = axn.shard(dynamic, PLANS[plan][0] | PLANS[plan][1] | {"embed": None}, strict=False)
+        laid_out = spread(dynamic, PLANS[plan][0] | PLANS[plan][1] | {"embed": None})
         for mapping in others:
             with under(mapping):
                 jax.eval_shape(step, laid_out)
@@ -338,8 +346,8 @@ def test_types_agree_with_the_mapping(plan: str, start: tuple[Any, ...], mesh: M
         return [x, wide, block.down(wide), block.qkv[0](x), embedding.unembed(x), *made, *products[:1]]
 
     with jax.set_mesh(mesh), axn.axis_mapping(compute):
-        stored = axn.shard((start[0].embedding, block), parameters, strict=False)
-        ids = axn.shard(start[2], compute, strict=False)
+        stored = spread((start[0].embedding, block), parameters)
+        ids = spread(start[2], compute)
 
         @jax.jit
         def check(ids: axn.NamedArray) -> None:
@@ -477,7 +485,7 @@ def test_reading_moves_no_more_than_raw_jax_does(name: str, explicit_mesh: Mesh)
         return (raw(x, i) ** 2).sum()
 
     with jax.set_mesh(explicit_mesh):
-        x, i = axn.shard(x, layout, strict=False), axn.shard(i, layout, strict=False)
+        x, i = spread((x, i), layout)
         pairs: list[tuple[Any, Any]] = [(named, raw)]
         if "arg" not in name:
             pairs.append((jax.grad(total), jax.grad(raw_total)))
@@ -498,7 +506,7 @@ def test_a_piece_that_cannot_be_split_is_whole(index: Any, mesh: Mesh) -> None:
     gradient = np.zeros_like(array)
     gradient[:, at] = 1
     with jax.set_mesh(mesh):
-        x = axn.shard(drawn("abc"), {"a": "model", "b": "data"})
+        x = spread(drawn("abc"), {"a": "model", "b": "data"})
         for f in (lambda x: x["b", index], jax.jit(lambda x: x["b", index])):
             part = f(x)
             assert not any(explicit_part(jax.typeof(part.array).sharding.spec, mesh)[1:])
@@ -519,15 +527,26 @@ SPREAD: dict[str, tuple[dict[str, Any] | None, dict[str, Any], axn.Axis, tuple[s
 }
 
 
+NEW_AXES: list[Callable[[axn.NamedArray, axn.Axis], axn.NamedArray]] = [
+    lambda x, axis: x.broadcast_axis(axis),
+    lambda x, axis: x.broadcast_to((axis, A, B)),
+]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def with_new_axis(x: axn.NamedArray, axis: axn.Axis) -> list[axn.NamedArray]:
+    return [f(x, axis) for f in NEW_AXES]
+
+
 @pytest.mark.parametrize("name", SPREAD)
 def test_a_new_axis_is_laid_out_by_the_mapping(name: str, mesh: Mesh, auto_mesh: Mesh) -> None:
     mapping, own, axis, entry = SPREAD[name]
     for each in (mesh, auto_mesh):
         with jax.set_mesh(each), under(mapping):
-            x = axn.shard(drawn("ab"), own)
+            x = spread(drawn("ab"), own)
             spec = PartitionSpec(entry or None, own.get("a"), own.get("b"))
-            for f in (lambda x: x.broadcast_axis(axis), lambda x: x.broadcast_to((axis, A, B))):
-                result = jax.jit(f)(x)
+            for f, result in zip(NEW_AXES, with_new_axis(x, axis), strict=True):
+                f = functools.partial(f, axis=axis)
                 assert explicit_part(jax.typeof(f(x).array).sharding.spec, each) == explicit_part(spec, each)
                 assert jax.typeof(result.array) == jax.typeof(f(x).array)
                 np.testing.assert_array_equal(result.array, np.broadcast_to(x.array, (axis.size, 8, 8)))

@@ -1,7 +1,9 @@
 """Under JAX's strict settings no operation mixes dtypes or ranks by itself: names say what broadcasts."""
 
+from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,13 +22,18 @@ def attend(x: axn.NamedArray, implementation: str) -> axn.NamedArray:
     return nn.dot_product_attention("pos", "key", "embed", x, key, key, mask=nn.causal(), implementation=implementation)
 
 
-def narrowed(x: axn.NamedArray, layer: Any) -> Any:
-    return jax.tree.map(lambda leaf: leaf.astype(x.dtype), layer)
+def made(x: axn.NamedArray, init: Callable[..., Any], *axes: Any, **options: Any) -> Any:
+    """Make a layer with the dtype of an input, by one program."""
+
+    @eqx.filter_jit
+    def make() -> Any:
+        return jax.tree.map(lambda leaf: leaf.astype(x.dtype), init(*axes, **options))
+
+    return make()
 
 
 def experts(x: axn.NamedArray, **options: Any) -> axn.NamedArray:
-    layer = nn.MixtureOfExperts.init(Embed, Experts, Mlp, 2, key=KEY, **options)
-    return narrowed(x, layer)(x)[0]
+    return made(x, nn.MixtureOfExperts.init, Embed, Experts, Mlp, 2, key=KEY, **options)(x)[0]
 
 
 ROWS: dict[str, Any] = {
@@ -39,12 +46,12 @@ ROWS: dict[str, Any] = {
     "cross entropy": lambda x: nn.cross_entropy_loss(x, Embed, IDS, z_loss=0.1, label_smoothing=0.1),
     "chunked": lambda x: nn.chunked_cross_entropy_loss(x, axn.ones((Vocab, Embed), dtype=x.dtype), Embed, Vocab, IDS),
     "binary": lambda x: nn.binary_cross_entropy_loss(x, IDS == 1),
-    "LayerNorm": lambda x: narrowed(x, nn.LayerNorm.init(Embed))(x),
-    "RmsNorm": lambda x: narrowed(x, nn.RmsNorm.init(Embed))(x),
-    "MLP": lambda x: narrowed(x, nn.GatedMLP.init(Embed, Embed, Mlp, key=KEY))(x),
+    "LayerNorm": lambda x: made(x, nn.LayerNorm.init, Embed)(x),
+    "RmsNorm": lambda x: made(x, nn.RmsNorm.init, Embed)(x),
+    "MLP": lambda x: made(x, nn.GatedMLP.init, Embed, Embed, Mlp, key=KEY)(x),
     "MixtureOfExperts": lambda x: experts(x, use_bias=True),
     "with a capacity": lambda x: experts(x, capacity_factor=1.25, gated=False),
-    "Conv": lambda x: narrowed(x, nn.Conv.init("pos", Embed, Vocab, 3, key=KEY, padding=1))(x),
+    "Conv": lambda x: made(x, nn.Conv.init, "pos", Embed, Vocab, 3, padding=1, key=KEY)(x),
     "mean_pool": lambda x: nn.mean_pool(axn.Axis("pos", 2), x),
     "rotary": lambda x: nn.rotary(x, Pos, Embed),
     "positions": lambda x: nn.sinusoidal_positions(Pos, Embed),

@@ -1,5 +1,6 @@
 """Attention block by block, against attention by hand: value, gradients, memory, meshes."""
 
+import functools
 import re
 
 import jax
@@ -39,6 +40,17 @@ MASKS = {
 }
 
 
+def theirs(seen, q, k, v, bias, sinks, *, further, xp):
+    options = {"bias": bias[:, None], "sinks": sinks, "cap": 2.0} if further else {}
+    return by_hand(q, k, v, seen, xp=xp, **options)
+
+
+@functools.partial(jax.jit, static_argnames="further")
+def their_gradients(seen, *plain, further):
+    """Differentiate attention by hand; what is seen is an argument, so that one program serves all masks."""
+    return with_gradients(functools.partial(theirs, seen, further=further, xp=jnp))(*plain)[1]
+
+
 @pytest.mark.parametrize("case", MASKS)
 def test_value_and_gradients(case):
     mask, start = MASKS[case]
@@ -53,16 +65,11 @@ def test_value_and_gradients(case):
         options = {"bias": bias, "sinks": sinks} if further else {}
         return attend(q, k, v, mask=mask, q_start=start, soft_cap=cap, **options)
 
-    def theirs(q, k, v, bias, sinks, xp=jnp):
-        options = {"bias": bias[:, None], "sinks": sinks} if further else {}
-        return by_hand(q, k, v, seen, cap=cap, xp=xp, **options)
-
     named = (q, k, v, bias, sinks)
     plain = [x.array for x in named]
     out, gradients = with_gradients(ours)(*named)
-    same(out, NAMES, theirs(*(np.asarray(x) for x in plain), xp=np))
-    _, others = with_gradients(theirs)(*plain)
-    for mine, other in zip(gradients, others, strict=True):
+    same(out, NAMES, theirs(seen, *(np.asarray(x) for x in plain), further=further, xp=np))
+    for mine, other in zip(gradients, their_gradients(seen, *plain, further=further), strict=True):
         np.testing.assert_allclose(mine.array, other, rtol=1e-5, atol=2e-5)
 
 
@@ -82,6 +89,17 @@ VISIBLE = {
 }
 
 
+@jax.jit
+def without_heads(seen, q, k, v):
+    """Attend by hand, with gradients; what is seen is an argument, so that one program serves all masks."""
+
+    def theirs(q, k, v):
+        q, k = (jnp.broadcast_to(x, (4, *x.shape[-2:])) for x in (q, k))
+        return by_hand(q[:, None, None], k[:, None], v[:, None], seen[:, None, None], xp=jnp)[:, 0, 0]
+
+    return with_gradients(theirs)(q, k, v)
+
+
 @pytest.mark.parametrize("batch", ["named", "anonymous", "of masks and values alone"])
 @pytest.mark.parametrize("case", VISIBLE)
 def test_what_masks_say_for_each_pair_without_heads(case, batch):
@@ -95,17 +113,27 @@ def test_what_masks_say_for_each_pair_without_heads(case, batch):
         is_named = lambda x: isinstance(x, axn.NamedArray)  # noqa: E731
         q, k, v, mask, start = jax.tree.map(untagged, (q, k, v, mask, start), is_leaf=is_named)
 
-    def theirs(q, k, v, xp=jnp):
-        q, k = (xp.broadcast_to(x, (4, *x.shape[-2:])) for x in (q, k))
-        return by_hand(q[:, None, None], k[:, None], v[:, None], np.asarray(seen)[..., None, None, :, :], xp=xp)[
-            :, 0, 0
-        ]
-
     out, gradients = with_gradients(lambda *x: attend(*x, mask=mask, q_start=start))(q, k, v)
-    expected, others = with_gradients(theirs)(q.array, k.array, v.array)
+    expected, others = without_heads(np.broadcast_to(seen, (4, 7, 11)), q.array, k.array, v.array)
     np.testing.assert_allclose(out.array, expected, rtol=1e-5, atol=1e-5)
     for mine, other in zip(gradients, others, strict=True):
         np.testing.assert_allclose(mine.array, other, rtol=1e-5, atol=2e-5)
+
+
+@functools.cache
+def biased(causal):
+    """Compile attention with a bias, once for all biases."""
+    return with_gradients(lambda q, k, v, bias: attend(q, k, v, mask=nn.causal() if causal else None, bias=bias))
+
+
+@jax.jit
+def biased_by_hand(seen, q, k, v, bias):
+    def theirs(q, k, v, bias):
+        scores = jnp.einsum("bhgqd,bhkd->bhgqk", q, k) / 8**0.5 + bias
+        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
+        return jnp.einsum("bhgqk,bhkd->bhgqd", weights, v)
+
+    return with_gradients(theirs)(q, k, v, bias)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -114,17 +142,10 @@ def test_a_bias_that_hides_all_keys_of_a_query(low, causal):
     """They weigh alike then, whose scores are so low that no logarithm of a sum can be told from the largest one."""
     q, k, v = inputs()
     bias = np.where((AT < 2) | (PLACE == 3), low, 0).astype(np.float32)
-    seen = BEFORE if causal else np.full((7, 11), True)
-
-    def theirs(q, k, v, bias):
-        scores = jnp.einsum("bhgqd,bhkd->bhgqk", q, k) / 8**0.5 + bias
-        weights = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf))
-        return jnp.einsum("bhgqk,bhkd->bhgqd", weights, v)
-
     given = q, k, v, axn.named(bias, ("pos", "key_pos"))
-    mask = nn.causal() if causal else None
-    out, gradients = with_gradients(lambda q, k, v, bias: attend(q, k, v, mask=mask, bias=bias))(*given)
-    expected, others = with_gradients(theirs)(*(x.array for x in given))
+    out, gradients = biased(causal)(*given)
+    seen = BEFORE if causal else np.full((7, 11), True)
+    expected, others = biased_by_hand(seen, *(x.array for x in given))
     same(out, NAMES, expected)
     same_trees([x.array for x in gradients], list(others), atol=2e-5)
 
@@ -223,6 +244,7 @@ def test_dropout_is_the_same_in_both_passes():
 
 
 def test_memory_is_linear_in_positions():
+    @functools.cache
     def temp_bytes(positions, implementation):
         Heads, Long, Long_key = axn.make_axes(heads=2, pos=positions, key_pos=positions)
         shapes = jax.eval_shape(lambda: (axn.zeros((Heads, Long, D)), *[axn.zeros((Heads, Long_key, D))] * 2))

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import axonym as axn
 from axonym.errors import AxisClashError, AxisSizeError, LostAxisError, OperandError, ShardingError
+from tests.together import together
 
 B, S, E = axn.make_axes(batch=8, seq=3, embed=4)
 
@@ -568,36 +569,63 @@ UNMAPPED = {
 }
 
 
+POSITIONS = axn.named(np.arange(8, dtype=np.int32), B)
+
+
+def passed(name, x, w, t, i):
+    return axn.vmap(UNMAPPED[name][0], "batch")(x, w, t, i)
+
+
+def closed_over(name, x, w, t, i):
+    return axn.vmap(lambda x, i: UNMAPPED[name][0](x, w, t, i), "batch")(x, i)
+
+
+def in_raw_jax(name, x, w, t, i):
+    return jax.vmap(UNMAPPED[name][1], in_axes=(0, None, None, 0))(x, w, t, i)
+
+
+def squared(f, name):
+    """Differentiate the sum of squares of all results, which come along."""
+
+    def total(x, w, t, i):
+        result = f(name, x, w, t, i)
+        return sum((leaf**2).sum() for leaf in jax.tree.leaves(result)), result
+
+    return jax.grad(total, (0, 1, 2), has_aux=True)
+
+
+@functools.cache
+def split_parts(mesh, split):
+    """Lay out x and i along the mapped axis, and w and t along others, if any, over the same mesh axis."""
+    with axn.set_mesh(mesh):
+        x, i = axn.shard(jax.device_get((draw(B, F), POSITIONS)), {"batch": "data"})
+        vector, table = jax.device_get((draw(F, seed=1), draw(F, E, seed=2)))
+        w, t = axn.shard((vector, table), dict.fromkeys(split, "data"), strict=False)
+    return x, w, t, i
+
+
+def of_split_parts(name, mesh, split):
+    """Make a job for `together`, as all of this is twelve times as many programs otherwise."""
+    return lambda *parts: [squared(f, name)(*parts) for f in (passed, closed_over)], split_parts(mesh, split)
+
+
+def of_raw_parts(name):
+    return squared(in_raw_jax, name), [
+        part.array for part in (draw(B, F), draw(F, seed=1), draw(F, E, seed=2), POSITIONS)
+    ]
+
+
 @pytest.mark.parametrize("name", UNMAPPED)
 def test_what_is_not_mapped_may_be_split_over_the_mesh_axis_of_the_mapped_axis(name, explicit_mesh, mixed_mesh):
-    named, raw = UNMAPPED[name]
-    i = axn.arange(B)
-
-    def passed(x, w, t, i):
-        return axn.vmap(named, "batch")(x, w, t, i)
-
-    def closed_over(x, w, t, i):
-        return axn.vmap(lambda x, i: named(x, w, t, i), "batch")(x, i)
-
-    def squared(f):
-        def total(x, w, t, i):
-            result = f(x, w, t, i)
-            return sum((leaf**2).sum() for leaf in jax.tree.leaves(result)), result
-
-        return jax.grad(total, (0, 1, 2), has_aux=True)
-
-    parts = draw(B, F), draw(F, seed=1), draw(F, E, seed=2)
-    mapped = jax.vmap(raw, in_axes=(0, None, None, 0))
-    expected = jax.tree.leaves(jax.jit(squared(mapped))(*(part.array for part in parts), i.array))
+    expected = jax.tree.leaves(together(of_raw_parts, list(UNMAPPED), name))
     for mesh in (explicit_mesh, mixed_mesh):
-        for layout in ({"feature": "data"}, {"embed": "data"}, {}):
+        for split in (("feature",), ("embed",), ()):
+            parts = split_parts(mesh, split)
             with axn.set_mesh(mesh):
-                x, at = (axn.shard(part, {"batch": "data"}) for part in (parts[0], i))
-                w, t = (axn.shard(part, layout, strict=False) for part in parts[1:])
-                both = [jax.jit(squared(f))(x, w, t, at) for f in (passed, closed_over)]
-                eager = passed(x, w, t, at)
+                both = together(of_split_parts, list(UNMAPPED), name, mesh, split)
+                eager = passed(name, *parts)
             for gradients, result in both:
-                assert list(map(jax.typeof, jax.tree.leaves(gradients))) == [jax.typeof(y.array) for y in (x, w, t)]
+                assert list(map(jax.typeof, jax.tree.leaves(gradients))) == [jax.typeof(y.array) for y in parts[:3]]
                 assert {jax.typeof(leaf).sharding.spec[0] for leaf in jax.tree.leaves(result)} == {"data"}
             for found in (*both, (both[0][0], eager)):
                 for mine, theirs in zip(jax.tree.leaves(found), expected, strict=True):
