@@ -264,6 +264,10 @@ def test_axes_may_come_one_by_one() -> None:
     assert axn.named(np.ones((2, 3)), (axis for axis in (A, "b"))).axes == (A, B)
 
 
+LACKING = {
+    "T transpose swapaxes": 'x.rearrange(("embed", ...)) stores the axes in another order',
+    "reshape ravel": "x.flatten_axes and x.flatten merge axes, x.unflatten_axis splits one",
+}
 BAD: list[tuple[str, Any, type[Exception], str]] = [
     (
         "axn.NamedArray(np.ones(3), ('a', 'b'))",
@@ -324,6 +328,22 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         lambda x: axn.named([1, 2], ("a", "b")),
         AxisSizeError,
         "named: 2 axes for an array of shape (2,)\n  axes: a, b",
+    ),
+    *(
+        (
+            f"axn.named(np.ones((2, 3)), {text!r})",
+            lambda x, text=text: axn.named(np.ones((2, 3)), text),
+            AxisSizeError,
+            f"named: 1 axes for an array of shape (2, 3)\n  axes: {text}\n"
+            '  hint: a string is one name; write ("a", "b")',
+        )
+        for text in ("a b", "a, b")
+    ),
+    (
+        "axn.named(np.ones((2, 3)), 'a')",
+        lambda x: axn.named(np.ones((2, 3)), "a"),
+        AxisSizeError,
+        "named: 1 axes for an array of shape (2, 3)\n  axes: a",
     ),
     (
         "axn.named([1, 2], axn.Axis('a', 3))",
@@ -432,10 +452,28 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "  hint: reduce them first, as x.mean().scalar() does",
     ),
     (
+        "x.untag('batch', 'embed').sum().scalar()",
+        lambda x: x.untag("batch", "embed").sum().scalar(),
+        AxisSizeError,
+        "scalar: the array has dimensions\n"
+        "  array has: anonymous (4, 6)\n"
+        "  hint: reductions are over names: give it names by x.tag(...), or leave them by x.array",
+    ),
+    (
         "iter(x)",
         lambda x: iter(x),
         OperandError,
         "iter: a NamedArray has no first axis\n  array has: batch=4, embed=6\n  hint: write for part in x.unbind(axis)",
+    ),
+    *(
+        (
+            f"x.{name}",
+            lambda x, name=name: getattr(x, name),
+            AttributeError,
+            f"{name}: a NamedArray has no such attribute\n  hint: {hint}",
+        )
+        for names, hint in LACKING.items()
+        for name in names.split()
     ),
     (
         "axn.NamedArray(None, 'a') + 1",
@@ -469,3 +507,9 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call(INPUT)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("name", " ".join(LACKING).split())
+def test_an_attribute_with_a_hint_is_not_there(name: str) -> None:
+    assert not hasattr(INPUT, name)
+    assert not hasattr(axn.NamedArray, name)

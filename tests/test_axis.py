@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from hypothesis import given
@@ -111,6 +112,29 @@ def test_resolve_axis_gives_what_was_asked_for() -> None:
     assert axn.resolve_axis((A, B), "embed") == B
     assert axn.resolve_axis({"batch": 4}, A) == A
     assert axn.resolve_axis((A, B), ()) == ()
+
+
+def test_a_size_may_be_symbolic() -> None:
+    (size,) = jax.export.symbolic_shape("b")
+    axis = axn.Axis("batch", size)
+    assert axis == axn.Axis("batch", size) != A
+    assert len({axis, axn.Axis("batch", size), axis.resize(4)}) == 2
+    assert (axis.derive("key").size, axn.axis_size((axis, B)), str(axis)) == (size, size * 6, "batch(b)")
+
+    def several(x: axn.NamedArray) -> Any:
+        batch = x.resolve_axis("batch")
+        rows = axn.vmap(lambda row: row * 2, batch)(x)
+        return rows, axn.arange(batch) + x, x.sum("batch") / x.axis_size("batch"), axn.where(x > 0, batch.size, x)
+
+    abstract = axn.NamedArray(jax.ShapeDtypeStruct((size, 6), np.float32), (axis, B))
+    exported = jax.export.export(jax.jit(several))(abstract)
+    raw = np.arange(24, dtype=np.float32).reshape(4, 6) - 3
+    doubled, shifted, mean, filled = exported.call(axn.named(raw, (A, B)))
+    assert doubled.axes == shifted.axes == filled.axes == (A, B)
+    np.testing.assert_allclose(doubled.array, raw * 2)
+    np.testing.assert_allclose(shifted.array, raw + np.arange(4)[:, None])
+    np.testing.assert_allclose(mean.array, raw.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(filled.array, np.where(raw > 0, 4, raw))
 
 
 INPUT = A, B

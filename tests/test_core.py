@@ -83,6 +83,35 @@ def test_jit_grad_and_eval_shape() -> None:
     same(jax.checkpoint(lambda x: x * 1)(x()))
 
 
+def test_raw_hessians_hold_arrays_in_arrays_and_say_so_at_their_use() -> None:
+    nested = jax.hessian(lambda x: (x**3).sum().scalar())(x()["a", 0])
+    assert_close(nested.array.array, np.diag(6 * x().array[0]))
+    text = (
+        ": a NamedArray holds another NamedArray, as raw jax.jacfwd, jax.jacrev and jax.hessian return it\n"
+        "  its names: b\n"
+        "  the inner one has: anonymous (3,), b=3\n"
+        "  hint: axn.jacfwd, axn.jacrev and axn.hessian return one array with the names of both"
+    )
+    uses: dict[str, Any] = {
+        "add": lambda: nested + 1,
+        "axes": lambda: nested.axes,
+        "index": lambda: nested["b", 0],
+        "sum": lambda: nested.sum("b"),
+        "tag": lambda: nested.tag("c"),
+    }
+    for function, use in uses.items():
+        with pytest.raises(OperandError) as error:
+            use()
+        assert str(error.value) == function + text
+    with pytest.raises(OperandError) as error:
+        axn.named(nested, "b")
+    assert str(error.value) == (
+        "named: the array has names already\n"
+        "  array has: b\n"
+        "  hint: rename its axes with x.rename, name its anonymous dimensions with x.tag, or pass x.array"
+    )
+
+
 def test_carries_of_loops() -> None:
     def step(carry: axn.NamedArray, _: None) -> Any:
         return carry + 1, carry.sum("b")

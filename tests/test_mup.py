@@ -12,7 +12,7 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError
+from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.mup import Mup
 from tests.nn.layouts import fails
 
@@ -167,6 +167,13 @@ def test_errors():
     with pytest.raises(AxisSizeError) as error:
         Mup({"embed": 0})
     assert str(error.value) == "Mup: the base size of 'embed' must be positive, got 0"
+    Embed = axn.Axis("embed", 8)
+    for base, kind, text in (
+        ({"embed": Embed}, ArgumentError, "the base size of 'embed' must be an int, not Axis(name='embed', size=8)"),
+        ({Embed: 8}, OperandError, "Axis(name='embed', size=8) is not the name of an axis\n  hint: keys are names"),
+        (Embed, OperandError, 'base is a dict from axis names to sizes, not Axis\n  hint: write {"mlp": 256}'),
+    ):
+        fails(kind, f"Mup: {text}", lambda base=base: Mup(base))
     model = jax.eval_shape(lambda: nn.MLP.init(In, Out, 32, 1, key=KEY))
     for call, what, given, known, near in (
         (lambda: Mup({"mlp": 8}).learning_rates(model, "adamw"), "optimizer", "'adamw'", "'adam', 'sgd'", "adam"),

@@ -182,6 +182,15 @@ def test_resize_axis_passes_what_a_filter_left_empty():
     assert (resized.stacked.bias.array, resized.stacked.bias.names) == (None, ("layers", "embed"))
 
 
+@pytest.mark.parametrize("key", [None, KEY], ids=["mean", "drawn"])
+def test_resize_axis_of_an_abstract_model(key):
+    made = {"table": axn.nn.Embedding.init(V, E, key=KEY), "scale": axn.ones(V, dtype=jnp.bfloat16)}
+    abstract = eqx.filter_eval_shape(lambda: made)
+    for size in (4, 12):
+        expected = eqx.filter_eval_shape(lambda: axn.tree.resize_axis(made, "vocab", size, key))  # noqa: B023
+        assert eqx.tree_equal(axn.tree.resize_axis(abstract, "vocab", size, key), expected)
+
+
 def test_resize_axis_keeps_the_layout(auto_mesh):
     mapping = {"vocab": "data"}
     with axn.set_mesh(auto_mesh), axn.axis_mapping(mapping):

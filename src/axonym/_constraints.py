@@ -1,8 +1,8 @@
 """Lay arrays out: constraints for the compiler on Auto mesh axes, types on Explicit ones.
 
-On a mesh with Explicit axes the sharding of an array is part of its type, and JAX refuses an operation whose result
-could be laid out in several ways. `settle` decides by name: by the mapping where one is active, otherwise by what the
-operands have.
+On a mesh with Explicit axes the sharding of an array is part of its type, and an operation whose result could be laid
+out in several ways is an error in JAX. `settle` decides by name: by the mapping if one is active, otherwise by the
+layouts of the operands.
 """
 
 import math
@@ -58,12 +58,12 @@ __all__ = [
     "varying",
 ]
 
-# How `jax.jit` is told to leave no trace in a surrounding program; from jax 0.12 on, True leaves it to the compiler.
+# The option that inlines a `jax.jit` into a surrounding program; from jax 0.12 on, True leaves it to the compiler.
 INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
 
 
 def _spec(names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike) -> PartitionSpec:
-    """Lay out one array; while a check runs, what cannot be is collected and left replicated."""
+    """Return the spec of one array; during a check, errors are collected and the array is replicated."""
     note(mapping, names)
     if mapping.audit is None:
         return partition_spec(names, shape, mapping, mesh)
@@ -77,13 +77,13 @@ def _spec(names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: Mesh
 
 
 def _only(spec: PartitionSpec, types: Mapping[str, AxisType], kind: AxisType) -> PartitionSpec:
-    """Keep the mesh axes of one type, but for those that a surrounding `vmap` maps over."""
+    """Keep the mesh axes of one type, except those that a surrounding `vmap` maps over."""
     kept = {axis for axis, own in types.items() if own is kind and axis not in taken_axes()}
     return spec_from([tuple(axis for axis in entry if axis in kept) for entry in entries_in(spec)])
 
 
 def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLike) -> jax.Array:
-    """Lay out an array in the middle of a computation, in whichever mode each mesh axis is."""
+    """Lay out an array within a computation, by the mode of each mesh axis."""
     spec = _spec(names, array.shape, mapping, mesh)
     types = mesh_types(mesh)
     explicit, auto = (NamedSharding(mesh, _only(spec, types, kind)) for kind in (AxisType.Explicit, AxisType.Auto))
@@ -104,7 +104,7 @@ def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLi
 
 
 def _check_mesh(array: jax.Array, names: Names, mesh: MeshLike) -> None:
-    """Refuse an array that its type keeps on another mesh."""
+    """Raise an error for an array whose type has another mesh."""
     own = jax.typeof(array).sharding.mesh
     if own.empty or AxisType.Manual in own.axis_types:
         return
@@ -122,27 +122,27 @@ def _typed(mesh: MeshLike) -> str:
 
 @partial(jax.jit, static_argnums=1, inline=INLINE)
 def constrain_auto(array: jax.Array, auto: NamedSharding) -> jax.Array:
-    """Do it in a program, also where none is traced: outside, an array that is not on the mesh yet is refused."""
+    """Apply the constraint under jit; eagerly, it is an error for an array that is not on the mesh yet."""
     constrained: jax.Array = jax.lax.with_sharding_constraint(array, auto)
     return constrained
 
 
 @partial(jax.jit, static_argnums=(1, 2))
 def _constrain_both(array: jax.Array, explicit: NamedSharding, auto: NamedSharding) -> jax.Array:
-    """Do both on a mixed mesh; outside of a program, the second step would undo the first one."""
+    """Apply both on a mixed mesh; outside jit, the second step would undo the first."""
     moved: jax.Array = jax.lax.with_sharding_constraint(relayout(array, entries_in(explicit.spec)), auto)
     return moved
 
 
 def check_result(names: Names, sizes: Mapping[str, int]) -> None:
-    """Raise ShardingError, before it is computed, for a result that the current mapping cannot lay out."""
+    """Raise ShardingError, before computing it, for a result that the current mapping cannot lay out."""
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is not None and mesh is not None:
         _spec(names, tuple(sizes[name] for name in names), mapping, mesh)
 
 
 def decided(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
-    """Give the mesh axes of those axes of a result that the current mapping decides; None without mapping or mesh."""
+    """Return the mesh axes that the current mapping gives to axes of a result; None without mapping or mesh."""
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None:
         return None
@@ -160,12 +160,12 @@ def lay_out(array: jax.Array, names: Names) -> jax.Array:
 
 
 def has_explicit_axes(array: Any) -> bool:
-    """Tell whether the type of an array knows its sharding."""
+    """Return whether the type of an array includes its sharding."""
     return AxisType.Explicit in jax.typeof(array).sharding.mesh.axis_types
 
 
 def on_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
-    """Put arrays that were made without a mesh on that of the others, if there is no current mesh to take."""
+    """Without a current mesh, move arrays that have no mesh to that of the others."""
     if not jax.sharding.get_abstract_mesh().empty:
         return arrays
     meshes = [jax.typeof(array).sharding.mesh for array in arrays]
@@ -174,7 +174,7 @@ def on_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
     def move(array: Any) -> Any:
         if isinstance(array, Tracer) or isinstance(there, Tracer):
             return jax.reshard(array, NamedSharding(mesh, PartitionSpec()))
-        return jax.device_put(array, NamedSharding(there.sharding.mesh, PartitionSpec()))  # nothing tells the devices
+        return jax.device_put(array, NamedSharding(there.sharding.mesh, PartitionSpec()))  # the devices are unknown
 
     return [
         move(array) if own.empty and jax.numpy.ndim(array) else array for array, own in zip(arrays, meshes, strict=True)
@@ -182,14 +182,14 @@ def on_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
 
 
 def entries_of(array: jax.Array) -> tuple[Entry, ...]:
-    """Return the mesh axes of each dimension, as the type of the array has them."""
+    """Return the mesh axes of each dimension, from the type of the array."""
     return tuple(entries_in(jax.typeof(array).sharding.spec))
 
 
 def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
-    """Make a sharding on the mesh of an array, or on the current one if the array was made without a mesh.
+    """Make a sharding on the mesh of an array, or on the current one if the array has none.
 
-    Mesh axes that a surrounding `vmap` maps over are left out: what it passes whole or closes over may lie on them.
+    Mesh axes that a surrounding `vmap` maps over are left out: arrays that it does not map may be sharded over them.
     """
     mesh = jax.typeof(array).sharding.mesh
     return NamedSharding(jax.sharding.get_abstract_mesh() if mesh.empty else mesh, spec_from(_without_taken(entries)))
@@ -201,7 +201,7 @@ def _without_taken(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
 
 def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | None:
-    """Lay out an array that is about to be made, where the mesh has Explicit axes; None leaves it to JAX."""
+    """Return the sharding for a new array if the mesh has Explicit axes; None leaves it to JAX."""
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None or AxisType.Explicit not in mesh.axis_types:
         return None
@@ -209,7 +209,7 @@ def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | N
 
 
 def relayout(array: jax.Array, entries: Sequence[Entry]) -> jax.Array:
-    """Move an array with an explicit sharding to another one, where it differs."""
+    """Reshard an array with an explicit sharding, if it differs."""
     if entries_of(array) == _without_taken(entries):
         return array
     moved: jax.Array = jax.reshard(array, sharding_from(array, entries))
@@ -223,12 +223,12 @@ def settle(
 ) -> dict[Any, Entry]:
     """Choose the mesh axes of each label so that no mesh axis is used twice.
 
-    Where operands disagree, or two labels want one mesh axis, the current mapping has its way. Beyond that, earlier
-    operands and earlier labels go first.
+    If operands disagree, or two labels need one mesh axis, the current mapping decides. After that, earlier operands
+    and earlier labels take precedence.
 
     Args:
-        labels: the labels to place.
-        operands: for each operand its labels and what they have now.
+        labels: the labels to lay out.
+        operands: for each operand its labels and their present mesh axes.
         decided: mesh axes of labels that do not follow the operands.
     """
     current, mesh = current_mapping(), context_mesh()
@@ -255,14 +255,14 @@ def settle(
 
 
 def free_axes(mesh: MeshLike, used: Iterable[str] = ()) -> dict[str, int]:
-    """List the sizes of the Explicit mesh axes that are neither used nor taken by a surrounding `vmap`."""
+    """Return the sizes of the Explicit mesh axes that are neither used nor mapped over by a surrounding `vmap`."""
     away = {*used, *taken_axes()}
     explicit = (axis for axis, kind in mesh_types(mesh).items() if kind is AxisType.Explicit)
     return {axis: mesh.shape[axis] for axis in explicit if axis not in away}
 
 
 def claim(entry: Entry, size: int, free: dict[str, int]) -> Entry:
-    """Take mesh axes of an entry away from those that are free: from the first on, as many as divide a size."""
+    """Take mesh axes of an entry from the free ones: from the first on, as many as divide a size."""
     fits = tuple(axis for axis in entry if axis in free)
     while size % math.prod(free[axis] for axis in fits):
         fits = fits[:-1]
@@ -272,7 +272,7 @@ def claim(entry: Entry, size: int, free: dict[str, int]) -> Entry:
 
 
 def off_taken_axes(array: jax.Array) -> jax.Array:
-    """Move an array off the mesh axes that a surrounding `vmap` maps over, for what is mapped to take its place."""
+    """Remove from a sharding the mesh axes that a surrounding `vmap` maps over, so that mapped arrays can use them."""
     return relayout(array, entries_of(array))
 
 
@@ -282,7 +282,7 @@ def agree(
     arrays: Sequence[Any],
     decided: Mapping[str, Entry] | None = None,
 ) -> tuple[list[Any], Entry]:
-    """On a mesh with Explicit axes, lay out dimensions of one label alike, for a `vmap` over them.
+    """On a mesh with Explicit axes, lay out dimensions with the same label alike, for a `vmap` over them.
 
     Args:
         labels: the labels that are mapped over.
@@ -291,7 +291,7 @@ def agree(
         decided: mesh axes of labels that do not follow the arrays.
 
     Returns:
-        The arrays, whose other dimensions have left the mesh axes of the labels, and these mesh axes.
+        The arrays, whose other dimensions no longer use the mesh axes of the labels, and these mesh axes.
     """
     if not any(map(has_explicit_axes, arrays)):
         return list(arrays), ()
@@ -308,7 +308,7 @@ def agree(
 
 
 def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
-    """On a mesh with Explicit axes, move an array to the layout of another one of its shape, whatever it lies on."""
+    """On a mesh with Explicit axes, give an array the layout of another array of the same shape."""
     entries = entries_of(other)
     if not has_explicit_axes(other) or entries_of(array) == entries:
         return array
@@ -317,19 +317,19 @@ def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
 
 
 def untyped(fn: Callable[..., Any], mesh: MeshLike, out_sharding: Any) -> Callable[..., Any]:
-    """Make a function to which the Explicit axes of a mesh are Auto ones: in it, the compiler decides on layouts."""
+    """Make a function in which the Explicit axes of a mesh are Auto, so that the compiler decides on layouts."""
     explicit = tuple(axis for axis, kind in mesh_types(mesh).items() if kind is AxisType.Explicit)
     call: Callable[..., Any] = jax.sharding.auto_axes(fn, axes=explicit, out_sharding=out_sharding)
-    # An eager gradient of a shard_map cannot change what type mesh axes have, but within a program.
+    # An eager gradient of a shard_map cannot change the types of mesh axes outside jit.
     return jax.jit(call) if AxisType.Manual in mesh.axis_types else call
 
 
 def tracing() -> bool:
-    """Tell whether operations become part of a program now; in an eager gradient or `vmap` they run at once."""
+    """Return whether operations are being traced; in an eager gradient or `vmap` they run at once."""
     return isinstance(jnp.asarray(0.0), Tracer)
 
 
 def varying(array: jax.Array, mesh_axes: Iterable[str]) -> jax.Array:
-    """Inside of a shard_map, let the type of an array say that it may differ between devices of mesh axes."""
+    """Inside a shard_map, mark the type of an array as varying over mesh axes."""
     missing = tuple(axis for axis in sorted(mesh_axes) if axis not in jax.typeof(array).mat.varying)
     return lax.pcast(array, missing, to="varying") if missing else array

@@ -1,4 +1,4 @@
-"""How a sampler of `jax.random` becomes a named one."""
+"""The engine that turns samplers of `jax.random` into named ones."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,15 +30,15 @@ def draw(
     last: Sequence[Axis] = (),
     **options: Any,
 ) -> NamedArray:
-    """Draw over axes; parameters that are named arrays line up with them by name.
+    """Draw over axes; parameters that are named arrays are matched with them by name.
 
     Args:
         sampler: a positional function of a key and parameters, with an argument `shape`.
         key: the key.
         axes: the axes to draw over, in the order of the result.
-        parameters: numbers and named arrays; anonymous dimensions lead the result.
+        parameters: numbers and named arrays; anonymous dimensions come first in the result.
         cores: for each parameter the axes that the sampler works on, which come last.
-        last: the axes of what the sampler draws at each position.
+        last: the axes of each draw, which come last in the result.
         options: further keyword arguments of the sampler.
     """
     function = _lift.title(sampler)
@@ -57,7 +57,7 @@ def draw(
     out, full = tuple(axis.name for axis in result), (*lead, *(axis.size for axis in result))
     key, compiled = one_key(function, key), None
     if _outside_of_jit(key):
-        with suppress(TypeError):  # of parameters that are arrays and have no hash; what they give lies as they do
+        with suppress(TypeError):  # for parameters that are arrays, which have no hash; the result follows their layout
             compiled = _compiled(_meaning(key), sampler, (*lead, *sizes), out, full, *arrays, **options)
     if compiled is not None:
         return NamedArray(compiled(key), out)
@@ -66,25 +66,25 @@ def draw(
 
 
 def _outside_of_jit(key: Any) -> bool:
-    """Tell whether a draw is computed at once, for a mapping and a mesh with devices."""
+    """Return whether a draw is computed eagerly, with a mapping and a mesh of devices."""
     mesh = layout.context_mesh()
     if layout.current_mapping() is None or mesh is None or isinstance(key, Tracer):
         return False
     try:
         return not jax.sharding.get_mesh().empty and AxisType.Manual not in mesh.axis_types
-    except ValueError:  # of a trace
+    except ValueError:  # while tracing
         return False
 
 
 def _meaning(key: Any) -> tuple[Any, ...]:
-    """Return the settings that tell how a key of plain integers is read; JAX does not compile anew for others."""
+    """Return the settings that determine how a legacy key is read, which are not part of JAX's cache key."""
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
         return ()
     settings: Any = jax.config
     return settings.jax_default_prng_impl, settings.jax_legacy_prng_key
 
 
-@lru_cache(1024, typed=True)  # 1 and 1.0 are not the same parameter
+@lru_cache(1024, typed=True)  # 1 and 1.0 are different parameters
 def _compiled(
     meaning: tuple[Any, ...],
     sampler: Callable[..., jax.Array],
@@ -94,7 +94,7 @@ def _compiled(
     *parameters: complex,
     **options: Any,
 ) -> Callable[[Any], jax.Array]:
-    """Make one program of drawing and laying out, in which each device draws only its part."""
+    """Compile drawing and layout as one program, in which each device draws only its part."""
     del meaning
     call = partial(sampler, shape=shape, **options)
 
@@ -105,7 +105,7 @@ def _compiled(
 
 
 def _lined_up(function: str, parameter: Operand, given: tuple[Axis, ...], core: Names) -> tuple[Any, tuple[int, ...]]:
-    """Line a parameter up with the asked axes and its core axes, and return the sizes of its anonymous dimensions."""
+    """Align a parameter with the given axes and its core axes, and return the sizes of its anonymous dimensions."""
     names = tuple(axis.name for axis in given)
     if not isinstance(parameter, Core):
         if jnp.ndim(_lift.plain(function, parameter)):
@@ -131,7 +131,7 @@ def _lined_up(function: str, parameter: Operand, given: tuple[Axis, ...], core: 
 
 
 def one_key(function: str, key: Any) -> Any:
-    """Accept a key without axes."""
+    """Return a key that has no axes, checked."""
     if not isinstance(key, Core):
         if not hasattr(key, "dtype"):
             problem = f"a key goes here, not {type(key).__name__}"
@@ -152,7 +152,7 @@ def _local(
     names: Names,
     sizes: tuple[int, ...],
 ) -> Any:
-    """Call a sampler; on a mesh with Explicit axes, say where the result goes and leave the rest to the compiler."""
+    """Call a sampler; on a mesh with Explicit axes, set the layout of the result and leave the rest to the compiler."""
     wanted = _constraints.explicit_sharding(names, sizes)
     typed = [array for array in arrays if _constraints.has_explicit_axes(array)]
     if wanted is None and not typed:
@@ -168,7 +168,7 @@ def _local(
 
 
 def axis_of(function: str, x: Any, axis: AxisSelector | None) -> Axis:
-    """Look up an axis of a parameter; None stands for the only one."""
+    """Look up an axis of a parameter; None means the only one."""
     if not isinstance(x, Core):
         raise _lift.unnamed(function, x)
     known = {own.name: own for own in axes_of(function, x)}
@@ -187,6 +187,6 @@ def axis_of(function: str, x: Any, axis: AxisSelector | None) -> Axis:
 
 
 def alone(function: str, problem: str, x: Core, ndim: int) -> None:
-    """Check that a parameter has so many dimensions."""
+    """Check that a parameter has `ndim` dimensions."""
     if x.array.ndim != ndim:
         raise OperandError(message(function, problem, f"it has: {facts(x)}"))

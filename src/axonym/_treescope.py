@@ -1,4 +1,4 @@
-"""Treescope's view of a named array. Treescope is an extra: this module is imported where treescope asks for it."""
+"""How treescope shows a named array. Treescope is an extra: this module is imported when treescope calls it."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from .core import Core, axes_of
 from .ops.shape import broadcast_to
 from .printing import summary
 
-# Treescope takes what has no hash for mutable, and marks an array that a tree holds twice.
+# Treescope takes objects without a hash for mutable, and marks an array that a tree holds twice.
 type_registries.IMMUTABLE_TYPES_REGISTRY[Core] = True
 
 
 def render(x: Core, path: str | None, subtree_renderer: Any) -> Any:
-    """Render the names, sizes and layout, and the array as treescope renders arrays."""
+    """Render the names, sizes and layout, and the array in treescope's way."""
     array = subtree_renderer(x.array, path=None if path is None else f"{path}.array")
     return rendering_parts.build_foldable_tree_node_from_children(
         prefix=rendering_parts.siblings(
@@ -27,24 +27,24 @@ def render(x: Core, path: str | None, subtree_renderer: Any) -> Any:
 
 
 def adapter(x: Core) -> "NamedAdapter | None":
-    """Return what lets treescope draw an array with its names, or None if it cannot draw the array that is held."""
+    """Return the adapter to draw an array with its names, or None if treescope cannot draw the wrapped array."""
     axes_are_here = len(getattr(x.array, "shape", ())) >= len(x.names)
     held = type_registries.lookup_ndarray_adapter(x.array) if axes_are_here else None
     return None if held is None or isinstance(x.array, Core) else NamedAdapter(held)
 
 
 class NamedAdapter(ndarray_adapters.NDArrayAdapter[Core]):  # type: ignore[misc]  # treescope has no py.typed
-    """Draw named arrays: by name, what the adapter of the held array draws by position.
+    """Draw named arrays by name, with the positional adapter of the wrapped array.
 
     Args:
-        held: the adapter of the held array.
+        held: the adapter of the wrapped array.
     """
 
     def __init__(self, held: ndarray_adapters.NDArrayAdapter[Any]) -> None:
         self.held = held
 
     def get_axis_info_for_array_data(self, array: Core) -> tuple[ndarray_adapters.AxisInfo, ...]:
-        """Return the names with their sizes; anonymous dimensions are known by position."""
+        """Return the names with their sizes; anonymous dimensions are identified by position."""
         sizes = array.array.shape
         anonymous = len(sizes) - len(array.names)
         return (
@@ -55,13 +55,13 @@ class NamedAdapter(ndarray_adapters.NDArrayAdapter[Core]):  # type: ignore[misc]
     def get_array_data_with_truncation(
         self, array: Core, mask: Any, edge_items_per_axis: tuple[int | None, ...]
     ) -> Any:
-        """Return the elements that are drawn; a named mask is lined up by name."""
+        """Return the elements to draw; a named mask is matched by name."""
         if isinstance(mask, Core):
             mask = broadcast_to(mask, axes_of("treescope", array)).array  # type: ignore[arg-type]  # always a NamedArray
         return self.held.get_array_data_with_truncation(array.array, mask, edge_items_per_axis)
 
     def get_array_summary(self, array: Core, fast: bool) -> Any:
-        """Return one line: names, sizes, and what the held array's adapter says of its elements."""
+        """Return one line: names, sizes, and the wrapped adapter's summary of the elements."""
         return rendering_parts.siblings(f"NamedArray {summary(array)} ", self.held.get_array_summary(array.array, fast))
 
     def get_numpy_dtype(self, array: Core) -> Any:
@@ -69,9 +69,9 @@ class NamedAdapter(ndarray_adapters.NDArrayAdapter[Core]):  # type: ignore[misc]
         return self.held.get_numpy_dtype(array.array)
 
     def get_sharding_info_for_array_data(self, array: Core) -> ndarray_adapters.ShardingInfo | None:
-        """Return how the array lies on devices."""
+        """Return the sharding of the array."""
         return self.held.get_sharding_info_for_array_data(array.array)
 
     def should_autovisualize(self, array: Core) -> Any:
-        """Tell whether the elements are there to be drawn."""
+        """Return whether the elements are available to draw."""
         return self.held.should_autovisualize(array.array)

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ import numpy as np
 
 from . import printing
 from .axis import Axis, AxisSelection, AxisSelector, selection
-from .core import Core, axes_of, facts, register, shape_of
+from .core import Core, Operand, axes_of, facts, register, shape_of
 from .errors import AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
 from .ops import (
     along,
@@ -33,20 +33,39 @@ from .typing import Annotation, AxesPattern, annotation
 
 __all__ = ["NamedArray", "is_named_array", "named"]
 
+REORDER = 'x.rearrange(("embed", ...)) stores the axes in another order'
+REGROUP = "x.flatten_axes and x.flatten merge axes, x.unflatten_axis splits one"
+
+
+class _Lacking:
+    """An attribute of `jax.Array` that NamedArray lacks: reading it raises AttributeError with a hint.
+
+    `__getattr__` could do the same, but before Python 3.12 it slows down every access to an attribute.
+    """
+
+    def __init__(self, hint: str) -> None:
+        self.hint = hint
+
+    def __set_name__(self, cls: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, x: "NamedArray | None", cls: type["NamedArray"]) -> NoReturn:
+        raise AttributeError(message(self.name, "a NamedArray has no such attribute", hint=self.hint))
+
 
 @register
 class NamedArray(Core):
     """A JAX array whose trailing dimensions have names; each method is the function of the same name.
 
-    Names are static, sizes are those of the array. The array is kept as it is: it may be a tracer, a
-    `jax.ShapeDtypeStruct`, or anything else that JAX's transformations put into a tree.
+    Names are static; sizes are read from the array. The array is stored unchanged: it may be a tracer, a
+    `jax.ShapeDtypeStruct`, or anything else that JAX's transformations use as a leaf.
 
     Args:
         array: the array.
-        axes: one axis per trailing dimension: an `Axis`, whose size must agree, or just a name.
+        axes: one axis per trailing dimension: an `Axis`, whose size must match, or a name.
 
     Raises:
-        AxisSizeError: if the number of axes or a size does not fit the array.
+        AxisSizeError: if there are more axes than dimensions, or a size does not match.
         AxisClashError: if a name is given twice.
 
     Example:
@@ -57,7 +76,7 @@ class NamedArray(Core):
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
-    __array_ufunc__ = None  # numpy on the left of an operator leaves it to the reflected one here
+    __array_ufunc__ = None  # so that numpy_array + x calls x.__radd__
 
     def __init__(self, array: Any, axes: AxisSelection) -> None:
         pairs = selection(axes, "NamedArray")
@@ -76,7 +95,7 @@ class NamedArray(Core):
                     raise AxisSizeError(message("NamedArray", problem, *lines))
         self.node = ((array,), names)
 
-    # what it is
+    # properties
     @property
     def axes(self) -> tuple[Axis, ...]:
         """The named axes with their sizes, in storage order."""
@@ -88,7 +107,7 @@ class NamedArray(Core):
         return {axis.name: axis.size for axis in self.axes}
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype[Any]:
         """The dtype of the elements."""
         return self.array.dtype
 
@@ -115,17 +134,17 @@ class NamedArray(Core):
 
     @property
     def weak_type(self) -> bool:
-        """Whether the dtype gives way to that of another operand, as a Python number's does."""
+        """Whether the dtype is weak: type promotion prefers that of the other operand, as for a Python number."""
         return bool(jax.typeof(self.array).weak_type)
 
     @property
     def sharding(self) -> jax.sharding.Sharding:
-        """How the array lies on devices."""
+        """The sharding of the array."""
         return self.array.sharding
 
     @property
     def is_fully_addressable(self) -> bool:
-        """Whether this process sees all of the array's devices."""
+        """Whether this process can address all devices of the array."""
         return self.array.is_fully_addressable
 
     @property
@@ -135,7 +154,7 @@ class NamedArray(Core):
 
     @property
     def committed(self) -> bool:
-        """Whether the array was put on its devices on purpose, so that operations stay there."""
+        """Whether the array was explicitly placed on its devices, so that operations on it run there."""
         return self.array.committed
 
     def devices(self) -> set[Any]:
@@ -148,12 +167,12 @@ class NamedArray(Core):
         return self
 
     def is_deleted(self) -> bool:
-        """Tell whether the elements are gone, such as those of a donated array."""
+        """Return whether the memory of the array has been freed, as by donation."""
         return self.array.is_deleted()
 
     @property
     def at(self) -> update.At:
-        """The parts of the array, to be updated: `x.at["batch", 0].set(1.0)` is a new array."""
+        """Select a part to update: `x.at["batch", 0].set(1.0)` returns a new array."""
         return update.At(self)
 
     @property
@@ -167,12 +186,12 @@ class NamedArray(Core):
         return elementwise.imag(self)
 
     def has_axis(self, axis: AxisSelection) -> bool:
-        """Tell whether all of these axes are here; the size of an `Axis` counts."""
+        """Return whether the array has all of these axes; the size of an `Axis` must match."""
         have = self.shape
         return all(name in have and size in (None, have[name]) for name, size in selection(axis, "has_axis"))
 
     def matches_axes(self, axes: AxesPattern | Annotation) -> bool:
-        """Tell whether the axes are those of an annotation, or of what stands in its brackets.
+        """Return whether the axes match an annotation, or what is written in its brackets.
 
         Example:
             >>> axn.ones({"batch": 2, "pos": 3, "embed": 4}).matches_axes("batch ... embed")
@@ -207,7 +226,7 @@ class NamedArray(Core):
         """Return an axis with its size, or several as a tuple.
 
         Raises:
-            AxisNotFoundError: if one is not here.
+            AxisNotFoundError: if one is missing.
             AxisSizeError: if an `Axis` has another size.
         """
         found = self._resolved("resolve_axis", axis)
@@ -235,11 +254,13 @@ class NamedArray(Core):
         if shape_of("scalar", self.array, self.names):
             problem = "the array has dimensions"
             hint = "reduce them first, as x.mean().scalar() does"
+            if not self.names:
+                hint = "reductions are over names: give it names by x.tag(...), or leave them by x.array"
             raise AxisSizeError(message("scalar", problem, f"array has: {facts(self)}", hint=hint))
         return self.array
 
     def item(self) -> Any:
-        """Return the one element as a Python scalar."""
+        """Return the only element as a Python scalar."""
         return self.array.item()
 
     def tolist(self) -> Any:
@@ -250,7 +271,7 @@ class NamedArray(Core):
         """Return the elements as bytes, in storage order."""
         return np.asarray(self).tobytes(order)
 
-    # There is no __jax_array__: with it, jnp.sin(x) would work, and drop the names without a word.
+    # There is no __jax_array__: with it, jnp.sin(x) would silently drop the names.
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.array
         if not printing.has_values(array):
@@ -260,7 +281,7 @@ class NamedArray(Core):
         return np.array(array, dtype=dtype, copy=copy)
 
     def __bool__(self) -> bool:
-        if isinstance(self.array, jax.ShapeDtypeStruct):  # true, as any object is
+        if isinstance(self.array, jax.ShapeDtypeStruct):  # true, as any object by default
             raise OperandError(message("bool", "there are no values yet", f"array has: {facts(self)}"))
         return bool(self.array)
 
@@ -279,14 +300,26 @@ class NamedArray(Core):
     def __round__(self, ndigits: int | None = None) -> "NamedArray":
         return elementwise.round(self, ndigits or 0)
 
-    def __contains__(self, value: object) -> bool:
-        problem = "`in` could ask for an axis or for an element"
-        hint = "write x.has_axis(name) or (x == value).any()"
-        raise OperandError(message("in", problem, f"array has: {facts(self)}", hint=hint))
+    if not TYPE_CHECKING:  # type checkers report the use of a missing method, but not of one that raises
 
-    def __iter__(self) -> Iterator["NamedArray"]:
-        hint = "write for part in x.unbind(axis)"
-        raise OperandError(message("iter", "a NamedArray has no first axis", f"array has: {facts(self)}", hint=hint))
+        def __contains__(self, value: object) -> bool:
+            problem = "`in` could ask for an axis or for an element"
+            hint = "write x.has_axis(name) or (x == value).any()"
+            raise OperandError(message("in", problem, f"array has: {facts(self)}", hint=hint))
+
+        def __iter__(self) -> Iterator["NamedArray"]:
+            hint = "write for part in x.unbind(axis)"
+            raise OperandError(
+                message("iter", "a NamedArray has no first axis", f"array has: {facts(self)}", hint=hint)
+            )
+
+        def __matmul__(self, other: object) -> "NamedArray":
+            hint = 'write x.dot(y, axis="embed")'
+            raise OperandError(message("@", "a product of named arrays needs the axis to sum over", hint=hint))
+
+        __rmatmul__ = __matmul__
+        T, transpose, swapaxes = _Lacking(REORDER), _Lacking(REORDER), _Lacking(REORDER)
+        reshape, ravel = _Lacking(REGROUP), _Lacking(REGROUP)
 
     # printing and annotations
     def __repr__(self) -> str:
@@ -335,7 +368,7 @@ class NamedArray(Core):
     __truediv__ = elementwise.divide
     __xor__ = logical.bitwise_xor
 
-    if TYPE_CHECKING:  # unlike those of object; a checker that sees an assignment takes the type from there
+    if TYPE_CHECKING:  # unlike those of object; type checkers take the type from the assignment
 
         def __eq__(self, other: object, /) -> "NamedArray": ...  # type: ignore[override]  # elementwise
         def __ne__(self, other: object, /) -> "NamedArray": ...  # type: ignore[override]  # elementwise
@@ -343,49 +376,43 @@ class NamedArray(Core):
         __eq__ = logical.equal
         __ne__ = logical.not_equal
 
-    def __matmul__(self, other: object) -> "NamedArray":
-        hint = 'write x.dot(y, axis="embed")'
-        raise OperandError(message("@", "a product of named arrays needs the axis to sum over", hint=hint))
-
-    __rmatmul__ = __matmul__
-
-    def __radd__(self, other: Any) -> "NamedArray":
+    def __radd__(self, other: Operand) -> "NamedArray":
         return elementwise.add(other, self)
 
-    def __rand__(self, other: Any) -> "NamedArray":
+    def __rand__(self, other: Operand) -> "NamedArray":
         return logical.bitwise_and(other, self)
 
-    def __rdivmod__(self, other: Any) -> tuple["NamedArray", "NamedArray"]:
+    def __rdivmod__(self, other: Operand) -> tuple["NamedArray", "NamedArray"]:
         return elementwise.divmod(other, self)
 
-    def __rfloordiv__(self, other: Any) -> "NamedArray":
+    def __rfloordiv__(self, other: Operand) -> "NamedArray":
         return elementwise.floor_divide(other, self)
 
-    def __rlshift__(self, other: Any) -> "NamedArray":
+    def __rlshift__(self, other: Operand) -> "NamedArray":
         return logical.left_shift(other, self)
 
-    def __rmod__(self, other: Any) -> "NamedArray":
+    def __rmod__(self, other: Operand) -> "NamedArray":
         return elementwise.remainder(other, self)
 
-    def __rmul__(self, other: Any) -> "NamedArray":
+    def __rmul__(self, other: Operand) -> "NamedArray":
         return elementwise.multiply(other, self)
 
-    def __ror__(self, other: Any) -> "NamedArray":
+    def __ror__(self, other: Operand) -> "NamedArray":
         return logical.bitwise_or(other, self)
 
-    def __rpow__(self, other: Any) -> "NamedArray":
+    def __rpow__(self, other: Operand) -> "NamedArray":
         return elementwise.power(other, self)
 
-    def __rrshift__(self, other: Any) -> "NamedArray":
+    def __rrshift__(self, other: Operand) -> "NamedArray":
         return logical.right_shift(other, self)
 
-    def __rsub__(self, other: Any) -> "NamedArray":
+    def __rsub__(self, other: Operand) -> "NamedArray":
         return elementwise.subtract(other, self)
 
-    def __rtruediv__(self, other: Any) -> "NamedArray":
+    def __rtruediv__(self, other: Operand) -> "NamedArray":
         return elementwise.divide(other, self)
 
-    def __rxor__(self, other: Any) -> "NamedArray":
+    def __rxor__(self, other: Operand) -> "NamedArray":
         return logical.bitwise_xor(other, self)
 
     # elementwise
@@ -439,7 +466,7 @@ class NamedArray(Core):
     nonzero = select.nonzero
     searchsorted = statistics.searchsorted
 
-    # joining, repeating and taking apart
+    # joining, repeating and splitting
     repeat = extend.repeat
     split = join.split
     unbind = join.unbind
@@ -466,10 +493,10 @@ def named(array: Any, axes: AxisSelection) -> NamedArray:
 
     Args:
         array: an array, a nested list or a scalar.
-        axes: one axis per dimension: an `Axis`, whose size must agree, or just a name.
+        axes: one axis per dimension: an `Axis`, whose size must match, or a name.
 
     Raises:
-        AxisSizeError: if the number of axes or a size does not fit.
+        AxisSizeError: if the number of axes or a size does not match.
 
     Example:
         >>> axn.named([1, 2, 3], "x")
@@ -482,7 +509,10 @@ def named(array: Any, axes: AxisSelection) -> NamedArray:
     given = dict(selection(axes, "named"))
     if len(given) != array.ndim:
         problem = f"{len(given)} axes for an array of shape {array.shape}"
-        raise AxisSizeError(message("named", problem, f"axes: {', '.join(given) or 'none'}"))
+        words = axes.replace(",", " ").split() if isinstance(axes, str) else []
+        quoted = ", ".join(f'"{word}"' for word in words)
+        hint = f"a string is one name; write ({quoted})" if len(words) > 1 else None
+        raise AxisSizeError(message("named", problem, f"axes: {', '.join(given) or 'none'}", hint=hint))
     return NamedArray(array, given)
 
 
@@ -493,5 +523,5 @@ def _unnamed(function: str, array: Any) -> None:
 
 
 def is_named_array(leaf: object) -> bool:
-    """Tell whether something is a NamedArray: the `is_leaf` of a tree function that keeps named arrays whole."""
+    """Return whether `leaf` is a NamedArray; as `is_leaf` of a tree function, this keeps named arrays whole."""
     return isinstance(leaf, NamedArray)

@@ -1,8 +1,8 @@
-"""`Axis`, what counts as an axis, a selection or a spec, and the algebra of axes.
+"""`Axis`, the forms in which axes are given, and set operations on axes.
 
 Three kinds of arguments appear everywhere:
 
-* a *selector* names one axis: an `Axis` or its name. With an `Axis`, the size is checked against what is there;
+* a *selector* names one axis: an `Axis`, whose size is checked, or its name;
 * a *selection* names several: one selector, a sequence of selectors, or a mapping from names to sizes or None;
 * a *spec* declares axes with their sizes: an `Axis`, a sequence of them, or a mapping from names to sizes.
 """
@@ -12,7 +12,9 @@ import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
-from typing import TypeAlias, overload
+from typing import TypeAlias, TypeVar, overload
+
+from jax.export import is_symbolic_dim
 
 from .errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
 
@@ -51,7 +53,7 @@ class Axis:
     By convention, variables that hold an `Axis` are capitalised: `Batch = Axis("batch", 32)`.
 
     Raises:
-        OperandError: if `name` is no text or `size` no integer.
+        OperandError: if `name` is empty or no string, or `size` neither an integer nor a dimension of `jax.export`.
         AxisSizeError: if `size` is negative.
     """
 
@@ -64,6 +66,8 @@ class Axis:
         try:
             size = None if isinstance(self.size, bool) else operator.index(self.size)
         except TypeError:
+            if is_symbolic_dim(self.size):  # a symbolic dimension of jax.export is kept
+                return
             size = None
         if size is None:
             raise OperandError(message("Axis", f"the size of {self.name!r} must be an int, not {self.size!r}"))
@@ -79,17 +83,17 @@ class Axis:
         return Axis(new_name, self.size)
 
     def derive(self, role: str) -> "Axis":
-        """Return an axis of the same size that plays another role: `embed` derives `embed.out`.
+        """Return an axis of the same size for another role, such as `embed.out` for `embed`.
 
-        A mapping lays a derived axis out like its base, on those mesh axes that the other axes of the same array leave
-        free, unless it has an entry for the derived name itself.
+        A mapping without an entry for the derived name lays the axis out like its base, on those mesh axes that no
+        other axis of the same array uses.
 
         Example:
             >>> axn.Axis("position", 16).derive("key")
             Axis(name='position.key', size=16)
 
         Raises:
-            OperandError: if the role is no text.
+            OperandError: if the role is empty or no string.
         """
         if not isinstance(role, str) or not role:
             raise OperandError(
@@ -104,12 +108,14 @@ class Axis:
 
 AxisSelector: TypeAlias = Axis | str
 AxisSelection: TypeAlias = AxisSelector | Sequence[AxisSelector] | Mapping[str, int | None]
+# Mapping is invariant in its keys: a dict[str, int] is a Mapping[AxisKey, int], but no Mapping[AxisSelector, int].
+AxisKey = TypeVar("AxisKey", bound=AxisSelector)
 AxisSpec: TypeAlias = Axis | Sequence[Axis] | Mapping[str, int]
 Pairs: TypeAlias = tuple[tuple[str, int | None], ...]
 
 
 def selection(axes: AxisSelection, function: str = "axes") -> Pairs:
-    """Normalise a selection to pairs of a name and a size, None where no size was given.
+    """Normalise a selection to pairs of a name and a size, or None without a size.
 
     Raises:
         OperandError: if an entry is neither an `Axis` nor a name.
@@ -145,10 +151,10 @@ def selection(axes: AxisSelection, function: str = "axes") -> Pairs:
 
 
 def selector(axis: AxisSelector, function: str = "axis") -> tuple[str, int | None]:
-    """Normalise a selector to its name and its size, None where no size was given.
+    """Normalise a selector to its name and its size, or None without a size.
 
     Raises:
-        OperandError: if it is neither an `Axis` nor a name, or several.
+        OperandError: if it is neither an `Axis` nor a name, or if it is several.
     """
     given = selection(axis, function)
     if len(given) != 1:
@@ -158,7 +164,7 @@ def selector(axis: AxisSelector, function: str = "axis") -> tuple[str, int | Non
 
 
 def selectors(pairs: Pairs) -> tuple[AxisSelector, ...]:
-    """Turn the pairs of a selection back into one."""
+    """Convert the pairs of a selection back to selectors."""
     return tuple(name if size is None else Axis(name, size) for name, size in pairs)
 
 
@@ -189,12 +195,12 @@ def sized(axis: Axis, function: str = "axis") -> Axis:
 
 
 def not_in_a_tuple(function: str, *axes: Axis) -> OperandError:
-    """Build the error of axes that were passed one by one."""
+    """Build the error for axes that were passed as separate arguments."""
     return OperandError(message(function, "several axes go in a tuple, as one argument", f"axes: {shown(*axes)}"))
 
 
 def shown(*axes: Axis) -> str:
-    """Spell axes for an error: `batch=32, embed=64`."""
+    """Format axes for an error: `batch=32, embed=64`."""
     return ", ".join(f"{axis.name}={axis.size}" for axis in axes)
 
 
@@ -222,14 +228,14 @@ def axis_size(axes: AxisSpec) -> int:
 
 
 def _join(function: str, name: str, first: int | None, second: int | None) -> int | None:
-    """Agree on the size of one name that was given twice."""
+    """Merge two sizes given for one name."""
     if first is not None and second is not None and first != second:
         raise AxisSizeError(message(function, f"axis {name!r} has two sizes: {first} and {second}"))
     return second if first is None else first
 
 
 def _like(form: AxisSelection, pairs: Pairs) -> AxisSelection:
-    """Give pairs the form of the selection that they were made from: a dict stays a dict."""
+    """Convert pairs to the form of the original selection: a dict stays a dict."""
     if isinstance(form, Mapping):
         return dict(pairs)
     return selectors(pairs)
@@ -249,7 +255,7 @@ def concat_axes(first: Mapping[str, int], second: AxisSpec) -> dict[str, int]: .
 @overload
 def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: ...
 def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
-    """Put the axes of `second` behind those of `first`.
+    """Append the axes of `second` to those of `first`.
 
     Raises:
         AxisClashError: if a name is in both.
@@ -268,7 +274,7 @@ def union_axes(first: AxisSpec, second: AxisSpec) -> AxisSpec: ...
 @overload
 def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: ...
 def union_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
-    """Put the axes of `second` that `first` lacks behind those of `first`.
+    """Append the axes of `second` that `first` lacks to those of `first`.
 
     Raises:
         AxisSizeError: if a name has two sizes.
@@ -286,7 +292,7 @@ def intersect_axes(first: Mapping[str, int], second: AxisSelection) -> dict[str,
 @overload
 def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection: ...
 def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
-    """Keep the axes of `first` that are in `second`, in the order of `first`.
+    """Return the axes of `first` that are in `second`, in the order of `first`.
 
     Raises:
         AxisSizeError: if a name has two sizes.
@@ -307,7 +313,7 @@ def without_axes(axes: Mapping[str, int], remove: AxisSelection) -> dict[str, in
 @overload
 def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection: ...
 def without_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
-    """Drop axes by name; names that are not there do not matter.
+    """Drop axes by name; missing names are ignored.
 
     Raises:
         AxisSizeError: if a name has two sizes.
@@ -326,7 +332,7 @@ def eliminate_axes(axes: Mapping[str, int], remove: AxisSelection) -> dict[str, 
 @overload
 def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection: ...
 def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
-    """Drop axes by name, each of which must be there.
+    """Drop axes by name, all of which must be present.
 
     Raises:
         AxisNotFoundError: if one of `remove` is missing.
@@ -346,11 +352,11 @@ def replace_axis(axes: Mapping[str, int], old: AxisSelector, new: AxisSpec) -> d
 @overload
 def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> AxisSelection: ...
 def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> AxisSelection:
-    """Put one or more axes in the place of one.
+    """Replace one axis by one or more.
 
     Raises:
         AxisNotFoundError: if `old` is missing.
-        AxisClashError: if a new name is already there.
+        AxisClashError: if a new name is already in use.
     """
     pairs = selection(axes, "replace_axis")
     known = [name for name, _ in pairs]
@@ -386,7 +392,7 @@ def resolve_axis(axes: AxisSpec, chosen: AxisSelection) -> Axis | tuple[Axis, ..
 
 
 def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
-    """Tell whether each axis of `selected` is in `selector` under a size that agrees."""
+    """Return whether each axis of `selected` is in `selector`, with the same size where both have one."""
     known = dict(selection(selector, "selects_axis"))
     return all(
         name in known and (size is None or known[name] is None or known[name] == size)
@@ -395,7 +401,7 @@ def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
 
 
 def unsize_axes(axes: AxisSelection, chosen: AxisSelection | None = None) -> tuple[AxisSelector, ...]:
-    """Forget the sizes of all axes, or of the chosen ones.
+    """Drop the sizes of all axes, or of the chosen ones.
 
     Raises:
         AxisNotFoundError: if one of `chosen` is missing.

@@ -1,7 +1,7 @@
-"""Storage: an array and the names of its dimensions, and how JAX takes it apart.
+"""Storage: an array and the names of its dimensions, registered as a pytree node.
 
-`Core` is all that operations need to know of a named array, so that they can be written against it and listed as
-methods of the finished class, `NamedArray`, without a cycle.
+`Core` is all that operations need to know of a named array. They are written against it, and listed as methods of
+`NamedArray`, without an import cycle.
 """
 
 import operator
@@ -39,8 +39,8 @@ class Core:
     """An array whose trailing dimensions have names; dimensions before them are anonymous.
 
     Attributes:
-        node: the array as a tuple of one child, and the names. It is kept as JAX's flatten returns it, which makes
-            flatten one look-up in C: a round trip of a tree costs a third less than with two attributes.
+        node: the array as a tuple of one child, and the names, as JAX's flatten returns them: flatten is then one
+            look-up in C, and a round trip of a tree costs a third less than with two attributes.
     """
 
     __slots__ = ("node",)
@@ -57,14 +57,14 @@ class Core:
         return self.node[1]
 
     def _renamed_hole(self, names: Names, new: Axis | None) -> "NamedArray":
-        return renamed(self, names)  # a subclass whose holes know sizes takes that of the new axis
+        return renamed(self, names)  # a subclass whose payloads remember sizes needs that of `new`
 
 
 Operand: TypeAlias = Core | ArrayLike
 
 
 def register(cls: type[C]) -> type[C]:
-    """Make a subclass of `Core` a pytree node with one leaf; unflatten takes any leaf and checks nothing."""
+    """Register a subclass of `Core` as a pytree node with one leaf; unflatten takes any leaf, unchecked."""
     allocate: Callable[[], C] = partial(object.__new__, cls)
     key = jax.tree_util.GetAttrKey("array")
 
@@ -96,7 +96,7 @@ def renamed(x: Core, names: Names) -> "NamedArray":
 
 
 def renamed_hole(hole: Core, names: Names, new: Axis | None = None) -> "NamedArray":
-    """Replace the names of what holds no array, unchecked; `new` is the one axis among them that it did not have."""
+    """Replace the names on a payload that is not an array, unchecked; `new` is the axis that it lacked before."""
     return hole._renamed_hole(names, new)  # pyright: ignore[reportPrivateUsage]  # functions of this file may
 
 
@@ -105,9 +105,11 @@ def shape_of(function: str, array: Any, names: Names) -> tuple[int, ...]:
 
     Raises:
         LostAxisError: if it has fewer dimensions than names.
-        OperandError: if it is no array at all.
+        OperandError: if it is not an array.
     """
     shape = getattr(array, "shape", None)
+    if isinstance(array, Core):
+        raise _nested(function, array, names)
     if shape is None:
         problem = f"a NamedArray holds {type(array).__name__}, which is no array"
         raise OperandError(message(function, problem, f"its names: {', '.join(names) or 'none'}"))
@@ -116,8 +118,15 @@ def shape_of(function: str, array: Any, names: Names) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def _nested(function: str, inner: Core, names: Names) -> OperandError:
+    problem = "a NamedArray holds another NamedArray, as raw jax.jacfwd, jax.jacrev and jax.hessian return it"
+    lines = f"its names: {', '.join(names) or 'none'}", f"the inner one has: {facts(inner)}"
+    hint = "axn.jacfwd, axn.jacrev and axn.hessian return one array with the names of both"
+    return OperandError(message(function, problem, *lines, hint=hint))
+
+
 def lost(function: str, names: Names, shape: tuple[int, ...]) -> LostAxisError:
-    """Build the error of an array that has fewer dimensions than names."""
+    """Build the error for an array that has fewer dimensions than names."""
     problem = f"an array of shape {tuple(shape)} cannot have the {len(names)} axes {', '.join(names)}"
     return LostAxisError(
         message(
@@ -138,6 +147,6 @@ def axes_of(function: str, x: Core) -> tuple[Axis, ...]:
 
 
 def facts(x: Core) -> str:
-    """Describe what an array has, for an error."""
+    """Describe the axes of an array, for an error."""
     (array,), names = x.node
-    return describe(names, getattr(array, "shape", None))
+    return describe(names, None if isinstance(array, Core) else getattr(array, "shape", None))

@@ -1,7 +1,7 @@
 """Make named arrays from axes.
 
-With a mesh and an axis mapping in context, and Explicit mesh axes, results are laid out by the mapping from the start;
-on Auto axes the compiler lays them out by their use.
+With a mesh and an axis mapping in context, results are created in the layout of the mapping on Explicit mesh axes; on
+Auto axes the compiler chooses their layout by their use.
 """
 
 import math
@@ -52,7 +52,7 @@ def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> Na
     """Make an array of one value.
 
     Raises:
-        OperandError: if `fill_value` is no scalar.
+        OperandError: if `fill_value` is not a scalar.
     """
     if isinstance(fill_value, Axis):
         raise not_in_a_tuple("full", *spec(shape, "full"), fill_value)
@@ -79,17 +79,17 @@ def _check_scalar(function: str, fill_value: Any) -> None:
 
 
 def zeros(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
-    """Make an array of zeros, in JAX's default float dtype unless told otherwise."""
+    """Make an array of zeros, by default in JAX's default float dtype."""
     return _filled("zeros", shape, 0, float if dtype is None else dtype)
 
 
 def ones(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
-    """Make an array of ones, in JAX's default float dtype unless told otherwise."""
+    """Make an array of ones, by default in JAX's default float dtype."""
     return _filled("ones", shape, 1, float if dtype is None else dtype)
 
 
 def _parts(function: str, x: NamedArray) -> tuple[jax.Array, tuple[str, ...]]:
-    """Return the array and the names of an argument that must have names, and all of them a dimension."""
+    """Return the array and the names of a named argument, checked."""
     if not isinstance(x, NamedArray):
         raise _lift.unnamed(function, x)
     shape_of(function, x.array, x.names)
@@ -116,7 +116,7 @@ def ones_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
 
 
 def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | None = None) -> NamedArray:
-    """Count from `start` in steps, over one axis or in row-major order over several; both may be traced.
+    """Count from `start` by `step`, over one axis or in row-major order over several; both may be traced.
 
     Example:
         >>> axn.arange(axn.Axis("x", 4), start=2)
@@ -133,12 +133,12 @@ def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | 
 
 
 def _number(value: Any, dtype: Any) -> Any:
-    """Cast a start or a step; in unsigned integers a negative one wraps around, so that one can count down."""
+    """Cast a start or a step; a negative one wraps around in unsigned integers, so that counting down works."""
     return np.asarray(value).astype(dtype) if isinstance(value, int) else jnp.asarray(value, dtype)
 
 
 def _laid_out(array: jax.Array, names: tuple[str, ...]) -> NamedArray:
-    """Name an array that was just made; on a mesh with Explicit axes, lay it out by the mapping."""
+    """Name a new array; on a mesh with Explicit axes, lay it out by the mapping."""
     sharding = _constraints.explicit_sharding(names, array.shape)
     return NamedArray(array if sharding is None else jax.reshard(array, sharding), names)
 
@@ -149,11 +149,11 @@ def linspace(
     """Make evenly spaced numbers from `start` to `stop`.
 
     Args:
-        axis: the axis of the numbers, the last axis of the result; a bare name stands for 50 of them.
-        start: the first number: a scalar or an array, both possibly traced.
-        stop: the last number; the axes of one of `start` and `stop` contain those of the other.
-        endpoint: whether `stop` is one of the numbers.
-        dtype: that of the result; by default a float.
+        axis: the axis of the numbers, the last axis of the result; its size is 50 if only a name is given.
+        start: the first number: a scalar or an array, possibly traced.
+        stop: the last number; the axes of `start` must contain those of `stop`, or the reverse.
+        endpoint: whether to include `stop`.
+        dtype: the dtype of the result; a float by default.
 
     Example:
         >>> axn.linspace(axn.Axis("x", 3), start=0, stop=1).tolist()
@@ -171,7 +171,7 @@ def logspace(
     base: Operand = 10.0,
     dtype: DTypeLike | None = None,
 ) -> NamedArray:
-    """Make numbers whose logarithms to `base` are evenly spaced from `start` to `stop`; the arguments of `linspace`."""
+    """Make numbers whose logarithms to `base` are evenly spaced from `start` to `stop`; arguments as in `linspace`."""
     return _spaced(_logspace, axis, (start, stop, base), endpoint, dtype)
 
 
@@ -184,7 +184,7 @@ def _logspace(
 def geomspace(
     axis: AxisSelector, *, start: Operand, stop: Operand, endpoint: bool = True, dtype: DTypeLike | None = None
 ) -> NamedArray:
-    """Make numbers of equal ratio from `start` to `stop`; the arguments are those of `linspace`."""
+    """Make numbers with a constant ratio from `start` to `stop`; arguments as in `linspace`."""
     return _spaced(jnp.geomspace, axis, (start, stop), endpoint, dtype)
 
 
@@ -209,9 +209,9 @@ def eye(row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None 
 
     Args:
         row: the first axis.
-        column: the second axis; a bare name stands for one of the same size.
-        k: which diagonal: 0 is the main one, a positive number is above it.
-        dtype: that of the result; by default JAX's default float dtype.
+        column: the second axis; of the same size if only a name is given.
+        k: the diagonal: 0 is the main one, positive numbers are above it.
+        dtype: the dtype of the result; by default JAX's default float dtype.
 
     Example:
         >>> axn.eye(axn.Axis("in", 2), "out")
@@ -224,7 +224,7 @@ def eye(row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None 
 
 
 def tri(row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None = None) -> NamedArray:
-    """Make a matrix with ones on and below a diagonal and zeros above it; the arguments are those of `eye`."""
+    """Make a matrix with ones on and below a diagonal and zeros above it; arguments as in `eye`."""
     first, second = _matrix_axes("tri", row, column)
     return _laid_out(jnp.tri(first.size, second.size, k, dtype), (first.name, second.name))
 
@@ -239,10 +239,10 @@ def fromfunction(fn: Callable[..., Any], axes: AxisSpec, dtype: DTypeLike = int)
     """Compute an array from the indices of its elements.
 
     Args:
-        fn: a function of one array of indices for each axis; each of these arrays has all axes. It returns an array
-            with some of the axes, or a scalar.
+        fn: a function that takes one array of indices per axis, each with all axes, and returns an array with some of
+            the axes, or a scalar.
         axes: the axes of the result.
-        dtype: that of the indices.
+        dtype: the dtype of the indices.
 
     Raises:
         AxisError: if the function returns an array with another axis.
@@ -267,27 +267,27 @@ def fromfunction(fn: Callable[..., Any], axes: AxisSpec, dtype: DTypeLike = int)
 
 
 def bartlett(axis: Axis) -> NamedArray:
-    """Make a window that rises and falls in straight lines, from zero to one to zero."""
+    """Make a Bartlett window: a triangle that is zero at both ends."""
     return _window(jnp.bartlett, axis)
 
 
 def blackman(axis: Axis) -> NamedArray:
-    """Make a window of three cosine terms, the one of Blackman."""
+    """Make a Blackman window, the sum of a constant and two cosines."""
     return _window(jnp.blackman, axis)
 
 
 def hamming(axis: Axis) -> NamedArray:
-    """Make a window of one raised cosine that ends above zero, the one of Hamming."""
+    """Make a Hamming window, a raised cosine that is above zero at both ends."""
     return _window(jnp.hamming, axis)
 
 
 def hanning(axis: Axis) -> NamedArray:
-    """Make a window of one raised cosine that ends at zero, the one of von Hann."""
+    """Make a von Hann window, a raised cosine that is zero at both ends."""
     return _window(jnp.hanning, axis)
 
 
 def kaiser(axis: Axis, beta: Any) -> NamedArray:
-    """Make a window of a Bessel function, the one of Kaiser; it is narrower for a larger `beta`."""
+    """Make a Kaiser window, from a Bessel function; it is narrower for a larger `beta`."""
     if isinstance(beta, NamedArray) or jnp.ndim(beta):
         raise OperandError(message("kaiser", f"beta must be a scalar, not {type(beta).__name__}"))
     return _window(jnp.kaiser, axis, beta)
@@ -299,13 +299,13 @@ def _window(fn: Callable[..., jax.Array], axis: Axis, *arguments: Any) -> NamedA
 
 
 def one_hot(x: Operand, class_axis: Axis, *, dtype: DTypeLike | None = None) -> NamedArray:
-    """Turn class numbers into vectors over `class_axis`, the last axis: one at the class and zero elsewhere.
+    """Convert class numbers to vectors over `class_axis`, the last axis: one at the class and zero elsewhere.
 
-    A number outside of the axis gives zeros. A plain number or 0-d array gives one vector.
+    A number out of range gives zeros. A plain number or 0-d array gives one vector.
 
     Raises:
         AxisClashError: if `x` has the class axis already.
-        OperandError: if `x` has no integers.
+        OperandError: if `x` is not of integers.
     """
     alone = isinstance(x, int | float | np.generic | np.ndarray | jax.Array) and not jnp.ndim(x)
     given: Any = NamedArray(jnp.asarray(x), ()) if alone else x
@@ -320,7 +320,7 @@ def one_hot(x: Operand, class_axis: Axis, *, dtype: DTypeLike | None = None) -> 
 
 
 def fftfreq(axis: Axis, d: Any = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:
-    """Return the frequencies that `fft` over an axis of samples `d` apart has, in cycles per unit of `d`.
+    """Return the frequencies of `fft` over an axis whose samples are `d` apart, in cycles per unit of `d`.
 
     Example:
         >>> axn.fftfreq(axn.Axis("time", 4), 0.5).tolist()
@@ -331,7 +331,7 @@ def fftfreq(axis: Axis, d: Any = 1.0, *, dtype: DTypeLike | None = None) -> Name
 
 
 def rfftfreq(axis: Axis, d: Any = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:
-    """Return the frequencies that `rfft` over an axis of samples `d` apart has, which is resized to n // 2 + 1.
+    """Return the frequencies of `rfft` over an axis whose samples are `d` apart; the result has size n // 2 + 1.
 
     Example:
         >>> axn.rfftfreq(axn.Axis("time", 4), 0.5).axes

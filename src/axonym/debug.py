@@ -1,4 +1,4 @@
-"""Look a model over for what trains badly and raises no error."""
+"""Find mistakes in a model that train badly and raise no error."""
 
 import dataclasses
 import re
@@ -26,15 +26,15 @@ __all__ = ["Diagnosis", "Finding", "diagnose", "unreached"]
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """Something about a model that its author should know.
+    """A likely or possible mistake in a model.
 
     Attributes:
         kind: "reused array", "static array", "host array", "lost axis", "stale axis", "not finite", "mixed precision",
-            "no gradient"; or of what may be meant so: "two sizes", "integers".
+            "no gradient"; or, often intended, "two sizes", "integers".
         paths: where it is.
         text: what it is.
         hint: what to do about it.
-        is_problem: whether it is hardly ever meant so.
+        is_problem: whether it is hardly ever intended.
     """
 
     kind: str
@@ -49,7 +49,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Diagnosis(Printed):
-    """What was found in a model: print it, or let a notebook show it. It is true if there are problems.
+    """The findings in a model, which print as text, also in notebooks; true if there are problems.
 
     Attributes:
         findings: problems first.
@@ -59,7 +59,7 @@ class Diagnosis(Printed):
 
     @property
     def problems(self) -> tuple[Finding, ...]:
-        """What is hardly ever meant so."""
+        """The findings that are hardly ever intended."""
         return tuple(finding for finding in self.findings if finding.is_problem)
 
     def __bool__(self) -> bool:
@@ -75,29 +75,29 @@ class Diagnosis(Printed):
 def diagnose(
     model: Any, loss_fn: Callable[..., Any] | None = None, *args: Any, strict: bool = False, **kwargs: Any
 ) -> Diagnosis:
-    """Look for usual mistakes in a model, which may be abstract.
+    """Look for common mistakes in a model, which may be abstract.
 
-    - reused array: two places hold one array; after one step of an optimiser they differ;
+    - reused array: two places hold one array; after an optimiser step, they differ;
     - static array: a static field holds an array, which is compiled into programs and never trained;
-    - host array: a NumPy array where a parameter should be, which goes to a device anew at each call;
-    - lost axis: an array has fewer dimensions than names, and is not in the state of an optimiser of optax;
-    - stale axis: an array, again not of an optimiser, does not have the size that its module declares for an axis;
+    - host array: a NumPy array instead of a parameter, which is transferred to a device at each call;
+    - lost axis: an array has fewer dimensions than names, and is not in a state of optax;
+    - stale axis: an array, not in a state of optax, does not have the size that its module declares for an axis;
     - not finite: NaN or infinity among the elements;
-    - mixed precision: some arrays are of 64 bits, and not all;
+    - mixed precision: some arrays are 64-bit, and not all;
     - no gradient: with a loss, the arrays on which it does not depend, see `unreached`.
 
-    Two things are told and are no problems: names that stand for different sizes in different places, and arrays of
-    integers, which have no gradient.
+    Two findings are not problems: names with different sizes in different places, and integer arrays, which have no
+    gradient.
 
     Args:
         model: a model, concrete or as `eqx.filter_eval_shape` returns it.
         loss_fn: a function of the model and `args` that returns a loss, or a tuple that begins with it.
-        args: what it takes.
+        args: further arguments of `loss_fn`.
         strict: raise an error if there are problems.
-        kwargs: what it takes by keyword.
+        kwargs: keyword arguments of `loss_fn`.
 
     Returns:
-        An object that prints as a report, has the findings as attributes and is true if there are problems.
+        An object that prints as a report, has the findings as an attribute and is true if there are problems.
 
     Raises:
         ArgumentError: with `strict`, if there are problems.
@@ -163,7 +163,7 @@ def _modules(tree: Any, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
 
 
 def _without_optimisers(tree: Any) -> Any:
-    """Take out the states of optimisers."""
+    """Remove the states of optimisers."""
     return jax.tree.map(
         lambda node: None if is_optimiser_state(node) else node,
         tree,
@@ -238,8 +238,8 @@ def _not_finite(model: Any) -> Iterator[Finding]:
         for path, _, array in _leaves(model)
         if _is_array(array) and not isinstance(array, Tracer) and jnp.issubdtype(array.dtype, jnp.inexact)
     ]
-    # A program runs on the devices of its arrays, which have to be those of the current mesh, if there is one; and
-    # while a function is traced, a program becomes part of it. In another thread is neither a mesh nor a trace.
+    # A program runs on the devices of its arrays, which must be those of the current mesh, if there is one; and while a
+    # function is traced, a program becomes part of it. Another thread has neither a mesh nor a trace.
     programs: dict[Any, dict[int, jax.Array]] = {}
     for i, (_, array) in enumerate(found):
         programs.setdefault(_devices(array), {})[i] = array
@@ -256,7 +256,7 @@ def _all_finite(arrays: Mapping[int, jax.Array]) -> dict[int, jax.Array]:
 
 
 def _devices(array: jax.Array | np.ndarray) -> Any:
-    """Return what the arrays of one program have in common: their mesh, which orders devices, or the devices."""
+    """Return what the arrays of one program must share: their mesh, which orders devices, or the devices."""
     if isinstance(array, np.ndarray):
         return None
     sharding = array.sharding
@@ -297,15 +297,15 @@ def _integers(model: Any) -> Iterator[Finding]:
 def unreached(model: Any, loss_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[str, ...]:
     """List the paths of floating arrays that no gradient of a loss reaches.
 
-    Nothing is computed: the program of the gradient is traced, and what it says of zeros is followed through it, also
-    through loops and branches. So what counts is how the loss is made, not what values are at hand: a weight behind one
-    that starts at zero is reached.
+    Nothing is computed: the gradient is traced, and zeros are followed through its program, also through loops and
+    branches. So the result depends on how the loss is computed, not on values: a weight behind one that starts at zero
+    is reached.
 
     Args:
         model: a model, which may be abstract.
         loss_fn: a function of the model and `args` that returns a loss, or a tuple that begins with it.
-        args: what it takes.
-        kwargs: what it takes by keyword.
+        args: further arguments of `loss_fn`.
+        kwargs: keyword arguments of `loss_fn`.
     """
     leaves, structure = jax.tree.flatten((model, args, kwargs))
     paths = [parameter.path for parameter in parameters.walk(model)]
@@ -332,19 +332,19 @@ def _has_type(leaf: Any) -> bool:
     return hasattr(leaf, "dtype") and hasattr(leaf, "shape")
 
 
-# What gives zero if all that is of floats is zero; positions and conditions do not matter.
+# Operations that give zero if all floating operands are zero; indices and conditions do not matter.
 _LINEAR = re.compile(
     "add|add_any|all_gather|all_to_all|broadcast_in_dim|concatenate|convert_element_type|copy|cumsum|device_put|"
     "dynamic_slice|dynamic_update_slice|expand_dims|gather|imag|neg|optimization_barrier|pad|pcast|ppermute|psum|"
     "psum_invariant|pvary|real|reduce_precision|reduce_scatter|reduce_sum|reshape|reshard|rev|scatter|scatter-add|"
     "select_n|sharding_constraint|slice|split|squeeze|stop_gradient|sub|transpose"
 )
-# What gives zero if one of its operands is zero.
+# Operations that give zero if one of their operands is zero.
 _PRODUCTS = {"mul", "dot_general", "conv_general_dilated", "ragged_dot_general"}
 
 
 def _zeros(jaxpr: Any, known: Sequence[bool], constants: Sequence[Any] = ()) -> list[bool]:
-    """Tell which results of a program are zero whatever goes in, given which of its inputs are."""
+    """Return which results of a program are zero, given which of its inputs are."""
     zero = dict(zip(jaxpr.invars, known, strict=True))
     for var, value in zip(jaxpr.constvars, constants, strict=False):
         zero[var] = not jnp.shape(value) and _is_inexact(var) and not np.any(value)
@@ -358,7 +358,7 @@ def _zeros(jaxpr: Any, known: Sequence[bool], constants: Sequence[Any] = ()) -> 
 
 
 def _results(eqn: Any, known: list[bool]) -> list[bool]:
-    """Tell which results of one operation are zero."""
+    """Return which results of one operation are zero."""
     name, params, count = eqn.primitive.name, eqn.params, len(eqn.outvars)
     if name == "scan":
         return _scanned(eqn, known)
@@ -380,15 +380,15 @@ def _is_inexact(atom: Any) -> bool:
 
 
 def _inner(program: Any, known: Sequence[bool]) -> list[bool]:
-    """Look into a program inside of another, which may come with its constants."""
+    """Follow zeros through an inner program, which may have constants."""
     return _zeros(getattr(program, "jaxpr", program), known, getattr(program, "consts", ()))
 
 
 def _scanned(eqn: Any, known: list[bool]) -> list[bool]:
-    """Look into a loop: what is carried is zero if it starts as zero and stays so."""
+    """Follow zeros through a loop: a carry is zero if it starts as zero and stays so."""
     program = eqn.params["jaxpr"]
     inner = getattr(program, "jaxpr", program)
-    # What is stacked has one dimension less inside of the loop; constants come first, and then what is carried.
+    # Stacked arrays have one dimension less inside the loop; constants come first, then carries.
     count = _equal_rank(eqn.outvars, inner.outvars)
     last = _equal_rank(eqn.invars, inner.invars)
     first = last - count

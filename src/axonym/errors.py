@@ -1,8 +1,8 @@
 """Every exception that Axonym raises, and the one builder of their messages.
 
-A message has up to four parts, each on its own line: what was asked (led by the function's name), what is there,
-what was needed, and a hint that can be followed. It names axes with their sizes and never prints values: a value
-may be a tracer, may live on other hosts, and would have to be fetched from the device.
+A message has up to four parts, each on its own line: what was asked (after the function's name), what is there, what
+was needed, and a hint at what would work. It lists axes with their sizes, but never values: they may be traced or
+on other hosts, and would have to be fetched from the device.
 """
 
 import difflib
@@ -26,12 +26,12 @@ __all__ = [
 
 
 class AxisError(ValueError):
-    """The names or the sizes of axes do not fit what was asked.
+    """The names or sizes of axes do not fit the operation.
 
     Args:
-        problem: the text of the error. A plan knows names only and tells just the problem; the operation that asked
-            for the plan adds what is there.
-        hint: what would work, kept apart for that operation.
+        problem: the text of the error. A plan only knows names, and gives only the problem; the operation adds what
+            is there.
+        hint: what would work, stored separately for that operation.
     """
 
     def __init__(self, problem: str, hint: str | None = None) -> None:
@@ -40,15 +40,15 @@ class AxisError(ValueError):
 
 
 class AxisNotFoundError(AxisError):
-    """An axis was asked for that is not there."""
+    """An axis is missing."""
 
 
 class AxisSizeError(AxisError):
-    """One name stands for two different sizes, or an index lies outside of its axis."""
+    """One name has two different sizes, or an index is out of range."""
 
 
 class AxisClashError(AxisError):
-    """One name would stand for two axes of one array."""
+    """One name would refer to two axes of one array."""
 
 
 class BroadcastError(AxisError):
@@ -56,19 +56,19 @@ class BroadcastError(AxisError):
 
 
 class LostAxisError(AxisError):
-    """An array has fewer dimensions than names: raw JAX took a dimension away whose name stayed."""
+    """An array has fewer dimensions than names: raw JAX removed a dimension, but not its name."""
 
 
 class PatternError(AxisError):
-    """An expression of einsum or rearrange cannot be read, or has another form than its arrays."""
+    """An expression of einsum or rearrange is invalid, or does not fit its arrays."""
 
 
 class ArgumentError(ValueError):
-    """An argument has a value that makes no sense."""
+    """An argument has an invalid value."""
 
 
 class OperandError(TypeError):
-    """An operand is of a kind that the operation cannot name."""
+    """An operand or argument has the wrong type."""
 
 
 class ShardingError(ValueError):
@@ -84,7 +84,7 @@ def message(function: str, problem: str, *lines: str, hint: str | None = None) -
 
 
 def describe(names: Sequence[str], shape: Sequence[int] | None) -> str:
-    """Spell axes with their sizes, such as `batch=32, embed=64`; anonymous leading dimensions come first."""
+    """Format axes with their sizes, as in `batch=32, embed=64`; anonymous leading dimensions come first."""
     if shape is None:
         return ", ".join(names) or "no axes"
     anonymous = len(shape) - len(names)
@@ -96,7 +96,7 @@ def describe(names: Sequence[str], shape: Sequence[int] | None) -> str:
 
 
 def suggestion(name: object, known: Iterable[str]) -> str | None:
-    """Give the hint for a near miss, or None where nothing comes near."""
+    """Return a hint with the closest name, or None if no name is close."""
     if not isinstance(name, str):
         return None
     by_lower = {candidate.lower(): candidate for candidate in known}

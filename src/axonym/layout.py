@@ -1,10 +1,10 @@
 """The mapping of named axes to mesh axes: its context, and how names, sizes, mapping and mesh give a PartitionSpec.
 
-The current mapping is a `jax.make_user_context` value, hence part of the key of every trace cache of JAX: a function
+The current mapping is a `jax.make_user_context` value, so it is part of the key of every trace cache of JAX: a function
 that is called under another mapping is traced again.
 
-A *derived* name is a base and a role with a dot between them, such as `embed.out` or `position.key`. Without an entry
-of its own it is laid out like its base, on those mesh axes that the other axes of the same array leave free.
+A *derived* name is a base and a role with a dot between them, such as `embed.out` or `position.key`. Without its own
+entry, it is laid out like its base, on mesh axes that the other axes of the array leave free.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ Entry = tuple[str, ...]
 
 
 class Audit:
-    """Collect what is laid out while a function is traced, and what cannot be, instead of stopping at the first error.
+    """Collect layouts and their errors while a function is traced, instead of stopping at the first error.
 
     Attributes:
         arrays: names, shape and spec of each array that was laid out.
@@ -82,10 +82,10 @@ class AxisMapping(Mapping[str, Entry]):
 
     Attributes:
         entries: pairs of an axis name and its mesh axes, in the order in which they were given.
-        entered: the mappings that were made current inside of the same named_jit, for its check of their keys.
+        entered: the mappings that were made current inside the same named_jit, for its check of their keys.
         active: False for a placeholder that carries the other attributes where no mapping is current.
         taken: Explicit mesh axes that a surrounding `vmap` maps over, so that nothing inside can be laid out on them.
-        audit: what collects layouts and errors while a check runs; it makes JAX trace again.
+        audit: collects layouts and errors while a check runs; it makes JAX trace again.
         scope: the surrounding shard_map.
     """
 
@@ -114,8 +114,8 @@ class AxisMapping(Mapping[str, Entry]):
 class Mappings:
     """The mapping by which parameters are stored, and the one by which a model computes.
 
-    An array that goes in or out is data if it has an axis that `compute` maps and `parameters` does not list, such as
-    the batch, and is then laid out by `compute`. All others are stored by `parameters`.
+    An argument or result with an axis that `compute` maps and `parameters` does not list, such as the batch, is data,
+    and laid out by `compute`. All others are stored by `parameters`.
 
     Attributes:
         parameters: for parameters, gradients and optimiser state.
@@ -160,12 +160,12 @@ class Mappings:
 
 
 def path_text(keys: Any) -> str:
-    """Spell the keys on the way to a leaf of a tree as a path, such as `layers.0.weight`."""
+    """Write the keys of a leaf of a tree as a path, such as `layers.0.weight`."""
     return jax.tree_util.keystr(keys, simple=True, separator=".")
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Tell whether a pattern of `Mappings` is for the array at a path."""
+    """Return whether a pattern of `Mappings` matches a path."""
     parts, run = path.split("."), pattern.split(".")
     windows = (parts[i : i + len(run)] for i in range(len(parts) - len(run) + 1))
     return any(all(map(fnmatch.fnmatchcase, window, run)) for window in windows)
@@ -173,13 +173,13 @@ def matches(pattern: str, path: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """What collectives inside of a shard_map know of it.
+    """What collectives inside a shard_map know about it.
 
     Attributes:
         mappings: its mappings.
-        sizes: the axes of its arguments, with the sizes that they have outside.
+        sizes: the axes of its arguments, with their global sizes.
         hidden: axes that a surrounding `vmap` or `nmap` maps over.
-        looped: axes that a surrounding loop goes along.
+        looped: axes that a surrounding loop runs along.
     """
 
     mappings: Mappings
@@ -194,16 +194,16 @@ class Scope:
 
     @property
     def is_in_data(self) -> bool:
-        """Whether a surrounding map or loop goes along an axis of data, so that what is inside may have lost it."""
+        """Whether a surrounding map or loop runs along an axis of data, so that arrays inside may lack it."""
         return self.is_data((*self.hidden, *self.looped))
 
     def is_data(self, names: Iterable[str]) -> bool:
-        """Tell whether an array with these names is data, and no parameter."""
+        """Return whether an array with these names is data, not a parameter."""
         return self.mappings.of(tuple(names)) == self.mappings.compute
 
 
 def looked_up(table: Mapping[str, T], name: str) -> T | None:
-    """Return the entry of a name, or of what it derives from, or None."""
+    """Return the entry of a name, or of its bases, or None."""
     return next((table[base] for base in _bases(name) if base in table), None)
 
 
@@ -211,9 +211,9 @@ _current = jax.make_user_context(default_value=None)
 
 
 class _Entering(AbstractContextManager[None]):
-    """A block in which a mapping is current; one object may be entered again inside of itself and in other threads.
+    """A block in which a mapping is current; one object may be entered again inside itself and in other threads.
 
-    A context of JAX keeps what was current before on itself, so that each entry takes one of its own.
+    A context of JAX stores the previous value on itself, so each entry makes a new one.
     """
 
     def __init__(self, mapping: AxisMapping) -> None:
@@ -251,7 +251,7 @@ def resolve_mapping(mapping: ResourceMapping | None) -> AxisMapping | None:
     """Bring a mapping into normal form; None stands for the current one.
 
     Raises:
-        OperandError: if a key is no axis name, or a value no mesh axis, tuple of mesh axes or None.
+        OperandError: if a key is not an axis name, or a value not a mesh axis, tuple of mesh axes or None.
     """
     if mapping is None:
         return current_mapping()
@@ -271,7 +271,7 @@ def current_mapping() -> AxisMapping | None:
 
 
 def mapped(names: Iterable[str]) -> dict[str, Entry]:
-    """Look up names in the current mapping; those without an entry, their own or a base's, are left out."""
+    """Look up names in the current mapping; leave out those without an entry for them or a base."""
     entries = {name: looked_up(current_mapping() or {}, name) for name in names}
     return {name: entry for name, entry in entries.items() if entry is not None}
 
@@ -281,7 +281,7 @@ def axis_mapping(mapping: ResourceMapping, *, merge: bool = False, **more: MeshA
 
     Args:
         mapping: axis names to mesh axes; a tuple of mesh axes shards over all of them, None over none.
-        merge: keep the entries of the mapping that is current now; where both have a name, the new one wins.
+        merge: keep the entries of the current mapping; where both have a name, the new one wins.
         more: further entries, by keyword.
 
     Example:
@@ -298,7 +298,7 @@ def axis_mapping(mapping: ResourceMapping, *, merge: bool = False, **more: MeshA
 def axis_mapping_in(mapping: AxisMapping | None, entered: list[AxisMapping]) -> AbstractContextManager[Any]:
     """Make a mapping, or none, the current one, and list it among those that were entered."""
     outer = _surroundings()
-    if mapping is not None and mapping not in entered:  # a loop over steps enters the same ones again and again
+    if mapping is not None and mapping not in entered:  # loops enter the same ones repeatedly
         entered.append(mapping)
     inner = AxisMapping((), active=False) if mapping is None else mapping
     audit, scope = inner.audit or outer.audit, inner.scope or outer.scope
@@ -306,7 +306,7 @@ def axis_mapping_in(mapping: AxisMapping | None, entered: list[AxisMapping]) -> 
 
 
 def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
-    """Keep what is laid out inside from using Explicit mesh axes that a `vmap` maps over."""
+    """Prevent layouts inside from using Explicit mesh axes that a `vmap` maps over."""
     if not mesh_axes:
         return nullcontext()
     outer = _surroundings()
@@ -314,7 +314,7 @@ def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
 
 
 def hiding(names: Iterable[str], *, loop: bool = False) -> AbstractContextManager[Any]:
-    """Tell collectives inside of a shard_map about axes that a `vmap` or `nmap` maps over, or a loop goes along."""
+    """Tell collectives inside a shard_map about axes that a `vmap` or `nmap` maps over, or a loop runs along."""
     outer = _surroundings()
     if outer.scope is None:
         return nullcontext()
@@ -324,7 +324,7 @@ def hiding(names: Iterable[str], *, loop: bool = False) -> AbstractContextManage
 
 
 def current_scope() -> Scope | None:
-    """Return what the surrounding shard_map has told."""
+    """Return the scope of the surrounding shard_map."""
     return _surroundings().scope
 
 
@@ -338,10 +338,10 @@ def _surroundings() -> AxisMapping:
 
 
 def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
-    """Return the given mesh, or else the one of `jax.set_mesh`, or None.
+    """Return the given mesh, otherwise the one of `jax.set_mesh`, or None.
 
     Raises:
-        OperandError: if what is given is no mesh.
+        OperandError: if the argument is not a mesh.
     """
     if mesh is not None:
         if not isinstance(mesh, Mesh | AbstractMesh):
@@ -353,12 +353,12 @@ def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
 
 
 def describe_mesh(mesh: MeshLike) -> str:
-    """Spell a mesh as its axes with their sizes."""
+    """Write a mesh as its axes with their sizes."""
     return ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
 
 
 def ways_on(mesh: MeshLike, entry: Entry) -> int:
-    """Tell in how many parts mesh axes split a dimension."""
+    """Return the number of parts into which mesh axes split a dimension."""
     return math.prod(mesh.shape[axis] for axis in entry)
 
 
@@ -369,7 +369,7 @@ def mesh_types(mesh: MeshLike) -> dict[str, AxisType]:
 
 @lru_cache(8192)
 def _remembered(entries: tuple[tuple[str, Entry], ...]) -> set[str]:
-    """Names of arrays that were laid out under a mapping; caches of JAX do not run the code again that notes them."""
+    """Return the names that were laid out under a mapping; JAX's caches do not run the code that notes them again."""
     del entries
     return set()
 
@@ -391,13 +391,13 @@ def check_keys(
     """Raise ShardingError for a key of the mapping that no array has, or a mesh axis that the mesh does not have.
 
     Args:
-        function: who asks.
+        function: the name for errors.
         mapping: the mapping, or several.
-        names: the names of the arrays at hand.
+        names: the names of the known arrays.
         mesh: the mesh, if there is one.
         paths: the paths of the arrays, for patterns that override a mapping.
-        complete: whether these are all arrays that the mapping is for; else those that were laid out under it before
-            count too. What is computed is not at hand then, so that keys of `Mappings.compute` are not looked for.
+        complete: whether these are all arrays that the mapping is for; otherwise, those that were laid out under it
+            before count too. Keys of `Mappings.compute` are then not checked, since activations are not known.
     """
     if isinstance(mapping, Mappings):
         for own in (mapping.parameters, *(extra for _, extra in mapping.overrides)):
@@ -440,11 +440,11 @@ def partition_spec(
 ) -> PartitionSpec:
     """Lay out one array: a PartitionSpec with one entry per dimension; anonymous dimensions are not sharded.
 
-    Axes of the mesh that are Manual (inside of a shard_map) are left out.
+    Manual mesh axes (inside a shard_map) are left out.
 
     Raises:
-        ShardingError: if the mapping names an axis that the mesh does not have, uses one mesh axis twice on this
-            array, or does not divide a size.
+        ShardingError: if the mapping has an axis that the mesh lacks, uses a mesh axis twice on this array, or does not
+            divide a size.
     """
     return _partition_spec(names, shape, mapping, mesh, function)
 
@@ -476,24 +476,23 @@ def entries_for(
     function: str = "shard",
     without: Entry = (),
 ) -> dict[str, Entry]:
-    """Give the mesh axes of those axes of one array that the mapping decides, itself or by a base.
+    """Return the mesh axes of those axes of one array that have an entry in the mapping, or a base with one.
 
     Args:
         names: the names of the array.
         shape: its shape, for messages.
         mapping: the mapping.
-        mesh: the mesh whose axes there are, if it is known.
-        function: who asks.
+        mesh: the mesh, if it is known.
+        function: the name for errors.
         without: mesh axes to leave out.
 
     Raises:
-        ShardingError: if the mapping names an axis that the mesh does not have, or uses one mesh axis twice on this
-            array.
+        ShardingError: if the mapping has an axis that the mesh lacks, or uses a mesh axis twice on this array.
     """
     table = dict(mapping.entries)
     found: dict[str, Entry] = {}
     used: dict[str, str] = {}
-    # Names with entries of their own choose first, and derived names in an order that storage has no part in.
+    # Names with their own entries choose first, then derived names in an order that is independent of storage.
     for name in (*(n for n in names if n in table), *sorted(n for n in names if n not in table)):
         base = next((base for base in _bases(name) if base in table), None)
         if base is None:
@@ -513,7 +512,7 @@ def entries_for(
 
 
 def with_bases(names: Iterable[str]) -> set[str]:
-    """Add to names all that they derive from."""
+    """Add the bases of derived names."""
     return {base for name in names for base in _bases(name)}
 
 
@@ -530,7 +529,7 @@ def _facts(names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: Mes
 
 
 def spec_from(entries: Iterable[Entry]) -> PartitionSpec:
-    """Spell mesh axes per dimension as a PartitionSpec."""
+    """Make a PartitionSpec from mesh axes per dimension."""
     return PartitionSpec(*(entry[0] if len(entry) == 1 else entry or None for entry in entries))
 
 

@@ -1,6 +1,6 @@
 """Maximal update parametrisation: hyperparameters that are tuned on a narrow model fit a wide one.
 
-`Mup` visits a model from outside and reads from names what depends on its width; layers know nothing of it.
+`Mup` works on a model from outside: names show what depends on the width, and layers need no change.
 
 Reference:
     Yang et al. (2022), Tensor programs V: tuning large neural networks via zero-shot hyperparameter transfer, table 3.
@@ -9,19 +9,21 @@ Reference:
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeVar, get_args
 
 import jax
 
 from . import parameters
 from .axis import AxisSelection, AxisSpec, selection, spec
-from .errors import ArgumentError, AxisNotFoundError, AxisSizeError, describe, message, suggestion
+from .errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
 from .layout import looked_up, matches, with_bases
+from .nn._settings import integer
 from .parameters import Parameter
 from .partitioning._table import Printed, Table
 
 __all__ = ["Factors", "Mup", "Report"]
 
+T = TypeVar("T")
 Optimizer: TypeAlias = Literal["adam", "sgd"]
 Role: TypeAlias = Literal["input", "hidden", "output", "fixed"]
 Spread: TypeAlias = Literal["fan_in", "constant"]
@@ -29,10 +31,10 @@ Spread: TypeAlias = Literal["fan_in", "constant"]
 
 @dataclasses.dataclass(frozen=True)
 class Factors:
-    """What the width of a model changes for one parameter; all is 1 in the base model.
+    """How the width of a model changes one parameter; all factors are 1 in the base model.
 
     Attributes:
-        role: what the paper calls it: "input" (also of biases and norms), "hidden" or "output"; or "fixed".
+        role: as in the paper, "input" (also for biases and norms), "hidden" or "output"; or "fixed".
         inputs: how many times wider its inputs are than in the base model.
         outputs: how many times wider its outputs are.
     """
@@ -43,12 +45,12 @@ class Factors:
 
     @property
     def std(self) -> float:
-        """The standard deviation at the start, relative to that of the base model."""
+        """The initial standard deviation, relative to that of the base model."""
         return {"hidden": 1 / math.sqrt(self.inputs), "output": 1 / self.inputs}.get(self.role, 1.0)
 
     @property
     def adam(self) -> float:
-        """The factor for the learning rate of Adam and its kin, whose updates have a size of their own."""
+        """The factor for the learning rate of Adam and similar optimisers, whose updates are normalised."""
         return 1 / self.inputs
 
     @property
@@ -59,7 +61,7 @@ class Factors:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Report(Printed):
-    """The factors of each parameter of a model: print it, or let a notebook show it.
+    """The factors of each parameter of a model, which print as a table, also in notebooks.
 
     Attributes:
         rows: the parameters and their factors.
@@ -86,12 +88,12 @@ class Report(Printed):
 class Mup:
     """Scale initial values and learning rates with the width of a model.
 
-    The widths are named axes. Axes that are not named here do not grow, and layer axes of `Stacked` never count.
+    Widths are named axes. Axes that are not named here do not grow, and layer axes of `Stacked` never count.
 
     Attributes:
         base: the sizes of the width axes in the base model, on which hyperparameters are tuned. Derived names, such as
-            the `embed.out` of `embed`, go by their base.
-        inputs: for arrays in modules of your own, that do not say which axes they sum over: these axes, by patterns of
+            `embed.out`, count as their base.
+        inputs: for arrays of your own modules that do not declare which axes they sum over: these axes, by patterns of
             paths as in `Mappings`.
 
     Example:
@@ -111,16 +113,19 @@ class Mup:
     inputs: Mapping[str, AxisSelection] = dataclasses.field(default_factory=dict[str, AxisSelection])
 
     def __post_init__(self) -> None:
-        for name, size in self.base.items():
-            if size < 1:
+        if not isinstance(self.base, Mapping):
+            problem = f"base is a dict from axis names to sizes, not {type(self.base).__name__}"
+            raise OperandError(message("Mup", problem, hint='write {"mlp": 256}'))
+        for name, size in selection(self.base, "Mup"):
+            if integer("Mup", f"the base size of {name!r}", size) < 1:
                 raise AxisSizeError(message("Mup", f"the base size of {name!r} must be positive, got {size}"))
 
     def ratio(self, axes: AxisSpec) -> float:
         """Return how many times larger axes are than in the base model.
 
-        It is for what no visitor can change: divide the logits of a tied embedding by `ratio(Embed)`; and where the
-        size of a head grows, multiply queries by `ratio(HeadDim) ** -0.5`, for scores that fall with the size and not
-        with its root.
+        Use it in the model where parameters are not enough: divide the logits of a tied embedding by `ratio(Embed)`;
+        where the size of a head grows, multiply queries by `ratio(HeadDim) ** -0.5`, so that scores are divided by the
+        size, not its square root.
         """
         return math.prod(self._ratio(axis.name, axis.size) for axis in spec(axes, "Mup.ratio"))
 
@@ -132,7 +137,7 @@ class Mup:
         """Return the factors of one parameter.
 
         Raises:
-            ArgumentError: if it has several width axes, and nothing says which of them are inputs.
+            ArgumentError: if it has several width axes, and it is unknown which of them are inputs.
         """
         counted = [
             name for name in parameter.sizes if looked_up(self.base, name) is not None and name not in parameter.layers
@@ -151,11 +156,11 @@ class Mup:
         return Factors(roles[bool(summed)][bool(added)], *wider)
 
     def report(self, model: Any) -> Report:
-        """Tell the role and the factors of each parameter.
+        """Return the role and the factors of each parameter.
 
         Raises:
-            AxisNotFoundError: if no parameter has one of the width axes, or none that a pattern of `inputs` matches has
-                one of its axes.
+            AxisNotFoundError: if a width axis is in no parameter, or an axis of `inputs` in none that its pattern
+                matches.
             ArgumentError: if a pattern of `inputs` matches no parameter.
         """
         found = tuple((parameter, self.factors(parameter)) for parameter in parameters.walk(model))
@@ -168,19 +173,19 @@ class Mup:
             _check_inputs(pattern, axes, [parameter for parameter, _ in found])
         return Report(found)
 
-    def initial(self, model: Any, spread: Spread | Callable[[str, Any], Spread] = "fan_in") -> Any:
-        """Correct the initial values of a model that was just made.
+    def initial(self, model: T, spread: Spread | Callable[[str, Any], Spread] = "fan_in") -> T:
+        """Correct the initial values of a new model.
 
         Args:
-            model: as `init` made it.
-            spread: how the standard deviation of what was drawn depends on the width. "fan_in": it falls with the root
-                of the number of inputs, and of an embedding with that of the size of its vectors. That is what the
-                default initializers, and all that scale by fan-in, do. "constant": not at all, such as
-                `initializer.normal(0.02)`. Or a function of a path and an array that tells which.
+            model: the result of `init`.
+            spread: how the standard deviation of initial values depends on the width. "fan_in": it falls with the
+                square root of the number of inputs, or, in an embedding, of the size of its vectors, as with the
+                default initializers and all that scale by fan-in. "constant": not at all, as with
+                `initializer.normal(0.02)`. Or a function of a path and an array that returns one of these.
 
         Raises:
-            AxisNotFoundError: if no parameter has one of the width axes.
-            ArgumentError: if there is no such `spread`.
+            AxisNotFoundError: if a width axis is in no parameter.
+            ArgumentError: if `spread` is unknown.
         """
         factors: dict[str, float] = {}
         for parameter, own in self.report(model).rows:
@@ -191,28 +196,28 @@ class Mup:
         return _scaled(model, factors)
 
     def learning_rates(self, model: Any, optimizer: Optimizer = "adam") -> Any:
-        """Return a tree with the factor for the learning rate of each parameter, and None where there is none.
+        """Return a tree with the factor for the learning rate of each parameter, and None for other leaves.
 
         Raises:
-            AxisNotFoundError: if no parameter has one of the width axes.
-            ArgumentError: if there is no such `optimizer`.
+            AxisNotFoundError: if a width axis is in no parameter.
+            ArgumentError: if `optimizer` is unknown.
         """
         _check_known("optimizer", optimizer, get_args(Optimizer))
         rates = {parameter.path: getattr(own, optimizer) for parameter, own in self.report(model).rows}
         return parameters.labels(model, lambda path, _: rates[path])
 
-    def scaled_updates(self, updates: Any, optimizer: Optimizer = "adam") -> Any:
+    def scaled_updates(self, updates: T, optimizer: Optimizer = "adam") -> T:
         """Multiply updates by the factors for their learning rates.
 
-        With Optax, put `optax.stateless(lambda updates, _: mup.scaled_updates(updates))` behind what the factors are
-        for, such as `optax.scale_by_adam()`, and before what they are not for, such as `optax.add_decayed_weights`.
+        With Optax, put `optax.stateless(lambda updates, _: mup.scaled_updates(updates))` after transformations that the
+        factors apply to, such as `optax.scale_by_adam()`, and before others, such as `optax.add_decayed_weights`.
 
         Args:
-            updates: a tree of the structure of the model, such as its gradients.
-            optimizer: "adam", also for its kin; or "sgd".
+            updates: a tree with the structure of the model, such as its gradients.
+            optimizer: "adam", also for similar ones; or "sgd".
 
         Raises:
-            ArgumentError: if there is no such `optimizer`.
+            ArgumentError: if `optimizer` is unknown.
         """
         _check_known("optimizer", optimizer, get_args(Optimizer))
         rows = ((parameter.path, self.factors(parameter)) for parameter in parameters.walk(updates))
@@ -226,7 +231,7 @@ def _check_known(what: str, given: Any, known: tuple[str, ...]) -> None:
 
 
 def _check_inputs(pattern: str, axes: AxisSelection, known: list[Parameter]) -> None:
-    """Refuse a pattern, or an axis, that no parameter has: a hidden weight would learn at the rate of another role."""
+    """Raise for a pattern or an axis that no parameter has: a hidden weight would learn at the rate of another role."""
     matched = [parameter for parameter in known if matches(pattern, parameter.path)]
     if not matched:
         paths = [parameter.path for parameter in known]
@@ -241,9 +246,10 @@ def _check_inputs(pattern: str, axes: AxisSelection, known: list[Parameter]) -> 
             raise AxisNotFoundError(message("Mup", problem, facts, hint=suggestion(name, names)))
 
 
-def _scaled(tree: Any, factors: Mapping[str, float]) -> Any:
+def _scaled(tree: T, factors: Mapping[str, float]) -> T:
     """Multiply the floating arrays of a tree."""
     scales = parameters.labels(tree, lambda path, _: factors[path])
-    return jax.tree.map(
+    scaled: T = jax.tree.map(
         lambda scale, x: x if scale in (None, 1.0) else x * scale, scales, tree, is_leaf=lambda x: x is None
     )
+    return scaled

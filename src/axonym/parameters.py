@@ -1,7 +1,7 @@
 """Count, list and select the arrays of a whole model, by path and by axis.
 
-A path is what one would write to get at an array: `blocks.stacked.mlp.layers.0.weight`. Trees may be abstract: what
-`eqx.filter_eval_shape` returns can be counted and listed too.
+A path is the way to an array in the tree: `blocks.stacked.mlp.layers.0.weight`. Trees may be abstract, such as results
+of `eqx.filter_eval_shape`.
 """
 
 import dataclasses
@@ -48,11 +48,11 @@ def nbytes(tree: Any) -> int:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Summary(Printed):
-    """The arrays of a tree and their sizes: print it, or let a notebook show it.
+    """The arrays of a tree and their sizes, which print as a table, also in notebooks.
 
     Attributes:
         arrays: each array and its layout.
-        depth: of how many components of their paths the rows are, or None for a row for each array.
+        depth: the number of path components that rows sum over, or None for a row for each array.
     """
 
     arrays: tuple[ArrayLayout, ...]
@@ -69,12 +69,12 @@ class Summary(Printed):
 
     @property
     def count(self) -> int:
-        """The elements of all arrays."""
+        """The number of elements of all arrays."""
         return sum(math.prod(array.shape) for array in self.arrays)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all arrays."""
+        """The number of bytes of all arrays."""
         return sum(array.nbytes or 0 for array in self.arrays)
 
     def parts(self) -> Iterator[str | Table]:
@@ -96,7 +96,7 @@ class Summary(Printed):
 
 
 def _sums(arrays: tuple[ArrayLayout, ...] | list[ArrayLayout]) -> tuple[str, str, str]:
-    """Spell the elements, the bytes and the bytes per device of arrays."""
+    """Write the elements, the bytes and the bytes per device of arrays."""
     known = all(array.nbytes_per_device is not None for array in arrays)
     held = sum(array.nbytes_per_device or 0 for array in arrays) if known else None
     own = Summary(tuple(arrays))
@@ -109,18 +109,20 @@ def table(
     *,
     mapping: ResourceMapping | Mappings | None = None,
     mesh: MeshLike | None = None,
+    strict: bool = True,
 ) -> Summary:
     """List the arrays of a tree: path, axes, dtype, layout, elements, bytes and bytes per device.
 
     Args:
         tree: any tree.
-        depth: sum up what has the same first components of its path, this many.
-        mapping: tell what this mapping gives, and not where arrays are; see `partitioning.show`.
+        depth: sum up arrays that have this many first components of their paths in common.
+        mapping: show the layout by this mapping, not the actual one; see `partitioning.show`.
         mesh: the mesh for that; by default the one of `set_mesh`.
+        strict: raise for keys of a given mapping that no array of the tree has.
 
     Returns:
-        An object that prints as a table, also in notebooks, and has the numbers as attributes. Arrays whose paths
-        differ in numbers alone, and nothing else does, share a row, with the numbers of one of them.
+        An object that prints as a table, also in notebooks, and has the numbers as attributes. Arrays that differ only
+        in numbers in their paths share a row, with the numbers of one of them.
 
     Example:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
@@ -135,20 +137,20 @@ def table(
     """
     if depth is not None and integer("table", "depth", depth) < 0:
         raise ArgumentError(message("table", f"depth must not be negative, got {depth}"))
-    return Summary(show(tree, mapping, mesh).arrays, depth)
+    return Summary(show(tree, mapping, mesh, strict=strict).arrays, depth)
 
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """A floating array of a model, and what the modules around it say of its axes.
+    """A floating array of a model, and the roles of its axes by the modules around it.
 
     Attributes:
-        path: where it is.
+        path: its path.
         array: the array, named or plain.
         sizes: the sizes of its named axes.
-        layers: its axes that the layers of a `Stacked` are stored along.
-        inputs: its axes that its module sums over or looks up, or None where the module does not say.
-        looked_up: whether `inputs` are looked up by number.
+        layers: its axes along which the layers of a `Stacked` are stored.
+        inputs: its axes that its module sums over or looks up, or None if the module does not declare them.
+        looked_up: whether `inputs` are looked up by index.
     """
 
     path: str
@@ -160,12 +162,11 @@ class Parameter:
 
 
 def walk(tree: Any) -> Iterator[Parameter]:
-    """Yield the floating arrays of a tree, with what their modules say of them.
+    """Yield the floating arrays of a tree, with the roles of their axes.
 
-    A module says it by static fields: `In` and `Out`, as in `Linear`; `Vocab` and `Embed`, or `Pos` and `Embed`; or
-    `axis`, of what has no inputs, as in norms. Of the axes of an array, those of `Out` (also as `<name>.out`) are
-    outputs. The axes that other static fields declare, such as `Experts`, are neither, and all others are inputs; a
-    bias has none.
+    A module declares them by static fields: `In` and `Out`, as in `Linear`; `Vocab` and `Embed`, or `Pos` and `Embed`;
+    or `axis`, if there are no inputs, as in norms. The axes of `Out` (also as `<name>.out`) are outputs, axes of other
+    static fields, such as `Experts`, are neither, and all others are inputs; a bias has none.
     """
     for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=is_named_array):
         names, array = (leaf.names, leaf.array) if isinstance(leaf, NamedArray) else ((), leaf)
@@ -187,13 +188,13 @@ def walk(tree: Any) -> Iterator[Parameter]:
 
 
 def _is_floating(array: Any) -> bool:
-    """Tell floating arrays, concrete, traced or abstract, from everything else."""
+    """Return whether this is a floating array, concrete, traced or abstract."""
     dtype = getattr(array, "dtype", None)
     return dtype is not None and hasattr(array, "shape") and bool(jnp.issubdtype(dtype, jnp.inexact))
 
 
 def _along(tree: Any, keys: tuple[Any, ...]) -> Iterator[Any]:
-    """Yield the nodes on the way to a leaf, as far as their keys tell it."""
+    """Yield the nodes on the way to a leaf, as far as its keys lead."""
     for key in keys:
         yield tree
         if isinstance(key, jax.tree_util.GetAttrKey):
@@ -218,7 +219,7 @@ def static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
 
 
 def _inputs(owner: eqx.Module, names: Names) -> Names | None:
-    """Find the axes of an array that its module sums over, or None where it does not say."""
+    """Return the axes of an array that its module sums over, or None if it does not declare them."""
     declared = {field: tuple(axis.name for axis in axes) for field, axes in static_axes(owner).items()}
     if "axis" in declared and set(names) <= set(declared["axis"]):
         return ()
@@ -239,10 +240,10 @@ def labels(tree: Any, label: Callable[[str, Any], Any]) -> Any:
         label: a function of a path and an array, such as `lambda path, x: "table" if "vocab" in x.names else "rest"`.
 
     Returns:
-        The tree with a label in the place of each floating array, named or plain, and None in that of all else.
+        The tree with a label in place of each floating array, named or plain, and None for other leaves.
 
     Raises:
-        OperandError: if `label` is no function.
+        OperandError: if `label` is not callable.
     """
     if not callable(label):
         problem = f"expected a function of a path and an array, got {type(label).__name__}"
@@ -270,10 +271,10 @@ def select(tree: Any, predicate: Predicate) -> Any:
             dots between them, also with wildcards, such as `embedding` or `mlp.*.weight`.
 
     Returns:
-        The tree with True or False in the place of each leaf, where a named array is one.
+        The tree with True or False in place of each leaf; a named array is one leaf.
 
     Raises:
-        ArgumentError: if no array has a path like the pattern.
+        ArgumentError: if no path matches the pattern.
         OperandError: if it is neither a pattern nor a function.
 
     Example:
@@ -299,18 +300,18 @@ def select(tree: Any, predicate: Predicate) -> Any:
 
 
 def decay_mask(tree: Any, *, apart: AxisSelection = ()) -> Any:
-    """Tell which arrays weight decay is for, as the `mask` of `optax.adamw` takes it.
+    """Select the arrays to apply weight decay to, as the `mask` of `optax.adamw`.
 
-    It is for floating arrays that have two axes or more and an axis that their module sums over, if it says so: see
+    These are floating arrays with two or more axes, at least one of which is an input, if their module declares it: see
     `walk`. The layer axes of `Stacked` do not count, and plain arrays have no axes. So the bias of a layer with several
     output axes is not decayed, and neither is the weight of a norm over several axes.
 
     Args:
         tree: a model.
-        apart: names of more axes that do not count, such as "experts" in a module of your own.
+        apart: names of further axes that do not count, such as "experts" in a module of your own.
 
     Returns:
-        The tree with True or False in the place of each leaf, where a named array is one.
+        The tree with True or False in place of each leaf; a named array is one leaf.
     """
     ignored = {name for name, _ in selection(apart, "decay_mask")}
     decayed = {

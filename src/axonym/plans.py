@@ -1,8 +1,8 @@
 """Turn names into positional plans: which dimensions to permute, insert, reduce or contract.
 
-A plan knows names and nothing else: no sizes, no arrays, no JAX. Its positions count named dimensions from the left,
-so that anonymous leading dimensions shift all of them alike. Plans are memoised: the same names are thought about once.
-An error tells the problem in terms of names; the caller adds sizes.
+A plan knows only names: no sizes, no arrays, no JAX. Its positions count named dimensions from the left; anonymous
+leading dimensions shift all of them equally. Plans are memoised by names. Errors state the problem in terms of names;
+the caller adds sizes.
 """
 
 from collections.abc import Hashable, Sequence
@@ -37,10 +37,10 @@ CACHE = 8192
 
 
 class Alignment(NamedTuple):
-    """How one operand takes the form of the result.
+    """How one operand is aligned with the result.
 
-    `order` permutes its named dimensions (None: they stand right); `insert` lists where, among the named dimensions
-    of the result, dimensions of size 1 go.
+    `order` permutes its named dimensions (None: no change); `insert` lists the positions, among the named dimensions of
+    the result, of new dimensions of size 1.
     """
 
     order: tuple[int, ...] | None
@@ -48,7 +48,7 @@ class Alignment(NamedTuple):
 
 
 class Contraction(NamedTuple):
-    """The arguments of `lax.dot_general`, and the permutation of its result (None: it stands right)."""
+    """The arguments of `lax.dot_general`, and the permutation of its result (None: no change)."""
 
     contract: tuple[tuple[int, ...], tuple[int, ...]]
     batch: tuple[tuple[int, ...], tuple[int, ...]]
@@ -56,9 +56,9 @@ class Contraction(NamedTuple):
 
 
 def keep(memo: dict[K, V], key: K, made: V) -> V:
-    """Keep what was made for a key; a memo that is full is emptied first.
+    """Store a value under a key; a memo that is full is emptied first.
 
-    A hit, `memo[key]`, costs less than a call of what `lru_cache` makes, which also keeps track of the order.
+    A hit, `memo[key]`, costs less than a call of an `lru_cache`, which also keeps track of the order of use.
     """
     if len(memo) >= CACHE:
         memo.clear()
@@ -74,7 +74,7 @@ def require(names: Sequence[str], wanted: Sequence[str]) -> None:
 
 
 def distinct(names: Sequence[str], why: str = "") -> None:
-    """Raise AxisClashError if a name stands twice."""
+    """Raise AxisClashError if a name occurs twice."""
     for name in names:
         if names.count(name) > 1:
             raise AxisClashError(f"{why}axis {name!r} would stand twice".strip())
@@ -82,7 +82,7 @@ def distinct(names: Sequence[str], why: str = "") -> None:
 
 @lru_cache(CACHE)
 def positions(names: Names, wanted: Names) -> tuple[int, ...]:
-    """Find where `wanted` stand among `names`, counted from the right (-1 is the last)."""
+    """Return the positions of `wanted` in `names`, counted from the right (-1 is the last)."""
     require(names, wanted)
     distinct(wanted)
     return tuple(names.index(name) - len(names) for name in wanted)
@@ -96,13 +96,13 @@ def without(names: Names, removed: Names) -> Names:
 
 @lru_cache(CACHE)
 def union(first: Names, second: Names) -> Names:
-    """Put the names of `second` that `first` lacks behind those of `first`."""
+    """Append the names of `second` that `first` lacks to those of `first`."""
     return (*first, *(name for name in second if name not in first))
 
 
 @lru_cache(CACHE)
 def align(source: Names, target: Names) -> Alignment | None:
-    """Plan how an operand with `source` names, all of them in `target`, lines up with `target`; None: it does."""
+    """Plan how an operand with `source` names, all in `target`, is aligned with `target`; None if it already is."""
     if source == target:
         return None
     ordered = tuple(name for name in target if name in source)
@@ -113,7 +113,7 @@ def align(source: Names, target: Names) -> Alignment | None:
 
 @lru_cache(CACHE)
 def broadcast(operands: tuple[Names, ...]) -> Names:
-    """Choose the names of an elementwise result: those of the first operand that contains all others.
+    """Return the names of an elementwise result: those of the first operand that contains all others.
 
     Raises:
         BroadcastError: if no operand contains all others.
@@ -132,11 +132,11 @@ def broadcast(operands: tuple[Names, ...]) -> Names:
 
 @lru_cache(CACHE)
 def rename(names: Names, renames: tuple[tuple[str, str], ...]) -> Names:
-    """Replace names, all at once: a swap is possible.
+    """Replace names, all at once, so that they may be swapped.
 
     Raises:
         AxisNotFoundError: if an old name is missing.
-        AxisClashError: if a name would stand twice.
+        AxisClashError: if a name would occur twice.
     """
     table = dict(renames)
     require(names, tuple(table))
@@ -147,10 +147,10 @@ def rename(names: Names, renames: tuple[tuple[str, str], ...]) -> Names:
 
 @lru_cache(CACHE)
 def complete(names: Names, order: tuple[str | EllipsisType, ...]) -> Names:
-    """Complete an order in which `...` stands for all axes that are not mentioned, in the order they have.
+    """Complete an order in which `...` stands for all axes not mentioned, in their present order.
 
     Raises:
-        AxisNotFoundError: if the order mentions an axis that is not there, or leaves one out without `...`.
+        AxisNotFoundError: if the order mentions a missing axis, or omits one without `...`.
         AxisClashError: if it mentions an axis, or `...`, twice.
     """
     mentioned = tuple(entry for entry in order if isinstance(entry, str))
@@ -171,7 +171,7 @@ def complete(names: Names, order: tuple[str | EllipsisType, ...]) -> Names:
 def contraction(
     left: tuple[Label, ...], right: tuple[Label, ...], contracted: tuple[Label, ...], out: tuple[Label, ...]
 ) -> Contraction:
-    """Plan a contraction of two operands whose dimensions carry labels; what both share and keep is batched."""
+    """Plan a contraction of two operands with labelled dimensions; labels that both have and keep are batched."""
     shared = tuple(label for label in out if label in left and label in right)
     free = (*(x for x in left if x not in shared and x not in contracted),)
     free += tuple(x for x in right if x not in shared and x not in contracted)
@@ -184,7 +184,7 @@ def contraction(
 
 
 def letters(operands: Sequence[Sequence[Hashable]], out: Sequence[Hashable]) -> str:
-    """Spell a contraction of any number of operands as an einsum over single letters."""
+    """Express a contraction of any number of operands as an einsum over single letters."""
     table: dict[Hashable, str] = {}
     for labels in operands:
         for label in labels:

@@ -1,4 +1,4 @@
-"""How a named array prints: its axes with their sizes, how they lie on a mesh, and the elements of a small array."""
+"""How a named array prints: its axes with their sizes, its layout on a mesh, and the elements of a small array."""
 
 from typing import Any
 
@@ -12,30 +12,30 @@ from .errors import OperandError, describe, message
 
 __all__ = ["document", "formatted", "has_values", "head", "summary", "text"]
 
-SMALL = 16  # elements that are worth fetching and reading
+SMALL = 16  # the largest number of elements to print
 
 
 def _is_array(array: Any) -> bool:
-    """Tell a payload with a dtype and a shape from whatever else JAX's transformations put into a tree."""
+    """Return whether a payload has a dtype and a shape, unlike other leaves of JAX's transformations."""
     return not isinstance(array, Core) and hasattr(array, "dtype") and isinstance(getattr(array, "shape", None), tuple)
 
 
 def _partitions(array: Any) -> tuple[Any, ...]:
-    """Return the mesh axes of each dimension: of a traced array those of its type, else where its elements are."""
+    """Return the mesh axes of each dimension, from the type of a traced array or the sharding of a concrete one."""
     owner = jax.typeof(array) if isinstance(array, Tracer) else array
     sharding = getattr(owner, "sharding", None)
     return tuple(sharding.spec) if isinstance(sharding, jax.sharding.NamedSharding) else ()
 
 
 def _place(entry: Any) -> str:
-    """Spell the mesh axes of one dimension as JAX spells them in types."""
+    """Format the mesh axes of one dimension as JAX does in types."""
     if isinstance(entry, str):
         return f"@{entry}"
     return f"@({','.join(entry)})" if isinstance(entry, tuple) and entry else ""
 
 
 def summary(x: Core) -> str:
-    """Spell dtype, axes and layout, such as `float32[batch=32@data, embed=64]`; of what is no array, just the names."""
+    """Format dtype, axes and layout, as in `float32[batch=32@data, embed=64]`; only the names if there is no array."""
     (array,), names = x.node
     if not _is_array(array):
         return repr(names)
@@ -52,7 +52,7 @@ def summary(x: Core) -> str:
 
 
 def head(x: Core) -> str:
-    """Spell an array without its elements, such as `NamedArray(float32[batch=32, embed=64])`."""
+    """Format an array without its elements, as in `NamedArray(float32[batch=32, embed=64])`."""
     (array,), _ = x.node
     if _is_array(array):
         return f"NamedArray({summary(x)})"
@@ -60,31 +60,32 @@ def head(x: Core) -> str:
 
 
 def has_values(array: Any) -> bool:
-    """Tell whether an array has elements now: it is neither traced nor abstract."""
+    """Return whether an array has values, that is, is neither traced nor abstract."""
     return not isinstance(array, Tracer) and isinstance(array, jax.Array | np.ndarray | np.generic)
 
 
 def _elements(array: Any) -> str | None:
-    """Spell the elements, or None where that costs too much or they are not here."""
+    """Format the elements; None if there are too many, or they are not available."""
     if not has_values(array) or array.size > SMALL:
         return None
     if isinstance(array, jax.Array):
         if array.is_deleted():
             return "deleted"
-        if not array.is_fully_addressable or jnp.issubdtype(array.dtype, jax.dtypes.extended):
+        here = array.is_fully_addressable or array.is_fully_replicated
+        if not here or jnp.issubdtype(array.dtype, jax.dtypes.extended):
             return None
     return str(np.asarray(array))
 
 
 def text(x: Core) -> str:
-    """Spell an array: its head, and below it the elements where they are few and at hand."""
+    """Format an array: its head, and below it the elements if they are few and available."""
     (array,), _ = x.node
     elements = _elements(array) if _is_array(array) else None
     return head(x) if elements is None else f"{head(x)}\n{elements}"
 
 
 def formatted(x: Core, spec: str) -> str:
-    """Format the one element of an array without dimensions, as in `f"{loss:.3f}"`.
+    """Format the element of an array without dimensions, as in `f"{loss:.3f}"`.
 
     Raises:
         OperandError: if there are dimensions, or no value yet.
@@ -103,9 +104,9 @@ def formatted(x: Core, spec: str) -> str:
 
 
 def document(x: Core, **options: Any) -> Any:
-    """Build the document of a printed tree such as an Equinox module: the head, and with `short_arrays=False` the text.
+    """Build the document for printing a tree such as an Equinox module: the head; with `short_arrays=False`, the text.
 
-    Equinox and jaxtyping print by wadler_lindig, which asks an object for its `__pdoc__` and is there when it does.
+    Equinox and jaxtyping print with wadler_lindig, which calls `__pdoc__`, and so is installed when this runs.
     """
     import wadler_lindig as wl
 
@@ -115,5 +116,5 @@ def document(x: Core, **options: Any) -> Any:
         return wl.bracketed(wl.TextDoc("NamedArray("), inner, wl.comma, wl.TextDoc(")"), options.get("indent", 2))
     if options.get("short_arrays", True):
         return wl.TextDoc(head(x))
-    # One line if it fits, else each line of the elements indented as the tree is.
+    # One line if it fits, else each line of the elements indented like the tree.
     return wl.join(wl.BreakDoc(" "), [wl.TextDoc(line) for line in text(x).split("\n")])

@@ -1,8 +1,8 @@
-"""Random named arrays. Values depend on the key and the axes alone, never on how the array is laid out.
+"""Random named arrays. Values depend on the key and the axes only, never on the layout.
 
 Results are laid out by the current axis mapping, so that a large parameter is never whole on one device. Parameters of
-distributions may be named arrays; they line up with the asked axes by name. Each function draws the numbers that
-the function of `jax.random` with its name draws for the same key and sizes.
+distributions may be named arrays, matched with `shape` by name. Each function draws the same numbers as its namesake
+in `jax.random`, for the same key and sizes.
 """
 
 from typing import Any
@@ -65,7 +65,7 @@ __all__ = [
 
 # keys
 def split(key: Any, axis: AxisSpec) -> NamedArray:
-    """Make new keys over an axis, or over several; `axn.vmap` and `axn.scan` pass one to each position.
+    """Split a key into keys over one or more axes; `axn.vmap` and `axn.scan` pass one to each position.
 
     Example:
         >>> Layers, Embed = axn.make_axes(layers=2, embed=3)
@@ -81,7 +81,7 @@ def _split(key: Any, *, shape: tuple[int, ...]) -> Any:
 
 
 def fold_in(key: Any, data: Operand) -> NamedArray:
-    """Make a new key for each number of `data`; both may be named arrays, which line up by name."""
+    """Make a new key for each number of `data`; both may be named arrays, matched by name."""
     key = _typed("fold_in", key)
     if not isinstance(key, Core) and not isinstance(data, Core) and not jnp.ndim(data):
         key = NamedArray(key, ())
@@ -93,7 +93,7 @@ def _fold_in(key: Any, data: Any) -> Any:
 
 
 def _typed(function: str, key: Any) -> Any:
-    """Turn a key of the old kind, a plain vector of integers, into one that is an element of its own."""
+    """Convert a legacy key, a vector of integers, to a typed key."""
     if isinstance(key, Core) or jnp.issubdtype(one_key(function, key).dtype, jax.dtypes.prng_key):
         return key
     return jax.random.wrap_key_data(key)
@@ -150,7 +150,7 @@ def rademacher(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> Nam
     return draw(jax.random.rademacher, key, shape, dtype=dtype)
 
 
-# with parameters for each position
+# with parameters, one for each position
 def bernoulli(key: Any, shape: AxisSpec, p: Operand = 0.5) -> NamedArray:
     """Draw booleans that are true with probability `p`."""
     return draw(jax.random.bernoulli, key, shape, p)
@@ -162,7 +162,7 @@ def beta(key: Any, shape: AxisSpec, a: Operand, b: Operand, dtype: DTypeLike | N
 
 
 def binomial(key: Any, shape: AxisSpec, n: Operand, p: Operand, dtype: DTypeLike | None = None) -> NamedArray:
-    """Draw how many of `n` trials succeed, each with probability `p`; counts are floats."""
+    """Draw the number of successes in `n` trials with probability `p`; counts are floats."""
     return draw(jax.random.binomial, key, shape, n, p, dtype=dtype)
 
 
@@ -184,12 +184,12 @@ def _double_sided_maxwell(key: Any, loc: Any, scale: Any, *, shape: tuple[int, .
 
 
 def f(key: Any, shape: AxisSpec, dfnum: Operand, dfden: Operand, dtype: DTypeLike | None = None) -> NamedArray:
-    """Draw from the F distribution, given the degrees of freedom of its numerator and denominator."""
+    """Draw from the F distribution with `dfnum` and `dfden` degrees of freedom."""
     return draw(_f, key, shape, dfnum, dfden, dtype=dtype)
 
 
 def _f(key: Any, dfnum: Any, dfden: Any, *, shape: tuple[int, ...], dtype: Any) -> Any:
-    # JAX wants parameters of the full shape here.
+    # JAX requires parameters of the full shape here.
     return jax.random.f(key, jnp.broadcast_to(dfnum, shape), jnp.broadcast_to(dfden, shape), shape, dtype)
 
 
@@ -204,22 +204,22 @@ def generalized_normal(key: Any, shape: AxisSpec, p: Operand, dtype: DTypeLike |
 
 
 def geometric(key: Any, shape: AxisSpec, p: Operand, dtype: DTypeLike | None = None) -> NamedArray:
-    """Draw how many trials it takes until one succeeds, each with probability `p`."""
+    """Draw the number of trials up to the first success, each with probability `p`."""
     return draw(jax.random.geometric, key, shape, p, dtype=dtype)
 
 
 def loggamma(key: Any, shape: AxisSpec, a: Operand, dtype: DTypeLike | None = None) -> NamedArray:
-    """Draw logarithms of what `gamma` draws, precise also where `a` is small."""
+    """Draw the logarithms of `gamma`, precise for small `a` too."""
     return draw(jax.random.loggamma, key, shape, a, dtype=dtype)
 
 
 def lognormal(key: Any, shape: AxisSpec, sigma: Operand = 1.0, dtype: DTypeLike | None = None) -> NamedArray:
-    """Draw exponentials of normal numbers with mean 0 and standard deviation `sigma`."""
+    """Draw from the log-normal distribution: exponentials of normal numbers with standard deviation `sigma`."""
     return draw(jax.random.lognormal, key, shape, sigma, dtype=dtype)
 
 
 def pareto(key: Any, shape: AxisSpec, b: Operand, dtype: DTypeLike | None = None) -> NamedArray:
-    """Draw from the Pareto distribution with shape parameter `b`, from 1 upwards."""
+    """Draw from the Pareto distribution with minimum 1 and shape parameter `b`."""
     return draw(jax.random.pareto, key, shape, b, dtype=dtype)
 
 
@@ -229,7 +229,7 @@ def poisson(key: Any, shape: AxisSpec, lam: Operand, dtype: DTypeLike | None = N
 
 
 def randint(key: Any, shape: AxisSpec, minval: Operand, maxval: Operand, dtype: DTypeLike | None = None) -> NamedArray:
-    """Draw integers uniformly from `minval` up to, but without, `maxval`."""
+    """Draw integers uniformly from `minval` (included) to `maxval` (excluded)."""
     return draw(_randint, key, shape, minval, maxval, dtype=dtype)
 
 
@@ -250,7 +250,7 @@ def t(key: Any, shape: AxisSpec, df: Operand, dtype: DTypeLike | None = None) ->
 def triangular(
     key: Any, shape: AxisSpec, left: Operand, mode: Operand, right: Operand, dtype: DTypeLike | None = None
 ) -> NamedArray:
-    """Draw between `left` and `right` with a density that rises linearly up to `mode` and then falls."""
+    """Draw from the triangular distribution between `left` and `right` with its peak at `mode`."""
     return draw(jax.random.triangular, key, shape, left, mode, right, dtype=dtype)
 
 
@@ -264,7 +264,7 @@ def truncated_normal(
 def uniform(
     key: Any, shape: AxisSpec, dtype: DTypeLike | None = None, minval: Operand = 0.0, maxval: Operand = 1.0
 ) -> NamedArray:
-    """Draw uniformly from `minval` up to, but without, `maxval`."""
+    """Draw uniformly from `minval` (included) to `maxval` (excluded)."""
     return draw(_uniform, key, shape, minval, maxval, dtype=dtype)
 
 
@@ -286,7 +286,7 @@ def weibull_min(
 
 # vectors and matrices
 def ball(key: Any, shape: AxisSpec, D: Axis, p: float = 2.0, dtype: DTypeLike | None = None) -> NamedArray:
-    """Draw vectors over `D`, the last axis, uniformly from the ball in which their `p`-norm is at most 1."""
+    """Draw vectors over `D`, the last axis, uniformly from the unit ball of the `p`-norm."""
     (vector,) = spec(D, "ball")
     return draw(_ball, key, shape, last=(vector,), d=vector.size, p=p, dtype=dtype)
 
@@ -298,13 +298,13 @@ def _ball(key: Any, *, shape: tuple[int, ...], d: int, p: float, dtype: Any) -> 
 def dirichlet(
     key: Any, shape: AxisSpec, alpha: NamedArray, axis: AxisSelector, dtype: DTypeLike | None = None
 ) -> NamedArray:
-    """Draw vectors over `axis` of positive numbers that sum to 1.
+    """Draw vectors over `axis` from a Dirichlet distribution: positive numbers that sum to 1.
 
     Args:
         key: the key.
-        shape: the axes of the result, but for `axis`, which comes last.
+        shape: the axes of the result except `axis`, which comes last.
         alpha: axes {axis, ...}; the concentration of each element.
-        axis: the axis of `alpha` over which a draw sums to 1.
+        axis: the axis over which a draw sums to 1.
         dtype: a float dtype.
 
     Example:
@@ -319,11 +319,11 @@ def dirichlet(
 def multinomial(
     key: Any, shape: AxisSpec, n: Operand, p: NamedArray, axis: AxisSelector, dtype: DTypeLike | None = None
 ) -> NamedArray:
-    """Draw how often each category along `axis` comes up in `n` trials; counts are floats.
+    """Draw how often each category along `axis` occurs in `n` trials; counts are floats.
 
     Args:
         key: the key.
-        shape: the axes of the result, but for `axis`, which comes last.
+        shape: the axes of the result except `axis`, which comes last.
         n: the number of trials.
         p: axes {axis, ...}; the probabilities of the categories, which sum to 1.
         axis: the categories.
@@ -334,7 +334,7 @@ def multinomial(
 
 
 def _multinomial(key: Any, n: Any, p: Any, *, shape: tuple[int, ...], dtype: Any) -> Any:
-    # What the argument `shape` of JAX stands for differs between its versions.
+    # The meaning of `shape` in JAX differs between its versions.
     return jax.random.multinomial(key, n, jnp.broadcast_to(p, (*shape, p.shape[-1])), dtype=dtype)
 
 
@@ -352,13 +352,13 @@ def multivariate_normal(
 
     Args:
         key: the key.
-        shape: the axes of the result, but for `axis`, which comes last.
+        shape: the axes of the result except `axis`, which comes last.
         mean: axes {axis, ...}.
         cov: axes {axis, other, ...}; symmetric, positive semidefinite matrices.
         axis: the axis of the vectors.
         other: the second axis of the covariance.
         dtype: a float dtype.
-        method: how to factorise the covariance: `"cholesky"`, or `"eigh"` or `"svd"` where it may be singular.
+        method: the factorisation: `"cholesky"`, or `"eigh"` or `"svd"` for a covariance that may be singular.
 
     Example:
         >>> X = axn.Axis("x", 2)
@@ -380,7 +380,7 @@ def multivariate_normal(
 
 
 def orthogonal(key: Any, shape: AxisSpec, rows: Axis, columns: Axis, dtype: DTypeLike | None = None) -> NamedArray:
-    """Draw orthogonal matrices over `rows` and `columns`, the last two axes, uniformly.
+    """Draw uniformly distributed orthogonal matrices over `rows` and `columns`, the last two axes.
 
     If the sizes differ, the vectors along the larger axis are orthonormal.
     """
@@ -393,7 +393,7 @@ def _orthogonal(key: Any, *, shape: tuple[int, ...], n: int, m: int, dtype: Any)
     return jax.random.orthogonal(key, n, shape, dtype, m)
 
 
-# choosing among what is there
+# choosing from given elements
 def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None) -> NamedArray:
     """Draw an index along `axis` with probabilities `softmax(logits, axis)`.
 
@@ -401,8 +401,8 @@ def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpe
         key: the key.
         logits: axes {axis, ...}.
         axis: the categories.
-        shape: the axes of the result, which are all other axes of `logits` and more; by default no more. The numbers
-            are those that `jax.random` draws where the categories are the last axis, wherever they are in `logits`.
+        shape: the axes of the result: all other axes of `logits`, by default, and perhaps more. The numbers are those
+            that `jax.random` draws if the categories are the last axis, wherever they are in `logits`.
 
     Example:
         >>> logits = axn.zeros(axn.make_axes(batch=2, vocab=5))
@@ -426,18 +426,18 @@ def choice(
     replace: bool = True,
     p: NamedArray | None = None,
 ) -> NamedArray:
-    """Choose elements of an array, or slices of it, at random positions along an axis; of an `Axis`, positions.
+    """Choose elements or slices of an array at random positions along an axis; for an `Axis`, choose positions.
 
     Args:
         key: the key.
-        shape: the axes over which to choose; the other axes of `a` come behind them.
+        shape: the axes of the choices; the other axes of `a` follow.
         a: the array, or the axis whose positions are chosen.
         axis: the axis of `a` to choose along; not needed if it is the only one.
-        replace: whether one position may be chosen twice.
-        p: axes {axis}; how probable each position is, all alike by default.
+        replace: whether a position may be chosen twice.
+        p: axes {axis}; the probability of each position, uniform by default.
 
     Raises:
-        ArgumentError: if more is to be chosen than there is.
+        ArgumentError: if there are fewer positions than choices, without `replace`.
 
     Example:
         >>> a = axn.named([[1, 2, 3], [4, 5, 6]], ("row", "column"))
@@ -462,7 +462,7 @@ def choice(
 
 
 def _choice(key: Any, a: Any, p: Any = None, *, shape: tuple[int, ...], replace: bool) -> Any:
-    # Neither the array nor the weights have anything to line up with: their other dimensions have size 1.
+    # Neither the array nor the weights line up with other axes: their other dimensions have size 1.
     a = a.reshape(a.shape[len(shape) :])
     at = jax.random.choice(key, a.shape[0], shape, replace, None if p is None else p.reshape(-1))
     return jnp.take(a, at, axis=0)
@@ -471,13 +471,13 @@ def _choice(key: Any, a: Any, p: Any = None, *, shape: tuple[int, ...], replace:
 def permutation(
     key: Any, x: NamedArray | Axis, axis: AxisSelector | None = None, *, independent: bool = False
 ) -> NamedArray:
-    """Shuffle an array along an axis, which may be left out if it is the only one; of an `Axis`, the positions.
+    """Shuffle an array along an axis; for an `Axis`, shuffle its positions.
 
     Args:
         key: the key.
         x: the array, or the axis.
-        axis: the axis to shuffle along.
-        independent: shuffle each vector along the axis on its own.
+        axis: the axis to shuffle along; not needed if it is the only one.
+        independent: shuffle each vector along the axis independently.
 
     Example:
         >>> axn.random.permutation(jax.random.key(0), axn.Axis("x", 4)).shape
@@ -487,7 +487,7 @@ def permutation(
         return draw(_permutation, key, x)
     along = axis_of("permutation", x, axis)
     at = x.array.ndim - len(x.names) + x.names.index(along.name)
-    # On a mesh with Explicit axes JAX gathers whole vectors only, and sorts next to bits that it draws whole.
+    # On a mesh with Explicit axes JAX gathers only whole vectors, and sorts them next to bits that it draws whole.
     whole = _lift.whole(x.array, range(x.array.ndim) if independent else (at,))
     shuffled = jax.random.permutation(one_key("permutation", key), whole, at, independent)
     shuffled = _constraints.laid_out_like(shuffled, x.array)

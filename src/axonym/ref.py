@@ -1,7 +1,7 @@
-"""Mutable arrays with names, on `jax.new_ref`: what is written to a reference, everybody sees who holds it.
+"""Mutable arrays with names, based on `jax.new_ref`: all holders of a reference see what is written to it.
 
-A reference may be closed over by a function under `jax.jit`, `lax.scan` or `axn.scan`, and may be an argument of one
-under `jax.jit` or `axn.named_jit`; it cannot be returned by one.
+Functions under `jax.jit`, `lax.scan` or `axn.scan` may close over a reference; functions under `jax.jit` or
+`axn.named_jit` may take one as an argument. They cannot return one.
 """
 
 import builtins
@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .array import NamedArray
-from .axis import Axis, AxisSelection, AxisSelector
+from .axis import Axis, AxisKey, AxisSelection, AxisSelector
 from .core import Core, Operand, axes_of, facts
 from .errors import OperandError, message
-from .ops._position import Reach, Step, planned, reading, run, selectors_of
+from .ops._position import Item, Reach, Step, planned, reading, run, selectors_of
 from .ops._scatter import write
 from .ops._widen import widened
 
@@ -30,20 +30,20 @@ _PLAIN = Reach()
 class NamedRef:
     """A mutable array whose trailing dimensions have names, or a view of a part of one.
 
-    `ref[...]` reads all of it, `ref["batch", 0]` and `ref[{"batch": 0}]` a part; all selectors of NamedArrays do. The
-    same on the left of `=` writes: a scalar, or an array whose axes are among those of the part. Out of range, reading
-    and writing do what `x[...]` and `x.at[...].set` do.
+    `ref[...]` reads everything, `ref["batch", 0]` and `ref[{"batch": 0}]` a part; all selectors of NamedArrays work.
+    Assigning to an index writes a scalar, or an array whose axes are among those of the part. Out of range, reads
+    behave like `x[...]` and writes like `x.at[...].set`.
 
     Args:
         ref: the reference, from `jax.new_ref`.
-        axes: one axis per trailing dimension: an `Axis`, whose size must agree, or just a name.
+        axes: one axis per trailing dimension: an `Axis`, whose size must match, or a name.
 
     Attributes:
-        whole: the names and, in the place of the array, the reference.
-        stages: the indices that make the view, each one an index of what those before it leave.
+        whole: a NamedArray that holds the reference in place of an array.
+        stages: the indices that make the view, each applied to the result of those before it.
 
     Raises:
-        AxisSizeError: if the number of axes or a size does not fit.
+        AxisSizeError: if the number of axes or a size does not match.
 
     Example:
         >>> ref = axn.new_ref(axn.zeros((axn.Axis("batch", 2), axn.Axis("pos", 3))))
@@ -60,7 +60,7 @@ class NamedRef:
         self.whole = NamedArray(ref, axes)
         self.stages = ()
 
-    # what it is
+    # properties
     @property
     def axes(self) -> tuple[Axis, ...]:
         """The named axes of the view with their sizes, in storage order."""
@@ -73,7 +73,7 @@ class NamedRef:
 
     @property
     def named_shape(self) -> dict[str, int]:
-        """The same as `shape`."""
+        """An alias of `shape`."""
         return self.shape
 
     @property
@@ -90,17 +90,17 @@ class NamedRef:
         """Return an axis of the view with its size.
 
         Raises:
-            AxisNotFoundError: if it is not here.
+            AxisNotFoundError: if it is missing.
             AxisSizeError: if an `Axis` has another size.
         """
         return _shown(self).resolve_axis(axis)
 
     # views
-    def slice(self, selector: Mapping[AxisSelector, Any]) -> "NamedRef":
-        """Return a view of a part, through which this array is read and written; views of views compose.
+    def slice(self, selector: Mapping[AxisKey, Any]) -> "NamedRef":
+        """Return a view of a part, which reads and writes this array; views of views compose.
 
         Args:
-            selector: axes to ints (Python's or traced), slices and dslices.
+            selector: a mapping from axes to ints (static or traced), slices and dslices.
         """
         stages = _selected("slice", self, selector)
         for name, part in stages[-1].items():
@@ -119,10 +119,10 @@ class NamedRef:
         """Read the view."""
         return get(self)
 
-    def __getitem__(self, item: Any) -> NamedArray:
+    def __getitem__(self, item: Item) -> NamedArray:
         return _read_through("ref", _current(self), _selected("ref", self, item))
 
-    def __setitem__(self, item: Any, value: Operand) -> None:
+    def __setitem__(self, item: Item, value: Operand) -> None:
         stages = _selected("ref", self, item)
         self.whole.array[...] = _write_through("ref", _current(self), stages, value).array
 
@@ -130,7 +130,7 @@ class NamedRef:
         return f"NamedRef({self.dtype}[{facts(_shown(self)).replace('no axes', '')}])"
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], Any]:
-        """Take the reference, and what of the view may be traced, as children."""
+        """Return as children the reference and those parts of the indices that may be traced."""
         entries = [(name, part) for stage in self.stages for name, part in stage.items()]
         static = tuple((name, _static(part)) for name, part in entries)
         children = tuple(part for _, part in entries if _static(part) is None)
@@ -151,10 +151,10 @@ class NamedRef:
 
 
 def new_ref(value: NamedArray) -> NamedRef:
-    """Make a mutable array that begins with a value.
+    """Make a mutable array with an initial value.
 
     Raises:
-        OperandError: if `value` is no NamedArray.
+        OperandError: if `value` is not a NamedArray.
     """
     if not isinstance(value, NamedArray):
         problem = f"expected a NamedArray, got {type(value).__name__}"
@@ -163,20 +163,20 @@ def new_ref(value: NamedArray) -> NamedRef:
 
 
 def freeze(ref: NamedRef) -> NamedArray:
-    """Read a reference, or a view of it, for the last time: it must not be used any more."""
+    """Read a reference, or a view of it, and invalidate the reference."""
     _check("freeze", ref)
     kept: Any = ref.whole.array
     return _read_through("freeze", NamedArray(jax.freeze(kept), ref.whole.names), ref.stages)
 
 
-def get(ref: NamedRef, idx: Any = ...) -> NamedArray:
+def get(ref: NamedRef, idx: Item = ...) -> NamedArray:
     """Read a part of a reference: `ref[idx]`."""
     _check("get", ref)
     return _read_through("get", _current(ref), _selected("get", ref, idx))
 
 
-def swap(ref: NamedRef, idx: Any, value: Operand) -> NamedArray:
-    """Write a part of a reference, `ref[idx] = value`, and return what was there before."""
+def swap(ref: NamedRef, idx: Item, value: Operand) -> NamedArray:
+    """Write a part of a reference, `ref[idx] = value`, and return its old value."""
     _check("swap", ref)
     x, stages = _current(ref), _selected("swap", ref, idx)
     ref.whole.array[...] = _write_through("swap", x, stages, value).array
@@ -203,7 +203,7 @@ def _shown(ref: NamedRef) -> NamedArray:
 
 
 def _selected(function: str, ref: NamedRef, item: Any) -> tuple[Stage, ...]:
-    """Add an index to those of a view: to the last one where they are of different axes."""
+    """Add an index to those of a view; it is merged with the last one if they share no axis."""
     shown = _shown(ref)
     selectors = selectors_of(function, shown, item)
     planned(function, shown, selectors)
@@ -231,14 +231,14 @@ def _read_through(function: str, x: NamedArray, stages: Sequence[Stage]) -> Name
 
 
 def _write_through(function: str, x: NamedArray, stages: Sequence[Stage], value: Operand) -> NamedArray:
-    """Write to a view of a view: to one index of the whole, so that no more is touched than is written."""
+    """Write to a view of a view by one index of the whole, so that only the written elements are touched."""
     taken = _steps_through(function, x, stages)
     steps, arguments = tuple(step for step, _ in taken.values()), [argument for _, argument in taken.values()]
     return write(function, x, steps, arguments, "set", value, _PLAIN)
 
 
 def _steps_through(function: str, x: NamedArray, stages: Sequence[Stage]) -> dict[str, tuple[Step, Any]]:
-    """Turn the indices of views of views into one index: for each axis its step and the argument of that."""
+    """Compose the indices of nested views into one: for each axis its step and the argument of the step."""
     steps, arguments = planned(function, x, stages[0])
     taken = {step[0]: (step, argument) for step, argument in zip(steps, arguments, strict=True)}
     if len(stages) > 1:
@@ -249,10 +249,10 @@ def _steps_through(function: str, x: NamedArray, stages: Sequence[Stage]) -> dic
 
 
 def _composed(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tuple[Step, Any]:
-    """Turn an index of a part of an axis into an index of the axis.
+    """Convert an index of a part of an axis to an index of the axis.
 
-    It is static where both are. Else it is an array of positions, in which one behind the end stands for all that lies
-    outside of the part, and writing leaves that out.
+    It is static if both are. Otherwise it is an array of positions, where everything outside the part is mapped beyond
+    the end of the axis, so that it is not written.
     """
     (name, kind, static), start = outer
     (_, within, own), at = inner
@@ -286,7 +286,7 @@ def _composed(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tu
 
 
 def _static(part: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-    """Take a selector that is no data apart, so that it can be compared: how it is made, and of what."""
+    """Convert a static selector to a comparable form: how it is made, and of what."""
     if isinstance(part, int | np.integer):
         return int, (int(part),)
     return (builtins.slice, (part.start, part.stop, part.step)) if isinstance(part, builtins.slice) else None

@@ -2,7 +2,8 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -22,13 +23,15 @@ from .transform.vmap import vmap
 
 __all__ = ["flatten", "leaves", "map", "resize_axis", "scan_aware_map", "structure", "unflatten"]
 
+T = TypeVar("T")
+
 
 def _is_leaf(is_leaf: Callable[[Any], bool] | None) -> Callable[[Any], bool]:
     return is_named_array if is_leaf is None else lambda x: is_named_array(x) or is_leaf(x)
 
 
 def map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Apply a function to each leaf; a named array is one.
+    """Apply a function to each leaf; a named array is one leaf.
 
     Example:
         >>> axn.tree.map(lambda x: x.sum("embed"), {"weight": axn.ones(axn.Axis("embed", 3))})["weight"].item()
@@ -53,14 +56,14 @@ def structure(tree: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> Any
 
 
 def unflatten(structure: Any, leaves: Any) -> Any:
-    """Put a tree together from its structure and leaves."""
+    """Rebuild a tree from its structure and leaves."""
     return jax.tree.unflatten(structure, leaves)
 
 
 def scan_aware_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Apply a function to each leaf, and inside of a `Stacked` to what belongs to each layer.
+    """Apply a function to each leaf; inside a `Stacked`, to the leaves of each layer.
 
-    All layers are computed at once, by `vmap`; `fn` sees arrays without the layer axis, as `map` would show them in a
+    All layers are computed at once by `vmap`; `fn` gets arrays without the layer axis, as it would from `map` over a
     `BlockSeq`.
 
     Example:
@@ -85,22 +88,22 @@ def scan_aware_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Calla
     return map(apply, tree, *rest, is_leaf=lambda x: isinstance(x, Stacked) or (is_leaf is not None and is_leaf(x)))
 
 
-def resize_axis(tree: Any, axis: AxisSelector, new_size: int, key: jax.Array | None = None) -> Any:
-    """Cut or grow an axis in all named arrays of a tree, and in the static fields of its modules.
+def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | None = None) -> T:
+    """Resize an axis in all named arrays of a tree, and in the static fields of its modules.
 
-    Axes that are derived from it, such as the `embed.out` of `embed`, are resized too. A shorter axis keeps the first
-    positions. New positions get the mean over the old ones; with a key, they are drawn from a normal distribution of
-    their mean and standard deviation, cut off at two.
+    Axes derived from it, such as `embed.out` from `embed`, are resized too. A shorter axis keeps the first positions.
+    New positions get the mean over the old ones; with a key, they are drawn from a normal distribution with the mean
+    and standard deviation of the old ones, truncated at two standard deviations.
 
     Args:
-        tree: any tree, such as a model whose vocabulary grows.
-        axis: the axis; with an `Axis`, arrays must have its size.
+        tree: any tree, such as a model whose vocabulary grows; arrays may be `jax.ShapeDtypeStruct`.
+        axis: the axis; arrays must have the size of an `Axis`.
         new_size: its size in the result.
-        key: for the new positions.
+        key: a key for the new positions.
 
     Raises:
         AxisNotFoundError: if no array has the axis.
-        AxisSizeError: if an array has it in another size than was given.
+        AxisSizeError: if an array has the axis with another size than was given.
 
     Example:
         >>> Vocab, Embed = axn.make_axes(vocab=10, embed=4)
@@ -126,14 +129,17 @@ def resize_axis(tree: Any, axis: AxisSelector, new_size: int, key: jax.Array | N
         own_key = None if keys is None else next(keys)
         for own in leaf.axes if is_named_array(leaf) and not is_hole(leaf) else ():
             if own in affected:
-                leaf = _resized(leaf, own, new, own_key)
+                abstract = isinstance(leaf.array, jax.ShapeDtypeStruct)
+                run = partial(eqx.filter_eval_shape, _resized) if abstract else _resized
+                leaf = run(leaf, own, new, own_key)
         return leaf
 
-    return _rebuilt(map(resize, tree), lambda own: own.resize(new) if name in with_bases((own.name,)) else own)
+    resized: T = _rebuilt(map(resize, tree), lambda own: own.resize(new) if name in with_bases((own.name,)) else own)
+    return resized
 
 
 def _resized(x: NamedArray, axis: Axis, size: int, key: jax.Array | None) -> NamedArray:
-    """Cut or grow one axis of one array."""
+    """Resize one axis of one array."""
     if size <= axis.size:
         return auto_sharded(index(x, {axis: slice(size)}))
     New = axis.resize(size - axis.size)
@@ -146,7 +152,7 @@ def _resized(x: NamedArray, axis: Axis, size: int, key: jax.Array | None) -> Nam
 
 
 def _rebuilt(tree: Any, change: Callable[[Axis], Axis]) -> Any:
-    """Change the axes that modules hold in static fields."""
+    """Change the axes in static fields of modules."""
     if is_named_array(tree):
         return tree
     children, structure = jax.tree.flatten(tree, is_leaf=lambda x: x is not tree)
@@ -156,7 +162,7 @@ def _rebuilt(tree: Any, change: Callable[[Axis], Axis]) -> Any:
     if isinstance(made, eqx.Module):
         for field in dataclasses.fields(made):
             if field.metadata.get("static"):
-                # A module is frozen, but this one is new and known to nobody else yet.
+                # A module is frozen, but this one is new and has no other references.
                 object.__setattr__(made, field.name, _changed(getattr(made, field.name), change))
     return made
 

@@ -1,22 +1,22 @@
 """Annotations of named arrays by their axes and dtype, such as `f32[NamedArray, "batch embed"]`.
 
 An annotation is a class whose instances are the named arrays that it describes. So `isinstance`, beartype, jaxtyping's
-`jaxtyped` and whatever else checks annotations check axes too, and type checkers that do not run the program see
-`NamedArray`. `NamedArray["batch embed"]` is the annotation of any dtype, for checks at run time only.
+`jaxtyped` and other runtime checkers check axes too, and static type checkers see `NamedArray`.
+`NamedArray["batch embed"]` is the annotation for any dtype, for checks at run time only.
 
 The axes are one of:
 
-* text with the names, in order: `"batch embed"`; `""` stands for no axes. Such names have letters, digits and `_`,
-  with `.`, `-` or `/` between them; all others go into a tuple;
-* a tuple of names and `Axis` objects, in order; the size of an `Axis` counts: `("batch", Embed)`;
+* a string of names, in order: `"batch embed"`; `""` means no axes. These names have letters, digits and `_`, with
+  `.`, `-` or `/` between them; other names need a tuple;
+* a tuple of names and `Axis` objects, in order: `("batch", Embed)`; the size of an `Axis` must match;
 * a set of the same, in any order: `{"batch", Embed}`.
 
-One `...` among them stands for any further axes: those in its place, or, in a set, whatever else is there. Anonymous
-dimensions lead, so only a leading `...` or one in a set stands for them.
+One `...` among them stands for any number of further axes, in its place or, in a set, anywhere. Anonymous dimensions
+are leading, so that only a leading `...` or one in a set includes them.
 
 The families of dtypes are those of jaxtyping: `Shaped` and `Named` (any), `Bool`, `Int` (signed), `UInt`, `Integer`
 (both), `Float`, `Complex`, `Inexact` (both), `Real` (all but complex and boolean), `Num` (all but boolean) and `Key`.
-One dtype has its short name: `bf16`, `f16`, `f32`, `f64`, `i8`, `i16`, `i32`, `i64`, `u8`, `u16`, `u32`, `u64`,
+Single dtypes have short names: `bf16`, `f16`, `f32`, `f64`, `i8`, `i16`, `i32`, `i64`, `u8`, `u16`, `u32`, `u64`,
 `complex64`, `complex128` and `bool_`.
 
 Example:
@@ -80,7 +80,7 @@ Entry: TypeAlias = str | Axis | EllipsisType
 AxesPattern: TypeAlias = Entry | Sequence[Entry] | Set[Entry] | Mapping[str, int | None]
 
 
-# Words that jaxtyping reads otherwise than as the name of an axis, and how the same is written here.
+# Words that are not axis names in jaxtyping, and how to write the same here.
 _ELSEWHERE = (
     (re.compile(r".*=.*|\d+"), 'a size goes into an Axis: ("batch", axn.Axis("embed", 64))'),
     (re.compile(r"\*.*|_|.*\.\.\..*"), '... stands for any axes in its place: "... embed"'),
@@ -91,7 +91,7 @@ _NAME = re.compile(r"\w+(?:[-./]\w+)*")
 
 
 def _is_name(word: str) -> bool:
-    """Tell whether a word of text is the name of an axis; in a tuple anything is."""
+    """Return whether a word is the name of an axis; in a tuple any string is."""
     return _NAME.fullmatch(word) is not None and not word.isdecimal() and word != "_"
 
 
@@ -106,7 +106,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 class _Pattern(NamedTuple):
-    """What axes are asked for: those before the `...`, those after it (None without one), and whether order counts."""
+    """The required axes: those before the `...`, those after it (None without one), and whether order matters."""
 
     before: Pairs
     after: Pairs | None
@@ -147,7 +147,7 @@ def _agree(asked: Pairs, have: tuple[tuple[str, int], ...]) -> bool:
 
 
 def _parse(axes: AxesPattern) -> _Pattern:
-    """Read what an annotation says of the axes."""
+    """Parse the axes of an annotation."""
     entries: tuple[Any, ...]
     if isinstance(axes, str):
         entries = _words(axes)
@@ -170,21 +170,21 @@ def _parse(axes: AxesPattern) -> _Pattern:
 
 @dataclasses.dataclass(frozen=True)
 class DTypeFamily:
-    """Name a set of dtypes; `family[NamedArray, axes]` is the annotation of arrays with such a dtype and those axes.
+    """A set of dtypes; `family[NamedArray, axes]` is the annotation for arrays with one of these dtypes and those axes.
 
-    In the place of `NamedArray` may be a type of JAX or numpy: `f32[jax.ShapeDtypeStruct, "batch"]` describes the
-    named arrays that hold one.
+    A type of JAX or numpy may replace `NamedArray`: `f32[jax.ShapeDtypeStruct, "batch"]` describes the named arrays
+    that hold one.
 
     Args:
-        name: how annotations print.
-        kinds: dtypes, or abstract kinds of them such as `jnp.floating`; none at all stands for any dtype.
+        name: the name that annotations print.
+        kinds: dtypes, or abstract dtypes such as `jnp.floating`; none means any dtype.
     """
 
     name: str
     kinds: tuple[Any, ...]
 
     def holds(self, dtype: Any) -> bool:
-        """Tell whether a dtype is one of these."""
+        """Return whether a dtype is one of these."""
         if not self.kinds:
             return True
         return dtype is not None and any(
@@ -216,7 +216,7 @@ class Annotation(type):
             return False
         (array,), names = instance.node
         shape = getattr(array, "shape", None)
-        # An annotation is asked, too, about what JAX's transformations put into a tree: it answers, and never raises.
+        # JAX's transformations put any leaf into a NamedArray, so that this must never raise.
         if not isinstance(shape, tuple) or len(shape) < len(names):
             return False
         if cls.payload is not None and not isinstance(array, cls.payload):
@@ -224,7 +224,7 @@ class Annotation(type):
         return cls.family.holds(getattr(array, "dtype", None)) and cls.pattern.fits(names, shape)
 
     def __call__(cls, *arguments: object, **options: object) -> Any:
-        """Refuse: an annotation describes arrays."""
+        """Raise an error: an annotation describes arrays, and does not make them."""
         hint = "make the array with axn.named or axn.NamedArray"
         raise OperandError(message("annotation", f"{cls!r} describes arrays and makes none", hint=hint))
 
@@ -234,28 +234,28 @@ class Annotation(type):
 
 @functools.cache
 def _annotation(family: DTypeFamily, payload: type | None, pattern: _Pattern) -> Annotation:
-    # Where jaxlib defines jax.Array is part of its __name__.
+    # The __name__ of jax.Array includes the module in jaxlib that defines it.
     held = "NamedArray" if payload is None else payload.__name__.rpartition(".")[2]
     name = f"{held}[{pattern}]" if (family, payload) == (_ANY, None) else f"{family.name}[{held}, {pattern}]"
     members: dict[str, object] = {"family": family, "payload": payload, "pattern": pattern}
-    # Python prints the module of a class in a union unless it is this one, and beartype wants one repr in both places.
+    # In a union, Python prints the module of a class unless it is this one; beartype requires equal reprs.
     members |= {"__module__": "builtins", "__qualname__": name}
     return Annotation(name, (), members)
 
 
-# A class goes into a pickle by its name, which no module has; so annotations say how they are made again.
+# A class is pickled by name, which no module has here; so annotations are pickled as the call that makes them.
 copyreg.pickle(Annotation, lambda made: (_annotation, (made.family, made.payload, made.pattern)))
 
 _ANY = DTypeFamily("Named", ())
 
 
 def annotation(axes: AxesPattern) -> Annotation:
-    """Return the annotation of arrays of any dtype with these axes: what `NamedArray[axes]` is."""
+    """Return the annotation for arrays of any dtype with these axes, `NamedArray[axes]`."""
     return _annotation(_ANY, None, _parse(axes))
 
 
 if TYPE_CHECKING:
-    # What annotations are to a type checker: the array type, with a remark that it does not read.
+    # For a type checker, an annotation is the array type with metadata that it ignores.
     from typing import Annotated as Bool
     from typing import Annotated as Complex
     from typing import Annotated as Float

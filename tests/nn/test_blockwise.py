@@ -173,6 +173,19 @@ def test_half_precision_and_queries_without_keys():
             same(mine, other.names, other.array, rtol=tolerance, atol=4 * tolerance)
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_half_precision_where_a_query_sees_almost_one_key(dtype):
+    """What values pass back to its weight is almost all taken away again: both must be rounded alike, or not at all."""
+    given = [x.astype(dtype) for x in inputs()]
+    given[0] = given[0] * 64
+    wide = [np.asarray(x.array, np.float32) for x in given]
+    _, expected = with_gradients(functools.partial(by_hand, xp=jnp))(*wide)
+    _, gradients = with_gradients(attend)(*given)
+    for mine, theirs in zip(gradients, expected, strict=True):
+        difference = np.abs(np.asarray(mine.array, np.float32) - theirs).mean()
+        assert difference < 4 * float(jnp.finfo(dtype).eps) * np.abs(theirs).mean()
+
+
 def test_other_axes_and_sizes_of_blocks():
     """Keys have an axis that queries lack, and values two of features."""
     q, k, v = draw(Q, D), draw(G, K, D, seed=1), draw(K, F, G, axn.Axis("more", 2), seed=2)

@@ -225,6 +225,13 @@ def test_layers_split_over_two_mesh_axes_and_gathered_over_one(auto_mesh):
     assert shapes == [[1, 2]]
 
 
+def test_results_of_as_many_layers_on_each_device_as_there_are_repetitions(auto_mesh):
+    """Alternating layers are stored by repetition: what they return has the size of all layers, and their names."""
+    stack, x = nn.Interleaved.init(L.resize(4), (nn.LayerNorm, nn.RmsNorm))(E), draw(B, E)
+    run = axn.shard_map(lambda stack, x: stack.map(x), {"layers": "model"}, auto_mesh)
+    same(run(stack, x), ("layers", "batch", "embed"), jnp.stack([layer(x).array for layer in stack.unstacked()]))
+
+
 MISTAKES = {
     "layer of another device": (
         AxisSizeError,

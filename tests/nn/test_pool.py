@@ -116,6 +116,12 @@ def test_reductions_by_name_and_of_ones_own():
     same(nn.pool(H.resize(2), x, 0, farther), x.names, picked)
 
 
+def test_a_reduction_starts_from_zeros_of_both_signs():
+    x = axn.named([-1.0, -2.0], "time")
+    found = [nn.pool(axn.Axis("time", 2), x, zero, jax.lax.max).item() for zero in (0.0, -0.0)]
+    assert np.signbit(found).tolist() == [False, True]
+
+
 @pytest.mark.parametrize(("reduction", "init"), [(axn.sum, 0), (axn.max, -np.inf), (axn.min, np.inf)])
 def test_gradients_of_reductions_by_name(reduction, init):
     x = draw(H)

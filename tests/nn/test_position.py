@@ -71,6 +71,13 @@ def test_alibi_slopes_are_those_of_the_paper(count):
         same(gentle, ("heads", "seq"), np.outer(np.sqrt(slopes), np.arange(6)))
 
 
+def test_alibi_in_float16_for_positions_that_it_cannot_hold():
+    positions = np.array([2048, 2049, 70_001, 131_000])
+    bias = nn.alibi_attention_bias(H, axn.named(positions, "seq"), dtype=jnp.float16)
+    expected = np.outer([2**-4, 2**-8], positions).astype(np.float16)
+    np.testing.assert_array_equal(bias.array, expected)
+
+
 def test_alibi_is_a_penalty_on_the_distance():
     K = S.alias("key")
     scores = draw(H, S, K)

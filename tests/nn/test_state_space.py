@@ -104,6 +104,18 @@ def test_the_ring():
     assert math.isclose(layer.input.weight.std().item(), 1 / math.sqrt(8), rel_tol=0.05)
 
 
+def test_a_thin_ring_at_one():
+    """One minus |a| squared is uniform, from zero on, and has all digits: no logarithm of it is infinite."""
+    State, lowest = axn.Axis("state", 4096), 1 - 1e-7
+    layer = nn.DiagonalSSM.init("time", E, State, r_min=lowest, key=jax.random.key(0))
+    rate, gain = (np.exp(np.asarray(p.array, np.float64)) for p in (layer.log_rate, layer.log_gain))
+    assert min(rate.min(), gain.min()) > 0
+    width = 1 - lowest**2
+    np.testing.assert_allclose(gain**2, -np.expm1(-2 * rate), rtol=1e-4)
+    quantiles = np.linspace(0.1, 0.9, 9)
+    np.testing.assert_allclose(np.quantile(gain**2 / width, quantiles), quantiles, atol=0.03)
+
+
 def test_dtypes():
     narrow = jax.tree.map(lambda p: p.astype(jnp.bfloat16), LAYER)
     y, state = both(narrow, X.astype(jnp.bfloat16))

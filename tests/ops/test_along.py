@@ -484,6 +484,20 @@ def test_standardize_rounds_narrow_numbers_once_they_are_centered() -> None:
     np.testing.assert_allclose(np.asarray(result, float), standardized(wide, 0), rtol=2**-7)
 
 
+@pytest.mark.parametrize("x", [[-900.0, 300, 0, 600], [3.0, 3, 3, 3]])
+def test_standardize_in_float16_beyond_its_range(x: list[float]) -> None:
+    """A variance that is too large for it, or so small that the slope of the root is."""
+
+    def fn(x: Any, xp: Any) -> Any:
+        return (x - x.mean()) / xp.sqrt(((x - x.mean()) ** 2).mean() + 1e-5)
+
+    change = np.array([1.0, 2, -2, 3], np.float16)
+    result, back = jax.vjp(lambda x: axn.standardize(axn.named(x, "a"), "a").array, jnp.array(x, jnp.float16))
+    np.testing.assert_allclose(result, fn(np.array(x), np), rtol=2**-9)
+    _, expected = jax.vjp(lambda x: fn(x, jnp), jnp.array(x))
+    np.testing.assert_allclose(back(change)[0], expected(jnp.array(change, float))[0], rtol=0.01, atol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["cumsum", "cumprod"])
 def test_backwards_is_one_equation_and_in_the_dtype_of_forwards(name: str) -> None:
     fn, positional = getattr(along, name), getattr(jnp, name)
@@ -513,6 +527,16 @@ def test_a_maximum_is_nan_from_the_first_nan_on() -> None:
     x = axn.named([1.0, np.nan, 3.0], "time")
     np.testing.assert_array_equal(axn.cummax(x, "time").array, [1, np.nan, np.nan])
     np.testing.assert_array_equal(axn.cummin(x, "time", reverse=True).array, [np.nan, np.nan, 3])
+
+
+def test_softmax_passes_the_checks_that_jax_has_for_its_own_development() -> None:
+    x = axn.named([[1.0, 2.0, 4.0], [0.0, 1.0, 0.0]], ("a", "b"))
+    with jax.enable_checks(True):
+        for where in (None, x > 0):
+            given, mask = (None, None) if where is None else (where, where.array)
+            out, change = jax.jvp(lambda x: axn.softmax(x, "b", where=given), (x,), (x,))  # noqa: B023
+            expected = jax.jvp(lambda x: jax.nn.softmax(x, 1, mask), (x.array,), (x.array,))  # noqa: B023
+            np.testing.assert_allclose((out.array, change.array), expected, rtol=1e-6, atol=1e-7)
 
 
 def test_another_static_shift_is_another_program_and_a_traced_one_is_not() -> None:

@@ -233,7 +233,7 @@ REFUSED: list[Refused] = [
         PatternError,
         "operand 1 has 3 axes, the expression 1",
         "^^^",
-        'part names by spaces: "b s e"',
+        'separate names by spaces: "b s e"',
     ),
     ("b s e -> b", {}, PatternError, "the expression has 1 operand, but 2 were given", "^^^^^", None),
     ("b s e, e m, m -> b", {}, PatternError, "the expression has 3 operands, but 2 were given", "^^^^^^^^^^^^^", None),

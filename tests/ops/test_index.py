@@ -342,6 +342,12 @@ def test_a_list_may_hold_traced_ints() -> None:
     assert jax.jit(lambda i: x["a", [i, axn.named(i, ()), -1]])(1).tolist() == [20, 20, 30]
 
 
+def test_take_out_of_range_reads_zeros_of_both_signs() -> None:
+    x, at = axn.named([1.0, 2.0], "a"), axn.named([5], "k")
+    found = [axn.take(x, "a", at, fill_value=zero).item() for zero in (0.0, -0.0)]
+    assert np.signbit(found).tolist() == [False, True]
+
+
 def test_take_out_of_range_reads_nan() -> None:
     x = axn.arange(axn.Axis("b", 3), dtype=float)
     np.testing.assert_array_equal(x.take("b", [0, 5, -1]).array, [0, np.nan, 2])

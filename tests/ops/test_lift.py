@@ -58,6 +58,16 @@ def test_options_that_are_equal_but_of_another_type_are_not_the_same() -> None:
     assert [_lift.unary_with(scale, x, by=by).dtype for by in (1, 1.0, 1)] == [jnp.int32, jnp.float32, jnp.int32]
 
 
+@pytest.mark.parametrize("kind", [float, np.float32, np.float64, lambda zero: complex(1.0, zero)])
+def test_zeros_of_both_signs_are_not_the_same(kind: Any) -> None:
+    x = axn.zeros(axn.Axis("a", 2))
+    sign = lambda array, of: jnp.copysign(array + 1, np.imag(of) if isinstance(of, complex) else of)  # noqa: E731
+    found = [_lift.unary_with(sign, x, of=kind(zero)).tolist() for zero in (0.0, -0.0, 0.0)]
+    assert found == [[1, 1], [-1, -1], [1, 1]]
+    signs = [np.signbit(x.max(initial=zero, where=x > 0).array).item() for zero in (0.0, -0.0)]
+    assert signs == [False, True]
+
+
 def test_an_array_is_no_option() -> None:
     x = axn.ones(axn.Axis("a", 3))
     for call in (lambda: x.std(ddof=jnp.int32(1)), lambda: jax.jit(lambda d: x.std(ddof=d))(1)):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import axonym as axn
+from axonym.errors import OperandError
 from tests.laws import primitives
 
 SIZES = {"a": 4, "b": 5, "c": 3}
@@ -135,3 +136,19 @@ def test_reading_and_writing_mean_the_elements_of_numpy(data: Any, seed: int) ->
         numpys = np.array(expected)
         numpys[where] = value.array
         np.testing.assert_array_equal(written.array, numpys)
+
+
+def test_slices_of_an_axis_whose_size_is_symbolic() -> None:
+    (size,) = jax.export.symbolic_shape("b")
+    x = axn.NamedArray(jax.ShapeDtypeStruct((size, 3), jnp.float32), ("a", "c"))
+    parts = [slice(1, None), slice(None, -1), slice(None, None, 2), slice(-2, None), slice(None, np.int64(3))]
+    exported = jax.export.export(jax.jit(lambda x: [x["a", part] for part in parts]))(x)
+    raw = np.arange(12, dtype=np.float32).reshape(4, 3)
+    for part, read in zip(parts, exported.call(axn.named(raw, ("a", "c"))), strict=True):
+        np.testing.assert_array_equal(read.array, raw[part])
+    with pytest.raises(OperandError) as error:
+        jax.export.export(jax.jit(lambda x: x.at["a", 1:].set(0.0)))(x)
+    assert str(error.value) == (
+        "at: a slice over 'a', whose size is symbolic\n"
+        "  hint: choose by position instead: axn.where(axn.arange(axis) >= start, ...)"
+    )

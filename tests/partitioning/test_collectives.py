@@ -208,6 +208,28 @@ def test_axes_that_are_not_mapped_and_numbers(auto_mesh):
     axn.shard_map(f, {"batch": "data"}, auto_mesh)(axn.ones((B, E)))
 
 
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
+def test_axes_of_no_elements(kind, request):
+    """XLA neither gathers nor scatters along these."""
+    mesh, none, x = request.getfixturevalue(kind), B.resize(0), axn.ones((B.resize(0), E))
+
+    def f(x):
+        whole = axn.all_gather(x, "batch", to="invarying")
+        block = axn.psum_scatter(axn.all_gather(x, "batch"), "batch")
+        turned = axn.all_to_all(axn.all_to_all(x, "embed", "batch"), "batch", "embed")
+        total = axn.psum(whole.sum() + axn.pcast(block.sum() + axn.ppermute(turned, "batch").sum(), "data"), "batch")
+        return whole, block, turned, total
+
+    with axn.set_mesh(mesh):
+        run = axn.shard_map(f, {"batch": "data"})
+        for call in (run, jax.jit(run)):
+            *arrays, total = call(x)
+            assert [y.axes for y in arrays] == [(none, E)] * 3
+            assert total.item() == 0
+        gradient = jax.grad(lambda x: run(x)[0].sum().scalar())(x)
+    assert gradient.axes == x.axes
+
+
 def test_outside_of_shard_map_everything_is_whole(auto_mesh):
     x, key = axn.ones((B, E)), jax.random.key(0)
     for mapping in ({}, {"batch": "data"}):

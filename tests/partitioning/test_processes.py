@@ -1,4 +1,4 @@
-"""Two processes with four simulated devices each load data, train like one process, and end when the other one dies."""
+"""Two processes with four simulated devices each load and save, train like one process, and end when the other dies."""
 
 import os
 import re
@@ -67,9 +67,9 @@ def losses(folder: Path, process: int = 0) -> list[float]:
     return [float(loss) for _, loss in found]
 
 
-def test_each_process_loads_its_part(tmp_path: Path) -> None:
+def test_each_process_loads_its_part_and_all_save_together(tmp_path: Path) -> None:
     address, worker = free_address(), str(Path(__file__).with_name("worker.py"))
-    with started(tmp_path, [[worker, address, str(i)] for i in range(2)]) as processes:
+    with started(tmp_path, [[worker, address, str(i), str(tmp_path)] for i in range(2)]) as processes:
         codes = ended(processes, tmp_path)
     for i in range(2):
         assert codes[i] == 0, (tmp_path / f"{i}.err").read_text()

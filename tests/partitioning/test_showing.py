@@ -193,6 +193,32 @@ def test_what_cannot_be_laid_out_is_an_error(auto_mesh):
         jax.vmap(lambda x: show(x).arrays[0].nbytes)(axn.ones((B, E)))
 
 
+@pytest.mark.parametrize(
+    "report",
+    [show, lambda *given, **options: axn.parameters.table(given[0], mapping=given[1], mesh=given[2], **options)],
+    ids=["show", "table"],
+)
+def test_a_key_that_no_array_has_is_an_error_unless_told(auto_mesh, report):
+    with pytest.raises(ShardingError) as caught:
+        report(struct(B, M), {"batc": "data"}, auto_mesh)
+    assert str(caught.value) == (
+        "show: the mapping has axis 'batc', which no array here has\n"
+        "  mapping: {'batc': 'data'}\n"
+        "  axes of the arrays: batch, mlp\n"
+        "  hint: did you mean 'batch'?"
+    )
+    with pytest.raises(ShardingError, match="no array has a path that matches 'hed'"):
+        report({"head": struct(B, M)}, axn.Mappings({}, {"seq": "data"}, {"hed": {}}), auto_mesh)
+    for mapping in (
+        {"batch": "data", "seq": "data"},
+        axn.Mappings({"batch": "data"}, {"batch": "data", "seq": "data"}),
+    ):
+        (row,) = report(struct(B, M), mapping, auto_mesh, strict=False).arrays
+        assert row.layout == ("batch→data",)
+    with axn.set_mesh(auto_mesh), axn.axis_mapping({"batch": "data", "seq": "data"}):
+        assert show(struct(B, M)).arrays == (row,)
+
+
 def test_an_empty_tree():
     assert str(show({"steps": 3})) == "no arrays"
 

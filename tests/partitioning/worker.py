@@ -1,10 +1,11 @@
-"""One process of `test_processes.py`: load arrays on meshes that span processes, and compare them with numpy.
+"""One process of `test_processes.py`: load and save arrays on meshes that span processes, and compare them with numpy.
 
-Run as `python worker.py ADDRESS PROCESS_ID` for two processes, with four simulated devices each.
+Run as `python worker.py ADDRESS PROCESS_ID FOLDER` for two processes, with four simulated devices each.
 """
 
 import itertools
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -132,14 +133,50 @@ def check_keys(mesh, process):
         numbers = np.asarray(local)[4 * process : 4 * process + 4]
     own = jax.random.wrap_key_data(numbers)
     parts = axn.from_local(axn.NamedArray(own, ("a",)), {"a": ("data", "model")}, mesh)
+    whole = jax.random.split(jax.random.key(0), 8)  # on one device of each process
+    laid_out = axn.shard(axn.NamedArray(whole, ("a",)), {"a": ("data", "model")}, mesh)
     with axn.set_mesh(mesh):
         equal = jax.jit(lambda x, y: (jax.random.key_data(x) == jax.random.key_data(y)).all())
         assert equal(made.array, keys)
         assert equal(parts.array, keys)
+        assert equal(laid_out.array, keys)
     assert not parts.array.is_fully_replicated
+    assert laid_out.sharding.is_equivalent_to(parts.sharding, 1)
 
 
-def main(address, process):
+def check_printing(mesh):
+    ones = np.ones(A.size, np.float32)
+    row = axn.from_callback(A, lambda at: ones[at["a"]], {"a": "data"}, mesh)
+    with axn.set_mesh(mesh):
+        total = jax.jit(lambda x: x.sum())(row)
+    assert str(total) == "NamedArray(float32[])\n16.0", str(total)  # each process has it
+    assert "1." not in str(row), str(row)
+
+
+def check_saving(mesh, process, folder):
+    whole = np.arange(A.size * B.size, dtype=np.float32).reshape(A.size, B.size)
+    x = axn.from_callback((A, B), lambda at: whole[at["a"], at["b"]], {"a": "data", "b": "model"}, mesh)
+    state = axn.state_dict.to_state_dict({"x": x, "y": x})
+    taken = folder / "taken"
+    taken.mkdir(exist_ok=True)
+    # where the first process fails, at the start or at the end, no other one waits for it
+    for file, at_first in ((folder / "missing" / "x.safetensors", "No such file or directory"), (taken, "directory")):
+        told = message_of(OSError, axn.state_dict.save_state_dict, state, file)
+        if process == 0:
+            assert at_first in told
+        else:
+            assert told == f"save_state_dict: the first process could not write {file}"
+    file = folder / "x.safetensors"
+    axn.state_dict.save_state_dict(state, file)
+    loaded = axn.state_dict.from_state_dict(
+        {"x": x, "y": x}, axn.state_dict.load_state_dict(file), mapping={"b": ("model", "data")}, mesh=mesh
+    )
+    for shard in loaded["y"].array.addressable_shards:
+        assert shard.data.shape == (16, 1)
+        np.testing.assert_array_equal(np.asarray(shard.data), whole[shard.index])
+
+
+def main(address, process, folder):
     jax.config.update("jax_num_cpu_devices", 4)
     jax.distributed.initialize(address, 2, process, heartbeat_timeout_seconds=10)
     devices = np.array(jax.devices())
@@ -157,9 +194,11 @@ def main(address, process):
     mesh = Mesh(devices.reshape(4, 2), tuple(SIZES))
     check_errors(mesh, process)
     check_keys(mesh, process)
+    check_printing(mesh)
+    check_saving(mesh, process, folder)
     jax.distributed.shutdown()
     print("all checked", flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

@@ -9,7 +9,7 @@ import pytest
 from jax import lax
 
 from axonym import quant
-from axonym.errors import ArgumentError
+from axonym.errors import ArgumentError, OperandError
 from axonym.quant._product import Scaled, cotangent, hashable
 
 CASES = [
@@ -58,6 +58,20 @@ def test_a_gradient_is_not_differentiated_unless_nothing_uses_the_result(dot_gen
     # A step along the gradient, and the gradient there.
     found = jax.grad(lambda x: loss(x + 0.1 * lax.stop_gradient(inner(x))))(x)
     np.testing.assert_allclose(found, inner(x + 0.1 * inner(x)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dot_general", PRODUCTS, ids=lambda product: type(product).__name__)
+@pytest.mark.parametrize(
+    "dtypes", [("complex64", "float32", None), ("int8", "complex64", None), (float, float, "complex64")]
+)
+def test_complex_numbers_are_refused(dot_general, dtypes):
+    left, right = jnp.ones((2, 3), dtypes[0]), jnp.ones((3, 2), dtypes[1])
+    with pytest.raises(OperandError) as caught:
+        dot_general(left, right, (((1,), (0,)), ((), ())), preferred_element_type=dtypes[2])
+    assert str(caught.value) == (
+        "axonym.quant: a quantised product is of real numbers, not complex64\n"
+        "  hint: multiply the real and the imaginary parts for themselves, or without 8 bits"
+    )
 
 
 def test_dimension_numbers_may_be_lists():

@@ -50,6 +50,16 @@ def test_numbers_of_the_dtype_stay(dtype):
     np.testing.assert_array_equal(rounded, wide)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
+def test_beyond_the_largest_number_it_is_a_cast(dtype):
+    largest = float(ml_dtypes.finfo(dtype).max)
+    with np.errstate(over="ignore"):
+        values = np.float32([1.0001, -1.0001, 1.01, 1.2, -1.2]) * np.float32(largest)
+        expected = values.astype(dtype).astype(np.float32)
+    rounded = quant.stochastic_round(jnp.asarray(np.tile(values, (DRAWS // 100, 1))), dtype, key=KEY)
+    np.testing.assert_array_equal(np.asarray(rounded, np.float32), np.broadcast_to(expected, rounded.shape))
+
+
 def test_small_updates_add_up_where_rounding_to_the_nearest_loses_them():
     weight, keys = jnp.ones(256, jnp.bfloat16), jax.random.split(KEY, 400)
     step = lambda w, key: (quant.stochastic_round(w.astype(jnp.float32) + 2.0**-12, jnp.bfloat16, key=key), None)  # noqa: E731

@@ -49,6 +49,31 @@ B = axn.Axis("batch", 3)
 X, START = axn.ones((B, N)), axn.zeros(B)
 
 
+def test_an_axis_whose_size_is_symbolic():
+    (size,) = jax.export.symbolic_shape("b")
+    x = axn.NamedArray(jax.ShapeDtypeStruct((size, 3), jnp.float32), ("steps", B))
+    sums = axn.scan(lambda carry, row: (carry + row, carry), N.name, remat=True)
+    exported = jax.export.export(jax.jit(sums))(START, x)
+    last, before = exported.call(START, X.rearrange((N, B)))
+    np.testing.assert_allclose(last.array, np.full(3, 4))
+    np.testing.assert_allclose(before.array, np.arange(4)[:, None] * np.ones((4, 3)))
+
+
+def test_without_jit_steps_get_values():
+    seen = []
+
+    def step(carry, row):
+        seen.append(float(row.sum()))
+        return carry + row
+
+    with jax.disable_jit():
+        total = axn.fold(step, N)(START, X)
+        doubled = axn.map(lambda row: row * 2 if row.sum() > 0 else row, N)(X)
+    assert seen == [3.0] * 4
+    np.testing.assert_allclose(total.array, np.full(3, 4))
+    np.testing.assert_allclose(doubled.array, np.full((4, 3), 2))
+
+
 REMAT = [False, True, "nested", ScanCheckpointPolicy(save_block_internals=["missing"])]
 
 

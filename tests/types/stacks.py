@@ -16,6 +16,10 @@ def last(stack: nn.BlockFoldable[nn.LayerNorm]) -> nn.LayerNorm:
     return stack.get_layer(-1)
 
 
+def normalized(layer: nn.LayerNorm | nn.Linear, x: axn.NamedArray) -> tuple[axn.NamedArray, float]:
+    return layer(x), 1.0
+
+
 def stacks(key: jax.Array) -> None:
     stacked = nn.Stacked.init(Layers, nn.LayerNorm)(Embed)
     written_out = nn.BlockSeq.init(Layers, nn.LayerNorm)(Embed)
@@ -28,4 +32,9 @@ def stacks(key: jax.Array) -> None:
     mixed.fold(key)
     assert_type(stacked.fold(axn.ones(Embed)), axn.NamedArray)
     assert_type(written_out.fold((key, None), unroll=2), tuple[jax.Array, None])
+    assert_type(stacked.fold_via(nn.LayerNorm.__call__)(axn.ones(Embed), key=key), axn.NamedArray)
+    stacked.fold_via(nn.Linear.__call__)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    two_kinds = nn.Interleaved.init(Layers, (nn.LayerNorm, nn.Linear))(Embed, Embed, key=key)
+    assert_type(two_kinds, nn.Interleaved[nn.LayerNorm | nn.Linear])
+    assert_type(two_kinds.scan_via(normalized)(axn.ones(Embed)), tuple[axn.NamedArray, float])
     nn.Stacked(stacked.stacked, "layers", stacked.gradient_checkpointing)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

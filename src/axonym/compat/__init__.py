@@ -1,1 +1,1 @@
-"""Layers under which code that was written for other libraries runs on Axonym."""
+"""Compatibility layers that run code written for other libraries on Axonym."""

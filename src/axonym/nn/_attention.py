@@ -1,4 +1,4 @@
-"""One call of attention, checked, and the plain way to compute it."""
+"""One checked call of attention, and its plain implementation."""
 
 import dataclasses
 import math
@@ -37,13 +37,13 @@ from .mask import AttentionMask
 __all__ = ["KEYS", "QUERIES", "AttentionCall", "Scoring", "beside_sinks", "lowest", "plain", "rename_all", "weights"]
 
 FUNCTION = "dot_product_attention"
-# No mapping lays these out: kernels and loops over blocks of positions need them all on each device.
+# No mapping lays these out: kernels and loops over blocks need all positions on each device.
 QUERIES, KEYS = "positions of queries", "positions of keys"
 
 
 @dataclasses.dataclass(frozen=True)
 class Scoring:
-    """Multiply queries with keys; scale the products, if the queries are not scaled yet; cap them; and add a bias."""
+    """Multiply queries and keys, scale the products unless the queries are scaled, cap them, and add a bias."""
 
     feature: str
     names: tuple[str, ...]
@@ -71,27 +71,27 @@ class Scoring:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """What an implementation of attention gets: the arguments of `dot_product_attention`, checked and resolved.
+    """The arguments of `dot_product_attention`, checked and resolved for an implementation.
 
     Attributes:
-        q_pos: the axis of positions of queries, if there is one.
-        k_pos: the axis of positions of keys and values.
-        feature: the axis of a key's features.
+        q_pos: the axis of query positions, if there is one.
+        k_pos: the axis of key and value positions.
+        feature: the feature axis of queries and keys.
         query: axes {feature, ...}, and q_pos, not yet multiplied by `scale`.
         key: axes {k_pos, feature, ...}.
         value: axes {k_pos, ...}.
         mask: which keys each query sees.
         bias: axes among those of the scores.
         sinks: axes among those of the scores without k_pos.
-        dtype: what scores and softmax are computed in.
+        dtype: the dtype of scores and softmax.
         precision: of the two products.
         scale: a factor for the scores.
-        soft_cap: what the scores stay under, before bias and mask.
+        soft_cap: the bound of the scores, before bias and mask.
         q_start: the position of the first query.
         k_start: the position of the first key.
         dropout: the probability that a weight is dropped; 0 at inference.
-        prng: the key for that.
-        block_size: positions of queries, and of keys, that are computed with at a time.
+        prng: the key for dropout.
+        block_size: the numbers of query and key positions in a block.
     """
 
     q_pos: str | None
@@ -180,28 +180,28 @@ class AttentionCall:
 
     @property
     def scoring(self) -> Scoring:
-        """What makes scores."""
+        """The function that computes scores."""
         names = tuple(axis.name for axis in self.score_axes)
         scale = float(self.scale) if self._scales_products else None
         return Scoring(self.feature, names, self.dtype, self.precision, scale, self.soft_cap)
 
     @property
     def scoring_query(self) -> NamedArray:
-        """The query that `scoring` takes: multiplied by `scale`, unless the products are."""
+        """The query for `scoring`: multiplied by `scale`, unless the products are."""
         return self.query if self._scales_products else self.query * self.scale
 
     @property
     def _scales_products(self) -> bool:
-        """Tell whether a scaled query would be rounded to fewer digits than scores have; one by a power of two is not.
+        """Return whether scaling the query would round it; scaling by a power of two does not.
 
-        Otherwise the query is scaled, which has fewer elements.
+        Otherwise, the query is scaled, which has fewer elements.
         """
         narrow = self.query.dtype.itemsize < self.dtype.itemsize and jnp.issubdtype(self.query.dtype, jnp.floating)
         return narrow and isinstance(self.scale, (int, float)) and abs(math.frexp(self.scale)[0]) != 0.5
 
     @property
     def out_names(self) -> tuple[str, ...]:
-        """The axes of the result: those of the query, where new ones of the value stand for `feature`, and others."""
+        """The axes of the result: those of the query, with `feature` replaced by new axes of the value, and others."""
         weighed = [axis.name for axis in self.score_axes if axis.name != self.k_pos]
         new = [name for name in self.value.names if name not in weighed and name != self.k_pos]
         order = [each for name in self.query.names for each in (new if name == self.feature else [name])]
@@ -222,7 +222,7 @@ def _require(what: str, x: NamedArray, *axes: AxisSelector) -> None:
 
 
 def _apart(query: NamedArray, key: NamedArray, value: NamedArray, q_pos: str | None, k_pos: str) -> None:
-    """Check that positions of queries and keys are different axes."""
+    """Check that query positions and key positions are different axes."""
     if k_pos in query.names:
         problem = f"the query has axis {k_pos!r}, which keys are to be attended to over"
         hint = f'rename it on keys and values: key.rename({{"{k_pos}": "{k_pos}.key"}})'
@@ -234,7 +234,7 @@ def _apart(query: NamedArray, key: NamedArray, value: NamedArray, q_pos: str | N
 
 
 def _check_axes(what: str, tree: Any, axes: tuple[Axis, ...]) -> None:
-    """Check that the arrays of a tree have axes of the scores alone."""
+    """Check that the arrays of a tree have only axes of the scores."""
     names = [axis.name for axis in axes]
     for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
         for name in leaf.names if isinstance(leaf, NamedArray) else ():
@@ -267,7 +267,7 @@ def weights(call: AttentionCall) -> NamedArray:
 
 
 def beside_sinks(log_sum: NamedArray, sinks: NamedArray) -> NamedArray:
-    """Return the share of all keys together, whose exponentials have this sum, where the sinks have the rest."""
+    """Return the total weight of all keys, given their log-sum-exp; the sinks have the rest."""
     return sigmoid(log_sum - sinks.astype(log_sum.dtype))
 
 

@@ -1,7 +1,7 @@
-"""Windows that slide along axes which lie in blocks on a mesh: neighbours exchange the edges of their blocks.
+"""Windows that slide along sharded axes: neighbours exchange the edges of their blocks.
 
-XLA's partitioner does this too, but it gets some gradients wrong: it also sums over mesh axes on which nothing lies,
-and scatters what a maximum of overlapping windows passes back to the wrong places.
+XLA's partitioner does this too, but it gets some gradients wrong: it also sums over mesh axes that nothing is split
+over, and scatters gradients of the maxima of overlapping windows to the wrong places.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -45,14 +45,14 @@ class Slide(NamedTuple):
 
     @property
     def positions(self) -> int:
-        """How many windows there are."""
+        """The number of windows."""
         return ((self.size - 1) * self.apart + 1 + sum(self.pads) - self.window) // self.step + 1
 
     def of_blocks(self, count: int) -> tuple[tuple[int, int], tuple[int, int]] | None:
-        """Say how many elements of its two neighbours a block needs for its part of the windows, and its padding then.
+        """Return how many elements of its two neighbours a block needs for its windows, and the padding.
 
-        All blocks make equally many windows; the last of them may be more than the whole dimension has. None stands for
-        windows that start elsewhere in each block, or need more than the neighbours have.
+        All blocks have equally many windows; together they may be more than the whole dimension has. The result is None
+        if windows start at different positions of blocks, or need more than the neighbours have.
         """
         block = self.size // count
         windows, rest = divmod(block * self.apart, self.step)
@@ -66,15 +66,15 @@ class Slide(NamedTuple):
 
 
 def mesh_of(array: jax.Array) -> MeshLike:
-    """Return the current mesh, or else that of an array, which may be empty."""
+    """Return the current mesh, otherwise that of an array, which may be empty."""
     return layout.context_mesh() or jax.typeof(array).sharding.mesh
 
 
 def manual_axes(mesh: MeshLike, entries: Sequence[Entry], explicit: bool) -> set[str]:
-    """Choose the mesh axes that the compiler leaves alone while blocks are worked on.
+    """Choose the mesh axes that are Manual while blocks are computed.
 
-    On Auto axes they are all that there are: it could lay something out on those that `entries` leave out. On Explicit
-    ones a surrounding `vmap` may have axes of its own.
+    With Auto axes, these are all: the compiler could use those that are not in `entries`. With Explicit ones, a
+    surrounding `vmap` may use other axes.
     """
     free = {axis for axis, kind in layout.mesh_types(mesh).items() if kind is not AxisType.Manual}
     if explicit:
@@ -83,7 +83,7 @@ def manual_axes(mesh: MeshLike, entries: Sequence[Entry], explicit: bool) -> set
 
 
 def may_idle(mesh: MeshLike, mesh_axes: Set[str]) -> bool:
-    """Tell whether something that lies on one of these mesh axes may leave another one of the mesh idle."""
+    """Return whether an array on one of these mesh axes may leave another axis of the mesh idle."""
     return bool(mesh_axes) and sum(size > 1 for size in mesh.shape.values()) > 1
 
 
@@ -122,13 +122,13 @@ def blocks_of(
 
 
 def with_edges(block: jax.Array, edges: Edges, entries: Sequence[Entry], outside: Any = None) -> jax.Array:
-    """Inside of a shard_map, put the edges of its neighbours around a block.
+    """Put the edges of its neighbours around a block, inside a shard_map.
 
     Args:
         block: the block.
         edges: how much of each neighbour.
         entries: the mesh axes of each dimension.
-        outside: what is there where no neighbour is; by default zeros.
+        outside: the value where there is no neighbour; by default zeros.
     """
     for at, (before, after) in edges.items():
         mesh_axes, size = entries[at], block.shape[at]
@@ -157,7 +157,7 @@ def _devices(mesh_axes: Entry) -> tuple[list[int], Entry]:
 
 
 def trimmed(result: jax.Array, slides: Mapping[int, Slide]) -> jax.Array:
-    """Cut off what the last blocks made beyond the last window."""
+    """Cut off the results of the last blocks beyond the last window."""
     for at, slide in slides.items():
         if result.shape[at] != slide.positions:
             result = lax.slice_in_dim(result, 0, slide.positions, axis=at)

@@ -1,9 +1,9 @@
 """Attention block by block: softmax as a running sum, so that memory is linear in the number of positions.
 
-The forward pass keeps the largest score and the sum of exponentials of each query so far, and keeps nothing of a block
-for the backward pass, which computes its scores again. The two stay apart: next to a score of -1e9, from a bias that
-hides, the logarithm of a sum would be lost. Blocks that causal masks, windows and prefixes hide as a whole are not
-computed. The last block of an axis that blocks do not divide begins earlier, and hides what it has twice.
+The forward pass keeps the largest score and the sum of exponentials of each query so far, and nothing of a block for
+the backward pass, which recomputes the scores. The two are not combined: next to a score of -1e9, from a bias that
+hides, the logarithm of the sum would be lost. Blocks that causal masks, windows and prefixes hide completely are not
+computed. If blocks do not divide an axis, the last one begins earlier, and hides the positions that it has twice.
 
 Reference:
     Rabe, Staats (2021), Self-attention does not need O(n^2) memory. Dao (2023), FlashAttention-2.
@@ -40,7 +40,7 @@ BLOCK = 512
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """What is static: how scores are made, the axes of the result, and for queries and keys the sizes and blocks."""
+    """The static part: how scores are computed, the axes of the result, and sizes and blocks of queries and keys."""
 
     scoring: Scoring
     out_names: tuple[str, ...]
@@ -51,7 +51,7 @@ class _Plan:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many blocks there are."""
+        """The numbers of blocks."""
         return -(-self.sizes[0] // self.blocks[0]), -(-self.sizes[1] // self.blocks[1])
 
     def start(self, which: int, number: Any) -> Any:
@@ -70,7 +70,7 @@ class _At(NamedTuple):
 
 
 class _Operands(NamedTuple):
-    """What has gradients."""
+    """The operands with gradients."""
 
     query: NamedArray
     key: NamedArray
@@ -79,7 +79,7 @@ class _Operands(NamedTuple):
 
 
 class _Rest(NamedTuple):
-    """What has none; positions that start at 0 are None, for then there is nothing to add."""
+    """The operands without gradients; positions that start at 0 are None, so that nothing is added."""
 
     mask: AttentionMask | None
     q_start: Any
@@ -120,7 +120,7 @@ def blockwise(call: AttentionCall) -> NamedArray:
 
 
 def _led(operands: _Operands, rest: _Rest) -> _Operands:
-    """Give the query the anonymous dimensions of all arrays, so that scores and all that is made of them have these."""
+    """Give the query the anonymous dimensions of all arrays, so that scores and results have these."""
     given = [x for x in jax.tree.leaves((operands, rest), is_leaf=is_named_array) if isinstance(x, NamedArray)]
     lead = jnp.broadcast_shapes(*(x.array.shape[: x.array.ndim - len(x.names)] for x in given))
     query = operands.query
@@ -129,7 +129,7 @@ def _led(operands: _Operands, rest: _Rest) -> _Operands:
 
 
 def _blocks(call: AttentionCall, sizes: tuple[int, int]) -> tuple[int, int]:
-    """Choose sizes of blocks of which the last one has the least to hide."""
+    """Choose block sizes for which the last block hides least."""
     given = call.block_size or (BLOCK, BLOCK)
     if min(given) < 1:
         problem = f"a block has at least one position, not {min(given)}"
@@ -140,7 +140,7 @@ def _blocks(call: AttentionCall, sizes: tuple[int, int]) -> tuple[int, int]:
 
 
 def _all_see(rest: _Rest, sizes: tuple[int, int]) -> bool:
-    """Tell whether it is plain that each query sees a key: one at its own position."""
+    """Return whether each query certainly sees a key: the one at its own position."""
     if rest.mask is None:
         return True
     if rest.q_start is not None or rest.k_start is not None or sizes[0] > sizes[1]:
@@ -151,7 +151,7 @@ def _all_see(rest: _Rest, sizes: tuple[int, int]) -> bool:
 
 
 def _on_mesh(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray, ...]:
-    """Agree on types: on Explicit mesh axes shardings are left to the compiler, on Manual ones all arrays vary."""
+    """Make types agree: on Explicit mesh axes, the compiler decides shardings; on Manual ones, all arrays vary."""
     leaves, tree = jax.tree.flatten((operands, rest), is_leaf=is_named_array)
     arrays = [leaf.array if isinstance(leaf, NamedArray) else jnp.asarray(leaf) for leaf in leaves]
     varying = {axis for array in arrays for axis in jax.typeof(array).mat.varying}
@@ -187,7 +187,7 @@ def _without(names: tuple[str, ...], *others: str) -> tuple[str, ...]:
 
 
 def _filled(plan: _Plan, operands: _Operands, names: tuple[str, ...], value: float, **sizes: int) -> NamedArray:
-    """Make an array that a loop fills: the sizes of the operands, but for some."""
+    """Make an array that a loop fills, with the sizes of the operands except the given ones."""
     given = [x for x in operands if x is not None]
     known = {axis.name: axis.size for x in given for axis in x.axes} | sizes
     query = operands.query
@@ -201,7 +201,7 @@ def _made(operands: _Operands, shape: tuple[int, ...], names: tuple[str, ...], v
 
 
 def _take(x: Any, plan: _Plan, at: _At) -> Any:
-    """Cut an array to a block of queries and of keys, as far as it has their axes; leave numbers alone."""
+    """Slice an array to a block of queries and of keys, if it has their axes; numbers stay as they are."""
     if not isinstance(x, NamedArray):
         return x
     starts, sizes = _window(plan, x, at)
@@ -221,7 +221,7 @@ def _window(plan: _Plan, x: NamedArray, at: _At) -> tuple[list[Any], tuple[int, 
 
 
 def _put(plan: _Plan, x: Any, block: Any, at: _At, *, add: bool = False) -> Any:
-    """Write a block, or add it to what is there."""
+    """Write a block, or add it to the previous values."""
     if x is None:
         return None
     update = block.rearrange(x.names).array.astype(x.dtype)
@@ -234,7 +234,7 @@ def _put(plan: _Plan, x: Any, block: Any, at: _At, *, add: bool = False) -> Any:
 
 
 def _plus(x: Any, y: Any) -> Any:
-    """Add two numbers; what starts at 0 adds nothing, and no operation."""
+    """Add two numbers; None stands for 0 and adds no operation."""
     return x if y is None or (isinstance(y, int) and y == 0) else x + y
 
 
@@ -256,7 +256,7 @@ def _seen(plan: _Plan, rest: _Rest, at: _At, once: bool) -> NamedArray | None:
 
 
 def _masked(plan: _Plan, rest: _Rest, at: _At, scores: NamedArray, bias: Any, *, once: bool) -> NamedArray:
-    """Hide scores of a block, by the number that says so, which a bias may have made of others."""
+    """Set hidden scores of a block to the lowest number; scores that a bias made as low stay above it."""
     small = lowest(scores.dtype)
     scores = scores if bias is None else maximum(scores, small / 2)
     seen = _seen(plan, rest, at, once)
@@ -282,7 +282,7 @@ def _weigh(plan: _Plan, rest: _Rest, at: _At, weights: NamedArray, value: NamedA
 
 
 def _key_blocks(plan: _Plan, rest: _Rest, start: Any) -> tuple[Any, Any]:
-    """Return the first block of keys that the block of queries from `start` on may see, and the one behind the last."""
+    """Return the first block of keys that the block of queries from `start` on may see, and the one after the last."""
     if rest.mask is None:
         return 0, plan.counts[1]
     first, behind = (_plus(start, _extreme(rest.q_start, which)) for which in (jnp.min, jnp.max))
@@ -306,17 +306,17 @@ def _key_blocks(plan: _Plan, rest: _Rest, start: Any) -> tuple[Any, Any]:
 
 
 def _blocks_before(plan: _Plan, position: Any) -> Any:
-    """Count the whole blocks of keys before a position, which may be negative or behind the end."""
+    """Count the whole blocks of keys before a position, which may be negative or beyond the end."""
     block = plan.blocks[1]
     most = plan.counts[1] * block
     if isinstance(position, int):
         return min(max(position, 0), most) // block
-    # What is positive is rounded down by `lax.div`, in one operation.
+    # `lax.div` rounds nonnegative numbers down, in one operation.
     return lax.div(lax.clamp(0, position, most), block)
 
 
 def _extreme(x: Any, which: Any) -> Any:
-    """Reduce a number that may have axes to one that is no larger, or no smaller, than any of its elements."""
+    """Reduce a number that may have axes to the smallest or largest of its elements."""
     if x is None or isinstance(x, int):
         return x or 0
     return jnp.asarray(which(x.array) if isinstance(x, Core) else x, int)  # the type in which a loop counts
@@ -324,16 +324,16 @@ def _extreme(x: Any, which: Any) -> Any:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray, ...]:
-    """Return the result, and for each query the largest score and the sum of exponentials of the distances to it.
+    """Return the result, and for each query the largest score and the sum of exponentials relative to it.
 
-    Without keys, result and sum mean little. Gradients take the largest score for a constant: they are those of what
-    another number in its place would not change, such as `largest + log(total)`.
+    Without keys, result and sum are meaningless. Gradients treat the largest score as a constant, which is right for
+    values that do not depend on its choice, such as `largest + log(total)`.
     """
     small = lowest(plan.scoring.dtype)
     rows = _without(plan.scoring.names, KEYS)
 
     def of_queries(done: Any, filled: tuple[NamedArray, ...]) -> tuple[NamedArray, ...]:
-        i = plan.counts[0] - 1 - done  # from the end: what two blocks have, the backward pass takes from the first one
+        i = plan.counts[0] - 1 - done  # from the end: the backward pass takes shared positions from the first block
         start = plan.start(0, i)
         rows_at = _At((i, 0), (start, 0))
         query = _take(operands.query, plan, rows_at)
@@ -373,7 +373,7 @@ def _backward(plan: _Plan, kept: Any, cotangents: Any) -> Any:
     by_out, _, by_total = cotangents
     dtype = plan.scoring.dtype
     features = _without(out.names, *total.names)
-    mean = dot(by_out, out, axis=features, out_axes=total.names, preferred_element_type=dtype) / total - by_total
+    mean = dot(by_out, out, axis=features, out_axes=total.names, preferred_element_type=dtype) - by_total * total
     if not _all_see(rest, plan.sizes):  # a query without keys has no weights
         largest = where(largest <= lowest(dtype), -lowest(dtype), largest)
 
@@ -382,14 +382,16 @@ def _backward(plan: _Plan, kept: Any, cotangents: Any) -> Any:
         rows_at = _At((i, 0), (start, 0))
         rows = operands.query, largest, mean, by_out, total
         query, largest_i, mean_i, by_out_i, total_i = (_take(x, plan, rows_at) for x in rows)
-        by_out_i = by_out_i.astype(dtype) / total_i  # and mean is divided too: so weights, which are many, need not be
+        # It is not divided itself: rounding it for a product would no longer be exact, as that of `mean` is.
+        by_out_i, share = by_out_i.astype(dtype), 1 / total_i
 
         def with_keys(j: Any, gradients: Any) -> Any:
             at = _At((i, j), (start, plan.start(1, j)))
             key, value, bias = (_take(x, plan, at) for x in operands[1:])
             scores, to_operands = jax.vjp(plan.scoring, query, key, bias)
-            weights = exp(_masked(plan, rest, at, scores, bias, once=True) - largest_i)
-            _, to_values = jax.vjp(functools.partial(_weigh, plan, rest, at), weights, value)
+            weights = exp(_masked(plan, rest, at, scores, bias, once=True) - largest_i) * share
+            # With narrow values, autodiff would round `by_weights`, but not `mean`, which may cancel almost all of it.
+            _, to_values = jax.vjp(functools.partial(_weigh, plan, rest, at), weights, value.astype(dtype))
             by_weights, by_value = to_values(by_out_i)
             by_query, by_key, by_bias = to_operands(weights * (by_weights - mean_i))
             parts = by_query, by_key, by_value, by_bias

@@ -1,4 +1,4 @@
-"""What a layer demands of its input."""
+"""Requirements of layers on their inputs."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ __all__ = ["check_input", "check_positions", "named_axis", "numbered", "with_siz
 def check_input(
     layer: str, x: NamedArray, inputs: tuple[Axis, ...], outputs: tuple[Axis, ...], *, blocks: bool = False
 ) -> None:
-    """Check that an input has what a layer needs and not what it adds; inside of a shard_map, maybe a block of it."""
+    """Check that an input has the axes that a layer needs, in whole or as a local block, and none that it adds."""
     if not isinstance(x, Core):
         raise _lift.unnamed(layer, x)
     names = x.names
@@ -47,12 +47,12 @@ def check_input(
 
 
 def with_sizes(pairs: Pairs) -> tuple[Axis, ...]:
-    """Return those axes of a selection whose sizes were given, which an input must have."""
+    """Return the axes of a selection that were given with sizes, which an input must have."""
     return tuple(Axis(name, size) for name, size in pairs if size is not None)
 
 
 def named_axis(layer: str, x: NamedArray, axis: AxisSelector) -> str:
-    """Return the name of an axis that a layer goes along, which the input must have."""
+    """Return the name of an axis that a layer runs along, which the input must have."""
     if not isinstance(x, Core):
         raise _lift.unnamed(layer, x)
     name, _ = selector(axis, layer)
@@ -64,10 +64,10 @@ def named_axis(layer: str, x: NamedArray, axis: AxisSelector) -> str:
 
 
 def check_positions(function: str, positions: Any) -> None:
-    """Check that numbers of positions have names.
+    """Check that positions have names.
 
     Raises:
-        OperandError: if they are a number or an array without names.
+        OperandError: if they are a number or a plain array.
     """
     if isinstance(positions, int | np.ndarray | np.generic | jax.Array):
         problem = f"positions are an axis or a NamedArray, not {type(positions).__name__}"

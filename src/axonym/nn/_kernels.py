@@ -1,8 +1,8 @@
-"""Attention kernels that come with JAX, behind names: cuDNN through `jax.nn`, and splash attention for TPUs.
+"""Attention kernels that come with JAX, by names: cuDNN through `jax.nn`, and splash attention for TPUs.
 
-A kernel takes one axis of batch, one of positions, one of heads and one of features. Of the axes that queries and keys
-share, the first becomes the batch and the others heads, each with the group of heads that queries alone have. On a mesh
-a kernel runs on the block of each device: batch and heads may be split, positions and features are gathered.
+A kernel takes one axis each of batch, positions, heads and features. Of the axes that queries and keys share, the first
+becomes the batch and the others heads, each with a group of the heads that only queries have. On a mesh, a kernel runs
+on the block of each device: batch and heads may be split, positions and features are gathered.
 
 Reference:
     Dao (2023), FlashAttention-2.
@@ -35,17 +35,17 @@ from .mask import AttentionMask
 __all__ = ["choose", "cudnn", "splash", "xla"]
 
 FEATURES, OUT = "features of keys", "features of values"  # which no mapping lays out either
-# Splash attention computes with so many positions at least.
+# The smallest number of positions for splash attention.
 LANES = 128
 BLOCK = 512
 
 
 def choose(call: AttentionCall) -> str:
-    """Choose what computes a call, by the platform and by what the kernels can do."""
+    """Choose the implementation of a call, by the platform and by what the kernels support."""
     mapping = current_mapping()
     mapped = mapping is not None and call.q_pos is not None and mapping.get(call.q_pos)
     backend = jax.default_backend()
-    # Queries that are split by position would all be computed on each device.
+    # If queries are split by position, each device would compute all of them.
     nvidia = backend == "gpu" and jax.local_devices()[0].device_kind.startswith("NVIDIA")
     if nvidia and not mapped and next(_against_cudnn(call), None) is None:
         return "cudnn"
@@ -65,13 +65,13 @@ def cudnn(call: AttentionCall) -> NamedArray:
 
 
 def splash(call: AttentionCall) -> NamedArray:
-    """Compute attention by the splash kernel, which other machines than TPUs simulate."""
+    """Compute attention by the splash kernel, which is simulated on other platforms than TPUs."""
     return _computed("splash", call, _against_splash(call), _by_splash)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Plan:
-    """What is static about a call: which axes are what, and numbers."""
+    """The static part of a call: roles of axes, and numbers."""
 
     batch: Names
     heads: Names
@@ -84,17 +84,17 @@ class _Plan:
 
     @property
     def q_heads(self) -> Names:
-        """The axes of heads of queries, of which each of keys serves as many in a row."""
+        """The axes of query heads; each head of keys serves a run of equally many."""
         return self.heads + self.group
 
 
 def _shared(call: AttentionCall) -> Names:
-    """Return the axes of both queries and keys, but for features."""
+    """Return the axes that queries and keys share, except features."""
     return tuple(name for name in call.query.names if name in call.key.names and name != call.feature)
 
 
 def _against(call: AttentionCall) -> Iterator[str]:
-    """Say what no kernel does."""
+    """Yield what no kernel supports."""
     shared, features = _shared(call), [name for name in call.value.names if name not in call.key.names]
     features += [call.feature] if call.feature in call.value.names else []
     if call.q_pos is None:
@@ -114,7 +114,7 @@ def _against(call: AttentionCall) -> Iterator[str]:
 
 
 def _against_jax_nn(call: AttentionCall) -> Iterator[str]:
-    """Say what `jax.nn.dot_product_attention` does not do."""
+    """Yield what `jax.nn.dot_product_attention` does not support."""
     yield from _against(call)
     if call.soft_cap is not None or call.sinks is not None:
         yield "it has no soft cap and no sinks"
@@ -123,13 +123,13 @@ def _against_jax_nn(call: AttentionCall) -> Iterator[str]:
 
 
 def _against_checks(call: AttentionCall) -> Iterator[str]:
-    """Say that a kernel does not tell over which mesh axes its result varies, which a `shard_map` may want to know."""
+    """Yield that a kernel does not declare over which mesh axes its result varies, which `shard_map` may check."""
     if any(jax.typeof(x.array).mat.varying for x in (call.query, call.key, call.value)):
         yield "it runs in a shard_map only with check=False"
 
 
 def _against_cudnn(call: AttentionCall) -> Iterator[str]:
-    """Say what cuDNN does not do, or does only with a mask as large as the scores."""
+    """Yield what cuDNN does not support, or only with a mask as large as the scores."""
     yield from _against_jax_nn(call)
     yield from _against_checks(call)
     if call.query.dtype not in (jnp.bfloat16, jnp.float16):
@@ -142,7 +142,7 @@ def _against_cudnn(call: AttentionCall) -> Iterator[str]:
 
 
 def _against_splash(call: AttentionCall) -> Iterator[str]:
-    """Say what the splash kernel does not do."""
+    """Yield what the splash kernel does not support."""
     yield from _against(call)
     yield from _against_checks(call)
     if call.query.dtype not in (jnp.bfloat16, jnp.float32):
@@ -165,19 +165,19 @@ def _against_splash(call: AttentionCall) -> Iterator[str]:
 
 
 def _positions(call: AttentionCall) -> tuple[int, int]:
-    """Return how many positions queries and keys have."""
+    """Return the numbers of positions of queries and keys."""
     return call.query.axis_size(call.q_pos or call.feature), call.key.axis_size(call.k_pos)
 
 
 def _leaves_out(mask: AttentionMask, offset: int, queries: int, keys: int) -> bool:
-    """Tell whether a query sees no key, whose positions are behind its first ones or before its last ones."""
+    """Return whether some query sees no key, because all are after it or out of its window."""
     if mask.window is None:
         return mask.causal and offset < 0
     return offset <= (-1 if mask.causal else -mask.window) or queries + offset - keys >= mask.window
 
 
 def _keeps_segments(call: AttentionCall) -> bool:
-    """Tell whether it is plain that each query sees a key of its segment: itself."""
+    """Return whether each query certainly sees a key of its segment: itself."""
     mask = call.mask
     if mask is None or not mask.segment_ids:
         return True
@@ -185,13 +185,13 @@ def _keeps_segments(call: AttentionCall) -> bool:
 
 
 def _is_causal(call: AttentionCall) -> bool:
-    """Tell whether a mask is causal, maybe with a window, of as many queries as keys, and nothing else."""
+    """Return whether a mask is only causal, maybe with a window, for as many queries as keys."""
     mask, (queries, keys) = call.mask, _positions(call)
     return mask is not None and _is_structured(call) and mask.causal and mask.prefix is None and queries == keys
 
 
 def _is_structured(call: AttentionCall) -> bool:
-    """Tell whether `jax.nn` knows all of a mask without an array: causal, then maybe a window, and lengths of keys."""
+    """Return whether `jax.nn` needs no array for a mask: it is causal, then maybe with a window, or has key lengths."""
     mask = call.mask
     if mask is None or mask.alternatives or mask.segment_ids or mask.explicit is not None:
         return False
@@ -223,13 +223,13 @@ def _computed(name: str, call: AttentionCall, problems: Iterator[str], kernel: C
 
 
 def _on_mesh(kernel: Callable[..., NamedArray], operands: Any, rest: Any, *, check: bool) -> NamedArray:
-    """Run a kernel once per device, if there is a mesh and something to lay arrays out by.
+    """Run a kernel once per device, if there is a mesh and a layout.
 
     Args:
         kernel: a function of `operands` and `rest`.
         operands: queries, keys and values.
-        rest: what else has axes of the scores.
-        check: whether JAX can tell over which mesh axes results vary, which most kernels do not say.
+        rest: other arrays with axes of the scores.
+        check: whether JAX knows over which mesh axes results vary, which most kernels do not declare.
     """
     mapping: Any = current_mapping()
     given = [x for x in jax.tree.leaves((operands, rest), is_leaf=is_named_array) if isinstance(x, NamedArray)]
@@ -242,7 +242,7 @@ def _on_mesh(kernel: Callable[..., NamedArray], operands: Any, rest: Any, *, che
         return kernel(operands, rest)
     run: Callable[..., NamedArray] = kernel
     options: dict[str, Any] = {"check": False}
-    if not taken_axes():  # a surrounding vmap splits what would be idle here, and fits no check
+    if not taken_axes():  # a surrounding vmap uses the mesh axes that would be idle here, and fits no check
         compute = Mappings(mapping).compute
         entries = [entries_for(x.names, x.array.shape, compute, mesh).values() for x in given]
         manual = {axis for each in entries for entry in each for axis in entry}
@@ -258,7 +258,7 @@ def _on_mesh(kernel: Callable[..., NamedArray], operands: Any, rest: Any, *, che
 def _on_idle(kernel: Callable[..., NamedArray], idle: set[str], operands: Any, rest: Any) -> NamedArray:
     """Run a kernel that leaves mesh axes idle: all devices along them compute the same.
 
-    Of a `shard_map` that does not check what varies, JAX would sum gradients over these axes, to divide them again.
+    In a `shard_map` without checks, JAX would sum gradients over these axes, and divide them again.
     """
     floating, others = eqx.partition((operands, rest), eqx.is_inexact_array)
     counting, static = eqx.partition(others, eqx.is_array)
@@ -285,7 +285,7 @@ def _on_idle(kernel: Callable[..., NamedArray], idle: set[str], operands: Any, r
 
 
 def _folded(x: NamedArray, sizes: Mapping[str, int], *groups: Names) -> jax.Array:
-    """Return an array with a dimension for each group of axes, of size one where it has none of them."""
+    """Return an array with a dimension for each group of axes, of size one if it has none of them."""
     own = [group if set(group) & set(x.names) else () for group in groups]
     missing = [Axis(name, sizes[name]) for group in own for name in group if name not in x.names]
     full = x.broadcast_axis(missing).rearrange(tuple(name for group in own for name in group))
@@ -339,7 +339,7 @@ def _by_jax_nn(implementation: Literal["xla", "cudnn"], plan: _Plan, operands: A
 
 def _by_splash(plan: _Plan, operands: Any, rest: Any) -> NamedArray:
     """Call the splash kernel."""
-    # Imported when asked for: few need it, and not every build of jaxlib has what it imports.
+    # Imported on use: few need it, and not every build of jaxlib has what it imports.
     from jax.experimental.pallas.ops.tpu import splash_attention as library
 
     query, key, value = operands
@@ -372,7 +372,7 @@ def _by_splash(plan: _Plan, operands: Any, rest: Any) -> NamedArray:
 
 
 def _structure(library: Any, mask: AttentionMask | None, shape: tuple[int, int], offset: int) -> Any:
-    """Tell the splash kernel what a mask hides by position."""
+    """Make the mask of the splash kernel, for conditions on positions."""
     if mask is not None and mask.window is not None:
         sides = mask.window - 1, 0 if mask.causal else mask.window - 1
         return library.LocalMask(shape, sides, offset)
@@ -382,10 +382,10 @@ def _structure(library: Any, mask: AttentionMask | None, shape: tuple[int, int],
 
 
 def _block_sizes(library: Any, plan: _Plan, shape: tuple[int, int]) -> Any:
-    """Choose the largest blocks, up to what is asked for, that divide the positions."""
+    """Choose the largest blocks, up to the requested size, that divide the positions."""
     q, kv = (
         max(block for block in range(LANES, max(most, LANES) + 1, LANES) if size % block == 0)
         for size, most in zip(shape, plan.block_size, strict=True)
     )
-    # Of the forward pass, of gradients of keys and values, and of those of queries.
+    # For the forward pass, for gradients of keys and values, and for those of queries.
     return library.BlockSizes(q, kv, kv, q, kv, kv, q, kv)

@@ -1,4 +1,4 @@
-"""What stacks of layers share: how arguments are parted among layers, and what layers return is put together."""
+"""Shared parts of stacks of layers: split arguments between layers, and join their results."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ def constructor(function: str, Block: Any, module: Any) -> Steps:
     """Return the constructor of a module class, or a function as it is.
 
     Raises:
-        OperandError: if the class has none, or `Block` is no axis.
+        OperandError: if the class has none, or `Block` is not an axis.
     """
     if not isinstance(Block, Axis):
         hint = f'write Axis("{Block}", number of layers)' if isinstance(Block, str) else 'write Axis("layers", 12)'
@@ -68,7 +68,7 @@ def block_here(layers: Any, Block: Axis) -> tuple[Axis, Entry]:
         at = leaf.array.ndim - len(leaf.names) + leaf.names.index(Block.name)
         size = leaf.array.shape[at] if at >= 0 else Block.size
         entries = () if size == Block.size else readings(Block.name, leaf.names)
-        # Of several mesh axes, the last ones are gathered first.
+        # The last of several mesh axes are gathered first.
         starts = (entry[:count] for entry in entries for count in range(len(entry), 0, -1))
         over = next((entry for entry in starts if size * count_of(entry) == Block.size), ())
         return (Block.resize(size), over) if over else (Block, ())
@@ -78,12 +78,12 @@ def block_here(layers: Any, Block: Axis) -> tuple[Axis, Entry]:
 def split_arguments(
     function: str, Block: Axis, args: tuple[Any, ...], kwargs: dict[str, Any], over: Entry = ()
 ) -> dict[str, Any]:
-    """Check that what goes to the layers has a part for each, and return `kwargs` with one random key for each layer.
+    """Check that arguments have a part for each layer, and return `kwargs` with one random key for each layer.
 
-    Where `Block` is the block of a device, over mesh axes, each layer has the key that it has among all layers.
+    If `Block` is the block of a device, over mesh axes, each layer gets the key that it has among all layers.
 
     Raises:
-        AxisSizeError: if it has not.
+        AxisSizeError: if an argument has another number of parts.
     """
     key: Any = kwargs.get("key")
     if is_array(key):
@@ -107,7 +107,7 @@ def _split(key: jax.Array, Block: Axis, over: Entry) -> jax.Array:
 
 
 def part(tree: T, Block: Axis, at: int | slice) -> T:
-    """Return what belongs to one layer, or to every so many."""
+    """Return the part of a tree for one layer, or for a slice of layers."""
 
     def pick(leaf: Any) -> Any:
         if is_array(leaf) and leaf.ndim:
@@ -125,7 +125,7 @@ def part(tree: T, Block: Axis, at: int | slice) -> T:
 def vectors_laid_out(layers: T) -> T:
     """Lay out the vectors of all layers at once, before a loop would do it layer by layer, forward and backward.
 
-    They are small, so that one exchange for all layers costs less than many; matrices stay where they are until used.
+    They are small, so one exchange for all layers costs less than many; matrices stay where they are until used.
     """
     laid_out: T = jax.tree.map(
         lambda leaf: auto_sharded(leaf) if isinstance(leaf, NamedArray) and len(leaf.names) <= 2 else leaf,
@@ -140,9 +140,9 @@ class Step:
     """What a stack applies to each layer: a step `(layer, carry, ...)` that returns a carry and an output.
 
     Attributes:
-        function: the name under which errors speak of it.
+        function: its name in errors.
         pairs: how `transform._loop.loop` calls `fn`.
-        fn: what the stack was given.
+        fn: the user's function.
     """
 
     function: str
@@ -155,7 +155,7 @@ class Step:
 
 
 def to_pair(function: str, method: str, fn: Steps) -> Step:
-    """Make of what `fold`, `scan` or `map` applies a step `(layer, carry, ...)` that returns a carry and an output."""
+    """Turn the function of `fold`, `scan` or `map` into a step that returns a carry and an output."""
     return Step(function, {"fold": _folded, "map": _mapped, "scan": _scanned}[method], fn)
 
 
@@ -182,17 +182,17 @@ def in_turn(
     grouped: bool = False,
     unrolled: bool = True,
 ) -> tuple[Any, list[Any]]:
-    """Apply layers one after the other, each as the policy says.
+    """Apply layers in sequence, each under the policy.
 
     Args:
         step: a function of layer, carry, arguments and keyword arguments, that returns a carry and an output.
         policy: what each step keeps for the backward pass.
         layers: the layers.
-        carry: the first carry.
+        carry: the initial carry.
         given: the arguments of each.
-        named: gets the names inside of the steps that a policy can speak of.
-        grouped: whether they are part of a group, between which and the next something is kept.
-        unrolled: whether no compiled loop is around them.
+        named: collects the checkpoint names inside the steps.
+        grouped: whether they are part of a group; carries are kept between groups.
+        unrolled: whether there is no compiled loop around them.
     """
 
     def marked(layer: Any, carry: Any, given: Given) -> Any:
@@ -209,7 +209,7 @@ def in_turn(
 
 
 def remat(policy: ScanCheckpointPolicy, fn: Steps, named: set[str], *, unrolled: bool = True) -> Steps:
-    """Make a function keep for its backward pass what the policy says; what is no array passes by the side."""
+    """Apply a checkpoint policy to a function; arguments that are not arrays bypass it."""
     if policy.disable:
         return fn
 
@@ -231,7 +231,7 @@ def remat(policy: ScanCheckpointPolicy, fn: Steps, named: set[str], *, unrolled:
 
 
 def joined(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool) -> Any:
-    """Stack what layers returned: arrays and, as a loop does but a map does not, Python numbers.
+    """Stack the outputs of layers: arrays and, with `numbers`, Python numbers, as a loop does but a map does not.
 
     Raises:
         OperandError: if layers returned different things.
@@ -259,7 +259,7 @@ def joined(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool)
 
 
 def difference(one: Any, other: Any, *, numbers: bool = False, at: str = "") -> str | None:
-    """Say where two trees differ in more than the values of their arrays, or of `numbers`; None if nowhere."""
+    """Return where two trees differ in more than the values of their arrays, or of `numbers`; None if nowhere."""
     if is_hole(one) and is_hole(other):
         same = one.names == other.names and difference(one.array, other.array) is None
     elif is_hole(one) or is_hole(other):

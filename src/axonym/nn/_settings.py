@@ -1,4 +1,4 @@
-"""What layers demand of their settings, which are static: Python numbers, whatever kind they were given as."""
+"""Check the settings of layers, which are static, and convert numbers to Python ones."""
 
 import operator
 from numbers import Integral
@@ -19,13 +19,13 @@ def integer(function: str, what: str, value: Any, least: int | None = None) -> i
     """Return a setting as a Python int.
 
     Raises:
-        ArgumentError: if it is no integer, or smaller than `least`.
+        ArgumentError: if it is not an integer, or smaller than `least`.
     """
     kind = "an int" if least is None else f"an int of at least {least}"
     try:
         number = operator.index(value)
     except TypeError:
-        # Not the values of an array, which may be far away.
+        # Not the values of an array, which may be on a device.
         given = type(value).__name__ if hasattr(value, "dtype") else repr(value)
         raise ArgumentError(message(function, f"{what} must be {kind}, not {given}")) from None
     if least is not None and number < least:
@@ -34,11 +34,11 @@ def integer(function: str, what: str, value: Any, least: int | None = None) -> i
 
 
 def fraction(function: str, what: str, value: Any, kind: str = "a probability") -> float:
-    """Return a setting from 0 to 1 as a Python float; a number of numpy would change the dtype of what it meets.
+    """Return a setting from 0 to 1 as a Python float; a NumPy number would change the dtype of other operands.
 
     Raises:
         ArgumentError: if it is smaller or larger.
-        OperandError: if it is no number that is known here.
+        OperandError: if it is not a concrete number.
     """
     try:
         if 0 <= value <= 1:
@@ -50,12 +50,12 @@ def fraction(function: str, what: str, value: Any, kind: str = "a probability") 
 
 
 def as_python(value: Any) -> Any:
-    """Return a number of numpy as one of Python, which changes no dtype, and all else as it is: it may be traced."""
+    """Return a NumPy number as a Python one, which changes no dtype; others, perhaps traced, stay as they are."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def as_axis(name: str, given: Any) -> Axis:
-    """Return a hidden axis, which may be given by its size alone."""
+    """Return a hidden axis, which may be given by its size."""
     axis: Axis = Axis(name, int(given)) if isinstance(given, Integral) else given
     return axis
 

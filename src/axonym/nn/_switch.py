@@ -31,12 +31,12 @@ class Switch:
         return repr(self._on)
 
 
-# A copy of a tree has switches of its own: `tree_at` tells nodes apart by identity, and a model may hold a layer twice.
+# A copy of a tree has new switches: `tree_at` distinguishes nodes by identity, and a model may hold a layer twice.
 jax.tree_util.register_pytree_node(Switch, lambda switch: ((), bool(switch)), lambda on, _: Switch(on))
 
 
 class _Slot:
-    """Where a layer keeps its switch, so that a bool becomes one however it gets there, `inference_mode` included."""
+    """The slot of a layer's switch, in which every bool becomes one, also those set by `inference_mode`."""
 
     def __set__(self, layer: Any, inference: Any) -> None:
         layer.__dict__[_FIELD] = Switch(bool(inference)) if isinstance(inference, _BOOLS) else inference

@@ -1,4 +1,4 @@
-"""What the conditions of a mask say for given positions, as booleans that have no more axes than they need."""
+"""Evaluate the conditions of a mask for given positions, as booleans with only the axes that they need."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Part = Callable[[Any], Any]
 
 
 def _outer(fn: Callable[..., Any], x: Any, y: Any, **options: Any) -> NamedArray:
-    """Apply a function to all pairs of elements of two arrays, but along axes that both have."""
+    """Apply a function to all pairs of elements of two arrays; axes that both have are matched."""
     paired: NamedArray = batched(fn, (x, y), ((), ()), (), outer=True, **options)
     return paired
 
@@ -46,11 +46,11 @@ def smaller(x: int | Operand, y: int | Operand) -> Any:
 
 
 def positions(Pos: Axis | None, start: int | Operand) -> NamedArray:
-    """Count the positions along an axis from a start, which may have axes; without an axis there is one position."""
+    """Count the positions along an axis from a start, which may have axes; without an axis, there is one position."""
     if Pos is None:
         return start if isinstance(start, NamedArray) else named(start, ())
     if not isinstance(start, NamedArray):
-        # A start of few bits cannot count to the end of a long axis.
+        # A narrow start cannot count to the end of a long axis.
         return arange(Pos, start=start, dtype=None if isinstance(start, int) else jnp.result_type(start, jnp.int32))
     return start.broadcast_axis(Pos) if Pos.size == 1 else _outer(jnp.add, arange(Pos), start)
 
@@ -64,9 +64,9 @@ def visible(
         mask: the mask.
         queries: the positions of the queries.
         keys: the positions of the keys.
-        QPos: the name of the axis of positions of queries, if there is one.
-        KPos: the name of the axis of positions of keys.
-        part: cuts arrays over all positions to these positions; leaves numbers alone.
+        QPos: the name of the axis of query positions, if there is one.
+        KPos: the name of the axis of key positions.
+        part: slices arrays over all positions to these positions; leaves numbers as they are.
     """
     seen = None
     for clause in mask.clauses:
@@ -81,7 +81,7 @@ def visible(
 def _conditions(
     clause: "AttentionMask", queries: NamedArray, keys: NamedArray, QPos: str | None, KPos: str, part: Part
 ) -> Iterator[NamedArray]:
-    """Give the conditions of one clause."""
+    """Yield the conditions of one clause."""
     if clause.causal or clause.window is not None:
         yield _outer(_near, queries, keys, causal=clause.causal, window=clause.window)
     if clause.prefix is not None:
@@ -98,7 +98,7 @@ def _conditions(
 
 
 def _near(query: jax.Array, key: jax.Array, *, causal: bool, window: int | None) -> jax.Array:
-    """Compare positions; a window behind a causal mask needs one side alone."""
+    """Compare positions; with a causal mask, a window needs only one side."""
     if window is None:
         return query >= key
     if not causal:

@@ -19,23 +19,23 @@ R = TypeVar("R")
 
 
 def gathered(fn: Callable[[Any, Any], R], x: Any, weights: Any, keep: Callable[..., bool] | None = None) -> R:
-    """Call a function of inputs and weights, which are gathered first from where their own mapping has put them.
+    """Call a function of inputs and weights, after gathering weights that are stored in another layout.
 
-    Left to itself, the compiler may move the larger activations, or the weights several times. The backward pass
-    gathers the weights again: kept, those of all layers of a loop would be on every device at once.
+    Otherwise, the compiler may move the larger activations, or the weights several times. The backward pass gathers the
+    weights again: if kept, those of all layers of a loop would be on every device at once.
 
     Args:
         fn: the function.
         x: its first argument, a tree.
         weights: its second one.
-        keep: which intermediate results the backward pass keeps, as a policy of `jax.checkpoint`; by default none,
-            which suits a function whose gradient needs none, such as one product.
+        keep: which intermediates to keep for the backward pass, as a policy of `jax.checkpoint`; by default none, for
+            functions whose gradient needs none, such as one product.
     """
     if current_mapping() is None or context_mesh() is None:
         return fn(x, weights)
     if not _constraints.tracing():
         # No program is traced, though perhaps a gradient: arrays are moved at once. JAX would evaluate a checkpoint
-        # operation by operation, and refuse to constrain weights of one device.
+        # operation by operation, and raise for constraints on weights on one device.
         return fn(x, auto_sharded(weights))
     run = jax.checkpoint(lambda x, weights: fn(x, auto_sharded(weights)), prevent_cse=False, policy=keep)
     result: R = run(x, weights)
@@ -52,6 +52,6 @@ def multiply(
 
 
 def stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Return the axes under which a weight keeps `outputs`: one that it has as an input too is `<name>.out`."""
+    """Return the axes of `outputs` in a weight: one that is also an input is called `<name>.out`."""
     taken = {axis.name for axis in inputs}
     return tuple(axis.derive("out") if axis.name in taken else axis for axis in outputs)

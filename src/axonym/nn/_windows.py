@@ -1,4 +1,4 @@
-"""What convolution and pooling have in common: windows that slide along named axes."""
+"""Shared parts of convolution and pooling: windows that slide along named axes."""
 
 from collections.abc import Iterable, Sequence
 from numbers import Integral
@@ -10,17 +10,17 @@ from ._settings import integer
 __all__ = ["Padding", "Pads", "check_fit", "each", "pads"]
 
 Padding: TypeAlias = str | int | Sequence[int] | Sequence[tuple[int, int]]
-"""What to put around an input: "VALID" nothing, "SAME" as much as keeps the size if the stride is 1, or how much for
-all axes, for each of them, or for the two sides of each."""
+"""The padding of an input: "VALID" for none, "SAME" to keep the size at stride 1, or how much for all axes, for each
+of them, or for the two sides of each."""
 
 Pads: TypeAlias = str | tuple[tuple[int, int], ...]
 
 
 def each(function: str, what: str, value: int | Sequence[int], count: int, least: int | None = 1) -> tuple[int, ...]:
-    """Spell a setting once for each axis.
+    """Return a setting for each axis.
 
     Raises:
-        ArgumentError: if it has another length, or an entry that is smaller than `least` or no int.
+        ArgumentError: if it has another length, or an entry that is smaller than `least` or not an int.
     """
     entries = tuple(value) if isinstance(value, Iterable) else (value,) * count
     if len(entries) != count:
@@ -30,7 +30,7 @@ def each(function: str, what: str, value: int | Sequence[int], count: int, least
 
 
 def pads(function: str, padding: Padding, count: int) -> Pads:
-    """Spell a padding as "SAME", "VALID", or the two sides of each axis.
+    """Return a padding as "SAME", "VALID", or the two sides of each axis.
 
     Raises:
         ArgumentError: if it is none of these.

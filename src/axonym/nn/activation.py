@@ -1,7 +1,7 @@
 """Activation functions.
 
-Those whose derivative needs more than one array keep their input alone for the backward pass, see `from_inputs`; `relu`
-keeps its result.
+For the backward pass, `relu` keeps its result, and functions whose derivative needs several arrays keep only their
+input, see `from_inputs`.
 """
 
 from functools import lru_cache
@@ -54,7 +54,7 @@ def elu(x: NamedArray, alpha: float = 1.0) -> NamedArray:
 
 
 def gelu(x: NamedArray, approximate: bool = True) -> NamedArray:
-    """Return x times the normal distribution function of x, for each element; by default its tanh approximation.
+    """Return x times the normal CDF of x, for each element; by default, its tanh approximation.
 
     Raises:
         ArgumentError: if `approximate` is neither true nor false.
@@ -91,7 +91,7 @@ def hard_silu(x: NamedArray) -> NamedArray:
 
 
 def hard_tanh(x: NamedArray) -> NamedArray:
-    """Return x, limited to -1 and 1, for each element."""
+    """Return x, clipped to [-1, 1], for each element."""
     return _lift.unary(_from_inputs(jax.nn.hard_tanh), x)
 
 
@@ -166,7 +166,7 @@ def sparse_plus(x: NamedArray) -> NamedArray:
 
 
 def sparse_sigmoid(x: NamedArray) -> NamedArray:
-    """Return (x + 1) / 2, limited to 0 and 1, for each element: the derivative of `sparse_plus`."""
+    """Return (x + 1) / 2, clipped to [0, 1], for each element: the derivative of `sparse_plus`."""
     return _lift.unary(_from_inputs(jax.nn.sparse_sigmoid), x)
 
 
@@ -175,12 +175,12 @@ def squareplus(x: NamedArray, b: float = 4.0) -> NamedArray:
     return _lift.unary_with(_from_inputs(jax.nn.squareplus), x, b=b)
 
 
-# The same function each time it is asked for, so that one kernel is kept for it.
+# Cached, so that each function has one kernel.
 _from_inputs = lru_cache(None)(from_inputs)
 
 
 def _gelu(x: jax.Array, approximate: bool) -> jax.Array:
-    # Any text is true, "none" too.
+    # Any string is true, even "none".
     if approximate not in (True, False):
         raise ArgumentError(message("gelu", f"approximate is True, for tanh, or False, not {approximate!r}"))
     return jax.nn.gelu(x, approximate)
@@ -197,7 +197,7 @@ def _relu(x: jax.Array) -> jax.Array:
 
 @_relu.defjvp
 def _relu_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Keep the result alone for the backward pass, which a layer behind it keeps anyway, and no mask."""
+    """Keep for the backward pass only the result, which the next layer keeps anyway, and no mask."""
     result = _relu(*primals)
     return result, _where_positive(result, *tangents)
 

@@ -1,8 +1,8 @@
 """Attention by names: any other axes of queries, keys and values, such as batch and heads, are matched.
 
-There are several ways to compute it. Each is a function of one checked `AttentionCall`, listed in `_IMPLEMENTATIONS`
-under the name by which `implementation=` asks for it; `choose` says which one is taken without that. A way that holds
-only for some calls raises an `ArgumentError` that says so where it was asked for by name, and is not chosen otherwise.
+Each implementation is a function of one checked `AttentionCall`, listed in `_IMPLEMENTATIONS` under its name in
+`implementation=`; `choose` picks the default. One that supports only some calls is not chosen for others, and raises an
+`ArgumentError` where it is named.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,48 +56,48 @@ def dot_product_attention(
     implementation: str | None = None,
     block_size: int | tuple[int, int] | None = None,
 ) -> NamedArray:
-    """Average values by how well their keys fit each query.
+    """Compute scaled dot-product attention.
 
-    Axes that queries, keys and values share, such as batch and heads, are matched. One that only queries have, such as
-    the heads of a group, meets the same keys: nothing is repeated. A query that sees no key gets the mean of all
-    values.
+    Axes that queries, keys and values share, such as batch and heads, are matched. Along axes that only queries have,
+    as in grouped-query attention, keys and values are shared without repeating them. A query that sees no key gets the
+    mean of all values.
 
     Args:
-        QPos: the axis of positions of queries; None for one query without position.
-        KPos: the axis of positions of keys and values, under another name.
-        Key: the axis of a key's features.
+        QPos: the axis of query positions; None for one query without it.
+        KPos: the axis of key and value positions, under another name.
+        Key: the feature axis of queries and keys.
         query: axes {QPos, Key, ...}.
         key: axes {KPos, Key, ...}.
         value: axes {KPos, ...}.
-        mask: which keys each query sees: an `AttentionMask`, or booleans of axes of the scores.
-        bias: axes among those of the scores; added to them.
+        mask: which keys each query sees: an `AttentionMask`, or booleans over axes of the scores.
+        bias: added to the scores; axes among theirs.
         attention_dtype: the dtype of scores and softmax; by default float32, or that of the query if it is wider.
         precision: as in `jax.numpy.einsum`.
-        scale: a factor for the scores; by default one over the root of the size of `Key`.
-        soft_cap: c, which makes c * tanh(score / c) of each score, before bias and mask.
-        sinks: axes among those of the scores without `KPos`, such as heads; logits that take part in the softmax but
-            have no value: weights then sum to less than one.
-        q_start: the position of the first query, for masks that compare positions: an int, or integers of axes of
+        scale: a factor for the scores; by default one over the square root of the size of `Key`.
+        soft_cap: c, for scores c * tanh(score / c), before bias and mask.
+        sinks: extra logits of the softmax that have no value, so weights sum to less than one; axes among those of the
+            scores without `KPos`, such as heads.
+        q_start: the position of the first query, for masks that compare positions: an int, or integers over axes of
             the scores.
         k_start: the position of the first key.
         dropout: the probability that a weight is set to zero; the others are scaled up.
-        inference: whether to drop nothing.
-        prng: the key for that. What is dropped depends on the implementation and its blocks too.
-        implementation: "plain" holds all scores, "blockwise" a block of them at a time, in the backward pass as well:
+        inference: whether to skip dropout.
+        prng: the key for dropout. What is dropped also depends on the implementation and its blocks.
+        implementation: "plain" holds all scores; "blockwise" holds one block at a time, also in the backward pass, so
             its memory is linear in the number of positions. "xla" and "cudnn" call `jax.nn.dot_product_attention`,
-            "splash" the kernel of that name for TPUs. All but "plain" and "xla" have no forward-mode derivative and no
-            second one, but for `jax.grad` of `jax.grad` of "blockwise" where no mask makes it skip blocks. By default
-            it is "cudnn" or "splash" on a GPU or TPU, where they compute the call, and "plain" elsewhere.
-        block_size: how many positions of queries, and of keys, a block has; for "blockwise" and "splash".
+            "splash" the TPU kernel of that name. Only "plain" and "xla" have forward-mode and second derivatives,
+            except that `jax.grad` of `jax.grad` works for "blockwise" if no mask makes it skip blocks. The default is
+            "cudnn" on NVIDIA GPUs and "splash" on TPUs where they support the call, otherwise "plain".
+        block_size: the number of query positions, and of key positions, in a block; for "blockwise" and "splash".
 
     Returns:
-        The axes of `query`, where those of `value` that the weights lack stand in the place of `Key`.
+        The axes of `query`, with `Key` replaced by the axes of `value` that the weights lack.
 
     Raises:
         AxisClashError: if `query` has `KPos`, or the others have `QPos`.
         AxisNotFoundError: if an operand lacks an axis, or mask, bias or sinks have one that the scores lack.
-        OperandError: if there is something to drop and no key, or a mask is of another kind.
-        ArgumentError: if there is no such implementation, or it does not compute this call.
+        OperandError: if dropout lacks its key, or the mask has the wrong type.
+        ArgumentError: if the implementation is unknown, or does not support this call.
 
     Reference:
         Vaswani et al. (2017), Attention is all you need, eq. 1. Gemma Team (2024), Gemma 2, for soft_cap; Xiao et al.
@@ -156,20 +156,20 @@ def dot_product_attention_weights(
     soft_cap: float | None = None,
     sinks: NamedArray | None = None,
 ) -> NamedArray:
-    """Return the weights of `dot_product_attention`: positive, and summing to one over `KPos`, or less with `sinks`.
+    """Return the weights of `dot_product_attention`, which sum to one over `KPos`, or less with `sinks`.
 
-    A query that sees no key weighs them all alike.
+    A query that sees no key gives all keys equal weight.
 
     Args:
-        Key: the axis of a key's features.
-        KPos: the axis of positions of keys.
+        Key: the feature axis of queries and keys.
+        KPos: the axis of key positions.
         query: axes {Key, ...}.
         key: axes {KPos, Key, ...}.
-        mask: booleans, axes among those of the scores; keys to attend to.
-        bias: axes among those of the scores; added to them.
+        mask: booleans, axes among those of the scores; true for keys to attend to.
+        bias: added to the scores; axes among theirs.
         attention_dtype: the dtype of scores and softmax; by default float32, or that of the query if it is wider.
         precision: as in `jax.numpy.einsum`.
-        scaling_factor: a factor for the scores; by default one over the root of the size of `Key`.
+        scaling_factor: a factor for the scores; by default one over the square root of the size of `Key`.
         soft_cap: as in `dot_product_attention`.
         sinks: as in `dot_product_attention`.
     """

@@ -25,7 +25,7 @@ __all__ = ["BatchNorm", "BatchNormState"]
 
 
 class BatchNormState(eqx.Module):
-    """Running statistics of a `BatchNorm`; no parameters, so they are kept apart from those.
+    """Running statistics of a `BatchNorm`, kept apart from its parameters.
 
     Attributes:
         mean: axes {axis}.
@@ -40,21 +40,21 @@ class BatchNormState(eqx.Module):
 class BatchNorm(eqx.Module):
     """Normalise over the axes `over` of a batch: subtract the mean, divide by the standard deviation.
 
-    Training uses the statistics of the batch, and updates the running ones; `inference` uses the running ones and
-    leaves them. Inside of a `shard_map` that splits an axis of `over`, the statistics are those of the whole batch.
+    Training uses the statistics of the batch and updates the running ones; `inference` uses the running ones unchanged.
+    Inside a `shard_map` that splits an axis of `over`, the statistics are those of the whole batch.
 
-    It computes in float32 at least, and returns the dtype of its input.
+    It computes in float32 or wider, and returns the dtype of its input.
 
     Attributes:
-        axis: the axes that have statistics for each position, such as channels.
+        axis: the axes with separate statistics at each position, such as channels.
         over: the names of the axes to normalise over, such as batch, height and width.
         weight: axes {axis}, or None.
         bias: axes {axis}, or None.
-        eps: what is added to the variance before the root.
-        momentum: how much of a batch goes into the running statistics, which keep one minus that.
+        eps: added to the variance before the square root.
+        momentum: the weight of a new batch in the running statistics; the old value has one minus that.
         inference: whether to use the running statistics; `__call__` can override it, and `eqx.nn.inference_mode`
             switch it.
-        fixed: those of `over` that were given as `Axis`: an input must have them in that size.
+        fixed: those of `over` that were given as `Axis`, whose sizes inputs must have.
 
     Reference:
         Ioffe, Szegedy (2015), Batch normalization: accelerating deep network training by reducing internal covariate
@@ -92,11 +92,11 @@ class BatchNorm(eqx.Module):
         """Make a layer; weights start at one and biases at zero.
 
         Args:
-            axis: the axes that have statistics for each position.
-            over: the axes to normalise over, of which those given as `Axis` keep their sizes, or their names; with
-                `axis`, all axes of the input. Where batches differ in size, give its name.
-            eps: what is added to the variance before the root.
-            momentum: how much of a batch goes into the running statistics.
+            axis: the axes with separate statistics at each position.
+            over: the axes to normalise over: with `axis`, all axes of the input. Inputs must have the size of one given
+                as `Axis`; give a name where sizes vary.
+            eps: added to the variance before the square root.
+            momentum: the weight of a new batch in the running statistics.
             use_weight: whether to multiply by a learned weight.
             use_bias: whether to add a learned bias.
             inference: whether to use the running statistics.
@@ -123,10 +123,10 @@ class BatchNorm(eqx.Module):
     def __call__(
         self, x: NamedArray, state: BatchNormState, *, inference: bool | None = None, key: jax.Array | None = None
     ) -> tuple[NamedArray, BatchNormState]:
-        """Return the normalised input and the next running statistics, which no gradient goes through.
+        """Return the normalised input and the next running statistics, which pass no gradient.
 
-        The running variance takes that of a batch of n elements times n / (n - 1), the one without bias; the batch
-        itself is normalised by the one with it.
+        The running variance is updated with the unbiased variance of the batch; the batch itself is normalised with
+        the biased one.
 
         Args:
             x: axes {axis, over}.
@@ -136,8 +136,8 @@ class BatchNorm(eqx.Module):
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
-            AxisSizeError: if it has another size there, or there is nothing to average.
-            AxisError: if `x` has an axis that is neither in `axis` nor in `over`, or a dimension without name.
+            AxisSizeError: if an axis has another size, or training would average fewer than two elements.
+            AxisError: if `x` has an axis that is neither in `axis` nor in `over`, or an anonymous dimension.
         """
         self._check(x)
         parameters = [None if p is None else auto_sharded(p) for p in (self.weight, self.bias)]

@@ -1,4 +1,4 @@
-"""Keys and values of tokens that attention has seen, for decoding token by token or chunk by chunk."""
+"""A cache of keys and values, for decoding token by token or chunk by chunk."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -42,20 +42,20 @@ __all__ = ["KVCache"]
 
 
 class KVCache(eqx.Module):
-    """Hold keys and values of tokens so far, in arrays of static size of which `length` tells how much is filled.
+    """Hold the keys and values of the tokens so far, in arrays of static size; `length` counts the tokens.
 
-    It does not change: `extend` and `attend` return the next one. So it may be a carry of a loop, and an argument that
-    `jax.jit` is told to donate, which is then written in place.
+    A cache is immutable: `extend` and `attend` return the next one. So it may be the carry of a loop, or a donated
+    argument of `jax.jit`, which is then updated in place.
 
-    Without `window`, a token at position i lies at i, and there is room for as many tokens as `KPos` has positions.
-    Tokens behind them are an error where the length is known, and under `jax.jit` they are dropped. With `window`, the
-    arrays are a ring, which a sequence may go around without end: a query sees the last `window` tokens, its own
-    included, and a chunk may have as many tokens as the ring has positions beyond the window, and one more.
+    Without `window`, the token at position i is stored at index i, and the size of `KPos` is the capacity. Tokens
+    beyond it are an error where the length is known, and dropped under `jax.jit`. With `window`, the arrays are a ring
+    buffer for sequences of any length: a query sees the last `window` tokens, its own included, and a chunk may have
+    up to `KPos.size - window + 1` tokens.
 
     Attributes:
         key: the keys, axes {KPos, ...}.
         value: the values, axes {KPos, ...}.
-        length: how many tokens there are; integers, of the axes along which sequences have lengths of their own.
+        length: the number of tokens: integers, with the axes along which sequences have their own lengths.
         KPos: the axis of positions.
         window: how many tokens a query sees; None for all.
 
@@ -89,17 +89,17 @@ class KVCache(eqx.Module):
 
         Args:
             KPos: the axis of positions.
-            axes: those of the keys, `KPos` among them; the order in which they are stored.
-            value_axes: those of the values; by default the same.
-            lengths: axes along which sequences have lengths of their own, such as batch, or layers of which each has
-                its own cache; by default all have one.
+            axes: the axes of the keys, `KPos` included, in the order in which they are stored.
+            value_axes: the axes of the values; by default the same.
+            lengths: axes along which sequences have their own lengths, such as batch, or layers with one cache each;
+                by default, all share one length.
             window: how many tokens a query sees, if not all; `KPos` may then be shorter than the sequence.
             dtype: of keys and values.
 
         Raises:
             AxisNotFoundError: if keys or values lack `KPos`, or an axis of `lengths`.
             AxisSizeError: if one of these axes has two sizes.
-            ArgumentError: if `window` is no number of positions that there are, or `KPos` is among `lengths`.
+            ArgumentError: if `window` is not an int from 1 to the size of `KPos`, or `KPos` is among `lengths`.
         """
         keys = spec(axes, "KVCache.init")
         values = keys if value_axes is None else spec(value_axes, "KVCache.init")
@@ -122,7 +122,7 @@ class KVCache(eqx.Module):
         return auto_sharded(cls(key, value, length, axis_name(KPos), window))
 
     def positions(self, Pos: Axis | None) -> NamedArray:
-        """Return the positions of tokens that are to come: axes {Pos} and those of `length`; None for one token."""
+        """Return the positions of the next tokens: axes {Pos}, unless it is None, and those of `length`."""
         return positions(None if Pos is None else sized(Pos, "KVCache.positions"), self.length)
 
     def extend(
@@ -137,21 +137,20 @@ class KVCache(eqx.Module):
         """Return the cache with more tokens.
 
         Args:
-            Pos: the axis of positions of the new tokens, called otherwise than `KPos`; None for one token without it.
-            key: axes {Pos, ...}: those of the cache, but for `KPos`.
+            Pos: the position axis of the new tokens, under another name than `KPos`; None for one token without it.
+            key: axes {Pos, ...}: those of the cache without `KPos`.
             value: the same, for values.
             count: how many of the tokens are real, from the first on; by default all. It may have axes of `length`.
                 The rest is padding, which no later query sees.
-            layer: an axis of `length`, and the position along it whose sequences get the tokens: `("layers", i)`. The
-                tokens, and the count, lack that axis. All else stays as it is, and where it lies. A position that is
-                known only under `jax.jit` must be there.
+            layer: an axis of `length` and the index along it to extend: `("layers", i)`. The tokens and the count lack
+                that axis. All other layers stay as they are, in place. A traced index must be in range.
 
         Raises:
             AxisNotFoundError: if a key or a value lacks an axis, or `length` one of `count` or that of `layer`.
             AxisClashError: if a key or a value has one that the cache lacks.
-            AxisSizeError: if an axis has two sizes, or `layer` is not there.
-            OperandError: if `count` or the position of `layer` is no integer.
-            ArgumentError: if there are more tokens than the cache has room for, or not as many as `count`.
+            AxisSizeError: if an axis has two sizes, or the index of `layer` is out of range.
+            OperandError: if `count` or the index of `layer` is not an integer.
+            ArgumentError: if the tokens do not fit, or `count` is not from 0 to their number.
         """
         pos, at = None if Pos is None else axis_name(Pos), self._at(layer)
         for what, x, kept in (("key", key, self.key), ("value", value, self.value)):
@@ -193,26 +192,26 @@ class KVCache(eqx.Module):
         layer: tuple[AxisSelector, int | Operand] | None = None,
         **options: Any,
     ) -> tuple[NamedArray, Self]:
-        """Extend the cache, and attend from the new tokens to all that are not after them.
+        """Extend the cache, and attend causally from the new tokens.
 
         Args:
-            Pos: the axis of positions of the new tokens; None for one token without it.
-            Key: the axis of a key's features.
+            Pos: the position axis of the new tokens; None for one token without it.
+            Key: the feature axis of queries and keys.
             query: axes {Pos, Key, ...}.
             key: axes {Pos, Key, ...}.
             value: axes {Pos, ...}.
-            mask: hides more. In a ring, where `KPos` counts places, it may not compare positions.
-            count: how many of the tokens are real; see `extend`. What the others get means nothing.
-            layer: which of several caches, stored along an axis, is extended and attended to; see `extend`.
-            options: those of `dot_product_attention`, but for `q_start` and `k_start`.
+            mask: a further mask. In a ring buffer, where `KPos` counts slots, it may not compare positions.
+            count: how many of the tokens are real; see `extend`. The results of padding are meaningless.
+            layer: which of several caches, stored along an axis, to extend and attend to; see `extend`.
+            options: those of `dot_product_attention`, except `q_start` and `k_start`.
 
         Returns:
-            What the queries get, and the next cache.
+            The result of attention, and the next cache.
 
         Raises:
-            AxisSizeError: if there are not as many queries as tokens.
-            OperandError: if the mask does not tell the segments of keys.
-            ArgumentError: if the tokens do not fit, or the mask does not, or a start is given.
+            AxisSizeError: if the numbers of queries and of tokens differ.
+            OperandError: if the mask has segments without `key_ids`, unless the new tokens fill the whole cache.
+            ArgumentError: if the tokens or the mask do not fit, or a start is given.
         """
         for name in ("q_start", "k_start"):
             if name in options:
@@ -237,13 +236,13 @@ class KVCache(eqx.Module):
         return dot_product_attention(Pos, self.KPos, Key, query, keys, values, given, q_start=start, **options), filled
 
     def _check_mask(self, mask: AttentionMask, Tokens: Axis | None) -> None:
-        """Check that conditions of a mask can be told for the keys of the cache."""
+        """Check that the conditions of a mask are defined for the keys of the cache."""
         comparing = (clause.causal or clause.window or clause.prefix is not None for clause in mask.clauses)
         if self.window is not None and any(comparing):
             problem = "in a ring, the axis of keys counts places, which a mask cannot compare with positions"
             hint = "the window of the cache is causal already; give other conditions as an array"
             raise ArgumentError(message("KVCache.attend", problem, hint=hint))
-        # As many tokens as there are positions fill an empty cache, whose keys are then theirs.
+        # Only then are all keys of the cache those of the new tokens.
         whole = self.window is None and Tokens is not None and Tokens.size == self.key.axis_size(self.KPos)
         if not whole and any(keys is None for clause in mask.clauses for _, keys in clause.segment_ids):
             problem = "new tokens cannot lend all keys of the cache the ids of segments"
@@ -251,7 +250,7 @@ class KVCache(eqx.Module):
             raise OperandError(message("KVCache.attend", problem, f"cache has: {facts(self.key)}", hint=hint))
 
     def _in_window(self, Pos: Axis | None, start: NamedArray) -> NamedArray | None:
-        """Return which places of the ring each token behind a start sees, once all of them are in it."""
+        """Return which slots of the ring buffer each token from `start` on sees, once all of them are in it."""
         places = arange(self.key.resolve_axis(self.KPos))
         last = start + (0 if Pos is None else Pos.size - 1)
         held = batched(_held, (last, places), ((), ()), (), outer=True, size=places.size)
@@ -259,7 +258,7 @@ class KVCache(eqx.Module):
         return visible(AttentionMask(causal=True, window=self.window), positions(Pos, start), held, pos, self.KPos)
 
     def _at(self, layer: tuple[AxisSelector, int | Operand] | None) -> dict[str, Any]:
-        """Return the index of one layer, checked; an empty one where there are no layers, or all are meant."""
+        """Return the checked index of one layer; an empty one without `layer`."""
         if layer is None:
             return {}
         if not isinstance(layer, tuple) or len(layer) != 2:
@@ -276,7 +275,7 @@ class KVCache(eqx.Module):
         if np.ndim(index) or _outside(index, -size, size - 1):
             problem = f"the layer must be one position along axis {name!r}, from 0 to {size - 1}"
             raise AxisSizeError(message("KVCache", problem, f"length has: {facts(self.length)}"))
-        # Writing knows no negative positions.
+        # Writes take no negative indices.
         return {name: widened(index) % size}
 
     def _check(self, what: str, x: NamedArray, kept: NamedArray, pos: str | None, at: Mapping[str, Any]) -> None:
@@ -305,10 +304,10 @@ def _of_layer(x: NamedArray, at: dict[str, Any]) -> NamedArray:
 
 
 def _put(old: NamedArray, new: NamedArray, index: dict[Any, Any], each: tuple[str, ...], ring: bool) -> NamedArray:
-    """Write new keys or values to places, which differ along the axes `each`; what lies behind the end is dropped."""
+    """Write new keys or values to slots, which differ along the axes `each`; those out of range are dropped."""
     if each:
         return _put_each(old, new, index, each)
-    # Places of a ring all lie in it; no position is negative.
+    # Slots of a ring are in range; none is negative.
     reach = Reach("promise_in_bounds" if ring else "drop", sorted=not ring, unique=True, wraps=False)
     steps, arguments = planned("KVCache", old, index)
     return write("KVCache", old, steps, arguments, "set", new, reach)
@@ -346,13 +345,13 @@ def _put_each(old: NamedArray, new: NamedArray, index: dict[str, Any], each: tup
 
 
 def _held(last: jax.Array, place: jax.Array, *, size: int) -> jax.Array:
-    """Return the last position so far that falls on a place of a ring; before there is one, a number behind all."""
+    """Return the last position so far in a slot of a ring; for an empty slot, a number after all positions."""
     held = last - (last - place) % size
     return jnp.where(held < 0, np.iinfo(np.int32).max, held)
 
 
 def _real(count: int | Operand | None, number: int, key: NamedArray) -> Any:
-    """Return how many of some tokens are real, checked as far as it is known here."""
+    """Return how many of some tokens are real; checked unless it is traced."""
     if count is None:
         return number
     integers("KVCache", "the count", count)
@@ -363,16 +362,16 @@ def _real(count: int | Operand | None, number: int, key: NamedArray) -> Any:
 
 
 def _outside(numbers: Any, least: int, most: int) -> bool:
-    """Tell whether a number lies outside of a range, as far as that is known here."""
+    """Return whether a number is outside a range; false if it is not known here."""
     if isinstance(numbers, Tracer) or not getattr(numbers, "is_fully_addressable", True):
         return False
-    # Comparing by JAX would be traced under `jax.jit`, also of what is known.
+    # JAX would trace the comparison under `jax.jit`, also of known numbers.
     known = np.asarray(numbers)
     return bool(((known < least) | (known > most)).any())
 
 
 def _check_lengths(length: NamedArray, k_pos: str, key: NamedArray, value: NamedArray) -> None:
-    """Check that keys and values have the axes along which sequences have lengths of their own."""
+    """Check that keys and values have the axes along which sequences have their own lengths."""
     for axis in length.axes:
         if axis.name == k_pos:
             problem = f"lengths count along axis {k_pos!r}, so they cannot have it"
@@ -387,6 +386,6 @@ def _check_lengths(length: NamedArray, k_pos: str, key: NamedArray, value: Named
 
 
 def _two_sizes(function: str, name: str, what: str, x: NamedArray, other: str, y: NamedArray) -> AxisSizeError:
-    """Build the error of an axis that has one size in an operand, and another one in another operand."""
+    """Build the error of an axis with different sizes in two operands."""
     problem = f"axis {name!r} has size {x.axis_size(name)} in the {what}, and {y.axis_size(name)} in the {other}"
     return AxisSizeError(message(function, problem, f"{what} has: {facts(x)}", f"{other} has: {facts(y)}"))

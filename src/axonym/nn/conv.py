@@ -68,27 +68,27 @@ class _Conv(eqx.Module):
 
 
 class Conv(_Conv):
-    """Slide a kernel along the axes `Spatial`, sum over `In` and the kernel, and put `Out` in the place of `In`.
+    """Convolve along the axes `Spatial`, from channels `In` to channels `Out`.
 
-    There may be any number of spatial axes. All other axes of the input are batch axes, wherever they stand. What
-    comes out has the axes of the input in their order; spatial axes keep their names and change their sizes.
+    There may be any number of spatial axes. All other axes of the input are batch axes, in any position. The result has
+    the axes of the input in their order, with `Out` in place of `In`; spatial axes keep their names and change sizes.
 
-    The weight has axes of its own, so that a mapping for activations never splits a kernel: `kernel.<name>` for each
-    spatial axis and, with several groups, `group.<in>` for the inputs of one group. An `Out` of the name of `In` is
-    kept as `<name>.out`, as in `Linear`, unless there are groups.
+    The weight has its own axes, so that a mapping for activations never splits a kernel: `kernel.<name>` for each
+    spatial axis and, with several groups, `group.<in>` for the inputs of one group. If `Out` has the name of `In`, the
+    weight calls it `<name>.out`, as in `Linear`, unless there are groups.
 
     Attributes:
         weight: axes {Out, In, kernel...}.
         bias: axes {Out}, or None.
-        Spatial: the axes to slide along; those given as `Axis` demand that size of the input.
-        In: the axis that is summed over.
-        Out: the axis that comes in its place.
+        Spatial: the axes to slide along; inputs must have the size of one given as `Axis`.
+        In: the axis to sum over.
+        Out: the axis that replaces it.
         kernel_size: the size of the kernel along each spatial axis.
         stride: the step along each.
-        padding: how many zeros are put on each side of each; "SAME" or "VALID".
+        padding: the number of zeros on each side of each, or "SAME" or "VALID".
         dilation: the distance between neighbours in the kernel, along each.
-        groups: in how many parts `In` and `Out` are split; each part of `Out` sees its part of `In`. As many groups as
-            inputs make a depthwise convolution.
+        groups: the number of parts of `In` and `Out`; each part of `Out` sees only its part of `In`. With one group per
+            input channel, the convolution is depthwise.
     """
 
     @classmethod
@@ -118,13 +118,13 @@ class Conv(_Conv):
             stride: the step.
             padding: zeros around the input: "SAME", "VALID", an int, one for each axis, or a pair for each axis.
             dilation: the distance between neighbours in the kernel.
-            groups: how many independent parts there are.
-            use_bias: whether there is a bias.
-            initializer: what makes the weight; by default weight and bias are uniform up to one over the root of the
-                number of inputs.
+            groups: the number of independent parts.
+            use_bias: whether to add a bias.
+            initializer: makes the weight; by default, weight and bias are uniform within one over the square root of
+                the number of inputs.
 
         Raises:
-            ArgumentError: if a setting has another number of entries than there are axes, or makes no sense.
+            ArgumentError: if a setting is invalid, or does not have one entry for each axis.
             AxisClashError: if an axis is given twice.
 
         Example:
@@ -151,7 +151,7 @@ Axis(name='features', size=8))
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
-            AxisSizeError: if it has another size there, or the kernel does not fit.
+            AxisSizeError: if an axis has another size, or the kernel does not fit.
             AxisClashError: if `x` already has `Out`.
         """
         names, sizes = self._check(x)
@@ -161,25 +161,25 @@ Axis(name='features', size=8))
 
 
 class ConvTranspose(_Conv):
-    """Slide a kernel with steps between the elements of its input: the transpose of `Conv`, as its gradient takes it.
+    """Apply a transposed convolution, as the gradient of `Conv` does.
 
-    With the settings of a `Conv`, it maps the sizes of that layer's result back to those of its input. It is a
-    convolution with a weight of its own, {Out, In, kernel...} as in `Conv`; the transpose of a given `Conv` has that
-    layer's weight with its kernel axes flipped and inputs and outputs exchanged.
+    With the settings of a `Conv`, it maps the sizes of that layer's result back to those of its input. The weight has
+    the axes of `Conv`, {Out, In, kernel...}: for the transpose of a given `Conv`, take its weight, flip the kernel axes
+    and exchange inputs and outputs.
 
     Attributes:
         weight: axes {Out, In, kernel...}, named as in `Conv`.
         bias: axes {Out}, or None.
-        Spatial: the axes to slide along; those given as `Axis` demand that size of the input.
-        In: the axis that is summed over.
-        Out: the axis that comes in its place.
+        Spatial: the axes to slide along; inputs must have the size of one given as `Axis`.
+        In: the axis to sum over.
+        Out: the axis that replaces it.
         kernel_size: the size of the kernel along each spatial axis.
-        stride: the distance between neighbours of the input in the result, along each.
-        padding: how much of the result is cut off on each side of each; "SAME" makes sizes `stride` times larger.
+        stride: the distance in the result between neighbours of the input, along each.
+        padding: how much to cut off on each side of the result, along each; "SAME" multiplies sizes by `stride`.
         dilation: the distance between neighbours in the kernel, along each.
-        groups: in how many parts `In` and `Out` are split.
-        output_padding: how much longer the result is at its end, along each; with a stride, several sizes have one
-            size as the result of their `Conv`.
+        groups: the number of parts of `In` and `Out`.
+        output_padding: how much longer the result is at its end, along each: with a stride, a `Conv` maps several sizes
+            to one.
 
     Reference:
         Dumoulin, Visin (2016), A guide to convolution arithmetic for deep learning.
@@ -204,7 +204,7 @@ class ConvTranspose(_Conv):
         use_bias: bool = True,
         initializer: Initializer | None = None,
     ) -> Self:
-        """Make a layer; arguments and errors are those of `Conv.init`, and `output_padding`, less than the stride."""
+        """Make a layer as `Conv.init` does; `output_padding` must be less than the stride."""
         function = "ConvTranspose.init"
         made = _parameters(function, Spatial, In, Out, kernel_size, groups, use_bias, initializer, key)
         weight, bias, spatial, kernel, groups = made
@@ -227,7 +227,7 @@ class ConvTranspose(_Conv):
         return self._apply(x, names, window_strides=ones, padding=self._sides(), lhs_dilation=self.stride)
 
     def _check_left(self, x: NamedArray, names: Names, sizes: tuple[int, ...]) -> None:
-        """Check that no more is cut off of a result than it has; "SAME" and "VALID" see to it themselves."""
+        """Check that the padding does not exceed the result; that of "SAME" and "VALID" never does."""
         if isinstance(self.padding, str):
             return
         reach = [d * (k - 1) + e for k, d, e in zip(self.kernel_size, self.dilation, self.output_padding, strict=True)]
@@ -302,8 +302,8 @@ def _convolution(
         plain: Callable[..., jax.Array] = partial(_convolve, core=at, ways=ways, **settings)
         explicit = any(map(_constraints.has_explicit_axes, (x, weight)))
         manual = manual_axes(mesh, [*entries, *filters], explicit)
-        # XLA's partitioner sums gradients, and some results, over mesh axes on which nothing lies too: where a spatial
-        # axis is split, and with groups where any is, of which a surrounding `vmap` may know more.
+        # XLA's partitioner sums gradients, and some results, also over mesh axes that nothing is split over: if a
+        # spatial axis is split, and with groups if any axis is, perhaps one that only a surrounding `vmap` knows.
         split = [i for i, count in enumerate(ways) if count > 1]
         if settings["feature_group_count"] > 1:
             blocks = bool(split) or layout.ways_on(mesh, filters[0]) > 1 or may_idle(mesh, manual)
@@ -317,7 +317,7 @@ def _convolution(
         anonymous = tuple(range(x.ndim - len(names)))
         labels = (*anonymous, *(None if name == feature else name for name in names))
         results = (*anonymous, *target)
-        # A spatial axis whose new size cannot lie as the old one is whole, and the mapping has its say later.
+        # A spatial axis whose new size does not divide is made whole; the mapping is applied later.
         decided = {name: entries[i] if not shape[i] % ways[i] else () for name, i in zip(spatial, at[1:], strict=True)}
         kinds = labels, (out, *(None for _ in stored[1:]))
         types = [_constraints.entries_of(a) or ((),) * a.ndim for a in (x, weight)]
@@ -339,15 +339,15 @@ def _by_blocks(
     padding: Pads,
     **options: Any,
 ) -> jax.Array:
-    """Convolve each block of an input on its own device, for which blocks of a spatial dimension exchange their edges.
+    """Convolve each block of an input on its own device; blocks of a spatial dimension exchange their edges.
 
     Args:
         x: the input.
         weight: the weight.
-        core: the dimensions of the input that the convolution is over, the feature first.
+        core: the dimensions of the input to convolve over, the feature first.
         entries: the mesh axes of each dimension of the input.
-        filters: those of the weight; where its outputs lie, the result is made if these are free.
-        manual: all mesh axes to take out of the hands of the compiler.
+        filters: those of the weight; its output axes also split the result if they are free.
+        manual: the mesh axes that become Manual.
         padding: as in `lax`, like all other options.
     """
     mesh, (feature, *spatial), has = mesh_of(x), core, list(entries)
@@ -355,7 +355,7 @@ def _by_blocks(
     summed, out = has[feature], () if used & set(filters[0]) else filters[0]
     groups = options["feature_group_count"]
     if groups > 1:
-        # A device that has inputs of a group has all of them, and makes the outputs of that group.
+        # A device that has an input of a group has all inputs of the group, and computes its outputs.
         whole = [entry for entry in (has[feature], out) if entry and not groups % layout.ways_on(mesh, entry)]
         summed, has[feature] = (), whole[0] if whole else ()
         out, options["feature_group_count"] = has[feature], groups // layout.ways_on(mesh, has[feature])
@@ -366,7 +366,7 @@ def _by_blocks(
     slides = {at: Slide(*each) for at, *each in zip(spatial, sizes, windows, steps, pairs, apart, strict=True)}
     has, edges, sides = blocks_of(mesh, has, slides)
 
-    # Sums over devices are in float32 at least, also those of gradients: XLA for CPUs fails on some in narrower floats.
+    # Sums over devices are float32 or wider, also those of gradients: XLA for CPUs fails on some narrower ones.
     dtype, wide = x.dtype, at_least_float32(x.dtype)
     spread = {axis for entry in (*has, out) for axis in entry}
 
@@ -390,10 +390,10 @@ def _by_blocks(
 def _convolve(
     x: jax.Array, weight: jax.Array, *, core: Sequence[int], ways: Sequence[int], **options: Any
 ) -> jax.Array:
-    """Convolve over the dimensions `core`, the feature first; `lax` knows one batch dimension beside them.
+    """Convolve over the dimensions `core`, the feature first; `lax` has one batch dimension beside them.
 
-    To make one of several, a dimension that lies on several devices goes first, where a reshape leaves each element on
-    its device. Where more than one does, the blocks become dimensions of their own, and go first.
+    To merge several into one, a dimension that is split over devices is put first, so that a reshape leaves each
+    element on its device. If several are split, their blocks become separate dimensions, which are put first.
     """
     kernel = tuple(range(weight.ndim))
     batch = sorted(set(range(x.ndim)) - set(core), key=lambda at: ways[at] == 1)

@@ -18,13 +18,13 @@ __all__ = ["Dropout", "dropout"]
 
 @switchable
 class Dropout(eqx.Module):
-    """Set elements to zero at random and scale up the others, so that the expectation stays.
+    """Set elements to zero at random and scale up the others, which keeps the expectation.
 
-    What is dropped depends on the key and the axes, in their order, and never on the layout.
+    What is dropped depends on the key and on the axes in their order, never on the layout.
 
     Attributes:
-        pdrop: the probability of zero.
-        broadcast_axes: the names of axes along which all elements are dropped together, whatever their sizes.
+        pdrop: the probability that an element is dropped.
+        broadcast_axes: the names of axes along which elements are dropped together.
         inference: whether to do nothing; `__call__` can override it, and `eqx.nn.inference_mode` switch it.
 
     Reference:
@@ -44,14 +44,14 @@ class Dropout(eqx.Module):
 
     @property
     def is_active(self) -> bool:
-        """Whether a call drops elements, unless it is told otherwise."""
+        """Whether a call drops elements by default."""
         return not self.inference and self.pdrop > 0
 
     def __call__(self, x: NamedArray, *, inference: bool | None = None, key: jax.Array | None = None) -> NamedArray:
         """Drop elements of `x`.
 
         Raises:
-            OperandError: if there is something to drop and no key.
+            OperandError: if a key is needed and missing.
             AxisNotFoundError: if `x` lacks one of `broadcast_axes`.
         """
         inference = self.inference if inference is None else inference
@@ -71,16 +71,16 @@ def dropout(
 
     Args:
         x: any axes.
-        pdrop: the probability of zero.
-        broadcast_axes: axes along which all elements are dropped together.
+        pdrop: the probability that an element is dropped.
+        broadcast_axes: axes along which elements are dropped together.
         inference: whether to return `x` as it is.
-        key: what is dropped depends on it and on the axes, in their order, and never on the layout.
+        key: what is dropped depends on it and on the axes in their order, never on the layout.
 
     Raises:
-        ArgumentError: if `pdrop` is no probability.
-        OperandError: if there is something to drop and no key.
+        ArgumentError: if `pdrop` is not a probability.
+        OperandError: if a key is needed and missing.
         AxisNotFoundError: if `x` lacks one of `broadcast_axes`.
-        AxisSizeError: if one has another size there.
+        AxisSizeError: if one has another size.
     """
     rate = fraction("dropout", "pdrop", pdrop)
     return _drop("dropout", x, rate, _pairs("dropout", broadcast_axes), inference, key)
@@ -113,7 +113,7 @@ def _drop(
 
 
 def _mask(function: str, x: NamedArray, together: Pairs, key: jax.Array, keep: float) -> NamedArray:
-    """Draw what to keep; anonymous dimensions of `x` are named for the draw, so that each element has its own."""
+    """Draw what to keep; anonymous dimensions of `x` are named for the draw, so that each element has its own draw."""
     shape = shape_of(function, x.array, x.names)
     _lift.check_given(function, together, x.names, shape)
     anonymous = tuple(Axis(f"anonymous {i}", size) for i, size in enumerate(shape[: len(shape) - len(x.names)]))

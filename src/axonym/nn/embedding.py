@@ -1,4 +1,4 @@
-"""Tables of vectors, looked up by number."""
+"""Tables of vectors, looked up by integer ids."""
 
 import dataclasses
 from typing import Self
@@ -22,11 +22,11 @@ __all__ = ["Embedding"]
 
 
 class Embedding(eqx.Module):
-    """Look up vectors over `Embed` by their numbers in `Vocab`.
+    """Look up vectors over `Embed` by integer ids, positions along `Vocab`.
 
     Attributes:
         weight: axes {Vocab, Embed}.
-        Vocab: the axis of the numbers.
+        Vocab: the axis of ids.
         Embed: the axes of a vector.
     """
 
@@ -44,18 +44,18 @@ class Embedding(eqx.Module):
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
     ) -> Self:
-        """Make a table; by default entries have a standard deviation of `init_scale` over the root of Embed's size."""
+        """Make a table; by default, the standard deviation is `init_scale` over the square root of Embed's size."""
         Vocab, embed = sized(Vocab, "Embedding.init"), spec(Embed, "Embedding.init")
         if initializer is None:
             initializer = fan_in(axis_size(embed), init_scale)
         return cls(drawn("Embedding.init", initializer, key, (Vocab, *embed)), Vocab, embed)
 
     def __call__(self, ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Do `embed`; `key` is not used, every layer takes one."""
+        """Call `embed`; `key` is not used, every layer takes one."""
         return self.embed(ids)
 
     def embed(self, ids: NamedArray) -> NamedArray:
-        """Look up the vectors of integer `ids`; negative numbers count from the end, those out of range give NaN.
+        """Look up the vectors of `ids`; negative ids count from the end, ids out of range give NaN.
 
         Args:
             ids: axes {...}, integers.
@@ -64,14 +64,14 @@ class Embedding(eqx.Module):
             Axes {..., Embed}.
 
         Raises:
-            AxisClashError: if `ids` already have an axis of `Embed`.
+            AxisClashError: if `ids` already has an axis of `Embed`.
         """
         check_input("Embedding", ids, (), self.Embed)
         vectors = take(auto_sharded(self.weight), self.Vocab, ids)
         return auto_sharded(vectors.rearrange((*ids.names, *axis_name(self.Embed))))
 
     def unembed(self, x: NamedArray) -> NamedArray:
-        """Multiply by the table the other way, from `Embed` to scores over `Vocab`.
+        """Multiply by the transposed table, from `Embed` to logits over `Vocab`.
 
         Args:
             x: axes {Embed, ...}.
@@ -84,11 +84,11 @@ class Embedding(eqx.Module):
         return multiply(x, self.weight, self.Embed)
 
     def resize_embeddings(self, new_size: int, key: jax.Array | None = None) -> Self:
-        """Return a table with another number of rows: the first ones stay.
+        """Return a table with another number of rows, which keeps the first ones.
 
-        Each new row is the mean of all old ones; with a key, it is drawn from a normal distribution, cut off at three,
-        around that mean with the standard deviation of the old rows, feature by feature. A model that scores all of
-        its vocabulary then gives new entries no more than average weight from the start.
+        Each new row is the mean of all old ones; with a key, it is drawn from a normal distribution, truncated at three
+        standard deviations, with mean and standard deviation of the old rows for each feature. A language model then
+        gives new tokens no more than average weight at the start.
 
         Args:
             new_size: the new number of rows.

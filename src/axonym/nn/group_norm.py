@@ -25,22 +25,22 @@ __all__ = ["GroupNorm"]
 
 
 class GroupNorm(eqx.Module):
-    """Split an axis in groups of neighbours, and normalise each group together with the axes `over`.
+    """Split an axis into groups of neighbours, and normalise each group together with the axes `over`.
 
-    Mean and variance are those over the positions of one group and all positions of `over`, such as height and width;
-    every other axis, such as the batch, keeps statistics of its own. One group makes a `LayerNorm` over `axis` and
-    `over` with a weight for `axis` alone; as many groups as positions make an instance norm.
+    Mean and variance are over one group and all of `over`, such as height and width; all other axes, such as the batch,
+    are batch axes. With one group, it is a `LayerNorm` over `axis` and `over` with a weight over only `axis`; with one
+    group per channel, an instance norm.
 
-    It computes in float32 at least, and returns the dtype of its input.
+    It computes in float32 or wider, and returns the dtype of its input.
 
     Attributes:
-        axis: the axis that is split, such as channels.
-        groups: in how many groups.
+        axis: the axis to split, such as channels.
+        groups: the number of groups.
         over: the names of the other axes to normalise over.
         weight: axes {axis}, or None.
         bias: axes {axis}, or None.
-        eps: what is added to the variance before the root.
-        fixed: those of `over` that were given as `Axis`: an input must have them in that size.
+        eps: added to the variance before the square root.
+        fixed: those of `over` that were given as `Axis`, whose sizes inputs must have.
 
     Reference:
         Wu, He (2018), Group normalization.
@@ -69,14 +69,14 @@ class GroupNorm(eqx.Module):
 
         Args:
             axis: the axis to split.
-            groups: in how many groups.
-            over: the other axes to normalise over, of which those given as `Axis` keep their sizes, or their names.
-            eps: what is added to the variance before the root.
+            groups: the number of groups.
+            over: the other axes to normalise over, or their names; inputs must have the size of one given as `Axis`.
+            eps: added to the variance before the square root.
             use_weight: whether to multiply by a learned weight.
             use_bias: whether to add a learned bias.
 
         Raises:
-            ArgumentError: if `groups` is no int, or does not divide the axis.
+            ArgumentError: if `groups` is not an int, or does not divide the axis.
             AxisClashError: if an axis is given twice.
 
         Example:
@@ -96,11 +96,11 @@ class GroupNorm(eqx.Module):
         return cls(axis, groups, names, weight, bias, float(eps), with_sizes(given))
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Normalise `x`, whose axes {axis, over, ...} stay.
+        """Normalise `x`; the result has the same axes {axis, over, ...}.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
-            AxisSizeError: if `axis`, or one of `over` that was given as `Axis`, has another size there.
+            AxisSizeError: if `axis`, or one of `over` that was given as `Axis`, has another size.
         """
         check_input("GroupNorm", x, (self.axis, *self.fixed), ())
         try:
@@ -116,7 +116,7 @@ class GroupNorm(eqx.Module):
 def _normalize(
     names: Names, at: tuple[int, ...], groups: int, weighted: bool, biased: bool, eps: float
 ) -> _lift.Kernel:
-    """Make the kernel of a normalisation of groups of the dimension `at[0]` over the other dimensions in `at`."""
+    """Make the kernel that normalises groups of the dimension `at[0]` over the other dimensions in `at`."""
     axis = (names[at[0]],)
 
     def normalized(x: Any, *lined: Any) -> Any:

@@ -1,13 +1,13 @@
-"""What parameters are at the start.
+"""Initial values of parameters.
 
-An initializer is a function of a key and the axes of a parameter. Those that count inputs and outputs count them over
-named axes, in whatever order the parameter stores them:
+An initializer is a function of a key and the axes of a parameter. Those that count inputs and outputs take them by
+name, in whatever order the parameter stores its axes:
 
 * `In` alone: all other axes are outputs; `Out` alone: all others are inputs;
-* both: the rest, such as `experts`, are axes of separate matrices, and are not counted;
+* both: other axes, such as `experts`, number separate matrices, and are not counted;
 * neither: the layer says which axes it sums over, see `between`.
 
-In `Out`, a name also stands for the `<name>.out` under which a weight keeps an output, see `Linear`.
+In `Out`, a name also stands for the axis `<name>.out` of a weight, see `Linear`.
 """
 
 import dataclasses
@@ -46,13 +46,13 @@ __all__ = [
 ]
 
 Initializer: TypeAlias = Callable[[jax.Array, tuple[Axis, ...]], NamedArray]
-"""Makes a parameter of a key and axes."""
+"""A function of a key and axes that makes a parameter."""
 Mode: TypeAlias = Literal["fan_in", "fan_out", "fan_avg"]
 Distribution: TypeAlias = Literal["truncated_normal", "normal", "uniform"]
 
 
 def fan_in(size: int, scale: float = 1.0) -> Initializer:
-    """Draw from a normal distribution, cut off at three, times `scale` over the root of the number of inputs."""
+    """Draw from a normal distribution, truncated at three, times `scale` over the square root of `size`, the inputs."""
     return truncated_normal(scale / math.sqrt(max(size, 1)), lower=-3.0, upper=3.0)
 
 
@@ -86,16 +86,16 @@ def normal(std: float = 1.0, *, dtype: DTypeLike | None = None) -> Initializer:
 def truncated_normal(
     std: float = 1.0, *, lower: float = -2.0, upper: float = 2.0, dtype: DTypeLike | None = None
 ) -> Initializer:
-    """Draw from a normal distribution that is cut off at `lower` and `upper` times `std`.
+    """Draw from a normal distribution, truncated at `lower` and `upper` times `std`.
 
-    `std` is the standard deviation before the cut. After it, at two on either side, 0.88 of that is left;
-    `variance_scaling` makes up for it.
+    `std` is the standard deviation before truncation, which reduces it to 0.88 of that at the default bounds;
+    `variance_scaling` corrects for this.
     """
     return lambda key, axes: random.truncated_normal(key, axes, lower, upper, dtype) * as_python(std)
 
 
 def uniform(minval: float, maxval: float, *, dtype: DTypeLike | None = None) -> Initializer:
-    """Draw uniformly from `minval` up to, but without, `maxval`."""
+    """Draw uniformly from `minval` (included) to `maxval` (excluded)."""
     return lambda key, axes: random.uniform(key, axes, dtype, minval, maxval)
 
 
@@ -113,14 +113,14 @@ def variance_scaling(
     Args:
         scale: the variance times what `mode` counts.
         mode: "fan_in", "fan_out" or "fan_avg".
-        distribution: "truncated_normal" (at two standard deviations, and then of the right variance), "normal" or
-            "uniform"; all have mean 0.
-        In: the axes whose sizes are the number of inputs.
-        Out: the axes whose sizes are the number of outputs.
+        distribution: "truncated_normal" (at two standard deviations, with corrected variance), "normal" or "uniform";
+            all have mean 0.
+        In: the axes that count as inputs.
+        Out: the axes that count as outputs.
         dtype: of the result.
 
     Raises:
-        ArgumentError: if there is no such mode or distribution.
+        ArgumentError: if the mode or the distribution is unknown.
 
     Example:
         >>> Experts, Embed, Mlp = axn.make_axes(experts=4, embed=256, mlp=64)
@@ -149,7 +149,7 @@ def variance_scaling(
     return _BySides("variance_scaling", make, In, Out)
 
 
-# The standard deviation of a normal distribution that is cut off at two on either side.
+# The standard deviation of a normal distribution truncated at -2 and 2.
 _STD_OF_CUT = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf(math.sqrt(2)))
 
 
@@ -216,8 +216,8 @@ def orthogonal(
 ) -> Initializer:
     """Draw orthogonal matrices from `In` to `Out`, uniformly, times `scale`.
 
-    Several axes on one side are taken as one. If one side is larger, the vectors along it are orthonormal. The matrices
-    of other axes are drawn apart.
+    Several axes on one side count as one. If one side is larger, the vectors along it are orthonormal. The matrices
+    along other axes are drawn independently.
 
     Reference:
         Saxe, McClelland, Ganguli (2014), Exact solutions to the nonlinear dynamics of learning in deep linear networks.
@@ -225,7 +225,7 @@ def orthogonal(
 
     def make(sides: _Sides) -> Initializer:
         def initialize(key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
-            # No axis of a parameter is called so: these are flat and not laid out.
+            # No parameter has axes of these names: the flat matrix is not laid out.
             rows, columns = Axis("in (flat)", axis_size(sides.inputs)), Axis("out (flat)", axis_size(sides.outputs))
             batch = tuple(axis for axis in axes if axis not in (*sides.inputs, *sides.outputs))
             flat = random.orthogonal(key, batch, rows, columns, dtype) * scale
@@ -239,7 +239,7 @@ def orthogonal(
 
 @dataclasses.dataclass(frozen=True)
 class _Sides:
-    """The axes of a weight that are summed over, and those that come in their place."""
+    """The axes of a weight that are summed over, and those that replace them."""
 
     inputs: tuple[Axis, ...]
     outputs: tuple[Axis, ...]
@@ -272,7 +272,7 @@ class _BySides:
 
 
 def _found(function: str, asked: AxisSelection, axes: tuple[Axis, ...], role: str = "") -> tuple[Axis, ...]:
-    """Look up axes of a parameter; one that plays the role goes before that of the plain name."""
+    """Look up axes of a parameter; `<name>.<role>` is preferred to the plain name."""
     by_name = {axis.name: axis for axis in axes}
     found = []
     for name, size in selection(asked, function):
@@ -289,12 +289,12 @@ def _found(function: str, asked: AxisSelection, axes: tuple[Axis, ...], role: st
 
 
 def between(initializer: Initializer, In: AxisSpec, Out: AxisSpec) -> Initializer:
-    """Tell an initializer which axes of a weight are inputs and outputs, if it asks; layers call this.
+    """Give an initializer that counts inputs and outputs those axes of a weight, unless it has them; layers call this.
 
     Args:
-        initializer: what makes the weight.
-        In: the axes of the weight that are summed over.
-        Out: the axes of the weight that come in their place, as the weight names them.
+        initializer: makes the weight.
+        In: the axes of the weight to sum over.
+        Out: the axes that replace them, as the weight names them.
     """
     if not isinstance(initializer, _BySides) or initializer.In is not None or initializer.Out is not None:
         return initializer

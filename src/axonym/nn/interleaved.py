@@ -1,8 +1,8 @@
-"""Layers of several kinds that alternate, such as local and global attention, in one compiled loop."""
+"""Alternating layers of several kinds, such as local and global attention, in one compiled loop."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
 
 import equinox as eqx
 import jax
@@ -23,7 +23,10 @@ from .stacked import BlockFoldable, Stacked
 __all__ = ["Interleaved"]
 
 M = TypeVar("M", bound=eqx.Module)
+P = ParamSpec("P")
+R = TypeVar("R")
 N = TypeVar("N", bound=eqx.Module)  # what `init` makes; no type can say "of this class, with layers N"
+N2 = TypeVar("N2", bound=eqx.Module)
 Steps = Callable[..., Any]
 
 
@@ -36,9 +39,9 @@ class _Repetition:
         Pattern: the axis of the layers within one repetition.
         policy: what each layer keeps for the backward pass.
         grouped: whether repetitions are part of a group, see `_layers.in_turn`.
-        unrolled: whether no compiled loop is around them.
-        named: gets the names inside of the layers, where the policy speaks of some. A set has no hash, so that such a
-            loop is traced by each call, and finds them.
+        unrolled: whether there is no compiled loop around them.
+        named: collects the checkpoint names inside the layers, if the policy has any. A set is not hashable, so each
+            call traces such a loop again and finds them.
     """
 
     pairs: Steps
@@ -56,16 +59,16 @@ class _Repetition:
 
 
 class Interleaved(BlockFoldable[M]):
-    """Layers of several kinds that alternate: a loop over repetitions of a pattern, and the layers that are left over.
+    """Alternating layers of several kinds: a loop over repetitions of a pattern, then the remaining layers.
 
     Its methods, arguments and outputs are those of a `Stacked` of all layers, in order of depth. The program is as long
-    as one repetition and the layers left over.
+    as one repetition and the remaining layers.
 
     Attributes:
-        repeated: the repetitions, each a tuple of one layer of each kind. Its `Block` has their number as its size.
-        rest: where the number of layers is no multiple of the length of the pattern, the last ones.
+        repeated: the repetitions, each a tuple of one layer of each kind. The size of its `Block` is their number.
+        rest: the last layers, if the number of layers is not a multiple of the length of the pattern.
         Block: the axis of all layers.
-        gradient_checkpointing: what each layer keeps for the backward pass. Groups, with `nested`, are of repetitions.
+        gradient_checkpointing: what each layer keeps for the backward pass. With `nested`, groups are of repetitions.
     """
 
     repeated: Stacked[Any]
@@ -73,6 +76,25 @@ class Interleaved(BlockFoldable[M]):
     Block: Axis = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     gradient_checkpointing: ScanCheckpointPolicy = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
 
+    # mypy infers only the common type of several kinds in a sequence
+    @overload
+    @classmethod
+    def init(
+        cls: "type[Interleaved[Any]]",
+        Block: Axis,
+        pattern: tuple[Callable[..., N], Callable[..., N2]],
+        *,
+        gradient_checkpointing: ScanCheckpointSpec = False,
+    ) -> "Callable[..., Interleaved[N | N2]]": ...
+    @overload
+    @classmethod
+    def init(
+        cls: "type[Interleaved[Any]]",
+        Block: Axis,
+        pattern: Sequence[Callable[..., N]],
+        *,
+        gradient_checkpointing: ScanCheckpointSpec = False,
+    ) -> "Callable[..., Interleaved[N]]": ...
     @classmethod
     def init(
         cls: "type[Interleaved[Any]]",
@@ -81,13 +103,13 @@ class Interleaved(BlockFoldable[M]):
         *,
         gradient_checkpointing: ScanCheckpointSpec = False,
     ) -> "Callable[..., Interleaved[N]]":
-        """Return a function that makes the layers, each by the constructor of its kind, and with its own key.
+        """Return a function that makes the layers, each with the constructor of its kind and its own key.
 
         All constructors get the same arguments, under the rules of `Stacked.init`.
 
         Args:
             Block: the axis of all layers.
-            pattern: for each layer of one repetition, a class with a constructor `init`, or a function that returns a
+            pattern: for each layer of a repetition, a class with a constructor `init`, or a function that returns a
                 module.
             gradient_checkpointing: see `ScanCheckpointPolicy`.
 
@@ -138,11 +160,12 @@ class Interleaved(BlockFoldable[M]):
         check_names(function, policy, named)
         return carry, self._joined(function, outputs, others, numbers=True)
 
-    def vmap_via(self, fn: Steps) -> Steps:
+    def vmap_via(self, fn: Callable[Concatenate[M, P], R]) -> Callable[P, R]:
         """Return a function that calls `fn(layer, *args, **kwargs)` for all layers of a kind at once."""
+        call: Steps = fn
 
         def repetition(layers: tuple[M, ...], given: Any) -> Any:
-            results = [fn(layer, *own, **named) for layer, (own, named) in zip(layers, given, strict=True)]
+            results = [call(layer, *own, **named) for layer, (own, named) in zip(layers, given, strict=True)]
             return _layers.joined("Interleaved.vmap", results, self._Pattern, numbers=False)
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -150,7 +173,7 @@ class Interleaved(BlockFoldable[M]):
             arguments = (args, _layers.split_arguments("Interleaved.vmap", here.Block, args, kwargs, over))
             outputs = vmap(repetition, here.repeated.Block)(here.repeated.stacked, here._given(arguments))
             given = zip(here.rest, here._given_rest(arguments), strict=True)
-            others = [fn(layer, *own, **named) for layer, (own, named) in given]
+            others = [call(layer, *own, **named) for layer, (own, named) in given]
             return here._joined("Interleaved.vmap", outputs, others, numbers=False)
 
         return run
@@ -159,7 +182,7 @@ class Interleaved(BlockFoldable[M]):
         """Return the layers that this device has, and the mesh axes over which a shard_map splits them.
 
         Raises:
-            ShardingError: if each device would also have the layers that are left over, which come last.
+            ShardingError: if there are remaining layers, which would be on every device but come last.
         """
         Repeated, over = _layers.block_here(self.repeated.stacked, self.repeated.Block)
         if not over:
@@ -179,10 +202,10 @@ class Interleaved(BlockFoldable[M]):
         return (*(layer for layers in here.repeated.unstacked() for layer in layers), *here.rest)
 
     def with_layers(self, layers: Iterable[M]) -> Self:
-        """Return the same with other layers: what `unstacked` takes apart, together again.
+        """Return a copy with other layers; the inverse of `unstacked`.
 
         Raises:
-            AxisSizeError: if there are not as many.
+            AxisSizeError: if their number differs.
             OperandError: if layers of one kind differ in more than the values of their arrays.
         """
         given, period, (here, _) = self._as_many(layers), self._Pattern.size, self._here()
@@ -203,7 +226,7 @@ class Interleaved(BlockFoldable[M]):
 
     @property
     def _end(self) -> int:
-        """Where the layers begin that are left over."""
+        """The index of the first remaining layer."""
         return self.repeated.Block.size * self._Pattern.size
 
     def _given(self, arguments: Any) -> Any:
@@ -215,7 +238,7 @@ class Interleaved(BlockFoldable[M]):
         return [_layers.part(arguments, self.Block, i) for i in range(self._end, self.Block.size)]
 
     def _joined(self, function: str, outputs: Any, others: Any, *, numbers: bool) -> Any:
-        """Put together what repetitions, by repetition and layer, and the layers left over returned."""
+        """Join the outputs of the repetitions, by repetition and layer, with those of the remaining layers."""
         Repeated, Pattern, Block = self.repeated.Block, self._Pattern, self.Block
 
         def merge(leaf: Any) -> Any:

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, AxisSpec, axis_size, shown, spec
+from ..axis import Axis, AxisSpec, axis_size, shown, spec
 from ..create import zeros
 from ..errors import AxisClashError, message
 from ..ops.shape import rename
@@ -21,19 +21,19 @@ __all__ = ["Linear"]
 
 
 class Linear(eqx.Module):
-    """Multiply by a weight over `In`, put `Out` in its place, and add a bias over `Out`.
+    """Replace the axes `In` by `Out`: multiply by a weight, and add a bias.
 
-    `In` and `Out` are one axis, several, or none. A name may be on both sides: the weight then keeps the one of the
-    output as the derived axis `<name>.out`: a mapping for the name lays out the input side, and the output side unless
-    it has an entry of its own or the mesh axis is taken. What comes out has the plain name.
+    `In` and `Out` are one axis, several, or none. A name may be on both sides: the weight then calls the output side
+    `<name>.out`, and the result has the plain name. A mapping for the name then lays out only the input side of the
+    weight, since its mesh axes are taken; the output side needs an entry for `<name>.out`.
 
     Attributes:
         weight: axes {In, Out}.
         bias: axes {Out}, or None.
-        In: the axes that are summed over.
-        Out: the axes that come in their place.
-        dot_general: what multiplies, called like `jax.lax.dot_general`, which it is if None. It may be a module with
-            arrays of its own; in layers that are stored along an axis, these have a leading dimension for it.
+        In: the axes to sum over.
+        Out: the axes that replace them.
+        dot_general: what multiplies, with the signature of `jax.lax.dot_general`, the default. It may be a module with
+            arrays; in stacked layers, these have a leading dimension for the layers.
     """
 
     weight: NamedArray
@@ -64,7 +64,7 @@ class Linear(eqx.Module):
             use_bias: whether there is one.
             out_first: store the weight as {Out, In}; by default as {In, Out}, whose product needs no transpose.
             init_scale: a factor for the default initializer.
-            initializer: what makes the weight; by default `fan_in` of the size of `In`.
+            initializer: makes the weight; by default `fan_in` of the size of `In`.
             dot_general: what multiplies; see `axonym.quant` for quantised products.
 
         Raises:
@@ -82,15 +82,15 @@ class Linear(eqx.Module):
             initializer = fan_in(axis_size(inputs), init_scale)
         initialize = between(initializer, inputs, stored)
         weight = drawn("Linear.init", initialize, key, (*stored, *inputs) if out_first else (*inputs, *stored))
-        if jax.tree_util.all_leaves([dot_general]):  # a function, which transformations refuse among arrays
+        if jax.tree_util.all_leaves([dot_general]):  # a function, which transformations reject as a leaf
             dot_general = jax.tree_util.Partial(dot_general)
         return cls(weight, zeros(outputs) if use_bias else None, inputs, outputs, dot_general)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Apply the layer; the axes of `x` without `In` come first, then `Out`.
+        """Apply the layer; the result has the axes of `x` without `In`, then `Out`.
 
-        Inside of a `shard_map`, the layer may have a block of its weight. If that splits `In`, the result is a part of
-        a sum: use a layer without bias, and `axn.psum`.
+        Inside `shard_map`, the weight may be a local block. If that splits `In`, the result is a partial sum: use a
+        layer without bias, and `axn.psum`.
 
         Args:
             x: axes {In, ...}.
@@ -98,16 +98,14 @@ class Linear(eqx.Module):
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis of `In`.
-            AxisSizeError: if it has another size there.
-            AxisClashError: if `x` already has an axis of `Out`, or the `<name>.out` under which the weight keeps it.
+            AxisSizeError: if an axis has another size.
+            AxisClashError: if `x` already has an axis of `Out`, or the `<name>.out` of the weight.
         """
         stored = stored_outputs(self.In, self.Out)
         check_input("Linear", x, self.In, (*self.Out, *stored), blocks=True)
         y = multiply(x, self.weight, self.In, self.dot_general)
-        changed: dict[AxisSelector, AxisSelector] = {
-            kept.name: out.name for kept, out in zip(stored, self.Out, strict=True) if kept != out
-        }
+        changed = {kept.name: out.name for kept, out in zip(stored, self.Out, strict=True) if kept != out}
         if changed:
             y = auto_sharded(rename(y, changed))
-        # A bias that is sharded otherwise would lay out the result in its own way.
+        # A bias with another sharding would change the layout of the result.
         return y if self.bias is None else y + auto_sharded(self.bias)

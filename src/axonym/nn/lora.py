@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 
 from ..array import NamedArray, is_named_array
-from ..axis import Axis, AxisSelector, shown, sized
+from ..axis import Axis, shown, sized
 from ..create import zeros
 from ..errors import ArgumentError, AxisClashError, OperandError, message
 from ..layout import path_text
@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 class LoraLinear(eqx.Module):
-    """Add a product of two thin matrices to a linear layer: `base(x) + alpha / rank * up(down(x))`.
+    """Add a low-rank product to a linear layer: `base(x) + alpha / rank * up(down(x))`.
 
-    `up` starts at zero, so that the layer starts as `base`. To train the two alone, see `lora_filter`.
+    `up` starts at zero, so that the layer starts as `base`. To train only `down` and `up`, see `lora_filter`.
 
     Attributes:
-        base: the layer that is adapted.
-        down: from `In` to the axis of the rank, without bias.
-        up: from there to `Out`, without bias.
+        base: the layer to adapt.
+        down: from `In` to `Rank`, without bias.
+        up: from `Rank` to `Out`, without bias.
         alpha: the factor of the product, times the rank.
         dropout: applied to the input of `down`.
 
@@ -53,16 +53,16 @@ class LoraLinear(eqx.Module):
         """Wrap a layer.
 
         Args:
-            base: the layer. If its arrays have further axes, as those of a layer in a `Stacked` have, or anonymous
-                dimensions, the thin matrices have them too, and each is drawn with its own key.
-            Rank: the axis between the two matrices, or its size; it is then called "lora".
+            base: the layer. If its arrays have further axes, as in a `Stacked`, or anonymous dimensions, `down` and
+                `up` have them too, with a separate key along them.
+            Rank: the axis between `down` and `up`, or its size; it is then called "lora".
             key: for `down`.
             alpha: the factor of the product, times the rank; by default the rank, for a factor of one.
-            dropout: the probability of zero in the input of `down`.
+            dropout: the dropout probability of the input of `down`.
 
         Raises:
             ArgumentError: if the rank is smaller than one.
-            AxisClashError: if the layer has an axis of its name.
+            AxisClashError: if the layer has an axis of the name of `Rank`.
         """
         if not isinstance(base, Linear):
             problem = f"expected a Linear to wrap, got {type(base).__name__}"
@@ -102,26 +102,24 @@ class LoraLinear(eqx.Module):
 
     @property
     def Rank(self) -> Axis:
-        """The axis between the two matrices."""
+        """The axis between `down` and `up`."""
         return self.up.In[0]
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layer to `x`, axes {In, ...}; without `key`, nothing is dropped. The dtype is that of `base`."""
         y = self.base(x)
-        inference = True if key is None else None  # with a key, the layer of dropout decides
+        inference = True if key is None else None  # with a key, the dropout layer decides
         thin = self.up(self.down(self.dropout(x, key=key, inference=inference)))
         return y + (thin * (self.alpha / self.Rank.size)).astype(y.dtype)
 
     def merge(self) -> Linear:
-        """Return a plain layer that computes the same, but for rounding: the product is added to the weight.
+        """Return a plain layer that computes the same up to rounding: the product is added to the weight.
 
-        The sum is computed in float32 at least, and rounded to the dtype of the weight.
+        The sum is computed in float32 or wider, and rounded to the dtype of the weight.
         """
         weight = self.base.weight
         dtype = at_least_float32(weight.dtype)
-        stored: dict[AxisSelector, AxisSelector] = {
-            out.name: kept.name for out, kept in zip(self.Out, stored_outputs(self.In, self.Out), strict=True)
-        }
+        stored = {out.name: kept.name for out, kept in zip(self.Out, stored_outputs(self.In, self.Out), strict=True)}
         up = self.up.weight.rename(stored).astype(dtype) * (self.alpha / self.Rank.size)
         product = dot(self.down.weight.astype(dtype), up, axis=self.Rank.name, precision="highest")
         merged: Linear = eqx.tree_at(lambda layer: layer.weight, self.base, (weight + product).astype(weight.dtype))
@@ -137,14 +135,14 @@ def add_lora(
     alpha: float | None = None,
     dropout: float = 0.0,
 ) -> T:
-    """Wrap linear layers of a model in `LoraLinear`, those in a `Stacked` too; none is wrapped twice.
+    """Wrap linear layers of a model in `LoraLinear`, also those in a `Stacked`, but none twice.
 
     Args:
         model: a tree with layers.
-        Rank: the axis between the thin matrices, or its size.
-        key: split, one for each layer that is wrapped.
-        where: tells by the path of a layer, such as `blocks.stacked.attention.query`, whether to wrap it; by default
-            all are.
+        Rank: the axis between `down` and `up`, or its size.
+        key: split between the wrapped layers.
+        where: says whether to wrap the layer at a path, such as `blocks.stacked.attention.query`; by default, all are
+            wrapped.
         alpha: see `LoraLinear.init`.
         dropout: see `LoraLinear.init`.
 
@@ -180,7 +178,7 @@ def add_lora(
 
 
 def lora_filter(model: T) -> T:
-    """Return a tree like a model that is true at the thin matrices of its `LoraLinear` layers, and false elsewhere.
+    """Return a tree like a model that is true at `down` and `up` of its `LoraLinear` layers, and false elsewhere.
 
     It is a filter for `eqx.partition`, `eqx.filter` and `optax.masked`.
 
@@ -205,7 +203,7 @@ def lora_filter(model: T) -> T:
 
 
 def merge_lora(model: T) -> T:
-    """Put `LoraLinear.merge` in the place of each `LoraLinear` of a model."""
+    """Replace each `LoraLinear` of a model by its `LoraLinear.merge`."""
     merged: T = jax.tree.map(
         lambda each: each.merge() if isinstance(each, LoraLinear) else each,
         model,
@@ -219,7 +217,7 @@ def _zeros(key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
 
 
 def _is_layer(each: Any) -> bool:
-    """Whether to go no deeper into a tree: an adapted layer holds three linear ones."""
+    """Whether to treat a subtree as a leaf: a `LoraLinear` holds three linear layers."""
     return isinstance(each, Linear | LoraLinear) or is_named_array(each)
 
 

@@ -44,11 +44,11 @@ def binary_cross_entropy_loss(
     where: NamedArray | None = None,
     reduction_axis: AxisSelection | None = None,
 ) -> NamedArray:
-    """Return minus the logarithm of the probability that sigmoid of `logits` gives to yes-or-no targets, in nats.
+    """Return the negative log-likelihood of binary targets under the sigmoid of `logits`, in nats.
 
     Args:
         logits: any axes.
-        targets: booleans, zeros and ones, or probabilities of yes; axes among those of `logits`.
+        targets: booleans, zeros and ones, or probabilities; axes among those of `logits`.
         reduction: see `cross_entropy_loss`.
         where: see `cross_entropy_loss`.
         reduction_axis: see `cross_entropy_loss`.
@@ -58,10 +58,10 @@ def binary_cross_entropy_loss(
 
 def _binary_cross_entropy_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
     x = widen(logits)
-    # Numbers without a sign have no 0 - 1, and narrow ones no 1 - p.
+    # Unsigned integers have no 0 - 1, and narrow floats no exact 1 - p.
     yes = targets.astype(x.dtype)
     positive = x > 0
-    # The exponential of what is not positive is small, and the large part is exact: no digits cancel.
+    # The exponential of a nonpositive number is at most one, and the large part is exact: no digits cancel.
     losses = jnp.log1p(jnp.exp(jnp.where(positive, -x, x))) + x * (positive.astype(x.dtype) - yes)
     return losses.astype(_floating(logits.dtype))
 
@@ -78,27 +78,27 @@ def cross_entropy_loss(
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
 ) -> NamedArray:
-    """Return minus the logarithm of the probability that softmax of `logits` gives to the targets, in nats.
+    """Return the negative log-likelihood of targets under the softmax of `logits`, in nats.
 
-    It computes in float32 at least, and returns the dtype of the logits, float32 for integers.
+    It computes in float32 or wider, and returns the dtype of the logits, float32 for integers.
 
     Args:
         logits: axes {Label, ...}.
         Label: the axis of classes.
-        targets: integers, the class numbers, axes {...}; or probabilities, axes {Label, ...}. A number that is no class
-            gives NaN, unless `where` or `ignore_index` leaves it out.
-        reduction: what to do with the losses, such as `axn.mean` or `axn.sum`; None leaves one for each target.
-        where: axes among those of the losses; those that count. The mean is over them, and zero if there are none.
+        targets: class indices, axes {...}; or probabilities, axes {Label, ...}. An index out of range gives NaN, unless
+            `where` or `ignore_index` excludes it.
+        reduction: reduces the losses, such as `axn.mean` or `axn.sum`; None returns one for each target.
+        where: booleans, axes among those of the losses: which ones count. Their mean is zero if none does.
         reduction_axis: the axes to reduce; by default all.
-        z_loss: how much of the squared logarithm of the sum of exponentials to add, which keeps logits from drifting.
-        label_smoothing: how much of the targets' probability to spread evenly over all classes.
-        ignore_index: a class number, such as -100, that marks targets that do not count.
+        z_loss: the factor of an added squared log-sum-exp of the logits, which keeps them from drifting.
+        label_smoothing: the share of the targets' probability to spread evenly over all classes.
+        ignore_index: a class index, such as -100, that marks targets that do not count.
 
     Raises:
-        AxisNotFoundError: if `logits` lack `Label`.
-        OperandError: if targets without `Label` are no integers.
-        ArgumentError: if `label_smoothing` is not between zero and one, or there is an `ignore_index`, but targets are
-            no class numbers.
+        AxisNotFoundError: if `logits` lacks `Label`.
+        OperandError: if targets without `Label` are not integers.
+        ArgumentError: if `label_smoothing` is not between zero and one, or `ignore_index` is given for targets that are
+            not class indices.
 
     Reference:
         Szegedy et al. (2016), Rethinking the inception architecture, section 7 (label smoothing).
@@ -125,18 +125,18 @@ def chunked_cross_entropy_loss(
     label_smoothing: float = 0.0,
     ignore_index: int | None = None,
 ) -> NamedArray:
-    """Return `cross_entropy_loss` of the logits `dot(x, weight, axis=Embed)` without ever holding all of them.
+    """Return `cross_entropy_loss` of the logits `dot(x, weight, axis=Embed)` without holding all of them.
 
-    A loop computes the logits of `block_size` classes at a time, and again in the backward pass. So the memory for
-    logits is that of a block, and the time of their product is spent once more. The loss has the dtype float32 at
-    least, in which the logits are summed up.
+    A loop computes the logits of `block_size` classes at a time, and again in the backward pass: they take the memory
+    of one block, at the cost of computing their product once more. Logits are accumulated, and the loss is returned, in
+    float32 or wider.
 
     Args:
-        x: axes {Embed, ...}, laid out in any way.
-        weight: the matrix that makes logits of `x`; axes {Label, Embed}.
-        Embed: the axis that is summed over.
+        x: axes {Embed, ...}, in any layout.
+        weight: maps `x` to logits; axes {Label, Embed}.
+        Embed: the axis to sum over.
         Label: the axis of classes.
-        targets: integers, the class numbers; axes among those of `x` without `Embed`.
+        targets: class indices; axes among those of `x` without `Embed`.
         reduction: see `cross_entropy_loss`.
         where: see `cross_entropy_loss`.
         reduction_axis: see `cross_entropy_loss`.
@@ -147,7 +147,7 @@ def chunked_cross_entropy_loss(
 
     Raises:
         AxisNotFoundError: if `weight` lacks `Label`, or one of the two `Embed`.
-        OperandError: if the targets are no integers.
+        OperandError: if the targets are not integers.
         ArgumentError: if `block_size` is not positive, or `label_smoothing` not between zero and one.
     """
     function = "chunked_cross_entropy_loss"
@@ -178,7 +178,7 @@ def chunked_cross_entropy_loss(
     wide = widen(x)
 
     def part(block: NamedArray, chunk: NamedArray) -> tuple[NamedArray, ...]:
-        # Cast here, the gradient of a narrow `x` is still added up over the chunks as a wide one.
+        # Cast here, the gradient of a narrow `x` is still accumulated over the chunks in a wide dtype.
         logits = dot(wide.astype(x.dtype), block, axis=Embed, preferred_element_type=wide.dtype)
         classes = arange(Block) * steps[0] + chunk * steps[1]
         if Block.size * Chunk.size > size:
@@ -203,13 +203,13 @@ def chunked_cross_entropy_loss(
 def _blocks(
     weight: NamedArray, label: str, size: int, block_size: int
 ) -> tuple[Axis, Axis, NamedArray, tuple[int, int]]:
-    """Cut the classes of a weight into equal chunks; how far apart classes of a chunk, and chunks, are comes last.
+    """Cut the classes of a weight into equal chunks; the strides of classes within a chunk, and of chunks, come last.
 
-    A chunk is a slice of the weight, of which nothing is copied. Where classes are sharded, it takes some from every
-    part of them, so that each device has its part of each chunk.
+    A chunk is a slice of the weight, without a copy. Where classes are sharded, it takes some from every shard, so that
+    each device has its part of each chunk.
     """
     fewest = max(1, -(-size // block_size))
-    # Without a divisor nearby, zeros fill up the last classes.
+    # Without a divisor nearby, zeros pad the last classes.
     chunks = next((n for n in range(fewest, min(2 * fewest, size) + 1) if size % n == 0), fewest)
     Block, Chunk = Axis(label, -(-size // chunks)), Axis(f"chunk of {label}", chunks)
     if Block.size * chunks > size:
@@ -223,8 +223,8 @@ def _blocks(
 def _pick(logits: jax.Array, targets: jax.Array, classes: jax.Array) -> jax.Array:
     """Keep the logits of the targets.
 
-    A comparison in the place of a gather: the sum stays local where the classes are sharded, and the backward pass
-    needs no scatter.
+    It compares instead of gathering: the sum stays local where the classes are sharded, and the backward pass needs no
+    scatter.
     """
     return jnp.where(targets == classes, logits, 0)
 
@@ -232,14 +232,14 @@ def _pick(logits: jax.Array, targets: jax.Array, classes: jax.Array) -> jax.Arra
 def cross_entropy_loss_and_log_normalizers(
     logits: NamedArray, Label: AxisSelector, targets: NamedArray
 ) -> tuple[NamedArray, NamedArray]:
-    """Return the losses of `cross_entropy_loss`, one for each target, and the logarithms of sums of exponentials."""
+    """Return the `cross_entropy_loss` of each target, and the log-sum-exp of the logits."""
     return _losses(logits, Label, targets, 0.0, 0.0)
 
 
 def _losses(
     logits: NamedArray, Label: AxisSelector, targets: NamedArray, label_smoothing: float, z_loss: float
 ) -> tuple[NamedArray, NamedArray]:
-    """Return a loss for each target, and the logarithms of sums of exponentials."""
+    """Return a loss for each target, and the log-sum-exp of the logits."""
     function = "cross_entropy_loss"
     for x in (logits, targets):
         if not isinstance(x, Core):
@@ -274,7 +274,7 @@ def _cross_entropy(
         logits = widen(given)
         # Differences to the largest logit are exact where the logits themselves are large.
         largest = lax.stop_gradient(logits).max(at, keepdims=True)
-        # One after the other: what is picked from and the exponentials, as large as the logits, need not both be held.
+        # In sequence: the logits to pick from and the exponentials, which are as large, need not both be held.
         known: Any = None
         if soft:
             largest = _finite(largest)
@@ -285,7 +285,7 @@ def _cross_entropy(
             known = (wanted >= 0) & (wanted < logits.shape[at])
             classes = lax.broadcasted_iota(wanted.dtype, logits.shape, at % logits.ndim)
             own = _pick(logits, wanted, classes).sum(at, keepdims=True)
-            # It is no larger, but makes the exponentials wait for it; not every compiler heeds a barrier here.
+            # The maximum stays the same, but the exponentials wait for it; not every compiler heeds a barrier here.
             largest = _finite(jnp.where(known, jnp.maximum(largest, lax.stop_gradient(own)), largest))
             share, picked = 1, (own - largest).squeeze(at)
         normalizers = jnp.log(jnp.exp(logits - lax.stop_gradient(largest)).sum(at))
@@ -296,7 +296,7 @@ def _cross_entropy(
         if known is not None:
             found = jnp.where(known.squeeze(at) if known.ndim else known, found, jnp.nan)
         normalizers = normalizers + largest.squeeze(at)
-        # Before the cast: a square is soon too large for float16, and what it counts for is not.
+        # Before the cast: the square may overflow float16, its weighted value less so.
         found = found + z_loss * normalizers**2 if z_loss else found
         dtype = _floating(given.dtype)
         return found.astype(dtype), normalizers.astype(dtype)
@@ -316,12 +316,12 @@ def reduce_loss(
     reduction_axis: AxisSelection | None = None,
     where: NamedArray | None = None,
 ) -> NamedArray:
-    """Reduce losses that count; without a reduction or axes for it, those that do not count become zero.
+    """Reduce the losses that count; without a reduction or axes to reduce, set the others to zero.
 
-    The mean of no losses at all is zero, and so are its gradients.
+    The mean of no losses is zero, and so are its gradients.
 
     Raises:
-        OperandError: if `reduction` is no function.
+        OperandError: if `reduction` is not callable.
     """
     if reduction is not None and not callable(reduction):
         hint = "pass axn.mean, axn.sum, or None for one loss for each target"
@@ -355,7 +355,7 @@ def _counted(
 
 
 def _known(targets: NamedArray, label: str, counted: NamedArray | None) -> NamedArray:
-    """Take targets that do not count for the first class, so that no loss becomes NaN only to be left out."""
+    """Replace targets that do not count by the first class, so that their losses are not NaN."""
     if not isinstance(counted, Core) or not isinstance(targets, Core) or label in targets.names:
         return targets
     if not set(counted.names) <= set(targets.names) or not jnp.issubdtype(targets.dtype, jnp.integer):
@@ -364,17 +364,17 @@ def _known(targets: NamedArray, label: str, counted: NamedArray | None) -> Named
 
 
 def _counting(classes: Any) -> Any:
-    """Return a dtype that counts to the last class, as uint8 might not."""
+    """Return a dtype that can hold the last class, as uint8 might not."""
     return jnp.result_type(classes.dtype, jnp.int32)
 
 
 def _finite(largest: jax.Array) -> jax.Array:
-    """Return what to subtract from logits; an infinite one would make NaN of others."""
+    """Return what to subtract from logits; an infinite maximum would give NaN."""
     return jnp.where(jnp.isfinite(largest), largest, 0)
 
 
 def _floating(dtype: Any) -> Any:
-    """Return the dtype of losses of logits: integers have them in float32."""
+    """Return the dtype of the losses: that of the logits, float32 for integers."""
     return dtype if jnp.issubdtype(dtype, jnp.inexact) else at_least_float32(dtype)
 
 

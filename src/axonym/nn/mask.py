@@ -1,8 +1,7 @@
 """Masks of attention: conditions on positions that combine with `&` and `|`, and masks as boolean arrays.
 
-An `AttentionMask` is not an array: it says which keys a query sees, for positions of any number. It becomes an array
-where one is needed, by `materialize`; what computes attention block by block asks its fields instead, and never holds
-more than a block of it.
+An `AttentionMask` is not an array: it says which keys a query sees, for any number of positions. `materialize` makes an
+array where one is needed; blockwise attention reads its fields instead, and holds one block of it at a time.
 """
 
 import functools
@@ -42,19 +41,19 @@ __all__ = [
 
 
 class AttentionMask(eqx.Module):
-    """Say which keys each query sees.
+    """The keys that each query sees.
 
-    A query sees a key if all conditions hold that are set, or else those of one of the alternatives; with none set it
-    sees all. Masks are made by `causal`, `window`, `segments` and `prefix` and combined by `&` and `|`, on whose right
-    a boolean array may stand too. They are trees: ids, lengths and arrays in them may be traced.
+    A query sees a key if all set conditions hold, or all those of one of the alternatives; with none set, it sees all.
+    Masks are made by `causal`, `window`, `segments` and `prefix`, and combined by `&` and `|`, whose right operand may
+    be a boolean array. They are pytrees: ids, lengths and arrays in them may be traced.
 
     Attributes:
         causal: the key is not after the query.
-        window: the key is less than so many positions away from the query.
-        prefix: the key is among so many at the start; an int, or integers of any axes of the scores.
-        segment_ids: pairs of integers, for queries and for keys, that are equal. Those of keys are None where they are
-            the same, over the other axis of positions.
-        explicit: booleans of any axes of the scores.
+        window: the key is less than this many positions away from the query.
+        prefix: the key is among this many at the start; an int, or integers over axes of the scores.
+        segment_ids: pairs of integers, for queries and for keys, which must be equal. None for keys means the ids of
+            the queries, over the key positions.
+        explicit: booleans over axes of the scores.
         alternatives: masks without alternatives.
 
     Example:
@@ -76,15 +75,15 @@ class AttentionMask(eqx.Module):
 
     @property
     def clauses(self) -> tuple["AttentionMask", ...]:
-        """The conditions of this mask alone, and then its alternatives."""
+        """This mask without its alternatives, then the alternatives."""
         return AttentionMask(self.causal, self.window, self.prefix, self.segment_ids, self.explicit), *self.alternatives
 
     @staticmethod
     def of(mask: "AttentionMask | NamedArray", function: str = "AttentionMask") -> "AttentionMask":
-        """Take a boolean array as a mask, and a mask as it is.
+        """Make a mask of a boolean array; return a mask as it is.
 
         Raises:
-            OperandError: if it is neither; `function` is named as the one that was asked.
+            OperandError: if it is neither; the message names `function`.
         """
         if isinstance(mask, AttentionMask):
             return mask
@@ -115,16 +114,16 @@ class AttentionMask(eqx.Module):
         """Return which keys each query sees, as an array.
 
         Args:
-            QPos: the axis of positions of queries.
-            KPos: the axis of positions of keys, under another name.
-            q_start: the position of the first query: an int, or integers of axes of the scores.
+            QPos: the axis of query positions.
+            KPos: the axis of key positions, under another name.
+            q_start: the position of the first query: an int, or integers over axes of the scores.
             k_start: the position of the first key.
 
         Returns:
-            Booleans, axes {QPos, KPos} and those of what the mask was made of.
+            Booleans, axes {QPos, KPos} and those of the arrays in the mask.
 
         Raises:
-            AxisClashError: if the two axes have one name.
+            AxisClashError: if the two axes have the same name.
         """
         return _materialize("materialize", self, QPos, KPos, q_start, k_start)
 
@@ -148,10 +147,10 @@ def causal() -> AttentionMask:
 
 
 def window(size: int) -> AttentionMask:
-    """Let a query see the keys that are less than `size` positions away: with `causal()`, so many, its own included.
+    """Let a query see keys less than `size` positions away: with `causal()`, the last `size`, its own included.
 
     Raises:
-        ArgumentError: if `size` is no int, or less than one.
+        ArgumentError: if `size` is not an int, or less than one.
     """
     size = integer("window", "size", size)
     if size < 1:
@@ -160,11 +159,11 @@ def window(size: int) -> AttentionMask:
 
 
 def segments(ids: NamedArray, key_ids: NamedArray | None = None) -> AttentionMask:
-    """Let a query see the keys of its own segment, such as one of several documents in a row.
+    """Let a query see the keys of its own segment, such as one of several packed documents.
 
     Args:
-        ids: integers, the segment of each query: the axis of positions of queries, and axes of the scores.
-        key_ids: the segment of each key, over the axis of positions of keys; by default the same as of the queries.
+        ids: integers, the segment of each query: the axis of query positions, and other axes of the scores.
+        key_ids: the segment of each key, over the axis of key positions; by default those of the queries.
     """
     for x in (ids,) if key_ids is None else (ids, key_ids):
         if not isinstance(x, Core) or not jnp.issubdtype(x.dtype, jnp.integer):
@@ -174,7 +173,7 @@ def segments(ids: NamedArray, key_ids: NamedArray | None = None) -> AttentionMas
 
 
 def prefix(length: int | Operand) -> AttentionMask:
-    """Let every query see the first `length` keys: an int, or integers of axes of the scores."""
+    """Let every query see the first `length` keys: an int, or integers over axes of the scores."""
     return AttentionMask(prefix=length)
 
 
@@ -184,11 +183,11 @@ def _both(combine: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
 
 
 def causal_mask(QPos: Axis, KPos: Axis, q_start: int | Operand = 0, k_start: int | Operand = 0) -> NamedArray:
-    """Return which keys are not after each query: `causal()`, as an array.
+    """Return `causal()` as an array.
 
     Args:
-        QPos: the axis of positions of queries.
-        KPos: the axis of positions of keys, under another name.
+        QPos: the axis of query positions.
+        KPos: the axis of key positions, under another name.
         q_start: the position of the first query.
         k_start: the position of the first key.
 
@@ -201,12 +200,12 @@ def causal_mask(QPos: Axis, KPos: Axis, q_start: int | Operand = 0, k_start: int
 def prefix_lm_mask(
     QSeqLen: Axis, KSeqLen: Axis, prefix_len: int | Operand, q_start: int | Operand = 0, k_start: int | Operand = 0
 ) -> NamedArray:
-    """Return `causal() | prefix(prefix_len)`, as an array: every query sees the prefix, and what is not after it.
+    """Return `causal() | prefix(prefix_len)` as an array.
 
     Args:
-        QSeqLen: the axis of positions of queries.
-        KSeqLen: the axis of positions of keys, under another name.
-        prefix_len: how many keys the prefix has, counted from position 0.
+        QSeqLen: the axis of query positions.
+        KSeqLen: the axis of key positions, under another name.
+        prefix_len: the number of keys in the prefix, counted from position 0.
         q_start: the position of the first query.
         k_start: the position of the first key.
     """
@@ -214,11 +213,11 @@ def prefix_lm_mask(
 
 
 def forgetful_causal_mask(KPos: Axis, mask_prob: float, sample_prob: bool = True, *, key: jax.Array) -> NamedArray:
-    """Draw keys that no query sees; the first one is always seen. Combine it with `causal()`.
+    """Draw keys to hide from all queries, never the first one. Combine it with `causal()`.
 
     Args:
-        KPos: the axis of positions of keys.
-        mask_prob: the probability that a key is hidden, or with `sample_prob` the largest one.
+        KPos: the axis of key positions.
+        mask_prob: the probability that a key is hidden, or with `sample_prob` its upper bound.
         sample_prob: draw that probability too, uniformly.
         key: for the draws.
 
@@ -240,7 +239,7 @@ def dropout_mask(axes: AxisSpec, dropout_rate: float, *, key: jax.Array) -> Name
 
 
 def mask_to_bias(mask: NamedArray, mask_value: float = -1e9) -> NamedArray:
-    """Return numbers to add to scores: zero where the mask allows, and `mask_value` elsewhere."""
+    """Return a bias for the scores: zero where the mask is true, and `mask_value` elsewhere."""
     if not isinstance(mask, Core) or mask.dtype != jnp.bool_:
         found = f"an array of {mask.dtype}" if isinstance(mask, Core) else type(mask).__name__
         hint = "use mask.materialize(QPos, KPos)" if isinstance(mask, AttentionMask) else None
@@ -256,14 +255,14 @@ def combine_masks_and(mask1: NamedArray | None, mask2: NamedArray | None) -> Nam
 
 
 def combine_masks_or(mask1: NamedArray | None, mask2: NamedArray | None) -> NamedArray | None:
-    """Attend where one of the masks allows it; None is no mask, the other counts. The result has the axes of both."""
+    """Attend where one of the masks allows it; None is ignored. The result has the axes of both."""
     _check_arrays("combine_masks_or", "|", mask1, mask2)
     both: NamedArray | None = _both(logical_or, mask1, mask2)
     return both
 
 
 def _check_arrays(function: str, operator: str, *masks: Any) -> None:
-    """Check that masks are no conditions, which combine in another way."""
+    """Check that no mask is an `AttentionMask`, which is combined by an operator."""
     if any(isinstance(mask, AttentionMask) for mask in masks):
         hint = f"write mask1 {operator} mask2, where the first is an AttentionMask"
         raise OperandError(message(function, "a mask is a NamedArray of booleans here, not AttentionMask", hint=hint))

@@ -19,7 +19,7 @@ __all__ = ["MLP", "GatedMLP"]
 
 
 class MLP(eqx.Module):
-    """Linear layers with an activation after each but the last.
+    """Apply linear layers with an activation after each but the last.
 
     Attributes:
         layers: the linear layers.
@@ -45,16 +45,16 @@ class MLP(eqx.Module):
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
     ) -> Self:
-        """Make `depth` hidden layers of a width, and one to `Output`.
+        """Make `depth` hidden layers and one to `Output`.
 
-        All hidden layers have the axis of `width`, called "mlp" if it is an int. A weight between two of them keeps the
-        second one as `mlp.out`, see `Linear`: a mapping for the axis never shards one weight twice.
+        All hidden layers have the axis of `width`, called "mlp" if it is an int. A weight between two of them calls its
+        output side `mlp.out`, see `Linear`: a mapping for the axis never shards one weight twice.
 
         Args:
             Input: the axes of the input.
             Output: the axes of the result.
             width: the hidden axis, or its size.
-            depth: how many hidden layers there are; none makes a linear map.
+            depth: the number of hidden layers; with 0, the layer is a linear map.
             activation: the function after each hidden layer.
             key: for the weights.
             out_first: see `Linear.init`.
@@ -64,8 +64,8 @@ class MLP(eqx.Module):
             initializer: see `Linear.init`.
 
         Raises:
-            ArgumentError: if `depth` is negative or no int.
-            OperandError: if `activation` is no function.
+            ArgumentError: if `depth` is negative or not an int.
+            OperandError: if `activation` is not callable.
         """
         check_activation("MLP.init", activation)
         depth = integer("MLP.init", "depth", depth)
@@ -99,7 +99,7 @@ class MLP(eqx.Module):
         return self.layers[-1].Out
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Apply the layers to `x`, axes {In, ...}; a key is split for those that may take one."""
+        """Apply the layers to `x`, axes {In, ...}; `key` is split between them."""
         *hidden, last = zip(self.layers, _keys(key, len(self.layers)), strict=True)
         for layer, own in hidden:
             x = activated("MLP", self.activation, layer(x, key=own))
@@ -107,13 +107,12 @@ class MLP(eqx.Module):
 
 
 class GatedMLP(eqx.Module):
-    """Two linear maps to a hidden axis, one of which gates the other, and one back.
+    """Compute `down(activation(gate(x)) * up(x))`, with three linear layers.
 
-    It computes `down(activation(gate(x)) * up(x))`. The activation gives it its usual name: `silu` SwiGLU, `gelu`
-    GeGLU, `relu` ReGLU, `sigmoid` GLU.
+    It is called SwiGLU with `silu`, GeGLU with `gelu`, ReGLU with `relu`, and GLU with `sigmoid`.
 
     Attributes:
-        gate: the linear layer that the activation follows.
+        gate: the linear layer before the activation.
         up: the linear layer that is gated.
         down: the linear layer to the result.
         activation: the function of the gate.
@@ -146,7 +145,7 @@ class GatedMLP(eqx.Module):
         Args:
             Input: the axes of the input.
             Output: the axes of the result.
-            width: the hidden axis, or its size. Two thirds of the usual width have the size of an `MLP`.
+            width: the hidden axis, or its size. Two thirds of the width of an `MLP` give as many parameters.
             activation: the function of the gate.
             key: for the weights.
             out_first: see `Linear.init`.
@@ -189,7 +188,7 @@ class GatedMLP(eqx.Module):
         return self.down.Out
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Apply the layers to `x`, axes {In, ...}; a key is split for those that may take one."""
+        """Apply the layers to `x`, axes {In, ...}; `key` is split between them."""
         keys = _keys(key, 3)
         hidden = activated("GatedMLP", self.activation, self.gate(x, key=keys[0])) * self.up(x, key=keys[1])
         return self.down(hidden, key=keys[2])

@@ -11,7 +11,7 @@ import jax
 
 from .. import _constraints
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, AxisSelector, selection, sized
+from ..axis import Axis, AxisSelection, selection, sized
 from ..core import Core, facts
 from ..create import arange, one_hot, zeros
 from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
@@ -38,19 +38,19 @@ from .linear import Linear
 
 __all__ = ["MixtureOfExperts", "MoELinear", "Routing"]
 
-# Axes of what happens inside, under names that no input has.
+# Internal axes, under names that no input has.
 _TOKEN, _CHOICE, _SLOT, _CAPACITY = "routed token", "routed choice", "routed slot", "routed capacity"
 
 
 class MoELinear(eqx.Module):
-    """Linear maps from `In` to `Out`, one for each expert.
+    """Apply a linear map from `In` to `Out` for each expert.
 
     Attributes:
-        weight: axes {Experts, In, Out}; an `Out` of the same name as `In` is kept as `<name>.out`.
+        weight: axes {Experts, In, Out}; an `Out` of the same name as `In` is called `<name>.out`.
         bias: axes {Experts, Out}, or None.
         Experts: the axis of experts.
-        In: the axis that is summed over.
-        Out: the axis that comes in its place.
+        In: the axis to sum over.
+        Out: the axis that replaces it.
     """
 
     weight: NamedArray
@@ -79,10 +79,10 @@ class MoELinear(eqx.Module):
             In: the axis to sum over.
             Out: the axis of the result.
             key: for the weight; biases start at zero.
-            use_bias: whether there is one for each expert.
+            use_bias: whether each expert has one.
             out_first: store the weight as {Experts, Out, In}.
             init_scale: a factor for the default initializer.
-            initializer: what makes the weight; by default `fan_in` of the size of `In`.
+            initializer: makes the weight; by default `fan_in` of the size of `In`.
         """
         Experts, In, Out = (sized(axis, "MoELinear.init") for axis in (Experts, In, Out))
         (stored,) = stored_outputs((In,), (Out,))
@@ -96,10 +96,10 @@ class MoELinear(eqx.Module):
         """Apply each expert to its own elements.
 
         Args:
-            x: axes {Experts, In, ...}, where each expert has elements of its own; or, with `group_sizes`, {In, ...} and
-                one more axis, along which the elements are sorted by expert.
+            x: axes {Experts, In, ...}, the elements of each expert; or, with `group_sizes`, {In, ...} and one more
+                axis, along which elements are sorted by expert.
             group_sizes: integers, axes {Experts, ...}: how many elements along that axis belong to each expert. They
-                should sum to its size. The further axes are axes of `x`, with stretches of their own.
+                should sum to its size. Further axes are axes of `x` with separate groups.
             key: not used; every layer takes one.
 
         Returns:
@@ -108,7 +108,7 @@ class MoELinear(eqx.Module):
         Raises:
             AxisNotFoundError: if `x` lacks `In`, or `Experts` and there are no sizes.
             AxisClashError: if `x` already has `Out`.
-            OperandError: if it is not plain along which axis `x` is sorted.
+            OperandError: if it is ambiguous along which axis `x` is sorted.
         """
         (stored,) = stored_outputs((self.In,), (self.Out,))
         if group_sizes is None:
@@ -145,12 +145,12 @@ class MoELinear(eqx.Module):
 
 
 class Routing(NamedTuple):
-    """What a router has done: losses to add to the one that is trained on, and what to watch.
+    """Auxiliary losses of a router, to add to the training loss, and statistics to monitor.
 
     Attributes:
-        load_balance: the number of experts times the sum of share of choices times mean probability; one if all
-            experts have the same load.
-        router_z: the mean square of the logarithm of the sum of exponentials of the router's scores.
+        load_balance: the number of experts times the sum over experts of share of choices times mean probability; one
+            if all experts have the same load.
+        router_z: the mean square of the log-sum-exp of the router's logits.
         load: the share of choices that fell on each expert, axes {Experts}.
         dropped: the share of choices that were dropped for lack of capacity.
 
@@ -165,25 +165,24 @@ class Routing(NamedTuple):
 
 
 class MixtureOfExperts(eqx.Module):
-    """Send each token to the `top_k` experts that a router chooses for it, and add up what they return.
+    """Send each token to the `top_k` experts that a router chooses for it, and add up their weighted results.
 
-    An expert is a multi-layer perceptron of one hidden axis, gated or not. Without `capacity_factor` no choice is ever
-    dropped: tokens are sorted by expert. On a mesh, each device sorts the tokens that it has, with the weights of all
-    experts; the hidden axis may be mapped to further mesh axes. With a capacity, each expert takes so many choices and
-    drops further ones: arrays have an axis of experts then, which may be mapped like any other, so that tokens travel
-    to the devices that have their experts.
+    An expert is an MLP with one hidden axis, gated or not. Without `capacity_factor`, no choice is dropped: tokens are
+    sorted by expert. On a mesh, each device sorts its own tokens, with the weights of all experts; the hidden axis may
+    be mapped to further mesh axes. With a capacity, each expert drops the choices beyond it: arrays then have an axis
+    of experts, which may be mapped like any other, so that tokens are sent to the devices of their experts.
 
     Attributes:
         router: from `Embed` to the axis `<experts>.router`, without bias.
-        gate: the experts' layer that the activation follows; None if experts are not gated.
+        gate: the experts' layer before the activation; None if experts are not gated.
         up: the experts' layer to the hidden axis.
         down: the experts' layer back.
         activation: the function of the hidden axis.
-        top_k: how many experts a token is sent to.
-        capacity_factor: how many times its even share of choices an expert takes; None for all of them.
+        top_k: the number of experts of each token.
+        capacity_factor: the capacity of an expert, in even shares of the choices; None for no limit.
         tokens: the axes of tokens that compete for capacity; None for all.
         normalize: whether the weights of a token's experts sum to one.
-        fixed: those of `tokens` that were given as `Axis`: an input must have them in that size.
+        fixed: those of `tokens` that were given as `Axis`, whose sizes inputs must have.
 
     Reference:
         Shazeer et al. (2017), Outrageously large neural networks; Lepikhin et al. (2020), GShard, for the capacity;
@@ -225,11 +224,11 @@ class MixtureOfExperts(eqx.Module):
             Embed: the axis of input and result.
             Experts: the axis of experts.
             width: the hidden axis of an expert, or its size; it is then called "mlp".
-            top_k: how many experts a token is sent to.
+            top_k: the number of experts of each token.
             activation: the function of the hidden axis, or of its gate.
             key: for the weights.
-            gated: whether experts are as `GatedMLP`, or have one layer up and one down.
-            capacity_factor: how many times its even share of choices an expert takes, 1.25 for example; None for all.
+            gated: whether experts are gated, as `GatedMLP`, or have one layer up and one down.
+            capacity_factor: the capacity of an expert, in even shares of the choices, such as 1.25; None for no limit.
             tokens: the axes of tokens that compete for capacity, such as "position"; each element of the other axes
                 has its own. The memory of the dispatch grows with the square of their size. By default all.
             normalize: whether the weights of a token's experts sum to one.
@@ -238,8 +237,8 @@ class MixtureOfExperts(eqx.Module):
             initializer: see `Linear.init`.
 
         Raises:
-            ArgumentError: if `top_k` is no int or larger than the number of experts, or `capacity_factor` not positive.
-            OperandError: if `activation` is no function.
+            ArgumentError: if `top_k` is not an int from 1 to the number of experts, or `capacity_factor` not positive.
+            OperandError: if `activation` is not callable.
         """
         function = "MixtureOfExperts.init"
         hidden = sized(as_axis("mlp", width), function)
@@ -257,7 +256,7 @@ class MixtureOfExperts(eqx.Module):
                 Experts, In, Out, key=own, use_bias=use_bias, init_scale=init_scale, initializer=initializer
             )
 
-        # The name that the router gives to scores may stand beside tokens that lie on the mesh axes of the experts.
+        # The scores have an axis of another name, since tokens may be split over the mesh axes of the experts.
         router = Linear.init(
             Embed,
             Experts.derive("router"),
@@ -279,14 +278,14 @@ class MixtureOfExperts(eqx.Module):
         return self.up.Experts
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> tuple[NamedArray, Routing]:
-        """Apply the layer; the router computes in float32 at least.
+        """Apply the layer; the router computes in float32 or wider.
 
         Args:
             x: axes {Embed, ...}; all but `Embed` are axes of tokens.
             key: not used; every layer takes one.
 
         Returns:
-            The axes and the dtype of `x`, and what the router has done.
+            A result with the axes and the dtype of `x`, and the losses and statistics of the router.
 
         Raises:
             AxisNotFoundError: if `x` lacks `Embed`, or one of `tokens`.
@@ -322,17 +321,17 @@ class MixtureOfExperts(eqx.Module):
         return auto_sharded(y.rearrange(x.names)).astype(x.dtype), routing
 
     def _chosen(self, probabilities: NamedArray) -> tuple[NamedArray, NamedArray]:
-        """Choose experts for each token: how probable they are, and their numbers."""
+        """Choose experts for each token; return their probabilities and indices."""
         Router = self.router.Out[0]
         if current_mapping() is None or context_mesh() is None:
             return top_k(probabilities, Router.name, self.top_k, _CHOICE)
-        # XLA gathers the whole operand of `lax.top_k` on each device, and sorts each part of it where it is.
+        # XLA gathers the whole operand of `lax.top_k` on each device, but sorts each shard where it is.
         order = argsort(-probabilities, Router.name)
         chosen = order[Router.name, : self.top_k].rename({Router.name: _CHOICE})
         return where(one_hot(chosen, Router, dtype=bool), probabilities, 0).sum(Router.name), chosen
 
     def _sorted(self, x: NamedArray, gates: NamedArray, chosen: NamedArray) -> tuple[NamedArray, NamedArray]:
-        """Sort all choices by expert, and multiply each stretch by its expert's weights."""
+        """Sort all choices by expert, and multiply each group by its expert's weights."""
         experts = (self.gate, self.up, dataclasses.replace(self.down, bias=None))
         split = self._split(x)
         run: Callable[..., NamedArray] = partial(_by_stretches, self.activation, self.up.Out.name in (split or ()))
@@ -345,19 +344,19 @@ class MixtureOfExperts(eqx.Module):
         return y, zeros(())
 
     def _split(self, x: NamedArray) -> dict[str, Entry] | None:
-        """Tell how tokens and the hidden axis are split, as of one array: a sum over its parts must not mix tokens."""
+        """Return how tokens and the hidden axis are split, as in one array: a sum over parts must not mix tokens."""
         mapping, mesh = current_mapping(), context_mesh()
         if mapping is None or mesh is None:
             return None
         hidden = self.up.Out
         sizes = {name: size for name, size in x.shape.items() if name != self.up.In.name} | {hidden.name: hidden.size}
         if current_scope() is not None:
-            # Nothing is laid out on Manual mesh axes, so nothing else would refuse them.
+            # Nothing is laid out on Manual mesh axes, so nothing else would check them.
             entries_for(tuple(sizes), tuple(sizes.values()), mapping, mesh)
         return _constraints.decided(tuple(sizes), sizes)
 
     def _taken(self, x: NamedArray, gates: NamedArray, chosen: NamedArray) -> tuple[NamedArray, NamedArray]:
-        """Give each expert a block of tokens; first choices go before second ones, and earlier tokens before later."""
+        """Give each expert a block of tokens; first choices precede second ones, and earlier tokens later ones."""
         embed, Router = self.up.In.name, self.router.Out[0]
         tokens = tuple(name for name in x.names if name != embed) if self.tokens is None else self.tokens
         groups = tuple(name for name in x.names if name not in (*tokens, embed))
@@ -371,7 +370,7 @@ class MixtureOfExperts(eqx.Module):
         slots, taken = one_hot(place, Capacity, dtype=x.dtype), taken.astype(x.dtype)
         dispatch = dot(taken, slots, axis=_CHOICE)
         combine = dot(taken, slots * gates, axis=_CHOICE)
-        inside: dict[AxisSelector, AxisSelector] = {name: f"{name}.group" for name in groups}
+        inside = {name: f"{name}.group" for name in groups}
         inside[Router.name] = self.Experts.name
         given = dot(dispatch, flat, axis=_TOKEN, out_axes=(Router.name, ...)).rename(inside)
         result = self.down(_hidden(self.activation, self.gate, self.up, auto_sharded(given)))
@@ -387,7 +386,7 @@ def _by_stretches(
     tokens_and_choices: tuple[NamedArray, NamedArray, NamedArray],
     experts: tuple[MoELinear | None, MoELinear, MoELinear],
 ) -> NamedArray:
-    """Apply experts to the tokens of one device; `is_part` tells that it has a part of the hidden axis."""
+    """Apply experts to the tokens of one device; `is_part` says that it has a part of the hidden axis."""
     x, gates, chosen = tokens_and_choices
     gate, up, down = experts
     tokens = tuple(axis for axis in x.axes if axis.name != up.In.name)
@@ -406,7 +405,7 @@ def _by_stretches(
 
 
 def _is_costly(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Tell what the backward pass keeps: all but what goes by in no time, and gathered weights."""
+    """Return whether the backward pass keeps a result: all but cheap ones and gathered weights."""
     return primitive.name in ("ragged_dot_general", "sort")
 
 

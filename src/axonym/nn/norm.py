@@ -45,7 +45,7 @@ class _Norm(eqx.Module):
 
         Args:
             axis: the axes to normalise over.
-            eps: what is added to the mean square before the root.
+            eps: added to the mean square before the square root.
             use_weight: whether to multiply by a learned weight.
             use_bias: whether to add a learned bias.
             dtype: the dtype to compute in; by default float32, or the input's if it is wider.
@@ -56,7 +56,7 @@ class _Norm(eqx.Module):
 
     def _apply(self, x: NamedArray, centered: bool) -> NamedArray:
         check_input(type(self).__name__, x, self.axis, ())
-        # Laid out here, a parameter that is sharded otherwise is gathered once, not again in the backward pass.
+        # Laid out here, a parameter with another sharding is gathered once, not again in the backward pass.
         parameters = [auto_sharded(p) for p in (self.weight, self.bias) if p is not None]
         operands = (x.names, *(p.names for p in parameters))
         kernel = _normalize(
@@ -68,37 +68,37 @@ class _Norm(eqx.Module):
 class LayerNorm(_Norm):
     """Subtract the mean over `axis`, divide by the standard deviation, multiply by a weight and add a bias.
 
-    It computes in float32 at least, and returns the dtype of its input.
+    It computes in float32 or wider, and returns the dtype of its input.
 
     Reference:
         Ba, Kiros, Hinton (2016), Layer normalization.
     """
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Normalise `x`, whose axes {axis, ...} stay.
+        """Normalise `x`; the result has the same axes {axis, ...}.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis of `axis`.
-            AxisSizeError: if it has another size there.
+            AxisSizeError: if an axis has another size.
         """
         return self._apply(x, centered=True)
 
 
 class RmsNorm(_Norm):
-    """Divide by the root of the mean square over `axis`, multiply by a weight and add a bias.
+    """Divide by the root mean square over `axis`, multiply by a weight and add a bias.
 
-    It computes in float32 at least, and returns the dtype of its input.
+    It computes in float32 or wider, and returns the dtype of its input.
 
     Reference:
         Zhang, Sennrich (2019), Root mean square layer normalization.
     """
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Normalise `x`, whose axes {axis, ...} stay.
+        """Normalise `x`; the result has the same axes {axis, ...}.
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis of `axis`.
-            AxisSizeError: if it has another size there.
+            AxisSizeError: if an axis has another size.
         """
         return self._apply(x, centered=False)
 
@@ -113,7 +113,7 @@ def _normalize(
     eps: float,
     dtype: Any,
 ) -> _lift.Kernel:
-    """Make the kernel of a normalisation: one pass for the statistics and one for the result."""
+    """Make the kernel of a normalisation, with one pass for the statistics and one for the result."""
     names = operands[0]
     at = plans.positions(names, tuple(a.name for a in axis))
 

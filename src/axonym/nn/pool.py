@@ -26,7 +26,7 @@ from ._windows import Padding, check_fit, each, pads
 __all__ = ["adaptive_max_pool", "adaptive_mean_pool", "max_pool", "mean_pool", "min_pool", "pool"]
 
 Reduction = Callable[[Any, Any], Any]
-# What a reduction of arrays is for two elements, which is what a window needs.
+# Reductions of arrays, and their functions of two elements, which windows need.
 _PAIRWISE: dict[Callable[..., Any], Reduction] = {
     reduce.sum: lax.add,
     reduce.prod: lax.mul,
@@ -51,18 +51,18 @@ def pool(
     Args:
         Window: the axes to slide along, with the sizes of the window.
         inputs: axes {Window..., ...}.
-        init: what a window starts with, and what padding is made of; it must not change the result.
+        init: the initial value of each window, and the value of padding; it must not change the result.
         reduce_fn: an associative function of two elements, such as `jax.lax.add`; or `axn.sum`, `axn.prod`, `axn.max`
             or `axn.min`. Sums from 0, maxima from -inf and minima from inf have gradients.
         stride: the step, for all axes or for each; by default 1.
-        padding: "VALID" none, "SAME" as much as keeps the size if the stride is 1, an int, one for each axis, or a
-            pair for each axis.
-        use_ceil: also reduce a last window that sticks out of the padded input.
+        padding: "VALID" for none, "SAME" to keep the size at stride 1, an int, one for each axis, or a pair for each
+            axis.
+        use_ceil: also reduce a last window that extends beyond the padded input.
 
     Raises:
         AxisNotFoundError: if `inputs` lacks an axis of `Window`.
         AxisSizeError: if a window does not fit.
-        ArgumentError: if `stride` or `padding` makes no sense.
+        ArgumentError: if `stride` or `padding` is invalid.
 
     Example:
         >>> x = axn.arange(axn.Axis("time", 6))
@@ -81,7 +81,7 @@ def max_pool(
     padding: Padding = "VALID",
     use_ceil: bool = False,
 ) -> NamedArray:
-    """Find the largest element of each window; padding never is. Arguments and errors are those of `pool`."""
+    """Return the largest element of each window without padding; arguments and errors are those of `pool`."""
     return _pooled("max_pool", Window, inputs, None, lax.max, stride, padding, use_ceil)
 
 
@@ -92,7 +92,7 @@ def min_pool(
     padding: Padding = "VALID",
     use_ceil: bool = False,
 ) -> NamedArray:
-    """Find the smallest element of each window; padding never is. Arguments and errors are those of `pool`."""
+    """Return the smallest element of each window without padding; arguments and errors are those of `pool`."""
     return _pooled("min_pool", Window, inputs, None, lax.min, stride, padding, use_ceil)
 
 
@@ -105,16 +105,16 @@ def mean_pool(
     use_ceil: bool = False,
     count_include_pad: bool = False,
 ) -> NamedArray:
-    """Average each window, in float32 at least; arguments and errors are those of `pool`.
+    """Average each window, in float32 or wider; arguments and errors are those of `pool`.
 
     Args:
         Window: the axes to slide along, with the sizes of the window.
-        inputs: axes {Window..., ...}; integers have a mean in floats.
+        inputs: axes {Window..., ...}; means of integers are floats.
         stride: the step.
         padding: see `pool`.
         use_ceil: see `pool`.
-        count_include_pad: whether zeros of the padding count; by default the mean is that of elements of the input.
-            What sticks out of the padding because of `use_ceil` never counts.
+        count_include_pad: whether padding counts, as zeros; by default, only elements of the input do. What `use_ceil`
+            adds beyond the padding never counts.
 
     Example:
         >>> axn.nn.mean_pool(axn.Axis("time", 3), axn.arange(axn.Axis("time", 4)), padding="SAME").tolist()
@@ -125,7 +125,7 @@ def mean_pool(
     total = wrap(x, _pool(x.names, slides, lax.add, None).call(x.array), x.names)
     for slide in slides:
         counts = slide.counts(count_include_pad)
-        # Size-1 axes line up, so that no array of the counts is as large as the result.
+        # The counts have size-1 axes, so that they are never as large as the result.
         if len(set(counts)) > 1:
             total = total / NamedArray(jnp.asarray(counts, x.dtype), (x.names[slide.at],))
         else:
@@ -134,19 +134,19 @@ def mean_pool(
 
 
 def adaptive_max_pool(Target: AxisSpec, inputs: NamedArray) -> NamedArray:
-    """Find the largest elements of as many windows as `Target` says; see `adaptive_mean_pool`."""
+    """Return the largest element of each window of `adaptive_mean_pool`."""
     return _adaptive(_adaptive_max_pool, Target, inputs)
 
 
 def adaptive_mean_pool(Target: AxisSpec, inputs: NamedArray) -> NamedArray:
-    """Average windows that are chosen so that the axes get the sizes of `Target`.
+    """Average windows, chosen so that the axes get the sizes of `Target`.
 
-    Of n positions, the i-th of m windows has those from i n / m, rounded down, up to (i + 1) n / m, rounded up; they
-    are equal and do not overlap if m divides n.
+    Of n positions, window i of m spans those from floor(i n / m) up to, but without, ceil((i + 1) n / m). If m divides
+    n, windows are equal and do not overlap.
 
     Raises:
         AxisNotFoundError: if `inputs` lacks an axis of `Target`.
-        AxisSizeError: if it is empty there.
+        AxisSizeError: if such an axis is empty.
 
     Example:
         >>> axn.nn.adaptive_mean_pool(axn.Axis("time", 2), axn.arange(axn.Axis("time", 6))).tolist()
@@ -165,9 +165,9 @@ def _pooled(
     padding: Padding,
     use_ceil: bool,
 ) -> NamedArray:
-    """Reduce windows, which start from `init` or, if it is None, from what never changes a result."""
+    """Reduce windows, which start from `init` or, if it is None, from the identity of the reduction."""
     slides = _slides(function, Window, inputs, stride, padding, use_ceil)
-    result = wrap(inputs, _pool(inputs.names, slides, reduction, init).call(inputs.array), inputs.names)
+    result = wrap(inputs, _pool(inputs.names, slides, reduction, init, repr(init)).call(inputs.array), inputs.names)
     return auto_sharded(result)
 
 
@@ -202,7 +202,7 @@ def _slides(
     padding: Padding,
     use_ceil: bool,
 ) -> tuple[_Slide, ...]:
-    """Check the arguments of a pooling, and say how its windows slide."""
+    """Check the arguments of a pooling, and return how its windows slide."""
     if not isinstance(inputs, Core):
         raise _lift.unnamed(function, inputs)
     axes = spec(Window, function)
@@ -221,15 +221,16 @@ def _slides(
     slides: list[_Slide] = []
     for at, size, window, step, (low, high) in zip(places, sizes, windows, steps, sides, strict=True):
         over = -(size + low + high - window) % step if use_ceil else 0
-        # A last window that would see nothing but padding on the right is left out.
+        # A last window of only padding on the right is left out.
         starts_outside = size + low + high + over - window >= size + low
         slides.append(_Slide(at, size, window, step, low, high, 0 if starts_outside else over))
     return tuple(slides)
 
 
 @lru_cache(plans.CACHE)
-def _pool(names: Names, slides: tuple[_Slide, ...], reduction: Reduction, init: Any) -> _lift.Kernel:
-    """Make the kernel of a pooling."""
+def _pool(names: Names, slides: tuple[_Slide, ...], reduction: Reduction, init: Any, spelled: str = "") -> _lift.Kernel:
+    """Make the kernel of a pooling; `spelled` keeps 0.0 and -0.0, which are equal, apart in a cache."""
+    del spelled
 
     def body(x: jax.Array) -> jax.Array:
         window, stride, padding = [1] * x.ndim, [1] * x.ndim, [(0, 0)] * x.ndim
@@ -238,7 +239,7 @@ def _pool(names: Names, slides: tuple[_Slide, ...], reduction: Reduction, init: 
             at = slide.at
             window[at], stride[at], padding[at] = slide.window, slide.step, (slide.low, slide.high + slide.over)
             shape[at] = slide.positions
-        # A number of numpy is known while tracing, so that JAX sees a reduction that it has a derivative of.
+        # A NumPy number is known while tracing, so that JAX recognises a reduction that has a derivative.
         first = np.asarray(_neutral(reduction, x.dtype) if init is None else init, x.dtype)
 
         def call(x: jax.Array, padding: Sequence[tuple[int, int]] = padding) -> jax.Array:
@@ -272,7 +273,7 @@ def _by_blocks(
     outside: Any,
     x: jax.Array,
 ) -> jax.Array:
-    """Reduce the windows of each block on its own device, for which blocks exchange their edges."""
+    """Reduce the windows of each block on its own device; blocks exchange their edges."""
     moves = {s.at + x.ndim: Slide(s.size, s.window, s.step, (s.low, s.high + s.over)) for s in slides}
     mesh = mesh_of(x)
     has, edges, sides = blocks_of(mesh, entries, moves)
@@ -289,7 +290,7 @@ def _by_blocks(
 
 
 def _neutral(reduction: Reduction, dtype: Any) -> Any:
-    """Return what changes no result of `lax.add`, `lax.max` or `lax.min`."""
+    """Return the identity of `lax.add`, `lax.max` or `lax.min`."""
     if reduction is lax.add:
         return 0
     lowest, highest = limits(dtype)
@@ -301,7 +302,7 @@ def _like(mean: NamedArray, x: NamedArray) -> NamedArray:
 
 
 def _adaptive(function: Callable[..., jax.Array], Target: AxisSpec, inputs: NamedArray) -> NamedArray:
-    """Shrink the axes one after the other: equal windows by a reshape, others one by one."""
+    """Shrink the axes in turn: equal windows by a reshape, others one by one."""
     for axis in spec(Target, _lift.title(function)):
         inputs = _lift.along_with(function, inputs, axis.name, windows=axis.size)
     return auto_sharded(inputs)

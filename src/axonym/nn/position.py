@@ -1,7 +1,6 @@
-"""Positions as vectors that are added to embeddings, and as biases of attention (ALiBi); `rotary` has the third way.
+"""Position embeddings to add to token embeddings, and attention biases (ALiBi); for rotary embeddings, see `rotary`.
 
-Where a function takes positions, it takes an axis, along which they count from zero, or their numbers as an array: what
-a packed sequence or a step of a decoder has.
+Positions are given as an axis, along which they count from zero, or as an array, for packed sequences and decoding.
 """
 
 import math
@@ -37,21 +36,21 @@ def sinusoidal_positions(
     interleaved: bool = True,
     dtype: DTypeLike = jnp.float32,
 ) -> NamedArray:
-    """Return sines and cosines of positions at falling frequencies, to be added to embeddings.
+    """Return sines and cosines of positions at falling frequencies, to add to embeddings.
 
     Args:
         positions: an axis, along which they count from zero; or the positions, axes {...}.
         Embed: the axis of features, of even size.
         theta: the base of the frequencies.
         interleaved: whether each sine is followed by its cosine, as in the paper; otherwise all sines come first.
-        dtype: the dtype of the result; angles are computed in float32 at least.
+        dtype: the dtype of the result; angles are computed in float32 or wider.
 
     Returns:
         Axes {..., Embed}.
 
     Raises:
         ArgumentError: if `Embed` has an odd size.
-        AxisClashError: if `positions` have `Embed`.
+        AxisClashError: if `positions` has `Embed`.
 
     Example:
         >>> Pos, Embed = axn.make_axes(pos=3, embed=4)
@@ -78,11 +77,11 @@ def sinusoidal_positions(
 
 
 class PositionEmbedding(eqx.Module):
-    """Look up learned vectors over `Embed` for positions, to be added to embeddings.
+    """Look up learned vectors over `Embed` for positions, to add to embeddings.
 
     Attributes:
         weight: axes {Pos, Embed}.
-        Pos: the axis of positions, of the size of the longest sequence.
+        Pos: the axis of positions, as long as the longest sequence.
         Embed: the axes of a vector.
     """
 
@@ -118,7 +117,7 @@ class PositionEmbedding(eqx.Module):
 
         Raises:
             AxisSizeError: if an axis is longer than the table.
-            AxisClashError: if `positions` have an axis of `Embed`.
+            AxisClashError: if `positions` has an axis of `Embed`.
         """
         if isinstance(positions, Core):
             return Embedding(self.weight, self.Pos, self.Embed)(positions)
@@ -136,15 +135,15 @@ def alibi_attention_bias(
 ) -> NamedArray:
     """Return biases for the scores of causal attention that grow with the position of the key, by a slope per head.
 
-    Softmax does not see what is added to all keys of a query alike: so the position of the query is left out, and the
-    weights are those of a penalty on the distance.
+    Softmax ignores what is added to all keys of a query alike, so the position of the query is left out: the weights
+    are those of a penalty on the distance.
 
     Args:
         Heads: the axis of heads.
         KPos: the axis of keys, counted from zero; or their positions, such as those of packed sequences.
-        bias_max: the slopes fall from head to head, down to 2 ** -bias_max. Where the number of heads is no power of
-            two, they are those of the next one, every other slope first.
-        dtype: the dtype of the result. In half precision, positions above 256 (bfloat16) are no longer told apart.
+        bias_max: the slopes fall from head to head, down to 2 ** -bias_max. If the number of heads is not a power of
+            two, they are among those of the next power, every other slope first.
+        dtype: the dtype of the result. In bfloat16, biases of neighbouring positions above 256 can be equal.
 
     Returns:
         Axes {Heads, those of KPos}.
@@ -170,8 +169,9 @@ def alibi_attention_bias(
     slopes = 2.0 ** (-bias_max * np.arange(1, count + 1) / count)
     if count != Heads.size:
         slopes = np.concatenate([slopes[1::2], slopes[::2]])[: Heads.size]
-    numbers = positions.array.astype(dtype)
-    at = numbers.ndim - len(positions.names)  # heads come behind anonymous dimensions
-    slopes = slopes.astype(dtype).reshape(*[1] * at, -1, *[1] * len(positions.names))
-    biases = lax.expand_dims(numbers, (at,)) * slopes
+    computed = at_least_float32(dtype)  # float16 ends at 65504, and slopes are below one
+    numbers = positions.array.astype(computed)
+    at = numbers.ndim - len(positions.names)  # heads come after anonymous dimensions
+    slopes = slopes.astype(computed).reshape(*[1] * at, -1, *[1] * len(positions.names))
+    biases = (lax.expand_dims(numbers, (at,)) * slopes).astype(dtype)
     return auto_sharded(wrap(positions, biases, (Heads.name, *positions.names)))

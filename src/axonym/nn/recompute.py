@@ -1,4 +1,4 @@
-"""What functions keep for their backward pass: their inputs, from which the cheap rest is computed again."""
+"""Functions that keep only their inputs for the backward pass, and recompute the rest, which is cheap."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,9 +17,9 @@ _keeping: Any = jax.make_user_context(default_value=False)
 
 
 def from_inputs(fn: Callable[P, R]) -> Callable[P, R]:
-    """Make a function keep for its backward pass its inputs alone, and compute what lies between again.
+    """Make a function keep only its inputs for the backward pass, and recompute its intermediates.
 
-    It suits what is cheap next to the arrays that it would keep: elementwise functions, normalisations, masks.
+    This suits functions that are cheap for the size of their intermediates: elementwise functions, norms, masks.
 
     Args:
         fn: a function of arrays and named arrays; arguments by keyword are static.
@@ -29,7 +29,7 @@ def from_inputs(fn: Callable[P, R]) -> Callable[P, R]:
     def run(*args: P.args, **options: P.kwargs) -> R:
         if _keeping.value:
             return fn(*args, **options)
-        # Outside of a loop the compiler would merge the second computation with the first, were that not prevented.
+        # Outside a loop, the compiler would otherwise merge the recomputation with the first computation.
         result: R = jax.checkpoint(partial(fn, **options) if options else fn)(*args)
         return result
 
@@ -37,10 +37,10 @@ def from_inputs(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def keep_intermediates(keep: bool = True) -> AbstractContextManager[None]:
-    """Within the context, make activations and norms keep for their backward pass what automatic differentiation wants.
+    """Make activations and norms keep their intermediates for the backward pass, within the context.
 
-    By default they keep their inputs and compute the rest again, which takes less memory and, since memory is slow,
-    less time.
+    By default, they keep their inputs and recompute the rest, which takes less memory and, since memory is slow, less
+    time.
     """
     context: AbstractContextManager[None] = _keeping(keep)
     return context

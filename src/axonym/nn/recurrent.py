@@ -24,28 +24,28 @@ __all__ = ["GRUCell", "LSTMCell", "Recurrent", "RecurrentCell"]
 
 
 class RecurrentCell(eqx.Module):
-    """One step of a recurrence, taken apart so that a loop does all work that needs no state before it starts.
+    """One step of a recurrence, split so that all work that needs no state is done before the loop.
 
-    A cell of your own defines `project`, `advance`, `initial_state` and, unless a state is one array, `output`.
+    A subclass defines `project`, `advance`, `initial_state` and, unless a state is one array, `output`.
     """
 
     def project(self, x: NamedArray) -> NamedArray:
-        """Return what a step needs of its input; the axes of `x` that are not the input's stay."""
+        """Return what a step needs of its input; axes of `x` that are not the input's stay."""
         raise NotImplementedError
 
     def advance(self, projected: NamedArray, state: Any) -> Any:
-        """Return the next state, of a projected input."""
+        """Return the next state for a projected input."""
         raise NotImplementedError
 
     def initial_state(self, projected: NamedArray) -> Any:
-        """Return the state to start from, of zeros, for a projected input.
+        """Return the initial state, zeros, for a projected input.
 
-        `Recurrent` gives the axes and the dtype of one position, as a NamedArray of a `jax.ShapeDtypeStruct`.
+        `Recurrent` passes the axes and the dtype of one position, as a NamedArray of a `jax.ShapeDtypeStruct`.
         """
         raise NotImplementedError
 
     def output(self, state: Any) -> NamedArray:
-        """Return what a state gives to the next layer; by default the state."""
+        """Return the output of a state; by default the state."""
         output: NamedArray = state
         return output
 
@@ -54,7 +54,7 @@ class RecurrentCell(eqx.Module):
 
         Args:
             x: the input of one step, axes {In, ...}.
-            state: the state before; by default zeros.
+            state: the previous state; by default zeros.
             key: not used; every layer takes one.
         """
         projected = self.project(x)
@@ -62,29 +62,29 @@ class RecurrentCell(eqx.Module):
 
 
 class _Gated(RecurrentCell):
-    """What LSTM and GRU have in common.
+    """The base of LSTM and GRU.
 
-    The weights of all gates are one array with an axis `gate`, whose positions are in the order of the formulas, so
-    that a mapping of `Hidden` splits each gate alike.
+    The weights of all gates are one array with an axis `gate`, in the order of the formulas, so that a mapping of
+    `Hidden` splits all gates alike.
     """
 
     input: Linear
     hidden: Linear
 
     def project(self, x: NamedArray) -> NamedArray:
-        """Return the products of `x`, axes {In, ...}, with the input's weights: {..., gate, Hidden}."""
+        """Return the products of `x`, axes {In, ...}, with the input weights: {..., gate, Hidden}."""
         return self.input(x)
 
 
 class LSTMCell(_Gated):
     """A step of a long short-term memory; the state is a pair of output h and memory c, axes {..., Hidden}.
 
-    With the gates i, f, g, o, each a sum of products with input and output and a bias:
+    With gates i, f, g, o, each a sum of a bias and products with the input and the previous output:
     c' = sigmoid(f) * c + sigmoid(i) * tanh(g), and h' = sigmoid(o) * tanh(c').
 
     Attributes:
-        input: the input's weights {In, gate, Hidden} and the bias {gate, Hidden}; gates are in the order i, f, g, o.
-        hidden: the weights of the output before, {Hidden, gate, Hidden as `<name>.out`}.
+        input: the input weights {In, gate, Hidden} and the bias {gate, Hidden}; gates are in the order i, f, g, o.
+        hidden: the weights of the previous output, {Hidden, gate, Hidden as `<name>.out`}.
 
     Reference:
         Hochreiter, Schmidhuber (1997), Long short-term memory; Gers et al. (2000), Learning to forget.
@@ -107,7 +107,7 @@ class LSTMCell(_Gated):
             Hidden: the axis of the state.
             key: for the weights; the bias starts at zero.
             use_bias: whether there is a bias.
-            initializer: what makes the weights; by default uniform up to one over the root of the size of `Hidden`.
+            initializer: makes the weights; by default, uniform within one over the square root of the size of `Hidden`.
         """
         return cls(*_weights(4, In, sized(Hidden, "LSTMCell.init"), key, use_bias, initializer))
 
@@ -140,7 +140,7 @@ class GRUCell(_Gated):
     n = tanh(n_x + r * (n_h + b)), and h' = (1 - z) * n + z * h.
 
     Attributes:
-        input: the input's weights {In, gate, Hidden} and the bias {gate, Hidden}; gates are in the order r, z, n.
+        input: the input weights {In, gate, Hidden} and the bias {gate, Hidden}; gates are in the order r, z, n.
         hidden: the weights of the state, {Hidden, gate, Hidden as `<name>.out`}.
         bias: b, axes {Hidden}, or None.
 
@@ -184,13 +184,13 @@ class GRUCell(_Gated):
 class Recurrent(eqx.Module):
     """Run a cell along an axis.
 
-    The products with the input are one product for all positions; the compiled loop is left with those of the state.
+    The products with the input are one product for all positions; only those with the state are in the compiled loop.
 
     Attributes:
         cell: the cell.
-        axis: the axis to go along.
-        reverse: whether to go from the last position to the first.
-        unroll: how many steps one iteration of the compiled loop has, as in `axn.scan`.
+        axis: the axis to run along.
+        reverse: whether to run from the last position to the first.
+        unroll: the number of steps in one iteration of the compiled loop, as in `axn.scan`.
         remat: what to keep for the backward pass, as in `axn.scan`.
 
     Example:
@@ -214,10 +214,10 @@ class Recurrent(eqx.Module):
             raise OperandError(message("Recurrent", problem, hint=hint))
 
     def __call__(self, x: NamedArray, state: Any = None, *, key: jax.Array | None = None) -> tuple[NamedArray, Any]:
-        """Return the outputs of all steps, along the axis, which comes first, and the last state.
+        """Return the outputs of all steps, with `axis` first, and the last state.
 
-        The last state is that of the last position, or of the first if `reverse`; of it, `cell.output` makes the last
-        output alone. Given to the next call, it goes on where this one stopped. Of no positions, it is the first one.
+        With `reverse`, the last state is that of the first position. `cell.output` makes the last output of it, and the
+        next call continues from it. Without positions, it is the initial state.
 
         Args:
             x: axes {axis, In, ...}.
@@ -226,18 +226,18 @@ class Recurrent(eqx.Module):
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
-            AxisSizeError: if it has another size there.
+            AxisSizeError: if an axis has another size.
         """
         name = named_axis("Recurrent", x, self.axis)
-        # Weights that are stored otherwise are gathered before the loop, not in each step.
+        # Weights with another layout are gathered before the loop, not in each step.
         cell = auto_sharded(self.cell)
         projected = cell.project(x)
         if state is None:
-            # Of no positions, the sum has the axes of one.
+            # Without positions, the sum has the axes of one position.
             state = cell.initial_state(
                 jax.eval_shape(lambda x: x[name, 0] if x.axis_size(name) else x.sum(name), projected)
             )
-        # The cell is an argument of one and the same step, so that an eager loop is compiled once.
+        # The cell is an argument of one step function, so that an eager loop is compiled once.
         options: dict[str, Any] = {"reverse": self.reverse, "unroll": self.unroll, "remat": self.remat}
         loop = scan(_step, self.axis, is_scanned=((True, False), {}), **options)
         last, outputs = loop(state, projected, cell)
@@ -250,7 +250,7 @@ def _step(state: Any, projected: NamedArray, cell: Any) -> tuple[Any, NamedArray
 
 
 def _zeros(projected: NamedArray) -> NamedArray:
-    """Make zeros like one of the gates, which is not cut out for that."""
+    """Make zeros like one of the gates, without slicing it."""
     gate: NamedArray = jax.eval_shape(lambda projected: projected["gate", 0], projected)
     return zeros_like(gate)
 

@@ -36,12 +36,12 @@ __all__ = [
 
 _PAIR = "pair"
 FrequencyScaling: TypeAlias = Callable[[np.ndarray[Any, Any]], np.ndarray[Any, Any]]
-"""Changes the frequencies of a rotary embedding, fastest first, in radians per position. It must be hashable."""
+"""A function of the frequencies of a rotary embedding, fastest first, in radians per position; must be hashable."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LinearScaling:
-    """Squeeze positions: a context that is `factor` times longer has the angles of the old one.
+    """Interpolate positions: a context that is `factor` times longer has the angles of the old one.
 
     Reference:
         Chen et al. (2023), Extending context window of large language models via position interpolation.
@@ -56,9 +56,9 @@ class LinearScaling:
 
 @dataclasses.dataclass(frozen=True)
 class NtkScaling:
-    """Slow down each frequency by a power of `factor`: the fastest not at all, the slowest by the factor.
+    """Divide each frequency by a power of `factor`: the fastest by one, the slowest by the factor.
 
-    It is the same as a larger `theta`, by factor ** (size / (size - 2)).
+    It is the same as multiplying `theta` by factor ** (size / (size - 2)).
 
     Reference:
         Peng et al. (2023), YaRN: efficient context window extension of large language models, section 3.1.
@@ -73,10 +73,10 @@ class NtkScaling:
 
 @dataclasses.dataclass(frozen=True)
 class Llama3Scaling:
-    """Slow down by `factor` the frequencies that turn rarely within the old context, and keep those that turn often.
+    """Divide low frequencies by `factor`, and keep high ones.
 
-    Below `low` turns within `original_length` positions a frequency is divided, above `high` turns it stays, and
-    between the two it is a mixture. The defaults are those of Llama 3.1.
+    A frequency of less than `low` turns in `original_length` positions is divided, one of more than `high` turns stays,
+    and one between is interpolated. The defaults are those of Llama 3.1.
 
     Reference:
         Grattafiori et al. (2024), The Llama 3 herd of models; "NTK by parts" in Peng et al. (2023), YaRN, section 3.2.
@@ -88,23 +88,23 @@ class Llama3Scaling:
     original_length: int = 8192
 
     def __call__(self, frequencies: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Divide each frequency by what its number of turns asks for."""
+        """Divide each frequency according to its number of turns."""
         turns = self.original_length * frequencies / (2 * math.pi)
         kept = np.clip((turns - self.low) / (self.high - self.low), 0, 1)
         return frequencies * (kept + (1 - kept) / self.factor)
 
 
 class RotaryTable(eqx.Module):
-    """Cosines and sines of the angles of positions, which `RotaryEmbedding.at` makes; a call rotates an array.
+    """Cosines and sines of the angles of positions, made by `RotaryEmbedding.at`; a call rotates an array.
 
-    Made once, it serves queries and keys and all layers of a model: a loop over layers would compute them in each, and
-    the compiler may do so for each head.
+    One table serves queries and keys of all layers. Without it, a loop over layers computes them in each, and the
+    compiler may do so for each head.
 
     Attributes:
         cos: axes {those of the positions, pair}.
         sin: the same.
         HeadDim: the axis of features.
-        interleaved: which features are a pair.
+        interleaved: which features are paired, see `rotary`.
     """
 
     cos: NamedArray
@@ -113,7 +113,7 @@ class RotaryTable(eqx.Module):
     interleaved: bool = eqx.field(static=True)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Rotate `x`, whose axes {HeadDim, those of the positions, ...} stay."""
+        """Rotate `x`; the result has the same axes {HeadDim, those of the positions, ...}."""
         return _rotated(x, self.cos, self.sin, self.HeadDim, self.interleaved)
 
 
@@ -125,9 +125,9 @@ class RotaryEmbedding(eqx.Module):
     Attributes:
         HeadDim: the axis of features.
         theta: the base of the frequencies.
-        scaling: what changes the frequencies, for a longer context.
-        interleaved: which features are a pair.
-        size: how many features are rotated.
+        scaling: changes the frequencies, for a longer context.
+        interleaved: which features are paired.
+        size: the number of features to rotate.
     """
 
     HeadDim: Axis = eqx.field(static=True)
@@ -156,11 +156,11 @@ class RotaryEmbedding(eqx.Module):
         return cls(HeadDim, float(theta), scaling, interleaved, count)
 
     def at(self, positions: Axis | NamedArray, dtype: DTypeLike = jnp.float32) -> RotaryTable:
-        """Compute the cosines and sines for positions, once for many calls.
+        """Compute the cosines and sines of positions, once for many calls.
 
         Args:
             positions: an axis, along which they count from zero; or the positions.
-            dtype: what to compute in.
+            dtype: the dtype to compute in.
         """
         counted = numbered("RotaryEmbedding.at", positions)
         if _PAIR in counted.names:
@@ -175,7 +175,7 @@ class RotaryEmbedding(eqx.Module):
     def __call__(
         self, x: NamedArray, positions: AxisSelector | NamedArray, *, key: jax.Array | None = None
     ) -> NamedArray:
-        """Rotate `x`, whose axes {HeadDim, ...} stay; `positions` are as in `rotary`."""
+        """Rotate `x`, axes {HeadDim, ...}, which stay; `positions` are as in `rotary`."""
         if not isinstance(x, Core):
             raise _lift.unnamed("rotary", x)
         check_positions("rotary", positions)
@@ -193,11 +193,11 @@ def rotary(
     interleaved: bool = False,
     size: int | None = None,
 ) -> NamedArray:
-    """Rotate pairs of features by angles that grow with the position: products of two depend on the distance alone.
+    """Rotate pairs of features by angles that grow with the position; dot products then depend only on the distance.
 
     Pair i of n turns by `theta ** (-i / n)` radians for each position. Angles and the rotation are computed in float32
-    at least, and the result has the dtype of `x`. On a mesh with Explicit axes, `HeadDim` is gathered for the rotation
-    if it is sharded, and comes out as it was.
+    or wider, and the result has the dtype of `x`. On a mesh with Explicit axes, a sharded `HeadDim` is gathered for the
+    rotation and then sharded again.
 
     Args:
         x: axes {HeadDim, ...}, queries or keys.
@@ -205,10 +205,10 @@ def rotary(
             of `x`.
         HeadDim: the axis of features.
         theta: the base of the frequencies.
-        scaling: what changes the frequencies, such as `Llama3Scaling`.
-        interleaved: pair neighbours, as RoFormer and GPT-J do, and not the first half of the features with the second
-            one, as GPT-NeoX and Llama do. Weights that were trained with one do not work with the other.
-        size: rotate the first so many features alone, and leave the others.
+        scaling: changes the frequencies, such as `Llama3Scaling`.
+        interleaved: pair neighbours, as RoFormer and GPT-J do, instead of the first half of the features with the
+            second, as GPT-NeoX and Llama do. Weights trained with one do not work with the other.
+        size: rotate only this many features, the first ones.
 
     Raises:
         ArgumentError: if the number of features to rotate is odd or too large.

@@ -1,9 +1,9 @@
-"""A sequence of equal layers: stored along an axis and looped over (`Stacked`), or one by one (`BlockSeq`)."""
+"""Sequences of layers: stored along an axis and looped over (`Stacked`), or stored one by one (`BlockSeq`)."""
 
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 import equinox as eqx
 import jax
@@ -24,24 +24,26 @@ __all__ = ["BlockFoldable", "BlockSeq", "Stacked"]
 
 M = TypeVar("M", bound=eqx.Module)
 Carry = TypeVar("Carry")
+P = ParamSpec("P")
+R = TypeVar("R")
 N = TypeVar("N", bound=eqx.Module)  # what `init` makes; no type can say "of this class, with layers N"
 Steps = Callable[..., Any]
 Unroll = int | bool | None
 
 
 class BlockFoldable(eqx.Module, Generic[M]):
-    """Layers that are applied one after the other: what `Stacked`, `BlockSeq` and `Interleaved` have in common.
+    """Layers applied in sequence: the base of `Stacked`, `BlockSeq` and `Interleaved`.
 
-    Further arguments of its methods go to the layers. Named arrays that have the axis `Block`, and plain arrays over
-    dimension 0, are passed layer by layer; everything else is passed whole. A single `key` is split, so that each layer
-    has its own. Inside of a `shard_map` that splits the axis `Block`, a device has its block of the layers alone.
+    Further arguments of its methods are passed to the layers: named arrays with the axis `Block`, and plain arrays over
+    dimension 0, layer by layer; everything else whole. A single `key` is split, so that each layer has its own. Inside
+    a `shard_map` that splits the axis `Block`, a device has only its block of the layers.
 
     Attributes:
         Block: the axis of layers.
         gradient_checkpointing: what is kept for the backward pass.
     """
 
-    if TYPE_CHECKING:  # fields of each class, which would come first if they were fields here
+    if TYPE_CHECKING:  # fields of each class; declared here, they would come first
 
         @property
         def Block(self) -> Axis: ...  # noqa: D102, N802
@@ -50,12 +52,12 @@ class BlockFoldable(eqx.Module, Generic[M]):
         def gradient_checkpointing(self) -> ScanCheckpointPolicy: ...  # noqa: D102
 
     def fold(self, init: Carry, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Carry:
-        """Apply the layers one after the other: each is called as `layer(carry, *args, **kwargs)` and returns a carry.
+        """Apply the layers in sequence: each is called as `layer(carry, *args, **kwargs)` and returns a carry.
 
         Args:
-            init: the first carry.
-            args: what else the layers are called with.
-            unroll: how many layers to write out in one iteration of a compiled loop, by default 1; True writes out all.
+            init: the initial carry.
+            args: further arguments of the layers.
+            unroll: the number of layers in one iteration of a compiled loop, by default 1; True unrolls all.
             kwargs: as `args`.
         """
         last: Carry = self.fold_via(_call, unroll=unroll)(init, *args, **kwargs)
@@ -66,9 +68,9 @@ class BlockFoldable(eqx.Module, Generic[M]):
         return self.scan_via(_call, unroll=unroll)(init, *args, **kwargs)
 
     def map(self, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
-        """Apply every layer to the same arguments, one after the other; the results are stacked along `Block`.
+        """Apply every layer to the same arguments in sequence; the results are stacked along `Block`.
 
-        It equals `vmap`, in the memory of one layer.
+        It equals `vmap`, with the memory of one layer.
         """
         return self.map_via(_call, unroll=unroll)(*args, **kwargs)
 
@@ -76,23 +78,25 @@ class BlockFoldable(eqx.Module, Generic[M]):
         """Apply every layer to the same arguments; the results are stacked along `Block`."""
         return self.vmap_via(_call)(*args, **kwargs)
 
-    def fold_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
+    def fold_via(self, fn: Callable[Concatenate[M, P], R], *, unroll: Unroll = None) -> Callable[P, R]:
         """Return a loop that calls `fn(layer, carry, *args, **kwargs)`, which returns a carry."""
         run = self._steps("fold", fn, unroll)
-        return lambda init, *args, **kwargs: run(init, args, kwargs)[0]
+        return cast("Callable[P, R]", lambda init, *args, **kwargs: run(init, args, kwargs)[0])
 
-    def scan_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
+    def scan_via(
+        self, fn: Callable[Concatenate[M, P], tuple[Carry, R]], *, unroll: Unroll = None
+    ) -> Callable[P, tuple[Carry, R]]:
         """Return a loop that calls `fn(layer, carry, *args, **kwargs)`, which returns a carry and an output."""
         run = self._steps("scan", fn, unroll)
-        return lambda init, *args, **kwargs: run(init, args, kwargs)
+        return cast("Callable[P, tuple[Carry, R]]", lambda init, *args, **kwargs: run(init, args, kwargs))
 
-    def map_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
+    def map_via(self, fn: Callable[Concatenate[M, P], R], *, unroll: Unroll = None) -> Callable[P, R]:
         """Return a loop that calls `fn(layer, *args, **kwargs)`, and stacks the results."""
         run = self._steps("map", fn, unroll)
         return lambda *args, **kwargs: run(None, args, kwargs)[1]
 
     def _steps(self, method: str, fn: Steps, unroll: Unroll) -> Steps:
-        """Return a function of a carry, arguments and keyword arguments: of last carry and outputs."""
+        """Return a function of a carry, arguments and keyword arguments that returns the last carry and the outputs."""
         function = f"{type(self).__name__}.{method}"
         step = _layers.to_pair(function, method, fn)
 
@@ -114,7 +118,7 @@ class BlockFoldable(eqx.Module, Generic[M]):
         """Apply `step(layer, carry, *args, **kwargs)`, and return the last carry and the stacked outputs."""
 
     @abc.abstractmethod
-    def vmap_via(self, fn: Steps) -> Steps:
+    def vmap_via(self, fn: Callable[Concatenate[M, P], R]) -> Callable[P, R]:
         """Return a function that calls `fn(layer, *args, **kwargs)` for all layers at once, and stacks the results."""
 
     @abc.abstractmethod
@@ -123,17 +127,17 @@ class BlockFoldable(eqx.Module, Generic[M]):
 
     @abc.abstractmethod
     def with_layers(self, layers: Iterable[M]) -> Self:
-        """Return the same with other layers: what `unstacked` takes apart, together again.
+        """Return a copy with other layers; the inverse of `unstacked`.
 
         Raises:
-            AxisSizeError: if there are not as many.
+            AxisSizeError: if their number differs.
         """
 
     def get_layer(self, layer: int) -> M:
         """Return one layer.
 
         Raises:
-            AxisSizeError: if there are not so many.
+            AxisSizeError: if there is no such layer.
         """
         own, _ = self._here()
         if not -own.Block.size <= layer < own.Block.size:
@@ -153,12 +157,12 @@ class BlockFoldable(eqx.Module, Generic[M]):
 
 
 class Stacked(BlockFoldable[M]):
-    """Equal layers whose parameters are stored along an axis, and which a compiled loop applies one after the other.
+    """Equal layers whose parameters are stored along an axis, applied in sequence by a compiled loop.
 
-    The program is as long as one layer's, however many there are.
+    The length of the program does not depend on the number of layers.
 
     Attributes:
-        stacked: one module whose arrays have the axis `Block` in front.
+        stacked: one module whose arrays have the axis `Block` first.
         Block: the axis of layers.
         gradient_checkpointing: what the loop keeps for the backward pass.
     """
@@ -177,8 +181,8 @@ class Stacked(BlockFoldable[M]):
     ) -> "Callable[..., Stacked[N]]":
         """Return a function that makes the layers by `module.init`, each with its own key.
 
-        Named arrays among its arguments that have the axis `Block`, and plain arrays over dimension 0, are passed layer
-        by layer, everything else whole. A single `key` is split.
+        Named arrays with the axis `Block`, and plain arrays over dimension 0, are passed to it layer by layer,
+        everything else whole. A single `key` is split.
 
         Args:
             Block: the axis of layers.
@@ -204,7 +208,7 @@ class Stacked(BlockFoldable[M]):
         looped = loop(function, step.fn, self.Block, self.gradient_checkpointing, False, unroll, pairs=step.pairs)
         return looped(init, _layers.vectors_laid_out(self.stacked), *args, **kwargs)
 
-    def vmap_via(self, fn: Steps) -> Steps:
+    def vmap_via(self, fn: Callable[Concatenate[M, P], R]) -> Callable[P, R]:
         """Return a function that calls `fn(layer, *args, **kwargs)` for all layers at once, and stacks the results."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -226,10 +230,10 @@ class Stacked(BlockFoldable[M]):
         return tuple(jax.tree.unflatten(tree, [part[i] for part in parts]) for i in range(own.Block.size))
 
     def with_layers(self, layers: Iterable[M]) -> Self:
-        """Return the same with other layers: what `unstacked` takes apart, together again.
+        """Return a copy with other layers; the inverse of `unstacked`.
 
         Raises:
-            AxisSizeError: if there are not as many.
+            AxisSizeError: if their number differs.
             OperandError: if layers differ in more than the values of their arrays.
         """
         given = self._as_many(layers)
@@ -249,11 +253,11 @@ class Stacked(BlockFoldable[M]):
 
 
 class BlockSeq(BlockFoldable[M]):
-    """The unrolled twin of `Stacked`: layers stored one by one, and applied by a Python loop.
+    """Layers stored one by one and applied by a Python loop: the unrolled form of `Stacked`.
 
-    The program grows with the number of layers, and the compiler sees all of them. The layers may differ in anything.
-    Made of the same keys, they have the same parameters as those of `Stacked` and `Interleaved`. `unroll` is accepted
-    and always True. Of no layers at all, `scan`, `map` and `vmap` return None as outputs.
+    The program grows with the number of layers, and the compiler sees all of them. Layers may differ in any way. Made
+    from the same keys, they have the parameters of `Stacked` and `Interleaved`. `unroll` is accepted and ignored.
+    Without layers, the outputs of `scan`, `map` and `vmap` are None.
 
     Attributes:
         blocks: the layers.
@@ -275,7 +279,7 @@ class BlockSeq(BlockFoldable[M]):
     ) -> "Callable[..., BlockSeq[N]]":
         """Return a function that makes the layers by `module.init`; see `Stacked.init`.
 
-        Of several modules, the layers take one after the other, again and again; see `Interleaved.init`.
+        Several modules alternate; see `Interleaved.init`.
         """
         policy = ScanCheckpointPolicy.make(gradient_checkpointing)
         kinds = module if isinstance(module, Sequence) else (module,)
@@ -310,7 +314,7 @@ class BlockSeq(BlockFoldable[M]):
             check_names(function, policy, named)
         return carry, _layers.joined(function, outputs, self.Block, numbers=True)
 
-    def vmap_via(self, fn: Steps) -> Steps:
+    def vmap_via(self, fn: Callable[Concatenate[M, P], R]) -> Callable[P, R]:
         """Return a function that calls `fn(layer, *args, **kwargs)` for each layer, and stacks the results."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -326,10 +330,10 @@ class BlockSeq(BlockFoldable[M]):
         return self.blocks
 
     def with_layers(self, layers: Iterable[M]) -> Self:
-        """Return the same with other layers: what `unstacked` takes apart, together again.
+        """Return a copy with other layers; the inverse of `unstacked`.
 
         Raises:
-            AxisSizeError: if there are not as many.
+            AxisSizeError: if their number differs.
         """
         return type(self)(self._as_many(layers), self.Block, self.gradient_checkpointing)
 
@@ -342,7 +346,7 @@ def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _unbind(leaf: Any, Block: Axis) -> Sequence[Any]:
-    """Take a leaf apart into what belongs to each layer."""
+    """Split a leaf into the parts of the layers."""
     if is_array(leaf) and leaf.ndim:
         return list(_lift.whole(leaf, (0,)))
     if not isinstance(leaf, NamedArray) or Block.name not in leaf.names:

@@ -15,8 +15,9 @@ from ..core import Core, facts
 from ..errors import ArgumentError, AxisClashError, message
 from ..ops import _lift
 from ..ops._widen import widen
-from ..ops.elementwise import exp, imag, log, real
+from ..ops.elementwise import exp, imag, log, log1p, real
 from ..ops.join import stack
+from ..ops.select import where
 from ..partitioning.shard import auto_sharded
 from ._inputs import check_input, named_axis
 from .initializer import normal
@@ -29,22 +30,22 @@ Pair = tuple[jax.Array, jax.Array]
 
 
 class DiagonalSSM(eqx.Module):
-    """A linear recurrence with a complex state, of which each element has its own decay and frequency.
+    """A linear recurrence with a complex state, whose elements each have a decay and a frequency.
 
-    At each position s' = a s + g B x and y = Re(C s') + d x, where a, g and d are diagonal. A call does all positions
-    at once, as `axn.associative_scan` does; `step` does one, for decoding, and gives the same results.
+    At each position, s' = a s + g B x and y = Re(C s') + d x, where a, g and d are diagonal. A call computes all
+    positions at once, as `axn.associative_scan` does; `step` computes one, for decoding, with the same results.
 
-    It computes the state in complex64 at least; what comes out has the dtype of a product of input and weights. The
-    decay is sensitive to rounding: leave these parameters in float32 if others are narrower.
+    The state is complex64 or wider; the result has the dtype of a product of input and weights. The decay is sensitive
+    to rounding: leave these parameters in float32 if others are narrower.
 
     Attributes:
-        log_rate: log of -log |a|, axes {State}: |a| stays below 1 whatever is learned.
+        log_rate: log of -log |a|, axes {State}: |a| is below 1 for all values.
         log_phase: log of the angle of a, axes {State}.
         log_gain: log of g, axes {State}.
         input: B, real and imaginary part in the axis `complex`, axes {In, complex, State}.
         output: real part and negative imaginary part of C, axes {complex, State, In}.
         skip: d, axes {In}.
-        axis: the axis to go along.
+        axis: the axis to run along.
         In: the axis of the input, and of the result.
         State: the axis of the state.
 
@@ -74,34 +75,37 @@ class DiagonalSSM(eqx.Module):
         r_max: float = 1.0,
         max_phase: float = 2 * math.pi,
     ) -> Self:
-        """Make a layer whose decays lie in a ring, uniformly by area, and whose gain keeps the variance of the input.
+        """Make a layer, with a uniform in a ring of the complex plane, and a gain that keeps the input's variance.
 
         Args:
-            axis: the axis to go along.
+            axis: the axis to run along.
             In: the axis of the input, and of the result.
             State: the axis of the state.
             key: for all parameters.
-            r_min: the least absolute value of a.
-            r_max: the largest; for long memories near 1.
+            r_min: the smallest |a|.
+            r_max: the largest |a|; near 1 for long memories.
             max_phase: the largest angle of a.
 
         Raises:
-            ArgumentError: if the ring is none.
+            ArgumentError: unless 0 <= r_min < r_max <= 1 and max_phase > 0.
         """
         if not 0 <= r_min < r_max <= 1 or max_phase <= 0:
             problem = f"decays need 0 <= r_min < r_max <= 1 and max_phase > 0, got {r_min}, {r_max} and {max_phase}"
             raise ArgumentError(message("DiagonalSSM.init", problem))
         In, State = sized(In, "DiagonalSSM.init"), sized(State, "DiagonalSSM.init")
         keys = jax.random.split(key, 5)
-        # Away from the bounds, where a logarithm is infinite.
-        squared = random.uniform(keys[0], State, minval=1e-6, maxval=1 - 1e-6) * (r_max**2 - r_min**2) + r_min**2
+        # Away from the bounds, where logarithms are infinite.
+        share = random.uniform(keys[0], State, minval=1e-6, maxval=1 - 1e-6)
+        squared = share * (r_max**2 - r_min**2) + r_min**2
+        # 1 - squared, which near 1 would be rounded to a few numbers, zero among them.
+        lost = (1 - share) * (r_max**2 - r_min**2) + (1 - r_max**2)
         phase = random.uniform(keys[1], State, minval=1e-6, maxval=1.0) * max_phase
         into = normal(1 / math.sqrt(2 * max(In.size, 1)))
         out = normal(1 / math.sqrt(max(State.size, 1)))
         return cls(
-            log_rate=log(-0.5 * log(squared)),
+            log_rate=log(-0.5 * where(squared < 0.5, log(squared), log1p(-lost))),
             log_phase=log(phase),
-            log_gain=0.5 * log(1 - squared),
+            log_gain=0.5 * log(lost),
             input=Linear.init(In, (PARTS, State), key=keys[2], use_bias=False, initializer=into),
             output=Linear.init((PARTS, State), In, key=keys[3], use_bias=False, initializer=out),
             skip=random.normal(keys[4], In),
@@ -113,7 +117,7 @@ class DiagonalSSM(eqx.Module):
     def __call__(
         self, x: NamedArray, state: NamedArray | None = None, *, key: jax.Array | None = None
     ) -> tuple[NamedArray, NamedArray]:
-        """Return the results of all positions and the last state; of no positions, the first one.
+        """Return the results of all positions and the last state; without positions, the initial one.
 
         Args:
             x: axes {axis, In, ...}.
@@ -122,8 +126,8 @@ class DiagonalSSM(eqx.Module):
 
         Raises:
             AxisNotFoundError: if `x` lacks an axis.
-            AxisSizeError: if it has another size there.
-            AxisClashError: if `state` has the axis to go along.
+            AxisSizeError: if an axis has another size.
+            AxisClashError: if `state` has the axis to run along.
         """
         name = named_axis("DiagonalSSM", x, self.axis)
         drive = self._drive(x)
@@ -136,7 +140,7 @@ class DiagonalSSM(eqx.Module):
             drive = drive.broadcast_axis([axis for axis in state.axes if axis.name not in drive.names])
         at = drive.names.index(name) - len(drive.names)
         states = _lift.nary(_scanned, drive, self._decay(), *start, at=at)
-        # Of no positions, the sum is zero.
+        # Without positions, the sum is zero.
         last = states[name, -1] if x.axis_size(self.axis) else states.sum(name) + (0 if state is None else state)
         return self._read(states, x), last
 
@@ -145,7 +149,7 @@ class DiagonalSSM(eqx.Module):
 
         Args:
             x: axes {In, ...}.
-            state: the state before, axes {State, ...}, complex; by default zeros.
+            state: the previous state, axes {State, ...}, complex; by default zeros.
         """
         following = self._drive(x)
         if state is not None:

@@ -1,8 +1,8 @@
-"""How a positional function of a few axes becomes a named one that is mapped over all others.
+"""The engine that maps a positional function of a few axes over all others, by name.
 
-The axes that the function works on are its *core*; they are named by the caller. All other axes are *batch* axes: they
-line up by name, and the function is applied for each of their positions. An operation of this kind is one call of
-`batched`; where `jax.numpy` takes an `axis` argument and needs no second operand, `_lift.along` is the shorter way.
+The axes that the function works on are its *core* axes, named by the caller. All other axes are *batch* axes: they are
+matched by name, and the function is applied for each of their positions. An operation of this kind is one call of
+`batched`; for a function with an `axis` argument and one operand, `_lift.along` is simpler.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,15 +65,15 @@ def batched(
     The result has the batch axes, in the order of the operand that contains all others, and then those of `out`.
 
     Args:
-        fn: the function. It gets arrays whose core dimensions are last, in the order of `core`, with the batch
-            dimensions lined up in front, so that they broadcast.
-        operands: named arrays; scalars and, with as many dimensions as they have core axes, plain arrays.
+        fn: the function. It gets arrays with their batch dimensions aligned, so that they broadcast, and then their
+            core dimensions in the order of `core`.
+        operands: named arrays, scalars, and plain arrays that have only core dimensions.
         core: for each operand the axes that the function works on.
-        out: the names of the trailing dimensions of the result; a tuple of such tuples where `fn` returns a tuple.
-        each: the function knows no batch dimensions; it is mapped over them by `jax.vmap`.
+        out: the names of the trailing dimensions of the result; a tuple of such tuples if `fn` returns a tuple.
+        each: map the function, which has no batch dimensions, by `jax.vmap`.
         outer: no operand needs to contain the batch axes of all others, as in a contraction: those that the first one
-            lacks come behind its own.
-        in_place: the axes of `out` take the places that the core axes have in the first operand.
+            lacks follow its own.
+        in_place: the axes of `out` replace the core axes of the first operand in place.
         options: keyword arguments of `fn`, static and hashable.
 
     Raises:
@@ -81,7 +81,7 @@ def batched(
         AxisSizeError: if a name has two sizes.
         AxisClashError: if a name of `out` is that of a batch axis.
         BroadcastError: if no operand contains the batch axes of all others, unless `outer`.
-        OperandError: if no operand has names, or one is of another kind.
+        OperandError: if no operand has names, or one has the wrong type.
     """
     like, named, arrays = _lift.parted(fn, operands)
     chosen = tuple([axes if axes.__class__ in (str, tuple) else hashable(axes, _lift.title(fn)) for axes in core])
@@ -91,7 +91,7 @@ def batched(
         kernel = _kernel(fn, named, chosen, out, flags, _lift.static(fn, options) if options else ())
     except (AxisError, TypeError) as flaw:
         for axes in chosen:
-            selection(axes, _lift.title(fn))  # it has an error of its own; what cannot be hashed is no axis
+            selection(axes, _lift.title(fn))  # an axis that cannot be hashed is invalid, and raises its own error
         if isinstance(flaw, TypeError):
             raise
         _lift.fail(_lift.title(fn), flaw, *operands)
@@ -102,7 +102,7 @@ def batched(
 
 
 def hashable(axes: AxisSelection, function: str) -> AxisSelection:
-    """Give a selection a form that a cache can key on, and that can be read more than once."""
+    """Convert a selection to a hashable form that can be iterated more than once."""
     if axes.__class__ in (str, tuple):
         return axes
     return selectors(selection(axes, function))
@@ -122,7 +122,7 @@ def _kernel(
     outs: tuple[Names, ...] = out if several else (out,)
     core = tuple(selection(axes, function) for axes in chosen)
     cores = tuple(tuple(name for name, _ in pairs) for pairs in core)
-    # A plain array with as many dimensions as core axes is taken to have just these.
+    # A plain array with as many dimensions as core axes has just these.
     known = tuple(own if names is None else names for names, own in zip(named, cores, strict=True))
     _require(named, cores)
     batches = tuple(plans.without(names, own) for names, own in zip(known, cores, strict=True))
@@ -159,7 +159,7 @@ def _kernel(
 
 
 def _require(named: Sequence[Names | None], cores: Sequence[Names]) -> None:
-    """Raise AxisNotFoundError unless each operand has its core axes; tell which one lacks what others may have."""
+    """Raise AxisNotFoundError, which names the operand, unless each operand has its core axes."""
     for i, (names, own) in enumerate(zip(named, cores, strict=True), start=1):
         for name in own:
             if names is None or name in names:
@@ -176,7 +176,7 @@ def _present(batch: Names, has: Names) -> Names:
 
 
 def _in_place(names: Names, core: Names, out: Names, batch: Names) -> Names:
-    """Put the names of a result where the core axes of an operand stand."""
+    """Insert the names of a result at the positions of the core axes of an operand."""
     if len(core) != len(out) or set(batch) != set(plans.without(names, core)):
         return (*batch, *out)
     table = dict(zip(core, out, strict=True))
@@ -189,7 +189,7 @@ def _broadcasting(fn: Function, cores: Sequence[Names], batches: Sequence[Names]
     def call(*arrays: jax.Array) -> Any:
         lined = []
         for array, own, has in zip(arrays, cores, batches, strict=True):
-            # Positional broadcasting adds missing leading dimensions, but not behind anonymous ones.
+            # Positional broadcasting adds missing leading dimensions, but not after anonymous ones.
             anonymous = array.ndim - len(has) - len(own)
             first = 0 if anonymous or not any(cores) else min(map(batch.index, has), default=len(batch))
             lined.append(_lift.lined_up(array, (*has, *own), (*batch[first:], *own)))
@@ -199,7 +199,7 @@ def _broadcasting(fn: Function, cores: Sequence[Names], batches: Sequence[Names]
 
 
 def _mapped(fn: Function, cores: Sequence[Names], batches: Sequence[Names], batch: Names) -> Function:
-    """Map a function that knows no batch dimensions over them; anonymous ones are outermost."""
+    """Map a function over batch dimensions, of which anonymous ones are outermost."""
 
     def call(*arrays: jax.Array) -> Any:
         anonymous = [a.ndim - len(has) - len(own) for a, has, own in zip(arrays, batches, cores, strict=True)]

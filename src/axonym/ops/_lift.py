@@ -1,10 +1,9 @@
-"""How a positional function becomes a named one.
+"""The engines that turn positional functions into named ones, one for each kind of operation.
 
-Each kind of operation has one engine here. An engine looks up a *kernel*: the whole operation (check sizes, line up by
-name, compute) as one jitted function of arrays, kept per function and names. Called with concrete arrays it is one
-dispatch; under a trace it is inlined, so that the jaxpr is the one that a careful author writes by hand. Everything
-that can go wrong about axes goes wrong here, with one wording; sizes are checked while a kernel is traced, hence once
-per shape.
+An engine looks up a *kernel*: the whole operation (check sizes, align by name, compute) as one jitted function of
+arrays, cached per function and names. With concrete arrays it is one dispatch; while tracing it is inlined, so that
+the jaxpr is that of hand-written code. All errors about axes are raised here, in one wording; sizes are checked while
+a kernel is traced, hence once per shape.
 """
 
 import math
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.export import is_symbolic_dim
 
 from .. import _constraints, layout, plans
 from ..axis import Axis, AxisSelection, AxisSelector, Pairs, selection, selector
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from ..array import NamedArray
 
 Function = Callable[..., Any]
-Options = tuple[tuple[str, Any, type], ...]
+Options = tuple[tuple[str, Any, Any], ...]
 new: Function = object.__new__
+_FLOATS = {float, complex, np.float16, np.float32, np.float64, np.complex64, np.complex128}
 NAME_IT = "name it first: axn.named(array, (...)); plain operands must be scalars"
 _UFUNC: Any = jnp.ufunc
 NUMBERS = {bool, int, float, complex}
@@ -42,7 +43,7 @@ class Kernel:
     Attributes:
         names: the names of the result.
         body: the operation on arrays.
-        call: the same, jitted; inlined where it is traced.
+        call: the same, jitted; inlined while tracing.
     """
 
     __slots__ = ("body", "call", "names")
@@ -54,21 +55,24 @@ class Kernel:
 
 
 def title(fn: Function) -> str:
-    """Return the name under which an error speaks of a function."""
+    """Return the name of a function in errors."""
     return title(fn.func) if isinstance(fn, partial) else fn.__name__.lstrip("_")
 
 
 def fail(function: str, flaw: AxisError, *operands: Any) -> NoReturn:
-    """Raise the error of a plan again, with what is there."""
+    """Raise the error of a plan again, with the axes of the operands."""
     named = {i: x for i, x in enumerate(operands, start=1) if isinstance(x, Core)}
     lines = [f"{'array' if len(named) == 1 else f'operand {i}'} has: {facts(x)}" for i, x in named.items()]
     raise type(flaw)(message(function, str(flaw), *lines, hint=flaw.hint)) from None
 
 
 def static(fn: Function, options: dict[str, Any]) -> Options:
-    """Give options a form that a cache can key on; 1, 1.0 and True are equal, and make different kernels."""
+    """Convert options to a cache key that distinguishes equal values with different kernels: 1, 1.0 and True.
+
+    It also distinguishes 0.0 from -0.0.
+    """
     try:
-        key = tuple([(name, value, value.__class__) for name, value in options.items()])
+        key = tuple([(n, x, repr(x) if x.__class__ in _FLOATS else x.__class__) for n, x in options.items()])
         hash(key)
     except TypeError:
         for name, value in options.items():
@@ -80,7 +84,7 @@ def static(fn: Function, options: dict[str, Any]) -> Options:
 
 
 def keywords_of(options: Options) -> dict[str, Any]:
-    """Return options in the form of keyword arguments."""
+    """Convert options back to keyword arguments."""
     return {name: value for name, value, _ in options}
 
 
@@ -117,9 +121,9 @@ def check_given(function: str, given: Pairs, names: Names, shape: tuple[int, ...
 
 
 def lined_up(array: jax.Array, names: Names, target: Names) -> jax.Array:
-    """Permute and expand an array so that its named dimensions line up with `target`.
+    """Permute and expand an array so that its named dimensions are aligned with `target`.
 
-    Missing axes become dimensions of size 1, never full copies: autodiff would save those.
+    Missing axes become dimensions of size 1, never full copies, which autodiff would save.
     """
     plan = plans.align(names, target)
     if plan is None or not jnp.ndim(array):
@@ -133,7 +137,7 @@ def lined_up(array: jax.Array, names: Names, target: Names) -> jax.Array:
 
 
 def agreed(operands: Sequence[Names], arrays: Sequence[jax.Array], target: Names) -> Sequence[jax.Array]:
-    """On a mesh with Explicit axes, move operands whose shardings exclude each other to one by name."""
+    """On a mesh with Explicit axes, reshard operands with conflicting shardings to a common one, by name."""
     if not any(map(_constraints.has_explicit_axes, arrays)):
         return arrays
     arrays = _constraints.on_one_mesh(arrays)
@@ -181,7 +185,7 @@ def plain(function: str, operand: Any) -> Any:
     Raises:
         OperandError: for anything else.
     """
-    if operand.__class__ in NUMBERS or isinstance(operand, _PLAIN):
+    if operand.__class__ in NUMBERS or isinstance(operand, _PLAIN) or is_symbolic_dim(operand):
         return operand
     problem = f"cannot combine a NamedArray and {type(operand).__name__}"
     hint = NAME_IT if isinstance(operand, list | tuple) else "operands are NamedArrays, scalars or 0-d arrays"
@@ -192,13 +196,13 @@ _stand_ins: dict[int, Function] = {}
 
 
 def _stand_in(fn: Function) -> Function:
-    """Make a plain function of a `jnp.ufunc`, whose hash runs in Python and would cost a tenth of an operation."""
+    """Wrap a `jnp.ufunc` in a function: the hash of a ufunc runs in Python and would cost a tenth of an operation."""
 
     @wraps(fn)
     def plain_function(*arrays: Any) -> Any:
         return fn(*arrays)
 
-    _stand_ins[id(fn)] = plain_function  # it keeps fn alive, and so its id unique
+    _stand_ins[id(fn)] = plain_function  # the entry keeps fn alive, and so its id unique
     return plain_function
 
 
@@ -212,7 +216,7 @@ def unary(fn: Function, x: Core) -> "NamedArray":
         call = _of_one[fn][names]
     except KeyError:
         call = plans.keep(_of_one.setdefault(fn, {}), names, _elementwise(fn, (names,), ()).call)
-    made: NamedArray = new(type(x))  # `wrap`, spelled out to spare a call
+    made: NamedArray = new(type(x))  # `wrap`, inlined to save a call
     made.node = ((call(array),), names)
     return made
 
@@ -225,8 +229,8 @@ def unary_with(fn: Function, x: Core, **options: Any) -> "NamedArray":
     return wrap(x, _elementwise(fn, (names,), static(fn, options)).call(array), names)
 
 
-# Short ways to kernels, per function and then per key: a microsecond is a fifth of a whole operation. They are plain
-# dicts because Python looks into these, and into no subclass, without a call.
+# Caches of kernels, per function and then per key: a microsecond is a fifth of a whole operation. They are plain
+# dicts because Python looks up keys in these, unlike in subclasses, without a call.
 _of_one: dict[Function, dict[Names, Any]] = {}
 _of_two: dict[Function, dict[tuple[Names, Names], Kernel]] = {}
 _with_one: dict[Function, dict[Names, Any]] = {}
@@ -235,7 +239,7 @@ _along_one: dict[Function, dict[tuple[Names, Any], Any]] = {}
 
 
 def unnamed(function: str, x: Any) -> OperandError:
-    """Build the error of a first operand that has no names."""
+    """Build the error for a first operand without names."""
     problem = f"expected a NamedArray, got {type(x).__name__}"
     shape = getattr(x, "shape", None)
     lines = [] if shape is None else [f"its shape: {tuple(shape)}"]
@@ -297,7 +301,7 @@ def between(fn: Function, x: Core, low: Any, high: Any) -> "NamedArray":
 
 
 def parted(fn: Function, operands: Sequence[Any]) -> tuple[Core, tuple[Names | None, ...], list[Any]]:
-    """Take operands apart: the first that has names, the names of each (None for a plain one), and the arrays."""
+    """Split operands into the first that has names, the names of each (None for a plain one), and the arrays."""
     like: Core | None = None
     named: list[Names | None] = []
     arrays: list[Any] = []
@@ -330,7 +334,7 @@ def nary(fn: Function, *operands: Any, **options: Any) -> "NamedArray":
 
 @lru_cache(plans.CACHE)
 def _reduction(fn: Function, names: Names, axis: Any, where: Names | None, removes: bool, options: Options) -> Kernel:
-    """Make the kernel of a function over axes that may leave elements out; `axis` None stands for all of them."""
+    """Make the kernel of a function over axes that may have a mask; `axis` None means all of them."""
     function, keywords = title(fn), keywords_of(options)
     given = _pairs(axis, function, names)
     removed = tuple(name for name, _ in given)
@@ -353,7 +357,7 @@ def _reduction(fn: Function, names: Names, axis: Any, where: Names | None, remov
 
 
 def keyed(axis: AxisSelection | None, fn: Function) -> str | Pairs | None:
-    """Give an axis argument a form that a cache can key on, at little cost for the usual ones."""
+    """Convert an axis argument to a cache key, cheaply in the usual cases."""
     if axis is None or isinstance(axis, str):
         return axis
     if isinstance(axis, Axis):
@@ -362,7 +366,7 @@ def keyed(axis: AxisSelection | None, fn: Function) -> str | Pairs | None:
 
 
 def _pairs(axis: Any, function: str, names: Names) -> Pairs:
-    """Normalise the axis argument in the key of a kernel; None stands for all axes."""
+    """Normalise the axis argument in the key of a kernel; None means all axes."""
     if axis is None:
         return tuple((name, None) for name in names)
     return axis if isinstance(axis, tuple) else selection(axis, function)
@@ -403,7 +407,7 @@ def _over(
 def _along(
     fn: Function, names: Names, axis: Any, removes: bool, to: tuple[str, int | None] | None, options: Options
 ) -> Kernel:
-    """Make the kernel of a function that works along one whole axis, or along several that it sees flattened."""
+    """Make the kernel of a function along one whole axis, or along several, flattened."""
     function, keywords = title(fn), keywords_of(options)
     given = _pairs(axis, function, names)
     chosen = tuple(name for name, _ in given)
@@ -433,7 +437,7 @@ def _along(
 
 
 def whole(array: jax.Array, at: Sequence[int]) -> jax.Array:
-    """On a mesh with Explicit axes, gather the given dimensions, along which an operation cannot work in parts."""
+    """On a mesh with Explicit axes, gather the given dimensions, which an operation cannot process in shards."""
     if not _constraints.has_explicit_axes(array):
         return array
     entries = list(_constraints.entries_of(array))
@@ -443,14 +447,14 @@ def whole(array: jax.Array, at: Sequence[int]) -> jax.Array:
 
 
 def local(fn: Function, arrays: Sequence[jax.Array], results: Any) -> Any:
-    """Call a function whose arrays may have Explicit shardings, which only their types have to agree on.
+    """Call a function of arrays with Explicit shardings as on Auto axes.
 
-    Many operations of JAX have no rule for such types; within the function the compiler decides, as on Auto axes.
+    Many operations of JAX do not support Explicit shardings; within the function the compiler decides on layouts.
 
     Args:
         fn: a function of arrays.
         arrays: its arguments.
-        results: the mesh axes of each dimension of the result; a tuple of such lists where there are several.
+        results: the mesh axes of each dimension of the result; a tuple of such lists for several results.
     """
     typed = next((array for array in arrays if _constraints.has_explicit_axes(array)), None)
     if typed is None:
@@ -463,9 +467,9 @@ def local(fn: Function, arrays: Sequence[jax.Array], results: Any) -> Any:
 
 
 def _with_typed_gradient(value: Any) -> Any:
-    """Multiply what was made before the mesh by one: its gradient then has the mesh's type, not that within `local`.
+    """Multiply an array made before the mesh by one: its gradient then has the mesh's type, not that in `local`.
 
-    In an eager gradient, types do not tell whether what is differentiated was.
+    In an eager gradient, the types do not show whether this is needed.
     """
     if not isinstance(value, Tracer) or not jnp.issubdtype(value.dtype, jnp.inexact):
         return value
@@ -473,7 +477,7 @@ def _with_typed_gradient(value: Any) -> Any:
 
 
 def broadcast_entries(arrays: Sequence[Any]) -> list[layout.Entry]:
-    """Return the mesh axes of each dimension of what arrays of agreed layouts broadcast to by position."""
+    """Return the mesh axes of each dimension after broadcasting arrays of agreed layouts by position."""
     entries: list[layout.Entry] = [()] * max(map(jnp.ndim, arrays))
     for array in arrays:
         for at, entry in enumerate(reversed(_constraints.entries_of(array)), start=1):
@@ -482,7 +486,7 @@ def broadcast_entries(arrays: Sequence[Any]) -> list[layout.Entry]:
 
 
 def along(fn: Function, x: Core, axis: AxisSelection | None) -> "NamedArray":
-    """Apply a function along one axis, which the result has too, perhaps in another size."""
+    """Apply a function along one axis, which the result has too, perhaps with another size."""
     if type(axis) is not str:
         return along_with(fn, x, axis)
     try:
@@ -505,12 +509,12 @@ def along(fn: Function, x: Core, axis: AxisSelection | None) -> "NamedArray":
 def along_with(
     fn: Function, x: Core, axis: AxisSelection | None, *, to: AxisSelector | None = None, **options: Any
 ) -> "NamedArray":
-    """Apply a function that has options along one axis, in whose place the result may have one of the name `to`."""
+    """Apply a function with options along one axis, which the result may rename to `to`."""
     return _apply_along(fn, x, axis, False, to, options)
 
 
 def search(fn: Function, x: Core, axis: AxisSelection | None, **options: Any) -> "NamedArray":
-    """Apply a function that finds a position along an axis; along several, in the array that they flatten to."""
+    """Apply a function that finds a position along an axis, or along several, flattened."""
     return _apply_along(fn, x, axis, True, None, options)
 
 

@@ -1,4 +1,4 @@
-"""How a function of matrices becomes one of named row and column axes, of which there may be several each."""
+"""The engine that turns functions of matrices into functions over named row and column axes, one or more each."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ Function = Callable[..., Any]
 
 
 def matrix_axes(function: str, row: AxisSelection, column: AxisSelection) -> tuple[AxisSelector, ...]:
-    """Give the axes of matrices in the order in which a function gets them."""
+    """Return the axes of matrices in the order in which a function gets them."""
     return selectors((*selection(row, function), *selection(column, function)))
 
 
@@ -74,12 +74,12 @@ def over(
     """Apply a function of matrices over (row, column).
 
     Args:
-        fn: the function; with a second operand, right-hand sides that are matrices, too.
-        operands: the matrices; where `out` mentions E, the right-hand sides over `row`; then scalars.
+        fn: the function; a second operand, the right-hand sides, is a matrix too.
+        operands: the matrices; if `out` mentions E, the right-hand sides over `row`; then scalars.
         out: the axes of each result in one letter each: R for row, C for column, K for the new axis, and E for those
             of the right-hand sides that the matrices lack.
         new_axis: the new axis.
-        square: there must be as many rows as columns.
+        square: whether there must be as many rows as columns.
         in_place: as in `batched`.
         each: as in `batched`.
         options: keyword arguments of `fn`, static and hashable.
@@ -109,7 +109,7 @@ def over(
 
 
 def _both(function: str, name: str, a: Any, b: Core) -> AxisClashError:
-    """Build the error of right-hand sides over an axis that the result is to have."""
+    """Build the error for right-hand sides with an axis that the result would get."""
     lines = [f"operand {i} has: {facts(x)}" for i, x in enumerate((a, b), start=1) if isinstance(x, Core)]
     hint = f'rename that of the second operand: b.rename({{"{name}": "{name}_2"}})'
     return AxisClashError(
@@ -127,7 +127,7 @@ def _of_axes(
     square: bool,
     out: str | tuple[str, ...],
 ) -> Function:
-    """Make a function of arrays whose last dimensions are the given axes from one of matrices."""
+    """Convert a function of matrices to one of arrays whose last dimensions are the given axes."""
     function = _lift.title(fn)
     sided = any("E" in pattern for pattern in out)
 
@@ -146,7 +146,7 @@ def _of_axes(
             sides = others[0]
             at = sides.ndim - len(rows) - len(extra)
             sizes["E"] = sides.shape[at + len(rows) :]
-            # All operands get equally many dimensions: JAX tells vectors from matrices by the number.
+            # All operands get the same number of dimensions, by which JAX distinguishes vectors from matrices.
             ones = (1,) * (matrix.ndim - at - 2)
             sides = _reshaped(sides, (*ones, *sides.shape[:at], height, math.prod(sizes["E"])))
             others = (sides, *others[1:])
@@ -165,7 +165,7 @@ def _unflattened(
     sizes: dict[str, tuple[int, ...]],
     new: tuple[str, int | None] | None,
 ) -> jax.Array:
-    """Give the last dimensions of a result, one per letter, the sizes of the axes that they stand for."""
+    """Unflatten the last dimensions of a result, one per letter, to the sizes of their axes."""
     at = result.ndim - len(pattern)
     table = {**sizes, "K": (result.shape[at + pattern.index("K")],)} if "K" in pattern else sizes
     if new and "K" in pattern:

@@ -1,4 +1,4 @@
-"""What several kinds of operations ask of their operands."""
+"""Checks of operands that several kinds of operations share."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,16 +13,16 @@ from . import _lift
 
 
 def integers(function: str, what: str, operand: Any, *, for_masks: str | None = None) -> None:
-    """Refuse an operand that does not hold integers.
+    """Raise an error unless an operand is of integers.
 
     Args:
-        function: the name under which the error speaks of the operation.
-        what: what the operand is.
+        function: the name of the operation in the error.
+        what: the name of the operand in the error.
         operand: the operand.
-        for_masks: what would work where it holds booleans.
+        for_masks: the hint for booleans.
 
     Raises:
-        OperandError: if it holds others, or is no operand at all.
+        OperandError: if it has another dtype, or is not an operand.
     """
     value = operand.node[0][0] if isinstance(operand, Core) else _lift.plain(function, operand)
     dtype = value.dtype if hasattr(value, "dtype") else jnp.result_type(value)
@@ -32,10 +32,10 @@ def integers(function: str, what: str, operand: Any, *, for_masks: str | None = 
 
 
 def names_of(function: str, array: Any) -> tuple[str, ...]:
-    """Return the names of an array that an operation works on as a whole.
+    """Return the names of an array.
 
     Raises:
-        OperandError: if it is no NamedArray.
+        OperandError: if it is not a NamedArray.
     """
     if not isinstance(array, Core):
         raise _lift.unnamed(function, array)
@@ -43,11 +43,11 @@ def names_of(function: str, array: Any) -> tuple[str, ...]:
 
 
 def only_axis(function: str, array: Any) -> str:
-    """Return the name of the one axis that an array has.
+    """Return the name of the only axis of an array.
 
     Raises:
         AxisNotFoundError: if it has none or several.
-        OperandError: if it is no NamedArray.
+        OperandError: if it is not a NamedArray.
     """
     names = names_of(function, array)
     if len(names) != 1:
@@ -64,7 +64,7 @@ def position_of(function: str, x: Any, axis: AxisSelector) -> int:
     Raises:
         AxisNotFoundError: if it is missing.
         AxisSizeError: if it has another size.
-        OperandError: if `x` is no NamedArray, or `axis` no axis or several.
+        OperandError: if `x` is not a NamedArray, or `axis` not one axis.
     """
     names, given = names_of(function, x), selector(axis, function)
     try:
@@ -76,6 +76,6 @@ def position_of(function: str, x: Any, axis: AxisSelector) -> int:
 
 
 def one_of(function: str, argument: str, value: Any, allowed: Sequence[Any]) -> None:
-    """Raise ArgumentError for a value that is not one of those that an argument may have."""
+    """Raise ArgumentError for a value of an argument that is not allowed."""
     if value not in allowed:
         raise ArgumentError(message(function, f"{argument}={value!r} is not one of {', '.join(map(repr, allowed))}"))

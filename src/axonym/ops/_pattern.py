@@ -1,13 +1,13 @@
-"""Read the expressions of einsum and rearrange, and find the axes that their terms stand for.
+"""Parse the expressions of einsum and rearrange, and find the axes that their terms stand for.
 
     expression = [operand {"," operand}] "->" result
     operand    = {term} | "{" {term} "}"
     result     = {term}
     term       = NAME | "..." | "(" [NAME ":"] {NAME} ")"
 
-The terms of a plain operand bind by position, those in braces by name. Groups in parentheses belong to
-rearrange, where a comma is a space; in einsum it parts the operands. An error quotes the expression and marks
-the place.
+The terms of a plain operand bind by position, those in braces by name. Groups in parentheses are only for
+rearrange. A comma is a space in rearrange, and separates operands in einsum. An error quotes the expression and
+marks the place.
 """
 
 import operator
@@ -55,7 +55,7 @@ ENDS = {",": "there is one result", "->": "an expression has one ->"}
 
 
 class Term(NamedTuple):
-    """A name, `...` or a group (`parts`, where `name` may be missing), and where it stands in the text."""
+    """A name, `...` or a group (`parts`, where `name` may be missing), and its place in the text."""
 
     name: str | None
     parts: tuple["Term", ...] | None
@@ -73,7 +73,7 @@ class Side(NamedTuple):
 
 
 class Expression(NamedTuple):
-    """What an expression says; without operands, it gives the result only."""
+    """A parsed expression; without operands, it gives only the result."""
 
     text: str
     operands: tuple[Side, ...]
@@ -95,13 +95,13 @@ def read(text: str, several: bool) -> Expression:
     """Parse an expression: one of einsum (`several` operands, no groups) or of rearrange.
 
     Raises:
-        PatternError: if it cannot be read.
+        PatternError: if it is invalid.
     """
     return _Reader(text, several).expression()
 
 
 class _Reader:
-    """The state of reading one expression: its tokens and how far they are read."""
+    """The state of parsing one expression: its tokens and the number of the next one."""
 
     def __init__(self, text: str, several: bool) -> None:
         self.text, self.several, self.next = text, several, 0
@@ -201,18 +201,18 @@ class _Reader:
 
 
 def flat(terms: Iterable[Term]) -> Iterator[Term]:
-    """Go through names and dots, those of the parts of groups included, but not their labels."""
+    """Iterate over names and dots, including the parts of groups, but not their labels."""
     for term in terms:
         yield from (term,) if term.parts is None else term.parts
 
 
 def bind(function: str, bindings: Mapping[str, object], sizes: bool) -> Bindings:
-    """Normalise keywords: each to the name and the size that it gives, None where it gives none.
+    """Normalise keywords: each to the name and the size that it gives, or None.
 
     Args:
-        function: who asks.
-        bindings: the keywords; each an `Axis`, a name or, where `sizes`, an int.
-        sizes: whether an int may stand for a size.
+        function: the name of the function in errors.
+        bindings: the keywords; each an `Axis`, a name or, with `sizes`, an int.
+        sizes: whether a keyword may be a size.
 
     Raises:
         OperandError: if a keyword is something else.
@@ -236,7 +236,7 @@ def has_dots(terms: Iterable[Term]) -> bool:
 
 
 def all_used(expression: Expression, bindings: Bindings) -> None:
-    """Raise PatternError for a keyword that stands for nothing in the expression."""
+    """Raise PatternError for a keyword that is not in the expression."""
     sides = (*expression.operands, expression.result)
     terms = [term for side in sides for term in (*side.terms, *flat(side.terms))]
     known = {term.name for term in terms if term.name is not None and term.name != DOTS}
@@ -247,7 +247,7 @@ def all_used(expression: Expression, bindings: Bindings) -> None:
 
 
 def by_position(text: str, side: Side, names: Names, operand: str) -> Iterator[tuple[Term, Names]]:
-    """Give each term of an ordered operand the axes that it stands for: one, or those under the dots."""
+    """Assign to each term of an ordered operand its axes: one, or those of the dots."""
     terms, count = side.terms, len(names)
     dots = next((at for at, term in enumerate(terms) if term.name == DOTS), None)
     if count < len(terms) - (dots is not None) or (dots is None and count > len(terms)):
@@ -255,7 +255,7 @@ def by_position(text: str, side: Side, names: Names, operand: str) -> Iterator[t
         problem = f"{operand} has {own}, the expression {len(terms) - (dots is not None)}"
         hint = "write ... for the others" if count > len(terms) else None
         if len(terms) == 1 and len(terms[0].name or "") == count > 1:
-            hint = f'part names by spaces: "{" ".join(terms[0].name or "")}"'
+            hint = f'separate names by spaces: "{" ".join(terms[0].name or "")}"'
         raise flaw(PatternError, problem, text, (side.start, side.end), hint)
     for at, term in enumerate(terms):
         if at == dots:
@@ -266,7 +266,7 @@ def by_position(text: str, side: Side, names: Names, operand: str) -> Iterator[t
 
 
 def by_name(text: str, terms: Iterable[Term], names: Names, table: Mapping[str, Bound]) -> Iterator[tuple[Term, str]]:
-    """Give each term, but for the dots, the axis that it names: that of its keyword, or its own."""
+    """Assign to each term, except the dots, the axis of its keyword, or that of its own name."""
     seen: set[str] = set()
     for term in terms:
         if term.name is None or term.name == DOTS:
@@ -283,7 +283,7 @@ def by_name(text: str, terms: Iterable[Term], names: Names, table: Mapping[str, 
 
 
 def agree(text: str, term: Term, name: str, table: Mapping[str, Bound]) -> None:
-    """Raise AxisClashError if a keyword gives a term another axis than its position does."""
+    """Raise AxisClashError if the keyword and the position of a term give different axes."""
     said = table.get(term.name or "", (None, None))[0]
     if said is not None and said != name:
         problem = f"{term.name!r} was given as axis {said!r}, but stands for {name!r} here"

@@ -1,4 +1,4 @@
-"""Pieces of an array along one dimension, and elements of it, also where Explicit mesh axes split the dimension."""
+"""Pieces and elements of an array along one dimension, even if it is split over Explicit mesh axes."""
 
 import builtins
 import math
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.export import is_symbolic_dim
 from jax.sharding import AxisType
 
 from .. import _constraints, layout
@@ -33,9 +34,9 @@ def sliced(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
 
 
 def at_start(read: Callable[..., jax.Array], array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
-    """Read a piece along a dimension, which on a mesh with Explicit axes is gathered for that.
+    """Read a piece along a dimension, which is gathered first on a mesh with Explicit axes.
 
-    A surrounding `vmap` may map the start over such axes; what it makes of this, a gather, JAX does not lay out.
+    A surrounding `vmap` may map the start over such axes; JAX does not lay out the resulting gather.
     """
     if isinstance(start, int) or not layout.taken_axes():
         return read(_lift.whole(array, (at,)), at, start, length)
@@ -47,9 +48,9 @@ def at_start(read: Callable[..., jax.Array], array: jax.Array, at: int, start: A
 
 
 def _one_of_split(array: jax.Array, at: int, start: Any) -> jax.Array:
-    """Take one position along a dimension that is split, so that it travels alone.
+    """Take one position along a split dimension, so that only this position is communicated.
 
-    Of a gather at a list of positions the compiler makes that; for a slice it gathers the array, or moves parts of it.
+    The compiler does that for a gather at a list of positions; for a slice it gathers the array, or moves parts of it.
     """
 
     def one(array: jax.Array, positions: jax.Array) -> jax.Array:
@@ -63,13 +64,14 @@ def _one_of_split(array: jax.Array, at: int, start: Any) -> jax.Array:
 
 
 def strided(array: jax.Array, at: int, own: builtins.slice) -> jax.Array:
-    length = len(range(*own.indices(array.shape[at])))
+    size = array.shape[at]
+    length = 0 if is_symbolic_dim(size) else len(range(*own.indices(size)))
     array = array if _stays_split(array, at, length) else _lift.whole(array, (at,))
     return array[(*[builtins.slice(None)] * at, own)]
 
 
 def _stays_split(array: jax.Array, at: int, length: int) -> bool:
-    """Tell whether a piece of this length along a dimension can be split as the dimension is."""
+    """Return whether a piece of this length along a dimension can be split as the dimension is."""
     if not length or not _constraints.has_explicit_axes(array):
         return False
     shape = jax.typeof(array).sharding.mesh.shape
@@ -88,19 +90,19 @@ def _cut(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
 
 
 def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
-    """Take a piece that may lie out of range, where it reads zero.
+    """Take a piece that may be out of range, where it reads zero.
 
-    The nearest piece within the array is cut out, and the one asked for is cut from that with zeros around it. This
-    costs about as much as `lax.dynamic_slice` alone, in memory and backwards too, unlike a gather.
+    The nearest piece within the array is cut out and padded with zeros, and the piece is cut from that. This costs
+    about as much as `lax.dynamic_slice` alone, in memory and in the backward pass too, unlike a gather.
     """
     size, present = array.shape[at], min(length, array.shape[at])
     start = widened(start)
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        # lax.pad does not take keys.
+        # lax.pad does not accept PRNG keys.
         data = window(jax.random.key_data(array), at, start, length)
         keys: jax.Array = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
         return keys
-    # jnp.clip would trace a function of its own
+    # jnp.clip would trace a nested function
     nearest = lax.clamp(_like(0, start), start, _like(size - present, start))
     piece = lax.dynamic_slice_in_dim(array, nearest, present, at, allow_negative_indices=False)
     around = [(0, 0, 0)] * array.ndim
@@ -123,9 +125,9 @@ def read_locally(
     labels: Sequence[Any],
     sizes: Mapping[str, int],
 ) -> jax.Array:
-    """Read elements; on a mesh with Explicit axes, these lie as the indices do, then as the array does.
+    """Read elements; on a mesh with Explicit axes, the layout is that of the indices, then of the array.
 
-    How to get at what other devices hold is left to the compiler: a type would have the array gathered first.
+    The compiler decides how to read from other devices: with a type, the array would be gathered first.
     """
     if not any(map(_constraints.has_explicit_axes, operands)):
         found: jax.Array = read(*operands)
@@ -145,7 +147,7 @@ def read_locally(
 
 
 def _dividing(sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """Return what of the current mapping divides these sizes: a short slice may not be split as its axis is."""
+    """Return the mesh axes of the mapping that divide these sizes: a short slice may not split like its axis."""
     mesh = layout.context_mesh()
     ways = {} if mesh is None else mesh.shape
     entries = layout.mapped(sizes).items()

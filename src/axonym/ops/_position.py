@@ -1,24 +1,26 @@
-"""How an index by name becomes positions, and how it reads.
+"""Conversion of an index by name to positions, and reading by it.
 
-An index is a tuple of *steps*, one for each axis that it mentions. Reading and writing go by the same steps, so that
-they can never disagree about which elements are meant. Python's ints and slices are taken first, as a box; the rest is
-one positional index, in which index arrays line up by name.
+An index is a tuple of *steps*, one for each axis that it mentions. Reads and writes use the same steps, so that they
+always select the same elements. Python's ints and slices are applied first, as a box; the rest is one positional
+index, in which index arrays are matched by name.
 """
 
 import builtins
 import operator
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, reduce
-from typing import Any, NamedTuple
+from types import EllipsisType
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.export import is_symbolic_dim
 
 from .. import plans
-from ..axis import AxisSelector, selection
+from ..axis import AxisKey, AxisSelector, selection
 from ..axis import selector as one_axis
 from ..core import Core, facts, shape_of
 from ..errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
@@ -30,6 +32,8 @@ from ._widen import widened
 from .dslice import dslice
 
 _FOR_MASKS = "use where() to choose by a mask, or compress() to select by one"
+Item: TypeAlias = Mapping[Any, Any] | tuple[Any, ...] | EllipsisType
+"""What stands in the brackets of `x[...]`: axes to selectors, or pairs of an axis and a selector."""
 Step = tuple[str, str, Any]
 """One step of an index: the axis, its kind, and what of it is static.
 
@@ -45,19 +49,21 @@ Step = tuple[str, str, Any]
 
 
 class Reach(NamedTuple):
-    """What happens to what lies out of range, and what is promised of the indices.
+    """How to treat indices out of range, and promises about the indices.
 
     Attributes:
-        mode: as in `x.at[...]` of JAX, and "wrap", which counts round and round. None reads the nearest element, or 0
-            in a window, and writes nothing.
-        fill_value: what "fill" reads.
+        mode: as in `x.at[...]` of JAX, and "wrap", which wraps around. None reads the nearest element, or 0 in a
+            window, and writes nothing.
+        fill_value: the value that "fill" reads.
+        spelled: its repr, as a cache key: 0.0 and -0.0 are equal.
         sorted: the indices ascend.
-        unique: no element is meant twice.
-        wraps: index arrays may count from the end by negative numbers; else these are out of range.
+        unique: no element is selected twice.
+        wraps: negative numbers in index arrays count from the end; otherwise they are out of range.
     """
 
     mode: str | None = None
     fill_value: Any = None
+    spelled: str = ""
     sorted: bool = False
     unique: bool = False
     wraps: bool = True
@@ -71,7 +77,7 @@ class Position(NamedTuple):
         labels: the dimensions of what it selects: names, and ints for those that have none.
         union: the names of the index arrays.
         sizes: the sizes of the names.
-        exact: whether one index array at most decides what is meant, so that promises about it hold for all.
+        exact: whether there is at most one index array, so that promises about it hold for the whole index.
     """
 
     dims: tuple[Any, ...]
@@ -89,17 +95,17 @@ def reaching(
     indices_are_sorted: bool = False,
     unique_indices: bool = False,
 ) -> Reach:
-    """Check what a user says of indices out of range, and of the indices themselves."""
+    """Check the options for indices out of range, and the promises about indices."""
     if mode is not None and mode not in modes:
         raise ArgumentError(message(function, f"the mode must be one of {', '.join(modes)}, not {mode!r}"))
     if isinstance(fill_value, Core | jax.Array | np.ndarray):
         hint = "choose afterwards: axn.where(...)"
         raise OperandError(message(function, "fill_value must be a Python scalar", hint=hint))
-    return Reach(mode, fill_value, bool(indices_are_sorted), bool(unique_indices))
+    return Reach(mode, fill_value, repr(fill_value), bool(indices_are_sorted), bool(unique_indices))
 
 
 def check_along(function: str, x: Core, indices: Any, axis: AxisSelector) -> None:
-    """Check that indices along an axis have that axis too, and none that the array lacks."""
+    """Check that indices along an axis have that axis, and none that the array lacks."""
     for operand in (x, indices):
         if not isinstance(operand, Core):
             raise _lift.unnamed(function, operand)
@@ -116,7 +122,7 @@ def check_along(function: str, x: Core, indices: Any, axis: AxisSelector) -> Non
 
 
 def selectors_of(function: str, x: Core, item: Any) -> Mapping[AxisSelector, Any]:
-    """Read what stands in brackets: a dict, or pairs of an axis and a selector."""
+    """Parse the contents of brackets: a dict, or pairs of an axis and a selector."""
     if isinstance(item, Mapping):
         return item
     if item is ...:
@@ -132,9 +138,9 @@ def selectors_of(function: str, x: Core, item: Any) -> Mapping[AxisSelector, Any
 
 
 def planned(
-    function: str, x: Core, selectors: Mapping[AxisSelector, Any], mode: str | None = None
+    function: str, x: Core, selectors: Mapping[AxisKey, Any], mode: str | None = None
 ) -> tuple[tuple[Step, ...], tuple[Any, ...]]:
-    """Sort the selectors of an index: its steps, and what of them are arguments of a kernel.
+    """Split the selectors of an index into its steps and the arguments of a kernel.
 
     A Python int out of range is an error, unless `mode` is "clip" or "wrap".
     """
@@ -162,7 +168,7 @@ def planned(
 
 
 def _step(function: str, x: Core, name: str, size: int, selector: Any, mode: str | None) -> tuple[str, Any, Any]:
-    """Sort a selector: its kind, what of it is static, and what of it is an argument of the kernel."""
+    """Split a selector into its kind, its static part and the argument of a kernel."""
     if isinstance(selector, builtins.slice):
         return _slice_step(function, name, size, selector)
     if isinstance(selector, int | np.integer) and not isinstance(selector, bool):
@@ -196,7 +202,7 @@ def _step(function: str, x: Core, name: str, size: int, selector: Any, mode: str
 
 
 def _listed(function: str, name: str, selector: Sequence[Any]) -> Any:
-    """Make an array of a list of integers, some of which may be traced."""
+    """Convert a list of integers, some of which may be traced, to an array."""
     try:
         return np.asarray(selector, dtype=None if len(selector) else int)
     except (TypeError, ValueError):
@@ -210,6 +216,9 @@ def _listed(function: str, name: str, selector: Sequence[Any]) -> Any:
 
 def _slice_step(function: str, name: str, size: int, selector: Any) -> tuple[str, Any, Any]:
     try:
+        if is_symbolic_dim(size):
+            bounds = selector.start, selector.stop, selector.step
+            return "strided", tuple(bound if bound is None else operator.index(bound) for bound in bounds), 0
         start, stop, step = selector.indices(size)
     except (TypeError, ValueError):
         problem = f"the bounds of a slice over {name!r} must be ints, and its step not zero"
@@ -243,9 +252,9 @@ def _check_indices(function: str, name: str, indices: Any, own: Names) -> None:
 
 
 def selected_names(names: Names, steps: Sequence[Step]) -> Names:
-    """Name what an index selects.
+    """Return the names of what an index selects.
 
-    The axes of index arrays stand where those axes stood that they index if these are neighbours, else in front.
+    The axes of index arrays replace the indexed axes if those are adjacent, and otherwise come first.
     """
     names = plans.without(names, tuple(name for name, kind, _ in steps if kind in ("int", "traced")))
     indexed = tuple(name for name, kind, _ in steps if kind == "array")
@@ -263,7 +272,7 @@ def selected_names(names: Names, steps: Sequence[Step]) -> Names:
 
 
 def run(kernel: _lift.Kernel, array: Any, *arguments: Any) -> Any:
-    """Call a kernel: under a trace with Python ints as they are, so that they stay static."""
+    """Call a kernel; while tracing, Python ints are passed unchanged, so that they stay static."""
     if isinstance(array, Tracer) and any(isinstance(argument, int) for argument in arguments):
         return kernel.body(array, *arguments)
     return kernel.call(array, *arguments)
@@ -303,7 +312,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
 
 
 def _check_readable(function: str, array: jax.Array, names: Names, name: str, count: int) -> None:
-    """Refuse to read `count` elements along an axis that has none, where not even the nearest one is there."""
+    """Raise an error for reading `count` elements along an axis without any, not even a nearest one."""
     if count:
         problem = f"axis {name!r} has no elements to read"
         raise AxisSizeError(message(function, problem, f"array has: {describe(names, array.shape)}"))
@@ -318,10 +327,10 @@ def positional(
     mode: str | None,
     batch: Names = (),
 ) -> Position:
-    """Turn steps into a positional index; where numpy puts the dimensions of index arrays, its labels tell.
+    """Convert steps to a positional index, whose labels give the order of dimensions in numpy.
 
-    An axis that an index array shares with what is left of the array is matched position by position, unless it is one
-    of `batch`, whose positions the caller keeps together.
+    An axis that an index array shares with the rest of the array is matched position by position, unless it is in
+    `batch`, which the caller handles.
     """
     anonymous = array.ndim - len(names)
     sizes = dict(zip(names, array.shape[anonymous:], strict=True))
@@ -334,6 +343,9 @@ def positional(
             vectors.append((name, _within(argument, static, size, mode), (name,)))
             sizes[name] = static
         elif kind == "strided":
+            if is_symbolic_dim(size):
+                hint = "choose by position instead: axn.where(axn.arange(axis) >= start, ...)"
+                raise OperandError(message(function, f"a slice over {name!r}, whose size is symbolic", hint=hint))
             start, stop, step = builtins.slice(*static).indices(size)
             dims[at], sizes[name], starts[name] = builtins.slice(*static), len(range(start, stop, step)), (start, step)
         else:
@@ -360,7 +372,7 @@ def positional(
 
 
 def _labels(dims: Sequence[Any], labels: Sequence[Any], union: Names) -> tuple[Any, ...]:
-    """Tell what numpy makes of an index: its new dimensions stand where neighbours were indexed, else in front."""
+    """Return numpy's order for an index: new dimensions replace indexed ones if adjacent, and otherwise come first."""
     at = [i for i, dim in enumerate(dims) if not isinstance(dim, builtins.slice)]
     first = at[0] if at and at[-1] - at[0] + 1 == len(at) else 0
     whole = [i for i, dim in enumerate(dims) if isinstance(dim, builtins.slice) and labels[i] not in union]
@@ -373,7 +385,7 @@ def _from_first(union: Names, own: Names) -> Names:
 
 
 def _within(start: Any, length: int, size: int, mode: str | None) -> Any:
-    """List the positions of a window, where a negative one does not count from the end."""
+    """Return the positions of a window, where a negative one does not count from the end."""
     positions = jnp.arange(length) + widened(start)
     if mode == "clip":
         return jnp.clip(positions, 0, max(size - 1, 0))
@@ -422,7 +434,7 @@ def _elements(array: jax.Array, at: tuple[Any, ...], reach: Reach, is_sorted: bo
 
 
 def _checked(function: str, name: str, positions: Any, own: Names, size: int, mode: str | None) -> Any:
-    """Check an index array, whose names may have lost an axis since it was sorted."""
+    """Check an index array again: a transformation may have removed a named dimension."""
     shape_of(function, positions, own)
     _check_indices(function, name, positions, own)
     positions = widened(positions)
@@ -432,9 +444,9 @@ def _checked(function: str, name: str, positions: Any, own: Names, size: int, mo
 def _matched(
     function: str, array: jax.Array, names: Names, name: str, own: Names, positions: Any, target: Names, reach: Reach
 ) -> jax.Array:
-    """Read at one index array, which shares axes with what is left of the array: these are mapped over.
+    """Read at one index array by mapping over the axes that it shares with the rest of the array.
 
-    The compiler sees that the shared axes are batch dimensions, which it cannot see from positions along them.
+    The compiler then knows that these are batch dimensions, which positions along them would hide.
     """
     anonymous = array.ndim - len(names)
     sizes = dict(zip(names, array.shape[anonymous:], strict=True))

@@ -34,7 +34,7 @@ Pieces = tuple[tuple[str, int | None], ...]
 
 
 class Group(NamedTuple):
-    """A number of neighbouring dimensions (`dims`) that become dimensions of these sizes and names."""
+    """A number of adjacent dimensions (`dims`) that become dimensions of these sizes and names."""
 
     dims: int
     sizes: tuple[int, ...]
@@ -42,7 +42,7 @@ class Group(NamedTuple):
 
 
 class Regrouping(NamedTuple):
-    """How an expression of rearrange changes an array.
+    """The plan of an expression of rearrange.
 
     Attributes:
         split: for each axis its pieces, each with its name and, where known, its size.
@@ -51,8 +51,8 @@ class Regrouping(NamedTuple):
         names: the axes of the result.
         old: sizes of axes to check.
         new: for each axis of the result a size to check, or None.
-        spans: for each axis where it stands in the expression.
-        ends: for each axis of the result where it stands in the expression.
+        spans: for each axis its place in the expression.
+        ends: for each axis of the result its place in the expression.
     """
 
     split: tuple[Pieces, ...]
@@ -68,8 +68,8 @@ class Regrouping(NamedTuple):
 def reshape(array: jax.Array, groups: Sequence[Group]) -> jax.Array:
     """Reshape an array group by group.
 
-    On a mesh with Explicit axes, the mapping lays out the new dimensions whose names it has, and the first
-    dimension of a group keeps what it had: an axis whose leading part is sharded splits and merges in place.
+    On a mesh with Explicit axes, the mapping lays out the new dimensions that it has, and otherwise the first
+    dimension of a group keeps its mesh axes: an axis whose leading part is sharded splits and merges in place.
     """
     shape = tuple(size for group in groups for size in group.sizes)
     if not _constraints.has_explicit_axes(array):
@@ -105,7 +105,7 @@ def _layouts(array: jax.Array, groups: Sequence[Group]) -> tuple[list[layout.Ent
 
 
 def by_expression(x: Core, text: str, bindings: Mapping[str, object]) -> "NamedArray":
-    """Do `rearrange` as an expression says."""
+    """Apply `rearrange` with an expression."""
     (array,), names = x.node
     try:
         kernel = _regrouped(text, names, _pattern.bind("rearrange", bindings, sizes=True))
@@ -116,7 +116,7 @@ def by_expression(x: Core, text: str, bindings: Mapping[str, object]) -> "NamedA
 
 @lru_cache(plans.CACHE)
 def _regrouped(text: str, names: Names, bindings: Bindings) -> _lift.Kernel | None:
-    """Make the kernel of an expression; None if it changes and checks nothing."""
+    """Make the kernel of an expression; None if it neither changes nor checks anything."""
     plan = regrouping(text, names, bindings)
     pieces = tuple(piece for own in plan.split for piece, _ in own)
     splits, merges = any(len(own) > 1 for own in plan.split), any(count > 1 for count in plan.merge)
@@ -147,7 +147,7 @@ def _regrouped(text: str, names: Names, bindings: Bindings) -> _lift.Kernel | No
 def _sizes(
     text: str, plan: Regrouping, names: Names, shape: tuple[int, ...]
 ) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Find the sizes of the pieces of each axis, and of the axes of the result."""
+    """Return the sizes of the pieces of each axis, and of the axes of the result."""
     split: list[tuple[int, ...]] = []
     have = shape[len(shape) - len(names) :]
     for name, size, pieces, span in zip(names, have, plan.split, plan.spans, strict=True):
@@ -177,12 +177,12 @@ def _wrong_size(problem: str, text: str, span: tuple[int, int], facts: str) -> A
 
 
 def regrouping(text: str, names: Names, bindings: Bindings) -> Regrouping:
-    """Plan what an expression of rearrange says for an array with these names.
+    """Plan an expression of rearrange for an array with these names.
 
     Raises:
-        PatternError: if the expression cannot be read, or does not fit the number of axes.
-        AxisNotFoundError: if an axis is missing, or would be left out.
-        AxisClashError: if a name would stand for two axes.
+        PatternError: if the expression is invalid, or does not fit the number of axes.
+        AxisNotFoundError: if an axis is missing, or would be dropped.
+        AxisClashError: if a name would refer to two axes.
     """
     expression = _pattern.read(text, False)
     _pattern.all_used(expression, bindings)
@@ -198,7 +198,7 @@ def regrouping(text: str, names: Names, bindings: Bindings) -> Regrouping:
     for at, (term, name, _) in enumerate(result):
         if name in [other for _, other, _ in result[:at]]:
             raise flaw(AxisClashError, f"axis {name!r} would stand twice", text, (term.start, term.end))
-    # A keyword of the left side gives a size there; on the right it gives just a name.
+    # A keyword of the left side gives a size there; on the right it gives only a name.
     known = {term.name for term in side.terms} | set(left.where)
     free = {key: size for key, (_, size) in table.items() if key not in known}
     found = [term.name or "" for term in _pattern.flat(expression.result.terms) if term.name in free]
@@ -220,10 +220,10 @@ class Left(NamedTuple):
     Attributes:
         names: the axes.
         split: for each axis its pieces, each with its name and, where known, its size.
-        where: the number of the piece that each name of the left side stands for.
-        rest: the pieces that no name stands for, each a whole axis.
+        where: the number of the piece for each name of the left side.
+        rest: the pieces without a name, each a whole axis.
         sized: sizes of axes to check.
-        spans: for each axis where it stands in the expression.
+        spans: for each axis its place in the expression.
     """
 
     names: Names
@@ -242,7 +242,7 @@ class Left(NamedTuple):
 def _left(expression: Expression, names: Names, table: Mapping[str, Bound]) -> Left:
     (side,), text = expression.operands, expression.text
     fresh = {part.name for term in side.terms for part in term.parts or ()}
-    # A keyword for a piece says nothing about an axis of the same name that is split.
+    # A keyword for a piece does not apply to an axis of the same name that is split.
     whole = {key: value for key, value in table.items() if key not in fresh}
     held = dict(_held(expression, names, whole))
     split: list[Pieces] = []
@@ -269,7 +269,7 @@ def _left(expression: Expression, names: Names, table: Mapping[str, Bound]) -> L
 
 
 def _held(expression: Expression, names: Names, table: Mapping[str, Bound]) -> Iterator[tuple[str, Term]]:
-    """Give each axis that the left side names, with its term."""
+    """Return each axis that the left side names, with its term."""
     (side,), text = expression.operands, expression.text
     for term in side.terms:
         if term.parts is not None and _pattern.has_dots(term.parts):
@@ -304,7 +304,7 @@ def _pieces(text: str, parts: Sequence[Term], table: Mapping[str, Bound]) -> Pie
 def _result(
     expression: Expression, left: Left, table: Mapping[str, Bound]
 ) -> Iterator[tuple[Term, str, tuple[int, ...]]]:
-    """Give each axis of the result: its term, its name and the pieces that it is made of."""
+    """Return each axis of the result: its term, its name and its pieces."""
     flat = left.flat
     terms = expression.result.terms
     single = {term: _piece(expression, left, table, term) for term in _pattern.flat(terms) if term.name != DOTS}
@@ -325,7 +325,7 @@ def _result(
 
 
 def _piece(expression: Expression, left: Left, table: Mapping[str, Bound], term: Term) -> int:
-    """Find what a name on the right stands for: a name of the left side or, with braces there, an axis."""
+    """Return the piece for a name on the right: a name of the left side or, with braces there, an axis."""
     name = term.name or ""
     if name in left.where:
         return left.where[name]

@@ -1,4 +1,4 @@
-"""How an index by name writes: the other half of `_position`.
+"""Writing by an index by name, the counterpart of `_position`.
 
 A box of ints and slices is written by `lax.dynamic_update_slice`, which compiles once for all starts; everything else
 is a scatter.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def on_mesh(array: jax.Array) -> jax.Array:
-    """Give an array that was made outside of a mesh with Explicit axes a layout, which the blocks put into it have."""
+    """Lay out an array that was made outside a mesh with Explicit axes like the blocks written to it."""
     mesh = layout.context_mesh()
     if mesh is None or AxisType.Explicit not in mesh.axis_types or _constraints.has_explicit_axes(array):
         return array
@@ -62,7 +62,7 @@ SCATTERS: Mapping[str, Callable[..., jax.Array]] = {
 
 
 class Write(NamedTuple):
-    """What there is to know about writing to an index, before any array is there; `update` None is a plain scalar."""
+    """The static description of a write to an index; `update` None is a plain scalar."""
 
     function: str
     names: Names
@@ -78,10 +78,10 @@ class Write(NamedTuple):
 
     @property
     def batch(self) -> Names:
-        """The axes that index arrays share with what is left of the array, for a scatter in batches.
+        """The axes that index arrays share with the rest of the array, for a batched scatter.
 
-        There are none where index arrays have further axes, as XLA's partitioner then loses elements of the array
-        where it splits those; and none beside slices, which such a scatter does not take.
+        There are none if index arrays have further axes, as XLA's partitioner then loses elements of the array if it
+        splits those; and none with slices, which such a scatter does not support.
         """
         if any(kind == "strided" for _, kind, _ in self.steps):
             return ()
@@ -111,7 +111,7 @@ def write(
 
 
 def sliced_statically(steps: tuple[Step, ...], arguments: Sequence[Any]) -> tuple[tuple[Step, ...], Sequence[Any]]:
-    """Where an index is no box, make the starts of its slices static, as a positional index needs them."""
+    """Unless an index is a box, make the starts of its slices static, as a positional index requires."""
     if all(kind in ("int", "slice") for _, kind, _ in steps):
         return steps, arguments
     pairs = [
@@ -199,10 +199,10 @@ def _scattered(plan: Write, array: jax.Array, update: Any, arguments: Sequence[A
 
 
 def _in_batches(plan: Write, operation: str, array: jax.Array, update: Any, position: Position) -> jax.Array:
-    """Write to single elements at index arrays that share axes with what is left of the array.
+    """Write to single elements at index arrays that share axes with the rest of the array.
 
-    The compiler sees that these are batch dimensions, which it cannot see from positions along them. `jax.vmap` would
-    tell it too, but move them to the front, which copies the whole array.
+    The compiler then knows that these are batch dimensions, which positions along them would hide. `jax.vmap` would do
+    the same, but move them to the front, which copies the whole array.
     """
     if operation not in SCATTERS:
         factors = _in_batches(plan, "multiply", jnp.ones_like(array), update, position)
@@ -224,17 +224,17 @@ def _in_batches(plan: Write, operation: str, array: jax.Array, update: Any, posi
         if plan.reach.wraps and not isinstance(place, int):
             place = lax.select(place < 0, place + array.shape[i], place)
         places.append(jnp.broadcast_to(place, [sizes[name] for name in position.union]))
-    # Promoted in this way also where JAX is told to promote nothing by itself.
+    # Promoted like this even with strict dtype promotion.
     indices = jnp.stack(places, axis=-1, dtype=np.int64 if any(p.dtype.itemsize > 4 for p in places) else np.int32)
     update = jnp.broadcast_to(update, [sizes[label] for label in position.labels])
     if update.dtype != array.dtype:
         update = update.astype(array.dtype)
-    # There is one place for each batch: no element is meant twice, which its gradient makes use of.
+    # There is one place for each batch: no element is selected twice, which the gradient exploits.
     return SCATTERS[operation](array, indices, update, numbers, unique_indices=True, mode=plan.reach.mode)
 
 
 def _fitted(plan: Write, update: Any, array: jax.Array, labels: tuple[Any, ...], sizes: Mapping[str, int]) -> Any:
-    """Line an update up with the dimensions of the indexed part, whose axes have to contain its own."""
+    """Align an update with the dimensions of the indexed part, whose axes must contain its own."""
     function, own, target = plan.function, plan.update, plan.target
     anonymous = array.ndim - len(plan.names)
     part = f"indexed part has: {describe(target, (*array.shape[:anonymous], *(sizes[name] for name in target)))}"
@@ -261,7 +261,7 @@ def _fitted(plan: Write, update: Any, array: jax.Array, labels: tuple[Any, ...],
 
 
 def check_dtype(function: str, operation: str, array: jax.Array, update: Any) -> None:
-    """Refuse what would change the dtype of an array, or would not fit into it."""
+    """Raise an error for an update that would change the dtype of an array, or would not fit into it."""
     dtype = array.dtype
     if operation not in ("set", "min", "max") and jnp.issubdtype(dtype, jnp.bool_):
         hint = "use set, or max for a logical or, and min for a logical and"

@@ -1,4 +1,4 @@
-"""Sliding one signal along another, where they lie on a mesh."""
+"""Sliding one signal along another on a mesh."""
 
 from collections.abc import Callable
 
@@ -10,15 +10,15 @@ __all__ = ["slide_whole"]
 
 
 def slide_whole(slide: Callable[..., jax.Array], x: jax.Array, v: jax.Array) -> jax.Array:
-    """Slide one signal along the other; on a mesh of several axes, both and the result are whole.
+    """Slide one signal along the other; on a mesh of several axes, both and the result are replicated.
 
-    XLA's partitioner would also sum gradients, and some results, over mesh axes on which nothing lies.
+    XLA's partitioner would also sum gradients, and some results, over mesh axes that are not used.
     """
     meshes = (jax.sharding.get_abstract_mesh(), *(jax.typeof(signal).sharding.mesh for signal in (x, v)))
     mesh = next((mesh for mesh in meshes if AxisType.Auto in mesh.axis_types), None)
     if mesh is None or sum(size > 1 for size in mesh.shape.values()) < 2:
         return slide(x, v)
-    whole = NamedSharding(mesh, PartitionSpec(None))  # under a `vmap`, its dimension stays as it lies
+    whole = NamedSharding(mesh, PartitionSpec(None))  # under a `vmap`, its dimension keeps its layout
     x, v = lax.with_sharding_constraint((x, v), whole)
     result: jax.Array = lax.with_sharding_constraint(slide(x, v), whole)
     return result

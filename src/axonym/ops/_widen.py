@@ -1,4 +1,4 @@
-"""Types with more room: for positions along an axis, and for what is computed of narrow numbers."""
+"""Wider types: for positions along an axis, and for computing with narrow numbers."""
 
 from typing import Any, TypeVar
 
@@ -10,25 +10,25 @@ A = TypeVar("A")
 
 
 def widened(positions: Any) -> Any:
-    """Give integers of less than 32 bits a type in which all positions along an axis can be counted."""
+    """Convert integers of less than 32 bits to a type that can hold all positions along an axis."""
     dtype = getattr(positions, "dtype", None)
     narrow = dtype is not None and dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.integer)
     return positions.astype(np.int32) if narrow else positions
 
 
 def at_least_float32(dtype: Any) -> Any:
-    """Return the dtype to compute in: that of float32 or wider numbers themselves, and float32 for all others.
+    """Return the dtype to compute in: `dtype` itself if it is float32 or wider, and otherwise float32.
 
-    It is what `jax.numpy.promote_types` gives for float32, also where JAX is told to promote nothing by itself.
+    This is `jax.numpy.promote_types` with float32, even with strict dtype promotion.
     """
     return dtype if jnp.issubdtype(dtype, jnp.inexact) and jnp.dtype(dtype).itemsize >= 4 else jnp.dtype(jnp.float32)
 
 
 def inexact_dtype(dtype: Any) -> Any:
-    """Return the dtype in which `jax.numpy` takes means and roots: for integers and masks, floats.
+    """Return the dtype in which `jax.numpy` computes means and roots: for integers and masks, a float.
 
-    Unlike `jax.numpy.result_type(x, float)`, it has 64 bits for integers of as many only, and is the same where JAX is
-    told to promote nothing by itself.
+    Unlike `jax.numpy.result_type(x, float)`, it has 64 bits only for 64-bit integers, and ignores strict dtype
+    promotion.
     """
     if jnp.issubdtype(dtype, jnp.inexact):
         return dtype
@@ -36,12 +36,12 @@ def inexact_dtype(dtype: Any) -> Any:
 
 
 def as_inexact(x: Any) -> Any:
-    """Turn integers and masks into the floats that `jax.numpy` computes with in their place."""
+    """Convert integers and masks to the floats that `jax.numpy` would compute with."""
     return x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(inexact_dtype(x.dtype))
 
 
 def of_one_rank(x: Any, y: Any) -> tuple[Any, Any]:
-    """Put dimensions of size 1 in front of the array that has fewer, also where JAX is told to add none by itself."""
+    """Add leading dimensions of size 1 to the array that has fewer, even if JAX may not promote ranks."""
     if x.ndim == y.ndim:
         return x, y
     rank = max(x.ndim, y.ndim)
@@ -56,7 +56,7 @@ def widen(x: A) -> A:
 
 
 def widened_to(dtype: Any, x: Any) -> Any:
-    """Give an array a dtype that is wider than its own, as arithmetic does by itself where JAX lets it."""
+    """Convert an array to a wider dtype, as implicit promotion would."""
     return x.astype(dtype) if x.dtype.itemsize < dtype.itemsize else x
 
 

@@ -48,30 +48,30 @@ Positions = tuple[int, ...]
 
 
 def cumlogsumexp(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
-    """Return the logarithm of the sum of exponentials of all elements up to each one along `axis`, without overflow.
+    """Return the cumulative log-sum-exp along `axis`, without overflow.
 
     Args:
         x: axes {axis, ...}.
-        axis: the axis to run along.
-        reverse: run from the end: all elements from each one on.
+        axis: the axis to accumulate along.
+        reverse: accumulate from the end.
     """
     return _lift.along_with(_cumlogsumexp, x, axis, reverse=reverse)
 
 
 def cummax(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
-    """Return the largest element up to each one along `axis`; with `reverse`, from each one on."""
+    """Return the cumulative maximum along `axis`, from the end if `reverse`."""
     return _lift.along_with(_cummax, x, axis, reverse=reverse)
 
 
 def cummin(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
-    """Return the smallest element up to each one along `axis`; with `reverse`, from each one on."""
+    """Return the cumulative minimum along `axis`, from the end if `reverse`."""
     return _lift.along_with(_cummin, x, axis, reverse=reverse)
 
 
 def cumprod(
     x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None, *, reverse: bool = False
 ) -> "NamedArray":
-    """Return the products of all elements up to each one along `axis`; with `reverse`, from each one on."""
+    """Return the cumulative product along `axis`, from the end if `reverse`."""
     if dtype is None and not reverse:
         return _lift.along(jnp.cumprod, x, axis)
     return _lift.along_with(_cumprod, x, axis, dtype=dtype, reverse=reverse)
@@ -80,13 +80,13 @@ def cumprod(
 def cumsum(
     x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None, *, reverse: bool = False
 ) -> "NamedArray":
-    """Return the sums of all elements up to each one along `axis`.
+    """Return the cumulative sum along `axis`.
 
     Args:
         x: axes {axis, ...}.
-        axis: the axis to run along.
-        dtype: what to compute in and return.
-        reverse: run from the end: all elements from each one on, such as the returns of an episode of rewards.
+        axis: the axis to accumulate along.
+        dtype: the dtype to compute in and return.
+        reverse: accumulate from the end, as for the returns of an episode of rewards.
 
     Example:
         >>> axn.cumsum(axn.named([1, 2, 3], "time"), "time", reverse=True)
@@ -101,14 +101,14 @@ def cumsum(
 def cumulative_prod(
     x: "NamedArray", axis: AxisSelector, *, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> "NamedArray":
-    """Return `cumprod`; with `include_initial`, of one more element: a one in front."""
+    """Return `cumprod`; with `include_initial`, after an additional first element of one."""
     return _lift.along_with(jnp.cumulative_prod, x, axis, dtype=dtype, include_initial=include_initial)
 
 
 def cumulative_sum(
     x: "NamedArray", axis: AxisSelector, *, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> "NamedArray":
-    """Return `cumsum`; with `include_initial`, of one more element: a zero in front, as offsets need it.
+    """Return `cumsum`; with `include_initial`, after an additional first element of zero, as for offsets.
 
     Example:
         >>> lengths = axn.named([3, 1, 2], "document")
@@ -130,31 +130,31 @@ def log_softmax(x: "NamedArray", axis: AxisSelection | None = None, *, where: Op
 
 
 def nancumprod(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
-    """Return `cumprod`, for which NaN counts as one."""
+    """Return `cumprod` with NaN counted as one."""
     return _lift.along_with(jnp.nancumprod, x, axis, dtype=dtype)
 
 
 def nancumsum(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
-    """Return `cumsum`, for which NaN counts as zero."""
+    """Return `cumsum` with NaN counted as zero."""
     return _lift.along_with(jnp.nancumsum, x, axis, dtype=dtype)
 
 
 def packbits(x: "NamedArray", axis: AxisSelector, *, bitorder: str = "big") -> "NamedArray":
-    """Pack each eight elements along `axis` into the bits of one byte; the last byte is filled up with zeros.
+    """Pack every eight elements along `axis` into the bits of a byte; the last byte is padded with zeros.
 
     Args:
-        x: booleans, or integers that count as true unless they are zero; axes {axis, ...}.
-        axis: the axis to pack, whose size is divided by eight and rounded up.
+        x: booleans, or integers, of which all but zero count as true; axes {axis, ...}.
+        axis: the axis to pack; its size is divided by eight and rounded up.
         bitorder: whether the first element is the highest bit ("big") or the lowest ("little").
     """
     return _lift.along_with(_packbits, x, axis, bitorder=_order_of_bits("packbits", bitorder))
 
 
 def roll(x: "NamedArray", shift: Operand | Sequence[Operand], axis: AxisSelection) -> "NamedArray":
-    """Shift elements along `axis`; those that leave at its end come back at its start.
+    """Shift elements along `axis`; those shifted beyond the end reappear at the start.
 
-    A Python int is part of the program, and another one another program. An array is data: it may be traced, and it
-    may have axes among the others of `x`, each position of which is then shifted by its own amount.
+    A Python int is static: each value compiles its own program. An array may be traced, and may have other axes of
+    `x`, each position of which is then shifted by its own amount.
 
     Args:
         x: axes {axis, ...}.
@@ -162,8 +162,8 @@ def roll(x: "NamedArray", shift: Operand | Sequence[Operand], axis: AxisSelectio
         axis: one axis or several.
 
     Raises:
-        ArgumentError: if there is another number of shifts than of axes.
-        OperandError: if a shift is no integer.
+        ArgumentError: if the number of shifts is not that of the axes.
+        OperandError: if a shift is not an integer.
 
     Example:
         >>> x = axn.named([[0, 1, 2], [3, 4, 5]], ("batch", "time"))
@@ -187,10 +187,10 @@ def roll(x: "NamedArray", shift: Operand | Sequence[Operand], axis: AxisSelectio
 
 
 def rot90(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 1) -> "NamedArray":
-    """Turn values in the plane of two axes `k` times by a right angle, from `axis1` towards `axis2`.
+    """Rotate values by `k` right angles in the plane of two axes, from `axis1` towards `axis2`.
 
-    The names stay and the values move: with `axis1` pointing down and `axis2` to the right, as for the rows and
-    columns of an image, they turn counterclockwise. Where `k` is odd, the two axes exchange their sizes.
+    Names stay and values move: counterclockwise, if `axis1` points down and `axis2` to the right, as for the rows and
+    columns of an image. If `k` is odd, the two axes exchange their sizes.
 
     Example:
         >>> axn.rot90(axn.named([[1, 2, 3], [4, 5, 6]], ("row", "column")), "row", "column")
@@ -208,7 +208,7 @@ def softmax(x: "NamedArray", axis: AxisSelection | None = None, *, where: Operan
     Args:
         x: axes {axis, ...}.
         axis: one axis, several, or None for all.
-        where: axes among those of `x`; elements that take part, the others come out as zero.
+        where: axes among those of `x`; the elements to include; the others become zero.
     """
     return _lift.normalization(_softmax, x, axis, where)
 
@@ -224,15 +224,15 @@ def standardize(
 ) -> "NamedArray":
     """Shift and scale elements so that over `axis` their mean is zero and their variance one.
 
-    The variance is the mean of squared differences from the mean, in two passes: no digits cancel.
+    The variance is the mean of squared differences from the mean, in two passes, which avoids cancellation.
 
     Args:
         x: axes {axis, ...}.
         axis: one axis, several, or None for all.
-        mean: what to subtract, where it is known already; axes among those of `x`.
-        variance: what to divide by the square root of, where it is known already; axes among those of `x`.
-        epsilon: what is added to the variance.
-        where: axes among those of `x`; elements that count for the mean and the variance.
+        mean: the mean, if already known; axes among those of `x`.
+        variance: the variance, if already known; axes among those of `x`.
+        epsilon: a number added to the variance.
+        where: axes among those of `x`; the elements to include in the mean and the variance.
     """
     if mean is None and variance is None and isinstance(epsilon, int | float):
         return _lift.normalization(_with(_standardize, epsilon=epsilon), x, axis, where)
@@ -245,10 +245,10 @@ def standardize(
 
 
 def unpackbits(x: "NamedArray", axis: AxisSelector, *, count: int | None = None, bitorder: str = "big") -> "NamedArray":
-    """Unpack the bits of bytes along `axis` to eight zeros or ones each: the inverse of `packbits`.
+    """Unpack each byte along `axis` to eight zeros or ones: the inverse of `packbits`.
 
     Args:
-        x: bytes, that is uint8; axes {axis, ...}.
+        x: bytes (uint8); axes {axis, ...}.
         axis: the axis to unpack, whose size becomes `count`.
         count: how many bits to keep, None for all; if negative, how many to drop.
         bitorder: as for `packbits`.
@@ -257,11 +257,11 @@ def unpackbits(x: "NamedArray", axis: AxisSelector, *, count: int | None = None,
 
 
 def _backwards(fn: Any, forwards: Any, array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:
-    """Apply a function of `jax.lax` from the end, in the dtype of its like in `jax.numpy` that only runs forwards."""
+    """Apply a function of `jax.lax` from the end, in the dtype of the `jax.numpy` one, which only runs forwards."""
     like = jax.ShapeDtypeStruct((1,), array.dtype)
     wanted = jax.eval_shape(partial(forwards, axis=0, dtype=dtype), like).dtype
     truth = wanted == np.bool_
-    # What is true is counted, not added up: as numbers, 1 and -1 would cancel.
+    # Convert to booleans first: as numbers, 1 and -1 would cancel.
     numbers = (array != 0).astype(int) if truth else lax.convert_element_type(array, wanted)
     result: jax.Array = fn(numbers, axis % array.ndim, reverse=True)
     return result.astype(bool) if truth else result
@@ -333,16 +333,21 @@ def _rot90(array: jax.Array, axis: tuple[int, int], k: int) -> jax.Array:
     return jnp.rot90(_lift.whole(array, axis), k, axis)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _softmax(array: jax.Array, axis: Positions, where: jax.Array | None = None) -> jax.Array:
+    softened: jax.Array = _softened(array, axis, where)  # by position: JAX's own checks miscount a static keyword
+    return softened
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _softened(array: jax.Array, axis: Positions, where: jax.Array | None) -> jax.Array:
     return jax.nn.softmax(array, axis, where)
 
 
-@_softmax.defjvp
+@_softened.defjvp
 def _softmax_jvp(axis: Positions, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
-    """Keep the result alone for the backward pass, which attention needs anyway, and not the exponentials too."""
+    """Save only the result for the backward pass, which attention needs anyway, and not the exponentials."""
     array, where = primals
-    result = _softmax(array, axis, where)
+    result = _softened(array, axis, where)
     change = _softmax_change if where is None else jax.checkpoint(_masked_change, prevent_cse=False, static_argnums=2)
     return result, change(result, tangents[0], axis)
 
@@ -353,9 +358,9 @@ def _softmax_change(result: jax.Array, tangent: jax.Array, axis: Positions) -> j
 
 
 def _masked_change(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:
-    """Take for constants what is zero: times a tangent that is not finite, it would be NaN.
+    """Treat zeros as constants: times a tangent that is not finite, they would give NaN.
 
-    The mask is what the result tells, so that it is not kept beside it.
+    The mask follows from the result, so that it is not saved.
     """
     hidden = result == 0
     change = _softmax_change(result, jnp.where(hidden, 0, tangent), axis)
@@ -377,15 +382,15 @@ def _standardize(
 
 
 def _standardize_over(array: jax.Array, axis: Positions | None, where: jax.Array | None, epsilon: Any) -> jax.Array:
-    # By hand, because `jnp.var` would find the mean again and keep the differences from it once more.
+    # By hand, because `jnp.var` would compute the mean again, and save the differences from it twice.
     narrow = jnp.issubdtype(array.dtype, jnp.inexact) and array.dtype.itemsize < 4
     wide = array.astype(jnp.float32) if narrow else array
     centered = wide - jnp.mean(wide, axis, keepdims=True, where=where)
     squares = jnp.real(centered * jnp.conj(centered)) if jnp.iscomplexobj(centered) else jnp.square(centered)
     variance = jnp.mean(squares, axis, keepdims=True, where=where)
-    if narrow:
-        centered, variance = centered.astype(array.dtype), variance.astype(array.dtype)
-    return centered * lax.rsqrt(variance + epsilon)
+    # Not in float16, where a variance above 65504 overflows, as does the slope of the root near zero.
+    result: jax.Array = centered * lax.rsqrt(variance + epsilon)
+    return result.astype(array.dtype) if narrow else result
 
 
 def _squared_distance(array: jax.Array, mean: jax.Array) -> jax.Array:
@@ -394,5 +399,5 @@ def _squared_distance(array: jax.Array, mean: jax.Array) -> jax.Array:
 
 @lru_cache(plans.CACHE)
 def _with(fn: Any, **options: Any) -> Any:
-    """Give a function its options; the same ones give the same object, for which one kernel is kept."""
+    """Bind options to a function; equal options give the same object, and so one cached kernel."""
     return partial(fn, **options)

@@ -1,4 +1,4 @@
-"""Contractions: sums of products over named axes, by a list of axes (`dot`) or as an expression (`einsum`)."""
+"""Contractions: sums of products over named axes, from a list of axes (`dot`) or an expression (`einsum`)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -36,21 +36,21 @@ def dot(
     preferred_element_type: DTypeLike | None = None,
     dot_general: DotGeneral = lax.dot_general,
 ) -> "NamedArray":
-    """Multiply arrays by name and sum over `axis`; axes that several arrays share and that stay are matched.
+    """Multiply arrays by name and sum over `axis`; other axes that several arrays share are matched.
 
     The result is laid out by the current axis mapping.
 
     Args:
         arrays: one or more arrays.
-        axis: the axes to sum over, each of which at least two arrays must have (one, if there is only one array);
-            None for all axes, () for none.
-        out_axes: the order of the result's axes; `...` stands for those not mentioned. By default the axes stand in
-            the order in which they first appear.
+        axis: the axes to sum over; at least two arrays must have each of them (unless there is only one array). None
+            means all axes, () none.
+        out_axes: the order of the result's axes; `...` stands for those not mentioned. The default is the order in
+            which they first appear.
         precision: as in `jax.numpy.einsum`.
         preferred_element_type: the dtype to accumulate in and return.
-        dot_general: what multiplies two arrays, such as a quantised product: a function with the arguments of
-            `jax.lax.dot_general`, from `precision` on by keyword. Several arrays are multiplied pair by pair from
-            the left.
+        dot_general: the function that multiplies two arrays, such as a quantised product, with the arguments of
+            `jax.lax.dot_general`, from `precision` on by keyword. More arrays are multiplied pair by pair from the
+            left.
 
     Raises:
         AxisNotFoundError: if an axis to sum over is missing.
@@ -65,13 +65,13 @@ def dot(
     dtype: Any = preferred_element_type
     order = None if out_axes is None else _entries(out_axes)
     try:
-        if len(arrays) == 2:  # the usual number, spelled out because a comprehension costs a call
+        if len(arrays) == 2:  # the usual case, written out because a comprehension costs a call
             ((a,), left), ((b,), right) = arrays[0].node, arrays[1].node
             operands: tuple[Names, ...] = (left, right)
             payloads: tuple[jax.Array, ...] = (a, b)
         else:
             operands, payloads = tuple(x.node[1] for x in arrays), tuple(x.node[0][0] for x in arrays)
-        if dot_general is not lax.dot_general:  # it may hold arrays, so that nothing is kept for it
+        if dot_general is not lax.dot_general:  # not cached, as it may hold arrays
             custom = _dot(operands, given, order, precision, dtype, dot_general)
             return wrap(arrays[0], custom.body(*payloads), custom.names)
         key = (operands, given, order, precision, dtype)
@@ -92,14 +92,14 @@ def einsum(
     dot_general: DotGeneral = lax.dot_general,
     **axis_aliases: AxisSelector,
 ) -> "NamedArray":
-    """Contract arrays as an expression says; axes keep the names that they have in the arrays.
+    """Contract arrays by an expression; axes keep their names.
 
     There are three forms, all with spaces between names:
 
     * `"b s e, e m -> b s m"`: letters bind by position, and a letter must stand for the same axis everywhere.
       `...` stands for all axes without a letter;
-    * `"{embed mlp}, {mlp} -> mlp"`: names bind by name. What is named on the left only is summed over; axes
-      without a mention come first, or where `...` stands on the right. `...` on the left alone sums over them;
+    * `"{embed mlp}, {mlp} -> mlp"`: names bind by name. Axes named only on the left are summed over; axes not
+      mentioned come first, or where `...` is on the right. `...` only on the left sums over them;
     * `"-> batch mlp"`: the axes of the result; all others are summed over.
 
     The result is laid out by the current axis mapping.
@@ -110,10 +110,10 @@ def einsum(
         precision: as in `jax.numpy.einsum`.
         preferred_element_type: the dtype to accumulate in and return.
         dot_general: as in `dot`.
-        axis_aliases: what a name in the expression stands for: an axis, or the name of one.
+        axis_aliases: the axis, or its name, that a name in the expression stands for.
 
     Raises:
-        PatternError: if the expression cannot be read, or does not fit the number of arrays or their axes.
+        PatternError: if the expression is invalid, or does not fit the number of arrays or their axes.
         AxisNotFoundError: if an axis is missing.
         AxisClashError: if a letter stands for two axes, or two letters for one.
         AxisSizeError: if a name has two sizes.
@@ -215,7 +215,7 @@ def _product(
     dtype: Any,
     dot_general: DotGeneral,
 ) -> jax.Array:
-    """Contract arrays whose dimensions carry labels; on a mesh with Explicit axes, say where the result goes."""
+    """Contract arrays with labelled dimensions; on a mesh with Explicit axes, set the layout of the result."""
     sharding = None
     entries: list[layout.Entry] = []
     if any(map(_constraints.has_explicit_axes, arrays)):
@@ -252,7 +252,7 @@ def _one_dtype(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def _opened(dot_general: DotGeneral) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], DotGeneral]]:
-    """Take the arrays out of what multiplies: closed over, they would keep their Explicit types where others do not."""
+    """Take the arrays out of `dot_general`: as constants, they would keep their Explicit types where others do not."""
     leaves, tree = jax.tree.flatten(dot_general)
     at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
 
@@ -267,7 +267,7 @@ def _opened(dot_general: DotGeneral) -> tuple[list[jax.Array], Callable[[Sequenc
 def _by_pairs(
     multiply: DotGeneral, dtype: Any, labels: Sequence[Labels], contracted: Names, out: Labels, *arrays: jax.Array
 ) -> jax.Array:
-    """Contract arrays from the left, each axis as soon as no later array has it."""
+    """Contract arrays from the left; sum over each axis as soon as no later array has it."""
     operands = []
     for i, (array, own) in enumerate(zip(arrays, labels, strict=True)):
         others = {label for j, other in enumerate(labels) if j != i for label in other}
@@ -290,11 +290,11 @@ def _by_pairs(
 def _explicit(
     arrays: Sequence[jax.Array], labels: Sequence[Labels], contracted: Names, out: Labels
 ) -> tuple[list[jax.Array], list[layout.Entry]]:
-    """Choose one layout per label, move the operands to it, and give the mesh axes of the result.
+    """Choose one layout per label, reshard the operands to it, and return the mesh axes of the result.
 
-    The mapping is for results; what is summed away lies as the operands have it, on mesh axes that they need for
-    nothing else. An axis of the result whose mesh axes an operand has under what is summed away is not moved there: the
-    partial sums are scattered.
+    The mapping applies to results; contracted axes keep the layout of the operands, on mesh axes that they need for
+    nothing else. If an operand has a contracted axis on the mesh axes of an axis of the result, it is not resharded:
+    the partial sums are scattered.
     """
     operands = [(own, _constraints.entries_of(array)) for array, own in zip(arrays, labels, strict=True)]
     sizes = dict(pair for array, own in zip(arrays, labels, strict=True) for pair in zip(own, array.shape, strict=True))
@@ -374,7 +374,7 @@ def _read(text: str, operands: tuple[Names, ...], aliases: Bindings) -> _Einsum:
 
 
 def _named(expression: Expression, operands: tuple[Names, ...], table: Mapping[str, Bound]) -> Iterator[str]:
-    """Give the axes that operands in braces name."""
+    """Look up the axes named by operands in braces."""
     for side, names in zip(expression.operands, operands, strict=bool(expression.operands)):
         if side.ordered and [term.name for term in side.terms] != [DOTS]:
             hint = "use braces for all operands: their axes are then found by name"
@@ -410,7 +410,7 @@ def _ordered(expression: Expression, operands: tuple[Names, ...], table: Mapping
 
 
 def _bind(text: str, term: Term, letter: str, name: str, number: int, bound: dict[str, str]) -> None:
-    """Let a letter stand for an axis, and no other letter."""
+    """Bind a letter to an axis, which no other letter may stand for."""
     at = (term.start, term.end)
     if bound.setdefault(letter, name) != name:
         problem = f"{letter!r} stands for axis {bound[letter]!r}, but operand {number} has {name!r} there"

@@ -28,10 +28,10 @@ def diag(x: "NamedArray", axis: AxisSelector, rows: AxisSelector, columns: AxisS
 
     Args:
         x: axes {axis, ...}.
-        axis: the axis of the elements; it goes.
+        axis: the axis of the elements, which is removed.
         rows: the name of the rows, of size `axis + abs(k)`.
         columns: the name of the columns, of the same size.
-        k: which diagonal: 0 is the main one, a positive number is above it.
+        k: the diagonal: 0 is the main one, positive numbers are above it.
 
     Returns:
         The array with axes {..., rows, columns}.
@@ -57,7 +57,7 @@ def _diag(array: jax.Array, *, pair: Pairs, k: int) -> jax.Array:
             problem = f"axis {name!r} was given with size {given}, but the matrix has size {size}"
             raise AxisSizeError(message("diag", problem))
     before = [(0, 0)] * (array.ndim - 1)
-    # Column c holds the element of the row that the diagonal crosses there.
+    # Column c holds the element of the row in which the diagonal crosses it.
     along_columns = jnp.pad(array, [*before, (max(k, 0), max(-k, 0))])
     return jnp.where(
         _offsets((size, size), (-2, -1)) == k, along_columns[..., None, :], lax.full_like(array, 0, shape=())
@@ -65,7 +65,7 @@ def _diag(array: jax.Array, *, pair: Pairs, k: int) -> jax.Array:
 
 
 def _offset(function: str, k: int) -> int:
-    """Check the number of a diagonal: sizes depend on it, so it must be known while tracing."""
+    """Check the number of a diagonal, which must be static because sizes depend on it."""
     try:
         return operator.index(k)
     except TypeError:
@@ -74,7 +74,7 @@ def _offset(function: str, k: int) -> int:
 
 
 def _offsets(shape: Sequence[int], at: tuple[int, ...]) -> jax.Array:
-    """Tell on which diagonal of the dimensions `at` each element lies: 0 is the main one, positive ones are above it.
+    """Return the diagonal, in the dimensions `at`, of each element: 0 for the main one, positive above it.
 
     The other dimensions have size 1.
     """
@@ -90,10 +90,10 @@ def diagonal(
 
     Args:
         x: axes {axis1, axis2, ...}.
-        axis1: the rows; they go.
-        axis2: the columns; they go.
-        new_axis: the axis along the diagonal, the last axis of the result; it may be called as one of the two.
-        offset: which diagonal: 0 is the main one, a positive number is above it.
+        axis1: the rows, which are removed.
+        axis2: the columns, which are removed.
+        new_axis: the axis along the diagonal, the last axis of the result; it may have the name of one of the two.
+        offset: the diagonal: 0 is the main one, positive numbers are above it.
 
     Raises:
         AxisNotFoundError: if `axis1` or `axis2` is missing.
@@ -121,14 +121,14 @@ def _diagonal(array: jax.Array, *, new: tuple[str, int | None], offset: int) -> 
 def fill_diagonal(
     x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, value: Operand, k: int = 0
 ) -> "NamedArray":
-    """Replace a diagonal of the matrices that two axes span; the axes keep their order, and the dtype stays.
+    """Replace a diagonal of the matrices that two axes span; the order of axes and the dtype do not change.
 
     Args:
         x: axes {axis1, axis2, ...}.
         axis1: the rows.
         axis2: the columns.
-        value: a scalar, or an array whose axes are among those of `x`: with axis `axis1` it has one value per row.
-        k: which diagonal: 0 is the main one, a positive number is above it.
+        value: a scalar, or an array whose axes are among those of `x`; with `axis1`, it has one value per row.
+        k: the diagonal: 0 is the main one, positive numbers are above it.
 
     Raises:
         AxisNotFoundError: if `axis1` or `axis2` is missing.
@@ -160,20 +160,20 @@ def _fill_diagonal(array: jax.Array, value: Any, *, at: tuple[int, ...], k: int)
 def trace(
     x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, offset: int = 0, dtype: DTypeLike | None = None
 ) -> "NamedArray":
-    """Sum the diagonal of the matrices that two axes span; both axes go.
+    """Sum the diagonal of the matrices that two axes span; both axes are removed.
 
     Args:
         x: axes {axis1, axis2, ...}.
         axis1: the rows.
         axis2: the columns.
-        offset: which diagonal: 0 is the main one, a positive number is above it.
-        dtype: that of the result; by default that of `x`, or int where it is bool.
+        offset: the diagonal: 0 is the main one, positive numbers are above it.
+        dtype: the dtype of the result; by default that of `x`, or int for bool.
     """
     return _lift.reduction(_trace, x, (axis1, axis2), offset=_offset("trace", offset), dtype=dtype)
 
 
 def _trace(array: jax.Array, axis: tuple[int, int], *, offset: int, dtype: DTypeLike | None) -> jax.Array:
-    # Unlike jnp.trace, this works where Explicit mesh axes split the rows or the columns.
+    # Unlike jnp.trace, this works if Explicit mesh axes split the rows or the columns.
     kept = jnp.where(_offsets(array.shape, axis) == offset, array, lax.full_like(array, 0, shape=()))
     return jnp.sum(kept, axis, dtype)
 
@@ -197,11 +197,11 @@ def _triangle(function: str, x: "NamedArray", axis1: AxisSelector, axis2: AxisSe
         k = _offset(function, k)
     try:
         call = _triangles[function][names, axis1, axis2, k]
-    except (KeyError, TypeError):  # what cannot be hashed is no axis
+    except (KeyError, TypeError):  # an axis that cannot be hashed is invalid
         try:
             call = _triangular(function, names, axis1, axis2, k).call
         except AxisError as flaw:
-            selection((axis1, axis2), function)  # it has an error of its own
+            selection((axis1, axis2), function)  # which raises its own error
             _lift.fail(function, flaw, x)
         plans.keep(_triangles[function], (names, axis1, axis2, k), call)
     made: NamedArray = _lift.new(type(x))

@@ -15,18 +15,18 @@ __all__ = ["dblock", "ds", "dslice"]
 
 @jax.tree_util.register_pytree_node_class
 class dslice:  # noqa: N801  # the name that Haliax and Pallas know it by
-    """Select `length` elements from `start` on, which may be traced.
+    """Select `length` elements from a `start` that may be traced.
 
-    As a slice does, it keeps the axis in its place. What lies beyond either end of the axis reads as 0, or as what
-    `x.at[...].get` is told to fill in, and is not written; so a block at a ragged end needs no care.
+    Like a slice, it keeps the axis in place. Elements beyond either end of the axis read as 0, or as the `fill_value`
+    of `x.at[...].get`, and are not written; so an incomplete last block needs no special case.
 
     Args:
-        start: the first position, an int or one traced integer. A negative one lies before the first element.
-        length: how many elements, static; of an `Axis` the size counts.
+        start: the first position, an int or one traced integer. A negative one is before the first element.
+        length: the number of elements, static; for an `Axis`, its size.
 
     Raises:
         AxisSizeError: if `length` is negative.
-        OperandError: if it is no int.
+        OperandError: if it is not an int.
 
     Example:
         >>> x = axn.arange(axn.Axis("pos", 5))
@@ -54,7 +54,7 @@ class dslice:  # noqa: N801  # the name that Haliax and Pallas know it by
         return f"dslice({start}, {self.size})"
 
     def tree_flatten(self) -> tuple[tuple[Any], int]:
-        """Take the start as the one child."""
+        """Return the start as the only child."""
         return (self.start,), self.size
 
     @classmethod

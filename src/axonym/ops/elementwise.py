@@ -1,4 +1,4 @@
-"""Arithmetic and other functions of single elements, or of pairs of elements by name."""
+"""Arithmetic and other functions of single elements, or of pairs of elements matched by name."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -184,12 +184,12 @@ def conj(x: "NamedArray") -> "NamedArray":
 
 
 def copy(x: "NamedArray") -> "NamedArray":
-    """Return the same elements in memory of their own, which outlives a donation of `x`."""
+    """Return a copy in new memory, which stays valid if `x` is donated."""
     return unary(jnp.copy, x)
 
 
 def copysign(x: Operand, y: Operand) -> "NamedArray":
-    """Return the size of the first with the sign of the second, of each pair of elements, by name."""
+    """Return the magnitude of `x` with the sign of `y`, for each pair of elements, by name."""
     return binary(jnp.copysign, x, y)
 
 
@@ -219,7 +219,7 @@ def divmod(x: Operand, y: Operand) -> tuple["NamedArray", "NamedArray"]:
 
 
 def _two(both: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
-    """Name each result of a function that returns two, which the engine has put under one set of names."""
+    """Name both results of a function that returns two."""
     first, second = both.array
     return wrap(both, first, both.names), wrap(both, second, both.names)
 
@@ -235,7 +235,7 @@ def exp2(x: "NamedArray") -> "NamedArray":
 
 
 def expm1(x: "NamedArray") -> "NamedArray":
-    """Return exp(x) - 1 for each element, exact near zero."""
+    """Return exp(x) - 1 for each element, precise near zero."""
     return unary(jnp.expm1, x)
 
 
@@ -245,7 +245,7 @@ def fabs(x: "NamedArray") -> "NamedArray":
 
 
 def float_power(x: Operand, y: Operand) -> "NamedArray":
-    """Raise `x` to the power `y`, by name, as floats also where both are integers."""
+    """Raise `x` to the power `y`, by name, as floats even for integers."""
     return binary(jnp.float_power, x, y)
 
 
@@ -260,22 +260,22 @@ def floor_divide(x: Operand, y: Operand) -> "NamedArray":
 
 
 def fmax(x: Operand, y: Operand) -> "NamedArray":
-    """Return the larger one of each pair of elements, by name; a number wins over NaN."""
+    """Return the larger of each pair of elements, by name; a number is preferred to NaN."""
     return binary(jnp.fmax, x, y)
 
 
 def fmin(x: Operand, y: Operand) -> "NamedArray":
-    """Return the smaller one of each pair of elements, by name; a number wins over NaN."""
+    """Return the smaller of each pair of elements, by name; a number is preferred to NaN."""
     return binary(jnp.fmin, x, y)
 
 
 def fmod(x: Operand, y: Operand) -> "NamedArray":
-    """Return the remainder with the sign of the first operand of each pair of elements, by name."""
+    """Return the remainder of division, with the sign of `x`, of each pair of elements, by name."""
     return binary(jnp.fmod, x, y)
 
 
 def frexp(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
-    """Split each element into a mantissa of at least a half and below one, and the power of two that scales it."""
+    """Split each element into a mantissa with absolute value in [0.5, 1) and an exponent of two."""
     return _two(unary(jnp.frexp, x))
 
 
@@ -305,17 +305,17 @@ def imag(x: "NamedArray") -> "NamedArray":
 
 
 def isfinite(x: "NamedArray") -> "NamedArray":
-    """Tell whether each element is neither infinite nor NaN."""
+    """Test whether each element is neither infinite nor NaN."""
     return unary(jnp.isfinite, x)
 
 
 def isinf(x: "NamedArray") -> "NamedArray":
-    """Tell whether each element is infinite."""
+    """Test whether each element is infinite."""
     return unary(jnp.isinf, x)
 
 
 def isnan(x: "NamedArray") -> "NamedArray":
-    """Tell whether each element is NaN."""
+    """Test whether each element is NaN."""
     return unary(jnp.isnan, x)
 
 
@@ -325,7 +325,7 @@ def lcm(x: Operand, y: Operand) -> "NamedArray":
 
 
 def ldexp(x: Operand, y: Operand) -> "NamedArray":
-    """Return `x` times two to the power of the integer `y`, by name: what `frexp` has taken apart."""
+    """Return `x` times two to the power of the integer `y`, by name: the inverse of `frexp`."""
     return binary(jnp.ldexp, x, y)
 
 
@@ -335,7 +335,7 @@ def log(x: "NamedArray") -> "NamedArray":
 
 
 def log1p(x: "NamedArray") -> "NamedArray":
-    """Return log(1 + x) for each element, exact near zero."""
+    """Return log(1 + x) for each element, precise near zero."""
     return unary(jnp.log1p, x)
 
 
@@ -360,17 +360,17 @@ def logaddexp2(x: Operand, y: Operand) -> "NamedArray":
 
 
 def maximum(x: Operand, y: Operand) -> "NamedArray":
-    """Return the larger one of each pair of elements, by name."""
+    """Return the larger of each pair of elements, by name."""
     return binary(jnp.maximum, x, y)
 
 
 def minimum(x: Operand, y: Operand) -> "NamedArray":
-    """Return the smaller one of each pair of elements, by name."""
+    """Return the smaller of each pair of elements, by name."""
     return binary(jnp.minimum, x, y)
 
 
 def modf(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
-    """Split each element into its fractional and its integer part, both of which have its sign."""
+    """Split each element into its fractional and its integer part, both with its sign."""
     return _two(unary(jnp.modf, x))
 
 
@@ -382,13 +382,13 @@ def multiply(x: Operand, y: Operand) -> "NamedArray":
 def nan_to_num(
     x: "NamedArray", nan: Operand = 0.0, posinf: Operand | None = None, neginf: Operand | None = None
 ) -> "NamedArray":
-    """Replace what is not a finite number, by name.
+    """Replace NaN and infinities, by name.
 
     Args:
         x: the array.
-        nan: what comes in the place of NaN.
-        posinf: what comes in the place of infinity; None for the largest number of the dtype.
-        neginf: what comes in the place of minus infinity; None for the lowest number of the dtype.
+        nan: the replacement for NaN.
+        posinf: the replacement for infinity; None means the largest number of the dtype.
+        neginf: the replacement for minus infinity; None means the lowest number of the dtype.
     """
     fills = {"nan": nan, "posinf": posinf, "neginf": neginf}
     given = tuple(kind for kind, fill in fills.items() if fill is not None)
@@ -405,7 +405,7 @@ def negative(x: "NamedArray") -> "NamedArray":
 
 
 def nextafter(x: Operand, y: Operand) -> "NamedArray":
-    """Return the float next to the first towards the second, of each pair of elements, by name."""
+    """Return the next float after `x` towards `y`, for each pair of elements, by name."""
     return binary(jnp.nextafter, x, y)
 
 
@@ -415,7 +415,7 @@ def positive(x: "NamedArray") -> "NamedArray":
 
 
 def power(x: Operand, y: Operand) -> "NamedArray":
-    """Raise `x` to the power `y`, by name; a Python int as `y` is multiplied out, as `jax.numpy` does."""
+    """Raise `x` to the power `y`, by name; a Python int `y` becomes repeated multiplication, as in `jax.numpy`."""
     if type(y) is int and isinstance(x, Core):
         return unary_with(_power, x, exponent=y)
     return binary(jnp.power, x, y)
@@ -441,12 +441,12 @@ def reciprocal(x: "NamedArray") -> "NamedArray":
 
 
 def remainder(x: Operand, y: Operand) -> "NamedArray":
-    """Return the remainder with the sign of the second operand of each pair of elements, by name."""
+    """Return the remainder of division, with the sign of `y`, of each pair of elements, by name."""
     return binary(jnp.remainder, x, y)
 
 
 def rint(x: "NamedArray") -> "NamedArray":
-    """Round each element to the nearest integer, halves to the even one."""
+    """Round each element to the nearest integer, and halves to the nearest even one."""
     return unary(jnp.rint, x)
 
 
@@ -481,7 +481,7 @@ def sinh(x: "NamedArray") -> "NamedArray":
 
 
 def spacing(x: "NamedArray") -> "NamedArray":
-    """Return the distance from each float to the next one away from zero."""
+    """Return the signed distance from each float to the next one away from zero."""
     return unary(jnp.spacing, x)
 
 
@@ -496,7 +496,7 @@ def square(x: "NamedArray") -> "NamedArray":
 
 
 def stop_gradient(x: "NamedArray") -> "NamedArray":
-    """Return `x`, through which no gradient flows."""
+    """Return `x`, but stop gradients from flowing through it."""
     return unary(jax.lax.stop_gradient, x)
 
 

@@ -12,7 +12,7 @@ from jax import lax
 from jax.core import Tracer
 
 from .. import _constraints, plans
-from ..axis import Axis, AxisSelector, Pairs, selection, selector, shown, sized
+from ..axis import Axis, AxisKey, AxisSelector, Pairs, selection, selector, shown, sized
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, describe, message
 from ..plans import Names
@@ -44,12 +44,12 @@ def repeat(
         repeats: how often; one integer for all, or one for each position of `axis`, which may be traced and have more
             axes of `x`.
         axis: the axis.
-        total_repeat_length: the new size of the axis, needed where `repeats` is traced or has more axes; what is too
-            long is cut, and what is too short is filled with the last element.
+        total_repeat_length: the new size of the axis, needed if `repeats` is traced or has more axes; the result is
+            cut, or padded with the last element, to this size.
 
     Raises:
         AxisNotFoundError: if `axis` is missing.
-        ArgumentError: if the new size cannot be known.
+        ArgumentError: if the new size is not known.
 
     Example:
         >>> axn.repeat(axn.named([1, 2], "x"), 2, "x").tolist()
@@ -81,7 +81,7 @@ def repeat(
 
 
 def _as_array(values: Any) -> Any:
-    """Make an array of a list; an empty one is of integers."""
+    """Convert a list to an array, of integers if it is empty."""
     return np.asarray(values, None if len(values) else int) if isinstance(values, list | tuple) else values
 
 
@@ -89,12 +89,12 @@ def _repeat(array: jax.Array, repeats: jax.Array, *, total_repeat_length: int) -
     return jnp.repeat(array, widened(repeats), total_repeat_length=total_repeat_length)
 
 
-def tile(x: "NamedArray", reps: Mapping[AxisSelector, int]) -> "NamedArray":
-    """Put copies of an array behind each other along axes; axes that it lacks become new ones, in front.
+def tile(x: "NamedArray", reps: Mapping[AxisKey, int]) -> "NamedArray":
+    """Repeat a whole array along axes; axes that it lacks are added in front.
 
     Args:
         x: the array.
-        reps: axes to numbers of copies; of an axis that `x` lacks this is the size.
+        reps: a mapping from axes to numbers of copies; for an axis that `x` lacks, its size.
 
     Example:
         >>> axn.tile(axn.named([1, 2], "x"), {"x": 2, "copy": 2})
@@ -117,7 +117,7 @@ def tile(x: "NamedArray", reps: Mapping[AxisSelector, int]) -> "NamedArray":
 
 
 def _count(function: str, value: Any, axis: AxisSelector) -> int:
-    """Check a number for an axis: it must be known while tracing."""
+    """Check a number for an axis, which must be static."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -152,7 +152,7 @@ def _tiled(names: Names, given: Pairs, counts: tuple[int, ...]) -> _lift.Kernel:
 
 def pad(
     x: "NamedArray",
-    pad_width: Mapping[AxisSelector, tuple[int, int] | int],
+    pad_width: Mapping[AxisKey, tuple[int, int] | int],
     *,
     mode: str = "constant",
     constant_values: Operand = 0,
@@ -160,22 +160,22 @@ def pad(
     stat_length: int | None = None,
     reflect_type: str = "even",
 ) -> "NamedArray":
-    """Add elements before and after those along axes, which keep their names.
+    """Pad an array along axes, which keep their names.
 
     Args:
         x: the array.
-        pad_width: axes to how many elements go (before, after), or to one number for both; other axes stay.
-        mode: what the new elements are, as in `jax.numpy.pad`: "constant", "edge", "empty", "linear_ramp", "maximum",
-            "mean", "median", "minimum", "reflect", "symmetric" or "wrap".
+        pad_width: a mapping from axes to (before, after), the numbers of elements to add, or to one number for both.
+        mode: as in `jax.numpy.pad`: "constant", "edge", "empty", "linear_ramp", "maximum", "mean", "median",
+            "minimum", "reflect", "symmetric" or "wrap".
         constant_values: a scalar, for "constant"; it may be traced.
         end_values: the number at which a "linear_ramp" ends.
-        stat_length: over how many elements at each end "maximum", "mean", "median" and "minimum" are taken; None
-            stands for all.
+        stat_length: how many elements at each end "maximum", "mean", "median" and "minimum" are taken over; None
+            means all.
         reflect_type: "odd" or "even", for "reflect" and "symmetric".
 
     Raises:
         AxisNotFoundError: if an axis is missing.
-        AxisSizeError: if an axis has no elements to continue, where the new ones are not constant.
+        AxisSizeError: if an axis has no elements, and the mode needs some.
         ArgumentError: if the mode is unknown, or a number is negative.
 
     Example:
@@ -215,7 +215,7 @@ def _both(axis: AxisSelector, width: Any) -> tuple[int, int]:
 
 
 def _scalar(function: str, value: Operand) -> Any:
-    """Take apart an operand without axes."""
+    """Return the array of an operand without axes, checked."""
     scalar = value.node[0][0] if isinstance(value, Core) else _lift.plain(function, value)
     if jnp.ndim(scalar):
         kind = f"axes {', '.join(value.names)}" if isinstance(value, Core) else f"shape {jnp.shape(scalar)}"
@@ -251,12 +251,12 @@ def _padded(
 
 
 def pad_left(x: "NamedArray", axis: AxisSelector, new_axis: Axis, value: Operand = 0) -> "NamedArray":
-    """Add copies of a value before the elements along an axis, up to the size of `new_axis`, which replaces it.
+    """Pad an axis at the start with a value, up to the size of `new_axis`, which replaces it.
 
     Args:
         x: axes {axis, ...}.
         axis: the axis.
-        new_axis: its new name, or the same, and its new size.
+        new_axis: the axis with its new size and, perhaps, a new name.
         value: a scalar, or an array whose axes are among the other axes of `x`.
 
     Raises:

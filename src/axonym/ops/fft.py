@@ -1,16 +1,16 @@
 """Discrete Fourier transforms along named axes.
 
-A transformed axis stays in its place under its name; where the transform changes its size, it is resized. `axis` is
+A transformed axis keeps its place and its name, but not always its size. `axis` is
 
-* one axis, or several: the transform over all of them. An `Axis` says how long the transform is: the input is cropped
-  or padded with zeros to its size (for `irfft` and `hfft`, that is the size of the result);
-* a mapping from axes to such lengths, or to None for the size that is there;
-* None for the only axis of an array that has one.
+* one axis, or several: the transform is over all of them. The size of an `Axis` is the length of the transform: the
+  input is cropped or padded with zeros to this length (for `irfft` and `hfft`, it is the size of the result);
+* a mapping from axes to such lengths, or to None for the present size;
+* None for the only axis of an array.
 
-Over several axes, `rfft` halves the last one given, and `irfft` and `rfft` of the same axes undo each other.
+Over several axes, `rfft` halves the last one given, and `irfft` over the same axes is its inverse.
 
-`norm` says which transform is divided by the number of elements n: the inverse one ("backward", the default), this one
-("forward"), or each by the square root of n ("ortho").
+`norm` determines which transform is divided by the number of elements n: the inverse one ("backward", the default),
+the forward one ("forward"), or both by the square root of n ("ortho").
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ Sizes = tuple[int | None, ...]
 
 
 def fft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
-    """Transform along one axis, or over several.
+    """Return the Fourier transform over one or more axes.
 
     Example:
         >>> x = axn.ones((axn.Axis("batch", 2), axn.Axis("time", 4)))
@@ -51,37 +51,37 @@ def fft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray
 
 
 def fftshift(x: "NamedArray", axes: AxisSelection | None = None) -> "NamedArray":
-    """Move frequency zero from the start to the middle of the given axes, or of all."""
+    """Shift frequency zero from the start to the middle of the given axes; None means all."""
     return _lift.normalization(_fftshift, x, axes)
 
 
 def hfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
-    """Transform one half of a signal that is Hermitian in time along one axis: the spectrum is real.
+    """Return the real spectrum of a signal with Hermitian symmetry, of which `a` is the first half.
 
-    An axis of size n becomes one of 2 (n - 1), or of the size that is given.
+    An axis of size n becomes one of size 2 (n - 1), or of the given size.
     """
     return _transform(_hfft, a, axis, norm, one=True)
 
 
 def ifft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
-    """Undo `fft`."""
+    """Return the inverse of `fft`."""
     return _transform(_ifft, a, axis, norm)
 
 
 def ifftshift(x: "NamedArray", axes: AxisSelection | None = None) -> "NamedArray":
-    """Undo `fftshift`, also for odd sizes."""
+    """Return the inverse of `fftshift`, for odd sizes too."""
     return _lift.normalization(_ifftshift, x, axes)
 
 
 def ihfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
-    """Undo `hfft`: an axis of size n becomes one of n // 2 + 1."""
+    """Return the inverse of `hfft`: an axis of size n becomes one of size n // 2 + 1."""
     return _transform(_ihfft, a, axis, norm, one=True)
 
 
 def irfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
-    """Undo `rfft`: the result is real.
+    """Return the inverse of `rfft`, which is real.
 
-    The last axis given, of size n, becomes one of 2 (n - 1), or of the size that is given, which an odd one needs.
+    The last axis given, of size n, becomes one of size 2 (n - 1), or of the given size, which an odd one requires.
 
     Example:
         >>> Time = axn.Axis("time", 5)
@@ -92,9 +92,9 @@ def irfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArr
 
 
 def rfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
-    """Transform real numbers, without the half of the result that follows from the rest.
+    """Return the Fourier transform of real numbers, without the redundant half of the result.
 
-    The last axis given, of size n, becomes one of n // 2 + 1.
+    The last axis given, of size n, becomes one of size n // 2 + 1.
 
     Example:
         >>> axn.rfft(axn.ones((axn.Axis("batch", 2), axn.Axis("time", 8))), "time").axes
@@ -104,7 +104,7 @@ def rfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArra
 
 
 def _transform(fn: Any, a: "NamedArray", axis: FftAxis, norm: Norm, *, one: bool = False) -> "NamedArray":
-    """Apply a transform to the axes that an argument says, in their order."""
+    """Apply a transform over the axes of an axis argument, in their order."""
     function = _lift.title(fn)
     if not isinstance(a, Core):
         raise _lift.unnamed(function, a)
@@ -118,7 +118,7 @@ def _transform(fn: Any, a: "NamedArray", axis: FftAxis, norm: Norm, *, one: bool
 
 
 def _read(function: str, a: Core, axis: FftAxis) -> tuple[tuple[AxisSelector, ...], Sizes]:
-    """Read an axis argument: the axes, and the lengths that are given."""
+    """Parse an axis argument into the axes and the given lengths."""
     if axis is None:
         if len(a.names) != 1:
             problem = "without an axis, the array must have just one"
@@ -139,7 +139,7 @@ def _read(function: str, a: Core, axis: FftAxis) -> tuple[tuple[AxisSelector, ..
 
 
 def _length(function: str, name: str, size: Any) -> int | None:
-    """Read a value of a mapping."""
+    """Check a length in a mapping."""
     if isinstance(size, Axis):
         if size.name != name:
             hint = f'rename the result: .rename({{"{name}": "{size.name}"}})'
@@ -151,14 +151,14 @@ def _length(function: str, name: str, size: Any) -> int | None:
 
 
 def _given(array: jax.Array, sizes: Sizes, last: int | None = None) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
-    """Return the lengths of a transform over the last dimensions, None where all are the usual ones, and these.
+    """Return the lengths of a transform, or None if all are the usual ones, and its dimensions, the last ones.
 
-    Where `jax.numpy` is told lengths, it crops and pads to them, also to those that are there.
+    If `jax.numpy` is given lengths, it crops and pads even to the present ones.
     """
     at = tuple(range(-len(sizes), 0))
     usual = (*array.shape[-len(sizes) : -1], array.shape[-1] if last is None else last)
     lengths = tuple(there if size is None else size for there, size in zip(usual, sizes, strict=True))
-    # It refuses empty results only where it is told of them.
+    # It raises an error for empty results only if their length is given.
     return (None if lengths == usual and min(lengths) > 0 else lengths), at
 
 

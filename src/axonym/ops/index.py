@@ -1,8 +1,8 @@
 """Indexing by name.
 
-`x["batch", 0, "embed", 2:5]` and `x[{"batch": 0, "embed": slice(2, 5)}]` are the same. An int drops its axis, a slice
-keeps it, and an array of indices replaces it by its own axes; a list or a plain 1-d array counts as named after the
-axis that it indexes.
+`x["batch", 0, "embed", 2:5]` and `x[{"batch": 0, "embed": slice(2, 5)}]` are equivalent. An int removes the axis, a
+slice keeps it, and an index array replaces it by its own axes; the axis of a list or a plain 1-d array has the name
+of the axis that it indexes.
 """
 
 import math
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import plans
-from ..axis import AxisSelector, AxisSpec, selection, shown, spec
+from ..axis import AxisKey, AxisSelector, AxisSpec, selection, shown, spec
 from ..axis import selector as one_axis
 from ..core import Core, Operand, shape_of, wrap
 from ..errors import ArgumentError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
@@ -24,7 +24,7 @@ from . import _lift
 from ._batch import batched
 from ._operands import integers
 from ._piece import sliced
-from ._position import Reach, Step, check_along, planned, reaching, reading, run, selectors_of
+from ._position import Item, Reach, Step, check_along, planned, reaching, reading, run, selectors_of
 from ._widen import widened
 
 if TYPE_CHECKING:
@@ -36,30 +36,30 @@ _PLAIN, _FILL = Reach(), Reach("fill")
 _MODES = ("fill", "clip", "wrap")
 
 
-def index(x: "NamedArray", selectors: Mapping[AxisSelector, Any]) -> "NamedArray":
+def index(x: "NamedArray", selectors: Mapping[AxisKey, Any]) -> "NamedArray":
     """Index by name.
 
-    Ints and slices are taken first. Then the axes of index arrays, lined up by name, stand in the place of the axes
-    that they index where those are neighbours, else in front. An axis that an index array shares with `x`, and that is
-    not indexed itself, is matched position by position. Out of range, an index array reads the nearest element, as in
-    `jax.numpy`, and a `dslice` 0; a Python int is an error.
+    Ints and slices are applied first. Then index arrays are matched by name, and their axes replace the indexed axes if
+    those are adjacent, and otherwise come first. An axis that an index array shares with `x`, and that is not indexed
+    itself, is matched position by position. Out of range, an index array reads the nearest element, as in `jax.numpy`,
+    and a `dslice` reads 0; a Python int is an error.
 
     Args:
         x: axes {those of `selectors`, ...}.
-        selectors: axes to ints (Python's or traced), slices with static bounds, `dslice`s, arrays or lists of
-            integers.
+        selectors: a mapping from axes to ints (static or traced), slices with static bounds, `dslice`s, arrays or
+            lists of integers.
 
     Raises:
         AxisNotFoundError: if an axis is missing.
-        AxisSizeError: if a Python int is out of range, a name has two sizes, or an index array reads along an axis that
-            has no elements.
+        AxisSizeError: if a Python int is out of range, a name has two sizes, or an index array reads an axis without
+            elements.
         OperandError: if a selector is of another kind.
     """
     steps, arguments = planned("index", x, selectors)
     return _read("index", x, steps, arguments, _PLAIN)
 
 
-def getitem(x: "NamedArray", item: Any) -> "NamedArray":
+def getitem(x: "NamedArray", item: Item) -> "NamedArray":
     """Index by a dict, or by pairs of an axis and a selector."""
     return x if item is ... else index(x, selectors_of("index", x, item))
 
@@ -72,15 +72,15 @@ def take(
     mode: str = "fill",
     fill_value: Any = None,
 ) -> "NamedArray":
-    """Pick elements along an axis, whose place the axes of `index` take.
+    """Take elements along an axis, which is replaced by the axes of `index`.
 
     Args:
         x: axes {axis, ...}.
         axis: the axis.
         index: an int, integers of any axes, or a list.
-        mode: what an index array reads out of range: "fill" `fill_value`, "clip" the nearest element, "wrap" round and
-            round. Negative indices count from the end, but with "clip" they read the first element, as in `jnp.take`.
-        fill_value: None is NaN, the lowest integer or, where there is no sign, the highest; as in `jnp.take`.
+        mode: what an index array reads out of range: "fill" reads `fill_value`, "clip" the nearest element; "wrap"
+            wraps around. Negative indices count from the end, but read the first element with "clip", as in `jnp.take`.
+        fill_value: None means NaN, the lowest signed integer or the highest unsigned one, as in `jnp.take`.
 
     Raises:
         AxisNotFoundError: if `axis` is missing.
@@ -93,13 +93,13 @@ def take(
 def take_along_axis(
     x: "NamedArray", indices: "NamedArray", axis: AxisSelector, *, mode: str = "fill", fill_value: Any = None
 ) -> "NamedArray":
-    """Pick elements along an axis at indices that have that axis too, of any size: what `argsort` returns.
+    """Take elements along an axis at indices that have this axis too, of any size, such as the result of `argsort`.
 
     Args:
         x: axes {axis, ...}.
-        indices: axes {axis, ...}; those that it lacks are the same everywhere.
+        indices: axes {axis, ...}; it broadcasts along other axes of `x`.
         axis: the axis.
-        mode: as in `take`; but with "clip" too negative indices count from the end, as in `jnp.take_along_axis`.
+        mode: as in `take`, but negative indices count from the end with "clip" too, as in `jnp.take_along_axis`.
         fill_value: as in `take`.
 
     Raises:
@@ -130,7 +130,7 @@ def _taken(function: str, x: Core, axis: AxisSelector, index: Any, mode: str, fi
         reach = _FILL
     else:
         reach = reaching(function, _MODES, mode, fill_value)
-        # Each is as its namesake in jax.numpy: to clip, take counts no negative index from the end.
+        # As in jax.numpy, the two differ: negative indices do not count from the end in take with mode="clip".
         reach = reach._replace(wraps=(function, mode) != ("take", "clip"))
     steps, arguments = planned(function, x, {axis: index}, mode)
     return _read(function, x, steps, arguments, reach)
@@ -149,7 +149,7 @@ def _read(function: str, x: Core, steps: tuple[Step, ...], arguments: Sequence[A
 
 
 def slice(x: "NamedArray", axis: AxisSelector, *, start: "int | Operand" = 0, length: int) -> "NamedArray":
-    """Cut `length` elements from `start` on, which may be traced; the start is moved so that the piece fits.
+    """Cut `length` elements from a `start` that may be traced and is moved so that the piece fits.
 
     Raises:
         AxisNotFoundError: if `axis` is missing.
@@ -188,16 +188,16 @@ def _sliced(names: Names, given: tuple[str, int | None], length: int) -> _lift.K
     return _lift.Kernel(names, body)
 
 
-def ravel_multi_index(indices: Mapping[AxisSelector, Operand], axes: AxisSpec, *, mode: str = "clip") -> "NamedArray":
-    """Return where elements stand in the array that all axes flatten to.
+def ravel_multi_index(indices: Mapping[AxisKey, Operand], axes: AxisSpec, *, mode: str = "clip") -> "NamedArray":
+    """Convert an index of each axis to positions in the flattened array.
 
     Args:
-        indices: for each of the axes, integers; they broadcast by name.
-        axes: the axes in the order in which they flatten, such as `x.axes`.
-        mode: what an index out of range means: "clip" the nearest, "wrap" round and round.
+        indices: integers for each of the axes; they broadcast by name.
+        axes: the axes in the order of flattening, such as `x.axes`.
+        mode: what an index out of range means: the nearest element for "clip"; "wrap" wraps around.
 
     Raises:
-        AxisNotFoundError: if `indices` lacks an axis, or has another one.
+        AxisNotFoundError: if `indices` lacks an axis, or has one that is not in `axes`.
 
     Example:
         >>> Row, Column = axn.make_axes(row=2, column=3)
@@ -223,11 +223,11 @@ def ravel_multi_index(indices: Mapping[AxisSelector, Operand], axes: AxisSpec, *
 
 
 def unravel_index(indices: "NamedArray", axes: AxisSpec) -> "dict[str, NamedArray]":
-    """Return where elements of a flattened array stand along each axis: an index for `x[...]` and `x.at[...]`.
+    """Convert positions in a flattened array to an index of each axis, for `x[...]` and `x.at[...]`.
 
     Args:
-        indices: integers, of any axes; negative ones count from the end, and out of range means the nearest element.
-        axes: the axes in the order in which they were flattened, such as `x.axes`.
+        indices: integers of any axes; negative ones count from the end, and those out of range are clipped.
+        axes: the axes in the order of flattening, such as `x.axes`.
 
     Example:
         >>> x = axn.named([[3, 1, 2], [4, 6, 5]], ("row", "column"))
@@ -243,7 +243,7 @@ def unravel_index(indices: "NamedArray", axes: AxisSpec) -> "dict[str, NamedArra
 
 
 def _check_room(function: str, indices: Sequence[Any], shape: tuple[int, ...], lines: Sequence[str]) -> None:
-    """Check that the dtype of the indices, which is that of the result, can count all elements."""
+    """Check that the dtype of the indices, which is that of the result, can hold all positions."""
     values = [value.node[0][0] if isinstance(value, Core) else value for value in indices]
     dtype = jnp.result_type(int, *map(widened, values))
     if math.prod(shape) - 1 > np.iinfo(dtype).max:

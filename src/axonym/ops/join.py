@@ -1,4 +1,4 @@
-"""Functions that join arrays and take them apart, or put elements in and leave them out."""
+"""Functions that join and split arrays, and insert and delete elements."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
@@ -29,7 +29,7 @@ Places = int | slice | Sequence[int] | np.ndarray[Any, Any]
 
 
 def unbind(x: "NamedArray", axis: AxisSelector) -> tuple["NamedArray", ...]:
-    """Take an array apart along an axis, into arrays without it.
+    """Split an array along an axis into arrays without it, one for each position.
 
     Raises:
         AxisNotFoundError: if `axis` is missing.
@@ -61,7 +61,7 @@ def _unbound(names: Names, given: tuple[str, int | None]) -> _lift.Kernel:
 def split(
     x: "NamedArray", axis: AxisSelector, new_axes: Sequence[Axis] | Mapping[str, int]
 ) -> tuple["NamedArray", ...]:
-    """Cut an array along an axis into pieces; each piece has its own name and size for it.
+    """Split an array along an axis into pieces; `new_axes` gives its name and size in each piece.
 
     Raises:
         AxisNotFoundError: if `axis` is missing.
@@ -105,7 +105,7 @@ def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArr
 
     Raises:
         AxisNotFoundError: if an array lacks an axis that another has.
-        AxisSizeError: if another axis has two sizes, or `axis` is an `Axis` of another size than the sum.
+        AxisSizeError: if another axis has two sizes, or the size of an `Axis` is not the sum.
     """
     given = selector(axis, "concatenate")
     _several("concatenate", arrays)
@@ -117,8 +117,8 @@ def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
 
     Raises:
         AxisNotFoundError: if an array lacks an axis that another has.
-        AxisClashError: if the arrays have the new axis already.
-        AxisSizeError: if an axis has two sizes, or `axis` is an `Axis` of another size than the number of arrays.
+        AxisClashError: if the arrays already have the new axis.
+        AxisSizeError: if an axis has two sizes, or the size of an `Axis` is not the number of arrays.
     """
     given = selector(axis, "stack")
     _several("stack", arrays)
@@ -129,7 +129,7 @@ def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
 
 
 def _several(function: str, arrays: Any) -> None:
-    """Refuse what is not a sequence of arrays."""
+    """Raise an error unless the argument is a sequence of arrays."""
     if arrays.__class__ not in (list, tuple) and not isinstance(arrays, Sequence):
         problem = f"the arrays go here as a list, not as {type(arrays).__name__}"
         lines = (f"array has: {facts(arrays)}",) if isinstance(arrays, Core) else ()
@@ -189,7 +189,7 @@ def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lif
         lined = [_lift.lined_up(a, names, target) for a, names in zip(arrays, operands, strict=True)]
         lined, at = _same_layout(lined, target), lined[0].ndim - len(target)
         if layout.taken_axes():
-            # Within a `vmap`, the stack of JAX takes mapped operands to lie where those lie that are not.
+            # Within a `vmap`, JAX's stack assumes that mapped operands have the layout of those that are not mapped.
             return lax.concatenate([lax.expand_dims(a, (at,)) for a in lined], at)
         return jnp.stack(lined, axis=at)
 
@@ -197,7 +197,7 @@ def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lif
 
 
 def _same_layout(arrays: Sequence[jax.Array], names: Names, joined: str | None = None) -> list[jax.Array]:
-    """Bring arrays to a common dtype and, with Explicit axes, to one layout, in which the joined axis is whole."""
+    """Convert arrays to a common dtype and, with Explicit axes, to one layout that does not split the joined axis."""
     dtype = jnp.result_type(*arrays)
     if any(map(_constraints.has_explicit_axes, arrays)):
         arrays = _constraints.on_one_mesh(arrays)
@@ -210,11 +210,11 @@ def _same_layout(arrays: Sequence[jax.Array], names: Names, joined: str | None =
 
 
 def delete(x: "NamedArray", index: Places, axis: AxisSelector) -> "NamedArray":
-    """Leave out elements along an axis, which keeps its name.
+    """Delete elements along an axis, which keeps its name.
 
     Args:
         x: axes {axis, ...}.
-        index: the positions, known while tracing; negative ones count from the end.
+        index: the positions, static; negative ones count from the end.
         axis: the axis.
 
     Raises:
@@ -231,13 +231,13 @@ def delete(x: "NamedArray", index: Places, axis: AxisSelector) -> "NamedArray":
 
 
 def insert(x: "NamedArray", index: Places, values: Operand, axis: AxisSelector) -> "NamedArray":
-    """Put elements before given positions along an axis, which keeps its name.
+    """Insert elements before given positions along an axis, which keeps its name.
 
     Args:
         x: axes {axis, ...}.
-        index: the positions in `x`, known while tracing; the size of the axis stands for the end.
-        values: what to insert, of the dtype of `x`: a scalar, or an array whose axes are among those of `x`; with
-            `axis` it has one element for each position, or any number for a single position.
+        index: the positions in `x`, static; the size of the axis means the end.
+        values: a scalar, or an array whose axes are among those of `x`, converted to the dtype of `x`; with `axis` it
+            has one element for each position, or any number for a single position.
         axis: the axis.
 
     Raises:
@@ -252,7 +252,7 @@ def insert(x: "NamedArray", index: Places, values: Operand, axis: AxisSelector) 
     at = _positions("insert", index, axis, size, size + 1)
     if len(at) == 1 and isinstance(values, Core) and selector(axis)[0] in values.names:
         at = np.repeat(at, _size("insert", values, selector(axis)[0]))
-    # An element that is inserted at a position sorts just before the one that is there.
+    # An element that is inserted at a position sorts just before the present one.
     order = np.argsort(np.concatenate([2 * np.arange(size), 2 * at - 1]), kind="stable")
     return _reordered("insert", x, axis, values, len(at), order)
 
@@ -263,7 +263,7 @@ def _size(function: str, x: Core, axis: AxisSelector) -> int:
 
 
 def _positions(function: str, index: Any, axis: AxisSelector, size: int, end: int) -> np.ndarray[Any, Any]:
-    """Spell positions out, all of which lie before `end`."""
+    """Normalise positions, all of which must be before `end`."""
     if isinstance(index, slice):
         return np.arange(size)[index]
     if not isinstance(index, int | np.integer | np.ndarray | list | tuple):
@@ -275,14 +275,14 @@ def _positions(function: str, index: Any, axis: AxisSelector, size: int, end: in
         raise OperandError(message(function, problem))
     if at.size and not (-size <= at.min() and at.max() < end):
         raise AxisSizeError(message(function, f"a position is out of range for {selector(axis)[0]}={size}"))
-    at = at.astype(np.intp)  # a narrower type may not count so far
+    at = at.astype(np.intp)  # a narrower type may not hold them
     return np.where(at < 0, at + size, at)
 
 
 def _reordered(
     function: str, x: "NamedArray", axis: AxisSelector, values: Any, count: int, order: np.ndarray[Any, Any]
 ) -> "NamedArray":
-    """Take elements along an axis in an order in which `count` further ones follow those of `x`."""
+    """Take elements along an axis in an order that counts `count` further elements after those of `x`."""
     (array,), names = x.node
     own = values.node[1] if isinstance(values, Core) else ()
     fresh = values.node[0][0] if isinstance(values, Core) else _lift.plain(function, 0 if values is None else values)
@@ -296,13 +296,13 @@ def _reordered(
     return wrap(x, kernel.call(array, fresh, order), names)
 
 
-_FEW_RUNS = 8  # each is a slice of its own, which takes its part of the time to compile
+_FEW_RUNS = 8  # each is a separate slice, which adds to the time to compile
 
 
 def _runs(order: Any, size: int) -> list[tuple[int, int]]:
-    """Cut an order of elements into stretches of neighbours, none of them across `size`.
+    """Split an order of elements into runs of consecutive positions that do not cross `size`.
 
-    There are none where the order is empty, is not known, or has too many.
+    There are none if the order is empty, is not known, or has too many runs.
     """
     if not isinstance(order, np.ndarray):
         return []

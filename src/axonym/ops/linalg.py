@@ -1,14 +1,12 @@
 """Linear algebra over named axes: `axn.linalg`.
 
-One convention holds everywhere: a matrix over the axes (row, column) maps vectors over `column` to vectors over `row`;
-`a.dot(v, axis=column)` is over `row`. What maps the other way therefore has its names the other way:
-`solve(a, b, row, column)` takes `b` over `row` and returns the solution over `column`, and `inv(a, row, column)` is a
-matrix that maps vectors over `row` to vectors over `column`. Its element at row i and column j stands at (j, i) in the
-positional inverse.
+By convention, a matrix over the axes (row, column) maps vectors over `column` to vectors over `row`:
+`a.dot(v, axis=column)` is over `row`. Maps in the other direction have their names swapped: `solve(a, b, row, column)`
+takes `b` over `row` and returns the solution over `column`, and `inv(a, row, column)` maps vectors over `row` to
+vectors over `column`. Its element at row i and column j is at (j, i) in the positional inverse.
 
-`row` and `column` may each be several axes, which count as one that is flattened in the order given: with them `solve`
-and `inv` are what numpy calls tensorsolve and tensorinv. All other axes are batch axes. Names for new axes are
-arguments.
+`row` and `column` may each be several axes, flattened in the given order: `solve` and `inv` are then numpy's
+tensorsolve and tensorinv. All other axes are batch axes. Names for new axes are arguments.
 """
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -67,14 +65,14 @@ _ORDERS = ("fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf)
 def cho_solve(
     factor: "NamedArray", b: Operand, row: AxisSelection, column: AxisSelection, *, upper: bool = False
 ) -> "NamedArray":
-    """Solve `a x = b`, given the factor of `a` over the same axes that `cholesky` returns.
+    """Solve `a x = b`, given the factor of `a` that `cholesky` returns for the same axes.
 
     Args:
         factor: axes {row, column, ...}.
         b: axes {row, ...}; as in `solve`.
         row: the axes that `a` maps to, those of `b`.
         column: the axes that `a` maps from, those of the result.
-        upper: the factor is an upper triangle.
+        upper: whether the factor is an upper triangle.
     """
     return over(_cho_solve, [factor, b], row, column, "CE", square=True, lower=not upper)
 
@@ -97,11 +95,11 @@ def cholesky(
         a: axes {row, column, ...}.
         row: the axes that `a` maps to.
         column: the axes that `a` maps from.
-        upper: return the upper triangle, whose adjoint comes first.
-        symmetrize_input: take the mean of `a` and its adjoint; else only the triangle that is returned is read.
+        upper: return the upper triangle, whose adjoint is the first factor.
+        symmetrize_input: use the mean of `a` and its adjoint; otherwise only the returned triangle of `a` is read.
 
     Returns:
-        The triangle over the axes of `a`; NaN where the matrix is not positive definite.
+        The triangle over the axes of `a`; NaN if the matrix is not positive definite.
     """
     options = {"upper": upper, "symmetrize_input": symmetrize_input}
     return over(jnp.linalg.cholesky, [a], row, column, "RC", square=True, in_place=True, **options)
@@ -116,8 +114,8 @@ def cond(
         x: axes {row, column, ...}.
         row: the axes that `x` maps to.
         column: the axes that `x` maps from.
-        p: the order of the norm, as in `matrix_norm`; None and 2 are the ratio of the extreme singular values, which
-            matrices that are not square have, too.
+        p: the order of the norm, as in `matrix_norm`; None and 2 give the ratio of the extreme singular values, which
+            need not be those of a square matrix.
     """
     one_of("cond", "p", p, (None, *_ORDERS))
     return over(jnp.linalg.cond, [x], row, column, "", square=p not in (None, 2, -2), p=p)
@@ -154,7 +152,7 @@ def det(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArr
 def eig(a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector) -> Pair:
     """Return the eigenvalues of square matrices over `new_axis`, and the eigenvectors over {row, new_axis}.
 
-    Both are complex. JAX has this on CPUs and on some GPUs, and no gradient for the eigenvectors.
+    Both are complex. JAX supports this on CPUs and some GPUs, without gradients of the eigenvectors.
     """
     return over(jnp.linalg.eig, [a], row, column, ("K", "RK"), new_axis=new_axis, square=True)
 
@@ -175,8 +173,8 @@ def eigh(
         row: the axes that `a` maps to.
         column: the axes that `a` maps from.
         new_axis: the axis that numbers the eigenvalues.
-        UPLO: the triangle that is read, lower or upper, unless `symmetrize_input`.
-        symmetrize_input: take the mean of `a` and its adjoint.
+        UPLO: the triangle that is read, lower ("L") or upper ("U"), unless `symmetrize_input`.
+        symmetrize_input: use the mean of `a` and its adjoint.
 
     Returns:
         The eigenvalues over {new_axis, ...} and the eigenvectors over {row, new_axis, ...}.
@@ -193,7 +191,7 @@ def eigh(
 
 
 def eigvals(a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector) -> "NamedArray":
-    """Return the eigenvalues of square matrices over `new_axis`, complex and in no order."""
+    """Return the eigenvalues of square matrices over `new_axis`, complex and in no particular order."""
     return over(jnp.linalg.eigvals, [a], row, column, "K", new_axis=new_axis, square=True)
 
 
@@ -213,23 +211,23 @@ def eigvalsh(
 
 
 def expm(a: "NamedArray", row: AxisSelection, column: AxisSelection, *, max_squarings: int = 16) -> "NamedArray":
-    """Return the exponential of square matrices, whose rows and columns stand for one space.
+    """Return the exponential of square matrices, which map a space to itself.
 
     Args:
         a: axes {row, column, ...}.
         row: the axes that `a` maps to.
         column: the axes that `a` maps from.
-        max_squarings: a bound on the work; the result is NaN for matrices that need more.
+        max_squarings: the largest number of squarings; the result is NaN for matrices that need more.
     """
     fn = jax.scipy.linalg.expm
     return over(fn, [a], row, column, "RC", square=True, in_place=True, max_squarings=max_squarings)
 
 
 def inv(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArray":
-    """Return the inverse of square matrices: it maps vectors over `row` to vectors over `column`.
+    """Return the inverse of square matrices, which maps vectors over `row` to vectors over `column`.
 
-    So `inv(a, row, column).dot(b, axis=row)` is `solve(a, b, row, column)`, and the element of the inverse at row i and
-    column j stands at (j, i) in the positional inverse. In storage the two names swap places.
+    So `inv(a, row, column).dot(b, axis=row)` is `solve(a, b, row, column)`, and the element at row i and column j is
+    at (j, i) in the positional inverse. In storage the two names swap places.
 
     Example:
         >>> a = axn.named([[1., 2.], [0., 1.]], ("row", "column"))
@@ -250,19 +248,19 @@ def lstsq(
     *,
     rcond: Operand | None = None,
 ) -> "tuple[NamedArray, NamedArray, NamedArray, NamedArray]":
-    """Find the shortest `x` that makes the sum of squares of `a x - b` least.
+    """Return the shortest `x` that minimises the sum of squares of `a x - b`.
 
     Args:
         a: axes {row, column, ...}.
-        b: axes {row, ...}; each position of axes that `a` lacks is a problem of its own with the same matrix.
+        b: axes {row, ...}; each position of axes that `a` lacks is a separate problem with the same matrix.
         row: the axes of the equations.
         column: the axes of the unknowns.
         new_axis: the axis that numbers the singular values.
-        rcond: singular values below this part of the largest one count as zero.
+        rcond: singular values below this fraction of the largest one count as zero.
 
     Returns:
-        The solution, which has `column` in the place of `row`; the sums of squares that remain; the rank of `a`; its
-        singular values over {new_axis, ...}. Unlike numpy, the sums are there for any shape and rank.
+        The solution, with `column` in place of `row`; the residual sums of squares, which unlike numpy's are there
+        for any shape and rank; the rank of `a`; its singular values over {new_axis, ...}.
     """
     operands = [a, b] if rcond is None else [a, b, rcond]
     return over(jnp.linalg.lstsq, operands, row, column, ("CE", "E", "", "K"), new_axis=new_axis, each=True)
@@ -278,7 +276,7 @@ def matrix_norm(
         row: the axes that `x` maps to.
         column: the axes that `x` maps from.
         ord: "fro", the root of the sum of squares; "nuc", the sum of singular values; 2 or -2, the largest or smallest
-            singular value; 1 or -1, the largest or smallest sum of a column; inf or -inf, of a row.
+            singular value; 1 or -1, the largest or smallest sum of absolute values in a column; inf or -inf, in a row.
     """
     one_of("matrix_norm", "ord", ord, _ORDERS)
     if ord == "fro":
@@ -291,9 +289,9 @@ def _matrix_norm(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
 
 
 def matrix_power(a: "NamedArray", row: AxisSelection, column: AxisSelection, n: int) -> "NamedArray":
-    """Multiply square matrices `n` times, whose rows and columns stand for one space; a negative `n` inverts first.
+    """Raise square matrices, which map a space to itself, to the power `n`; a negative `n` inverts them first.
 
-    The result maps `column` to `row`, as `a` does; the power -1 is `inv` with its two names swapped.
+    The result maps `column` to `row`, like `a`; the power -1 is `inv` with its two names swapped.
     """
     if not isinstance(n, int | np.integer):
         problem = f"the power must be an int, not {type(n).__name__}"
@@ -309,14 +307,14 @@ def matrix_rank(
     tol: Operand | None = None,
     hermitian: bool = False,
 ) -> "NamedArray":
-    """Count the singular values of matrices that are not almost zero.
+    """Return the rank of matrices: the number of singular values above a tolerance.
 
     Args:
         a: axes {row, column, ...}.
         row: the axes that `a` maps to.
         column: the axes that `a` maps from.
-        tol: the singular value up to which one counts as zero.
-        hermitian: the matrices are Hermitian, which is faster.
+        tol: singular values up to this one count as zero.
+        hermitian: whether the matrices are Hermitian, which is faster.
     """
     operands = [a] if tol is None else [a, tol]
     return over(jnp.linalg.matrix_rank, operands, row, column, "", hermitian=hermitian)
@@ -325,7 +323,7 @@ def matrix_rank(
 def norm(
     x: "NamedArray", axis: AxisSelection | None = None, ord: float | Literal["fro", "nuc"] | None = None
 ) -> "NamedArray":
-    """Return a norm of vectors or matrices, as numpy tells them apart.
+    """Return a norm of vectors or matrices, distinguished as in numpy.
 
     Args:
         x: axes {axis, ...}.
@@ -354,7 +352,7 @@ def _norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
 
 
 def outer(x: Operand, y: Operand) -> "NamedArray":
-    """Multiply each element of `x` with each of `y`; axes that both have are matched.
+    """Multiply each element of `x` by each of `y`; axes that both have are matched.
 
     Example:
         >>> axn.linalg.outer(axn.named([1, 2], "i"), axn.named([3, 4], "j"))
@@ -377,14 +375,14 @@ def pinv(
     rtol: Operand | None = None,
     hermitian: bool = False,
 ) -> "NamedArray":
-    """Return the Moore-Penrose inverse of matrices: as `inv`, it maps vectors over `row` to vectors over `column`.
+    """Return the Moore-Penrose inverse of matrices, which like `inv` maps vectors over `row` to vectors over `column`.
 
     Args:
         a: axes {row, column, ...}.
         row: the axes that `a` maps to.
         column: the axes that `a` maps from.
-        rtol: singular values up to this part of the largest one count as zero.
-        hermitian: the matrices are Hermitian, which is faster.
+        rtol: singular values up to this fraction of the largest one count as zero.
+        hermitian: whether the matrices are Hermitian, which is faster.
     """
     operands = [a] if rtol is None else [a, rtol]
     return over(jnp.linalg.pinv, operands, row, column, "CR", in_place=True, hermitian=hermitian)
@@ -405,7 +403,7 @@ def qr(
         row: the axes that `a` maps to.
         column: the axes that `a` maps from.
         new_axis: the axis between the factors, over which their product is `a`.
-        mode: "reduced", where the new axis is the shorter of row and column, or "complete", where it is as long as row.
+        mode: "reduced" (the new axis is as long as the shorter of row and column) or "complete" (as long as row).
 
     Returns:
         Axes {row, new_axis, ...} and {new_axis, column, ...}.
@@ -433,12 +431,12 @@ def solve(a: "NamedArray", b: Operand, row: AxisSelection, column: AxisSelection
 
     Args:
         a: axes {row, column, ...}.
-        b: axes {row, ...}; axes that `a` lacks are solved for together, with one factorisation.
+        b: axes {row, ...}; along axes that `a` lacks, all systems are solved with one factorisation.
         row: the axes that `a` maps to, those of `b`.
         column: the axes that `a` maps from, those of the result.
 
     Returns:
-        `x`, such that `a.dot(x, axis=column)` is `b`: it has `column` in the place of `row`.
+        `x`, such that `a.dot(x, axis=column)` is `b`; it has `column` in place of `row`.
 
     Example:
         >>> a = axn.named([[2., 0.], [0., 4.]], ("row", "column"))
@@ -458,7 +456,7 @@ def solve_triangular(
     lower: bool = False,
     unit_diagonal: bool = False,
 ) -> "NamedArray":
-    """Solve `a x = b` for triangular matrices, of which only the triangle is read.
+    """Solve `a x = b` for triangular matrices; only the triangle is read.
 
     To solve with the transpose, swap `row` and `column`: the transpose of a lower triangle is an upper one.
 
@@ -468,7 +466,7 @@ def solve_triangular(
         row: the axes that `a` maps to, those of `b`.
         column: the axes that `a` maps from, those of the result.
         lower: whether the triangle is the lower one: column up to row.
-        unit_diagonal: the diagonal is one and not read.
+        unit_diagonal: whether to take the diagonal as ones, without reading it.
     """
     options = {"lower": lower, "unit_diagonal": unit_diagonal}
     return over(jax.scipy.linalg.solve_triangular, [a, b], row, column, "CE", square=True, **options)
@@ -490,9 +488,9 @@ def svd(
         row: the axes that `a` maps to.
         column: the axes that `a` maps from.
         new_axis: the axis that numbers the singular values, as long as the shorter of row and column.
-        full_matrices: complete the bases: in the first result `new_axis` is then as long as row, in the last one as
-            long as column.
-        hermitian: the matrices are Hermitian, which is faster.
+        full_matrices: complete the bases: `new_axis` is as long as row in the first result, and as long as column in
+            the last.
+        hermitian: whether the matrices are Hermitian, which is faster.
 
     Returns:
         Axes {row, new_axis, ...}, {new_axis, ...} and {new_axis, column, ...}.
@@ -513,12 +511,12 @@ def svdvals(a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis
 
 
 def vdot(x: "NamedArray", y: "NamedArray") -> "NamedArray":
-    """Multiply the complex conjugate of `x` with `y` and sum over all axes, which both must have."""
+    """Multiply the complex conjugate of `x` by `y` and sum over all axes, which both must have."""
     return contract.dot(elementwise.conj(x), y, axis=None)
 
 
 def vecdot(x: "NamedArray", y: "NamedArray", axis: AxisSelection) -> "NamedArray":
-    """Multiply the complex conjugate of `x` with `y` and sum over `axis`: `dot` for vectors that may be complex."""
+    """Multiply the complex conjugate of `x` by `y` and sum over `axis`: `dot` for vectors that may be complex."""
     return contract.dot(elementwise.conj(x), y, axis=axis)
 
 
@@ -528,14 +526,14 @@ def vector_norm(x: "NamedArray", axis: AxisSelection | None = None, *, ord: floa
     Args:
         x: axes {axis, ...}.
         axis: one axis, several, or None for all.
-        ord: inf or -inf, the largest or smallest absolute value; 0, the number of elements that are not zero; else p,
-            the sum of absolute values to the power p, to the power 1/p.
+        ord: inf or -inf, the largest or smallest absolute value; 0, the number of nonzero elements; any other number
+            p, the sum of absolute values to the power p, to the power 1/p.
     """
     return _lift.reduction(_vector_norm, x, axis, ord=_number("vector_norm", ord))
 
 
 def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
-    # Of integers, jnp.linalg.vector_norm takes roots in their own type, in which 1/3 is 0.
+    # jnp.linalg.vector_norm takes roots of integers in their own type, in which 1/3 is 0.
     return jnp.linalg.vector_norm(as_inexact(array), axis=axis, ord=ord)
 
 

@@ -1,4 +1,4 @@
-"""Comparisons, logic and bits, of single elements or of pairs of elements by name."""
+"""Comparisons, logic and bitwise operations on single elements, or on pairs of elements matched by name."""
 
 from typing import TYPE_CHECKING
 
@@ -43,12 +43,12 @@ __all__ = [
 
 
 def allclose(x: Operand, y: Operand, rtol: Operand = 1e-5, atol: Operand = 1e-8, equal_nan: bool = False) -> jax.Array:
-    """Tell whether all elements differ by at most `atol + rtol * |y|`; the answer is a 0-d array."""
+    """Test whether all elements differ by at most `atol + rtol * |y|`; the result is a 0-d array."""
     return isclose(x, y, rtol, atol, equal_nan).array.all()
 
 
 def array_equal(x: "NamedArray", y: "NamedArray", equal_nan: bool = False) -> jax.Array:
-    """Tell whether two arrays have the same axes, in any order, and equal elements; the answer is a 0-d array."""
+    """Test whether two arrays have the same axes, in any order, and equal elements; the result is a 0-d array."""
     for operand in (x, y):
         if not isinstance(operand, Core):
             raise _lift.unnamed("array_equal", operand)
@@ -59,9 +59,9 @@ def array_equal(x: "NamedArray", y: "NamedArray", equal_nan: bool = False) -> ja
 
 
 def array_equiv(x: Operand, y: Operand) -> jax.Array:
-    """Tell whether two arrays are equal once one is broadcast to the axes of the other; the answer is a 0-d array.
+    """Test whether two arrays are equal after one is broadcast to the axes of the other; the result is a 0-d array.
 
-    Axes that do not fit, in name or in size, make arrays differ.
+    Arrays whose axes do not fit, in name or in size, are not equal.
     """
     try:
         return _lift.binary(_array_equiv, x, y).array.all()
@@ -99,94 +99,94 @@ def bitwise_xor(x: Operand, y: Operand) -> "NamedArray":
 
 
 def equal(x: Operand, y: Operand) -> "NamedArray":
-    """Tell whether `x == y`, for each pair of elements, by name."""
+    """Test whether `x == y`, for each pair of elements, by name."""
     return _lift.binary(jnp.equal, x, y)
 
 
 def greater(x: Operand, y: Operand) -> "NamedArray":
-    """Tell whether `x > y`, for each pair of elements, by name."""
+    """Test whether `x > y`, for each pair of elements, by name."""
     return _lift.binary(jnp.greater, x, y)
 
 
 def greater_equal(x: Operand, y: Operand) -> "NamedArray":
-    """Tell whether `x >= y`, for each pair of elements, by name."""
+    """Test whether `x >= y`, for each pair of elements, by name."""
     return _lift.binary(jnp.greater_equal, x, y)
 
 
 def isclose(
     x: Operand, y: Operand, rtol: Operand = 1e-5, atol: Operand = 1e-8, equal_nan: bool = False
 ) -> "NamedArray":
-    """Tell whether two elements differ by at most `atol + rtol * |y|`, by name."""
+    """Test whether two elements differ by at most `atol + rtol * |y|`, by name."""
     if isinstance(rtol, int | float) and isinstance(atol, int | float):
         return _lift.nary(jnp.isclose, x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
     return _lift.nary(jnp.isclose, x, y, rtol, atol, equal_nan=equal_nan)
 
 
 def iscomplex(x: "NamedArray") -> "NamedArray":
-    """Tell whether each element has an imaginary part other than zero."""
+    """Test whether each element has a nonzero imaginary part."""
     return _lift.unary(jnp.iscomplex, x)
 
 
 def isneginf(x: "NamedArray") -> "NamedArray":
-    """Tell whether each element is minus infinity."""
+    """Test whether each element is minus infinity."""
     return _lift.unary(jnp.isneginf, x)
 
 
 def isposinf(x: "NamedArray") -> "NamedArray":
-    """Tell whether each element is plus infinity."""
+    """Test whether each element is plus infinity."""
     return _lift.unary(jnp.isposinf, x)
 
 
 def isreal(x: "NamedArray") -> "NamedArray":
-    """Tell whether each element has no imaginary part, or one of zero."""
+    """Test whether each element has no imaginary part, or a zero one."""
     return _lift.unary(jnp.isreal, x)
 
 
 def left_shift(x: Operand, y: Operand) -> "NamedArray":
-    """Return the first shifted left by the second, for each pair of elements, by name."""
+    """Return `x` shifted left by `y` bits, for each pair of elements, by name."""
     return _lift.binary(jnp.left_shift, x, y)
 
 
 def less(x: Operand, y: Operand) -> "NamedArray":
-    """Tell whether `x < y`, for each pair of elements, by name."""
+    """Test whether `x < y`, for each pair of elements, by name."""
     return _lift.binary(jnp.less, x, y)
 
 
 def less_equal(x: Operand, y: Operand) -> "NamedArray":
-    """Tell whether `x <= y`, for each pair of elements, by name."""
+    """Test whether `x <= y`, for each pair of elements, by name."""
     return _lift.binary(jnp.less_equal, x, y)
 
 
 def logical_and(x: Operand, y: Operand) -> "NamedArray":
-    """Tell whether both are true, for each pair of elements, by name."""
+    """Test whether both are true, for each pair of elements, by name."""
     return _lift.binary(jnp.logical_and, x, y)
 
 
 def logical_not(x: "NamedArray") -> "NamedArray":
-    """Tell whether each element is false."""
+    """Test whether each element is false."""
     return _lift.unary(jnp.logical_not, x)
 
 
 def logical_or(x: Operand, y: Operand) -> "NamedArray":
-    """Tell whether one or both are true, for each pair of elements, by name."""
+    """Test whether one or both are true, for each pair of elements, by name."""
     return _lift.binary(jnp.logical_or, x, y)
 
 
 def logical_xor(x: Operand, y: Operand) -> "NamedArray":
-    """Tell whether exactly one of the two is true, for each pair of elements, by name."""
+    """Test whether exactly one of the two is true, for each pair of elements, by name."""
     return _lift.binary(jnp.logical_xor, x, y)
 
 
 def not_equal(x: Operand, y: Operand) -> "NamedArray":
-    """Tell whether `x != y`, for each pair of elements, by name."""
+    """Test whether `x != y`, for each pair of elements, by name."""
     return _lift.binary(jnp.not_equal, x, y)
 
 
 def right_shift(x: Operand, y: Operand) -> "NamedArray":
-    """Return the first shifted right by the second, for each pair of elements, by name."""
+    """Return `x` shifted right by `y` bits, for each pair of elements, by name."""
     return _lift.binary(jnp.right_shift, x, y)
 
 
 def signbit(x: "NamedArray") -> "NamedArray":
-    """Tell whether the sign of each element is minus, that of a zero or a NaN included."""
+    """Test whether the sign of each element is minus, also for zeros and NaNs."""
     return _lift.unary(jnp.signbit, x)

@@ -1,13 +1,13 @@
-"""Polynomials: the coefficients stand along one axis, from the highest power to the constant.
+"""Polynomials, as coefficients along one axis, from the highest power to the constant.
 
-An array with one axis is one polynomial. Of one with more, the keyword `axis` says which axis has the coefficients;
-there is a polynomial for each position of the others. The coefficient axes of two operands may have different names,
-or one name with two sizes; the result has the name of the first named one, with the size that the operation gives it.
-Where `axis` is needed and the names differ, it is a pair.
+An array with one axis is one polynomial. If it has more, the keyword `axis` gives the coefficient axis, and each
+position of the others is a polynomial. The coefficient axes of two operands may have different names, or one name with
+two sizes; the result has the name of that of the first named operand, with the size of the result. If `axis` is needed
+and the names differ, it is a pair.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,7 @@ def _polyadd(p1: jax.Array, p2: jax.Array) -> jax.Array:
 
 
 def polyder(p: "NamedArray", m: int = 1, *, axis: AxisSelector | None = None) -> "NamedArray":
-    """Return the derivative of order `m`: the coefficient axis gets shorter by `m`."""
+    """Return the derivative of order `m`: the coefficient axis is `m` shorter."""
     return _one(_polyder, p, axis, m=_number("polyder", "m", m))
 
 
@@ -86,9 +86,9 @@ def _polyder(p: jax.Array, *, m: int) -> jax.Array:
 
 
 def polydiv(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "tuple[NamedArray, NamedArray]":
-    """Divide polynomials, and return the quotient and the remainder.
+    """Return the quotient and the remainder of a division of polynomials.
 
-    The remainder has the size of `p1`, whatever its degree; `trim_zeros(remainder, "f")` cuts it outside of jit.
+    The remainder has the size of `p1`, whatever its degree; `trim_zeros(remainder, "f")` cuts it outside jit.
     """
     quotient, remainder = _two(_polydiv, p1, p2, axis, several=True)
     return quotient, remainder
@@ -98,6 +98,30 @@ def _polydiv(p1: jax.Array, p2: jax.Array) -> tuple[jax.Array, jax.Array]:
     return jnp.polydiv(jnp.atleast_1d(p1), jnp.atleast_1d(p2))
 
 
+@overload
+def polyfit(
+    x: Operand,
+    y: Operand,
+    deg: int,
+    rcond: float | None = None,
+    full: Literal[False] = False,
+    w: Operand | None = None,
+    cov: Literal[False] = False,
+    *,
+    axis: AxisSelector | None = None,
+) -> "NamedArray": ...
+@overload
+def polyfit(
+    x: Operand,
+    y: Operand,
+    deg: int,
+    rcond: float | None = None,
+    full: bool = False,
+    w: Operand | None = None,
+    cov: bool | Literal["unscaled"] = False,
+    *,
+    axis: AxisSelector | None = None,
+) -> Any: ...
 def polyfit(
     x: Operand,
     y: Operand,
@@ -113,19 +137,19 @@ def polyfit(
 
     Args:
         x: axes {axis, ...}; the positions of the points.
-        y: axes {axis, ...}; their values. Axes that `x` and `w` lack are fitted together, with one factorisation.
+        y: axes {axis, ...}; their values. Along axes that `x` and `w` lack, all fits share one factorisation.
         deg: the degree.
-        rcond: singular values below this part of the largest one count as zero; by default the precision of the dtype
-            times the number of points.
-        full: also return the sums of squares that remain, the rank, the singular values over the coefficient axis and
+        rcond: singular values below this fraction of the largest one count as zero; by default the machine epsilon of
+            the dtype times the number of points.
+        full: also return the residual sums of squares, the rank, the singular values over the coefficient axis and
             `rcond`.
         w: axes among those of `x`, with `axis`; factors of the errors, not of their squares.
         cov: also return the covariance of the coefficients, over {axis, axis_cov, ...}: the second name is that of the
-            axis with "_cov" behind it. "unscaled" takes the weights to be exact.
-        axis: the axis that numbers the points; by default the only one of `x`.
+            axis with "_cov" appended. "unscaled" assumes that the weights are exact.
+        axis: the axis of the points; by default the only one of `x`.
 
     Returns:
-        The coefficients, over `axis` with the size `deg` + 1 and the axes of `y`; a tuple with `full` or `cov`.
+        The coefficients, over `axis` with size `deg` + 1 and the other axes of `y`; a tuple with `full` or `cov`.
 
     Example:
         >>> x = axn.arange(axn.Axis("degree", 5), dtype=float)
@@ -153,8 +177,8 @@ def polyfit(
 
 
 def _polyfit(x: jax.Array, y: jax.Array, w: jax.Array | None = None, *, deg: int, cov: Any, **options: Any) -> Any:
-    """Fit one polynomial for each position of the trailing dimensions of the values."""
-    x, y = 1.0 * x, 1.0 * y  # whole numbers become floats; other dtypes stay
+    """Fit a polynomial for each position of the trailing dimensions of the values."""
+    x, y = 1.0 * x, 1.0 * y  # integers become floats
     trailing = y.shape[1:]
     results: Any = jnp.polyfit(x, y.reshape(y.shape[0], -1), deg, w=w, cov=cov, **options)
     if options["full"]:
@@ -162,20 +186,20 @@ def _polyfit(x: jax.Array, y: jax.Array, w: jax.Array | None = None, *, deg: int
         return fit.reshape(deg + 1, *trailing), rest.reshape(trailing), rank, values, rcond
     if cov:
         fit, covariance = results
-        # What does not depend on the values comes without their dimension.
+        # Results that do not depend on the values lack their dimension.
         covariance = jnp.broadcast_to(covariance, (deg + 1, deg + 1, fit.shape[1]))
         return fit.reshape(deg + 1, *trailing), covariance.reshape(deg + 1, deg + 1, *trailing)
     return results.reshape(deg + 1, *trailing)
 
 
 def polyint(p: "NamedArray", m: int = 1, k: Operand | None = None, *, axis: AxisSelector | None = None) -> "NamedArray":
-    """Return the integral of order `m`: the coefficient axis gets longer by `m`.
+    """Return the integral of order `m`: the coefficient axis is `m` longer.
 
     Args:
         p: axes {axis, ...}.
         m: how many times to integrate.
-        k: the constants of integration, the first integral's first: a scalar for all, or `m` of them along an axis that
-            is no other axis of `p`; zero by default.
+        k: the constants of integration, that of the first integral first: a scalar for all, or `m` of them along an
+            axis that is not another axis of `p`; zero by default.
         axis: the coefficient axis; by default the only one.
     """
     if k is None:
@@ -206,7 +230,7 @@ def _polyint(p: jax.Array, k: jax.Array | None = None, *, m: int) -> jax.Array:
 
 
 def polymul(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "NamedArray":
-    """Multiply polynomials: sizes m and n of the coefficient axes give m + n - 1."""
+    """Multiply polynomials; coefficient axes of sizes m and n give one of size m + n - 1."""
     result: NamedArray = _two(_polymul, p1, p2, axis)
     return result
 
@@ -230,11 +254,11 @@ def polyval(p: Operand, x: Operand, *, axis: AxisSelector | None = None) -> "Nam
 
     Args:
         p: axes {axis, ...}.
-        x: any axes, or a scalar: where to evaluate. An axis of the name of the coefficient axis is another one.
+        x: where to evaluate: any axes, or a scalar. An axis with the name of the coefficient axis is a different one.
         axis: the coefficient axis; by default the only one of `p`.
 
     Returns:
-        The axes of `x`, and those of `p` but for the coefficients; either contain the other.
+        The axes of `x`, and those of `p` except the coefficients; one of the two must contain the other.
 
     Example:
         >>> p = axn.named([1, 0, -1], "degree")
@@ -263,12 +287,12 @@ def roots(p: "NamedArray", *, strip_zeros: bool = True, axis: AxisSelector | Non
 
     Args:
         p: axes {axis}; with `strip_zeros=False`, {axis, ...}.
-        strip_zeros: drop leading coefficients that are zero. As the number of roots then depends on values, this works
-            outside of jit only. Otherwise there is always one root less than coefficients, and NaN for missing ones.
+        strip_zeros: drop leading zero coefficients. The number of roots then depends on values, so that this works only
+            outside jit. Otherwise there is one root less than coefficients, and missing ones are NaN.
         axis: the coefficient axis; by default the only one.
 
     Raises:
-        OperandError: under a trace, with `strip_zeros`.
+        OperandError: while tracing, with `strip_zeros`.
 
     Example:
         >>> axn.roots(axn.named([0., 1., 0., -4.], "degree")).axes
@@ -294,17 +318,17 @@ def _roots(p: jax.Array) -> jax.Array:
 def trim_zeros(
     f: "NamedArray", trim: Literal["fb", "f", "b"] = "fb", *, axis: AxisSelector | None = None
 ) -> "NamedArray":
-    """Cut zeros off the front ("f"), the back ("b") or both ends of an axis, where all elements there are zero.
+    """Remove positions where all elements are zero at the front ("f"), the back ("b") or both ends of an axis.
 
-    The size of the result depends on values, so this works outside of jit only.
+    The size of the result depends on values, so that this works only outside jit.
 
     Args:
         f: axes {axis, ...}.
-        trim: the ends.
+        trim: the ends to trim.
         axis: the axis; by default the only one.
 
     Raises:
-        OperandError: under a trace.
+        OperandError: while tracing.
 
     Example:
         >>> axn.trim_zeros(axn.named([0, 1, 2, 0], "degree"))
@@ -330,8 +354,8 @@ def vander(x: "NamedArray", degree: AxisSelector, *, increasing: bool = False) -
 
     Args:
         x: any axes; one, if `degree` is a name.
-        degree: the new last axis, whose size is the number of powers; a name stands for as many as `x` has elements.
-        increasing: begin with the zeroth power.
+        degree: the new last axis; its size, for a name the number of elements of `x`, is the number of powers.
+        increasing: start with the zeroth power.
 
     Example:
         >>> axn.vander(axn.named([2, 3], "x"), axn.Axis("degree", 3))
@@ -354,7 +378,7 @@ def _vander(x: jax.Array, *, size: int | None, increasing: bool) -> jax.Array:
 
 
 def _number(function: str, argument: str, value: Any) -> int:
-    """Check how many times something is done, or a degree."""
+    """Check a number of repetitions, or a degree."""
     if not isinstance(value, int | np.integer):
         raise OperandError(message(function, f"{argument} must be an int, not {type(value).__name__}"))
     if value < 0:
@@ -387,7 +411,7 @@ def _fresh(name: str, taken: Sequence[str]) -> str:
 
 
 def _apart(x: Core, axis: AxisSelector, taken: Sequence[str]) -> tuple[Core, AxisSelector]:
-    """Rename an axis that others have, too, so that it counts as one of its own."""
+    """Rename an axis if others have its name, so that it counts as a different one."""
     name, size = selector(axis)
     if name not in taken or name not in x.names:
         return x, axis

@@ -1,6 +1,6 @@
 """Medians, quantiles and percentiles over axes, which are removed.
 
-`axis` is one axis, several, or None for all. Anonymous dimensions are never reduced. A mask goes in as NaN:
+`axis` is one axis, several, or None for all. Anonymous dimensions are never reduced. For a mask, use NaN:
 `axn.nanmedian(axn.where(mask, x, jnp.nan), axis)`.
 """
 
@@ -28,7 +28,7 @@ _METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
 
 def median(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
-    """Return the median over `axis`, halfway between the two middle elements where their number is even."""
+    """Return the median over `axis`; of an even number of elements, the mean of the two middle ones."""
     return _lift.reduction(_median, x, axis)
 
 
@@ -37,7 +37,7 @@ def _median(x: jax.Array, axis: tuple[int, ...]) -> Any:
 
 
 def nanmedian(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
-    """Return the median over `axis` of what is not NaN."""
+    """Return the median over `axis`, ignoring NaN."""
     return _lift.reduction(_nanmedian, x, axis)
 
 
@@ -53,7 +53,7 @@ def nanpercentile(
     method: str = "linear",
     weights: "NamedArray | None" = None,
 ) -> "NamedArray":
-    """Return the `q`-th percentiles over `axis` of what is not NaN; as `quantile`, with `q` between 0 and 100."""
+    """Return the `q`-th percentiles over `axis`, ignoring NaN; as `quantile`, with `q` between 0 and 100."""
     return _ranked(_nanpercentile, x, q, axis, method, weights)
 
 
@@ -69,7 +69,7 @@ def nanquantile(
     method: str = "linear",
     weights: "NamedArray | None" = None,
 ) -> "NamedArray":
-    """Return the `q`-th quantiles over `axis` of what is not NaN; as `quantile`."""
+    """Return the `q`-th quantiles over `axis`, ignoring NaN; as `quantile`."""
     return _ranked(_nanquantile, x, q, axis, method, weights)
 
 
@@ -101,20 +101,20 @@ def quantile(
     method: str = "linear",
     weights: "NamedArray | None" = None,
 ) -> "NamedArray":
-    """Return the `q`-th quantiles over `axis`: values that a part `q` of the elements lies below.
+    """Return the `q`-th quantiles over `axis`: values below which a fraction `q` of the elements lies.
 
     Args:
         x: axes {axis, ...}.
-        q: a number between 0 and 1, or a named array of such; its axes, which `x` must not have, come first in the
-            result.
+        q: a number between 0 and 1, or a named array of such numbers; its axes, which `x` must not have, come first in
+            the result.
         axis: one axis, several, or None for all.
-        method: what to do where a quantile lies between two elements: "linear", "lower", "higher", "midpoint",
-            "nearest" or "inverted_cdf".
-        weights: axes {axis, ...}, among those of `x`; with the method "inverted_cdf" only.
+        method: how to choose between two elements: "linear", "lower", "higher", "midpoint", "nearest" or
+            "inverted_cdf".
+        weights: axes {axis, ...}, among those of `x`; only with the method "inverted_cdf".
 
     Raises:
         AxisClashError: if `q` and `x` share an axis.
-        ArgumentError: if `method` is unknown, or `q` a plain number that is no part.
+        ArgumentError: if `method` is unknown, or a plain number `q` is out of range.
 
     Example:
         >>> x = axn.named(jnp.arange(10.).reshape(2, 5), ("batch", "embed"))
@@ -138,20 +138,20 @@ def _middle(fn: Any, x: jax.Array, axis: tuple[int, ...]) -> Any:
 
 
 def _precise(q: jax.Array, x: jax.Array, *weights: jax.Array) -> jax.Array:
-    """Make floats of 32 bits or more: positions are computed in the dtype of `q`, and integers are refused.
+    """Convert to floats of at least 32 bits: JAX computes positions in the dtype of `q`, and rejects integers.
 
-    With weights, they are computed in the dtype of the elements and weights, which JAX multiplies by `q` as they are.
+    With weights, they are computed in the dtype of the elements and weights, which JAX multiplies by `q` unconverted.
     """
     return q.astype(at_least_float32(inexact_dtype(jnp.result_type(x, *weights) if weights else q.dtype)))
 
 
 def _weighing(*weights: jax.Array) -> dict[str, Any]:
-    """Make the option that the type stubs of JAX do not list."""
+    """Return the weights as an option, which JAX's type stubs lack."""
     return {"weights": weights[0]} if weights else {}
 
 
 def _some(function: str, x: jax.Array, axis: tuple[int, ...] | None = None) -> jax.Array:
-    """Refuse an array without elements, which different releases of JAX treat differently here."""
+    """Raise an error for an array without elements, for which releases of JAX differ."""
     if not math.prod(x.shape if axis is None else (x.shape[at] for at in axis)):
         raise AxisSizeError(message(function, "needs at least one element along the axes to reduce"))
     return x
@@ -160,7 +160,7 @@ def _some(function: str, x: jax.Array, axis: tuple[int, ...] | None = None) -> j
 def _ranked(
     fn: Any, x: "NamedArray", q: Operand, axis: AxisSelection | None, method: str, weights: "NamedArray | None"
 ) -> "NamedArray":
-    """Find quantiles; `fn` sees one `q` and the elements to rank, which are sorted once for all of `q`."""
+    """Compute quantiles; `fn` gets one `q` and the elements to rank, which are sorted once for all of `q`."""
     function = _lift.title(fn)
     highest = 100 if function.endswith("percentile") else 1
     if isinstance(q, int | float | np.number) and not 0 <= q <= highest:

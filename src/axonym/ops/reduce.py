@@ -1,4 +1,4 @@
-"""Functions that remove axes: sums, means, extrema, and where those are.
+"""Functions that remove axes: sums, means, extrema and their indices.
 
 `axis` is one axis, several, or None for all; `where` is a mask whose axes are among those of the array. Anonymous
 dimensions are never reduced.
@@ -53,19 +53,19 @@ __all__ = [
 
 
 def all(x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None) -> "NamedArray":
-    """Tell whether all elements over `axis` are true."""
+    """Test whether all elements over `axis` are true."""
     return _lift.reduction(jnp.all, x, axis, where)
 
 
 def any(x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None) -> "NamedArray":
-    """Tell whether any element over `axis` is true."""
+    """Test whether any element over `axis` is true."""
     return _lift.reduction(jnp.any, x, axis, where)
 
 
 def argmax(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
     """Return the index of the largest element over `axis`.
 
-    Over several axes, it is the index in what they flatten to in the order given; None takes all axes in storage order.
+    Over several axes, it is the index into these axes flattened in the given order; None means all, in storage order.
     """
     return _lift.search(jnp.argmax, x, axis)
 
@@ -73,13 +73,13 @@ def argmax(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
 def argmin(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
     """Return the index of the smallest element over `axis`.
 
-    Over several axes, it is the index in what they flatten to in the order given; None takes all axes in storage order.
+    Over several axes, it is the index into these axes flattened in the given order; None means all, in storage order.
     """
     return _lift.search(jnp.argmin, x, axis)
 
 
 def average(x: "NamedArray", axis: AxisSelection | None = None, weights: "NamedArray | None" = None) -> "NamedArray":
-    """Return the mean over `axis` in which each element counts as much as its weight.
+    """Return the weighted mean over `axis`.
 
     Args:
         x: axes {axis, ...}.
@@ -99,7 +99,7 @@ def average(x: "NamedArray", axis: AxisSelection | None = None, weights: "NamedA
 
 
 def _average(x: jax.Array, axis: tuple[int, ...], where: jax.Array | None = None) -> jax.Array:
-    """Average; the weights come where the engine lines up a mask: axes that they lack are of size 1."""
+    """Average; the weights are passed as the mask, which the engine aligns: axes that they lack have size 1."""
     if where is None:
         return jnp.mean(x, axis)
     if not jnp.issubdtype(x.dtype, jnp.inexact) and not jnp.issubdtype(where.dtype, jnp.inexact):
@@ -109,7 +109,7 @@ def _average(x: jax.Array, axis: tuple[int, ...], where: jax.Array | None = None
 
 
 def count_nonzero(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
-    """Return how many elements over `axis` are not zero."""
+    """Count the nonzero elements over `axis`."""
     return _lift.reduction(jnp.count_nonzero, x, axis)
 
 
@@ -126,7 +126,7 @@ def logsumexp(x: "NamedArray", axis: AxisSelection | None = None, *, where: Oper
 def max(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None, initial: float | None = None
 ) -> "NamedArray":
-    """Return the largest element over `axis`; where no element takes part, `initial` or the dtype's lowest value."""
+    """Return the maximum over `axis`; with no elements to include, `initial` or the lowest value of the dtype."""
     return _lift.reduction(_max, x, axis, where, **_start("max", initial))
 
 
@@ -143,14 +143,14 @@ def mean(
     dtype: DTypeLike | None = None,
     where: Operand | None = None,
 ) -> "NamedArray":
-    """Return the mean over `axis`; `dtype` is the one to compute and return."""
+    """Return the mean over `axis`, computed and returned in `dtype`."""
     return _lift.reduction(jnp.mean, x, axis, where, **_dtype(dtype))
 
 
 def min(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None, initial: float | None = None
 ) -> "NamedArray":
-    """Return the smallest element over `axis`; where no element takes part, `initial` or the dtype's highest value."""
+    """Return the minimum over `axis`; with no elements to include, `initial` or the highest value of the dtype."""
     return _lift.reduction(_min, x, axis, where, **_start("min", initial))
 
 
@@ -161,19 +161,19 @@ def _min(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = 
 
 
 def nanargmax(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
-    """Return the index of the largest number over `axis` as `argmax` does; -1 where all elements are NaN."""
+    """Return the index of the largest number over `axis`, like `argmax`; -1 if all elements are NaN."""
     return _lift.search(jnp.nanargmax, x, axis)
 
 
 def nanargmin(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
-    """Return the index of the smallest number over `axis` as `argmin` does; -1 where all elements are NaN."""
+    """Return the index of the smallest number over `axis`, like `argmin`; -1 if all elements are NaN."""
     return _lift.search(jnp.nanargmin, x, axis)
 
 
 def nanmax(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None, initial: float | None = None
 ) -> "NamedArray":
-    """Return the largest element over `axis` that is not NaN; where there is none, `initial` or NaN."""
+    """Return the maximum over `axis`, ignoring NaN; if no elements are left, `initial` or NaN."""
     return _lift.reduction(_nanmax, x, axis, where, **_start("nanmax", initial))
 
 
@@ -190,14 +190,14 @@ def nanmean(
     dtype: DTypeLike | None = None,
     where: Operand | None = None,
 ) -> "NamedArray":
-    """Return the mean over `axis` of what is not NaN; `dtype` is the one to compute and return."""
+    """Return the mean over `axis`, ignoring NaN, computed and returned in `dtype`."""
     return _lift.reduction(jnp.nanmean, x, axis, where, **_dtype(dtype))
 
 
 def nanmin(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None, initial: float | None = None
 ) -> "NamedArray":
-    """Return the smallest element over `axis` that is not NaN; where there is none, `initial` or NaN."""
+    """Return the minimum over `axis`, ignoring NaN; if no elements are left, `initial` or NaN."""
     return _lift.reduction(_nanmin, x, axis, where, **_start("nanmin", initial))
 
 
@@ -215,7 +215,7 @@ def nanprod(
     where: Operand | None = None,
     initial: complex | None = None,
 ) -> "NamedArray":
-    """Return the product over `axis` of what is not NaN, times `initial`."""
+    """Return the product over `axis`, ignoring NaN, times `initial`."""
     return _lift.reduction(_nanprod, x, axis, where, **_dtype(dtype), **_start("nanprod", initial))
 
 
@@ -231,7 +231,7 @@ def nanstd(
     ddof: int = 0,
     where: Operand | None = None,
 ) -> "NamedArray":
-    """Return the standard deviation over `axis` of what is not NaN, with `ddof` taken off the count."""
+    """Return the standard deviation over `axis`, ignoring NaN, with `ddof` subtracted from the count."""
     return _lift.reduction(jnp.nanstd, x, axis, where, ddof=ddof, **_dtype(dtype))
 
 
@@ -243,7 +243,7 @@ def nansum(
     where: Operand | None = None,
     initial: complex | None = None,
 ) -> "NamedArray":
-    """Return the sum over `axis` of what is not NaN, plus `initial`."""
+    """Return the sum over `axis`, ignoring NaN, plus `initial`."""
     return _lift.reduction(jnp.nansum, x, axis, where, **_dtype(dtype), **_start("nansum", initial))
 
 
@@ -255,7 +255,7 @@ def nanvar(
     ddof: int = 0,
     where: Operand | None = None,
 ) -> "NamedArray":
-    """Return the variance over `axis` of what is not NaN, with `ddof` taken off the count."""
+    """Return the variance over `axis`, ignoring NaN, with `ddof` subtracted from the count."""
     return _lift.reduction(jnp.nanvar, x, axis, where, ddof=ddof, **_dtype(dtype))
 
 
@@ -267,7 +267,7 @@ def prod(
     where: Operand | None = None,
     initial: complex | None = None,
 ) -> "NamedArray":
-    """Return the product over `axis`, times `initial`; `dtype` is the one to compute and return."""
+    """Return the product over `axis`, times `initial`, computed and returned in `dtype`."""
     return _lift.reduction(_prod, x, axis, where, **_dtype(dtype), **_start("prod", initial))
 
 
@@ -278,7 +278,7 @@ def _prod(x: jax.Array, axis: tuple[int, ...], where: Any = None, **options: Any
 def _multiplied(
     fn: Callable[..., jax.Array], x: jax.Array, axis: tuple[int, ...], where: Any, options: dict[str, Any]
 ) -> jax.Array:
-    """Multiply over axes; JAX's gradient of that reshapes and cuts dimensions that the types say are sharded."""
+    """Multiply over axes within `local`: JAX's gradient reshapes and slices sharded dimensions."""
     removed = {at % x.ndim for at in axis}
     kept = [entry for at, entry in enumerate(_constraints.entries_of(x)) if at not in removed]
 
@@ -290,7 +290,7 @@ def _multiplied(
 
 
 def ptp(x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None) -> "NamedArray":
-    """Return the difference of the largest and the smallest element over `axis`, of which a mask must leave one."""
+    """Return the maximum minus the minimum over `axis`; a mask must leave at least one element."""
     return _lift.reduction(_ptp, x, axis, where)
 
 
@@ -306,7 +306,7 @@ def std(
     ddof: int = 0,
     where: Operand | None = None,
 ) -> "NamedArray":
-    """Return the standard deviation over `axis`, with `ddof` degrees of freedom taken off the count."""
+    """Return the standard deviation over `axis`, with `ddof` subtracted from the count."""
     return _lift.reduction(jnp.std, x, axis, where, ddof=ddof, **_dtype(dtype))
 
 
@@ -318,7 +318,7 @@ def sum(
     where: Operand | None = None,
     initial: complex | None = None,
 ) -> "NamedArray":
-    """Return the sum over `axis`, plus `initial`; `dtype` is the one to compute and return.
+    """Return the sum over `axis`, plus `initial`, computed and returned in `dtype`.
 
     Example:
         >>> x = axn.ones((axn.Axis("batch", 2), axn.Axis("embed", 3)))
@@ -339,7 +339,7 @@ def var(
     ddof: int = 0,
     where: Operand | None = None,
 ) -> "NamedArray":
-    """Return the variance over `axis`, with `ddof` degrees of freedom taken off the count."""
+    """Return the variance over `axis`, with `ddof` subtracted from the count."""
     return _lift.reduction(jnp.var, x, axis, where, ddof=ddof, **_dtype(dtype))
 
 
@@ -348,7 +348,7 @@ def _dtype(dtype: DTypeLike | None) -> dict[str, Any]:
 
 
 def _start(function: str, initial: complex | None) -> dict[str, Any]:
-    """Check a start value, which is compiled in."""
+    """Check an initial value, which must be static."""
     if initial is None:
         return {}
     if not isinstance(initial, bool | int | float | complex | np.generic):
@@ -359,7 +359,7 @@ def _start(function: str, initial: complex | None) -> dict[str, Any]:
 
 
 def _nan_where_none(x: jax.Array, axis: tuple[int, ...], where: Any, result: jax.Array) -> jax.Array:
-    """Turn an extremum into NaN where no number took part in it."""
+    """Replace an extremum by NaN where there was no number."""
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         return result
     return jnp.where(jnp.all(jnp.isnan(x), axis, where=where), jnp.nan, result)

@@ -1,4 +1,4 @@
-"""Reductions over groups of elements: segments that an array of ids names, and the stretches of a ragged axis."""
+"""Reductions over groups of elements: segments given by an array of ids, and the groups of a ragged axis."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,20 +37,20 @@ def ragged_dot(
     precision: Any = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> "NamedArray":
-    """Multiply each stretch of an axis by the weights of its group and sum over `axis`, as a mixture of experts does.
+    """Multiply each group of consecutive elements by its weights and sum over `axis`, as in a mixture of experts.
 
     The first `group_sizes[0]` elements along `ragged` belong to the first group, the next `group_sizes[1]` to the
-    second, and so on. The sizes should sum to that of `ragged`: what elements behind the last group give is up to the
-    backend (zeros on CPU).
+    second, and so on. The sizes should sum to that of `ragged`: the result for elements after the last group depends on
+    the backend (zeros on CPU).
 
-    `jax.lax` has no rule for this under `jax.vmap` and `axn.vmap`: leave such an axis its name. On a mesh with Explicit
-    axes `ragged`, `axis`, `groups` and the axes that only `w` has are gathered: spread groups over devices by hand,
-    within `jax.shard_map`.
+    `jax.lax` does not support this under `jax.vmap` and `axn.vmap`: keep such an axis named. On a mesh with Explicit
+    axes `ragged`, `axis`, `groups` and the axes that only `w` has are gathered; to distribute groups over devices, use
+    `jax.shard_map`.
 
     Args:
         x: axes {ragged, axis, ...}.
-        w: axes {groups, axis, ...}; axes that `x` has too, and that stay, are matched.
-        group_sizes: integers, axes {groups, ...}; the further ones are axes of `x`, with stretches of their own.
+        w: axes {groups, axis, ...}; axes that `x` has too, and that are not summed over, are matched.
+        group_sizes: integers, axes {groups, ...}; each position of the others, axes of `x`, has its own groups.
         axis: the axes to sum over.
         ragged: the axis of `x` whose elements belong to groups.
         groups: the axis of the groups.
@@ -58,10 +58,10 @@ def ragged_dot(
         preferred_element_type: the dtype to accumulate in and return.
 
     Returns:
-        The axes of `x` without `axis`, `ragged` behind the others; then those that only `w` has.
+        The axes of `x` without `axis`, with `ragged` last; then those that only `w` has.
 
     Raises:
-        OperandError: if `group_sizes` has no integers.
+        OperandError: if `group_sizes` is not of integers.
 
     Example:
         >>> Token, In, Out, Expert = axn.make_axes(token=6, embed=3, mlp=4, expert=2)
@@ -98,7 +98,7 @@ def segment_max(
     unique_indices: bool = False,
     mode: str | None = None,
 ) -> "NamedArray":
-    """Return the largest element of each segment, the dtype's lowest value for one without elements.
+    """Return the maximum of each segment; an empty one gives the lowest value of the dtype.
 
     The arguments are those of `segment_sum`.
     """
@@ -115,7 +115,7 @@ def segment_mean(
     unique_indices: bool = False,
     mode: str | None = None,
 ) -> "NamedArray":
-    """Return the mean of each segment, NaN for one without elements; the arguments are those of `segment_sum`."""
+    """Return the mean of each segment, NaN for an empty one; arguments as in `segment_sum`."""
     return _segments(_segment_mean, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
 
 
@@ -129,7 +129,7 @@ def segment_min(
     unique_indices: bool = False,
     mode: str | None = None,
 ) -> "NamedArray":
-    """Return the smallest element of each segment, the dtype's highest value for one without elements.
+    """Return the minimum of each segment; an empty one gives the highest value of the dtype.
 
     The arguments are those of `segment_sum`.
     """
@@ -146,7 +146,7 @@ def segment_prod(
     unique_indices: bool = False,
     mode: str | None = None,
 ) -> "NamedArray":
-    """Return the product of each segment, one for one without elements; the arguments are those of `segment_sum`."""
+    """Return the product of each segment, 1 for an empty one; arguments as in `segment_sum`."""
     return _segments(_segment_prod, x, ids, Segment, axis, indices_are_sorted, unique_indices, mode)
 
 
@@ -160,19 +160,19 @@ def segment_sum(
     unique_indices: bool = False,
     mode: str | None = None,
 ) -> "NamedArray":
-    """Return the sum of each segment: of the elements with the same id.
+    """Return the sum of each segment, that is, of the elements with the same id.
 
     Args:
         x: axes {axis, ...}.
-        ids: integers, axes {axis, ...}: the segment of each element; elements with an id out of range are left out.
-        Segment: the axis of the segments, which stands in the place of `axis` if that is one, else last.
-        axis: the axes to reduce, None for all axes of `ids`; the others line up by name.
-        indices_are_sorted: promise that the ids rise along `axis` (in the order in which several are given).
-        unique_indices: promise that no id stands twice.
-        mode: what an id out of range does, as in `jax.ops.segment_sum`.
+        ids: integers, axes {axis, ...}: the segment of each element; elements with an id out of range are dropped.
+        Segment: the axis of the segments, which replaces `axis` if that is a single axis, and comes last otherwise.
+        axis: the axes to reduce, None for all axes of `ids`; other axes are matched by name.
+        indices_are_sorted: a promise that the ids ascend along `axis` (in the order in which several are given).
+        unique_indices: a promise that no id occurs twice.
+        mode: how to treat ids out of range, as in `jax.ops.segment_sum`.
 
     Raises:
-        OperandError: if `ids` has no integers, or `Segment` no size.
+        OperandError: if `ids` is not of integers, or `Segment` has no size.
         ArgumentError: if `mode` is unknown.
 
     Example:
@@ -207,9 +207,9 @@ def _segments(
 
 
 def _rows(x: Any, ids: Any, over: Sequence[AxisSelector]) -> tuple[str, ...]:
-    """Find the axes of whole rows with one id: behind the one to reduce, which JAX moves as one; mapped, they scatter.
+    """Return the axes of rows that share an id: those after the reduced one, which JAX moves together if not mapped.
 
-    On a mesh with Explicit axes there are none, for core axes are gathered.
+    On a mesh with Explicit axes there are none, as core axes are gathered.
     """
     if not (isinstance(x, Core) and isinstance(ids, Core) and len(over) == 1):
         return ()
@@ -222,7 +222,7 @@ def _rows(x: Any, ids: Any, over: Sequence[AxisSelector]) -> tuple[str, ...]:
 
 
 def _flat(x: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Flatten what is reduced; rows stay."""
+    """Flatten the reduced axes; rows stay."""
     return x.reshape(ids.size, *x.shape[ids.ndim :]), ids.ravel()
 
 
@@ -231,7 +231,7 @@ def _segment_max(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
 
 
 def _segment_mean(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    # As in jnp.mean, half precision is only that of the result.
+    # As in jnp.mean, half precision is only used for the result.
     dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
     total = _segment_sum(x.astype(at_least_float32(dtype)), ids, **options)
     counts = _segment_sum(jnp.ones(ids.shape, int), ids, **options).astype(total.real.dtype)
@@ -262,13 +262,13 @@ def _ragged_dot(
 ) -> jax.Array:
     """Multiply (..., ragged, contracted...) by (..., groups, contracted..., new...) with sizes (..., groups).
 
-    Leading dimensions of size 1 are those that an operand lacks.
+    Leading dimensions of size 1 are missing from an operand.
     """
     own = (1 + contracted, 1 + contracted + new, 1)
     rank = max(array.ndim - count for array, count in zip((x, w, sizes), own, strict=True))
     x, w, sizes = (a[(None,) * (rank + count - a.ndim)] for a, count in zip((x, w, sizes), own, strict=True))
     lead = jnp.broadcast_shapes(x.shape[:rank], w.shape[:rank], sizes.shape[:rank])
-    # What w shares with x is a batch dimension of the product; all else in front of the ragged one is its own rows.
+    # Dimensions that w shares with x are batch dimensions of the product; all others before the ragged one are rows.
     shared = [i for i in range(rank) if w.shape[i] != 1]
     rows = [i for i in range(rank) if i not in shared]
     common = jnp.promote_types(x.dtype, w.dtype)
@@ -287,7 +287,7 @@ def _ragged_dot(
         )
 
     run: Any = multiply
-    if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:  # though no array is on the mesh yet
+    if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:  # even if no array is on the mesh yet
         run = jax.sharding.auto_axes(multiply, out_sharding=PartitionSpec())
     result: jax.Array = run(x, w, sizes)
     order = (*shared, *rows)

@@ -1,7 +1,7 @@
 """Choosing elements by a condition, and finding where it holds.
 
-How many elements a condition chooses depends on the data, which no compiled program can: where that decides the size of
-a result, a sized `Axis` is an argument. What is too much is cut off, and what is missing is filled up.
+How many elements a condition selects depends on data, but sizes are static: where that number would be the size of the
+result, a sized `Axis` is an argument. The result is truncated or padded to its size.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,16 +25,16 @@ __all__ = ["argwhere", "choose", "compress", "flatnonzero", "nonzero", "piecewis
 
 
 def argwhere(array: "NamedArray", coordinate: AxisSelector, *, size: Axis, fill_value: Operand = 0) -> "NamedArray":
-    """Return the positions of the elements that are not zero: `nonzero`, stacked along a new axis.
+    """Return the positions of the nonzero elements: `nonzero`, stacked along a new axis.
 
     Args:
         array: any axes; leading anonymous dimensions stay.
         coordinate: the new axis, with one position for each axis of `array`, in storage order.
         size: the axis of the elements found.
-        fill_value: the coordinates of those that are missing.
+        fill_value: the coordinates in the padding.
 
     Raises:
-        AxisSizeError: if `coordinate` is given with another size than the number of axes.
+        AxisSizeError: if the size of `coordinate` is not the number of axes.
     """
     names = _names("argwhere", array)
     name, given = selector(coordinate, "argwhere")
@@ -48,17 +48,17 @@ def argwhere(array: "NamedArray", coordinate: AxisSelector, *, size: Axis, fill_
 def choose(
     index: Operand, choices: "Sequence[Operand] | NamedArray", axis: AxisSelector | None = None, *, mode: str = "clip"
 ) -> "NamedArray":
-    """Choose each element from the array whose number `index` gives, by name.
+    """Choose each element from the array numbered by `index`, by name.
 
     Args:
         index: integers.
         choices: a sequence of arrays or scalars; or one array that has them along `axis`.
-        axis: the axis of `choices`, which the result lacks.
-        mode: what a number out of range means: "clip" takes the nearest, "wrap" counts round and round.
+        axis: the axis of the choices, which is removed.
+        mode: what a number out of range means: "clip" takes the nearest one, "wrap" wraps around.
 
     Raises:
-        ArgumentError: if there are no choices, or `mode` is another.
-        OperandError: if `index` has no integers.
+        ArgumentError: if there are no choices, or `mode` is unknown.
+        OperandError: if `index` is not of integers.
     """
     if mode not in ("clip", "wrap"):
         raise ArgumentError(message("choose", f"the mode must be 'clip' or 'wrap', not {mode!r}"))
@@ -80,15 +80,15 @@ def choose(
 def compress(
     condition: Operand, x: "NamedArray", axis: AxisSelection | None = None, *, size: Axis, fill_value: Operand = 0
 ) -> "NamedArray":
-    """Take the elements along `axis` where a condition holds, in order, to the front of an axis of a given size.
+    """Take the elements along `axis` where a condition holds, in order, into an axis of a given size.
 
     Args:
-        condition: a mask over `axis`; further axes line up by name, and each of their positions is compressed for
-            itself.
+        condition: a mask over `axis`; other axes are matched by name, and each of their positions is compressed
+            separately.
         x: axes {axis, ...}.
         axis: one axis; several, or None for all, are first flattened, in the order given.
-        size: the axis of the elements taken; it stands in the place of `axis` if that is one.
-        fill_value: what stands behind the elements taken.
+        size: the axis of the elements taken; it replaces `axis` if that is a single axis.
+        fill_value: the padding after the elements taken.
 
     Raises:
         AxisNotFoundError: if `condition` or `x` lacks an axis.
@@ -106,17 +106,17 @@ def compress(
 
 
 def flatnonzero(array: "NamedArray", *, size: Axis, fill_value: Operand = 0) -> "NamedArray":
-    """Return where the elements that are not zero stand in the array that all axes flatten to, in storage order."""
+    """Return the positions of the nonzero elements in the array flattened in storage order."""
     names, size = _names("flatnonzero", array), sized(size, "flatnonzero")
     return batched(_flatnonzero, (array, fill_value), (names, ()), (size.name,), each=True, size=size.size)
 
 
 def nonzero(array: "NamedArray", *, size: Axis, fill_value: Operand = 0) -> "tuple[NamedArray, ...]":
-    """Return where the elements are that are not zero: for each axis, in storage order, their indices along it.
+    """Return the indices of the nonzero elements along each axis, in storage order.
 
     Args:
         array: at least one axis; leading anonymous dimensions stay.
-        size: the axis of the elements found, in storage order; with fewer of them, the indices end in `fill_value`.
+        size: the axis of the elements found, in storage order; the indices are padded with `fill_value`.
         fill_value: an integer.
 
     Example:
@@ -136,20 +136,20 @@ def piecewise(
     *args: Any,
     **kwargs: Any,
 ) -> "NamedArray":
-    """Apply to each element of `x` the function whose condition holds; where several hold, the last one counts.
+    """Apply to each element of `x` the function whose condition holds; if several hold, the last one counts.
 
     Each function is applied to all of `x`, so that its gradient must be finite everywhere.
 
     Args:
         x: an array.
-        condlist: conditions, by name.
-        funclist: for each condition, and at the end possibly for all other elements (else they become zero), a
-            function of `x` or a value.
+        condlist: conditions, matched by name.
+        funclist: for each condition a function of `x` or a value; optionally, one more for all other elements, which
+            are zero otherwise.
         args: further arguments of the functions.
         kwargs: the same by keyword.
 
     Returns:
-        The axes of all, in the dtype of `x`.
+        An array in the dtype of `x` with the axes of all operands.
     """
     if not isinstance(x, Core):
         raise _lift.unnamed("piecewise", x)
@@ -167,11 +167,11 @@ def select(condlist: Sequence[Operand], choicelist: Sequence[Operand], default: 
 
     Args:
         condlist: conditions.
-        choicelist: for each one an array or a scalar.
-        default: what stands where no condition holds.
+        choicelist: an array or a scalar for each condition.
+        default: the value where no condition holds.
 
     Raises:
-        ArgumentError: if there are no conditions, or another number of choices.
+        ArgumentError: if there are no conditions, or the number of choices differs.
     """
     _several("select", "conditions", condlist)
     if len(condlist) != len(choicelist):
@@ -192,13 +192,13 @@ def where(
 ) -> "NamedArray | tuple[NamedArray, ...]":
     """Choose each element from `x` where `condition` is true and from `y` elsewhere, by name.
 
-    Without `x` and `y`, return where the condition is true, as `nonzero` does.
+    Without `x` and `y`, return the indices where the condition is true, as `nonzero` does.
 
     Args:
         condition: a mask.
         x: an array or a scalar.
         y: the same.
-        fill_value: without `x` and `y`, the index of what is missing to fill `new_axis`.
+        fill_value: without `x` and `y`, the padding of the indices.
         new_axis: without `x` and `y`, the axis of the elements found.
 
     Example:
@@ -217,7 +217,7 @@ def where(
 
 
 def _nonzero_of(function: str, fn: Any, array: Any, size: Axis, fill_value: Operand) -> "tuple[NamedArray, ...]":
-    """Look for elements by a function that returns an index array for each axis."""
+    """Find elements with a function that returns an index array for each axis."""
     names, size = _names(function, array), sized(size, function)
     integers(function, "the fill value", fill_value)
     result: tuple[NamedArray, ...] = batched(
@@ -227,7 +227,7 @@ def _nonzero_of(function: str, fn: Any, array: Any, size: Axis, fill_value: Oper
 
 
 def _names(function: str, array: Any) -> tuple[str, ...]:
-    """Return the names of an array that has axes to look along."""
+    """Return the names of an array that has at least one axis."""
     names = names_of(function, array)
     if not names:
         raise AxisNotFoundError(message(function, "there is no axis to look along", f"array has: {facts(array)}"))
@@ -235,7 +235,7 @@ def _names(function: str, array: Any) -> tuple[str, ...]:
 
 
 def _several(function: str, what: str, operands: Any) -> None:
-    """Refuse what is not a sequence of at least one operand."""
+    """Raise an error unless there is a sequence of at least one operand."""
     if not isinstance(operands, Sequence) or isinstance(operands, str):
         raise OperandError(message(function, f"{what} go here as a list, not as {type(operands).__name__}"))
     if not operands:
@@ -274,7 +274,7 @@ def _flatnonzero(array: jax.Array, fill_value: jax.Array, *, size: int) -> jax.A
 
 
 def _nonzero(array: jax.Array, fill_value: jax.Array, *, size: int) -> tuple[jax.Array, ...]:
-    # jnp.nonzero fills only where there are elements at all.
+    # jnp.nonzero pads only if there are any elements.
     missing = jnp.arange(size) >= jnp.count_nonzero(array)
     return tuple(jnp.where(missing, fill_value, at) for at in jnp.nonzero(array, size=size))
 
@@ -292,7 +292,7 @@ def _select(*operands: Any) -> jax.Array:
     def call(*operands: jax.Array) -> jax.Array:
         return jnp.select(operands[:conditions], operands[conditions:-1], operands[-1])
 
-    # jnp.select makes constants that have no layout, which jax.vmap does not accept next to arrays that have one.
+    # jnp.select makes constants without a layout, which jax.vmap does not accept next to arrays that have one.
     chosen: jax.Array = _lift.local(call, operands, _lift.broadcast_entries(operands))
     return chosen
 

@@ -1,13 +1,13 @@
-"""The values of an array as a set: unique values, and what two arrays have in common.
+"""Set operations: unique values, and values that two arrays have in common.
 
-How many values there are depends on the data, which no compiled program can: a sized `Axis` for the result is an
-argument. If there are more values, the first ones in order are kept; if there are fewer, `fill_value` stands behind
-them, by default the smallest of them. NaNs count as one value. All axes are flattened; the order in which they are
-stored does not matter.
+The number of values depends on data, but sizes are static: a sized `Axis` for the result is an argument. If there are
+more values, the first ones in order are kept; if there are fewer, the result is padded with `fill_value`, by default
+the smallest value. NaNs count as one value. All axes are flattened; their order in storage does not matter. An axis
+that two operands share must have one size.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,12 @@ _METHODS = ("auto", "compare_all", "binary_search", "sort")
 
 @overload
 def intersect1d(
-    x: Operand | Sequence[Any], y: Operand | Sequence[Any], Common: Axis, *, fill_value: Operand | None = None
+    x: Operand | Sequence[Any],
+    y: Operand | Sequence[Any],
+    Common: Axis,
+    *,
+    return_indices: Literal[False] = False,
+    fill_value: Operand | None = None,
 ) -> "NamedArray": ...
 @overload
 def intersect1d(
@@ -50,9 +55,9 @@ def intersect1d(
     y: Operand | Sequence[Any],
     Common: Axis,
     *,
-    return_indices: bool,
+    return_indices: Literal[True],
     fill_value: Operand | None = None,
-) -> "NamedArray | tuple[NamedArray, NamedArray, NamedArray]": ...
+) -> "tuple[NamedArray, NamedArray, NamedArray]": ...
 def intersect1d(
     x: Operand | Sequence[Any],
     y: Operand | Sequence[Any],
@@ -64,12 +69,12 @@ def intersect1d(
     """Return the values that two arrays have in common, sorted.
 
     Args:
-        x: any axes; or one of the two a plain array or list.
+        x: any axes; one of the two may be a plain array or list.
         y: the same.
         Common: the axis of the values.
-        return_indices: return as well where in `x` and in `y`, flattened in storage order, each value first stands,
-            which for what is filled up is behind their ends.
-        fill_value: what stands behind the values.
+        return_indices: also return the first position of each value in `x` and in `y`, flattened in storage order;
+            beyond their ends for the padding.
+        fill_value: the padding after the values.
     """
     results: tuple[NamedArray, NamedArray, NamedArray] = _of_two(_intersect1d, x, y, Common, fill_value, 3)
     return results if return_indices else results[0]
@@ -78,13 +83,13 @@ def intersect1d(
 def isin(
     element: Operand, test_elements: Operand | Sequence[Any], *, invert: bool = False, method: str = "auto"
 ) -> "NamedArray":
-    """Tell for each element whether it is among others.
+    """Test whether each element is in `test_elements`.
 
     Args:
         element: any axes, which the result has.
-        test_elements: the others; any axes, or a plain array or list.
-        invert: tell whether it is not.
-        method: how to look: "compare_all" (which "auto" is), "binary_search" or "sort" for many others.
+        test_elements: any axes, or a plain array or list.
+        invert: test whether it is not.
+        method: the algorithm: "compare_all" (the default of "auto"), or "binary_search" or "sort" for many others.
 
     Example:
         >>> axn.isin(axn.named([3, 1, 4, 1], "i"), [1, 2]).tolist()
@@ -99,7 +104,7 @@ def isin(
 def setdiff1d(
     x: Operand | Sequence[Any], y: Operand | Sequence[Any], Rest: Axis, *, fill_value: Operand | None = None
 ) -> "NamedArray":
-    """Return the values of `x` that are not in `y`, sorted; the arguments are those of `intersect1d`."""
+    """Return the values of `x` that are not in `y`, sorted; arguments as in `intersect1d`."""
     result: NamedArray = _of_two(_setdiff1d, x, y, Rest, fill_value)
     return result
 
@@ -107,7 +112,7 @@ def setdiff1d(
 def setxor1d(
     x: Operand | Sequence[Any], y: Operand | Sequence[Any], Either: Axis, *, fill_value: Operand | None = None
 ) -> "NamedArray":
-    """Return the values that are in one of two arrays only, sorted; the arguments are those of `intersect1d`."""
+    """Return the values that are in exactly one of two arrays, sorted; arguments as in `intersect1d`."""
     result: NamedArray = _of_two(_setxor1d, x, y, Either, fill_value)
     return result
 
@@ -115,7 +120,7 @@ def setxor1d(
 def union1d(
     x: Operand | Sequence[Any], y: Operand | Sequence[Any], Union: Axis, *, fill_value: Operand | None = None
 ) -> "NamedArray":
-    """Return the values that are in at least one of two arrays, sorted; the arguments are those of `intersect1d`."""
+    """Return the values that are in at least one of two arrays, sorted; arguments as in `intersect1d`."""
     result: NamedArray = _of_two(_union1d, x, y, Union, fill_value)
     return result
 
@@ -125,6 +130,9 @@ def unique(
     array: "NamedArray",
     Unique: Axis,
     *,
+    return_index: Literal[False] = False,
+    return_inverse: Literal[False] = False,
+    return_counts: Literal[False] = False,
     axis: AxisSelector | None = None,
     fill_value: Operand | None = None,
     equal_nan: bool = True,
@@ -134,13 +142,37 @@ def unique(
     array: "NamedArray",
     Unique: Axis,
     *,
-    return_index: bool = False,
+    return_index: Literal[True],
     return_inverse: bool = False,
     return_counts: bool = False,
     axis: AxisSelector | None = None,
     fill_value: Operand | None = None,
     equal_nan: bool = True,
-) -> "NamedArray | tuple[NamedArray, ...]": ...
+) -> "tuple[NamedArray, ...]": ...
+@overload
+def unique(
+    array: "NamedArray",
+    Unique: Axis,
+    *,
+    return_index: bool = False,
+    return_inverse: Literal[True],
+    return_counts: bool = False,
+    axis: AxisSelector | None = None,
+    fill_value: Operand | None = None,
+    equal_nan: bool = True,
+) -> "tuple[NamedArray, ...]": ...
+@overload
+def unique(
+    array: "NamedArray",
+    Unique: Axis,
+    *,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: Literal[True],
+    axis: AxisSelector | None = None,
+    fill_value: Operand | None = None,
+    equal_nan: bool = True,
+) -> "tuple[NamedArray, ...]": ...
 def unique(
     array: "NamedArray",
     Unique: Axis,
@@ -152,19 +184,19 @@ def unique(
     fill_value: Operand | None = None,
     equal_nan: bool = True,
 ) -> "NamedArray | tuple[NamedArray, ...]":
-    """Return the values of an array, each once, sorted; or the slices along an axis, each once.
+    """Return the unique values of an array, sorted, or the unique slices along an axis.
 
     Args:
         array: any axes.
-        Unique: the axis of the values; for slices, it stands in the place of `axis`.
-        return_index: return as well where a value first stands in the array flattened in storage order, or along
+        Unique: the axis of the values; for slices, it replaces `axis`.
+        return_index: also return the first position of each value, in the array flattened in storage order, or along
             `axis`.
-        return_inverse: return as well, for each element (over the axes of `array`) or each slice (over `axis`), which
-            value it is.
-        return_counts: return as well how often a value stands, which is never for what is filled up.
+        return_inverse: also return the number of the value of each element (over the axes of `array`) or each slice
+            (over `axis`).
+        return_counts: also return how often each value occurs; 0 for the padding.
         axis: the axis whose slices are compared; None compares single elements.
-        fill_value: what stands behind the values.
-        equal_nan: all NaNs are one value.
+        fill_value: the padding after the values.
+        equal_nan: whether all NaNs are one value.
 
     Example:
         >>> x = axn.named([3, 1, 3, 1], "i")
@@ -200,7 +232,7 @@ def unique(
 def unique_all(
     array: "NamedArray", Unique: Axis, *, axis: AxisSelector | None = None, fill_value: Operand | None = None
 ) -> "tuple[NamedArray, NamedArray, NamedArray, NamedArray]":
-    """Return the values, first indices, inverse and counts of `unique`, where no NaN equals another."""
+    """Return the values, first indices, inverse and counts of `unique` with `equal_nan=False`."""
     values, index, inverse, counts = unique(
         array,
         Unique,
@@ -217,7 +249,7 @@ def unique_all(
 def unique_counts(
     array: "NamedArray", Unique: Axis, *, axis: AxisSelector | None = None, fill_value: Operand | None = None
 ) -> "tuple[NamedArray, NamedArray]":
-    """Return the values and counts of `unique`, where no NaN equals another."""
+    """Return the values and counts of `unique` with `equal_nan=False`."""
     values, counts = unique(array, Unique, return_counts=True, axis=axis, fill_value=fill_value, equal_nan=False)
     return values, counts
 
@@ -225,7 +257,7 @@ def unique_counts(
 def unique_inverse(
     array: "NamedArray", Unique: Axis, *, axis: AxisSelector | None = None, fill_value: Operand | None = None
 ) -> "tuple[NamedArray, NamedArray]":
-    """Return the values and the inverse of `unique`, where no NaN equals another."""
+    """Return the values and the inverse of `unique` with `equal_nan=False`."""
     values, inverse = unique(array, Unique, return_inverse=True, axis=axis, fill_value=fill_value, equal_nan=False)
     return values, inverse
 
@@ -233,12 +265,12 @@ def unique_inverse(
 def unique_values(
     array: "NamedArray", Unique: Axis, *, axis: AxisSelector | None = None, fill_value: Operand | None = None
 ) -> "NamedArray":
-    """Return the values of `unique`, where no NaN equals another."""
+    """Return the values of `unique` with `equal_nan=False`."""
     return unique(array, Unique, axis=axis, fill_value=fill_value, equal_nan=False)
 
 
 def _of_two(fn: Any, x: Any, y: Any, size: Axis, fill_value: Operand | None, results: int = 0) -> Any:
-    """Apply a function of two flattened arrays; `results` is how many it returns if it returns a tuple."""
+    """Apply a function of two flattened arrays; `results` is the length of the tuple that it returns, if any."""
     size = sized(size, _lift.title(fn))
     (x, over_x), (y, over_y) = _all_axes(x), _all_axes(y)
     fill = () if fill_value is None else (fill_value,)
@@ -247,7 +279,7 @@ def _of_two(fn: Any, x: Any, y: Any, size: Axis, fill_value: Operand | None, res
 
 
 def _all_axes(operand: Any) -> tuple[Any, Names]:
-    """Name all axes of an operand; those of a plain array get names that no axis of a result has."""
+    """Name all axes of an operand; those of a plain array get names that no result has."""
     if isinstance(operand, Core):
         return operand, operand.names
     array = operand if isinstance(operand, jax.Array) else np.asarray(operand)
@@ -257,7 +289,7 @@ def _all_axes(operand: Any) -> tuple[Any, Names]:
 def _isin(element: jax.Array, others: jax.Array, *, dims: int, invert: bool, method: str) -> jax.Array:
     if others.ndim == dims:
         return jnp.isin(element, others, invert=invert, method=method)
-    # Others for each position of anonymous dimensions.
+    # Different ones for each position of anonymous dimensions.
     others = others.reshape(*others.shape[: others.ndim - dims], -1)
     return jnp.any(element[..., None] == others, -1) ^ invert
 
@@ -295,8 +327,8 @@ class _Merged(NamedTuple):
         first: whether an element is the first of its value.
         in_x: whether its value is in the first array.
         in_y: whether its value is in the second array.
-        at_x: where its value first stands in the first array, if it does.
-        at_y: where its value first stands in the second array, if it does.
+        at_x: the first position of its value in the first array, if any.
+        at_y: the first position of its value in the second array, if any.
     """
 
     values: jax.Array
@@ -327,7 +359,7 @@ def _merge(x: jax.Array, y: jax.Array) -> _Merged:
 def _chosen(
     values: jax.Array, keep: jax.Array, size: int, fill: jax.Array | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Take the values to keep to the front, and tell where they stood and which places they fill."""
+    """Move the values to keep to the front; return their positions, and which places they fill."""
     (at,) = jnp.nonzero(keep, size=size)
     found = jnp.arange(size) < keep.sum()
     if not (values.size and size):
@@ -365,5 +397,5 @@ def _unique(
 
 
 def _filled(shape: Any, dtype: Any, fill: jax.Array | None) -> jax.Array:
-    """Make the values of a set without elements."""
+    """Make the values of an empty set."""
     return jnp.full(shape, 0 if fill is None else fill, dtype)

@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding
 
 from .. import _constraints, layout, plans
-from ..axis import Axis, AxisSelection, AxisSelector, AxisSpec, Pairs, selection, selector, shown, spec
+from ..axis import Axis, AxisKey, AxisSelection, AxisSelector, AxisSpec, Pairs, selection, selector, shown, spec
 from ..core import Core, Operand, axes_of, facts, renamed, shape_of, wrap
 from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
 from ..plans import Names
@@ -36,19 +36,19 @@ __all__ = [
 
 
 def _node(function: str, x: Any) -> Any:
-    """Take apart the operand of a function, which must have names."""
+    """Return the array and the names of an operand, checked."""
     if not isinstance(x, Core):
         raise _lift.unnamed(function, x)
     return x.node
 
 
-def rename(x: "NamedArray", renames: Mapping[AxisSelector, AxisSelector]) -> "NamedArray":
-    """Give axes new names, all at once, so that a swap is possible.
+def rename(x: "NamedArray", renames: Mapping[AxisKey, AxisSelector]) -> "NamedArray":
+    """Rename axes, all at once, so that names may be swapped.
 
     Raises:
         AxisNotFoundError: if an old axis is missing.
-        AxisClashError: if a name would stand twice.
-        AxisSizeError: if an `Axis` has another size than the one it names.
+        AxisClashError: if a name would occur twice.
+        AxisSizeError: if an `Axis` has another size than the renamed axis.
     """
     (array,), old_names = _node("rename", x)
     if not isinstance(renames, Mapping):
@@ -67,11 +67,11 @@ def rename(x: "NamedArray", renames: Mapping[AxisSelector, AxisSelector]) -> "Na
 
 
 def tag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
-    """Name the anonymous leading dimensions, all of them, in their order: the inverse of `untag`.
+    """Name all anonymous leading dimensions, in order: the inverse of `untag`.
 
     Raises:
-        AxisSizeError: if the number of names, or a size, does not fit.
-        AxisClashError: if a name is already there.
+        AxisSizeError: if the number of names, or a size, does not match.
+        AxisClashError: if a name is already in use.
     """
     (array,), names = _node("tag", x)
     shape = shape_of("tag", array, names)
@@ -90,7 +90,7 @@ def tag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
 
 
 def untag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
-    """Move axes to the front and make them anonymous, in the given order, behind those that are anonymous already.
+    """Move axes to the front and make them anonymous, in the given order, after dimensions that are already anonymous.
 
     Anonymous dimensions are what raw `jax.vmap` and `jax.lax.scan` map over.
 
@@ -111,26 +111,26 @@ def rearrange(
     /,
     **bindings: AxisSelector | int,
 ) -> "NamedArray":
-    """Store the axes in another order, or split and merge axes as an expression says.
+    """Store the axes in another order, or split and merge axes by an expression.
 
-    In a sequence, `...` stands for all axes not mentioned, in the order they have. An expression has an arrow:
+    In a sequence, `...` stands for all axes not mentioned, in their present order. An expression has an arrow:
 
-    * `"b s e -> b e s"`: letters bind by position, and the axes keep the names that they have;
+    * `"b s e -> b e s"`: letters bind by position, and the axes keep their names;
     * `"{embed} -> embed ..."`: names bind by name;
-    * `"b (h d) -> h b d"` splits an axis, where all sizes but one are given: `h=4`. With braces, the group names its
-      axis: `"{(embed: h d)} -> h ... d"`;
+    * `"b (h d) -> h b d"` splits an axis; all sizes but one must be given: `h=4`. In braces, the group names its axis:
+      `"{(embed: h d)} -> h ... d"`;
     * `"h b d -> b (embed: h d)"` merges axes; the last varies fastest.
 
     Args:
         x: the array.
         order: the axes in the new order, or an expression.
-        bindings: what a name in the expression stands for: an axis, the name of one, or a size.
+        bindings: the axis, its name or its size, for a name in the expression.
 
     Raises:
-        AxisNotFoundError: if an axis is missing, or left out without `...`.
-        PatternError: if an expression cannot be read, or has another number of axes than the array.
+        AxisNotFoundError: if an axis is missing, or omitted without `...`.
+        PatternError: if an expression is invalid, or has another number of axes than the array.
         AxisSizeError: if an axis does not split into the given sizes, or an `Axis` has another size.
-        AxisClashError: if a name would stand for two axes.
+        AxisClashError: if a name would refer to two axes.
 
     Example:
         >>> x = axn.ones((axn.Axis("batch", 2), axn.Axis("embed", 12)))
@@ -190,7 +190,7 @@ def broadcast_axis(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
 
 
 def broadcast_to(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
-    """Give `x` exactly these axes in this order, adding by repetition those that it lacks.
+    """Broadcast `x` to exactly these axes in this order, adding by repetition those that it lacks.
 
     Raises:
         AxisNotFoundError: if `x` has an axis that is not among them.
@@ -232,7 +232,7 @@ def _broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> _lift.Ker
 
 
 def _spread(array: Any, names: Names, target: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
-    """Lay new axes out by the mapping, on Explicit mesh axes that the array leaves free; None if none gets any."""
+    """Lay new axes out by the mapping, on Explicit mesh axes that the array does not use; None if none is left."""
     mapping, mesh = layout.current_mapping(), layout.context_mesh()
     if mapping is None or mesh is None:
         return None
@@ -240,7 +240,7 @@ def _spread(array: Any, names: Names, target: Names, sizes: tuple[int, ...]) -> 
     table = dict(zip((*range(len(names) - len(own), 0), *names), own, strict=True))
     free = _constraints.free_axes(mesh, (axis for entry in own for axis in entry))
     new = {name: entry for name, entry in layout.mapped(target).items() if name not in names}
-    # As in a layout by the mapping alone, names with entries of their own choose before derived ones.
+    # As in a layout by the mapping alone, names with their own entries take precedence over derived ones.
     for name in sorted(new, key=lambda name: (name not in mapping, name)):
         table[name] = _constraints.claim(new[name], sizes[target.index(name)], free)
     if not any(table[name] for name in new):
@@ -248,19 +248,27 @@ def _spread(array: Any, names: Names, target: Names, sizes: tuple[int, ...]) -> 
     return _constraints.sharding_from(array, [table.get(at, ()) for at in (*range(len(names) - len(own), 0), *target)])
 
 
+@overload
+def broadcast_arrays(
+    *arrays: "NamedArray", require_subset: bool = True, ensure_order: bool = True
+) -> tuple["NamedArray", ...]: ...
+@overload
+def broadcast_arrays(
+    *arrays: Operand | None, require_subset: bool = True, ensure_order: bool = True
+) -> tuple[Any, ...]: ...
 def broadcast_arrays(
     *arrays: Operand | None, require_subset: bool = True, ensure_order: bool = True
 ) -> tuple[Any, ...]:
-    """Give all arrays the axes of all, by repetition; scalars and None stay as they are.
+    """Broadcast all arrays to the axes of all, by repetition; scalars and None are unchanged.
 
     Args:
         arrays: named arrays, scalars and None.
-        require_subset: raise an error unless one array has the axes of all others, as a binary operation does.
-            Otherwise the axes that the one with the most lacks come in front.
-        ensure_order: give all of them one order. Otherwise each keeps its own, behind the axes that it lacked.
+        require_subset: raise an error unless one array has the axes of all others, as in a binary operation.
+            Otherwise the axes that the array with the most axes lacks come first.
+        ensure_order: return all arrays in one order. Otherwise each keeps its own, after the axes that it lacked.
 
     Raises:
-        BroadcastError: if no array has the axes of all others, unless told not to require that.
+        BroadcastError: if no array has the axes of all others, with `require_subset`.
         AxisSizeError: if a name has two sizes.
 
     Example:
@@ -321,11 +329,11 @@ def _squeezed(names: Names, given: Pairs) -> _lift.Kernel:
 
 
 def flatten_axes(x: "NamedArray", old_axes: AxisSelection, new_axis: AxisSelector) -> "NamedArray":
-    """Merge axes into one, which stands where the first of them stood; the last of `old_axes` varies fastest.
+    """Merge axes into one, in place of the first of them; the last of `old_axes` varies fastest.
 
     Raises:
         AxisNotFoundError: if one of `old_axes` is missing.
-        AxisSizeError: if `new_axis` is an `Axis` of another size than their product.
+        AxisSizeError: if the size of an `Axis` as `new_axis` is not their product.
     """
     (array,), names = _node("flatten_axes", x)
     given = selection(old_axes, "flatten_axes")
@@ -383,8 +391,8 @@ def unflatten_axis(x: "NamedArray", axis: AxisSelector, new_axes: AxisSpec) -> "
 
     Raises:
         AxisNotFoundError: if `axis` is missing.
-        AxisSizeError: if the new sizes do not multiply to the old one.
-        AxisClashError: if a new name is already there.
+        AxisSizeError: if the product of the new sizes is not the old one.
+        AxisClashError: if a new name is already in use.
     """
     (array,), names = _node("unflatten_axis", x)
     given = selector(axis, "unflatten_axis")

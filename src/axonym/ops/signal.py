@@ -1,7 +1,7 @@
 """Functions of values sampled along an axis: differences, slopes, integrals, interpolation, convolution.
 
-A second operand that is sampled along the same axis at other places, such as the kernel of a convolution, names that
-axis as the first one does. The two may differ in size: within a function each has its own.
+In a second operand that is sampled along the same axis, such as the kernel of a convolution, the axis has the same name
+and may have another size.
 """
 
 import math
@@ -42,17 +42,17 @@ def convolve(
 ) -> "NamedArray":
     """Return the convolution of two signals along `axis`.
 
-    All other axes that both have line up; those that one of them has are in the result, so that several filters apply
-    to several signals at once. On a mesh of several axes, signals are gathered along `axis`: each device has all of it.
+    Other axes that both have are matched; those of only one are in the result too, so that several filters can be
+    applied to several signals at once. On a mesh of several axes, signals are gathered along `axis`.
 
     Args:
         x: axes {axis, ...}.
-        v: axes {axis, ...}, where `axis` may have another size; or a plain array of one dimension.
-        axis: the axis to convolve along, in the result as well.
-        mode: its size there, for sizes n and m: "full" n + m - 1, "same" the larger one, "valid" only the places where
-            the two overlap completely.
-        precision: of the products, as in `jax.lax`.
-        preferred_element_type: what to accumulate in and return; floats by default, for integers too.
+        v: axes {axis, ...}, where `axis` may have another size; or a plain 1-d array.
+        axis: the axis to convolve along, which the result has too.
+        mode: its size there, for sizes n and m: n + m - 1 for "full", the larger of the two for "same"; "valid" keeps
+            the positions where the two overlap completely.
+        precision: the precision of the products, as in `jax.lax`.
+        preferred_element_type: the dtype to accumulate in and return; by default a float, for integers too.
 
     Example:
         >>> signal, kernel = axn.named([1., 2., 3.], "time"), axn.named([0.5, 0.5], "time")
@@ -72,7 +72,7 @@ def correlate(
     precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> "NamedArray":
-    """Return the cross-correlation of two signals along `axis`: products of `x` and the shifted conjugate of `v`.
+    """Return the cross-correlation of `x` and `v` along `axis`; `v` is conjugated.
 
     The arguments are those of `convolve`.
     """
@@ -87,14 +87,14 @@ def diff(
     prepend: Operand | None = None,
     append: Operand | None = None,
 ) -> "NamedArray":
-    """Return the differences of neighbours along `axis`, `n` times over; each time the axis shrinks by one.
+    """Return the `n`-th differences along `axis`, which is `n` shorter.
 
     Args:
         x: axes {axis, ...}.
-        axis: the axis to run along.
-        n: how many times, static.
-        prepend: what to put in front of `x` first: without `axis` one element, else as many as the axis has there.
-        append: what to put behind `x` first, in the same form.
+        axis: the axis to take differences along.
+        n: the number of times to take differences, static.
+        prepend: elements to put before `x` first; one if it lacks `axis`.
+        append: elements to put after `x` first; one if it lacks `axis`.
 
     Example:
         >>> axn.diff(axn.named([1, 4, 9], "time"), "time", prepend=0)
@@ -113,13 +113,13 @@ def diff(
 def ediff1d(
     x: "NamedArray", axis: AxisSelector, *, to_end: Operand | None = None, to_begin: Operand | None = None
 ) -> "NamedArray":
-    """Return the differences of neighbours along `axis`, between what is put in front of and behind them.
+    """Return the differences along `axis`, with elements added before and after them.
 
     Args:
         x: axes {axis, ...}.
-        axis: the axis to run along.
-        to_end: what to put behind the differences: without `axis` one element, else as many as the axis has there.
-        to_begin: what to put in front of them, in the same form.
+        axis: the axis to take differences along.
+        to_end: elements to put after the differences; one if it lacks `axis`.
+        to_begin: elements to put before the differences; one if it lacks `axis`.
     """
     return _with_ends(_ediff1d, x, axis, {"to_begin": to_begin, "to_end": to_end})
 
@@ -147,13 +147,13 @@ def gradient(
     spacing: Operand | Mapping[str, Operand] = 1.0,
     edge_order: int = 1,
 ) -> "NamedArray | tuple[NamedArray, ...]":
-    """Return the slope of sampled values along `axis`, from the neighbours on both sides.
+    """Return the gradient of sampled values along `axis`, by central differences.
 
     Args:
         x: axes {axis, ...}.
         axis: one axis; or several, which give a tuple of results in their order.
-        spacing: where the samples lie: an array with the axis holds their coordinates, one without it their distance.
-            A mapping gives each axis its own; the distance is one along axes that it leaves out.
+        spacing: an array with the axis gives the coordinates of the samples, one without it their distance. A mapping
+            gives each axis its own; the distance is one along other axes.
         edge_order: 1, or 2 for second-order accuracy at the two ends too.
 
     Raises:
@@ -191,16 +191,16 @@ def interp(
 ) -> "NamedArray":
     """Interpolate linearly between samples along `axis`.
 
-    All other axes that operands share line up; each is in the result: those of `x` first.
+    Other axes that operands share are matched; all are in the result, those of `x` first.
 
     Args:
-        x: where to evaluate; any axes, among them perhaps one that has the name of `axis` and another size.
-        xp: where the samples lie, ascending; axes {axis, ...}, or a plain array of one dimension.
-        fp: the samples; axes {axis, ...}, or a plain array of one dimension.
+        x: where to evaluate; any axes; one with the name of `axis` may have another size.
+        xp: the coordinates of the samples, ascending; axes {axis, ...}, or a plain 1-d array.
+        fp: the samples; axes {axis, ...}, or a plain 1-d array.
         axis: the axis of the samples.
         left: the value below the first sample; the first sample by default, or "extrapolate".
         right: the value above the last sample; the last sample by default, or "extrapolate".
-        period: the period of the function, if it has one; `xp` need not ascend then.
+        period: the period of the function, if any; `xp` then need not be ascending.
 
     Example:
         >>> samples = axn.named([0., 10., 20.], "time")
@@ -231,8 +231,8 @@ def trapezoid(y: "NamedArray", axis: AxisSelector, *, x: Operand | None = None, 
     Args:
         y: the samples; axes {axis, ...}.
         axis: the axis to integrate over.
-        x: where the samples lie; axes {axis, ...}, or a plain array of one dimension.
-        dx: their distance, where there is no `x`; axes among those of `y`.
+        x: the coordinates of the samples; axes {axis, ...}, or a plain 1-d array.
+        dx: their distance, without `x`; axes among those of `y`.
     """
     core: AxisSelection = () if x is None else axis
     return batched(_trapezoid, [y, dx if x is None else x], [axis, core], (), coordinates=x is not None)
@@ -241,13 +241,13 @@ def trapezoid(y: "NamedArray", axis: AxisSelector, *, x: Operand | None = None, 
 def unwrap(
     x: "NamedArray", axis: AxisSelector, *, discont: Operand | None = None, period: Operand = 2 * math.pi
 ) -> "NamedArray":
-    """Undo the jumps of an angle along `axis`: add multiples of `period` so that neighbours differ by at most half.
+    """Remove jumps along `axis` by adding multiples of `period`, so that neighbours differ by at most half a period.
 
     Args:
         x: axes {axis, ...}.
-        axis: the axis to run along.
+        axis: the axis to unwrap along.
         discont: the smallest difference that is a jump; half a period by default, and never less.
-        period: of the angle; axes among the others of `x`.
+        period: the period of the values; axes among the others of `x`.
     """
     if isinstance(period, int | float) and isinstance(discont, int | float | None):
         # jnp.unwrap of integers, by an integer, is wrong
@@ -263,12 +263,12 @@ def _sized(core: AxisSelection, size: int | None) -> AxisSelection:
 
 
 def _own(operand: Any, name: str, label: str, otherwise: AxisSelection) -> tuple[Any, AxisSelection]:
-    """Rename the axis of an operand in which it may have another size than in the first one.
+    """Rename the axis of an operand in which its size may differ from that in the first one.
 
     Args:
-        operand: the operand; a plain array is taken to have just this axis.
+        operand: the operand; a plain array has only this axis.
         name: the axis.
-        label: what errors call the operand.
+        label: the name of the operand in errors.
         otherwise: the core axes of an operand without this one.
 
     Returns:
@@ -286,7 +286,7 @@ def _own(operand: Any, name: str, label: str, otherwise: AxisSelection) -> tuple
 def _with_ends(
     fn: Any, x: "NamedArray", axis: AxisSelector, ends: dict[str, Operand | None], **options: Any
 ) -> "NamedArray":
-    """Apply a function of an array and what goes in front of it and behind it, either of which may be None."""
+    """Apply a function of an array and of elements to put before and after it, each of which may be None."""
     name, _ = selector(axis, _lift.title(fn))
     pairs = [_own(end, name, label, ()) for label, end in ends.items() if end is not None]
     given = tuple(None if end is None else label for label, end in ends.items())
@@ -297,7 +297,7 @@ def _with_ends(
 
 
 def _joined(array: jax.Array, ends: Sequence[jax.Array], given: tuple[str | None, ...], several: Any) -> jax.Array:
-    """Put what there is of two ends in front of an array and behind it."""
+    """Put the given ends before and after an array."""
     parts = iter([end if axis else end[..., None] for end, axis in zip(ends, several, strict=True)])
     first, last = (None if label is None else next(parts) for label in given)
     pieces = [piece for piece in (first, array, last) if piece is not None]
@@ -326,7 +326,7 @@ def _slope(x: "NamedArray", pair: tuple[str, int | None], spacing: Any, edge_ord
 
 
 def _gradient(array: jax.Array, *places: jax.Array, name: str, edge_order: int, axis: int = -1) -> jax.Array:
-    """Return slopes along an axis whose elements lie at given places or, if there are none, one apart."""
+    """Return the gradient along an axis whose elements are at given coordinates, or else one apart."""
     size = array.shape[axis]
     if size < edge_order + 1:
         problem = f"axis {name!r} has size {size}, but slopes need {edge_order + 1} elements"
@@ -350,7 +350,7 @@ def _gradient(array: jax.Array, *places: jax.Array, name: str, edge_order: int, 
 
 
 def _signed(x: jax.Array) -> jax.Array:
-    """Give integers a type in which their differences can be told."""
+    """Convert integers to a type that can hold their differences."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return x
     return x.astype(jnp.int64 if x.dtype.itemsize == 8 else jnp.int32)
@@ -367,7 +367,7 @@ def _interp(
 def _slid(
     fn: Any, x: Operand, v: Operand, axis: AxisSelector, mode: str, precision: Any, preferred: Any
 ) -> "NamedArray":
-    """Apply a function of two signals of one dimension."""
+    """Apply a function of two 1-d signals."""
     function = _lift.title(fn)
     if mode not in ("full", "same", "valid"):
         raise ArgumentError(message(function, f"no mode named {mode!r}", hint="modes: full, same, valid"))

@@ -1,4 +1,4 @@
-"""Functions that sort along an axis, or find what sorting would put first."""
+"""Functions that sort along an axis, or select by order."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,19 +32,19 @@ __all__ = [
 def approx_max_k(
     x: "NamedArray", axis: AxisSelector, k: int, new_axis: AxisSelector | None = None, *, recall_target: float = 0.95
 ) -> tuple["NamedArray", "NamedArray"]:
-    """Return `top_k`, found faster on accelerators at the price of missing some: `recall_target` is the share found."""
+    """Return an approximate `top_k`, faster on accelerators; `recall_target` is the fraction that it should find."""
     return _chosen(_approx_max_k, x, axis, k, new_axis, recall_target=recall_target)
 
 
 def approx_min_k(
     x: "NamedArray", axis: AxisSelector, k: int, new_axis: AxisSelector | None = None, *, recall_target: float = 0.95
 ) -> tuple["NamedArray", "NamedArray"]:
-    """Return the `k` smallest elements along `axis` and their indices, as `approx_max_k` does the largest."""
+    """Return the `k` smallest elements along `axis` and their indices, approximately, as in `approx_max_k`."""
     return _chosen(_approx_min_k, x, axis, k, new_axis, recall_target=recall_target)
 
 
 def argpartition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
-    """Return the indices that would partition along `axis`, as `partition` does."""
+    """Return the indices that would partition along `axis`, as in `partition`."""
     return _lift.along_with(_argpartition, x, axis, kth=kth, name=selector(axis, "argpartition")[0])
 
 
@@ -54,10 +54,10 @@ def argsort(x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descend
 
 
 def lexsort(keys: Sequence["NamedArray"], axis: AxisSelector) -> "NamedArray":
-    """Return the indices that would sort along `axis` by several keys, the last of which counts most.
+    """Return the indices that would sort along `axis` by several keys, of which the last is the primary one.
 
     Args:
-        keys: axes {axis, ...} each; the other axes line up by name.
+        keys: axes {axis, ...} each; the other axes are matched by name.
         axis: the axis to sort along.
 
     Example:
@@ -73,18 +73,18 @@ def lexsort(keys: Sequence["NamedArray"], axis: AxisSelector) -> "NamedArray":
 
 
 def partition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
-    """Put the element that sorting puts at `kth` there, smaller ones before and larger ones behind it, along `axis`.
+    """Move the element that sorting along `axis` puts at `kth` there, smaller ones before and larger ones after it.
 
-    Both sides come out sorted, because a sort is what is fastest in XLA; do not count on it.
+    Both sides are in fact sorted, as a sort is fastest in XLA; do not rely on it.
 
     Raises:
-        AxisSizeError: if `kth` lies outside of the axis; it may count from the end.
+        AxisSizeError: if `kth`, which may count from the end, is out of range.
     """
     return _lift.along_with(_partition, x, axis, kth=kth, name=selector(axis, "partition")[0])
 
 
 def sort(x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> "NamedArray":
-    """Sort along `axis`; NaN counts as larger than all numbers."""
+    """Sort along `axis`; NaN is larger than all numbers."""
     return _lift.along_with(jnp.sort, x, axis, stable=stable, descending=descending)
 
 
@@ -100,13 +100,13 @@ def top_k(
 
     Args:
         x: axes {axis, ...}.
-        axis: the axis to choose along; its size becomes `k`.
-        k: how many, static.
-        new_axis: another name for it.
+        axis: the axis to select along; its size becomes `k`.
+        k: the number of elements, static.
+        new_axis: a new name for the axis.
 
     Raises:
         AxisSizeError: if the axis has fewer than `k` elements, or `new_axis` another size than `k`.
-        AxisClashError: if the new name is there already.
+        AxisClashError: if the new name is already in use.
 
     Example:
         >>> logits = axn.named([[1., 3., 2.], [6., 5., 4.]], ("batch", "vocab"))
@@ -122,7 +122,7 @@ def top_k(
 def _chosen(
     fn: Any, x: "NamedArray", axis: AxisSelector, k: int, new_axis: AxisSelector | None, **options: Any
 ) -> tuple["NamedArray", "NamedArray"]:
-    """Apply a function that keeps `k` elements of an axis and returns their indices too."""
+    """Apply a function that selects `k` elements along an axis and returns their indices too."""
     function = _lift.title(fn)
     name, _ = selector(axis, function)
     new, size = (name, None) if new_axis is None else selector(new_axis, function)
@@ -135,7 +135,7 @@ def _chosen(
 
 
 def _within(function: str, k: int, name: str, array: jax.Array) -> None:
-    """Check how many elements of the last axis are chosen."""
+    """Check the number of elements to select along the last axis."""
     size = array.shape[-1]
     if not 0 <= k <= size:
         problem = f"cannot choose {k} elements of axis {name!r}, which has size {size}"

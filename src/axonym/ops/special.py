@@ -1,6 +1,6 @@
-"""Special functions of single elements, or of pairs of elements by name: the error function, gamma, Bessel and others.
+"""Special functions of single elements, or of pairs of elements by name: error, gamma and Bessel functions and others.
 
-Any other function of `jax.scipy.special` is reached by `axn.nmap`, as in `axn.nmap(jax.scipy.special.expi)(x)`.
+For any other function of `jax.scipy.special`, use `axn.nmap`, as in `axn.nmap(jax.scipy.special.expi)(x)`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ __all__ = [
 
 
 def betainc(a: Operand, b: Operand, x: Operand) -> "NamedArray":
-    """Return the incomplete beta function of `a` and `b`, regularised to reach one, at `x`, by name."""
+    """Return the regularised incomplete beta function of `a` and `b` at `x`, by name."""
     return _local(special.betainc, a, b, x)
 
 
@@ -57,7 +57,7 @@ def digamma(x: "NamedArray") -> "NamedArray":
 
 
 def entr(x: "NamedArray") -> "NamedArray":
-    """Return -x log(x), which is zero at zero and minus infinity below, of each element."""
+    """Return -x log(x) of each element: zero at zero, minus infinity for negative numbers."""
     return _lift.unary(special.entr, x)
 
 
@@ -67,7 +67,7 @@ def erf(x: "NamedArray") -> "NamedArray":
 
 
 def erfc(x: "NamedArray") -> "NamedArray":
-    """Return one minus the error function of each element, exact where that is near zero."""
+    """Return one minus the error function of each element, precise where the result is near zero."""
     return _lift.unary(special.erfc, x)
 
 
@@ -82,12 +82,12 @@ def gamma(x: "NamedArray") -> "NamedArray":
 
 
 def gammainc(a: Operand, x: Operand) -> "NamedArray":
-    """Return the lower incomplete gamma function of order `a`, regularised to reach one, at `x`, by name."""
+    """Return the regularised lower incomplete gamma function of order `a` at `x`, by name."""
     return _local(special.gammainc, a, x)
 
 
 def gammaincc(a: Operand, x: Operand) -> "NamedArray":
-    """Return one minus `gammainc`, exact where that is near zero, by name."""
+    """Return the regularised upper incomplete gamma function, one minus `gammainc`, by name."""
     return _local(special.gammaincc, a, x)
 
 
@@ -112,12 +112,12 @@ def i1e(x: "NamedArray") -> "NamedArray":
 
 
 def kl_div(p: Operand, q: Operand) -> "NamedArray":
-    """Return p log(p / q) - p + q of each pair of elements, by name: a divergence before its sum."""
+    """Return p log(p / q) - p + q of each pair of elements, by name: the terms of the Kullback-Leibler divergence."""
     return _lift.binary(special.kl_div, p, q)
 
 
 def log_ndtr(x: "NamedArray") -> "NamedArray":
-    """Return the logarithm of `ndtr` of each element, exact where that is near zero."""
+    """Return the logarithm of `ndtr` of each element, precise where `ndtr` is near zero."""
     return _lift.unary(special.log_ndtr, x)
 
 
@@ -127,12 +127,12 @@ def logit(x: "NamedArray") -> "NamedArray":
 
 
 def ndtr(x: "NamedArray") -> "NamedArray":
-    """Return the probability that a standard normal number is smaller, of each element."""
+    """Return the distribution function of the standard normal distribution at each element."""
     return _lift.unary(special.ndtr, x)
 
 
 def ndtri(x: "NamedArray") -> "NamedArray":
-    """Return the inverse of `ndtr`, a quantile of the standard normal distribution, of each element."""
+    """Return the inverse of `ndtr`, a quantile of the standard normal distribution, for each element."""
     return _local(special.ndtri, x)
 
 
@@ -142,25 +142,25 @@ def polygamma(n: Operand, x: Operand) -> "NamedArray":
 
 
 def rel_entr(p: Operand, q: Operand) -> "NamedArray":
-    """Return p log(p / q) of each pair of elements, by name, which is zero where `p` is."""
+    """Return p log(p / q) of each pair of elements, by name; zero where `p` is zero."""
     return _lift.binary(special.rel_entr, p, q)
 
 
 def xlog1py(x: Operand, y: Operand) -> "NamedArray":
-    """Return x log(1 + y) of each pair of elements, by name, which is zero where `x` is."""
+    """Return x log(1 + y) of each pair of elements, by name; zero where `x` is zero."""
     return _lift.binary(special.xlog1py, x, y)
 
 
 def xlogy(x: Operand, y: Operand) -> "NamedArray":
-    """Return x log(y) of each pair of elements, by name, which is zero where `x` is."""
+    """Return x log(y) of each pair of elements, by name; zero where `x` is zero."""
     return _lift.binary(special.xlogy, x, y)
 
 
 def zeta(x: Operand, q: Operand) -> "NamedArray":
-    """Return the Hurwitz zeta function, the sum of (k + q)^-x over k = 0, 1, ..., by name; q = 1 is Riemann's."""
+    """Return the Hurwitz zeta function, the sum of (k + q)^-x over k = 0, 1, ..., by name; Riemann's for q = 1."""
     return _lift.binary(special.zeta, x, q)
 
 
 def _local(fn: Any, *operands: Any) -> "NamedArray":
-    """Apply a function for whose steps a release of JAX has no rule on Explicit axes; in it, the compiler decides."""
+    """Apply a function that some releases of JAX do not support on Explicit axes; the compiler decides in it."""
     return _batch.batched(fn, operands, [()] * len(operands), ())

@@ -1,4 +1,4 @@
-"""Counting and placing: histograms, bins, positions in sorted values; and covariances."""
+"""Histograms, bins, positions in sorted values, and covariances."""
 
 import builtins
 import math
@@ -38,19 +38,19 @@ _METHODS = ("scan", "scan_unrolled", "sort", "compare_all")
 def bincount(
     x: "NamedArray", Counts: Axis, axis: AxisSelection | None = None, *, weights: "NamedArray | None" = None
 ) -> "NamedArray":
-    """Count how often each integer from 0 on stands in an array; others than those of `Counts` are left out.
+    """Count how often each integer from 0 to the size of `Counts` - 1 occurs; others are ignored.
 
     Args:
         x: integers.
-        Counts: the axis of the counts; its size is the number of integers.
+        Counts: the axis of the counts.
         axis: the axes to count over, None for all; each position of the others has its own counts.
-        weights: what an element counts, over the same axes.
+        weights: the weight of each element, over the same axes.
 
     Returns:
         Counts as integers, or sums in the dtype of `weights`; axes {..., Counts}.
 
     Raises:
-        OperandError: if `x` has no integers.
+        OperandError: if `x` is not of integers.
 
     Example:
         >>> axn.bincount(axn.named([2, 0, 2], "i"), axn.Axis("value", 4)).tolist()
@@ -64,7 +64,7 @@ def bincount(
 
 
 def corrcoef(x: "NamedArray", variable: AxisSelector, observation: AxisSelection, to: AxisSelector) -> "NamedArray":
-    """Return the correlation coefficients of variables: covariances, divided by both standard deviations.
+    """Return the Pearson correlation coefficients of variables.
 
     Args:
         x: axes {variable, observation, ...}.
@@ -94,10 +94,10 @@ def cov(
         x: axes {variable, observation, ...}.
         variable: the axis of the variables.
         observation: the axes to average over.
-        to: the name of the second axis of the variables, along which those of complex numbers are conjugated.
-        ddof: the degrees of freedom that are taken off the number of observations.
-        fweights: integers over `observation`: how often each one was made.
-        aweights: over `observation`: how much each one counts.
+        to: the name of the second axis of the variables, along which complex numbers are conjugated.
+        ddof: a number subtracted from the number of observations.
+        fweights: integers over `observation`: how often to count each observation.
+        aweights: numbers over `observation`: the weight of each observation.
 
     Returns:
         Axes {..., variable, to}.
@@ -113,13 +113,13 @@ def cov(
 
 
 def digitize(x: Operand, bins: "NamedArray", axis: AxisSelector | None = None, *, right: bool = False) -> "NamedArray":
-    """Return in which bin each element lies: 0 before the first edge, 1 between the first two, and so on.
+    """Return the bin of each element: 0 before the first edge, 1 between the first two, and so on.
 
     Args:
         x: any axes, which the result has.
-        bins: edges along `axis`, rising or falling; further axes line up by name.
-        axis: the axis of the edges, needed where `bins` has several.
-        right: a bin contains its right edge instead of its left one.
+        bins: edges along `axis`, ascending or descending; other axes are matched by name.
+        axis: the axis of the edges, needed if `bins` has several.
+        right: whether a bin contains its right edge instead of its left one.
     """
     over = only_axis("digitize", bins) if axis is None else axis
     return batched(_digitize, (x, bins), ((), over), (), each=True, right=right)
@@ -135,21 +135,21 @@ def histogram(
     weights: "NamedArray | None" = None,
     density: bool = False,
 ) -> "tuple[NamedArray, NamedArray]":
-    """Count the elements in each of several bins. A bin contains its left edge, the last one also its right edge.
+    """Count the elements in each bin. A bin contains its left edge, the last one also its right edge.
 
     Args:
         x: any axes.
         Bins: the axis of the counts; its size is the number of bins.
         axis: the axes to count over, None for all; each position of the others has its own counts.
-        range: the outermost edges, between which the bins are equally wide; by default the smallest and the largest
-            element, for each position of the other axes.
-        edges: all edges instead, rising, over an axis with one element more than `Bins`.
-        weights: what an element counts, over the same axes.
+        range: the outermost edges of bins of equal width; by default the smallest and the largest element, for each
+            position of the other axes.
+        edges: all edges instead, ascending, over an axis with one element more than `Bins`.
+        weights: the weight of each element, over the same axes.
         density: return counts divided by their sum and by the width of the bin.
 
     Returns:
-        Counts as integers, sums in the dtype of `weights` or densities, axes {..., Bins}; and the edges, over an axis
-        with the name of `Bins` and "_edges".
+        Integer counts, sums in the dtype of `weights`, or densities, axes {..., Bins}; and the edges, over an axis with
+        the name of `Bins` and "_edges" appended.
 
     Example:
         >>> counts, edges = axn.histogram(axn.named([0.0, 1.0, 1.5, 4.0], "i"), axn.Axis("bin", 2))
@@ -172,7 +172,7 @@ def histogram2d(
     weights: "NamedArray | None" = None,
     density: bool = False,
 ) -> "tuple[NamedArray, NamedArray, NamedArray]":
-    """Count pairs of elements in a grid of bins: `histogramdd` of two arrays; the edges come one by one."""
+    """Count pairs of elements in a grid of bins: `histogramdd` of two arrays, with the edges as separate results."""
     counts, (first, second) = _histogram_of(_histogram2d, [x, y], Bins, axis, range, edges, weights, density)
     return counts, first, second
 
@@ -180,7 +180,7 @@ def histogram2d(
 def histogram_bin_edges(
     x: "NamedArray", Bins: Axis, axis: AxisSelection | None = None, *, range: Range | None = None
 ) -> "NamedArray":
-    """Return the edges that `histogram` takes, over an axis with the name of `Bins` and "_edges"."""
+    """Return the edges that `histogram` uses, over an axis with the name of `Bins` and "_edges" appended."""
     over, size = _over("histogram_bin_edges", x, axis), sized(Bins, "histogram_bin_edges")
     if range is not None:
         return _edges_between("histogram_bin_edges", x, size, range)
@@ -197,15 +197,15 @@ def histogramdd(
     weights: "NamedArray | None" = None,
     density: bool = False,
 ) -> "tuple[NamedArray, tuple[NamedArray, ...]]":
-    """Count points in a grid of bins; the arguments are those of `histogram`, for each coordinate.
+    """Count points in a grid of bins, as `histogram` does in one dimension.
 
     Args:
-        samples: one array for each coordinate, over the same axes; `x.unbind(axis)` where they lie along an axis.
+        samples: one array for each coordinate, over the same axes; `x.unbind(axis)` if they are along an axis.
         Bins: the axis of the counts for each coordinate.
         axis: the axes to count over, None for all those of the first array.
         range: the outermost edges, or None, for each coordinate.
         edges: all edges instead, for each coordinate.
-        weights: what a point counts, over the same axes.
+        weights: the weight of each point, over the same axes.
         density: return counts divided by their sum and by the volume of the bin.
 
     Returns:
@@ -223,18 +223,18 @@ def searchsorted(
     sorter: "NamedArray | None" = None,
     method: str = "scan",
 ) -> "NamedArray":
-    """Return where values would have to be inserted into sorted ones to keep these sorted.
+    """Return the positions at which to insert values into sorted ones to keep them sorted.
 
     Args:
-        a: values that rise along `axis`; further axes line up by name.
+        a: values in ascending order along `axis`; other axes are matched by name.
         v: values to insert; any axes, which the result has.
-        axis: the axis of the sorted values, needed where `a` has several.
-        side: where equal values stand, come before them ("left") or behind them ("right").
-        sorter: indices over the axes of `a` that sort it, where it is not sorted.
-        method: how to look: "scan", "scan_unrolled", "sort" or "compare_all".
+        axis: the axis of the sorted values, needed if `a` has several.
+        side: whether to insert before ("left") or after ("right") equal values.
+        sorter: indices over the axes of `a` that sort it, if it is not sorted.
+        method: the algorithm: "scan", "scan_unrolled", "sort" or "compare_all".
 
     Raises:
-        ArgumentError: if `side` or `method` is another.
+        ArgumentError: if `side` or `method` is unknown.
 
     Example:
         >>> a = axn.named([1.0, 2.0, 2.0, 4.0], "level")
@@ -246,7 +246,7 @@ def searchsorted(
             problem = f"the {what} must be one of {', '.join(known)}, not {value!r}"
             raise ArgumentError(message("searchsorted", problem))
     over = only_axis("searchsorted", a) if axis is None else axis
-    # Sorting everything anew for each value would be a waste: that method gets the axes that only v has as they are.
+    # The method "sort" gets the axes that only v has unmapped, so as not to sort again for each value.
     own = [name for name in v.names if name not in a.names] if method == "sort" and isinstance(v, Core) else []
     operands: list[Any] = [v, a]
     core: list[AxisSelection] = [own, over]
@@ -271,7 +271,7 @@ def _histogram_of(
     weights: "NamedArray | None",
     density: bool,
 ) -> "tuple[NamedArray, tuple[NamedArray, ...]]":
-    """Count points; edges that depend on no element are made before, and stay without batch axes."""
+    """Count points; edges that do not depend on elements are made first, and have no batch axes."""
     function = _lift.title(fn)
     parts: tuple[tuple[str, Any], ...] = ("axes of bins", Bins), ("ranges", ranges), ("arrays of edges", edges)
     for what, given in (("arrays", samples), *parts):
@@ -322,7 +322,7 @@ def _axis_of_edges(function: str, edges: Any, bins: Axis) -> Axis:
 
 
 def _edges_between(function: str, x: "NamedArray", bins: Axis, limits: Range) -> "NamedArray":
-    """Make the edges of bins between two limits, in the dtype that goes with `x`."""
+    """Make the edges of bins between two limits, in a dtype that fits `x`."""
     if not isinstance(limits, Sequence | np.ndarray) or len(limits) != 2:
         kind = type(limits).__name__
         given = f"a {kind} of {len(limits)}" if hasattr(limits, "__len__") else kind
@@ -356,13 +356,13 @@ def _of_variables(
 
 def _bincount(x: jax.Array, weights: jax.Array | None = None, *, size: int) -> jax.Array:
     counted = jnp.ones(x.size, int) if weights is None else weights.ravel()
-    return _summed(counted, x.ravel(), size)  # in their shape, positions that are not computed here would be copied
+    return _summed(counted, x.ravel(), size)  # in their own shape, constant positions would be copied
 
 
 def _summed(weights: jax.Array, at: jax.Array, size: int) -> jax.Array:
-    """Add weights up at positions; those out of range are left out."""
+    """Sum weights by position; those out of range are ignored."""
     weights = weights.astype(int) if weights.dtype == bool else weights
-    # jax.ops.segment_sum needs one dimension: to flatten several that mesh axes split would gather them.
+    # jax.ops.segment_sum needs one dimension: flattening several sharded ones would gather them.
     return jnp.zeros(size, weights.dtype).at[at].add(weights, mode="drop", wrap_negative_indices=False)
 
 
@@ -395,7 +395,7 @@ def _histogramdd(*arrays: jax.Array, **options: Any) -> tuple[jax.Array, ...]:
 
 
 def _counts(*arrays: jax.Array, sizes: tuple[int, ...], known: tuple[int, ...], density: bool) -> tuple[jax.Array, ...]:
-    """Count points in bins; return as well the edges along those coordinates that are not `known`."""
+    """Count points in bins; also return the edges along the coordinates that are not `known`."""
     samples, rest = arrays[: len(sizes)], list(arrays[len(sizes) :])
     edges = [
         rest.pop(0) if i in known else _histogram_bin_edges(x, size=size)
@@ -417,14 +417,14 @@ def _counts(*arrays: jax.Array, sizes: tuple[int, ...], known: tuple[int, ...], 
 
 
 def _like_edges(sample: jax.Array, edges: jax.Array) -> jax.Array:
-    """Give integers and masks the dtype of edges between them, also where JAX is told to promote nothing by itself."""
+    """Convert integers and masks to the dtype of their edges, even with strict dtype promotion."""
     if jnp.issubdtype(sample.dtype, jnp.inexact) or not jnp.issubdtype(edges.dtype, jnp.inexact):
         return sample
     return sample.astype(edges.dtype)
 
 
 def _histogram_bin_edges(x: jax.Array, *limits: jax.Array, size: int) -> jax.Array:
-    # Elements that are not there have no smallest one.
+    # No elements have no smallest one.
     return jnp.histogram_bin_edges(x, size, limits or (None if x.size else (0, 1)))
 
 

@@ -1,7 +1,7 @@
-"""Updates by name: `x.at[...].set(...)` and its kin, and pieces written at a traced start.
+"""Updates by name: `x.at[...].set(...)` and similar, and pieces written at a traced start.
 
-Arrays do not change; each function returns a new one. Within `jax.jit` the compiler writes in place where nothing else
-needs the old array; at the outermost level that takes `donate_argnums`.
+Arrays are immutable; each function returns a new one. Within `jax.jit` the compiler updates in place if nothing else
+needs the old array; for an argument of `jit`, this needs `donate_argnums`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ import numpy as np
 from jax import lax
 
 from .. import _constraints, plans
-from ..axis import AxisSelector, Pairs, selection
+from ..axis import AxisKey, AxisSelector, Pairs, selection
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import (
     AxisClashError,
@@ -28,7 +28,7 @@ from ..errors import (
 )
 from ..plans import Names
 from . import _lift
-from ._position import check_along, planned, reaching, reading, run, selectors_of
+from ._position import Item, check_along, planned, reaching, reading, run, selectors_of
 from ._scatter import check_dtype, on_mesh, write
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _MODES = ("promise_in_bounds", "clip", "drop", "fill")
 
 
 class At:
-    """What `x.at` is: index it to say which part of `x` is meant.
+    """The type of `x.at`: an index selects the part of `x` to read or update.
 
     Args:
         x: the array.
@@ -52,25 +52,25 @@ class At:
     def __init__(self, x: "NamedArray") -> None:
         self._x = x
 
-    def __getitem__(self, item: Any) -> "Part":
+    def __getitem__(self, item: Item) -> "Part":
         return Part(self._x, selectors_of("at", self._x, item))
 
 
 class Part:
-    """A part of an array, as `x.at[...]` selects it, to be read or updated.
+    """A part of an array, selected by `x.at[...]`, to read or update.
 
-    It takes all selectors that `x[...]` takes, and means the same elements. The methods return an array with the axes,
-    the order and the dtype of `x`. An update lines up by name with the axes of the part, `x[...]`, which must contain
-    its own; a scalar goes everywhere. Where the index means an element several times, `add`, `subtract`, `multiply`,
-    `divide`, `power`, `min` and `max` apply all of its updates, and `set` any one of them.
+    It takes the same selectors as `x[...]`, and selects the same elements. The methods return an array with the axes,
+    order and dtype of `x`. An update is matched by name with the part, `x[...]`, which must have all axes of the
+    update. If the index has an element several times, `add`, `subtract`, `multiply`, `divide`, `power`, `min` and `max`
+    apply all of its updates, and `set` any one of them.
 
-    All methods share three options. `mode` tells what happens to index arrays, traced ints and dslices out of range:
-    None and "drop" leave such updates out, "clip" takes the nearest element, and "promise_in_bounds" is your word that
+    All methods share three options. `mode` determines what happens to index arrays, traced ints and dslices out of
+    range: None and "drop" ignore such updates, "clip" takes the nearest element, and "promise_in_bounds" promises that
     there are none. `indices_are_sorted` and `unique_indices` are promises too, which can make updates faster.
 
     Args:
         x: the array.
-        selectors: axes to ints, slices, dslices, arrays or lists of integers.
+        selectors: a mapping from axes to ints, slices, dslices, arrays or lists of integers.
 
     Raises:
         AxisNotFoundError: if an axis is missing.
@@ -86,7 +86,7 @@ class Part:
 
     __slots__ = ("_arguments", "_steps", "_x")
 
-    def __init__(self, x: "NamedArray", selectors: Mapping[AxisSelector, Any]) -> None:
+    def __init__(self, x: "NamedArray", selectors: Mapping[AxisKey, Any]) -> None:
         self._x = x
         self._steps, self._arguments = planned("at", x, selectors)
 
@@ -98,14 +98,14 @@ class Part:
         mode: ScatterMode | None = None,
         fill_value: Any = None,
     ) -> "NamedArray":
-        """Read the part: `x[...]`, with a choice of what stands for elements out of range.
+        """Read the part: `x[...]` with a choice of the values for indices out of range.
 
         Args:
             indices_are_sorted: a promise.
             unique_indices: a promise.
             mode: None is as in `x[...]`; "fill" and "drop" read `fill_value`; "clip" reads the nearest element.
-            fill_value: a Python scalar, which implies "fill"; without it "fill" reads NaN, the lowest integer or,
-                where there is no sign, the highest.
+            fill_value: a Python scalar, which implies "fill"; without it "fill" reads NaN, the lowest signed integer
+                or the highest unsigned one.
         """
         if mode is None and fill_value is not None:
             mode = "fill"
@@ -125,7 +125,7 @@ class Part:
         unique_indices: bool = False,
         mode: ScatterMode | None = None,
     ) -> "NamedArray":
-        """Put an update in the place of the part."""
+        """Replace the part by an update."""
         return self._write("set", update, indices_are_sorted, unique_indices, mode)
 
     def add(
@@ -171,7 +171,7 @@ class Part:
         unique_indices: bool = False,
         mode: ScatterMode | None = None,
     ) -> "NamedArray":
-        """Divide the part by an update; `x` has floats."""
+        """Divide the part by an update; `x` must be inexact."""
         return self._write("divide", update, indices_are_sorted, unique_indices, mode)
 
     def power(
@@ -215,7 +215,7 @@ class Part:
         unique_indices: bool = False,
         mode: ScatterMode | None = None,
     ) -> "NamedArray":
-        """Put a function of the part in its place; an element that is meant several times goes through it once.
+        """Replace the part by a function of it, applied once to an element that the index has several times.
 
         Args:
             func: an elementwise function of a NamedArray with the axes of the part.
@@ -223,7 +223,7 @@ class Part:
             unique_indices: a promise.
             mode: as for the updates.
         """
-        # Only "clip" writes what lies out of range, and so has to read it in the same place.
+        # Only "clip" writes elements out of range, and so must read them from the same place.
         part = func(self.get(mode="clip" if mode == "clip" else None))
         return self.set(part, indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode)
 
@@ -235,11 +235,11 @@ class Part:
 def put_along_axis(
     x: "NamedArray", indices: "NamedArray", values: Operand, axis: AxisSelector, *, mode: ScatterMode | None = None
 ) -> "NamedArray":
-    """Put values along an axis at indices that have that axis too, of any size: the reverse of `take_along_axis`.
+    """Set values along an axis at indices that have this axis too, of any size: the counterpart of `take_along_axis`.
 
     Args:
         x: axes {axis, ...}.
-        indices: axes {axis, ...}; those that it lacks are the same everywhere.
+        indices: axes {axis, ...}; it broadcasts along other axes of `x`.
         values: a scalar, or axes among those of `take_along_axis(x, indices, axis)`.
         axis: the axis.
         mode: as in `x.at[...]`.
@@ -259,18 +259,18 @@ def put_along_axis(
     return write("put_along_axis", x, steps, arguments, "set", values, reach)
 
 
-def updated_slice(x: "NamedArray", start: "Mapping[AxisSelector, int | Operand]", update: Operand) -> "NamedArray":
-    """Put a piece into an array at starts that may be traced, each moved so that the piece fits: `slice` reversed.
+def updated_slice(x: "NamedArray", start: "Mapping[AxisKey, int | Operand]", update: Operand) -> "NamedArray":
+    """Write a piece at starts that may be traced, each moved so that the piece fits: the counterpart of `slice`.
 
     Args:
         x: axes {those of `start`, ...}.
-        start: axes to where the piece begins along them: an int, one integer, or a NamedArray whose axes `x` has too;
-            then each of their positions has a start of its own.
-        update: a scalar, or axes among those of `x`. Along the axes of `start` its sizes say how long the piece is;
-            one that it lacks is written at one position. Along all others its sizes are those of `x`.
+        start: a mapping from axes to the start of the piece along them: an int, one integer, or a NamedArray whose axes
+            `x` has too, with one start for each of its positions.
+        update: a scalar, or axes among those of `x`. Along the axes of `start`, its size is that of the piece, 1 if
+            it lacks the axis; along all others, that of `x`.
 
     Raises:
-        AxisNotFoundError: if `x` lacks an axis of `start` or of a start.
+        AxisNotFoundError: if `x` lacks an axis of `start` or of one of its arrays.
         AxisSizeError: if the piece is larger than `x`.
         BroadcastError: if `update` has an axis that `x` lacks.
 
@@ -350,7 +350,7 @@ def _leading(update: Any, names: Names, most: int) -> int:
 def _lengths(
     names: Names, shape: tuple[int, ...], moved: Names, updated: Names, update: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Tell how large the piece is in each dimension of the array."""
+    """Return the size of the piece in each dimension of the array."""
     anonymous = len(shape) - len(names)
     sizes = dict(zip(updated, update[len(update) - len(updated) :], strict=True))
     lengths = list(shape)
@@ -375,7 +375,7 @@ def _placed(
     own: Sequence[Names],
     batch: Names,
 ) -> jax.Array:
-    """Put a piece where it belongs, for each position of the axes that the starts have."""
+    """Write a piece at its start, for each position of the axes of the starts."""
     if not batch:
         table = dict(zip(moved, starts, strict=True))
         common = np.int64 if any(getattr(start, "dtype", None) == np.int64 for start in starts) else np.int32

@@ -1,4 +1,4 @@
-"""What names stand for inside of a shard_map: mesh axes to talk over, and what each device is known to hold."""
+"""What names stand for inside a shard_map: mesh axes to communicate over, and what each device is known to hold."""
 
 import json
 import math
@@ -47,7 +47,7 @@ def targets(
     present: set[str],
     array: jax.Array | None = None,
 ) -> dict[str, Entry]:
-    """Tell which axes of an array are asked for by a name, and over which mesh axes their blocks lie."""
+    """Return the axes of an array that a name stands for, and the mesh axes of their blocks."""
     if name in names:
         cut = name if function == "psum_scatter" else None
         return {name: mesh_axes_of(function, name if over is None else over, names, array, cut)}
@@ -75,14 +75,14 @@ def _out_of_order(function: str, own: str, entry: Entry, first: str, axes: Entry
 
 
 def _comes_next(function: str, name: str, own: str, entry: Entry, names: Names, array: jax.Array | None) -> bool:
-    """Tell whether an axis is to be gathered, or cut, over this one of its mesh axes now."""
-    # Blocks of the last mesh axis are put together first, and cut last.
+    """Return whether this one of its mesh axes is the next to gather or scatter an axis over."""
+    # Blocks of the last mesh axis are gathered first, and scattered last.
     gathers = function == "all_gather"
     if entry[-1 if gathers else 0] == name:
         return True
     if array is None:
         return False
-    # Where the size that the axis has now tells so, this was done for the mesh axes that come before.
+    # If the present size of the axis shows it, this was done for the mesh axes before.
     at = entry.index(name)
     now, at_first = (entry[: at + 1], entry) if gathers else (entry[:at], ())
     return _is_block(array, names, own, now) and not _is_block(array, names, own, at_first)
@@ -94,16 +94,16 @@ def mesh_axes_of(
     """Find the Manual mesh axes that axes, of arrays or of the mesh, stand for.
 
     Args:
-        function: who asks.
+        function: the name for errors.
         axis: the axes.
-        names: the names of the array that is asked about, if there is one.
-        array: the array itself, which tells whether it is a parameter where its names do not.
-        cut: the axis that is about to be cut, whose size tells nothing of how its blocks will lie.
+        names: the names of the array in question, if there is one.
+        array: the array itself, which shows whether it is a parameter where its names do not.
+        cut: the axis to scatter, whose size does not show its mesh axes.
 
     Raises:
-        AxisSizeError: if an `Axis` has a size that it has nowhere.
+        AxisSizeError: if the size of an `Axis` is neither the local nor the global one.
         ShardingError: if one is an axis of neither the mapping, the mesh nor the arrays, or of the mesh and not Manual;
-            if nothing tells whether the array is a parameter, and the axis lies over other mesh axes then.
+            if it is ambiguous whether the array is a parameter, and the axis has different mesh axes then.
     """
     manual = manual_axes()
     found: list[str] = []
@@ -122,7 +122,7 @@ def mesh_axes_of(
             _require_known(function, name)
     for name in unclear:
         stored, computed = readings(name, names)
-        # With the others, the two may come to the same: a sum does not depend on the order of mesh axes.
+        # Together with the others, both may be the same: a sum does not depend on the order of mesh axes.
         if function not in REDUCTIONS or not {*stored} <= {*computed, *found}:
             raise _unclear(function, name, names, array, stored, computed)
         found += computed
@@ -130,7 +130,7 @@ def mesh_axes_of(
 
 
 def _require_known(function: str, name: str) -> None:
-    """Refuse a name that means nothing here, where it can be told."""
+    """Raise for a name that is unknown here, as far as names are known."""
     mesh, scope = layout.context_mesh(), layout.current_scope()
     if mesh is not None and name in mesh.axis_names:
         kind = layout.mesh_types(mesh)[name].name
@@ -146,14 +146,14 @@ def _require_known(function: str, name: str) -> None:
 
 
 def manual_axes() -> Entry:
-    """List the mesh axes that devices can talk over: Manual ones that no surrounding `vmap` maps over."""
+    """List the mesh axes to communicate over: Manual ones that no surrounding `vmap` maps over."""
     mesh = jax.sharding.get_abstract_mesh()
     types, taken = {} if mesh.empty else layout.mesh_types(mesh), layout.taken_axes()
     return tuple(axis for axis, kind in types.items() if kind is AxisType.Manual and axis not in taken)
 
 
 def _mappings(names: Names) -> tuple[AxisMapping, ...]:
-    """List the mappings to look a name up in: of data, the current one alone; else that of parameters as well."""
+    """List the mappings to look a name up in: for data, only the current one; otherwise that of parameters as well."""
     current, scope = layout.current_mapping(), layout.current_scope()
     computed = () if current is None else (current,)
     if scope is None or scope.is_data(names):
@@ -170,10 +170,10 @@ def _entry_of(function: str, name: str, names: Names, array: jax.Array, cut: str
         return stored
     both: list[Entry] = [stored, computed]
     if name not in names:
-        # Where values differ between the devices of only one of the two, it is that one.
+        # If values differ between the devices of only one of the two, it is that one.
         possible = [entry for entry in both if _may_vary(array, entry)] or [computed]
     elif name != cut:
-        # What is computed and whole can be passed on, but not gathered.
+        # Whole data can be sent on, but not gathered.
         blocks = both if computed or function == "ppermute" else [stored]
         possible = [entry for entry in blocks if _is_block(array, names, name, entry)]
     else:
@@ -199,7 +199,7 @@ def _unclear(
 
 
 def readings(name: str, names: Names) -> tuple[Entry, Entry]:
-    """Look up the mesh axes of an axis twice: for a parameter and for what is computed, where names leave it open."""
+    """Look up the mesh axes of an axis twice, for a parameter and for data, where names leave it open."""
     scope, current = layout.current_scope(), layout.current_mapping()
     if scope is None or scope.is_data(names) or not scope.is_data(scope.names):
         known = _entry(name, names)
@@ -213,13 +213,13 @@ def _may_vary(array: jax.Array, axes: Entry) -> bool:
 
 
 def _is_block(array: jax.Array, names: Names, name: str, axes: Entry) -> bool:
-    """Tell whether an axis has the size of a block over mesh axes; over none, that of the whole."""
+    """Return whether an axis has the size of a block over mesh axes; without mesh axes, the global size."""
     scope, size = layout.current_scope(), array.shape[dimension(array, names, name)]
     return scope is not None and (name, size * count_of(axes)) in scope.sizes
 
 
 def require_computed(function: str, name: str, names: Names, array: Any) -> None:
-    """Refuse to reduce over an axis that only parameters are split by: where is the sum of anything else partial?"""
+    """Raise for a reduction over an axis that splits only parameters: no sum of anything else is partial over it."""
     current, scope = layout.current_mapping(), layout.current_scope()
     if scope is None or layout.looked_up(current or {}, name) is not None:
         return
@@ -244,12 +244,12 @@ def _entry(name: str, names: Names, mappings: Sequence[AxisMapping] | None = Non
 
 
 def is_checked(axes: Entry) -> bool:
-    """Tell whether JAX keeps track of what varies between devices: not with `check=False`."""
+    """Return whether JAX tracks what varies between devices: not with `check=False`."""
     return bool(jax.typeof(lax.axis_index(axes)).mat.varying)
 
 
 def require_partial(function: str, array: jax.Array, names: Names, axes: Entry) -> None:
-    """Refuse to add up what is the same on all devices."""
+    """Raise for a sum of values that are the same on all devices."""
     same = [axis for axis in axes if axis not in jax.typeof(array).mat.varying]
     if same and is_checked(axes):
         problem = f"the array is the same on all devices of mesh axis {same[0]!r}"
@@ -261,7 +261,7 @@ def require_partial(function: str, array: jax.Array, names: Names, axes: Entry) 
 
 
 def require_blocks(function: str, array: jax.Array, names: Names, name: str, axes: Entry, told: bool) -> None:
-    """Refuse to put together what each device has whole; by its size only where `over` has not told better."""
+    """Raise for a gather of what each device has whole; by its size only if `over` is not given."""
     same = [axis for axis in axes if axis not in jax.typeof(array).mat.varying]
     if same and is_checked(axes):
         problem = f"axis {name!r} is whole already: the array is the same on all devices of mesh axis {same[0]!r}"
@@ -286,7 +286,7 @@ def require_blocks(function: str, array: jax.Array, names: Names, name: str, axe
 
 
 def _require_last(function: str, array: jax.Array, names: Names, name: str, axes: Entry) -> None:
-    """Refuse to gather over mesh axes before those that come after them, where the size shows that these are left."""
+    """Raise for a gather over mesh axes before the ones after them, if the size shows that these remain."""
     entries = readings(name, names)
     starts = [entry[:count] for entry in entries for count in range(1, len(entry) + 1)]
     left = [entry for entry in starts if {*axes} <= {*entry} and _is_block(array, names, name, entry)]
@@ -299,7 +299,7 @@ def _require_last(function: str, array: jax.Array, names: Names, name: str, axes
 
 
 def require_whole(function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> None:
-    """Refuse to cut what is cut already."""
+    """Raise for a scatter of what is a block already."""
     if _is_block(array, names, name, axes) and not _is_block(array, names, name, ()):
         problem = f"axis {name!r} is cut already: the arguments have it with {array.shape[dim] * count_of(axes)}"
         hint = f'for the sum of blocks, axn.psum(x, "{axes[-1]}"); to cut them again, over="{axes[-1]}"'
@@ -307,7 +307,7 @@ def require_whole(function: str, array: jax.Array, names: Names, name: str, dim:
 
 
 def require_no_blocks(function: str, name: str, names: Names, array: jax.Array, axes: Entry) -> None:
-    """Refuse to reduce over a name where the devices that it stands for hold different blocks of another axis."""
+    """Raise for a reduction over a name whose devices hold different blocks of another axis."""
     if not names or name in manual_axes():
         return
     mine = {axis for entry in readings(name, names) for axis in entry if axis in axes}
@@ -321,7 +321,7 @@ def require_no_blocks(function: str, name: str, names: Names, array: jax.Array, 
 
 
 def require_even(function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> None:
-    """Refuse to cut an axis unevenly, with the Explicit mesh axes over which its type has it already."""
+    """Raise for an uneven scatter of an axis, counting the Explicit mesh axes that split it already."""
     beside = _constraints.entries_of(array)[dim]
     ways = count_of(axes) * math.prod(jax.typeof(array).sharding.mesh.shape[axis] for axis in beside)
     if array.shape[dim] % ways:
@@ -331,7 +331,7 @@ def require_even(function: str, array: jax.Array, names: Names, name: str, dim: 
 
 
 def require_axis(function: str, name: str, names: Names, array: Any) -> None:
-    """Refuse an array without the axis."""
+    """Raise for an array without the axis."""
     if name not in names:
         hint = suggestion(name, names)
         raise AxisNotFoundError(message(function, f"no axis named {name!r}", has(names, array), hint=hint))
@@ -340,7 +340,7 @@ def require_axis(function: str, name: str, names: Names, array: Any) -> None:
 def require_size(
     function: str, axis: tuple[str, int | None], names: Names, array: jax.Array | None, axes: Entry
 ) -> None:
-    """Refuse an `Axis` whose size is neither that of a block over mesh axes nor that outside, where both are known."""
+    """Raise for an `Axis` whose size is neither that of a block over mesh axes nor the global one, if known."""
     name, size = axis
     if size is None:
         return
@@ -370,7 +370,7 @@ def dimension(array: jax.Array, names: Names, name: str) -> int:
 
 
 def count_of(axes: Entry) -> int:
-    """Return how many devices there are along mesh axes."""
+    """Return the number of devices along mesh axes."""
     return math.prod(map(lax.axis_size, axes))
 
 

@@ -1,4 +1,4 @@
-"""Match arguments with the parameters of a function: for donation, and for the names that errors give them."""
+"""Match arguments with the parameters of a function, for donation and for names in errors."""
 
 import inspect
 import itertools
@@ -16,7 +16,7 @@ __all__ = ["described", "flags", "is_traced", "labels", "named_in"]
 
 
 def is_traced(kind: type) -> bool:
-    """Tell the types of what is traced from those of what is static."""
+    """Return whether values of a type are traced, not static."""
     return issubclass(kind, jax.Array | Tracer | np.ndarray | np.generic | jax.ShapeDtypeStruct | jax.Ref)
 
 
@@ -47,7 +47,7 @@ def labels(fn: Callable[..., Any], args: Any, kwargs: Any, is_leaf: Any = None) 
 
 
 def described(fn: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, str]:
-    """Say of each argument, or leaf of one, what another call must have in its place."""
+    """Describe, for each argument or leaf of one, what other calls must pass."""
 
     def one(leaf: Any) -> str:
         if isinstance(leaf, NamedArray):
@@ -66,7 +66,7 @@ def named_in(error: Exception, names: dict[str, str]) -> None:
 
 
 def flags(fn: Callable[..., Any], args: Any, kwargs: Any, donate_args: Any, donate_kwargs: Any) -> list[bool]:
-    """Spread which arguments are donated over all leaves; what is said of a parameter holds however it is passed."""
+    """Spread which arguments are donated over all leaves; this applies to a parameter however it is passed."""
     some = () if donate_args is None else donate_args
     more = {} if donate_kwargs is None else donate_kwargs
     listed = () if isinstance(some, bool) else (*some,)

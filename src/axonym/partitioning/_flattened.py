@@ -1,7 +1,7 @@
-"""Remember how modules were taken apart.
+"""Remember how modules were flattened.
 
-A jitted training step takes the state that it returned the step before. To take its modules apart again costs as much
-as a fifth of the call; but a module is immutable, so that its leaves can be kept beside it as long as it lives.
+A jitted training step takes the state that it returned the step before. Flattening its modules again takes up to a
+fifth of the call; but a module is immutable, so its leaves can be kept as long as it lives.
 """
 
 import weakref
@@ -15,7 +15,7 @@ __all__ = ["Flattened", "Structure", "made_of_immutables", "modules_in"]
 
 
 class Structure:
-    """A tree structure; equal ones are one object, so that to look one up needs no walk through its entries."""
+    """A tree structure; equal ones are one object, so that a look-up needs no walk through its entries."""
 
     __slots__ = ("tree",)
 
@@ -47,7 +47,7 @@ class Flattened:
 
 
 def made_of_immutables(tree: Any) -> bool:
-    """Tell whether a structure is of tuples, modules and named arrays alone, which nobody can change."""
+    """Return whether a structure consists only of tuples, modules and named arrays, which are immutable."""
     data = tree.node_data()
     if data is None:  # a leaf
         return True

@@ -1,6 +1,6 @@
-"""What `named_jit` gives ahead of a call: the stages of JAX, called with the arguments of the function.
+"""The stages of `named_jit` ahead of time: those of JAX, called with the arguments of the function.
 
-JAX is given lists of arrays and gives back a list of arrays, so that its own stages could only be called with these.
+JAX's own stages take lists of arrays and return a list of arrays.
 """
 
 from collections.abc import Callable
@@ -14,11 +14,11 @@ __all__ = ["Compiled", "Lowered", "Traced"]
 
 
 class _Stage:
-    """A stage of JAX in all but its steps: what is not set here, and what its methods need, is read from it.
+    """A stage of JAX with other steps: attributes that are not set here are read from it.
 
     Args:
         stage: the stage of JAX.
-        calling: makes, of a function that takes the lists of arrays, one that takes the arguments.
+        calling: turns a function of lists of arrays into one of the arguments.
     """
 
     def __init__(self, stage: Any, calling: Callable[[Any], Callable[..., Any]]) -> None:
@@ -30,7 +30,7 @@ class _Stage:
 
 
 class Compiled(_Stage, jax.stages.Compiled):
-    """A compiled function; it takes arguments of the structure and with the static data that it was lowered for."""
+    """A compiled function, for arguments with the structure and the static values that it was lowered for."""
 
     def __init__(self, stage: jax.stages.Compiled, calling: Callable[[Any], Callable[..., Any]]) -> None:
         super().__init__(stage, calling)
@@ -56,7 +56,7 @@ class Traced(_Stage, jax.stages.Traced):
         """Lower, as `jax.stages.Traced.lower` does.
 
         Raises:
-            ArgumentError: for other options, such as those that `jax.export` has for itself: it would take the lists of
+            ArgumentError: for other options, such as internal ones of `jax.export`, which would take the lists of
                 arrays for the arguments and the result.
         """
         if others:

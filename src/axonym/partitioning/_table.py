@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 __all__ = ["Cell", "Printed", "Table", "byte_text", "grouped", "listed", "numbers"]
 
-Cell: TypeAlias = str | tuple[str, ...]  # a tuple is a list of things, of which the last ones may be left out
+Cell: TypeAlias = str | tuple[str, ...]  # a tuple is a list of items, the last of which may be left out
 WIDTH = 120
 ROWS = 60
 
@@ -19,7 +19,7 @@ class Table:
     Attributes:
         header: the titles of the columns.
         rows: a cell for each column.
-        last: a row that is set apart at the end.
+        last: a separate row at the end.
         right: titles of columns that are aligned to the right.
     """
 
@@ -49,7 +49,7 @@ class Table:
         return "\n".join(lines)
 
     def as_html(self) -> str:
-        """Spell the table as HTML."""
+        """Return the table as HTML."""
 
         def row(tag: str, cells: Sequence[Cell]) -> str:
             places = ["right" if title in self.right else "left" for title in self.header]
@@ -64,7 +64,7 @@ class Table:
 
 
 class Printed:
-    """What prints as paragraphs of text and tables."""
+    """The base of objects that print as paragraphs of text and tables."""
 
     def parts(self) -> Iterator[str | Table]:
         """Yield the paragraphs and tables."""
@@ -91,12 +91,12 @@ def _fitted(cell: Cell, width: int) -> str:
         return listed(cell, width)
     if len(cell) <= width:
         return cell
-    half = width // 2  # the end of a path tells more than its middle
+    half = width // 2  # the end of a path matters more than its middle
     return f"{cell[: width - half - 1]}…{cell[len(cell) - half :]}"
 
 
 def listed(items: Sequence[str], width: int) -> str:
-    """Spell a list; where it is too long, the first items and the count of the others."""
+    """Write a list; if it is too long, the first items and the number of the others."""
     whole = ", ".join(items)
     for kept in range(len(items) - 1, 0, -1):
         if len(whole) <= width:
@@ -106,7 +106,7 @@ def listed(items: Sequence[str], width: int) -> str:
 
 
 def grouped(rows: Iterable[tuple[str, *tuple[Cell, ...]]]) -> tuple[tuple[Cell, ...], ...]:
-    """Put rows together that differ in numbers of their paths alone, such as those of the layers of a list."""
+    """Merge rows that differ only in numbers in their paths, such as those of the layers of a list."""
     groups: dict[tuple[Cell, ...], list[str]] = {}
     for path, *cells in rows:
         pattern = ".".join("*" if part.isdecimal() else part for part in path.split("."))
@@ -120,7 +120,7 @@ def grouped(rows: Iterable[tuple[str, *tuple[Cell, ...]]]) -> tuple[tuple[Cell, 
 
 
 def byte_text(count: int | None) -> str:
-    """Spell a number of bytes: `1.5 GiB`; nothing where it is not known."""
+    """Write a number of bytes, such as `1.5 GiB`; empty if unknown."""
     if count is None:
         return ""
     if count < 1024:
@@ -135,7 +135,7 @@ def byte_text(count: int | None) -> str:
 
 
 def numbers(values: Iterable[int]) -> str:
-    """Spell ascending numbers with runs as ranges: `0-3, 8`."""
+    """Write ascending numbers with runs as ranges, such as `0-3, 8`."""
     runs: list[list[int]] = []
     for value in values:
         if runs and value == runs[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""Check a mapping for a mesh of any size, without devices: what it gives, and all that does not fit."""
+"""Check a mapping for a mesh of any size, without devices: its layouts, and all problems."""
 
 import dataclasses
 import functools
@@ -35,16 +35,16 @@ WIDTH = 120
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What does not fit, or is worth a look.
+    """An error or a warning about a layout.
 
     Attributes:
         kind: `unknown axis` (a key that no array has), `unknown mesh axis`, `unknown path` (a pattern of `Mappings`
             that no path matches), `conflict` (a mesh axis would split two axes of one array), `uneven` (a size that
             does not divide), `replicated` (a large array that every device holds whole), `layout` (any other layout
-            inside of the function), `stopped` (where tracing ended because of an error of layout).
+            inside the function), `stopped` (where an error of layout ended tracing).
         severity: `error` or `warning`.
-        text: what it is.
-        where: paths of the arrays; for one inside of the function, its axes.
+        text: the description.
+        where: paths of the arrays; for an array inside the function, its axes.
         hint: what would work.
     """
 
@@ -61,15 +61,15 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Report(Printed):
-    """What `check` found: print it, or let a notebook show it.
+    """The result of `check`, which prints as tables, also in notebooks.
 
     Attributes:
         title: what was checked.
         model: the layouts of the arrays of a tree, or of the module that is called.
         arguments: those of the arguments; their paths begin with the name of the parameter.
-        results: those of what the function returns; their paths begin with `result`.
-        inside: distinct layouts that were met inside of the function; in a `shard_map`, those of the local blocks on
-            the mesh axes that are not Manual.
+        results: those of the results; their paths begin with `result`.
+        inside: the distinct layouts inside the function; in a `shard_map`, those of the local blocks on the mesh axes
+            that are not Manual.
         problems: errors first, then warnings.
         totals: for the model, each argument and the result: bytes of all arrays, and bytes per device.
     """
@@ -120,7 +120,7 @@ def _paragraph(text: str, indent: str) -> str:
 
 
 class _Findings:
-    """Problems, each once, with all places where it was met."""
+    """Distinct problems, each with all its places."""
 
     def __init__(self) -> None:
         self._found: dict[Problem, list[str]] = {}
@@ -147,32 +147,32 @@ def check(
     quiet: bool = False,
     **kwargs: Any,
 ) -> Report:
-    """Check a mapping for a tree or a function on a mesh of any size: no device is needed, nothing is computed.
+    """Check a mapping for a tree or a function on a mesh of any size, without devices or computation.
 
-    A tree, such as a module without arguments, has its arrays laid out. A function, or a module with arguments, is
+    The arrays of a tree, such as a module without arguments, are laid out. A function, or a module with arguments, is
     traced with abstract arrays: arguments, the module and results are laid out by the mapping, which is also the
     current one inside. What cannot be laid out counts as replicated, so that all problems are found at once.
 
     Args:
-        fn_or_model: a tree, or a function; of a `named_jit` function the mappings given here are used in place of its
-            own. A function without arguments, such as an initialiser, is called.
-        mapping: axis names to mesh axes; `Mappings` for parameters apart from the computation; None for the current
-            one. A key that no array has is an error if named arguments were given, and else a warning, since most
-            activations are not seen then. Patterns of `Mappings` see the paths that they see in `named_jit`: those of
-            arguments begin with the position or the keyword, those of results with nothing.
+        fn_or_model: a tree, or a function. The mappings of a `named_jit` function are replaced by the ones given here.
+            A function without arguments, such as an initialiser, is called.
+        mapping: axis names to mesh axes; `Mappings` for separate layouts of parameters and computation; None for the
+            current mapping. A key that no array has is an error if named arguments were given, otherwise a warning,
+            since most activations are not seen then. Patterns of `Mappings` see the paths of `named_jit`: those of
+            arguments begin with the position or the keyword, those of results have no prefix.
         mesh: a mesh, an `AbstractMesh`, or sizes such as `{"data": 64, "model": 8}`, whose axes are then Auto. On
-            Explicit axes of a mesh the function is traced with layouts in its types.
+            Explicit axes, the function is traced with layouts in its types.
         args: arguments: trees of arrays or of `jax.ShapeDtypeStruct`s, named or not; all else is static.
-        strict: raise for errors, instead of only reporting them.
-        replicated_above: warn of arrays above this number of bytes of which each device holds all.
+        strict: raise if there are errors, instead of only reporting them.
+        replicated_above: warn of arrays of more bytes than this that every device holds whole.
         quiet: do not print the report.
         kwargs: keyword arguments.
 
     Returns:
-        The report, which has its content as data too.
+        The report, with its content in attributes.
 
     Raises:
-        ShardingError: if there is no mapping; with `strict`, if there are errors, all in one text.
+        ShardingError: if there is no mapping; with `strict`, if there are errors, with all of them in one message.
 
     Example:
         >>> Vocab, Embed = axn.make_axes(vocab=50257, embed=768)
@@ -219,9 +219,9 @@ def _abstract_mesh(mesh: Any) -> AbstractMesh:
 
 
 def _unwrapped(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any, bool]:
-    """Take what is inside of a named_jit, whose mappings are not those to check, and tell if it is called as a method.
+    """Unwrap a named_jit, whose mappings are not those to check, and return whether it is called as a method.
 
-    What a method belongs to is the first argument then.
+    The owner of a method is then the first argument.
     """
     is_method = False
     if isinstance(fn, functools.partial) and isinstance(fn.func, NamedJit):
@@ -231,7 +231,7 @@ def _unwrapped(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[
 
 
 def _owner(fn: Any) -> tuple[str, Any]:
-    """Return what a method belongs to, and else the function, with its path in the function."""
+    """Return the owner of a method, otherwise the function, with its path in the function."""
     is_bound = isinstance(fn, jax.tree_util.Partial) and len(fn.args) == 1 and not fn.keywords
     owner = fn.args[0] if is_bound else getattr(fn, "__self__", fn)
     parts = jax.tree.leaves_with_path(fn, is_leaf=lambda part: part is owner)
@@ -239,13 +239,13 @@ def _owner(fn: Any) -> tuple[str, Any]:
 
 
 def _is_function(target: Any) -> bool:
-    """Tell a function from a tree; a module is a tree, though it can be called."""
+    """Return whether this is a function and not a tree; a module is a tree, though it can be called."""
     bound = isinstance(target, functools.partial | eqx.Partial) or hasattr(target, "__func__")
     return callable(target) and (bound or hasattr(target, "__wrapped__") or jax.tree_util.all_leaves([target]))
 
 
 class _Run:
-    """What is found out in the course of one check."""
+    """The state of one check."""
 
     def __init__(self, mappings: Mappings, mesh: AbstractMesh, replicated_above: int) -> None:
         self._given = mappings
@@ -266,7 +266,7 @@ class _Run:
         )
 
     def _on_mesh(self, mapping: AxisMapping) -> AxisMapping:
-        """Leave out mesh axes that do not exist, and report them."""
+        """Remove mesh axes that do not exist, and report them."""
         for name, entry in mapping.entries:
             for axis in entry:
                 if axis not in self._mesh.axis_names:
@@ -277,7 +277,7 @@ class _Run:
         return AxisMapping(tuple((name, tuple(a for a in entry if a in known)) for name, entry in mapping.entries))
 
     def count(self, *trees: Any) -> None:
-        """Take note of the arrays for which the mapping is: keys are compared with their names, patterns with paths."""
+        """Record the arrays that the mapping is for: keys are compared with their names, patterns with their paths."""
         self._names |= names_of(trees)
         self._paths.update(*map(paths_of, trees))
 
@@ -288,7 +288,7 @@ class _Run:
             shown: the path of the tree in the report.
             seen: its path as patterns see it.
             tree: the tree.
-            several: what `several_of` says of all that is laid out with it.
+            several: the `several_of` of all trees that are laid out together.
         """
         rows = []
         for own, names, payload in arrays_of(tree, "check"):
@@ -310,7 +310,7 @@ class _Run:
         return row
 
     def function(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_method: bool) -> None:
-        """Trace a function, and lay out what goes in and comes out, as well as what is met inside."""
+        """Trace a function, and lay out its arguments, its results and the arrays inside."""
         several = several_of((fn, args, kwargs))
         self.count(fn, args, kwargs)
         given = _by_parameter(fn, args, kwargs)
@@ -323,7 +323,7 @@ class _Run:
         result, stop = None, None
         try:
             with (
-                jax.sharding.use_abstract_mesh(AbstractMesh((), ())),  # a mesh that is current goes, whatever its size
+                jax.sharding.use_abstract_mesh(AbstractMesh((), ())),  # clears the current mesh, whatever its size
                 jax.sharding.use_abstract_mesh(self._mesh),
                 layout.axis_mapping_in(inside, self._entered),
             ):
@@ -339,10 +339,10 @@ class _Run:
         self._found.add(self._stopped(stop))
 
     def _stopped(self, error: Exception) -> Problem:
-        """Say where tracing ended because of a layout, or raise the error of the function."""
+        """Report where tracing ended because of a layout, or raise the error of the function."""
         place, text = f"tracing stopped in {_place_of(error)}", str(error)
-        # JAX does not export the classes of its errors about sharding, and those about sizes and meshes are plain
-        # ValueErrors. All that is an argument is on the mesh of the check.
+        # JAX does not export the classes of its sharding errors, and those about sizes and meshes are plain
+        # ValueErrors. All arguments are on the mesh of the check.
         if type(error) is ValueError and "should match the aval mesh" in text:
             problem = f"{place}: an array that is no argument lies on another mesh"
             return Problem("stopped", "error", problem, hint="pass it as an argument")
@@ -354,7 +354,7 @@ class _Run:
         return Problem("stopped", "error", f"{place}: {text.splitlines()[0]}")
 
     def _trace(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], several: Set[str]) -> Any:
-        """Trace the function with abstract arrays, and return those of its result."""
+        """Trace the function with abstract arrays, and return its abstract result."""
         leaves, tree = jax.tree_util.tree_flatten_with_path((fn, args, kwargs), is_leaf=is_named_array)
         values = [leaf for _, leaf in leaves]
         abstract = [self._abstract(keys, value, several) for keys, value in leaves]
@@ -371,7 +371,7 @@ class _Run:
         return jax.eval_shape(run, [form for form in abstract if form is not None])
 
     def _abstract(self, keys: Any, value: Any, several: Set[str]) -> Any:
-        """Return the abstract form of an array, in its layout where that is part of its type; None for all else."""
+        """Return the abstract form of an array, with its layout where that is part of its type; None for all else."""
         payload = value.array if isinstance(value, NamedArray) else value
         if not _is_array(payload):
             return None
@@ -390,7 +390,7 @@ class _Run:
         return jax.ShapeDtypeStruct(shape, array.dtype, sharding=sharding, weak_type=array.weak_type)
 
     def _report_inside(self) -> None:
-        """Report the layouts inside that cannot be."""
+        """Report the impossible layouts inside."""
         known = set(self._found)
         explained: dict[str, tuple[str, list[Problem]]] = {}
         mapping = self._mappings.compute
@@ -400,13 +400,13 @@ class _Run:
             except ShardingError as error:
                 explained[str(error)] = describe(names, shape), _faults(names, shape, mapping, self._mesh)
         for problem in map(str, self._audit.problems):
-            # without an explanation, another mapping was made current inside, or some mesh axes are Manual there
+            # unexplained if another mapping was made current inside, or some mesh axes are Manual there
             first, what, *_, last = (line.strip() for line in problem.split("\n"))
             text, hint = first.partition(": ")[2], last.removeprefix("hint: ") if last.startswith("hint: ") else None
             unknown = what.removeprefix("array has: "), [Problem("layout", "error", text, hint=hint)]
             where, faults = explained.get(problem, unknown)
             for fault in faults:
-                if fault not in known:  # else the paths of arrays say where
+                if fault not in known:  # otherwise, the paths of arrays are more specific
                     self._found.add(fault, where)
 
     def check_keys(self) -> None:
@@ -440,7 +440,7 @@ class _Run:
         return Problem("unknown path", "error", text, hint=hint)
 
     def report(self, title: str) -> Report:
-        """Put the report together."""
+        """Make the report."""
         groups = {"model": [*self.model]} if self.model else {}
         for row in (*self.arguments, *self.results):
             groups.setdefault(row.path.partition(".")[0], []).append(row)
@@ -454,7 +454,7 @@ class _Run:
 
 
 def _faults(names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike) -> list[Problem]:
-    """List all that keeps a mapping, whose mesh axes exist, from laying out one array."""
+    """List all problems of a mapping, whose mesh axes exist, with one array."""
     faults = []
     table = dict(mapping.entries)
     used: dict[str, str] = {}
@@ -466,7 +466,7 @@ def _faults(names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: Me
                     Problem("conflict", "error", text, hint="map one of the two elsewhere, or rename it there")
                 )
             used.setdefault(axis, name)
-        if name in table:  # go on with what is left, to find the sizes that do not divide
+        if name in table:  # go on with the remaining mesh axes, to find sizes that do not divide
             table[name] = tuple(axis for axis in dict.fromkeys(table[name]) if used[axis] == name)
     entries = layout.entries_for(names, shape, AxisMapping(tuple(table.items())), mesh, "check")
     for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
@@ -494,7 +494,7 @@ def _joined(*paths: str) -> str:
 
 
 def _by_parameter(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, tuple[str, Any]]:
-    """Name arguments, each with its path, after the parameters; a wrong call fails when it is traced."""
+    """Return arguments and their paths by parameter name; a wrong call fails when it is traced."""
     given = {**{str(i): value for i, value in enumerate(args)}, **kwargs}
     try:
         places = inspect.signature(fn).bind(*map(str, range(len(args))), **{key: key for key in kwargs}).arguments
@@ -508,7 +508,7 @@ def _by_parameter(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dic
 
 
 def _place_of(error: BaseException) -> str:
-    """Name the innermost line of the user's code that an error passed."""
+    """Return the innermost line of the user's code in the traceback of an error."""
     ours = {"axonym", "jax", "jaxlib", "equinox", "contextlib", "functools"}
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         if frame.f_globals.get("__name__", "").partition(".")[0] not in ours:

@@ -1,15 +1,15 @@
 """Communication between the devices of a `shard_map`, by name.
 
-Each function takes a tree of arrays and an *axis*: a named axis, which stands for the mesh axes that the mapping gives
-it, or a mesh axis. An axis that is not mapped to Manual mesh axes needs no communication: there, and outside of any
-shard_map, sums are complete and blocks are whole already, and arrays come back as they are, but for the dtype of sums
-of bools and of means of integers.
+Each function takes a tree of arrays and an *axis*: a named axis, which stands for the mesh axes of its mapping, or a
+mesh axis. An axis that is not mapped to Manual mesh axes needs no communication: there, and outside any shard_map,
+sums are complete and blocks are whole already, and arrays are returned unchanged, except for the dtype of sums of bools
+and of means of integers.
 
-What each device holds is known by name, so that sums of blocks, sums of what is the same everywhere, and blocks that
-are whole already are errors and not wrong numbers. Under two mappings, an array without an axis of data alone may be a
-parameter, or data without its batch axis. Where they give an axis other mesh axes, the size of its block tells which;
-else it is data inside of a map or loop over such an axis, and elsewhere a parameter if only these have the axis; or
-else an error asks for the mesh axes.
+Names show what each device holds. So it is an error, not a wrong number, to sum the blocks of an axis, to sum values
+that JAX knows to be equal on all devices, or to gather blocks that are whole. Under two mappings, an array without a
+data-only axis may be a parameter, or data without its batch axis. If the mappings give an axis different mesh axes, the
+size of its block decides. Otherwise, the array is data inside a map or loop over a data-only axis, and elsewhere a
+parameter if only parameters have the axis. If that does not decide either, an error asks for the mesh axes.
 """
 
 import functools
@@ -77,16 +77,16 @@ T = TypeVar("T")
 
 
 def psum(x: T, axis: AxisSelection) -> T:
-    """Add up the values that devices hold; each gets the sum.
+    """Add up the values of all devices; each gets the sum.
 
     Args:
-        x: arrays without the axis, such as sums over the block of it that the device has.
-        axis: the axis, or several, over which the sum is still partial. Numbers are multiplied by its count of blocks.
+        x: arrays without the axis, such as sums over the local block of it.
+        axis: the axis, or several, over which the sum is partial. Numbers are multiplied by its number of blocks.
 
     Raises:
-        AxisSizeError: if an `Axis` is given with a size that it has neither here nor outside.
-        ShardingError: if an array has the axis itself, or a `vmap` hides it; if it is the same on all devices; if
-            nothing tells whether it is a parameter, and that matters; if the axis is unknown.
+        AxisSizeError: if an `Axis` is given whose size is neither the local nor the global one.
+        ShardingError: if an array has the axis itself, or a `vmap` hides it; if it is the same on all devices; if it
+            matters and is ambiguous whether it is a parameter; if the axis is unknown.
 
     Example:
         >>> def norm(x):
@@ -99,17 +99,17 @@ def psum(x: T, axis: AxisSelection) -> T:
 
 
 def pmean(x: T, axis: AxisSelection) -> T:
-    """Average the values that devices hold; each gets the mean. Arguments and errors are those of `psum`."""
+    """Average the values of all devices; each gets the mean. Arguments and errors are those of `psum`."""
     return _reduced("pmean", lax.pmean, x, axis, idle=False)
 
 
 def pmax(x: T, axis: AxisSelection) -> T:
-    """Find the largest of the values that devices hold; JAX has no derivative of it."""
+    """Return the largest of the values of all devices; JAX has no derivative of it."""
     return _reduced("pmax", lax.pmax, x, axis, idle=True)
 
 
 def pmin(x: T, axis: AxisSelection) -> T:
-    """Find the smallest of the values that devices hold; JAX has no derivative of it."""
+    """Return the smallest of the values of all devices; JAX has no derivative of it."""
     return _reduced("pmin", lax.pmin, x, axis, idle=True)
 
 
@@ -120,41 +120,50 @@ def all_gather(
     over: AxisSelection | None = None,
     to: Literal["varying", "invarying", "reduced"] = "varying",
 ) -> T:
-    """Put the blocks of an axis together; each device gets the whole axis. The gradient is a `psum_scatter`.
+    """Gather the blocks of an axis; each device gets the whole axis. The gradient is a `psum_scatter`.
 
     Args:
-        x: arrays; of a tree, those without the axis stay as they are.
-        axis: the axis that grows. A mesh axis stands for whichever axis of each array is mapped to it.
-        over: the axis or mesh axis over which its blocks lie, where the mapping does not say it.
+        x: arrays; those of a tree without the axis stay as they are.
+        axis: the axis to gather. A mesh axis stands for the axis of each array that is mapped to it.
+        over: the axis or mesh axis to gather over, where the mapping does not say.
         to: "invarying" makes a result that may leave the shard_map replicated; its gradient is not scattered.
 
     Raises:
         AxisNotFoundError: if no array has the axis.
-        AxisSizeError: if an `Axis` is given with a size that it has neither here nor outside.
-        OperandError: if there are plain arrays only.
+        AxisSizeError: if an `Axis` is given whose size is neither the local nor the global one.
+        OperandError: if there are only plain arrays.
         ShardingError: if a block is whole already, or the order of mesh axes would be lost.
     """
 
     def one(array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> Any:
         require_blocks("all_gather", array, names, name, axes, told=over is not None)
-        gather = functools.partial(lax.all_gather, axis_name=_one_or_all(axes), axis=dim, tiled=True, to=to)
+
+        def gather(array: jax.Array) -> jax.Array:
+            joined: jax.Array
+            if array.shape[dim]:
+                joined = lax.all_gather(array, _one_or_all(axes), axis=dim, tiled=True, to=to)
+            else:  # XLA gathers nothing along an empty dimension
+                joined = lax.all_gather(array, _one_or_all(axes), to=to).reshape(array.shape)
+            return joined
+
         return _without_types(gather, array)
 
     return _along("all_gather", one, x, axis, over)
 
 
 def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None) -> T:
-    """Add up the values that devices hold, and cut the sum; each device gets its block. Undoes `all_gather`.
+    """Add up the values of all devices, and scatter the sum along an axis; each device gets its block.
 
     Args:
-        x: arrays with the whole axis; those of a tree that lack it are added up as a whole.
-        axis: the axis that shrinks. A mesh axis stands for whichever axis of each array is mapped to it.
-        over: the axis or mesh axis to add up over and to cut for, where the mapping does not say it.
+        x: arrays with the whole axis; for those of a tree that lack it, each device gets the whole sum.
+        axis: the axis to scatter. A mesh axis stands for the axis of each array that is mapped to it.
+        over: the axis or mesh axis to add up and scatter over, where the mapping does not say.
 
     Raises:
         AxisNotFoundError: if no array has the axis.
-        AxisSizeError: if the axis cannot be cut evenly, or is given with a size that it has neither here nor outside.
-        ShardingError: if an array is the same on all devices or cut already, or the order of mesh axes would be lost.
+        AxisSizeError: if the axis does not divide, or has a size that is neither the local nor the global one.
+        ShardingError: if an array is the same on all devices or a block already, or the order of mesh axes would be
+            lost.
     """
 
     def one(array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> Any:
@@ -162,6 +171,8 @@ def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None
         require_even("psum_scatter", array, names, name, dim, axes)
         if over is None:
             require_whole("psum_scatter", array, names, name, dim, axes)
+        if not array.shape[dim]:  # XLA scatters no empty dimension
+            return array
         scatter = functools.partial(lax.psum_scatter, axis_name=_one_or_all(axes), scatter_dimension=dim, tiled=True)
         return _without_types(scatter, array)
 
@@ -173,17 +184,17 @@ def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None
 
 
 def all_to_all(x: T, split: AxisSelector, concat: AxisSelector, *, over: AxisSelection | None = None) -> T:
-    """Cut one axis and put another together: each device gets its block of `split`, and all of `concat`.
+    """Split one axis and gather another: each device gets its block of `split`, and all of `concat`.
 
     Args:
         x: arrays with both axes.
-        split: the axis that shrinks.
-        concat: the axis that grows.
-        over: the axis or mesh axis over which the blocks lie, where the mapping does not give it to one of the two.
+        split: the axis to split.
+        concat: the axis to gather.
+        over: the axis or mesh axis over which to exchange blocks, where the mapping gives it to neither of the two.
 
     Raises:
         AxisNotFoundError: if an array lacks one of the axes.
-        AxisSizeError: if `split` cannot be cut evenly, or an `Axis` has another size, here and outside.
+        AxisSizeError: if `split` does not divide, or the size of an `Axis` is neither the local nor the global one.
         ShardingError: if the mapping gives the two to different mesh axes, an array is the same on all devices, or the
             order of mesh axes would be lost.
     """
@@ -216,16 +227,17 @@ def all_to_all(x: T, split: AxisSelector, concat: AxisSelector, *, over: AxisSel
 
 
 def ppermute(x: T, axis: AxisSelector, shift: int | Sequence[tuple[int, int]] | np.ndarray = 1) -> T:
-    """Pass values on to other devices along an axis.
+    """Send values to other devices along an axis.
 
     Args:
         x: arrays.
         axis: the axis whose blocks the devices hold, or a mesh axis.
-        shift: how far along the ring of devices; or pairs of a source and a destination, where a device that is no
-            destination gets zeros.
+        shift: how far along the ring of devices; or pairs of source and destination, where devices that are no
+            destination get zeros.
 
     Raises:
-        ArgumentError: if the shift is no integer, or a device is a source or a destination twice, or does not exist.
+        ArgumentError: if the shift is not an integer, or a device is a source or a destination twice, or does not
+            exist.
         ShardingError: if the axis is unknown.
     """
 
@@ -234,7 +246,7 @@ def ppermute(x: T, axis: AxisSelector, shift: int | Sequence[tuple[int, int]] | 
         if not axes:
             return array
         pairs = _pairs(shift, count_of(axes), axes)
-        # JAX numbers the devices in the order of the mesh, whatever the order of the axes is.
+        # JAX numbers the devices in the order of the mesh, whatever the order of the axes.
         ordered = tuple(mesh_axis for mesh_axis in manual_axes() if mesh_axis in axes)
         numbers = _numbers(axes, ordered)
         return lax.ppermute(array, _one_or_all(ordered), [(numbers[i], numbers[j]) for i, j in pairs])
@@ -253,17 +265,17 @@ def ragged_all_to_all(
     *,
     over: AxisSelector | None = None,
 ) -> NamedArray:
-    """Send to each device its own number of rows, and write what comes into `output`. TPU and GPU only.
+    """Send a different number of rows to each device, and write received rows into `output`. TPU and GPU only.
 
     Args:
         operand: the rows to send, along `axis`.
-        output: what the received rows are written over; the other axes are those of `operand`.
+        output: the array to overwrite with the received rows; the other axes are those of `operand`.
         axis: the axis of the rows.
         input_offsets: where the rows for each device start in `operand`.
-        send_sizes: how many rows go to each device.
-        output_offsets: where they go in the `output` of each device.
-        recv_sizes: how many rows come from each device.
-        over: the axis or mesh axis whose devices take part, where the mapping of `axis` does not say it.
+        send_sizes: how many rows to send to each device.
+        output_offsets: where to write them in the `output` of each device.
+        recv_sizes: how many rows to receive from each device.
+        over: the axis or mesh axis whose devices take part, where the mapping of `axis` does not say.
 
     Raises:
         ArgumentError: if offsets or sizes are not one per device.
@@ -304,16 +316,16 @@ def ragged_all_to_all(
 
 
 def axis_index(axis: AxisSelection) -> jax.Array:
-    """Return which block of an axis this device has: 0 where it is not mapped.
+    """Return the index of this device's block of an axis: 0 where it is not mapped.
 
-    Of an axis on several mesh axes, blocks are numbered as they lie: the last mesh axis runs fastest.
+    For several mesh axes, the last one runs fastest.
     """
     axes = mesh_axes_of("axis_index", axis, ())
     return lax.axis_index(axes) if axes else jnp.zeros((), jnp.int32)
 
 
 def axis_size(axis: AxisSelection) -> int:
-    """Return into how many blocks an axis is split: 1 where it is not mapped."""
+    """Return the number of blocks of an axis: 1 where it is not mapped."""
     return count_of(mesh_axes_of("axis_size", axis, ()))
 
 
@@ -324,13 +336,13 @@ def fold_key(key: jax.Array, axis: AxisSelection) -> jax.Array:
 
 
 def pcast(x: T, axis: AxisSelection, to: Literal["varying"] = "varying") -> T:
-    """Tell JAX to treat values as if they differed between the blocks of an axis.
+    """Make JAX treat values as if they differed between the blocks of an axis.
 
-    A gradient with respect to such a value is that of the device alone, to be summed later: for the accumulation of
-    microbatches, and for carries of loops that start out the same everywhere.
+    The gradient with respect to such a value is that of the device alone, to be summed later: for gradient
+    accumulation, and for loop carries that are initially equal on all devices.
 
     Raises:
-        ArgumentError: if `to` is anything but "varying".
+        ArgumentError: if `to` is not "varying".
     """
     axis = dict(selection(axis, "pcast"))
     if to != "varying":
@@ -345,7 +357,7 @@ def pcast(x: T, axis: AxisSelection, to: Literal["varying"] = "varying") -> T:
 
 
 def _reduced(function: str, collective: Callable[..., Any], x: T, axis: AxisSelection, *, idle: bool) -> T:
-    """Reduce each leaf over the devices; `idle` tells whether values that are the same everywhere may come."""
+    """Reduce each leaf over the devices; `idle` allows values that are equal on all devices."""
     asked = dict(selection(axis, function))
 
     def one(array: Any, names: Names) -> Any:
@@ -402,7 +414,7 @@ def _along(
     over: AxisSelection | None,
     rest: Callable[..., Any] | None = None,
 ) -> T:
-    """Apply `one` to each array along each of its axes that is asked for, `rest` to those that have none of them."""
+    """Apply `one` to each array along each of the given axes that it has, and `rest` to arrays without them."""
     asked = selection(axis, function)
     over = None if over is None else dict(selection(over, function))
     leaves = jax.tree.leaves(x, is_leaf=is_named_array)
@@ -430,7 +442,7 @@ def _along(
 
 
 def _alone(function: str, array: jax.Array) -> jax.Array:
-    """Reduce over one device: in the dtype that more of them would give."""
+    """Reduce over one device, with the result dtype for several."""
     if function == "psum" and array.dtype == bool:
         return array.astype(jnp.int32)
     if function == "pmean" and (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):
@@ -439,7 +451,7 @@ def _alone(function: str, array: jax.Array) -> jax.Array:
 
 
 def _pairs(shift: Any, count: int, axes: Entry) -> list[tuple[int, int]]:
-    """List pairs of a source and a destination. Refuse what is none, and what is no permutation of some devices."""
+    """List pairs of source and destination; raise unless they permute some devices."""
     try:
         if isinstance(shift, Sequence):
             listed = list(shift)
@@ -464,7 +476,7 @@ def _pairs(shift: Any, count: int, axes: Entry) -> list[tuple[int, int]]:
 
 
 def _numbers(axes: Entry, ordered: Entry) -> list[int]:
-    """Translate the numbers of devices along mesh axes to those along the same axes in another order."""
+    """Renumber devices along mesh axes for another order of these axes."""
     sizes = {axis: lax.axis_size(axis) for axis in axes}
     numbers = []
     for place in itertools.product(*(range(sizes[axis]) for axis in axes)):

@@ -1,4 +1,4 @@
-"""Fully sharded data parallelism: one function compiled under two mappings, and a mapping chosen by size."""
+"""Fully sharded data parallelism: compile a function under two mappings, and choose a mapping by size."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -29,14 +29,14 @@ def fsdp(
     parameter_mapping: ResourceMapping, compute_mapping: ResourceMapping, **options: Any
 ) -> Callable[[Callable[P, R]], NamedJit[P, R]]: ...
 def fsdp(*args: Any, **options: Any) -> Any:
-    """Compile a training step that stores by one mapping and computes by another.
+    """Compile a training step that stores parameters by one mapping and computes by another.
 
     `fsdp(step, parameters, compute)` is `named_jit(step, Mappings(parameters, compute))`; without the function, a
-    decorator. Arrays that go in or out and have an axis that only `compute_mapping` maps, such as the batch, are data
-    and laid out by it; all others are stored by `parameter_mapping`.
+    decorator. Arguments and results with an axis that only `compute_mapping` maps, such as the batch, are data and laid
+    out by it; all others are stored by `parameter_mapping`.
 
     Args:
-        args: the function, the mapping of parameters, the mapping of activations. The mappings go by keyword as well.
+        args: the function, the mapping of parameters, the mapping of activations. The mappings may also be keywords.
         options: those of `named_jit`, such as `donate_args`.
 
     Raises:
@@ -65,15 +65,15 @@ def fsdp_mapping(
     min_size: int = 2**16,
     mapping: ResourceMapping | None = None,
 ) -> dict[str, MeshAxes]:
-    """Choose the axes by which the arrays of a tree are spread over a mesh axis.
+    """Choose the axes to shard the arrays of a tree along, over a mesh axis.
 
-    Each array of at least `min_size` elements gets one axis that divides, if it has any. One name serves all arrays
-    that have it, so that names are chosen one after the other: the one that spreads most elements first, and of these
-    the longer one.
+    Each array of at least `min_size` elements is sharded along one axis that divides, if possible. A name applies to
+    all arrays that have it, so names are chosen one by one: first the one that shards most elements; among equals, the
+    longer axis.
 
     Args:
-        tree: parameters, or what `jax.eval_shape` gives for them.
-        mesh_axis: the mesh axis, or several, to spread over.
+        tree: parameters, or the result of `jax.eval_shape` for them.
+        mesh_axis: the mesh axis, or several, to shard over.
         mesh: by default the mesh of `set_mesh`.
         min_size: how many elements an array must have to be worth the communication.
         mapping: entries to keep, such as those of tensor parallelism; their axes are not chosen.

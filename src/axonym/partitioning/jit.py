@@ -5,7 +5,7 @@ import functools
 import inspect
 import itertools
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import equinox as eqx
 import jax
@@ -22,6 +22,8 @@ __all__ = ["NamedJit", "named_jit"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Rest = ParamSpec("Rest")
+T = TypeVar("T")
 
 
 @overload
@@ -65,27 +67,27 @@ def named_jit(
     checked while the function is traced, before anything is compiled.
 
     Args:
-        fn: the function; arrays inside of it, if it is an Equinox module or a method of one, are traced too.
-        axis_resources: the mapping that is current inside of the function, and the default of `out_axis_resources`.
-            With `Mappings`, its `compute` is current inside; arguments and results are laid out by it, parameters apart
-            from data, and parameters at some paths otherwise than the rest.
+        fn: the function. If it is an Equinox module, or a method of one, its arrays are traced too.
+        axis_resources: the current mapping inside the function, and the default of `out_axis_resources`. `Mappings`
+            lays out arguments and results, with separate layouts for parameters, data and parameters at some paths; its
+            `compute` is current inside.
         in_axis_resources: the mapping by which arguments are laid out first. By default they stay as they are.
-        out_axis_resources: the mapping by which results are laid out; by default `axis_resources`, or else the mapping
-            that is current at the call.
-        donate_args: which positional arguments give their memory to the results: a bool each, or a tree of bools;
-            those left out give nothing. A single bool stands for all that are passed by position.
-        donate_kwargs: the same for arguments that are passed by keyword, as a dict, or a single bool. What either says
-            of a parameter holds however it is passed; where both do, each holds for its own way.
-        strict: refuse keys of a mapping that no array has, neither of the arguments and results nor of those that are
-            laid out inside. Names that were laid out under an equal mapping earlier count too, because caches of JAX
-            do not run code again.
+        out_axis_resources: the mapping by which results are laid out; by default `axis_resources`, otherwise the
+            mapping that is current at the call.
+        donate_args: which positional arguments to donate: a bool each, or a tree of bools; those left out are kept. A
+            single bool stands for all that are passed by position.
+        donate_kwargs: the same for arguments that are passed by keyword, as a dict, or a single bool. If only one of
+            the two mentions a parameter, it also applies when the parameter is passed the other way.
+        strict: raise for keys of a mapping that no array has: none of the arguments, the results, or the arrays that
+            are laid out inside. Names laid out earlier under an equal mapping count too, because JAX's caches do not
+            run code again.
         jit_options: further options of `jax.jit`, such as `compiler_options` or `keep_unused`.
 
     Raises:
         ShardingError: if there is a mapping and no mesh, or they do not fit the arrays.
-        OperandError: at the call, if what is static is not hashable; at once, for an option of `jax.jit` that is
-            decided here, and for anything but bools in `donate_args` and `donate_kwargs`.
-        ArgumentError: if `donate_kwargs` has a key that is no keyword of the function.
+        OperandError: at the call, if a static value is not hashable; at once, for options of `jax.jit` that
+            `named_jit` sets, and for anything but bools in `donate_args` and `donate_kwargs`.
+        ArgumentError: if `donate_kwargs` has a key that is not a keyword of the function.
 
     Example:
         >>> Batch, Embed = axn.make_axes(batch=8, embed=4)
@@ -131,7 +133,7 @@ _DECIDED = (
 
 
 def _check_bools(**donated: Any) -> None:
-    """Refuse what might be numbers or names of arguments, as in `jax.jit`."""
+    """Raise for what may be numbers or names of arguments, as in `jax.jit`."""
     for option, given in donated.items():
         for leaf in jax.tree.leaves(given):
             if not isinstance(leaf, bool):
@@ -141,7 +143,7 @@ def _check_bools(**donated: Any) -> None:
 
 
 def _check_keywords(fn: Callable[..., Any], donate_kwargs: Any) -> None:
-    """Refuse what no call can pass by keyword; a keyword that some calls leave out is fine."""
+    """Raise for names that no call can pass by keyword; calls may leave keywords out."""
     if not isinstance(donate_kwargs, Mapping):
         return
     try:
@@ -168,13 +170,13 @@ class _Roles:
 @jax.tree_util.register_static
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Result:
-    """How to put a result together from its arrays; it travels through jit as part of the tree structure.
+    """How to rebuild a result from its arrays; it passes through jit as part of the tree structure.
 
     Attributes:
-        tree: the structure of the result, with None in the place of what is no array.
+        tree: the structure of the result, with None in place of leaves that are not arrays.
         modules: for each module that the result is or has as an entry: where (None or a position), its range among the
             arrays, and its structure.
-        rest: what is no array, in the structure of the result; None where all are arrays.
+        rest: the leaves that are not arrays, in the structure of the result; None if all are arrays.
     """
 
     tree: Any
@@ -183,7 +185,7 @@ class _Result:
 
 
 class _Signature:
-    """The compiled function for one structure of the arguments, and one choice of what in them is static."""
+    """The compiled function for one structure of the arguments and one set of static values."""
 
     __slots__ = ("compiled", "donated", "dynamic", "kept")
     compiled: jax.stages.Wrapped
@@ -195,7 +197,7 @@ class _Signature:
         self.kept = [i for i in dynamic if i not in set(donated)]
 
     def arrays(self, leaves: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Sort leaves into those that give their memory away and those that keep it."""
+        """Sort leaves into donated and other ones."""
         if not self.donated and len(self.kept) == len(leaves):
             return [], leaves
         return [leaves[i] for i in self.donated], [leaves[i] for i in self.kept]
@@ -203,6 +205,8 @@ class _Signature:
 
 class NamedJit(Generic[P, R]):
     """A function compiled by `named_jit`."""
+
+    __wrapped__: Callable[..., Any]  # errors name arguments after its parameters
 
     def __init__(
         self,
@@ -238,44 +242,50 @@ class NamedJit(Generic[P, R]):
         combined: R = result if made.rest is None else eqx.combine(result, made.rest)
         return combined
 
+    @overload  # not Self: for a class method, the class is the first argument already
+    def __get__(self, instance: None, owner: Any = None) -> "NamedJit[..., R]": ...
+    @overload
+    def __get__(self: Callable[Concatenate[T, Rest], R], instance: T, owner: Any = None) -> Callable[Rest, R]: ...
+    @overload  # a static method has no place for the instance
+    def __get__(self, instance: Any, owner: Any = None) -> Callable[..., R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind a compiled method to its instance."""
         return self if instance is None else functools.partial(self, instance)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
-        """Trace and lower for these arguments, of which arrays may be `jax.ShapeDtypeStruct`s."""
+        """Trace and lower for these arguments; arrays may be `jax.ShapeDtypeStruct`s."""
         return Lowered(*self._ahead("lower", args, kwargs))
 
     def trace(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
-        """Trace for these arguments, of which arrays may be `jax.ShapeDtypeStruct`s."""
+        """Trace for these arguments; arrays may be `jax.ShapeDtypeStruct`s."""
         return Traced(*self._ahead("trace", args, kwargs))
 
     def _ahead(self, step: str, args: Any, kwargs: Any) -> tuple[Any, Callable[[Any], "NamedJit[P, R]"]]:
-        """Take a step ahead of a call; return the stage, and what makes it callable."""
+        """Run a stage ahead of time; return it, and a function that makes it callable."""
         signature, leaves = self._prepare(args, kwargs)
         try:
             stage = getattr(signature.compiled, step)(*signature.arrays(leaves))
         except Exception as error:
             self._explain(error, signature, args, kwargs)
             raise
-        known = described(self._fn, args, kwargs)
+        known = described(self.__wrapped__, args, kwargs)
         return stage, lambda compiled: _AheadOfTime(self, signature, known, compiled)
 
     def _explain(self, error: Exception, signature: _Signature, args: Any, kwargs: Any) -> None:
-        """Name arguments in the message of an error as the function does, and not as the function of arrays."""
+        """Name arguments in an error message as the function does, not as the function of arrays."""
         text = str(error)
         if "_arrays[" not in text:
             return
         if transforming() and f" {getattr(self._fn, '__name__', 'named_jit')} " not in text:
-            return  # it is about the arguments of a function around this one
-        names = [name for name, _ in labels(self._fn, args, kwargs)]
+            return  # it is about the arguments of an outer function
+        names = [name for name, _ in labels(self.__wrapped__, args, kwargs)]
         if self._bound:
             names = [f"fn{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(self._fn)] + names
         places = {"donated_arrays": signature.donated, "kept_arrays": signature.kept}
         named_in(error, {f"{name}[{i}]": names[at] for name, own in places.items() for i, at in enumerate(own)})
 
     def _prepare(self, args: Any, kwargs: Any) -> tuple[_Signature, list[Any]]:
-        """Find the compiled function for the structure of the arguments, and their leaves."""
+        """Return the compiled function for the structure of the arguments, and their leaves."""
         leaves: list[Any] = []
         structures: list[Structure] = []
         statics: tuple[Any, ...] = ()
@@ -304,7 +314,7 @@ class NamedJit(Generic[P, R]):
         return signature, leaves
 
     def _statics(self, leaves: list[Any], offset: int) -> tuple[tuple[int, type, Any], ...]:
-        """List the leaves that are no arrays, with their positions and types; which types are arrays is learned."""
+        """List the leaves that are not arrays, with positions and types; which types are arrays is remembered."""
         known, others = self._array_types, self._static_types
         for kind in set(map(type, leaves)) - known - others:
             (known if is_traced(kind) else others).add(kind)
@@ -337,7 +347,7 @@ class NamedJit(Generic[P, R]):
         return signature
 
     def _traced(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Run the function on tracers, under its mappings, and check the mappings when all of it has been seen."""
+        """Run the function on tracers, under its mappings, and check the mappings at the end."""
         roles = self._roles
         mesh = layout.context_mesh()
         inside = layout.current_mapping() if roles.inside is None else roles.inside
@@ -360,7 +370,7 @@ class NamedJit(Generic[P, R]):
                 layout.check_keys("named_jit", mapping, names, mesh, paths)
         if results is not None and mesh is not None:
             result = lay_out_tree(result, results, mesh)
-        # a reference too, which JAX then refuses
+        # a reference too, for which JAX raises
         arrays, rest = eqx.partition(result, lambda leaf: eqx.is_array(leaf) or isinstance(leaf, jax.Ref))
         flat, tree = jax.tree.flatten(arrays)
         if jax.tree.leaves(rest):
@@ -371,7 +381,7 @@ class NamedJit(Generic[P, R]):
 
 
 class _AheadOfTime(NamedJit[P, R]):
-    """A NamedJit that calls what was compiled ahead of time, and compiles nothing."""
+    """A NamedJit that was compiled ahead of time, and compiles nothing."""
 
     def __init__(self, whole: NamedJit[P, R], signature: _Signature, known: dict[str, str], compiled: Any) -> None:
         self.__dict__.update(vars(whole))
@@ -380,8 +390,8 @@ class _AheadOfTime(NamedJit[P, R]):
         self._known = known
 
     def _compile(self, structures: Any, statics: Any, args: Any, kwargs: Any, count: int) -> _Signature:
-        """Refuse arguments of another structure, or with other static data."""
-        given = described(self._fn, args, kwargs)
+        """Raise for arguments of another structure, or with other static values."""
+        given = described(self.__wrapped__, args, kwargs)
         for name in {**self._known, **given}:
             now, then = (known.get(name, "not there") for known in (given, self._known))
             if now != then:

@@ -1,16 +1,18 @@
-"""`shard_map`: run a function once per device, on the blocks that a mapping gives it."""
+"""`shard_map`: run a function once per device, on local blocks by a mapping."""
 
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .. import _constraints, layout
 from ..array import NamedArray, is_named_array
+from ..axis import Axis
 from ..core import shape_of
 from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..layout import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping, Scope
@@ -22,6 +24,8 @@ __all__ = ["ShardMap", "shard_map"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Rest = ParamSpec("Rest")
+T = TypeVar("T")
 
 
 @overload
@@ -62,26 +66,26 @@ def shard_map(
     out_specs: Any = None,
     strict: bool = True,
 ) -> Any:
-    """Run a function once per device, on the blocks of its arguments that a mapping gives to the device.
+    """Run a function once per device, on the local blocks of its arguments by a mapping.
 
-    Inside, arrays have the same names and local sizes, and devices talk to each other through `axonym.collectives`.
-    Results are put together from their blocks by the names that they come out with. What is no array is passed
-    through. A call outside of `jax.jit` is compiled, and cached as `named_jit` does it.
+    Inside, arrays have the same names and local sizes, and devices communicate by `axn.collectives`. Results
+    are assembled from their blocks by the names that they have at the end. Values that are not arrays are passed
+    through. A call outside `jax.jit` is compiled, and cached as in `named_jit`.
 
     Args:
         f: the function; without it, a decorator is returned.
-        mapping: lays out the arguments; by default the current mapping. `Mappings` tells parameters from data. It is
-            also the current one inside, for collectives and for mesh axes that are not Manual.
+        mapping: lays out the arguments; by default the current mapping. `Mappings` has separate layouts for parameters
+            and data. It is also the current one inside, for collectives and for mesh axes that are not Manual.
         mesh: by default the mesh of `set_mesh`.
         out_mapping: lays out the results; by default `mapping`.
         manual_axes: the mesh axes over which the function runs once per device; by default all. On the others, arrays
             stay whole inside, and Auto or Explicit as they were.
-        check: refuse results that differ between devices where their layout promises that they do not, and sizes that
-            show that a block is whole already. Without it, gradients of replicated arguments are not summed either.
+        check: raise for results that differ between devices where their layout says otherwise, and for sizes that show
+            that a block is whole already. Without it, gradients of replicated arguments are not summed either.
         in_specs: PartitionSpecs of plain arrays among the positional arguments, as a prefix of their tree, None
             elsewhere; plain arrays are replicated by default.
         out_specs: the same for plain arrays of the result.
-        strict: refuse keys of a given mapping that no array has.
+        strict: raise for keys of a given mapping that no array has.
 
     Raises:
         ShardingError: at the call, if there is no mapping or mesh, if they do not fit the arrays, or by `check`.
@@ -149,15 +153,21 @@ class ShardMap(Generic[P, R]):
             result: R = run(self._f, mappings, args, kwargs)
         return result
 
+    @overload  # not Self: for a class method, the class is the first argument already
+    def __get__(self, instance: None, owner: Any = None) -> "ShardMap[..., R]": ...
+    @overload
+    def __get__(self: Callable[Concatenate[T, Rest], R], instance: T, owner: Any = None) -> Callable[Rest, R]: ...
+    @overload  # a static method has no place for the instance
+    def __get__(self, instance: Any, owner: Any = None) -> Callable[..., R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """Bind a method to its instance."""
         return self if instance is None else functools.partial(self, instance)
 
     def _mapped(self, f: Callable[P, R], mappings: Mappings, args: Any, kwargs: Any) -> Any:
-        """Lay out the arguments, run the function on their blocks, and put its results together."""
+        """Lay out the arguments, run the function on their blocks, and assemble its results."""
         options = self._options
         mesh, is_nested = _mesh(options.mesh, mappings)
-        blocks = _Blocks(mesh, _manual_axes(mesh, options.manual), options.check)
+        blocks = _Blocks(mesh, _manual_axes(mesh, options.manual), options.check, (f, args, kwargs))
         leaves, tree = jax.tree.flatten((f, args, kwargs), is_leaf=is_named_array)
         given = [*_spread("in_specs", None, f), *_spread("in_specs", options.in_specs, args)]
         arrays, specs = blocks.cut(leaves, [*given, *_spread("in_specs", None, kwargs)], mappings)
@@ -165,7 +175,7 @@ class ShardMap(Generic[P, R]):
         inside = dataclasses.replace(mappings.compute, scope=Scope(mappings, frozenset(blocks.whole)))
         entered: list[AxisMapping] = []
         out_mappings = options.out_mapping or mappings
-        # JAX reads the layout of the results after it has traced the function, which tells their names.
+        # JAX reads the layout of the results after tracing the function, when their names are known.
         out_specs: list[PartitionSpec] = []
         results: list[Any] = []
 
@@ -179,14 +189,14 @@ class ShardMap(Generic[P, R]):
             results[:] = [jax.tree.map(_without_data, result, is_leaf=is_named_array)]
             return blocks_out
 
-        # JAX takes no Manual axes for all axes.
+        # To JAX, no Manual axes mean all axes.
         if blocks.manual:
             local = jax.shard_map(
                 local,
                 mesh=None if is_nested else options.mesh,
                 in_specs=tuple(specs),
                 out_specs=out_specs,
-                # JAX wants the Auto axes of a surrounding vmap among them, and splits nothing of ours over these.
+                # JAX wants the Auto axes of a surrounding vmap among them; none of our arrays is split over these.
                 axis_names={*blocks.manual, *_taken_auto(mesh)},
                 check_vma=options.check,
             )
@@ -205,7 +215,7 @@ class ShardMap(Generic[P, R]):
 
 
 def _mesh(given: MeshLike | None, mappings: Mappings) -> tuple[MeshLike, bool]:
-    """Choose the mesh, and tell whether it is that of a surrounding shard_map."""
+    """Choose the mesh, and return whether it is that of a surrounding shard_map."""
     current, given = layout.context_mesh(), None if given is None else layout.context_mesh(given)
     if current is None:
         if given is None:
@@ -229,7 +239,7 @@ def _mesh(given: MeshLike | None, mappings: Mappings) -> tuple[MeshLike, bool]:
 
 
 def _manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
-    """Check the mesh axes that are to be Manual; those that a surrounding map uses already are left out."""
+    """Check the mesh axes that are to be Manual; leave out those of a surrounding shard_map."""
     for axis in asked or ():
         if axis not in mesh.axis_names:
             problem = f"manual axis {axis!r} is no axis of the mesh"
@@ -255,7 +265,7 @@ def _refill(leaf: Any, array: Any) -> Any:
 
 
 def _without_data(leaf: Any) -> Any:
-    """Keep the place of an array and not the array: a tracer must not outlive its trace."""
+    """Keep a placeholder for an array: a tracer must not outlive its trace."""
     if not _holds_array(leaf):
         return leaf
     array = leaf.array if isinstance(leaf, NamedArray) else leaf
@@ -284,17 +294,18 @@ def _spread(what: str, specs: Any, tree: Any) -> list[PartitionSpec | None]:
 
 @dataclasses.dataclass(frozen=True)
 class _Blocks:
-    """How the arrays of one call are cut into blocks and put together."""
+    """How the arrays of one call are split into blocks and assembled."""
 
     mesh: MeshLike
     manual: Entry
     check: bool
+    given: Any
     whole: set[tuple[str, int]] = dataclasses.field(default_factory=set)
 
     def cut(
         self, leaves: list[Any], given: list[PartitionSpec | None], mappings: Mappings
     ) -> tuple[list[Any], list[PartitionSpec]]:
-        """Lay out the arguments, and tell how they are cut."""
+        """Lay out the arguments, and return how they are split."""
         arrays, specs = [], []
         for leaf, spec in zip(leaves, given, strict=True):
             if not _holds_array(leaf):
@@ -352,7 +363,7 @@ class _Blocks:
         return moved
 
     def join(self, result: Any, out_specs: Any, mappings: Mappings) -> tuple[list[jax.Array], list[PartitionSpec]]:
-        """Tell how the blocks of the results are put together, and check that they can be."""
+        """Return how the blocks of the results are assembled, and check that they can be."""
         leaves = jax.tree.leaves_with_path(result, is_leaf=is_named_array)
         given = _spread("out_specs", out_specs, result)
         arrays, specs = [], []
@@ -374,7 +385,7 @@ class _Blocks:
         return arrays, specs
 
     def _check(self, path: str, leaf: Any, array: jax.Array, spec: PartitionSpec, mappings: Mappings) -> None:
-        """Raise ShardingError for a result that cannot have the layout that it is to have."""
+        """Raise ShardingError for a result that cannot have its layout."""
         entries = layout.entries_in(spec)
         names = leaf.names if isinstance(leaf, NamedArray) else ()
         promised = {axis for entry in entries for axis in entry}
@@ -388,7 +399,7 @@ class _Blocks:
         for name, size, entry in zip(names, sizes, entries[len(entries) - len(names) :], strict=bool(names)):
             ways = layout.ways_on(self.mesh, entry)
             then = f"put together, it would have {ways} times {size}"
-            if ways == 1 or (name, size * ways) in self.whole:
+            if ways == 1 or (name, size * ways) in self.whole or (name, size * ways) in self._declared():
                 continue
             if (name, size) in self.whole:
                 problem = f"{where} has axis {name!r} whole, but its layout splits it over {', '.join(entry)}"
@@ -409,13 +420,25 @@ class _Blocks:
                 hint = f'if it is a block, axn.pcast(x, "{same[0]}"); or pass out_mapping={{"{name}": None, ...}}'
                 raise ShardingError(message("shard_map", problem, *facts, then, hint=hint))
 
+    def _declared(self) -> set[tuple[str, int]]:
+        """Collect the axes in static fields of modules: alternating layers are stored by repetition."""
+        found = set[tuple[str, int]]()
+
+        def visit(node: Any) -> bool:
+            if isinstance(node, eqx.Module):
+                found.update((axis.name, axis.size) for axis in vars(node).values() if isinstance(axis, Axis))
+            return False
+
+        jax.tree.leaves(self.given, is_leaf=visit)
+        return found
+
     def _mapping_facts(self, mappings: Mappings, names: tuple[str, ...]) -> Iterator[str]:
         yield f"mapping of the results: {mappings.of(names)}"
         yield f"mesh: {layout.describe_mesh(self.mesh)}"
 
 
 def _missing_collective(mesh_axis: str, mappings: Mappings) -> str:
-    """Say how a value becomes the same on all devices of a mesh axis."""
+    """Return the hint that makes a value the same on all devices of a mesh axis."""
     both = (*mappings.compute.entries, *mappings.parameters.entries)
     name = next((name for name, entry in both if mesh_axis in entry), mesh_axis)
     return (

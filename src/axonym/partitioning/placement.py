@@ -1,6 +1,6 @@
-"""Make global arrays from data of the host, laid out by a mapping; of many processes, each loads only its part.
+"""Make global arrays from host data, laid out by a mapping; each of many processes loads only its part.
 
-Nothing passes through one device on its way to the others, and no process needs data that its devices do not hold.
+No data passes through one device to the others, and no process needs data that its devices do not hold.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,8 +33,9 @@ def from_local(
     """Make global arrays of the parts that each process has, laid out by a mapping.
 
     Each named array of the tree holds the part of this process: along an axis that the mapping splits over several
-    processes, the positions that `local_slices` tells; all others whole. In a single process, the part is the whole.
-    Data is copied, so that a loader may use its buffers again. Keys of `jax.random` are loaded like numbers.
+    processes, the positions of `local_slices`; other axes whole. In a single process, the part is the whole array.
+    Parts must have the same sizes on all processes, which is not checked. Data is copied, so a loader may reuse its
+    buffers. Keys of `jax.random` are loaded like numbers.
 
     Args:
         tree: named arrays that hold numpy arrays, as in `axn.NamedArray(rows, ("batch", "embed"))`, or JAX arrays of
@@ -42,11 +43,11 @@ def from_local(
         mapping: axis names to mesh axes; by default the current mapping. Axes that it lacks are replicated: every
             process has them whole, with the same values.
         mesh: by default the mesh of `set_mesh`.
-        strict: refuse keys of a given mapping that no array of the tree has.
+        strict: raise for keys of a given mapping that no array of the tree has.
 
     Raises:
         ShardingError: if there is no mapping or no mesh with devices, or they do not fit the arrays.
-        OperandError: if an array has no data on this host, such as inside of jit.
+        OperandError: if an array has no data on this host, such as inside jit.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -92,7 +93,7 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
 
 
 def _on_this_host(array: Any) -> bool:
-    """Tell whether the numbers of an array can be read here."""
+    """Return whether the values of an array can be read here."""
     if isinstance(array, Tracer) or not isinstance(array, jax.Array):
         return isinstance(array, np.ndarray | np.generic)
     return array.is_fully_addressable or array.is_fully_replicated
@@ -101,7 +102,7 @@ def _on_this_host(array: Any) -> bool:
 def local_slices(
     axes: AxisSpec, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None
 ) -> dict[str, slice]:
-    """Tell which positions of each axis this process has to load: those that its devices hold.
+    """Return the positions of each axis that this process has to load: those that its devices hold.
 
     Args:
         axes: the axes of the global array.
@@ -109,8 +110,8 @@ def local_slices(
         mesh: by default the mesh of `set_mesh`.
 
     Raises:
-        ShardingError: if there is no mapping or no mesh with devices, or they do not fit the axes; if what this process
-            holds of an axis is not one range.
+        ShardingError: if there is no mapping or no mesh with devices, or they do not fit the axes; if the positions of
+            an axis on this process are not one range.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -144,18 +145,18 @@ def from_callback(
 ) -> NamedArray:
     """Make a global array of blocks that a function loads, laid out by a mapping.
 
-    Only blocks that devices of this process hold are asked for, each once, however many devices hold it.
+    Only blocks that devices of this process hold are loaded, each once, however many devices hold it.
 
     Args:
         axes: the axes of the global array.
-        fn: takes for each axis the positions of a block, a slice with start and stop, and returns the block as a numpy
+        fn: takes the positions of a block, a slice with start and stop for each axis, and returns the block as a numpy
             array with the axes in the order of `axes`. It is copied, and may be a view.
         mapping: axis names to mesh axes; by default the current mapping.
         mesh: by default the mesh of `set_mesh`.
 
     Raises:
         ShardingError: if there is no mapping or no mesh with devices, or they do not fit the axes.
-        AxisSizeError: if a block has another shape than was asked for.
+        AxisSizeError: if a block does not have the requested shape.
 
     Example:
         >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -187,7 +188,7 @@ def _resolved(function: str, mapping: ResourceMapping | None, mesh: MeshLike | N
     if resolved is None:
         raise no_mapping(function)
     if mesh is None:
-        with suppress(ValueError):  # while tracing there is an abstract mesh only
+        with suppress(ValueError):  # while tracing, there is only an abstract mesh
             current = jax.sharding.get_mesh()
             mesh = None if current.empty else current
     mesh = layout.context_mesh(mesh)
@@ -211,7 +212,7 @@ def _sharding(function: str, names: Names, sizes: tuple[int, ...], mapping: Axis
 def _parts(
     function: str, names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: Mesh
 ) -> list[tuple[list[int], int]]:
-    """List, for each dimension, the parts that this process holds of it, and in how many it is split."""
+    """List, for each dimension, the parts that this process holds, and the number of all parts."""
     entries = layout.entries_for(names, shape, mapping, mesh, function)
     parts = [([0], 1)] * (len(shape) - len(names))
     for name in names:
@@ -223,7 +224,7 @@ def _parts(
 
 
 def _local(index: tuple[slice, ...], parts: Sequence[tuple[list[int], int]]) -> tuple[slice, ...]:
-    """Find a block of the global array in the data of this process, which is its parts one after the other."""
+    """Find a block of the global array in the data of this process, the concatenation of its parts."""
     found = []
     for at, (own, _) in zip(index, parts, strict=False):
         size = at.stop - at.start
@@ -241,9 +242,9 @@ def _assemble(sizes: tuple[int, ...], sharding: NamedSharding, load: Callable[[t
     blocks: dict[Any, Any] = {}
     for place in map(place_of, sharding.addressable_devices_indices_map(sizes).values()):
         if place not in blocks:
-            # a copy, because devices may read the memory later, and a CPU keeps it as its own
+            # a copy, because devices may read the memory later, and a CPU keeps it as the array
             blocks[place] = np.array(load(tuple(slice(*part) for part in place)))
-    # This transfer was asked for, but JAX takes it for one by the way. Where neither is allowed, it stays refused.
+    # This transfer is explicit, but JAX takes it for an implicit one. If neither is allowed, JAX still raises.
     config: Any = jax.config
     implicit_only = config.jax_transfer_guard_host_to_device in ("disallow", "log")
     with jax.transfer_guard_host_to_device("allow") if implicit_only else nullcontext():

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import _constraints, layout
@@ -47,21 +48,21 @@ def shard(
 ) -> T:
     """Lay out each named array of a tree; plain arrays stay as they are.
 
-    Outside of jit arrays are moved; inside, the compiler is told (Auto mesh axes) or the type changes (Explicit ones).
-    Optimisers may keep less of an array under its names: entries of a tree with fewer dimensions than names are
-    replicated, and so are axes of one element that have more of them elsewhere in the tree.
+    Outside jit, arrays are moved; inside, it is a constraint for the compiler (Auto mesh axes) or changes the type
+    (Explicit ones). Optimisers may keep less of an array under its names: entries of a tree with fewer dimensions than
+    names are replicated, and so are axes with one element that have more elsewhere in the tree.
 
     Args:
         x: a NamedArray or a tree of them.
         mapping: axis names to mesh axes; by default the current mapping. Axes that it lacks are replicated. `Mappings`
-            tell parameters from data.
+            has separate layouts for parameters and data.
         mesh: by default the mesh of `set_mesh`.
-        strict: refuse keys of a given mapping that no array of the tree has. The current mapping serves a whole model,
-            so its keys are not checked here; of `Mappings`, `compute` has keys of data as well and is not either.
+        strict: raise for keys of a given mapping that no array of the tree has. Keys of the current mapping, which is
+            for a whole model, are not checked, nor are those of `Mappings.compute`, which is also for data.
 
     Raises:
         ShardingError: if there is no mapping or no mesh, or they do not fit the arrays.
-        LostAxisError: if `x` is one array, and has fewer dimensions than names.
+        LostAxisError: if `x` is a single array with fewer dimensions than names.
     """
     resolved = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
     mesh = layout.context_mesh(mesh)
@@ -81,12 +82,12 @@ def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
 
 
 def no_mapping(function: str) -> ShardingError:
-    """Build the error of a call that has no mapping to lay out by."""
+    """Build the error of a call without a mapping."""
     return ShardingError(message(function, "there is no axis mapping", hint="pass one, or use axn.axis_mapping"))
 
 
 def no_mesh(function: str, mapping: AxisMapping | Mappings) -> ShardingError:
-    """Build the error of a mapping that has no mesh to map to."""
+    """Build the error of a mapping without a mesh."""
     hint = 'run inside of: with axn.set_mesh(jax.make_mesh((8,), ("data",)))'
     return ShardingError(message(function, "there is no mesh", f"mapping: {mapping}", hint=hint))
 
@@ -104,7 +105,7 @@ def paths_of(tree: Any) -> set[str]:
 
 
 def several_of(tree: Any) -> set[str]:
-    """Collect the names of those axes that have not one element alone in all arrays of a tree."""
+    """Collect the names of axes whose size is not one in some array of a tree."""
     names: set[str] = set()
     for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
         if isinstance(leaf, NamedArray) and len(shape := getattr(leaf.array, "shape", ())) >= len(leaf.names):
@@ -116,11 +117,10 @@ def several_of(tree: Any) -> set[str]:
 def names_held(function: str, path: Any, x: NamedArray) -> Names:
     """Return the names by which an array of a tree is laid out: none, if it has fewer dimensions than names.
 
-    Optimisers map functions over the arrays of a tree and may keep less of each, under the names of all of it. What is
-    no entry of a tree is in the user's hand.
+    Optimisers map functions over the arrays of a tree and may keep less of each, under all its names.
 
     Raises:
-        LostAxisError: if an array that is no entry of a tree has fewer dimensions than names.
+        LostAxisError: if an array that is not an entry of a tree has fewer dimensions than names.
     """
     if path and len(x.array.shape) < len(x.names):
         return ()
@@ -129,7 +129,7 @@ def names_held(function: str, path: Any, x: NamedArray) -> Names:
 
 
 def is_optimiser_state(node: Any) -> bool:
-    """Tell the states of optimisers of optax, which may keep less of an array, under the names of all of it."""
+    """Return whether a node is a state of optax, which may keep less of an array under all its names."""
     return hasattr(node, "_fields") and type(node).__module__.partition(".")[0] == "optax"
 
 
@@ -138,8 +138,8 @@ def mapping_for(
 ) -> AxisMapping:
     """Return the mapping for one array of a tree, in which some axes have several elements.
 
-    An axis with one element here and more of them elsewhere in the tree is whole: a name has one size in what is
-    computed, so that this is what an optimiser puts in the place of an array, and not data.
+    An axis with one element here and more elsewhere in the tree is replicated: a name has one size in a computation, so
+    this is a placeholder of an optimiser, not data.
     """
     own = mapping.of(names, path) if isinstance(mapping, Mappings) else mapping
     here = zip(names, shape[len(shape) - len(names) :], strict=True)
@@ -150,11 +150,11 @@ def mapping_for(
 
 
 def lay_out_tree(tree: T, mapping: AxisMapping | Mappings, mesh: MeshLike, several: Set[str] | None = None) -> T:
-    """Lay out each named array of a tree; of a part of a tree, `several` is that of all of it."""
+    """Lay out each named array of a tree; for a part of a tree, pass the `several` of the whole."""
     several = several_of(tree) if several is None else several
 
     def one(path: Any, leaf: Any) -> Any:
-        # else None of a filtered tree, or what optax puts in the place of a masked array
+        # otherwise None in a filtered tree, or the placeholder of optax for a masked array
         if not isinstance(leaf, NamedArray) or not hasattr(leaf.array, "shape"):
             return leaf
         names, shape = names_held("shard", path, leaf), leaf.array.shape
@@ -170,11 +170,16 @@ def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike) -> 
         return _constraints.constrain(array, names, mapping, mesh)
     layout.note(mapping, names)
     spec = layout.partition_spec(names, tuple(array.shape), mapping, mesh)
-    return jax.device_put(array, NamedSharding(mesh, spec) if isinstance(mesh, Mesh) else spec)
+    target = NamedSharding(mesh, spec) if isinstance(mesh, Mesh) else spec
+    if jax.process_count() > 1 and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        # JAX refuses to put keys on devices of other processes, but not their numbers.
+        numbers = jax.device_put(jax.random.key_data(array), target)
+        return jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(array))
+    return jax.device_put(array, target)
 
 
 def transforming() -> bool:
-    """Tell whether JAX transforms now, if only by a gradient or `vmap`: `device_put` of a constant has no effect."""
+    """Return whether a JAX transformation is active, such as `grad`, where `device_put` of a constant has no effect."""
     try:
         jax.sharding.get_mesh()
     except ValueError:
@@ -215,9 +220,9 @@ def pspec_for(tree: Any, resource_mapping: ResourceMapping | None = None, mesh: 
 def round_axis_for_partitioning(
     axis: Axis, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None
 ) -> Axis:
-    """Return the axis with its size rounded up to a multiple of what its mesh axes split it in.
+    """Return the axis with its size rounded up to a multiple of the number of its shards.
 
-    A vocabulary of 50,257 that is to be sharded in 8 becomes 50,264.
+    A vocabulary of 50,257, to be sharded in 8, becomes 50,264.
 
     Raises:
         ShardingError: if the axis is mapped and there is no mesh, or the mesh lacks the mesh axis.

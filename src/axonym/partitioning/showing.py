@@ -1,4 +1,4 @@
-"""See layouts: of each array of a tree, and block by block of one array."""
+"""Show layouts: of each array of a tree, and of the blocks of one array."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from ..ops import _lift
 from ..plans import Names
 from ..printing import summary
 from ._table import Cell, Printed, Table, byte_text, grouped, numbers
-from .shard import mapping_for, names_held, no_mesh, several_of
+from .shard import mapping_for, names_held, names_of, no_mesh, paths_of, several_of
 
 __all__ = ["ArrayLayout", "Block", "Blocks", "Layouts", "array_table", "arrays_of", "planned", "show", "visualize"]
 
@@ -29,15 +29,15 @@ class ArrayLayout:
     """How one array of a tree is laid out.
 
     Attributes:
-        path: where in the tree, such as `layers.0.weight`.
+        path: its path in the tree, such as `layers.0.weight`.
         names: the names of the trailing dimensions.
         shape: all sizes.
-        dtype: the dtype, or None where it is not known.
-        spec: mesh axes per dimension, or None where no PartitionSpec tells the layout.
-        nbytes: bytes of the array, or None where they are not known.
-        nbytes_per_device: bytes on each device that holds a part, or None where they are not known.
-        planned: whether this is what a mapping gives, and not what the array has.
-        note: what stands in the place of a spec, such as `one device`.
+        dtype: the dtype, or None if unknown.
+        spec: mesh axes per dimension, or None if no PartitionSpec describes the layout.
+        nbytes: bytes of the array, or None if unknown.
+        nbytes_per_device: bytes on each device that holds a part, or None if unknown.
+        planned: whether this is the layout by a mapping, not the actual one.
+        note: replaces the spec, such as `one device`.
     """
 
     path: str
@@ -81,7 +81,7 @@ def _entries(spec: PartitionSpec, ndim: int) -> list[Entry]:
 
 
 def array_table(arrays: Sequence[ArrayLayout], titles: tuple[str, str]) -> Table:
-    """Put layouts into a table, with the bytes of all at its end."""
+    """Make a table of layouts, with total bytes at its end."""
     known = all(array.nbytes_per_device is not None for array in arrays)
     held = sum(array.nbytes_per_device or 0 for array in arrays) if known else None
     sums = byte_text(sum(array.nbytes or 0 for array in arrays)), byte_text(held)
@@ -92,7 +92,7 @@ def array_table(arrays: Sequence[ArrayLayout], titles: tuple[str, str]) -> Table
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Layouts(Printed):
-    """The layouts of the arrays of a tree: print it, or let a notebook show it.
+    """The layouts of the arrays of a tree, which print as a table, also in notebooks.
 
     Attributes:
         arrays: the layout of each array.
@@ -119,21 +119,24 @@ def arrays_of(tree: Any, function: str) -> Iterator[tuple[str, Names, Any]]:
             yield layout.path_text(keys), names, array
 
 
-def show(tree: Any, mapping: ResourceMapping | Mappings | None = None, mesh: MeshLike | None = None) -> Layouts:
-    """Tell how each array of a tree is laid out: names, sizes, dtype, layout, bytes and bytes per device.
+def show(
+    tree: Any, mapping: ResourceMapping | Mappings | None = None, mesh: MeshLike | None = None, *, strict: bool = True
+) -> Layouts:
+    """Show how each array of a tree is laid out: names, sizes, dtype, layout, bytes and bytes per device.
 
-    Without a mapping it is told what arrays have: where their elements are, or, of a traced array on a mesh with
-    Explicit axes, what its type says. On Auto axes the compiler decides after tracing. For such arrays, and for
-    abstract ones without a sharding, the table has what the current mapping gives, in a column `planned layout`.
+    Without a mapping, layouts are the actual ones: where elements are, or, for a traced array on a mesh with Explicit
+    axes, its type. On Auto axes, the compiler decides after tracing. For such arrays, and for abstract ones without a
+    sharding, the table has the layout by the current mapping, in a column `planned layout`.
 
     Args:
         tree: any tree. Arrays may be traced, or `jax.ShapeDtypeStruct`.
-        mapping: tell what this mapping gives instead.
+        mapping: show the layout by this mapping instead.
         mesh: the mesh for that; by default the one of `set_mesh`.
+        strict: raise for keys of a given mapping that no array of the tree has, as `shard` does.
 
     Returns:
-        An object that prints as a table, also in notebooks. Arrays whose paths differ in numbers alone, and nothing
-        else does, share a row, with the bytes of one of them.
+        An object that prints as a table, also in notebooks. Arrays that differ only in numbers in their paths share a
+        row, with the bytes of one of them.
 
     Raises:
         ShardingError: if there is a mapping and no mesh, or they do not fit the arrays.
@@ -149,8 +152,11 @@ def show(tree: Any, mapping: ResourceMapping | Mappings | None = None, mesh: Mes
     if resolved is not None and not isinstance(resolved, Mappings):
         resolved = Mappings(resolved)
     mesh = layout.context_mesh(mesh)
-    if mapping is not None and resolved is not None and mesh is None:
-        raise no_mesh("show", resolved.compute)
+    if mapping is not None and resolved is not None:
+        if mesh is None:
+            raise no_mesh("show", resolved.compute)
+        if strict:
+            layout.check_keys("show", resolved, names_of(tree), mesh, paths_of(tree), complete=True)
     rows, several = [], several_of(tree)
     for path, names, array in arrays_of(tree, "show"):
         row = None if mapping is not None else _actual(path, names, array)
@@ -162,7 +168,7 @@ def show(tree: Any, mapping: ResourceMapping | Mappings | None = None, mesh: Mes
 
 
 def planned(path: str, names: Names, array: Any, mapping: AxisMapping, mesh: MeshLike, function: str) -> ArrayLayout:
-    """Tell how a mapping lays out one array.
+    """Return how a mapping lays out one array.
 
     Raises:
         ShardingError: if it does not fit.
@@ -172,7 +178,7 @@ def planned(path: str, names: Names, array: Any, mapping: AxisMapping, mesh: Mes
 
 
 def _row(path: str, names: Names, array: Any, spec: Any, mesh: Any = None, note: str = "") -> ArrayLayout:
-    """Fill in what follows from an array and its spec; with a note in its place, every device has the array whole."""
+    """Derive the layout from an array and its spec; with a note instead, every device has the array whole."""
     shape, nbytes = tuple(array.shape), math.prod(array.shape) * array.dtype.itemsize
     sizes = {} if mesh is None else mesh.shape
     ways = math.prod(sizes[axis] for entry in _entries(spec or PartitionSpec(), len(shape)) for axis in entry)
@@ -181,7 +187,7 @@ def _row(path: str, names: Names, array: Any, spec: Any, mesh: Any = None, note:
 
 
 def _actual(path: str, names: Names, array: Any) -> ArrayLayout | None:
-    """Tell how an array is laid out, or None where it does not know."""
+    """Return how an array is laid out, or None if it does not know."""
     if isinstance(array, np.ndarray | np.generic):
         return _row(path, names, array, None, note="host")
     traced = isinstance(array, Tracer)
@@ -206,8 +212,8 @@ class Block:
 
     Attributes:
         slices: the positions of the block along each axis; anonymous dimensions are `dim 0`, ...
-        devices: numbers of the devices, counted along the mesh with its last axis fastest; without a mesh, their ids.
-        coordinates: where these devices are along each axis of the mesh.
+        devices: numbers of the devices in the order of the mesh, the last axis fastest; without a mesh, their ids.
+        coordinates: the positions of these devices along each axis of the mesh.
     """
 
     slices: Mapping[str, slice]
@@ -217,7 +223,7 @@ class Block:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Blocks(Printed):
-    """Which devices hold which blocks of an array: print it, or let a notebook show it.
+    """The devices that hold each block of an array, which print as tables, also in notebooks.
 
     Attributes:
         title: what is laid out on what.
@@ -246,7 +252,7 @@ class Blocks(Printed):
             yield self._grid(*axes)
 
     def _grid(self, down: str, across: str) -> Table:
-        """Draw the array with the devices in the places of its blocks."""
+        """Draw the array with devices in place of its blocks."""
         at = {(_range(block, down), _range(block, across)): numbers(block.devices) for block in self.blocks}
         columns, lines = sorted({column for _, column in at}), sorted({line for line, _ in at})
         header = ("", *(f"{across} {first}:{last}" for first, last in columns))
@@ -263,20 +269,20 @@ def _several(what: str, values: Sequence[int]) -> str:
 
 
 def visualize(x: NamedArray) -> Blocks:
-    """Tell which devices hold which block of an array, by name.
+    """Show which devices hold which block of an array, by name.
 
-    A traced array on a mesh with Explicit axes has its layout in its type. On Auto axes the compiler decides: the
-    blocks are printed when it has, and the returned object says so.
+    A traced array on a mesh with Explicit axes has its layout in its type. On Auto axes, the compiler decides: the
+    blocks are printed afterwards, as the returned object says.
 
     Args:
         x: an array on devices, or a traced one.
 
     Returns:
-        An object that prints as a table, also in notebooks: a row for each block, and for an array with two dimensions
-        a drawing of it. Devices are numbered by their place in the mesh.
+        An object that prints as a table, also in notebooks: a row for each block and, if the array has two dimensions,
+        a drawing. Devices are numbered by their place in the mesh.
 
     Raises:
-        OperandError: if it is no NamedArray, or is on no device and knows none.
+        OperandError: if it is not a NamedArray, or has no devices.
 
     Example:
         >>> mesh = jax.make_mesh((2, 2, 2), ("data", "model", "rest"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
@@ -319,9 +325,9 @@ def visualize(x: NamedArray) -> Blocks:
 
 
 def _print_when_decided(array: Any, names: Names) -> None:
-    """Print the blocks of a traced array when the compiler has laid it out."""
+    """Print the blocks of a traced array once the compiler has laid it out."""
 
-    # What the compiler lays out under a `vmap` has the mapped dimension too; this is how JAX lets us know of it.
+    # Under `vmap`, the compiler's layout has the mapped dimension too; this is how JAX reports it.
     @jax.custom_batching.custom_vmap
     def look(array: Any) -> tuple[()]:
         shape = tuple(array.shape)
@@ -368,7 +374,7 @@ def _ranges_at(at: tuple[int, ...], shape: tuple[int, ...], sharding: NamedShard
     ranges = []
     for size, entry in zip(shape, _entries(sharding.spec, len(shape)), strict=True):
         part, ways = 0, 1
-        for axis in entry:  # the first axis of an entry is the slowest
+        for axis in entry:  # the first axis of an entry varies slowest
             part, ways = part * sizes[axis] + coordinates[axis], ways * sizes[axis]
         ranges.append((part * size // ways, (part + 1) * size // ways))
     return tuple(ranges)

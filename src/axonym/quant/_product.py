@@ -1,22 +1,32 @@
-"""What quantised products share: scaled operands, and the gradients of a product."""
+"""Shared parts of quantised products: scaled operands, and the gradients of a product."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 from jax import lax
+from jax.typing import DTypeLike
 
 from .._constraints import varying
-from ..errors import ArgumentError, message
+from ..errors import ArgumentError, OperandError, message
 
-__all__ = ["DimensionNumbers", "Scaled", "cotangent", "equally_varying", "hashable", "once_differentiable"]
+__all__ = [
+    "DimensionNumbers",
+    "Scaled",
+    "cotangent",
+    "dtypes_of",
+    "equally_varying",
+    "hashable",
+    "once_differentiable",
+]
 
 Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 DimensionNumbers: TypeAlias = tuple[Pair, Pair]
 
 
 class Scaled(NamedTuple):
-    """An array in a narrow dtype, and what to multiply it by."""
+    """An array in a narrow dtype, and its scale."""
 
     values: jax.Array
     scale: jax.Array
@@ -33,18 +43,34 @@ def hashable(dimension_numbers: Sequence[Sequence[Sequence[int]]]) -> DimensionN
     return (tuple(left), tuple(right)), (tuple(left_batch), tuple(right_batch))
 
 
+def dtypes_of(left: jax.Array, right: jax.Array, preferred: DTypeLike | None) -> tuple[Any, Any, Any]:
+    """Return the dtypes of the operands and of their product.
+
+    Raises:
+        OperandError: if one is complex: 8-bit numbers are real.
+    """
+    dtypes = (left.dtype, right.dtype, jnp.dtype(preferred or jnp.promote_types(left.dtype, right.dtype)))
+    for dtype in dtypes:
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            hint = "multiply the real and the imaginary parts for themselves, or without 8 bits"
+            raise OperandError(
+                message("axonym.quant", f"a quantised product is of real numbers, not {dtype}", hint=hint)
+            )
+    return dtypes
+
+
 def equally_varying(left: jax.Array, right: jax.Array) -> list[jax.Array]:
-    """Inside of a shard_map, let both operands differ between the same devices, so that autodiff sums what it must."""
+    """Make both operands vary between the same devices of a shard_map, so that autodiff sums gradients correctly."""
     axes = {axis for x in (left, right) for axis in jax.typeof(x).mat.varying}
     return [varying(x, axes) for x in (left, right)]
 
 
 @jax.custom_vjp
 def once_differentiable(x: jax.Array) -> jax.Array:
-    """Return an operand as it is, inside of a rule for gradients, which JAX would differentiate as it is written.
+    """Return an operand unchanged, inside a gradient rule, which JAX would differentiate as written.
 
-    The rounding has no slope: second derivatives would be those of the scales alone. The forward pass may be
-    differentiated as long as nothing uses the result, such as a gradient behind `stop_gradient`.
+    Rounding has derivative zero: second derivatives would be only those of the scales. The forward pass may be
+    differentiated if nothing uses the result, such as a gradient under `stop_gradient`.
     """
     return x
 
@@ -67,12 +93,12 @@ def cotangent(
     *,
     of_left: bool,
 ) -> jax.Array:
-    """Multiply the gradient of a product by one operand, which gives the gradient of the other operand.
+    """Multiply the gradient of a product by one operand, for the gradient of the other operand.
 
     Args:
-        multiply: `lax.dot_general`, or what stands for it.
-        gradient: of the product; its dimensions are batch, those of the left operand alone, those of the right alone.
-        other: the operand that is multiplied.
+        multiply: `lax.dot_general`, or a replacement.
+        gradient: of the product; its dimensions are batch, those of only the left operand, those of only the right.
+        other: the operand to multiply by.
         dimension_numbers: of the product.
         of_left: whether the result is the gradient of the left operand.
     """

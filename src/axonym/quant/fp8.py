@@ -11,7 +11,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from ..errors import ArgumentError, message
-from ._product import DimensionNumbers, Scaled, cotangent, equally_varying, hashable, once_differentiable
+from ._product import DimensionNumbers, Scaled, cotangent, dtypes_of, equally_varying, hashable, once_differentiable
 from .overwrite import OverwriteWithGradient
 
 __all__ = ["Fp8CurrentDotGeneral", "Fp8DotGeneral"]
@@ -20,16 +20,16 @@ Histories: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
 
 
 class Fp8DotGeneral(OverwriteWithGradient):
-    """Multiply in 8-bit floating point with delayed scaling: what has been seen in recent steps sets the scales.
+    """Multiply in 8-bit floating point with delayed scaling: recent steps set the scales.
 
     Both operands are rounded to e4m3, and in the backward pass the gradient of the product to e5m2. Before, each is
-    divided by a scale that takes the largest magnitude of its history to the largest number of the format; what is
-    larger is clipped, infinity included. Sums are in float32. A history that has seen nothing gives the scale 1, so
-    that the first step is coarse.
+    divided by a scale that maps the largest magnitude of its history to the largest number of the format; larger
+    values, infinity included, are clipped. Sums are in float32. An empty history gives the scale 1, so that the first
+    step is coarse.
 
     The state is updated by differentiation: the gradient of a history is the history after the step, see
-    `partition_for_grad_overwrite`. Under `vmap`, all elements of a batch count as one array. A state serves one product
-    per gradient: the gradients of several would be added. There is no forward-mode derivative, and no second one.
+    `partition_for_grad_overwrite`. Under `vmap`, all elements of a batch count as one array. Use a state for one
+    product per gradient: the gradients of several would be added. There are no forward-mode or second derivatives.
 
     Attributes:
         input_amax_history: the largest magnitudes of left operands, the latest first; zero stands for none.
@@ -46,7 +46,7 @@ class Fp8DotGeneral(OverwriteWithGradient):
 
     @classmethod
     def init(cls, amax_history_length: int = 1024) -> Self:
-        """Make an empty state that remembers a number of steps.
+        """Make an empty state with a history of this many steps.
 
         Raises:
             ArgumentError: if the number is not positive.
@@ -64,7 +64,7 @@ class Fp8DotGeneral(OverwriteWithGradient):
         precision: Any = None,
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
-        """Multiply like `jax.lax.dot_general`; `precision` has no meaning here."""
+        """Multiply like `jax.lax.dot_general`; `precision` is ignored."""
         histories = (self.input_amax_history, self.kernel_amax_history, self.output_grad_amax_history)
         return _multiply(histories, lhs, rhs, dimension_numbers, preferred_element_type)
 
@@ -72,8 +72,8 @@ class Fp8DotGeneral(OverwriteWithGradient):
 class Fp8CurrentDotGeneral(eqx.Module):
     """Multiply in 8-bit floating point with current scaling: each array sets its own scale.
 
-    As `Fp8DotGeneral`, but without state, without a coarse first step, and never clipped; in turn, each array is read
-    once more, for its largest magnitude, before it can be rounded.
+    Unlike `Fp8DotGeneral`, it has no state and no coarse first step, and clips nothing; but each array is read once
+    more, for its largest magnitude, before it is rounded.
     """
 
     def __call__(
@@ -84,14 +84,13 @@ class Fp8CurrentDotGeneral(eqx.Module):
         precision: Any = None,
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
-        """Multiply like `jax.lax.dot_general`; `precision` has no meaning here."""
+        """Multiply like `jax.lax.dot_general`; `precision` is ignored."""
         return _multiply(None, lhs, rhs, dimension_numbers, preferred_element_type)
 
 
 def _multiply(histories: Histories | None, lhs: Any, rhs: Any, numbers: Any, dtype: Any) -> jax.Array:
-    lhs, rhs = equally_varying(lhs, rhs)
-    dtypes = (lhs.dtype, rhs.dtype, jnp.dtype(dtype or jnp.promote_types(lhs.dtype, rhs.dtype)))
-    product: jax.Array = _product(histories, lhs, rhs, hashable(numbers), dtypes)
+    dtypes = dtypes_of(lhs, rhs, dtype)
+    product: jax.Array = _product(histories, *equally_varying(lhs, rhs), hashable(numbers), dtypes)
     return product
 
 
@@ -125,21 +124,21 @@ def _dequantizing_dot(left: Scaled, right: Scaled, numbers: DimensionNumbers) ->
 
 
 def _quantized(x: jax.Array, dtype: Any, history: jax.Array | None) -> tuple[Scaled, jax.Array | None]:
-    """Round an array to 8 bits, and give its history after that."""
+    """Round an array to 8 bits, and return its updated history."""
     x = once_differentiable(x)
     seen, history = lax.stop_gradient((x, history))
     limit = float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]  # of jax
     magnitude = jnp.abs(seen).max(initial=0).astype(jnp.float32) if history is None else _magnitude(seen, history)
     scale = (magnitude if history is None else history.max().astype(jnp.float32)) / limit
     scale = jnp.where(scale < np.finfo(np.float32).tiny, 1.0, scale)
-    # These formats have no saturation: what is too large for one becomes infinite or no number.
+    # These formats do not saturate: values that are too large become infinite or NaN.
     values = jnp.clip(x / scale, -limit, limit).astype(dtype)
     return Scaled(values, scale), None if history is None else _recorded(history, magnitude)
 
 
 @jax.custom_batching.custom_vmap
 def _magnitude(x: jax.Array, history: jax.Array) -> jax.Array:
-    """Return the largest magnitude of all that shares a history; there are as many as its leading dimensions tell."""
+    """Return the largest magnitude of the arrays of each history; the leading dimensions of `history` number them."""
     return jnp.abs(x).max(range(history.ndim - 1, x.ndim), initial=0).astype(jnp.float32)
 
 
@@ -147,14 +146,14 @@ def _magnitude(x: jax.Array, history: jax.Array) -> jax.Array:
 def _(size: int, batched: tuple[bool, bool], x: jax.Array, history: jax.Array) -> tuple[jax.Array, bool]:
     if batched[1]:
         return _magnitude(x if batched[0] else jnp.broadcast_to(x, (size, *x.shape)), history), True
-    # One maximum for the whole batch: autodiff would add up a state for each element.
+    # One maximum for the whole batch: autodiff would add up the states of its elements.
     return _magnitude(jnp.moveaxis(x, 0, history.ndim - 1), history), False
 
 
 def _recorded(history: jax.Array, magnitude: jax.Array) -> jax.Array:
-    """Let a magnitude in at the front of a history; an infinite one would spoil the scales of all steps to come."""
-    # Blocks of a shard_map share a state that is the same on all devices.
+    """Put a magnitude at the front of a history; an infinite one would spoil the scales of all later steps."""
+    # Blocks of a shard_map share one replicated state.
     if differing := tuple(jax.typeof(magnitude).mat.varying - jax.typeof(history).mat.varying):
         magnitude = lax.pmax(magnitude, differing)
-    latest = magnitude.astype(history.dtype)  # which may hold no number that large
+    latest = magnitude.astype(history.dtype)  # which may overflow
     return jnp.concatenate([jnp.where(jnp.isfinite(latest), latest, 0)[None], history[:-1]])

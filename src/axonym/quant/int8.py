@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
-from ._product import DimensionNumbers, Scaled, cotangent, equally_varying, hashable, once_differentiable
+from ._product import DimensionNumbers, Scaled, cotangent, dtypes_of, equally_varying, hashable, once_differentiable
 
 __all__ = ["Int8DotGeneral"]
 
@@ -18,13 +18,14 @@ _LIMIT = 127  # symmetric: -128 has no counterpart
 
 
 class Int8DotGeneral(eqx.Module):
-    """Multiply in 8-bit integers, and add up in 32-bit ones.
+    """Multiply in 8-bit integers, and accumulate in 32-bit ones.
 
-    Each operand is divided by a scale that takes its largest magnitude to 127, and rounded. There is one scale for each
-    position along the dimensions that stay, such as each token and each output of a layer. There is no state.
+    Each operand is divided by a scale that maps its largest magnitude to 127, and rounded. There is one scale for each
+    position along the dimensions that are not summed over, such as each token and each output of a layer. There is no
+    state.
 
-    The backward pass passes straight through the rounding: it multiplies by the rounded operands, which it keeps as
-    8-bit integers, in the dtype of the gradient. There is no forward-mode derivative, and no second one.
+    The gradient is the straight-through estimate: the backward pass multiplies by the rounded operands, kept as 8-bit
+    integers, in the dtype of the gradient. There are no forward-mode or second derivatives.
 
     Reference:
         Jacob et al. (2018), Quantization and training of neural networks for efficient integer-arithmetic-only
@@ -39,9 +40,8 @@ class Int8DotGeneral(eqx.Module):
         precision: Any = None,
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
-        """Multiply like `jax.lax.dot_general`; `precision` has to do with the backward pass alone."""
-        dtype = jnp.dtype(preferred_element_type or jnp.promote_types(lhs.dtype, rhs.dtype))
-        options = (hashable(dimension_numbers), precision, (lhs.dtype, rhs.dtype, dtype))
+        """Multiply like `jax.lax.dot_general`; `precision` affects only the backward pass."""
+        options = (hashable(dimension_numbers), precision, dtypes_of(lhs, rhs, preferred_element_type))
         product: jax.Array = _product(*equally_varying(lhs, rhs), *options)
         return product
 
@@ -55,7 +55,7 @@ def _forward(lhs: Any, rhs: Any, numbers: DimensionNumbers, precision: Any, dtyp
     lhs, rhs = once_differentiable(lhs), once_differentiable(rhs)
     left, right = _quantized(lhs, numbers[0][0]), _quantized(rhs, numbers[0][1])
     product = lax.dot_general(left.values, right.values, numbers, preferred_element_type=jnp.int32)
-    # The scales have size 1 where the operands are summed over, so that this sums over nothing.
+    # The scales have size 1 along the summed dimensions, so this sums over nothing.
     scale = lax.dot_general(left.scale, right.scale, numbers, precision=lax.Precision.HIGHEST)
     return (product * scale).astype(dtypes[2]), (left, right)
 

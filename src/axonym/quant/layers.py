@@ -20,14 +20,14 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class QuantizationConfig:
-    """Say what multiplies in which linear layers.
+    """Which linear layers multiply in which way.
 
     Attributes:
-        dot_general: a function that makes what multiplies, once for each layer, such as `Fp8DotGeneral.init` or
-            `Int8DotGeneral`; what makes None takes a quantised product away again.
-        targets: the layers. A string is a regular expression that must match the path of a layer, or what stands
-            behind one of its dots: "qkv" is `blocks.stacked.attention.qkv` among others. Of several strings, one must
-            match. A function gets the path and the layer, and tells. None stands for all layers.
+        dot_general: a function that makes the product of a layer, called once for each, such as `Fp8DotGeneral.init` or
+            `Int8DotGeneral`; one that returns None removes a quantised product.
+        targets: the layers. A string is a regular expression that must match the path of a layer, or what follows one
+            of its dots: "qkv" matches `blocks.stacked.attention.qkv`, for example. Of several strings, one must match.
+            A function of path and layer returns a bool. None stands for all layers.
     """
 
     dot_general: Callable[[], Any] = Fp8DotGeneral.init
@@ -35,17 +35,18 @@ class QuantizationConfig:
 
 
 def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
-    """Return a model in which each `Linear` that is meant has a quantised product.
+    """Return a model whose target `Linear` layers have a quantised product.
 
-    The state of layers that are stored along an axis, as in `Stacked`, gets a leading dimension for it.
+    In layers that are stored along an axis, as in `Stacked`, the state has a leading dimension for it.
 
     Args:
         tree: the model, or a tree of layers.
-        config: what multiplies, and where.
+        config: the product and the target layers.
 
     Raises:
-        ArgumentError: if a target matches no layer, or is no regular expression.
-        OperandError: if `config` is none, or its `dot_general` is what multiplies, and not what makes it.
+        ArgumentError: if a target matches no layer, or is not a regular expression.
+        OperandError: if `config` is not a `QuantizationConfig`, or its `dot_general` is a product, not a function that
+            makes one.
 
     Example:
         >>> In, Out = axn.make_axes(embed=4, mlp=8)
@@ -76,7 +77,7 @@ def _is_linear(node: Any) -> bool:
 
 
 def _chosen(layers: dict[str, Linear], targets: Any) -> set[str]:
-    """Return the paths of the layers that are meant."""
+    """Return the paths of the target layers."""
     if targets is None or callable(targets):
         return {path for path, layer in layers.items() if targets is None or targets(path, layer)}
     chosen: set[str] = set()
@@ -97,10 +98,10 @@ def _chosen(layers: dict[str, Linear], targets: Any) -> set[str]:
 
 
 def _with_product(layer: Linear, dot_general: Any) -> Linear:
-    """Give a layer what multiplies; the axes of stacked layers come before the layer's own."""
+    """Give a layer its product; the axes of stacked layers come before the layer's own."""
     own = len(layer.In) + len(layer.Out)
     stacked = layer.weight.array.shape[: layer.weight.array.ndim - own]
-    if jax.tree_util.all_leaves([dot_general]):  # a function, which transformations refuse among arrays
+    if jax.tree_util.all_leaves([dot_general]):  # a function, which transformations reject as a leaf
         dot_general = jax.tree_util.Partial(dot_general)
     state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*stacked, *jnp.shape(leaf))), dot_general)
     return dataclasses.replace(layer, dot_general=state)

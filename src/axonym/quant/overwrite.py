@@ -1,4 +1,4 @@
-"""States that training updates through their gradients, and the optimiser has to leave alone."""
+"""States that training updates through their gradients, without the optimiser."""
 
 from typing import Any, TypeVar
 
@@ -15,10 +15,10 @@ class OverwriteWithGradient(eqx.Module):
 
 
 def partition_for_grad_overwrite(grad: T) -> tuple[T, T]:
-    """Part a tree, such as gradients or a model, into modules that gradients overwrite, and all the rest.
+    """Split a tree, such as gradients or a model, into modules that gradients overwrite, and the rest.
 
     Returns:
-        Two trees of the same form, in each of which the other's part is None.
+        Two trees of the same structure, in each of which the other's leaves are None.
 
     Example:
         >>> model = {"scale": jnp.ones(2), "dot": axn.quant.Fp8DotGeneral.init(amax_history_length=4)}
@@ -31,13 +31,13 @@ def partition_for_grad_overwrite(grad: T) -> tuple[T, T]:
 
 
 def apply_updates(tree: T, updates: Any, overwrites: Any) -> T:
-    """Add updates to a model, and put the modules that gradients overwrite in their places.
+    """Add updates to a model, and overwrite the modules that are updated through gradients.
 
     Args:
         tree: the model.
-        updates: what an optimiser made of the rest of the gradients; where it has None, the model stays as it is.
-        overwrites: the other part of the gradients; where it has None, nothing is overwritten, also not a single
-            array of such a module, as where `eqx.partition` has put it aside.
+        updates: the optimiser's updates for the rest of the gradients; where None, the model stays as it is.
+        overwrites: the other part of the gradients; where None, nothing is overwritten, not even a single array of such
+            a module, such as one that `eqx.partition` removed.
     """
 
     def one(new: Any, old: Any) -> Any:

@@ -18,20 +18,19 @@ __all__ = ["stochastic_round"]
 
 
 def stochastic_round(x: Any, dtype: DTypeLike, *, key: jax.Array) -> Any:
-    """Round each element up or down to a number of a narrower floating dtype, at random, so that the expectation stays.
+    """Round each element up or down at random to a narrower floating dtype, without changing the expectation.
 
-    Of the two neighbours of an element, the nearer one is the more likely. A weight in bfloat16 that gets many updates,
-    each of less than half of the distance to its neighbour, then moves by their sum, where rounding to the nearest
-    would never move it. Numbers of the dtype stay what they are, and so do infinities and NaN. The derivative is that
-    of the expectation, as of a cast.
+    The nearer neighbour is more likely. So a bfloat16 weight with many updates, each less than half the distance to its
+    neighbour, moves by their sum; rounding to nearest would never move it. Numbers of the dtype stay the same, and so
+    do infinities and NaN. The derivative is that of the expectation, as of a cast.
 
     Args:
         x: a NamedArray or an array, float32.
-        dtype: a floating dtype that is narrower, such as bfloat16, float16 or one of 8 bits.
+        dtype: a narrower floating dtype, such as bfloat16, float16 or one of 8 bits.
         key: for the draw, which does not depend on the layout.
 
     Raises:
-        OperandError: if `x` is not float32, or `dtype` is no narrower floating dtype.
+        OperandError: if `x` is not float32, or `dtype` is not a narrower floating dtype.
 
     Reference:
         Gupta et al. (2015), Deep learning with limited numerical precision.
@@ -57,7 +56,7 @@ def stochastic_round(x: Any, dtype: DTypeLike, *, key: jax.Array) -> Any:
 
 
 def _stochastic_round(x: jax.Array, drawn: jax.Array, *, dtype: Any) -> jax.Array:
-    """Round by numbers from 0 to 1."""
+    """Round by random numbers from 0 to 1."""
     rounded: jax.Array = _rounded(x, drawn, dtype)
     return rounded
 
@@ -65,15 +64,17 @@ def _stochastic_round(x: jax.Array, drawn: jax.Array, *, dtype: Any) -> jax.Arra
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _rounded(x: jax.Array, drawn: jax.Array, dtype: Any) -> jax.Array:
     kind = jnp.finfo(dtype)  # type: ignore[no-untyped-call]  # of jax
-    # The unit in the last place is a power of two: nothing before the cast is rounded, nor is the cast.
+    # The unit in the last place is a power of two: all steps, including the cast, are exact.
     unit = jnp.maximum(jnp.frexp(x)[1] - 1, int(kind.minexp)) - kind.nmant
     units = jnp.ldexp(x, -unit)
     below = jnp.floor(units)
     rounded = jnp.ldexp(below + (drawn < units - below), unit)
-    return jnp.where(jnp.isfinite(x), rounded, x).astype(dtype)
+    nearest, largest = x.astype(dtype), float(kind.max)
+    inside = jnp.clip(rounded, -largest, largest).astype(dtype)  # the largest number has no next one
+    return jnp.where(jnp.isfinite(nearest), inside, nearest)
 
 
 @_rounded.defjvp
 def _(dtype: Any, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-    # Written out, each step of it would have no slope.
+    # By itself, each step would have derivative zero.
     return _rounded(*primals, dtype), tangents[0].astype(dtype)

@@ -1,4 +1,4 @@
-"""Where a state dict has each array of a tree, and in which form."""
+"""The keys and stored forms of the arrays of a tree in a state dict."""
 
 import dataclasses
 import itertools
@@ -69,7 +69,7 @@ class Form:
         array: the shape of the array.
         split: its shape with axes split.
         order: the order of those dimensions in the stored form.
-        steps: an index that reverses some of them, in that order; what it gives is an array, also without dimensions.
+        steps: an index that reverses some of them, in that order; its result is an array, also without dimensions.
         shape: the stored shape.
         text: the stored shape with names, for errors.
     """
@@ -82,12 +82,12 @@ class Form:
     text: str
 
     def store(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Bring an array into its stored form, contiguous: others write its buffer, or refuse negative strides."""
+        """Bring an array into its stored form, contiguous: other libraries write its buffer, or need such strides."""
         ordered: np.ndarray[Any, Any] = array.reshape(self.split).transpose(self.order)[self.steps]
         return np.asarray(ordered.reshape(self.shape), order="C")
 
     def restore(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Bring an array back; without split axes it is a view, of which only what is looked at is read."""
+        """Bring an array back; without split axes, it is a view, of which only the used part is read."""
         apart: np.ndarray[Any, Any] = stored.reshape([self.split[at] for at in self.order])[self.steps]
         return apart.transpose(np.argsort(self.order)).reshape(self.array)
 
@@ -128,15 +128,15 @@ def form(path: str, names: Names, shape: Index, stored: Stored | None) -> Form:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """An array of a tree, and where a state dict has it.
+    """An array of a tree, and its place in a state dict.
 
     Attributes:
         path: the path of the array in the tree.
         leaf: the array, named or plain.
-        names: a name for each dimension; those that have none are counted.
+        names: a name for each dimension; anonymous ones are counted.
         shape: its shape.
         parts: the components of its key; `Numbers` stand for those of layers.
-        layers: the names of the dimensions that layers are stored along, outermost first.
+        layers: the names of the dimensions along which layers are stored, outermost first.
         form: the stored form, of each layer if there are any.
     """
 
@@ -154,13 +154,13 @@ class Place:
         return self.leaf.array if isinstance(self.leaf, NamedArray) else self.leaf
 
     def entries(self) -> Iterator[tuple[str, Index]]:
-        """Yield the key of each stored array, and the layers that it belongs to."""
+        """Yield the key of each stored array, and the indices of its layers."""
         for index in itertools.product(*(range(self.shape[self.names.index(name)]) for name in self.layers)):
             at = iter(index)
             yield ".".join(p if isinstance(p, str) else str(p.first + p.step * next(at)) for p in self.parts), index
 
     def read(self, index: Index) -> np.ndarray[Any, Any]:
-        """Bring what belongs to given layers to the host, in its stored form."""
+        """Bring the part of given layers to the host, in its stored form."""
         array, names = self.array, list(self.names)
         for name, at in zip(self.layers, index, strict=True):
             dim = names.index(name)
@@ -172,10 +172,10 @@ class Place:
         return self.form.store(on_host(array))
 
     def block(self, at: Sequence[slice], stored: Mapping[Index, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        """Put a block of the array together from stored ones, by the layers that they belong to."""
+        """Assemble a block of the array from stored arrays by layer."""
         bounds = [range(*part.indices(size)) for part, size in zip(at, self.shape, strict=True)]
         rest: Any = tuple(part for part, name in zip(at, self.names, strict=True) if name not in self.layers)
-        rest += (...,)  # what comes out is an array, also without dimensions
+        rest += (...,)  # the result is an array, also without dimensions
         if not self.layers:
             whole: np.ndarray[Any, Any] = self.form.restore(stored[()])[rest]
             return whole
@@ -197,7 +197,7 @@ def on_host(array: Any) -> np.ndarray[Any, Any]:
 
 
 def require_state(function: str, state: Any, hint: str) -> None:
-    """Raise for what is no mapping from text; the hint tells how the function is called."""
+    """Raise unless `state` is a mapping with strings as keys; the hint shows the call."""
     if not isinstance(state, Mapping):
         problem = f"a state dict is a mapping from keys to arrays, not {type(state).__name__}"
         raise OperandError(message(function, problem, hint=hint))
@@ -208,7 +208,7 @@ def require_state(function: str, state: Any, hint: str) -> None:
 
 
 def require_values(function: str, key: str, array: Any) -> None:
-    """Raise ArgumentError for an array without values, or without such as are stored."""
+    """Raise ArgumentError for an array without values that can be stored."""
     if isinstance(array, Tracer):
         problem = f"{key!r} is traced: it has no values before the function runs"
         raise ArgumentError(message(function, problem, hint="call it outside of jit, grad, vmap and scan"))
@@ -222,7 +222,7 @@ def require_values(function: str, key: str, array: Any) -> None:
 
 
 def spec_of(function: str, state: Mapping[str, Any], key: str) -> Any:
-    """Return an array of a state dict, or what has its shape and dtype.
+    """Return an array of a state dict, or an object with its shape and dtype.
 
     Raises:
         ArgumentError: if it is abstract.
@@ -249,7 +249,7 @@ def spec_of(function: str, state: Mapping[str, Any], key: str) -> Any:
 
 
 def places(tree: Any, layouts: Mapping[type, Layout]) -> Iterator[Place | None]:
-    """Yield the place of each leaf of a tree, in order, where a named array is one; None for what is no array."""
+    """Yield the place of each leaf of a tree in order, named arrays as leaves; None for leaves that are not arrays."""
     yield from _walk(tree, (), (), (), None, layouts)
 
 
@@ -279,14 +279,14 @@ def _walk(
 
 
 def _forms(node: Any, path: Names, layout: Layout, known: Sequence[str]) -> Mapping[str, Stored]:
-    """Ask a layout for the forms of the fields of a module, and check what it gives."""
+    """Get the forms of the fields of a module from a layout, and check them."""
     forms: Any = layout(node)
     if not isinstance(forms, Mapping):
         problem = f"a layout gives a Stored for each field, not {type(forms).__name__}"
         raise OperandError(message(f"layout of {type(node).__name__}", problem, hint='write {"weight": Stored(...)}'))
     for field, stored in forms.items():
         where = f"layout of {'.'.join((*path, str(field)))}"
-        if field not in known and not hasattr(node, str(field)):  # a bias that is None has no part in the tree
+        if field not in known and not hasattr(node, str(field)):  # a bias that is None is not in the tree
             problem, there = f"{type(node).__name__} has no such field", f"it has: {', '.join(known) or 'none'}"
             raise ArgumentError(message(where, problem, there, hint=suggestion(field, known)))
         if not isinstance(stored, Stored):
@@ -296,7 +296,7 @@ def _forms(node: Any, path: Names, layout: Layout, known: Sequence[str]) -> Mapp
 
 
 def _layers(node: Any) -> Iterator[tuple[Names, str | Numbers, Names, Any]]:
-    """Yield the layers of a module that has several: path, number in keys, axis that they are stored along, and module.
+    """Yield the layers of a module that has several: path, number in keys, axis of storage, and module.
 
     Numbers are those of `node.unstacked()`: all modules with the same layers have the same keys.
     """
@@ -314,7 +314,7 @@ def _layers(node: Any) -> Iterator[tuple[Names, str | Numbers, Names, Any]]:
 
 
 def _kept(leaf: Any, path: Names) -> Place | None:
-    """Find the place of an array of which an optimiser keeps fewer dimensions than names: whole, and by its path."""
+    """Return the place of an optimiser's array with fewer dimensions than names: whole, by its path."""
     shape = getattr(leaf.array, "shape", None) if isinstance(leaf, NamedArray) else None
     if shape is None or len(shape) >= len(leaf.names):
         return None
@@ -330,7 +330,7 @@ def _place(leaf: Any, path: Names, parts: Parts, blocks: Names, stored: Stored |
     names = leaf.names if isinstance(leaf, NamedArray) else ()
     shape = shape_of(spelled, array, names)
     unnamed = len(shape) - len(names)
-    first = () if isinstance(leaf, NamedArray) else blocks[:unnamed]  # plain arrays have layers in front
+    first = () if isinstance(leaf, NamedArray) else blocks[:unnamed]  # plain arrays have layers first
     names = (*first, *(f"dimension {at}" for at in range(len(first), unnamed)), *names)
     for name in blocks:
         if name not in names:

@@ -1,4 +1,4 @@
-"""From trees to state dicts and back."""
+"""Convert trees to state dicts and back."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -31,14 +31,17 @@ __all__ = [
 
 T = TypeVar("T")
 Rename: TypeAlias = Mapping[str, str] | Callable[[str], str]
-"""A function from the key of a model to the one of a state dict; or a table of runs of components with dots between
-them, such as `{"attention.qkv": "attn.c_attn"}`, each of which replaces another wherever it stands."""
+"""A function from keys of a model to keys of a state dict; or a table that replaces components, or runs of them with
+dots between, wherever they occur, such as `{"attention.qkv": "attn.c_attn"}`."""
 Entries: TypeAlias = dict[str, tuple[Place, Index]]
 SHOWN = 20
 
 
 class StateDict(Mapping[str, np.ndarray[Any, Any]]):
-    """The arrays of a model by key, each brought to the host when it is looked up; `dict(state)` has all at once."""
+    """The arrays of a model by key, each brought to the host when it is looked up; `dict(state)` fetches all.
+
+    All processes have to look up the same arrays in the same order.
+    """
 
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
@@ -58,7 +61,7 @@ class StateDict(Mapping[str, np.ndarray[Any, Any]]):
         return f"StateDict({len(self)} arrays)"
 
     def spec(self, key: str) -> jax.ShapeDtypeStruct:
-        """Return the shape and the dtype of an array, without looking it up."""
+        """Return the shape and the dtype of an array without fetching it."""
         place, _ = self._entries[key]
         return jax.ShapeDtypeStruct(place.form.shape, place.array.dtype)
 
@@ -70,22 +73,21 @@ def to_state_dict(
     layouts: Mapping[type, Layout] | None = None,
     rename: Rename | None = None,
 ) -> StateDict:
-    """List the arrays of a tree by key: names of fields, numbers in sequences and keys of dicts, with dots between.
+    """List the arrays of a tree by key: field names, indices in sequences and keys of dicts, joined by dots.
 
-    Layers in a `Stacked`, `BlockSeq` or `Interleaved` have one key each, such as `blocks.0.mlp.weight`: the same layers
-    have the same keys, whichever way they are kept.
-    What is no array is left out.
+    Layers in a `Stacked`, `BlockSeq` or `Interleaved` have separate keys, such as `blocks.0.mlp.weight`, so that the
+    same layers have the same keys in any storage. Leaves that are not arrays are left out.
 
     Args:
         tree: a model. It may be abstract, for its keys and `StateDict.spec`.
         prefix: the first component of all keys.
-        layouts: how the arrays of some modules are stored, by type; all others as they are.
-        rename: see `Rename`; `prefix` comes after it.
+        layouts: how the arrays of some modules are stored, by type; all others are stored as they are.
+        rename: see `Rename`; `prefix` is added after it.
 
     Raises:
-        ArgumentError: if two arrays have one key, or a layout tells of a field that its module lacks.
+        ArgumentError: if two arrays have the same key, or a layout has a field that its module lacks.
         AxisError: if a layout does not fit the axes of an array.
-        OperandError: if a layout gives anything but `Stored`, or `rename` no text.
+        OperandError: if a layout returns anything but `Stored`, or `rename` anything but a string.
 
     Example:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
@@ -103,7 +105,7 @@ def to_torch_compatible_state_dict(
     layouts: Mapping[type, Layout] | None = None,
     rename: Rename | None = None,
 ) -> StateDict:
-    """List the arrays of a tree by key, in the layouts of torch: see `TORCH`, and `to_state_dict`.
+    """List the arrays of a tree by key, in the layouts of torch; see `TORCH` and `to_state_dict`.
 
     Args:
         tree: a model.
@@ -134,26 +136,27 @@ def from_state_dict(
 ) -> T:
     """Return a tree with the arrays of a state dict; the inverse of `to_state_dict`.
 
-    Each device gets its part of each array, and of what `load_state_dict` has opened, only that part is read.
+    Each device gets its part of each array; of files opened by `load_state_dict`, only that part is read.
 
     Args:
-        tree: a model that tells keys, axes and dtypes, maybe an abstract one of `eqx.filter_eval_shape`.
+        tree: a model with the keys, axes and dtypes, possibly abstract, from `eqx.filter_eval_shape`.
         state_dict: arrays by key, without names, in the layout of the file. Tensors of torch may be among them.
-        prefix: the first component of the keys; keys without it do not matter.
-        strict: refuse keys that the model lacks, missing keys, and keys of a given mapping, or of the `parameters` of
-            `Mappings`, that the model lacks. If False, the former are ignored, and what is missing stays as it is in
-            `tree`.
+        prefix: the first component of the keys; keys without it are ignored.
+        strict: raise for unexpected keys, missing keys, and keys of a given mapping, or of the `parameters` of
+            `Mappings`, that the model lacks. If False, unexpected keys are ignored, and missing arrays stay as they are
+            in `tree`.
         cast: convert arrays of another dtype, floating to floating and integer to integer.
         layouts: how the arrays of some modules are stored, by type.
         rename: see `Rename`.
-        mapping: lays out the arrays; by default the current mapping. Without one they are laid out as those of `tree`.
-            NumPy arrays of `tree` stay on the host, those without names also with a mapping.
+        mapping: lays out the arrays; by default the current mapping. Without one, they are laid out as those of `tree`.
+            NumPy arrays of `tree` stay on the host, those without names even with a mapping.
         mesh: by default the mesh of `set_mesh`.
 
     Raises:
-        ArgumentError: if the state dict does not fit; it tells all that is missing, unexpected, or has another shape or
-            dtype. Also if keys are no text, or values are abstract, traced or keys of `jax.random`.
-        OperandError: if it is no mapping, or a value has names or cannot be read by numpy; if `rename` gives no text.
+        ArgumentError: if the state dict does not fit, with all that is missing, unexpected, or has another shape or
+            dtype. Also if keys are not strings, or values are abstract, traced or keys of `jax.random`.
+        OperandError: if it is not a mapping, or a value has names or cannot be read by numpy; if `rename` does not
+            return a string.
         ShardingError: if the mapping does not fit; if `tree` is abstract on a mesh, and there is none here.
 
     Example:
@@ -180,7 +183,7 @@ def from_torch_compatible_state_dict(
     mapping: ResourceMapping | Mappings | None = None,
     mesh: MeshLike | None = None,
 ) -> T:
-    """Return a tree with the arrays of a state dict in the layouts of torch: see `TORCH`, and `from_state_dict`."""
+    """Return a tree with the arrays of a state dict in the layouts of torch; see `TORCH` and `from_state_dict`."""
     options = (strict, cast, {**TORCH, **(layouts or {})}, rename, mapping, mesh)
     filled: T = _filled("from_torch_compatible_state_dict", tree, state_dict, prefix, *options)
     return filled
@@ -216,7 +219,7 @@ def _filled(
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
     for at, spot in enumerate(found):
         if spot is not None and spot.path in keys:
-            # Here and not block by block: of several processes, all have to bring the same arrays to the host.
+            # Not block by block: all processes have to bring the same arrays to the host.
             known = keys[spot.path]
             stored = {
                 index: on_host(state_dict[known[index]]) if index in known else spot.read(index)
@@ -242,7 +245,7 @@ def _loaded(
     sharding = getattr(place.array, "sharding", None)
     on_the_host = isinstance(place.array, np.ndarray | np.generic)
     if mapping is None and isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
-        # What was abstract inside of a mesh with Explicit axes has a layout, but no devices.
+        # Abstract arrays from a mesh with Explicit axes have a layout, but no devices.
         entries = layout.entries_in(sharding.spec)
         entries += [()] * (len(place.shape) - len(entries))
         mapping = AxisMapping(tuple(zip(place.names, entries, strict=True)))
@@ -250,17 +253,17 @@ def _loaded(
             raise no_mesh(function, mapping)
     array: Any
     if on_the_host and (mapping is None or not is_named_array(place.leaf)):
-        # It stays there, as with `shard`: JAX would make 32 bits of 64.
+        # It stays on the host, as with `shard`: JAX would make 32 bits of 64.
         kept = np.array(block(whole))
         array = kept if isinstance(place.array, np.ndarray) else kept[()]
     elif mapping is not None:
         own = mapping.of(place.names, place.path) if isinstance(mapping, Mappings) else mapping
-        # What does not fit is told in the name of the function that was called.
+        # Errors name the function that the user called.
         layout.partition_spec(place.names, place.shape, own, layout.context_mesh(mesh), function)
         axes = tuple(map(Axis, place.names, place.shape))
         array = from_callback(axes, lambda at: block(tuple(at.values())), own, mesh).array
     elif sharding is not None and getattr(place.array, "committed", True):
-        # a copy, because a CPU may keep the memory as its own
+        # a copy, because a CPU may keep the memory as the array
         array = jax.make_array_from_callback(place.shape, sharding, lambda at: np.array(block(at)))
     else:
         array = jnp.array(block(whole))
@@ -268,7 +271,7 @@ def _loaded(
 
 
 def _entries(function: str, found: list[Place | None], prefix: str | None, rename: Rename | None) -> Entries:
-    """Spell the keys of all arrays."""
+    """Make the keys of all arrays."""
     change = _renamer(function, rename)
     entries: Entries = {}
     for place in filter(None, found):
@@ -306,7 +309,7 @@ def _text(function: str, old: Any, new: Any) -> str:
 def _check(
     function: str, entries: Entries, state: Mapping[str, Any], prefix: str | None, strict: bool, cast: bool
 ) -> None:
-    """Raise one error about everything that does not fit."""
+    """Raise one error for everything that does not fit."""
     extra = [key for key in state if key not in entries and (not prefix or key.startswith(f"{prefix}."))]
     missing: list[tuple[str, str]] = []
     shapes: list[tuple[str, str]] = []
@@ -315,7 +318,7 @@ def _check(
     for key, (place, _) in entries.items():
         wanted = place.form
         if key not in state:
-            # Without values it cannot stay as it is.
+            # Without values, it cannot stay as it is.
             if strict or isinstance(place.array, jax.ShapeDtypeStruct):
                 missing.append((key, wanted.text))
             continue

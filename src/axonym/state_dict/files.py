@@ -3,8 +3,9 @@
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
 from typing import Any
@@ -57,20 +58,21 @@ def save_state_dict(
 ) -> None:
     """Write arrays to a safetensors file, or to several with an index, as Hugging Face does.
 
-    Arrays are brought to the host and written one by one. A file of the same name is replaced when the new one is
-    complete. Of several processes, all have to call this, and the first one writes.
+    Arrays are brought to the host and written one by one. A file of the same name is replaced once the new one is
+    complete. All processes have to call this, and the first one writes.
 
     Args:
         state_dict: arrays by key, such as what `to_state_dict` returns.
         path: the file, such as `model.safetensors`.
-        max_bytes: how many bytes of arrays a file may have. If more than one is needed, they are called
-            `model-00001-of-00002.safetensors` and so on, and `model.safetensors.index.json` tells which array is where.
-        metadata: text by key, stored in each file beside `format: pt`.
+        max_bytes: the largest number of bytes of arrays in a file. Several files are called
+            `model-00001-of-00002.safetensors` and so on, and `model.safetensors.index.json` lists the arrays of each.
+        metadata: strings by key, stored in each file beside `format: pt`.
 
     Raises:
-        ArgumentError: if an array has a dtype that the format lacks, a key that is no text or is `__metadata__`, or no
-            values; if `metadata` has anything but text; or if `max_bytes` is no positive number.
-        OperandError: if `state_dict` is no mapping, or a value has names or cannot be read by numpy.
+        ArgumentError: if an array has a dtype that the format lacks, a key that is not a string or is `__metadata__`,
+            or no values; if `metadata` has anything but strings; or if `max_bytes` is not a positive number.
+        OperandError: if `state_dict` is not a mapping, or a value has names or cannot be read by numpy.
+        OSError: if the files cannot be written, on all processes.
     """
     require_state("save_state_dict", state_dict, "write save_state_dict(to_state_dict(model), path)")
     if max_bytes is not None and not (isinstance(max_bytes, Real) and max_bytes > 0):
@@ -95,19 +97,20 @@ def save_state_dict(
         names = [f"{target.stem}-{at:05}-of-{len(groups):05}{target.suffix}" for at in range(1, len(groups) + 1)]
     for name, keys in zip(names, groups, strict=True):
         _write(target.with_name(name), keys, specs, state_dict, {"format": "pt", **(metadata or {})})
-    if jax.process_index() == 0:
-        index = target.with_name(f"{target.name}.index.json")
-        (target if len(groups) > 1 else index).unlink(missing_ok=True)  # of what was here before
-        if len(groups) > 1:
-            where = {key: name for name, keys in zip(names, groups, strict=True) for key in keys}
-            total = sum(spec.size * spec.dtype.itemsize for spec in specs.values())
-            index.write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=2))
+    index = target.with_name(f"{target.name}.index.json")
+    with _together(index):
+        if jax.process_index() == 0:
+            (target if len(groups) > 1 else index).unlink(missing_ok=True)  # of an earlier save
+            if len(groups) > 1:
+                where = {key: name for name, keys in zip(names, groups, strict=True) for key in keys}
+                total = sum(spec.size * spec.dtype.itemsize for spec in specs.values())
+                index.write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=2))
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(f"save_state_dict {path}")
 
 
 def _groups(specs: Mapping[str, Any], max_bytes: int | None) -> list[list[str]]:
-    """Tell which arrays go into which file."""
+    """Return the keys of the arrays of each file."""
     groups: list[list[str]] = [[]]
     filled = 0
     for key, spec in specs.items():
@@ -124,7 +127,7 @@ def _write(
     file: Path, keys: Sequence[str], specs: Mapping[str, Any], state: Mapping[str, Any], metadata: Mapping[str, str]
 ) -> None:
     header: dict[str, Any] = {METADATA: metadata}
-    ordered = sorted(keys, key=lambda key: -specs[key].dtype.itemsize)  # each one is aligned then
+    ordered = sorted(keys, key=lambda key: -specs[key].dtype.itemsize)  # then all are aligned
     end = 0
     for key in ordered:
         start, end = end, end + specs[key].size * specs[key].dtype.itemsize
@@ -132,28 +135,47 @@ def _write(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     leader, unfinished = jax.process_index() == 0, file.with_name(f"{file.name}.unfinished")
-    with unfinished.open("wb") if leader else nullcontext() as out:
-        if out is not None:
-            out.write(len(text).to_bytes(8, "little") + text)
-        for key in ordered:
-            array = on_host(state[key])
-            if out is not None:
-                out.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    if leader:
-        unfinished.replace(file)
+    with _together(file):
+        if leader:
+            unfinished.write_bytes(len(text).to_bytes(8, "little") + text)
+    arrays = (on_host(state[key]) for key in ordered)
+    with _together(file):
+        try:
+            if leader:
+                with unfinished.open("ab") as out:
+                    for array in arrays:
+                        out.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+                unfinished.replace(file)
+        finally:
+            if jax.process_count() > 1:
+                deque(arrays, 0)  # all processes bring all arrays to the host, though one writes
+
+
+@contextmanager
+def _together(file: Path) -> Generator[None]:
+    """Let the first process write; if it fails, the others raise an error too instead of waiting for it."""
+    failure: OSError | None = None
+    try:
+        yield
+    except OSError as error:
+        failure = error
+    if jax.process_count() > 1 and multihost_utils.broadcast_one_to_all(np.asarray(failure is not None)):
+        failure = failure or OSError(message("save_state_dict", f"the first process could not write {file}"))
+    if failure is not None:
+        raise failure
 
 
 def load_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, Any]]:
     """Open safetensors files and return their arrays by key.
 
-    The arrays are mapped into memory: nothing is read before it is looked at. They cannot be written to.
+    The arrays are memory-mapped: nothing is read before it is used. They are read-only.
 
     Args:
         path: a file, an index of several (`model.safetensors.index.json`), the name that an index was written for, or a
             folder with a `model.safetensors` or its index.
 
     Raises:
-        ArgumentError: if a file or an index is damaged, is incomplete, or has a dtype that JAX lacks or of half a byte.
+        ArgumentError: if a file or an index is damaged, is incomplete, or has a dtype that JAX lacks or a 4-bit one.
         FileNotFoundError: if there is no such file.
     """
     file = Path(path)
@@ -201,7 +223,7 @@ def _read(file: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _entry(key: str, entry: Any) -> tuple[str, str, tuple[int, ...], int, int]:
-    """Take apart what a header tells of an array: key, dtype, shape and where its bytes start and end.
+    """Parse the header of an array: key, dtype, shape and where its bytes start and end.
 
     Raises:
         KeyError, TypeError, ValueError: if it cannot be read.

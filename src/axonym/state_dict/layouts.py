@@ -1,4 +1,4 @@
-"""How others store the arrays of layers: which axes make up each dimension."""
+"""How other libraries store the arrays of layers: which axes make up each dimension."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +21,15 @@ __all__ = ["TORCH", "Layout", "Stored", "in_first", "out_first"]
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """Say how a state dict stores an array.
+    """How a state dict stores an array.
 
-    Axes of the array that are not listed come first, each as a dimension of its own.
+    Axes of the array that are not listed come first, each as a separate dimension.
 
     Attributes:
         dims: the axes of each dimension, or their names; of several, the last one varies fastest.
         flipped: the names of axes that are stored in reverse.
-        split: axes that become two before that, as in `{"features": ("groups", 2)}`: "groups" of size 2, and what is
-            left of "features" inside of each.
+        split: axes to split in two first, as in `{"features": ("groups", 2)}`: "groups" of size 2, and the rest of
+            "features" inside each.
     """
 
     dims: Sequence[AxisSelection]
@@ -38,23 +38,23 @@ class Stored:
 
 
 Layout: TypeAlias = Callable[[Any], Mapping[str, Stored]]
-"""A function that tells for a module how its arrays are stored, by field; others are stored as they are."""
+"""A function of a module that returns how its arrays are stored, by field; others are stored as they are."""
 
 
 def out_first(layer: Linear | MoELinear) -> dict[str, Stored]:
-    """Tell the layout of linear layers in torch: a weight {Out, In}, each flattened to one dimension."""
+    """Return the layout of linear layers in torch: a weight {Out, In}, each flattened to one dimension."""
     outputs = _outputs(layer)
     return {"weight": Stored((outputs, spec(layer.In))), "bias": Stored((layer.Out,))}
 
 
 def in_first(layer: Linear | MoELinear) -> dict[str, Stored]:
-    """Tell the layout of `Conv1D` in the GPT-2 of Hugging Face: a weight {In, Out}, each flattened to one dimension."""
+    """Return the layout of `Conv1D` in Hugging Face's GPT-2: a weight {In, Out}, each flattened to one dimension."""
     outputs = _outputs(layer)
     return {"weight": Stored((spec(layer.In), outputs)), "bias": Stored((layer.Out,))}
 
 
 def _outputs(layer: Linear | MoELinear) -> tuple[str, ...]:
-    """Return the names under which a weight keeps the outputs."""
+    """Return the names of the outputs in a weight."""
     return tuple(axis.name for axis in stored_outputs(spec(layer.In), spec(layer.Out)))
 
 
@@ -75,7 +75,7 @@ def _statistics(state: BatchNormState) -> dict[str, Stored]:
 
 
 def _transposed(layer: ConvTranspose) -> dict[str, Stored]:
-    """Undo what makes a transposed convolution a plain one: a flipped kernel, and groups along the outputs."""
+    """Return the layout of transposed convolutions in torch: a flipped kernel, and groups along the inputs."""
     out, inputs = layer.weight.names[-len(layer.kernel_size) - 2 : -len(layer.kernel_size)]
     kernel, groups = layer.weight.names[-len(layer.kernel_size) :], f"groups of {out}"
     return {"weight": Stored(((groups, inputs), out, *kernel), kernel, {out: (groups, layer.groups)})}
@@ -95,4 +95,4 @@ TORCH: Mapping[type, Layout] = MappingProxyType(
         ConvTranspose: _transposed,
     }
 )
-"""The layouts of torch, by type of module. What is not here is stored as it is, as the weight of `Conv`."""
+"""The layouts of torch, by type of module. Others are stored as they are, such as the weight of `Conv`."""

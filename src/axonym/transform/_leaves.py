@@ -1,4 +1,4 @@
-"""How transformations take arguments apart: into the arrays they map over, and all the rest."""
+"""Split arguments of transformations into the arrays to map over, and the rest."""
 
 import itertools
 import sys
@@ -31,16 +31,16 @@ __all__ = [
 _DATA = (bool, int, float, complex, str, bytes, np.generic)
 _PLAIN = object()
 MAPPED, WHOLE = object(), object()
-_ABSENT: Any = jax.ShapeDtypeStruct((), bool)  # has a shape, as an array does and what is in a hole does not
+_ABSENT: Any = jax.ShapeDtypeStruct((), bool)  # has a shape, like an array and unlike the content of a hole
 
 
 def is_array(leaf: object) -> bool:
-    """Tell whether a leaf is an array of JAX or numpy."""
+    """Return whether a leaf is an array of JAX or numpy."""
     return isinstance(leaf, jax.Array | np.ndarray | np.generic)
 
 
 def is_hole(leaf: object) -> bool:
-    """Tell whether a leaf is a named array whose array a filter or a mask has replaced: by None, `()`, a bool, ..."""
+    """Return whether a leaf is a named array whose array a filter or a mask has replaced, by None, `()`, a bool, ..."""
     if not isinstance(leaf, NamedArray) or hasattr(leaf.array, "shape"):
         return False
     scalar = isinstance(leaf.array, int | float | complex) and not leaf.names
@@ -48,19 +48,19 @@ def is_hole(leaf: object) -> bool:
 
 
 def dimension_of(leaf: Any, axis: str) -> int | None:
-    """Return the dimension of a leaf that is an axis, of a plain array the first one; None where there is none."""
+    """Return the dimension of a leaf for an axis, the first one for a plain array; None if it has none."""
     if isinstance(leaf, NamedArray):
         return leaf.names.index(axis) - len(leaf.names) if axis in leaf.names else None
     return 0 if is_array(leaf) and leaf.ndim else None
 
 
 def refilled(leaf: Any, array: Any) -> Any:
-    """Put another array in the place of a leaf; it has the names of a named one."""
+    """Replace a leaf by another array, with its names if it is named."""
     return wrap(leaf, array, leaf.names) if isinstance(leaf, NamedArray) else array
 
 
 def hole_without(hole: NamedArray, axis: str) -> NamedArray:
-    """Take an axis away from a hole, as it is taken away from the arrays of which this is one part."""
+    """Remove an axis from a hole, as from the arrays of the same tree."""
     return renamed_hole(hole, plans.without(hole.names, (axis,)))
 
 
@@ -68,7 +68,7 @@ def spread(function: str, prefix: Any, tree: Any) -> list[Any]:
     """Spread the leaves of a tree prefix, None among them, over all leaves of a tree, named arrays kept whole.
 
     Raises:
-        OperandError: if it is no prefix of the tree.
+        OperandError: if it is not a prefix of the tree.
     """
     try:
         repeats = jax.tree.map(
@@ -87,8 +87,8 @@ def spread(function: str, prefix: Any, tree: Any) -> list[Any]:
 class Arguments:
     """The leaves of arguments, some of which are mapped over an axis.
 
-    A hole that has the axis loses it, and tells no size. As a pytree node it has no leaves, so that one mapped function
-    serves all calls, whose arrays travel beside it.
+    A hole that has the axis loses it, and has no size for it. As a pytree node, this has no leaves, so that one mapped
+    function serves all calls, with their arrays as separate arguments.
 
     Attributes:
         axis: the name of the axis.
@@ -104,7 +104,7 @@ class Arguments:
         arguments: tuple[tuple[Any, ...], dict[str, Any]],
         dimension: Callable[[int, Any], int | None],
     ) -> None:
-        """Take arguments apart; `dimension` gives the mapped dimension of the leaf at a position, or None."""
+        """Split arguments; `dimension` returns the mapped dimension of the leaf at a position, or None."""
         self.axis = axis[0]
         self.arrays: list[Any] = []
         self.dims: list[int] = []
@@ -134,7 +134,7 @@ class Arguments:
             self._leaves[i] = hole_without(self._leaves[i], self.axis)
 
     def rebuild(self, arrays: Sequence[Any]) -> Any:
-        """Put the arguments together again, with other arrays that lack the mapped dimension."""
+        """Rebuild the arguments with other arrays, which lack the mapped dimension."""
         leaves = list(self._leaves)
         for slot, names, array in zip(self._slots, self._names, arrays, strict=True):
             leaf = leaves[slot]
@@ -142,7 +142,7 @@ class Arguments:
         return jax.tree.unflatten(self._tree, leaves)
 
     def _one_size(self, function: str, given: int | None, arguments: Any) -> int:
-        """Return the size of the axis, on which the mapped arrays, and the axis if it has a size, agree."""
+        """Return the size of the axis, which must be that of all mapped arrays and the given one."""
         sizes = [array.shape[dim] for array, dim in zip(self.arrays, self.dims, strict=True)]
         if given is None and not sizes:
             raise self._unknown_size(function)
@@ -182,7 +182,7 @@ _WHOLE = {
 
 
 def _spellings(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> list[str]:
-    """Spell where each leaf of arguments is: `argument 0`, `argument x.weight`."""
+    """Describe where each leaf of arguments is: `argument 0`, `argument x.weight`."""
     spelled = []
     for path, _ in jax.tree.leaves_with_path(arguments, is_leaf=is_named_array):
         which: Any = path[1]
@@ -192,10 +192,10 @@ def _spellings(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> list[str]:
 
 
 class Outputs:
-    """The leaves of what a function returned: its arrays, and how to put all together again.
+    """The leaves of a result: its arrays, and how to rebuild it.
 
-    It is a pytree node whose children are the arrays. So a function that returns it hands out all that its caller needs
-    to know through the transformation itself, which may remember it, and no array of the inside stays behind.
+    It is a pytree node whose children are the arrays. So a function that returns it passes all information through the
+    transformation itself, which may cache it, and no inner array is kept.
 
     Attributes:
         arrays: the arrays.
@@ -205,7 +205,7 @@ class Outputs:
     arrays: Sequence[Any]
 
     def __init__(self, tree: Any, *, numbers: bool = True) -> None:
-        """Take a result apart; what is no array stays as it is, and so do Python numbers without `numbers`."""
+        """Split a result; leaves that are not arrays stay as they are, and so do Python numbers without `numbers`."""
         leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
         kept: list[Any] = []
         self.arrays = []
@@ -228,9 +228,9 @@ class Outputs:
         name: Callable[[NamedArray, Any], Any] = lambda like, array: wrap(like, array, like.names),
         plain: Callable[[Any], Any] = lambda array: array,
     ) -> Any:
-        """Put the result together with other arrays; `name` names those that were named, `plain` gets the others.
+        """Rebuild the result with other arrays; `name` names those that were named, `plain` gets the others.
 
-        Holes are named, too, with what is in them for an array.
+        Holes are named too, with their content as the array.
         """
         rest = iter(arrays)
         leaves: list[Any] = []
@@ -249,18 +249,18 @@ class Outputs:
 
     @staticmethod
     def put_together(rest: "_Rest", arrays: Sequence[Any]) -> "Outputs":
-        """Make the node of its parts."""
+        """Make the node from its parts."""
         made = object.__new__(Outputs)
         made._rest, made.arrays = rest, arrays
         return made
 
 
 class _Rest:
-    """What is left of a result without its arrays.
+    """A result without its arrays.
 
     Attributes:
-        tree: its structure, with named arrays for leaves.
-        leaves: for each leaf a named array without its array, a hole, a 1-tuple of what is no array, or `_PLAIN`.
+        tree: its structure, with named arrays as leaves.
+        leaves: for each leaf, a named array without its array, a hole, a 1-tuple of another value, or `_PLAIN`.
     """
 
     __slots__ = ("leaves", "tree")
@@ -283,10 +283,10 @@ jax.tree_util.register_pytree_node(Outputs, Outputs.taken_apart, Outputs.put_tog
 
 
 class Frame(NamedTuple):
-    """A tree whose arrays were taken out: what one call has in common with those that have the same program.
+    """A tree without its arrays: what calls with the same program have in common.
 
-    As the key of a cache, it is equal to another one if the two differ in nothing that a program can see. What is no
-    array and may hold arrays has no hash, so that no cache keeps it alive.
+    As the key of a cache, it is equal to another one if a program cannot see a difference. Leaves that are not arrays
+    but may hold some are not hashable, so that no cache keeps them alive.
 
     Attributes:
         tree: the structure, names among it.
@@ -298,7 +298,7 @@ class Frame(NamedTuple):
 
     @staticmethod
     def of(tree: Any) -> tuple["Frame", list[jax.Array]]:
-        """Take the arrays out of a tree, in which `MAPPED` stands where one already was."""
+        """Remove the arrays from a tree, in which `MAPPED` marks those already removed."""
         leaves, structure = jax.tree.flatten(tree)
         whole = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
         kinds = [
@@ -307,14 +307,14 @@ class Frame(NamedTuple):
         return Frame(structure, tuple(kinds)), whole
 
     def rebuild(self, mapped: Iterable[Any], whole: Iterable[Any]) -> Any:
-        """Put the tree together again, with other arrays."""
+        """Rebuild the tree with other arrays."""
         rest, others = iter(mapped), iter(whole)
         leaves = [next(rest) if x is MAPPED else next(others) if x is WHOLE else x.value for x in self.leaves]
         return jax.tree.unflatten(self.tree, leaves)
 
 
 class _Constant:
-    """A leaf that is no array, as a part of a key."""
+    """A leaf that is not an array, as a part of a key."""
 
     __slots__ = ("value",)
 
@@ -335,13 +335,13 @@ class _Constant:
 
 
 def _is_importable(value: Any) -> bool:
-    """Tell whether a value is a function or a class that its module keeps alive."""
+    """Return whether a value is a function or a class that its module keeps alive."""
     module = sys.modules.get(getattr(value, "__module__", None) or "")
     return value is not None and getattr(module, getattr(value, "__qualname__", ""), None) is value
 
 
 def axis_first(function: str, axis: Axis) -> Callable[[NamedArray, Any], NamedArray]:
-    """Return how to name an array whose first dimension is new: the axis comes first, behind anonymous dimensions.
+    """Return how to name an array whose first dimension is new: the axis comes first, after anonymous dimensions.
 
     Raises:
         AxisClashError: if the array has the axis already.

@@ -24,7 +24,7 @@ __all__ = ["check_names", "loop", "names_within", "pair", "scanned_by_default"]
 
 
 def scanned_by_default(leaf: object) -> bool:
-    """Tell whether a leaf is scanned: named arrays that have the axis are, and plain arrays with a dimension."""
+    """Return whether a leaf is scanned: named arrays that have the axis are, and plain arrays with a dimension."""
     return isinstance(leaf, NamedArray) or (is_array(leaf) and leaf.ndim > 0)  # type: ignore[attr-defined]  # an array has ndim
 
 
@@ -35,14 +35,14 @@ class _Plan(NamedTuple):
     """A loop without its step and its arrays, as the key of a cache.
 
     Attributes:
-        function: the name under which errors speak of it.
+        function: its name in errors.
         pairs: how the step is called, see `loop`.
-        axis: the axis that it goes along.
+        axis: the axis that it runs along.
         size: its size.
         policy: what is kept for the backward pass.
-        groups: how many groups of steps there are.
-        reverse: whether it goes from the last position to the first.
-        unroll: how many steps one iteration has.
+        groups: the number of groups of steps.
+        reverse: whether it runs from the last position to the first.
+        unroll: the number of steps in one iteration.
         kind: the type of `unroll`, since True is equal to 1.
         checkpointed: whether the step follows the policy itself.
         carry: the carry.
@@ -78,11 +78,11 @@ def loop(
     """Make the function `(init, *args, **kwargs)` that loops `step` over the axis.
 
     Args:
-        function: the name under which errors speak of it.
-        checkpointed: whether the step follows `remat` itself, so that only groups of steps are left to do.
-        pairs: a function of a module that calls the step and makes a pair of carry and output of what it returns:
-            `pairs(function, step, carry, *args, **kwargs)`. By default the step returns one. The compiled loop is
-            remembered as long as `step` lives, so that what differs from call to call must not be wrapped around it.
+        function: its name in errors.
+        checkpointed: whether the step applies `remat` itself, so that only groups of steps remain.
+        pairs: a module-level function that calls the step and makes a pair of carry and output of its result:
+            `pairs(function, step, carry, *args, **kwargs)`. By default, the step returns one. The compiled loop is
+            cached as long as `step` lives, so do not wrap it in a new function at each call.
     """
     name, size = selector(axis, function)
     policy = ScanCheckpointPolicy.make(remat)
@@ -115,7 +115,7 @@ def loop(
             carry,
             rest,
         )
-        # Transposes that are done here are compiled once for all steps.
+        # Transposes here are compiled once for all steps.
         scanned = [_leading(array, dim) for array, dim in zip(arguments.arrays, arguments.dims, strict=True)]
         arrays = ([jnp.asarray(array) for array in start.arrays], held, scanned, whole)
         last, outputs = (_remembered(step, plan, arrays) or functools.partial(_run, plan, step))(*arrays)
@@ -126,18 +126,20 @@ def loop(
 
 Compiler = Callable[[_Plan], Callable[..., Callable[..., Any] | None]]
 
-# A cache, in which a step is not kept alive: when it goes, its compiled loops and what they closed over go with it. It
-# goes by identity, since steps that are equal may close over different things.
+# A cache that does not keep a step alive: its compiled loops, and what they close over, are dropped with it. The key is
+# the identity, since equal steps may close over different values.
 _loops: dict[int, tuple["weakref.ref[Any]", Compiler]] = {}
 
 
 def _remembered(step: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) -> Callable[..., Any] | None:
-    """Return the compiled loop of a step outside of transformations; None where nothing tells it from others.
+    """Return the compiled loop of a step outside transformations; None if it cannot be cached.
 
-    As JAX itself does, it takes a step for the same as long as it is the same object. While something else traces, that
-    is what has a program, and it gets the loop as it is written, around constants that are none of its arguments.
+    As in JAX itself, a step is the same as long as it is the same object. Inside another trace, the loop becomes part
+    of that program as it is written, with its constants. Under `jax.disable_jit`, there is no program: steps get
+    values, for debuggers and prints.
     """
-    if any(isinstance(array, Tracer) for group in arrays for array in group):
+    config: Any = jax.config  # its stubs leave the options out
+    if config.jax_disable_jit or any(isinstance(array, Tracer) for group in arrays for array in group):
         return None
     try:
         key, known = id(step), _loops.get(id(step))
@@ -145,13 +147,13 @@ def _remembered(step: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]) ->
             reference = weakref.ref(step, lambda _: _loops.pop(key, None))
             known = _loops[key] = reference, _compiler(reference)
         chosen = known[1](plan)
-    except TypeError:  # a step that has no weak reference, or a part of the plan without a hash
+    except TypeError:  # a step without weak references, or a part of the plan that is not hashable
         return None
     return chosen(*arrays)
 
 
 def _compiler(step: "weakref.ref[Any]") -> Compiler:
-    """Return what makes the compiled loops of a step, and remembers them."""
+    """Return a function that compiles the loops of a step and caches them."""
 
     @functools.lru_cache(64)
     def compiled(plan: _Plan) -> Callable[..., Callable[..., Any] | None]:
@@ -162,7 +164,7 @@ def _compiler(step: "weakref.ref[Any]") -> Compiler:
         closes: list[bool] = []
 
         def chosen(*arrays: Any) -> Callable[..., Any] | None:
-            # Arrays that a step closes over would be copied into the program; without one, they are its arguments.
+            # Arrays that a step closes over would be copied into a cached program; otherwise, they are arguments.
             if not closes:
                 closes.append(any(jnp.ndim(const) for const in looped.trace(*arrays).jaxpr.consts))
             return None if closes[0] else looped
@@ -179,7 +181,7 @@ def _run(
 
     Args:
         start: the arrays of the carry that change.
-        held: arrays in it that stay what they are.
+        held: arrays in it that do not change.
         scanned: the arrays of the arguments that are scanned.
         whole: the others.
     """
@@ -197,16 +199,18 @@ def _run(
             Outputs(out)
         )
 
-    step = body if plan.checkpointed else policy.wrap(body, unrolled=plan.unroll is True or plan.unroll >= length)
+    unrolled = plan.unroll is True or length in range(plan.unroll + 1)  # a symbolic length has no order
+    step = body if plan.checkpointed else policy.wrap(body, unrolled=unrolled)
 
     @policy.wrap
     def group(carry: Any, xs: Any) -> Any:
-        carry, xs = policy.mark(carry, xs)  # what goes from group to group is kept, and not what is within one
+        carry, xs = policy.mark(carry, xs)  # carries between groups are kept, not those within one
         return lax.scan(step, carry, xs, length=length, reverse=plan.reverse, unroll=plan.unroll)
 
     def run(carry: Any, xs: Any) -> Any:
         if groups == 1:
-            return lax.scan(step, carry, xs, length=plan.size, reverse=plan.reverse, unroll=plan.unroll)
+            steps = None if xs else plan.size  # JAX takes no symbolic length, but that of an array
+            return lax.scan(step, carry, xs, length=steps, reverse=plan.reverse, unroll=plan.unroll)
         grouped = [x.reshape(groups, length, *x.shape[1:]) for x in xs]
         last, ys = lax.scan(group, carry, grouped, length=groups, reverse=plan.reverse)
         return last, jax.tree.map(lambda y: y.reshape(groups * length, *y.shape[2:]), ys)
@@ -219,7 +223,7 @@ def _run(
 
 
 def names_within(fn: Callable[..., Any], *args: Any) -> set[str]:
-    """Return the names that `tree_checkpoint_name` gives to values inside of a function."""
+    """Return the names that `tree_checkpoint_name` gives to values inside a function."""
     return _named(jax.make_jaxpr(fn)(*args).jaxpr)
 
 
@@ -236,7 +240,7 @@ def _named(jaxpr: Any) -> set[str]:
 
 
 def check_names(function: str, policy: ScanCheckpointPolicy, found: Iterable[str]) -> None:
-    """Warn of names in a policy that nothing has, since they save nothing."""
+    """Warn of names in a policy that no value has, since they save nothing."""
     known = sorted(set(found))
     for name in policy.names:
         if name not in known:
@@ -268,11 +272,11 @@ def _leading(array: Any, dim: int) -> jax.Array:
 
 
 def _same_axes(function: str, before: Any, after: Any) -> Any:
-    """Give the carry of a step the axis order that it had before.
+    """Give the carry of a step its previous axis order.
 
     Raises:
-        AxisError: if an array has other axes than before; AxisSizeError if other sizes.
-        OperandError: if anything else changes but the values of arrays.
+        AxisError: if an array has other axes than before; AxisSizeError for other sizes.
+        OperandError: if anything else than the values of arrays changes.
     """
     tree: Any
     olds, tree = jax.tree.flatten_with_path(before, is_leaf=is_named_array)
@@ -284,7 +288,7 @@ def _same_axes(function: str, before: Any, after: Any) -> Any:
 
 
 def _same(function: str, path: Any, old: Any, new: Any) -> Any:
-    """Check one leaf of a carry, and give it the axis order that it had before."""
+    """Check one leaf of a carry, and give it its previous axis order."""
     if _is_data(old) and _is_data(new):
         before, after = old, new
     elif isinstance(old, NamedArray) and isinstance(new, NamedArray) and _holds_data(old) and _holds_data(new):
@@ -300,7 +304,7 @@ def _same(function: str, path: Any, old: Any, new: Any) -> Any:
     if jnp.shape(before) != jnp.shape(after):
         raise AxisSizeError(_changed(function, "changes sizes of the carry", old, new))
     first, then = jax.typeof(before), jax.typeof(after)
-    # To a weakly typed start, JAX gives the dtype that both promote to, and traces the step again.
+    # JAX gives a weakly typed start the dtype that both promote to, and traces the step again.
     if first.dtype != then.dtype and not (first.weak_type and jnp.result_type(before, after) != first.dtype):
         lines = f"before: {_kind(old)}, {first.dtype}", f"after: {_kind(new)}, {then.dtype}"
         hint = f'cast what it returns, x.astype("{first.dtype}"), or start with {then.dtype}'
@@ -315,7 +319,7 @@ def _place(path: Any) -> str:
 
 
 def _varies(function: str, path: Any, leaf: Any, before: Set[str], after: Set[str]) -> str:
-    """Say that a step changes whether an array differs between the devices of a shard_map."""
+    """Describe that a step changes whether an array differs between the devices of a shard_map."""
     more, less = tuple(sorted(after - before)), tuple(sorted(before - after))
     becomes = "differ between the" if more else "the same on all"
     problem = f"a step makes {_place(path)} {becomes} devices of mesh axis {', '.join(map(repr, more or less))}"
@@ -328,7 +332,7 @@ def _varies(function: str, path: Any, leaf: Any, before: Set[str], after: Set[st
 
 
 def _addresses_of(mesh_axes: tuple[str, ...]) -> str:
-    """Write the axes that stand for mesh axes, or a mesh axis itself where none stands for these alone."""
+    """Write the axes that are mapped to mesh axes, or a mesh axis itself if none is mapped to only these."""
     mapping, scope = layout.current_mapping(), layout.current_scope()
     entries = {} if mapping is None else dict(mapping.entries)
     stored = {} if scope is None else dict(scope.mappings.parameters.entries)

@@ -1,8 +1,8 @@
-"""Running results of an associative function along a named axis, in a logarithmic number of steps."""
+"""Prefix results of an associative function along a named axis, in a logarithmic number of steps."""
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,33 +18,33 @@ from ._leaves import Arguments, Outputs, is_array, is_hole
 
 __all__ = ["associative_scan"]
 
+T = TypeVar("T")
+
 _FUNCTION = "associative_scan"
 
 
-def associative_scan(
-    f: Callable[[Any, Any], Any], axis: AxisSelector, *, reverse: bool = False
-) -> Callable[[Any], Any]:
-    """Combine the elements along an axis from the first to each, all positions at once.
+def associative_scan(f: Callable[[T, T], T], axis: AxisSelector, *, reverse: bool = False) -> Callable[[T], T]:
+    """Combine the elements along an axis from the first to each position, for all positions in parallel.
 
     `associative_scan(f, axis)(elements)` gives at each position `f(...f(f(x0, x1), x2)..., xi)`. Because `f` is
-    associative, it takes about 2 log2(n) rounds of vectorised calls in place of n steps; for a linear recurrence on an
-    accelerator that is faster than `scan`.
+    associative, it takes about 2 log2(n) rounds of vectorised calls instead of n steps; for a linear recurrence on an
+    accelerator, that is faster than `scan`.
 
     Args:
-        f: an associative function of two elements, of which the first is the earlier one. It is called with parts of
-            the axis: arrays that have it in some size, and must keep it position by position.
+        f: an associative function of two elements, the first of which is the earlier one. It is called with slices
+            along the axis, of any size, and must act on each position separately.
         axis: the axis; an `Axis` checks its size.
         reverse: combine from the last position to each; the first argument of `f` is the later one.
 
     Returns:
-        A function of a tree of arrays that all have the axis; plain arrays have it as dimension 0. They need not have
-        the same other axes. It returns the same tree.
+        A function of a tree of arrays that all have the axis; plain arrays have it as dimension 0. Their other axes may
+        differ. It returns the same tree.
 
     Raises:
         AxisSizeError: if sizes of the axis differ.
         AxisNotFoundError: if a named array lacks the axis.
         AxisError: if `f` changes the axes of an element.
-        OperandError: if `f` changes the structure of an element, or a leaf is no array with a dimension.
+        OperandError: if `f` changes the structure of an element, or a leaf is not an array with a dimension.
 
     Reference:
         Blelloch (1990), Prefix sums and their applications.
@@ -71,7 +71,7 @@ def associative_scan(
     def scanned(elements: Any) -> Any:
         dims = Arguments(_FUNCTION, (name, size), ((elements,), {}), dimension).dims
         parts = Outputs(elements)
-        # `lax` wants the axis at one place in all arrays; unlike a transpose, dimensions of size 1 in front are free.
+        # `lax` wants the axis at one position in all arrays; unlike a transpose, leading size-1 dimensions are free.
         place = max(dims, default=0)
         added = [tuple(range(place - dim)) for dim in dims]
 
@@ -92,10 +92,10 @@ def associative_scan(
 
 
 def _same_axes(element: Any, result: Any) -> list[jax.Array]:
-    """Return the arrays of an element that `f` returned, in the axis order that they had before.
+    """Return the arrays of an element that `f` returned, in their previous axis order.
 
     Raises:
-        OperandError: if it has another structure.
+        OperandError: if the structure differs.
         AxisError: if an array has other axes, or other sizes.
     """
     tree: Any

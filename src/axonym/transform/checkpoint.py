@@ -1,4 +1,4 @@
-"""Gradient checkpointing: which intermediate results are kept for the backward pass, and which are computed again."""
+"""Gradient checkpointing: which intermediates are kept for the backward pass, and which are recomputed."""
 
 import dataclasses
 import math
@@ -20,25 +20,25 @@ CARRY, INPUTS = "scan_carry", "scan_inputs"
 
 @dataclasses.dataclass(frozen=True)
 class ScanCheckpointPolicy:
-    """Say what a scan over layers keeps for its backward pass.
+    """What a scan over layers keeps for its backward pass.
 
-    By default, only what goes from one step to the next (the carry) is kept, and everything inside of a step is
-    computed again.
+    By default, only the carries between steps are kept, and everything inside a step is recomputed.
 
     Attributes:
         disable: keep everything, as without checkpointing.
-        save_block_internals: what to keep of the inside of a step: False nothing, True the results of contractions
-            without batch axes, a list the values that `tree_checkpoint_name` gave these names.
-        offload_block_internals: names of values to keep in the host's memory.
-        save_carries: True keeps carries on the device, "offload" in the host's memory. False is the same as True,
-            since something has to be kept.
-        save_inputs: what to keep of the arguments of a step, such as the parameters of its layer. The loop has them
-            whole, so that False and True need no copy; "offload" copies those of each step into the host's memory.
-        nested: cut the steps into groups and keep only the carries between groups, so that memory grows with the root
-            of the number of steps: True chooses the groups, an int is their number, which must divide the steps.
-        prevent_cse: keep the compiler from merging the second computation with the first. A compiled loop does not need
-            it; a loop that is written out has it always.
-        simple: keep the carries and nothing else, whatever the fields above say but for `disable` and `nested`.
+        save_block_internals: what to keep inside a step: False for nothing, True for the results of contractions
+            without batch axes, a list for values of these names, given by `tree_checkpoint_name`.
+        offload_block_internals: names of values to offload to host memory.
+        save_carries: True keeps carries on the device, "offload" in host memory. False is the same as True, since
+            something has to be kept.
+        save_inputs: what to keep of the arguments of a step, such as the parameters of its layer. The loop holds them
+            anyway, so False and True need no copy; "offload" copies those of each step to host memory.
+        nested: split the steps into groups and keep only the carries between groups, so that memory grows with the
+            square root of the number of steps: True chooses the groups, an int is their number, which must divide the
+            steps.
+        prevent_cse: prevent the compiler from merging the recomputation with the first computation. A compiled loop
+            does not need it; an unrolled loop always has it.
+        simple: keep only the carries, whatever the other fields say, except `disable` and `nested`.
 
     Reference:
         Chen et al. (2016), Training deep nets with sublinear memory cost.
@@ -71,11 +71,11 @@ class ScanCheckpointPolicy:
 
     @staticmethod
     def make(spec: "ScanCheckpointSpec") -> "ScanCheckpointPolicy":
-        """Make a policy of its short form.
+        """Make a policy from its short form.
 
         Args:
             spec: False or "save_all" (keep everything), True, "full" or "recompute" (keep carries only), "nested",
-                "offload" (keep carries in the host's memory), or a policy.
+                "offload" (keep carries in host memory), or a policy.
 
         Raises:
             OperandError: for anything else.
@@ -93,23 +93,23 @@ class ScanCheckpointPolicy:
 
     @staticmethod
     def from_bool_or_str(remat_policy: bool | str) -> "ScanCheckpointPolicy":
-        """Make a policy of its short form; see `make`."""
+        """Make a policy from its short form; see `make`."""
         spec: Any = remat_policy
         return ScanCheckpointPolicy.make(spec)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of values inside of a step that it speaks of."""
+        """The names of values inside a step that the policy lists."""
         return () if self.disable or self.simple else (*self._saved, *self.offload_block_internals)
 
     def wrap(self, step: Callable[P, R], *, unrolled: bool = False) -> Callable[P, R]:
-        """Make one step keep for its backward pass what the policy says."""
+        """Apply the policy to one step."""
         if self.disable:
             return step
         return jax.checkpoint(step, policy=self._jax_policy(), prevent_cse=self.prevent_cse or unrolled)
 
     def mark(self, carry: T, inputs: R) -> tuple[T, R]:
-        """Name the carry and the arguments inside of a step, where the policy speaks of them."""
+        """Name the carry and the arguments inside a step, if the policy needs it."""
         if CARRY in self._offloaded:
             carry = tree_checkpoint_name(carry, CARRY)
         if INPUTS in self._offloaded:
@@ -117,10 +117,10 @@ class ScanCheckpointPolicy:
         return carry, inputs
 
     def groups(self, steps: int) -> int:
-        """Return into how many groups to cut the steps; 1 if not at all.
+        """Return the number of groups of steps; 1 without groups.
 
         Raises:
-            AxisSizeError: if the number that was given does not divide the steps.
+            AxisSizeError: if the given number does not divide the steps.
         """
         if self.disable or self.nested is False or steps == 0:
             return 1
@@ -176,6 +176,6 @@ _SHORT: dict[bool | str, ScanCheckpointPolicy] = {
 
 
 def tree_checkpoint_name(tree: T, name: str) -> T:
-    """Give the arrays of a tree a name that a checkpoint policy can speak of."""
+    """Give the arrays of a tree a name that a checkpoint policy can list."""
     named: T = jax.tree.map(lambda leaf: checkpoint_name(leaf, name) if isinstance(leaf, jax.Array) else leaf, tree)
     return named

@@ -1,9 +1,9 @@
-"""Derivatives of functions of named arrays: gradients, and Jacobians that have the names of both sides."""
+"""Derivatives of functions of named arrays: gradients, and Jacobians with the names of both sides."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,26 +17,27 @@ from ._leaves import is_hole, refilled
 __all__ = ["grad", "hessian", "jacfwd", "jacrev", "value_and_grad"]
 
 Function = Callable[..., Any]
+P = ParamSpec("P")
+R = TypeVar("R")
 Renames = Mapping[str, str]
 
 
 def grad(
-    fn: Function,
+    fn: Callable[P, Any],
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-) -> Function:
+) -> Callable[P, Any]:
     """Make the function that computes the gradient of a scalar, which may be a NamedArray without axes.
 
-    A gradient has the axes of the argument that it belongs to. `jax.grad` is the same for a function that returns
-    `x.scalar()`.
+    A gradient has the axes of its argument. For a function that returns `x.scalar()`, `jax.grad` does the same.
 
     Args:
         fn: a function that returns a scalar, or a pair of one and anything else with `has_aux`.
         argnums: the positions of the arguments to differentiate with respect to.
-        has_aux: the function returns a pair, whose second part is passed through behind the gradient.
+        has_aux: the function returns a pair, whose second part is returned after the gradient.
         holomorphic: as in `jax.grad`.
         allow_int: as in `jax.grad`.
 
@@ -59,14 +60,14 @@ def grad(
 
 
 def value_and_grad(
-    fn: Function,
+    fn: Callable[P, R],
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
-) -> Function:
-    """Make the function that computes what `fn` returns and its gradient; arguments are those of `grad`.
+) -> Callable[P, tuple[R, Any]]:
+    """Make the function that computes the value of `fn` and its gradient; arguments are those of `grad`.
 
     Example:
         >>> loss, gradient = axn.value_and_grad(lambda x: (x**2).sum())(axn.named([1.0, 2.0], "x"))
@@ -97,7 +98,7 @@ def _value_and_grad(
 
     @functools.wraps(fn)
     def value_and_gradient(*args: Any, **kwargs: Any) -> Any:
-        if layout.taken_axes():  # gradients of what is not mapped are
+        if layout.taken_axes():  # gradients are mapped even if the arguments are not
             at = (argnums,) if isinstance(argnums, int) else argnums
             args = tuple(_off_taken_axes(arg) if {i, i - len(args)} & {*at} else arg for i, arg in enumerate(args))
         (_, returned), gradients = both(*args, **kwargs)
@@ -111,13 +112,13 @@ def _off_taken_axes(tree: Any) -> Any:
 
 
 def jacfwd(
-    fn: Function,
+    fn: Callable[P, Any],
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
     holomorphic: bool = False,
     rename: Renames | None = None,
-) -> Function:
+) -> Callable[P, Any]:
     """Make the function that computes the Jacobian by forward mode, one pass per element of the argument.
 
     The result has the axes of the output and then those of the argument. For trees, it is the tree of outputs whose
@@ -127,13 +128,12 @@ def jacfwd(
     Args:
         fn: a function of arrays, which returns arrays.
         argnums: the positions of the arguments to differentiate with respect to.
-        has_aux: the function returns a pair, whose second part is passed through behind the Jacobian.
+        has_aux: the function returns a pair, whose second part is returned after the Jacobian.
         holomorphic: as in `jax.jacfwd`.
         rename: other names for axes of the arguments, needed for those that the output has too.
 
     Raises:
-        AxisClashError: if an output and an argument have an axis of the same name, and `rename` does not tell them
-            apart.
+        AxisClashError: if an output and an argument have an axis of the same name that `rename` lacks.
         AxisNotFoundError: if `rename` has an axis that no argument has.
 
     Example:
@@ -145,14 +145,14 @@ def jacfwd(
 
 
 def jacrev(
-    fn: Function,
+    fn: Callable[P, Any],
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
     rename: Renames | None = None,
-) -> Function:
+) -> Callable[P, Any]:
     """Make the function that computes the Jacobian by reverse mode, one pass per element of the output.
 
     Arguments and results are those of `jacfwd`; `allow_int` is that of `jax.jacrev`.
@@ -161,18 +161,18 @@ def jacrev(
 
 
 def hessian(
-    fn: Function,
+    fn: Callable[P, Any],
     argnums: int | Sequence[int] = 0,
     *,
     has_aux: bool = False,
     holomorphic: bool = False,
     rename: Renames | tuple[Renames, Renames] | None = None,
-) -> Function:
+) -> Callable[P, Any]:
     """Make the function that computes second derivatives, the Jacobian of the Jacobian.
 
-    The result has the axes of the output, those of the argument, and those of the argument again. The latter need other
-    names, which `rename` tells. If the output has axes of the argument already, give two mappings: for the first and
-    for the second time that the argument's axes come.
+    The result has the axes of the output, those of the argument, and those of the argument again, which need other
+    names by `rename`. If the output has axes of the argument too, give two mappings, for the first and the second
+    appearance of the argument's axes.
 
     Example:
         >>> x = axn.named([1.0, 2.0, 3.0], "x")
@@ -193,7 +193,7 @@ def _jacobian(
     rename: Renames | None,
     **options: Any,
 ) -> Function:
-    """Transform a function of the arrays alone, and name what comes out; JAX would put arrays into arrays."""
+    """Transform a function of plain arrays, and name the result; JAX would nest named arrays."""
     argnums = int(argnums) if isinstance(argnums, Integral) else argnums
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     renames = dict(rename or {})
@@ -253,7 +253,7 @@ def _spelled(returned: Any) -> str:
 
 
 class _Side(NamedTuple):
-    """What is kept of an output: its names, None for a plain array, and its number of dimensions."""
+    """The names of an output, None for a plain array, and its number of dimensions."""
 
     names: tuple[str, ...] | None
     ndim: int
@@ -284,7 +284,7 @@ def _check_renames(function: str, renames: Renames, inputs: Sequence[Any]) -> No
 
 
 def _block(function: str, output: _Side, argument: tuple[str, ...] | None, array: Any, renames: Renames) -> Any:
-    """Name the derivatives of one output with respect to one argument, whose names these are."""
+    """Name the derivatives of one output with respect to one argument."""
     if output.names is None and argument is None:
         return array
     left, right = output.names or (), argument or ()
@@ -298,7 +298,7 @@ def _block(function: str, output: _Side, argument: tuple[str, ...] | None, array
             problem = f"the output and the argument both have axis {name!r}"
             hint = f'give that of the argument another name: rename={{"{old}": "{old}_in"}}'
             raise AxisClashError(message(function, problem, *lines, hint=hint))
-    # Dimensions without names lead: first those of the output, then those of the argument.
+    # Anonymous dimensions lead: first those of the output, then those of the argument.
     outer, start = output.ndim - len(left), array.ndim - len(right)
     order = (*range(outer), *range(output.ndim, start), *range(outer, output.ndim), *range(start, array.ndim))
     return NamedArray(jnp.transpose(array, order), (*left, *inner))

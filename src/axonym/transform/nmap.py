@@ -1,4 +1,4 @@
-"""Lift positional functions over all names: the door for code that knows no names."""
+"""Lift positional functions over all names, to use code without names."""
 
 import functools
 from collections.abc import Callable
@@ -18,11 +18,11 @@ __all__ = ["nmap"]
 
 
 def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a positional function work on named arrays: it sees the anonymous dimensions only.
+    """Make a positional function work on named arrays: it sees only anonymous dimensions.
 
-    The function is mapped over every name of its arguments; arrays of the result have those names behind the
-    dimensions that the function returns, which stay anonymous. `x.untag("a", "b")` makes axes visible to the function,
-    and `.tag(...)` names dimensions that it returned.
+    The function is mapped over all names of its arguments; arrays of the result have these names after the dimensions
+    that the function returns, which stay anonymous. `x.untag("a", "b")` makes axes visible to the function, and
+    `.tag(...)` names dimensions that it returned.
     On a mesh with Explicit axes, the dimensions that the function sees are gathered first.
 
     Args:
@@ -75,7 +75,7 @@ def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int | None:
-    """Find the dimension to map, where maps over later names, which are outermost, have already taken theirs away."""
+    """Find the dimension to map; the maps over later names, which are outermost, have already removed theirs."""
     if name not in leaf.names:
         return None
     remaining = [own for own in leaf.names if names.index(own) <= names.index(name)]
@@ -83,7 +83,7 @@ def _dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int | Non
 
 
 def _name(names: tuple[str, ...], like: NamedArray, array: Any) -> NamedArray:
-    """Name an array that the function returned with names: those that were mapped over come behind them."""
+    """Name an array that the function returned with names; those that were mapped over come after them."""
     both = (*like.names, *names)
     plans.distinct(both, "nmap: in what the function returned, ")
     return wrap(like, array, both)

@@ -1,8 +1,8 @@
-"""Loops over a named axis: `scan`, `fold` and `map`, compiled once however long the axis is."""
+"""Loops over a named axis: `scan`, `fold` and `map`, whose step is compiled once."""
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 from ..axis import AxisSelector
 from ._loop import loop, scanned_by_default
@@ -10,32 +10,37 @@ from .checkpoint import ScanCheckpointSpec
 
 __all__ = ["fold", "map", "scan"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
+Carry = TypeVar("Carry")
+Output = TypeVar("Output")
+
 
 def scan(
-    f: Callable[..., Any],
+    f: Callable[P, tuple[Carry, Output]],
     axis: AxisSelector,
     *,
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
     is_scanned: Any = scanned_by_default,
-) -> Callable[..., Any]:
+) -> Callable[P, tuple[Carry, Output]]:
     """Loop over an axis with a carry.
 
     `scan(f, axis)(init, *args, **kwargs)` calls `f(carry, *args, **kwargs)`, which returns the next carry and an
     output, once per position. Named arrays that have the axis, and plain arrays over dimension 0, are passed position
     by position; everything else is passed whole.
 
-    Outside of other transformations, the compiled loop is kept as long as `f` lives, and serves all later calls with
-    arrays of the same shapes. What `f` closes over must not change until then, as with `jax.lax.scan`; arguments may.
+    Outside other transformations, the compiled loop is kept as long as `f` lives, and reused by later calls with arrays
+    of the same shapes. Until then, values that `f` closes over must not change, as with `jax.lax.scan`; arguments may.
     A loop whose step closes over arrays with dimensions is not kept, so that no program holds copies of them.
 
     Args:
         f: the step.
         axis: the axis; an `Axis` if no argument has it.
         remat: what to keep for the backward pass, see `ScanCheckpointPolicy`.
-        reverse: go from the last position to the first.
-        unroll: how many steps to write out in one iteration of the compiled loop; True writes out all.
+        reverse: run from the last position to the first.
+        unroll: the number of steps in one iteration of the compiled loop; True unrolls all.
         is_scanned: which of the arguments' leaves may be scanned: a function of a leaf, a bool, or a tree of these that
             is a prefix of `(args, kwargs)`.
 
@@ -43,7 +48,7 @@ def scan(
         A function that returns the last carry and the outputs, stacked along the axis, which comes first.
 
     Raises:
-        AxisSizeError: if sizes of the axis differ, or nothing tells its size.
+        AxisSizeError: if sizes of the axis differ or are unknown.
         AxisError: if a step changes the axes of the carry.
         AxisClashError: if an output already has the axis.
         OperandError: if a step does not return a pair, or changes the structure or a dtype of the carry.
@@ -59,15 +64,15 @@ def scan(
 
 
 def fold(
-    fn: Callable[..., Any],
+    fn: Callable[P, R],
     axis: AxisSelector,
     *,
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
     is_scanned: Any = scanned_by_default,
-) -> Callable[..., Any]:
-    """Loop over an axis with a carry and nothing else: `fn(carry, *args, **kwargs)` returns the next carry.
+) -> Callable[P, R]:
+    """Loop over an axis with a carry and no outputs: `fn(carry, *args, **kwargs)` returns the next carry.
 
     See `scan` for the arguments.
 
@@ -82,19 +87,19 @@ def fold(
     def folded(init: Any, *args: Any, **kwargs: Any) -> Any:
         return looped(init, *args, **kwargs)[0]
 
-    return folded
+    return cast("Callable[P, R]", folded)
 
 
 def map(
-    fn: Callable[..., Any],
+    fn: Callable[P, R],
     axis: AxisSelector,
     *,
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
     is_mapped: Any = scanned_by_default,
-) -> Callable[..., Any]:
-    """Apply a function at each position of an axis, one after the other; `vmap` does them at once.
+) -> Callable[P, R]:
+    """Apply a function at each position of an axis in sequence; `vmap` does so in parallel.
 
     See `scan` for the arguments.
 

@@ -29,23 +29,23 @@ def vmap(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Callable[P, R]:
-    """Map a function over an axis, or over several, which the function does not see.
+    """Map a function over one or several axes, which the function does not see.
 
-    Named arrays that have the axis are mapped over it, and others are passed whole. Plain arrays are mapped over
-    dimension 0; plain scalars and all that is no array are passed whole. In the result the axis comes first; what is
-    no array there, Python numbers included, stays as it is. If the current mapping maps the axis to mesh axes, it is
-    laid out on them, and nothing inside of the function moves it from there.
+    Named arrays with the axis are mapped over it, and others are passed whole. Plain arrays are mapped over dimension
+    0; plain scalars and everything else are passed whole. In the result, the axis comes first; leaves that are not
+    arrays, Python numbers included, stay as they are. If the current mapping maps the axis to mesh axes, it is laid out
+    on them, and stays so inside the function.
 
     Args:
         fn: the function.
-        axis: the axis; an `Axis` that no argument has becomes a new one. Of several, the first is outermost.
-        default: which dimension of plain arrays is mapped: an int, None to pass them whole, or a function that tells
-            it for an array.
-        args: the same for arguments one by one, or trees of it; those left out take the default.
+        axis: the axis; an `Axis` that no argument has becomes a new one. The first of several is outermost.
+        default: the dimension of plain arrays to map: an int, None to pass them whole, or a function of an array that
+            returns one of these.
+        args: the same for each positional argument, or trees of it; those left out take the default.
         kwargs: the same for arguments by name.
 
     Raises:
-        AxisSizeError: if sizes of the axis differ, or no argument and no `Axis` tells its size.
+        AxisSizeError: if sizes of the axis differ, or neither an argument nor an `Axis` gives one.
         AxisClashError: if the result of the function already has the axis.
         OperandError: if `args` or `kwargs` do not fit the function, or a dimension does not exist.
         ShardingError: if the mapping and the mesh do not fit the axis.
@@ -77,7 +77,7 @@ def _vmap(
         outputs.arrays = list(map(_constraints.off_taken_axes, outputs.arrays))
         return outputs
 
-    @functools.lru_cache(64)  # to make one costs as much as all names do
+    @functools.lru_cache(64)  # making one costs as much as all work on names
     def batched(
         dims: tuple[int, ...], size: int, mesh_axes: Entry | None, explicit: bool = False
     ) -> Callable[..., Outputs]:
@@ -108,7 +108,7 @@ def _vmap(
 
 
 def _batched(batched: Callable[..., Callable[..., Outputs]], name: str, arguments: Arguments) -> Outputs:
-    """Call the function mapped, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
+    """Call the mapped function, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
     dims, mapping = tuple(arguments.dims), layout.current_mapping()
     explicit = any(map(_constraints.has_explicit_axes, arguments.arrays))
     if mapping is None and not explicit:
@@ -127,7 +127,7 @@ def _batched(batched: Callable[..., Callable[..., Outputs]], name: str, argument
     constrained = () if taken else auto
     known: Entry | None = constrained or None
     if constrained and mesh is not None and AxisType.Manual in mesh.axis_types:
-        # Inside of a shard_map, JAX takes the name of a mapped axis for one of a Manual mesh axis.
+        # Inside a shard_map, JAX takes the name of a mapped axis for a Manual mesh axis.
         known, arrays = None, [_split(array, own, mesh, constrained) for array, own in zip(arrays, labels, strict=True)]
     with layout.taking((*taken, *constrained)), layout.hiding((name,)):
         return batched(dims, arguments.size, known, bool(taken))(arguments, *arrays)
@@ -138,13 +138,13 @@ def _split(array: jax.Array, labels: Sequence[str | None], mesh: layout.MeshLike
     if not any(labels):
         return array
     spec = PartitionSpec(*(mesh_axes if label else PartitionSpec.UNCONSTRAINED for label in labels))
-    # in a program, as what a shard_map closes over need not be on the mesh yet
+    # in a program, since arrays that a shard_map closes over may not be on the mesh yet
     split: jax.Array = _constraints.constrain_auto(array, NamedSharding(mesh, spec))
     return split
 
 
 def _parameters(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-    """Return the names of the parameters that may be given by position, and check that those in question exist."""
+    """Return the names of positional parameters, and check that those in `args` and `kwargs` exist."""
     if not args and not kwargs:
         return []
     try:
@@ -170,7 +170,7 @@ def _given(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Find what was given for each argument, whether it is passed by position or by name."""
+    """Return the setting of each argument, whether it is passed by position or by name."""
     named = dict(zip(parameters, args, strict=False)) | kwargs
     by_position = [named.get(name, default) for name in parameters[: len(positional)]]
     rest = [default] * len(positional)

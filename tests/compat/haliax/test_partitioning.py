@@ -331,6 +331,19 @@ def test_plain_results_are_replicated_and_programs_have_the_name_of_the_function
         assert "jit_both" in fn.lower(values(Batch, Embed)).as_text()
 
 
+def test_errors_name_arguments_after_the_parameters():
+    fn = named_jit(lambda model, x: model)
+    with pytest.raises(TypeError, match=r"was passed to the function at path model\."):
+        fn(np.array(["text"]), 1)
+    compiled = fn.lower(jnp.ones(3), 1).compile()
+    with pytest.raises(TypeError) as caught:
+        compiled(2, 1)
+    assert str(caught.value) == (
+        "named_jit: model is 2; when the function was compiled, it was an array\n"
+        "  hint: call the function itself, which compiles for each structure and all static data"
+    )
+
+
 @pytest.mark.parametrize("keyword", ["donate", "donate_args"])
 def test_donation(keyword, auto_mesh):
     with set_mesh(auto_mesh):

@@ -1,6 +1,6 @@
-"""Haliax's public surface on Axonym: importing this package makes `import haliax` resolve to it."""
+"""The public API of Haliax on Axonym: importing this package makes `import haliax` resolve to it."""
 
-# A list of names, of which some stand for a module first and then for the function of that name.
+# Some names refer to a module first, and then to the function of that name.
 # mypy: disable-error-code="no-redef"
 # pyright: reportUnusedImport=false
 

@@ -1,4 +1,4 @@
-"""What all adapters share: results that are Haliax's `NamedArray`, and errors of the types that Haliax raises."""
+"""Common parts of all adapters: results as Haliax's `NamedArray`, and errors of Haliax's types."""
 
 import functools
 from collections.abc import Callable
@@ -16,22 +16,22 @@ R = TypeVar("R")
 
 
 class SizeConflictError(AxisSizeError, RuntimeError):
-    """A name stands for two sizes; Haliax raises ValueError for it in some places and RuntimeError in others."""
+    """A name has two sizes, for which Haliax raises ValueError in some places and RuntimeError in others."""
 
 
 class KindError(OperandError, ValueError):
-    """An operand is of the wrong kind; Haliax raises TypeError for it in some places and ValueError in others."""
+    """An operand has the wrong type, for which Haliax raises TypeError in some places and ValueError in others."""
 
 
 @functools.cache
 def _named_array() -> Any:
-    from .core import NamedArray  # it lists all operations as methods, so that it stands above them
+    from .core import NamedArray  # imported here because it lists all operations as methods
 
     return NamedArray
 
 
 def adopt(result: R) -> R:
-    """Return a result with each Axonym array in it as Haliax's `NamedArray`, which is a subclass."""
+    """Convert each Axonym array in a result to Haliax's `NamedArray`, a subclass."""
     if isinstance(result, axonym.NamedArray):
         return cast(R, _adopted(result))
     if isinstance(result, jax.Array | bool | int | float | str | None):
@@ -51,7 +51,7 @@ def _adopted(leaf: Any) -> Any:
 
 
 def adapted(fn: Callable[P, R]) -> Callable[P, R]:
-    """Make a function of Axonym one of Haliax: adopt what it returns, and translate what it raises."""
+    """Adapt a function of Axonym to Haliax: convert its results and its errors."""
 
     @functools.wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -19,13 +19,13 @@ _SHORT = {"bfloat": "bf", "float": "f", "uint": "u", "int": "i"}
 
 @dataclasses.dataclass(frozen=True)
 class NamedArrayAxes:
-    """Describe the axes of an array, and maybe its dtype.
+    """A description of the axes of an array and, optionally, its dtype.
 
     Attributes:
         before: the names, up to `...` if there is one.
         after: the names after `...`.
         ordered: whether the order of the names counts.
-        subset: whether there may be further axes, in the place of `...`.
+        subset: whether there may be further axes, in place of `...`.
         dtype: a dtype or a kind of dtypes, or None for any.
     """
 
@@ -41,7 +41,7 @@ class NamedArrayAxes:
         return f"NamedArray[{' '.join(part for part in (_title(self.dtype), axes) if part)}]"
 
     def fits(self, names: tuple[str, ...], dtype: Any) -> bool:
-        """Tell whether an array with these names and this dtype is described."""
+        """Return whether an array with these names and this dtype matches."""
         if self.dtype is not None and not _holds(self.dtype, dtype):
             return False
         if not self.ordered:
@@ -70,22 +70,21 @@ def _title(dtype: Any) -> str:
 
 
 def _holds(wanted: Any, dtype: Any) -> bool:
-    """Tell whether a dtype is the one that is wanted, or of the kind."""
+    """Return whether a dtype is the required one, or of the required kind."""
     if hasattr(wanted, "holds"):
         return bool(wanted.holds(dtype))
     return dtype is not None and bool(jnp.issubdtype(dtype, getattr(wanted, "category", wanted)))
 
 
 def parsed(spec: Any, dtype: Any = None) -> NamedArrayAxes:
-    """Read what stands in the brackets of an annotation, or the annotation itself.
+    """Parse an annotation, or the contents of its brackets.
 
     Args:
-        spec: text with names and at most one `...`, a sequence of both, a set of both, which has no order, or an
-            annotation.
-        dtype: what the description is to say of the dtype.
+        spec: a string of names and at most one `...`, a sequence of both, an unordered set of both, or an annotation.
+        dtype: the dtype of the description.
 
     Raises:
-        OperandError: for something else, or for more than one `...`.
+        OperandError: for another type, or for more than one `...`.
     """
     if isinstance(spec, NamedArrayAxes):
         return spec if dtype is None else dataclasses.replace(spec, dtype=dtype)

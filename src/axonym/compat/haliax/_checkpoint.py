@@ -1,4 +1,4 @@
-"""Haliax's way to say what a loop keeps for its backward pass."""
+"""Haliax's policies for what a loop saves for its backward pass."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -18,7 +18,7 @@ Where: TypeAlias = bool | Literal["offload"]
 
 
 class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
-    """Say what a loop keeps for its backward pass; fields come in another order, and unknown names do not warn."""
+    """What a loop saves for its backward pass; the fields are in another order, and unknown names do not warn."""
 
     def __init__(
         self,
@@ -44,10 +44,10 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
 
     @staticmethod
     def from_bool_or_str(remat_policy: bool | str) -> "ScanCheckpointPolicy":
-        """Make a policy of its short form.
+        """Make a policy from its short form.
 
         Raises:
-            ArgumentError: if there is no such form.
+            ArgumentError: if the form is unknown.
         """
         if remat_policy in _SHORT:
             return _SHORT[remat_policy]
@@ -58,11 +58,11 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names that a loop warns of if nothing has them: none."""
+        """The names that a loop warns about if nothing has them: none."""
         return ()
 
     def checkpoint(self, carry_name: str, input_name: str, callable: Callable[..., Any]) -> Callable[..., Any]:
-        """Make one step keep what the policy says, where it gave its carry and its inputs these names."""
+        """Apply the policy to one step of a loop, with these names for its carry and its inputs."""
         if self.disable:
             return callable
         return eqx.filter_checkpoint(
@@ -105,10 +105,10 @@ _SHORT: dict[bool | str, ScanCheckpointPolicy] = {
 
 
 def policy_of(spec: Any) -> axonym.ScanCheckpointPolicy:
-    """Make a policy of what `remat` and `gradient_checkpointing` take."""
+    """Make a policy from a value of `remat` or `gradient_checkpointing`."""
     return spec if isinstance(spec, axonym.ScanCheckpointPolicy) else ScanCheckpointPolicy.from_bool_or_str(spec)
 
 
 def tree_checkpoint_name(x: T, name: str) -> T:
-    """Give the arrays of a tree a name that a policy can speak of."""
+    """Give the arrays of a tree a name for use in a policy."""
     return axonym.tree_checkpoint_name(x, name)

@@ -32,14 +32,14 @@ def dot(
     dot_general: DotGeneralOp = jax.lax.dot_general,
     **kwargs: Any,
 ) -> axn.NamedArray:
-    """Multiply arrays by name and sum over `axis=`; unlike Axonym's, an axis of one array alone may be summed over.
+    """Multiply arrays by name and sum over `axis=`, which unlike in Axonym may be an axis of only one array.
 
     Args:
-        arrays: the arrays. That the axes come first instead of by keyword is deprecated.
+        arrays: the arrays. Passing the axes first instead of by keyword is deprecated.
         precision: as in `jax.numpy.einsum`.
         preferred_element_type: the dtype to accumulate in and return.
         out_axes: the order of the result's axes, with any number of `...`.
-        dot_general: what multiplies two arrays.
+        dot_general: the function that multiplies two arrays.
         kwargs: `axis`, the axes to sum over: None for all, () for none.
     """
     unknown = kwargs.keys() - {"axis"}
@@ -74,7 +74,7 @@ def dot(
 
 
 def _alone_summed(arrays: tuple[Any, ...], axis: AxisSelection) -> tuple[tuple[Any, ...], AxisSelection]:
-    """Sum over those axes that a single array has, which Axonym takes for a mistake."""
+    """Sum over the axes that only one array has, which is an error in Axonym."""
     given = selection(axis, "dot")
     if len(arrays) < 2 or not all(isinstance(x, Core) for x in arrays):
         return arrays, axis
@@ -97,10 +97,10 @@ def einsum(
     _dot_general: DotGeneralOp = jax.lax.dot_general,
     **axis_aliases: AxisSelector,
 ) -> axn.NamedArray:
-    """Contract arrays as an expression says, in any of the three forms of Axonym's.
+    """Contract arrays by an expression, in any of the three forms of Axonym's `einsum`.
 
-    Unlike there, one pair of braces may speak of all arrays. Without an arrow all is summed over, where each name
-    stands in several operands; else that is an error.
+    Unlike there, one pair of braces may apply to all arrays. An expression without an arrow sums over everything, if
+    each name occurs in several operands; otherwise it is an error.
     """
     if isinstance(equation, str) and "->" not in equation:
         names = re.findall(r"\w+", equation)
@@ -117,7 +117,7 @@ def einsum(
 
 
 def _braces_each(equation: str, arrays: Sequence[Any], aliases: Mapping[str, AxisSelector]) -> str:
-    """Give each array braces of its own, with those names that it has; a name that none has stays in the first."""
+    """Give each array its own braces, with the names that it has; a name that none has stays in the first."""
     shared = re.fullmatch(r"\s*\{([^{}]*)\}\s*(->.*)", equation) if isinstance(equation, str) else None
     if shared is None or len(arrays) < 2 or not all(isinstance(x, Core) for x in arrays):
         return equation
@@ -130,15 +130,15 @@ def _braces_each(equation: str, arrays: Sequence[Any], aliases: Mapping[str, Axi
 
 @adapted
 def rearrange(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArray:
-    """Store the axes in another order, or split and merge axes as an expression says.
+    """Store the axes in another order, or split and merge axes by an expression.
 
-    What an expression makes is laid out by the current mapping. Unlike in Axonym's, a sequence may have any number of
-    `...`, and the sizes of axes in it are not checked.
+    The result of an expression is laid out by the current mapping. Unlike in Axonym, a sequence may have any number of
+    `...`, and the sizes of its axes are not checked.
 
     Args:
         array: the array.
-        args: the order or the expression, which may come as the keyword `axes` or `expression` instead.
-        kwargs: what names in the expression stand for.
+        args: the order or the expression, which may also be the keyword `axes` or `expression`.
+        kwargs: the axes that names in the expression stand for.
     """
     given = [*args, *(kwargs.pop(key) for key in ("axes", "expression") if not args and key in kwargs)]
     if len(given) != 1:

@@ -1,4 +1,4 @@
-"""Arrays from nothing."""
+"""Creation of arrays."""
 
 import functools
 from collections.abc import Callable
@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 
 def _made(fn: Callable[P, R]) -> Callable[P, R]:
-    """Adapt a function that makes an array, which stays whole where the mapping cannot split it evenly."""
+    """Adapt a function that makes an array, which is replicated where the mapping cannot split it evenly."""
 
     @functools.wraps(fn)
     def make(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -52,13 +52,13 @@ logspace = _made(axn.logspace)
 
 @_made
 def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | None = None) -> axn.NamedArray:
-    """Count from `start` in steps, over one axis or in row-major order over several."""
+    """Count from `start` by `step`, over one axis or in row-major order over several."""
     return axn.arange(axis, start=raw(start), step=raw(step), dtype=dtype)
 
 
 @_made
 def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> axn.NamedArray:
-    """Make an array of one value; a plain array as value is repeated by position, as `jax.numpy` does."""
+    """Make an array of one value; a plain array as value is broadcast by position, as in `jax.numpy`."""
     value = raw(fill_value)
     if not jnp.ndim(value):
         return axn.full(shape, value, dtype)
@@ -68,13 +68,13 @@ def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> ax
 
 @_made
 def zeros(shape: AxisSpec, dtype: DTypeLike | None = None) -> axn.NamedArray:
-    """Make an array of zeros, in float32 unless told otherwise."""
+    """Make an array of zeros, by default in float32."""
     return axn.zeros(shape, jnp.float32 if dtype is None else dtype)
 
 
 @_made
 def ones(shape: AxisSpec, dtype: DTypeLike | None = None) -> axn.NamedArray:
-    """Make an array of ones, in float32 unless told otherwise."""
+    """Make an array of ones, by default in float32."""
     return axn.ones(shape, jnp.float32 if dtype is None else dtype)
 
 

@@ -1,4 +1,4 @@
-"""What multiplies in linear layers: the plain product, and quantised ones."""
+"""Products for linear layers: the plain one, and quantised ones."""
 
 import functools
 import warnings
@@ -18,7 +18,7 @@ __all__ = ["DefaultDotGeneralOp", "DotGeneralOp", "Fp8DotGeneralOp", "Int8DotGen
 
 
 class DotGeneralOp(Protocol):
-    """Anything that is called like `jax.lax.dot_general`."""
+    """A callable with the signature of `jax.lax.dot_general`."""
 
     def __call__(
         self,
@@ -65,18 +65,17 @@ def _default() -> DefaultDotGeneralOp:
 class Fp8DotGeneralOp(OverwriteWithGradient):
     """Multiply in 8-bit floating point with delayed scaling, as `axonym.quant.Fp8DotGeneral` does.
 
-    The gradient of each field is its value after the step. The scales tell what the step divided by, and do not decide
-    it: that follows from the histories. These are ring buffers with the latest entry first and the one before it last,
-    as Flax has them.
+    The gradient of each field is its value after the step. The scales record the divisors of the step, which follow
+    from the histories. These are ring buffers with the latest entry first and the one before it last, as in Flax.
 
     Attributes:
-        input_scale: what the latest left operand was divided by, shape (1,).
-        output_grad_scale: the same of the gradient of the product.
-        kernel_scale: the same of the right operand.
-        input_amax_history: the largest magnitudes of left operands; zero stands for none.
-        output_grad_amax_history: the same of gradients of the product.
-        kernel_amax_history: the same of right operands.
-        compute_dtype: what operands are cast to before they are rounded, or None.
+        input_scale: the divisor of the latest left operand, shape (1,).
+        output_grad_scale: the same for the gradient of the product.
+        kernel_scale: the same for the right operand.
+        input_amax_history: the largest magnitudes of left operands; zero means none.
+        output_grad_amax_history: the same for gradients of the product.
+        kernel_amax_history: the same for right operands.
+        compute_dtype: the dtype to which operands are cast before they are rounded, or None.
     """
 
     input_scale: jax.Array
@@ -89,7 +88,7 @@ class Fp8DotGeneralOp(OverwriteWithGradient):
 
     @classmethod
     def init(cls, amax_history_length: int = 1024, compute_dtype: DTypeLike | None = None) -> "Fp8DotGeneralOp":
-        """Make a state that has seen nothing."""
+        """Make an initial state."""
         empty = quant.Fp8DotGeneral.init(amax_history_length).input_amax_history
         scale = jnp.ones(1)
         return cls(scale, scale, scale, empty, empty, empty, compute_dtype)
@@ -102,7 +101,7 @@ class Fp8DotGeneralOp(OverwriteWithGradient):
         precision: Any = None,
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
-        """Multiply like `jax.lax.dot_general`; `precision` has no meaning here."""
+        """Multiply like `jax.lax.dot_general`; `precision` is ignored."""
         if self.compute_dtype is not None:
             lhs, rhs = lhs.astype(self.compute_dtype), rhs.astype(self.compute_dtype)
         histories = (self.input_amax_history, self.kernel_amax_history, self.output_grad_amax_history)
@@ -116,10 +115,10 @@ class Fp8DotGeneralOp(OverwriteWithGradient):
 class Int8DotGeneralOp(OverwriteWithGradient):
     """Multiply in 8-bit integers.
 
-    By default that is `axonym.quant.Int8DotGeneral`, which rounds to the nearest: there is no state and no key.
+    The default is `axonym.quant.Int8DotGeneral`, which rounds to nearest, without state or key.
 
     Attributes:
-        cfg: what multiplies, called like `jax.lax.dot_general`.
+        cfg: the product, with the signature of `jax.lax.dot_general`.
     """
 
     cfg: Any
@@ -143,22 +142,22 @@ class Int8DotGeneralOp(OverwriteWithGradient):
         )
         return product
 
-    def to_state_dict(  # Haliax calls its first parameter so
+    def to_state_dict(  # the name of the first parameter in Haliax
         tree: Any,  # noqa: N805  # pyright: ignore[reportSelfClsParameterName]
         prefix: str | None = None,
     ) -> dict[str, Any]:
-        """Return nothing, with a warning: there is no state to save."""
+        """Return an empty dict, with a warning: there is no state to save."""
         warnings.warn("Int8DotGeneralOp has no state, so that nothing of it is saved", stacklevel=2)
         return {}
 
 
 def _latest_first(history: jax.Array) -> jax.Array:
-    """Put the entries behind the first, which go from the oldest to the latest, the other way round."""
+    """Reverse the entries after the first, which are ordered from the oldest to the latest."""
     return jnp.concatenate([history[..., :1], history[..., :0:-1]], axis=-1)
 
 
 def _scale(history: jax.Array, scale: jax.Array, dtype: Any) -> jax.Array:
-    """Return what a step divides by."""
+    """Return the divisor of a step."""
     limit = float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]  # of jax
     used = history.max(-1, keepdims=True) / limit
     return jnp.where(used < np.finfo(np.float32).tiny, 1.0, used).astype(scale.dtype)
@@ -166,7 +165,7 @@ def _scale(history: jax.Array, scale: jax.Array, dtype: Any) -> jax.Array:
 
 @jax.custom_vjp
 def _recorded(product: jax.Array, scales: Any, after: Any) -> jax.Array:
-    """Return the product, and let the gradient of the scales be what comes after them."""
+    """Return the product, with the next values as gradient of the scales."""
     return product
 
 

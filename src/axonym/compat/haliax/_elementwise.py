@@ -1,6 +1,6 @@
-"""Functions of single elements and of pairs of them, and their synonyms.
+"""Elementwise functions of one or two arrays, and their aliases.
 
-They differ from Axonym's in that operands may all be plain arrays: the result is then that of `jax.numpy`.
+Unlike in Axonym, all operands may be plain arrays: the result is then that of `jax.numpy`.
 """
 
 from collections.abc import Callable
@@ -121,7 +121,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def unary(named: Callable[..., Any], positional: Callable[..., Any]) -> Callable[[Any], Any]:
-    """Make a function of one array; a plain array goes to `jax.numpy`, and a plain one comes back."""
+    """Make a function of one array; a plain array gives the plain result of `jax.numpy`."""
     of_named = adapted(named)
 
     def call(a: Any) -> Any:
@@ -131,7 +131,7 @@ def unary(named: Callable[..., Any], positional: Callable[..., Any]) -> Callable
 
 
 def binary(named: Callable[..., Any], positional: Callable[..., Any]) -> Callable[[Any, Any], Any]:
-    """Make a function of two arrays by name; two plain ones go to `jax.numpy`, and a plain one comes back."""
+    """Make a function of two arrays by name; two plain arrays give the plain result of `jax.numpy`."""
     of_named = adapted(named)
 
     def call(a: Any, b: Any) -> Any:
@@ -148,7 +148,7 @@ def binary(named: Callable[..., Any], positional: Callable[..., Any]) -> Callabl
 
 
 def titled(call: F, named: Callable[..., Any], doc: str) -> F:
-    """Give a function that a table makes the name of the one that it adapts, and a docstring."""
+    """Name a function after the one that it adapts, and set its docstring."""
     function: Any = call
     function.__name__ = function.__qualname__ = named.__name__
     function.__doc__ = doc.format(named.__name__)
@@ -161,12 +161,12 @@ def raw(x: Any) -> Any:
 
 
 def boolean(mask: Any) -> Any:
-    """Return a mask of zeros and ones as one of booleans, which alone `jax.numpy` takes today; others as they are."""
+    """Convert a mask of zeros and ones to booleans, as `jax.numpy` requires; return others unchanged."""
     return mask != 0 if isinstance(mask, NamedArray) and mask.dtype != bool else mask
 
 
 def axisless_meets_plain(*operands: Any) -> bool:
-    """Tell whether the named operands have no axes and the others are arrays: the result has no axes to name."""
+    """Return whether the named operands have no axes and the others are arrays: the result has no axes to name."""
     named = [x for x in operands if isinstance(x, NamedArray)]
     others = [x for x in operands if not isinstance(x, NamedArray)]
     return not any(jnp.ndim(x.array) for x in named) and all(

@@ -32,9 +32,9 @@ Selectors = Mapping[AxisSelector, Any]
 def index(array: axn.NamedArray, slices: Selectors) -> axn.NamedArray:
     """Index by name; the axes of the result are in Haliax's order.
 
-    Unlike in Axonym's, index arrays and dslices are one positional index of numpy, ints included: their axes stand in
-    the place of the indexed dimensions where these are neighbours, else in front. Those of the largest index come last,
-    and an axis that an index shares with the array counts as indexed.
+    Unlike in Axonym, index arrays, dslices and ints are one positional index as in numpy: their axes replace the
+    indexed dimensions if those are adjacent, and otherwise come first. The axes of the largest index come last, and an
+    axis that an index shares with the array counts as indexed.
     """
     return _indexed(array, slices)
 
@@ -54,7 +54,7 @@ def _indexed(array: axn.NamedArray, slices: Selectors) -> axn.NamedArray:
 
 
 def _selectors(array: axn.NamedArray, slices: Selectors) -> dict[AxisSelector, Any]:
-    """Check the axes of an index, and make dslices of the slices of Pallas."""
+    """Check the axes of an index, and convert slices of Pallas to dslices."""
     if not isinstance(slices, Mapping):
         raise OperandError(message("index", f"an index is a dict from axes to selectors, not {type(slices).__name__}"))
     found: dict[AxisSelector, Any] = {}
@@ -68,13 +68,13 @@ def _selectors(array: axn.NamedArray, slices: Selectors) -> dict[AxisSelector, A
 
 
 def _ordered(result: axn.NamedArray, array: axn.NamedArray, selectors: Selectors) -> axn.NamedArray:
-    """Put the axes of what an index selects in Haliax's order."""
+    """Order the axes of an indexed array as Haliax does."""
     order = _order(array, selectors)
     return result if order is None or order == result.names else axn.rearrange(result, order)
 
 
 def _order(array: axn.NamedArray, selectors: Selectors) -> tuple[str, ...] | None:
-    """Tell the order of the axes that an index selects; None if the one that Axonym gives them is right."""
+    """Return the order of the axes of an indexed array; None if it is the same as in Axonym."""
     parts = {axis_name(axis): part for axis, part in selectors.items() if not isinstance(part, builtins.slice)}
     operands = [_own_axes(name, parts[name]) for name in array.names if name in parts]
     union = tuple(axis.name for axis in common_axes(operands))
@@ -88,7 +88,7 @@ def _order(array: axn.NamedArray, selectors: Selectors) -> tuple[str, ...] | Non
 
 
 def _own_axes(name: str, part: Any) -> tuple[Axis, ...]:
-    """Return the axes of a selector that is no slice; one without names has that of the axis that it indexes."""
+    """Return the axes of a selector that is not a slice; one without names has the axis that it indexes."""
     if isinstance(part, axn.NamedArray):
         return part.axes
     if isinstance(part, dslice):
@@ -99,10 +99,10 @@ def _own_axes(name: str, part: Any) -> tuple[Axis, ...]:
 
 @adapted
 def take(array: axn.NamedArray, axis: AxisSelector, index: Any) -> axn.NamedArray:
-    """Pick elements along an axis, whose place the axes of `index` take.
+    """Take elements along an axis, which is replaced by the axes of `index`.
 
-    Unlike in Axonym's, the axes in the place of the one taken come first where the index has other axes of the array
-    too, and a plain array is taken.
+    Unlike in Axonym, the new axes come first if the index has other axes of the array, and the index may be a plain
+    array.
     """
     result = axn.take(array, axis, index)
     name = selector(axis)[0]
@@ -114,10 +114,10 @@ def take(array: axn.NamedArray, axis: AxisSelector, index: Any) -> axn.NamedArra
 
 @adapted
 def slice(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArray:
-    """Cut pieces at starts that may be traced, each moved so that it fits.
+    """Cut pieces at starts that may be traced, each moved so that the piece fits.
 
     There are two forms: `(array, axis, new_axis=None, start=0, length=None)` cuts along one axis, and
-    `(array, {axis: start}, {axis: length or Axis})` along several. A name or an `Axis` may replace the one that is cut.
+    `(array, {axis: start}, {axis: length or Axis})` along several. A new name or `Axis` may replace the axis.
     """
     if isinstance(args[0] if args else kwargs.get("start"), Mapping):
         return _sliced_along(array, *args, **kwargs)
@@ -167,12 +167,12 @@ def _sliced_along(array: axn.NamedArray, start: Selectors, length: Selectors) ->
 
 @adapted
 def updated_slice(array: axn.NamedArray, start: Selectors, update: Any) -> axn.NamedArray:
-    """Put a piece into an array at starts that may be traced; it takes the dtype of the array."""
+    """Write a piece into an array at starts that may be traced; it is converted to the dtype of the array."""
     return axn.updated_slice(array, start, cast_to(array, update))
 
 
 def cast_to(array: axn.NamedArray, update: Any) -> Any:
-    """Convert an update to the dtype of the array that it goes into, as JAX does; Axonym refuses what loses digits."""
+    """Convert an update to the dtype of the array, as in JAX; in Axonym, lossy conversions are errors."""
     if not isinstance(array, Core):
         return update
     if isinstance(update, int | float) and (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):
@@ -186,7 +186,7 @@ def cast_to(array: axn.NamedArray, update: Any) -> Any:
 
 
 class At:
-    """What `x.at` is: index it to say which part of `x` is meant."""
+    """The type of `x.at`: an index selects the part of `x` to read or update."""
 
     __slots__ = ("_x",)
 
@@ -199,15 +199,15 @@ class At:
 
 
 def _traced(part: Any) -> Any:
-    """Make an array of an index, since `mode` says what becomes of one out of range; Axonym refuses a known one."""
+    """Convert an index to an array, so that `mode` applies; in Axonym, a Python int out of range is an error."""
     return jnp.asarray(part) if isinstance(part, int | np.integer) else part
 
 
 class AtPart(Part):
-    """A part of an array, as `x.at[...]` selects it, to be read or updated.
+    """A part of an array, selected by `x.at[...]`, to read or update.
 
-    Unlike Axonym's, it converts updates to the dtype of the array, `divide` makes floats of integers, and `apply` calls
-    a function of plain arrays.
+    Unlike Axonym's, it converts updates to the dtype of the array, `divide` converts integers to floats, and `apply`
+    calls a function of plain arrays.
     """
 
     __slots__ = ("_selectors",)
@@ -226,7 +226,7 @@ class AtPart(Part):
         mode: GatherScatterModeStr | None = None,
         fill_value: Any = None,
     ) -> axn.NamedArray:
-        """Read the part, with a choice of what stands for elements out of range."""
+        """Read the part, with a choice of the values for indices out of range."""
         part = super().get(
             indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode, fill_value=fill_value
         )
@@ -250,10 +250,10 @@ class AtPart(Part):
         unique_indices: bool = False,
         mode: GatherScatterModeStr | None = None,
     ) -> axn.NamedArray:
-        """Put an elementwise function of the plain array of the part in its place.
+        """Replace the part by an elementwise function of its plain array.
 
-        An element that index arrays mean several times goes through it as often. For that JAX has no gradient, unless
-        `unique_indices` says that there are none.
+        The function is applied to an element as often as index arrays have it. JAX has no gradient for that, unless
+        `unique_indices` promises that there are no repetitions.
         """
         if not unique_indices and any(kind in ("array", "window") for _, kind, _ in self._steps):
             return self._apply_often(func, mode)
@@ -267,7 +267,7 @@ class AtPart(Part):
 
     @adapted
     def _apply_often(self, func: Callable[[Any], Any], mode: GatherScatterModeStr | None) -> axn.NamedArray:
-        """Do `apply` by JAX's own, which counts how often each element is meant."""
+        """Apply JAX's own `apply`, which counts repetitions of an element."""
         x = self._x
         steps, arguments = sliced_statically(self._steps, self._arguments)
 

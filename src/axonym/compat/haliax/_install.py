@@ -10,7 +10,7 @@ _HERE = __name__.rpartition(".")[0]
 
 
 def install() -> None:
-    """Make `import haliax`, and imports of any of its modules, resolve to Axonym; importing this package does it.
+    """Make `import haliax`, and imports of its modules, resolve to Axonym; importing this package does so.
 
     Raises:
         ImportError: if the real Haliax has been imported.

@@ -1,4 +1,4 @@
-"""Which mesh is current: also the one of `with mesh:`, the way before `jax.set_mesh`, which Axonym does not look at."""
+"""The current mesh, including that of `with mesh:`, the predecessor of `jax.set_mesh`, which Axonym ignores."""
 
 import dataclasses
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -21,7 +21,7 @@ def current_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
     """Return the given mesh, or else the one of `jax.set_mesh`, or else the one of `with mesh:`, or None."""
     if mesh is not None:
         return mesh
-    with suppress(ValueError):  # while tracing there is an abstract mesh only
+    with suppress(ValueError):  # while tracing there is only an abstract mesh
         concrete = jax.sharding.get_mesh()
         if not concrete.empty:
             return concrete
@@ -29,7 +29,7 @@ def current_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
 
 
 def entering_mesh() -> AbstractContextManager[Any]:
-    """Make the mesh of `with mesh:` the one of `jax.set_mesh`, unless there is one already."""
+    """Pass the mesh of `with mesh:` to `jax.set_mesh`, unless there is one already."""
     entered = None if layout.context_mesh() is not None else _entered_mesh()
     if entered is None:
         return nullcontext()
@@ -49,9 +49,9 @@ class _Found:
     mesh: Mesh | None
 
 
-@jax.jit  # for its cache: the mesh of `with mesh:` is part of the key
+@jax.jit  # for its cache, whose key includes the mesh of `with mesh:`
 def _look() -> _Found:
-    """Find the mesh by what a constraint without a mesh is resolved to; nothing is computed."""
+    """Find the mesh that a constraint without a mesh resolves to; nothing is computed."""
     try:
         program = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec()))(np.float32(0))
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""How `NamedArray` is a node of trees."""
+"""The pytree registration of `NamedArray`."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar, cast
@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class SizedNames(tuple[str, ...]):
-    """Names that remember sizes, for a payload without a shape: what `jax.tree.map` may put into an array.
+    """Names that remember sizes, for payloads without a shape, which `jax.tree.map` may put into an array.
 
-    They are compared as names alone.
+    Only the names are compared.
     """
 
     sizes: tuple[int, ...]
@@ -27,7 +27,7 @@ class SizedNames(tuple[str, ...]):
 
 
 def registered(cls: type[T]) -> type[T]:
-    """Make `NamedArray` a pytree node whose structure remembers sizes, though it is compared by names alone."""
+    """Register `NamedArray` as a pytree node whose structure remembers sizes, but is compared only by names."""
     key = jax.tree_util.GetAttrKey("array")
 
     def flatten(x: Any) -> tuple[tuple[Any], tuple[str, ...]]:

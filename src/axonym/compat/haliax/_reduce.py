@@ -1,7 +1,7 @@
 """Reductions, and functions along axes.
 
-They differ from Axonym's in that the array may be a plain one, for which `axis` is that of `jax.numpy`, or a tree of
-arrays, each of which is reduced; and in that `where` of a named array must be named.
+Unlike in Axonym, the array may be a plain one, for which `axis` is that of `jax.numpy`, or a tree of arrays, each of
+which is reduced; and `where` of a named array must be named.
 """
 
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def typed_reduction(named: Function, positional: Function) -> Function:
 
 
 def spread(named: Function, positional: Function) -> Function:
-    """Make a reduction with the dtype to compute in and the degrees of freedom to take off."""
+    """Make a reduction with the dtype to compute in and `ddof`."""
     return _reduction(named, positional, ("ddof", "dtype"))
 
 
@@ -154,7 +154,7 @@ var = spread(axn.var, jnp.var)
 
 
 def _search(named: Function, positional: Function, array: Any, axis: Any) -> Any:
-    """Look for a position over one axis, or in all of the array."""
+    """Find a position over one axis, or in the flattened array."""
     if isinstance(array, NamedArray):
         if axis is not None and not isinstance(axis, str | Axis) and len(axis) != 1:
             problem = f"takes one axis or None, not {len(axis)} axes"
@@ -164,22 +164,22 @@ def _search(named: Function, positional: Function, array: Any, axis: Any) -> Any
 
 
 def argmax(array: Any, axis: AxisSelector | None) -> Any:
-    """Return the index of the largest element over one axis, or for None in the flattened array."""
+    """Return the index of the largest element over one axis; None searches the flattened array."""
     return _search(_argmax, jnp.argmax, array, axis)
 
 
 def argmin(array: Any, axis: AxisSelector | None) -> Any:
-    """Return the index of the smallest element over one axis, or for None in the flattened array."""
+    """Return the index of the smallest element over one axis; None searches the flattened array."""
     return _search(_argmin, jnp.argmin, array, axis)
 
 
 def nanargmax(array: Any, axis: AxisSelector | None = None) -> Any:
-    """Return `argmax` of the elements that are numbers."""
+    """Return `argmax`, ignoring NaN."""
     return _search(_nanargmax, jnp.nanargmax, array, axis)
 
 
 def nanargmin(array: Any, axis: AxisSelector | None = None) -> Any:
-    """Return `argmin` of the elements that are numbers."""
+    """Return `argmin`, ignoring NaN."""
     return _search(_nanargmin, jnp.nanargmin, array, axis)
 
 
@@ -188,39 +188,39 @@ _nanargmax, _nanargmin = adapted(axn.nanargmax), adapted(axn.nanargmin)
 
 
 def _along(named: Function, positional: Function, array: Any, axis: Any, **options: Any) -> Any:
-    """Work along one axis; without axis, or on a plain array, do what `jax.numpy` does, and return a plain array."""
+    """Apply a function along one axis; without axis, or on a plain array, return the plain result of `jax.numpy`."""
     if isinstance(array, NamedArray) and axis is not None:
         return named(array, axis, **options)
     return positional(array.array if isinstance(array, NamedArray) else array, axis=axis, **options)
 
 
 def argsort(a: Any, axis: AxisSelector | None, *, stable: bool = False) -> Any:
-    """Return the indices that would sort along an axis; `axis=None` gives those of the flattened array, plain."""
+    """Return the indices that would sort along an axis; `axis=None` sorts the flattened array, as a plain array."""
     return _along(_argsort, jnp.argsort, a, axis, stable=stable)
 
 
 def cumprod(a: Any, axis: AxisSelector, dtype: DTypeLike | None = None) -> Any:
-    """Return the products of all elements up to each one; `axis=None` gives those of the flattened array, plain."""
+    """Return the cumulative product; `axis=None` gives that of the flattened array, as a plain array."""
     return _along(_cumprod, jnp.cumprod, a, axis, dtype=dtype)
 
 
 def cumsum(a: Any, axis: AxisSelector, *, dtype: DTypeLike | None = None) -> Any:
-    """Return the sums of all elements up to each one; `axis=None` gives those of the flattened array, plain."""
+    """Return the cumulative sum; `axis=None` gives that of the flattened array, as a plain array."""
     return _along(_cumsum, jnp.cumsum, a, axis, dtype=dtype)
 
 
 def nancumprod(a: Any, axis: AxisSelector, dtype: DTypeLike | None = None) -> Any:
-    """Return `cumprod`, for which NaN counts as one."""
+    """Return `cumprod` with NaN counted as one."""
     return _along(_nancumprod, jnp.nancumprod, a, axis, dtype=dtype)
 
 
 def nancumsum(a: Any, axis: AxisSelector, *, dtype: DTypeLike | None = None) -> Any:
-    """Return `cumsum`, for which NaN counts as zero."""
+    """Return `cumsum` with NaN counted as zero."""
     return _along(_nancumsum, jnp.nancumsum, a, axis, dtype=dtype)
 
 
 def sort(a: Any, axis: AxisSelector) -> Any:
-    """Sort along an axis; `axis=None` sorts the flattened array, and returns it plain."""
+    """Sort along an axis; `axis=None` sorts the flattened array, as a plain array."""
     return _along(_sort, jnp.sort, a, axis)
 
 

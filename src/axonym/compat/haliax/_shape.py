@@ -1,4 +1,4 @@
-"""Names, order, grouping, joining and taking apart of axes."""
+"""Names, order, grouping, joining and splitting of axes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 
 import axonym as axn
-from axonym.axis import Axis, AxisSelection, AxisSelector, AxisSpec, selection, selector, shown, spec
+from axonym.axis import Axis, AxisKey, AxisSelection, AxisSelector, AxisSpec, selection, selector, shown, spec
 from axonym.core import Core
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError, message
 
@@ -39,8 +39,8 @@ def broadcast_to(
 
     Args:
         a: an array or a scalar.
-        axes: the axes; one that `a` has may be just a name.
-        ensure_order: put the axes in the given order, unless they stand in it already.
+        axes: the axes; one that `a` has may be given as a name.
+        ensure_order: put the axes in the given order, unless they already are.
         enforce_no_extra_axes: raise an error if `a` has other axes.
     """
     x = a if isinstance(a, axn.NamedArray) else axn.named(a, ())
@@ -59,14 +59,14 @@ def broadcast_to(
 
 
 def broadcast_axis(a: axn.NamedArray, axis: AxisSpec) -> axn.NamedArray:
-    """Add the axes that `a` lacks, in front; unlike Axonym's, it gives the axes asked for their order."""
+    """Add the axes that `a` lacks, in front; unlike in Axonym, the given axes are put in the given order."""
     return broadcast_to(a, axis, enforce_no_extra_axes=False)
 
 
 def broadcast_arrays(*arrays: Any, require_subset: bool = True, ensure_order: bool = True) -> tuple[Any, ...]:
-    """Give all arrays the axes of all; scalars and None stay.
+    """Broadcast all arrays to the axes of all; scalars and None are unchanged.
 
-    Unlike Axonym's, axes that the largest array lacks come in front of its own from the next largest on.
+    Unlike in Axonym, axes that the largest array lacks are put before its own, from the next largest array on.
     """
     return broadcast_arrays_and_return_axes(*arrays, require_subset=require_subset, ensure_order=ensure_order)[0]
 
@@ -75,7 +75,7 @@ def broadcast_arrays(*arrays: Any, require_subset: bool = True, ensure_order: bo
 def broadcast_arrays_and_return_axes(
     *arrays: Any, require_subset: bool = True, ensure_order: bool = True
 ) -> tuple[tuple[Any, ...], tuple[Axis, ...]]:
-    """Do `broadcast_arrays`, and return the common axes too."""
+    """Apply `broadcast_arrays`, and return the common axes too."""
     named = [x for x in arrays if isinstance(x, axn.NamedArray)]
     for x in arrays:
         if x is not None and not isinstance(x, axn.NamedArray) and jnp.ndim(x):
@@ -105,7 +105,7 @@ def _no_subset(named: Sequence[axn.NamedArray]) -> BroadcastError:
 
 
 def common_axes(operands: Sequence[tuple[Axis, ...]]) -> tuple[Axis, ...]:
-    """Join the axes of several arrays: those of the largest, and in front of them what smaller ones have."""
+    """Return the axes of the largest array, with other axes of smaller ones before them."""
 
     def elements(axes: tuple[Axis, ...]) -> int:
         return axn.axis_size(axes)
@@ -124,8 +124,8 @@ def common_axes(operands: Sequence[tuple[Axis, ...]]) -> tuple[Axis, ...]:
 
 
 @adapted
-def rename(array: axn.NamedArray, renames: Mapping[AxisSelector, AxisSelector]) -> axn.NamedArray:
-    """Rename axes, all at once; unlike Axonym's, it ignores names that are not there, and the sizes of old axes."""
+def rename(array: axn.NamedArray, renames: Mapping[AxisKey, AxisSelector]) -> axn.NamedArray:
+    """Rename axes, all at once; unlike in Axonym, missing names and the sizes of old axes are ignored."""
     table: dict[AxisSelector, AxisSelector] = {}
     for old, new in renames.items():
         name, (target, new_size) = selector(old, "rename")[0], selector(new, "rename")
@@ -148,9 +148,9 @@ def ravel(array: axn.NamedArray, new_axis_name: AxisSelector) -> axn.NamedArray:
 
 @adapted
 def flatten_axes(*args: Any, **kwargs: Any) -> Any:
-    """Merge axes into one: `(array, old_axes, new_axis)`, or `([axes, old_axes,] new_axis)` of axes without an array.
+    """Merge axes into one: `(array, old_axes, new_axis)`, or `([axes, old_axes,] new_axis)` for axes without an array.
 
-    Without old axes an array gets an axis of size 1 in front. The merged axis of all axes of a spec is an `Axis`.
+    Without old axes an array gets a leading axis of size 1. Merging all axes of a spec gives an `Axis`.
     """
     given = dict(zip(("array", "old_axes", "new_axis"), args, strict=False)) | kwargs
     if "axes" in given:
@@ -204,9 +204,9 @@ def unflatten_axis(array: axn.NamedArray, axis: AxisSelector, new_axes: AxisSpec
 def flatten_all_axes_but(
     a: axn.NamedArray, axis_name: str, axis: AxisSelection, reorder_to_front: bool = False
 ) -> tuple[axn.NamedArray, Callable[[axn.NamedArray], axn.NamedArray]]:
-    """Merge `axis`, in spite of this name, into one axis, and return a function that splits it again.
+    """Merge `axis`, despite the name of this function, into one axis, and return a function that splits it again.
 
-    That function gives the axes that the array had their old order, among new ones that stay where they are.
+    That function restores the old order of the axes, among new ones that keep their places.
     """
     old = a.resolve_axis(tuple(selection_of(axis)))
     before = a.names
@@ -225,19 +225,19 @@ def flatten_all_axes_but(
 
 @adapted
 def split(a: axn.NamedArray, axis: AxisSelector, new_axes: Sequence[Axis]) -> list[axn.NamedArray]:
-    """Cut an array along an axis into a list of pieces."""
+    """Split an array along an axis into a list of pieces."""
     return list(axn.split(a, axis, new_axes))
 
 
 @adapted
 def unbind(array: axn.NamedArray, axis: AxisSelector) -> list[axn.NamedArray]:
-    """Take an array apart along an axis, into a list of arrays without it, laid out by the current mapping."""
+    """Split an array along an axis into a list of arrays without it, laid out by the current mapping."""
     return axn.auto_sharded(list(axn.unbind(array, axis)))
 
 
 @adapted
 def stack(axis: AxisSelector, arrays: Sequence[axn.NamedArray]) -> axn.NamedArray:
-    """Join arrays along a new axis, which comes first; unlike Axonym's, none at all give zeros over an empty `Axis`."""
+    """Join arrays along a new axis, which comes first; unlike in Axonym, no arrays give zeros over an empty `Axis`."""
     arrays = list(arrays)
     if not arrays and isinstance(axis, Axis):
         return axn.zeros(axis, jnp.float32)
@@ -252,5 +252,5 @@ def concatenate(axis: AxisSelector, arrays: Sequence[axn.NamedArray]) -> axn.Nam
 
 @adapted
 def roll(array: axn.NamedArray, shift: Any, axis: AxisSelection) -> axn.NamedArray:
-    """Shift elements along axes, with those that leave at the end coming back at the start."""
+    """Shift elements along axes; those shifted beyond the end reappear at the start."""
     return axn.roll(array, shift, axis)

@@ -1,4 +1,4 @@
-"""Axes and the algebra of axes, with Haliax's spellings and result types."""
+"""Axes and set operations on axes, with Haliax's names and result types."""
 
 from collections.abc import Mapping, Sequence
 from types import EllipsisType
@@ -54,7 +54,7 @@ Pair = tuple[str, int | None]
 
 @jax.tree_util.register_pytree_node_class
 class dslice(_dslice):  # noqa: N801  # Haliax's name
-    """Select `length` elements from `start` on; unlike Axonym's, two of them are equal if start and size are."""
+    """Select `length` elements from `start` on; unlike in Axonym, two are equal if start and size are."""
 
     __slots__ = ()
 
@@ -77,7 +77,7 @@ dblock = dslice.block
 
 
 def _pairs(axes: AxisSelection, function: str) -> tuple[Pair, ...]:
-    """Give the name and the size of each axis; unlike elsewhere, a name may stand twice."""
+    """Return the name and the size of each axis; unlike elsewhere, a name may occur twice."""
     if isinstance(axes, Sequence) and not isinstance(axes, str):
         return tuple(selector(axis, function) for axis in axes)
     return selection(axes, function)
@@ -88,7 +88,7 @@ def _axes(pairs: Sequence[Pair]) -> tuple[AxisSelector, ...]:
 
 
 def is_one(axes: Any) -> bool:
-    """Tell whether a selection is one selector, which some functions answer by one axis and not by a tuple."""
+    """Return whether a selection is one selector, for which some functions return one axis and not a tuple."""
     return isinstance(axes, Axis | str)
 
 
@@ -107,7 +107,7 @@ def axis_size(ax: AxisSpec) -> int:
 
 @adapted
 def axis_spec_to_shape_dict(axis_spec: AxisSelection) -> dict[str, int | None]:
-    """Return a dict from names to sizes, None where there is no size; of a repeated name the last size counts."""
+    """Return a dict from names to sizes, or None without a size; for a repeated name the last size is used."""
     return dict(_pairs(axis_spec, "axis_spec_to_shape_dict"))
 
 
@@ -119,25 +119,25 @@ def axis_spec_to_tuple(axis_spec: AxisSelection) -> tuple[AxisSelector, ...]:
 
 @adapted
 def concat_axes(a1: AxisSelection, a2: AxisSelection) -> Any:
-    """Put the axes of `a2` behind those of `a1`, of which none may be there already."""
+    """Append the axes of `a2` to those of `a1`, which must have none of them."""
     return _axis.concat_axes(a1, a2)
 
 
 @adapted
 def concat_axis_specs(a1: AxisSelection, a2: AxisSelection) -> Any:
-    """Do `concat_axes`, under its old name."""
+    """Apply `concat_axes`, by its old name."""
     return _axis.concat_axes(a1, a2)
 
 
 @adapted
 def eliminate_axes(axis_spec: AxisSelection, to_remove: AxisSelection) -> Any:
-    """Drop axes by name, each of which must be there."""
+    """Drop axes by name, all of which must be present."""
     return _axis.eliminate_axes(axis_spec, to_remove)
 
 
 @adapted
 def intersect_axes(ax1: AxisSelection, ax2: AxisSelection) -> Any:
-    """Keep the axes of `ax1` that are in `ax2`; unlike Axonym's, it gives the size that `ax2` says, or just a name."""
+    """Return the axes of `ax1` that are in `ax2`; unlike in Axonym, with the size in `ax2`, or as a name."""
     _axis.intersect_axes(ax1, ax2)
     others = dict(selection(ax2, "intersect_axes"))
     kept = [(name, others[name]) for name, _ in selection(ax1, "intersect_axes") if name in others]
@@ -146,15 +146,15 @@ def intersect_axes(ax1: AxisSelection, ax2: AxisSelection) -> Any:
 
 @adapted
 def is_axis_compatible(ax1: AxisSelector, ax2: AxisSelector) -> bool:
-    """Tell whether two axes have one name; sizes do not matter."""
+    """Return whether two axes have the same name; sizes are ignored."""
     return selector(ax1)[0] == selector(ax2)[0]
 
 
 @adapted
 def rearrange_for_partial_order(partial_order: PartialAxisSpec, axes: tuple[Ax, ...]) -> tuple[Ax, ...]:
-    """Complete an order in which any number of `...` stand for the axes that it leaves out.
+    """Complete an order in which any number of `...` stand for the axes that it omits.
 
-    Each `...` takes those that precede the next axis of the order in `axes`, and the last one takes the rest.
+    Each `...` stands for those that precede the next axis of the order in `axes`, and the last one for the rest.
     """
     function = "rearrange_for_partial_order"
     pairs = _pairs(axes, function)
@@ -187,13 +187,13 @@ def rearrange_for_partial_order(partial_order: PartialAxisSpec, axes: tuple[Ax, 
 
 @adapted
 def replace_axis(axis_spec: AxisSelection, old: AxisSelector, new: AxisSelection) -> Any:
-    """Put one or more axes in the place of one, which is found by name; its size is not checked."""
+    """Replace an axis, found by name with an unchecked size, by one or more."""
     return _axis.replace_axis(axis_spec, selector(old, "replace_axis")[0], new)
 
 
 @adapted
 def replace_missing_with_ellipsis(ax1: AxisSelection, ax2: AxisSelection) -> tuple[Any, ...]:
-    """Put `...` in the place of each axis of `ax1` that is not in `ax2`."""
+    """Replace each axis of `ax1` that is not in `ax2` by `...`."""
     known = dict(selection(ax2, "replace_missing_with_ellipsis"))
     pairs = selection(ax1, "replace_missing_with_ellipsis")
     return tuple(axis if name in known else ... for (name, _), axis in zip(pairs, _axes(pairs), strict=True))
@@ -201,7 +201,7 @@ def replace_missing_with_ellipsis(ax1: AxisSelection, ax2: AxisSelection) -> tup
 
 @adapted
 def resolve_axis(axis_spec: AxisSpec, axis_selection: AxisSelection) -> Any:
-    """Look axes up by name: one gives an `Axis`, a sequence a tuple, a dict a dict."""
+    """Look up axes by name: one gives an `Axis`, a sequence a tuple, a dict a dict."""
     found = _axis.resolve_axis(axis_spec, axis_selection)
     if isinstance(axis_selection, Mapping) and not isinstance(found, Axis):
         return {axis.name: axis.size for axis in found}
@@ -210,7 +210,7 @@ def resolve_axis(axis_spec: AxisSpec, axis_selection: AxisSelection) -> Any:
 
 @adapted
 def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
-    """Tell whether each axis of `selected` is in `selector` under a size that agrees."""
+    """Return whether each axis of `selected` is in `selector`, with the same size where both have one."""
     return _axis.selects_axis(selector, selected)
 
 
@@ -223,13 +223,13 @@ def to_jax_shape(shape: AxisSpec) -> Any:
 
 @adapted
 def union_axes(a1: AxisSelection, a2: AxisSelection) -> Any:
-    """Put the axes of `a2` that `a1` lacks behind those of `a1`; the result is a dict if either is one."""
+    """Append the axes of `a2` that `a1` lacks to those of `a1`; the result is a dict if either is one."""
     return _axis.union_axes(a1, a2)
 
 
 @adapted
 def unsize_axes(axis_spec: AxisSelection, to_unsize: AxisSelection | None = None) -> Any:
-    """Forget the sizes of all axes, or of the given ones; of a dict they become None, and one axis becomes its name."""
+    """Drop the sizes of all axes, or of the given ones; in a dict they become None, and one axis becomes its name."""
     bare = _axis.unsize_axes(axis_spec, to_unsize)
     if to_unsize is None and is_one(axis_spec):
         return bare[0]
@@ -238,6 +238,6 @@ def unsize_axes(axis_spec: AxisSelection, to_unsize: AxisSelection | None = None
 
 @adapted
 def without_axes(axis_spec: AxisSelection, to_remove: AxisSelection, allow_mismatched_sizes: bool = False) -> Any:
-    """Drop axes by name; those that are not there do not matter, and sizes need not agree if you say so."""
+    """Drop axes by name; missing ones are ignored, and so are sizes with `allow_mismatched_sizes`."""
     removed = [name for name, _ in selection(to_remove)] if allow_mismatched_sizes else to_remove
     return _axis.without_axes(axis_spec, removed)

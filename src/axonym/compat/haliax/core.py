@@ -1,6 +1,6 @@
 """`NamedArray` with the methods that Haliax gives it."""
 
-# Many methods have other parameters than Axonym's of the same name, which is what this class is for.
+# Many methods have other parameters than Axonym's of the same name; that is the purpose of this class.
 # mypy: disable-error-code="assignment, override"
 # pyright: reportIncompatibleMethodOverride=false, reportPrivateUsage=false
 
@@ -11,7 +11,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax.numpy as jnp
 
@@ -83,7 +83,7 @@ _checks: ContextVar[bool] = ContextVar("shape_checks", default=True)
 
 @contextlib.contextmanager
 def enable_shape_checks(enabled: bool) -> Generator[bool]:
-    """Tell whether `NamedArray(...)` compares the axes with the array, in this thread; yield what was so before."""
+    """Set whether `NamedArray(...)` compares the axes with the array, in this thread; yield the previous setting."""
     token = _checks.set(enabled)
     try:
         yield bool(token.old_value) if token.old_value is not token.MISSING else True
@@ -92,12 +92,12 @@ def enable_shape_checks(enabled: bool) -> Generator[bool]:
 
 
 def are_shape_checks_enabled() -> bool:
-    """Tell whether `NamedArray(...)` compares the axes with the array."""
+    """Return whether `NamedArray(...)` compares the axes with the array."""
     return _checks.get()
 
 
 def method(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a method of a function: its first parameter becomes `self`."""
+    """Convert a function to a method: its first parameter becomes `self`."""
 
     @functools.wraps(function)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -116,7 +116,7 @@ def _refuse(self: Any, value: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Fields:
-    """What `dataclasses` is told of NamedArray."""
+    """The fields of NamedArray for `dataclasses`."""
 
     array: Any
     axes: tuple[Axis, ...]
@@ -124,9 +124,9 @@ class _Fields:
 
 @registered
 class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
-    """An array whose dimensions have names, with Haliax's spellings of its methods.
+    """An array whose dimensions have names, with Haliax's methods.
 
-    Unlike Axonym's, it has no anonymous dimensions when it is made, and all of its axes are given with their sizes.
+    Unlike Axonym's, it is created without anonymous dimensions, and with the sizes of all axes.
     """
 
     __slots__ = ()
@@ -154,7 +154,7 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
 
     @property
     def axes(self) -> tuple[Axis, ...]:
-        """The axes in storage order; of an array that holds something else, those that it had or was made with."""
+        """The axes in storage order; if the payload is not an array, those that it had before or was created with."""
         names = self.names
         if isinstance(names, SizedNames) and not isinstance(getattr(self.array, "shape", None), tuple):
             return tuple(map(Axis, names, names.sizes))
@@ -172,12 +172,12 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
     # looking up axes
     @adapted
     def has_axis(self, axis: AxisSelection) -> bool:
-        """Tell whether all of these axes are here, each of the size that an `Axis` says."""
+        """Return whether the array has all of these axes; the size of an `Axis` must match."""
         return None not in ensure_tuple(self.axis_indices(axis))
 
     @adapted
     def axis_indices(self, axis: AxisSelection) -> Any:
-        """Return the position of an axis, or a tuple of those of several; None for one that is not here."""
+        """Return the position of an axis, or a tuple of positions; None for a missing axis."""
         given = [each for each in selection(axis, "axis_indices") if each[0] in self.names]
         self.resolve_axis(tuple(name if size is None else Axis(name, size) for name, size in given))
         found = tuple(self.names.index(name) if name in self.names else None for name, _ in selection(axis))
@@ -193,26 +193,26 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
 
     @adapted
     def axis_size(self, axis: AxisSelection) -> Any:
-        """Return the size of an axis, or a tuple of those of several."""
+        """Return the size of an axis, or a tuple of the sizes of several."""
         return super().axis_size(axis)
 
     def matches_axes(self, spec: Any) -> bool:
-        """Tell whether the axes, and the dtype if it says one, are those of an annotation or of its brackets."""
+        """Return whether the axes, and any dtype, match an annotation or the contents of its brackets."""
         return parsed(spec).fits(self.names, getattr(self.array, "dtype", None))
 
     def tree_flatten(self) -> Any:
-        """Return the array as the one child, and the axes."""
+        """Return the array as the only child, and the axes."""
         return (self.array,), self.axes
 
     @classmethod
     def tree_unflatten(cls, aux: Any, tree: Any) -> Any:
-        """Put an array and axes together without any checks."""
+        """Build an array from a child and axes, unchecked."""
         made = object.__new__(cls)
         made.node = ((tree[0],), SizedNames.of([axis.name for axis in aux], [axis.size for axis in aux]))
         return made
 
     def item(self) -> Any:
-        """Return the one element as a Python scalar."""
+        """Return the only element as a Python scalar."""
         if self.size != 1:
             raise KindError(message("item", f"there are {self.size} elements, not one", f"array has: {facts(self)}"))
         return super().item()
@@ -231,15 +231,16 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
 
     @property
     def at(self) -> Any:
-        """The parts of the array, to be updated."""
+        """Select a part to update."""
         return _index.At(self)
 
     __getitem__ = _index.getitem
     scalar = adapted(axn.NamedArray.scalar)
-    __iter__ = adapted(axn.NamedArray.__iter__)
-    __contains__ = adapted(axn.NamedArray.__contains__)
-    __matmul__ = adapted(axn.NamedArray.__matmul__)
-    __rmatmul__ = __matmul__
+    if not TYPE_CHECKING:
+        __iter__ = adapted(axn.NamedArray.__iter__)
+        __contains__ = adapted(axn.NamedArray.__contains__)
+        __matmul__ = adapted(axn.NamedArray.__matmul__)
+        __rmatmul__ = __matmul__
 
     # axes
     broadcast_axis = method(broadcast_axis)
@@ -257,11 +258,11 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
     updated_slice = method(updated_slice)
 
     def broadcast_to(self, axes: Any) -> Any:
-        """Add the axes that this lacks, in front, and give all of them the order asked for."""
+        """Add the axes that this lacks, in front, and put the given axes in the given order."""
         return broadcast_to(self, axes)
 
     def dot(self, *args: Any, **kwargs: Any) -> Any:
-        """Multiply with other arrays by name and sum over `axis=`; the axes may come first, which is deprecated."""
+        """Multiply with other arrays by name and sum over `axis=`; passing the axes first is deprecated."""
         if "axis" not in kwargs and args and not isinstance(args[0], Core):
             text = "x.dot(axis, y) is deprecated: write x.dot(y, axis=axis)"
             warnings.warn(text, DeprecationWarning, stacklevel=2)
@@ -287,11 +288,11 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
     trace = method(adapted(axn.trace))
 
     def argmax(self, axis: AxisSelector | None = None) -> Any:
-        """Return the position of the largest element."""
+        """Return the index of the largest element."""
         return _reduce.argmax(self, axis)
 
     def var(self, axis: Any = None, dtype: Any = None, ddof: int = 0, *, where: Any = None) -> Any:
-        """Return the variance; unlike those of `hax.var`, dtype and ddof may be given by position."""
+        """Return the variance; unlike in `hax.var`, dtype and ddof may be positional."""
         return _reduce.var(self, axis, dtype=dtype, ddof=ddof, where=where)
 
     # elementwise
@@ -374,7 +375,7 @@ _selection, _selector = adapted(selection), adapted(selector)
 
 
 def _pairs(function: str, axes: Any) -> list[tuple[str, int | None]]:
-    """Normalise axes to pairs of a name and a size, in which a name may stand twice."""
+    """Normalise axes to pairs of a name and a size; a name may occur twice."""
     if isinstance(axes, Axis | str | Mapping):
         return list(_selection(axes, function))
     if not isinstance(axes, Sequence):
@@ -393,7 +394,7 @@ def _agreed(function: str, text: str, shape: Any, given: Sequence[tuple[str, int
 
 
 def check_shape(jnp_shape: Sequence[int], hax_axes: AxisSelection) -> tuple[Axis, ...]:
-    """Return the axes of an array of this shape, of which some may be given by name."""
+    """Return the axes of an array of this shape, some of which may be given as names."""
     return _agreed("check_shape", "Shape mismatch", jnp_shape, _pairs("check_shape", hax_axes))
 
 

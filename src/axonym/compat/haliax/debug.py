@@ -1,4 +1,4 @@
-"""See layouts, and look a module over for common mistakes."""
+"""Show layouts, and check a module for common mistakes."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -27,10 +27,10 @@ ArrayLike: TypeAlias = jax.Array | NamedArray
 
 
 class ModuleProblems(Exception):  # noqa: N818
-    """What is wrong with a module; true if anything is.
+    """The problems of a module; true if there are any.
 
     Attributes:
-        reused_arrays: arrays that several places hold, each with the paths of these places.
+        reused_arrays: arrays that occur in several places, each with their paths.
         static_arrays: the paths of static fields that hold arrays.
     """
 
@@ -49,7 +49,7 @@ class ModuleProblems(Exception):  # noqa: N818
 
 
 def describe_array(arr: Any) -> str:
-    """Spell the dtype and the axes of an array in one line, such as `float32[batch=8, embed=4]`."""
+    """Format the dtype and the axes of an array in one line, as in `float32[batch=8, embed=4]`."""
     if isinstance(arr, axn.NamedArray):
         array: Any = arr.array
         return f"{getattr(array, 'dtype', type(array).__name__)}[{axn.errors.describe(arr.names, _shape(array))}]"
@@ -61,7 +61,7 @@ def _shape(array: Any) -> tuple[int, ...] | None:
 
 
 def diagnose_common_issues(module: eqx.Module) -> None:
-    """Raise `ModuleProblems` if several places of a module hold one array, or static fields hold arrays."""
+    """Raise `ModuleProblems` if an array occurs in several places of a module, or static fields hold arrays."""
     problems = ModuleProblems()
     places: dict[int, tuple[Any, list[str]]] = {}
     for keys, leaf in jax.tree_util.tree_flatten_with_path(module, is_leaf=axn.is_named_array)[0]:
@@ -75,7 +75,7 @@ def diagnose_common_issues(module: eqx.Module) -> None:
 
 
 def _static_arrays(tree: Any, path: str) -> Iterator[str]:
-    """List the paths of static fields that hold arrays."""
+    """Return the paths of static fields that hold arrays."""
     if isinstance(tree, eqx.Module):
         for field in dataclasses.fields(tree):
             if field.metadata.get("static") and any(map(_is_array, jax.tree.leaves(getattr(tree, field.name, None)))):
@@ -90,7 +90,7 @@ def _is_array(leaf: Any) -> bool:
 
 
 def visualize_shardings(tree: Any) -> None:
-    """Print how each array of a tree is laid out, by name; inside of jit, when it is compiled."""
+    """Print the layout of each array of a tree, by name; inside jit, when it is compiled."""
     for keys, leaf in jax.tree_util.tree_flatten_with_path(tree, is_leaf=axn.is_named_array)[0]:
         axes, array = (leaf.axes, leaf.array) if isinstance(leaf, axn.NamedArray) else (None, leaf)
         if not _is_array(array):
@@ -107,12 +107,12 @@ def visualize_shardings(tree: Any) -> None:
 
 
 def visualize_named_sharding(axes: Sequence[Axis], sharding: Sharding) -> None:
-    """Print which mesh axes a sharding puts axes on."""
+    """Print the mesh axes of each axis in a sharding."""
     print(_text(axes, sharding))
 
 
 def _text(axes: Sequence[Axis] | None, sharding: Any) -> str:
-    """Spell a sharding by name, such as `batch->data, embed`; what is no NamedSharding as it is."""
+    """Format a sharding by name, as in `batch->data, embed`; one that is not a NamedSharding is printed as it is."""
     if not isinstance(sharding, NamedSharding):
         return str(sharding)
     if axes is None:

@@ -23,7 +23,7 @@ rfftfreq = adapted(axn.rfftfreq)
 
 
 def _transform(named: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a transform; without axis, it is over the last one."""
+    """Make a transform, by default over the last axis."""
     of_named = adapted(named)
 
     def call(a: NamedArray, axis: FftAxis = None, norm: str | None = None) -> NamedArray:

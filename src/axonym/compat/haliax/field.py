@@ -1,4 +1,4 @@
-"""A field of a module whose plain array has named axes."""
+"""Module fields that name the axes of plain arrays."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ def field(
     axis_names: tuple[str, ...] | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Declare a field as `equinox.field` does; `axis_names` tells layouts the axes of a plain array in it."""
+    """Declare a field like `equinox.field`; `axis_names` are the axes of a plain array in it, for layouts."""
     if axis_names is not None:
         if static:
             raise ArgumentError(message("field", "a static field is not laid out and has no axis_names"))

@@ -35,14 +35,14 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class DTypeCategory:
-    """Name a kind of dtypes, such as `jnp.floating`."""
+    """A kind of dtypes, such as `jnp.floating`."""
 
     name: str
     category: Any
 
 
 class Named:
-    """Annotate arrays of any dtype: `Named[NamedArray, "a b"]`, or `Named["a b"]`."""
+    """The annotation for arrays of any dtype: `Named[NamedArray, "a b"]`, or `Named["a b"]`."""
 
     _dtype: ClassVar[Any] = None
 

@@ -1,4 +1,4 @@
-"""Functions of functions: `vmap`, and loops over a named axis."""
+"""Higher-order functions: `vmap`, and loops over a named axis."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ BoolAxisSpec: TypeAlias = Any  # a bool, a function of a leaf, or a tree of them
 
 
 class LoopError(SizeConflictError, TypeError):
-    """Sizes of what is looped over differ, or a step changes its carry, for which JAX raises TypeError."""
+    """Looped-over sizes differ, or a step changes the type of its carry, for which JAX raises TypeError."""
 
 
 def _is_scanned(leaf: Any) -> bool:
@@ -44,7 +44,7 @@ def scan(
     unroll: int | bool = 1,
     is_scanned: BoolAxisSpec = _is_scanned,
 ) -> Callable[..., Any]:
-    """Loop over an axis with a carry and outputs; a carry that comes back in another order of axes is rearranged."""
+    """Loop over an axis with a carry and outputs; a carry returned with another order of axes is rearranged."""
     options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_scanned": is_scanned}
     return looped(adapted(axonym.scan)(f, axis, **options))
 
@@ -58,12 +58,12 @@ def fold(
     unroll: int | bool = 1,
     is_scanned: BoolAxisSpec = _is_scanned,
 ) -> Callable[..., Any]:
-    """Loop over an axis with a carry and nothing else; see `scan`."""
+    """Loop over an axis with only a carry; see `scan`."""
     options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_scanned": is_scanned}
     return looped(adapted(axonym.fold)(fn, axis, **options))
 
 
-reduce = fold  # as it was called first
+reduce = fold  # its first name
 
 
 def map(
@@ -75,7 +75,7 @@ def map(
     unroll: int | bool = 1,
     is_mapped: BoolAxisSpec = is_jax_or_hax_array_like,
 ) -> Callable[..., Any]:
-    """Apply a function at each position of an axis, one after the other; it may take several arguments."""
+    """Apply a function at each position of an axis in sequence; it may take several arguments."""
     options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_mapped": is_mapped}
     return looped(adapted(axonym.map)(fn, axis, **options))
 
@@ -88,12 +88,12 @@ def vmap(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Map a function over axes; its signature need not be known, unless `args` or `kwargs` ask for it."""
+    """Map a function over axes; its signature need not be known unless `args` or `kwargs` are given."""
     return looped(adapted(axonym.vmap)(fn, axis, default=default, args=args, kwargs=kwargs))
 
 
 def looped(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a mapped function arguments and results of Haliax, and errors of its types."""
+    """Convert arguments, results and errors of a mapped function to Haliax's."""
     adapting = adapted(fn)
 
     @functools.wraps(fn)

@@ -55,7 +55,7 @@ sync_global_devices = multihost_utils.sync_global_devices
 
 
 class Static(eqx.Module):
-    """Hold a value as a static part of a tree."""
+    """A value stored as a static part of a tree."""
 
     value: Any = eqx.field(static=True)
 
@@ -66,39 +66,39 @@ def assert_equal(in_tree: Any, fail_message: str = "") -> None:
 
 
 def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
-    """Send the values of one process, by default the first, to all."""
+    """Broadcast the values of one process, by default the first, to all."""
     return multihost_utils.broadcast_one_to_all(in_tree, is_source)
 
 
 def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """Repeat the leaves of a tree prefix for all leaves of a tree, and return them in its structure."""
+    """Repeat the leaves of a tree prefix for all leaves of a tree, in its structure."""
     return jax.tree.broadcast(prefix_tree, full_tree, is_leaf=is_leaf)
 
 
 def is_in_jit() -> bool:
-    """Tell whether the program is being traced."""
+    """Return whether JAX is tracing."""
     return transforming()
 
 
 def is_on_mac_metal() -> bool:
-    """Tell whether the default backend is Metal."""
+    """Return whether the default backend is Metal."""
     return jax.default_backend().lower() == "metal"
 
 
 def is_pallas_dslice(x: object) -> bool:
-    """Tell whether something is a dynamic slice of Pallas, such as `pl.ds(start, size)`."""
-    from jax.experimental import pallas  # it takes long to import, and few need it
+    """Return whether something is a dynamic slice of Pallas, such as `pl.ds(start, size)`."""
+    from jax.experimental import pallas  # slow to import, and rarely needed
 
     return isinstance(x, pallas.Slice)
 
 
 def is_scalarish(x: Any) -> bool:
-    """Tell whether something is a number, or an array without dimensions, named or not."""
+    """Return whether `x` is a number or an array without dimensions, named or not."""
     return isinstance(x, bool | int | float | complex) or getattr(x, "ndim", None) == 0
 
 
 def ensure_scalar(x: Any, *, name: str = "value") -> Any:
-    """Return a number or an array without dimensions; a named one loses its name.
+    """Return a number or an array without dimensions, converting a NamedArray to a plain array.
 
     Raises:
         KindError: if it has dimensions.
@@ -114,21 +114,21 @@ def _kind(x: Any) -> str:
 
 
 def maybe_rng_split(key: jax.Array | None, num: int = 2) -> Any:
-    """Split a key, or return as many None for None; into one, a key is not split."""
+    """Split a key, or return as many None for None; for `num=1`, the key is not split."""
     if key is None:
         return [None] * num
     return jnp.expand_dims(key, 0) if num == 1 else jax.random.split(key, num)
 
 
 def shaped_rng_split(key: jax.Array, split_shape: int | Sequence[int] = 2) -> jax.Array:
-    """Split a key into an array of keys; into one, it is not split."""
+    """Split a key into an array of keys; for a single one, it is not split."""
     shape = (split_shape,) if isinstance(split_shape, int) else tuple(split_shape)
     keys: jax.Array = jnp.reshape(maybe_rng_split(key, math.prod(shape)), (*shape, *key.shape))
     return keys
 
 
 def to_jax_shape(shape: Any) -> tuple[int, ...]:
-    """Return the sizes of axes, where a size may stand in the place of one."""
+    """Return the sizes of axes, each of which may be given as a size."""
     if isinstance(shape, Mapping):
         return tuple(shape.values())
     given = (shape,) if isinstance(shape, Axis | int) else tuple(shape)
@@ -136,7 +136,7 @@ def to_jax_shape(shape: Any) -> tuple[int, ...]:
 
 
 def named_call(f: Any = UNSPECIFIED, name: str | None = None) -> Any:
-    """Give what a function computes its name in profiles; usable as decorator, with and without a name."""
+    """Name the operations of a function in profiles; also a decorator, with and without a name."""
     if f is UNSPECIFIED:
         return lambda fn: named_call(fn, name)
     scope = name
@@ -163,10 +163,10 @@ def multilevel_scan(
     reverse: bool = False,
     unroll: int | bool = 1,
 ) -> tuple[Any, Any]:
-    """Do a `lax.scan` in groups, between which alone carries are kept for the backward pass.
+    """Run a `lax.scan` in groups, saving only the carries between groups for the backward pass.
 
     Raises:
-        ArgumentError: if there is no whole number of steps in each group.
+        ArgumentError: if the number of steps is not a multiple of the number of groups.
     """
     if outer_size < 1 or length % outer_size:
         problem = f"{length} steps cannot be cut into {outer_size} equal groups"

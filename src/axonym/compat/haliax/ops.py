@@ -1,4 +1,4 @@
-"""Choosing, padding, sorting out: operations that are no plain functions of elements."""
+"""Operations that are not elementwise: selection, padding, searching and others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from jax.typing import ArrayLike, DTypeLike
 
 import axonym as axn
 from axonym import NamedArray
-from axonym.axis import Axis, AxisSelector, axis_name
+from axonym.axis import Axis, AxisKey, AxisSelector, axis_name
 from axonym.core import wrap
 from axonym.errors import ArgumentError, message
 
@@ -54,16 +54,16 @@ unique_values = adapted(axn.unique_values)
 
 
 def _named(*operands: Any) -> bool:
-    """Tell whether an operation on these operands gives a NamedArray, rather than what `jax.numpy` gives."""
+    """Return whether an operation on these operands gives a NamedArray, rather than the result of `jax.numpy`."""
     return any(isinstance(x, NamedArray) for x in operands) and not axisless_meets_plain(*operands)
 
 
 def where(
     condition: Any, x: Any = None, y: Any = None, fill_value: int | None = None, new_axis: Axis | None = None
 ) -> Any:
-    """Choose from `x` or `y` by name; without them, return where the condition is true, as one index array per axis.
+    """Choose from `x` or `y` by name; without them, return the indices where the condition is true, one array per axis.
 
-    A scalar condition chooses from operands that need not have the same dtype and axes.
+    With a scalar condition, the operands need not have the same dtype and axes.
     """
     if x is None and y is None:
         if fill_value is None or new_axis is None:
@@ -80,7 +80,7 @@ _where = adapted(axn.where)
 
 
 def clip(array: Any, a_min: Any, a_max: Any) -> Any:
-    """Limit each element, by name; any of the three may have the largest set of axes, and a bound may be None."""
+    """Clip each element, by name; any of the three may have the most axes, and a bound may be None."""
     if not _named(array, a_min, a_max):
         return jnp.clip(raw(array), raw(a_min), raw(a_max))
     return _clip(array, a_min, a_max)
@@ -90,7 +90,7 @@ _clip = adapted(axn.clip)
 
 
 def isclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
-    """Tell whether two elements differ by at most `atol + rtol * |b|`, by name."""
+    """Return whether two elements differ by at most `atol + rtol * |b|`, by name."""
     if not _named(a, b):
         return jnp.isclose(raw(a), raw(b), rtol, atol, equal_nan)
     return _isclose(a, b, rtol, atol, equal_nan)
@@ -100,17 +100,17 @@ _isclose = adapted(axn.isclose)
 
 
 def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
-    """Tell whether all elements are close; the answer is a bool, so that this works outside of jit only."""
+    """Return whether all elements are close; the result is a bool, so that this works only outside jit."""
     return bool(raw(isclose(a, b, rtol, atol, equal_nan)).all())
 
 
 def array_equal(a: Any, b: Any) -> bool:
-    """Tell whether two arrays have the same axes, in any order, and equal elements; the answer is a bool."""
+    """Return whether two arrays have the same axes, in any order, and equal elements; the result is a bool."""
     return bool(_array_equal(a, b) if _named(a, b) else jnp.array_equal(raw(a), raw(b)))
 
 
 def array_equiv(a: Any, b: Any) -> bool:
-    """Tell whether two arrays are equal once one is broadcast to the axes of the other; the answer is a bool."""
+    """Return whether two arrays are equal after one is broadcast to the axes of the other; the result is a bool."""
     return bool(_array_equiv(a, b) if _named(a, b) else jnp.array_equiv(raw(a), raw(b)))
 
 
@@ -121,7 +121,7 @@ _array_equal, _array_equiv = adapted(axn.array_equal), adapted(axn.array_equiv)
 def trace(
     array: NamedArray, axis1: AxisSelector, axis2: AxisSelector, offset: int = 0, dtype: DTypeLike | None = None
 ) -> NamedArray:
-    """Sum the diagonal of the matrices that two axes span; both axes go."""
+    """Sum the diagonal of the matrices that two axes span; both axes are removed."""
     return axn.trace(array, axis1, axis2, offset, dtype)
 
 
@@ -140,16 +140,16 @@ def triu(array: NamedArray, axis1: AxisSelector, axis2: AxisSelector, k: int = 0
 @adapted
 def pad(
     array: NamedArray,
-    pad_width: Mapping[AxisSelector, tuple[int, int]],
+    pad_width: Mapping[AxisKey, tuple[int, int]],
     *,
     mode: str = "constant",
     constant_values: Any = 0,
     **kwargs: Any,
 ) -> NamedArray:
-    """Add elements before and after those along axes, of which the array need not have all."""
+    """Pad an array along axes, some of which it may lack."""
     have = array.names if isinstance(array, NamedArray) else ()
     widths = {axis: width for axis, width in pad_width.items() if axis_name(axis) in have}
-    if np.ndim(raw(constant_values)):  # as `jax.numpy` takes them, such as one for either end
+    if np.ndim(raw(constant_values)):  # in the form of `jax.numpy`, such as one for each end
         named = {axis_name(axis): tuple(width) for axis, width in widths.items()}
         ends = [named.get(name, (0, 0)) for name in have]
         return wrap(array, jnp.pad(array.array, ends, mode, constant_values=raw(constant_values)), have)
@@ -158,13 +158,13 @@ def pad(
 
 @adapted
 def pad_left(array: NamedArray, axis: AxisSelector, new_axis: Axis, value: Any = 0) -> NamedArray:
-    """Add a value before the elements along an axis, up to the size of `new_axis`, which replaces it."""
+    """Pad an axis at the start with a value, up to the size of `new_axis`, which replaces it."""
     return axn.pad_left(array, axis, new_axis, value)
 
 
 @adapted
 def packbits(a: NamedArray, axis: AxisSelector, *, bitorder: str = "big") -> NamedArray:
-    """Pack each eight elements along an axis into the bits of one byte."""
+    """Pack every eight elements along an axis into the bits of a byte."""
     return axn.packbits(a, axis, bitorder=bitorder)
 
 
@@ -183,9 +183,9 @@ def searchsorted(
     sorter: NamedArray | ArrayLike | None = None,
     method: str = "scan",
 ) -> Any:
-    """Return where values would have to be inserted; the result has the axes of `v`, and is plain for a plain array.
+    """Return the positions at which to insert values; the result has the axes of `v`, and is plain if `v` is.
 
-    The only axis of `a` and of `sorter` may have a name that `v` has, too.
+    The only axis of `a` and of `sorter` may have a name that `v` has too.
     """
     if not isinstance(a, NamedArray) or (not isinstance(v, NamedArray) and jnp.ndim(v)):
         return jnp.searchsorted(raw(a), raw(v), side=side, sorter=raw(sorter), method=method)
@@ -205,7 +205,7 @@ def bincount(
     weights: NamedArray | ArrayLike | None = None,
     minlength: int = 0,
 ) -> NamedArray:
-    """Count how often each integer stands in an array; `Counts` says how many there are, and `minlength` nothing."""
+    """Count how often each integer below the size of `Counts` occurs; `minlength` is ignored."""
     if weights is not None and not isinstance(weights, NamedArray):
         weights = NamedArray(jnp.asarray(weights), x.axes)
     return axn.bincount(x, Counts, weights=weights)
@@ -225,6 +225,6 @@ def repeat(
 
 
 @adapted
-def tile(a: NamedArray, reps: dict[AxisSelector, int]) -> NamedArray:
-    """Put copies of an array behind each other along axes; axes that it lacks become new ones, in front."""
+def tile(a: NamedArray, reps: dict[AxisKey, int]) -> NamedArray:
+    """Repeat a whole array along axes; axes that it lacks are added in front."""
     return axn.tile(a, reps)

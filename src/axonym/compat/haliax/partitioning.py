@@ -64,7 +64,7 @@ class ResourceAxis(StringHolderEnum):
 
 
 class WrappedCallable(Protocol[Args, R]):
-    """What `named_jit` returns."""
+    """The type that `named_jit` returns."""
 
     def __call__(self, *args: Args.args, **kwargs: Args.kwargs) -> R:
         """Call the compiled function."""
@@ -77,7 +77,7 @@ class WrappedCallable(Protocol[Args, R]):
 
 # the context
 def set_mesh(mesh: MeshLike) -> AbstractContextManager[Any]:
-    """Make a mesh the current one: for good, or inside of a `with` block."""
+    """Set the current mesh, globally or inside a `with` block."""
     return axn.set_mesh(mesh)
 
 
@@ -86,9 +86,9 @@ mesh_context = set_mesh
 
 @contextlib.contextmanager
 def axis_mapping(mapping: ResourceMapping, *, merge: bool = False, **kwargs: PhysicalAxisSpec) -> Generator[None]:
-    """Make a mapping the current one; with `merge` it is added to the outer one, and the new entries win.
+    """Set the current mapping; with `merge` it is added to the outer one, whose entries it overrides.
 
-    The mesh of `with mesh:` becomes that of `jax.set_mesh`, so that what is computed inside is laid out on it.
+    The mesh of `with mesh:` is passed to `jax.set_mesh`, so that results inside are laid out on it.
     """
     with (
         contextlib.nullcontext() if transforming() else entering_mesh(),
@@ -107,16 +107,16 @@ def _spelled(entry: tuple[str, ...]) -> PhysicalAxisSpec | None:
     return entry[0] if len(entry) == 1 else entry or None
 
 
-# where axes go
+# mesh axes
 def physical_axis_name(axis: AxisSelector, mapping: ResourceMapping | None = None) -> PhysicalAxisSpec | None:
-    """Return the mesh axis of an axis, or the tuple of them; None if it has none or there is no mapping."""
+    """Return the mesh axis of an axis, or a tuple of several; None if there is none, or no mapping."""
     ((name, _),) = selection(axis, "physical_axis_name")
     resolved = layout.resolve_mapping(mapping)
     return None if resolved is None else _spelled(resolved.get(name, ()))
 
 
 def physical_axis_size(axis: AxisSelector, mapping: ResourceMapping | None = None) -> int | None:
-    """Return in how many parts the mesh splits an axis; None if it is not mapped."""
+    """Return the number of parts into which the mesh splits an axis; None if it is not mapped."""
     physical = physical_axis_name(axis, mapping)
     if physical is None:
         return None
@@ -144,7 +144,7 @@ def sharding_for_axis(
 
 
 def round_axis_for_partitioning(axis: Axis, mapping: ResourceMapping | None = None) -> Axis:
-    """Round the size of an axis up to a multiple of what the mesh splits it in."""
+    """Round the size of an axis up to a multiple of the number of parts into which the mesh splits it."""
     if physical_axis_name(axis, mapping) is not None:
         _require_mesh("round_axis_for_partitioning")
     ways = physical_axis_size(axis, mapping)
@@ -162,7 +162,7 @@ def _require_mesh(function: str, mesh: MeshLike | None = None) -> MeshLike:
 # laying out
 @adapted
 def shard(x: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> T:
-    """Lay out each NamedArray of a tree; without mapping or mesh, warn and do nothing (inside of jit silently)."""
+    """Lay out each NamedArray of a tree; without mapping or mesh, do nothing, with a warning outside jit."""
     found = current_mesh(mesh)
     missing = "mesh" if found is None else "axis mapping"
     if found is None or (mapping is None and axn.current_mapping() is None):
@@ -184,14 +184,14 @@ def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
 def pspec_for(
     tree: Any, resource_mapping: ResourceMapping | None = None, preserve_existing_shardings: bool = True
 ) -> Any:
-    """Return a tree of PartitionSpecs; by default None for NamedArrays that have a sharding already.
+    """Return a tree of PartitionSpecs; by default None for NamedArrays that already have a sharding.
 
-    Plain arrays are replicated, unless a `field` tells their axis names.
+    Plain arrays are replicated, unless a `field` gives their axis names.
     """
     mapping = layout.resolve_mapping(resource_mapping)
     if mapping is None:
         raise ShardingError(message("pspec_for", "there is no axis mapping", hint="pass one, or use hax.axis_mapping"))
-    resolved = mapping  # for the type checkers, which forget what is not None in a closure
+    resolved = mapping  # for type checkers, which do not narrow None in a closure
 
     def one(leaf: Any, names: tuple[str, ...] | None) -> PartitionSpec | None:
         if isinstance(leaf, axn.NamedArray):
@@ -215,7 +215,7 @@ def infer_resource_partitions(
     preserve_existing_shardings: bool = True,
     mesh: MeshLike | None = None,
 ) -> Any:
-    """Return a tree of shardings: those of `pspec_for`, and those that arrays have already."""
+    """Return a tree of shardings: those of `pspec_for`, and those that arrays already have."""
     specs = pspec_for(tree, resource_mapping, preserve_existing_shardings)
     found = _require_mesh("infer_resource_partitions", mesh)
 
@@ -228,13 +228,13 @@ def infer_resource_partitions(
 
 
 def _sharding_of(array: Any) -> Any:
-    """Return where an array is, or is to be; None where no devices are known."""
+    """Return the sharding of an array, or of an abstract one; None if no devices are known."""
     sharding = None if isinstance(array, Tracer) else getattr(array, "sharding", None)
     return None if isinstance(getattr(sharding, "mesh", None), AbstractMesh) else sharding
 
 
 def _map_with_names(fn: Callable[[Any, tuple[str, ...] | None], Any], tree: Any) -> Any:
-    """Map over the leaves of a tree, with the names that a `field` of a module gives to a plain array, or None."""
+    """Map over the leaves of a tree, with the names that a `field` gives to a plain array, or None."""
     if not isinstance(tree, eqx.Module):
         is_leaf = lambda x: isinstance(x, axn.NamedArray | eqx.Module)  # noqa: E731
         return jax.tree.map(
@@ -251,7 +251,7 @@ def _map_with_names(fn: Callable[[Any, tuple[str, ...] | None], Any], tree: Any)
 
 
 def _lay_out_plain(tree: Any, mapping: ResourceMapping | None, *, replicate: bool) -> Any:
-    """Lay out plain arrays by the names that fields give them; `replicate` those without."""
+    """Lay out plain arrays by the names of their fields; `replicate` those without."""
     mesh = current_mesh()
     if mapping is None or mesh is None:
         return tree
@@ -266,7 +266,7 @@ def _lay_out_plain(tree: Any, mapping: ResourceMapping | None, *, replicate: boo
 
 # compiling
 class _Body(eqx.Module):
-    """What is compiled: the function, and the layout of plain arrays around it."""
+    """The function to compile: the user's function, with the layout of plain arrays around it."""
 
     fn: Any
     axis_resources: ResourceMapping | None = eqx.field(static=True)
@@ -287,7 +287,7 @@ class _Body(eqx.Module):
 
 
 def _in_full(result: Any) -> Any:
-    """Give layouts an entry for each dimension, as Haliax's have; a compiled program leaves out None at the end."""
+    """Give layouts an entry for each dimension, as in Haliax; a compiled program omits None at the end."""
     leaves, structure = jax.tree.flatten(result, is_leaf=axn.is_named_array)
     full: dict[int, NamedSharding] = {}
     for i, leaf in enumerate(leaves):
@@ -297,7 +297,7 @@ def _in_full(result: Any) -> Any:
             full[i] = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec, *missing))
     if not full:
         return result
-    respelled = jax.device_put([leaves[i].array for i in full], [*full.values()])  # which copies nothing
+    respelled = jax.device_put([leaves[i].array for i in full], [*full.values()])  # without a copy
     for i, array in zip(full, respelled, strict=True):
         leaves[i] = wrap(leaves[i], array, leaves[i].names)
     return jax.tree.unflatten(structure, leaves)
@@ -308,6 +308,7 @@ class _NamedJit:
 
     def __init__(self, fn: Callable[..., Any], compiled: axn.NamedJit[..., Any], *, is_mapped: bool) -> None:
         safe_update_wrapper(self, fn)
+        compiled.__wrapped__ = fn
         self._compiled = compiled
         self._is_mapped = is_mapped
 
@@ -342,8 +343,8 @@ def named_jit(
 ) -> Any:
     """Compile a function of trees, laid out by mappings; also a decorator.
 
-    Arguments are moved where `in_axis_resources` wants them, wherever they are. Keys of mappings that no array has are
-    ignored. `donate`, an older spelling of `donate_args`, works as well.
+    Arguments are moved to the layout of `in_axis_resources`. Keys of mappings that no array has are ignored.
+    `donate` is an older name of `donate_args`.
     """
     if fn is None:
         return functools.partial(

@@ -1,4 +1,4 @@
-"""Polynomials, which may be plain arrays: their coefficients get an axis of the name `DEFAULT_POLY_AXIS_NAME`."""
+"""Polynomials, which may be plain arrays: their coefficients get an axis named `DEFAULT_POLY_AXIS_NAME`."""
 
 from typing import Any, Literal
 
@@ -37,7 +37,7 @@ def _named(p: Any) -> Any:
 
 
 def _pair(p1: Any, p2: Any) -> tuple[Any, Any]:
-    """Name plain arrays of coefficients, but not one beside a named one, whose axis the result has."""
+    """Name plain arrays of coefficients, except next to a named one, whose axis the result has."""
     if not isinstance(p1, NamedArray) and not isinstance(p2, NamedArray):
         return _named(p1), _named(p2)
     first, second = (p if isinstance(p, NamedArray) else jnp.asarray(p) for p in (p1, p2))
@@ -70,7 +70,7 @@ def polymul(p1: NamedArray | ArrayLike, p2: NamedArray | ArrayLike) -> NamedArra
 
 @adapted
 def polydiv(p1: NamedArray | ArrayLike, p2: NamedArray | ArrayLike) -> tuple[NamedArray, NamedArray]:
-    """Divide polynomials, and return the quotient and the remainder."""
+    """Return the quotient and the remainder of a division of polynomials."""
     return axn.polydiv(*_pair(p1, p2))
 
 
@@ -88,12 +88,12 @@ def polyint(p: NamedArray | ArrayLike, m: int = 1, k: NamedArray | ArrayLike | N
 
 @adapted
 def polyval(p: NamedArray | ArrayLike, x: Any) -> Any:
-    """Evaluate a polynomial; the result has the axes of `x`, and is plain where `x` is."""
+    """Evaluate a polynomial; the result has the axes of `x`, and is plain if `x` is."""
     return axn.polyval(_named(p), x) if isinstance(x, NamedArray) else jnp.polyval(jnp.asarray(raw(p)), x)
 
 
 def _along(name: str, p: Any) -> Any:
-    """Rename the axis of an array that has one."""
+    """Rename the only axis of an array."""
     return p.rename({p.names[0]: name}) if isinstance(p, NamedArray) and len(p.names) == 1 else p
 
 
@@ -107,7 +107,7 @@ def polyfit(
     w: NamedArray | ArrayLike | None = None,
     cov: bool | Literal["unscaled"] = False,
 ) -> Any:
-    """Fit a polynomial to points by least squares; axes go by position, and what `full` adds are plain arrays."""
+    """Fit a polynomial to points by least squares; axes are positional, and the additional results of `full` plain."""
     if not isinstance(x, NamedArray) and not isinstance(y, NamedArray):
         x, y = _named(x), _named(y)
     first: Any = x if isinstance(x, NamedArray) else y
@@ -121,13 +121,13 @@ def polyfit(
 
 @adapted
 def roots(p: NamedArray | ArrayLike) -> NamedArray:
-    """Return the roots of a polynomial; their number depends on values, so that this works outside of jit only."""
+    """Return the roots of a polynomial; their number depends on values, so that this works only outside jit."""
     return axn.roots(_named(p))
 
 
 @adapted
 def trim_zeros(f: NamedArray | ArrayLike, trim: Literal["fb", "f", "b"] = "fb") -> NamedArray:
-    """Cut zeros off the ends; the size depends on values, so that this works outside of jit only."""
+    """Remove zeros at the ends; the size depends on values, so that this works only outside jit."""
     return axn.trim_zeros(_named(f), trim)
 
 

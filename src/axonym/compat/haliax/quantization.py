@@ -35,18 +35,18 @@ T = TypeVar("T")
 
 
 class ContradictionError(ArgumentError, AssertionError):
-    """Two arguments contradict each other; Haliax asserts that they do not."""
+    """Two arguments contradict each other, for which Haliax raises AssertionError."""
 
 
 @dataclasses.dataclass(frozen=True)
 class QuantizationConfig:
-    """Say which linear layers multiply in what.
+    """Which linear layers to quantise, and how.
 
     Attributes:
-        targets: the layers: a list of the names of their fields, or of whole paths; or a regular expression that the
-            beginning of a path must match; None for all.
-        amax_history_length: how many steps the scales of 8-bit floating point remember.
-        compute_dtype: what operands are cast to before they are rounded, or None.
+        targets: the layers: a list of the names of their fields, or of whole paths; or a regular expression that must
+            match the beginning of a path; None for all.
+        amax_history_length: the number of steps in the histories of 8-bit floating point.
+        compute_dtype: the dtype to which operands are cast before they are rounded, or None.
         fp8: whether to multiply in 8-bit floating point.
         int8: whether to multiply in 8-bit integers.
     """
@@ -63,10 +63,10 @@ class QuantizationConfig:
 
 
 def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
-    """Return a model in which the linear layers that are meant have a quantised product, each a state of its own.
+    """Return a model whose targeted linear layers have quantised products, each with its own state.
 
-    Differs from `axonym.quant.quantize_linear_layers`: a target that matches nothing is no error. The part `stacked` of
-    a path may be left out.
+    Differs from `axonym.quant.quantize_linear_layers`: a target without matches is not an error. The component
+    `stacked` of a path may be omitted.
     """
     make: Callable[[], Any]
     if config.fp8:
@@ -99,7 +99,7 @@ def _is_meant(path: str, targets: list[str] | str | None) -> bool:
 
 
 def _with_product(layer: Linear, dot_general: Any) -> Linear:
-    """Give a layer what multiplies; the axes of stacked layers come before the layer's own."""
+    """Give a layer its product; the axes of stacked layers come before the layer's own."""
     own = len(spec(layer.In)) + len(spec(layer.Out))
     stacked = layer.weight.array.shape[: layer.weight.array.ndim - own]
     state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*stacked, *leaf.shape)), dot_general)

@@ -1,4 +1,4 @@
-"""Random arrays over named axes: the numbers of `jax.random` for the same key and sizes, laid out by the mapping."""
+"""Random named arrays: the numbers of `jax.random` for the same key and sizes, laid out by the mapping."""
 
 import functools
 from collections.abc import Callable
@@ -41,14 +41,14 @@ __all__ = [
 
 
 def _draw(sampler: Callable[..., NamedArray], *args: Any, **kwargs: Any) -> Any:
-    """Draw, and lay the result out also on the mesh of `with mesh:`, with an entry of the layout for each axis."""
+    """Draw, and lay the result out, on the mesh of `with mesh:` too, with an entry of the layout for each axis."""
     drawn = adapted(sampler)(*args, **kwargs)
     return drawn if transforming() and layout.context_mesh() is not None else auto_sharded(drawn)
 
 
 # without parameters
 def _plain(sampler: Callable[..., NamedArray]) -> Callable[..., Any]:
-    """Make a sampler of `key`, `shape` and `dtype` Haliax's, whose dtype is `float` by default."""
+    """Convert a sampler of `key`, `shape` and `dtype` to Haliax's, whose default dtype is `float`."""
 
     def draw(key: Any, shape: AxisSpec, dtype: Any = float) -> Any:
         return _draw(sampler, key, shape, dtype)
@@ -84,7 +84,7 @@ def gamma(key: Any, shape: AxisSpec, a: Any, dtype: Any = float) -> Any:
 
 
 def loggamma(key: Any, shape: AxisSpec, a: Any, dtype: Any = float) -> Any:
-    """Draw logarithms of what `gamma` draws."""
+    """Draw the logarithms of `gamma`."""
     return _draw(axn.random.loggamma, key, shape, a, dtype)
 
 
@@ -99,7 +99,7 @@ def poisson(key: Any, shape: AxisSpec, lam: Any, dtype: Any = int) -> Any:
 
 
 def randint(key: Any, shape: AxisSpec, minval: Any, maxval: Any, dtype: Any = int) -> Any:
-    """Draw integers from `minval` up to, but without, `maxval`."""
+    """Draw integers uniformly from `minval` (included) to `maxval` (excluded)."""
     return _draw(axn.random.randint, key, shape, minval, maxval, dtype)
 
 
@@ -109,12 +109,12 @@ def t(key: Any, shape: AxisSpec, df: Any, dtype: Any = float) -> Any:
 
 
 def truncated_normal(key: Any, shape: AxisSpec, lower: Any, upper: Any, dtype: Any = float) -> Any:
-    """Draw from the normal distribution between `lower` and `upper`."""
+    """Draw from the standard normal distribution between `lower` and `upper`."""
     return _draw(axn.random.truncated_normal, key, shape, lower, upper, dtype)
 
 
 def uniform(key: Any, shape: AxisSpec, dtype: Any = float, minval: Any = 0.0, maxval: Any = 1.0) -> Any:
-    """Draw uniformly from `minval` up to, but without, `maxval`."""
+    """Draw uniformly from `minval` (included) to `maxval` (excluded)."""
     return _draw(axn.random.uniform, key, shape, dtype, minval, maxval)
 
 
@@ -124,11 +124,11 @@ def weibull_min(key: Any, shape: AxisSpec, scale: Any, concentration: Any, dtype
 
 
 def ball(key: Any, shape: AxisSpec, D: Axis, p: float = 2.0, dtype: Any = float) -> Any:
-    """Draw vectors over `D`, the last axis, from the ball in which their `p`-norm is at most 1."""
+    """Draw vectors over `D`, the last axis, uniformly from the unit ball of the `p`-norm."""
     return _draw(axn.random.ball, key, shape, D, p, dtype)
 
 
-# among what is there
+# choosing from given elements
 def choice(
     key: Any,
     shape: AxisSpec,
@@ -137,14 +137,14 @@ def choice(
     replace: bool = True,
     p: NamedArray | None = None,
 ) -> Any:
-    """Choose along an axis, which may be any of `a`; its other axes come behind `shape`."""
+    """Choose along any axis of `a`; its other axes follow `shape`."""
     return _draw(axn.random.choice, key, shape, a, axis, replace, p)
 
 
 def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None) -> Any:
     """Draw indices along an axis of logits."""
     at: Any = logits.axis_indices(axis)
-    if shape is None and at is not None and at != len(logits.axes) - 1:  # the numbers depend on where the axis is
+    if shape is None and at is not None and at != len(logits.axes) - 1:  # the numbers depend on its position
         rest = tuple(own for i, own in enumerate(logits.axes) if i != at)
         return _draw(lambda: auto_sharded(axn.named(jax.random.categorical(key, logits.array, at), rest)))
     return _draw(axn.random.categorical, key, logits, axis, shape)
@@ -156,9 +156,9 @@ def permutation(key: Any, x: NamedArray, axis: AxisSelector, independent: bool =
 
 
 def generate_sharded(fn: Callable[..., Any], axis: AxisSelector | None = None) -> Callable[..., Any]:
-    """Draw with a key of its own for each position of an axis; by default of the first that the mapping maps.
+    """Draw with a separate key for each position of an axis, by default the first one that is mapped.
 
-    The result has the axes of `shape`, in their order. Where no axis is given or mapped, `fn` is called as it is.
+    The result has the axes of `shape`, in their order. If no axis is given or mapped, `fn` is called directly.
     """
 
     @functools.wraps(fn)

@@ -8,7 +8,7 @@ import numpy as np
 
 import axonym as axn
 import axonym.ref as _ref
-from axonym.axis import Axis, AxisSelector
+from axonym.axis import Axis, AxisKey, AxisSelector
 from axonym.core import facts
 from axonym.errors import message
 
@@ -23,7 +23,7 @@ __all__ = ["NamedRef", "freeze", "get", "new_ref", "swap"]
 class NamedRef(_ref.NamedRef):
     """A mutable array with names, or a view of a part of one; `ref[idx]` reads and `ref[idx] = value` writes.
 
-    Unlike Axonym's, a plain array of the very shape of the part may be written to it; a named one needs all its axes.
+    Unlike in Axonym, a plain array of exactly the shape of the part may be written; a named one needs all its axes.
 
     Args:
         _ref: the reference, from `jax.new_ref`.
@@ -56,7 +56,7 @@ class NamedRef(_ref.NamedRef):
         return super().resolve_axis(axis)
 
     @adapted
-    def slice(self, selector: Mapping[AxisSelector, Any]) -> "NamedRef":
+    def slice(self, selector: Mapping[AxisKey, Any]) -> "NamedRef":
         """Return a view of a part; views of views compose."""
         return self._viewing(super().slice(selector).stages)
 
@@ -70,7 +70,7 @@ class NamedRef(_ref.NamedRef):
         return made
 
     def unsafe_buffer_pointer(self) -> Any:
-        """Return the address of the elements."""
+        """Return the address of the buffer."""
         return self._ref.unsafe_buffer_pointer()
 
     @adapted
@@ -97,13 +97,13 @@ class NamedRef(_ref.NamedRef):
 
 @adapted
 def new_ref(value: NamedArray) -> NamedRef:
-    """Make a mutable array that begins with a value."""
+    """Make a mutable array with an initial value."""
     made = _ref.new_ref(value)
     return NamedRef(made.whole.array, made.axes)
 
 
 def freeze(ref: NamedRef) -> NamedArray:
-    """Read a reference, or a view of it; unlike Axonym's, it may be used after that."""
+    """Read a reference, or a view of it; unlike in Axonym, it may be used afterwards."""
     return get(ref)
 
 
@@ -115,7 +115,7 @@ def get(ref: NamedRef, idx: SliceSpec | Any = ...) -> NamedArray:
 
 @adapted
 def swap(ref: NamedRef, idx: SliceSpec | Any, value: Any) -> NamedArray:
-    """Write a part of a reference, and return what was there before."""
+    """Write a part of a reference, and return its old value."""
     before = ref[idx]
     ref[idx] = value
     return before

@@ -1,4 +1,4 @@
-"""Functions with kernels of their own."""
+"""Functions with specialised kernels."""
 
 import axonym as axn
 from axonym.axis import AxisSelector
@@ -12,5 +12,5 @@ __all__ = ["top_k"]
 def top_k(
     arr: axn.NamedArray, axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
 ) -> tuple[axn.NamedArray, axn.NamedArray]:
-    """Return the `k` largest elements along an axis, largest first, and their indices; the axis stays in its place."""
+    """Return the `k` largest elements along an axis, largest first, and their indices; the axis keeps its place."""
     return axn.top_k(arr, axis, k, new_axis)

@@ -1,4 +1,4 @@
-"""Models as flat dictionaries of arrays, with keys that modules may choose."""
+"""Models as flat dictionaries of arrays, with keys that modules can change."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -44,9 +44,9 @@ StateDict: TypeAlias = dict[str, Any]
 
 
 class MissingKeyError(ArgumentError, KeyError):
-    """A state dict lacks a key; Haliax raises a bare KeyError."""
+    """A state dict lacks a key, for which Haliax raises a bare KeyError."""
 
-    __str__ = Exception.__str__  # that of KeyError quotes the text
+    __str__ = Exception.__str__  # that of KeyError adds quotes
 
     def __init__(self, key: str, state_dict: StateDict) -> None:
         hint = suggestion(key, state_dict)
@@ -55,10 +55,10 @@ class MissingKeyError(ArgumentError, KeyError):
 
 
 class ModuleWithStateDictSerialization(eqx.Module):
-    """A module that says how a state dict has it, by the methods that it overrides."""
+    """A module that can override methods to change its form in a state dict."""
 
     def to_state_dict(self, prefix: str | None = None) -> StateDict:
-        """List the arrays of the module by key."""
+        """Return the arrays of the module by key."""
         return _to_children(self, prefix)
 
     def from_state_dict(self: Mod, state_dict: StateDict, prefix: str | None = None) -> Mod:
@@ -66,15 +66,15 @@ class ModuleWithStateDictSerialization(eqx.Module):
         return cast(Mod, _from_children(self, state_dict, prefix))
 
     def _state_dict_key_map(self) -> dict[str, str | None]:
-        """Rename fields in keys; None merges what a field holds into the module."""
+        """Rename fields in keys; None merges the contents of a field into the module."""
         return {}
 
     def flatten_for_export(self: Mod) -> Mod:
-        """Return the module as other libraries store it, and so each module inside of it."""
+        """Return the module, and each module inside it, in the form that other libraries store."""
         return cast(Mod, _rebuilt(self, flatten_modules_for_export))
 
     def unflatten_from_export(self: Mod, template: Mod) -> Mod:
-        """Undo `flatten_for_export`, by a module that has the axes."""
+        """Undo `flatten_for_export`, with the axes of `template`."""
         return cast(Mod, _rebuilt(self, unflatten_modules_from_export, template))
 
 
@@ -86,10 +86,10 @@ def with_prefix(prefix: str | None, leaf: str | None) -> str | None:
 
 
 def to_state_dict(tree: Any, prefix: str | None = None) -> StateDict:
-    """List the arrays and numbers of a tree by key; tuples are listed as lists are, which Haliax refuses.
+    """Return the arrays and numbers of a tree by key; tuples, an error in Haliax, are treated like lists.
 
     Raises:
-        ArgumentError: if something would have no key.
+        ArgumentError: if a leaf would have no key.
     """
     if isinstance(tree, ModuleWithStateDictSerialization):
         return tree.to_state_dict(prefix)
@@ -104,11 +104,11 @@ def to_state_dict(tree: Any, prefix: str | None = None) -> StateDict:
 
 
 def from_state_dict(tree: T, state_dict: StateDict, prefix: str | None = None) -> T:
-    """Return a tree with the arrays of a state dict, each laid out by the current mapping; further keys are ignored.
+    """Return a tree with the arrays of a state dict, each laid out by the current mapping; other keys are ignored.
 
     Raises:
-        KeyError: if a key is missing; numbers and what is no array stay as they are then.
-        ArgumentError: if an array has another shape than that of the tree.
+        KeyError: if the key of an array is missing; numbers and other leaves without a key are unchanged.
+        ArgumentError: if an array has another shape than in the tree.
     """
     if isinstance(tree, ModuleWithStateDictSerialization):
         return tree.from_state_dict(state_dict, prefix)
@@ -118,8 +118,8 @@ def from_state_dict(tree: T, state_dict: StateDict, prefix: str | None = None) -
 
 
 def to_numpy_state_dict(model: Any, prefix: str | None = None) -> StateDict:
-    """List the arrays of a tree by key, on the host; numbers are kept."""
-    # Before: layers of a stack are taken apart on the host. After: modules may compute what they list.
+    """Return the arrays of a tree by key, on the host; numbers are kept."""
+    # Before: stacked layers are split on the host. After: modules may return computed arrays.
     local = jax.tree.map(_to_host, model)
     return {key: _to_host(value) for key, value in to_state_dict(local, prefix).items()}
 
@@ -128,24 +128,24 @@ def to_numpy_state_dict(model: Any, prefix: str | None = None) -> StateDict:
 def to_torch_compatible_state_dict(
     t: Any, *, flatten: bool = True, prefix: str | None = None, filter: Any = is_jax_array_like
 ) -> StateDict:
-    """List the arrays of a tree by key, on the host, as torch stores them.
+    """Return the arrays of a tree by key, on the host, as torch stores them.
 
     Args:
         t: a model.
         flatten: whether to call `flatten_for_export` of its modules.
         prefix: the first component of all keys.
-        filter: which arrays to list: a function of an array, or a tree of bools.
+        filter: which arrays to include: a function of an array, or a tree of bools.
     """
     kept = eqx.filter(flatten_modules_for_export(t) if flatten and callable(filter) else t, filter)
     if flatten and not callable(filter):
-        # An array that is left out cannot be reshaped, so that all are, and then the same ones are left out.
+        # An array that is filtered out cannot be reshaped: reshape all, and filter afterwards.
         leaves, structure = _with_none(flatten_modules_for_export(t))
         chosen, _ = _with_none(kept)
         kept = jax.tree.unflatten(
             structure, [None if one is None else leaf for leaf, one in zip(leaves, chosen, strict=True)]
         )
     listed = to_numpy_state_dict(kept, prefix)
-    # A filter is not asked about the switch of a Dropout, which is no leaf.
+    # The filter is not applied to `inference` of a Dropout, which is not an array.
     return {k: v for k, v in listed.items() if not isinstance(v, bool) or (callable(filter) and filter(v))}
 
 
@@ -158,25 +158,25 @@ def from_torch_compatible_state_dict(
         return from_state_dict(t, state_dict, prefix)
     flat = eqx.filter_eval_shape(flatten_modules_for_export, t)
     loaded: T = from_state_dict(flat, state_dict, prefix)
-    return auto_sharded(unflatten_modules_from_export(loaded, t))  # the mapping does not know axes of the flat form
+    return auto_sharded(unflatten_modules_from_export(loaded, t))  # the mapping has no axes of the flat form
 
 
 def flatten_modules_for_export(t: T) -> T:
-    """Bring each module of a tree into the form that other libraries store, by its `flatten_for_export`."""
+    """Convert each module of a tree to the form that other libraries store, by its `flatten_for_export`."""
     if isinstance(t, ModuleWithStateDictSerialization):
         return cast(T, t.flatten_for_export())
     return t if _is_leaf(t) else cast(T, _rebuilt(t, flatten_modules_for_export))
 
 
 def unflatten_modules_from_export(t: T, template: T) -> T:
-    """Undo `flatten_modules_for_export`, by a tree that has the axes."""
+    """Undo `flatten_modules_for_export`, with the axes of `template`."""
     if isinstance(t, ModuleWithStateDictSerialization):
         return cast(T, t.unflatten_from_export(cast(Any, template)))
     return t if _is_leaf(t) else cast(T, _rebuilt(t, unflatten_modules_from_export, template))
 
 
 def save_state_dict(state_dict: StateDict, path: str | os.PathLike[str]) -> None:
-    """Write arrays to a safetensors file; of several processes, the first one writes, and all wait for it."""
+    """Write arrays to a safetensors file; the first process writes, and all others wait for it."""
     save_arrays(
         {key: value if hasattr(value, "dtype") else np.asarray(value) for key, value in state_dict.items()}, path
     )
@@ -195,7 +195,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _children(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
-    """Take a tree apart, one level deep, into what it holds by name; a leaf has one child without a name."""
+    """Return the children of a tree by name; a leaf has one child without a name."""
     children, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda each: each is not tree)
     return [(path_text(path), child) for path, child in children], structure
 
@@ -207,14 +207,14 @@ def _is_leaf(tree: Any) -> bool:
 
 
 def _rebuilt(tree: Any, change: Callable[..., Any], *others: Any) -> Any:
-    """Change each child of a tree, together with those of others that have as many."""
+    """Change each child of a tree, together with those of trees of the same structure."""
     children, structure = _children(tree)
     rows = zip(children, *(_children(other)[0] for other in others), strict=True)
     return jax.tree.unflatten(structure, [change(*(child for _, child in row)) for row in rows])
 
 
 def _keyed(tree: Any, prefix: str | None) -> tuple[list[tuple[str | None, Any]], Any]:
-    """Take a tree apart into what it holds by key."""
+    """Return the leaves of a tree by key."""
     renamed: Any = getattr(tree, "_state_dict_key_map", dict)
     own: Mapping[str, str | None] = renamed() if isinstance(tree, ModuleWithStateDictSerialization) else {}
     children, structure = _children(tree)
@@ -241,7 +241,7 @@ def _from_leaf(leaf: Any, state_dict: StateDict, prefix: str | None) -> Any:
         raise ArgumentError(message("from_state_dict", "an array alone has no key", hint="pass a prefix"))
     if not is_jax_array_like(template):
         value = state_dict.get(prefix, template)
-        # A file has it as an array, and a stack of layers, which share it, has as many.
+        # It is an array in a file, and one for each layer in a stack, which share it.
         return type(template)(np.ravel(value)[0].item()) if hasattr(value, "dtype") else value
     if prefix not in state_dict:
         raise MissingKeyError(prefix, state_dict)
@@ -253,6 +253,6 @@ def _from_leaf(leaf: Any, state_dict: StateDict, prefix: str | None) -> Any:
         raise ArgumentError(message("from_state_dict", problem))
     if not is_named_array(leaf):
         return jnp.asarray(value)
-    # Without a detour over the first device, which may be too small.
+    # Not by way of the first device, which may be too small.
     loaded = auto_sharded(wrap(leaf, np.asarray(value) if not isinstance(value, jax.Array) else value, names))
     return adopt(wrap(loaded, jnp.asarray(loaded.array), names))

@@ -17,7 +17,7 @@ def map(fn: Callable[..., T], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> 
 
 
 def scan_aware_map(fn: Callable[..., T], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """Apply a function to each leaf, and inside of a `Stacked` to what belongs to each layer."""
+    """Apply a function to each leaf; inside a `Stacked`, to the leaves of each layer."""
     return tree_util.scan_aware_tree_map(fn, tree, *rest, is_leaf=is_leaf)
 
 
@@ -37,5 +37,5 @@ def structure(tree: Any, *, is_leaf: IsLeaf = None) -> Any:
 
 
 def unflatten(treedef: Any, leaves: Iterable[Any]) -> Any:
-    """Put a tree together from its structure and leaves."""
+    """Rebuild a tree from its structure and leaves."""
     return tree_util.tree_unflatten(treedef, leaves)

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 IsLeaf = Callable[[Any], bool] | None
-_trees = tree  # which arguments are called, too
+_trees = tree  # also the names of arguments
 
 
 @adapted
@@ -39,7 +39,7 @@ def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = No
 
 @adapted
 def scan_aware_tree_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """Apply a function to each leaf, and inside of a `Stacked` to what belongs to each layer, by Haliax's `vmap`."""
+    """Apply a function to each leaf; inside a `Stacked`, to the leaves of each layer, by Haliax's `vmap`."""
 
     def apply(node: Any, *others: Any) -> Any:
         if not isinstance(node, Stacked):
@@ -58,7 +58,7 @@ def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], Any]:
 
 
 def tree_unflatten(treedef: Any, leaves: Any) -> Any:
-    """Put a tree together from its structure and leaves."""
+    """Rebuild a tree from its structure and leaves."""
     return jax.tree.unflatten(treedef, leaves)
 
 
@@ -74,7 +74,7 @@ def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> Any:
 
 @adapted
 def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array | None = None) -> Any:
-    """Cut or grow an axis in all named arrays of a tree and in static fields of modules; a tree without it stays."""
+    """Resize an axis in all named arrays of a tree and in static fields of modules; a tree without it is unchanged."""
     name, _ = selector(old_axis, "resize_axis")
     if not any(is_named_array(leaf) and name in leaf.names for leaf in tree_leaves(tree)):
         return tree
@@ -82,13 +82,13 @@ def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array
 
 
 def hashable_partition(pytree: Any, filter_spec: Any) -> tuple[Any, tuple[tuple[Any, ...], Any]]:
-    """Part a tree by a filter: what passes, and what does not as a tuple of leaves and the structure."""
+    """Partition a tree by a filter: the leaves that pass, and the others as a tuple of leaves and the structure."""
     dynamic, static = eqx.partition(pytree, filter_spec)
     leaves, structure = jax.tree.flatten(static)
     return dynamic, (tuple(leaves), structure)
 
 
 def hashable_combine(dynamic: Any, static: tuple[tuple[Any, ...], Any]) -> Any:
-    """Put together what `hashable_partition` parted."""
+    """Undo `hashable_partition`."""
     leaves, structure = static
     return eqx.combine(dynamic, jax.tree.unflatten(structure, leaves))

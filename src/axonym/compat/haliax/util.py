@@ -1,4 +1,4 @@
-"""Small helpers that need nothing of the rest."""
+"""Small helpers without other dependencies."""
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +34,7 @@ UNSPECIFIED = Unspecified()
 
 
 def ensure_tuple(x: Sequence[T] | T) -> tuple[T, ...]:
-    """Make a tuple of a sequence; text and what is no sequence become a tuple of one."""
+    """Convert a sequence to a tuple; a string, or a value that is not a sequence, becomes a tuple of one."""
     if isinstance(x, Sequence) and not isinstance(x, str):
         return tuple(x)
     alone: Any = x
@@ -42,28 +42,28 @@ def ensure_tuple(x: Sequence[T] | T) -> tuple[T, ...]:
 
 
 def maybe_untuple(x: Sequence[T] | T) -> T | Sequence[T]:
-    """Take the one entry out of a tuple of one, and return everything else as it is."""
+    """Return the entry of a tuple of one, and everything else unchanged."""
     return x[0] if isinstance(x, tuple) and len(x) == 1 else x
 
 
 def is_jax_or_hax_array_like(x: Any) -> bool:
-    """Tell whether something is a named array, or has a shape and a dtype."""
+    """Return whether `x` is a named array, or has a shape and a dtype."""
     return is_named_array(x) or (hasattr(x, "shape") and hasattr(x, "dtype"))
 
 
 def safe_update_wrapper(wrapper: Any, wrapped: Any) -> Any:
-    """Give a wrapper name and docstring of what it wraps, where that has any: modules that are called have not."""
+    """Copy the name and docstring of `wrapped` to a wrapper, if it has any: callable modules do not."""
     given = [name for name in functools.WRAPPER_ASSIGNMENTS if hasattr(wrapped, name)]
     return functools.update_wrapper(wrapper, wrapped, given, ())
 
 
 def safe_wraps(fn: Any) -> Callable[[Any], Any]:
-    """Decorate a wrapper as `functools.wraps` does, also around a module that is called."""
+    """Decorate a wrapper like `functools.wraps`, which may also wrap a callable module."""
     return lambda wrapper: safe_update_wrapper(wrapper, fn)
 
 
 class StringHolderEnum(type):
-    """The metaclass of classes that hold text constants: `Class.NAME` is the text, and iteration gives all."""
+    """The metaclass of classes of string constants: `Class.NAME` is the string, and iteration gives all."""
 
     __members__: dict[str, str]
 

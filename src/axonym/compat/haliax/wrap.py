@@ -1,4 +1,4 @@
-"""How functions of arrays become functions of named arrays."""
+"""Conversion of functions of arrays to functions of named arrays."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class ReductionFunction(Protocol):
-    """A reduction over any axes that may leave elements out."""
+    """A reduction over any axes, with an optional mask."""
 
     def __call__(
         self,
@@ -49,7 +49,7 @@ class SimpleReductionFunction(Protocol):
 
 
 def unwrap_namedarrays(*a: Any) -> tuple[Any, ...]:
-    """Return the arrays of NamedArrays, and anything else as it is."""
+    """Return the arrays of NamedArrays, and anything else unchanged."""
     return tuple(raw(x) for x in a)
 
 
@@ -60,7 +60,7 @@ def wrap_elemwise_unary(f: Callable[..., Any], a: Any, *args: Any, **kwargs: Any
 
 
 def wrap_elemwise_binary(op: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Make a function of two arrays, which broadcasts by position, one that does so by name."""
+    """Convert a function of two arrays, which broadcasts by position, to one that broadcasts by name."""
 
     @adapted
     def call(a: Any, b: Any) -> Any:
@@ -95,7 +95,7 @@ def wrap_reduction_call(
 ) -> Any:
     """Apply a function that removes dimensions to a NamedArray, a plain array, or each array of a tree.
 
-    The function is called with `axis`, an int, a tuple of them or None; with `where` only if there is one.
+    The function is called with `axis`, an int, a tuple of ints or None, and with `where` only if there is one.
     """
     if not isinstance(a, NamedArray):
 
@@ -118,7 +118,7 @@ def wrap_reduction_call(
 def wrap_axiswise_call(
     fn: Callable[..., Any], a: Any, axis: AxisSelection | None, *, single_axis_only: bool, **kwargs: Any
 ) -> Any:
-    """Apply a function along axes that keeps the shape; without axis, return the plain array that it returns."""
+    """Apply a function that keeps the shape along axes; without axis, return its plain result."""
     if not isinstance(a, NamedArray) or axis is None:
         return fn(raw(a), axis=axis, **kwargs)
     at, _ = _positions("wrap_axiswise_call", a, axis, single_axis_only)
@@ -127,7 +127,7 @@ def wrap_axiswise_call(
 
 
 def _positions(function: str, a: Any, axis: AxisSelection | None, single: bool) -> tuple[Any, tuple[str, ...]]:
-    """Return the positions of axes in the form that `jax.numpy` takes, and the names of the others."""
+    """Return the positions of axes in the form of `jax.numpy`, and the names of the others."""
     if axis is None:
         return None, ()
     chosen = a.resolve_axis(

@@ -1,6 +1,6 @@
 """Layers, activations and losses."""
 
-# A list of names, of which some stand for a module first and then for the function of that name.
+# Some names refer to a module first, and then to the function of that name.
 # mypy: disable-error-code="no-redef"
 # pyright: reportUnusedImport=false
 

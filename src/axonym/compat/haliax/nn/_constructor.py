@@ -1,4 +1,4 @@
-"""The constructor's older spelling, in which a class is called with axes and a key."""
+"""The older form of constructors, in which a class is called with axes and a key."""
 
 import inspect
 from collections.abc import Callable
@@ -13,10 +13,10 @@ _Meta: Any = type(eqx.Module)
 
 @dataclass_transform(field_specifiers=(eqx.field,))
 class TwoSpellings(_Meta):  # type: ignore[misc]  # the metaclass of equinox has no public name
-    """Let a call with `key=`, which no field is called, mean `init`: `Linear(In, Out, key=key)`."""
+    """A metaclass that redirects calls with `key=`, which no field is called, to `init`: `Linear(In, Out, key=key)`."""
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Construct from fields, or do `init`; a subclass whose own constructor takes a key keeps it."""
+        """Construct from fields, or call `init`; a subclass whose own constructor takes a key keeps it."""
         if "key" in kwargs and not _takes_key(self.__init__):
             return self.init(*args, **kwargs)
         return super().__call__(*args, **kwargs)

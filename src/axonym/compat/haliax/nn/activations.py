@@ -44,7 +44,7 @@ A = TypeVar("A")
 
 
 class ClassError(ArgumentError, AssertionError):
-    """A class number is outside of its axis, for which Haliax raises AssertionError."""
+    """A class number is out of range, for which Haliax raises AssertionError."""
 
 
 celu = unary(axn.nn.celu, jax.nn.celu)
@@ -66,36 +66,36 @@ swish = silu
 
 
 def gelu(a: Any, approximate: bool = True) -> Any:
-    """Return x times the normal distribution function of x, by default its tanh approximation; also of plain arrays."""
+    """Return x times the normal distribution function of x, by default approximated by tanh; also for plain arrays."""
     return _gelu(a, approximate) if isinstance(a, Core) else jax.nn.gelu(a, approximate)
 
 
 def quick_gelu(x: Any) -> Any:
-    """Return x * sigmoid(1.702 x), for each element; also of a plain array."""
+    """Return x * sigmoid(1.702 x) of each element; also for plain arrays."""
     return _quick_gelu(x) if isinstance(x, Core) else x * jax.nn.sigmoid(x * 1.702)
 
 
 def relu_squared(x: Any) -> Any:
-    """Return max(x, 0) squared, for each element; also of a plain array."""
+    """Return max(x, 0) squared of each element; also for plain arrays."""
     return _relu_squared(x) if isinstance(x, Core) else jnp.square(jax.nn.relu(x))
 
 
 def glu(x: Any, axis: Any) -> Any:
-    """Return the first half along an axis times the sigmoid of the second, which always fails in Haliax."""
+    """Return the first half along an axis times the sigmoid of the second; in Haliax, this always fails."""
     return _glu(x, axis) if isinstance(x, Core) else jax.nn.glu(x, axis)
 
 
 def one_hot(x: Any, class_axis: Axis, *, dtype: DTypeLike | None = None) -> Any:
-    """Turn class numbers into vectors over `class_axis`, the last axis; also one plain number, counted from either end.
+    """Convert class numbers to vectors over `class_axis`, the last axis; a single int may count from the end.
 
     Raises:
-        ClassError: if an int is no class.
+        ClassError: if an int is out of range.
     """
     return _one_hot(x if isinstance(x, Core) else _class(x, class_axis), class_axis, dtype=dtype)
 
 
 def _class(x: Any, class_axis: Axis) -> axn.NamedArray:
-    """Give a single class number the form of a NamedArray without axes."""
+    """Convert a single class number to a NamedArray without axes."""
     if jnp.ndim(x) or not jnp.issubdtype(jnp.result_type(x), jnp.integer):
         problem = f"class numbers are a NamedArray, an int or a single integer, not {type(x).__name__}"
         raise KindError(message("one_hot", problem, hint="name an array first: hax.named(x, (...))"))

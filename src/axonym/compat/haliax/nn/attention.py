@@ -1,6 +1,7 @@
-"""Attention and its masks, with the order of arguments and of axes that Haliax has.
+"""Attention and its masks, with Haliax's order of arguments and of axes.
 
-Masks are arrays of booleans; scores and softmax are computed in float32 at least, where Haliax takes the query's dtype.
+Masks are arrays of booleans; scores and softmax are computed in at least float32, unlike in Haliax, which uses the
+query's dtype.
 """
 
 import math
@@ -38,9 +39,9 @@ forgetful_causal_mask = adapted(axn.nn.forgetful_causal_mask)
 
 @adapted
 def prefix_lm_mask(QSeqLen: Axis, KSeqLen: Axis, prefix_len: int, q_start: int = 0, k_start: int = 0) -> axn.NamedArray:
-    """Return which keys each query sees: the prefix, and what is not after it.
+    """Return the mask of a prefix language model: each query sees the prefix and the keys that are not after it.
 
-    Unlike in Axonym's, the prefix is the first keys that there are, whatever position they start at.
+    Unlike in Axonym, the prefix is the first `prefix_len` keys, regardless of `k_start`.
     """
     return axn.nn.prefix_lm_mask(QSeqLen, KSeqLen, k_start + prefix_len, q_start, k_start)
 
@@ -80,7 +81,7 @@ def dot_product_attention(
 
 
 def _query_position(Key: AxisSelector, query: axn.NamedArray, key: axn.NamedArray, value: axn.NamedArray) -> str | None:
-    """Tell the axis of positions of queries, which some kernels ask for, if it is the one axis that only they have."""
+    """Return the axis of query positions, which some kernels require, if it is the only axis that only queries have."""
     taken = {*key.names, *value.names, axis_name(Key)}
     own = [name for name in query.names if name not in taken]
     return own[0] if len(own) == 1 else None
@@ -98,7 +99,7 @@ def dot_product_attention_weights(
     precision: Any = None,
     scaling_factor: float | None = None,
 ) -> axn.NamedArray:
-    """Return the weights of `dot_product_attention`, which sum to one over `KPos`; mask and bias may have more axes."""
+    """Return the weights of `dot_product_attention`, which sum to one over `KPos`; mask and bias may add axes."""
     _check(KPos, query, key)
     scale = 1 / math.sqrt(query.axis_size(Key)) if scaling_factor is None else scaling_factor
     dtype = jnp.result_type(query.dtype, key.dtype, jnp.float32) if attention_dtype is None else attention_dtype
@@ -111,7 +112,7 @@ def dot_product_attention_weights(
 
 
 def _check(KPos: AxisSelection, query: axn.NamedArray, *others: axn.NamedArray) -> None:
-    """Check that operands have names, and that the positions of keys are no axes of the query."""
+    """Check that operands have names, and that the query has no axis of key positions."""
     for x in (query, *others):
         if not isinstance(x, Core):
             problem = f"query, key and value must be NamedArrays, not {type(x).__name__}"
@@ -136,18 +137,18 @@ def mask_to_bias(mask: axn.NamedArray, mask_value: float = -1e9) -> axn.NamedArr
 
 @adapted
 def combine_masks_and(mask1: axn.NamedArray | None, mask2: axn.NamedArray | None) -> axn.NamedArray | None:
-    """Return where both masks are true, over the axes of both; None stands for no mask."""
+    """Return where both masks are true, over the axes of both; None means no mask."""
     return axn.nn.combine_masks_and(*_larger_first(mask1, mask2))
 
 
 @adapted
 def combine_masks_or(mask1: axn.NamedArray | None, mask2: axn.NamedArray | None) -> axn.NamedArray | None:
-    """Return where one of the masks is true, over the axes of both; None stands for no mask."""
+    """Return where either mask is true, over the axes of both; None means no mask."""
     return axn.nn.combine_masks_or(*_larger_first(mask1, mask2))
 
 
 def _larger_first(mask1: Any, mask2: Any) -> tuple[Any, Any]:
-    """Put a mask first that has all axes of the other, since the result has its order."""
+    """Put the mask that has all axes of the other first, as the result has its order."""
     if isinstance(mask1, Core) and isinstance(mask2, Core) and set(mask1.names) < set(mask2.names):
         return mask2, mask1
     return mask1, mask2

@@ -1,4 +1,4 @@
-"""Convolutions, whose weights have the names of the spatial axes themselves."""
+"""Convolutions, whose weights have the spatial axes under their own names."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class _ConvBase(eqx.Module):
     padding: Any = eqx.field(static=True)
 
     def _of_axonym(self) -> dict[str, Any]:
-        """Return the fields of Axonym's layer, for inputs of any spatial size; no mapping splits its kernel."""
+        """Return the fields of Axonym's layer, for inputs of any spatial size; its kernel is never split."""
         spatial = _names(self.Spatial)
         weight = self.weight.rearrange((self.Out.name, self.In.name, *spatial))
         kernel = weight.rename({name: f"kernel.{name}" for name in spatial})
@@ -40,7 +40,7 @@ class _ConvBase(eqx.Module):
 class Conv(_ConvBase):
     """Slide a kernel along the axes `Spatial`; the weight has the axes {Out, In / groups, Spatial...}.
 
-    An `Axis` in `Spatial` stands for its name: the size of the input is not checked.
+    Only the name of an `Axis` in `Spatial` is used: the size of the input is not checked.
     """
 
     dilation: tuple[int, ...] = eqx.field(static=True)
@@ -61,19 +61,19 @@ class Conv(_ConvBase):
         use_bias: bool = True,
         key: jax.Array,
     ) -> "Conv":
-        """Make a layer; `padding` may be "SAME" or "VALID" too."""
+        """Make a layer; `padding` may also be "SAME" or "VALID"."""
         settings: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         made = axn.nn.Conv.init(Spatial, In, Out, kernel_size, use_bias=use_bias, key=key, **settings)
         return Conv(**_of_haliax(made))
 
     @adapted
     def __call__(self, inputs: Any, *, key: jax.Array | None = None) -> Any:
-        """Apply the layer; what comes out has `Out` in the place of `In`."""
+        """Apply the layer; the result has `Out` in place of `In`."""
         return axn.nn.Conv(**self._of_axonym())(inputs)
 
 
 class ConvTranspose(_ConvBase):
-    """Slide a kernel with steps between the elements of its input; weight and `Spatial` are as in `Conv`."""
+    """A transposed convolution; weight and `Spatial` are as in `Conv`."""
 
     output_padding: tuple[int, ...] = eqx.field(static=True)
     dilation: tuple[int, ...] = eqx.field(static=True)
@@ -95,7 +95,7 @@ class ConvTranspose(_ConvBase):
         use_bias: bool = True,
         key: jax.Array,
     ) -> "ConvTranspose":
-        """Make a layer; `padding` may be "SAME" or "VALID" too."""
+        """Make a layer; `padding` may also be "SAME" or "VALID"."""
         settings: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         settings |= {"output_padding": output_padding, "use_bias": use_bias}
         made = axn.nn.ConvTranspose.init(Spatial, In, Out, kernel_size, key=key, **settings)
@@ -103,7 +103,7 @@ class ConvTranspose(_ConvBase):
 
     @adapted
     def __call__(self, inputs: Any, *, key: jax.Array | None = None) -> Any:
-        """Apply the layer; what comes out has `Out` in the place of `In`."""
+        """Apply the layer; the result has `Out` in place of `In`."""
         return axn.nn.ConvTranspose(**self._of_axonym())(inputs)
 
 
@@ -112,7 +112,7 @@ def _names(Spatial: tuple[str | Axis, ...]) -> tuple[str, ...]:
 
 
 def _of_haliax(made: Any) -> dict[str, Any]:
-    """Return the fields of Haliax's layer from one of Axonym, whose weight has names of its own."""
+    """Return the fields of Haliax's layer from one of Axonym, whose weight has different names."""
     names = (made.Out.name, made.In.name, *_names(made.Spatial))
     return _fields(made, weight=axn.NamedArray(made.weight.array, names))
 

@@ -1,4 +1,4 @@
-"""Dropout, whose `inference` is a node of the tree, so that it can be switched in a model."""
+"""Dropout, whose `inference` is a leaf of the tree, so that it can be changed in a model."""
 
 import dataclasses
 from typing import Any
@@ -20,11 +20,11 @@ __all__ = ["Dropout", "dropout"]
 
 
 class MissingKeyError(KindError, RuntimeError):
-    """There is something to drop and no key, for which Haliax raises RuntimeError."""
+    """A key is needed to drop elements, for which Haliax raises RuntimeError."""
 
 
 class DtypeError(KindError, AssertionError):
-    """What is to be scaled are integers; Haliax asserts that they are not."""
+    """Integers cannot be scaled, for which Haliax raises AssertionError."""
 
 
 @switchable
@@ -36,24 +36,24 @@ class Dropout(ModuleWithStateDictSerialization):
     inference: bool = False
 
     def __check_init__(self) -> None:
-        axn.nn.Dropout(self.pdrop, self.broadcast_axes)  # it knows what they may be
+        axn.nn.Dropout(self.pdrop, self.broadcast_axes)  # so that their types are known
 
     @property
     def is_active(self) -> bool:
-        """Whether a call drops elements, unless it is told otherwise."""
+        """Whether a call drops elements by default."""
         return not self.inference and self.pdrop > 0
 
     def __call__(self, x: Any, *, inference: bool | None = None, key: jax.Array | None = None) -> Any:
-        """Drop elements of `x`, unless this or the field says `inference`."""
+        """Drop elements of `x`, unless `inference`, by default that of the field."""
         chosen = self.inference if inference is None else inference
         return dropout(x, self.pdrop, self.broadcast_axes, inference=chosen, key=key)
 
     def to_state_dict(self, prefix: str | None = None) -> StateDict:
-        """List `inference`, a bool."""
+        """Return a state dict with `inference`, a bool."""
         return super().to_state_dict(prefix) | to_state_dict(bool(self.inference), with_prefix(prefix, "inference"))
 
     def from_state_dict(self, state_dict: StateDict, prefix: str | None = None) -> "Dropout":
-        """Return the layer with what a state dict has, where it has `inference` at all."""
+        """Return the layer with `inference` from a state dict, if it is there."""
         inference = from_state_dict(bool(self.inference), state_dict, with_prefix(prefix, "inference"))
         return dataclasses.replace(super().from_state_dict(state_dict, prefix), inference=inference)
 
@@ -70,8 +70,8 @@ def dropout(
     """Set elements to zero at random and scale up the others; `x` may be a plain array, and `inference` traced.
 
     Raises:
-        MissingKeyError: if there is something to drop and no key; to drop all of it needs none.
-        DtypeError: if there is something to drop from integers.
+        MissingKeyError: if there are elements to drop and no key; dropping all needs none.
+        DtypeError: if there are elements to drop and `x` is of integers.
     """
     if not axn.is_named_array(x):
         nameless = axn.NamedArray(jnp.asarray(x), ())

@@ -1,4 +1,4 @@
-"""Tables of vectors."""
+"""Embedding tables."""
 
 import dataclasses
 
@@ -21,10 +21,10 @@ __all__ = ["Embedding"]
 
 
 class Embedding(eqx.Module, ReparamEnabled, metaclass=TwoSpellings):
-    """Look up vectors over `Embed` by their numbers in `Vocab`.
+    """A table of vectors over `Embed`, looked up by their numbers in `Vocab`.
 
-    Differs from `axonym.nn.Embedding`: `Embed` is kept as given, the standard deviation at the start is one over the
-    size of a vector, and a parametrisation scales. `Embedding(Vocab, Embed, key=key)` does `init`.
+    Differs from `axonym.nn.Embedding`: `Embed` is kept as given, the initial standard deviation is one over the size
+    of a vector, and weights are scaled by a parametrisation. `Embedding(Vocab, Embed, key=key)` calls `init`.
 
     Attributes:
         weight: axes {Vocab, Embed}.
@@ -48,32 +48,32 @@ class Embedding(eqx.Module, ReparamEnabled, metaclass=TwoSpellings):
         initializer_range: float | None = None,
         reparam_cls: type[AbstractEmbeddingReparam] = EmbeddingStandardParam,
     ) -> "Embedding":
-        """Make a table; `initializer_range` stands in the place of `init_scale`, and is scaled like it."""
+        """Make a table; `initializer_range` replaces `init_scale`, and is scaled like it."""
         axes = (sized(Vocab, "Embedding.init"), *spec(Embed, "Embedding.init"))
         scale = init_scale if initializer_range is None else initializer_range
         return Embedding(drawn(key, axes, scale * reparam_cls.init_scale(Vocab, Embed)), Vocab, Embed, reparam_cls)
 
     def __call__(self, input_ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Do `embed`; `key` is not used."""
+        """Call `embed`; `key` is not used."""
         return self.embed(input_ids)
 
     @adapted
     def embed(self, input_ids: NamedArray) -> NamedArray:
-        """Look up the vectors of integers: their axes, then `Embed`; those out of range give NaN."""
+        """Look up vectors; the result has the axes of the ids, then `Embed`; ids out of range give NaN."""
         check_input("Embedding", input_ids, (), spec(self.Embed))
         vectors = take(auto_sharded(self.weight), self.Vocab.name, input_ids)
         return times(auto_sharded(vectors), self.reparam.active_scale)
 
     @adapted
     def unembed(self, input_embeds: NamedArray) -> NamedArray:
-        """Multiply by the table the other way, from `Embed` to scores over `Vocab`."""
+        """Multiply by the transposed table, from `Embed` to scores over `Vocab`."""
         summed = spec(self.Embed)
         check_input("Embedding.unembed", input_embeds, summed, (self.Vocab,))
         return multiply(input_embeds, times(self.weight, self.reparam.unembed_active_scale), summed)
 
     @adapted
     def resize_embeddings(self, new_size: int, key: jax.Array | None = None) -> "Embedding":
-        """Return a table of another size: the first rows stay, and new ones are drawn around their mean.
+        """Return a table of another size: the first rows are kept, and new ones are drawn around their mean.
 
         Without a key, each new row is the mean.
         """

@@ -1,4 +1,4 @@
-"""Linear maps."""
+"""Linear layers."""
 
 import dataclasses
 import math
@@ -34,27 +34,27 @@ __all__ = ["Linear", "MoELinear", "gmm_sharded"]
 
 
 def hashable(axes: AxisSpec) -> AxisSpec:
-    """Keep axes as they are given, but lists and dicts as tuples: compiled functions key on them."""
+    """Convert lists and dicts of axes to tuples, which compiled functions can use as cache keys."""
     return axes if isinstance(axes, Axis | tuple) else spec(axes)
 
 
 def drawn(key: jax.Array, axes: tuple[Axis, ...], scale: float) -> NamedArray:
-    """Draw weights from a normal distribution that is cut off at three, times a scale."""
+    """Draw weights from a normal distribution truncated at three standard deviations, times a scale."""
     return adopt(random.truncated_normal(key, axes, -3, 3) * scale)
 
 
 class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpellings):
-    """Multiply by a weight over `In` and add a bias over `Out`.
+    """A linear layer: a product with a weight, summed over `In`, and a bias over `Out`.
 
-    Differs from `axonym.nn.Linear`: `In` and `Out` are kept as given, so that one axis stays one axis, no name may be
-    on both sides, and a parametrisation scales. `Linear(In, Out, key=key)` does `init`.
+    Differs from `axonym.nn.Linear`: `In` and `Out` are kept as given, so that a single axis is not a tuple, no name may
+    be in both, and weights are scaled by a parametrisation. `Linear(In, Out, key=key)` calls `init`.
 
     Attributes:
         weight: axes {Out, In}.
         bias: axes {Out}, or None.
         In: the axes that are summed over.
-        Out: the axes that come in their place.
-        dot_general: what multiplies, such as a `DotGeneralOp` of `haliax.quantization`.
+        Out: the axes that replace them.
+        dot_general: the product, such as a `DotGeneralOp` of `haliax.quantization`.
     """
 
     weight: NamedArray
@@ -77,7 +77,7 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         init_scale: float = 1.0,
         reparam_cls: type[AbstractLinearReparam] = LinearStandardParam,
     ) -> "Linear":
-        """Make a layer whose weight is drawn with the key itself, and whose bias is zero.
+        """Make a layer whose weight is drawn with the unsplit key, and whose bias is zero.
 
         Raises:
             AxisClashError: if a name is in both `In` and `Out`.
@@ -92,7 +92,7 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         weight = drawn(key, axes, init_scale * reparam_cls.init_scale(In, Out))
         if dot_general is None:
             dot_general = DefaultDotGeneralOp.init()
-        elif jax.tree_util.all_leaves([dot_general]):  # a function, which transformations refuse among arrays
+        elif jax.tree_util.all_leaves([dot_general]):  # a function, which transformations do not accept among arrays
             dot_general = jax.tree_util.Partial(dot_general)
         return Linear(weight, adopt(zeros(outputs)) if use_bias else None, In, Out, dot_general, reparam_cls)
 
@@ -102,7 +102,7 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
 
         Raises:
             AxisNotFoundError: if the inputs lack an axis of `In`.
-            AxisClashError: if they have one of `Out` already.
+            AxisClashError: if they already have one of `Out`.
         """
         summed = spec(self.In)
         check_input("Linear", inputs, summed, spec(self.Out), blocks=True)
@@ -111,7 +111,7 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         return y if self.bias is None else y + auto_sharded(self.bias)
 
     def flatten_for_export(self) -> "Linear":
-        """Return the layer with one axis `__IN__` and one axis `__OUT__`, in the order in which the weight has them."""
+        """Return the layer with one axis `__IN__` and one axis `__OUT__`, in their order in the weight."""
         inputs, outputs = spec(self.In), spec(self.Out)
         weight = _merged(_merged(self.weight, inputs, "__IN__"), outputs, "__OUT__")
         if _is_there(weight):
@@ -126,7 +126,7 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         )
 
     def unflatten_from_export(self, template: Any) -> "Linear":
-        """Undo `flatten_for_export`, by a layer that has the axes."""
+        """Undo `flatten_for_export`, with the axes of `template`."""
         inputs, outputs = spec(template.In), spec(template.Out)
         weight = _parted(_parted(self.weight, "__IN__", inputs), "__OUT__", outputs)
         return dataclasses.replace(
@@ -138,7 +138,7 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         )
 
     def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
-        """List the arrays by key: the weight as it is used, scaled."""
+        """Return the arrays by key; the weight is scaled, as in use."""
         return super(Linear, self._scaled(self.reparam.active_scale)).to_state_dict(prefix)
 
     def from_state_dict(self, state_dict: dict[str, Any], prefix: str | None = None) -> "Linear":
@@ -156,7 +156,7 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
 
     @staticmethod
     def input_reparam(use_mup: bool = True) -> type[AbstractLinearReparam]:
-        """Return the parametrisation of layers that read the input of a model."""
+        """Return the parametrisation of layers at the input of a model."""
         return InputLinearMup if use_mup else LinearStandardParam
 
     @staticmethod
@@ -166,17 +166,17 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
 
     @staticmethod
     def output_reparam(use_mup: bool = True) -> type[AbstractLinearReparam]:
-        """Return the parametrisation of layers that write the output of a model."""
+        """Return the parametrisation of layers at the output of a model."""
         return OutputLinearMup if use_mup else LinearStandardParam
 
 
 def times(weight: NamedArray, scale: float) -> NamedArray:
-    """Multiply a weight by a scale, if there is one."""
+    """Multiply a weight by a scale, if any."""
     return weight if scale == 1 else weight * scale
 
 
 def _is_there(x: Any) -> bool:
-    """Tell whether a parameter is an array, and has not been filtered out of the layer."""
+    """Return whether a parameter is an array that has not been filtered out of the layer."""
     return is_named_array(x) and not is_hole(x)
 
 
@@ -193,16 +193,16 @@ def _parted(x: Any, name: str, axes: tuple[Axis, ...]) -> Any:
 
 
 class MoELinear(eqx.Module, metaclass=TwoSpellings):
-    """Multiply stretches of an axis by the weights of their experts, and add one bias for all.
+    """A layer that multiplies groups along an axis by the weights of their experts, and adds a common bias.
 
-    Differs from `axonym.nn.MoELinear`: the bias has no axis of experts, and `Out` stands where `In` stood.
+    Differs from `axonym.nn.MoELinear`: the bias has no axis of experts, and `Out` replaces `In` in place.
 
     Attributes:
         weight: axes {Experts, In, Out}.
         bias: axes {Out}, or None.
         Experts: the axis of experts.
         In: the axis that is summed over.
-        Out: the axis that comes in its place.
+        Out: the axis that replaces it.
         use_gmm: not used; JAX chooses the kernel.
     """
 
@@ -234,11 +234,11 @@ class MoELinear(eqx.Module, metaclass=TwoSpellings):
 
     @adapted
     def __call__(self, inputs: NamedArray, group_sizes: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Apply each expert to its own stretch of the one axis that the inputs have beside `In`.
+        """Apply each expert to its own group of elements.
 
         Args:
-            inputs: axes {In} and one more, along which the elements are sorted by expert.
-            group_sizes: integers, axes {Experts}: how many elements belong to each expert.
+            inputs: axes {In} and one other, along which the elements are sorted by expert.
+            group_sizes: integers, axes {Experts}: the number of elements of each expert.
             key: not used.
         """
         experts = spec(self.Experts)
@@ -258,7 +258,7 @@ class MoELinear(eqx.Module, metaclass=TwoSpellings):
 
 
 def gmm_sharded(lhs_: jax.Array, rhs_: jax.Array, group_sizes_: jax.Array, ar: bool = False) -> jax.Array:
-    """Multiply stretches of rows by a matrix each, on all backends; JAX places it, so that `ar` has no meaning.
+    """Multiply each group of rows by its own matrix, on all backends; JAX handles the layout, so that `ar` is ignored.
 
     Args:
         lhs_: (rows, in), sorted by group.

@@ -1,4 +1,4 @@
-"""Losses, whose arguments `reduction` and `where` are those of Haliax; targets may also be class numbers."""
+"""Losses, with Haliax's arguments `reduction` and `where`; targets may also be class numbers."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -32,7 +32,7 @@ def binary_cross_entropy_loss(
     where: axn.NamedArray | None = None,
     reduction_axis: AxisSelection | None = None,
 ) -> Any:
-    """Return minus the logarithm of the probability that sigmoid of `logits` gives to yes-or-no targets."""
+    """Return the negative log-likelihood of binary targets under the sigmoid of `logits`."""
     return maybe_reduce_loss(_binary_losses(logits, targets, None), reduction, reduction_axis, where)
 
 
@@ -44,10 +44,10 @@ def cross_entropy_loss(
     where: axn.NamedArray | None = None,
     reduction_axis: AxisSelection | None = None,
 ) -> Any:
-    """Return minus the logarithm of the probability that softmax of `logits` gives to the targets.
+    """Return the cross-entropy of the targets under the softmax of `logits`.
 
-    Targets are probabilities over `Label`, or, which Haliax gets wrong, integers without that axis. The mean of no
-    losses at all is NaN, as there.
+    Targets are probabilities over `Label`, or integers without that axis, for which Haliax is wrong. The mean over no
+    losses is NaN, as in Haliax.
     """
     losses, _ = cross_entropy_loss_and_log_normalizers(logits, Label, targets)
     return maybe_reduce_loss(losses, reduction, reduction_axis, where)
@@ -57,9 +57,9 @@ def cross_entropy_loss(
 def cross_entropy_loss_and_log_normalizers(
     pred_y: axn.NamedArray, Label: AxisSelector, target_y: axn.NamedArray
 ) -> tuple[axn.NamedArray, axn.NamedArray]:
-    """Return a loss for each target, and the logarithms of sums of exponentials; targets may have more axes.
+    """Return the loss of each target, and the logarithms of sums of exponentials; targets may have further axes.
 
-    Losses have the dtype that logits and targets promote to.
+    Losses have the dtype to which logits and targets promote.
     """
     if not isinstance(pred_y, Core) or not isinstance(target_y, Core):
         return axn.nn.cross_entropy_loss_and_log_normalizers(pred_y, Label, target_y)
@@ -71,7 +71,7 @@ def cross_entropy_loss_and_log_normalizers(
 
 
 def maybe_reduce_loss(arr: Any, reduction: Reduction, reduction_axis: AxisSelection | None, where: Any) -> Any:
-    """Reduce losses as `reduce_loss` does, which has defaults."""
+    """Reduce losses like `reduce_loss`, but without defaults."""
     where = boolean(where)
     if reduction is None or (reduction_axis is not None and not selection(reduction_axis, "reduce_loss")):
         return arr if where is None else _where(where, arr, 0)
@@ -85,7 +85,7 @@ def reduce_loss(
     reduction_axis: AxisSelection | None = None,
     where: axn.NamedArray | None = None,
 ) -> Any:
-    """Reduce losses that count, by default to their mean; without a reduction, those that do not count become zero."""
+    """Reduce the losses selected by `where`, by default to their mean; without a reduction, the others become zero."""
     return maybe_reduce_loss(arr, reduction, reduction_axis, where)
 
 

@@ -21,9 +21,9 @@ DEFAULT_WIDTH_NAME = "mlp"
 
 
 class MLP(eqx.Module, metaclass=TwoSpellings):
-    """Linear layers with an activation after each but the last.
+    """Linear layers with an activation after all but the last.
 
-    Differs from `axonym.nn.MLP`: hidden axes have two names in turns, "mlp" and "mlp2".
+    Differs from `axonym.nn.MLP`: hidden axes alternate between two names, "mlp" and "mlp2".
 
     Attributes:
         activation: the function between the layers.
@@ -48,10 +48,10 @@ class MLP(eqx.Module, metaclass=TwoSpellings):
         dot_general: Callable[..., Any] | None = None,
         init_scale: float = 1.0,
     ) -> "MLP":
-        """Make `depth` hidden layers of a width, and one to `Output`.
+        """Make `depth` hidden layers of size `width`, and one to `Output`.
 
         Raises:
-            AxisClashError: if a layer has one name on both sides, such as an `Input` of the name of the hidden axis.
+            AxisClashError: if input and output of a layer share a name, as if `Input` is named like the hidden axis.
         """
         if depth < 0:
             raise ArgumentError(message("MLP.init", f"depth must not be negative, got {depth}"))
@@ -84,7 +84,7 @@ class MLP(eqx.Module, metaclass=TwoSpellings):
         return self.layers[-1].Out
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
-        """Apply the layers; a key is split for those that may take one."""
+        """Apply the layers; a key is split for those that accept one."""
         count = len(self.layers)
         keys = [None] * count if key is None else list(jax.random.split(key, count))
         for layer, own in zip(self.layers[:-1], keys, strict=False):

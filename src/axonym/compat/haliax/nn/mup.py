@@ -1,4 +1,4 @@
-"""Parametrisations of layers that scale with their width."""
+"""Parametrisations that scale layers with their width."""
 
 import abc
 import dataclasses
@@ -25,7 +25,7 @@ def _size(axes: AxisSpec) -> int:
 
 
 class AbstractReparam(abc.ABC):
-    """How the initial weights, the output and the learning rate of a layer scale with its axes."""
+    """The scales of the initial weights, the output and the learning rate of a layer, by its axes."""
 
     @staticmethod
     @abc.abstractmethod
@@ -49,7 +49,7 @@ class AbstractLinearReparam(AbstractReparam):
 
     Attributes:
         In: the axes that it sums over.
-        Out: the axes that it adds.
+        Out: the axes of its output.
     """
 
     In: AxisSpec
@@ -71,11 +71,11 @@ class AbstractEmbeddingReparam(AbstractReparam):
     @property
     @abc.abstractmethod
     def unembed_active_scale(self) -> float:
-        """The factor for the table when it is used the other way."""
+        """The factor for the table in `unembed`."""
 
 
 class _Unscaled:
-    """The scales of a class that does not say otherwise."""
+    """The default scales, which are one."""
 
     @staticmethod
     def init_scale(In: AxisSpec, Out: AxisSpec) -> float:
@@ -94,24 +94,24 @@ class _Unscaled:
 
 
 class LinearStandardParam(_Unscaled, AbstractLinearReparam):
-    """Initial weights fall with the root of the fan-in."""
+    """Initial weights scale with one over the square root of the fan-in."""
 
     @staticmethod
     def init_scale(In: AxisSpec, Out: AxisSpec) -> float:
-        """Return one over the root of the size of `In`."""
+        """Return one over the square root of the size of `In`."""
         return 1 / math.sqrt(_size(In))
 
 
 class InputLinearMup(_Unscaled, AbstractLinearReparam):
-    """Nothing scales, as the input is never wide."""
+    """All scales are one, as the input is never wide."""
 
 
 class HiddenLinearMup(_Unscaled, AbstractLinearReparam):
-    """Initial weights fall with the root of the fan-in, and the learning rate with the fan-in."""
+    """Initial weights scale with one over the root of the fan-in, and the learning rate with one over the fan-in."""
 
     @staticmethod
     def init_scale(In: AxisSpec, Out: AxisSpec) -> float:
-        """Return one over the root of the size of `In`."""
+        """Return one over the square root of the size of `In`."""
         return 1 / math.sqrt(_size(In))
 
     @property
@@ -121,7 +121,7 @@ class HiddenLinearMup(_Unscaled, AbstractLinearReparam):
 
 
 class OutputLinearMup(_Unscaled, AbstractLinearReparam):
-    """The output falls with the fan-in."""
+    """The output scales with one over the fan-in."""
 
     @property
     def active_scale(self) -> float:
@@ -130,7 +130,7 @@ class OutputLinearMup(_Unscaled, AbstractLinearReparam):
 
 
 class EmbeddingStandardParam(_Unscaled, AbstractEmbeddingReparam):
-    """Initial weights fall with the size of a vector."""
+    """Initial weights scale with one over the size of a vector."""
 
     @staticmethod
     def init_scale(In: AxisSpec, Out: AxisSpec) -> float:
@@ -144,7 +144,7 @@ class EmbeddingStandardParam(_Unscaled, AbstractEmbeddingReparam):
 
 
 class EmbeddingMup(_Unscaled, AbstractEmbeddingReparam):
-    """Scores over the vocabulary fall with the size of a vector."""
+    """Scores over the vocabulary scale with one over the size of a vector."""
 
     @property
     def unembed_active_scale(self) -> float:
@@ -153,7 +153,7 @@ class EmbeddingMup(_Unscaled, AbstractEmbeddingReparam):
 
 
 class ReparamEnabled(abc.ABC):
-    """Mark layers that have a parametrisation."""
+    """A base class for layers that have a parametrisation."""
 
     @property
     @abc.abstractmethod

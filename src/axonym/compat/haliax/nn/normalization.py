@@ -27,9 +27,9 @@ _LEFT_OUT: Any = UNSPECIFIED
 
 
 class LayerNormBase(ModuleWithStateDictSerialization):
-    """Normalise over `axis`, then multiply by a weight and add a bias, each if there is one.
+    """Normalisation over `axis`, followed by an optional weight and bias.
 
-    Where weight and bias are left out, as older models do, they are made: `LayerNorm(Embed, eps=1e-5, use_bias=False)`.
+    Without weight and bias, as in older models, they are created: `LayerNorm(Embed, eps=1e-5, use_bias=False)`.
     """
 
     axis: AxisSpec = eqx.field(static=True)
@@ -41,7 +41,7 @@ class LayerNormBase(ModuleWithStateDictSerialization):
     use_bias: InitVar[bool] = dataclasses.field(default=True, kw_only=True)
 
     def __post_init__(self, use_weight: bool, use_bias: bool) -> None:
-        if isinstance(self.weight, int | float):  # the place of eps in older models
+        if isinstance(self.weight, int | float):  # the position of eps in older models
             self.eps, self.weight = self.weight, _LEFT_OUT
         if self.weight is _LEFT_OUT:
             self.weight = _filled(axn.ones, self.axis) if use_weight else None
@@ -64,10 +64,10 @@ class LayerNormBase(ModuleWithStateDictSerialization):
 
     @abc.abstractmethod
     def __call__(self, x: Any, *, key: jax.Array | None = None) -> Any:
-        """Normalise `x`, which each kind of layer does in its own way."""
+        """Normalise `x`."""
 
     def flatten_for_export(self) -> Self:
-        """Return the layer over one axis `__OUT`, where it was not made for a single one."""
+        """Return the layer over one axis `__OUT`, unless it was made for a single one."""
         if isinstance(self.axis, Axis):
             return self
         axes = spec(self.axis)
@@ -86,31 +86,31 @@ class LayerNormBase(ModuleWithStateDictSerialization):
 
     @adapted
     def _normalized(self, layer: Callable[..., Any], x: Any) -> Any:
-        """Apply a layer of Axonym; a weight that has all axes gives the result its order, as in `weight * x`."""
+        """Apply a layer of Axonym; a weight with all axes determines their order in the result, as in `weight * x`."""
         out = layer(spec(self.axis), self.weight, self.bias, self.eps, self.dtype)(x)
         names = out.names if self.weight is None else self.weight.names
         return out if names == out.names or set(names) != set(out.names) else out.rearrange(names)
 
 
 class LayerNorm(LayerNormBase):
-    """Subtract the mean over `axis` and divide by the standard deviation, then apply weight and bias.
+    """Layer normalisation: subtract the mean over `axis`, divide by the standard deviation, then apply weight and bias.
 
-    It computes in `dtype`, by default float32 at least, and returns the dtype of its input, as Axonym does.
+    It computes in `dtype`, by default at least float32, and returns the dtype of its input, as in Axonym.
     """
 
     def __call__(self, x: Any, *, key: jax.Array | None = None) -> Any:
-        """Normalise `x`, whose axes stay."""
+        """Normalise `x`, whose axes do not change."""
         return self._normalized(axn.nn.LayerNorm, x)
 
 
 class RmsNorm(LayerNormBase):
-    """Divide by the root of the mean square over `axis`, then apply weight and bias.
+    """RMS normalisation: divide by the root mean square over `axis`, then apply weight and bias.
 
-    It computes in `dtype`, by default float32 at least, and returns the dtype of its input, as Axonym does.
+    It computes in `dtype`, by default at least float32, and returns the dtype of its input, as in Axonym.
     """
 
     def __call__(self, x: Any, *, key: jax.Array | None = None) -> Any:
-        """Normalise `x`, whose axes stay."""
+        """Normalise `x`, whose axes do not change."""
         return self._normalized(axn.nn.RmsNorm, x)
 
 
@@ -119,12 +119,12 @@ def _filled(make: Callable[[AxisSpec], axn.NamedArray], axis: AxisSpec) -> Any:
 
 
 def softmax(a: Any, axis: AxisSelection | None = None) -> Any:
-    """Return exponentials divided by their sum over axes; `axis=None` takes all, and returns a plain array."""
+    """Return exponentials divided by their sum over axes; `axis=None` means all, and returns a plain array."""
     return _normalized(_softmax, jax.nn.softmax, a, axis)
 
 
 def log_softmax(a: Any, axis: AxisSelection | None = None) -> Any:
-    """Return the logarithm of `softmax`; `axis=None` takes all axes, and returns a plain array."""
+    """Return the logarithm of `softmax`; `axis=None` means all axes, and returns a plain array."""
     return _normalized(_log_softmax, jax.nn.log_softmax, a, axis)
 
 

@@ -1,4 +1,4 @@
-"""Layers that are applied one after the other: stored along an axis (`Stacked`), or one by one (`BlockSeq`)."""
+"""Layers that are applied in sequence: stored along an axis (`Stacked`), or separately (`BlockSeq`)."""
 
 import dataclasses
 import re
@@ -89,7 +89,7 @@ class VmapFunction(Protocol[M_contra, OutputT_co]):
 
 @runtime_checkable
 class BlockFoldable(Protocol[M_co]):
-    """What `Stacked` and `BlockSeq` have in common."""
+    """The interface of `Stacked` and `BlockSeq`."""
 
     Block: Axis
 
@@ -101,11 +101,11 @@ class BlockFoldable(Protocol[M_co]):
         ...
 
     def fold(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
-        """Apply the layers one after the other."""
+        """Apply the layers in sequence."""
         ...
 
     def scan(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
-        """Apply the layers one after the other, and stack what they put out."""
+        """Apply the layers in sequence, and stack their outputs."""
         ...
 
     def fold_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
@@ -117,7 +117,7 @@ class BlockFoldable(Protocol[M_co]):
         ...
 
     def vmap_via(self, fn: Steps) -> Steps:
-        """Return a function of all layers at once."""
+        """Return a function that maps over all layers."""
         ...
 
     def unstacked(self) -> Sequence[M_co]:
@@ -150,7 +150,7 @@ def _policy(spec: Any, prevent_cse: bool | None) -> Any:
 
 
 class _Loops:
-    """How both kinds of layers loop: a single key is passed to all of them as it is, and not split."""
+    """Loops for both kinds of layers: a single key is passed unsplit to all of them."""
 
     def _steps(self, method: str, fn: Steps, unroll: Unroll) -> Steps:
         own: Any = self
@@ -167,7 +167,7 @@ class _Loops:
 
 
 def _check_key(function: str, Block: Axis, kwargs: dict[str, Any]) -> None:
-    """Check that each layer has a key: Haliax splits none."""
+    """Check that each layer has a key, as Haliax does not split them."""
     key: Any = kwargs.get("key")
     if is_array(key) and key.ndim and key.shape[0] != Block.size:
         problem = f"axis {Block.name!r} has two sizes: {Block.size} and {key.shape[0]}"
@@ -176,19 +176,19 @@ def _check_key(function: str, Block: Axis, kwargs: dict[str, Any]) -> None:
 
 
 def _check(function: str, Block: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Check that what goes to the layers has a part for each."""
+    """Check that the arguments have a part for each layer."""
     _check_key(function, Block, kwargs)
     rest = {name: arg for name, arg in kwargs.items() if name != "key"}
     split_arguments(function, Block, (*args, kwargs.get("key")), rest)
 
 
 class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
-    """Equal layers whose parameters are stored along an axis, and which a compiled loop applies one after the other."""
+    """Identical layers whose parameters are stored along an axis, applied in sequence by a compiled loop."""
 
     def __init__(
         self, stacked: Any, Block: Any, *args: Any, gradient_checkpointing: ScanCheckpointSpec = False, **kwargs: Any
     ) -> None:
-        """Take the three fields; or, as it was spelled first, the axis, the class of layers, and arguments for each."""
+        """Construct from the three fields or, in the older form, from the axis, the class of layers and arguments."""
         if isinstance(stacked, Axis):
             module = getattr(Block, "init", Block)
             _check_key("Stacked", stacked, kwargs)
@@ -239,7 +239,7 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         return {"stacked": None}
 
     def to_state_dict(self, prefix: str | None = None) -> StateDict:
-        """List the arrays of each layer by key: `prefix.0.weight`, `prefix.1.weight`, ..."""
+        """Return the arrays of each layer by key: `prefix.0.weight`, `prefix.1.weight`, ..."""
         listed: StateDict = {}
         if not _is_plain(self.stacked, self.Block):
             for i, layer in enumerate(self.unstacked()):
@@ -248,12 +248,12 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         whole = to_state_dict(_block_first(self.stacked, self.Block), prefix)
         for i in range(self.Block.size):
             for key, value in whole.items():
-                one = value[i, ...] if np.ndim(value) else value  # of numpy, value[i] may be a scalar
+                one = value[i, ...] if np.ndim(value) else value  # in numpy, value[i] may be a scalar
                 listed[_of_layer(prefix, i, key)] = one
         return listed
 
     def from_state_dict(self, state_dict: StateDict, prefix: str | None = None) -> Self:
-        """Return the same with the arrays of each layer."""
+        """Return the layers with the arrays of a state dict."""
         Block = self.Block
         if not _is_plain(self.stacked, Block):
             layer = _abstract_layer(self.stacked, Block)
@@ -271,7 +271,7 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
             raise ArgumentError(message("from_state_dict", problem)) from None
 
     def flatten_for_export(self) -> Self:
-        """Return the same with each layer as other libraries store it."""
+        """Return the layers in the form that other libraries store."""
         return self._with(vmap(flatten_modules_for_export, self.Block)(self.stacked))
 
     def unflatten_from_export(self, template: Any) -> Self:
@@ -290,7 +290,7 @@ def _abstract_layer(stacked: T, Block: Axis) -> T:
 
 
 def _is_plain(stacked: Any, Block: Axis) -> bool:
-    """Tell whether each array of stacked layers has them along one dimension, and none is stacked once more."""
+    """Return whether each array of stacked layers has one dimension for them, and none is stacked again."""
     nodes = jax.tree.leaves(stacked, is_leaf=lambda node: is_named_array(node) or isinstance(node, axonym.nn.Stacked))
     return not any(
         isinstance(node, axonym.nn.Stacked) or (is_named_array(node) and Block.name not in node.names) for node in nodes
@@ -306,13 +306,13 @@ def _block_first(stacked: T, Block: Axis) -> T:
 
 
 def _of_layer(prefix: str | None, layer: int, key: str) -> str:
-    """Spell the key of one layer's array, by the key of those of all."""
+    """Return the key of an array of one layer, from the stacked key."""
     rest = None if key == prefix else key if prefix is None else key.removeprefix(f"{prefix}.")
     return str(with_prefix(with_prefix(prefix, str(layer)), rest))
 
 
 def _together(state_dict: StateDict, prefix: str | None, Block: Axis) -> StateDict:
-    """Stack the arrays of all layers under the key that one would have without a number; others stay."""
+    """Stack the arrays of all layers under their key without a number; others are unchanged."""
     lead = "" if prefix is None else f"{prefix}."
     found: dict[str, dict[int, Any]] = {}
     together: StateDict = {}
@@ -332,7 +332,7 @@ def _together(state_dict: StateDict, prefix: str | None, Block: Axis) -> StateDi
 
 
 class BlockSeq(_Loops, ModuleWithStateDictSerialization, axonym.nn.BlockSeq[M]):
-    """Layers stored one by one, and applied by a Python loop."""
+    """Layers stored separately, and applied by a Python loop."""
 
     def __init__(self, blocks: Sequence[M], Block: Axis, gradient_checkpointing: ScanCheckpointSpec = False) -> None:
         self.blocks = cast(Any, blocks)
@@ -365,11 +365,11 @@ class BlockSeq(_Loops, ModuleWithStateDictSerialization, axonym.nn.BlockSeq[M]):
         return super().get_layer(int(index))
 
     def fold(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
-        """Apply the layers one after the other, each to its part of what has one."""
+        """Apply the layers in sequence, each to its part of the arguments that have one."""
         return self._steps("fold", _call, unroll)(init, args, kwargs)[0]
 
     def scan(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
-        """Apply the layers like `fold`, where each returns a carry and an output; outputs are stacked."""
+        """Apply the layers like `fold`; each returns a carry and an output, and outputs are stacked."""
         return self._steps("scan", _call, unroll)(init, args, kwargs)
 
     def fold_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
