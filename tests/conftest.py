@@ -29,6 +29,13 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(50_000)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_programs():
+    """Let go of the programs of a file: those of all files take 5 GB in each process, and hardly any serves two."""
+    yield
+    jax.clear_caches()
+
+
 def _mesh(*axis_types: jax.sharding.AxisType) -> jax.sharding.Mesh:
     return jax.make_mesh((4, 2), ("data", "model"), axis_types=axis_types)
 

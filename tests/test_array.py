@@ -285,7 +285,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.NamedArray(np.ones((3, 2)), (axn.Axis('a', 3), axn.Axis('b', 3)))",
         lambda x: axn.NamedArray(np.ones((3, 2)), (axn.Axis("a", 3), axn.Axis("b", 3))),
         AxisSizeError,
-        "NamedArray: axis 'b' was given with size 3, but the array has 2 there\n"
+        "NamedArray: axis 'b' was given with size 3, but that dimension has size 2\n"
         "  axes: a=3, b=3\n"
         "  shape of the array: (3, 2)",
     ),
@@ -307,7 +307,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.NamedArray(np.ones(3), {'a': 4})",
         lambda x: axn.NamedArray(np.ones(3), {"a": 4}),
         AxisSizeError,
-        "NamedArray: axis 'a' was given with size 4, but the array has 3 there\n"
+        "NamedArray: axis 'a' was given with size 4, but that dimension has size 3\n"
         "  axes: a=4\n"
         "  shape of the array: (3,)",
     ),
@@ -349,7 +349,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.named([1, 2], axn.Axis('a', 3))",
         lambda x: axn.named([1, 2], axn.Axis("a", 3)),
         AxisSizeError,
-        "NamedArray: axis 'a' was given with size 3, but the array has 2 there\n"
+        "NamedArray: axis 'a' was given with size 3, but that dimension has size 2\n"
         "  axes: a=3\n"
         "  shape of the array: (2,)",
     ),
@@ -401,41 +401,41 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "'batch' in x",
         lambda x: "batch" in x,
         OperandError,
-        "in: `in` could ask for an axis or for an element\n  array has: batch=4, embed=6\n"
+        "in: `in` is ambiguous: it could test for an axis or for an element\n  array has: batch=4, embed=6\n"
         "  hint: write x.has_axis(name) or (x == value).any()",
     ),
     (
         "np.asarray(traced)",
         lambda x: jax.jit(np.asarray)(x),
         OperandError,
-        "asarray: there are no values yet\n  array has: batch=4, embed=6\n"
+        "asarray: the array has no values yet\n  array has: batch=4, embed=6\n"
         "  hint: x.array is the array without its names",
     ),
     (
         "jnp.asarray(traced)",
         lambda x: jax.jit(jnp.asarray)(x),
         OperandError,
-        "asarray: there are no values yet\n  array has: batch=4, embed=6\n"
+        "asarray: the array has no values yet\n  array has: batch=4, embed=6\n"
         "  hint: x.array is the array without its names",
     ),
     (
         "np.asarray(shapes)",
         lambda x: np.asarray(jax.eval_shape(lambda: x)),
         OperandError,
-        "asarray: there are no values yet\n  array has: batch=4, embed=6\n"
+        "asarray: the array has no values yet\n  array has: batch=4, embed=6\n"
         "  hint: x.array is the array without its names",
     ),
     (
         "bool(shapes)",
         lambda x: bool(jax.eval_shape(lambda: x)),
         OperandError,
-        "bool: there are no values yet\n  array has: batch=4, embed=6",
+        "bool: the array has no values yet\n  array has: batch=4, embed=6",
     ),
     (
         "np.asarray(axn.NamedArray(None, 'a'))",
         lambda x: np.asarray(axn.NamedArray(None, "a")),
         OperandError,
-        "asarray: a NamedArray holds NoneType, which is no array\n  its names: a",
+        "asarray: a NamedArray holds an object of type NoneType, not an array\n  its names: a",
     ),
     (
         "x.has_axis(3)",
@@ -457,13 +457,14 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         AxisSizeError,
         "scalar: the array has dimensions\n"
         "  array has: anonymous (4, 6)\n"
-        "  hint: reductions are over names: give it names by x.tag(...), or leave them by x.array",
+        "  hint: reductions need names: add them with x.tag(...), or use x.array",
     ),
     (
         "iter(x)",
         lambda x: iter(x),
         OperandError,
-        "iter: a NamedArray has no first axis\n  array has: batch=4, embed=6\n  hint: write for part in x.unbind(axis)",
+        "iter: cannot iterate over a NamedArray without naming an axis\n  array has: batch=4, embed=6\n"
+        "  hint: write for part in x.unbind(axis)",
     ),
     *(
         (
@@ -479,25 +480,25 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.NamedArray(None, 'a') + 1",
         lambda x: axn.NamedArray(None, "a") + 1,
         OperandError,
-        "add: a NamedArray holds NoneType, which is no array\n  its names: a",
+        "add: a NamedArray holds an object of type NoneType, not an array\n  its names: a",
     ),
     (
         "axn.NamedArray(None, 'a').axes",
         lambda x: axn.NamedArray(None, "a").axes,
         OperandError,
-        "axes: a NamedArray holds NoneType, which is no array\n  its names: a",
+        "axes: a NamedArray holds an object of type NoneType, not an array\n  its names: a",
     ),
     (
         "axn.NamedArray(None, 'a').sum()",
         lambda x: axn.NamedArray(None, "a").sum(),
         OperandError,
-        "sum: a NamedArray holds NoneType, which is no array\n  its names: a",
+        "sum: a NamedArray holds an object of type NoneType, not an array\n  its names: a",
     ),
     (
         "axn.NamedArray('text', ()).shape",
         lambda x: axn.NamedArray("text", ()).shape,
         OperandError,
-        "axes: a NamedArray holds str, which is no array\n  its names: none",
+        "axes: a NamedArray holds an object of type str, not an array\n  its names: none",
     ),
 ]
 

@@ -57,7 +57,7 @@ def test_selector_and_spec() -> None:
     assert sized(A) == sized((A,)) == A  # type: ignore[arg-type]
     with pytest.raises(OperandError, match="axis 'batch' needs a size here"):
         sized("batch")  # type: ignore[arg-type]
-    with pytest.raises(OperandError, match="one axis goes here, not 2"):
+    with pytest.raises(OperandError, match="expected one axis, got 2"):
         sized((A, B))  # type: ignore[arg-type]
     assert axn.axis_name(A) == axn.axis_name("batch") == "batch"
     assert axn.axis_name((A, "embed")) == ("batch", "embed")
@@ -231,7 +231,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.concat_axes(A, (B, A))",
         lambda A, B: axn.concat_axes(A, (B, A)),
         AxisClashError,
-        "concat_axes: axis 'batch' is on both sides",
+        "concat_axes: axis 'batch' is in both arguments",
     ),
     (
         "axn.union_axes(A, A.resize(3))",
@@ -285,7 +285,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.replace_axis((A, B), (A, B), 'x')",
         lambda A, B: axn.replace_axis((A, B), (A, B), "x"),
         OperandError,
-        "replace_axis: one axis goes here, not 2: batch, embed",
+        "replace_axis: expected one axis, got 2: batch, embed",
     ),
     (
         "axn.resolve_axis((A, B), 'emb')",

@@ -125,7 +125,7 @@ def test_a_traced_array_of_another_mesh_is_refused(own: Any, current: Any, its_m
         with pytest.raises(ShardingError) as error:
             call(placed)
         assert str(error.value) == (
-            "shard: a traced array lies on another mesh than the current one, and cannot leave it\n"
+            "shard: a traced array is on another mesh than the current one, and cannot be moved to it\n"
             f"  array has: batch=16, embed=8\n  its mesh: {its_mesh}\n  mesh: {mesh}\n"
             "  hint: move it first, outside of jit: axn.shard(x, mapping)"
         )

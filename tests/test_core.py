@@ -220,7 +220,7 @@ def test_the_error_of_a_lost_axis_says_what_was_meant() -> None:
         jax.vmap(lambda row: row.sum("b"))(x())
     assert str(caught.value) == (
         "sum: an array of shape (3,) cannot have the 2 axes a, b\n"
-        "  raw jax.vmap, lax.scan and indexing take the leading dimension away, and its name stays behind\n"
+        "  raw jax.vmap, lax.scan and indexing remove the leading dimension, but not its name\n"
         '  hint: use axn.vmap(f, "a") or axn.scan(f, "a"), or make the axis anonymous first: x.untag("a")'
     )
     lost = jax.tree.map(lambda leaf: leaf[0], x())
@@ -230,7 +230,9 @@ def test_the_error_of_a_lost_axis_says_what_was_meant() -> None:
 def test_what_is_no_array_is_an_error_at_the_first_use() -> None:
     empty = jax.tree.map(lambda leaf: None, x())
     for use in (lambda x: x + 1, lambda x: x.sum(), lambda x: x.axes, lambda x: x.rename({"a": "q"})):
-        with pytest.raises(OperandError, match="a NamedArray holds NoneType, which is no array\n  its names: a, b"):
+        with pytest.raises(
+            OperandError, match="a NamedArray holds an object of type NoneType, not an array\n  its names: a, b"
+        ):
             use(empty)
 
 

@@ -33,9 +33,9 @@ def test_reused_arrays():
     found = debug.diagnose({"a": norm, "b": [norm, axn.ones(E)], "c": (plain, plain, plain)})
     assert found
     assert str(found) == (
-        "reused array: two places hold one array\n  a.weight\n  b.0.weight\n"
+        "reused array: two places hold the same array\n  a.weight\n  b.0.weight\n"
         "  hint: to tie them, hold the array in one place and pass it to the other at the call; otherwise copy it\n\n"
-        "reused array: 3 places hold one array\n  c.0\n  c.1\n  c.2\n"
+        "reused array: 3 places hold the same array\n  c.0\n  c.1\n  c.2\n"
         "  hint: to tie them, hold the array in one place and pass it to the other at the call; otherwise copy it"
     )
     assert [finding.paths for finding in found.problems] == [("a.weight", "b.0.weight"), ("c.0", "c.1", "c.2")]
@@ -57,9 +57,9 @@ def test_arrays_of_numpy_are_trained_but_are_on_no_device():
     model = {"w": np.ones(3, "f4")}
     np.testing.assert_array_equal(eqx.filter_grad(lambda m: (m["w"] ** 2).sum())(model)["w"], np.full(3, 2.0))
     assert str(debug.diagnose(model)) == (
-        "host array: NumPy arrays, which go to a device anew at each call\n"
+        "host array: NumPy arrays, which are copied to a device at each call\n"
         "  w\n"
-        "  hint: make them arrays of JAX: jnp.asarray(array), axn.named(jnp.asarray(array), names)"
+        "  hint: convert them to JAX arrays: jnp.asarray(array), axn.named(jnp.asarray(array), names)"
     )
 
 
@@ -152,7 +152,7 @@ def test_one_name_with_two_sizes_is_no_problem():
     assert not found
     assert str(found) == (
         "two sizes: axis 'embed' has two sizes\n  a: embed=4\n  b: embed=5\n"
-        "  hint: if they mean different things, give them names of their own"
+        "  hint: if they mean different things, give them different names"
     )
 
 
@@ -161,7 +161,8 @@ def test_strict():
     with pytest.raises(ArgumentError) as error:
         debug.diagnose([norm, norm, axn.ones(E.resize(5))], strict=True)
     assert str(error.value) == (
-        "diagnose: the model has 1 problem\n  reused array: two places hold one array\n    0.weight\n    1.weight\n"
+        "diagnose: the model has 1 problem\n"
+        "  reused array: two places hold the same array\n    0.weight\n    1.weight\n"
         "    hint: to tie them, hold the array in one place and pass it to the other at the call; otherwise copy it"
     )
 

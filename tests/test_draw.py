@@ -58,7 +58,7 @@ def test_a_plain_parameter_is_a_scalar() -> None:
     with pytest.raises(OperandError) as caught:
         random.bernoulli(KEY, (A, B), np.ones(2))
     assert str(caught.value) == (
-        "bernoulli: a plain parameter of shape (2,) meets named axes a, b\n"
+        "bernoulli: cannot combine a plain parameter of shape (2,) with axes a, b\n"
         "  hint: name it first: axn.named(array, (...))"
     )
 

@@ -418,7 +418,7 @@ def test_every_way_to_lose_an_axis_is_an_error(how):
     with pytest.raises(LostAxisError) as error:
         LOST[how](lambda x: x * 2)
     assert str(error.value).split("\n")[1:] == [
-        "  raw jax.vmap, lax.scan and indexing take the leading dimension away, and its name stays behind",
+        "  raw jax.vmap, lax.scan and indexing remove the leading dimension, but not its name",
         '  hint: use axn.vmap(f, "batch") or axn.scan(f, "batch"), or make the axis anonymous first: x.untag("batch")',
     ]
 

@@ -58,7 +58,7 @@ MESH_FACTS = "  mesh: data=4, model=2"
     [
         (
             {"batch": "dta"},
-            "shard: axis 'batch' is mapped to 'dta', which is no axis of the mesh\n"
+            "shard: axis 'batch' is mapped to 'dta', which is not an axis of the mesh\n"
             f"{FACTS}  mapping: {{'batch': 'dta'}}\n{MESH_FACTS}\n  hint: did you mean 'data'?",
         ),
         (
@@ -102,12 +102,12 @@ def test_a_layout_that_cannot_be_is_explained(mapping: dict[str, Any], text: str
         ),
         (
             ["batch"],
-            "axis mapping: a mapping is a dict from axis names to mesh axes, not ['batch']\n"
+            "axis mapping: a mapping must be a dict from axis names to mesh axes, not ['batch']\n"
             '  hint: write {"batch": "data", "mlp": "model"}',
         ),
         (
             {3: "data"},
-            "axis mapping: a mapping is a dict from axis names to mesh axes, not {3: 'data'}\n"
+            "axis mapping: a mapping must be a dict from axis names to mesh axes, not {3: 'data'}\n"
             '  hint: write {"batch": "data", "mlp": "model"}',
         ),
     ],
@@ -298,7 +298,7 @@ def test_keys_of_what_is_computed_are_looked_for_where_all_of_it_is_seen() -> No
     with pytest.raises(ShardingError) as error:
         layout.check_keys("shard", axn.Mappings({}, {"batch": "date"}), names, MESH, complete=True)
     assert str(error.value) == (
-        "shard: axis 'batch' is mapped to 'date', which is no axis of the mesh\n"
+        "shard: axis 'batch' is mapped to 'date', which is not an axis of the mesh\n"
         "  mapping: {'batch': 'date'}\n"
         "  mesh: data=4, model=2\n"
         "  hint: did you mean 'data'?"
@@ -317,7 +317,7 @@ def test_two_mappings_are_refused_where_one_goes() -> None:
     with pytest.raises(OperandError) as error:
         axn.axis_mapping(FSDP)  # type: ignore[arg-type]
     assert str(error.value) == (
-        "axis mapping: one mapping goes here, not the two of Mappings\n  hint: pass its `parameters` or its `compute`"
+        "axis mapping: expected one mapping, not the two of Mappings\n  hint: pass its `parameters` or its `compute`"
     )
 
 

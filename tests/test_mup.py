@@ -153,8 +153,8 @@ def test_arrays_of_unknown_sides():
     with pytest.raises(ArgumentError) as error:
         MUP.report(model)
     assert str(error.value) == (
-        "Mup: which axes 'w' sums over is not known\n  array has: embed=16, heads=4\n"
-        '  hint: say it: Mup(..., inputs={"w": "embed"})'
+        "Mup: cannot tell which axes 'w' sums over\n  array has: embed=16, heads=4\n"
+        '  hint: write Mup(..., inputs={"w": "embed"})'
     )
     ((_, factors),) = dataclasses.replace(MUP, inputs={"w": "heads"}).report(model).rows
     assert (factors.role, factors.inputs, factors.outputs) == ("hidden", 2, 2)
@@ -171,7 +171,7 @@ def test_errors():
     for base, kind, text in (
         ({"embed": Embed}, ArgumentError, "the base size of 'embed' must be an int, not Axis(name='embed', size=8)"),
         ({Embed: 8}, OperandError, "Axis(name='embed', size=8) is not the name of an axis\n  hint: keys are names"),
-        (Embed, OperandError, 'base is a dict from axis names to sizes, not Axis\n  hint: write {"mlp": 256}'),
+        (Embed, OperandError, 'base must be a dict from axis names to sizes, not Axis\n  hint: write {"mlp": 256}'),
     ):
         fails(kind, f"Mup: {text}", lambda base=base: Mup(base))
     model = jax.eval_shape(lambda: nn.MLP.init(In, Out, 32, 1, key=KEY))
@@ -182,7 +182,7 @@ def test_errors():
         (lambda: Mup({"mlp": 8}).initial(model, lambda *_: None), "spread", "None", "'fan_in', 'constant'", None),
     ):
         hint = f"\n  hint: did you mean '{near}'?" if near else ""
-        fails(ArgumentError, f"Mup: there is no {what} {given}\n  known: {known}{hint}", call)
+        fails(ArgumentError, f"Mup: unknown {what} {given}\n  known: {known}{hint}", call)
     fails(
         ArgumentError,
         "Mup: inputs: no parameter matches 'layer.1'\n"

@@ -91,7 +91,7 @@ def test_positions_are_those_of_distinct_axes() -> None:
 def test_rename_happens_all_at_once() -> None:
     assert plans.rename(("a", "b", "c"), (("a", "b"), ("b", "a"))) == ("b", "a", "c")
     assert plans.rename(("a",), ()) == ("a",)
-    with pytest.raises(AxisClashError, match="axis 'b' would stand twice"):
+    with pytest.raises(AxisClashError, match="axis 'b' would appear twice"):
         plans.rename(("a", "b"), (("a", "b"),))
     with pytest.raises(AxisNotFoundError, match="no axis named 'q'"):
         plans.rename(("a", "b"), (("q", "r"),))
@@ -118,7 +118,7 @@ def test_complete_fills_in_the_rest(order: tuple, expected: str) -> None:
         (("a",), AxisNotFoundError, "the order leaves out b"),
         ((), AxisNotFoundError, "the order leaves out a, b"),
         (("a", "q", "b"), AxisNotFoundError, "no axis named 'q'"),
-        (("a", "a", "b"), AxisClashError, "axis 'a' would stand twice"),
+        (("a", "a", "b"), AxisClashError, "axis 'a' would appear twice"),
         ((..., "a", ...), AxisClashError, "the order has more than one ..."),
     ],
 )

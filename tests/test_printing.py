@@ -136,22 +136,22 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "dimensions",
         lambda: f"{x():.2f}",
         OperandError,
-        "format: a format such as '.2f' is for one element, and the array has dimensions\n"
+        "format: format '.2f' applies to a single element, but the array has dimensions\n"
         "  array has: a=2, b=3\n"
-        "  hint: reduce or index them first; without a format the array prints as by print(x)",
+        "  hint: reduce or index it first; without a format, the array is shown as by print(x)",
     ),
     (
         "a traced array",
         lambda: jax.jit(lambda x: f"{x.sum():.2f}")(x()),
         OperandError,
-        "format: the array has no value yet\n  array has: no axes\n"
+        "format: the array has no values yet\n  array has: no axes\n"
         '  hint: inside jax.jit, print with jax.debug.print("{x}", x=x)',
     ),
     (
         "no array",
         lambda: f"{holding(None):.2f}",
         OperandError,
-        "format: a NamedArray holds NoneType, which is no array\n  its names: none",
+        "format: a NamedArray holds an object of type NoneType, not an array\n  its names: none",
     ),
     ("a wrong format", lambda: f"{x().sum():d.}", ValueError, "Invalid format specifier 'd.' for object of type 'int'"),
 ]

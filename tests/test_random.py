@@ -447,9 +447,9 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.random.normal(axn.random.split(key, A), A)",
         lambda key, A: axn.random.normal(axn.random.split(key, A), A),
         OperandError,
-        "normal: one key goes here, not an array of keys\n"
+        "normal: key must be a single key, not an array of keys\n"
         "  keys have: a=4\n"
-        '  hint: draw for each of them: axn.vmap(lambda key: axn.random.normal(key, ...), "a")(keys)',
+        '  hint: draw once per key: axn.vmap(lambda key: axn.random.normal(key, ...), "a")(keys)',
     ),
     (
         'axn.random.gamma(key, A, axn.ones({"A": 4}))',
@@ -508,7 +508,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
             key, A, axn.ones(X), axn.ones({"x": 3, "y": 3}), "x", "y", method="lu"
         ),
         ArgumentError,
-        "multivariate_normal: method is 'cholesky', 'eigh' or 'svd', not 'lu'",
+        "multivariate_normal: method must be 'cholesky', 'eigh' or 'svd', not 'lu'",
     ),
     (
         "axn.random.orthogonal(key, A, X, A)",
@@ -528,7 +528,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.random.choice(key, X, axn.ones((A, B)))",
         lambda key, A: axn.random.choice(key, X, axn.ones((A, B))),
         OperandError,
-        'choice: which axis is meant must be told where there are 2\n  array has: a=4, b=2\n  hint: give axis="..."',
+        'choice: without an axis, the array must have just one, not 2\n  array has: a=4, b=2\n  hint: give axis="..."',
     ),
     (
         'axn.random.choice(key, X, axn.ones((A, B)), "c")',
@@ -564,13 +564,13 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.random.choice(key, X, A, p=axn.ones((A, B)))",
         lambda key, A: axn.random.choice(key, X, A, p=axn.ones((A, B))),
         OperandError,
-        "choice: p has one axis only\n  it has: a=4, b=2",
+        "choice: p must have exactly one axis\n  it has: a=4, b=2",
     ),
     (
         "axn.random.permutation(key, axn.ones((A, B)))",
         lambda key, A: axn.random.permutation(key, axn.ones((A, B))),
         OperandError,
-        "permutation: which axis is meant must be told where there are 2\n"
+        "permutation: without an axis, the array must have just one, not 2\n"
         "  array has: a=4, b=2\n"
         '  hint: give axis="..."',
     ),
@@ -601,25 +601,25 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.random.normal(None, A)",
         lambda key, A: axn.random.normal(None, A),
         OperandError,
-        "normal: a key goes here, not NoneType\n  hint: make one of a seed: jax.random.key(0)",
+        "normal: key must be a PRNG key, not NoneType\n  hint: make one from a seed: jax.random.key(0)",
     ),
     (
         "axn.random.split(0, A)",
         lambda key, A: axn.random.split(0, A),
         OperandError,
-        "split: a key goes here, not int\n  hint: make one of a seed: jax.random.key(0)",
+        "split: key must be a PRNG key, not int\n  hint: make one from a seed: jax.random.key(0)",
     ),
     (
         "axn.random.fold_in(0, 1)",
         lambda key, A: axn.random.fold_in(0, 1),
         OperandError,
-        "fold_in: a key goes here, not int\n  hint: make one of a seed: jax.random.key(0)",
+        "fold_in: key must be a PRNG key, not int\n  hint: make one from a seed: jax.random.key(0)",
     ),
     (
         "axn.random.permutation(0, axn.arange(A))",
         lambda key, A: axn.random.permutation(0, axn.arange(A)),
         OperandError,
-        "permutation: a key goes here, not int\n  hint: make one of a seed: jax.random.key(0)",
+        "permutation: key must be a PRNG key, not int\n  hint: make one from a seed: jax.random.key(0)",
     ),
 ]
 

@@ -261,12 +261,12 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (
         lambda ref: ref.slice({"batch": [0, 1]}),
         OperandError,
-        "slice: a view has ints and slices, not an index array, as 'batch' does\n  hint: index arrays go into ref[...]",
+        "slice: a view takes ints and slices, but 'batch' is indexed by an array\n  hint: use index arrays in ref[...]",
     ),
     (
         lambda ref: ref.slice({"batch": axn.named([0, 1], "i")}),
         OperandError,
-        "slice: a view has ints and slices, not an index array, as 'batch' does\n  hint: index arrays go into ref[...]",
+        "slice: a view takes ints and slices, but 'batch' is indexed by an array\n  hint: use index arrays in ref[...]",
     ),
     (
         lambda ref: ref.__setitem__({"batch": 0}, X),

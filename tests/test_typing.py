@@ -283,7 +283,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "two dots",
         lambda: NamedArray["a ... b ..."],
         ArgumentError,
-        "annotation: ... stands for all further axes, so there is one of them at most",
+        "annotation: ... stands for all other axes, so it may appear only once",
     ),
     (
         "a name twice",
@@ -309,28 +309,28 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axes without brackets",
         lambda: f32[NamedArray, "a", "b"],
         OperandError,
-        'annotation: an array type and its axes go here, not 3 entries\n  hint: write f32[NamedArray, "batch embed"]',
+        'annotation: expected an array type and its axes, got 3 entries\n  hint: write f32[NamedArray, "batch embed"]',
     ),
     (
         "a call",
         lambda: NamedArray["a"](jnp.ones(2)),
         OperandError,
-        'annotation: NamedArray["a"] describes arrays and makes none\n'
+        'annotation: NamedArray["a"] describes arrays and cannot be instantiated\n'
         "  hint: make the array with axn.named or axn.NamedArray",
     ),
     (
         "matches_axes",
         lambda: x().matches_axes("... ..."),
         ArgumentError,
-        "annotation: ... stands for all further axes, so there is one of them at most",
+        "annotation: ... stands for all other axes, so it may appear only once",
     ),
 ]
 
 
-SIZE = 'a size goes into an Axis: ("batch", axn.Axis("embed", 64))'
+SIZE = 'write a size as an Axis: ("batch", axn.Axis("embed", 64))'
 DOTS = '... stands for any axes in its place: "... embed"'
 ALONE = "axes are those of the array, whatever their sizes: write the name alone"
-TUPLE = "a name with other characters than letters, digits and _ . - / goes into a tuple: "
+TUPLE = "put a name with characters other than letters, digits and _ . - / in a tuple: "
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_spellings_of_jaxtyping(axes: str, word: str, hint: str) -> None:
     for call in (lambda: NamedArray[axes], lambda: f32[NamedArray, axes], lambda: x().matches_axes(axes)):
         with pytest.raises(ArgumentError) as caught:
             call()
-        assert str(caught.value) == f"annotation: {word!r} is no name of an axis\n  axes: {axes!r}\n  hint: {hint}"
+        assert str(caught.value) == f"annotation: {word!r} is not a valid axis name\n  axes: {axes!r}\n  hint: {hint}"
 
 
 def test_names_with_characters_that_names_have() -> None:

@@ -95,7 +95,7 @@ def batches(
     """
     if microbatches < 1 or batch < 1 or batch % microbatches:
         raise ValueError(
-            f"cannot cut a batch of {batch} into {microbatches} microbatches; microbatches must divide batch"
+            f"cannot split a batch of {batch} into {microbatches} microbatches; microbatches must divide batch"
         )
     if tokens.size < length + 1:
         raise ValueError(

@@ -43,7 +43,7 @@ class Gpt2Config:
 
     def __post_init__(self) -> None:
         if self.embed % self.heads:
-            raise ValueError(f"heads must divide embed: embed={self.embed} is no multiple of heads={self.heads}")
+            raise ValueError(f"heads must divide embed: embed={self.embed} is not a multiple of heads={self.heads}")
 
     Layers = property(lambda self: Axis("layers", self.layers))
     Embed = property(lambda self: Axis("embed", self.embed))

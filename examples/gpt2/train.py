@@ -112,7 +112,7 @@ def make_mesh(options: Options) -> jax.sharding.Mesh:
     if min(shape) < 1:
         raise ValueError(f"a mesh of {shape[0]} x {shape[1]} must have at least 1 device along each axis")
     if math.prod(shape) > have:
-        raise ValueError(f"a mesh of {shape[0]} x {shape[1]} takes {math.prod(shape)} devices, this machine has {have}")
+        raise ValueError(f"a mesh of {shape[0]} x {shape[1]} needs {math.prod(shape)} devices, this machine has {have}")
     kind = {"auto": jax.sharding.AxisType.Auto, "explicit": jax.sharding.AxisType.Explicit}[options.axis_types]
     devices = jax.devices()[: math.prod(shape)]
     return jax.make_mesh(shape, ("data", "model"), axis_types=(kind, kind), devices=devices)
@@ -218,7 +218,7 @@ def check_options(options: Options) -> None:
         raise FileNotFoundError(f"no folder {options.out.parent.absolute()} for out={options.out}")
     kinds = FigureCanvasBase.get_supported_filetypes()
     if options.out.suffix and options.out.suffix[1:].lower() not in kinds:
-        raise ValueError(f"out={options.out} ends in no format of a picture; use .png, .pdf or .svg")
+        raise ValueError(f"out={options.out} has an unsupported image format; use .png, .pdf or .svg")
 
 
 def check(options: Options, config: Gpt2Config, mesh: jax.sharding.Mesh, train: np.ndarray, valid: np.ndarray) -> None:
@@ -227,7 +227,7 @@ def check(options: Options, config: Gpt2Config, mesh: jax.sharding.Mesh, train: 
         need = f"{options.positions + 1} bytes for one sequence"
         raise ValueError(f"the held-out text has {valid.size} bytes and must have {need}: give more text")
     if options.batch % options.microbatches:
-        raise ValueError(f"batch={options.batch} is no multiple of microbatches={options.microbatches}")
+        raise ValueError(f"batch={options.batch} is not a multiple of microbatches={options.microbatches}")
     sizes = {"microbatches": options.microbatches, "batch": options.batch, "length": options.positions}
     tokens = NamedArray(batches(train, **sizes, seed=0, step=0), ("microbatch", "batch", "pos"))
     parameters, compute = STRATEGIES[options.strategy]

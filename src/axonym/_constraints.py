@@ -109,7 +109,7 @@ def _check_mesh(array: jax.Array, names: Names, mesh: MeshLike) -> None:
     if own.empty or AxisType.Manual in own.axis_types:
         return
     if (own.shape_tuple, own.axis_types) != (mesh.shape_tuple, mesh.axis_types):
-        problem = "a traced array lies on another mesh than the current one, and cannot leave it"
+        problem = "a traced array is on another mesh than the current one, and cannot be moved to it"
         facts = (f"array has: {describe(names, array.shape)}", f"its mesh: {_typed(own)}", f"mesh: {_typed(mesh)}")
         raise ShardingError(
             message("shard", problem, *facts, hint="move it first, outside of jit: axn.shard(x, mapping)")

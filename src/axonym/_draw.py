@@ -109,7 +109,7 @@ def _lined_up(function: str, parameter: Operand, given: tuple[Axis, ...], core: 
     names = tuple(axis.name for axis in given)
     if not isinstance(parameter, Core):
         if jnp.ndim(_lift.plain(function, parameter)):
-            problem = f"a plain parameter of shape {jnp.shape(parameter)} meets named axes {', '.join(names)}"
+            problem = f"cannot combine a plain parameter of shape {jnp.shape(parameter)} with axes {', '.join(names)}"
             raise OperandError(message(function, problem, hint="name it first: axn.named(array, (...))"))
         return parameter, ()
     (array,), own = parameter.node
@@ -134,12 +134,12 @@ def one_key(function: str, key: Any) -> Any:
     """Return a key that has no axes, checked."""
     if not isinstance(key, Core):
         if not hasattr(key, "dtype"):
-            problem = f"a key goes here, not {type(key).__name__}"
-            raise OperandError(message(function, problem, hint="make one of a seed: jax.random.key(0)"))
+            problem = f"key must be a PRNG key, not {type(key).__name__}"
+            raise OperandError(message(function, problem, hint="make one from a seed: jax.random.key(0)"))
         return key
     if key.names:
-        problem = "one key goes here, not an array of keys"
-        hint = f'draw for each of them: axn.vmap(lambda key: axn.random.{function}(key, ...), "{key.names[0]}")(keys)'
+        problem = "key must be a single key, not an array of keys"
+        hint = f'draw once per key: axn.vmap(lambda key: axn.random.{function}(key, ...), "{key.names[0]}")(keys)'
         raise OperandError(message(function, problem, f"keys have: {facts(key)}", hint=hint))
     return key.array
 
@@ -174,7 +174,7 @@ def axis_of(function: str, x: Any, axis: AxisSelector | None) -> Axis:
     known = {own.name: own for own in axes_of(function, x)}
     if axis is None:
         if len(known) != 1:
-            problem = f"which axis is meant must be told where there are {len(known)}"
+            problem = f"without an axis, the array must have just one, not {len(known)}"
             raise OperandError(message(function, problem, f"array has: {facts(x)}", hint='give axis="..."'))
         return next(iter(known.values()))
     name, size = selector(axis, function)

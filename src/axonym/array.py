@@ -90,7 +90,7 @@ class NamedArray(Core):
             for (name, size), real in zip(pairs, have[len(have) - len(names) :], strict=True):
                 if size is not None and size != real:
                     given = ", ".join(n if s is None else f"{n}={s}" for n, s in pairs)
-                    problem = f"axis {name!r} was given with size {size}, but the array has {real} there"
+                    problem = f"axis {name!r} was given with size {size}, but that dimension has size {real}"
                     lines = (f"axes: {given}", f"shape of the array: {tuple(have)}")
                     raise AxisSizeError(message("NamedArray", problem, *lines))
         self.node = ((array,), names)
@@ -255,7 +255,7 @@ class NamedArray(Core):
             problem = "the array has dimensions"
             hint = "reduce them first, as x.mean().scalar() does"
             if not self.names:
-                hint = "reductions are over names: give it names by x.tag(...), or leave them by x.array"
+                hint = "reductions need names: add them with x.tag(...), or use x.array"
             raise AxisSizeError(message("scalar", problem, f"array has: {facts(self)}", hint=hint))
         return self.array
 
@@ -277,12 +277,14 @@ class NamedArray(Core):
         if not printing.has_values(array):
             shape_of("asarray", array, self.names)
             hint = "x.array is the array without its names"
-            raise OperandError(message("asarray", "there are no values yet", f"array has: {facts(self)}", hint=hint))
+            raise OperandError(
+                message("asarray", "the array has no values yet", f"array has: {facts(self)}", hint=hint)
+            )
         return np.array(array, dtype=dtype, copy=copy)
 
     def __bool__(self) -> bool:
         if isinstance(self.array, jax.ShapeDtypeStruct):  # true, as any object by default
-            raise OperandError(message("bool", "there are no values yet", f"array has: {facts(self)}"))
+            raise OperandError(message("bool", "the array has no values yet", f"array has: {facts(self)}"))
         return bool(self.array)
 
     def __int__(self) -> int:
@@ -303,14 +305,19 @@ class NamedArray(Core):
     if not TYPE_CHECKING:  # type checkers report the use of a missing method, but not of one that raises
 
         def __contains__(self, value: object) -> bool:
-            problem = "`in` could ask for an axis or for an element"
+            problem = "`in` is ambiguous: it could test for an axis or for an element"
             hint = "write x.has_axis(name) or (x == value).any()"
             raise OperandError(message("in", problem, f"array has: {facts(self)}", hint=hint))
 
         def __iter__(self) -> Iterator["NamedArray"]:
             hint = "write for part in x.unbind(axis)"
             raise OperandError(
-                message("iter", "a NamedArray has no first axis", f"array has: {facts(self)}", hint=hint)
+                message(
+                    "iter",
+                    "cannot iterate over a NamedArray without naming an axis",
+                    f"array has: {facts(self)}",
+                    hint=hint,
+                )
             )
 
         def __matmul__(self, other: object) -> "NamedArray":

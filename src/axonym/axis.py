@@ -159,7 +159,7 @@ def selector(axis: AxisSelector, function: str = "axis") -> tuple[str, int | Non
     given = selection(axis, function)
     if len(given) != 1:
         names = ", ".join(name for name, _ in given) or "none"
-        raise OperandError(message(function, f"one axis goes here, not {len(given)}: {names}"))
+        raise OperandError(message(function, f"expected one axis, got {len(given)}: {names}"))
     return given[0]
 
 
@@ -263,7 +263,7 @@ def concat_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection:
     left, right = selection(first, "concat_axes"), selection(second, "concat_axes")
     for name, _ in right:
         if name in dict(left):
-            raise AxisClashError(message("concat_axes", f"axis {name!r} is on both sides"))
+            raise AxisClashError(message("concat_axes", f"axis {name!r} is in both arguments"))
     return _like(first, (*left, *right))
 
 

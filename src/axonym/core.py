@@ -111,7 +111,7 @@ def shape_of(function: str, array: Any, names: Names) -> tuple[int, ...]:
     if isinstance(array, Core):
         raise _nested(function, array, names)
     if shape is None:
-        problem = f"a NamedArray holds {type(array).__name__}, which is no array"
+        problem = f"a NamedArray holds an object of type {type(array).__name__}, not an array"
         raise OperandError(message(function, problem, f"its names: {', '.join(names) or 'none'}"))
     if len(shape) < len(names):
         raise lost(function, names, shape)
@@ -132,7 +132,7 @@ def lost(function: str, names: Names, shape: tuple[int, ...]) -> LostAxisError:
         message(
             function,
             problem,
-            "raw jax.vmap, lax.scan and indexing take the leading dimension away, and its name stays behind",
+            "raw jax.vmap, lax.scan and indexing remove the leading dimension, but not its name",
             hint=f'use axn.vmap(f, "{names[0]}") or axn.scan(f, "{names[0]}"), or make the axis anonymous first: '
             f'x.untag("{names[0]}")',
         )

@@ -77,7 +77,7 @@ def diagnose(
 ) -> Diagnosis:
     """Look for common mistakes in a model, which may be abstract.
 
-    - reused array: two places hold one array; after an optimiser step, they differ;
+    - reused array: two places hold the same array; after an optimiser step, they differ;
     - static array: a static field holds an array, which is compiled into programs and never trained;
     - host array: a NumPy array instead of a parameter, which is transferred to a device at each call;
     - lost axis: an array has fewer dimensions than names, and is not in a state of optax;
@@ -106,12 +106,12 @@ def diagnose(
         >>> Embed = axn.Axis("embed", 4)
         >>> norm = axn.nn.LayerNorm.init(Embed)
         >>> axn.debug.diagnose({"first": norm, "second": norm})
-        reused array: two places hold one array
+        reused array: two places hold the same array
           first.weight
           second.weight
           hint: ...
         <BLANKLINE>
-        reused array: two places hold one array
+        reused array: two places hold the same array
           first.bias
           second.bias
           hint: ...
@@ -179,7 +179,7 @@ def _reused(model: Any) -> Iterator[Finding]:
     for paths in places.values():
         if len(paths) > 1:
             hint = "to tie them, hold the array in one place and pass it to the other at the call; otherwise copy it"
-            yield Finding("reused array", tuple(paths), f"{_count(len(paths))} places hold one array", hint)
+            yield Finding("reused array", tuple(paths), f"{_count(len(paths))} places hold the same array", hint)
 
 
 def _count(number: int) -> str:
@@ -194,7 +194,7 @@ def _static(model: Any) -> Iterator[Finding]:
         if field.metadata.get("static") and any(map(_is_array, jax.tree.leaves(getattr(module, field.name, None))))
     ]
     if paths:
-        hint = "make the field a plain one; where it is a constant, use it behind jax.lax.stop_gradient"
+        hint = "make the field non-static; where it is a constant, use it behind jax.lax.stop_gradient"
         yield Finding("static array", tuple(paths), "static fields hold arrays, which are never trained", hint)
 
 
@@ -205,14 +205,14 @@ def _is_array(value: Any) -> bool:
 def _on_host(model: Any) -> Iterator[Finding]:
     paths = tuple(path for path, _, array in _leaves(model) if isinstance(array, np.ndarray | np.generic))
     if paths:
-        hint = "make them arrays of JAX: jnp.asarray(array), axn.named(jnp.asarray(array), names)"
-        yield Finding("host array", paths, "NumPy arrays, which go to a device anew at each call", hint)
+        hint = "convert them to JAX arrays: jnp.asarray(array), axn.named(jnp.asarray(array), names)"
+        yield Finding("host array", paths, "NumPy arrays, which are copied to a device at each call", hint)
 
 
 def _lost(model: Any) -> Iterator[Finding]:
     for path, names, array in _leaves(_without_optimisers(model)):
         if len(array.shape) < len(names):
-            hint = "a raw jax.vmap or an index took a dimension away; use axn.vmap or x[name, i]"
+            hint = "a raw jax.vmap or an index removed a dimension; use axn.vmap or x[name, i]"
             yield Finding("lost axis", (path,), describe(names, array.shape), hint)
 
 
@@ -248,7 +248,7 @@ def _not_finite(model: Any) -> Iterator[Finding]:
     flags = {i: flag for each in finite for i, flag in each.result().items()}
     paths = tuple(path for i, (path, _) in enumerate(found) if not flags[i])
     if paths:
-        yield Finding("not finite", paths, "NaN or infinity among the elements", "look at how they are made or updated")
+        yield Finding("not finite", paths, "NaN or infinity among the elements", "check how they are made or updated")
 
 
 def _all_finite(arrays: Mapping[int, jax.Array]) -> dict[int, jax.Array]:
@@ -280,9 +280,7 @@ def _sizes(model: Any) -> Iterator[Finding]:
         if len(sizes) > 1:
             text = f"axis {name!r} has {_count(len(sizes))} sizes"
             paths = tuple(f"{path}: {name}={size}" for size, path in sizes.items())
-            yield Finding(
-                "two sizes", paths, text, "if they mean different things, give them names of their own", False
-            )
+            yield Finding("two sizes", paths, text, "if they mean different things, give them different names", False)
 
 
 def _integers(model: Any) -> Iterator[Finding]:

@@ -239,10 +239,10 @@ def _entry(name: str, axes: MeshAxes) -> Entry:
 
 def _checked(mapping: ResourceMapping) -> ResourceMapping:
     if isinstance(mapping, Mappings):
-        problem = "one mapping goes here, not the two of Mappings"
+        problem = "expected one mapping, not the two of Mappings"
         raise OperandError(message("axis mapping", problem, hint="pass its `parameters` or its `compute`"))
     if not isinstance(mapping, Mapping) or not all(isinstance(name, str) for name in mapping):
-        problem = f"a mapping is a dict from axis names to mesh axes, not {mapping!r}"
+        problem = f"a mapping must be a dict from axis names to mesh axes, not {mapping!r}"
         raise OperandError(message("axis mapping", problem, hint='write {"batch": "data", "mlp": "model"}'))
     return mapping
 
@@ -346,7 +346,7 @@ def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
     if mesh is not None:
         if not isinstance(mesh, Mesh | AbstractMesh):
             hint = 'write jax.make_mesh((4, 2), ("data", "model"))'
-            raise OperandError(message("mesh", f"a mesh is a Mesh or an AbstractMesh, not {mesh!r}", hint=hint))
+            raise OperandError(message("mesh", f"a mesh must be a Mesh or an AbstractMesh, not {mesh!r}", hint=hint))
         return mesh
     abstract = jax.sharding.get_abstract_mesh()
     return None if abstract.empty else abstract
@@ -430,7 +430,7 @@ def check_keys(
 
 
 def _no_mesh_axis(function: str, name: str, axis: str, mesh: MeshLike, *facts: str) -> ShardingError:
-    problem = f"axis {name!r} is mapped to {axis!r}, which is no axis of the mesh"
+    problem = f"axis {name!r} is mapped to {axis!r}, which is not an axis of the mesh"
     hint = suggestion(axis, mesh.axis_names)
     return ShardingError(message(function, problem, *facts, f"mesh: {describe_mesh(mesh)}", hint=hint))
 

@@ -114,7 +114,7 @@ class Mup:
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, Mapping):
-            problem = f"base is a dict from axis names to sizes, not {type(self.base).__name__}"
+            problem = f"base must be a dict from axis names to sizes, not {type(self.base).__name__}"
             raise OperandError(message("Mup", problem, hint='write {"mlp": 256}'))
         for name, size in selection(self.base, "Mup"):
             if integer("Mup", f"the base size of {name!r}", size) < 1:
@@ -145,9 +145,9 @@ class Mup:
         given = [axes for pattern, axes in self.inputs.items() if matches(pattern, parameter.path)]
         inputs = tuple(name for name, _ in selection(given[-1], "Mup")) if given else parameter.inputs
         if inputs is None and len(counted) > 1:
-            problem = f"which axes {parameter.path!r} sums over is not known"
+            problem = f"cannot tell which axes {parameter.path!r} sums over"
             facts = f"array has: {describe(tuple(parameter.sizes), tuple(parameter.sizes.values()))}"
-            hint = f'say it: Mup(..., inputs={{"{parameter.path}": "{counted[0]}"}})'
+            hint = f'write Mup(..., inputs={{"{parameter.path}": "{counted[0]}"}})'
             raise ArgumentError(message("Mup", problem, facts, hint=hint))
         summed = [name for name in counted if name in (inputs or ())]
         added = [name for name in counted if name not in summed]
@@ -227,7 +227,7 @@ class Mup:
 def _check_known(what: str, given: Any, known: tuple[str, ...]) -> None:
     if given not in known:
         facts = f"known: {', '.join(map(repr, known))}"
-        raise ArgumentError(message("Mup", f"there is no {what} {given!r}", facts, hint=suggestion(given, known)))
+        raise ArgumentError(message("Mup", f"unknown {what} {given!r}", facts, hint=suggestion(given, known)))
 
 
 def _check_inputs(pattern: str, axes: AxisSelection, known: list[Parameter]) -> None:

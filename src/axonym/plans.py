@@ -77,7 +77,7 @@ def distinct(names: Sequence[str], why: str = "") -> None:
     """Raise AxisClashError if a name occurs twice."""
     for name in names:
         if names.count(name) > 1:
-            raise AxisClashError(f"{why}axis {name!r} would stand twice".strip())
+            raise AxisClashError(f"{why}axis {name!r} would appear twice".strip())
 
 
 @lru_cache(CACHE)

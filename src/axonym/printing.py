@@ -94,12 +94,12 @@ def formatted(x: Core, spec: str) -> str:
     if not spec:
         return str(x)
     if shape_of("format", array, names):
-        problem = f"a format such as {spec!r} is for one element, and the array has dimensions"
-        hint = "reduce or index them first; without a format the array prints as by print(x)"
+        problem = f"format {spec!r} applies to a single element, but the array has dimensions"
+        hint = "reduce or index it first; without a format, the array is shown as by print(x)"
         raise OperandError(message("format", problem, f"array has: {facts(x)}", hint=hint))
     if not has_values(array):
         hint = 'inside jax.jit, print with jax.debug.print("{x}", x=x)'
-        raise OperandError(message("format", "the array has no value yet", f"array has: {facts(x)}", hint=hint))
+        raise OperandError(message("format", "the array has no values yet", f"array has: {facts(x)}", hint=hint))
     return format(np.asarray(array)[()], spec)
 
 

@@ -373,7 +373,9 @@ def multivariate_normal(
             problem = f"the covariance needs two axes of size {vector.size}, not {shown(rows)} and {shown(columns)}"
             raise OperandError(message("multivariate_normal", problem, f"mean has: {facts(mean)}"))
     if method not in ("cholesky", "eigh", "svd"):
-        raise ArgumentError(message("multivariate_normal", f"method is 'cholesky', 'eigh' or 'svd', not {method!r}"))
+        raise ArgumentError(
+            message("multivariate_normal", f"method must be 'cholesky', 'eigh' or 'svd', not {method!r}")
+        )
     cores = (vector.name,), (rows.name, columns.name)
     sampler = jax.random.multivariate_normal
     return draw(sampler, key, shape, mean, cov, cores=cores, last=(vector,), dtype=dtype, method=method)
@@ -452,7 +454,7 @@ def choice(
         raise ArgumentError(message("choice", problem))
     if p is not None:
         axis_of("choice", p, along)
-        alone("choice", "p has one axis only", p, 1)
+        alone("choice", "p must have exactly one axis", p, 1)
     values = NamedArray(jnp.arange(along.size), along) if isinstance(a, Axis) else a
     alone("choice", "the array has anonymous dimensions", values, len(values.names))
     rest = tuple(own for own in values.axes if own != along)

@@ -106,8 +106,8 @@ class NamedRef:
         for name, part in stages[-1].items():
             array = part.array if isinstance(part, Core) else part
             if jnp.ndim(array) if isinstance(array, np.ndarray | jax.Array) else isinstance(array, list | tuple):
-                problem = f"a view has ints and slices, not an index array, as {name!r} does"
-                raise OperandError(message("slice", problem, hint="index arrays go into ref[...]"))
+                problem = f"a view takes ints and slices, but {name!r} is indexed by an array"
+                raise OperandError(message("slice", problem, hint="use index arrays in ref[...]"))
         return _view(self, stages)
 
     def unsliced(self) -> "NamedRef":

@@ -82,7 +82,7 @@ AxesPattern: TypeAlias = Entry | Sequence[Entry] | Set[Entry] | Mapping[str, int
 
 # Words that are not axis names in jaxtyping, and how to write the same here.
 _ELSEWHERE = (
-    (re.compile(r".*=.*|\d+"), 'a size goes into an Axis: ("batch", axn.Axis("embed", 64))'),
+    (re.compile(r".*=.*|\d+"), 'write a size as an Axis: ("batch", axn.Axis("embed", 64))'),
     (re.compile(r"\*.*|_|.*\.\.\..*"), '... stands for any axes in its place: "... embed"'),
     (re.compile(r"[#?].*"), "axes are those of the array, whatever their sizes: write the name alone"),
     (re.compile(r".*,.*"), 'there are spaces between names, and no commas: "batch embed"'),
@@ -99,9 +99,11 @@ def _words(text: str) -> tuple[str, ...]:
     words = tuple(text.split())
     for word in words:
         if word != "..." and not _is_name(word):
-            other = f"a name with other characters than letters, digits and _ . - / goes into a tuple: ({word!r},)"
+            other = f"put a name with characters other than letters, digits and _ . - / in a tuple: ({word!r},)"
             hint = next((hint for spelling, hint in _ELSEWHERE if spelling.fullmatch(word)), other)
-            raise ArgumentError(message("annotation", f"{word!r} is no name of an axis", f"axes: {text!r}", hint=hint))
+            raise ArgumentError(
+                message("annotation", f"{word!r} is not a valid axis name", f"axes: {text!r}", hint=hint)
+            )
     return words
 
 
@@ -160,7 +162,7 @@ def _parse(axes: AxesPattern) -> _Pattern:
     dots = [at for at, entry in enumerate(entries) if entry is ... or (isinstance(entry, str) and entry == "...")]
     named = selection([entry for at, entry in enumerate(entries) if at not in dots], "annotation")
     if len(dots) > 1:
-        problem = "... stands for all further axes, so there is one of them at most"
+        problem = "... stands for all other axes, so it may appear only once"
         raise ArgumentError(message("annotation", problem))
     if isinstance(axes, Set) and named:
         return _Pattern(tuple(sorted(named, key=lambda pair: pair[0])), () if dots else None, False)
@@ -196,7 +198,7 @@ class DTypeFamily:
         axes: AxesPattern = item
         if isinstance(item, tuple) and item and isinstance(item[0], type):
             if len(item) != 2:
-                problem = f"an array type and its axes go here, not {len(item)} entries"
+                problem = f"expected an array type and its axes, got {len(item)} entries"
                 hint = f'write {self.name}[{item[0].__name__}, "batch embed"]'
                 raise OperandError(message("annotation", problem, hint=hint))
             payload = None if issubclass(item[0], Core) else item[0]
@@ -226,7 +228,7 @@ class Annotation(type):
     def __call__(cls, *arguments: object, **options: object) -> Any:
         """Raise an error: an annotation describes arrays, and does not make them."""
         hint = "make the array with axn.named or axn.NamedArray"
-        raise OperandError(message("annotation", f"{cls!r} describes arrays and makes none", hint=hint))
+        raise OperandError(message("annotation", f"{cls!r} describes arrays and cannot be instantiated", hint=hint))
 
     def __repr__(cls) -> str:
         return cls.__qualname__

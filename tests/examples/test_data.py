@@ -135,6 +135,6 @@ def test_text_of_one_window() -> None:
 
 @pytest.mark.parametrize(("batch", "microbatches"), [(8, 3), (8, 0), (0, 1)])
 def test_microbatches_divide_the_batch(batch: int, microbatches: int) -> None:
-    message = f"cannot cut a batch of {batch} into {microbatches} microbatches; microbatches must divide batch"
+    message = f"cannot split a batch of {batch} into {microbatches} microbatches; microbatches must divide batch"
     with raises(ValueError, message):
         batches(np.zeros(99, np.uint8), microbatches=microbatches, batch=batch, length=4, seed=0, step=0)

@@ -188,7 +188,7 @@ def test_dropout_depends_on_the_key_alone_and_is_the_same_in_both_forms():
 
 
 def test_bad_sizes(params):
-    with pytest.raises(ValueError, match=r"^heads must divide embed: embed=768 is no multiple of heads=7$"):
+    with pytest.raises(ValueError, match=r"^heads must divide embed: embed=768 is not a multiple of heads=7$"):
         Gpt2Config(heads=7)
     model = filled(params)
     with pytest.raises(axn.errors.AxisError):

@@ -147,9 +147,9 @@ def test_matrices_are_decayed_and_nothing_else() -> None:
     ("arguments", "message"),
     [
         (["--data", "/nowhere"], "no file or folder /nowhere; pass a text file or a folder of them"),
-        (["--batch", "30", "--microbatches", "4"], "batch=30 is no multiple of microbatches=4"),
-        (["--heads", "3"], "heads must divide embed: embed=128 is no multiple of heads=3"),
-        (["--mesh", "5", "2"], "a mesh of 5 x 2 takes 10 devices, this machine has 8"),
+        (["--batch", "30", "--microbatches", "4"], "batch=30 is not a multiple of microbatches=4"),
+        (["--heads", "3"], "heads must divide embed: embed=128 is not a multiple of heads=3"),
+        (["--mesh", "5", "2"], "a mesh of 5 x 2 needs 10 devices, this machine has 8"),
     ],
 )
 def test_what_cannot_work_is_refused_before_it_is_compiled(arguments: list[str], message: str) -> None:
@@ -168,7 +168,7 @@ def test_what_cannot_work_is_refused_before_it_is_compiled(arguments: list[str],
         ),
         *(({name: -1}, f"{name}=-1 must be at least 0") for name in ("steps", "warmup", "seed", "sample")),
         ({"out": Path("/nowhere/a.png")}, "no folder /nowhere for out=/nowhere/a.png"),
-        ({"out": Path("a.xyz")}, "out=a.xyz ends in no format of a picture; use .png, .pdf or .svg"),
+        ({"out": Path("a.xyz")}, "out=a.xyz has an unsupported image format; use .png, .pdf or .svg"),
     ],
 )
 def test_values_that_make_no_sense_are_refused_before_anything_is_read(changes: dict[str, Any], message: str) -> None:

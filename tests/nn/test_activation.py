@@ -83,7 +83,7 @@ def test_options():
 def test_gelu_takes_no_words():
     with pytest.raises(ArgumentError) as error:
         nn.gelu(axn.ones(axn.Axis("embed", 2)), approximate="none")
-    assert str(error.value) == "gelu: approximate is True, for tanh, or False, not 'none'"
+    assert str(error.value) == "gelu: approximate must be True (tanh) or False, not 'none'"
 
 
 def test_glu_halves_an_axis():
@@ -92,7 +92,7 @@ def test_glu_halves_an_axis():
     same(nn.glu(x.rearrange(("embed", "batch")), "batch"), ("embed", "batch"), (X[:2] * sigmoid(X[2:])).T)
     with pytest.raises(AxisSizeError) as caught:
         nn.glu(x["batch", :3], "batch")
-    assert str(caught.value) == "glu: batch=3 has no two halves\n  array has: batch=3, embed=6"
+    assert str(caught.value) == "glu: batch=3 cannot be split into two halves\n  array has: batch=3, embed=6"
 
 
 def test_log1mexp_is_precise_near_zero():

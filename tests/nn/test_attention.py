@@ -354,13 +354,13 @@ def test_operands_that_do_not_fit():
     q, k, v = inputs(B)
     fails(
         OperandError,
-        "dot_product_attention: the first three arguments are axes, but an array is among them\n"
+        "dot_product_attention: the first three arguments must be axes, not arrays\n"
         "  hint: dot_product_attention(QPos, KPos, Key, query, key, value): the positions of queries come first",
         lambda: nn.dot_product_attention("key_pos", "head_dim", q, k, v, nn.causal()),
     )
     fails(
         AxisClashError,
-        "dot_product_attention: the query has axis 'pos', which keys are to be attended to over\n"
+        "dot_product_attention: the query has axis 'pos', the positions of keys\n"
         "  query has: batch=4, pos=5, head_dim=8\n"
         '  hint: rename it on keys and values: key.rename({"pos": "pos.key"})',
         lambda: nn.dot_product_attention("pos", "pos", "head_dim", q, q, q),
@@ -412,16 +412,14 @@ def test_masks_and_sinks_that_do_not_fit():
     for what, x in (("mask", axn.ones((H, K), dtype=bool)), ("bias", draw(H, K))):
         fails(
             AxisNotFoundError,
-            f"dot_product_attention: the {what} has axis 'heads', which is none of the scores that it is for\n"
+            f"dot_product_attention: the {what} must not have axis 'heads'\n"
             f"  {what} has: heads=2, key_pos=7\n"
             "  scores have: batch=4, pos=5, key_pos=7",
             lambda what=what, x=x: attend(q, k, v, **{what: x}),
         )
     fails(
         AxisNotFoundError,
-        "dot_product_attention: the sink has axis 'keys', which is none of the scores that it is for\n"
-        "  sink has: keys=7\n"
-        "  scores have: batch=4, pos=5",
+        "dot_product_attention: the sink must not have axis 'keys'\n  sink has: keys=7\n  scores have: batch=4, pos=5",
         lambda: attend(q, k, v, sinks=draw(K.alias("keys"))),
     )
     for what in ("bias", "sinks"):
@@ -434,7 +432,7 @@ def test_masks_and_sinks_that_do_not_fit():
             )
     fails(
         OperandError,
-        "dot_product_attention: a mask is an AttentionMask or a NamedArray of booleans, not an array of float32\n"
+        "dot_product_attention: a mask must be an AttentionMask or a NamedArray of booleans, not an array of float32\n"
         "  hint: add numbers to the scores as a bias",
         lambda: attend(q, k, v, mask=draw(Q, K)),
     )
@@ -444,17 +442,17 @@ def test_options_that_make_no_sense():
     q, k, v = inputs(B)
     fails(
         OperandError,
-        "dot_product_attention: dropping with probability 0.1 needs a key\n  hint: pass prng=..., or inference=True",
+        "dot_product_attention: dropout with probability 0.1 needs a key\n  hint: pass prng=..., or inference=True",
         lambda: attend(q, k, v, dropout=0.1),
     )
     fails(
         ArgumentError,
-        "dot_product_attention: dropout is a probability, from 0 to 1, not 1.5",
+        "dot_product_attention: dropout must be a probability from 0 to 1, not 1.5",
         lambda: attend(q, k, v, dropout=1.5, prng=jax.random.key(0)),
     )
     fails(
         ArgumentError,
-        "dot_product_attention: dropout is a probability, from 0 to 1, not 2",
+        "dot_product_attention: dropout must be a probability from 0 to 1, not 2",
         lambda: attend(q, k, v, dropout=2),
     )
     fails(
@@ -464,20 +462,20 @@ def test_options_that_make_no_sense():
     )
     fails(
         ArgumentError,
-        "dot_product_attention: there is no implementation 3\n  known: 'plain', 'blockwise', 'xla', 'cudnn', 'splash'",
+        "dot_product_attention: unknown implementation 3\n  known: 'plain', 'blockwise', 'xla', 'cudnn', 'splash'",
         lambda: attend(q, k, v, implementation=3),
     )
     fails(
         ArgumentError,
-        "dot_product_attention: there is no implementation 'blocks'\n"
+        "dot_product_attention: unknown implementation 'blocks'\n"
         "  known: 'plain', 'blockwise', 'xla', 'cudnn', 'splash'\n"
         "  hint: did you mean 'blockwise'?",
         lambda: attend(q, k, v, implementation="blocks"),
     )
     fails(
         OperandError,
-        "dot_product_attention_weights: a mask is a NamedArray of booleans here, where nothing tells positions of "
-        "queries from other axes\n"
+        "dot_product_attention_weights: the mask must be a NamedArray of booleans, as the axis of query positions is "
+        "not given here\n"
         "  hint: use mask.materialize(QPos, KPos)",
         lambda: nn.dot_product_attention_weights(D, K, q, k, mask=nn.causal()),
     )

@@ -331,4 +331,4 @@ def test_in_a_shard_map_and_under_vmap(auto_mesh):
 def test_errors():
     with pytest.raises(ArgumentError) as caught:
         attend(*inputs(), block_size=(3, 0))
-    assert str(caught.value) == "dot_product_attention: a block has at least one position, not 0"
+    assert str(caught.value) == "dot_product_attention: a block must have at least one position, not 0"

@@ -388,7 +388,7 @@ def test_keys_and_values_that_do_not_fit():
     )
     fails(
         ArgumentError,
-        "KVCache.init: a window has from one position to as many as the cache, not 7\n"
+        "KVCache.init: window must be from 1 to 6, the size of the cache, not 7\n"
         "  axes: batch=4, key_pos=6, heads=2, head_dim=8",
         lambda: empty(6, window=7),
     )
@@ -406,16 +406,15 @@ def test_keys_and_values_that_do_not_fit():
     )
     fails(
         AxisClashError,
-        "KVCache: the key has axis 'pos', which is none of a new key\n"
-        f"  key has: batch=4, heads=2, pos=4, head_dim=8\n{HAS}",
+        f"KVCache: a new key must not have axis 'pos'\n  key has: batch=4, heads=2, pos=4, head_dim=8\n{HAS}",
         lambda: cache.extend(None, k, v),
     )
     more = k.broadcast_axis(axn.Axis("key_pos", 2))
     fails(
         AxisClashError,
-        "KVCache: the key has axis 'key_pos', which is none of a new key\n"
+        "KVCache: a new key must not have axis 'key_pos'\n"
         f"  key has: key_pos=2, batch=4, heads=2, pos=4, head_dim=8\n{HAS}\n"
-        "  hint: positions of new tokens have a name of their own",
+        "  hint: give the positions of new tokens another name",
         lambda: cache.extend("pos", more, v),
     )
     with pytest.raises(OperandError, match=r"^KVCache: expected a NamedArray, got ArrayImpl"):
@@ -426,7 +425,7 @@ def test_tokens_that_find_no_room():
     cache, k, v = empty(6), K["pos", :4], V["pos", :4]
     fails(
         ArgumentError,
-        f"KVCache: 4 more tokens do not fit\n{HAS}\n  hint: make it larger, or give it a window; at once it takes 6",
+        f"KVCache: 4 more tokens do not fit\n{HAS}\n  hint: make it larger, or give it a window; at most 6 fit at once",
         lambda: cache.extend("pos", k, v).extend("pos", k, v),
     )
     ragged = empty(6, lengths=B).extend("pos", k, v, count=axn.named([4, 1, 1, 1], "batch"))
@@ -434,23 +433,24 @@ def test_tokens_that_find_no_room():
     assert ragged.length.tolist() == [6, 5, 5, 5]
     fails(
         ArgumentError,
-        f"KVCache: 1 more token does not fit\n{HAS}\n  hint: make it larger, or give it a window; at once it takes 6",
+        f"KVCache: 1 more token does not fit\n"
+        f"{HAS}\n  hint: make it larger, or give it a window; at most 6 fit at once",
         lambda: ragged.extend(None, k["pos", 0], v["pos", 0]),
     )
     fails(
         ArgumentError,
-        f"KVCache: 4 more tokens do not fit\n{HAS}\n  hint: make it larger, or give it a window; at once it takes 3",
+        f"KVCache: 4 more tokens do not fit\n{HAS}\n  hint: make it larger, or give it a window; at most 3 fit at once",
         lambda: empty(6, window=4).extend("pos", k, v),
     )
     fails(
         AxisNotFoundError,
-        "KVCache: the count has axes along which all sequences have one length\n  count has: batch=4\n"
+        "KVCache: the count has axes that the length of the cache lacks\n  count has: batch=4\n"
         "  length has: no axes\n  hint: KVCache.init(..., lengths=...)",
         lambda: cache.extend("pos", k, v, count=axn.named([1, 2, 3, 4], "batch")),
     )
     fails(
         ArgumentError,
-        "KVCache.attend: in a ring, the axis of keys counts places, which a mask cannot compare with positions\n"
+        "KVCache.attend: the key axis of a cache with a window has slots, which a mask cannot compare with positions\n"
         "  hint: the window of the cache is causal already; give other conditions as an array",
         lambda: empty(6, window=3).attend("pos", "head_dim", Q["pos", :4], k, v, mask=nn.window(2)),
     )
@@ -459,7 +459,7 @@ def test_tokens_that_find_no_room():
 def test_counts_that_are_none():
     """What is known is checked, also while something else is traced; a dtype is always known."""
     cache, k, v = empty(6, lengths=B), K["pos", :4], V["pos", :4]
-    text = "KVCache: the count of real tokens must be from 0 to 4, how many there are\n"
+    text = "KVCache: the count of real tokens must be from 0 to 4, the number of new tokens\n"
     text += "  key has: batch=4, heads=2, pos=4, head_dim=8"
     ragged = axn.named([4, -1, 2, 3], "batch")
     for count in (5, -1, np.int32(5), jnp.array(-1), axn.named([1, 2, 5, 3], "batch"), ragged):
@@ -468,13 +468,13 @@ def test_counts_that_are_none():
         fails(ArgumentError, text, lambda traced=traced: jax.eval_shape(traced, k))
     fails(
         ArgumentError,
-        "KVCache: the count of real tokens must be from 0 to 1, how many there are\n"
+        "KVCache: the count of real tokens must be from 0 to 1, the number of new tokens\n"
         "  key has: batch=4, heads=2, head_dim=8",
         lambda: cache.extend(None, k["pos", 0], v["pos", 0], count=2),
     )
     call = lambda count: cache.extend("pos", k, v, count=count).length  # noqa: E731
     for count, dtype in ((1.5, "float32"), (ragged / 2, "float32"), (True, "bool")):
-        text = f"KVCache: the count must be of integers, not {dtype}"
+        text = f"KVCache: the count must have an integer dtype, not {dtype}"
         fails(OperandError, text, lambda count=count: call(count))
         fails(OperandError, text, lambda count=count: jax.eval_shape(call, count))
     for count in (0, 4, np.int8(3), axn.named([0, 4, 0, 4], "batch")):
@@ -520,7 +520,7 @@ def test_caches_that_cannot_be():
     )
     fails(
         ArgumentError,
-        f"KVCache.init: lengths count along axis 'key_pos', so they cannot have it{axes}",
+        f"KVCache.init: lengths must not have axis 'key_pos', along which they count{axes}",
         lambda: empty(6, lengths=axn.Axis("key_pos", 6)),
     )
     fails(
@@ -546,7 +546,7 @@ def test_what_a_cache_knows_itself():
     for name in ("q_start", "k_start"):
         fails(
             ArgumentError,
-            f"KVCache.attend: {name} cannot be given: the cache knows where tokens are\n  hint: cache.positions(Pos)",
+            f"KVCache.attend: {name} must not be given: the cache tracks positions\n  hint: cache.positions(Pos)",
             lambda name=name: cache.attend("pos", "head_dim", *given, **{name: 3}),
         )
     fails(
@@ -564,7 +564,7 @@ def test_segments_tell_those_of_keys():
         cache = empty(6, window=window)
         fails(
             OperandError,
-            f"KVCache.attend: new tokens cannot lend all keys of the cache the ids of segments\n{HAS}\n"
+            f"KVCache.attend: the segment ids of new tokens do not cover all keys of the cache\n{HAS}\n"
             "  hint: pass key_ids=..., over axis 'key_pos'",
             lambda cache=cache, tokens=tokens, mask=mask, parts=parts: cache.attend(tokens, "head_dim", *parts, mask),
         )
@@ -587,13 +587,13 @@ def test_layers_that_are_none():
     )
     fails(
         AxisNotFoundError,
-        "KVCache: there is one length for all along axis 'batch', which cannot grow layer by layer"
+        "KVCache: the cache has one length for all of axis 'batch', which cannot grow layer by layer"
         f"{has}\n  hint: KVCache.init(..., lengths=...)",
         lambda: extend(("batch", 1)),
     )
     fails(
         AxisNotFoundError,
-        "KVCache: there is one length for all along axis 'layer', which cannot grow layer by layer"
+        "KVCache: the cache has one length for all of axis 'layer', which cannot grow layer by layer"
         f"{has}\n  hint: did you mean 'layers'?",
         lambda: extend(("layer", 1)),
     )
@@ -605,7 +605,7 @@ def test_layers_that_are_none():
         )
     fails(
         OperandError,
-        "KVCache: the position of the layer must be of integers, not float32",
+        "KVCache: the position of the layer must have an integer dtype, not float32",
         lambda: extend(("layers", 1.0)),
     )
     with pytest.raises(AxisSizeError, match=r"'layers' was given with size 4, but has size 3"):
@@ -613,7 +613,7 @@ def test_layers_that_are_none():
     every = k.broadcast_axis(Layers)
     fails(
         AxisClashError,
-        "KVCache: the key has axis 'layers', which is none of a new key\n"
+        "KVCache: a new key must not have axis 'layers'\n"
         "  key has: layers=3, batch=4, heads=2, pos=4, head_dim=8\n"
         "  cache has: layers=3, batch=4, heads=2, key_pos=6, head_dim=8",
         lambda: caches.extend("pos", every, v, layer=("layers", 1)),
@@ -623,7 +623,7 @@ def test_layers_that_are_none():
     fails(
         ArgumentError,
         "KVCache: 4 more tokens do not fit\n  cache has: layers=3, batch=4, heads=2, key_pos=6, head_dim=8\n"
-        "  hint: make it larger, or give it a window; at once it takes 6",
+        "  hint: make it larger, or give it a window; at most 6 fit at once",
         lambda: extend(("layers", 1), full),
     )
 

@@ -290,14 +290,14 @@ def test_the_constraint(auto_mesh):
 def test_errors_of_init():
     with pytest.raises(ArgumentError) as error:
         nn.Conv.init((), C, F, 3, key=KEY)
-    assert str(error.value) == "Conv.init: there is no spatial axis\n  hint: nn.Linear works without one"
+    assert str(error.value) == "Conv.init: there is no spatial axis\n  hint: use nn.Linear without spatial axes"
     with pytest.raises(ArgumentError) as error:
         nn.ConvTranspose.init("width", C, F, 3, groups=4, key=KEY)
     assert str(error.value) == (
         "ConvTranspose.init: 4 groups do not divide both axes evenly\n  In: channels=4\n  Out: mlp=6"
     )
     for axes in ((C, F), (F, C)):
-        with pytest.raises(AxisClashError, match=r"^Conv.init: axis 'channels' would stand twice$"):
+        with pytest.raises(AxisClashError, match=r"^Conv.init: axis 'channels' would appear twice$"):
             nn.Conv.init(("height", "channels"), *axes, 3, key=KEY)
     with pytest.raises(ArgumentError) as error:
         nn.ConvTranspose.init("width", C, F, 3, stride=2, output_padding=2, key=KEY)
@@ -339,7 +339,7 @@ def test_errors_of_a_call():
     with pytest.raises(AxisSizeError) as error:
         short(draw(H, W.resize(2), C))
     assert str(error.value) == (
-        "ConvTranspose: axis 'width' of size 2 becomes 4, of which the padding cannot cut off 5\n"
+        "ConvTranspose: axis 'width' of size 2 becomes 4, less than the padding of 5 to remove\n"
         "  input has: height=6, width=2, channels=4\n"
         "  hint: give the axis a size of at least 3, or the layer less padding"
     )

@@ -132,12 +132,12 @@ def test_it_is_static_and_adds_no_leaves():
 def test_errors():
     fails(
         OperandError,
-        "Dropout: dropping with probability 0.5 needs a key\n  hint: pass key=..., or inference=True",
+        "Dropout: dropout with probability 0.5 needs a key\n  hint: pass key=..., or inference=True",
         lambda: nn.Dropout()(axn.ones(E)),
     )
     fails(
         AxisNotFoundError,
-        "Dropout: the input lacks axis 'sequ', along which to drop together\n"
+        "Dropout: the input lacks axis 'sequ' of broadcast_axes\n"
         "  input has: seq=6, embed=4\n"
         "  hint: did you mean 'seq'?",
         lambda: nn.Dropout(0.5, "sequ")(axn.ones((S, E)), key=KEY),
@@ -148,7 +148,7 @@ def test_errors():
     for rate in (-0.1, 1.5, float("nan")):
         fails(
             ArgumentError,
-            f"Dropout: pdrop is a probability, from 0 to 1, not {rate}",
+            f"Dropout: pdrop must be a probability from 0 to 1, not {rate}",
             lambda rate=rate: nn.Dropout(rate),
         )
 
@@ -162,12 +162,12 @@ def test_the_function_does_what_the_layer_does():
     assert nn.dropout(x, 0) is x
     fails(
         OperandError,
-        "dropout: dropping with probability 0.3 needs a key\n  hint: pass key=..., or inference=True",
+        "dropout: dropout with probability 0.3 needs a key\n  hint: pass key=..., or inference=True",
         lambda: nn.dropout(x, 0.3),
     )
     fails(
         AxisNotFoundError,
-        "dropout: the input lacks axis 'seqs', along which to drop together\n"
+        "dropout: the input lacks axis 'seqs' of broadcast_axes\n"
         "  input has: batch=8, seq=6, embed=4\n"
         "  hint: did you mean 'seq'?",
         lambda: nn.dropout(x, 0.3, "seqs", key=KEY),
@@ -180,7 +180,7 @@ def test_the_function_does_what_the_layer_does():
     for key in (KEY, jax.random.PRNGKey(0)):
         fails(
             OperandError,
-            f"dropout: broadcast_axes are axes, not {type(key).__name__}\n  hint: pass a key by its name: key=...",
+            f"dropout: broadcast_axes must be axes, not {type(key).__name__}\n  hint: pass a key by its name: key=...",
             lambda key=key: nn.dropout(x, 0.3, key),
         )
     fails(
@@ -190,7 +190,7 @@ def test_the_function_does_what_the_layer_does():
     )
     fails(
         ArgumentError,
-        "dropout: pdrop is a probability, from 0 to 1, not 2",
+        "dropout: pdrop must be a probability from 0 to 1, not 2",
         lambda: nn.dropout(x, 2, key=KEY),
     )
 

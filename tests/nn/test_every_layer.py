@@ -373,5 +373,5 @@ def test_what_is_no_linear_layer_is_not_adapted():
     with pytest.raises(OperandError) as error:
         nn.LoraLinear.init(ROWS["MLP"].layer(), 2, key=KEY)
     assert str(error.value) == (
-        "LoraLinear.init: expected a Linear to wrap, got MLP\n  hint: add_lora wraps those of a whole model"
+        "LoraLinear.init: expected a Linear to wrap, got MLP\n  hint: use add_lora for a whole model"
     )

@@ -76,7 +76,7 @@ def test_errors():
     with pytest.raises(ArgumentError) as error:
         nn.GroupNorm.init(C, 4)
     assert str(error.value) == "GroupNorm.init: 4 groups do not divide mlp=6 evenly"
-    with pytest.raises(AxisClashError, match=r"^GroupNorm.init: axis 'mlp' would stand twice$"):
+    with pytest.raises(AxisClashError, match=r"^GroupNorm.init: axis 'mlp' would appear twice$"):
         nn.GroupNorm.init(C, 2, C)
     layer = nn.GroupNorm.init(C, 2, "height")
     with pytest.raises(AxisNotFoundError) as error:

@@ -143,7 +143,7 @@ def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
         (
             init.he_normal(),
             ArgumentError,
-            "variance_scaling: which axes are inputs is not known: embed=64, mlp=512\n"
+            "variance_scaling: cannot tell which axes are inputs: embed=64, mlp=512\n"
             "  hint: give In=..., Out=... or both",
         ),
         (
@@ -174,10 +174,11 @@ def test_errors_of_words():
     with pytest.raises(ArgumentError) as caught:
         init.variance_scaling(mode="fan_inn")  # type: ignore[arg-type]
     assert str(caught.value) == (
-        "variance_scaling: no mode 'fan_inn'\n  there are: fan_in, fan_out, fan_avg\n  hint: did you mean 'fan_in'?"
+        "variance_scaling: unknown mode 'fan_inn'\n"
+        "  there are: fan_in, fan_out, fan_avg\n  hint: did you mean 'fan_in'?"
     )
     with pytest.raises(ArgumentError) as caught:
         init.variance_scaling(distribution="cauchy")  # type: ignore[arg-type]
     assert str(caught.value) == (
-        "variance_scaling: no distribution 'cauchy'\n  there are: truncated_normal, normal, uniform"
+        "variance_scaling: unknown distribution 'cauchy'\n  there are: truncated_normal, normal, uniform"
     )

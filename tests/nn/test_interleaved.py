@@ -259,7 +259,7 @@ def test_errors():
     fails(
         AxisSizeError,
         "Interleaved.init: there are 2 keys for layers=5\n"
-        "  hint: give one for each layer, or one alone, which is split",
+        "  hint: pass one key for each layer, or a single key, which is split",
         lambda: nn.Interleaved.init(L, PATTERN)(E, key=jax.random.split(KEY, 2)),
     )
     fails(
@@ -275,20 +275,20 @@ def test_errors():
     )
     fails(
         OperandError,
-        "Stacked.with_layers: layers that are stored along an axis differ in the values of their arrays alone\n"
+        "Stacked.with_layers: stacked layers may differ only in the values of their arrays\n"
         "  layer 0 and layer 1: [0].sign: -1.0, and 2.0\n"
-        "  hint: BlockSeq takes layers that differ, and Interleaved kinds of layers that alternate",
+        "  hint: use BlockSeq for layers that differ, or Interleaved for kinds of layers that alternate",
         lambda: stack.with_layers([*layers[:2], dataclasses.replace(layers[2], sign=2.0), *layers[3:]]),
     )
     fails(
         OperandError,
-        "Interleaved.scan: layers return different things, which cannot be stacked along 'layers.pattern'\n"
+        "Interleaved.scan: layers must return equal structures and shapes, to be stacked along 'layers.pattern'\n"
         "  layer 0 and layer 1: they: None, and a NamedArray with batch=8, embed=4\n"
-        "  hint: return the same from each, such as zeros where there is nothing to return",
+        "  hint: return the same structure from each, such as zeros where there is nothing to return",
         lambda: stack.scan_via(lambda layer, x: (x, x if isinstance(layer, Norm) else None))(x),
     )
     fails(
         AxisSizeError,
-        "ScanCheckpointPolicy: 2 steps cannot be cut into 3 equal groups\n  hint: nested=True chooses a number",
+        "ScanCheckpointPolicy: 2 steps cannot be split into 3 equal groups\n  hint: nested=True chooses a number",
         lambda: dataclasses.replace(stack, gradient_checkpointing=Policy(nested=3)).fold(x),
     )

@@ -247,43 +247,43 @@ def test_in_a_shard_map(auto_mesh):
 def refused(implementation, problem, call, given):
     with pytest.raises(ArgumentError) as caught:
         call(*given)
-    expected = f"dot_product_attention: implementation {implementation!r} does not compute this: {problem}"
+    expected = f"dot_product_attention: implementation {implementation!r} does not support this: {problem}"
     assert str(caught.value) == f'{expected}\n  hint: "plain" and "blockwise" do'
 
 
 def test_errors():
     q, k, v = inputs()
     other = axn.Axis("other", 2)
-    masks = "of masks it knows causal ones, windows and segments, all to hold at once"
+    masks = "it supports only causal masks, windows and segments, combined by &"
     for implementations, problem, given, options in (
         ("xla cudnn splash", "the keys have an axis that the queries lack", (q, k.broadcast_axis(other), v), {}),
-        ("xla", "the values have other axes than the keys, or not one of features", (q, k, v["heads", 0]), {}),
-        ("splash", "the values have other axes than the keys, or not one of features", (q, k, v["out", 0]), {}),
+        ("xla", "the values must have the axes of the keys, with one axis of features", (q, k, v["heads", 0]), {}),
+        ("splash", "the values must have the axes of the keys, with one axis of features", (q, k, v["out", 0]), {}),
         ("xla", "an array has anonymous dimensions", (q.untag("batch"), k["batch", 0], v["batch", 0]), {}),
-        ("splash", "queries, keys and values have several dtypes", (q, k.astype(jnp.bfloat16), v), {}),
+        ("splash", "queries, keys and values have different dtypes", (q, k.astype(jnp.bfloat16), v), {}),
         (
             "xla splash",
-            "it computes scores in float32, with the precision of its own",
+            "it computes scores in float32 only, with a fixed precision",
             (q, k, v),
             {"precision": "highest"},
         ),
-        ("xla splash", "it has no dropout", (q, k, v), {"dropout": 0.1, "prng": jax.random.key(0)}),
-        ("xla cudnn", "it has no soft cap and no sinks", (q, k, v), {"sinks": draw(H)}),
-        ("xla", "keys and values have several numbers of features", (q, k, v["out", :4]), {}),
-        ("splash", "it computes with bfloat16 and float32", [x.astype(jnp.float16) for x in (q, k, v)], {}),
-        ("splash", "it has no bias and no sinks", (q, k, v), {"bias": draw(H)}),
-        ("splash", "it takes multiples of 128 positions", (q["pos", :100], k, v), {}),
+        ("xla splash", "it does not support dropout", (q, k, v), {"dropout": 0.1, "prng": jax.random.key(0)}),
+        ("xla cudnn", "it does not support soft_cap or sinks", (q, k, v), {"sinks": draw(H)}),
+        ("xla", "keys and values have different numbers of features", (q, k, v["out", :4]), {}),
+        ("splash", "it supports only bfloat16 and float32", [x.astype(jnp.float16) for x in (q, k, v)], {}),
+        ("splash", "it does not support bias or sinks", (q, k, v), {"bias": draw(H)}),
+        ("splash", "the number of positions must be a multiple of 128", (q["pos", :100], k, v), {}),
         ("splash", masks, (q, k, v), {"mask": nn.causal() | nn.prefix(3)}),
         (
             "splash",
-            "the ids of segments have another axis than positions and the batch",
+            "segment ids have an axis other than positions and batch",
             (q, k, v),
             {"mask": nn.segments(IDS.broadcast_axis(H), KEY_IDS)},
         ),
         ("splash", "a query sees no key", (q, k, v), {"mask": nn.causal(), "q_start": -1}),
         ("splash", "a query sees no key", (q, k, v), {"mask": nn.window(4), "q_start": -4}),
         ("splash", "a query sees no key", (q, k, v), {"mask": nn.causal() & nn.window(4), "q_start": 132}),
-        ("splash", "positions start at a number that is not static", (q, k, v), {"q_start": axn.named(1, ())}),
+        ("splash", "q_start and k_start must be Python ints", (q, k, v), {"q_start": axn.named(1, ())}),
     ):
         for implementation in implementations.split():
             call = lambda *x: attend(*x, **options, implementation=implementation)  # noqa: B023, E731

@@ -120,7 +120,7 @@ def test_constructors():
         nn.Stacked.init(L, (Block, Block))
     assert str(error.value) == (
         f"Stacked.init: {(Block, Block)!r} has no constructor `init`\n"
-        "  hint: for layers of several kinds that alternate, take Interleaved"
+        "  hint: use Interleaved for layers of several kinds that alternate"
     )
 
 
@@ -163,9 +163,9 @@ def test_layers_that_return_different_things():
     with pytest.raises(axn.errors.OperandError) as error:
         blocks.with_layers(layers).scan_via(step)(draw(B, E))
     assert str(error.value) == (
-        "BlockSeq.scan: layers return different things, which cannot be stacked along 'layers'\n"
+        "BlockSeq.scan: layers must return equal structures and shapes, to be stacked along 'layers'\n"
         "  layer 0 and layer 1: they: None, and a NamedArray with batch=8, embed=4\n"
-        "  hint: return the same from each, such as zeros where there is nothing to return"
+        "  hint: return the same structure from each, such as zeros where there is nothing to return"
     )
 
 
@@ -246,7 +246,7 @@ MISTAKES = {
     "layers left over": (
         ShardingError,
         lambda: (SPLIT["Interleaved"](9), lambda stack: stack.fold(draw(B, E))),
-        "Interleaved: repetitions are split over data, but each device has the layers left over\n"
+        "Interleaved: repetitions are split over data, but the remaining layers are on every device\n"
         "  layers=9: 4 repetitions of 2 layers, and 1 left over\n"
         "  hint: apply `repeated` here, and `rest` after the last of the devices; or choose another depth",
     ),

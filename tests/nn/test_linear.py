@@ -285,13 +285,13 @@ def test_an_axis_with_the_name_under_which_a_weight_keeps_an_output_is_not_match
     )
     fails(
         AxisClashError,
-        "Linear.init: the weight would keep the output 'embed' as 'embed.out', which it has already\n"
+        "Linear.init: the weight would store output 'embed' as 'embed.out', which it already has\n"
         "  In: embed=4, embed.out=3\n"
         "  Out: embed=4\n"
         "  hint: rename one of the two",
         lambda: nn.Linear.init((E, axn.Axis("embed.out", 3)), E, key=KEY),
     )
-    with pytest.raises(AxisClashError, match="which it has already"):
+    with pytest.raises(AxisClashError, match="which it already has"):
         nn.Linear.init(E, (E, axn.Axis("embed.out", 3)), key=KEY)
 
 

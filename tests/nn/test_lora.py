@@ -199,7 +199,7 @@ def test_errors():
     ):
         fails(
             AxisClashError,
-            f"LoraLinear.init: the layer already has an axis {name!r}, which cannot be the one of the rank too\n"
+            f"LoraLinear.init: the layer already has an axis {name!r}, which cannot also be the rank\n"
             f'  weight: {weight}\n  Out: mlp=6\n  hint: give the rank another name: Axis("rank", 2)',
             lambda linear=linear, name=name: nn.add_lora(linear, axn.Axis(name, 2), key=KEY),
         )

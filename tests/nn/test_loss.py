@@ -547,7 +547,7 @@ def test_errors():
         lambda: nn.cross_entropy_loss(logits(), V, axn.zeros(axn.Axis("time", 2), int)),
     )
     for Label, given in (((V, B), "2: vocab, batch"), ((), "0: none")):
-        problem = f"cross_entropy_loss: one axis goes here, not {given}"
+        problem = f"cross_entropy_loss: expected one axis, got {given}"
         fails(OperandError, problem, lambda Label=Label: nn.cross_entropy_loss(logits(), Label, hard()))
         chunked = functools.partial(nn.chunked_cross_entropy_loss, draw(B, S, E), axn.zeros((V, E)), E, Label, hard())
         fails(OperandError, f"chunked_{problem}", chunked)
@@ -599,6 +599,6 @@ def test_errors_of_chunks_and_options():
     )
     fails(
         ArgumentError,
-        "cross_entropy_loss: label_smoothing is a share, from 0 to 1, not 1.5",
+        "cross_entropy_loss: label_smoothing must be a fraction from 0 to 1, not 1.5",
         lambda: nn.cross_entropy_loss(logits(), V, hard(), label_smoothing=1.5),
     )

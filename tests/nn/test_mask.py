@@ -187,49 +187,49 @@ def test_errors():
     ):
         fails(
             AxisClashError,
-            f"{function}: positions of queries and keys are both called 'pos'\n"
+            f"{function}: the position axes of queries and keys are both named 'pos'\n"
             '  hint: give those of keys another name: KPos.derive("key")',
             call,
         )
     with pytest.raises(OperandError, match=r"^arange: axis 'pos' needs a size here"):
         nn.causal_mask("pos", K)
-    fails(ArgumentError, "window: a window has at least one position, not 0", lambda: nn.window(0))
+    fails(ArgumentError, "window: a window must have at least one position, not 0", lambda: nn.window(0))
     fails(ArgumentError, "window: size must be an int, not 2.5", lambda: nn.window(2.5))
     fails(
         OperandError,
-        "segments: ids of segments are a NamedArray of integers, not float32",
+        "segments: segment ids must be a NamedArray of integers, not float32",
         lambda: nn.segments(draw(Q)),
     )
     fails(
         OperandError,
-        "segments: ids of segments are a NamedArray of integers, not ArrayImpl",
+        "segments: segment ids must be a NamedArray of integers, not ArrayImpl",
         lambda: nn.segments(axn.arange(Q), jnp.arange(7)),
     )
     fails(
         OperandError,
-        "&: a mask is an AttentionMask or a NamedArray of booleans, not an array of float32\n"
+        "&: a mask must be an AttentionMask or a NamedArray of booleans, not an array of float32\n"
         "  hint: add numbers to the scores as a bias",
         lambda: nn.causal() & draw(K),
     )
     fails(
         OperandError,
-        "|: a mask is an AttentionMask or a NamedArray of booleans, not bool",
+        "|: a mask must be an AttentionMask or a NamedArray of booleans, not bool",
         lambda: nn.causal() | True,
     )
     fails(
         ArgumentError,
-        "forgetful_causal_mask: mask_prob is a probability, from 0 to 1, not 1.5",
+        "forgetful_causal_mask: mask_prob must be a probability from 0 to 1, not 1.5",
         lambda: nn.forgetful_causal_mask(K, 1.5, key=jax.random.key(0)),
     )
     fails(
         ArgumentError,
-        "dropout_mask: dropout_rate is a probability, from 0 to 1, not -1",
+        "dropout_mask: dropout_rate must be a probability from 0 to 1, not -1",
         lambda: nn.dropout_mask(K, -1, key=jax.random.key(0)),
     )
 
 
 def test_conditions_are_no_arrays():
-    problem = "a mask is a NamedArray of booleans here, not"
+    problem = "a mask must be a NamedArray of booleans, not"
     fails(OperandError, f"mask_to_bias: {problem} bool", lambda: nn.mask_to_bias(True))
     fails(
         OperandError,

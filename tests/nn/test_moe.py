@@ -352,7 +352,7 @@ def test_errors_of_moe_linear():
     )
     fails(
         OperandError,
-        "MoELinear: elements are sorted along one axis, but batch, seq may be it\n"
+        "MoELinear: elements must be sorted along one axis, but the candidates are: batch, seq\n"
         "  input has: batch=8, seq=3, embed=4\n"
         "  group_sizes has: experts=4\n"
         '  hint: flatten the axes first: x.flatten_axes((...), "token")',
@@ -360,7 +360,7 @@ def test_errors_of_moe_linear():
     )
     fails(
         OperandError,
-        'MoELinear: group_sizes is no NamedArray but list\n  hint: axn.named(sizes, "experts")',
+        'MoELinear: group_sizes must be a NamedArray, not list\n  hint: axn.named(sizes, "experts")',
         lambda: layer(draw(T, E), [3, 0, 2, 2]),
     )
     with pytest.raises(AxisClashError, match=r"^MoELinear: the input already has axis 'mlp'"):

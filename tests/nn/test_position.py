@@ -120,12 +120,12 @@ def alibi(ids):
 def test_errors():
     fails(
         ArgumentError,
-        "sinusoidal_positions: embed=5 has no even size: each sine has a cosine",
+        "sinusoidal_positions: embed=5 must have an even size: each sine has a cosine",
         lambda: nn.sinusoidal_positions(S, E.resize(5)),
     )
     fails(
         AxisClashError,
-        "sinusoidal_positions: positions have axis 'embed' already\n  positions have: embed=4",
+        "sinusoidal_positions: positions already have axis 'embed'\n  positions have: embed=4",
         lambda: nn.sinusoidal_positions(axn.arange(E), E),
     )
     fails(
@@ -140,12 +140,12 @@ def test_errors():
     ):
         fails(
             OperandError,
-            f"{function}: positions are an axis or a NamedArray, not ArrayImpl\n"
+            f"{function}: positions must be an axis or a NamedArray, not ArrayImpl\n"
             '  hint: name them: axn.named(positions, "pos")',
             lambda call=call: call(jnp.arange(3)),
         )
     fails(
         AxisClashError,
-        "alibi_attention_bias: positions have axis 'heads', which is that of heads\n  positions have: heads=2",
+        "alibi_attention_bias: positions already have axis 'heads', the axis of heads\n  positions have: heads=2",
         lambda: nn.alibi_attention_bias(H, H),
     )

@@ -223,12 +223,11 @@ def test_errors():
             with pytest.raises(OperandError) as error:
                 call(state)
             assert str(error.value) == (
-                f"LSTMCell: the state is a pair of h and c, not {given}\n"
+                f"LSTMCell: the state must be a pair of h and c, not {given}\n"
                 "  hint: leave it out to start from zeros, or give (h, c)"
             )
     with pytest.raises(OperandError) as error:
         nn.Recurrent(nn.Linear.init(E, M, key=jax.random.key(0)), T)
     assert str(error.value) == (
-        "Recurrent: expected a RecurrentCell, got Linear\n"
-        "  hint: LSTMCell and GRUCell are such, and so is a class of your own that derives from RecurrentCell"
+        "Recurrent: expected a RecurrentCell, got Linear\n  hint: use LSTMCell, GRUCell or a subclass of RecurrentCell"
     )

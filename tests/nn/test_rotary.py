@@ -174,13 +174,13 @@ def test_errors():
     x = draw(S, D)
     fails(
         ArgumentError,
-        "rotary: features are rotated in pairs: 6 of embed=4 cannot be\n"
+        "rotary: features are rotated in pairs: cannot rotate 6 of embed=4\n"
         "  hint: pass size=..., an even number of features to rotate",
         lambda: nn.rotary(draw(S, E), S, E, size=6),
     )
     fails(
         ArgumentError,
-        "RotaryEmbedding.init: features are rotated in pairs: 7 of head_dim=7 cannot be\n"
+        "RotaryEmbedding.init: features are rotated in pairs: cannot rotate 7 of head_dim=7\n"
         "  hint: pass size=..., an even number of features to rotate",
         lambda: nn.RotaryEmbedding.init(D.resize(7)),
     )
@@ -237,7 +237,7 @@ def test_positions_without_names():
         for at, kind, names in ((numbers, "ArrayImpl", '"pos"'), (np.arange(6), "ndarray", '"pos"'), (3, "int", "()")):
             fails(
                 OperandError,
-                f"{function}: positions are an axis or a NamedArray, not {kind}\n"
+                f"{function}: positions must be an axis or a NamedArray, not {kind}\n"
                 f"  hint: name them: axn.named(positions, {names})",
                 lambda call=call, at=at: call(at),
             )

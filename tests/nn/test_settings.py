@@ -47,13 +47,13 @@ def test_what_is_no_fraction():
     for value in (-1, 1.5, float("nan")):
         fails(
             ArgumentError,
-            f"f: rate is a probability, from 0 to 1, not {value}",
+            f"f: rate must be a probability from 0 to 1, not {value}",
             lambda v=value: fraction("f", "rate", v),
         )
-    problem = "f: rate must be a Python number from 0 to 1, which is compiled in, not"
+    problem = "f: rate must be a static Python number from 0 to 1, not"
     for value, kind in (("0.1", "str"), (None, "NoneType"), (np.ones(2), "ndarray")):
         fails(OperandError, f"{problem} {kind}", lambda value=value: fraction("f", "rate", value))
-    with pytest.raises(OperandError, match=r"which is compiled in, not \w*Tracer"):
+    with pytest.raises(OperandError, match=r"must be a static Python number from 0 to 1, not \w*Tracer"):
         jax.jit(lambda rate: fraction("f", "rate", rate))(0.5)
 
 
@@ -101,11 +101,11 @@ def test_activations():
     x = axn.named(jnp.array([-1.0, 2.0]), "mlp")
     for right in (nn.relu, axn.nmap(jax.nn.relu)):
         np.testing.assert_array_equal(activated("MLP", right, x).array, [0.0, 2.0])
-    hint = "\n  hint: take that of axonym.nn, or axn.nmap(activation)"
+    hint = "\n  hint: use the one in axonym.nn, or axn.nmap(activation)"
     for raw, name in ((jax.nn.relu, "relu"), (jnp.tanh, "tanh"), (jax.nn.gelu, "gelu")):
         fails(
             OperandError,
-            f"MLP: the activation {name} takes no NamedArray{hint}",
+            f"MLP: the activation {name} does not take a NamedArray{hint}",
             lambda raw=raw: activated("MLP", raw, x),
         )
     with pytest.raises(AxisNotFoundError, match=r"^softmax: "):
@@ -133,7 +133,8 @@ def test_layers_with_an_activation(name):
     )
     fails(
         OperandError,
-        f"{name}: the activation silu takes no NamedArray\n  hint: take that of axonym.nn, or axn.nmap(activation)",
+        f"{name}: the activation silu does not take a NamedArray\n"
+        "  hint: use the one in axonym.nn, or axn.nmap(activation)",
         lambda: BY_ACTIVATION[name](jax.nn.silu)(axn.ones((T, E))),
     )
 
@@ -146,7 +147,7 @@ BY_INITIALIZER = {
 }
 FOLLOW = (
     "\n  such as: axn.nn.initializer.normal(0.02)"
-    "\n  hint: one of JAX becomes lambda key, axes: axn.named(f(key, [axis.size for axis in axes]), axes)"
+    "\n  hint: wrap an initializer of JAX: lambda key, axes: axn.named(f(key, [axis.size for axis in axes]), axes)"
 )
 
 

@@ -442,7 +442,7 @@ def test_named_values_are_not_computed_again(kind):
     with pytest.warns(UserWarning, match="nobody") as warned:
         assert dots(Policy(save_block_internals=["nobody"])) == carries
     assert [str(warning.message) for warning in warned] == [
-        f"{kind.__name__}.fold: the checkpoint policy speaks of 'nobody', but nothing inside of a step has this name\n"
+        f"{kind.__name__}.fold: the checkpoint policy names 'nobody', but no value inside of a step has this name\n"
         "  names there: 'hidden'\n"
         "  hint: give it with tree_checkpoint_name"
     ]
@@ -531,9 +531,9 @@ def test_layers_that_differ_are_for_the_unrolled_twin_alone():
     same(blocks.with_layers(layers).fold(x), ("batch", "embed"), loop(layers, x).array)
     fails(
         OperandError,
-        "Stacked.with_layers: layers that are stored along an axis differ in the values of their arrays alone\n"
+        "Stacked.with_layers: stacked layers may differ only in the values of their arrays\n"
         "  layer 0 and layer 2: activation: tanh, and sin\n"
-        "  hint: BlockSeq takes layers that differ, and Interleaved kinds of layers that alternate",
+        "  hint: use BlockSeq for layers that differ, or Interleaved for kinds of layers that alternate",
         lambda: stacked.with_layers(layers),
     )
 
@@ -636,13 +636,13 @@ def test_errors_of_init(kind):
         f"{name}.init: Unready has no constructor `init`\n  hint: add a static method init(...) that returns a module",
         lambda: kind.init(L, dataclasses.make_dataclass("Unready", [])),
     )
-    with pytest.raises(OperandError, match="'nestd' is no checkpoint policy"):
+    with pytest.raises(OperandError, match="'nestd' is not a checkpoint policy"):
         kind.init(L, Block, gradient_checkpointing="nestd")
     for key in (KEY, jax.random.PRNGKey(0)):
         fails(
             AxisSizeError,
             f"{name}.init: there are 5 keys for layers=4\n"
-            "  hint: give one for each layer, or one alone, which is split",
+            "  hint: pass one key for each layer, or a single key, which is split",
             lambda key=key: kind.init(L, Block)(E, M, key=jax.random.split(key, 5)),
         )
 
@@ -667,7 +667,7 @@ def test_what_an_argument_of_another_size_is_told(kind):
         AxisSizeError,
         f"{name}.fold: axis 'layers' has two sizes: 4 and 9\n"
         "  asked for: layers=4\n"
-        "  argument 1 has: shape (9, 2), of which dimension 0\n"
+        "  argument 1 has: shape (9, 2), along dimension 0\n"
         "  hint: to pass a plain array whole, name its axes, or close over it",
         lambda: stack.fold_via(step)(x, jnp.ones((9, 2))),
     )
@@ -678,7 +678,8 @@ def test_what_an_argument_of_another_size_is_told(kind):
     )
     fails(
         AxisSizeError,
-        f"{name}.vmap: there are 3 keys for layers=4\n  hint: give one for each layer, or one alone, which is split",
+        f"{name}.vmap: there are 3 keys for layers=4\n"
+        "  hint: pass one key for each layer, or a single key, which is split",
         lambda: stack.vmap_via(step)(x, key=jax.random.split(KEY, 3)),
     )
 
@@ -691,7 +692,7 @@ def test_errors_of_steps(kind):
         "  hint: use fold for a step that returns the carry alone",
         lambda: make(kind).scan(draw(B, E)),
     )
-    with pytest.raises(AxisSizeError, match="4 steps cannot be cut into 3 equal groups"):
+    with pytest.raises(AxisSizeError, match="4 steps cannot be split into 3 equal groups"):
         make(kind, Policy(nested=3)).fold(draw(B, E))
 
 

@@ -185,6 +185,6 @@ def test_errors():
     with pytest.raises(AxisClashError) as error:
         LAYER(X, draw(B, T, M) + 0j)
     assert str(error.value) == (
-        "DiagonalSSM: the state has axis 'time', which the layer goes along\n"
+        "DiagonalSSM: the state has axis 'time', which the layer runs along\n"
         "  state has: batch=8, time=5, mlp=6\n  hint: start from the state of one position: state['time', -1]"
     )

@@ -44,7 +44,7 @@ def test_one_query_without_positions():
     with pytest.raises(OperandError) as caught:
         visible(nn.segments(axn.arange(Q)), positions(None, 2), positions(K, 0), None, "key_pos")
     assert str(caught.value) == (
-        "segments: one query without an axis of positions cannot lend its keys the ids of segments\n"
+        "segments: segment ids of a query without an axis of positions cannot be reused for its keys\n"
         "  hint: pass key_ids=..."
     )
 

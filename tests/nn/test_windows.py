@@ -38,11 +38,11 @@ def test_settings_that_make_no_sense():
     hint = '\n  hint: "SAME", "VALID", an int, one int for each axis, or a pair for each axis'
     with pytest.raises(ArgumentError) as error:
         pads("f", "same", 2)
-    assert str(error.value) == f"f: no padding named 'same'{hint}"
+    assert str(error.value) == f"f: unknown padding 'same'{hint}"
     for padding in (-1, (1,), ((1, 2, 3), 0), 3.5, None, (1, 3.5), (None, 1), ((1, 3.5), 0)):
         with pytest.raises(ArgumentError) as error:
             pads("f", padding, 2)
-        problem = f"f: padding must be one for each of 2 axes and not negative, not {padding!r}"
+        problem = f"f: padding must have one non-negative entry for each of 2 axes, not {padding!r}"
         assert str(error.value) == problem + hint
 
 

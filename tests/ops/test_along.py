@@ -429,7 +429,7 @@ AXES = "  array has: batch=4, embed=3"
         (
             lambda x: axn.packbits(x > 0, "embed", bitorder="middle"),
             ArgumentError,
-            "packbits: no order of bits named 'middle'\n  hint: orders: big, little",
+            "packbits: unknown bitorder 'middle'\n  hint: orders: big, little",
         ),
         (
             lambda x: axn.unpackbits(x, "embed"),

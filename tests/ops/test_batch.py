@@ -188,7 +188,7 @@ X = axn.ones((axn.Axis("batch", 2), axn.Axis("row", 3), axn.Axis("col", 3)))
         (
             lambda: batched(_inv, [X], [("row", "col")], ("batch", "col")),
             AxisClashError,
-            "inv: in the result, axis 'batch' would stand twice\n  array has: batch=2, row=3, col=3",
+            "inv: in the result, axis 'batch' would appear twice\n  array has: batch=2, row=3, col=3",
         ),
         (
             lambda: batched(_inv, [X], [(axn.Axis("row", 4), "col")], ("row", "col")),
@@ -214,7 +214,7 @@ X = axn.ones((axn.Axis("batch", 2), axn.Axis("row", 3), axn.Axis("col", 3)))
         (
             lambda: count_below(jnp.ones((2, 2)), X),
             OperandError,
-            "count_below: a plain array of shape (2, 2) stands for axes step\n"
+            "count_below: a plain array of shape (2, 2) does not match axes: step\n"
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (

@@ -367,7 +367,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.dot(x, w, axis='embed', out_axes=('mlp', 'mlp', ...))",
         lambda x, w: axn.dot(x, w, axis="embed", out_axes=("mlp", "mlp", ...)),
         AxisClashError,
-        "dot: axis 'mlp' would stand twice\n  operand 1 has: batch=4, embed=6\n  operand 2 has: embed=6, mlp=5",
+        "dot: axis 'mlp' would appear twice\n  operand 1 has: batch=4, embed=6\n  operand 2 has: embed=6, mlp=5",
     ),
     (
         "axn.dot(x, w, axis='embed', out_axes=(axn.Axis('mlp', 7), ...))",

@@ -336,7 +336,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.triu(x, 'batch', 'embed', 0.5)",
         lambda x: axn.triu(x, "batch", "embed", 0.5),
         OperandError,
-        "triu: the number of the diagonal must be an int, not float",
+        "triu: the diagonal offset must be an int, not float",
     ),
     (
         "axn.trace(x, 'batch', ('batch', 'embed'))",
@@ -355,7 +355,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.diagonal(x.broadcast_axis({'d': 2}), 'batch', 'embed', 'd')",
         lambda x: axn.diagonal(x.broadcast_axis({"d": 2}), "batch", "embed", "d"),
         AxisClashError,
-        "diagonal: in the result, axis 'd' would stand twice\n  array has: d=2, batch=4, embed=6",
+        "diagonal: in the result, axis 'd' would appear twice\n  array has: d=2, batch=4, embed=6",
     ),
     (
         "axn.diag(x, 'embd', 'i', 'j')",
@@ -367,13 +367,13 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.diag(x, 'embed', 'i', 'i')",
         lambda x: axn.diag(x, "embed", "i", "i"),
         AxisClashError,
-        "diag: in the result, axis 'i' would stand twice\n  array has: batch=4, embed=6",
+        "diag: in the result, axis 'i' would appear twice\n  array has: batch=4, embed=6",
     ),
     (
         "axn.diag(x, 'embed', 'i', 'batch')",
         lambda x: axn.diag(x, "embed", "i", "batch"),
         AxisClashError,
-        "diag: in the result, axis 'batch' would stand twice\n  array has: batch=4, embed=6",
+        "diag: in the result, axis 'batch' would appear twice\n  array has: batch=4, embed=6",
     ),
     (
         "axn.diag(x, 'embed', axn.Axis('i', 6), 'j', 1)",
@@ -393,7 +393,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "jax.jit(lambda k: axn.diag(x, 'embed', 'i', 'j', k))(1)",
         lambda x: jax.jit(lambda k: axn.diag(x, "embed", "i", "j", k))(1),
         OperandError,
-        "diag: the number of the diagonal must be an int, not DynamicJaxprTracer",
+        "diag: the diagonal offset must be an int, not DynamicJaxprTracer",
     ),
     (
         "axn.fill_diagonal(x, 'batch', 'embed', axn.ones(axn.Axis('bach', 4)))",
@@ -424,7 +424,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.fill_diagonal(x, 'batch', 'embed', jnp.ones(4))",
         lambda x: axn.fill_diagonal(x, "batch", "embed", jnp.ones(4)),
         OperandError,
-        "fill_diagonal: a plain array of shape (4,) meets named axes batch, embed\n"
+        "fill_diagonal: cannot combine a plain array of shape (4,) with axes batch, embed\n"
         "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
     ),
 ]

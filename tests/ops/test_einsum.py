@@ -221,17 +221,24 @@ REFUSED: list[Refused] = [
         "b s e, e m",
         {},
         PatternError,
-        "there is no ->",
+        "the expression has no ->",
         "          ^",
         'write -> and the axes of the result, or just -> for the sum over all of them: "a b, b ->"',
     ),
-    ("b s, e m -> b", {}, PatternError, "operand 1 has 3 axes, the expression 2", "^^^", "write ... for the others"),
-    ("b s e, e m n -> b", {}, PatternError, "operand 2 has 2 axes, the expression 3", "       ^^^^^", None),
+    (
+        "b s, e m -> b",
+        {},
+        PatternError,
+        "operand 1 has 3 axes, but the expression has 2",
+        "^^^",
+        "write ... for the others",
+    ),
+    ("b s e, e m n -> b", {}, PatternError, "operand 2 has 2 axes, but the expression has 3", "       ^^^^^", None),
     (
         "bse, em -> bsm",
         {},
         PatternError,
-        "operand 1 has 3 axes, the expression 1",
+        "operand 1 has 3 axes, but the expression has 1",
         "^^^",
         'separate names by spaces: "b s e"',
     ),
@@ -257,7 +264,7 @@ REFUSED: list[Refused] = [
         "... e, ... -> ...",
         {},
         AxisClashError,
-        "axis 'embed' is 'e' in one operand and under ... in another",
+        "axis 'embed' is 'e' in one operand and covered by ... in another",
         "       ^^^",
         "write 'e' in both",
     ),
@@ -266,7 +273,7 @@ REFUSED: list[Refused] = [
         "b s e, ... m -> b",
         {},
         AxisClashError,
-        "axis 'embed' is 'e' in one operand and under ... in another",
+        "axis 'embed' is 'e' in one operand and covered by ... in another",
         "       ^^^",
         "write 'e' in both",
     ),
@@ -291,7 +298,7 @@ REFUSED: list[Refused] = [
     ("{}, {embed} -> mpl", {}, AxisNotFoundError, "no axis named 'mpl'", "               ^^^", "did you mean 'mlp'?"),
     ("-> batch head", {}, AxisNotFoundError, "no axis named 'head'", "         ^^^^", None),
     ("{e}, {} ->", {"e": "head"}, AxisNotFoundError, "no axis named 'head', which 'e' stands for", " ^", None),
-    ("{embed e}, {} ->", {"e": "embed"}, AxisClashError, "axis 'embed' stands twice", "       ^", None),
+    ("{embed e}, {} ->", {"e": "embed"}, AxisClashError, "axis 'embed' appears twice", "       ^", None),
     (
         "b s e, e m -> b",
         {"s": "embed"},
@@ -352,7 +359,7 @@ def test_refuses_what_is_no_expression_and_no_array() -> None:
         axn.einsum("a ->", np.ones(2))  # type: ignore[arg-type]
     with pytest.raises(PatternError) as caught_too:
         axn.einsum("-> a")
-    assert str(caught_too.value) == "einsum: there are no arrays\n  -> a"
+    assert str(caught_too.value) == "einsum: no arrays given\n  -> a"
     with pytest.raises(OperandError) as caught:
         axn.einsum("a ->", x, a=2)  # type: ignore[arg-type]
     assert str(caught.value) == "einsum: the keyword 'a' must be an Axis or the name of one, not 2"

@@ -447,21 +447,21 @@ TEXTS = [
         "numpy on the left",
         lambda: np.ones(3) + BATCH,
         OperandError,
-        "add: a plain array of shape (3,) meets named axes batch, embed\n"
+        "add: cannot combine a plain array of shape (3,) with axes batch, embed\n"
         "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
     ),
     (
         "jax on the left",
         lambda: jnp.ones(3) / BATCH,
         OperandError,
-        "divide: a plain array of shape (3,) meets named axes batch, embed\n"
+        "divide: cannot combine a plain array of shape (3,) with axes batch, embed\n"
         "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
     ),
     (
         "a plain array of one element",
         lambda: BATCH ** np.ones(1),
         OperandError,
-        "power: a plain array of shape (1,) meets named axes batch, embed\n"
+        "power: cannot combine a plain array of shape (1,) with axes batch, embed\n"
         "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
     ),
     (

@@ -218,7 +218,7 @@ HAS = "  array has: time=6, batch=2, space=5"
         (
             lambda: axn.fft(X, {"time": axn.Axis("frequency", 4)}),
             AxisError,
-            "fft: the length along 'time' is given as axis 'frequency'\n"
+            "fft: the length along 'time' is given as another axis: 'frequency'\n"
             '  hint: rename the result: .rename({"time": "frequency"})',
         ),
         (
@@ -229,7 +229,7 @@ HAS = "  array has: time=6, batch=2, space=5"
         (
             lambda: axn.irfft(X, {"time": 2.0}),
             OperandError,
-            "irfft: a length is an int, an Axis or None, not float",
+            "irfft: a length must be an int, an Axis or None, not float",
         ),
         (
             lambda: axn.fft(X, "time", norm="orto"),

@@ -516,21 +516,22 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x['embed', np.array([True, False])]",
         lambda x: x["embed", np.array([True, False])],
         OperandError,
-        "index: the index over 'embed' must be of integers, not bool\n"
+        "index: the index over 'embed' must have an integer dtype, not bool\n"
         "  hint: use where() to choose by a mask, or compress() to select by one",
     ),
     (
         "x['embed', x > 0]",
         lambda x: x["embed", x > 0],
         OperandError,
-        "index: the index over 'embed' must be of integers, not bool\n"
+        "index: the index over 'embed' must have an integer dtype, not bool\n"
         "  hint: use where() to choose by a mask, or compress() to select by one",
     ),
     (
         "x['embed', [[0], [1, 2]]]",
         lambda x: x["embed", [[0], [1, 2]]],
         OperandError,
-        "index: the list over 'embed' does not make an array of integers\n  hint: its elements are ints or 0-d arrays",
+        "index: the list over 'embed' cannot be converted to an array of integers\n"
+        "  hint: its elements are ints or 0-d arrays",
     ),
     (
         "x['embed', 0:0]['embed', jnp.int32(0)]",
@@ -566,14 +567,14 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x['embed', [[0, 1]]]",
         lambda x: x["embed", [[0, 1]]],
         OperandError,
-        "index: the index over 'embed' has shape (1, 2), and its axes have no names\n"
+        "index: the index over 'embed' has shape (1, 2), but no names\n"
         '  hint: name them: axn.named(index, ("a", "b"))',
     ),
     (
         "x['embed', np.zeros((1, 2), int)]",
         lambda x: x["embed", np.zeros((1, 2), int)],
         OperandError,
-        "index: the index over 'embed' has shape (1, 2), and its axes have no names\n"
+        "index: the index over 'embed' has shape (1, 2), but no names\n"
         '  hint: name them: axn.named(index, ("a", "b"))',
     ),
     (
@@ -632,7 +633,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x.take('embed', axn.named([0.5], 'i'))",
         lambda x: x.take("embed", axn.named([0.5], "i")),
         OperandError,
-        "take: the index over 'embed' must be of integers, not float32",
+        "take: the index over 'embed' must have an integer dtype, not float32",
     ),
     (
         "x.take(axn.Axis('embed', 5), axn.named([0], 'i'))",

@@ -324,7 +324,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x.unbind(('batch', 'embed'))",
         lambda x: x.unbind(("batch", "embed")),
         OperandError,
-        "unbind: one axis goes here, not 2: batch, embed",
+        "unbind: expected one axis, got 2: batch, embed",
     ),
     (
         "x.split('emb', (axn.Axis('a', 2), axn.Axis('b', 4)))",
@@ -342,7 +342,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x.split('embed', (axn.Axis('a', 2), axn.Axis('batch', 4)))",
         lambda x: x.split("embed", (axn.Axis("a", 2), axn.Axis("batch", 4))),
         AxisClashError,
-        "split: axis 'batch' would stand twice\n  array has: batch=4, embed=6",
+        "split: axis 'batch' would appear twice\n  array has: batch=4, embed=6",
     ),
     (
         "x.split('embed', ('a', 'b'))",
@@ -409,44 +409,44 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "stack: the arrays already have axis 'embed'\n"
         "  operand 1 has: batch=4, embed=6\n"
         "  operand 2 has: batch=4, embed=6\n"
-        "  hint: concatenate joins along an axis that is there",
+        "  hint: concatenate joins along an existing axis",
     ),
     (
         "axn.concatenate('batch', x)",
         lambda x: axn.concatenate("batch", x),
         OperandError,
-        "concatenate: the arrays go here as a list, not as NamedArray\n  array has: batch=4, embed=6",
+        "concatenate: the arrays must be given as a list, not as NamedArray\n  array has: batch=4, embed=6",
     ),
     (
         "axn.concatenate('batch', (y for y in [x]))",
         lambda x: axn.concatenate("batch", (y for y in [x])),
         OperandError,
-        "concatenate: the arrays go here as a list, not as generator",
+        "concatenate: the arrays must be given as a list, not as generator",
     ),
     (
         "axn.stack(axn.Axis('heads', 1), x)",
         lambda x: axn.stack(axn.Axis("heads", 1), x),
         OperandError,
-        "stack: the arrays go here as a list, not as NamedArray\n  array has: batch=4, embed=6",
+        "stack: the arrays must be given as a list, not as NamedArray\n  array has: batch=4, embed=6",
     ),
     (
         "axn.stack('heads', None)",
         lambda x: axn.stack("heads", None),
         OperandError,
-        "stack: the arrays go here as a list, not as NoneType",
+        "stack: the arrays must be given as a list, not as NoneType",
     ),
     (
         "axn.split(x, 'embed', 2)",
         lambda x: axn.split(x, "embed", 2),
         OperandError,
-        "split: the pieces go here as a list of axes, not as int\n  array has: batch=4, embed=6\n"
+        "split: the pieces must be given as a list of axes, not as int\n  array has: batch=4, embed=6\n"
         '  hint: give each piece its name and size, such as [Axis("first", 2), Axis("second", 3)]',
     ),
     (
         "x.split('embed', axn.Axis('embed', 6))",
         lambda x: x.split("embed", axn.Axis("embed", 6)),
         OperandError,
-        "split: the pieces go here as a list of axes, not as Axis\n  array has: batch=4, embed=6\n"
+        "split: the pieces must be given as a list of axes, not as Axis\n  array has: batch=4, embed=6\n"
         '  hint: give each piece its name and size, such as [Axis("first", 2), Axis("second", 3)]',
     ),
     ("axn.stack('heads', [])", lambda x: axn.stack("heads", []), OperandError, "stack: no arrays to join"),
@@ -499,20 +499,19 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.delete(x, jnp.array([0]), 'embed')",
         lambda x: axn.delete(x, jnp.array([0]), "embed"),
         OperandError,
-        "delete: positions are ints that are known while tracing, not ArrayImpl\n"
-        "  hint: an index array, x[axis, array], may be traced",
+        "delete: positions must be static ints, not ArrayImpl\n  hint: an index array, x[axis, array], may be traced",
     ),
     (
         "axn.delete(x, [True, False], 'embed')",
         lambda x: axn.delete(x, [True, False], "embed"),
         OperandError,
-        "delete: positions are integers in one dimension, not bool of shape (2,)",
+        "delete: positions must be a one-dimensional array of integers, not bool of shape (2,)",
     ),
     (
         "axn.delete(x, [[0]], 'embed')",
         lambda x: axn.delete(x, [[0]], "embed"),
         OperandError,
-        "delete: positions are integers in one dimension, not int64 of shape (1, 1)",
+        "delete: positions must be a one-dimensional array of integers, not int64 of shape (1, 1)",
     ),
     (
         "axn.delete(x.array, 0, 'embed')",
@@ -526,7 +525,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.delete(x, 0, ('batch', 'embed'))",
         lambda x: axn.delete(x, 0, ("batch", "embed")),
         OperandError,
-        "delete: one axis goes here, not 2: batch, embed",
+        "delete: expected one axis, got 2: batch, embed",
     ),
     (
         "axn.insert(x, -7, 0, 'embed')",
@@ -547,13 +546,13 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.insert(x, 0, axn.ones(axn.Axis('batch', 3)), 'embed')",
         lambda x: axn.insert(x, 0, axn.ones(axn.Axis("batch", 3)), "embed"),
         AxisSizeError,
-        "insert: the values have batch=3, where 4 are needed\n  array has: batch=4, embed=6",
+        "insert: the values have batch=3, but the size must be 4\n  array has: batch=4, embed=6",
     ),
     (
         "axn.insert(x, [0, 1], axn.ones(axn.Axis('embed', 3)), 'embed')",
         lambda x: axn.insert(x, [0, 1], axn.ones(axn.Axis("embed", 3)), "embed"),
         AxisSizeError,
-        "insert: the values have embed=3, where 2 are needed\n  array has: batch=4, embed=6",
+        "insert: the values have embed=3, but the size must be 2\n  array has: batch=4, embed=6",
     ),
     (
         "axn.insert(x, 0, jnp.ones(4), 'embed')",

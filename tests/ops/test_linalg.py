@@ -499,14 +499,14 @@ ORDERS = "'fro', 'nuc', 1, -1, 2, -2, inf, -inf"
             AxisSizeError,
             "det: the matrix is not square\n"
             "  it has: rows row=3, columns column=3, batch=2\n"
-            "  hint: pinv, lstsq, qr and svd take matrices of any form",
+            "  hint: pinv, lstsq, qr and svd take matrices of any shape",
         ),
         (
             lambda: linalg.cond(X, "batch", "column", p=1),
             AxisSizeError,
             "cond: the matrix is not square\n"
             "  it has: rows batch=2, columns column=3\n"
-            "  hint: pinv, lstsq, qr and svd take matrices of any form",
+            "  hint: pinv, lstsq, qr and svd take matrices of any shape",
         ),
         (
             lambda: linalg.solve(X, axn.ones({"row": 4}), "row", "column"),
@@ -516,7 +516,7 @@ ORDERS = "'fro', 'nuc', 1, -1, 2, -2, inf, -inf"
         (
             lambda: linalg.solve(X, axn.ones({"column": 3}), "row", "column"),
             AxisClashError,
-            f"solve: both operands have axis 'column', the one of the unknowns\n{BOTH}column=3\n"
+            f"solve: both operands have axis 'column', which is the axis of the unknowns\n{BOTH}column=3\n"
             '  hint: rename that of the second operand: b.rename({"column": "column_2"})',
         ),
         (
@@ -537,12 +537,12 @@ ORDERS = "'fro', 'nuc', 1, -1, 2, -2, inf, -inf"
         (
             lambda: linalg.qr(X, "row", "column", "batch"),
             AxisClashError,
-            f"qr: in the result, axis 'batch' would stand twice\n{HAS}",
+            f"qr: in the result, axis 'batch' would appear twice\n{HAS}",
         ),
         (
             lambda: linalg.eigvals(X, "row", "column", ("k", "l")),
             OperandError,
-            "eigvals: one axis goes here, not 2: k, l",
+            "eigvals: expected one axis, got 2: k, l",
         ),
         (
             lambda: linalg.slogdet(np.ones((3, 3)), "row", "column"),
@@ -560,7 +560,7 @@ ORDERS = "'fro', 'nuc', 1, -1, 2, -2, inf, -inf"
         (
             lambda: linalg.solve(X, np.ones((3, 2)), "row", "column"),
             OperandError,
-            "solve: a plain array of shape (3, 2) stands for axes row\n"
+            "solve: a plain array of shape (3, 2) does not match axes: row\n"
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (
@@ -606,12 +606,12 @@ ORDERS = "'fro', 'nuc', 1, -1, 2, -2, inf, -inf"
         (
             lambda: linalg.norm(X, "row", "fro"),
             ArgumentError,
-            "norm: the ord of a norm of vectors is a number, not 'fro'",
+            "norm: the ord of a vector norm must be a number, not 'fro'",
         ),
         (
             lambda: linalg.norm(X, ord=2),
             AxisError,
-            "norm: an ord goes with one axis or with a pair (row, column), not with 3 axes\n"
+            "norm: ord needs one axis or a pair (row, column), got 3 axes\n"
             "  hint: vector_norm takes any number of axes, and matrix_norm several for row and for column",
         ),
         (
@@ -627,12 +627,12 @@ ORDERS = "'fro', 'nuc', 1, -1, 2, -2, inf, -inf"
         (
             lambda: linalg.vector_norm(X, ord="fro"),
             ArgumentError,
-            "vector_norm: the ord of a norm of vectors is a number, not 'fro'",
+            "vector_norm: the ord of a vector norm must be a number, not 'fro'",
         ),
         (
             lambda: linalg.cross(X, X, "batch"),
             AxisSizeError,
-            "cross: axis 'batch' has size 2, but vectors here have three",
+            "cross: axis 'batch' has size 2, but must have size 3",
         ),
         (
             lambda: linalg.cross(X, X, axn.Axis("row", 2)),

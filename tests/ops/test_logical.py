@@ -172,14 +172,14 @@ def test_array_equiv_broadcasts_by_name() -> None:
         (
             lambda x: axn.array_equiv(x, jnp.ones(3)),
             OperandError,
-            "array_equiv: a plain array of shape (3,) meets named axes a, b\n"
+            "array_equiv: cannot combine a plain array of shape (3,) with axes a, b\n"
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (
             lambda x: ~jax.vmap(lambda x: ~x)(x),
             LostAxisError,
             "bitwise_invert: an array of shape (3,) cannot have the 2 axes a, b\n"
-            "  raw jax.vmap, lax.scan and indexing take the leading dimension away, and its name stays behind\n"
+            "  raw jax.vmap, lax.scan and indexing remove the leading dimension, but not its name\n"
             '  hint: use axn.vmap(f, "a") or axn.scan(f, "a"), or make the axis anonymous first: x.untag("a")',
         ),
         (

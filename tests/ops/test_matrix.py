@@ -92,7 +92,7 @@ def test_the_axis_of_the_unknowns_is_that_of_the_matrix_alone() -> None:
     with pytest.raises(AxisClashError) as caught:
         multiply(np.ones((2, 5)), draw("p", "c"), "p", "c")
     assert str(caught.value) == (
-        "multiply: both operands have axis 'c', the one of the unknowns\n"
+        "multiply: both operands have axis 'c', which is the axis of the unknowns\n"
         "  operand 2 has: p=2, c=5\n"
         '  hint: rename that of the second operand: b.rename({"c": "c_2"})'
     )

@@ -21,8 +21,8 @@ def test_integers_are_accepted(operand: Any) -> None:
 @pytest.mark.parametrize(
     ("operand", "text"),
     [
-        (X > 0, "f: the index must be of integers, not bool\n  hint: write f(x)"),
-        (0.5, "f: the index must be of integers, not float32"),
+        (X > 0, "f: the index must have an integer dtype, not bool\n  hint: write f(x)"),
+        (0.5, "f: the index must have an integer dtype, not float32"),
         (
             [1],
             "f: cannot combine a NamedArray and list\n"

@@ -87,35 +87,35 @@ def test_reads_or_refuses_any_text(text: str, several: bool) -> None:
 
 
 SUM = 'write -> and the axes of the result, or just -> for the sum over all of them: "a b, b ->"'
-OTHER = "names have letters, digits and _; a keyword gives any other"
-ORDER = "the axes of a result stand in the order in which they are written"
+OTHER = "names have letters, digits and _; bind any other name by keyword"
+ORDER = "the result has its axes in the order in which they are written"
 REFUSED = [
-    ("a b, b c", True, "there is no ->", "         ^", SUM),
-    ("", True, "there is no ->", " ^", SUM),
-    ("a b", False, "there is no ->", "    ^", 'write -> and the axes of the result, as in "a b -> b a"'),
-    ("a > b", True, "'>' has no meaning here", "   ^", "write ->"),
-    ("a - > b", True, "'-' has no meaning here", "   ^", "write ->"),
-    ("a .. -> a", True, "'.' has no meaning here", "   ^", "write ..."),
-    ("a 1 -> a", False, "'1' has no meaning here", "   ^", OTHER),
-    ("a -> b -> c", True, "'->' has no meaning here", "        ^^", "an expression has one ->"),
-    ("a -> b, c", True, "',' has no meaning here", "       ^", "there is one result"),
+    ("a b, b c", True, "the expression has no ->", "         ^", SUM),
+    ("", True, "the expression has no ->", " ^", SUM),
+    ("a b", False, "the expression has no ->", "    ^", 'write -> and the axes of the result, as in "a b -> b a"'),
+    ("a > b", True, "unexpected '>'", "   ^", "write ->"),
+    ("a - > b", True, "unexpected '-'", "   ^", "write ->"),
+    ("a .. -> a", True, "unexpected '.'", "   ^", "write ..."),
+    ("a 1 -> a", False, "unexpected '1'", "   ^", OTHER),
+    ("a -> b -> c", True, "unexpected '->'", "        ^^", "an expression has one ->"),
+    ("a -> b, c", True, "unexpected ','", "       ^", "an expression has one result"),
     ("a -> {b}", True, "braces are for the left side", "      ^^^", ORDER),
     ("{a b -> a", True, "the brace is not closed", " ^", None),
-    ("a b} -> a", True, "'}' has no meaning here", "    ^", None),
-    ("{a {b}} -> a", False, "'{' has no meaning here", "    ^", None),
-    ("{a} b -> a", False, "'b' has no meaning here", "     ^", None),
-    ("a (b c) -> a", True, "'(' has no meaning here", "   ^", "rearrange splits and merges axes"),
-    ("a b) -> a", False, "')' has no meaning here", "    ^", None),
-    ("a : b -> a", False, "':' has no meaning here", "   ^", None),
-    ("a (b (c)) -> a", False, "'(' has no meaning inside of a group", "      ^", "a group holds names: (name: a b)"),
-    ("a (b c: d) -> a", False, "':' has no meaning inside of a group", "       ^", "a group holds names: (name: a b)"),
-    ("a (b -> a", False, "'->' has no meaning inside of a group", "      ^^", "close the group with )"),
+    ("a b} -> a", True, "unexpected '}'", "    ^", None),
+    ("{a {b}} -> a", False, "unexpected '{'", "    ^", None),
+    ("{a} b -> a", False, "unexpected 'b'", "     ^", None),
+    ("a (b c) -> a", True, "unexpected '('", "   ^", "rearrange splits and merges axes"),
+    ("a b) -> a", False, "unexpected ')'", "    ^", None),
+    ("a : b -> a", False, "unexpected ':'", "   ^", None),
+    ("a (b (c)) -> a", False, "unexpected '(' in a group", "      ^", "a group holds names: (name: a b)"),
+    ("a (b c: d) -> a", False, "unexpected ':' in a group", "       ^", "a group holds names: (name: a b)"),
+    ("a (b -> a", False, "unexpected '->' in a group", "      ^^", "close the group with )"),
     ("a -> (b", False, "the group is not closed", "      ^", None),
     ("a () -> a", False, "the group is empty", "   ^^", "broadcast_axis adds an axis of size 1"),
-    ("a bc a -> a", True, "'a' stands twice", "      ^", "the axes of an array have different names"),
-    ("a (b a) -> a", False, "'a' stands twice", "      ^", "the axes of an array have different names"),
-    ("... a ... -> a", True, "'...' stands twice", "       ^^^", None),
-    ("{a} ->\na a", True, "'a' stands twice", "          ^", "the axes of an array have different names"),
+    ("a bc a -> a", True, "'a' appears twice", "      ^", "the axes of an array have different names"),
+    ("a (b a) -> a", False, "'a' appears twice", "      ^", "the axes of an array have different names"),
+    ("... a ... -> a", True, "'...' appears twice", "       ^^^", None),
+    ("{a} ->\na a", True, "'a' appears twice", "          ^", "the axes of an array have different names"),
 ]
 
 

@@ -385,7 +385,7 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
         (
             lambda: axn.polyadd(P, np.ones((2, 2))),
             OperandError,
-            "polyadd: a plain array of shape (2, 2) stands for axes degree'\n"
+            "polyadd: a plain array of shape (2, 2) does not match axes: degree'\n"
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (
@@ -424,7 +424,7 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
         (
             lambda: axn.polyint(P, 2, axn.ones({"a": 2, "b": 2})),
             AxisError,
-            "polyint: the constants have several axes that are no other axes of the polynomial: a, b\n"
+            "polyint: the constants have several axes that are not batch axes of the polynomial: a, b\n"
             "  the polynomial has: degree=3\n"
             "  k has: a=2, b=2",
         ),
@@ -436,8 +436,8 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
         (
             lambda: axn.roots(ROWS, axis="degree"),
             AxisError,
-            f"roots: with strip_zeros, there can be one polynomial only\n{HAS}\n"
-            "  hint: strip_zeros=False gives equally many for each polynomial: one less than there are coefficients",
+            f"roots: strip_zeros needs a single polynomial\n{HAS}\n"
+            "  hint: strip_zeros=False gives each polynomial one root less than it has coefficients",
         ),
         (
             lambda: axn.roots(3),
@@ -448,17 +448,17 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
             lambda: jax.jit(axn.roots)(P),
             OperandError,
             f"roots: {UNKNOWN}\n  array has: degree=3\n"
-            "  hint: strip_zeros=False gives equally many for each polynomial: one less than there are coefficients",
+            "  hint: strip_zeros=False gives each polynomial one root less than it has coefficients",
         ),
         (
             lambda: jax.jit(axn.trim_zeros)(P),
             OperandError,
-            f"trim_zeros: {UNKNOWN}\n  array has: degree=3\n  hint: a slice cuts to a size that is known",
+            f"trim_zeros: {UNKNOWN}\n  array has: degree=3\n  hint: use a slice, whose size is static",
         ),
         (
             lambda: axn.trim_zeros(ROWS, axis=("batch", "degree")),
             OperandError,
-            "trim_zeros: one axis goes here, not 2: batch, degree",
+            "trim_zeros: expected one axis, got 2: batch, degree",
         ),
         (lambda: axn.trim_zeros(P, "F"), ArgumentError, "trim_zeros: trim='F' is not one of 'fb', 'f', 'b'"),
         (
@@ -469,7 +469,7 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
         (
             lambda: axn.vander(ROWS, "power"),
             AxisError,
-            f"vander: how many powers go along 'power' is open\n{HAS}\n  hint: write Axis(\"power\", size)",
+            f"vander: the number of powers along 'power' is unknown\n{HAS}\n  hint: write Axis(\"power\", size)",
         ),
     ],
 )

@@ -149,6 +149,6 @@ def test_slices_of_an_axis_whose_size_is_symbolic() -> None:
     with pytest.raises(OperandError) as error:
         jax.export.export(jax.jit(lambda x: x.at["a", 1:].set(0.0)))(x)
     assert str(error.value) == (
-        "at: a slice over 'a', whose size is symbolic\n"
+        "at: cannot slice axis 'a': its size is symbolic\n"
         "  hint: choose by position instead: axn.where(axn.arange(axis) >= start, ...)"
     )

@@ -228,19 +228,19 @@ FEW = axn.named([0.1, 0.9], "level")
         (
             lambda x: axn.quantile(x, FEW.rename({"level": "batch"}), "embed"),
             AxisClashError,
-            f"quantile: axis 'batch' of q is an axis of the array too\n{AXES}\n"
-            "  hint: rename it, for it comes into the result: q.rename({'batch': ...})",
+            f"quantile: axis 'batch' is in both q and the array\n{AXES}\n"
+            "  hint: rename it, since the result has it too: q.rename({'batch': ...})",
         ),
         (
             lambda x: axn.nanpercentile(x, FEW.rename({"level": "embed"}), "embed"),
             AxisClashError,
-            f"nanpercentile: axis 'embed' of q is an axis of the array too\n{AXES}\n"
-            "  hint: rename it, for it comes into the result: q.rename({'embed': ...})",
+            f"nanpercentile: axis 'embed' is in both q and the array\n{AXES}\n"
+            "  hint: rename it, since the result has it too: q.rename({'embed': ...})",
         ),
         (
             lambda x: x.quantile(np.array([0.1, 0.9]), "embed"),
             OperandError,
-            "quantile: a plain array of shape (2,) stands for axes none\n"
+            "quantile: a plain array of shape (2,) does not match axes: none\n"
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (
@@ -249,25 +249,25 @@ FEW = axn.named([0.1, 0.9], "level")
             "quantile: cannot combine a NamedArray and list\n"
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
-        (lambda x: x.quantile(95, "embed"), ArgumentError, "quantile: q goes from 0 to 1, got 95"),
-        (lambda x: x.quantile(np.float32(1.5), "embed"), ArgumentError, "quantile: q goes from 0 to 1, got 1.5"),
+        (lambda x: x.quantile(95, "embed"), ArgumentError, "quantile: q must be between 0 and 1, got 95"),
+        (lambda x: x.quantile(np.float32(1.5), "embed"), ArgumentError, "quantile: q must be between 0 and 1, got 1.5"),
         (
             lambda x: x.quantile(0.5, method=None),
             ArgumentError,
-            "quantile: no method None\n  methods: linear, lower, higher, midpoint, nearest, inverted_cdf",
+            "quantile: unknown method None\n  methods: linear, lower, higher, midpoint, nearest, inverted_cdf",
         ),
-        (lambda x: axn.percentile(x, -0.5), ArgumentError, "percentile: q goes from 0 to 100, got -0.5"),
+        (lambda x: axn.percentile(x, -0.5), ArgumentError, "percentile: q must be between 0 and 100, got -0.5"),
         (
             lambda x: x.quantile(0.5, method="linar"),
             ArgumentError,
-            "quantile: no method 'linar'\n"
+            "quantile: unknown method 'linar'\n"
             "  methods: linear, lower, higher, midpoint, nearest, inverted_cdf\n"
             "  hint: did you mean 'linear'?",
         ),
         (
             lambda x: x.quantile(0.5, "embed", weights=x),
             ArgumentError,
-            "quantile: method 'linear' knows no weights\n  hint: write method=\"inverted_cdf\"",
+            "quantile: method 'linear' does not support weights\n  hint: write method=\"inverted_cdf\"",
         ),
         (
             lambda x: x.quantile(0.5, weights=x["batch", 0], method="inverted_cdf"),

@@ -429,7 +429,7 @@ AXES = "  array has: batch=4, embed=3"
         (
             lambda x: axn.average(x, "embed", np.ones(3)),
             OperandError,
-            f'average: weights are a NamedArray, not ndarray\n{AXES}\n  hint: axn.named(weights, "axis")',
+            f'average: weights must be a NamedArray, not ndarray\n{AXES}\n  hint: axn.named(weights, "axis")',
         ),
         (
             lambda x: axn.average(x.array, "embed", np.ones(3)),

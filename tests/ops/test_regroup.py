@@ -233,15 +233,29 @@ def test_the_mapping_lays_out_new_axes(explicit_mesh: jax.sharding.Mesh) -> None
 HAS = "array has: batch=2, seq=3, embed=8"
 Refused = tuple[str, dict[str, Any], type[AxisError], str, str | None, str | None]
 REFUSED: list[Refused] = [
-    ("b s e -> b s -> e", {}, PatternError, "'->' has no meaning here", "             ^^", "an expression has one ->"),
-    ("b s e", {}, PatternError, "there is no ->", "     ^", 'write -> and the axes of the result, as in "a b -> b a"'),
-    ("b s -> s b", {}, PatternError, "the array has 3 axes, the expression 2", "^^^", "write ... for the others"),
-    ("b ... s e f -> b", {}, PatternError, "the array has 3 axes, the expression 4", "^^^^^^^^^^^", None),
+    ("b s e -> b s -> e", {}, PatternError, "unexpected '->'", "             ^^", "an expression has one ->"),
+    (
+        "b s e",
+        {},
+        PatternError,
+        "the expression has no ->",
+        "     ^",
+        'write -> and the axes of the result, as in "a b -> b a"',
+    ),
+    (
+        "b s -> s b",
+        {},
+        PatternError,
+        "the array has 3 axes, but the expression has 2",
+        "^^^",
+        "write ... for the others",
+    ),
+    ("b ... s e f -> b", {}, PatternError, "the array has 3 axes, but the expression has 4", "^^^^^^^^^^^", None),
     (
         "-> b s e",
         {},
         PatternError,
-        "there is nothing on the left",
+        "the left side is empty",
         "^",
         'name the axes on the left, or write "{} -> b s e" to find them by name',
     ),
@@ -283,7 +297,7 @@ REFUSED: list[Refused] = [
         "{(h d)} -> ... h d",
         {"h": 2},
         PatternError,
-        "which axis is split?",
+        "the axis to split has no name",
         " ^^^^^",
         "write the name of the axis: (name: h d)",
     ),
@@ -324,7 +338,7 @@ REFUSED: list[Refused] = [
         " ^^^^^^^^^^^",
         "did you mean 'embed'?",
     ),
-    ("{seq (seq: h d)} -> h d ...", {"h": 1}, AxisClashError, "axis 'seq' stands twice", "     ^^^^^^^^^^", None),
+    ("{seq (seq: h d)} -> h d ...", {"h": 1}, AxisClashError, "axis 'seq' appears twice", "     ^^^^^^^^^^", None),
     ("{e} -> e embed ...", {"e": "embed"}, AxisClashError, "axis 'embed' is 'e' on the left", "         ^^^^^", None),
     (
         "{(embed: h d)} -> embed h d ...",
@@ -334,12 +348,12 @@ REFUSED: list[Refused] = [
         "                  ^^^^^",
         None,
     ),
-    ("{} -> e embed ...", {"e": "embed"}, AxisClashError, "axis 'embed' stands twice", "      ^^^^^^^^^^^", None),
+    ("{} -> e embed ...", {"e": "embed"}, AxisClashError, "axis 'embed' appears twice", "      ^^^^^^^^^^^", None),
     (
         "b s e -> b (seq: e) (seq: s)",
         {},
         AxisClashError,
-        "axis 'seq' would stand twice",
+        "axis 'seq' would appear twice",
         "                    ^^^^^^^^",
         None,
     ),
@@ -347,7 +361,7 @@ REFUSED: list[Refused] = [
         "b s (seq d) -> b s seq d",
         {"d": 2},
         AxisClashError,
-        "axis 'seq' would stand twice",
+        "axis 'seq' would appear twice",
         "                   ^^^",
         None,
     ),
@@ -356,7 +370,7 @@ REFUSED: list[Refused] = [
         "... b s e -> b s e (t: ...)",
         {},
         AxisNotFoundError,
-        "no axes to merge: ... stands for none",
+        "no axes to merge: ... matches none",
         "                   ^^^^^^^^",
         None,
     ),
@@ -407,8 +421,7 @@ def test_keywords_go_with_expressions() -> None:
     with pytest.raises(OperandError) as caught:
         x.rearrange(("embed", ...), h=2)
     assert str(caught.value) == (
-        "rearrange: the keyword 'h' goes with an expression, not with an order\n"
-        '  hint: write the order as "a b -> b a"'
+        "rearrange: the keyword 'h' needs an expression, not an order\n  hint: write the order as \"a b -> b a\""
     )
     with pytest.raises(OperandError, match=r"^rearrange: expected a NamedArray, got ndarray\n"):
         axn.rearrange(np.ones(3), "a -> a")  # type: ignore[arg-type]

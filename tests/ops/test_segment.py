@@ -266,7 +266,7 @@ SIZES = axn.named([1, 0, 1], "expert")
         (
             lambda: axn.segment_sum(X, IDS.astype(float), Segment),
             OperandError,
-            "segment_sum: ids must be of integers, not float32",
+            "segment_sum: ids must have an integer dtype, not float32",
         ),
         (
             lambda: axn.segment_max(X, IDS, "s"),
@@ -292,7 +292,7 @@ SIZES = axn.named([1, 0, 1], "expert")
         (
             lambda: axn.segment_mean(X, IDS, axn.Axis("batch", 2)),
             AxisClashError,
-            "segment_mean: in the result, axis 'batch' would stand twice\n"
+            "segment_mean: in the result, axis 'batch' would appear twice\n"
             "  operand 1 has: batch=2, token=4\n"
             "  operand 2 has: token=4",
         ),
@@ -306,7 +306,7 @@ SIZES = axn.named([1, 0, 1], "expert")
         (
             lambda: axn.segment_sum(X.array, IDS, Segment),
             OperandError,
-            "segment_sum: a plain array of shape (2, 4) stands for axes token\n"
+            "segment_sum: a plain array of shape (2, 4) does not match axes: token\n"
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (
@@ -317,7 +317,7 @@ SIZES = axn.named([1, 0, 1], "expert")
         (
             lambda: axn.ragged_dot(X, W, SIZES * 1.0, axis="token", ragged="batch", groups="expert"),
             OperandError,
-            "ragged_dot: group_sizes must be of integers, not float32",
+            "ragged_dot: group_sizes must have an integer dtype, not float32",
         ),
         (
             lambda: axn.ragged_dot(X, W, SIZES, axis="token", ragged="batch", groups="experts"),

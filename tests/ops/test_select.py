@@ -316,7 +316,7 @@ SIZE = axn.Axis("found", 3)
         (
             lambda x: axn.where(x > 0, x, np.ones(6)),
             OperandError,
-            "where: a plain array of shape (6,) meets named axes batch, embed\n"
+            "where: cannot combine a plain array of shape (6,) with axes batch, embed\n"
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (
@@ -340,17 +340,17 @@ SIZE = axn.Axis("found", 3)
         (
             lambda x: x.nonzero(size=(SIZE, SIZE.alias("more"))),
             OperandError,
-            "nonzero: one axis goes here, not 2: found, more",
+            "nonzero: expected one axis, got 2: found, more",
         ),
         (
             lambda x: x.nonzero(size=SIZE, fill_value=0.5),
             OperandError,
-            "nonzero: the fill value must be of integers, not float32",
+            "nonzero: the fill value must have an integer dtype, not float32",
         ),
         (
             lambda x: axn.flatnonzero(x.sum(), size=SIZE),
             AxisNotFoundError,
-            "flatnonzero: there is no axis to look along\n  array has: no axes",
+            "flatnonzero: the array has no axis to search along\n  array has: no axes",
         ),
         (
             lambda x: axn.argwhere(x, axn.Axis("axis", 3), size=SIZE),
@@ -360,7 +360,7 @@ SIZE = axn.Axis("found", 3)
         (
             lambda x: axn.argwhere(x, "found", size=SIZE),
             AxisClashError,
-            f"argwhere: in the result, axis 'found' would stand twice\n{AXES}",
+            f"argwhere: in the result, axis 'found' would appear twice\n{AXES}",
         ),
         (
             lambda x: axn.compress(x["batch", 0], x, "batch", size=SIZE),
@@ -379,12 +379,12 @@ SIZE = axn.Axis("found", 3)
         (
             lambda x: axn.choose(x, [x, x]),
             OperandError,
-            "choose: the index must be of integers, not float32",
+            "choose: the index must have an integer dtype, not float32",
         ),
         (
             lambda x: x.astype(int).choose(x),
             OperandError,
-            "choose: one array of choices needs the axis that they lie along\n"
+            "choose: a single array of choices needs the axis of the choices\n"
             "  choices have: batch=4, embed=6\n"
             '  hint: write choose(index, choices, "option"), or give a list of arrays',
         ),
@@ -399,25 +399,25 @@ SIZE = axn.Axis("found", 3)
         (
             lambda x: axn.choose(x.astype(int), x.array, "embed"),
             OperandError,
-            "choose: the choices are a NamedArray with an axis, or a list of operands, not ArrayImpl",
+            "choose: choices must be a NamedArray with an axis, or a list of operands, not ArrayImpl",
         ),
         (
             lambda x: axn.choose(axn.named(0, ()), x["embed", 0:0], "embed"),
             AxisSizeError,
             "choose: the axis of the choices has no elements",
         ),
-        (lambda x: axn.choose(x.astype(int), []), ArgumentError, "choose: there are no choices"),
+        (lambda x: axn.choose(x.astype(int), []), ArgumentError, "choose: no choices given"),
         (
             lambda x: axn.choose(x.astype(int), [x], mode="raise"),
             ArgumentError,
             "choose: the mode must be 'clip' or 'wrap', not 'raise'",
         ),
-        (lambda x: axn.select([], []), ArgumentError, "select: there are no conditions"),
+        (lambda x: axn.select([], []), ArgumentError, "select: no conditions given"),
         (lambda x: axn.select([x > 0], [x, x]), ArgumentError, "select: 1 conditions, but 2 choices"),
         (
             lambda x: axn.select(x > 0, x),
             OperandError,
-            "select: conditions go here as a list, not as NamedArray",
+            "select: conditions must be given as a list, not as NamedArray",
         ),
         (
             lambda x: axn.piecewise(x, [x > 0], [1, 2, 3]),

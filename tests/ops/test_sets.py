@@ -217,7 +217,7 @@ SIZE = axn.Axis("f", 4)
         (
             lambda: axn.unique(X, axn.Axis("a", 2), axis="b"),
             AxisClashError,
-            f"unique: in the result, axis 'a' would stand twice\n{AXES}",
+            f"unique: in the result, axis 'a' would appear twice\n{AXES}",
         ),
         (
             lambda: axn.unique_counts(X, "f"),
@@ -232,7 +232,7 @@ SIZE = axn.Axis("f", 4)
         (
             lambda: axn.unique(X, SIZE, fill_value=jnp.zeros(2)),
             OperandError,
-            "unique: a plain array of shape (2,) stands for axes none\n"
+            "unique: a plain array of shape (2,) does not match axes: none\n"
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
         (
@@ -264,7 +264,7 @@ SIZE = axn.Axis("f", 4)
         (
             lambda: axn.isin(X.array, Y),
             OperandError,
-            "isin: a plain array of shape (2, 3) stands for axes none\n"
+            "isin: a plain array of shape (2, 3) does not match axes: none\n"
             "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
         ),
     ],

@@ -276,7 +276,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x.rename({'batch': 'embed'})",
         lambda x: x.rename({"batch": "embed"}),
         AxisClashError,
-        "rename: axis 'embed' would stand twice\n  array has: batch=4, embed=6",
+        "rename: axis 'embed' would appear twice\n  array has: batch=4, embed=6",
     ),
     (
         "x.rename({axn.Axis('batch', 5): 'b'})",
@@ -334,7 +334,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x.rearrange(('embed', 'embed', 'batch'))",
         lambda x: x.rearrange(("embed", "embed", "batch")),
         AxisClashError,
-        "rearrange: axis 'embed' would stand twice\n  array has: batch=4, embed=6",
+        "rearrange: axis 'embed' would appear twice\n  array has: batch=4, embed=6",
     ),
     (
         "x.rearrange((..., 'embed', ...))",
@@ -378,7 +378,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x.untag('batch').tag('embed')",
         lambda x: x.untag("batch").tag("embed"),
         AxisClashError,
-        "tag: axis 'embed' would stand twice\n  array has: anonymous (4,), embed=6",
+        "tag: axis 'embed' would appear twice\n  array has: anonymous (4,), embed=6",
     ),
     (
         "x.untag('batch').tag(axn.Axis('batch', 3))",
@@ -396,7 +396,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x.untag('batch', 'batch')",
         lambda x: x.untag("batch", "batch"),
         AxisClashError,
-        "untag: axis 'batch' would stand twice\n  array has: batch=4, embed=6",
+        "untag: axis 'batch' would appear twice\n  array has: batch=4, embed=6",
     ),
     (
         "x.untag(axn.Axis('batch', 3))",
@@ -470,7 +470,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x.flatten_axes('batch', 'embed')",
         lambda x: x.flatten_axes("batch", "embed"),
         AxisClashError,
-        "flatten_axes: axis 'embed' would stand twice\n  array has: batch=4, embed=6",
+        "flatten_axes: axis 'embed' would appear twice\n  array has: batch=4, embed=6",
     ),
     (
         "x.flatten_axes((axn.Axis('batch', 3), 'embed'), 'f')",
@@ -502,7 +502,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x.unflatten_axis('embed', {'h': 2, 'batch': 3})",
         lambda x: x.unflatten_axis("embed", {"h": 2, "batch": 3}),
         AxisClashError,
-        "unflatten_axis: axis 'batch' would stand twice\n  array has: batch=4, embed=6",
+        "unflatten_axis: axis 'batch' would appear twice\n  array has: batch=4, embed=6",
     ),
     (
         "x.unflatten_axis('embed', ('h', 'd'))",

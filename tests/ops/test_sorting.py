@@ -214,7 +214,7 @@ AXES = "  array has: batch=4, embed=3"
         (
             lambda x: x.top_k("embed", 2, "batch"),
             AxisClashError,
-            f"top_k: in the result, axis 'batch' would stand twice\n{AXES}",
+            f"top_k: in the result, axis 'batch' would appear twice\n{AXES}",
         ),
         (
             lambda x: axn.lexsort((), "embed"),

@@ -302,7 +302,7 @@ AXES = "  array has: batch=4, embed=6"
         (
             lambda: axn.bincount(X, Bin),
             OperandError,
-            "bincount: what is counted must be of integers, not float32",
+            "bincount: the counted array must have an integer dtype, not float32",
         ),
         (
             lambda: axn.bincount(X.astype(int), Bin, "embd"),
@@ -317,7 +317,7 @@ AXES = "  array has: batch=4, embed=6"
         (
             lambda: axn.bincount(X.astype(int), axn.Axis("batch", 3), "embed"),
             AxisClashError,
-            f"bincount: in the result, axis 'batch' would stand twice\n{AXES}",
+            f"bincount: in the result, axis 'batch' would appear twice\n{AXES}",
         ),
         (
             lambda: axn.cov(X, "embed", "batch", axn.Axis("other", 5)),
@@ -327,7 +327,7 @@ AXES = "  array has: batch=4, embed=6"
         (
             lambda: axn.cov(X, "embed", "batch", "embed"),
             AxisClashError,
-            f"cov: in the result, axis 'embed' would stand twice\n{AXES}",
+            f"cov: in the result, axis 'embed' would appear twice\n{AXES}",
         ),
         (
             lambda: axn.cov(X, "embed", "embed", "other"),
@@ -337,7 +337,7 @@ AXES = "  array has: batch=4, embed=6"
         (
             lambda: axn.cov(X, "embed", "batch", "other", fweights=X["embed", 0]),
             OperandError,
-            "cov: fweights must be of integers, not float32",
+            "cov: fweights must have an integer dtype, not float32",
         ),
         (
             lambda: axn.corrcoef(X.array, "embed", "batch", "other"),
@@ -364,7 +364,7 @@ AXES = "  array has: batch=4, embed=6"
         (
             lambda: axn.searchsorted(EDGES, X, sorter=EDGES),
             OperandError,
-            "searchsorted: the sorter must be of integers, not float32",
+            "searchsorted: the sorter must have an integer dtype, not float32",
         ),
         (
             lambda: axn.searchsorted(np.ones(3), X),
@@ -402,24 +402,24 @@ AXES = "  array has: batch=4, embed=6"
         (
             lambda: axn.histogram2d(X, X, Bin),
             OperandError,
-            "histogram2d: the axes of bins go here as a list, not as Axis",
+            "histogram2d: the axes of bins must be given as a list, not as Axis",
         ),
         (
             lambda: axn.histogramdd(X, [Bin]),
             OperandError,
-            "histogramdd: the arrays go here as a list, not as NamedArray",
+            "histogramdd: the arrays must be given as a list, not as NamedArray",
         ),
         (
             lambda: axn.histogram(X, Bin, range=(0,)),
             ArgumentError,
-            "histogram: a range is a pair of the lowest and the highest edge, not a tuple of 1",
+            "histogram: a range must be a pair (lowest edge, highest edge), not a tuple of 1",
         ),
         (
             lambda: axn.histogram_bin_edges(X, Bin, range=3),
             ArgumentError,
-            "histogram_bin_edges: a range is a pair of the lowest and the highest edge, not int",
+            "histogram_bin_edges: a range must be a pair (lowest edge, highest edge), not int",
         ),
-        (lambda: axn.histogramdd([], []), ArgumentError, "histogramdd: there are no coordinates"),
+        (lambda: axn.histogramdd([], []), ArgumentError, "histogramdd: no coordinates given"),
     ],
 )
 def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:

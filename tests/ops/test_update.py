@@ -384,7 +384,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (
         lambda x: x.at["embed", x["batch", 0] > 0],
         OperandError,
-        "at: the index over 'embed' must be of integers, not bool\n"
+        "at: the index over 'embed' must have an integer dtype, not bool\n"
         "  hint: use where() to choose by a mask, or compress() to select by one",
     ),
     (
@@ -476,7 +476,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
         AxisNotFoundError,
         "put_along_axis: the indices have no axis named 'embed'\n"
         "  array has: batch=4, embed=6\n  indices have: i=1\n"
-        "  hint: use take where the axes of the index stand for the axis",
+        "  hint: use take to replace the axis by the axes of the index",
     ),
     (
         lambda x: axn.take_along_axis(x, axn.named([[0]], ("embed", "bach")), "embed"),
@@ -503,14 +503,14 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (
         lambda x: axn.updated_slice(x, {"embed": 0}, axn.ones(axn.Axis("embed", 7))),
         AxisSizeError,
-        "updated_slice: a piece with embed=7 does not go into embed=6\n"
+        "updated_slice: a piece with embed=7 does not fit into embed=6\n"
         "  array has: batch=4, embed=6\n  update has: embed=7",
     ),
     (
         lambda x: axn.updated_slice(x, {"embed": 0}, axn.ones(axn.Axis("batch", 3))),
         AxisSizeError,
-        "updated_slice: a piece with batch=3 does not go into batch=4\n"
-        "  array has: batch=4, embed=6\n  update has: batch=3\n  hint: say where it begins: {'batch': 0}",
+        "updated_slice: a piece with batch=3 does not fit into batch=4\n"
+        "  array has: batch=4, embed=6\n  update has: batch=3\n  hint: give its start: {'batch': 0}",
     ),
     (
         lambda x: axn.updated_slice(x, {"embed": 0}, axn.ones(axn.Axis("bath", 4))),
@@ -538,20 +538,20 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (
         lambda x: axn.updated_slice(x, {"embed": 0}, np.ones(6)),
         OperandError,
-        "updated_slice: the update has more dimensions without names than the array\n"
+        "updated_slice: the update has more anonymous dimensions than the array\n"
         "  update has: anonymous (6,)\n"
         "  hint: name it first: axn.named(array, (...)); plain operands must be scalars",
     ),
     (
         lambda x: axn.updated_slice(x, 0, 1.0),
         OperandError,
-        "updated_slice: the starts are a dict from axes to integers, not int\n"
+        "updated_slice: start must be a dict from axes to integers, not int\n"
         '  array has: batch=4, embed=6\n  hint: write {"pos": 0}',
     ),
     (
         lambda x: axn.unravel_index(x, x.axes),
         OperandError,
-        "unravel_index: the indices must be of integers, not float32",
+        "unravel_index: the indices must have an integer dtype, not float32",
     ),
     (
         lambda x: axn.ravel_multi_index({"batch": x}, x.axes),
@@ -562,13 +562,13 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (
         lambda x: axn.ravel_multi_index({"batch": x, "embed": 0}, x.axes),
         OperandError,
-        "ravel_multi_index: the index over 'batch' must be of integers, not float32",
+        "ravel_multi_index: the index over 'batch' must have an integer dtype, not float32",
     ),
     (
         lambda x: axn.ravel_multi_index({"a": 0, "b": np.int8(1)}, axn.make_axes(a=2**16, b=2**16)),
         ArgumentError,
-        "ravel_multi_index: int32 cannot count 4294967296 elements\n  axes: a=65536, b=65536\n"
-        "  hint: give indices of int64, which JAX has under jax.enable_x64(True)",
+        "ravel_multi_index: int32 cannot index 4294967296 elements\n  axes: a=65536, b=65536\n"
+        "  hint: give indices of int64, under jax.enable_x64(True)",
     ),
     (
         lambda x: axn.ravel_multi_index({"batch": 0, "embed": 0}, x.axes, mode="raise"),

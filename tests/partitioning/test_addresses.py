@@ -105,17 +105,17 @@ def test_mesh_axes_that_are_told_come_from_the_last_one_on():
     [
         (
             ["y"],
-            "all_gather: axis 'embed' lies over x, y, z: 'z' comes before 'y'\n"
+            "all_gather: axis 'embed' is split over x, y, z: 'z' comes before 'y'\n"
             '  hint: take all by "embed"; or z first, and then axn.all_gather(x, "embed", over="y")',
         ),
         (
             [("x", "z")],
-            "all_gather: axis 'embed' lies over x, y, z: 'y' comes before 'x'\n"
+            "all_gather: axis 'embed' is split over x, y, z: 'y' comes before 'x'\n"
             '  hint: take all by "embed"; or y first, and then axn.all_gather(x, "embed", over="x")',
         ),
         (
             ["z", "x"],
-            "all_gather: axis 'embed' lies over x, y: 'y' comes before 'x'\n"
+            "all_gather: axis 'embed' is split over x, y: 'y' comes before 'x'\n"
             '  hint: take all with over=("x", "y"); or y first, and then axn.all_gather(x, "embed", over="x")',
         ),
     ],

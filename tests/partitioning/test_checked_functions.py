@@ -174,7 +174,7 @@ def test_an_array_of_another_mesh_that_is_no_argument(mesh, explicit_mesh):
     line = scaled.__code__.co_firstlineno + 1
     assert (problem.kind, str(problem)) == (
         "stopped",
-        f"tracing stopped in scaled, test_checked_functions.py line {line}: an array that is no argument lies on "
+        f"tracing stopped in scaled, test_checked_functions.py line {line}: an array that is not an argument is on "
         "another mesh; pass it as an argument",
     )
     report = check(lambda x, scale: x * scale, {"batch": "data"}, mesh, x, scale, quiet=True)

@@ -340,9 +340,9 @@ PROBLEMS = {
     ),
     "unknown mesh axis": (
         {"batch": ("dta", "pipe"), "embed": "modle"},
-        "axis 'batch' is mapped to 'dta', which is no axis of the mesh; did you mean 'data'?",
-        "axis 'batch' is mapped to 'pipe', which is no axis of the mesh",
-        "axis 'embed' is mapped to 'modle', which is no axis of the mesh; did you mean 'model'?",
+        "axis 'batch' is mapped to 'dta', which is not an axis of the mesh; did you mean 'data'?",
+        "axis 'batch' is mapped to 'pipe', which is not an axis of the mesh",
+        "axis 'embed' is mapped to 'modle', which is not an axis of the mesh; did you mean 'model'?",
     ),
     "conflict": (
         {"batch": "data", "embed": ("model", "data"), "heads": "model"},
@@ -468,7 +468,7 @@ def test_errors_inside_have_the_axes_of_the_array():
             "mesh axis 'data' would shard both 'batch' and 'embed' of one array (at batch=512, embed=256); map one of "
             "the two elsewhere, or rename it on this array: x.rename({'embed': ...})",
         ),
-        ("zzz", "axis 'embed' is mapped to 'zzz', which is no axis of the mesh (at batch=512, embed=256)"),
+        ("zzz", "axis 'embed' is mapped to 'zzz', which is not an axis of the mesh (at batch=512, embed=256)"),
     ],
 )
 def test_layouts_by_another_mapping_inside(entry, text):
@@ -585,6 +585,6 @@ def test_what_is_no_mesh(mesh, spelled):
     with pytest.raises(OperandError) as caught:
         check(abstract(B), {"batch": "data"}, mesh)
     assert str(caught.value) == (
-        f"check: a mesh is a Mesh, an AbstractMesh or a dict of sizes, not {spelled}\n"
+        f"check: a mesh must be a Mesh, an AbstractMesh or a dict of sizes, not {spelled}\n"
         '  hint: write {"data": 64, "model": 8}'
     )

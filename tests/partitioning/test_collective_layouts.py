@@ -135,7 +135,7 @@ def test_a_sum_over_all_devices_asks_nothing(auto_mesh):
 
 
 ASK = (
-    "nothing tells whether the array is a parameter, whose axis 'features' lies over other mesh axes\n"
+    "cannot tell whether the array is a parameter, whose axis 'features' is split over other mesh axes\n"
     "  array has: {has}\n"
     "  parameters: {{'features': {stored}}}\n"
     "  compute: {{'batch': 'data', 'features': 'model'}}\n"
@@ -178,16 +178,16 @@ UNCLEAR = {
     "gathered twice over one of two mesh axes": (
         STORED[0],
         lambda x, w: axn.all_gather(axn.all_gather(w, "data"), "data"),
-        "all_gather: axis 'features' is gathered over data already: it has its size over model alone\n"
+        "all_gather: axis 'features' is already gathered over data: it is split only over model\n"
         "  array has: features=8, features.out=16\n"
-        '  hint: if these are blocks, say of what: axn.all_gather(..., over="data")',
+        '  hint: if these are blocks, name their mesh axis: axn.all_gather(..., over="data")',
     ),
     "a row gathered where parameters lie": (
         STORED[0],
         lambda x, w: axn.vmap(lambda row: axn.all_gather(row, "data"), "batch")(x),
-        "all_gather: axis 'features' is gathered over data already: it has its size over model alone\n"
+        "all_gather: axis 'features' is already gathered over data: it is split only over model\n"
         "  array has: time=4, features=8\n"
-        '  hint: if these are blocks, say of what: axn.all_gather(..., over="data")',
+        '  hint: if these are blocks, name their mesh axis: axn.all_gather(..., over="data")',
     ),
 }
 
@@ -205,9 +205,9 @@ def test_parameters_of_fsdp_are_gathered_once(auto_mesh):
     with pytest.raises(ShardingError) as caught:
         axn.shard_map(f, axn.Mappings({"features": "data"}, {"batch": "data"}), auto_mesh)(x, w)
     assert str(caught.value) == (
-        "all_gather: axis 'features' is whole already: the arguments have it with 16\n"
+        "all_gather: axis 'features' is already whole: it has size 16 in the arguments\n"
         "  array has: features=16, features.out=16\n"
-        '  hint: if these are blocks, say of what: axn.all_gather(..., over="data")'
+        '  hint: if these are blocks, name their mesh axis: axn.all_gather(..., over="data")'
     )
 
 
@@ -234,8 +234,8 @@ def test_a_result_that_has_lost_its_batch_is_no_parameter(auto_mesh):
             "  it has: time=4, features=8\n"
             "  mapping of the results: {'features': ('model', 'data')}\n"
             "  mesh: data=4, model=2\n"
-            "  put together, it would have 8 times 8\n"
-            '  hint: say how its blocks lie: out_mapping={"features": "model", ...}'
+            "  assembled, it would have 8 times 8\n"
+            '  hint: name the mesh axes of its blocks: out_mapping={"features": "model", ...}'
         )
 
 
@@ -271,7 +271,7 @@ def test_a_size_that_may_be_whole_does_not_tell_the_order(auto_mesh):
     with pytest.raises(ShardingError) as caught:
         axn.shard_map(f, {"features": ("model", "data")}, auto_mesh)(w, short)
     assert str(caught.value) == (
-        "psum_scatter: axis 'features' lies over model, data: 'model' comes before 'data'\n"
+        "psum_scatter: axis 'features' is split over model, data: 'model' comes before 'data'\n"
         '  hint: take all by "features"; or model first, and then axn.psum_scatter(x, "features", over="data")'
     )
 
@@ -304,8 +304,8 @@ def test_pairs_come_as_an_array_too(auto_mesh):
         (lambda i: 1.5, "1.5"),
         (lambda i: None, "None"),
         (lambda i: [(0, 1.5)], "[(0, 1.5)]"),
-        (lambda i: i, "a value that only the running program knows"),
-        (lambda i: i[None], "a value that only the running program knows"),
+        (lambda i: i, "a traced value"),
+        (lambda i: i[None], "a traced value"),
     ],
 )
 def test_devices_are_told_by_integers_that_are_known(auto_mesh, shift, got):
@@ -326,6 +326,6 @@ def test_an_axis_is_cut_evenly_beside_explicit_mesh_axes():
         with pytest.raises(AxisSizeError) as caught:
             f(draw(B, F.resize(4)))
     assert str(caught.value) == (
-        "psum_scatter: features=4 cannot be cut evenly in 8 over mesh axis data, model\n"
+        "psum_scatter: features=4 cannot be split evenly in 8 over mesh axis data, model\n"
         "  array has: batch=2, features=4"
     )

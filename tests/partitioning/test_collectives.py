@@ -301,7 +301,7 @@ MISTAKES = {
         {"batch": "data"},
         lambda x, w: axn.psum(x, "batch"),
         ShardingError,
-        "psum: the array has axis 'batch' itself, so that blocks of it would be put on top of each other\n"
+        "psum: the array has axis 'batch' itself, so its blocks would be reduced into one\n"
         "  array has: batch=2, embed=4\n"
         '  hint: reduce it first: axn.psum(x.sum("batch"), "batch"); or name the mesh axis',
     ),
@@ -309,7 +309,7 @@ MISTAKES = {
         {"batch": "data"},
         lambda x, w: axn.vmap(lambda row: axn.pmean(row, "batch"), "batch")(x),
         ShardingError,
-        "pmean: a surrounding vmap or nmap maps over axis 'batch', so that only devices would be reduced over\n"
+        "pmean: a surrounding vmap or nmap maps over axis 'batch', so the reduction would be only over devices\n"
         "  array has: embed=4\n"
         "  hint: reduce outside of it; or name the mesh axis",
     ),
@@ -317,7 +317,7 @@ MISTAKES = {
         {"batch": "data"},
         lambda x, w: axn.nmap(lambda row: axn.pmax(row, "batch"))(x.untag("embed")),
         ShardingError,
-        "pmax: a surrounding vmap or nmap maps over axis 'batch', so that only devices would be reduced over\n"
+        "pmax: a surrounding vmap or nmap maps over axis 'batch', so the reduction would be only over devices\n"
         "  array has: anonymous (4,)\n"
         "  hint: reduce outside of it; or name the mesh axis",
     ),
@@ -325,14 +325,14 @@ MISTAKES = {
         {"batch": "data"},
         lambda x, w: axn.ppermute(x, "batch", "1"),
         ArgumentError,
-        "ppermute: ['1'] is no list of pairs\n"
-        "  hint: an int shifts along the ring; else give pairs of a source and a destination: [(0, 1), (1, 0)]",
+        "ppermute: ['1'] is not a list of pairs\n"
+        "  hint: give an int to shift along the ring, or pairs of a source and a destination: [(0, 1), (1, 0)]",
     ),
     "a sum over devices that hold other blocks": (
         axn.Mappings({"embed": None, "mlp": "model"}, {"batch": "data", "embed": "model", "mlp": "model"}),
         lambda x, w: axn.psum(axn.dot(axn.all_gather(x, "embed"), w, axis="embed"), "embed"),
         ShardingError,
-        "psum: 'mlp' lies over mesh axis 'model' as 'embed' does: its blocks would be put on top of each other\n"
+        "psum: 'mlp' is split over mesh axis 'model', like 'embed': its blocks would be reduced into one\n"
         "  array has: batch=2, mlp=4\n"
         '  hint: gather it or reduce over it first; or name the mesh axis: axn.psum(x, "model")',
     ),
@@ -340,7 +340,7 @@ MISTAKES = {
         axn.Mappings({"embed": "data"}, {"batch": "data"}),
         lambda x, w: axn.psum(axn.dot(x, axn.all_gather(w, "embed"), axis="embed"), "embed"),
         ShardingError,
-        "psum: only the mapping of parameters has axis 'embed', so that no sum over it is partial\n"
+        "psum: only the mapping of parameters has axis 'embed', so there are no partial sums over it\n"
         "  array has: batch=2, mlp=8\n"
         "  parameters: {'embed': 'data'}\n"
         "  compute: {'batch': 'data'}\n"
@@ -377,67 +377,67 @@ MISTAKES = {
         {"batch": "data"},
         lambda x, w: axn.all_gather(w, "embed", over="data"),
         ShardingError,
-        "all_gather: axis 'embed' is whole already: the array is the same on all devices of mesh axis 'data'\n"
+        "all_gather: axis 'embed' is already whole: the array is the same on all devices of mesh axis 'data'\n"
         "  array has: embed=4, mlp=8",
     ),
     "gathered twice": (
         {"batch": "data"},
         lambda x, w: axn.all_gather(axn.all_gather(x, "batch"), "batch"),
         ShardingError,
-        "all_gather: axis 'batch' is whole already: the arguments have it with 8\n"
+        "all_gather: axis 'batch' is already whole: it has size 8 in the arguments\n"
         "  array has: batch=8, embed=4\n"
-        '  hint: if these are blocks, say of what: axn.all_gather(..., over="data")',
+        '  hint: if these are blocks, name their mesh axis: axn.all_gather(..., over="data")',
     ),
     "scattered twice": (
         {"mlp": "model"},
         lambda x, w: axn.psum_scatter(w, "mlp"),
         ShardingError,
-        "psum_scatter: axis 'mlp' is cut already: the arguments have it with 8\n"
+        "psum_scatter: axis 'mlp' is already split: it has size 8 in the arguments\n"
         "  array has: embed=4, mlp=4\n"
-        '  hint: for the sum of blocks, axn.psum(x, "model"); to cut them again, over="model"',
+        '  hint: for the sum of blocks, axn.psum(x, "model"); to split them again, over="model"',
     ),
     "all_to_all in the wrong direction": (
         {"mlp": "model"},
         lambda x, w: axn.all_to_all(w, "mlp", "embed"),
         ShardingError,
-        "all_to_all: axis 'embed' is whole already: the arguments have it with 4\n"
+        "all_to_all: axis 'embed' is already whole: it has size 4 in the arguments\n"
         "  array has: embed=4, mlp=4\n"
-        '  hint: if these are blocks, say of what: axn.all_to_all(..., over="model")',
+        '  hint: if these are blocks, name their mesh axis: axn.all_to_all(..., over="model")',
     ),
     "all_to_all of two mesh axes": (
         {"batch": "data", "embed": "model"},
         lambda x, w: axn.all_to_all(x, "embed", "batch"),
         ShardingError,
-        "all_to_all: axis 'batch' lies over data, and 'embed' over model\n"
+        "all_to_all: axis 'batch' is split over data, and 'embed' over model\n"
         "  array has: batch=2, embed=2\n"
-        "  hint: say with over= where the blocks lie",
+        "  hint: name the mesh axes of the blocks with over=",
     ),
     "the outer blocks gathered first": (
         {"mlp": ("data", "model")},
         lambda x, w: axn.all_gather(w, "data"),
         ShardingError,
-        "all_gather: axis 'mlp' lies over data, model: 'model' comes before 'data'\n"
+        "all_gather: axis 'mlp' is split over data, model: 'model' comes before 'data'\n"
         '  hint: take all by "mlp"; or model first, and then axn.all_gather(x, "mlp", over="data")',
     ),
     "the outer blocks gathered first, as over= says": (
         {"mlp": ("data", "model")},
         lambda x, w: axn.all_gather(w, "mlp", over="data"),
         ShardingError,
-        "all_gather: axis 'mlp' lies over data, model: 'model' comes before 'data'\n"
+        "all_gather: axis 'mlp' is split over data, model: 'model' comes before 'data'\n"
         '  hint: take all by "mlp"; or model first, and then axn.all_gather(x, "mlp", over="data")',
     ),
     "the outer blocks gathered first for others": (
         {"mlp": ("data", "model")},
         lambda x, w: axn.all_to_all(w, "embed", "mlp", over="data"),
         ShardingError,
-        "all_to_all: axis 'mlp' lies over data, model: 'model' comes before 'data'\n"
+        "all_to_all: axis 'mlp' is split over data, model: 'model' comes before 'data'\n"
         '  hint: take all by "mlp"; or model first, and then axn.all_to_all(..., over="data")',
     ),
     "the inner blocks cut first": (
         {"mlp": ("data", "model")},
         lambda x, w: axn.psum_scatter(axn.all_gather(w, "mlp"), "model"),
         ShardingError,
-        "psum_scatter: axis 'mlp' lies over data, model: 'data' comes before 'model'\n"
+        "psum_scatter: axis 'mlp' is split over data, model: 'data' comes before 'model'\n"
         '  hint: take all by "mlp"; or data first, and then axn.psum_scatter(x, "mlp", over="model")',
     ),
     "an unknown axis": (
@@ -478,20 +478,20 @@ MISTAKES = {
         {"batch": "data"},
         lambda x, w: axn.all_gather([x.array], "data"),
         OperandError,
-        "all_gather: there is no named array, and plain arrays do not tell which dimension grows\n"
+        "all_gather: there is no NamedArray, and plain arrays do not name the dimension to gather\n"
         "  hint: name their axes with axn.named, or use jax.lax.all_gather",
     ),
     "an uneven scattered sum": (
         {"batch": "data"},
         lambda x, w: axn.psum_scatter(x["embed", :3], "embed", over="batch"),
         AxisSizeError,
-        "psum_scatter: embed=3 cannot be cut evenly in 4 over mesh axis data\n  array has: batch=2, embed=3",
+        "psum_scatter: embed=3 cannot be split evenly in 4 over mesh axis data\n  array has: batch=2, embed=3",
     ),
     "an uneven cut": (
         {"batch": "data"},
         lambda x, w: axn.all_to_all(x["embed", :3], "embed", "batch"),
         AxisSizeError,
-        "all_to_all: embed=3 cannot be cut evenly in 4 over mesh axis data\n  array has: batch=2, embed=3",
+        "all_to_all: embed=3 cannot be split evenly in 4 over mesh axis data\n  array has: batch=2, embed=3",
     ),
     "two to one device": (
         {"batch": "data"},
@@ -550,7 +550,7 @@ MISTAKES = {
         lambda x, w: axn.ragged_all_to_all(w, w, "embed", *[jnp.ones(4, int)] * 4),
         ShardingError,
         "ragged_all_to_all: axis 'embed' is mapped to no Manual mesh axis\n"
-        "  hint: say with over= which mesh axis the rows travel over",
+        "  hint: name the mesh axis to send rows over with over=",
     ),
     "rows of different things": (
         {"batch": "data"},
@@ -562,7 +562,7 @@ MISTAKES = {
         {"batch": "data"},
         lambda x, w: axn.ragged_all_to_all(x, x, "batch", *[jnp.ones(n, int) for n in (4, 3, 4, 4)]),
         ArgumentError,
-        "ragged_all_to_all: send_sizes has shape (3,), where data has 4 devices",
+        "ragged_all_to_all: send_sizes has shape (3,), but data has 4 devices",
     ),
 }
 
@@ -587,7 +587,7 @@ def test_mesh_axes_that_are_not_manual(request, kind, where):
     with axn.set_mesh(mesh), pytest.raises(ShardingError) as caught:
         f(axn.ones((B, E)))
     assert str(caught.value) == (
-        f"psum: mesh axis 'model' is {kind.title()}; devices talk over Manual axes, inside of shard_map\n"
+        f"psum: mesh axis 'model' is {kind.title()}, but collectives need a Manual axis, inside of shard_map\n"
         "  mesh: data=4, model=2"
     )
 
@@ -692,7 +692,7 @@ def test_axes_are_read_once(auto_mesh):
 def test_values_can_only_become_varying():
     with pytest.raises(ArgumentError) as error:
         axn.pcast(axn.ones(B), "batch", to="reduced")
-    assert str(error.value) == "pcast: values can become 'varying', not 'reduced'"
+    assert str(error.value) == "pcast: to must be 'varying', not 'reduced'"
 
 
 def test_without_the_check_nothing_is_known_of_values(auto_mesh):

@@ -336,7 +336,7 @@ def test_a_mapping_is_chosen_by_parameters_and_not_by_what_an_optimizer_keeps_of
             lambda: axn.partitioning.fsdp_mapping([], "data"),
         ),
         (
-            "fsdp_mapping: 'date' is no axis of the mesh\n  mesh: data=8\n  hint: did you mean 'data'?",
+            "fsdp_mapping: 'date' is not an axis of the mesh\n  mesh: data=8\n  hint: did you mean 'data'?",
             lambda: axn.partitioning.fsdp_mapping([], "date", EIGHT),
         ),
     ],

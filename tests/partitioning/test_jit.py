@@ -263,7 +263,7 @@ def test_an_unknown_keyword_to_donate(fn, facts):
     with pytest.raises(ArgumentError) as error:
         axn.named_jit(fn, donate_kwargs={"statee": True})
     assert str(error.value) == (
-        f"named_jit: donate_kwargs has 'statee', which is no keyword of the function\n  keywords: {facts}"
+        f"named_jit: donate_kwargs has 'statee', which is not a keyword of the function\n  keywords: {facts}"
     )
 
 
@@ -280,7 +280,9 @@ def test_what_is_donated_is_told_by_bools(options, problem, hint):
     with pytest.raises(OperandError) as error:
         axn.named_jit(lambda state: state, **options)
     (option,) = options
-    assert str(error.value) == f"named_jit: {option} has a bool for each argument, {problem}\n  hint: write {hint}"
+    assert str(error.value) == (
+        f"named_jit: {option} must have a bool for each argument, {problem}\n  hint: write {hint}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -355,7 +357,7 @@ def test_an_unhashable_static_is_an_error():
     with pytest.raises(OperandError) as error:
         axn.named_jit(lambda x, o: x)(draw(B), Options(3))
     assert str(error.value) == (
-        "named_jit: what is no array must be hashable, as it is static; got Options\n"
+        "named_jit: static (non-array) arguments must be hashable; got Options\n"
         "  hint: make it a tree of arrays, or hashable"
     )
 
@@ -522,18 +524,18 @@ def test_options_of_jit():
 @pytest.mark.parametrize(
     ("option", "hint"),
     [
-        ("static_argnums", "what is no array is static, without being told"),
-        ("static_argnames", "what is no array is static, without being told"),
-        ("donate_argnums", "say it with donate_args and donate_kwargs"),
-        ("donate_argnames", "say it with donate_args and donate_kwargs"),
-        ("in_shardings", "say it with in_axis_resources"),
-        ("out_shardings", "say it with out_axis_resources"),
+        ("static_argnums", "arguments that are not arrays are static automatically"),
+        ("static_argnames", "arguments that are not arrays are static automatically"),
+        ("donate_argnums", "use donate_args and donate_kwargs"),
+        ("donate_argnames", "use donate_args and donate_kwargs"),
+        ("in_shardings", "use in_axis_resources"),
+        ("out_shardings", "use out_axis_resources"),
     ],
 )
 def test_options_that_are_decided(option, hint):
     with pytest.raises(OperandError) as error:
         axn.named_jit(lambda x: x, **{option: 0})
-    assert str(error.value) == f"named_jit: {option} of jax.jit is decided by named_jit\n  hint: {hint}"
+    assert str(error.value) == f"named_jit: {option} of jax.jit is set automatically\n  hint: {hint}"
 
 
 # dispatch
@@ -631,7 +633,7 @@ def test_axes_that_live_inside_only_are_no_typos(mesh):
 def test_an_unknown_mesh_axis(mesh, compiles):
     f = axn.named_jit(lambda x: x * 2, {"batch": "dta"}, strict=False)
     assert refused(f, axn.shard(draw(B, E), {}), compiles=compiles) == (
-        "shard: axis 'batch' is mapped to 'dta', which is no axis of the mesh\n"
+        "shard: axis 'batch' is mapped to 'dta', which is not an axis of the mesh\n"
         "  array has: batch=8, embed=4\n"
         "  mapping: {'batch': 'dta'}\n"
         "  mesh: data=4, model=2\n"
@@ -651,7 +653,7 @@ def test_an_unknown_mesh_axis_for_an_axis_that_is_laid_out_nowhere(mesh, compile
     else:
         call = axn.named_jit(lambda x: x.sum("embed"), **{where: typo})
     text = refused(call, axn.shard(draw(B, E), {}), compiles=compiles)
-    assert "axis 'embed' is mapped to 'modle', which is no axis of the mesh" in text
+    assert "axis 'embed' is mapped to 'modle', which is not an axis of the mesh" in text
     assert text.endswith("hint: did you mean 'model'?")
 
 

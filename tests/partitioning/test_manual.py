@@ -430,7 +430,7 @@ MISTAKES = {
     "an unknown mesh axis": (
         lambda: axn.shard_map(lambda x: x, {"batch": "date"}),
         ShardingError,
-        "shard_map: axis 'batch' is mapped to 'date', which is no axis of the mesh\n"
+        "shard_map: axis 'batch' is mapped to 'date', which is not an axis of the mesh\n"
         f"  array has: batch=8, embed=4\n  mapping: {{'batch': 'date'}}\n{ON}\n  hint: did you mean 'data'?",
     ),
     "an unknown name": (
@@ -463,7 +463,7 @@ MISTAKES = {
     "an unknown manual axis": (
         lambda: axn.shard_map(lambda x: x, DATA, manual_axes=["date"]),
         ShardingError,
-        f"shard_map: manual axis 'date' is no axis of the mesh\n{ON}\n  hint: did you mean 'data'?",
+        f"shard_map: manual axis 'date' is not an axis of the mesh\n{ON}\n  hint: did you mean 'data'?",
     ),
     "a result that varies": (
         lambda: axn.shard_map(lambda x: {"loss": x.sum("batch")}, DATA),
@@ -486,7 +486,7 @@ MISTAKES = {
         ShardingError,
         "shard_map: the result has axis 'batch' whole, but its layout splits it over data\n"
         f"  it has: batch=8, embed=4\n  mapping of the results: {{'batch': 'data'}}\n{ON}\n"
-        "  put together, it would have 4 times 8\n"
+        "  assembled, it would have 4 times 8\n"
         '  hint: axn.psum_scatter(x, "batch") for a part of a sum, x["batch", axn.dblock(axn.axis_index("data"), 2)] '
         'for a whole; or pass out_mapping={"batch": None, ...}',
     ),
@@ -495,7 +495,7 @@ MISTAKES = {
         ShardingError,
         "shard_map: the result is the same on all devices of mesh axis 'model', but split over it by 'embed'\n"
         f"  it has: embed=3\n  mapping of the results: {{'embed': 'model'}}\n{ON}\n"
-        "  put together, it would have 2 times 3\n"
+        "  assembled, it would have 2 times 3\n"
         '  hint: if it is a block, axn.pcast(x, "model"); or pass out_mapping={"embed": None, ...}',
     ),
     "an axis made inside": (
@@ -503,14 +503,14 @@ MISTAKES = {
         ShardingError,
         "shard_map: the result is the same on all devices of mesh axis 'model', but split over it by 'mlp'\n"
         f"  it has: mlp=8\n  mapping of the results: {{'batch': 'data', 'mlp': 'model'}}\n{ON}\n"
-        "  put together, it would have 2 times 8\n"
+        "  assembled, it would have 2 times 8\n"
         '  hint: if it is a block, axn.pcast(x, "model"); or pass out_mapping={"mlp": None, ...}',
     ),
     "specs of another form": (
         lambda: axn.shard_map(lambda x: x, DATA, in_specs=(None, P("data"))),
         OperandError,
-        "shard_map: in_specs does not fit the tree that it is for\n"
-        "  hint: give one PartitionSpec or None for each part of it, in tuples, lists and dicts as they are there",
+        "shard_map: in_specs does not match the structure of its tree\n"
+        "  hint: give one PartitionSpec or None for each part of the tree, in the same tuples, lists and dicts",
     ),
     "a string for a spec": (
         lambda: axn.shard_map(lambda x: x.array, DATA, out_specs="data"),
@@ -526,7 +526,7 @@ MISTAKES = {
     "an unknown mesh axis in a spec": (
         lambda: axn.shard_map(lambda x: x.array, DATA, out_specs=P("date")),
         ShardingError,
-        "shard_map: out_specs has P('date',), but 'date' is no axis of the mesh\n"
+        "shard_map: out_specs has P('date',), but 'date' is not an axis of the mesh\n"
         f"  array has: shape (2, 4)\n{ON}\n  hint: did you mean 'data'?",
     ),
     "a mesh axis twice in a spec": (

@@ -274,7 +274,7 @@ class TestRefusals:
         with pytest.raises(ShardingError) as error:
             CALLS[name]({"rows": ("data", "modle")}, make_mesh())
         assert str(error.value) == (
-            f"{name}: axis 'rows' is mapped to 'modle', which is no axis of the mesh\n"
+            f"{name}: axis 'rows' is mapped to 'modle', which is not an axis of the mesh\n"
             + ("" if name == "from_local" else "  array has: rows=8\n")
             + "  mapping: {'rows': ('data', 'modle')}\n"
             "  mesh: data=4, model=2\n"
@@ -341,7 +341,7 @@ def test_what_has_no_data(kind):
     with pytest.raises(OperandError) as error:
         call(jax.ShapeDtypeStruct((8,), np.float32) if kind == "ShapeDtypeStruct" else np.zeros(8))
     assert str(error.value) == (
-        f"from_local: a NamedArray holds {kind}, which is no data of this process\n"
+        f"from_local: a NamedArray holds {kind}, which is not data of this process\n"
         "  its axes: rows=8\n"
         "  hint: give it a numpy array, outside of jit"
     )
@@ -350,7 +350,7 @@ def test_what_has_no_data(kind):
 def test_what_is_no_array():
     with pytest.raises(OperandError) as error:
         axn.from_local(axn.NamedArray("abc", ("rows",)), {"rows": "data"}, make_mesh())
-    assert str(error.value) == "from_local: a NamedArray holds str, which is no array\n  its names: rows"
+    assert str(error.value) == "from_local: a NamedArray holds an object of type str, not an array\n  its names: rows"
 
 
 def test_an_array_that_lost_its_axis():

@@ -227,7 +227,7 @@ def test_an_unknown_mesh_axis(mesh, jit):
     with pytest.raises(ShardingError) as error:
         (jax.jit(f) if jit else f)(draw(B, E))
     assert str(error.value) == (
-        "shard: axis 'batch' is mapped to 'dta', which is no axis of the mesh\n"
+        "shard: axis 'batch' is mapped to 'dta', which is not an axis of the mesh\n"
         "  array has: batch=8, embed=4\n"
         "  mapping: {'batch': 'dta'}\n"
         "  mesh: data=4, model=2\n"
@@ -289,7 +289,7 @@ def test_an_entry_with_fewer_dimensions_than_names_is_whole(mesh):
             f(tree["row"], mapping)
         assert str(error.value) == (
             f"{f.__name__}: an array of shape (8,) cannot have the 2 axes batch, embed\n"
-            "  raw jax.vmap, lax.scan and indexing take the leading dimension away, and its name stays behind\n"
+            "  raw jax.vmap, lax.scan and indexing remove the leading dimension, but not its name\n"
             '  hint: use axn.vmap(f, "batch") or axn.scan(f, "batch"), or make the axis anonymous first: '
             'x.untag("batch")'
         )
@@ -326,10 +326,10 @@ def test_an_axis_that_has_one_element_everywhere_cannot_be_split(mesh, more):
     [
         ({"batch": 3}, "axis mapping: axis 'batch' is mapped to 3"),
         ({"batch": ("data", 1)}, r"axis mapping: axis 'batch' is mapped to \('data', 1\)"),
-        ({3: "data"}, "axis mapping: a mapping is a dict from axis names to mesh axes"),
-        ([("batch", "data")], "axis mapping: a mapping is a dict from axis names to mesh axes"),
-        ("batch", "axis mapping: a mapping is a dict from axis names to mesh axes"),
-        ({B: "data"}, "axis mapping: a mapping is a dict from axis names to mesh axes"),
+        ({3: "data"}, "axis mapping: a mapping must be a dict from axis names to mesh axes"),
+        ([("batch", "data")], "axis mapping: a mapping must be a dict from axis names to mesh axes"),
+        ("batch", "axis mapping: a mapping must be a dict from axis names to mesh axes"),
+        ({B: "data"}, "axis mapping: a mapping must be a dict from axis names to mesh axes"),
     ],
     ids=str,
 )
@@ -358,7 +358,7 @@ def test_what_is_no_mesh(mesh):
         with pytest.raises(OperandError) as error:
             call()
         assert str(error.value) == (
-            f"mesh: a mesh is a Mesh or an AbstractMesh, not {mesh!r}\n"
+            f"mesh: a mesh must be a Mesh or an AbstractMesh, not {mesh!r}\n"
             '  hint: write jax.make_mesh((4, 2), ("data", "model"))'
         )
 
@@ -420,7 +420,7 @@ def test_pspec_for_checks_against_a_mesh(auto_mesh):
         assert axn.pspec_for(draw(B), {"batch": "data"}, mesh) == P("data")
         with pytest.raises(ShardingError, match=r"^pspec_for: mlp=6 cannot be split evenly in 4 over mesh axis data"):
             axn.pspec_for(draw(M), {"mlp": "data"}, mesh)
-    with axn.set_mesh(auto_mesh), pytest.raises(ShardingError, match="'pipe', which is no axis of the mesh"):
+    with axn.set_mesh(auto_mesh), pytest.raises(ShardingError, match="'pipe', which is not an axis of the mesh"):
         axn.pspec_for(draw(B), {"batch": "pipe"})
 
 
@@ -433,7 +433,7 @@ def test_round_axis_for_partitioning(auto_mesh):
         assert axn.round_axis_for_partitioning(Z, {"Z": None}, mesh) == Z
         assert axn.round_axis_for_partitioning(Z, {"Y": "data"}, mesh) == Z
         assert axn.round_axis_for_partitioning(axn.Axis("Z", 12), {"Z": "data"}, mesh).size == 12
-        with pytest.raises(ShardingError, match="which is no axis of the mesh"):
+        with pytest.raises(ShardingError, match="which is not an axis of the mesh"):
             axn.round_axis_for_partitioning(Z, {"Z": "dat"}, mesh)
     with axn.set_mesh(auto_mesh), axn.axis_mapping({"Z": "model"}):
         assert axn.round_axis_for_partitioning(Z).size == 10
@@ -451,7 +451,7 @@ def test_set_mesh_takes_abstract_meshes():
     abstract = AbstractMesh((4, 2), ("data", "model"), (AxisType.Auto,) * 2)
     with axn.set_mesh(abstract):
         assert axn.pspec_for(draw(B), {"batch": "data"}) == P("data")
-        with pytest.raises(ShardingError, match="no axis of the mesh"):
+        with pytest.raises(ShardingError, match="which is not an axis of the mesh"):
             axn.pspec_for(draw(B), {"batch": "pipe"})
     assert jax.sharding.get_abstract_mesh().empty
 

@@ -387,7 +387,7 @@ def test_a_local_block_has_no_drawing(mesh):
         (np.ones(8), "lay it out with axn.shard"),
         (
             jax.ShapeDtypeStruct((8,), jnp.float32),
-            "axn.partitioning.show(x, mapping, mesh) tells how a mapping would lay it out",
+            "axn.partitioning.show(x, mapping, mesh) shows how a mapping would lay it out",
         ),
     ],
     ids=["ndarray", "ShapeDtypeStruct"],
@@ -396,7 +396,7 @@ def test_what_is_on_no_device_cannot_be_drawn(array, hint):
     with pytest.raises(OperandError) as caught:
         visualize(axn.NamedArray(array, ("batch",)))
     assert str(caught.value) == (
-        f"visualize: a NamedArray holds {type(array).__name__}, which is on no device\n"
+        f"visualize: a NamedArray holds {type(array).__name__}, which is not on a device\n"
         "  array has: batch=8\n"
         f"  hint: {hint}"
     )

@@ -114,14 +114,14 @@ def test_jax_export_of_the_function_itself_is_refused():
     f = axn.named_jit(lambda x: x * 2)
     told = (
         "\n  options: lowering_platforms\n"
-        "  hint: if this is jax.export, give it a jit around the function: jax.export.export(jax.jit(f))"
+        "  hint: for jax.export, wrap the function in jax.jit: jax.export.export(jax.jit(f))"
     )
     with pytest.raises(ArgumentError) as error:
         jax.export.export(f)(draw(B, E))
     assert str(error.value).endswith(told)
     with pytest.raises(ArgumentError) as error:
         f.trace(draw(B, E)).lower(platforms=("cpu",))
-    assert str(error.value) == f"named_jit: a traced function is lowered without the option 'platforms'{told}"
+    assert str(error.value) == f"named_jit: a traced function cannot be lowered with the option 'platforms'{told}"
 
 
 HINT = "\n  hint: call the function itself, which compiles for each structure and all static data"

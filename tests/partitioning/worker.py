@@ -96,10 +96,10 @@ def check(mesh, mapping, dtype):
         at = "ab".index(holes[0])
         spelled = str(axn.layout.resolve_mapping(mapping))
         assert message_of(ShardingError, axn.local_slices, (A, B), mapping, mesh) == (
-            f"local_slices: what this process holds of {holes[0]!r} is not one range: "
+            f"local_slices: this process does not hold one range of {holes[0]!r}: "
             f"parts {', '.join(map(str, own[at]))} of {ways[at]}\n"
             f"  array has: a=16, b=8\n  mapping: {spelled}\n  mesh: data=4, model=2\n"
-            "  hint: use from_callback, which asks for block after block"
+            "  hint: use from_callback, which loads block by block"
         )
     return made[0], whole, bool(holes)
 
@@ -114,7 +114,7 @@ def check_errors(mesh, process):
     whole = axn.from_local(axn.NamedArray(np.zeros(4), ("a",)), {"a": "data"}, mesh)
     assert whole.axes == (axn.Axis("a", 8),)
     assert message_of(OperandError, axn.from_local, whole, {"a": "data"}, mesh) == (
-        "from_local: a NamedArray holds ArrayImpl, which is no data of this process\n"
+        "from_local: a NamedArray holds ArrayImpl, which is not data of this process\n"
         "  its axes: a=8\n  hint: give it a numpy array, outside of jit"
     )
     others = [device for device in jax.devices() if device.process_index != process]

@@ -272,4 +272,4 @@ def test_layers_that_are_mapped_over_have_states_of_their_own():
 def test_errors():
     with pytest.raises(ArgumentError) as caught:
         quant.Fp8DotGeneral.init(0)
-    assert str(caught.value) == "Fp8DotGeneral.init: amax_history_length is a number of steps, at least 1, not 0"
+    assert str(caught.value) == "Fp8DotGeneral.init: amax_history_length must be at least 1 step, not 0"

@@ -120,7 +120,7 @@ def test_errors(model):
     )
     fails(
         ArgumentError,
-        "quantize_linear_layers: the target '(' is no regular expression: "
+        "quantize_linear_layers: the target '(' is not a regular expression: "
         "missing ), unterminated subpattern at position 0",
         model,
         FP8,
@@ -128,7 +128,7 @@ def test_errors(model):
     )
     fails(
         OperandError,
-        "quantize_linear_layers: dot_general must be a function that makes what multiplies, not Fp8DotGeneral\n"
+        "quantize_linear_layers: dot_general must be a function that makes a product, not Fp8DotGeneral\n"
         "  hint: write Fp8DotGeneral.init, or a lambda: each layer needs a state of its own",
         model,
         FP8(),
@@ -137,7 +137,7 @@ def test_errors(model):
         with pytest.raises(OperandError) as caught:
             quant.quantize_linear_layers(model, config)
         assert str(caught.value) == (
-            f"quantize_linear_layers: what multiplies goes here as a QuantizationConfig, not as {kind}\n"
+            f"quantize_linear_layers: config must be a QuantizationConfig, not {kind}\n"
             "  hint: write QuantizationConfig(Int8DotGeneral)"
         )
 

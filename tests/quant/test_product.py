@@ -52,7 +52,7 @@ def test_a_gradient_is_not_differentiated_unless_nothing_uses_the_result(dot_gen
         jax.grad(lambda x: (inner(x) ** 2).sum())(x)
     assert str(caught.value) == (
         "axonym.quant: a quantised product has no second derivative\n"
-        "  a function that computes a gradient is differentiated by what goes into the product\n"
+        "  a function that computes a gradient is differentiated with respect to an operand of the product\n"
         "  hint: take the inner gradient without quantised products, or put `jax.lax.stop_gradient` around it"
     )
     # A step along the gradient, and the gradient there.
@@ -69,8 +69,8 @@ def test_complex_numbers_are_refused(dot_general, dtypes):
     with pytest.raises(OperandError) as caught:
         dot_general(left, right, (((1,), (0,)), ((), ())), preferred_element_type=dtypes[2])
     assert str(caught.value) == (
-        "axonym.quant: a quantised product is of real numbers, not complex64\n"
-        "  hint: multiply the real and the imaginary parts for themselves, or without 8 bits"
+        "axonym.quant: a quantised product supports only real numbers, not complex64\n"
+        "  hint: multiply the real and the imaginary parts separately, or without quantisation"
     )
 
 

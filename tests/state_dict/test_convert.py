@@ -149,11 +149,11 @@ def error_of(function, *args, **options):
 
 
 def test_keys_that_are_none_and_keys_that_are_one():
-    assert error_of(to_state_dict, axn.ones(E)) == "to_state_dict: an array alone has no key\n  hint: pass a prefix"
+    assert error_of(to_state_dict, axn.ones(E)) == "to_state_dict: a bare array has no key\n  hint: pass a prefix"
     tree = {"a": {"b": axn.ones(E)}, "a.b": axn.ones(E)}
-    assert error_of(to_state_dict, tree, "x") == "to_state_dict: a.b and a.b have one key, 'x.a.b'"
+    assert error_of(to_state_dict, tree, "x") == "to_state_dict: a.b and a.b have the same key, 'x.a.b'"
     text = error_of(from_state_dict, {"up": axn.ones(E), "down": axn.ones(E)}, {}, rename={"up": "down"})
-    assert text == "from_state_dict: down and up have one key, 'down'"
+    assert text == "from_state_dict: down and up have the same key, 'down'"
 
 
 def test_one_error_tells_all_that_does_not_fit():
@@ -166,22 +166,22 @@ def test_one_error_tells_all_that_does_not_fit():
         "elsewhere": np.ones(1),
     }
     assert error_of(from_state_dict, template, state, "net") == (
-        "from_state_dict: the state dict does not fit: 1 missing, 1 unexpected, 1 other shape, 2 other dtype\n"
+        "from_state_dict: the state dict does not fit: 1 missing, 1 unexpected, 1 wrong shape, 2 wrong dtype\n"
         "  missing: net.layers.0.weight: embed=8, mlp=16; did you mean 'net.layers.0.weights'?\n"
         "  unexpected: net.layers.0.weights: (8, 16)\n"
-        "  other shape: net.layers.0.bias: (5,), but the model has mlp=16\n"
-        "  other dtype: net.layers.0.bias: float16, but the model has float32\n"
-        "  other dtype: net.layers.1.bias: int32, but the model has float32\n"
-        "  hint: strict=False takes what is there; cast=True converts dtypes"
+        "  wrong shape: net.layers.0.bias: (5,), but the model has mlp=16\n"
+        "  wrong dtype: net.layers.0.bias: float16, but the model has float32\n"
+        "  wrong dtype: net.layers.1.bias: int32, but the model has float32\n"
+        "  hint: pass strict=False to ignore missing and unexpected keys; pass cast=True to convert dtypes"
     )
     # In a layout of torch, axes that are flattened stand together; integers are not cast to floats.
     assert error_of(from_torch_compatible_state_dict, template, state, "net", False, cast=True) == (
-        "from_torch_compatible_state_dict: the state dict does not fit: 1 missing, 3 other shape, 1 other dtype\n"
+        "from_torch_compatible_state_dict: the state dict does not fit: 1 missing, 3 wrong shape, 1 wrong dtype\n"
         "  missing: net.layers.0.weight: mlp=16, embed=8; did you mean 'net.layers.0.weights'?\n"
-        "  other shape: net.layers.0.bias: (5,), but the model has mlp=16\n"
-        "  other shape: net.layers.1.weight: (16, 2, 16), but the model has heads=2 * mlp.out=16, mlp=16\n"
-        "  other shape: net.layers.1.bias: (2, 16), but the model has heads=2 * mlp=16\n"
-        "  other dtype: net.layers.1.bias: int32, but the model has float32\n"
+        "  wrong shape: net.layers.0.bias: (5,), but the model has mlp=16\n"
+        "  wrong shape: net.layers.1.weight: (16, 2, 16), but the model has heads=2 * mlp.out=16, mlp=16\n"
+        "  wrong shape: net.layers.1.bias: (2, 16), but the model has heads=2 * mlp=16\n"
+        "  wrong dtype: net.layers.1.bias: int32, but the model has float32\n"
         "  hint: an abstract model has no arrays to keep: initialise it"
     )
 
@@ -191,7 +191,7 @@ def test_the_model_comes_first(function):
     with pytest.raises(OperandError) as error:
         function({}, nn.Linear.init(E, M, key=KEY))
     assert str(error.value) == (
-        f"{function.__name__}: a state dict is a mapping from keys to arrays, not Linear\n"
+        f"{function.__name__}: a state dict must be a mapping from keys to arrays, not Linear\n"
         f"  hint: write {function.__name__}(model, state_dict)"
     )
 
@@ -201,8 +201,8 @@ def test_casting_is_not_offered_where_it_would_not_help(given, kept):
     for cast in (False, True):
         text = error_of(from_state_dict, {"w": jnp.ones(2, kept)}, {"w": np.ones(2, given)}, cast=cast)
         assert text == (
-            "from_state_dict: the state dict does not fit: 1 other dtype\n"
-            f"  other dtype: w: {np.dtype(given)}, but the model has {np.dtype(kept)}"
+            "from_state_dict: the state dict does not fit: 1 wrong dtype\n"
+            f"  wrong dtype: w: {np.dtype(given)}, but the model has {np.dtype(kept)}"
         )
 
 
@@ -211,7 +211,7 @@ def test_no_prefix_can_be_empty_text():
     assert error_of(from_state_dict, {"w": axn.ones(E)}, state, "") == (
         "from_state_dict: the state dict does not fit: 1 unexpected\n"
         "  unexpected: more: (2,)\n"
-        "  hint: strict=False takes what is there"
+        "  hint: pass strict=False to ignore missing and unexpected keys"
     )
     assert list(to_state_dict({"w": axn.ones(E)}, "")) == ["w"]
 
@@ -221,11 +221,11 @@ def test_names_are_changed_to_text():
     for rename, made in ((lambda key: None, "None"), ({"w": 3}, "3")):
         with pytest.raises(OperandError) as error:
             to_state_dict(tree, "x", rename=rename)
-        assert str(error.value) == f"to_state_dict: rename makes {made} of 'w', but keys of a state dict are text"
+        assert str(error.value) == f"to_state_dict: rename turns 'w' into {made}, but keys must be strings"
     with pytest.raises(OperandError) as error:
         from_state_dict(tree, {"w": np.ones(8, "f4")}, rename="w")
     assert str(error.value) == (
-        "from_state_dict: rename is a function of a key or a table of text, not str\n"
+        "from_state_dict: rename must be a function of a key or a dict of strings, not str\n"
         '  hint: write rename={"attention.qkv": "attn.c_attn"}'
     )
 
@@ -235,7 +235,10 @@ def test_a_long_list_is_cut():
     assert text.splitlines()[0] == "from_state_dict: the state dict does not fit: 35 missing"
     assert text.splitlines()[1] == "  missing: blocks.0.norm.weight: embed=8"
     assert text.splitlines()[20] == "  missing: blocks.3.mlp.layers.1.weight: mlp=16, embed=8"
-    assert text.splitlines()[21:] == ["  missing: and 15 more", "  hint: strict=False takes what is there"]
+    assert text.splitlines()[21:] == [
+        "  missing: and 15 more",
+        "  hint: pass strict=False to ignore missing and unexpected keys",
+    ]
 
 
 def test_what_is_there_is_taken_if_not_strict(model):
@@ -427,7 +430,7 @@ def test_values_are_plain_arrays(tmp_path):
     wrong = [
         (
             named,
-            "'model.w' is a NamedArray; values of a state dict are plain arrays, in the layout of the file\n"
+            "'model.w' is a NamedArray; values of a state dict must be plain arrays, in the layout of the file\n"
             "  its axes: mlp=16, embed=8\n"
             "  hint: pass its `.array`, with the axes in the order of the file: x.rearrange((...)).array",
         ),
@@ -468,7 +471,7 @@ def test_abstract_arrays_have_no_values(tmp_path):
 def test_keys_of_random_and_traced_arrays_have_no_values(tmp_path):
     w, key = axn.ones(E), jax.random.key(0)
     text = (
-        "'key' is a key of jax.random, which is no array of numbers\n"
+        "'key' is a key of jax.random, not an array of numbers\n"
         "  hint: leave it out of the model: eqx.partition; or keep its numbers: jax.random.key_data(key)"
     )
     state = to_state_dict({"w": w, "key": key})
@@ -491,4 +494,4 @@ def test_keys_of_random_and_traced_arrays_have_no_values(tmp_path):
 def test_keys_are_text():
     for prefix in (None, "model"):
         text = error_of(from_state_dict, [jnp.ones(2)], {0: np.ones(2, "f4")}, prefix)
-        assert text == "from_state_dict: keys of a state dict are text, not 0\n  hint: write '0'"
+        assert text == "from_state_dict: keys of a state dict must be strings, not 0\n  hint: write '0'"

@@ -89,7 +89,7 @@ def test_floats_of_eight_bits_are_those_of_the_library(tmp_path):
 @pytest.mark.parametrize("size", ["5GB", 0, -1])
 def test_a_file_has_room_for_something(tmp_path, size):
     text = error_of(save_state_dict, {"x": np.ones(2)}, tmp_path / "a.safetensors", max_bytes=size)
-    assert text == f"save_state_dict: max_bytes is a positive number of bytes, not {size!r}"
+    assert text == f"save_state_dict: max_bytes must be a positive number of bytes, not {size!r}"
     assert not list(tmp_path.iterdir())
 
 
@@ -100,7 +100,9 @@ def test_a_file_has_room_for_something(tmp_path, size):
 def test_metadata_is_text(tmp_path, metadata, problem, hint):
     with pytest.raises(ArgumentError) as error:
         save_state_dict({}, tmp_path / "a.safetensors", metadata=metadata)
-    assert str(error.value) == f"save_state_dict: metadata is text by key, but {problem}\n  hint: write {hint}"
+    assert str(error.value) == (
+        f"save_state_dict: keys and values of metadata must be strings, but {problem}\n  hint: write {hint}"
+    )
     assert not list(tmp_path.iterdir())
 
 
@@ -108,7 +110,7 @@ def test_a_model_is_no_state_dict(tmp_path):
     with pytest.raises(OperandError) as error:
         save_state_dict(nn.Linear.init(*axn.make_axes(i=2, o=3), key=jax.random.key(0)), tmp_path / "a.safetensors")
     assert str(error.value) == (
-        "save_state_dict: a state dict is a mapping from keys to arrays, not Linear\n"
+        "save_state_dict: a state dict must be a mapping from keys to arrays, not Linear\n"
         "  hint: write save_state_dict(to_state_dict(model), path)"
     )
 
@@ -185,11 +187,11 @@ def test_dtypes_that_the_format_or_jax_lacks(tmp_path):
 def test_keys_that_the_format_lacks(tmp_path):
     file = tmp_path / "a.safetensors"
     assert error_of(save_state_dict, {"__metadata__": np.ones(2)}, file) == (
-        "save_state_dict: no array can have the key '__metadata__', under which the format keeps text\n"
+        "save_state_dict: no array can have the key '__metadata__', which the format reserves for metadata\n"
         "  hint: pass text as metadata="
     )
     assert error_of(save_state_dict, {1: np.ones(2)}, file) == (
-        "save_state_dict: keys of a state dict are text, not 1\n  hint: write '1'"
+        "save_state_dict: keys of a state dict must be strings, not 1\n  hint: write '1'"
     )
     assert not list(tmp_path.iterdir())
 
@@ -200,7 +202,7 @@ def entry_of(shape, start, end, dtype="F32"):
 
 def test_damaged_files(tmp_path):
     file = tmp_path / "a.safetensors"
-    whole = "load_state_dict: a.safetensors is no safetensors file, or is incomplete"
+    whole = "load_state_dict: a.safetensors is not a safetensors file, or is incomplete"
     save_state_dict(to_state_dict({"x": axn.ones(axn.Axis("embed", 4))}), file)
     data = file.read_bytes()
     for part in (b"", data[:7], data[:20], b"<!DOCTYPE html> <p> 404 </p>"):
@@ -227,11 +229,11 @@ def test_damaged_files(tmp_path):
     for text in ("", "[]", "{}", '{"weight_map": {', '{"weight_map": 3}', '{"weight_map": {"x": 3}}'):
         (tmp_path / "b.json").write_text(text)
         assert error_of(load_state_dict, tmp_path / "b.json") == (
-            "load_state_dict: b.json is no readable index of files"
+            "load_state_dict: b.json is not a readable index of files"
         )
     (tmp_path / "b.json").write_text(json.dumps({"weight_map": {"x": file.name, "y": file.name}}))
     assert error_of(load_state_dict, tmp_path / "b.json") == (
-        "load_state_dict: b.json tells of 1 arrays that are not there\n  the first: y in a.safetensors"
+        "load_state_dict: b.json lists 1 arrays that its files lack\n  the first: y in a.safetensors"
     )
     with pytest.raises(FileNotFoundError):
         load_state_dict(tmp_path / "c.safetensors")

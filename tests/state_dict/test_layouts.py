@@ -135,7 +135,7 @@ def test_layouts_that_do_not_fit():
     )
     with pytest.raises(AxisClashError) as error:
         state_dict.to_state_dict(layer, layouts={nn.Embedding: lambda _: {"weight": Stored((V, (E, V)))}})
-    assert str(error.value) == "layout of a.weight: axis 'vocab' would stand twice"
+    assert str(error.value) == "layout of a.weight: axis 'vocab' would appear twice"
 
 
 HAS = "  the array has: vocab=7, embed=4"
@@ -167,7 +167,7 @@ HAS = "  the array has: vocab=7, embed=4"
         (
             {"weight": Stored(("vocab",), split={"vocab": ("embed", 1)})},
             AxisClashError,
-            "a.weight: axis 'embed' would stand twice",
+            "a.weight: axis 'embed' would appear twice",
         ),
         (
             {"weigth": Stored((V, E))},
@@ -177,12 +177,13 @@ HAS = "  the array has: vocab=7, embed=4"
         (
             {"weight": ("vocab", "embed")},
             OperandError,
-            'a.weight: a form is a Stored, not tuple\n  hint: write Stored(("mlp", "embed"))',
+            'a.weight: the form of a field must be a Stored, not tuple\n  hint: write Stored(("mlp", "embed"))',
         ),
         (
             Stored((V, E)),
             OperandError,
-            'Embedding: a layout gives a Stored for each field, not Stored\n  hint: write {"weight": Stored(...)}',
+            "Embedding: a layout must return a dict from fields to Stored, not Stored\n"
+            '  hint: write {"weight": Stored(...)}',
         ),
     ],
 )

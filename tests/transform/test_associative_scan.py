@@ -90,7 +90,7 @@ def test_on_a_mesh(kind, request):
 def test_errors():
     with pytest.raises(OperandError) as error:
         axn.associative_scan(axn.add, ("time", "mlp"))
-    assert str(error.value) == "associative_scan: one axis goes here, not 2: time, mlp"
+    assert str(error.value) == "associative_scan: expected one axis, got 2: time, mlp"
     with pytest.raises(AxisNotFoundError) as error:
         axn.associative_scan(axn.add, "tim")(draw(T, E))
     assert str(error.value) == (

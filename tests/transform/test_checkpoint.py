@@ -217,13 +217,13 @@ def test_names_that_nothing_has():
     for policy, text in [
         (
             Policy(save_block_internals=["hiden", "inner"], nested=True),
-            "scan: the checkpoint policy speaks of 'hiden', but nothing inside of a step has this name\n"
+            "scan: the checkpoint policy names 'hiden', but no value inside of a step has this name\n"
             "  names there: 'hidden', 'inner'\n"
             "  hint: did you mean 'hidden'?",
         ),
         (
             Policy(offload_block_internals=["nobody"]),
-            "scan: the checkpoint policy speaks of 'nobody', but nothing inside of a step has this name\n"
+            "scan: the checkpoint policy names 'nobody', but no value inside of a step has this name\n"
             "  names there: 'hidden', 'inner'\n"
             "  hint: give it with tree_checkpoint_name",
         ),
@@ -259,7 +259,7 @@ def test_a_given_number_must_divide():
         with pytest.raises(AxisSizeError) as error:
             Policy(nested=nested).groups(steps)
         assert str(error.value) == (
-            f"ScanCheckpointPolicy: {steps} steps cannot be cut into {nested} equal groups\n"
+            f"ScanCheckpointPolicy: {steps} steps cannot be split into {nested} equal groups\n"
             "  hint: nested=True chooses a number"
         )
 
@@ -276,14 +276,14 @@ def test_unknown_short_forms():
     with pytest.raises(OperandError) as error:
         Policy.make("nestd")
     assert str(error.value) == (
-        "ScanCheckpointPolicy: 'nestd' is no checkpoint policy\n"
+        "ScanCheckpointPolicy: 'nestd' is not a checkpoint policy\n"
         "  short forms: False, True, 'save_all', 'full', 'recompute', 'nested', 'offload'\n"
         "  hint: did you mean 'nested'?"
     )
     with pytest.raises(OperandError, match=r"did you mean 'nested'\?"):
         Policy.from_bool_or_str("nestd")
     for wrong in (1, 0, None, ["full"], 1.0):
-        with pytest.raises(OperandError, match="is no checkpoint policy"):
+        with pytest.raises(OperandError, match="is not a checkpoint policy"):
             Policy.make(wrong)
     with pytest.raises(OperandError):
         axn.scan(lambda c: c, L, remat="all")
@@ -292,11 +292,11 @@ def test_unknown_short_forms():
 def test_contradictions_and_slips():
     with pytest.raises(OperandError, match="nothing is left to offload"):
         Policy(save_block_internals=True, offload_block_internals=["a"])
-    with pytest.raises(OperandError, match=r"save_block_internals is a list of names, not the str 'attn'"):
+    with pytest.raises(OperandError, match=r"save_block_internals must be a list of names, not the str 'attn'"):
         Policy(save_block_internals="attn")
-    with pytest.raises(OperandError, match="save_carries is a bool or 'offload', not 'host'"):
+    with pytest.raises(OperandError, match="save_carries must be a bool or 'offload', not 'host'"):
         Policy(save_carries="host")
-    with pytest.raises(OperandError, match="save_inputs is a bool or 'offload', not 'device'"):
+    with pytest.raises(OperandError, match="save_inputs must be a bool or 'offload', not 'device'"):
         Policy(save_inputs="device")
 
 

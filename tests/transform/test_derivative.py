@@ -250,7 +250,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.jacrev(total, rename={'batch': 'inner'})(x)",
         lambda v: axn.jacrev(lambda x: x.sum(), rename={"batch": "inner"})(X),
         AxisClashError,
-        "jacrev: with rename, axis 'inner' would stand twice\n"
+        "jacrev: with rename, axis 'inner' would appear twice\n"
         "  the output has: no axes\n"
         "  the argument has: batch, inner",
     ),

@@ -79,7 +79,7 @@ REMAT = [False, True, "nested", ScanCheckpointPolicy(save_block_internals=["miss
 
 @pytest.mark.parametrize("remat", REMAT)
 @pytest.mark.parametrize("kind", ["scan", "fold", "map"])
-@pytest.mark.filterwarnings("ignore:.*nothing inside of a step has this name")
+@pytest.mark.filterwarnings("ignore:.*no value inside of a step has this name")
 def test_a_step_is_traced_by_the_first_call_alone(kind, remat):
     seen, counts = [], []
 

@@ -78,7 +78,7 @@ def test_a_function_that_names_its_own_dimensions():
 
 
 def test_a_function_that_returns_a_name_that_is_mapped_over():
-    with pytest.raises(AxisClashError, match=r"^nmap: in what the function returned, axis 'a' would stand twice$"):
+    with pytest.raises(AxisClashError, match=r"^nmap: in what the function returned, axis 'a' would appear twice$"):
         axn.nmap(lambda a: axn.named(a, "a"))(draw(A, B).untag("b"))
 
 

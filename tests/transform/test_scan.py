@@ -330,7 +330,7 @@ def test_a_loop_goes_along_one_axis(loop):
     for axes, got in ((("time", "embed"), "2: time, embed"), ((), "0: none")):
         with pytest.raises(OperandError) as error:
             getattr(axn, loop)(lambda *_: None, axes)
-        assert str(error.value) == f"{loop}: one axis goes here, not {got}"
+        assert str(error.value) == f"{loop}: expected one axis, got {got}"
 
 
 def test_a_step_that_returns_no_pair():
@@ -355,13 +355,13 @@ def test_two_sizes():
     assert str(error.value) == (
         "scan: axis 'time' has two sizes: 6 and 5\n"
         "  argument 0 has: time=6, embed=4\n"
-        "  argument 1 has: shape (5, 2), of which dimension 0\n"
+        "  argument 1 has: shape (5, 2), along dimension 0\n"
         "  hint: to pass a plain array whole, say so with is_scanned, or close over it"
     )
 
 
 def test_a_name_that_nobody_has():
-    with pytest.raises(AxisSizeError, match=r"^fold: no argument has axis 'tmie', so that its size is unknown"):
+    with pytest.raises(AxisSizeError, match=r"^fold: no argument has axis 'tmie', so its size is unknown"):
         axn.fold(lambda c, x: c, "tmie")(0.0, draw(T))
 
 

@@ -288,7 +288,7 @@ def test_a_plain_array_of_another_size_is_told_how_to_stay_whole():
         "vmap: axis 'batch' has two sizes: 8 and 5\n"
         "  asked for: batch=8\n"
         "  argument 0 has: batch=8\n"
-        "  argument 1 has: shape (5, 2), of which dimension 0\n"
+        "  argument 1 has: shape (5, 2), along dimension 0\n"
         "  hint: to pass a plain array whole, give None for it: args=(None, ...), or default=None for all"
     )
 
@@ -297,7 +297,7 @@ def test_a_name_that_nobody_has():
     with pytest.raises(AxisSizeError) as error:
         axn.vmap(lambda a: a, "bacth")(draw(B, E))
     assert str(error.value) == (
-        "vmap: no argument has axis 'bacth', so that its size is unknown\n"
+        "vmap: no argument has axis 'bacth', so its size is unknown\n"
         "  an argument has: batch=8, embed=4\n"
         "  hint: did you mean 'batch'? Or, for a new axis, give its size: Axis(\"bacth\", size)"
     )
@@ -321,7 +321,7 @@ def test_args_that_do_not_fit_the_function():
 
 
 def test_args_that_are_no_prefix():
-    with pytest.raises(OperandError, match=r"^vmap: what was given for the arguments is no prefix of them"):
+    with pytest.raises(OperandError, match=r"^vmap: the value for the arguments must be a tree prefix of them"):
         axn.vmap(lambda t: t, B, args=({"a": 0},))({"b": jnp.ones(8)})
 
 
@@ -330,7 +330,7 @@ def test_a_result_that_already_has_the_axis_is_an_error():
     with pytest.raises(AxisClashError) as error:
         axn.vmap(lambda: x, B)()
     assert str(error.value) == (
-        "vmap: a result already has axis 'batch', along which results are put together\n"
+        "vmap: a result already has axis 'batch', along which results are stacked\n"
         "  the result of one step has: batch=8\n"
         '  hint: pass arrays with axis "batch" as arguments, so that the function gets a part of them, or rename it'
     )

@@ -129,7 +129,7 @@ class AttentionCall:
     ) -> "AttentionCall":
         """Check and resolve arguments."""
         if any(isinstance(axis, Core) for axis in (QPos, KPos, Key)):
-            problem = "the first three arguments are axes, but an array is among them"
+            problem = "the first three arguments must be axes, not arrays"
             hint = "dot_product_attention(QPos, KPos, Key, query, key, value): the positions of queries come first"
             raise OperandError(message(FUNCTION, problem, hint=hint))
         q_pos, k_pos, feature = None if QPos is None else axis_name(QPos), axis_name(KPos), axis_name(Key)
@@ -165,7 +165,7 @@ class AttentionCall:
             _check_axes(what, tree, tuple(axis for axis in axes if axis.name not in lacking))
         if call.dropout and call.prng is None:
             hint = "pass prng=..., or inference=True"
-            raise OperandError(message(FUNCTION, f"dropping with probability {call.dropout} needs a key", hint=hint))
+            raise OperandError(message(FUNCTION, f"dropout with probability {call.dropout} needs a key", hint=hint))
         return call
 
     @property
@@ -224,7 +224,7 @@ def _require(what: str, x: NamedArray, *axes: AxisSelector) -> None:
 def _apart(query: NamedArray, key: NamedArray, value: NamedArray, q_pos: str | None, k_pos: str) -> None:
     """Check that query positions and key positions are different axes."""
     if k_pos in query.names:
-        problem = f"the query has axis {k_pos!r}, which keys are to be attended to over"
+        problem = f"the query has axis {k_pos!r}, the positions of keys"
         hint = f'rename it on keys and values: key.rename({{"{k_pos}": "{k_pos}.key"}})'
         raise AxisClashError(message(FUNCTION, problem, f"query has: {facts(query)}", hint=hint))
     for what, x in (("key", key), ("value", value)):
@@ -239,7 +239,7 @@ def _check_axes(what: str, tree: Any, axes: tuple[Axis, ...]) -> None:
     for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
         for name in leaf.names if isinstance(leaf, NamedArray) else ():
             if name not in names:
-                problem = f"the {what} has axis {name!r}, which is none of the scores that it is for"
+                problem = f"the {what} must not have axis {name!r}"
                 has = f"{what} has: {facts(leaf)}", f"scores have: {describe(names, [axis.size for axis in axes])}"
                 raise AxisNotFoundError(message(FUNCTION, problem, *has, hint=suggestion(name, names)))
 

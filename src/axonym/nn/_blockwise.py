@@ -132,7 +132,7 @@ def _blocks(call: AttentionCall, sizes: tuple[int, int]) -> tuple[int, int]:
     """Choose block sizes for which the last block hides least."""
     given = call.block_size or (BLOCK, BLOCK)
     if min(given) < 1:
-        problem = f"a block has at least one position, not {min(given)}"
+        problem = f"a block must have at least one position, not {min(given)}"
         raise ArgumentError(message("dot_product_attention", problem))
     counts = [-(-size // block) for size, block in zip(sizes, given, strict=True)]
     queries, keys = [-(-size // count) for size, count in zip(sizes, counts, strict=True)]

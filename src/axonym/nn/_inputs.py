@@ -70,7 +70,7 @@ def check_positions(function: str, positions: Any) -> None:
         OperandError: if they are a number or a plain array.
     """
     if isinstance(positions, int | np.ndarray | np.generic | jax.Array):
-        problem = f"positions are an axis or a NamedArray, not {type(positions).__name__}"
+        problem = f"positions must be an axis or a NamedArray, not {type(positions).__name__}"
         names = '"pos"' if np.ndim(positions) else "()"
         raise OperandError(message(function, problem, hint=f"name them: axn.named(positions, {names})"))
 

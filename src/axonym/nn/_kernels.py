@@ -102,24 +102,24 @@ def _against(call: AttentionCall) -> Iterator[str]:
     elif set(call.key.names) != {*shared, call.k_pos, call.feature}:
         yield "the keys have an axis that the queries lack"
     elif len(features) != 1 or set(call.value.names) != {*shared, call.k_pos, *features}:
-        yield "the values have other axes than the keys, or not one of features"
+        yield "the values must have the axes of the keys, with one axis of features"
     if any(x.array.ndim > len(x.names) for x in (call.query, call.key, call.value)):
         yield "an array has anonymous dimensions"
     if len({x.dtype for x in (call.query, call.key, call.value)}) > 1:
-        yield "queries, keys and values have several dtypes"
+        yield "queries, keys and values have different dtypes"
     if call.dtype != jnp.float32 or call.precision is not None:
-        yield "it computes scores in float32, with the precision of its own"
+        yield "it computes scores in float32 only, with a fixed precision"
     if call.dropout:
-        yield "it has no dropout"
+        yield "it does not support dropout"
 
 
 def _against_jax_nn(call: AttentionCall) -> Iterator[str]:
     """Yield what `jax.nn.dot_product_attention` does not support."""
     yield from _against(call)
     if call.soft_cap is not None or call.sinks is not None:
-        yield "it has no soft cap and no sinks"
+        yield "it does not support soft_cap or sinks"
     if call.key.size != call.value.size:
-        yield "keys and values have several numbers of features"
+        yield "keys and values have different numbers of features"
 
 
 def _against_checks(call: AttentionCall) -> Iterator[str]:
@@ -133,12 +133,12 @@ def _against_cudnn(call: AttentionCall) -> Iterator[str]:
     yield from _against_jax_nn(call)
     yield from _against_checks(call)
     if call.query.dtype not in (jnp.bfloat16, jnp.float16):
-        yield "it computes with bfloat16 and float16"
+        yield "it supports only bfloat16 and float16"
     size = call.query.axis_size(call.feature)
     if size % 8 or size > LANES:
-        yield "it takes multiples of 8 features, up to 128"
+        yield "the number of features must be a multiple of 8, at most 128"
     if call.bias is not None or (call.mask is not None and not _is_causal(call)):
-        yield "it knows causal masks and windows of these, of as many queries as keys"
+        yield "it supports only causal masks, with or without a window, for as many queries as keys"
 
 
 def _against_splash(call: AttentionCall) -> Iterator[str]:
@@ -146,20 +146,20 @@ def _against_splash(call: AttentionCall) -> Iterator[str]:
     yield from _against(call)
     yield from _against_checks(call)
     if call.query.dtype not in (jnp.bfloat16, jnp.float32):
-        yield "it computes with bfloat16 and float32"
+        yield "it supports only bfloat16 and float32"
     if call.bias is not None or call.sinks is not None:
-        yield "it has no bias and no sinks"
+        yield "it does not support bias or sinks"
     if any(size % LANES for size in _positions(call)):
-        yield f"it takes multiples of {LANES} positions"
+        yield f"the number of positions must be a multiple of {LANES}"
     mask = call.mask or AttentionMask()
     ids = [x for pair in mask.segment_ids for x in pair if x is not None]
     known = {call.q_pos, call.k_pos, *_shared(call)[:1]}
     if mask.alternatives or mask.explicit is not None or mask.prefix is not None or len(mask.segment_ids) > 1:
-        yield "of masks it knows causal ones, windows and segments, all to hold at once"
+        yield "it supports only causal masks, windows and segments, combined by &"
     elif any(not set(x.names) <= known for x in ids):
-        yield "the ids of segments have another axis than positions and the batch"
+        yield "segment ids have an axis other than positions and batch"
     if not isinstance(call.q_start, int) or not isinstance(call.k_start, int):
-        yield "positions start at a number that is not static"
+        yield "q_start and k_start must be Python ints"
     elif _leaves_out(mask, call.q_start - call.k_start, *_positions(call)):
         yield "a query sees no key"
 
@@ -205,7 +205,7 @@ def _computed(name: str, call: AttentionCall, problems: Iterator[str], kernel: C
     """Run a kernel on the block of each device."""
     problem = next(problems, None)
     if problem is not None:
-        text = f"implementation {name!r} does not compute this: {problem}"
+        text = f"implementation {name!r} does not support this: {problem}"
         raise ArgumentError(message("dot_product_attention", text, hint='"plain" and "blockwise" do'))
     shared = _shared(call)
     (features,) = set(call.value.names) - {*shared, call.k_pos}

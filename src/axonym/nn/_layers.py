@@ -55,7 +55,7 @@ def constructor(function: str, Block: Any, module: Any) -> Steps:
         name = getattr(module, "__name__", repr(module))
         hint = "add a static method init(...) that returns a module"
         if isinstance(module, list | tuple):
-            hint = "for layers of several kinds that alternate, take Interleaved"
+            hint = "use Interleaved for layers of several kinds that alternate"
         raise OperandError(message(function, f"{name} has no constructor `init`", hint=hint))
     return make
 
@@ -91,7 +91,7 @@ def split_arguments(
         if not single and key.shape[0] != Block.size:
             problem = f"there are {key.shape[0]} keys for {shown(Block)}"
             raise AxisSizeError(
-                message(function, problem, hint="give one for each layer, or one alone, which is split")
+                message(function, problem, hint="pass one key for each layer, or a single key, which is split")
             )
         kwargs = {**kwargs, "key": _split(key, Block, over) if single else key}
 
@@ -241,8 +241,8 @@ def joined(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool)
     for i, other in enumerate(outputs):
         differs = difference(outputs[0], other, numbers=numbers)
         if differs is not None:
-            problem = f"layers return different things, which cannot be stacked along {Block.name!r}"
-            hint = "return the same from each, such as zeros where there is nothing to return"
+            problem = f"layers must return equal structures and shapes, to be stacked along {Block.name!r}"
+            hint = "return the same structure from each, such as zeros where there is nothing to return"
             raise OperandError(message(function, problem, f"layer 0 and layer {i}: {differs}", hint=hint))
 
     def join(*leaves: Any) -> Any:

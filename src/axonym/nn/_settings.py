@@ -44,9 +44,9 @@ def fraction(function: str, what: str, value: Any, kind: str = "a probability") 
         if 0 <= value <= 1:
             return float(value)
     except (TypeError, ValueError):
-        problem = f"{what} must be a Python number from 0 to 1, which is compiled in, not {type(value).__name__}"
+        problem = f"{what} must be a static Python number from 0 to 1, not {type(value).__name__}"
         raise OperandError(message(function, problem)) from None
-    raise ArgumentError(message(function, f"{what} is {kind}, from 0 to 1, not {value}"))
+    raise ArgumentError(message(function, f"{what} must be {kind} from 0 to 1, not {value}"))
 
 
 def as_python(value: Any) -> Any:
@@ -83,8 +83,8 @@ def activated(layer: str, activation: Any, x: NamedArray) -> NamedArray:
         if isinstance(error, OperandError) or NamedArray.__name__ not in str(error):
             raise
         name = getattr(activation, "__name__", type(activation).__name__)
-        hint = "take that of axonym.nn, or axn.nmap(activation)"
-        raise OperandError(message(layer, f"the activation {name} takes no NamedArray", hint=hint)) from error
+        hint = "use the one in axonym.nn, or axn.nmap(activation)"
+        raise OperandError(message(layer, f"the activation {name} does not take a NamedArray", hint=hint)) from error
     return result
 
 
@@ -106,5 +106,5 @@ def drawn(layer: str, initializer: Any, key: jax.Array, axes: tuple[Axis, ...]) 
 
 
 def _no_initializer(layer: str, problem: str) -> OperandError:
-    hint = "one of JAX becomes lambda key, axes: axn.named(f(key, [axis.size for axis in axes]), axes)"
+    hint = "wrap an initializer of JAX: lambda key, axes: axn.named(f(key, [axis.size for axis in axes]), axes)"
     return OperandError(message(layer, problem, "such as: axn.nn.initializer.normal(0.02)", hint=hint))

@@ -89,7 +89,7 @@ def _conditions(
     for ids, key_ids in clause.segment_ids:
         if key_ids is None:
             if QPos is None:
-                problem = "one query without an axis of positions cannot lend its keys the ids of segments"
+                problem = "segment ids of a query without an axis of positions cannot be reused for its keys"
                 raise OperandError(message("segments", problem, hint="pass key_ids=..."))
             key_ids = ids.rename({QPos: KPos})
         yield _outer(jnp.equal, part(ids), part(key_ids))

@@ -38,13 +38,13 @@ def pads(function: str, padding: Padding, count: int) -> Pads:
     if isinstance(padding, str):
         if padding not in ("SAME", "VALID"):
             hint = '"SAME", "VALID", an int, one int for each axis, or a pair for each axis'
-            raise ArgumentError(message(function, f"no padding named {padding!r}", hint=hint))
+            raise ArgumentError(message(function, f"unknown padding {padding!r}", hint=hint))
         return padding
     sides: list[int | tuple[int, int]] = list(padding) if isinstance(padding, Iterable) else [padding] * count
     pairs: list[tuple[int, ...]] = [tuple(side) if isinstance(side, Iterable) else (side, side) for side in sides]
     fit = all(len(pair) == 2 and all(isinstance(end, Integral) and end >= 0 for end in pair) for pair in pairs)
     if len(pairs) != count or not fit:
-        problem = f"padding must be one for each of {count} axes and not negative, not {padding!r}"
+        problem = f"padding must have one non-negative entry for each of {count} axes, not {padding!r}"
         hint = '"SAME", "VALID", an int, one int for each axis, or a pair for each axis'
         raise ArgumentError(message(function, problem, hint=hint))
     return tuple((int(pair[0]), int(pair[1])) for pair in pairs)

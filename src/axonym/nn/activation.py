@@ -75,7 +75,7 @@ def glu(x: NamedArray, axis: AxisSelector) -> NamedArray:
         Dauphin et al. (2017), Language modeling with gated convolutional networks.
     """
     if isinstance(x, NamedArray) and x.axis_size(axis) % 2:
-        problem = f"{shown(x.resolve_axis(axis))} has no two halves"
+        problem = f"{shown(x.resolve_axis(axis))} cannot be split into two halves"
         raise AxisSizeError(message("glu", problem, f"array has: {facts(x)}"))
     return _lift.along(_from_inputs(jax.nn.glu), x, axis)
 
@@ -182,7 +182,7 @@ _from_inputs = lru_cache(None)(from_inputs)
 def _gelu(x: jax.Array, approximate: bool) -> jax.Array:
     # Any string is true, even "none".
     if approximate not in (True, False):
-        raise ArgumentError(message("gelu", f"approximate is True, for tanh, or False, not {approximate!r}"))
+        raise ArgumentError(message("gelu", f"approximate must be True (tanh) or False, not {approximate!r}"))
     return jax.nn.gelu(x, approximate)
 
 

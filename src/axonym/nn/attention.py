@@ -112,7 +112,7 @@ def dot_product_attention(
     """
     if implementation is not None and implementation not in _IMPLEMENTATIONS:
         known = ", ".join(map(repr, _IMPLEMENTATIONS))
-        problem, hint = f"there is no implementation {implementation!r}", suggestion(implementation, _IMPLEMENTATIONS)
+        problem, hint = f"unknown implementation {implementation!r}", suggestion(implementation, _IMPLEMENTATIONS)
         raise ArgumentError(message("dot_product_attention", problem, f"known: {known}", hint=hint))
     call = AttentionCall.of(
         QPos,
@@ -174,7 +174,7 @@ def dot_product_attention_weights(
         sinks: as in `dot_product_attention`.
     """
     if isinstance(mask, AttentionMask):
-        problem = "a mask is a NamedArray of booleans here, where nothing tells positions of queries from other axes"
+        problem = "the mask must be a NamedArray of booleans, as the axis of query positions is not given here"
         hint = "use mask.materialize(QPos, KPos)"
         raise OperandError(message("dot_product_attention_weights", problem, hint=hint))
     options: dict[str, Any] = {"soft_cap": soft_cap, "bias": bias, "sinks": sinks, "precision": precision}

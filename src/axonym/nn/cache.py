@@ -115,7 +115,7 @@ class KVCache(eqx.Module):
             raise ArgumentError(message("KVCache.init", f"window must be an int, not {window}"))
         window = None if window is None else integer("KVCache.init", "window", window)
         if window is not None and not 1 <= window <= size:
-            problem = f"a window has from one position to as many as the cache, not {window}"
+            problem = f"window must be from 1 to {size}, the size of the cache, not {window}"
             raise ArgumentError(message("KVCache.init", problem, f"axes: {facts(key)}"))
         length = zeros(lengths, jnp.int32)
         _check_lengths(length, axis_name(KPos), key, value)
@@ -161,14 +161,14 @@ class KVCache(eqx.Module):
         start = _of_layer(self.length, at)
         length = (start + _real(count, number, key)).astype(self.length.dtype)
         if isinstance(count, Core) and length.names != start.names:
-            problem = "the count has axes along which all sequences have one length"
+            problem = "the count has axes that the length of the cache lacks"
             lines = f"count has: {facts(count)}", f"length has: {facts(start)}"
             raise AxisNotFoundError(message("KVCache", problem, *lines, hint="KVCache.init(..., lengths=...)"))
         size = self.key.axis_size(self.KPos)
         room = size if self.window is None else size - self.window + 1
         if number > room or (self.window is None and _outside(length.array, 0, size)):
             problem = f"{number} more {'token does' if number == 1 else 'tokens do'} not fit"
-            hint = f"make it larger, or give it a window; at once it takes {room}"
+            hint = f"make it larger, or give it a window; at most {room} fit at once"
             raise ArgumentError(message("KVCache", problem, f"cache has: {facts(self.key)}", hint=hint))
         places = positions(None if pos is None else key.resolve_axis(pos), start)
         index = {**at, self.KPos: places if self.window is None else places % size}
@@ -215,7 +215,7 @@ class KVCache(eqx.Module):
         """
         for name in ("q_start", "k_start"):
             if name in options:
-                problem = f"{name} cannot be given: the cache knows where tokens are"
+                problem = f"{name} must not be given: the cache tracks positions"
                 raise ArgumentError(message("KVCache.attend", problem, hint="cache.positions(Pos)"))
         filled = self.extend(Pos, key, value, count=count, layer=layer)
         at = self._at(layer)
@@ -239,13 +239,13 @@ class KVCache(eqx.Module):
         """Check that the conditions of a mask are defined for the keys of the cache."""
         comparing = (clause.causal or clause.window or clause.prefix is not None for clause in mask.clauses)
         if self.window is not None and any(comparing):
-            problem = "in a ring, the axis of keys counts places, which a mask cannot compare with positions"
+            problem = "the key axis of a cache with a window has slots, which a mask cannot compare with positions"
             hint = "the window of the cache is causal already; give other conditions as an array"
             raise ArgumentError(message("KVCache.attend", problem, hint=hint))
         # Only then are all keys of the cache those of the new tokens.
         whole = self.window is None and Tokens is not None and Tokens.size == self.key.axis_size(self.KPos)
         if not whole and any(keys is None for clause in mask.clauses for _, keys in clause.segment_ids):
-            problem = "new tokens cannot lend all keys of the cache the ids of segments"
+            problem = "the segment ids of new tokens do not cover all keys of the cache"
             hint = f"pass key_ids=..., over axis {self.KPos!r}"
             raise OperandError(message("KVCache.attend", problem, f"cache has: {facts(self.key)}", hint=hint))
 
@@ -266,7 +266,7 @@ class KVCache(eqx.Module):
             raise OperandError(message("KVCache", problem, hint='such as ("layers", i)'))
         (name, _), index = selector(layer[0], "KVCache"), layer[1]
         if name not in self.length.names:
-            problem = f"there is one length for all along axis {name!r}, which cannot grow layer by layer"
+            problem = f"the cache has one length for all of axis {name!r}, which cannot grow layer by layer"
             hint = suggestion(name, self.length.names) or "KVCache.init(..., lengths=...)"
             raise AxisNotFoundError(message("KVCache", problem, f"length has: {facts(self.length)}", hint=hint))
         size = self.length.resolve_axis(layer[0]).size
@@ -290,8 +290,8 @@ class KVCache(eqx.Module):
                 raise AxisNotFoundError(message("KVCache", f"the {what} lacks axis {name!r}", *lines, hint=hint))
         for name in x.names:
             if name not in wanted and name != pos:
-                hint = "positions of new tokens have a name of their own" if name == self.KPos else None
-                problem = f"the {what} has axis {name!r}, which is none of a new {what}"
+                hint = "give the positions of new tokens another name" if name == self.KPos else None
+                problem = f"a new {what} must not have axis {name!r}"
                 raise AxisClashError(message("KVCache", problem, *lines, hint=hint))
         for name in wanted:
             if x.axis_size(name) != kept.axis_size(name):
@@ -356,7 +356,7 @@ def _real(count: int | Operand | None, number: int, key: NamedArray) -> Any:
         return number
     integers("KVCache", "the count", count)
     if _outside(count.node[0][0] if isinstance(count, Core) else count, 0, number):
-        problem = f"the count of real tokens must be from 0 to {number}, how many there are"
+        problem = f"the count of real tokens must be from 0 to {number}, the number of new tokens"
         raise ArgumentError(message("KVCache", problem, f"key has: {facts(key)}"))
     return count
 
@@ -374,7 +374,7 @@ def _check_lengths(length: NamedArray, k_pos: str, key: NamedArray, value: Named
     """Check that keys and values have the axes along which sequences have their own lengths."""
     for axis in length.axes:
         if axis.name == k_pos:
-            problem = f"lengths count along axis {k_pos!r}, so they cannot have it"
+            problem = f"lengths must not have axis {k_pos!r}, along which they count"
             raise ArgumentError(message("KVCache.init", problem, f"axes: {facts(key)}"))
         for what, x in (("keys", key), ("values", value)):
             if not x.has_axis(axis.name):

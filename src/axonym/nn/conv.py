@@ -234,7 +234,7 @@ class ConvTranspose(_Conv):
         for name, size, more, step, cut in zip(names, sizes, reach, self.stride, map(sum, self.padding), strict=True):
             made = max((size - 1) * step + 1, 0) + more
             if cut > made:
-                problem = f"axis {name!r} of size {size} becomes {made}, of which the padding cannot cut off {cut}"
+                problem = f"axis {name!r} of size {size} becomes {made}, less than the padding of {cut} to remove"
                 hint = f"give the axis a size of at least {-(-(cut - more) // step) + 1}, or the layer less padding"
                 raise AxisSizeError(message("ConvTranspose", problem, f"input has: {facts(x)}", hint=hint))
 
@@ -266,7 +266,7 @@ def _parameters(
     plans.distinct((In.name, *(name for name, _ in given)), f"{function}: ")
     plans.distinct((Out.name, *(name for name, _ in given)), f"{function}: ")
     if not given:
-        raise ArgumentError(message(function, "there is no spatial axis", hint="nn.Linear works without one"))
+        raise ArgumentError(message(function, "there is no spatial axis", hint="use nn.Linear without spatial axes"))
     groups = integer(function, "groups", groups)
     if groups < 1 or In.size % groups or Out.size % groups:
         problem = f"{groups} groups do not divide both axes evenly"

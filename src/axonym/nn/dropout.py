@@ -88,7 +88,7 @@ def dropout(
 
 def _pairs(function: str, broadcast_axes: AxisSelection | None) -> Pairs:
     if hasattr(broadcast_axes, "dtype") and not isinstance(broadcast_axes, str):
-        problem = f"broadcast_axes are axes, not {type(broadcast_axes).__name__}"
+        problem = f"broadcast_axes must be axes, not {type(broadcast_axes).__name__}"
         raise OperandError(message(function, problem, hint="pass a key by its name: key=..."))
     return () if broadcast_axes is None else selection(broadcast_axes, function)
 
@@ -102,10 +102,10 @@ def _drop(
         return x
     if key is None:
         hint = "pass key=..., or inference=True"
-        raise OperandError(message(function, f"dropping with probability {pdrop} needs a key", hint=hint))
+        raise OperandError(message(function, f"dropout with probability {pdrop} needs a key", hint=hint))
     for name, _ in together:
         if name not in x.names:
-            problem = f"the input lacks axis {name!r}, along which to drop together"
+            problem = f"the input lacks axis {name!r} of broadcast_axes"
             near = suggestion(name, x.names)
             raise AxisNotFoundError(message(function, problem, f"input has: {facts(x)}", hint=near))
     keep = 1 - pdrop

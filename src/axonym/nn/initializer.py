@@ -134,7 +134,7 @@ def variance_scaling(
         known = get_args(literal)
         if given not in known:
             facts, hint = f"there are: {', '.join(known)}", suggestion(str(given), known)
-            raise ArgumentError(message("variance_scaling", f"no {what} {given!r}", facts, hint=hint))
+            raise ArgumentError(message("variance_scaling", f"unknown {what} {given!r}", facts, hint=hint))
 
     def make(sides: _Sides) -> Initializer:
         inputs, outputs = axis_size(sides.inputs), axis_size(sides.outputs)
@@ -256,7 +256,7 @@ class _BySides:
 
     def __call__(self, key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
         if self.In is None and self.Out is None:
-            problem = f"which axes are inputs is not known: {shown(*axes) or 'no axes'}"
+            problem = f"cannot tell which axes are inputs: {shown(*axes) or 'no axes'}"
             raise ArgumentError(message(self.function, problem, hint="give In=..., Out=... or both"))
         inputs = None if self.In is None else _found(self.function, self.In, axes)
         outputs = None if self.Out is None else _found(self.function, self.Out, axes, role="out")

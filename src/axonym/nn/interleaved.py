@@ -188,7 +188,7 @@ class Interleaved(BlockFoldable[M]):
         if not over:
             return self, ()
         if self.rest:
-            problem = f"repetitions are split over {', '.join(over)}, but each device has the layers left over"
+            problem = f"repetitions are split over {', '.join(over)}, but the remaining layers are on every device"
             fact = f"{shown(self.Block)}: {self.repeated.Block.size} repetitions of {self._Pattern.size} layers"
             hint = "apply `repeated` here, and `rest` after the last of the devices; or choose another depth"
             raise ShardingError(message("Interleaved", problem, f"{fact}, and {len(self.rest)} left over", hint=hint))

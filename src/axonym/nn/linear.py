@@ -75,7 +75,7 @@ class Linear(eqx.Module):
         names = [axis.name for axis in (*inputs, *stored)]
         for kept, out in zip(stored, outputs, strict=True):
             if names.count(kept.name) > 1:
-                problem = f"the weight would keep the output {out.name!r} as {kept.name!r}, which it has already"
+                problem = f"the weight would store output {out.name!r} as {kept.name!r}, which it already has"
                 lines = (f"In: {shown(*inputs)}", f"Out: {shown(*outputs)}")
                 raise AxisClashError(message("Linear.init", problem, *lines, hint="rename one of the two"))
         if initializer is None:

@@ -66,14 +66,14 @@ class LoraLinear(eqx.Module):
         """
         if not isinstance(base, Linear):
             problem = f"expected a Linear to wrap, got {type(base).__name__}"
-            raise OperandError(message("LoraLinear.init", problem, hint="add_lora wraps those of a whole model"))
+            raise OperandError(message("LoraLinear.init", problem, hint="use add_lora for a whole model"))
         axis = sized(as_axis("lora", Rank), "LoraLinear.init")
         if axis.size < 1:
             raise ArgumentError(message("LoraLinear.init", f"the rank must be at least 1, got {axis.name}={axis.size}"))
         own = {each.name for each in (*base.In, *stored_outputs(base.In, base.Out))}
         further = tuple(each for each in base.weight.axes if each.name not in own)
         if axis.name in {*base.weight.names, *(each.name for each in base.Out)}:
-            problem = f"the layer already has an axis {axis.name!r}, which cannot be the one of the rank too"
+            problem = f"the layer already has an axis {axis.name!r}, which cannot also be the rank"
             lines = (f"weight: {shown(*base.weight.axes)}", f"Out: {shown(*base.Out)}")
             hint = f'give the rank another name: Axis("rank", {axis.size})'
             raise AxisClashError(message("LoraLinear.init", problem, *lines, hint=hint))

@@ -390,4 +390,4 @@ def _require(function: str, what: str, x: NamedArray, *axes: AxisSelection) -> N
 
 
 def _smoothing(function: str, label_smoothing: float) -> float:
-    return fraction(function, "label_smoothing", label_smoothing, "a share")
+    return fraction(function, "label_smoothing", label_smoothing, "a fraction")

@@ -89,7 +89,7 @@ class AttentionMask(eqx.Module):
             return mask
         if not isinstance(mask, Core) or mask.dtype != jnp.bool_:
             found = f"an array of {mask.dtype}" if isinstance(mask, Core) else type(mask).__name__
-            problem = f"a mask is an AttentionMask or a NamedArray of booleans, not {found}"
+            problem = f"a mask must be an AttentionMask or a NamedArray of booleans, not {found}"
             hint = "add numbers to the scores as a bias" if isinstance(mask, Core) else None
             raise OperandError(message(function, problem, hint=hint))
         return AttentionMask(explicit=mask)
@@ -131,7 +131,7 @@ class AttentionMask(eqx.Module):
 def _materialize(function: str, mask: AttentionMask, QPos: Axis, KPos: Axis, q_start: Any, k_start: Any) -> NamedArray:
     query, key = axis_name(QPos), axis_name(KPos)
     if query == key:
-        problem = f"positions of queries and keys are both called {query!r}"
+        problem = f"the position axes of queries and keys are both named {query!r}"
         hint = 'give those of keys another name: KPos.derive("key")'
         raise AxisClashError(message(function, problem, hint=hint))
     queries, keys = positions(QPos, q_start), positions(KPos, k_start)
@@ -154,7 +154,7 @@ def window(size: int) -> AttentionMask:
     """
     size = integer("window", "size", size)
     if size < 1:
-        raise ArgumentError(message("window", f"a window has at least one position, not {size}"))
+        raise ArgumentError(message("window", f"a window must have at least one position, not {size}"))
     return AttentionMask(window=size)
 
 
@@ -168,7 +168,7 @@ def segments(ids: NamedArray, key_ids: NamedArray | None = None) -> AttentionMas
     for x in (ids,) if key_ids is None else (ids, key_ids):
         if not isinstance(x, Core) or not jnp.issubdtype(x.dtype, jnp.integer):
             kind = x.dtype if isinstance(x, Core) else type(x).__name__
-            raise OperandError(message("segments", f"ids of segments are a NamedArray of integers, not {kind}"))
+            raise OperandError(message("segments", f"segment ids must be a NamedArray of integers, not {kind}"))
     return AttentionMask(segment_ids=((ids, key_ids),))
 
 
@@ -243,7 +243,7 @@ def mask_to_bias(mask: NamedArray, mask_value: float = -1e9) -> NamedArray:
     if not isinstance(mask, Core) or mask.dtype != jnp.bool_:
         found = f"an array of {mask.dtype}" if isinstance(mask, Core) else type(mask).__name__
         hint = "use mask.materialize(QPos, KPos)" if isinstance(mask, AttentionMask) else None
-        raise OperandError(message("mask_to_bias", f"a mask is a NamedArray of booleans here, not {found}", hint=hint))
+        raise OperandError(message("mask_to_bias", f"a mask must be a NamedArray of booleans, not {found}", hint=hint))
     return where(mask, 0.0, mask_value)
 
 
@@ -265,4 +265,4 @@ def _check_arrays(function: str, operator: str, *masks: Any) -> None:
     """Check that no mask is an `AttentionMask`, which is combined by an operator."""
     if any(isinstance(mask, AttentionMask) for mask in masks):
         hint = f"write mask1 {operator} mask2, where the first is an AttentionMask"
-        raise OperandError(message(function, "a mask is a NamedArray of booleans here, not AttentionMask", hint=hint))
+        raise OperandError(message(function, "a mask must be a NamedArray of booleans, not AttentionMask", hint=hint))

@@ -133,11 +133,11 @@ class MoELinear(eqx.Module):
     def _ragged(self, x: NamedArray, group_sizes: NamedArray) -> str:
         """Find the axis along which elements are sorted."""
         if not isinstance(group_sizes, Core):
-            problem = f"group_sizes is no NamedArray but {type(group_sizes).__name__}"
+            problem = f"group_sizes must be a NamedArray, not {type(group_sizes).__name__}"
             raise OperandError(message("MoELinear", problem, hint=f'axn.named(sizes, "{self.Experts.name}")'))
         names = [name for name in x.names if name != self.In.name and name not in group_sizes.names]
         if len(names) != 1:
-            problem = f"elements are sorted along one axis, but {', '.join(names) or 'none'} may be it"
+            problem = f"elements must be sorted along one axis, but the candidates are: {', '.join(names) or 'none'}"
             lines = f"input has: {facts(x)}", f"group_sizes has: {facts(group_sizes)}"
             hint = 'flatten the axes first: x.flatten_axes((...), "token")'
             raise OperandError(message("MoELinear", problem, *lines, hint=hint))

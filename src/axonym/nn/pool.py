@@ -319,7 +319,7 @@ def _adaptive_mean_pool(x: jax.Array, axis: int, windows: int) -> jax.Array:
 def _shrunk(function: str, reduction: Callable[..., jax.Array], x: jax.Array, axis: int, windows: int) -> jax.Array:
     size = x.shape[axis]
     if not size or not windows:
-        raise AxisSizeError(message(function, f"an axis of size {size} has no {windows} windows"))
+        raise AxisSizeError(message(function, f"cannot split an axis of size {size} into {windows} windows"))
     if not size % windows:
         parts = x.reshape(*x.shape[:axis], windows, size // windows, *x.shape[axis + 1 :])
         return reduction(parts, axis=axis + 1)

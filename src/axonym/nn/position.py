@@ -63,9 +63,9 @@ def sinusoidal_positions(
     function = "sinusoidal_positions"
     counted, Embed = numbered(function, positions), sized(Embed, function)
     if Embed.size % 2:
-        raise ArgumentError(message(function, f"{shown(Embed)} has no even size: each sine has a cosine"))
+        raise ArgumentError(message(function, f"{shown(Embed)} must have an even size: each sine has a cosine"))
     if Embed.name in counted.names:
-        problem = f"positions have axis {Embed.name!r} already"
+        problem = f"positions already have axis {Embed.name!r}"
         raise AxisClashError(message(function, problem, f"positions have: {facts(counted)}"))
     computed = at_least_float32(dtype)
     frequencies = theta ** -(np.arange(0, Embed.size, 2) / Embed.size)
@@ -163,7 +163,7 @@ def alibi_attention_bias(
     function = "alibi_attention_bias"
     positions, Heads = numbered(function, KPos), sized(Heads, function)
     if Heads.name in positions.names:
-        problem = f"positions have axis {Heads.name!r}, which is that of heads"
+        problem = f"positions already have axis {Heads.name!r}, the axis of heads"
         raise AxisClashError(message(function, problem, f"positions have: {facts(positions)}"))
     count = 2 ** math.ceil(math.log2(max(Heads.size, 1)))
     slopes = 2.0 ** (-bias_max * np.arange(1, count + 1) / count)

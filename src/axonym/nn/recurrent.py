@@ -121,7 +121,7 @@ class LSTMCell(_Gated):
         if not isinstance(state, tuple | list) or len(state) != 2:
             given = f"{len(state)} parts" if isinstance(state, tuple | list) else type(state).__name__
             hint = "leave it out to start from zeros, or give (h, c)"
-            raise OperandError(message("LSTMCell", f"the state is a pair of h and c, not {given}", hint=hint))
+            raise OperandError(message("LSTMCell", f"the state must be a pair of h and c, not {given}", hint=hint))
         h, c = state
         gates = projected + self.hidden(h)
         i, f, g, o = (gates["gate", at] for at in range(4))
@@ -210,7 +210,7 @@ class Recurrent(eqx.Module):
     def __check_init__(self) -> None:
         if not hasattr(self.cell, "advance"):
             problem = f"expected a RecurrentCell, got {type(self.cell).__name__}"
-            hint = "LSTMCell and GRUCell are such, and so is a class of your own that derives from RecurrentCell"
+            hint = "use LSTMCell, GRUCell or a subclass of RecurrentCell"
             raise OperandError(message("Recurrent", problem, hint=hint))
 
     def __call__(self, x: NamedArray, state: Any = None, *, key: jax.Array | None = None) -> tuple[NamedArray, Any]:

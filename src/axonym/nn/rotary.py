@@ -242,7 +242,7 @@ def _count(function: str, size: int | None, axis: Axis) -> int:
     """Return how many features are paired."""
     size = axis.size if size is None else integer(function, "size", size)
     if size % 2 or not 0 < size <= axis.size:
-        problem = f"features are rotated in pairs: {size} of {shown(axis)} cannot be"
+        problem = f"features are rotated in pairs: cannot rotate {size} of {shown(axis)}"
         raise ArgumentError(message(function, problem, hint="pass size=..., an even number of features to rotate"))
     return size
 

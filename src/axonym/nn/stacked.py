@@ -240,8 +240,8 @@ class Stacked(BlockFoldable[M]):
         for i, other in enumerate(given):
             differs = _layers.difference(given[0], other)
             if differs is not None:
-                problem = "layers that are stored along an axis differ in the values of their arrays alone"
-                hint = "BlockSeq takes layers that differ, and Interleaved kinds of layers that alternate"
+                problem = "stacked layers may differ only in the values of their arrays"
+                hint = "use BlockSeq for layers that differ, or Interleaved for kinds of layers that alternate"
                 line = f"layer 0 and layer {i}: {differs}"
                 raise OperandError(message("Stacked.with_layers", problem, line, hint=hint))
         own, _ = self._here()

@@ -134,7 +134,7 @@ class DiagonalSSM(eqx.Module):
         start = () if state is None else (state,)
         if isinstance(state, Core):
             if name in state.names:
-                problem = f"the state has axis {name!r}, which the layer goes along"
+                problem = f"the state has axis {name!r}, which the layer runs along"
                 hint = f"start from the state of one position: state[{name!r}, -1]"
                 raise AxisClashError(message("DiagonalSSM", problem, f"state has: {facts(state)}", hint=hint))
             drive = drive.broadcast_axis([axis for axis in state.axes if axis.name not in drive.names])

@@ -137,7 +137,7 @@ def _kernel(
     def body(*arrays: Any) -> Any:
         for names, own, pairs, array in zip(named, cores, core, arrays, strict=True):
             if names is None and jnp.ndim(array) != len(own):
-                problem = f"a plain array of shape {jnp.shape(array)} stands for axes {', '.join(own) or 'none'}"
+                problem = f"a plain array of shape {jnp.shape(array)} does not match axes: {', '.join(own) or 'none'}"
                 raise OperandError(message(function, problem, hint=_lift.NAME_IT))
             if names is not None:
                 _lift.check_given(function, pairs, names, shape_of(function, array, names))

@@ -77,7 +77,7 @@ def static(fn: Function, options: dict[str, Any]) -> Options:
     except TypeError:
         for name, value in options.items():
             if not isinstance(value, Hashable):
-                problem = f"{name} must be a Python value, which is compiled in, not {type(value).__name__}"
+                problem = f"{name} must be a static Python value, not {type(value).__name__}"
                 raise OperandError(message(title(fn), problem)) from None
         raise
     return key
@@ -171,7 +171,7 @@ def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Opti
         )
         for array, names in zip(arrays, operands, strict=True):
             if names is None and jnp.ndim(array) > anonymous:
-                problem = f"a plain array of shape {jnp.shape(array)} meets named axes {', '.join(target)}"
+                problem = f"cannot combine a plain array of shape {jnp.shape(array)} with axes {', '.join(target)}"
                 raise OperandError(message(function, problem, hint=NAME_IT))
         arrays = tuple(agreed(known, arrays, target))
         return fn(*(lined_up(a, names, target) for a, names in zip(arrays, known, strict=True)), **keywords)

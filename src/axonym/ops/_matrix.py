@@ -113,7 +113,7 @@ def _both(function: str, name: str, a: Any, b: Core) -> AxisClashError:
     lines = [f"operand {i} has: {facts(x)}" for i, x in enumerate((a, b), start=1) if isinstance(x, Core)]
     hint = f'rename that of the second operand: b.rename({{"{name}": "{name}_2"}})'
     return AxisClashError(
-        message(function, f"both operands have axis {name!r}, the one of the unknowns", *lines, hint=hint)
+        message(function, f"both operands have axis {name!r}, which is the axis of the unknowns", *lines, hint=hint)
     )
 
 
@@ -139,7 +139,7 @@ def _of_axes(
         height, width = math.prod(sizes["R"]), math.prod(sizes["C"])
         if square and height != width:
             held = f"rows {describe(rows, sizes['R'])}, columns {describe(columns, sizes['C'])}"
-            hint = "pinv, lstsq, qr and svd take matrices of any form"
+            hint = "pinv, lstsq, qr and svd take matrices of any shape"
             raise AxisSizeError(message(function, "the matrix is not square", f"it has: {held}", hint=hint))
         matrix = _reshaped(array, (*lead, height, width))
         if sided:

@@ -28,7 +28,7 @@ def integers(function: str, what: str, operand: Any, *, for_masks: str | None = 
     dtype = value.dtype if hasattr(value, "dtype") else jnp.result_type(value)
     if not jnp.issubdtype(dtype, jnp.integer):
         hint = for_masks if jnp.issubdtype(dtype, jnp.bool_) else None
-        raise OperandError(message(function, f"{what} must be of integers, not {dtype}", hint=hint))
+        raise OperandError(message(function, f"{what} must have an integer dtype, not {dtype}", hint=hint))
 
 
 def names_of(function: str, array: Any) -> tuple[str, ...]:

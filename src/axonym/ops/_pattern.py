@@ -51,7 +51,7 @@ Bindings = tuple[tuple[str, Bound], ...]
 DOTS = "..."
 TOKEN = re.compile(r"(?P<space>\s+)|(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)|(?P<mark>->|\.\.\.|[{}():,])|(?P<other>\S)")
 HINTS = {">": "write ->", "-": "write ->", ".": "write ..."}
-ENDS = {",": "there is one result", "->": "an expression has one ->"}
+ENDS = {",": "an expression has one result", "->": "an expression has one ->"}
 
 
 class Term(NamedTuple):
@@ -108,8 +108,8 @@ class _Reader:
         found = [match for match in TOKEN.finditer(text) if match.lastgroup != "space"]
         for match in found:
             if match.lastgroup == "other":
-                hint = HINTS.get(match[0], "names have letters, digits and _; a keyword gives any other")
-                raise self.wrong(f"{match[0]!r} has no meaning here", match.span(), hint)
+                hint = HINTS.get(match[0], "names have letters, digits and _; bind any other name by keyword")
+                raise self.wrong(f"unexpected {match[0]!r}", match.span(), hint)
         self.tokens = [(match[0], *match.span()) for match in found if several or match[0] != ","]
         self.tokens.append(("", len(text), len(text)))
 
@@ -131,16 +131,16 @@ class _Reader:
         token, *at = self.take()
         if token != "->":
             if token:
-                raise self.wrong(f"{token!r} has no meaning here", (at[0], at[1]))
+                raise self.wrong(f"unexpected {token!r}", (at[0], at[1]))
             example = 'for the sum over all of them: "a b, b ->"' if self.several else 'as in "a b -> b a"'
             hint = f"write -> and the axes of the result, {'or just -> ' if self.several else ''}{example}"
-            raise self.wrong("there is no ->", (at[0], at[1]), hint)
+            raise self.wrong("the expression has no ->", (at[0], at[1]), hint)
         result = self.side()
         token, *at = self.take()
         if token:
-            raise self.wrong(f"{token!r} has no meaning here", (at[0], at[1]), ENDS.get(token))
+            raise self.wrong(f"unexpected {token!r}", (at[0], at[1]), ENDS.get(token))
         if not result.ordered:
-            hint = "the axes of a result stand in the order in which they are written"
+            hint = "the result has its axes in the order in which they are written"
             raise self.wrong("braces are for the left side", (result.start, result.end), hint)
         only_result = len(operands) == 1 and operands[0].ordered and not operands[0].terms
         return Expression(self.text, () if only_result else tuple(operands), result)
@@ -169,7 +169,7 @@ class _Reader:
             return self.group(start)
         if token in ("{", ")", ":", "("):
             hint = "rearrange splits and merges axes" if self.several and token in "()" else None
-            raise self.wrong(f"{token!r} has no meaning here", (start, end), hint)
+            raise self.wrong(f"unexpected {token!r}", (start, end), hint)
         return Term(token, None, start, end)
 
     def group(self, start: int) -> Term:
@@ -181,7 +181,7 @@ class _Reader:
                 label = parts.pop().name
             elif token in ("->", "{", "}", "(", ":"):
                 hint = "a group holds names: (name: a b)" if token != "->" else "close the group with )"
-                raise self.wrong(f"{token!r} has no meaning inside of a group", (at[0], at[1]), hint)
+                raise self.wrong(f"unexpected {token!r} in a group", (at[0], at[1]), hint)
             else:
                 parts.append(Term(token, None, at[0], at[1]))
         if self.peek() != ")":
@@ -196,7 +196,7 @@ class _Reader:
         for term in flat(terms):
             if term.name in seen:
                 hint = None if term.name == DOTS else "the axes of an array have different names"
-                raise self.wrong(f"{term.name!r} stands twice", (term.start, term.end), hint)
+                raise self.wrong(f"{term.name!r} appears twice", (term.start, term.end), hint)
             seen.add(term.name)
 
 
@@ -252,7 +252,7 @@ def by_position(text: str, side: Side, names: Names, operand: str) -> Iterator[t
     dots = next((at for at, term in enumerate(terms) if term.name == DOTS), None)
     if count < len(terms) - (dots is not None) or (dots is None and count > len(terms)):
         own = f"{count} {'axis' if count == 1 else 'axes'}"
-        problem = f"{operand} has {own}, the expression {len(terms) - (dots is not None)}"
+        problem = f"{operand} has {own}, but the expression has {len(terms) - (dots is not None)}"
         hint = "write ... for the others" if count > len(terms) else None
         if len(terms) == 1 and len(terms[0].name or "") == count > 1:
             hint = f'separate names by spaces: "{" ".join(terms[0].name or "")}"'
@@ -277,7 +277,7 @@ def by_name(text: str, terms: Iterable[Term], names: Names, table: Mapping[str, 
             problem = f"no axis named {name!r}{called}"
             raise flaw(AxisNotFoundError, problem, text, (term.start, term.end), suggestion(name, names))
         if name in seen:
-            raise flaw(AxisClashError, f"axis {name!r} stands twice", text, (term.start, term.end))
+            raise flaw(AxisClashError, f"axis {name!r} appears twice", text, (term.start, term.end))
         seen.add(name)
         yield term, name
 

@@ -113,7 +113,7 @@ def check_along(function: str, x: Core, indices: Any, axis: AxisSelector) -> Non
     lines = (f"array has: {facts(x)}", f"indices have: {facts(indices)}")
     if name not in indices.names:
         problem = f"the indices have no axis named {name!r}"
-        hint = suggestion(name, indices.names) or "use take where the axes of the index stand for the axis"
+        hint = suggestion(name, indices.names) or "use take to replace the axis by the axes of the index"
         raise AxisNotFoundError(message(function, problem, *lines, hint=hint))
     for other in indices.names:
         if other not in x.names:
@@ -191,7 +191,7 @@ def _step(function: str, x: Core, name: str, size: int, selector: Any, mode: str
     elif isinstance(selector, np.ndarray | jax.Array | list | tuple):
         indices = selector if isinstance(selector, np.ndarray | jax.Array) else _listed(function, name, selector)
         if indices.ndim > 1:
-            problem = f"the index over {name!r} has shape {tuple(indices.shape)}, and its axes have no names"
+            problem = f"the index over {name!r} has shape {tuple(indices.shape)}, but no names"
             raise OperandError(message(function, problem, hint='name them: axn.named(index, ("a", "b"))'))
         own = (name,) if indices.ndim else ()
     else:
@@ -210,7 +210,7 @@ def _listed(function: str, name: str, selector: Sequence[Any]) -> Any:
     try:
         return jnp.asarray([part.node[0][0] if isinstance(part, Core) else part for part in selector])
     except (TypeError, ValueError):
-        problem = f"the list over {name!r} does not make an array of integers"
+        problem = f"the list over {name!r} cannot be converted to an array of integers"
         raise OperandError(message(function, problem, hint="its elements are ints or 0-d arrays")) from None
 
 
@@ -345,7 +345,7 @@ def positional(
         elif kind == "strided":
             if is_symbolic_dim(size):
                 hint = "choose by position instead: axn.where(axn.arange(axis) >= start, ...)"
-                raise OperandError(message(function, f"a slice over {name!r}, whose size is symbolic", hint=hint))
+                raise OperandError(message(function, f"cannot slice axis {name!r}: its size is symbolic", hint=hint))
             start, stop, step = builtins.slice(*static).indices(size)
             dims[at], sizes[name], starts[name] = builtins.slice(*static), len(range(start, stop, step)), (start, step)
         else:

@@ -189,7 +189,7 @@ def regrouping(text: str, names: Names, bindings: Bindings) -> Regrouping:
     table = dict(bindings)
     if not expression.operands:
         hint = f'name the axes on the left, or write "{{}} {text.strip()}" to find them by name'
-        raise flaw(PatternError, "there is nothing on the left", text, (0, text.index("->")), hint)
+        raise flaw(PatternError, "the left side is empty", text, (0, text.index("->")), hint)
     (side,) = expression.operands
     left = _left(expression, names, table)
     result = list(_result(expression, left, table))
@@ -197,7 +197,7 @@ def regrouping(text: str, names: Names, bindings: Bindings) -> Regrouping:
     _check_all_there(expression, left, order)
     for at, (term, name, _) in enumerate(result):
         if name in [other for _, other, _ in result[:at]]:
-            raise flaw(AxisClashError, f"axis {name!r} would stand twice", text, (term.start, term.end))
+            raise flaw(AxisClashError, f"axis {name!r} would appear twice", text, (term.start, term.end))
     # A keyword of the left side gives a size there; on the right it gives only a name.
     known = {term.name for term in side.terms} | set(left.where)
     free = {key: size for key, (_, size) in table.items() if key not in known}
@@ -276,7 +276,7 @@ def _held(expression: Expression, names: Names, table: Mapping[str, Bound]) -> I
             raise flaw(PatternError, "... cannot be split", text, (term.start, term.end))
         if term.name is None and not side.ordered:
             hint = f"write the name of the axis: (name: {text[term.start + 1 : term.end - 1].strip()})"
-            raise flaw(PatternError, "which axis is split?", text, (term.start, term.end), hint)
+            raise flaw(PatternError, "the axis to split has no name", text, (term.start, term.end), hint)
     if not side.ordered:
         named = _pattern.by_name(text, side.terms, names, table)
         yield from ((name, term) for term, name in named)
@@ -320,7 +320,7 @@ def _result(
             raise flaw(PatternError, "a merged axis needs a name", expression.text, at, f"write (name: {inside})")
         pieces = [piece for part in term.parts for piece in (rest if part.name == DOTS else (single[part],))]
         if not pieces:
-            raise flaw(AxisNotFoundError, "no axes to merge: ... stands for none", expression.text, at)
+            raise flaw(AxisNotFoundError, "no axes to merge: ... matches none", expression.text, at)
         yield term, table.get(term.name, (None,))[0] or term.name, tuple(pieces)
 
 
@@ -357,7 +357,7 @@ def _check_all_there(expression: Expression, left: Left, order: Sequence[int]) -
             raise flaw(PatternError, f"{name!r} is not on the right", text, at, hint)
     for piece, name in enumerate(flat):
         if order.count(piece) > 1:
-            raise flaw(AxisClashError, f"axis {name!r} stands twice", text, (result.start, result.end))
+            raise flaw(AxisClashError, f"axis {name!r} appears twice", text, (result.start, result.end))
     lacking = [flat[piece] for piece in left.rest if piece not in order]
     if lacking:
         hint = "name all axes, or write ... for the others"

@@ -302,7 +302,7 @@ def _flip(array: jax.Array, axis: Positions) -> jax.Array:
 
 def _order_of_bits(function: str, bitorder: str) -> str:
     if bitorder not in ("big", "little"):
-        raise ArgumentError(message(function, f"no order of bits named {bitorder!r}", hint="orders: big, little"))
+        raise ArgumentError(message(function, f"unknown bitorder {bitorder!r}", hint="orders: big, little"))
     return bitorder
 
 

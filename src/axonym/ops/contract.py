@@ -349,7 +349,7 @@ def _read(text: str, operands: tuple[Names, ...], aliases: Bindings) -> _Einsum:
     table = dict(aliases)
     sides, result = expression.operands, expression.result.terms
     if not operands:
-        raise flaw(PatternError, "there are no arrays", text, None)
+        raise flaw(PatternError, "no arrays given", text, None)
     if sides and len(sides) != len(operands):
         count = f"{len(sides)} operand{'s' * (len(sides) != 1)}"
         problem = f"the expression has {count}, but {len(operands)} were given"
@@ -397,7 +397,7 @@ def _ordered(expression: Expression, operands: tuple[Names, ...], table: Mapping
                 _bind(text, term, term.name, axes[0], number, bound)
     for letter, name in bound.items():
         if name in dotted:
-            problem = f"axis {name!r} is {letter!r} in one operand and under ... in another"
+            problem = f"axis {name!r} is {letter!r} in one operand and covered by ... in another"
             at = (dotted[name].start, dotted[name].end)
             raise flaw(AxisClashError, problem, text, at, f"write {letter!r} in both")
     left = [side for side in expression.operands if _pattern.has_dots(side.terms)]

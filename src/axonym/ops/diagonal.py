@@ -69,7 +69,7 @@ def _offset(function: str, k: int) -> int:
     try:
         return operator.index(k)
     except TypeError:
-        problem = f"the number of the diagonal must be an int, not {type(k).__name__}"
+        problem = f"the diagonal offset must be an int, not {type(k).__name__}"
         raise OperandError(message(function, problem)) from None
 
 

@@ -65,10 +65,10 @@ def repeat(
     values = counts.array if isinstance(counts, Core) else counts
     dtype = jnp.result_type(values)
     if not jnp.issubdtype(dtype, jnp.integer):
-        raise OperandError(message("repeat", f"the numbers of repeats must be integers, not {dtype}"))
+        raise OperandError(message("repeat", f"repeats must be integers, not {dtype}"))
     if total_repeat_length is None:
         if isinstance(values, Tracer) or jnp.ndim(values) > 1:
-            problem = "the new size of the axis cannot be known from the numbers of repeats"
+            problem = "the new size of the axis cannot be computed from these repeats"
             raise ArgumentError(message("repeat", problem, hint="give it: total_repeat_length=..."))
         known = np.asarray(values)
         if not known.ndim:
@@ -106,7 +106,7 @@ def tile(x: "NamedArray", reps: Mapping[AxisKey, int]) -> "NamedArray":
         raise _lift.unnamed("tile", x)
     (array,), names = x.node
     if not isinstance(reps, Mapping):
-        problem = f"the numbers of copies are a dict from axes to ints, not {type(reps).__name__}"
+        problem = f"reps must be a dict from axes to ints, not {type(reps).__name__}"
         raise OperandError(message("tile", problem, f"array has: {facts(x)}", hint='write {"pos": 2}'))
     given = selection(tuple(reps), "tile")
     try:
@@ -186,10 +186,10 @@ def pad(
         raise _lift.unnamed("pad", x)
     (array,), names = x.node
     if not isinstance(pad_width, Mapping):
-        problem = f"the widths are a dict from axes to (before, after), not {type(pad_width).__name__}"
+        problem = f"pad_width must be a dict from axes to (before, after), not {type(pad_width).__name__}"
         raise OperandError(message("pad", problem, f"array has: {facts(x)}", hint='write {"pos": (0, 1)}'))
     if mode not in _MODES:
-        raise ArgumentError(message("pad", f"no mode {mode!r}", f"modes: {', '.join(_MODES)}"))
+        raise ArgumentError(message("pad", f"unknown mode {mode!r}", f"modes: {', '.join(_MODES)}"))
     given = selection(tuple(pad_width), "pad")
     widths = tuple(_both(axis, width) for axis, width in pad_width.items())
     options: dict[str, Any] = {}
@@ -197,7 +197,7 @@ def pad(
         options["stat_length"] = stat_length
     elif mode in ("reflect", "symmetric"):
         if reflect_type not in ("even", "odd"):
-            raise ArgumentError(message("pad", f"no reflect_type {reflect_type!r}", "types: even, odd"))
+            raise ArgumentError(message("pad", f"unknown reflect_type {reflect_type!r}", "types: even, odd"))
         options["reflect_type"] = reflect_type
     elif mode == "linear_ramp":
         options["end_values"] = end_values
@@ -236,7 +236,7 @@ def _padded(
         for (name, _), position, width in zip(given, at, widths, strict=True):
             every[position] = width
             if any(width) and not shape[position] and mode not in ("constant", "empty"):
-                problem = f"axis {name!r} is empty, and mode {mode!r} continues the elements that are there"
+                problem = f"axis {name!r} is empty, and mode {mode!r} extends existing elements"
                 raise AxisSizeError(message("pad", problem, f"array has: {describe(names, shape)}"))
 
         def padded(array: Any, value: Any) -> Any:

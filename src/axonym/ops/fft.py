@@ -143,11 +143,13 @@ def _length(function: str, name: str, size: Any) -> int | None:
     if isinstance(size, Axis):
         if size.name != name:
             hint = f'rename the result: .rename({{"{name}": "{size.name}"}})'
-            raise AxisError(message(function, f"the length along {name!r} is given as axis {size.name!r}", hint=hint))
+            raise AxisError(
+                message(function, f"the length along {name!r} is given as another axis: {size.name!r}", hint=hint)
+            )
         return size.size
     if size is None or isinstance(size, int | np.integer):
         return None if size is None else int(size)
-    raise OperandError(message(function, f"a length is an int, an Axis or None, not {type(size).__name__}"))
+    raise OperandError(message(function, f"a length must be an int, an Axis or None, not {type(size).__name__}"))
 
 
 def _given(array: jax.Array, sizes: Sizes, last: int | None = None) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:

@@ -247,8 +247,8 @@ def _check_room(function: str, indices: Sequence[Any], shape: tuple[int, ...], l
     values = [value.node[0][0] if isinstance(value, Core) else value for value in indices]
     dtype = jnp.result_type(int, *map(widened, values))
     if math.prod(shape) - 1 > np.iinfo(dtype).max:
-        problem = f"{dtype} cannot count {math.prod(shape)} elements"
-        hint = "give indices of int64, which JAX has under jax.enable_x64(True)"
+        problem = f"{dtype} cannot index {math.prod(shape)} elements"
+        hint = "give indices of int64, under jax.enable_x64(True)"
         raise ArgumentError(message(function, problem, *lines, hint=hint))
 
 

@@ -72,7 +72,7 @@ def split(
     (array,), names = x.node
     given = selector(axis, "split")
     if not isinstance(new_axes, Iterable) or isinstance(new_axes, str):
-        problem = f"the pieces go here as a list of axes, not as {type(new_axes).__name__}"
+        problem = f"the pieces must be given as a list of axes, not as {type(new_axes).__name__}"
         hint = 'give each piece its name and size, such as [Axis("first", 2), Axis("second", 3)]'
         raise OperandError(message("split", problem, f"array has: {facts(x)}", hint=hint))
     pieces = spec(new_axes, "split") if isinstance(new_axes, Mapping) else [sized(each, "split") for each in new_axes]
@@ -131,7 +131,7 @@ def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
 def _several(function: str, arrays: Any) -> None:
     """Raise an error unless the argument is a sequence of arrays."""
     if arrays.__class__ not in (list, tuple) and not isinstance(arrays, Sequence):
-        problem = f"the arrays go here as a list, not as {type(arrays).__name__}"
+        problem = f"the arrays must be given as a list, not as {type(arrays).__name__}"
         lines = (f"array has: {facts(arrays)}",) if isinstance(arrays, Core) else ()
         raise OperandError(message(function, problem, *lines))
 
@@ -180,9 +180,7 @@ def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lif
         plans.require(names, target)
         plans.require(target, names)
     if given[0] in target:
-        raise AxisClashError(
-            f"the arrays already have axis {given[0]!r}", "concatenate joins along an axis that is there"
-        )
+        raise AxisClashError(f"the arrays already have axis {given[0]!r}", "concatenate joins along an existing axis")
 
     def body(*arrays: Any) -> Any:
         _lift.check_sizes("stack", operands, arrays)
@@ -267,11 +265,11 @@ def _positions(function: str, index: Any, axis: AxisSelector, size: int, end: in
     if isinstance(index, slice):
         return np.arange(size)[index]
     if not isinstance(index, int | np.integer | np.ndarray | list | tuple):
-        problem = f"positions are ints that are known while tracing, not {type(index).__name__}"
+        problem = f"positions must be static ints, not {type(index).__name__}"
         raise OperandError(message(function, problem, hint="an index array, x[axis, array], may be traced"))
     at = np.atleast_1d(np.asarray(index, dtype=None if np.size(index) else int))
     if at.ndim > 1 or not np.issubdtype(at.dtype, np.integer):
-        problem = f"positions are integers in one dimension, not {at.dtype} of shape {at.shape}"
+        problem = f"positions must be a one-dimensional array of integers, not {at.dtype} of shape {at.shape}"
         raise OperandError(message(function, problem))
     if at.size and not (-size <= at.min() and at.max() < end):
         raise AxisSizeError(message(function, f"a position is out of range for {selector(axis)[0]}={size}"))
@@ -342,7 +340,7 @@ def _reorder(function: str, names: Names, axis: str, own: Names, count: int) -> 
         expected = dict(zip(names, array.shape[array.ndim - len(names) :], strict=True)) | {axis: count}
         for name, size in zip(own, shape, strict=True):
             if size != expected[name]:
-                problem = f"the values have {name}={size}, where {expected[name]} are needed"
+                problem = f"the values have {name}={size}, but the size must be {expected[name]}"
                 raise AxisSizeError(message(function, problem, f"array has: {describe(names, array.shape)}"))
         array = _lift.whole(array, (at,))
         call = partial(joined, runs=_runs(order, array.shape[at]))

@@ -134,7 +134,7 @@ def cross(x: Operand, y: Operand, axis: AxisSelector) -> "NamedArray":
 
 def _cross(x: jax.Array, y: jax.Array, *, name: str) -> jax.Array:
     if x.shape[-1] != 3:
-        raise AxisSizeError(message("cross", f"axis {name!r} has size {x.shape[-1]}, but vectors here have three"))
+        raise AxisSizeError(message("cross", f"axis {name!r} has size {x.shape[-1]}, but must have size 3"))
     return jnp.cross(*of_one_rank(x, y))
 
 
@@ -340,7 +340,7 @@ def norm(
         return _lift.reduction(_norm, x, selectors(pairs), ord=_number("norm", ord))
     if len(pairs) != 2:
         hint = "vector_norm takes any number of axes, and matrix_norm several for row and for column"
-        problem = f"an ord goes with one axis or with a pair (row, column), not with {len(pairs)} axes"
+        problem = f"ord needs one axis or a pair (row, column), got {len(pairs)} axes"
         raise AxisError(message("norm", problem, hint=hint))
     one_of("norm", "ord", ord, _ORDERS)
     row, column = selectors(pairs)
@@ -539,6 +539,6 @@ def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.A
 
 def _number(function: str, ord: Any) -> float:
     if not isinstance(ord, int | float | np.number):
-        raise ArgumentError(message(function, f"the ord of a norm of vectors is a number, not {ord!r}"))
+        raise ArgumentError(message(function, f"the ord of a vector norm must be a number, not {ord!r}"))
     number: float = ord.item() if isinstance(ord, np.number) else ord
     return number

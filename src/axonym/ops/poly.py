@@ -212,7 +212,7 @@ def polyint(p: "NamedArray", m: int = 1, k: Operand | None = None, *, axis: Axis
     if isinstance(k, Core):
         own = [other for other in k.names if other == name or other not in p.names]
         if len(own) > 1:
-            problem = f"the constants have several axes that are no other axes of the polynomial: {', '.join(own)}"
+            problem = f"the constants have several axes that are not batch axes of the polynomial: {', '.join(own)}"
             raise AxisError(message("polyint", problem, f"the polynomial has: {facts(p)}", f"k has: {facts(k)}"))
         if own:
             k, constants = _apart(k, own[0], p.names)
@@ -302,10 +302,10 @@ def roots(p: "NamedArray", *, strip_zeros: bool = True, axis: AxisSelector | Non
         return _one(_roots, p, axis)
     if not isinstance(p, Core):
         raise _lift.unnamed("roots", p)
-    hint = "strip_zeros=False gives equally many for each polynomial: one less than there are coefficients"
+    hint = "strip_zeros=False gives each polynomial one root less than it has coefficients"
     at = position_of("roots", p, _only("roots", p, axis))
     if p.array.ndim != 1:
-        problem = "with strip_zeros, there can be one polynomial only"
+        problem = "strip_zeros needs a single polynomial"
         raise AxisError(message("roots", problem, f"array has: {facts(p)}", hint=hint))
     _concrete("roots", p, hint)
     return wrap(p, jnp.roots(_lift.whole(p.array, (at,))), p.names)
@@ -339,7 +339,7 @@ def trim_zeros(
     if not isinstance(f, Core):
         raise _lift.unnamed("trim_zeros", f)
     at = position_of("trim_zeros", f, _only("trim_zeros", f, axis))
-    _concrete("trim_zeros", f, "a slice cuts to a size that is known")
+    _concrete("trim_zeros", f, "use a slice, whose size is static")
     array = _lift.whole(f.array, (at,))
     others = tuple(i for i in range(-array.ndim, 0) if i != at)
     (kept,) = np.nonzero(np.asarray(jnp.any(array != 0, axis=others)))
@@ -365,7 +365,7 @@ def vander(x: "NamedArray", degree: AxisSelector, *, increasing: bool = False) -
     """
     name, size = selector(degree, "vander")
     if size is None and isinstance(x, Core) and len(x.names) != 1:
-        problem = f"how many powers go along {name!r} is open"
+        problem = f"the number of powers along {name!r} is unknown"
         raise AxisError(message("vander", problem, f"array has: {facts(x)}", hint=f'write Axis("{name}", size)'))
     core = () if size is not None or not isinstance(x, Core) else x.names
     out = (*core, name)

@@ -164,12 +164,14 @@ def _ranked(
     function = _lift.title(fn)
     highest = 100 if function.endswith("percentile") else 1
     if isinstance(q, int | float | np.number) and not 0 <= q <= highest:
-        raise ArgumentError(message(function, f"q goes from 0 to {highest}, got {q}"))
+        raise ArgumentError(message(function, f"q must be between 0 and {highest}, got {q}"))
     if method not in _METHODS:
         hint = suggestion(method, _METHODS)
-        raise ArgumentError(message(function, f"no method {method!r}", f"methods: {', '.join(_METHODS)}", hint=hint))
+        raise ArgumentError(
+            message(function, f"unknown method {method!r}", f"methods: {', '.join(_METHODS)}", hint=hint)
+        )
     if weights is not None and method != "inverted_cdf":
-        problem = f"method {method!r} knows no weights"
+        problem = f"method {method!r} does not support weights"
         raise ArgumentError(message(function, problem, hint='write method="inverted_cdf"'))
     if not isinstance(x, Core):
         raise _lift.unnamed(function, x)
@@ -180,8 +182,8 @@ def _ranked(
         plans.require(x.names, weights.names if isinstance(weights, Core) else ())
         for name in q.names if isinstance(q, Core) else ():
             if name in x.names:
-                hint = f"rename it, for it comes into the result: q.rename({{{name!r}: ...}})"
-                raise AxisClashError(f"axis {name!r} of q is an axis of the array too", hint)
+                hint = f"rename it, since the result has it too: q.rename({{{name!r}: ...}})"
+                raise AxisClashError(f"axis {name!r} is in both q and the array", hint)
     except AxisError as flaw:
         _lift.fail(function, flaw, x, weights)
     operands, core = [q, x], [(), chosen]

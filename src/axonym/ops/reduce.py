@@ -93,7 +93,7 @@ def average(x: "NamedArray", axis: AxisSelection | None = None, weights: "NamedA
         [1.25 4.  ]
     """
     if weights is not None and isinstance(x, Core) and not isinstance(weights, Core):
-        problem = f"weights are a NamedArray, not {type(weights).__name__}"
+        problem = f"weights must be a NamedArray, not {type(weights).__name__}"
         raise OperandError(message("average", problem, f"array has: {facts(x)}", hint='axn.named(weights, "axis")'))
     return _lift.reduction(_average, x, axis, weights)
 

@@ -64,13 +64,13 @@ def choose(
         raise ArgumentError(message("choose", f"the mode must be 'clip' or 'wrap', not {mode!r}"))
     if isinstance(choices, Core):
         if axis is None:
-            problem = "one array of choices needs the axis that they lie along"
+            problem = "a single array of choices needs the axis of the choices"
             hint = 'write choose(index, choices, "option"), or give a list of arrays'
             raise OperandError(message("choose", problem, f"choices have: {facts(choices)}", hint=hint))
         integers("choose", "the index", index)
         return batched(_choose, (index, choices), ((), axis), (), each=True, mode=mode, along=True)
     if not isinstance(choices, Sequence) or axis is not None:
-        problem = f"the choices are a NamedArray with an axis, or a list of operands, not {type(choices).__name__}"
+        problem = f"choices must be a NamedArray with an axis, or a list of operands, not {type(choices).__name__}"
         raise OperandError(message("choose", problem))
     _several("choose", "choices", choices)
     integers("choose", "the index", index)
@@ -230,16 +230,18 @@ def _names(function: str, array: Any) -> tuple[str, ...]:
     """Return the names of an array that has at least one axis."""
     names = names_of(function, array)
     if not names:
-        raise AxisNotFoundError(message(function, "there is no axis to look along", f"array has: {facts(array)}"))
+        raise AxisNotFoundError(
+            message(function, "the array has no axis to search along", f"array has: {facts(array)}")
+        )
     return names
 
 
 def _several(function: str, what: str, operands: Any) -> None:
     """Raise an error unless there is a sequence of at least one operand."""
     if not isinstance(operands, Sequence) or isinstance(operands, str):
-        raise OperandError(message(function, f"{what} go here as a list, not as {type(operands).__name__}"))
+        raise OperandError(message(function, f"{what} must be given as a list, not as {type(operands).__name__}"))
     if not operands:
-        raise ArgumentError(message(function, f"there are no {what}"))
+        raise ArgumentError(message(function, f"no {what} given"))
 
 
 def _argwhere(array: jax.Array, fill_value: jax.Array, *, size: int) -> jax.Array:

@@ -142,7 +142,7 @@ def rearrange(
     if isinstance(order, str) and order not in x.node[1] and not order.isidentifier():
         return _regroup.by_expression(x, order, bindings)
     if bindings:
-        problem = f"the keyword {next(iter(bindings))!r} goes with an expression, not with an order"
+        problem = f"the keyword {next(iter(bindings))!r} needs an expression, not an order"
         raise OperandError(message("rearrange", problem, hint='write the order as "a b -> b a"'))
     if isinstance(order, str | Axis):
         order = (order,)

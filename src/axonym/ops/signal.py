@@ -215,7 +215,9 @@ def interp(
     flags: dict[str, Any] = {}
     for label, value in (("left", left), ("right", right), ("period", period)):
         if isinstance(value, str) and value != "extrapolate":
-            raise ArgumentError(message("interp", f"{label} is {value!r}", hint='values: a number, "extrapolate"'))
+            raise ArgumentError(
+                message("interp", f"{label} cannot be {value!r}", hint='values: a number, "extrapolate"')
+            )
         is_operand = value is not None and not isinstance(value, str)
         flags[label] = True if is_operand else value
         if is_operand:
@@ -370,7 +372,7 @@ def _slid(
     """Apply a function of two 1-d signals."""
     function = _lift.title(fn)
     if mode not in ("full", "same", "valid"):
-        raise ArgumentError(message(function, f"no mode named {mode!r}", hint="modes: full, same, valid"))
+        raise ArgumentError(message(function, f"unknown mode {mode!r}", hint="modes: full, same, valid"))
     name, _ = selector(axis, function)
     v, core = _own(v, name, "v", name)
     options = {"mode": mode, "precision": precision, "preferred_element_type": preferred}

@@ -57,7 +57,7 @@ def bincount(
         [1, 0, 2, 0]
     """
     over, size = _over("bincount", x, axis), sized(Counts, "bincount")
-    integers("bincount", "what is counted", x)
+    integers("bincount", "the counted array", x)
     operands = (x,) if weights is None else (x, weights)
     core = (over,) * len(operands)
     return batched(_bincount, operands, core, (size.name,), each=True, size=size.size)
@@ -276,14 +276,14 @@ def _histogram_of(
     parts: tuple[tuple[str, Any], ...] = ("axes of bins", Bins), ("ranges", ranges), ("arrays of edges", edges)
     for what, given in (("arrays", samples), *parts):
         if given is not None and not hasattr(given, "__len__"):
-            problem = f"the {what} go here as a list, not as {type(given).__name__}"
+            problem = f"the {what} must be given as a list, not as {type(given).__name__}"
             raise OperandError(message(function, problem))
     number = len(samples)
     for what, given in parts:
         if given is not None and len(given) != number:
             raise ArgumentError(message(function, f"{number} coordinates, but {len(given)} {what}"))
     if not number:
-        raise ArgumentError(message(function, "there are no coordinates"))
+        raise ArgumentError(message(function, "no coordinates given"))
     bins = [sized(one, function) for one in Bins]
     over = _over(function, samples[0], axis)
     known: dict[int, NamedArray] = {}
@@ -326,7 +326,7 @@ def _edges_between(function: str, x: "NamedArray", bins: Axis, limits: Range) ->
     if not isinstance(limits, Sequence | np.ndarray) or len(limits) != 2:
         kind = type(limits).__name__
         given = f"a {kind} of {len(limits)}" if hasattr(limits, "__len__") else kind
-        problem = f"a range is a pair of the lowest and the highest edge, not {given}"
+        problem = f"a range must be a pair (lowest edge, highest edge), not {given}"
         raise ArgumentError(message(function, problem))
     like = wrap(x, jnp.zeros((), x.dtype), ())
     return batched(_histogram_bin_edges, (like, *limits), ((), (), ()), (_edges_name(bins),), each=True, size=bins.size)

@@ -283,7 +283,7 @@ def updated_slice(x: "NamedArray", start: "Mapping[AxisKey, int | Operand]", upd
     if not isinstance(x, Core):
         raise _lift.unnamed(function, x)
     if not isinstance(start, Mapping):
-        problem = f"the starts are a dict from axes to integers, not {type(start).__name__}"
+        problem = f"start must be a dict from axes to integers, not {type(start).__name__}"
         raise OperandError(message(function, problem, f"array has: {facts(x)}", hint='write {"pos": 0}'))
     (array,), names = x.node
     given = selection(tuple(start), function)
@@ -340,7 +340,7 @@ def _leading(update: Any, names: Names, most: int) -> int:
     """Count the anonymous dimensions of an update."""
     shape = shape_of("updated_slice", update, names) if names else jnp.shape(update)
     if len(shape) - len(names) > most:
-        problem = "the update has more dimensions without names than the array"
+        problem = "the update has more anonymous dimensions than the array"
         raise OperandError(
             message("updated_slice", problem, f"update has: {describe(names, shape)}", hint=_lift.NAME_IT)
         )
@@ -357,8 +357,8 @@ def _lengths(
     for at, name in enumerate(names, start=anonymous):
         lengths[at] = sizes.get(name, 1 if name in moved else shape[at])
         if lengths[at] > shape[at] or (name not in moved and lengths[at] != shape[at]):
-            problem = f"a piece with {name}={lengths[at]} does not go into {name}={shape[at]}"
-            hint = None if name in moved else f"say where it begins: {{{name!r}: 0}}"
+            problem = f"a piece with {name}={lengths[at]} does not fit into {name}={shape[at]}"
+            hint = None if name in moved else f"give its start: {{{name!r}: 0}}"
             lines = (f"array has: {describe(names, shape)}", f"update has: {describe(updated, update)}")
             raise AxisSizeError(
                 message("updated_slice", problem, *lines, hint=hint if lengths[at] < shape[at] else None)

@@ -68,7 +68,7 @@ def targets(
 
 
 def _out_of_order(function: str, own: str, entry: Entry, first: str, axes: Entry, together: str) -> ShardingError:
-    problem = f"axis {own!r} lies over {', '.join(entry)}: {first!r} comes before {', '.join(map(repr, axes))}"
+    problem = f"axis {own!r} is split over {', '.join(entry)}: {first!r} comes before {', '.join(map(repr, axes))}"
     given = "..." if function == "all_to_all" else f'x, "{own}"'
     hint = f"take all {together}; or {first} first, and then axn.{function}({given}, over={spelled(axes)})"
     return ShardingError(message(function, problem, hint=hint))
@@ -134,7 +134,7 @@ def _require_known(function: str, name: str) -> None:
     mesh, scope = layout.context_mesh(), layout.current_scope()
     if mesh is not None and name in mesh.axis_names:
         kind = layout.mesh_types(mesh)[name].name
-        problem = f"mesh axis {name!r} is {kind}; devices talk over Manual axes, inside of shard_map"
+        problem = f"mesh axis {name!r} is {kind}, but collectives need a Manual axis, inside of shard_map"
         raise ShardingError(message(function, problem, f"mesh: {layout.describe_mesh(mesh)}"))
     if scope is None:
         return
@@ -192,7 +192,7 @@ def _unclear(
     scope = layout.current_scope()
     over = "" if function in (*REDUCTIONS, "ppermute") else "over="
     told = [f"{over}{spelled(entry)}" if entry else f"no axn.{function}" for entry in (computed, stored)]
-    problem = f"nothing tells whether the array is a parameter, whose axis {name!r} lies over other mesh axes"
+    problem = f"cannot tell whether the array is a parameter, whose axis {name!r} is split over other mesh axes"
     facts = () if scope is None else (f"parameters: {scope.mappings.parameters}", f"compute: {scope.mappings.compute}")
     hint = f"name the mesh axes: {told[0]} for what is computed, {told[1]} for a parameter"
     return ShardingError(message(function, problem, has(names, array), *facts, hint=hint))
@@ -225,7 +225,7 @@ def require_computed(function: str, name: str, names: Names, array: Any) -> None
         return
     entry = [axis for axis in layout.looked_up(scope.mappings.parameters, name) or () if axis in manual_axes()]
     if entry:
-        problem = f"only the mapping of parameters has axis {name!r}, so that no sum over it is partial"
+        problem = f"only the mapping of parameters has axis {name!r}, so there are no partial sums over it"
         facts = f"parameters: {scope.mappings.parameters}", f"compute: {scope.mappings.compute}"
         hint = f'for a sum over blocks of parameters, name the mesh axis: axn.{function}(x, "{entry[0]}")'
         raise ShardingError(message(function, problem, has(names, array), *facts, hint=hint))
@@ -264,7 +264,7 @@ def require_blocks(function: str, array: jax.Array, names: Names, name: str, axe
     """Raise for a gather of what each device has whole; by its size only if `over` is not given."""
     same = [axis for axis in axes if axis not in jax.typeof(array).mat.varying]
     if same and is_checked(axes):
-        problem = f"axis {name!r} is whole already: the array is the same on all devices of mesh axis {same[0]!r}"
+        problem = f"axis {name!r} is already whole: the array is the same on all devices of mesh axis {same[0]!r}"
         raise ShardingError(message(function, problem, has(names, array)))
     if told:
         _require_last(function, array, names, name, axes)
@@ -274,14 +274,12 @@ def require_blocks(function: str, array: jax.Array, names: Names, name: str, axe
         return
     rest, size = tuple(axis for axis in entry if axis not in axes), array.shape[dimension(array, names, name)]
     if _is_block(array, names, name, ()):
-        problem = f"axis {name!r} is whole already: the arguments have it with {size}"
+        problem = f"axis {name!r} is already whole: it has size {size} in the arguments"
     elif _is_block(array, names, name, rest):
-        problem = (
-            f"axis {name!r} is gathered over {', '.join(axes)} already: it has its size over {', '.join(rest)} alone"
-        )
+        problem = f"axis {name!r} is already gathered over {', '.join(axes)}: it is split only over {', '.join(rest)}"
     else:
         return
-    hint = f'if these are blocks, say of what: axn.{function}(..., over="{axes[-1]}")'
+    hint = f'if these are blocks, name their mesh axis: axn.{function}(..., over="{axes[-1]}")'
     raise ShardingError(message(function, problem, has(names, array), hint=hint))
 
 
@@ -301,8 +299,8 @@ def _require_last(function: str, array: jax.Array, names: Names, name: str, axes
 def require_whole(function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> None:
     """Raise for a scatter of what is a block already."""
     if _is_block(array, names, name, axes) and not _is_block(array, names, name, ()):
-        problem = f"axis {name!r} is cut already: the arguments have it with {array.shape[dim] * count_of(axes)}"
-        hint = f'for the sum of blocks, axn.psum(x, "{axes[-1]}"); to cut them again, over="{axes[-1]}"'
+        problem = f"axis {name!r} is already split: it has size {array.shape[dim] * count_of(axes)} in the arguments"
+        hint = f'for the sum of blocks, axn.psum(x, "{axes[-1]}"); to split them again, over="{axes[-1]}"'
         raise ShardingError(message(function, problem, has(names, array), hint=hint))
 
 
@@ -314,8 +312,8 @@ def require_no_blocks(function: str, name: str, names: Names, array: jax.Array, 
     for own, entry in ((n, entry) for n in names for entry in readings(n, names)):
         shared = [axis for axis in entry if axis in mine]
         if shared and _is_block(array, names, own, entry) and not _is_block(array, names, own, ()):
-            problem = f"{own!r} lies over mesh axis {shared[0]!r} as {name!r} does: "
-            problem += "its blocks would be put on top of each other"
+            problem = f"{own!r} is split over mesh axis {shared[0]!r}, like {name!r}: "
+            problem += "its blocks would be reduced into one"
             hint = f'gather it or reduce over it first; or name the mesh axis: axn.{function}(x, "{shared[0]}")'
             raise ShardingError(message(function, problem, has(names, array), hint=hint))
 
@@ -326,7 +324,7 @@ def require_even(function: str, array: jax.Array, names: Names, name: str, dim: 
     ways = count_of(axes) * math.prod(jax.typeof(array).sharding.mesh.shape[axis] for axis in beside)
     if array.shape[dim] % ways:
         over = ", ".join((*axes, *beside))
-        problem = f"{name}={array.shape[dim]} cannot be cut evenly in {ways} over mesh axis {over}"
+        problem = f"{name}={array.shape[dim]} cannot be split evenly in {ways} over mesh axis {over}"
         raise AxisSizeError(message(function, problem, has(names, array)))
 
 

@@ -60,7 +60,7 @@ class Traced(_Stage, jax.stages.Traced):
                 arrays for the arguments and the result.
         """
         if others:
-            problem = f"a traced function is lowered without the option {next(iter(others))!r}"
-            hint = "if this is jax.export, give it a jit around the function: jax.export.export(jax.jit(f))"
+            problem = f"a traced function cannot be lowered with the option {next(iter(others))!r}"
+            hint = "for jax.export, wrap the function in jax.jit: jax.export.export(jax.jit(f))"
             raise ArgumentError(message("named_jit", problem, "options: lowering_platforms", hint=hint))
         return Lowered(self._stage.lower(lowering_platforms=lowering_platforms), self._calling)

@@ -213,7 +213,7 @@ def _abstract_mesh(mesh: Any) -> AbstractMesh:
     if not isinstance(mesh, Mapping) or not all(
         isinstance(size, int | np.integer) and size > 0 for size in mesh.values()
     ):
-        problem = f"a mesh is a Mesh, an AbstractMesh or a dict of sizes, not {mesh!r}"
+        problem = f"a mesh must be a Mesh, an AbstractMesh or a dict of sizes, not {mesh!r}"
         raise OperandError(message("check", problem, hint='write {"data": 64, "model": 8}'))
     return AbstractMesh(tuple(map(int, mesh.values())), tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
 
@@ -270,7 +270,7 @@ class _Run:
         for name, entry in mapping.entries:
             for axis in entry:
                 if axis not in self._mesh.axis_names:
-                    text = f"axis {name!r} is mapped to {axis!r}, which is no axis of the mesh"
+                    text = f"axis {name!r} is mapped to {axis!r}, which is not an axis of the mesh"
                     hint = suggestion(axis, self._mesh.axis_names)
                     self._found.add(Problem("unknown mesh axis", "error", text, hint=hint))
         known = set(self._mesh.axis_names)
@@ -344,7 +344,7 @@ class _Run:
         # JAX does not export the classes of its sharding errors, and those about sizes and meshes are plain
         # ValueErrors. All arguments are on the mesh of the check.
         if type(error) is ValueError and "should match the aval mesh" in text:
-            problem = f"{place}: an array that is no argument lies on another mesh"
+            problem = f"{place}: an array that is not an argument is on another mesh"
             return Problem("stopped", "error", problem, hint="pass it as an argument")
         theirs = type(error).__name__.startswith("Sharding")
         theirs = theirs or (type(error) is ValueError and "sharding" in text.lower())

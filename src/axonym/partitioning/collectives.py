@@ -210,8 +210,8 @@ def all_to_all(x: T, split: AxisSelector, concat: AxisSelector, *, over: AxisSel
             first = mesh_axes_of("all_to_all", grown, names, array)
             second = mesh_axes_of("all_to_all", cut, names, array, cut)
             if first and second and first != second:
-                problem = f"axis {grown!r} lies over {', '.join(first)}, and {cut!r} over {', '.join(second)}"
-                hint = "say with over= where the blocks lie"
+                problem = f"axis {grown!r} is split over {', '.join(first)}, and {cut!r} over {', '.join(second)}"
+                hint = "name the mesh axes of the blocks with over="
                 raise ShardingError(message("all_to_all", problem, has(names, array), hint=hint))
             axes = first or second
         for one_axis in given:
@@ -291,7 +291,7 @@ def ragged_all_to_all(
         raise BroadcastError(message("ragged_all_to_all", "the two arrays have different axes", *facts))
     axes = mesh_axes_of("ragged_all_to_all", axis if over is None else over, operand.names, operand.array)
     if not axes:
-        hint = "say with over= which mesh axis the rows travel over"
+        hint = "name the mesh axis to send rows over with over="
         raise ShardingError(message("ragged_all_to_all", f"axis {name!r} is mapped to no Manual mesh axis", hint=hint))
     for what, given in {
         "input_offsets": input_offsets,
@@ -300,7 +300,7 @@ def ragged_all_to_all(
         "recv_sizes": recv_sizes,
     }.items():
         if jnp.shape(given) != (count_of(axes),):
-            problem = f"{what} has shape {jnp.shape(given)}, where {', '.join(axes)} has {count_of(axes)} devices"
+            problem = f"{what} has shape {jnp.shape(given)}, but {', '.join(axes)} has {count_of(axes)} devices"
             raise ArgumentError(message("ragged_all_to_all", problem))
     order = (name, *(n for n in operand.names if n != name))
     sent = lax.ragged_all_to_all(
@@ -346,7 +346,7 @@ def pcast(x: T, axis: AxisSelection, to: Literal["varying"] = "varying") -> T:
     """
     axis = dict(selection(axis, "pcast"))
     if to != "varying":
-        raise ArgumentError(message("pcast", f"values can become 'varying', not {to!r}"))
+        raise ArgumentError(message("pcast", f"to must be 'varying', not {to!r}"))
 
     def one(array: jax.Array, names: Names) -> Any:
         axes = mesh_axes_of("pcast", axis, names)
@@ -365,12 +365,12 @@ def _reduced(function: str, collective: Callable[..., Any], x: T, axis: AxisSele
         for name in asked:
             if scope is not None and name in scope.hidden and mesh_axes_of(function, name, names):
                 problem = (
-                    f"a surrounding vmap or nmap maps over axis {name!r}, so that only devices would be reduced over"
+                    f"a surrounding vmap or nmap maps over axis {name!r}, so the reduction would be only over devices"
                 )
                 hint = "reduce outside of it; or name the mesh axis"
                 raise ShardingError(message(function, problem, has(names, array), hint=hint))
             if name in names:
-                problem = f"the array has axis {name!r} itself, so that blocks of it would be put on top of each other"
+                problem = f"the array has axis {name!r} itself, so its blocks would be reduced into one"
                 hint = f'reduce it first: axn.{function}(x.sum("{name}"), "{name}"); or name the mesh axis'
                 raise ShardingError(message(function, problem, has(names, array), hint=hint))
             require_computed(function, name, names, array)
@@ -420,7 +420,7 @@ def _along(
     leaves = jax.tree.leaves(x, is_leaf=is_named_array)
     present = {name for leaf in leaves if isinstance(leaf, NamedArray) for name in leaf.names}
     if rest is None and not present and any(hasattr(leaf, "shape") and leaf.shape for leaf in leaves):
-        problem = "there is no named array, and plain arrays do not tell which dimension grows"
+        problem = "there is no NamedArray, and plain arrays do not name the dimension to gather"
         raise OperandError(message(function, problem, hint="name their axes with axn.named, or use jax.lax.all_gather"))
 
     def apply(array: jax.Array, names: Names) -> jax.Array:
@@ -460,11 +460,11 @@ def _pairs(shift: Any, count: int, axes: Entry) -> list[tuple[int, int]]:
         else:
             listed = [(i, (i + operator.index(shift)) % count) for i in range(count)]
         if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in listed):
-            hint = "an int shifts along the ring; else give pairs of a source and a destination: [(0, 1), (1, 0)]"
-            raise ArgumentError(message("ppermute", f"{listed!r} is no list of pairs", hint=hint))
+            hint = "give an int to shift along the ring, or pairs of a source and a destination: [(0, 1), (1, 0)]"
+            raise ArgumentError(message("ppermute", f"{listed!r} is not a list of pairs", hint=hint))
         pairs = [(operator.index(i), operator.index(j)) for i, j in listed]
     except TypeError:
-        got = "a value that only the running program knows" if isinstance(shift, Tracer) else repr(shift)
+        got = "a traced value" if isinstance(shift, Tracer) else repr(shift)
         problem = f"shift must be an int or pairs of ints; got {got}"
         raise ArgumentError(message("ppermute", problem)) from None
     for numbers in zip(*pairs, strict=True):

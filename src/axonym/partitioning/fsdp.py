@@ -98,7 +98,7 @@ def fsdp_mapping(
         raise ShardingError(message("fsdp_mapping", "there is no mesh", hint=hint))
     for axis in wanted:
         if axis not in mesh.axis_names:
-            problem, facts = f"{axis!r} is no axis of the mesh", f"mesh: {layout.describe_mesh(mesh)}"
+            problem, facts = f"{axis!r} is not an axis of the mesh", f"mesh: {layout.describe_mesh(mesh)}"
             raise ShardingError(message("fsdp_mapping", problem, facts, hint=suggestion(axis, mesh.axis_names)))
     ways = layout.ways_on(mesh, wanted)
     kept = layout.Mappings(mapping or {}).parameters

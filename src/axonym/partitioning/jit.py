@@ -110,7 +110,7 @@ def named_jit(
         )
     for option in jit_options:
         if option in _DECIDED:
-            problem = f"{option} of jax.jit is decided by named_jit"
+            problem = f"{option} of jax.jit is set automatically"
             raise OperandError(message("named_jit", problem, hint=_DECIDED[option]))
     _check_bools(donate_args=donate_args, donate_kwargs=donate_kwargs)
     _check_keywords(fn, donate_kwargs)
@@ -126,9 +126,9 @@ def named_jit(
 
 
 _DECIDED = (
-    dict.fromkeys(("static_argnums", "static_argnames"), "what is no array is static, without being told")
-    | dict.fromkeys(("donate_argnums", "donate_argnames"), "say it with donate_args and donate_kwargs")
-    | {"in_shardings": "say it with in_axis_resources", "out_shardings": "say it with out_axis_resources"}
+    dict.fromkeys(("static_argnums", "static_argnames"), "arguments that are not arrays are static automatically")
+    | dict.fromkeys(("donate_argnums", "donate_argnames"), "use donate_args and donate_kwargs")
+    | {"in_shardings": "use in_axis_resources", "out_shardings": "use out_axis_resources"}
 )
 
 
@@ -137,7 +137,7 @@ def _check_bools(**donated: Any) -> None:
     for option, given in donated.items():
         for leaf in jax.tree.leaves(given):
             if not isinstance(leaf, bool):
-                problem = f"{option} has a bool for each argument, not {leaf!r}"
+                problem = f"{option} must have a bool for each argument, not {leaf!r}"
                 hint = "write " + ('{"state": True}' if option == "donate_kwargs" else "(True,) for the first one")
                 raise OperandError(message("named_jit", problem, hint=hint))
 
@@ -154,7 +154,7 @@ def _check_keywords(fn: Callable[..., Any], donate_kwargs: Any) -> None:
     known = [parameter.name for parameter in parameters if parameter.kind in by_name]
     unknown = [key for key in donate_kwargs if key not in known]
     if unknown and all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        problem = f"donate_kwargs has {unknown[0]!r}, which is no keyword of the function"
+        problem = f"donate_kwargs has {unknown[0]!r}, which is not a keyword of the function"
         facts = f"keywords: {', '.join(known) or 'none'}"
         raise ArgumentError(message("named_jit", problem, facts, hint=suggestion(unknown[0], known)))
 
@@ -307,7 +307,7 @@ class NamedJit(Generic[P, R]):
             signature = self._signatures.get(key)
         except TypeError:
             kinds = sorted({kind.__name__ for _, kind, leaf in statics if getattr(leaf, "__hash__", None) is None})
-            problem = f"what is no array must be hashable, as it is static; got {', '.join(kinds) or 'unhashable data'}"
+            problem = f"static (non-array) arguments must be hashable; got {', '.join(kinds) or 'unhashable data'}"
             raise OperandError(message("named_jit", problem, hint="make it a tree of arrays, or hashable")) from None
         if signature is None:
             signature = self._signatures[key] = self._compile(structures, statics, args, kwargs, len(leaves))

@@ -242,7 +242,7 @@ def _manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
     """Check the mesh axes that are to be Manual; leave out those of a surrounding shard_map."""
     for axis in asked or ():
         if axis not in mesh.axis_names:
-            problem = f"manual axis {axis!r} is no axis of the mesh"
+            problem = f"manual axis {axis!r} is not an axis of the mesh"
             facts = f"mesh: {layout.describe_mesh(mesh)}"
             raise ShardingError(message("shard_map", problem, facts, hint=suggestion(axis, mesh.axis_names)))
     types, taken = layout.mesh_types(mesh), layout.taken_axes()
@@ -286,8 +286,8 @@ def _spread(what: str, specs: Any, tree: Any) -> list[PartitionSpec | None]:
     try:
         jax.tree.map(one, specs, tree, is_leaf=lambda x: x is None or isinstance(x, PartitionSpec))
     except ValueError as error:
-        problem = f"{what} does not fit the tree that it is for"
-        hint = "give one PartitionSpec or None for each part of it, in tuples, lists and dicts as they are there"
+        problem = f"{what} does not match the structure of its tree"
+        hint = "give one PartitionSpec or None for each part of the tree, in the same tuples, lists and dicts"
         raise OperandError(message("shard_map", problem, hint=hint)) from error
     return found
 
@@ -328,7 +328,7 @@ class _Blocks:
         problem = hint = None
         for axis in used:
             if axis not in self.mesh.axis_names:
-                problem, hint = f"{axis!r} is no axis of the mesh", suggestion(axis, self.mesh.axis_names)
+                problem, hint = f"{axis!r} is not an axis of the mesh", suggestion(axis, self.mesh.axis_names)
             elif used.count(axis) > 1:
                 problem = f"mesh axis {axis!r} is used twice"
         if len(entries) > len(shape):
@@ -398,7 +398,7 @@ class _Blocks:
         sizes = array.shape[array.ndim - len(names) :]
         for name, size, entry in zip(names, sizes, entries[len(entries) - len(names) :], strict=bool(names)):
             ways = layout.ways_on(self.mesh, entry)
-            then = f"put together, it would have {ways} times {size}"
+            then = f"assembled, it would have {ways} times {size}"
             if ways == 1 or (name, size * ways) in self.whole or (name, size * ways) in self._declared():
                 continue
             if (name, size) in self.whole:
@@ -412,7 +412,7 @@ class _Blocks:
             if (name, size * layout.ways_on(self.mesh, computed)) in self.whole:
                 problem = f"{where} has axis {name!r} split over {', '.join(computed)}, as it is computed, "
                 problem += f"but its layout, that of parameters, splits it over {', '.join(entry)}"
-                hint = f'say how its blocks lie: out_mapping={{"{name}": {spelled(computed)}, ...}}'
+                hint = f'name the mesh axes of its blocks: out_mapping={{"{name}": {spelled(computed)}, ...}}'
                 raise ShardingError(message("shard_map", problem, *facts, then, hint=hint))
             same = [axis for axis in entry if axis not in jax.typeof(array).mat.varying]
             if same:

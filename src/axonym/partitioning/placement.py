@@ -73,7 +73,7 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
         return x
     shape, names = shape_of("from_local", array, x.names), x.names
     if not _on_this_host(array):
-        problem = f"a NamedArray holds {type(array).__name__}, which is no data of this process"
+        problem = f"a NamedArray holds {type(array).__name__}, which is not data of this process"
         hint = "give it a numpy array, outside of jit"
         raise OperandError(message("from_local", problem, f"its axes: {facts(x)}", hint=hint))
     parts = _parts("from_local", names, shape, mapping, mesh)
@@ -126,10 +126,8 @@ def local_slices(
     parts = _parts("local_slices", names, sizes, resolved, concrete)
     for name, size, (own, ways) in zip(names, sizes, parts, strict=True):
         if own[-1] - own[0] >= len(own):
-            problem = (
-                f"what this process holds of {name!r} is not one range: parts {', '.join(map(str, own))} of {ways}"
-            )
-            hint = "use from_callback, which asks for block after block"
+            problem = f"this process does not hold one range of {name!r}: parts {', '.join(map(str, own))} of {ways}"
+            hint = "use from_callback, which loads block by block"
             mesh_fact = f"mesh: {layout.describe_mesh(concrete)}"
             lines = (f"array has: {describe(names, sizes)}", f"mapping: {resolved}", mesh_fact)
             raise ShardingError(message("local_slices", problem, *lines, hint=hint))

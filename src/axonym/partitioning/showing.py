@@ -307,8 +307,8 @@ def visualize(x: NamedArray) -> Blocks:
     traced = isinstance(array, Tracer)
     sharding = getattr(jax.typeof(array) if traced else array, "sharding", None)
     if sharding is None:
-        problem = f"a NamedArray holds {type(array).__name__}, which is on no device"
-        abstract = "axn.partitioning.show(x, mapping, mesh) tells how a mapping would lay it out"
+        problem = f"a NamedArray holds {type(array).__name__}, which is not on a device"
+        abstract = "axn.partitioning.show(x, mapping, mesh) shows how a mapping would lay it out"
         hint = abstract if isinstance(array, jax.ShapeDtypeStruct) else "lay it out with axn.shard"
         raise OperandError(message("visualize", problem, f"array has: {facts(x)}", hint=hint))
     if not traced:

@@ -52,9 +52,9 @@ def dtypes_of(left: jax.Array, right: jax.Array, preferred: DTypeLike | None) ->
     dtypes = (left.dtype, right.dtype, jnp.dtype(preferred or jnp.promote_types(left.dtype, right.dtype)))
     for dtype in dtypes:
         if jnp.issubdtype(dtype, jnp.complexfloating):
-            hint = "multiply the real and the imaginary parts for themselves, or without 8 bits"
+            hint = "multiply the real and the imaginary parts separately, or without quantisation"
             raise OperandError(
-                message("axonym.quant", f"a quantised product is of real numbers, not {dtype}", hint=hint)
+                message("axonym.quant", f"a quantised product supports only real numbers, not {dtype}", hint=hint)
             )
     return dtypes
 
@@ -77,7 +77,7 @@ def once_differentiable(x: jax.Array) -> jax.Array:
 
 def _refused(_: None, gradient: jax.Array) -> Any:
     problem = "a quantised product has no second derivative"
-    facts = "a function that computes a gradient is differentiated by what goes into the product"
+    facts = "a function that computes a gradient is differentiated with respect to an operand of the product"
     hint = "take the inner gradient without quantised products, or put `jax.lax.stop_gradient` around it"
     raise ArgumentError(message("axonym.quant", problem, facts, hint=hint))
 

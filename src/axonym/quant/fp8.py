@@ -52,7 +52,7 @@ class Fp8DotGeneral(OverwriteWithGradient):
             ArgumentError: if the number is not positive.
         """
         if amax_history_length < 1:
-            problem = f"amax_history_length is a number of steps, at least 1, not {amax_history_length}"
+            problem = f"amax_history_length must be at least 1 step, not {amax_history_length}"
             raise ArgumentError(message("Fp8DotGeneral.init", problem))
         return cls(*(jnp.zeros(amax_history_length) for _ in range(3)))
 

@@ -56,12 +56,12 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
         Int8DotGeneral()
     """
     if not isinstance(config, QuantizationConfig):
-        problem = f"what multiplies goes here as a QuantizationConfig, not as {type(config).__name__}"
+        problem = f"config must be a QuantizationConfig, not {type(config).__name__}"
         hint = "write QuantizationConfig(Int8DotGeneral)"
         raise OperandError(message("quantize_linear_layers", problem, hint=hint))
     make = config.dot_general
     if not callable(make) or not jax.tree_util.all_leaves([make]):
-        problem = f"dot_general must be a function that makes what multiplies, not {type(make).__name__}"
+        problem = f"dot_general must be a function that makes a product, not {type(make).__name__}"
         hint = "write Fp8DotGeneral.init, or a lambda: each layer needs a state of its own"
         raise OperandError(message("quantize_linear_layers", problem, hint=hint))
     found, form = jax.tree.flatten_with_path(tree, is_leaf=_is_linear)
@@ -85,7 +85,7 @@ def _chosen(layers: dict[str, Linear], targets: Any) -> set[str]:
         try:
             re.compile(target)
         except re.error as flaw:
-            problem = f"the target {target!r} is no regular expression: {flaw}"
+            problem = f"the target {target!r} is not a regular expression: {flaw}"
             raise ArgumentError(message("quantize_linear_layers", problem)) from None
         matches = {path for path in layers if re.fullmatch(rf"(?:.*\.)?(?:{target})", path)}
         if not matches:

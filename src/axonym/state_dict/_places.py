@@ -199,11 +199,11 @@ def on_host(array: Any) -> np.ndarray[Any, Any]:
 def require_state(function: str, state: Any, hint: str) -> None:
     """Raise unless `state` is a mapping with strings as keys; the hint shows the call."""
     if not isinstance(state, Mapping):
-        problem = f"a state dict is a mapping from keys to arrays, not {type(state).__name__}"
+        problem = f"a state dict must be a mapping from keys to arrays, not {type(state).__name__}"
         raise OperandError(message(function, problem, hint=hint))
     for key in state:
         if not isinstance(key, str):
-            problem = f"keys of a state dict are text, not {key!r}"
+            problem = f"keys of a state dict must be strings, not {key!r}"
             raise ArgumentError(message(function, problem, hint=f"write {str(key)!r}"))
 
 
@@ -213,7 +213,7 @@ def require_values(function: str, key: str, array: Any) -> None:
         problem = f"{key!r} is traced: it has no values before the function runs"
         raise ArgumentError(message(function, problem, hint="call it outside of jit, grad, vmap and scan"))
     if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        problem = f"{key!r} is a key of jax.random, which is no array of numbers"
+        problem = f"{key!r} is a key of jax.random, not an array of numbers"
         hint = "leave it out of the model: eqx.partition; or keep its numbers: jax.random.key_data(key)"
         raise ArgumentError(message(function, problem, hint=hint))
     if isinstance(array, jax.ShapeDtypeStruct):
@@ -236,7 +236,7 @@ def spec_of(function: str, state: Mapping[str, Any], key: str) -> Any:
     if isinstance(value, np.ndarray | jax.Array):
         return value
     if isinstance(value, NamedArray):
-        problem = f"{key!r} is a NamedArray; values of a state dict are plain arrays, in the layout of the file"
+        problem = f"{key!r} is a NamedArray; values of a state dict must be plain arrays, in the layout of the file"
         hint = "pass its `.array`, with the axes in the order of the file: x.rearrange((...)).array"
         raise OperandError(message(function, problem, f"its axes: {facts(value)}", hint=hint))
     try:
@@ -282,7 +282,7 @@ def _forms(node: Any, path: Names, layout: Layout, known: Sequence[str]) -> Mapp
     """Get the forms of the fields of a module from a layout, and check them."""
     forms: Any = layout(node)
     if not isinstance(forms, Mapping):
-        problem = f"a layout gives a Stored for each field, not {type(forms).__name__}"
+        problem = f"a layout must return a dict from fields to Stored, not {type(forms).__name__}"
         raise OperandError(message(f"layout of {type(node).__name__}", problem, hint='write {"weight": Stored(...)}'))
     for field, stored in forms.items():
         where = f"layout of {'.'.join((*path, str(field)))}"
@@ -290,7 +290,7 @@ def _forms(node: Any, path: Names, layout: Layout, known: Sequence[str]) -> Mapp
             problem, there = f"{type(node).__name__} has no such field", f"it has: {', '.join(known) or 'none'}"
             raise ArgumentError(message(where, problem, there, hint=suggestion(field, known)))
         if not isinstance(stored, Stored):
-            problem = f"a form is a Stored, not {type(stored).__name__}"
+            problem = f"the form of a field must be a Stored, not {type(stored).__name__}"
             raise OperandError(message(where, problem, hint='write Stored(("mlp", "embed"))'))
     return forms
 

@@ -278,10 +278,10 @@ def _entries(function: str, found: list[Place | None], prefix: str | None, renam
         for name, index in place.entries():
             key = ".".join(part for part in (prefix, change(name)) if part)
             if not key:
-                raise ArgumentError(message(function, "an array alone has no key", hint="pass a prefix"))
+                raise ArgumentError(message(function, "a bare array has no key", hint="pass a prefix"))
             if key in entries:
                 first, second = entries[key][0].path, place.path
-                raise ArgumentError(message(function, f"{first} and {second} have one key, {key!r}"))
+                raise ArgumentError(message(function, f"{first} and {second} have the same key, {key!r}"))
             entries[key] = (place, index)
     return entries
 
@@ -290,7 +290,7 @@ def _renamer(function: str, rename: Rename | None) -> Callable[[str], str]:
     if callable(rename):
         return lambda name: _text(function, name, rename(name))
     if rename is not None and not isinstance(rename, Mapping):
-        problem = f"rename is a function of a key or a table of text, not {type(rename).__name__}"
+        problem = f"rename must be a function of a key or a dict of strings, not {type(rename).__name__}"
         raise OperandError(message(function, problem, hint='write rename={"attention.qkv": "attn.c_attn"}'))
     if not rename:
         return lambda name: name
@@ -302,7 +302,7 @@ def _renamer(function: str, rename: Rename | None) -> Callable[[str], str]:
 
 def _text(function: str, old: Any, new: Any) -> str:
     if not isinstance(old, str) or not isinstance(new, str):
-        raise OperandError(message(function, f"rename makes {new!r} of {old!r}, but keys of a state dict are text"))
+        raise OperandError(message(function, f"rename turns {old!r} into {new!r}, but keys must be strings"))
     return new
 
 
@@ -331,7 +331,7 @@ def _check(
             dtypes.append((key, f"{given.dtype}, but the model has {dtype}"))
             castable |= alike
     unexpected = [(key, str(tuple(spec_of(function, state, key).shape))) for key in extra] if strict else []
-    flawed = {"missing": missing, "unexpected": unexpected, "other shape": shapes, "other dtype": dtypes}
+    flawed = {"missing": missing, "unexpected": unexpected, "wrong shape": shapes, "wrong dtype": dtypes}
     if not any(flawed.values()):
         return
     lines: list[str] = []
@@ -341,9 +341,9 @@ def _check(
             lines.append(f"{kind}: {key}: {text}" + (f"; {near}" if near else ""))
         if len(flaws) > SHOWN:
             lines.append(f"{kind}: and {len(flaws) - SHOWN} more")
-    hints = ["strict=False takes what is there"] if strict and (missing or unexpected) else []
+    hints = ["pass strict=False to ignore missing and unexpected keys"] if strict and (missing or unexpected) else []
     hints += ["an abstract model has no arrays to keep: initialise it"] if missing and not strict else []
-    hints += ["cast=True converts dtypes"] if castable else []
+    hints += ["pass cast=True to convert dtypes"] if castable else []
     counts = ", ".join(f"{len(flaws)} {kind}" for kind, flaws in flawed.items() if flaws)
     problem = f"the state dict does not fit: {counts}"
     raise ArgumentError(message(function, problem, *lines, hint="; ".join(hints) or None))

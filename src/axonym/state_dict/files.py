@@ -76,14 +76,14 @@ def save_state_dict(
     """
     require_state("save_state_dict", state_dict, "write save_state_dict(to_state_dict(model), path)")
     if max_bytes is not None and not (isinstance(max_bytes, Real) and max_bytes > 0):
-        problem = f"max_bytes is a positive number of bytes, not {max_bytes!r}"
+        problem = f"max_bytes must be a positive number of bytes, not {max_bytes!r}"
         raise ArgumentError(message("save_state_dict", problem))
     if METADATA in state_dict:
-        problem = f"no array can have the key {METADATA!r}, under which the format keeps text"
+        problem = f"no array can have the key {METADATA!r}, which the format reserves for metadata"
         raise ArgumentError(message("save_state_dict", problem, hint="pass text as metadata="))
     for key, text in (metadata or {}).items():
         if not isinstance(key, str) or not isinstance(text, str):
-            problem = f"metadata is text by key, but {key!r} has {text!r}"
+            problem = f"keys and values of metadata must be strings, but {key!r} has {text!r}"
             raise ArgumentError(message("save_state_dict", problem, hint=f"write {{{str(key)!r}: {str(text)!r}}}"))
     target = Path(path)
     specs = {key: spec_of("save_state_dict", state_dict, key) for key in state_dict}
@@ -187,11 +187,11 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, A
     try:
         where = {key: index.with_name(name) for key, name in json.loads(index.read_text())["weight_map"].items()}
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise ArgumentError(message("load_state_dict", f"{index.name} is no readable index of files")) from None
+        raise ArgumentError(message("load_state_dict", f"{index.name} is not a readable index of files")) from None
     files = {each: _read(each) for each in dict.fromkeys(where.values())}
     absent = [key for key, each in where.items() if key not in files[each]]
     if absent:
-        problem = f"{index.name} tells of {len(absent)} arrays that are not there"
+        problem = f"{index.name} lists {len(absent)} arrays that its files lack"
         raise ArgumentError(message("load_state_dict", problem, f"the first: {absent[0]} in {where[absent[0]].name}"))
     return {key: files[each][key] for key, each in where.items()}
 
@@ -201,7 +201,7 @@ def _read(file: Path) -> dict[str, np.ndarray[Any, Any]]:
     with file.open("rb") as opened:
         length = int.from_bytes(opened.read(8), "little")
         if size < 8 or length > min(HEADER_LIMIT, size - 8):
-            raise ArgumentError(message("load_state_dict", f"{file.name} is no safetensors file, or is incomplete"))
+            raise ArgumentError(message("load_state_dict", f"{file.name} is not a safetensors file, or is incomplete"))
         try:
             header = json.loads(opened.read(length))
             entries = [_entry(key, entry) for key, entry in header.items() if key != METADATA]

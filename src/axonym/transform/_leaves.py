@@ -78,7 +78,7 @@ def spread(function: str, prefix: Any, tree: Any) -> list[Any]:
             is_leaf=lambda x: x is None or is_named_array(x),
         )
     except (ValueError, TypeError) as flaw:
-        problem = f"what was given for the arguments is no prefix of them: {prefix!r}"
+        problem = f"the value for the arguments must be a tree prefix of them, not {prefix!r}"
         raise OperandError(message(function, problem, str(flaw).splitlines()[0])) from None
     return [value for repeat in jax.tree.leaves(repeats) for value in repeat]
 
@@ -155,7 +155,7 @@ class Arguments:
         plain = False
         for slot, names, array, dim in zip(self._slots, self._names, self.arrays, self.dims, strict=True):
             plain |= names is None
-            what = f"shape {array.shape}, of which dimension {dim}" if names is None else describe(names, array.shape)
+            what = f"shape {array.shape}, along dimension {dim}" if names is None else describe(names, array.shape)
             lines.append(f"{spelled[slot]} has: {what}")
         problem = f"axis {self.axis!r} has two sizes: {size} and {other}"
         raise AxisSizeError(
@@ -167,7 +167,7 @@ class Arguments:
         lines = [f"an argument {'without an array ' if is_hole(x) else ''}has: {facts(x)}" for x in named]
         near = suggestion(self.axis, {name for x in named for name in x.names if name != self.axis})
         meant = f'for a new axis, give its size: Axis("{self.axis}", size)'
-        problem = f"no argument has axis {self.axis!r}, so that its size is unknown"
+        problem = f"no argument has axis {self.axis!r}, so its size is unknown"
         return AxisSizeError(message(function, problem, *lines, hint=f"{near} Or, {meant}" if near else meant))
 
 
@@ -350,7 +350,7 @@ def axis_first(function: str, axis: Axis) -> Callable[[NamedArray, Any], NamedAr
     def name(like: NamedArray, array: Any) -> NamedArray:
         names = (axis.name, *like.names)
         if axis.name in like.names:
-            problem = f"a result already has axis {axis.name!r}, along which results are put together"
+            problem = f"a result already has axis {axis.name!r}, along which results are stacked"
             line = f"the result of one step has: {describe(like.names, None if is_hole(like) else array.shape[1:])}"
             hint = (
                 f'pass arrays with axis "{axis.name}" as arguments, so that the function gets a part of them, '

@@ -244,7 +244,7 @@ def check_names(function: str, policy: ScanCheckpointPolicy, found: Iterable[str
     known = sorted(set(found))
     for name in policy.names:
         if name not in known:
-            problem = f"the checkpoint policy speaks of {name!r}, but nothing inside of a step has this name"
+            problem = f"the checkpoint policy names {name!r}, but no value inside of a step has this name"
             line = f"names there: {', '.join(map(repr, known)) or 'none'}"
             hint = suggestion(name, known) or "give it with tree_checkpoint_name"
             warnings.warn(message(function, problem, line, hint=hint), stacklevel=2)

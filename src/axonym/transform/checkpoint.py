@@ -60,13 +60,13 @@ class ScanCheckpointPolicy:
         for field in ("save_block_internals", "offload_block_internals"):
             value = getattr(self, field)
             if isinstance(value, str):
-                problem = f"{field} is a list of names, not the str {value!r}"
+                problem = f"{field} must be a list of names, not the str {value!r}"
                 raise OperandError(message("ScanCheckpointPolicy", problem, hint=f"write [{value!r}]"))
             if not isinstance(value, bool):
                 object.__setattr__(self, field, tuple(value))  # hashable: a policy is a static part of a module
         for field in ("save_carries", "save_inputs"):
             if getattr(self, field) not in (True, False, "offload"):
-                problem = f"{field} is a bool or 'offload', not {getattr(self, field)!r}"
+                problem = f"{field} must be a bool or 'offload', not {getattr(self, field)!r}"
                 raise OperandError(message("ScanCheckpointPolicy", problem))
 
     @staticmethod
@@ -85,7 +85,7 @@ class ScanCheckpointPolicy:
         if isinstance(spec, bool | str) and spec in _SHORT:
             return _SHORT[spec]
         known = ", ".join(map(repr, _SHORT))
-        problem = f"{spec!r} is no checkpoint policy"
+        problem = f"{spec!r} is not a checkpoint policy"
         near = (
             suggestion(spec, [short for short in _SHORT if isinstance(short, str)]) if isinstance(spec, str) else None
         )
@@ -127,7 +127,7 @@ class ScanCheckpointPolicy:
         if self.nested is True:
             return max(n for n in range(1, math.isqrt(steps) + 1) if steps % n == 0)
         if self.nested < 1 or steps % self.nested:
-            problem = f"{steps} steps cannot be cut into {self.nested} equal groups"
+            problem = f"{steps} steps cannot be split into {self.nested} equal groups"
             raise AxisSizeError(message("ScanCheckpointPolicy", problem, hint="nested=True chooses a number"))
         return self.nested
 

@@ -40,7 +40,7 @@ def test_policies():
     assert [getattr(policy, name) for name in FIELDS] == ["offload", True, ("a",), ("b",)]
     assert policy.prevent_cse is True
     assert dataclasses.replace(policy, disable=True).save_inputs is True
-    with pytest.raises(ValueError, match="is no checkpoint policy"):
+    with pytest.raises(ValueError, match="is not a checkpoint policy"):
         ScanCheckpointPolicy.from_bool_or_str("off")
     for error in (TypeError, ValueError):
         with pytest.raises(error, match="nothing is left to offload"):

@@ -263,7 +263,7 @@ def test_errors_of_the_function_pass():
 
 @pytest.mark.parametrize("unknown", ["off", 3])
 def test_unknown_policies(unknown):
-    with pytest.raises(ValueError, match="is no checkpoint policy"):
+    with pytest.raises(ValueError, match="is not a checkpoint policy"):
         hax.fold(lambda c: c, Time, remat=unknown)
 
 

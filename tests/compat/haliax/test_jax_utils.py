@@ -90,7 +90,7 @@ def test_multilevel_scan_equals_scan():
         for one, other in zip(expected, actual, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-6)
     assert "remat" in str(jax.make_jaxpr(lambda x: ju.multilevel_scan(step, 1.0, x, 2, 6))(xs))
-    with pytest.raises(ValueError, match="6 steps cannot be cut into 4"):
+    with pytest.raises(ValueError, match="6 steps cannot be split into 4"):
         ju.multilevel_scan(step, 1.0, xs, 4, 6)
 
 

@@ -114,7 +114,7 @@ def test_axes_go_where_the_mapping_says(entered):
         assert round_axis_for_partitioning(hax.Axis("batch", 8)) == Batch
         assert round_axis_for_partitioning(hax.Axis("Z", 9), {"Z": "data"}) == hax.Axis("Z", 12)
         assert round_axis_for_partitioning(hax.Axis("mlp", 9)) == hax.Axis("mlp", 9)
-        with pytest.raises(ValueError, match="'rows' is no axis of the mesh"):
+        with pytest.raises(ValueError, match="'rows' is not an axis of the mesh"):
             physical_axis_size("batch", {"batch": "rows"})
 
 
@@ -234,7 +234,7 @@ def test_shard_without_mapping_or_mesh_warns_outside_of_jit_only(auto_mesh):
 
 def test_layouts_that_cannot_be_are_errors(auto_mesh):
     with set_mesh(auto_mesh):
-        with pytest.raises(ValueError, match="'rows', which is no axis of the mesh"):
+        with pytest.raises(ValueError, match="'rows', which is not an axis of the mesh"):
             hax.shard(values(Batch), {"batch": "rows"})
         with pytest.raises(ValueError, match="mesh axis 'data' would shard both 'batch' and 'embed'"):
             hax.shard(values(Batch, Embed), {"batch": "data", "embed": "data"})

@@ -49,7 +49,7 @@ def test_broadcast_to() -> None:
 
 
 def test_broadcast_to_refuses() -> None:
-    with pytest.raises(ValueError, match="an extra one"):
+    with pytest.raises(ValueError, match="the array has the extra axis"):
         hax.broadcast_to(X, (A, B))
     with pytest.raises(ValueError, match="'b'"):
         hax.broadcast_to(ROW, (A, Axis("b", 9)))

@@ -225,7 +225,7 @@ def test_rearrange(x):
     )
     same(x.rearrange("... c -> c ..."), (Z, X, Y), DATA.transpose(2, 0, 1))
     for wrong in (("X", "Y"), ("X", "Q", ...), ("X", "X", ...)):
-        with pytest.raises(ValueError, match=r"leaves out Z|no axis named 'Q'|'X' would stand twice"):
+        with pytest.raises(ValueError, match=r"leaves out Z|no axis named 'Q'|'X' would appear twice"):
             x.rearrange(wrong)
 
 
@@ -275,7 +275,7 @@ def test_renaming_and_broadcasting(x):
     same(x.rename({"X": "A", Y: Axis("B", 3)}), (Axis("A", 2), Axis("B", 3), Z), DATA)
     same(x.rename({"X": "Y", "Y": "X"}), (Axis("Y", 2), Axis("X", 3), Z), DATA)
     same(x.rename({"Q": "W"}), (X, Y, Z), DATA)
-    with pytest.raises(ValueError, match="'Y' would stand twice"):
+    with pytest.raises(ValueError, match="'Y' would appear twice"):
         x.rename({"X": "Y"})
     row = x["X", 0, "Y", 0]
     same(row.broadcast_axis(X), (X, Z), np.broadcast_to(DATA[0, 0], (2, 4)))

@@ -93,7 +93,7 @@ def parsed(spec: Any, dtype: Any = None) -> NamedArrayAxes:
         if found:
             return parsed(found[0], dtype)
     if not isinstance(spec, str | Sequence | Set):
-        problem = f"axes are text, a sequence or a set, not {type(spec).__name__}"
+        problem = f"axes must be a string, a sequence or a set, not {type(spec).__name__}"
         raise OperandError(message("NamedArray[...]", problem, hint='write NamedArray["batch ... embed"]'))
     ordered = not isinstance(spec, Set)
     entries = [... if entry == "..." else entry for entry in (spec.split() if isinstance(spec, str) else spec)]
@@ -101,7 +101,7 @@ def parsed(spec: Any, dtype: Any = None) -> NamedArrayAxes:
         entries.sort(key=str)
     names = [entry for entry in entries if isinstance(entry, str)]
     if len(entries) - len(names) > 1 or any(not isinstance(entry, str | EllipsisType) for entry in entries):
-        raise OperandError(message("NamedArray[...]", "axes are names, and at most one ... among them"))
+        raise OperandError(message("NamedArray[...]", "axes must be names, with at most one ..."))
     if ... not in entries:
         return NamedArrayAxes(tuple(names), (), ordered, False, dtype)
     at = entries.index(...) if ordered else len(names)

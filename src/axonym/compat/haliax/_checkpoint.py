@@ -51,7 +51,7 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
         """
         if remat_policy in _SHORT:
             return _SHORT[remat_policy]
-        problem = f"{remat_policy!r} is no checkpoint policy"
+        problem = f"{remat_policy!r} is not a checkpoint policy"
         known = [short for short in _SHORT if isinstance(short, str)]
         facts, hint = f"short forms: True, False, {', '.join(known)}", suggestion(str(remat_policy), known)
         raise ArgumentError(message("ScanCheckpointPolicy", problem, facts, hint=hint))

@@ -56,7 +56,7 @@ def dot(
         hint = 'write dot(x, y, axis="embed"), or axis=None for the sum over all axes'
         raise OperandError(message("dot", "the axis to sum over is missing", hint=hint))
     if not arrays:
-        raise OperandError(message("dot", "there are no arrays"))
+        raise OperandError(message("dot", "no arrays given"))
     if axis is not None:
         arrays, axis = _alone_summed(arrays, axis)
     if out_axes is not None:

@@ -147,7 +147,7 @@ class Int8DotGeneralOp(OverwriteWithGradient):
         prefix: str | None = None,
     ) -> dict[str, Any]:
         """Return an empty dict, with a warning: there is no state to save."""
-        warnings.warn("Int8DotGeneralOp has no state, so that nothing of it is saved", stacklevel=2)
+        warnings.warn("Int8DotGeneralOp has no state, so there is nothing to save", stacklevel=2)
         return {}
 
 

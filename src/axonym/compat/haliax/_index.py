@@ -43,8 +43,8 @@ def index(array: axn.NamedArray, slices: Selectors) -> axn.NamedArray:
 def getitem(array: axn.NamedArray, item: Any) -> axn.NamedArray:
     """Index by a dict, or by pairs of an axis and a selector."""
     if item is ...:
-        hint = "the array itself is meant; only x.at and references take ..."
-        raise OperandError(message("index", "Invalid index type: ... says no axis", hint=hint))
+        hint = "use the array itself; only x.at and references take ..."
+        raise OperandError(message("index", "Invalid index type: ... names no axis", hint=hint))
     return _indexed(array, selectors_of("index", array, item))
 
 
@@ -136,7 +136,7 @@ def _sliced(
     wanted = length.size if isinstance(length, Axis) else size if length is None else length
     if wanted is None:
         hint = "give the length, or an Axis as new_axis"
-        raise OperandError(message("slice", f"how long is the piece of {name!r}?", hint=hint))
+        raise OperandError(message("slice", f"the piece along {name!r} has no length", hint=hint))
     if size not in (None, wanted):
         raise AxisSizeError(message("slice", f"new_axis {new}={size} is not of length {wanted}"))
     result = axn.slice(array, axis, start=start, length=wanted)
@@ -155,7 +155,9 @@ def _sliced_along(array: axn.NamedArray, start: Selectors, length: Selectors) ->
         have = array.resolve_axis(axis)
         count = size.size if isinstance(size, Axis) else size
         if isinstance(begin, int) and not 0 <= begin <= have.size - count:
-            raise AxisSizeError(message("slice", f"cannot cut {count} elements from {begin} on out of {shown(have)}"))
+            raise AxisSizeError(
+                message("slice", f"cannot cut {count} elements, starting at {begin}, from {shown(have)}")
+            )
         array = axn.slice(array, axis, start=begin, length=count)
         if isinstance(size, Axis) and size.name != name:
             renames[name] = size.name

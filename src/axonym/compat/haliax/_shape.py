@@ -51,7 +51,7 @@ def broadcast_to(
     extra = [name for name in x.names if name not in names]
     if extra and enforce_no_extra_axes:
         lines = (f"array has: {shown(*x.axes)}", f"asked for: {shown(*wanted) or 'no axes'}")
-        raise AxisNotFoundError(message("broadcast_to", f"the array has axis {extra[0]!r}, an extra one", *lines))
+        raise AxisNotFoundError(message("broadcast_to", f"the array has the extra axis {extra[0]!r}", *lines))
     x = axn.broadcast_axis(x, wanted)
     if not ensure_order or tuple(name for name in x.names if name in names) == names:
         return x
@@ -185,7 +185,7 @@ def _flattened_spec(axes: AxisSpec, old: AxisSelection | None, new: AxisSelector
     rest = [axis for axis in have if axis not in merged]
     result = (*rest[:first], made, *rest[first:])
     if name in [axis.name for axis in rest]:
-        raise AxisClashError(message(function, f"axis {name!r} would stand twice"))
+        raise AxisClashError(message(function, f"axis {name!r} would appear twice"))
     return {axis.name: axis.size for axis in result} if isinstance(axes, Mapping) else result
 
 

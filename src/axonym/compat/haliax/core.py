@@ -142,7 +142,7 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
         if len(dict(given)) != len(given):
             shown = ", ".join(f"{name}={size}" for name, size in given)
             raise AxisClashError(
-                message("NamedArray", "Axes must be unique, but a name stands twice", f"axes: {shown}")
+                message("NamedArray", "Axes must be unique, but a name appears twice", f"axes: {shown}")
             )
         if are_shape_checks_enabled() and hasattr(array, "shape") and hasattr(array, "dtype"):
             _agreed("NamedArray", "Shape of underlying array does not match shape of axes", array.shape, given)

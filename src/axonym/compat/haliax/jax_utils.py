@@ -169,7 +169,7 @@ def multilevel_scan(
         ArgumentError: if the number of steps is not a multiple of the number of groups.
     """
     if outer_size < 1 or length % outer_size:
-        problem = f"{length} steps cannot be cut into {outer_size} equal groups"
+        problem = f"{length} steps cannot be split into {outer_size} equal groups"
         raise ArgumentError(message("multilevel_scan", problem))
     inner = length // outer_size
     grouped = jax.tree.map(lambda x: x.reshape(outer_size, inner, *x.shape[1:]), xs)

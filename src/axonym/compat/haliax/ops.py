@@ -70,7 +70,7 @@ def where(
             raise ArgumentError(message("where", "without x and y, both fill_value and new_axis are needed"))
         return _where(condition, fill_value=fill_value, new_axis=new_axis)
     if x is None or y is None:
-        raise ArgumentError(message("where", "x and y must be given both, or none of them"))
+        raise ArgumentError(message("where", "give both x and y, or neither"))
     if not _named(condition, x, y):
         return jnp.where(raw(condition), raw(x), raw(y))
     return _where(condition, x, y)

@@ -125,7 +125,7 @@ def physical_axis_size(axis: AxisSelector, mapping: ResourceMapping | None = Non
     for name in names:
         if name not in mesh.axis_names:
             facts = f"mesh: {layout.describe_mesh(mesh)}"
-            raise ShardingError(message("physical_axis_size", f"{name!r} is no axis of the mesh", facts))
+            raise ShardingError(message("physical_axis_size", f"{name!r} is not an axis of the mesh", facts))
     ways: int = math.prod(mesh.shape[name] for name in names)
     return ways
 
@@ -167,7 +167,7 @@ def shard(x: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = 
     missing = "mesh" if found is None else "axis mapping"
     if found is None or (mapping is None and axn.current_mapping() is None):
         if not transforming():
-            warnings.warn(f"shard: there is no {missing}, so nothing is sharded", RuntimeWarning, stacklevel=3)
+            warnings.warn(f"shard: no {missing} is set, so nothing is sharded", RuntimeWarning, stacklevel=3)
         return x
     return axn.shard(x, mapping, found, strict=False)
 

@@ -74,7 +74,7 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
     elif config.int8:
         make = Int8DotGeneralOp.init
     else:
-        warnings.warn("quantize_linear_layers: neither fp8 nor int8 is set, so that nothing changes", stacklevel=2)
+        warnings.warn("quantize_linear_layers: neither fp8 nor int8 is set, so nothing changes", stacklevel=2)
         return tree
     found, form = jax.tree.flatten_with_path(tree, is_leaf=_is_linear)
     leaves = [

@@ -91,7 +91,7 @@ class NamedRef(_ref.NamedRef):
             value = NamedArray(value, part.axes) if is_plain else value
             if set(part.shape) > set(value.shape):
                 lines = (f"part has: {facts(part)}", f"value has: {facts(value)}")
-                raise KindError(message("ref", "a value needs all axes of the part that it goes to", *lines))
+                raise KindError(message("ref", "a value needs all axes of the part that it is written to", *lines))
         super().__setitem__(item, cast_to(self.whole, value))
 
 

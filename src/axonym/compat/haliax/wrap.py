@@ -70,7 +70,7 @@ def wrap_elemwise_binary(op: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
         names = [x.names if isinstance(x, NamedArray) else () for x in operands]
         for x in operands:
             if not isinstance(x, NamedArray) and jnp.ndim(_lift.plain("wrap_elemwise_binary", x)):
-                problem = f"a plain array of shape {x.shape} meets named axes {', '.join(first.names)}"
+                problem = f"cannot combine a plain array of shape {x.shape} with axes {', '.join(first.names)}"
                 raise KindError(message("wrap_elemwise_binary", problem, hint=_lift.NAME_IT))
         try:
             target = plans.broadcast(tuple(names))

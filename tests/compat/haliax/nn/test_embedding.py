@@ -101,7 +101,7 @@ def test_another_number_of_rows(key):
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda table: table(hax.ones(Pos)), TypeError, "integers"),
+        (lambda table: table(hax.ones(Pos)), TypeError, "integer dtype"),
         (lambda table: table(jnp.array([1])), TypeError, "Embedding"),
         (lambda table: table(hax.arange(Embed)), ValueError, "already has axis 'embed'"),
         (lambda table: table.unembed(hax.ones(Pos)), ValueError, "lacks axis 'embed'"),

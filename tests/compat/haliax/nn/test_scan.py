@@ -298,7 +298,7 @@ def test_mistakes(kind):
         kind.init(Layers, hnn.LayerNorm)(Embed).scan(X)
 
 
-@pytest.mark.parametrize(("nested", "error"), [(3, None), (2, "cannot be cut")])
+@pytest.mark.parametrize(("nested", "error"), [(3, None), (2, "cannot be split")])
 def test_nested(nested, error):
     layers = Stacked.init(Layers, Block, gradient_checkpointing=ScanCheckpointPolicy(nested=nested))(Embed, key=KEYS)
     if error is None:

@@ -97,12 +97,12 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: DTypeLike | None = None) -> Any:
 def _class(x: Any, class_axis: Axis) -> axn.NamedArray:
     """Convert a single class number to a NamedArray without axes."""
     if jnp.ndim(x) or not jnp.issubdtype(jnp.result_type(x), jnp.integer):
-        problem = f"class numbers are a NamedArray, an int or a single integer, not {type(x).__name__}"
+        problem = f"a class number must be a NamedArray, an int or a single integer, not {type(x).__name__}"
         raise KindError(message("one_hot", problem, hint="name an array first: hax.named(x, (...))"))
     size = sized(class_axis, "one_hot").size
     if isinstance(x, int | np.integer) and not -size <= x < size:
         raise ClassError(
-            message("one_hot", "the class number is outside of the axis", f"axis of classes: {shown(class_axis)}")
+            message("one_hot", "the class number is out of range", f"axis of classes: {shown(class_axis)}")
         )
     return axn.NamedArray(jnp.where(jnp.less(x, 0), jnp.add(x, size), x), ())
 

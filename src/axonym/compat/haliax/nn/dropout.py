@@ -85,6 +85,6 @@ def dropout(
         hint = "pass key=..., or inference=True"
         raise MissingKeyError(message("dropout", f"dropping with probability {pdrop} needs a key", hint=hint))
     if pdrop and not inference and not jnp.issubdtype(x.dtype, jnp.inexact):
-        problem = f"what is not dropped is scaled up, which {x.dtype} cannot be"
-        raise DtypeError(message("dropout", problem, hint="x.astype(jnp.float32) first"))
+        problem = f"the elements that are kept are scaled up, which {x.dtype} cannot represent"
+        raise DtypeError(message("dropout", problem, hint="write x.astype(jnp.float32) first"))
     return axn.nn.dropout(x, pdrop, broadcast_axes, inference=inference, key=key)
