@@ -183,7 +183,7 @@ def test_each_layer_is_checkpointed_for_itself():
     of_layers = remats(False)
     assert (remats(True) - of_layers).tolist() == [2, 1]  # two in the loop, one left over
     assert (remats(Policy(nested=2)) - of_layers).tolist() == [1, 3]  # loops of one step are written out
-    with pytest.warns(UserWarning, match="Interleaved.fold: the checkpoint policy speaks of 'wid'"):
+    with pytest.warns(UserWarning, match="Interleaved.fold: the checkpoint policy names 'wid'"):
         remats(Policy(save_block_internals=["wid"]))
 
 
