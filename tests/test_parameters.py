@@ -198,8 +198,3 @@ def test_optax_takes_masks_and_labels():
     np.testing.assert_array_equal(updates["m"].table.weight.array, 2 * model["m"].table.weight.array)
     np.testing.assert_array_equal(updates["a"].weight.array, model["a"].weight.array)
     np.testing.assert_array_equal(updates["m"].blocks.stacked.norm.weight.array, 0)
-
-
-def test_static_axes():
-    assert parameters.static_axes(nn.Linear.init(E, (H, D), key=KEY)) == {"In": (E,), "Out": (H, D)}
-    assert parameters.static_axes(nn.Dropout(0.5)) == {"broadcast_axes": ()}

@@ -19,7 +19,7 @@ from .axis import shown
 from .errors import ArgumentError, describe, message
 from .layout import path_text
 from .partitioning._table import Printed
-from .partitioning.shard import is_optimiser_state
+from .partitioning.shard import is_optimiser_state, static_axes
 
 __all__ = ["Diagnosis", "Finding", "diagnose", "unreached"]
 
@@ -218,7 +218,7 @@ def _lost(model: Any) -> Iterator[Finding]:
 
 def _stale(model: Any) -> Iterator[Finding]:
     for path, module in _modules(_without_optimisers(model)):
-        declared = {axis.name: axis for axes in parameters.static_axes(module).values() for axis in axes}
+        declared = {axis.name: axis for axes in static_axes(module).values() for axis in axes}
         for field in dataclasses.fields(module):
             x = getattr(module, field.name, None)
             if not isinstance(x, NamedArray) or not _has_type(x.array) or len(x.array.shape) < len(x.names):

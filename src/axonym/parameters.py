@@ -14,17 +14,18 @@ import jax
 import jax.numpy as jnp
 
 from .array import NamedArray, is_named_array
-from .axis import Axis, AxisSelection, selection
+from .axis import AxisSelection, selection
 from .core import shape_of
 from .errors import ArgumentError, OperandError, message
 from .layout import Mappings, MeshLike, ResourceMapping, matches, path_text
 from .nn._settings import integer
 from .nn.stacked import Stacked
 from .partitioning._table import Cell, Printed, Table, byte_text, grouped
+from .partitioning.shard import static_axes
 from .partitioning.showing import ArrayLayout, arrays_of, show
 from .plans import Names
 
-__all__ = ["Parameter", "Summary", "count", "decay_mask", "labels", "nbytes", "select", "static_axes", "table", "walk"]
+__all__ = ["Parameter", "Summary", "count", "decay_mask", "labels", "nbytes", "select", "table", "walk"]
 
 Predicate: TypeAlias = str | Callable[[str, Any], bool]
 """A pattern of paths, as in `Mappings`, or a function of a path and an array."""
@@ -205,17 +206,6 @@ def _along(tree: Any, keys: tuple[Any, ...]) -> Iterator[Any]:
             tree = tree[key.key]
         else:
             return
-
-
-def static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
-    """Return the axes that a module holds in static fields, by field."""
-    found: dict[str, tuple[Axis, ...]] = {}
-    for field in dataclasses.fields(module):
-        value: Any = getattr(module, field.name, None) if field.metadata.get("static") else None
-        several: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
-        if all(isinstance(axis, Axis) for axis in several):
-            found[field.name] = several
-    return found
 
 
 def _inputs(owner: eqx.Module, names: Names) -> Names | None:

@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 import axonym as axn
 from axonym.errors import LostAxisError, OperandError, ShardingError
+from axonym.partitioning.shard import static_axes
 from tests.partitioning.meshes import KINDS, draw, make_mesh
 
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=6)
@@ -476,3 +477,9 @@ def test_a_contracted_size_that_does_not_divide(mesh):
     with axn.axis_mapping({"mlp": "data"}):
         y = jax.jit(lambda x, w: axn.dot(x, w, axis="mlp"))(x, w)
     np.testing.assert_allclose(y.array, draw(B, M).array @ draw(M, E).array, rtol=1e-5, atol=1e-6)
+
+
+def test_static_axes():
+    layer = axn.nn.Linear.init(E, (B, M), key=jax.random.key(0))
+    assert static_axes(layer) == {"In": (E,), "Out": (B, M)}
+    assert static_axes(axn.nn.Dropout(0.5)) == {"broadcast_axes": ()}

@@ -71,7 +71,8 @@ def pool(
         [ 3 12]
     """
     pairwise = _PAIRWISE.get(reduce_fn, reduce_fn)
-    return _pooled("pool", Window, inputs, np.asarray(init).item(), pairwise, stride, padding, use_ceil)
+    start = _lift.static("pool", {"init": np.asarray(init).item()})
+    return _pooled("pool", Window, inputs, start, pairwise, stride, padding, use_ceil)
 
 
 def max_pool(
@@ -82,7 +83,7 @@ def max_pool(
     use_ceil: bool = False,
 ) -> NamedArray:
     """Return the largest element of each window without padding; arguments and errors are those of `pool`."""
-    return _pooled("max_pool", Window, inputs, None, lax.max, stride, padding, use_ceil)
+    return _pooled("max_pool", Window, inputs, (), lax.max, stride, padding, use_ceil)
 
 
 def min_pool(
@@ -93,7 +94,7 @@ def min_pool(
     use_ceil: bool = False,
 ) -> NamedArray:
     """Return the smallest element of each window without padding; arguments and errors are those of `pool`."""
-    return _pooled("min_pool", Window, inputs, None, lax.min, stride, padding, use_ceil)
+    return _pooled("min_pool", Window, inputs, (), lax.min, stride, padding, use_ceil)
 
 
 def mean_pool(
@@ -122,7 +123,7 @@ def mean_pool(
     """
     slides = _slides("mean_pool", Window, inputs, stride, padding, use_ceil)
     x = widen(inputs)
-    total = wrap(x, _pool(x.names, slides, lax.add, None).call(x.array), x.names)
+    total = wrap(x, _pool(x.names, slides, lax.add, ()).call(x.array), x.names)
     for slide in slides:
         counts = slide.counts(count_include_pad)
         # The counts have size-1 axes, so that they are never as large as the result.
@@ -159,15 +160,15 @@ def _pooled(
     function: str,
     Window: AxisSpec,
     inputs: NamedArray,
-    init: Any,
+    start: _lift.Options,
     reduction: Reduction,
     stride: int | Sequence[int] | None,
     padding: Padding,
     use_ceil: bool,
 ) -> NamedArray:
-    """Reduce windows, which start from `init` or, if it is None, from the identity of the reduction."""
+    """Reduce windows, which start from the option `init` or, without it, from the identity of the reduction."""
     slides = _slides(function, Window, inputs, stride, padding, use_ceil)
-    result = wrap(inputs, _pool(inputs.names, slides, reduction, init, repr(init)).call(inputs.array), inputs.names)
+    result = wrap(inputs, _pool(inputs.names, slides, reduction, start).call(inputs.array), inputs.names)
     return auto_sharded(result)
 
 
@@ -228,9 +229,8 @@ def _slides(
 
 
 @lru_cache(plans.CACHE)
-def _pool(names: Names, slides: tuple[_Slide, ...], reduction: Reduction, init: Any, spelled: str = "") -> _lift.Kernel:
-    """Make the kernel of a pooling; `spelled` keeps 0.0 and -0.0, which are equal, apart in a cache."""
-    del spelled
+def _pool(names: Names, slides: tuple[_Slide, ...], reduction: Reduction, start: _lift.Options) -> _lift.Kernel:
+    """Make the kernel of a pooling."""
 
     def body(x: jax.Array) -> jax.Array:
         window, stride, padding = [1] * x.ndim, [1] * x.ndim, [(0, 0)] * x.ndim
@@ -240,7 +240,7 @@ def _pool(names: Names, slides: tuple[_Slide, ...], reduction: Reduction, init: 
             window[at], stride[at], padding[at] = slide.window, slide.step, (slide.low, slide.high + slide.over)
             shape[at] = slide.positions
         # A NumPy number is known while tracing, so that JAX recognises a reduction that has a derivative.
-        first = np.asarray(_neutral(reduction, x.dtype) if init is None else init, x.dtype)
+        first = np.asarray(_lift.keywords_of(start)["init"] if start else _neutral(reduction, x.dtype), x.dtype)
 
         def call(x: jax.Array, padding: Sequence[tuple[int, int]] = padding) -> jax.Array:
             result: jax.Array = lax.reduce_window(x, first, reduction, window, stride, padding)

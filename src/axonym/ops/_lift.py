@@ -54,8 +54,10 @@ class Kernel:
         self.call = jax.jit(body, inline=_constraints.INLINE)
 
 
-def title(fn: Function) -> str:
+def title(fn: Function | str) -> str:
     """Return the name of a function in errors."""
+    if isinstance(fn, str):
+        return fn
     return title(fn.func) if isinstance(fn, partial) else fn.__name__.lstrip("_")
 
 
@@ -66,7 +68,7 @@ def fail(function: str, flaw: AxisError, *operands: Any) -> NoReturn:
     raise type(flaw)(message(function, str(flaw), *lines, hint=flaw.hint)) from None
 
 
-def static(fn: Function, options: dict[str, Any]) -> Options:
+def static(fn: Function | str, options: dict[str, Any]) -> Options:
     """Convert options to a cache key that distinguishes equal values with different kernels: 1, 1.0 and True.
 
     It also distinguishes 0.0 from -0.0.

@@ -54,16 +54,14 @@ class Reach(NamedTuple):
     Attributes:
         mode: as in `x.at[...]` of JAX, and "wrap", which wraps around. None reads the nearest element, or 0 in a
             window, and writes nothing.
-        fill_value: the value that "fill" reads.
-        spelled: its repr, as a cache key: 0.0 and -0.0 are equal.
+        fill: the value that "fill" reads, as an option `fill_value`.
         sorted: the indices ascend.
         unique: no element is selected twice.
         wraps: negative numbers in index arrays count from the end; otherwise they are out of range.
     """
 
     mode: str | None = None
-    fill_value: Any = None
-    spelled: str = ""
+    fill: _lift.Options = ()
     sorted: bool = False
     unique: bool = False
     wraps: bool = True
@@ -101,7 +99,8 @@ def reaching(
     if isinstance(fill_value, Core | jax.Array | np.ndarray):
         hint = "choose afterwards: axn.where(...)"
         raise OperandError(message(function, "fill_value must be a Python scalar", hint=hint))
-    return Reach(mode, fill_value, repr(fill_value), bool(indices_are_sorted), bool(unique_indices))
+    fill = _lift.static(function, {"fill_value": fill_value})
+    return Reach(mode, fill, bool(indices_are_sorted), bool(unique_indices))
 
 
 def check_along(function: str, x: Core, indices: Any, axis: AxisSelector) -> None:
@@ -425,7 +424,7 @@ def _gather(
 def _elements(array: jax.Array, at: tuple[Any, ...], reach: Reach, is_sorted: bool = False) -> jax.Array:
     found: jax.Array = array.at[at].get(
         mode="clip" if reach.mode in (None, "wrap") else reach.mode,
-        fill_value=reach.fill_value,
+        **_lift.keywords_of(reach.fill),
         indices_are_sorted=is_sorted,
         unique_indices=reach.unique,
         wrap_negative_indices=reach.wraps,

@@ -138,15 +138,10 @@ def all_gather(
     def one(array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> Any:
         require_blocks("all_gather", array, names, name, axes, told=over is not None)
 
-        def gather(array: jax.Array) -> jax.Array:
-            joined: jax.Array
-            if array.shape[dim]:
-                joined = lax.all_gather(array, _one_or_all(axes), axis=dim, tiled=True, to=to)
-            else:  # XLA gathers nothing along an empty dimension
-                joined = lax.all_gather(array, _one_or_all(axes), to=to).reshape(array.shape)
-            return joined
-
-        return _without_types(gather, array)
+        gather = functools.partial(lax.all_gather, axis_name=_one_or_all(axes), to=to)
+        if not array.shape[dim]:  # XLA gathers nothing along an empty dimension
+            return _without_types(lambda array: gather(array).reshape(array.shape), array)
+        return _without_types(functools.partial(gather, axis=dim, tiled=True), array)
 
     return _along("all_gather", one, x, axis, over)
 

@@ -12,13 +12,12 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .. import _constraints, layout
 from ..array import NamedArray, is_named_array
-from ..axis import Axis
 from ..core import shape_of
 from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..layout import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping, Scope
 from ._addresses import spelled
 from .jit import named_jit
-from .shard import names_of, no_mapping, no_mesh
+from .shard import names_of, no_mapping, no_mesh, static_axes
 
 __all__ = ["ShardMap", "shard_map"]
 
@@ -426,7 +425,7 @@ class _Blocks:
 
         def visit(node: Any) -> bool:
             if isinstance(node, eqx.Module):
-                found.update((axis.name, axis.size) for axis in vars(node).values() if isinstance(axis, Axis))
+                found.update((axis.name, axis.size) for axes in static_axes(node).values() for axis in axes)
             return False
 
         jax.tree.leaves(self.given, is_leaf=visit)

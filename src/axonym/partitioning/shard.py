@@ -5,6 +5,7 @@ from collections.abc import Set
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
@@ -32,6 +33,7 @@ __all__ = [
     "set_mesh",
     "several_of",
     "shard",
+    "static_axes",
     "transforming",
 ]
 
@@ -112,6 +114,17 @@ def several_of(tree: Any) -> set[str]:
             here = zip(leaf.names, shape[len(shape) - len(leaf.names) :], strict=True)
             names.update(name for name, size in here if size != 1)
     return names
+
+
+def static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
+    """Return the axes that a module holds in static fields, by field."""
+    found: dict[str, tuple[Axis, ...]] = {}
+    for field in dataclasses.fields(module):
+        value: Any = getattr(module, field.name, None) if field.metadata.get("static") else None
+        several: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+        if all(isinstance(axis, Axis) for axis in several):
+            found[field.name] = several
+    return found
 
 
 def names_held(function: str, path: Any, x: NamedArray) -> Names:
