@@ -106,6 +106,12 @@ def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return y, product - y * product.sum(-1, keepdims=True)
 
 
+def fused_attention(qkv: Array) -> Array:
+    """Do what `attention` does by the kernel of cuDNN, which needs an NVIDIA GPU and half precision."""
+    q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True, implementation="cudnn")
+
+
 def attention(qkv: Array, causal: Array, softmax: Callable[[Array], Array] = jax.nn.softmax) -> Array:
     """Attend from (batch, position, 3, heads, head_dim); the result lacks the 3. Softmax is in float32."""
     q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
@@ -115,14 +121,15 @@ def attention(qkv: Array, causal: Array, softmax: Callable[[Array], Array] = jax
     return jnp.einsum("bhqk,bkhd->bqhd", weights, v)
 
 
-def block(p: Params, x: Array, causal: Array, constrain: Constrain, recompute: bool) -> Array:
+def block(p: Params, x: Array, causal: Array, constrain: Constrain, recompute: bool, fused: bool = False) -> Array:
     """Apply one pre-LayerNorm transformer block to (batch, position, embed)."""
     norm, act, weigh = layer_norm, jax.nn.gelu, jax.nn.softmax
     if recompute:
         norm, act, weigh = jax.checkpoint(layer_norm), jax.checkpoint(jax.nn.gelu), softmax
     h = norm(p["ln_1"], x)
     qkv = constrain(jnp.einsum("bse,ethd->bsthd", h, p["qkv"]["weight"]) + p["qkv"]["bias"], "qkv")
-    h = jnp.einsum("bshd,hde->bse", attention(qkv, causal, weigh), p["proj"]["weight"]) + p["proj"]["bias"]
+    h = fused_attention(qkv) if fused else attention(qkv, causal, weigh)
+    h = jnp.einsum("bshd,hde->bse", h, p["proj"]["weight"]) + p["proj"]["bias"]
     x = constrain(x + h, "residual")
     h = norm(p["ln_2"], x)
     h = constrain(jnp.einsum("bse,em->bsm", h, p["fc"]["weight"]) + p["fc"]["bias"], "mlp")
@@ -165,6 +172,7 @@ def forward(
     unrolled: bool = False,
     remat: Callable[..., Any] | None = None,
     recompute: bool = False,
+    fused: bool = False,
     constrain: Constrain = unconstrained,
 ) -> Array:
     """Return logits (batch, position, vocab), in the dtype of the parameters, for tokens (batch, position).
@@ -178,6 +186,7 @@ def forward(
             (`nothing_saveable` keeps its input alone); None keeps everything that autodiff wants.
         recompute: keep for the backward pass the inputs of norms and gelu and the results of softmax, and nothing else
             of them.
+        fused: attend by the kernel of cuDNN.
         constrain: lays an array out on a mesh, given its kind, a key of `activation_specs`.
     """
     length = tokens.shape[1]
@@ -188,7 +197,7 @@ def forward(
     causal = jnp.tril(jnp.ones((length, length), bool))
 
     def layer(x: Array, p: Params) -> Array:
-        return block(p, x, causal, constrain, recompute)
+        return block(p, x, causal, constrain, recompute, fused)
 
     if remat is not None:
         # Inside a scan nothing can be merged across the checkpoint, so the barrier against it is not needed.
@@ -210,6 +219,7 @@ def loss(
     unrolled: bool = False,
     remat: Callable[..., Any] | None = None,
     recompute: bool = False,
+    fused: bool = False,
     constrain: Constrain = unconstrained,
 ) -> Array:
     """Return the mean cross entropy, in nats, of tokens[:, 1:] given tokens[:, :-1].
@@ -217,8 +227,16 @@ def loss(
     Tokens are (batch, position + 1). The model computes in `compute_dtype`, the cross entropy in float32.
     """
     params = jax.tree.map(lambda p: p.astype(compute_dtype), params)
-    options: dict[str, Any] = {"unrolled": unrolled, "remat": remat, "recompute": recompute, "constrain": constrain}
-    logits = forward(params, tokens[:, :-1], cfg, **options)
+    logits = forward(
+        params,
+        tokens[:, :-1],
+        cfg,
+        unrolled=unrolled,
+        remat=remat,
+        recompute=recompute,
+        fused=fused,
+        constrain=constrain,
+    )
     logits = logits.astype(jnp.float32)
     picked = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
     return (jax.nn.logsumexp(logits, axis=-1) - picked).mean()
@@ -232,6 +250,7 @@ def train_step(
     unrolled: bool = False,
     remat: Callable[..., Any] | None = None,
     recompute: bool = False,
+    fused: bool = False,
     constrain: Constrain = unconstrained,
 ) -> Step:
     """Return the function (params, opt_state, tokens) -> (params, opt_state, loss) of one optimiser step.
@@ -249,6 +268,7 @@ def train_step(
             unrolled=unrolled,
             remat=remat,
             recompute=recompute,
+            fused=fused,
             constrain=constrain,
         )
 

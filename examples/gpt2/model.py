@@ -72,7 +72,7 @@ class Attention(eqx.Module):
         qkv = nn.Linear.init(cfg.Embed, (Qkv, cfg.Heads, cfg.HeadDim), key=k_qkv, initializer=normal(0.02))
         return Attention(qkv, nn.Linear.init((cfg.Heads, cfg.HeadDim), cfg.Embed, key=k_proj, initializer=residual))
 
-    def __call__(self, x: NamedArray, mask: NamedArray) -> NamedArray:
+    def __call__(self, x: NamedArray, mask: nn.AttentionMask) -> NamedArray:
         q, k, v = self.qkv(x).unbind("qkv")
         k, v = k.rename({"pos": "pos.key"}), v.rename({"pos": "pos.key"})
         y = nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, mask=mask)
@@ -112,7 +112,7 @@ class Block(eqx.Module):
         attention, mlp = Attention.init(cfg, key=k_attention), Mlp.init(cfg, key=k_mlp)
         return Block(ln_1, attention, ln_2, mlp, nn.Dropout(cfg.dropout))
 
-    def __call__(self, x: NamedArray, mask: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+    def __call__(self, x: NamedArray, mask: nn.AttentionMask, *, key: jax.Array | None = None) -> NamedArray:
         k1, k2 = (None, None) if key is None else jax.random.split(key)
         x = x + self.dropout(self.attention(self.ln_1(x), mask), key=k1, inference=key is None)
         return x + self.dropout(self.mlp(self.ln_2(x)), key=k2, inference=key is None)
@@ -150,7 +150,7 @@ class Gpt2(eqx.Module):
         k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
         positions = axn.auto_sharded(self.positions)["pos", : Pos.size]
         x = self.dropout(self.embed(tokens) + positions, key=k_embed, inference=key is None)
-        x = self.blocks.fold(x, nn.causal_mask(Pos, Pos.derive("key")), key=k_blocks)
+        x = self.blocks.fold(x, nn.causal(), key=k_blocks)
         return self.embed.unembed(self.ln_f(x))
 
     def loss(self, tokens: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
