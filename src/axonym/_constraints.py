@@ -37,15 +37,18 @@ from .plans import Names
 __all__ = [
     "INLINE",
     "agree",
+    "check_one_mesh",
     "check_result",
     "claim",
     "constrain",
     "constrain_auto",
     "decided",
+    "elsewhere",
     "entries_of",
     "explicit_sharding",
     "free_axes",
     "has_explicit_axes",
+    "is_elsewhere",
     "laid_out_like",
     "lay_out",
     "off_taken_axes",
@@ -88,32 +91,57 @@ def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLi
     types = mesh_types(mesh)
     explicit, auto = (NamedSharding(mesh, _only(spec, types, kind)) for kind in (AxisType.Explicit, AxisType.Auto))
     kinds = set(types.values())
-    if AxisType.Explicit in kinds and isinstance(array, Tracer):
-        _check_mesh(array, names, mesh)
+    if is_elsewhere(array, mesh):
+        raise elsewhere("shard", "an array", array, names, mesh)
     if kinds >= {AxisType.Explicit, AxisType.Auto}:
         array = _constrain_both(array, explicit, auto)
     elif AxisType.Explicit in kinds:
         array = relayout(array, entries_in(explicit.spec))
     elif AxisType.Auto in kinds:
-        try:
-            array = constrain_auto(array, auto)
-        except ValueError:
-            _check_mesh(array, names, mesh)
-            raise
+        array = constrain_auto(array, auto)
     return array
 
 
-def _check_mesh(array: jax.Array, names: Names, mesh: MeshLike) -> None:
-    """Raise an error for an array whose type has another mesh."""
+def is_elsewhere(array: Any, mesh: MeshLike) -> bool:
+    """Return whether an array lies on another mesh than this one, by its type.
+
+    With Auto axes, JAX would compute all the same, and lay the result out by the wrong mesh or not at all. Inside a
+    shard_map, the types of mesh axes change; there, JAX compares the meshes itself.
+    """
     own = jax.typeof(array).sharding.mesh
-    if own.empty or AxisType.Manual in own.axis_types:
-        return
-    if (own.shape_tuple, own.axis_types) != (mesh.shape_tuple, mesh.axis_types):
-        problem = "a traced array is on another mesh than the current one, and cannot be moved to it"
-        facts = (f"array has: {describe(names, array.shape)}", f"its mesh: {_typed(own)}", f"mesh: {_typed(mesh)}")
-        raise ShardingError(
-            message("shard", problem, *facts, hint="move it first, outside of jit: axn.shard(x, mapping)")
-        )
+    if own is mesh or own.empty or AxisType.Manual in (*own.axis_types, *mesh.axis_types):
+        return False
+    return (own.shape_tuple, own.axis_types) != (mesh.shape_tuple, mesh.axis_types)
+
+
+def elsewhere(function: str, what: str, array: Any, names: Names, mesh: MeshLike) -> ShardingError:
+    """Build the error of an array on another mesh."""
+    own = jax.typeof(array).sharding.mesh
+    problem = f"{what} is on another mesh than the current one"
+    facts = (f"array has: {describe(names, array.shape)}", f"its mesh: {_typed(own)}", f"mesh: {_typed(mesh)}")
+    return ShardingError(message(function, problem, *facts, hint=_MOVE))
+
+
+_MOVE = "move it first, outside of jit: axn.shard(x, mapping)"
+
+
+def check_one_mesh(arrays: Iterable[Any]) -> None:
+    """Check that the operands of an operation lie on the current mesh; without a current mesh, on one.
+
+    Raises:
+        ShardingError: if one does not.
+    """
+    mesh: MeshLike | None = context_mesh()
+    for array in arrays:
+        own = jax.typeof(array).sharding.mesh
+        if mesh is None and not own.empty:
+            mesh = own
+        if mesh is not None and is_elsewhere(array, mesh):
+            problem = "an operand is on another mesh than the "
+            problem += "current one" if context_mesh() is not None else "one before it"
+            shape = f"its shape: {jnp.shape(array)}"
+            facts = (shape, f"its mesh: {_typed(own)}", f"mesh: {_typed(mesh)}")
+            raise ShardingError(message("mesh", problem, *facts, hint=_MOVE))
 
 
 def _typed(mesh: MeshLike) -> str:

@@ -51,7 +51,13 @@ class Kernel:
     def __init__(self, names: Names, body: Function) -> None:
         self.names = names
         self.body = body
-        self.call = jax.jit(body, inline=_constraints.INLINE)
+
+        @wraps(body)
+        def on_one_mesh(*arrays: Any) -> Any:
+            _constraints.check_one_mesh(jax.tree.leaves(arrays))  # while tracing: later calls run nothing of this
+            return body(*arrays)
+
+        self.call = jax.jit(on_one_mesh, inline=_constraints.INLINE)
 
 
 def title(fn: Function | str) -> str:

@@ -10,9 +10,11 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from .. import _constraints
 from ..array import NamedArray, is_named_array
+from ..layout import MeshLike
 
-__all__ = ["described", "flags", "is_traced", "labels", "named_in"]
+__all__ = ["check_mesh", "described", "flags", "is_traced", "labels", "named_in"]
 
 
 def is_traced(kind: type) -> bool:
@@ -44,6 +46,20 @@ def labels(fn: Callable[..., Any], args: Any, kwargs: Any, is_leaf: Any = None) 
         for name, part in given
         for path, leaf in jax.tree.leaves_with_path(part, is_leaf=is_leaf)
     ]
+
+
+def check_mesh(function: str, fn: Callable[..., Any], mesh: MeshLike | None, args: Any, kwargs: Any) -> None:
+    """Check, while a function is traced, that its arguments lie on a mesh.
+
+    Raises:
+        ShardingError: if one lies on another.
+    """
+    if mesh is None:
+        return
+    for path, leaf in labels(fn, args, kwargs, is_named_array):
+        array, names = (leaf.array, leaf.names) if isinstance(leaf, NamedArray) else (leaf, ())
+        if isinstance(array, Tracer) and _constraints.is_elsewhere(array, mesh):
+            raise _constraints.elsewhere(function, f"argument {path}", array, names, mesh)
 
 
 def described(fn: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, str]:

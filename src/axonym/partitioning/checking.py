@@ -343,7 +343,8 @@ class _Run:
         place, text = f"tracing stopped in {_place_of(error)}", str(error)
         # JAX does not export the classes of its sharding errors, and those about sizes and meshes are plain
         # ValueErrors. All arguments are on the mesh of the check.
-        if type(error) is ValueError and "should match the aval mesh" in text:
+        theirs, ours = "should match the aval mesh" in text, "is on another mesh than" in text
+        if (type(error) is ValueError and theirs) or (isinstance(error, ShardingError) and ours):
             problem = f"{place}: an array that is not an argument is on another mesh"
             return Problem("stopped", "error", problem, hint="pass it as an argument")
         theirs = type(error).__name__.startswith("Sharding")

@@ -11,7 +11,7 @@ from ..array import NamedArray, is_named_array
 from ..core import axes_of
 from ..errors import ArgumentError, ShardingError, message, suggestion
 from ..layout import Mappings, MeshAxes, MeshLike, ResourceMapping
-from .jit import NamedJit, named_jit
+from .jit import NamedJit, called, named_jit
 from .shard import names_held
 
 __all__ = ["fsdp", "fsdp_mapping"]
@@ -54,7 +54,11 @@ def fsdp(*args: Any, **options: Any) -> Any:
             raise ArgumentError(message("fsdp", f"{keyword} is missing", hint="write fsdp(step, parameters, compute)"))
         mappings.append(options.pop(keyword))
     parameters, compute = mappings
-    return named_jit(fn, Mappings(parameters, compute), **options)
+
+    def compiled(function: Callable[..., Any]) -> NamedJit[..., Any]:
+        return called("fsdp", named_jit(function, Mappings(parameters, compute), **options))
+
+    return compiled if fn is None else compiled(fn)
 
 
 def fsdp_mapping(

@@ -13,12 +13,12 @@ import jax
 from .. import layout
 from ..errors import ArgumentError, OperandError, message, suggestion
 from ..layout import AxisMapping, Mappings, ResourceMapping
-from ._arguments import described, flags, is_traced, labels, named_in
+from ._arguments import check_mesh, described, flags, is_traced, labels, named_in
 from ._flattened import Flattened, Structure, made_of_immutables, modules_in
 from ._stages import Lowered, Traced
 from .shard import lay_out_tree, names_of, no_mesh, paths_of, several_of, transforming
 
-__all__ = ["NamedJit", "named_jit"]
+__all__ = ["NamedJit", "Roles", "called", "named_jit"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -119,9 +119,9 @@ def named_jit(
         for mapping in (axis_resources, in_axis_resources, out_axis_resources)
     )
     if isinstance(given, Mappings):
-        roles = _Roles(given.compute, arguments or given, results or given, strict)
+        roles = Roles(given.compute, arguments or given, results or given, strict)
     else:
-        roles = _Roles(given, arguments, results, strict)
+        roles = Roles(given, arguments, results, strict)
     return NamedJit(fn, roles, donate_args, donate_kwargs, jit_options)
 
 
@@ -160,11 +160,22 @@ def _check_keywords(fn: Callable[..., Any], donate_kwargs: Any) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Roles:
-    inside: AxisMapping | None
-    arguments: AxisMapping | Mappings | None
-    results: AxisMapping | Mappings | None
-    strict: bool
+class Roles:
+    """The mappings of a compiled function, by what they lay out.
+
+    Attributes:
+        inside: the current one inside.
+        arguments: lays out the arguments.
+        results: lays out the results.
+        strict: whether each key must be an axis of some array.
+        function: what the user called, for errors.
+    """
+
+    inside: AxisMapping | None = None
+    arguments: AxisMapping | Mappings | None = None
+    results: AxisMapping | Mappings | None = None
+    strict: bool = True
+    function: str = "named_jit"
 
 
 @jax.tree_util.register_static
@@ -211,7 +222,7 @@ class NamedJit(Generic[P, R]):
     def __init__(
         self,
         fn: Callable[P, R],
-        roles: _Roles,
+        roles: Roles,
         donate_args: Any,
         donate_kwargs: Any,
         jit_options: dict[str, Any],
@@ -354,8 +365,10 @@ class NamedJit(Generic[P, R]):
         results = inside if roles.results is None else roles.results
         given = [mapping for mapping in (roles.inside, roles.arguments, roles.results) if mapping is not None]
         if given and mesh is None:
-            raise no_mesh("named_jit", given[0])
+            raise no_mesh(roles.function, given[0])
         parts = (fn, args, kwargs)
+        if roles.function != "shard_map":  # which looks at its own arguments
+            check_mesh(roles.function, self.__wrapped__, mesh, args, kwargs)
         names, paths = names_of(parts), set[str]().union(*map(paths_of, parts))
         if roles.arguments is not None and mesh is not None:
             several = several_of(parts)
@@ -367,7 +380,7 @@ class NamedJit(Generic[P, R]):
         paths |= paths_of(result)
         if roles.strict:
             for mapping in (*given, *entered):
-                layout.check_keys("named_jit", mapping, names, mesh, paths)
+                layout.check_keys(roles.function, mapping, names, mesh, paths)
         if results is not None and mesh is not None:
             result = lay_out_tree(result, results, mesh)
         # a reference too, for which JAX raises
@@ -378,6 +391,12 @@ class NamedJit(Generic[P, R]):
         known = self._flattened.structure
         modules = ((at, start, stop, known(below)) for at, start, stop, below in modules_in(result, tree))
         return flat, _Result(tree, tuple(modules), None)
+
+
+def called(function: str, compiled: NamedJit[P, R]) -> NamedJit[P, R]:
+    """Give the errors of a compiled function the name of what the user called."""
+    compiled._roles = dataclasses.replace(compiled._roles, function=function)
+    return compiled
 
 
 class _AheadOfTime(NamedJit[P, R]):

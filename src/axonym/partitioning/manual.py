@@ -16,7 +16,8 @@ from ..core import shape_of
 from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..layout import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping, Scope
 from ._addresses import spelled
-from .jit import named_jit
+from ._arguments import check_mesh
+from .jit import NamedJit, Roles
 from .shard import names_of, no_mapping, no_mesh, static_axes
 
 __all__ = ["ShardMap", "shard_map"]
@@ -139,7 +140,7 @@ class ShardMap(Generic[P, R]):
         functools.update_wrapper(self, f, updated=())
         self._f = f
         self._options = options
-        self._compiled = named_jit(self._mapped)
+        self._compiled = NamedJit(self._mapped, Roles(function="shard_map"), None, None, {})
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function on each device."""
@@ -166,6 +167,7 @@ class ShardMap(Generic[P, R]):
         """Lay out the arguments, run the function on their blocks, and assemble its results."""
         options = self._options
         mesh, is_nested = _mesh(options.mesh, mappings)
+        check_mesh("shard_map", f, mesh, args, kwargs)
         blocks = _Blocks(mesh, _manual_axes(mesh, options.manual), options.check, (f, args, kwargs))
         leaves, tree = jax.tree.flatten((f, args, kwargs), is_leaf=is_named_array)
         given = [*_spread("in_specs", None, f), *_spread("in_specs", options.in_specs, args)]
