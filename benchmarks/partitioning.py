@@ -229,7 +229,7 @@ def reduced(model: Any, mapping: axn.ResourceMapping) -> Any:
     def one(weight: NamedArray) -> NamedArray:
         if weight.ndim < 2:  # only products take an operand whose type says so
             return weight
-        spec = P(*axn.pspec_for(weight, mapping), reduced={"data"})
+        spec = P(*axn.pspec_for(weight, mapping, strict=False), reduced={"data"})
         return NamedArray(jax.reshard(weight.array, spec), weight.names)
 
     return jax.tree.map(one, model, is_leaf=lambda part: isinstance(part, NamedArray))
@@ -342,7 +342,7 @@ def with_names(case: Case, strategy: str) -> Iterator[Program]:
         compiled = axn.named_jit(run, axis_resources=laid_out, donate_args=(True, True), strict=False)
         shapes = (*jax.eval_shape(start), NamedArray(case.batch, case.names))
         arguments = tuple(
-            abstract(tree, axn.pspec_for(tree, mapping, mesh), mesh)
+            abstract(tree, axn.pspec_for(tree, mapping, mesh, strict=False), mesh)
             for tree, mapping in zip(shapes, (parameters, parameters, compute), strict=True)
         )
         yield Program(

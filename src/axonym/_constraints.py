@@ -22,6 +22,7 @@ from .layout import (
     Entry,
     MeshLike,
     context_mesh,
+    current,
     current_mapping,
     entries_in,
     looked_up,
@@ -68,14 +69,15 @@ INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
 def _spec(names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike) -> PartitionSpec:
     """Return the spec of one array; during a check, errors are collected and the array is replicated."""
     note(mapping, names)
-    if mapping.audit is None:
+    audit = current().audit
+    if audit is None:
         return partition_spec(names, shape, mapping, mesh)
     try:
         spec = partition_spec(names, shape, mapping, mesh)
     except ShardingError as error:
-        mapping.audit.problems.append(error)
+        audit.problems.append(error)
         spec = PartitionSpec(*[None] * len(shape))
-    mapping.audit.arrays.append((names, shape, spec))
+    audit.arrays.append((names, shape, spec))
     return spec
 
 
@@ -259,8 +261,8 @@ def settle(
         operands: for each operand its labels and their present mesh axes.
         decided: mesh axes of labels that do not follow the operands.
     """
-    current, mesh = current_mapping(), context_mesh()
-    entries = {} if current is None else dict(current.entries)
+    mapping, mesh = current_mapping(), context_mesh()
+    entries = {} if mapping is None else dict(mapping.entries)
     types = {} if mesh is None else mesh_types(mesh)
     mapped, wanted = {}, {}
     for label in labels:

@@ -1,7 +1,7 @@
 """The mapping of named axes to mesh axes: its context, and how names, sizes, mapping and mesh give a PartitionSpec.
 
-The current mapping is a `jax.make_user_context` value, so it is part of the key of every trace cache of JAX: a function
-that is called under another mapping is traced again.
+The current mapping is in the `Context`, a `jax.make_user_context` value, so it is part of the key of every trace cache
+of JAX: a function that is called under another mapping is traced again.
 
 A *derived* name is a base and a role with a dot between them, such as `embed.out` or `position.key`. Without its own
 entry, it is laid out like its base, on mesh axes that the other axes of the array leave free.
@@ -9,9 +9,10 @@ entry, it is laid out like its base, on mesh axes that the other axes of the arr
 
 import dataclasses
 import fnmatch
+import inspect
 import math
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
@@ -19,22 +20,25 @@ from typing import Any, TypeAlias, TypeVar
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, PartitionSpec
 
+from ._entered import Blocks, Entered
 from .errors import OperandError, ShardingError, describe, message, suggestion
 from .plans import Names
 
 __all__ = [
     "Audit",
     "AxisMapping",
+    "Context",
     "Entry",
+    "Ledger",
     "Mappings",
     "MeshAxes",
     "MeshLike",
     "ResourceMapping",
     "Scope",
     "axis_mapping",
-    "axis_mapping_in",
-    "check_keys",
+    "context",
     "context_mesh",
+    "current",
     "current_mapping",
     "current_scope",
     "describe_mesh",
@@ -45,6 +49,7 @@ __all__ = [
     "mapped",
     "matches",
     "mesh_types",
+    "no_mesh_axis",
     "note",
     "partition_spec",
     "path_text",
@@ -82,19 +87,9 @@ class AxisMapping(Mapping[str, Entry]):
 
     Attributes:
         entries: pairs of an axis name and its mesh axes, in the order in which they were given.
-        entered: the mappings that were made current inside the same named_jit, for its check of their keys.
-        active: False for a placeholder that carries the other attributes where no mapping is current.
-        taken: Explicit mesh axes that a surrounding `vmap` maps over, so that nothing inside can be laid out on them.
-        audit: collects layouts and errors while a check runs; it makes JAX trace again.
-        scope: the surrounding shard_map.
     """
 
     entries: tuple[tuple[str, Entry], ...]
-    entered: list["AxisMapping"] = dataclasses.field(default_factory=list, compare=False, repr=False)
-    active: bool = dataclasses.field(default=True, repr=False)
-    taken: Entry = dataclasses.field(default=(), repr=False)
-    audit: Audit | None = dataclasses.field(default=None, repr=False)
-    scope: "Scope | None" = dataclasses.field(default=None, repr=False)
 
     def __getitem__(self, name: str) -> Entry:
         return dict(self.entries)[name]
@@ -155,6 +150,10 @@ class Mappings:
                 listed.update(extra.entries)
         return AxisMapping(tuple(listed.items()))
 
+    def all(self) -> tuple[AxisMapping, ...]:
+        """Return all mappings that may be used."""
+        return (self.parameters, self.compute, *(extra for _, extra in self.overrides))
+
     def __str__(self) -> str:
         return f"parameters {self.parameters}, compute {self.compute}"
 
@@ -207,26 +206,137 @@ def looked_up(table: Mapping[str, T], name: str) -> T | None:
     return next((table[base] for base in _bases(name) if base in table), None)
 
 
-_current = jax.make_user_context(default_value=None)
+class Ledger:
+    """What is laid out while one function is traced, and the mappings that become current in it.
+
+    A ledger is part of the keys of JAX's trace caches. Where a key of a mapping is no axis of the arguments, no other
+    ledger equals this one, so that all functions inside are traced again and note what they lay out.
+
+    Attributes:
+        known: the names of the arguments.
+        entered: the mappings that became current, in this function alone.
+        seen: for each mapping, the names of the arrays that were laid out by it.
+        outer: the ledger of a surrounding function, which sees them too.
+        is_alone: whether no other ledger equals this one.
+    """
+
+    def __init__(
+        self,
+        outer: "Ledger | None" = None,
+        known: Set[str] = frozenset(),
+        mappings: Sequence[AxisMapping | Mappings] = (),
+    ) -> None:
+        self.known = with_bases(known)
+        self.entered: list[AxisMapping] = []
+        self.seen: dict[AxisMapping, set[str]] = {}
+        self.outer = outer
+        self.is_alone = (outer is not None and outer.is_alone) or any(map(self._is_partly_unknown, mappings))
+
+    def entering(self, mapping: AxisMapping) -> "Ledger":
+        """Return the ledger for a block in which a mapping is current."""
+        if mapping not in self.entered:  # loops enter the same ones repeatedly
+            self.entered.append(mapping)
+        if self.is_alone or not self._is_partly_unknown(mapping):
+            return self
+        inner = Ledger(self, self.known, (mapping,))
+        inner.entered = self.entered
+        return inner
+
+    def _is_partly_unknown(self, mapping: AxisMapping | Mappings) -> bool:
+        several = mapping.all() if isinstance(mapping, Mappings) else (mapping,)
+        return any(key not in self.known for own in several for key in own)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Ledger) and not self.is_alone and not other.is_alone)
+
+    def __hash__(self) -> int:
+        return id(self) if self.is_alone else 0
 
 
-class _Entering(AbstractContextManager[None]):
-    """A block in which a mapping is current; one object may be entered again inside itself and in other threads.
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What is current: the value that JAX keeps for a thread, and that is part of the keys of its trace caches.
+
+    Attributes:
+        mapping: the mapping of the innermost `axis_mapping`.
+        taken: Explicit mesh axes that a surrounding `vmap` maps over, so that nothing inside can be laid out on them.
+        scope: the surrounding shard_map.
+        audit: collects layouts and errors while a check runs; it makes JAX trace again.
+        ledger: notes what is laid out, while a function with mappings of its own is traced.
+    """
+
+    mapping: AxisMapping | None = None
+    taken: Entry = ()
+    scope: Scope | None = None
+    audit: Audit | None = None
+    ledger: Ledger | None = None
+
+
+_NOTHING = Context()
+_current = jax.make_user_context(default_value=_NOTHING)
+_blocks = Blocks("axis_mapping", _NOTHING, lambda context: str(context.mapping))
+_never_entered: dict[int, str] = {}
+
+
+def current() -> Context:
+    """Return what is current in this thread.
+
+    Raises:
+        ShardingError: if it is what another task or generator of the thread made current; if a mapping was made, and
+            not made current.
+    """
+    value: Context = _current.value
+    if _blocks.innermost.get().value is not value:
+        _blocks.check()
+    if _never_entered and threading.get_ident() in _never_entered:
+        raise ShardingError(_never_entered.pop(threading.get_ident()))
+    return value
+
+
+class _Block(AbstractContextManager[None]):
+    """A block in which a context is current; one object may be entered again inside itself and in other threads.
 
     A context of JAX stores the previous value on itself, so each entry makes a new one.
     """
 
-    def __init__(self, mapping: AxisMapping) -> None:
-        self._mapping = mapping
+    def __init__(self, change: Callable[[Context], Context]) -> None:
+        self._change = change
         self._entered = threading.local()
 
     def __enter__(self) -> None:
-        context = _current(self._mapping)
-        context.__enter__()
-        self._entered.__dict__.setdefault("contexts", []).append(context)
+        changed = self._change(current())
+        entered = _blocks.enter(changed, _current(changed))
+        self._entered.__dict__.setdefault("stack", []).append(entered)
 
     def __exit__(self, *raised: Any) -> None:
-        self._entered.contexts.pop().__exit__(*raised)
+        entered: Entered[Context] = self._entered.stack.pop()
+        _blocks.leave(entered, *raised)
+
+
+class _MappingBlock(_Block):
+    """The block of an `axis_mapping`, which notices if it is never entered."""
+
+    def __init__(self, change: Callable[[Context], Context], mapping: AxisMapping, place: str) -> None:
+        super().__init__(change)
+        self._unused: tuple[AxisMapping, str] | None = mapping, place
+
+    def __enter__(self) -> None:
+        self._unused = None
+        super().__enter__()
+
+    def __del__(self) -> None:
+        if self._unused is not None:
+            mapping, place = self._unused
+            problem = "a mapping was made, and never made current"
+            hint = "use a block: with axn.axis_mapping(...):"
+            _never_entered[threading.get_ident()] = message(
+                "axis_mapping", problem, f"mapping: {mapping}", f"made in: {place}", hint=hint
+            )
+
+
+def context(**changes: Any) -> AbstractContextManager[Any]:
+    """Change what is current, inside a `with` block: attributes of `Context` by keyword."""
+    return _Block(lambda outer: dataclasses.replace(outer, **changes))
 
 
 def _entry(name: str, axes: MeshAxes) -> Entry:
@@ -266,8 +376,7 @@ def _normal(mapping: ResourceMapping) -> AxisMapping:
 
 def current_mapping() -> AxisMapping | None:
     """Return the mapping of the innermost `axis_mapping`, or None."""
-    mapping = _current.value
-    return mapping if mapping is not None and mapping.active else None
+    return current().mapping
 
 
 def mapped(names: Iterable[str]) -> dict[str, Entry]:
@@ -289,52 +398,42 @@ def axis_mapping(mapping: ResourceMapping, *, merge: bool = False, **more: MeshA
         ...     print(axn.current_mapping())
         {'batch': 'data', 'mlp': 'model'}
     """
-    outer = _current.value
-    kept = outer.items() if merge and outer else ()
-    normal = resolve_mapping({**dict(kept), **dict(_checked(mapping)), **more})
-    return axis_mapping_in(normal, [] if outer is None else outer.entered)
+    normal = _normal({**dict(_checked(mapping)), **more})
 
+    def changed(outer: Context) -> Context:
+        kept = dict(outer.mapping or {}) if merge else {}
+        inner = AxisMapping(tuple({**kept, **normal}.items()))
+        ledger = None if outer.ledger is None else outer.ledger.entering(inner)
+        return dataclasses.replace(outer, mapping=inner, ledger=ledger)
 
-def axis_mapping_in(mapping: AxisMapping | None, entered: list[AxisMapping]) -> AbstractContextManager[Any]:
-    """Make a mapping, or none, the current one, and list it among those that were entered."""
-    outer = _surroundings()
-    if mapping is not None and mapping not in entered:  # loops enter the same ones repeatedly
-        entered.append(mapping)
-    inner = AxisMapping((), active=False) if mapping is None else mapping
-    audit, scope = inner.audit or outer.audit, inner.scope or outer.scope
-    return _Entering(AxisMapping(inner.entries, entered, inner.active, outer.taken, audit, scope))
+    frame = inspect.currentframe()
+    caller = None if frame is None else frame.f_back
+    place = "" if caller is None else f"{caller.f_code.co_filename}, line {caller.f_lineno}"
+    return _MappingBlock(changed, normal, place)
 
 
 def taking(mesh_axes: Entry) -> AbstractContextManager[Any]:
     """Prevent layouts inside from using Explicit mesh axes that a `vmap` maps over."""
-    if not mesh_axes:
-        return nullcontext()
-    outer = _surroundings()
-    return _Entering(dataclasses.replace(outer, taken=(*outer.taken, *mesh_axes)))
+    return context(taken=(*current().taken, *mesh_axes)) if mesh_axes else nullcontext()
 
 
 def hiding(names: Iterable[str], *, loop: bool = False) -> AbstractContextManager[Any]:
     """Tell collectives inside a shard_map about axes that a `vmap` or `nmap` maps over, or a loop runs along."""
-    outer = _surroundings()
-    if outer.scope is None:
+    scope = current().scope
+    if scope is None:
         return nullcontext()
     kind = "looped" if loop else "hidden"
-    more = getattr(outer.scope, kind) | set(names)
-    return _Entering(dataclasses.replace(outer, scope=dataclasses.replace(outer.scope, **{kind: more})))
+    return context(scope=dataclasses.replace(scope, **{kind: getattr(scope, kind) | set(names)}))
 
 
 def current_scope() -> Scope | None:
     """Return the scope of the surrounding shard_map."""
-    return _surroundings().scope
+    return current().scope
 
 
 def taken_axes() -> Entry:
     """Return the Explicit mesh axes that surrounding `vmap`s map over."""
-    return _surroundings().taken
-
-
-def _surroundings() -> AxisMapping:
-    return AxisMapping((), active=False) if _current.value is None else _current.value
+    return current().taken
 
 
 def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
@@ -367,69 +466,16 @@ def mesh_types(mesh: MeshLike) -> dict[str, AxisType]:
     return dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
 
 
-@lru_cache(8192)
-def _remembered(entries: tuple[tuple[str, Entry], ...]) -> set[str]:
-    """Return the names that were laid out under a mapping; JAX's caches do not run the code that notes them again."""
-    del entries
-    return set()
-
-
 def note(mapping: AxisMapping, names: Sequence[str]) -> None:
-    """Remember that arrays with these names were laid out under a mapping."""
-    _remembered(mapping.entries).update(names)
+    """Note that arrays with these names are laid out by a mapping, for the functions that are being traced."""
+    ledger = current().ledger
+    while ledger is not None:
+        ledger.seen.setdefault(mapping, set()).update(names)
+        ledger = ledger.outer
 
 
-def check_keys(
-    function: str,
-    mapping: AxisMapping | Mappings,
-    names: Set[str],
-    mesh: MeshLike | None,
-    paths: Set[str] = frozenset(),
-    *,
-    complete: bool = False,
-) -> None:
-    """Raise ShardingError for a key of the mapping that no array has, or a mesh axis that the mesh does not have.
-
-    Args:
-        function: the name for errors.
-        mapping: the mapping, or several.
-        names: the names of the known arrays.
-        mesh: the mesh, if there is one.
-        paths: the paths of the arrays, for patterns that override a mapping.
-        complete: whether these are all arrays that the mapping is for; otherwise, those that were laid out under it
-            before count too. Keys of `Mappings.compute` are then not checked, since activations are not known.
-    """
-    if isinstance(mapping, Mappings):
-        for own in (mapping.parameters, *(extra for _, extra in mapping.overrides)):
-            check_keys(function, own, names, mesh, complete=complete)
-        computed = names | mapping.compute.keys() if complete else names
-        check_keys(function, mapping.compute, computed, mesh, complete=complete)
-        for pattern, _ in mapping.overrides:
-            if not any(matches(pattern, path) for path in paths):
-                problem = f"no array has a path that matches {pattern!r}"
-                shown = sorted(paths - {""})  # an array that is a whole tree has no path
-                parts = {part for path in shown for part in path.split(".")}
-                facts = f"paths: {', '.join(shown[:8]) or 'none'}{', ...' if len(shown) > 8 else ''}"
-                raise ShardingError(message(function, problem, facts, hint=suggestion(pattern, parts)))
-        return
-    known = with_bases(names if complete else names | _remembered(mapping.entries))
-    for key, entry in mapping.entries:
-        for axis in entry:
-            if mesh is not None and axis not in mesh.axis_names:
-                raise _no_mesh_axis(function, key, axis, mesh, f"mapping: {mapping}")
-        if key not in known:
-            raise ShardingError(
-                message(
-                    function,
-                    f"the mapping has axis {key!r}, which no array here has",
-                    f"mapping: {mapping}",
-                    f"axes of the arrays: {', '.join(sorted(known)) or 'none'}",
-                    hint=suggestion(key, known) or "pass strict=False where one mapping serves several models",
-                )
-            )
-
-
-def _no_mesh_axis(function: str, name: str, axis: str, mesh: MeshLike, *facts: str) -> ShardingError:
+def no_mesh_axis(function: str, name: str, axis: str, mesh: MeshLike, *facts: str) -> ShardingError:
+    """Build the error of a mesh axis that the mesh does not have."""
     problem = f"axis {name!r} is mapped to {axis!r}, which is not an axis of the mesh"
     hint = suggestion(axis, mesh.axis_names)
     return ShardingError(message(function, problem, *facts, f"mesh: {describe_mesh(mesh)}", hint=hint))
@@ -499,7 +545,7 @@ def entries_for(
             continue
         for axis in table[base]:
             if mesh is not None and axis not in mesh.axis_names:
-                raise _no_mesh_axis(function, name, axis, mesh, *_facts(names, shape, mapping, None))
+                raise no_mesh_axis(function, name, axis, mesh, *_facts(names, shape, mapping, None))
         entry = tuple(axis for axis in table[base] if axis not in without)
         found[name] = tuple(axis for axis in entry if axis not in used)
         for axis in entry:

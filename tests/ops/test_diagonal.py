@@ -202,7 +202,7 @@ def test_trace_of_split_matrices_moves_only_sums(layout: dict[str, Any], explici
     np.testing.assert_allclose(gradient.array, 2 * expected[:, None] * on_diagonal, rtol=1e-5)
     assert jax.typeof(gradient.array).sharding == jax.typeof(placed.array).sharding
     kept = {name: entry for name, entry in layout.items() if name == "a"}
-    assert jax.typeof(result.array).sharding.spec == axn.pspec_for(result, kept, explicit_mesh)
+    assert jax.typeof(result.array).sharding.spec == axn.pspec_for(result, kept, explicit_mesh, strict=False)
 
 
 def test_weak_types_stay_weak() -> None:

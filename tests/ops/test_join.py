@@ -226,7 +226,7 @@ def test_arrays_that_lie_differently(
             for axis, join, values in joined:
                 for run in (join, jax.jit(join, static_argnums=0)):
                     result = run(axis, operands)
-                    assert jax.typeof(result.array).sharding.spec == axn.pspec_for(result, expected, explicit_mesh)
+                    assert jax.typeof(result.array).sharding.spec == axn.pspec_for(result, expected, strict=False)
                     np.testing.assert_array_equal(result.array, values.astype(np.float32))
 
 

@@ -224,7 +224,7 @@ def test_overrides_lay_out_some_paths_otherwise(mesh):
             ),
         ),
         (
-            "named_jit: the mapping has axis 'ebmed', which no array here has\n"
+            "fsdp: the mapping has axis 'ebmed', which no array here has\n"
             "  mapping: {'ebmed': 'data'}\n"
             "  axes of the arrays: batch, embed\n"
             "  hint: did you mean 'embed'?",

@@ -92,7 +92,7 @@ def entries_by_name(array: jax.Array, names: Names) -> list[Entry]:
     mapping, mesh = layout.current_mapping(), layout.context_mesh()
     entries = list(_constraints.entries_of(array)) or [()] * array.ndim
     auto = () if mesh is None else [axis for axis, kind in layout.mesh_types(mesh).items() if kind is AxisType.Auto]
-    if mapping is None or mesh is None or mapping.audit is not None or not auto:
+    if mapping is None or mesh is None or layout.current().audit is not None or not auto:
         return entries
     mapped = layout.entries_in(layout.partition_spec(names, array.shape, mapping, mesh))
     return [(*own, *(axis for axis in entry if axis in auto)) for own, entry in zip(entries, mapped, strict=True)]

@@ -4,6 +4,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ from .. import _constraints
 from ..array import NamedArray, is_named_array
 from ..layout import MeshLike
 
-__all__ = ["check_mesh", "described", "flags", "is_traced", "labels", "named_in"]
+__all__ = ["check_mesh", "described", "enclosed", "flags", "is_traced", "labels", "named_in"]
 
 
 def is_traced(kind: type) -> bool:
@@ -60,6 +61,16 @@ def check_mesh(function: str, fn: Callable[..., Any], mesh: MeshLike | None, arg
         array, names = (leaf.array, leaf.names) if isinstance(leaf, NamedArray) else (leaf, ())
         if isinstance(array, Tracer) and _constraints.is_elsewhere(array, mesh):
             raise _constraints.elsewhere(function, f"argument {path}", array, names, mesh)
+
+
+def enclosed(fn: Callable[..., Any]) -> list[Any]:
+    """Return the values of the variables that a function closes over."""
+    cells = getattr(inspect.unwrap(fn), "__closure__", None) or ()
+    values = []
+    for cell in cells:
+        with suppress(ValueError):  # a variable that has no value yet
+            values.append(cell.cell_contents)
+    return values
 
 
 def described(fn: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, str]:

@@ -253,7 +253,7 @@ class _Run:
         self._replicated_above = replicated_above
         self._found = _Findings()
         self._audit = layout.Audit()
-        self._entered: list[AxisMapping] = []
+        self._ledger = layout.Ledger()
         self._names: set[str] = set()
         self._paths: set[str] = set()
         self.model: tuple[ArrayLayout, ...] = ()
@@ -319,13 +319,12 @@ class _Run:
         self.arguments = tuple(
             row for shown, (seen, value) in given.items() for row in self.lay_out(shown, seen, value, several)
         )
-        inside = dataclasses.replace(self._mappings.compute, audit=self._audit)
         result, stop = None, None
         try:
             with (
                 jax.sharding.use_abstract_mesh(AbstractMesh((), ())),  # clears the current mesh, whatever its size
                 jax.sharding.use_abstract_mesh(self._mesh),
-                layout.axis_mapping_in(inside, self._entered),
+                layout.context(mapping=self._mappings.compute, audit=self._audit, ledger=self._ledger),
             ):
                 result = self._trace(fn, args, kwargs, several)
         except Exception as error:
@@ -417,8 +416,8 @@ class _Run:
         given, complete = self._given, traced or self._given.parameters != self._given.compute
         tables = [(given.parameters, complete), *((extra, True) for _, extra in given.overrides)]
         if traced:
-            tables += [(mapping, True) for mapping in (given.compute, *self._entered)]
-        current = {mapping.entries for mapping in (given.compute, *self._entered)}
+            tables += [(mapping, True) for mapping in (given.compute, *self._ledger.entered)]
+        current = {mapping.entries for mapping in (given.compute, *self._ledger.entered)}
         for mapping, is_error in tables:
             known = layout.with_bases(self._names | inside if mapping.entries in current else self._names)
             for key in mapping:

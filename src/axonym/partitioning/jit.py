@@ -13,8 +13,9 @@ import jax
 from .. import layout
 from ..errors import ArgumentError, OperandError, message, suggestion
 from ..layout import AxisMapping, Mappings, ResourceMapping
-from ._arguments import check_mesh, described, flags, is_traced, labels, named_in
+from ._arguments import check_mesh, described, enclosed, flags, is_traced, labels, named_in
 from ._flattened import Flattened, Structure, made_of_immutables, modules_in
+from ._keys import check_keys
 from ._stages import Lowered, Traced
 from .shard import lay_out_tree, names_of, no_mesh, paths_of, several_of, transforming
 
@@ -79,8 +80,7 @@ def named_jit(
         donate_kwargs: the same for arguments that are passed by keyword, as a dict, or a single bool. If only one of
             the two mentions a parameter, it also applies when the parameter is passed the other way.
         strict: raise for keys of a mapping that no array has: none of the arguments, the results, or the arrays that
-            are laid out inside. Names laid out earlier under an equal mapping count too, because JAX's caches do not
-            run code again.
+            are laid out inside or closed over.
         jit_options: further options of `jax.jit`, such as `compiler_options` or `keep_unused`.
 
     Raises:
@@ -230,7 +230,7 @@ class NamedJit(Generic[P, R]):
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
         self._bound = (fn,) if any(map(eqx.is_array, jax.tree.leaves(fn))) else ()
-        self._roles = roles
+        self.roles = roles
         self._donate_args = donate_args
         self._donate_kwargs = donate_kwargs
         self._jit_options = jit_options
@@ -359,7 +359,7 @@ class NamedJit(Generic[P, R]):
 
     def _traced(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the function on tracers, under its mappings, and check the mappings at the end."""
-        roles = self._roles
+        roles = self.roles
         mesh = layout.context_mesh()
         inside = layout.current_mapping() if roles.inside is None else roles.inside
         results = inside if roles.results is None else roles.results
@@ -373,14 +373,15 @@ class NamedJit(Generic[P, R]):
         if roles.arguments is not None and mesh is not None:
             several = several_of(parts)
             fn, args, kwargs = (lay_out_tree(part, roles.arguments, mesh, several) for part in parts)
-        entered: list[AxisMapping] = []
-        with layout.axis_mapping_in(inside, entered):
+        strict = (*given, *([] if inside is None else [inside])) if roles.strict else ()
+        ledger = layout.Ledger(layout.current().ledger, names, strict)
+        with layout.context(mapping=inside, ledger=ledger):
             result = fn(*args, **kwargs)
-        names |= names_of(result)
+        names |= names_of((result, enclosed(self._fn)))
         paths |= paths_of(result)
         if roles.strict:
-            for mapping in (*given, *entered):
-                layout.check_keys(roles.function, mapping, names, mesh, paths)
+            for mapping in (*strict, *ledger.entered):
+                check_keys(roles.function, mapping, names, mesh, paths, ledger=ledger)
         if results is not None and mesh is not None:
             result = lay_out_tree(result, results, mesh)
         # a reference too, for which JAX raises
@@ -395,7 +396,7 @@ class NamedJit(Generic[P, R]):
 
 def called(function: str, compiled: NamedJit[P, R]) -> NamedJit[P, R]:
     """Give the errors of a compiled function the name of what the user called."""
-    compiled._roles = dataclasses.replace(compiled._roles, function=function)
+    compiled.roles = dataclasses.replace(compiled.roles, function=function)
     return compiled
 
 

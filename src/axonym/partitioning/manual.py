@@ -14,9 +14,10 @@ from .. import _constraints, layout
 from ..array import NamedArray, is_named_array
 from ..core import shape_of
 from ..errors import OperandError, ShardingError, describe, message, suggestion
-from ..layout import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping, Scope
+from ..layout import Entry, Mappings, MeshLike, ResourceMapping, Scope
 from ._addresses import spelled
 from ._arguments import check_mesh
+from ._keys import check_keys
 from .jit import NamedJit, Roles
 from .shard import names_of, no_mapping, no_mesh, static_axes
 
@@ -149,7 +150,7 @@ class ShardMap(Generic[P, R]):
         if mappings is None:
             raise no_mapping("shard_map")
         run = self._mapped if _constraints.tracing() else self._compiled
-        with layout.axis_mapping_in(None, []):
+        with layout.context(mapping=None):
             result: R = run(self._f, mappings, args, kwargs)
         return result
 
@@ -173,8 +174,9 @@ class ShardMap(Generic[P, R]):
         given = [*_spread("in_specs", None, f), *_spread("in_specs", options.in_specs, args)]
         arrays, specs = blocks.cut(leaves, [*given, *_spread("in_specs", None, kwargs)], mappings)
         names = frozenset(names_of((f, args, kwargs)))
-        inside = dataclasses.replace(mappings.compute, scope=Scope(mappings, frozenset(blocks.whole)))
-        entered: list[AxisMapping] = []
+        scope = Scope(mappings, frozenset(blocks.whole))
+        strict = [own for own in (options.mapping, options.out_mapping) if own is not None and options.strict]
+        ledger = layout.Ledger(layout.current().ledger, names, strict)
         out_mappings = options.out_mapping or mappings
         # JAX reads the layout of the results after tracing the function, when their names are known.
         out_specs: list[PartitionSpec] = []
@@ -184,7 +186,7 @@ class ShardMap(Generic[P, R]):
             rest = iter(local_arrays)
             filled = [_refill(leaf, next(rest)) if _holds_array(leaf) else leaf for leaf in leaves]
             its_f, its_args, its_kwargs = jax.tree.unflatten(tree, filled)
-            with layout.axis_mapping_in(inside, entered):
+            with layout.context(mapping=mappings.compute, scope=scope, ledger=ledger):
                 result = its_f(*its_args, **its_kwargs)
             blocks_out, out_specs[:] = blocks.join(result, options.out_specs, out_mappings)
             results[:] = [jax.tree.map(_without_data, result, is_leaf=is_named_array)]
@@ -203,11 +205,9 @@ class ShardMap(Generic[P, R]):
             )
         whole = local(*arrays)
         (result,) = results
-        if options.strict:
-            known = names | names_of(result)
-            for own in {id(m): m for m in (options.mapping, options.out_mapping) if m is not None}.values():
-                for mapping in (own.parameters, own.compute):
-                    layout.check_keys("shard_map", mapping, known, mesh)
+        for own in strict:
+            for mapping in (own.parameters, own.compute):
+                check_keys("shard_map", mapping, names | names_of(result), mesh, ledger=ledger)
         rest = iter(whole)
         out_leaves, out_tree = jax.tree.flatten(result, is_leaf=is_named_array)
         return jax.tree.unflatten(

@@ -20,6 +20,7 @@ from ..core import facts, shape_of, wrap
 from ..errors import AxisSizeError, OperandError, ShardingError, describe, message
 from ..layout import AxisMapping, MeshLike, ResourceMapping
 from ..plans import Names
+from ._keys import check_keys
 from .shard import names_of, no_mapping, no_mesh
 
 __all__ = ["from_callback", "from_local", "local_slices"]
@@ -58,7 +59,7 @@ def from_local(
     """
     resolved, concrete = _resolved("from_local", mapping, mesh)
     if mapping is not None and strict:
-        layout.check_keys("from_local", resolved, names_of(tree), concrete, complete=True)
+        check_keys("from_local", resolved, names_of(tree), concrete)
     made: T = jax.tree.map(
         lambda leaf: _from_local(leaf, resolved, concrete) if isinstance(leaf, NamedArray) else leaf,
         tree,

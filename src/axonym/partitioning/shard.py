@@ -11,12 +11,14 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .. import _constraints, layout
+from .._entered import Blocks, Entered
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, sized
 from ..core import shape_of, wrap
 from ..errors import ShardingError, message
 from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..plans import Names
+from ._keys import check_keys
 
 __all__ = [
     "auto_sharded",
@@ -41,8 +43,43 @@ T = TypeVar("T")
 
 
 def set_mesh(mesh: MeshLike) -> AbstractContextManager[Any]:
-    """Make a mesh the current one, inside a `with` block: `with axn.set_mesh(jax.make_mesh((8,), ("data",)))`."""
-    return jax.set_mesh(mesh) if isinstance(mesh, Mesh) else jax.sharding.use_abstract_mesh(mesh)
+    """Make a mesh the current one, inside a `with` block: `with axn.set_mesh(jax.make_mesh((8,), ("data",)))`.
+
+    As with `jax.set_mesh`, a `Mesh` is the current one of the thread from this call on, also without a block.
+
+    Raises:
+        ShardingError: where the block of another asyncio task or generator of the thread is entered or left inside of
+            this one. What such a task does without a block of its own uses this mesh.
+    """
+    return _MeshBlock(mesh)
+
+
+class _MeshBlock(AbstractContextManager[Any]):
+    """The block of `set_mesh`."""
+
+    def __init__(self, mesh: MeshLike) -> None:
+        self._mesh = mesh
+        self._inner: AbstractContextManager[Any] = (
+            jax.set_mesh(mesh) if isinstance(mesh, Mesh) else jax.sharding.use_abstract_mesh(mesh)
+        )
+        self._entered: Entered[MeshLike | None] | None = None
+
+    def __enter__(self) -> Any:
+        try:
+            self._entered = _meshes.enter(self._mesh, self._inner)
+        except ShardingError:
+            self._inner.__exit__(None, None, None)  # a Mesh is current since this block was made
+            raise
+        return self._mesh
+
+    def __exit__(self, *raised: Any) -> None:
+        assert self._entered is not None
+        _meshes.leave(self._entered, *raised)
+
+
+_meshes: Blocks[MeshLike | None] = Blocks(
+    "set_mesh", None, lambda mesh: "none" if mesh is None else layout.describe_mesh(mesh)
+)
 
 
 def shard(
@@ -73,7 +110,7 @@ def shard(
     if mesh is None:
         raise no_mesh("shard", resolved)
     if mapping is not None and strict:
-        layout.check_keys("shard", resolved, names_of(x), mesh, paths_of(x), complete=True)
+        check_keys("shard", resolved, names_of(x), mesh, paths_of(x))
     return lay_out_tree(x, resolved, mesh)
 
 
@@ -200,10 +237,18 @@ def transforming() -> bool:
     return False
 
 
-def pspec_for(tree: Any, resource_mapping: ResourceMapping | None = None, mesh: MeshLike | None = None) -> Any:
+def pspec_for(
+    tree: Any, resource_mapping: ResourceMapping | None = None, mesh: MeshLike | None = None, *, strict: bool = True
+) -> Any:
     """Return a tree of PartitionSpecs: one per named array, replicated for plain arrays, None for other leaves.
 
     With a mesh, given or current, the mapping is checked against it.
+
+    Args:
+        tree: named arrays, or a tree with such arrays, which may be abstract.
+        resource_mapping: axis names to mesh axes; by default the current mapping.
+        mesh: by default the mesh of `set_mesh`.
+        strict: raise for keys of a given mapping that no array of the tree has.
 
     Raises:
         ShardingError: if there is no mapping, or it does not fit.
@@ -215,7 +260,8 @@ def pspec_for(tree: Any, resource_mapping: ResourceMapping | None = None, mesh: 
     mapping, mesh = layout.resolve_mapping(resource_mapping), layout.context_mesh(mesh)
     if mapping is None:
         raise no_mapping("pspec_for")
-
+    if resource_mapping is not None and strict:
+        check_keys("pspec_for", mapping, names_of(tree), mesh)
     several = several_of(tree)
 
     def one(path: Any, leaf: Any) -> PartitionSpec | None:

@@ -18,6 +18,7 @@ from ..layout import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
 from ..ops import _lift
 from ..plans import Names
 from ..printing import summary
+from ._keys import check_keys
 from ._table import Cell, Printed, Table, byte_text, grouped, numbers
 from .shard import mapping_for, names_held, names_of, no_mesh, paths_of, several_of
 
@@ -156,7 +157,7 @@ def show(
         if mesh is None:
             raise no_mesh("show", resolved.compute)
         if strict:
-            layout.check_keys("show", resolved, names_of(tree), mesh, paths_of(tree), complete=True)
+            check_keys("show", resolved, names_of(tree), mesh, paths_of(tree))
     rows, several = [], several_of(tree)
     for path, names, array in arrays_of(tree, "show"):
         row = None if mapping is not None else _actual(path, names, array)

@@ -14,6 +14,7 @@ from ..array import is_named_array
 from ..axis import Axis
 from ..errors import ArgumentError, OperandError, message, suggestion
 from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ..partitioning._keys import check_keys
 from ..partitioning.placement import from_callback
 from ..partitioning.shard import names_of, no_mesh, paths_of
 from ..transform._leaves import refilled
@@ -208,7 +209,7 @@ def _filled(
         if around is None:
             raise no_mesh(function, own)
         if strict:
-            layout.check_keys(function, own, names_of(tree), around, paths_of(tree), complete=True)
+            check_keys(function, own, names_of(tree), around, paths_of(tree))
     found = list(places(tree, layouts))
     entries = _entries(function, found, prefix, rename)
     _check(function, entries, state_dict, prefix, strict, cast)
