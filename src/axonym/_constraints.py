@@ -5,7 +5,9 @@ out in several ways is an error in JAX. `settle` decides by name: by the mapping
 layouts of the operands.
 """
 
+import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -98,7 +100,7 @@ def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLi
     if kinds >= {AxisType.Explicit, AxisType.Auto}:
         array = _constrain_both(array, explicit, auto)
     elif AxisType.Explicit in kinds:
-        array = relayout(array, entries_in(explicit.spec))
+        array = relayout(array, entries_in(explicit.spec), is_asked=True)
     elif AxisType.Auto in kinds:
         array = constrain_auto(array, auto)
     return array
@@ -160,7 +162,7 @@ def constrain_auto(array: jax.Array, auto: NamedSharding) -> jax.Array:
 @partial(jax.jit, static_argnums=(1, 2))
 def _constrain_both(array: jax.Array, explicit: NamedSharding, auto: NamedSharding) -> jax.Array:
     """Apply both on a mixed mesh; outside jit, the second step would undo the first."""
-    moved: jax.Array = jax.lax.with_sharding_constraint(relayout(array, entries_in(explicit.spec)), auto)
+    moved: jax.Array = jax.lax.with_sharding_constraint(relayout(array, entries_in(explicit.spec), is_asked=True), auto)
     return moved
 
 
@@ -238,12 +240,64 @@ def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | N
     return _only(_spec(names, sizes, mapping, mesh), mesh_types(mesh), AxisType.Explicit)
 
 
-def relayout(array: jax.Array, entries: Sequence[Entry]) -> jax.Array:
-    """Reshard an array with an explicit sharding, if it differs."""
+def relayout(
+    array: jax.Array, entries: Sequence[Entry], names: Sequence[Any] = (), *, is_asked: bool = False
+) -> jax.Array:
+    """Reshard an array with an explicit sharding, if it differs.
+
+    Args:
+        array: the array.
+        entries: the mesh axes of each dimension.
+        names: its names, where they are known, for `limit_reshards`.
+        is_asked: whether the user asked for this layout, so that `limit_reshards` says nothing.
+    """
     if entries_of(array) == _without_taken(entries):
         return array
+    if current().reshard_limit is not None and not is_asked:
+        _report_move(array, _without_taken(entries), tuple(name for name in names if isinstance(name, str)))
     moved: jax.Array = jax.reshard(array, sharding_from(array, entries))
     return moved
+
+
+def _report_move(array: jax.Array, wanted: Sequence[Entry], names: Names) -> None:
+    """Report, as `limit_reshards` says, that an operation sends a large array from device to device.
+
+    Nothing is sent where each device keeps a part of what it has. The layout of the current mapping was asked for.
+    """
+    own, limit = entries_of(array), current().reshard_limit
+    nbytes = math.prod(array.shape) * array.dtype.itemsize
+    if not own or limit is None or nbytes <= limit:
+        return
+    if all(new[: len(old)] == old for old, new in zip(own, wanted, strict=True)):
+        return
+    if current_mapping() is not None and len(names) == array.ndim:
+        asked = mapped(names)
+        if [asked.get(name, ()) for name in names] == list(wanted):
+            return
+    before, after = spec_from(own), spec_from(wanted)
+    problem = f"an operation moves an array of {nbytes:,} bytes between devices, though nobody asked for it"
+    facts = (
+        f"array has: {describe(names, array.shape)}",
+        f"its layout: {before}, then {after}",
+        f"limit: {limit:,} bytes",
+        f"in: {users_line()[0]}",
+    )
+    hint = "lay it out before, by axn.shard or the mapping; or write that it may move: axn.shard(x, {...})"
+    text = message("limit_reshards", problem, *facts, hint=hint)
+    if current().reshard_action == "error":
+        raise ShardingError(text)
+    warnings.warn(text, stacklevel=users_line()[1])
+
+
+def users_line() -> tuple[str, int]:
+    """Return the innermost line of the user's code that is running, and how many frames are above it."""
+    ours = {"axonym", "jax", "jaxlib", "equinox", "contextlib", "functools"}
+    frame, depth = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
+        frame, depth = frame.f_back, depth + 1
+    if frame is None:
+        return "JAX", 1
+    return f"{frame.f_code.co_name}, {frame.f_code.co_filename}, line {frame.f_lineno}", depth
 
 
 def settle(
@@ -333,7 +387,7 @@ def agree(
     for array, own, has in zip(arrays, operands, entries, strict=True):
         free = [tuple(axis for axis in entry if axis not in used) for entry in _without_taken(has)]
         wanted = [table.get(label, entry) for label, entry in zip(own, free, strict=True)]
-        moved.append(relayout(jax.numpy.asarray(array), wanted) if wanted != list(has) else array)
+        moved.append(relayout(jax.numpy.asarray(array), wanted, own) if wanted != list(has) else array)
     return moved, used
 
 
@@ -342,6 +396,8 @@ def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
     entries = entries_of(other)
     if not has_explicit_axes(other) or entries_of(array) == entries:
         return array
+    if current().reshard_limit is not None and has_explicit_axes(array):
+        _report_move(array, entries, ())
     moved: jax.Array = jax.reshard(array, NamedSharding(jax.typeof(other).sharding.mesh, spec_from(entries)))
     return moved
 

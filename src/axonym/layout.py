@@ -263,6 +263,8 @@ class Context:
         scope: the surrounding shard_map.
         audit: collects layouts and errors while a check runs; it makes JAX trace again.
         ledger: notes what is laid out, while a function with mappings of its own is traced.
+        reshard_limit: for arrays of more bytes than this, moves that nobody asked for are reported.
+        reshard_action: how: `error` or `warn`.
     """
 
     mapping: AxisMapping | None = None
@@ -270,6 +272,8 @@ class Context:
     scope: Scope | None = None
     audit: Audit | None = None
     ledger: Ledger | None = None
+    reshard_limit: int | None = None
+    reshard_action: str = "error"
 
 
 _NOTHING = Context()

@@ -238,7 +238,7 @@ def _laid_out(
     moved = []
     for array, own, has, core, count in zip(arrays, entries, batches, cores, counts, strict=True):
         wanted = [table[label] for label in (*range(most - count, most), *has)]
-        moved.append(_constraints.relayout(array, [*wanted, *((),) * len(core)]) if own else array)
+        moved.append(_constraints.relayout(array, [*wanted, *((),) * len(core)], (*has, *core)) if own else array)
     shared = [table[label] for label in (*range(most), *batch)]
     results = tuple([*shared, *((),) * len(out)] for out in outs)
     return _lift.local(call, moved, results if several else results[0])

@@ -160,7 +160,7 @@ def agreed(operands: Sequence[Names], arrays: Sequence[jax.Array], target: Names
             continue
         anonymous = len(own) - len(names)
         wanted = [table[name] for name in names]
-        moved.append(_constraints.relayout(array, [*own[:anonymous], *wanted]))
+        moved.append(_constraints.relayout(array, [*own[:anonymous], *wanted], names))
     return moved
 
 
@@ -432,7 +432,7 @@ def _along(
             call = partial(fn, axis=at[0], **keywords)
             if removes:
                 return call(array)
-            array = whole(array, at)
+            array = whole(array, at, names)
             result = local(call, [array], list(_constraints.entries_of(array)))
             if to is not None:
                 check_given(function, (to,), target, result.shape)
@@ -444,14 +444,14 @@ def _along(
     return Kernel(target, body)
 
 
-def whole(array: jax.Array, at: Sequence[int]) -> jax.Array:
+def whole(array: jax.Array, at: Sequence[int], names: Names = ()) -> jax.Array:
     """On a mesh with Explicit axes, gather the given dimensions, which an operation cannot process in shards."""
     if not _constraints.has_explicit_axes(array):
         return array
     entries = list(_constraints.entries_of(array))
     for position in at:
         entries[position] = ()
-    return _constraints.relayout(array, entries)
+    return _constraints.relayout(array, entries, names)
 
 
 def local(fn: Function, arrays: Sequence[jax.Array], results: Any) -> Any:

@@ -65,8 +65,8 @@ class Regrouping(NamedTuple):
     ends: tuple[tuple[int, int], ...]
 
 
-def reshape(array: jax.Array, groups: Sequence[Group]) -> jax.Array:
-    """Reshape an array group by group.
+def reshape(array: jax.Array, groups: Sequence[Group], names: Names = ()) -> jax.Array:
+    """Reshape an array group by group; for messages, pass its names.
 
     On a mesh with Explicit axes, the mapping lays out the new dimensions that it has, and otherwise the first
     dimension of a group keeps its mesh axes: an axis whose leading part is sharded splits and merges in place.
@@ -76,7 +76,7 @@ def reshape(array: jax.Array, groups: Sequence[Group]) -> jax.Array:
         return lax.reshape(array, shape)
     source, target = _layouts(array, groups)
     wanted = _constraints.sharding_from(array, target)
-    return lax.reshape(_constraints.relayout(array, source), shape, out_sharding=wanted)
+    return lax.reshape(_constraints.relayout(array, source, names), shape, out_sharding=wanted)
 
 
 def _layouts(array: jax.Array, groups: Sequence[Group]) -> tuple[list[layout.Entry], list[layout.Entry]]:
@@ -133,7 +133,7 @@ def _regrouped(text: str, names: Names, bindings: Bindings) -> _lift.Kernel | No
         lead = [Group(1, (size,), ("",)) for size in shape[:anonymous]]
         if splits:
             own = [tuple(piece for piece, _ in pieces) for pieces in plan.split]
-            array = reshape(array, [*lead, *(Group(1, s, n) for s, n in zip(split, own, strict=True))])
+            array = reshape(array, [*lead, *(Group(1, s, n) for s, n in zip(split, own, strict=True))], names)
         if not in_order:
             array = lax.transpose(array, (*range(anonymous), *(anonymous + at for at in plan.order)))
         if merges:

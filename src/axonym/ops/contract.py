@@ -314,7 +314,7 @@ def _explicit(
             if label in own:
                 summed[label] = tuple(axis for axis in summed[label] if axis not in taken)
     moved = [
-        _constraints.relayout(array, [{**summed, **entries}[label] for label in own])
+        _constraints.relayout(array, [{**summed, **entries}[label] for label in own], own)
         for array, own, entries in zip(arrays, labels, wanted, strict=True)
     ]
     return moved, [table[label] for label in out]

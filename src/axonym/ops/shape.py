@@ -369,7 +369,7 @@ def _flattened(names: Names, given: Pairs, new: tuple[str, int | None]) -> _lift
             raise AxisSizeError(message("flatten_axes", problem, f"array has: {describe(names, shape)}"))
         groups = [_regroup.Group(1, (n,), ("",)) for n in array.shape]
         groups[at : at + len(old)] = [_regroup.Group(len(old), (size,), (new[0],))]
-        return _regroup.reshape(array, groups)
+        return _regroup.reshape(array, groups, ordered)
 
     return _lift.Kernel(target, body)
 
@@ -421,6 +421,6 @@ def _unflattened(names: Names, given: tuple[str, int | None], new: tuple[Axis, .
             raise AxisSizeError(message("unflatten_axis", problem, f"array has: {describe(names, shape)}"))
         groups = [_regroup.Group(1, (n,), ("",)) for n in array.shape]
         groups[at] = _regroup.Group(1, sizes, fresh)
-        return _regroup.reshape(array, groups)
+        return _regroup.reshape(array, groups, names)
 
     return _lift.Kernel(target, body)

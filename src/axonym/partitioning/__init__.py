@@ -2,6 +2,7 @@
 
 from .checking import check
 from .fsdp import fsdp_mapping
+from .reshards import limit_reshards
 from .showing import show, visualize
 
-__all__ = ["check", "fsdp_mapping", "show", "visualize"]
+__all__ = ["check", "fsdp_mapping", "limit_reshards", "show", "visualize"]
