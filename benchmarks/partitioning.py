@@ -49,6 +49,8 @@ MESHES = {"dp": (8, 1), "fsdp": (8, 1), "tp": (1, 8), "fsdp+tp": (4, 2)}
 TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
 FORMS = (*TYPES, "explicit, reduced", "manual")
 OPTIMIZER = optax.adam(1e-3)
+# No operation moves an array of more bytes than this, other than weights to the layout in which they are used.
+MOVED = 2**10
 COLUMNS = ("collectives", "wire MB", "GFLOP", "temp MB", "args MB")
 
 # Why a hand-written program may need less than any that the compiler partitions by itself.
@@ -251,7 +253,7 @@ class Program:
 
     def costs(self) -> dict[str, Any]:
         """Compile, and count."""
-        with axn.set_mesh(self.mesh):
+        with axn.set_mesh(self.mesh), axn.partitioning.limit_reshards(MOVED):
             compiled = self.step.lower(*self.arguments).compile()
         found = collectives(compiled)
         memory = compiled.memory_analysis()
@@ -266,7 +268,7 @@ class Program:
 
     def losses(self) -> list[float]:
         """Take three steps."""
-        with axn.set_mesh(self.mesh):
+        with axn.set_mesh(self.mesh), axn.partitioning.limit_reshards(MOVED):
             model, moments, batch = self.values()
             losses = []
             for _ in range(3):

@@ -365,3 +365,25 @@ def test_a_key_that_an_earlier_array_had_is_refused_all_the_same(auto_mesh: jax.
         place(rows, {"batch": "data"}, auto_mesh)
         with pytest.raises(ShardingError, match="the mapping has axis 'batch', which no array here has"):
             place(rows.rename({"batch": "rows"}), {"batch": "data"}, auto_mesh)
+
+
+def test_the_mapping_of_the_computation_loads_data_too(auto_mesh: jax.sharding.Mesh) -> None:
+    """Its axes of weights are no axes of a batch; a misspelled axis of the batch still is an error."""
+    rows = {"x": axn.NamedArray(np.ones((8, 4), np.float32), ("batch", "pos"))}
+    compute = {"batch": "data", "mlp": "model", "heads": "model"}
+    assert axn.from_local(rows, compute, auto_mesh)["x"].sharding.spec == jax.P("data", None)
+    wrong: list[tuple[dict[str, str], str, str]] = [
+        ({"bacth": "data", "mlp": "model"}, "bacth", "did you mean 'batch'?"),
+        ({"batch": "data", "poss": "model"}, "poss", "did you mean 'pos'?"),
+        ({"mlp": "model"}, "mlp", "pass strict=False if all of it is the same on all processes"),
+    ]
+    for mapping, key, hint in wrong:
+        with pytest.raises(ShardingError) as error:
+            axn.from_local(rows, mapping, auto_mesh)
+        assert str(error.value) == (
+            f"from_local: the mapping has axis {key!r}, which no array here has\n  mapping: {mapping}\n"
+            f"  axes of the arrays: batch, pos\n  hint: {hint}"
+        )
+        assert axn.from_local(rows, mapping, auto_mesh, strict=False)["x"].axes == rows["x"].axes
+    with pytest.raises(ShardingError, match="axis 'mlp' is mapped to 'modle', which is not an axis of the mesh"):
+        axn.from_local(rows, {"batch": "data", "mlp": "modle"}, auto_mesh)

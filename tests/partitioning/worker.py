@@ -144,6 +144,24 @@ def check_keys(mesh, process):
     assert laid_out.sharding.is_equivalent_to(parts.sharding, 1)
 
 
+def check_sharding(mesh, process):
+    """What is the same in all processes is laid out; parts of each process are not taken for it."""
+    for kind in (lambda values: axn.named(values, "a"), lambda values: axn.NamedArray(values, ("a",))):
+        for values in (np.arange(16) + process, np.where(np.arange(16) == 15, process, 1.5)):
+            assert message_of(ShardingError, axn.shard, kind(values), {"a": "data"}, mesh) == (
+                "shard: the processes have different values for one array\n  array has: a=16\n"
+                "  hint: use from_local where each process has its part"
+            )
+        whole = axn.shard(kind(np.arange(16)), {"a": "data"}, mesh)
+        for shard in whole.array.addressable_shards:
+            np.testing.assert_array_equal(np.asarray(shard.data), np.arange(16)[shard.index])
+        again = axn.shard(whole, {"a": "model"}, mesh)
+        assert again.sharding.spec == jax.P("model")
+    own = jax.random.key(process)
+    keys = axn.NamedArray(jax.random.split(own, 16), ("a",))
+    assert "different values" in message_of(ShardingError, axn.shard, keys, {"a": "data"}, mesh)
+
+
 def check_printing(mesh):
     ones = np.ones(A.size, np.float32)
     row = axn.from_callback(A, lambda at: ones[at["a"]], {"a": "data"}, mesh)
@@ -194,6 +212,7 @@ def main(address, process, folder):
     mesh = Mesh(devices.reshape(4, 2), tuple(SIZES))
     check_errors(mesh, process)
     check_keys(mesh, process)
+    check_sharding(mesh, process)
     check_printing(mesh)
     check_saving(mesh, process, folder)
     jax.distributed.shutdown()

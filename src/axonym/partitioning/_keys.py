@@ -5,7 +5,7 @@ from collections.abc import Set
 from ..errors import ShardingError, message, suggestion
 from ..layout import AxisMapping, Ledger, Mappings, MeshLike, matches, no_mesh_axis, with_bases
 
-__all__ = ["check_keys"]
+__all__ = ["check_keys", "check_keys_of_data"]
 
 
 def check_keys(
@@ -41,18 +41,38 @@ def check_keys(
                 facts = f"paths: {', '.join(shown[:8]) or 'none'}{', ...' if len(shown) > 8 else ''}"
                 raise ShardingError(message(function, problem, facts, hint=suggestion(pattern, parts)))
         return
+    _check_mesh_axes(function, mapping, mesh)
     known = with_bases(names if ledger is None else names | ledger.seen.get(mapping, set()))
+    for key in mapping:
+        if key not in known:
+            hint = suggestion(key, known) or "pass strict=False where one mapping serves several models"
+            raise _unknown(function, key, mapping, known, hint)
+
+
+def check_keys_of_data(function: str, mapping: AxisMapping, names: Set[str], mesh: MeshLike) -> None:
+    """Do `check_keys` for a mapping that may also be for a model, which computes with these arrays.
+
+    Its keys may be axes of the model, but one must be an axis of the data, and a key that resembles an axis of the data
+    without an entry of its own is misspelled: the data would be the same on all processes.
+    """
+    _check_mesh_axes(function, mapping, mesh)
+    known = with_bases(names)
+    is_for_others = bool(names) and not known & mapping.keys()
+    for key in mapping:
+        hint = suggestion(key, known - mapping.keys())
+        if key not in known and (is_for_others or hint is not None):
+            hint = hint or "pass strict=False if all of it is the same on all processes"
+            raise _unknown(function, key, mapping, known, hint)
+
+
+def _check_mesh_axes(function: str, mapping: AxisMapping, mesh: MeshLike | None) -> None:
     for key, entry in mapping.entries:
         for axis in entry:
             if mesh is not None and axis not in mesh.axis_names:
                 raise no_mesh_axis(function, key, axis, mesh, f"mapping: {mapping}")
-        if key not in known:
-            raise ShardingError(
-                message(
-                    function,
-                    f"the mapping has axis {key!r}, which no array here has",
-                    f"mapping: {mapping}",
-                    f"axes of the arrays: {', '.join(sorted(known)) or 'none'}",
-                    hint=suggestion(key, known) or "pass strict=False where one mapping serves several models",
-                )
-            )
+
+
+def _unknown(function: str, key: str, mapping: AxisMapping, known: Set[str], hint: str) -> ShardingError:
+    problem = f"the mapping has axis {key!r}, which no array here has"
+    axes = f"axes of the arrays: {', '.join(sorted(known)) or 'none'}"
+    return ShardingError(message(function, problem, f"mapping: {mapping}", axes, hint=hint))

@@ -20,7 +20,7 @@ from ..core import facts, shape_of, wrap
 from ..errors import AxisSizeError, OperandError, ShardingError, describe, message
 from ..layout import AxisMapping, MeshLike, ResourceMapping
 from ..plans import Names
-from ._keys import check_keys
+from ._keys import check_keys_of_data
 from .shard import names_of, no_mapping, no_mesh
 
 __all__ = ["from_callback", "from_local", "local_slices"]
@@ -42,9 +42,11 @@ def from_local(
         tree: named arrays that hold numpy arrays, as in `axn.NamedArray(rows, ("batch", "embed"))`, or JAX arrays of
             this process. Other leaves stay as they are.
         mapping: axis names to mesh axes; by default the current mapping. Axes that it lacks are replicated: every
-            process has them whole, with the same values.
+            process has them whole, with the same values. It may be the mapping of the computation, with axes of the
+            model.
         mesh: by default the mesh of `set_mesh`.
-        strict: raise for keys of a given mapping that no array of the tree has.
+        strict: raise if no array of the tree has an axis of a given mapping, and for keys that resemble an axis that
+            has none.
 
     Raises:
         ShardingError: if there is no mapping or no mesh with devices, or they do not fit the arrays.
@@ -59,7 +61,7 @@ def from_local(
     """
     resolved, concrete = _resolved("from_local", mapping, mesh)
     if mapping is not None and strict:
-        check_keys("from_local", resolved, names_of(tree), concrete)
+        check_keys_of_data("from_local", resolved, names_of(tree), concrete)
     made: T = jax.tree.map(
         lambda leaf: _from_local(leaf, resolved, concrete) if isinstance(leaf, NamedArray) else leaf,
         tree,

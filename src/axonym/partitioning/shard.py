@@ -19,6 +19,7 @@ from ..errors import ShardingError, message
 from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..plans import Names
 from ._keys import check_keys
+from ._processes import check_equal, is_of_one_process
 
 __all__ = [
     "auto_sharded",
@@ -89,7 +90,8 @@ def shard(
 
     Outside jit, arrays are moved; inside, it is a constraint for the compiler (Auto mesh axes) or changes the type
     (Explicit ones). Optimisers may keep less of an array under its names: entries of a tree with fewer dimensions than
-    names are replicated, and so are axes with one element that have more elsewhere in the tree.
+    names are replicated, and so are axes with one element that have more elsewhere in the tree. Of several processes,
+    each must pass the same whole arrays, which is checked; `from_local` joins parts.
 
     Args:
         x: a NamedArray or a tree of them.
@@ -100,7 +102,8 @@ def shard(
             for a whole model, are not checked, nor are those of `Mappings.compute`, which is also for data.
 
     Raises:
-        ShardingError: if there is no mapping or no mesh, or they do not fit the arrays.
+        ShardingError: if there is no mapping or no mesh, or they do not fit the arrays; if the
+            processes have different arrays.
         LostAxisError: if `x` is a single array with fewer dimensions than names.
     """
     resolved = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
@@ -221,6 +224,8 @@ def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike) -> 
     layout.note(mapping, names)
     spec = layout.partition_spec(names, tuple(array.shape), mapping, mesh)
     target = NamedSharding(mesh, spec) if isinstance(mesh, Mesh) else spec
+    if jax.process_count() > 1 and isinstance(target, NamedSharding) and is_of_one_process(array, target):
+        check_equal("shard", array, names)
     if jax.process_count() > 1 and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         # JAX refuses to put keys on devices of other processes, but not their numbers.
         numbers = jax.device_put(jax.random.key_data(array), target)
