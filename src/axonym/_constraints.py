@@ -68,12 +68,14 @@ __all__ = [
 INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
 
 
-def _spec(names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike) -> PartitionSpec:
+def _spec(
+    names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike, function: str = "shard"
+) -> PartitionSpec:
     """Return the spec of one array; during a check, errors are collected and the array is replicated."""
     note(mapping, names)
     audit = current().audit
     if audit is None:
-        return partition_spec(names, shape, mapping, mesh)
+        return partition_spec(names, shape, mapping, mesh, function)
     try:
         spec = partition_spec(names, shape, mapping, mesh)
     except ShardingError as error:
@@ -89,14 +91,16 @@ def _only(spec: PartitionSpec, types: Mapping[str, AxisType], kind: AxisType) ->
     return spec_from([tuple(axis for axis in entry if axis in kept) for entry in entries_in(spec)])
 
 
-def constrain(array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLike) -> jax.Array:
+def constrain(
+    array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str = "shard"
+) -> jax.Array:
     """Lay out an array within a computation, by the mode of each mesh axis."""
-    spec = _spec(names, array.shape, mapping, mesh)
+    spec = _spec(names, array.shape, mapping, mesh, function)
     types = mesh_types(mesh)
     explicit, auto = (NamedSharding(mesh, _only(spec, types, kind)) for kind in (AxisType.Explicit, AxisType.Auto))
     kinds = set(types.values())
     if is_elsewhere(array, mesh):
-        raise elsewhere("shard", "an array", array, names, mesh)
+        raise elsewhere(function, "an array", array, names, mesh)
     if kinds >= {AxisType.Explicit, AxisType.Auto}:
         array = _constrain_both(array, explicit, auto)
     elif AxisType.Explicit in kinds:

@@ -22,6 +22,7 @@ __all__ = [
     "describe",
     "message",
     "suggestion",
+    "with_line",
 ]
 
 
@@ -81,6 +82,13 @@ def message(function: str, problem: str, *lines: str, hint: str | None = None) -
     if hint:
         body.append(f"  hint: {hint}")
     return "\n".join(body)
+
+
+def with_line(text: str, line: str) -> str:
+    """Add a line to the text of an error, before its hint."""
+    lines = text.split("\n")
+    at = len(lines) - lines[-1].startswith("  hint: ")
+    return "\n".join([*lines[:at], f"  {line}", *lines[at:]])
 
 
 def describe(names: Sequence[str], shape: Sequence[int] | None) -> str:

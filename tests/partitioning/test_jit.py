@@ -633,10 +633,11 @@ def test_axes_that_live_inside_only_are_no_typos(mesh):
 def test_an_unknown_mesh_axis(mesh, compiles):
     f = axn.named_jit(lambda x: x * 2, {"batch": "dta"}, strict=False)
     assert refused(f, axn.shard(draw(B, E), {}), compiles=compiles) == (
-        "shard: axis 'batch' is mapped to 'dta', which is not an axis of the mesh\n"
+        "named_jit: axis 'batch' is mapped to 'dta', which is not an axis of the mesh\n"
         "  array has: batch=8, embed=4\n"
         "  mapping: {'batch': 'dta'}\n"
         "  mesh: data=4, model=2\n"
+        "  at: result\n"
         "  hint: did you mean 'data'?"
     )
 
@@ -660,10 +661,11 @@ def test_an_unknown_mesh_axis_for_an_axis_that_is_laid_out_nowhere(mesh, compile
 def test_one_mesh_axis_twice(mesh, compiles):
     f = axn.named_jit(lambda x: x * 2, {"batch": "data", "embed": "data"})
     assert refused(f, axn.shard(draw(B, E), {}), compiles=compiles) == (
-        "shard: mesh axis 'data' would shard both 'batch' and 'embed' of one array\n"
+        "named_jit: mesh axis 'data' would shard both 'batch' and 'embed' of one array\n"
         "  array has: batch=8, embed=4\n"
         "  mapping: {'batch': 'data', 'embed': 'data'}\n"
         "  mesh: data=4, model=2\n"
+        "  at: result\n"
         "  hint: map one of the two elsewhere, or rename it on this array: x.rename({'embed': ...})"
     )
 
@@ -672,12 +674,39 @@ def test_one_mesh_axis_twice(mesh, compiles):
 def test_a_size_that_does_not_divide(mesh, compiles, where):
     f = axn.named_jit(lambda x: x * 2, **{where: {"mlp": "data", "batch": None}})
     assert refused(f, axn.shard(draw(B, M), {}), compiles=compiles) == (
-        "shard: mlp=6 cannot be split evenly in 4 over mesh axis data\n"
+        "named_jit: mlp=6 cannot be split evenly in 4 over mesh axis data\n"
         "  array has: batch=8, mlp=6\n"
         "  mapping: {'mlp': 'data', 'batch': None}\n"
         "  mesh: data=4, model=2\n"
+        f"  at: {'x' if where == 'in_axis_resources' else 'result'}\n"
         "  hint: use a multiple of 4, as round_axis_for_partitioning does, or map 'mlp' to None"
     )
+
+
+def test_a_layout_that_cannot_be_names_the_parameter_and_what_was_called(mesh, compiles):
+    class Model(eqx.Module):
+        layers: tuple[Layer, ...]
+
+    model = Model(tuple(Layer(axn.shard(draw(E, size), {}), jnp.tanh) for size in (M.resize(8), M)))
+    facts = (
+        "mlp=6 cannot be split evenly in 4 over mesh axis data\n"
+        "  array has: embed=4, mlp=6\n"
+        "  mapping: {{'mlp': 'data'}}\n"
+        "  mesh: data=4, model=2\n"
+        "  at: {}\n"
+        "  hint: use a multiple of 4, as round_axis_for_partitioning does, or map 'mlp' to None"
+    )
+    stored = {"mlp": "data"}
+    calls = {
+        "fsdp: " + facts.format("state.0.layers.1.w"): axn.fsdp(lambda state: state, stored, {}),
+        "named_jit: " + facts.format("result.0.layers.1.w"): axn.named_jit(lambda x: x, out_axis_resources=stored),
+        "shard: " + facts.format("0.layers.1.w"): lambda state: axn.shard(state, stored),
+        "pspec_for: " + facts.format("0.layers.1.w"): lambda state: axn.pspec_for(state, stored),
+    }
+    for text, call in calls.items():
+        with pytest.raises(ShardingError) as error:
+            call((model, 1))
+        assert str(error.value) == text
 
 
 def test_a_size_that_does_not_divide_in_the_middle(mesh, compiles):

@@ -317,6 +317,7 @@ def test_an_axis_that_has_one_element_everywhere_cannot_be_split(mesh, more):
         "  array has: batch=1, embed=4\n"
         "  mapping: {'batch': 'data'}\n"
         "  mesh: data=4, model=2\n"
+        "  at: x\n"
         "  hint: use a multiple of 4, as round_axis_for_partitioning does, or map 'batch' to None"
     )
 

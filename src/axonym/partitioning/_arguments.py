@@ -15,7 +15,7 @@ from .. import _constraints
 from ..array import NamedArray, is_named_array
 from ..layout import MeshLike
 
-__all__ = ["check_mesh", "described", "enclosed", "flags", "is_traced", "labels", "named_in"]
+__all__ = ["by_parameter", "check_mesh", "described", "enclosed", "flags", "is_traced", "labels", "named_in"]
 
 
 def is_traced(kind: type) -> bool:
@@ -47,6 +47,14 @@ def labels(fn: Callable[..., Any], args: Any, kwargs: Any, is_leaf: Any = None) 
         for name, part in given
         for path, leaf in jax.tree.leaves_with_path(part, is_leaf=is_leaf)
     ]
+
+
+def by_parameter(fn: Callable[..., Any], path: str) -> str:
+    """Let the path of a positional argument begin with the name of its parameter, not its position."""
+    first, dot, rest = path.partition(".")
+    names = [one.name for one in _positional(fn) if one.kind is not inspect.Parameter.VAR_POSITIONAL]
+    known = names[int(first)] if int(first) < len(names) else f"args[{first}]"
+    return f"{known}{dot}{rest}"
 
 
 def check_mesh(function: str, fn: Callable[..., Any], mesh: MeshLike | None, args: Any, kwargs: Any) -> None:

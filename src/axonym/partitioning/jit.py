@@ -13,7 +13,7 @@ import jax
 from .. import layout
 from ..errors import ArgumentError, OperandError, message, suggestion
 from ..layout import AxisMapping, Mappings, ResourceMapping
-from ._arguments import check_mesh, described, enclosed, flags, is_traced, labels, named_in
+from ._arguments import by_parameter, check_mesh, described, enclosed, flags, is_traced, labels, named_in
 from ._flattened import Flattened, Structure, made_of_immutables, modules_in
 from ._keys import check_keys
 from ._stages import Lowered, Traced
@@ -372,7 +372,12 @@ class NamedJit(Generic[P, R]):
         names, paths = names_of(parts), set[str]().union(*map(paths_of, parts))
         if roles.arguments is not None and mesh is not None:
             several = several_of(parts)
-            fn, args, kwargs = (lay_out_tree(part, roles.arguments, mesh, several) for part in parts)
+            named = functools.partial(by_parameter, self.__wrapped__)
+            shown = (str, named, str)
+            fn, args, kwargs = (
+                lay_out_tree(part, roles.arguments, mesh, several, roles.function, show)
+                for part, show in zip(parts, shown, strict=True)
+            )
         strict = (*given, *([] if inside is None else [inside])) if roles.strict else ()
         ledger = layout.Ledger(layout.current().ledger, names, strict)
         with layout.context(mapping=inside, ledger=ledger):
@@ -383,7 +388,8 @@ class NamedJit(Generic[P, R]):
             for mapping in (*strict, *ledger.entered):
                 check_keys(roles.function, mapping, names, mesh, paths, ledger=ledger)
         if results is not None and mesh is not None:
-            result = lay_out_tree(result, results, mesh)
+            shown_result = lambda path: f"result.{path}" if path else "result"  # noqa: E731
+            result = lay_out_tree(result, results, mesh, None, roles.function, shown_result)
         # a reference too, for which JAX raises
         arrays, rest = eqx.partition(result, lambda leaf: eqx.is_array(leaf) or isinstance(leaf, jax.Ref))
         flat, tree = jax.tree.flatten(arrays)

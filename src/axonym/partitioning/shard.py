@@ -1,7 +1,7 @@
 """Lay out trees of named arrays by a mapping."""
 
 import dataclasses
-from collections.abc import Set
+from collections.abc import Callable, Set
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ from .._entered import Blocks, Entered
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, sized
 from ..core import shape_of, wrap
-from ..errors import ShardingError, message
+from ..errors import ShardingError, message, with_line
 from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..plans import Names
 from ._keys import check_keys
@@ -202,30 +202,54 @@ def mapping_for(
     return dataclasses.replace(own, entries=tuple({**own, **dict.fromkeys(single, ())}.items()))
 
 
-def lay_out_tree(tree: T, mapping: AxisMapping | Mappings, mesh: MeshLike, several: Set[str] | None = None) -> T:
-    """Lay out each named array of a tree; for a part of a tree, pass the `several` of the whole."""
+def lay_out_tree(
+    tree: T,
+    mapping: AxisMapping | Mappings,
+    mesh: MeshLike,
+    several: Set[str] | None = None,
+    function: str = "shard",
+    shown: Callable[[str], str] = str,
+) -> T:
+    """Lay out each named array of a tree.
+
+    Args:
+        tree: the tree.
+        mapping: the mapping, or two.
+        mesh: the mesh.
+        several: for a part of a tree, the `several_of` the whole.
+        function: what the user called, for errors.
+        shown: how errors show a path.
+    """
     several = several_of(tree) if several is None else several
 
     def one(path: Any, leaf: Any) -> Any:
         # otherwise None in a filtered tree, or the placeholder of optax for a masked array
         if not isinstance(leaf, NamedArray) or not hasattr(leaf.array, "shape"):
             return leaf
-        names, shape = names_held("shard", path, leaf), leaf.array.shape
+        names, shape = names_held(function, path, leaf), leaf.array.shape
         own = mapping_for(mapping, names, shape, layout.path_text(path), several)
-        return wrap(leaf, _lay_out(leaf.array, names, own, mesh), leaf.names)
+        try:
+            array = _lay_out(leaf.array, names, own, mesh, function)
+        except ShardingError as error:
+            raise _located(error, shown(layout.path_text(path))) from None
+        return wrap(leaf, array, leaf.names)
 
     laid_out: T = jax.tree.map_with_path(one, tree, is_leaf=is_named_array)
     return laid_out
 
 
-def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike) -> Any:
+def _located(error: ShardingError, path: str) -> ShardingError:
+    return ShardingError(with_line(str(error), f"at: {path}")) if path else error
+
+
+def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str) -> Any:
     if transforming():
-        return _constraints.constrain(array, names, mapping, mesh)
+        return _constraints.constrain(array, names, mapping, mesh, function)
     layout.note(mapping, names)
-    spec = layout.partition_spec(names, tuple(array.shape), mapping, mesh)
+    spec = layout.partition_spec(names, tuple(array.shape), mapping, mesh, function)
     target = NamedSharding(mesh, spec) if isinstance(mesh, Mesh) else spec
     if jax.process_count() > 1 and isinstance(target, NamedSharding) and is_of_one_process(array, target):
-        check_equal("shard", array, names)
+        check_equal(function, array, names)
     if jax.process_count() > 1 and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         # JAX refuses to put keys on devices of other processes, but not their numbers.
         numbers = jax.device_put(jax.random.key_data(array), target)
@@ -275,7 +299,10 @@ def pspec_for(
                 return None
             names, shape = names_held("pspec_for", path, leaf), tuple(leaf.array.shape)
             own = mapping_for(mapping, names, shape, "", several)
-            return layout.partition_spec(names, shape, own, mesh, "pspec_for")
+            try:
+                return layout.partition_spec(names, shape, own, mesh, "pspec_for")
+            except ShardingError as error:
+                raise _located(error, layout.path_text(path)) from None
         return PartitionSpec() if hasattr(leaf, "shape") else None
 
     return jax.tree.map_with_path(one, tree, is_leaf=is_named_array)
