@@ -17,6 +17,7 @@ from ..axis import Axis, AxisSelector, selector
 from ..core import wrap
 from ..errors import AxisError, AxisSizeError, OperandError, describe, message, suggestion
 from ..ops import _lift
+from ._carry import Keeper, settled
 from ._leaves import MAPPED, Arguments, Frame, Outputs, axis_first, dimension_of, is_array, is_hole, spread
 from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 
@@ -185,41 +186,75 @@ def _run(
         scanned: the arrays of the arguments that are scanned.
         whole: the others.
     """
-    function, policy, groups = plan.function, plan.policy, plan.groups
-    length = plan.size // groups
+
+    def loop(start: Sequence[Any], keep: Keeper) -> Any:
+        step = _step(plan, fn, held, whole, keep)
+        run = _one_by_one(plan, step) if plan.groups == 1 else _in_groups(plan, step)
+        if plan.policy.names and not plan.checkpointed:
+            # JAX remembers the step that it traces here.
+            check_names(plan.function, plan.policy, names_within(run, start, scanned))
+        return run(start, scanned)
+
     start = list(map(_constraints.off_taken_axes, start))  # a carry that is not mapped yet may become so
+    with layout.hiding((plan.axis,), loop=True):
+        return settled(loop, start)
 
-    def body(arrays: Any, scanned: Any) -> Any:
-        if groups == 1 and not plan.checkpointed:
-            arrays, scanned = policy.mark(arrays, scanned)
+
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def _step(plan: _Plan, fn: Any, held: Sequence[Any], whole: Sequence[Any], keep: Keeper) -> Step:
+    """Make the step on arrays: the carry that changes, and the scanned arguments of one position."""
+
+    def step(carry: Any, scanned: Any) -> tuple[Any, Outputs]:
         args, kwargs = plan.arguments.rebuild(scanned, whole)
-        following, out = plan.pairs(function, fn, plan.carry.rebuild(arrays, held), *args, **kwargs)
-        after = Outputs(_same_axes(function, plan.carry.rebuild(arrays, held), following)).arrays
-        return [_constraints.laid_out_like(jnp.asarray(new), old) for old, new in zip(arrays, after, strict=True)], (
-            Outputs(out)
-        )
+        before = plan.carry.rebuild(carry, held)
+        following, out = plan.pairs(plan.function, fn, before, *args, **kwargs)
+        after = Outputs(_same_axes(plan.function, plan.carry.rebuild(carry, held), following)).arrays
+        return keep(carry, list(map(jnp.asarray, after))), Outputs(out)
 
-    unrolled = plan.unroll is True or length in range(plan.unroll + 1)  # a symbolic length has no order
-    step = body if plan.checkpointed else policy.wrap(body, unrolled=unrolled)
+    return step
 
-    @policy.wrap
-    def group(carry: Any, xs: Any) -> Any:
-        carry, xs = policy.mark(carry, xs)  # carries between groups are kept, not those within one
-        return lax.scan(step, carry, xs, length=length, reverse=plan.reverse, unroll=plan.unroll)
+
+def _one_by_one(plan: _Plan, step: Step) -> Step:
+    """Make a loop over all steps."""
+    checked = step if plan.checkpointed else _checkpointed(plan, _marked(plan.policy, step), plan.size)
 
     def run(carry: Any, xs: Any) -> Any:
-        if groups == 1:
-            steps = None if xs else plan.size  # JAX takes no symbolic length, but that of an array
-            return lax.scan(step, carry, xs, length=steps, reverse=plan.reverse, unroll=plan.unroll)
+        steps = None if xs else plan.size  # JAX takes no symbolic length, but that of an array
+        return lax.scan(checked, carry, xs, length=steps, reverse=plan.reverse, unroll=plan.unroll)
+
+    return run
+
+
+def _in_groups(plan: _Plan, step: Step) -> Step:
+    """Make a loop over groups of steps; the carries between groups are kept, not those within one."""
+    groups, length = plan.groups, plan.size // plan.groups
+    checked = step if plan.checkpointed else _checkpointed(plan, step, length)
+
+    def group(carry: Any, xs: Any) -> Any:
+        return lax.scan(checked, carry, xs, length=length, reverse=plan.reverse, unroll=plan.unroll)
+
+    checked_group = plan.policy.wrap(_marked(plan.policy, group))
+
+    def run(carry: Any, xs: Any) -> Any:
         grouped = [x.reshape(groups, length, *x.shape[1:]) for x in xs]
-        last, ys = lax.scan(group, carry, grouped, length=groups, reverse=plan.reverse)
+        last, ys = lax.scan(checked_group, carry, grouped, length=groups, reverse=plan.reverse)
         return last, jax.tree.map(lambda y: y.reshape(groups * length, *y.shape[2:]), ys)
 
-    with layout.hiding((plan.axis,), loop=True):
-        if policy.names and not plan.checkpointed:
-            # JAX remembers the step that it traces here.
-            check_names(function, policy, names_within(run, start, scanned))
-        return run(start, scanned)
+    return run
+
+
+def _checkpointed(plan: _Plan, step: Step, length: int) -> Step:
+    unrolled = plan.unroll is True or length in range(plan.unroll + 1)  # a symbolic length has no order
+    return plan.policy.wrap(step, unrolled=unrolled)
+
+
+def _marked(policy: ScanCheckpointPolicy, step: Step) -> Step:
+    def marked(carry: Any, xs: Any) -> tuple[Any, Any]:
+        return step(*policy.mark(carry, xs))
+
+    return marked
 
 
 def names_within(fn: Callable[..., Any], *args: Any) -> set[str]:

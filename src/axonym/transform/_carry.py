@@ -1,0 +1,95 @@
+"""The layout of what a loop carries from step to step: on Explicit mesh axes, it must be the same before each step.
+
+JAX compares the types of a carry before and after a step, but takes one without a mesh for equal to any other; gradients
+of such a loop fail. A carry that a step lays out anew would also be moved back after each step. So the layout is found
+before the loop: a trace in which it changes is given up and begun again with a carry that has the new layout. Where it
+does not change, this costs nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import jax
+from jax.sharding import NamedSharding
+
+from .. import _constraints, layout
+
+__all__ = ["settled"]
+
+R = TypeVar("R")
+Arrays = Sequence[jax.Array]
+Keeper = Callable[[Arrays, Arrays], list[jax.Array]]
+
+# Entries of a carry that take each other's place pass a layout on by one entry in each trace, and two that change
+# theirs at each step never settle.
+_TRACES = 3
+
+
+class _LayoutChange(Exception):  # noqa: N818  (a signal, which `settled` catches, and not an error)
+    """Gives up the trace of a loop whose step changes the layout of the carry.
+
+    Attributes:
+        shardings: for each array the layout that it shall have from the start; None if it has it.
+    """
+
+    def __init__(self, shardings: Sequence[NamedSharding | None]) -> None:
+        super().__init__()
+        self.shardings = shardings
+
+
+def settled(loop: Callable[[Arrays, Keeper], R], start: Arrays) -> R:
+    """Run a loop from a carry that has the layout that a step gives it.
+
+    Args:
+        loop: a function of the carry and of a function `keep(before, after)`, which it calls with the arrays of the
+            carry before and after a step. It returns those after the step with the layouts of those before.
+        start: the arrays of the initial carry.
+    """
+    config: Any = jax.config  # its stubs leave the options out
+    traces = 0 if config.jax_disable_jit else _TRACES  # without jit, steps would run twice
+    for _ in range(traces):
+        try:
+            return loop(start, _kept_or_given_up)
+        except _LayoutChange as change:
+            start = list(map(_moved, start, change.shardings))
+    return loop(start, _kept)
+
+
+def _kept(before: Arrays, after: Arrays) -> list[jax.Array]:
+    return list(map(_constraints.laid_out_like, after, before))
+
+
+def _kept_or_given_up(before: Arrays, after: Arrays) -> list[jax.Array]:
+    shardings = list(map(_new_layout, before, after))
+    if any(sharding is not None for sharding in shardings):
+        _give_up(shardings)
+    return _kept(before, after)
+
+
+def _give_up(shardings: Sequence[NamedSharding | None]) -> NoReturn:
+    raise _LayoutChange(shardings)
+
+
+def _new_layout(before: jax.Array, after: jax.Array) -> NamedSharding | None:
+    """Return the layout that an entry of the carry shall have if a step changes it.
+
+    It is that after the step. A dimension that the step leaves whole stays split as before: a split that the caller
+    asked for is not undone for all steps because one of them needs the whole.
+    """
+    if not _constraints.has_explicit_axes(after):
+        return None
+    then = _constraints.entries_of(after)
+    used = {axis for entry in then for axis in entry}
+    wanted, first = list(then), None
+    if _constraints.has_explicit_axes(before):
+        first = _constraints.entries_of(before)
+        unused = [tuple(axis for axis in entry if axis not in used) for entry in first]
+        wanted = [entry or kept for entry, kept in zip(then, unused, strict=True)]
+    if first == tuple(wanted):
+        return None
+    return NamedSharding(jax.typeof(after).sharding.mesh, layout.spec_from(wanted))
+
+
+def _moved(array: jax.Array, sharding: NamedSharding | None) -> jax.Array:
+    moved: jax.Array = array if sharding is None else jax.reshard(array, sharding)
+    return moved
