@@ -57,6 +57,7 @@ __all__ = [
     "spec_from",
     "taken_axes",
     "taking",
+    "unmapped",
     "ways_on",
     "with_bases",
 ]
@@ -428,6 +429,15 @@ def hiding(names: Iterable[str], *, loop: bool = False) -> AbstractContextManage
         return nullcontext()
     kind = "looped" if loop else "hidden"
     return context(scope=dataclasses.replace(scope, **{kind: getattr(scope, kind) | set(names)}))
+
+
+def unmapped(names: Iterable[str]) -> AbstractContextManager[Any]:
+    """Lay arrays out inside as if the current mapping mapped these axes to nothing."""
+    outer = _surroundings()
+    if not any(looked_up(dict(outer.entries), name) for name in names):
+        return nullcontext()
+    entries = {**dict(outer.entries), **dict.fromkeys(names, ())}
+    return _Entering(dataclasses.replace(outer, entries=tuple(entries.items())))
 
 
 def current_scope() -> Scope | None:

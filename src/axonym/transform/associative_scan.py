@@ -7,13 +7,16 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
+from jax.sharding import AxisType
 
-from .. import _constraints, plans
+from .. import layout, plans
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelector, selector
 from ..core import facts
 from ..errors import AxisError, OperandError, message
 from ..ops import _lift
+from ._carry import Keeper, settled
 from ._leaves import Arguments, Outputs, is_array, is_hole
 
 __all__ = ["associative_scan"]
@@ -67,8 +70,7 @@ def associative_scan(f: Callable[[T, T], T], axis: AxisSelector, *, reverse: boo
         problem = f"each element must be an array with axis {name!r}, not {_kind(leaf)}"
         raise OperandError(message(_FUNCTION, problem))
 
-    @functools.wraps(f)
-    def scanned(elements: Any) -> Any:
+    def run(elements: Any) -> Any:
         dims = Arguments(_FUNCTION, (name, size), ((elements,), {}), dimension).dims
         parts = Outputs(elements)
         # `lax` wants the axis at one position in all arrays; unlike a transpose, leading size-1 dimensions are free.
@@ -78,17 +80,37 @@ def associative_scan(f: Callable[[T, T], T], axis: AxisSelector, *, reverse: boo
         def named(arrays: Sequence[jax.Array]) -> Any:
             return parts.rebuild([lax.squeeze(array, lead) for array, lead in zip(arrays, added, strict=True)])
 
-        def combine(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
-            given = named(first)
-            results = _same_axes(given, f(given, named(second)))
-            arrays = [lax.expand_dims(array, lead) for array, lead in zip(results, added, strict=True)]
-            return [_constraints.laid_out_like(new, old) for new, old in zip(arrays, first, strict=True)]
+        def combined(elems: Sequence[jax.Array], keep: Keeper) -> Any:
+            def combine(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
+                given = named(first)
+                results = _same_axes(given, f(given, named(second)))
+                arrays = [lax.expand_dims(array, lead) for array, lead in zip(results, added, strict=True)]
+                return keep(first, [_lift.whole(array, (place,)) for array in arrays])
+
+            return lax.associative_scan(combine, elems, reverse=reverse, axis=place)
 
         whole = [_lift.whole(jnp.asarray(array), (dim,)) for array, dim in zip(parts.arrays, dims, strict=True)]
         elems = [lax.expand_dims(array, lead) for array, lead in zip(whole, added, strict=True)]
-        return named(lax.associative_scan(combine, elems, reverse=reverse, axis=place))
+        with layout.unmapped((name,)):  # slices along it are too small to be split
+            return named(settled(combined, elems))
+
+    compiled = jax.jit(run)
+
+    @functools.wraps(f)
+    def scanned(elements: Any) -> Any:
+        # On a mesh with Explicit and Auto axes, JAX loses the layout of slices that are taken outside of a program.
+        lost = any(map(_is_on_mixed_axes, jax.tree.leaves(elements)))
+        return (compiled if lost else run)(elements)
 
     return scanned
+
+
+def _is_on_mixed_axes(leaf: Any) -> bool:
+    """Return whether an array that is not traced lies on a mesh with Explicit and Auto axes."""
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
+        return False
+    kinds = (jax.typeof(leaf).sharding.mesh, jax.sharding.get_abstract_mesh())
+    return any({AxisType.Explicit, AxisType.Auto} <= set(mesh.axis_types) for mesh in kinds)
 
 
 def _same_axes(element: Any, result: Any) -> list[jax.Array]:
