@@ -60,6 +60,7 @@ __all__ = [
     "settle",
     "sharding_from",
     "tracing",
+    "unsplit_if_empty",
     "untyped",
     "varying",
 ]
@@ -75,7 +76,8 @@ def _spec(
     note(mapping, names)
     audit = current().audit
     if audit is None:
-        return partition_spec(names, shape, mapping, mesh, function)
+        spec = partition_spec(names, shape, mapping, mesh, function)
+        return PartitionSpec(*[None] * len(shape)) if _is_empty(shape) else spec
     try:
         spec = partition_spec(names, shape, mapping, mesh)
     except ShardingError as error:
@@ -83,6 +85,24 @@ def _spec(
         spec = PartitionSpec(*[None] * len(shape))
     audit.arrays.append((names, shape, spec))
     return spec
+
+
+def _is_empty(shape: Sequence[int]) -> bool:
+    return 0 in shape
+
+
+def unsplit_if_empty(results: Any) -> Any:
+    """On a mesh with Explicit axes, undo the split of results without elements.
+
+    XLA leaves them whole whatever their layout, and JAX 0.10 then cannot fetch or print what a program returns
+    (tests/upstream/test_empty_arrays.py).
+    """
+
+    def unsplit(result: Any) -> Any:
+        empty = isinstance(result, jax.Array) and _is_empty(result.shape)
+        return relayout(result, [()] * result.ndim) if empty else result
+
+    return unsplit(results) if isinstance(results, jax.Array) else jax.tree.map(unsplit, results)
 
 
 def _only(spec: PartitionSpec, types: Mapping[str, AxisType], kind: AxisType) -> PartitionSpec:

@@ -112,6 +112,40 @@ def test_a_permuted_operand_needs_no_transpose() -> None:
     assert primitives(lambda x, y: axn.dot(x, y, axis="b"), x, y) == ["dot_general"]
 
 
+BOOLS = {
+    "a product": lambda x, w: axn.dot(x, w, axis="e"),
+    "an axis that one has": lambda x, w: axn.einsum("b e, k m -> b m", x, w.rename({"e": "k"})),
+    "three": lambda x, w: axn.dot(x, w, x, axis=("e", "b")),
+    "one": lambda x, w: axn.dot(x, axis="e"),
+    "all": lambda x, w: axn.dot(x, axis=None),
+    "a pattern": lambda x, w: axn.einsum("-> e", x),
+    "counted": lambda x, w: axn.dot(x, axis="e", preferred_element_type=jnp.int32),
+    "pairs counted": lambda x, w: axn.einsum("b e, k m -> b m", x, w.rename({"e": "k"}), preferred_element_type=int),
+}
+
+
+@pytest.mark.parametrize("kind", ["explicit_mesh", "mixed_mesh"])
+def test_bools_are_contracted_on_every_mesh(kind: str, request: pytest.FixtureRequest) -> None:
+    draw = np.random.default_rng(0).integers
+    x, w = draw(0, 2, (8, 4)) == draw(0, 2, (8, 4)), draw(0, 3, (4, 8)) == 0
+    expected = {
+        "a product": x @ w,
+        "an axis that one has": np.outer(x.any(1), w.any(0)),
+        "three": np.einsum("be,em,be->m", x, w, x),
+        "one": x.any(1),
+        "all": x.any(),
+        "a pattern": x.any(0),
+        "counted": x.sum(1, dtype=np.int32),
+        "pairs counted": np.outer(x.sum(1), w.sum(0)).astype(np.int32),
+    }
+    with axn.set_mesh(request.getfixturevalue(kind)):
+        given = axn.shard((axn.named(x, ("b", "e")), axn.named(w, ("e", "m"))), {"e": "data"})
+        results = jax.jit(lambda x, w: {case: fn(x, w) for case, fn in BOOLS.items()})(*given)
+    for case, wanted in expected.items():
+        assert results[case].dtype == wanted.dtype, case
+        np.testing.assert_array_equal(results[case].array, wanted, case)
+
+
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_the_mapping_decides_the_layout_of_the_result(kind: str, request: pytest.FixtureRequest) -> None:
     mesh = request.getfixturevalue(f"{kind}_mesh")

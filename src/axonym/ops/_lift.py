@@ -49,14 +49,17 @@ class Kernel:
     __slots__ = ("body", "call", "names")
 
     def __init__(self, names: Names, body: Function) -> None:
-        self.names = names
-        self.body = body
+        @wraps(body)
+        def fetchable(*arrays: Any) -> Any:
+            return _constraints.unsplit_if_empty(body(*arrays))
 
         @wraps(body)
         def on_one_mesh(*arrays: Any) -> Any:
             _constraints.check_one_mesh(jax.tree.leaves(arrays))  # while tracing: later calls run nothing of this
-            return body(*arrays)
+            return fetchable(*arrays)
 
+        self.names = names
+        self.body = fetchable
         self.call = jax.jit(on_one_mesh, inline=_constraints.INLINE)
 
 

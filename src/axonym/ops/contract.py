@@ -232,6 +232,8 @@ def _product(
         product: jax.Array = _lift.local(multiplied, [*arrays, *held], entries)
         return product
     if len(arrays) != 2 or not all(label in labels[0] and label in labels[1] for label in contracted):
+        if sharding is not None and _is_bool(arrays, dtype):
+            arrays, labels = _bools_reduced(arrays, labels, contracted)
         equation = plans.letters(labels, out)
         return jnp.einsum(equation, *arrays, precision=precision, preferred_element_type=dtype, out_sharding=sharding)
     plan = plans.contraction(labels[0], labels[1], contracted, out)
@@ -242,6 +244,26 @@ def _product(
         left, right, (plan.contract, plan.batch), precision, preferred_element_type=dtype, out_sharding=sharding
     )
     return result if plan.order is None else lax.transpose(result, plan.order)
+
+
+def _is_bool(arrays: Sequence[jax.Array], dtype: Any) -> bool:
+    return jnp.dtype(dtype or jnp.result_type(*arrays)) == jnp.dtype(bool)
+
+
+def _bools_reduced(
+    arrays: Sequence[jax.Array], labels: Sequence[Labels], contracted: Names
+) -> tuple[list[jax.Array], list[Labels]]:
+    """Sum bools, which is `any`, over axes that no other array has: JAX cannot do this with an explicit sharding."""
+    reduced, remaining = [], []
+    for i, (array, own) in enumerate(zip(arrays, labels, strict=True)):
+        others = {label for j, other in enumerate(labels) if j != i for label in other}
+        alone = tuple(label for label in own if label in contracted and label not in others)
+        if alone:
+            array = array.any(tuple(map(own.index, alone)))
+            own = tuple(label for label in own if label not in alone)
+        reduced.append(array)
+        remaining.append(own)
+    return reduced, remaining
 
 
 def _one_dtype(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:

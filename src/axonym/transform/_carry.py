@@ -1,9 +1,11 @@
-"""The layout of what a loop carries from step to step: on Explicit mesh axes, it must be the same before each step.
+"""The layout of what a loop carries from step to step.
 
-JAX compares the types of a carry before and after a step, but takes one without a mesh for equal to any other; gradients
-of such a loop fail. A carry that a step lays out anew would also be moved back after each step. So the layout is found
-before the loop: a trace in which it changes is given up and begun again with a carry that has the new layout. Where it
-does not change, this costs nothing.
+On Explicit mesh axes, a carry must have one layout before all steps. JAX compares its types before and after a step,
+but takes a type without a mesh for equal to any other, and gradients of such a loop fail. A carry that a step lays out
+anew could also be moved back after each step, at the cost of as many moves.
+
+So the layout is found before the loop: a trace in which it changes is given up, and begun again with a carry that has
+the new layout. Where it does not change, this costs nothing.
 """
 
 from collections.abc import Callable, Sequence

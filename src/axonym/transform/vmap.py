@@ -102,7 +102,8 @@ def _vmap(
 
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
         outputs = _batched(batched, name, arguments)
-        return outputs.rebuild(outputs.arrays, axis_first("vmap", Axis(name, arguments.size)))
+        arrays = list(map(_constraints.unsplit_if_empty, outputs.arrays))
+        return outputs.rebuild(arrays, axis_first("vmap", Axis(name, arguments.size)))
 
     return mapped
 
