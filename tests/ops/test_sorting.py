@@ -147,6 +147,9 @@ def test_equal_elements_keep_their_order() -> None:
     np.testing.assert_array_equal(x.argsort("a").array, [1, 3, 0, 2])
     np.testing.assert_array_equal(x.argsort("a", descending=True).array, [0, 2, 1, 3])
     np.testing.assert_array_equal(x.top_k("a", 3)[1].array, [0, 2, 1])
+    for given, wanted in zip(x.top_k("a", axn.Axis("best", 2)), x.top_k("a", 2, "best"), strict=True):
+        assert given.axes == (axn.Axis("best", 2),)
+        np.testing.assert_array_equal(given.array, wanted.array)
 
 
 def test_nothing_can_be_chosen() -> None:
@@ -205,6 +208,19 @@ AXES = "  array has: batch=4, embed=3"
             lambda x: axn.approx_max_k(x, "embed", -1),
             AxisSizeError,
             "approx_max_k: cannot choose -1 elements of axis 'embed', which has size 3",
+        ),
+        (
+            lambda x: x.top_k("embed", 2.0),
+            OperandError,
+            "top_k: k must be a static int, or a new axis of that size in place of new_axis; got a float\n"
+            '  hint: write top_k(x, "embed", 2, "new name")',
+        ),
+        (
+            lambda x: axn.approx_min_k(x, "embed", axn.Axis("k", 2), "best"),
+            OperandError,
+            "approx_min_k: k must be a static int, or a new axis of that size in place of new_axis; "
+            "got Axis(name='k', size=2) and new_axis='best'\n"
+            '  hint: write approx_min_k(x, "embed", 2, "new name")',
         ),
         (
             lambda x: x.top_k("embed", 2, axn.Axis("k", 3)),

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.export import is_symbolic_dim
 
-from ..axis import AxisSelector, selector
-from ..errors import ArgumentError, AxisSizeError, message
+from ..axis import Axis, AxisSelector, selector
+from ..errors import ArgumentError, AxisSizeError, OperandError, message
 from . import _lift
 from ._batch import batched
 from ._widen import inexact_dtype
@@ -30,14 +32,24 @@ __all__ = [
 
 
 def approx_max_k(
-    x: "NamedArray", axis: AxisSelector, k: int, new_axis: AxisSelector | None = None, *, recall_target: float = 0.95
+    x: "NamedArray",
+    axis: AxisSelector,
+    k: int | Axis,
+    new_axis: AxisSelector | None = None,
+    *,
+    recall_target: float = 0.95,
 ) -> tuple["NamedArray", "NamedArray"]:
     """Return an approximate `top_k`, faster on accelerators; `recall_target` is the fraction that it should find."""
     return _chosen(_approx_max_k, x, axis, k, new_axis, recall_target=recall_target)
 
 
 def approx_min_k(
-    x: "NamedArray", axis: AxisSelector, k: int, new_axis: AxisSelector | None = None, *, recall_target: float = 0.95
+    x: "NamedArray",
+    axis: AxisSelector,
+    k: int | Axis,
+    new_axis: AxisSelector | None = None,
+    *,
+    recall_target: float = 0.95,
 ) -> tuple["NamedArray", "NamedArray"]:
     """Return the `k` smallest elements along `axis` and their indices, approximately, as in `approx_max_k`."""
     return _chosen(_approx_min_k, x, axis, k, new_axis, recall_target=recall_target)
@@ -94,19 +106,20 @@ def sort_complex(x: "NamedArray", axis: AxisSelector) -> "NamedArray":
 
 
 def top_k(
-    x: "NamedArray", axis: AxisSelector, k: int, new_axis: AxisSelector | None = None
+    x: "NamedArray", axis: AxisSelector, k: int | Axis, new_axis: AxisSelector | None = None
 ) -> tuple["NamedArray", "NamedArray"]:
     """Return the `k` largest elements along `axis`, largest first, and their indices; NaN counts as largest.
 
     Args:
         x: axes {axis, ...}.
         axis: the axis to select along; its size becomes `k`.
-        k: the number of elements, static.
+        k: the number of elements, static; or a new axis, whose size is that number.
         new_axis: a new name for the axis.
 
     Raises:
         AxisSizeError: if the axis has fewer than `k` elements, or `new_axis` another size than `k`.
         AxisClashError: if the new name is already in use.
+        OperandError: if `k` is neither an int nor an axis.
 
     Example:
         >>> logits = axn.named([[1., 3., 2.], [6., 5., 4.]], ("batch", "vocab"))
@@ -120,11 +133,17 @@ def top_k(
 
 
 def _chosen(
-    fn: Any, x: "NamedArray", axis: AxisSelector, k: int, new_axis: AxisSelector | None, **options: Any
+    fn: Any, x: "NamedArray", axis: AxisSelector, k: int | Axis, new_axis: AxisSelector | None, **options: Any
 ) -> tuple["NamedArray", "NamedArray"]:
     """Apply a function that selects `k` elements along an axis and returns their indices too."""
     function = _lift.title(fn)
     name, _ = selector(axis, function)
+    if isinstance(k, Axis) and new_axis is None:
+        new_axis, k = k, k.size
+    if isinstance(k, Axis) or not _is_count(k):
+        given = f"{k!r} and new_axis={new_axis!r}" if isinstance(k, Axis) else f"a {type(k).__name__}"
+        problem = f"k must be a static int, or a new axis of that size in place of new_axis; got {given}"
+        raise OperandError(message(function, problem, hint=f'write {function}(x, "{name}", 2, "new name")'))
     new, size = (name, None) if new_axis is None else selector(new_axis, function)
     if size not in (None, k):
         raise AxisSizeError(message(function, f"axis {new!r} was given with size {size}, but {k} elements are chosen"))
@@ -132,6 +151,10 @@ def _chosen(
         fn, [x], [axis], ((new,), (new,)), in_place=True, k=k, name=name, **options
     )
     return result
+
+
+def _is_count(k: Any) -> bool:
+    return is_symbolic_dim(k) or (isinstance(k, int | np.integer) and not isinstance(k, bool))
 
 
 def _within(function: str, k: int, name: str, array: jax.Array) -> None:
