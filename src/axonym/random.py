@@ -67,6 +67,8 @@ __all__ = [
 def split(key: Any, axis: AxisSpec) -> NamedArray:
     """Split a key into keys over one or more axes; `axn.vmap` and `axn.scan` pass one to each position.
 
+    It is a plain key there, for `jax.random` too, if the keys are an argument of the function by themselves.
+
     Example:
         >>> Layers, Embed = axn.make_axes(layers=2, embed=3)
         >>> keys = axn.random.split(jax.random.key(0), Layers)

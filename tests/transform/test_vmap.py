@@ -228,6 +228,31 @@ def test_the_constructor_of_a_module_is_vmapped_over_keys():
     same(y, ("layers", "embed"), jnp.tanh(expected * draw(E).array))
 
 
+def test_each_of_named_keys_is_one_that_jax_takes():
+    Layers = axn.Axis("layers", 3)
+    keys = axn.random.split(jax.random.key(0), (B, Layers))
+    expected = jax.vmap(jax.vmap(lambda key: jax.random.normal(jax.random.split(key)[0], 4)))(keys.array)
+
+    def drawn(key):
+        return axn.named(jax.random.normal(jax.random.split(key)[0], 4), "embed")
+
+    same(axn.vmap(drawn, (B, Layers))(keys), ("batch", "layers", "embed"), expected)
+    one_row = keys["batch", 0]
+    same(axn.map(drawn, Layers)(one_row), ("layers", "embed"), expected[0])
+    last, rows = axn.scan(lambda total, *, key: (total + drawn(key), drawn(key)), Layers)(axn.zeros(E), key=one_row)
+    same(rows, ("layers", "embed"), expected[0])
+    same(last, ("embed",), expected[0].sum(0))
+    stacked = axn.nn.Stacked.init(Layers, axn.nn.Linear)(E, B, key=one_row)
+    raw = axn.nn.Stacked.init(Layers, axn.nn.Linear)(E, B, key=one_row.array)
+    np.testing.assert_array_equal(stacked.stacked.weight.array, raw.stacked.weight.array)
+
+
+def test_keys_inside_of_a_tree_keep_its_structure():
+    keys = axn.random.split(jax.random.key(0), B)
+    (same_keys,) = axn.vmap(lambda tree: tree, B)((keys,))
+    assert same_keys.axes == keys.axes
+
+
 def test_a_module_that_is_the_function():
     layer = Layer.init(E, key=jax.random.key(1), act=jnp.tanh)
     same(axn.vmap(layer, B)(draw(B, E)), ("batch", "embed"), jnp.tanh(draw(B, E).array * layer.weight.array))

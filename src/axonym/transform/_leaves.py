@@ -87,7 +87,9 @@ def spread(function: str, prefix: Any, tree: Any) -> list[Any]:
 class Arguments:
     """The leaves of arguments, some of which are mapped over an axis.
 
-    A hole that has the axis loses it, and has no size for it. As a pytree node, this has no leaves, so that one mapped
+    A hole that has the axis loses it, and has no size for it. Of random keys that are an argument by themselves, each
+    is passed as a plain key, which `jax.random` takes; those inside of a tree stay named, so that the tree keeps its
+    structure. As a pytree node, this has no leaves, so that one mapped
     function serves all calls, with their arrays as separate arguments.
 
     Attributes:
@@ -111,6 +113,8 @@ class Arguments:
         self._leaves, self._tree = jax.tree.flatten(arguments, is_leaf=is_named_array)
         self._names: list[tuple[str, ...] | None] = []
         self._slots: list[int] = []
+        self._bare = set[int]()
+        direct = {id(value) for value in (*arguments[0], *arguments[1].values())}
         holes: list[int] = []
         for i, leaf in enumerate(self._leaves):
             at, array, names = dimension(i, leaf), leaf, None
@@ -121,6 +125,8 @@ class Arguments:
                 continue
             if isinstance(leaf, NamedArray):
                 (array,), names = leaf.node
+                if id(leaf) in direct and _has_keys_alone(leaf):
+                    self._bare.add(i)
             shape = shape_of(function, array, names or ())
             if not -len(shape) <= at < len(shape):
                 problem = f"dimension {at} of {_spellings(arguments)[i]} is to be mapped, but its shape is {shape}"
@@ -138,7 +144,10 @@ class Arguments:
         leaves = list(self._leaves)
         for slot, names, array in zip(self._slots, self._names, arrays, strict=True):
             leaf = leaves[slot]
-            leaves[slot] = array if names is None else wrap(leaf, array, tuple(n for n in names if n != self.axis))
+            if names is None or slot in self._bare:
+                leaves[slot] = array
+            else:
+                leaves[slot] = wrap(leaf, array, tuple(n for n in names if n != self.axis))
         return jax.tree.unflatten(self._tree, leaves)
 
     def _one_size(self, function: str, given: int | None, arguments: Any) -> int:
@@ -169,6 +178,11 @@ class Arguments:
         meant = f'for a new axis, give its size: Axis("{self.axis}", size)'
         problem = f"no argument has axis {self.axis!r}, so its size is unknown"
         return AxisSizeError(message(function, problem, *lines, hint=f"{near} Or, {meant}" if near else meant))
+
+
+def _has_keys_alone(leaf: NamedArray) -> bool:
+    """Return whether an array has random keys and one axis, so that one of them has none."""
+    return len(leaf.names) == leaf.array.ndim == 1 and jnp.issubdtype(leaf.array.dtype, jax.dtypes.prng_key)
 
 
 _WHOLE = {
