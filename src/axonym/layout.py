@@ -433,11 +433,10 @@ def hiding(names: Iterable[str], *, loop: bool = False) -> AbstractContextManage
 
 def unmapped(names: Iterable[str]) -> AbstractContextManager[Any]:
     """Lay arrays out inside as if the current mapping mapped these axes to nothing."""
-    outer = _surroundings()
-    if not any(looked_up(dict(outer.entries), name) for name in names):
+    entries = dict(current_mapping() or {})
+    if not any(looked_up(entries, name) for name in names):
         return nullcontext()
-    entries = {**dict(outer.entries), **dict.fromkeys(names, ())}
-    return _Entering(dataclasses.replace(outer, entries=tuple(entries.items())))
+    return context(mapping=AxisMapping(tuple({**entries, **dict.fromkeys(names, ())}.items())))
 
 
 def current_scope() -> Scope | None:

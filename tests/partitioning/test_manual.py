@@ -409,6 +409,18 @@ def test_the_same_function_on_other_meshes():
             assert_same(f(x), x.sum("batch"))
 
 
+def test_jax_reads_the_layouts_of_results_after_tracing(pure_mesh):
+    # What a result is called is known only then, so `out_specs` is a list that the function fills.
+    out_specs = []
+
+    def f(x):
+        out_specs[:] = [P("data"), P()]
+        return [x, lax.psum(x, "data")]
+
+    rows, total = jax.jit(jax.shard_map(f, in_specs=P("data"), out_specs=out_specs, axis_names={"data"}))(jnp.ones(8))
+    assert (rows.shape, total.shape) == ((8,), (2,))
+
+
 def test_threads_have_their_own_mapping(pure_mesh):
     f = axn.shard_map(lambda x: x * axn.collectives.axis_size("batch"))
     got = {}

@@ -15,6 +15,7 @@ from ..array import NamedArray, is_named_array
 from ..core import shape_of
 from ..errors import OperandError, ShardingError, describe, message, suggestion
 from ..layout import Entry, Mappings, MeshLike, ResourceMapping, Scope
+from . import _captured
 from ._addresses import spelled
 from ._arguments import check_mesh
 from ._keys import check_keys
@@ -171,8 +172,10 @@ class ShardMap(Generic[P, R]):
         check_mesh("shard_map", f, mesh, args, kwargs)
         blocks = _Blocks(mesh, _manual_axes(mesh, options.manual), options.check, (f, args, kwargs))
         leaves, tree = jax.tree.flatten((f, args, kwargs), is_leaf=is_named_array)
+        held, held_tree = jax.tree.flatten(blocks.held(f))
         given = [*_spread("in_specs", None, f), *_spread("in_specs", options.in_specs, args)]
-        arrays, specs = blocks.cut(leaves, [*given, *_spread("in_specs", None, kwargs)], mappings)
+        given += [*_spread("in_specs", None, kwargs), *map(_spec_of, held)]
+        arrays, specs = blocks.cut([*leaves, *held], given, mappings)
         names = frozenset(names_of((f, args, kwargs)))
         scope = Scope(mappings, frozenset(blocks.whole))
         strict = [own for own in (options.mapping, options.out_mapping) if own is not None and options.strict]
@@ -184,10 +187,16 @@ class ShardMap(Generic[P, R]):
 
         def local(*local_arrays: jax.Array) -> list[jax.Array]:
             rest = iter(local_arrays)
-            filled = [_refill(leaf, next(rest)) if _holds_array(leaf) else leaf for leaf in leaves]
-            its_f, its_args, its_kwargs = jax.tree.unflatten(tree, filled)
+            filled = [_refill(leaf, next(rest)) if _holds_array(leaf) else leaf for leaf in [*leaves, *held]]
+            its_f, its_args, its_kwargs = jax.tree.unflatten(tree, filled[: len(leaves)])
+            its_f = _captured.with_variables(its_f, jax.tree.unflatten(held_tree, filled[len(leaves) :]))
             with layout.context(mapping=mappings.compute, scope=scope, ledger=ledger):
-                result = its_f(*its_args, **its_kwargs)
+                try:
+                    result = its_f(*its_args, **its_kwargs)
+                except (NotImplementedError, ValueError) as flaw:
+                    if type(flaw) in (NotImplementedError, ValueError):  # ours have other types
+                        blocks.check_variables(its_f, flaw)
+                    raise
             blocks_out, out_specs[:] = blocks.join(result, options.out_specs, out_mappings)
             results[:] = [jax.tree.map(_without_data, result, is_leaf=is_named_array)]
             return blocks_out
@@ -261,6 +270,11 @@ def _holds_array(leaf: Any) -> bool:
     return hasattr(array, "shape") and hasattr(array, "dtype")
 
 
+def _spec_of(leaf: Any) -> PartitionSpec | None:
+    """Return the layout that the type of an array has, if it is one."""
+    return layout.spec_from(_constraints.entries_of(leaf)) if isinstance(leaf, jax.Array) else None
+
+
 def _refill(leaf: Any, array: Any) -> Any:
     return NamedArray(array, leaf.names) if isinstance(leaf, NamedArray) else array
 
@@ -321,6 +335,28 @@ class _Blocks:
             arrays.append(self._moved(array, full))
             specs.append(self._only_manual(full))
         return arrays, specs
+
+    def held(self, f: Any) -> dict[str, Any]:
+        """Return the variables with arrays that a function closes over, and that are whole on each device."""
+        variables = _captured.typed_variables(f)
+        return {name: value for name, value in variables.items() if not any(map(self._splits, jax.tree.leaves(value)))}
+
+    def _splits(self, leaf: Any) -> bool:
+        used = [axis for entry in layout.entries_in(_spec_of(leaf) or PartitionSpec()) for axis in entry]
+        return any(axis in self.manual for axis in used)
+
+    def check_variables(self, f: Any, flaw: Exception) -> None:
+        """Raise ShardingError, where JAX raised another error, if a function closes over split arrays."""
+        variables = _captured.typed_variables(f)
+        if not variables:
+            return
+        facts = [
+            f"{name}: {', '.join(str(jax.typeof(array)) for array in _captured.arrays_in(value))}"
+            for name, value in variables.items()
+        ]
+        problem = f"the function closes over {', '.join(variables)}, on Explicit axes of the mesh"
+        hint = "pass it as an argument: each device gets its block by the mapping"
+        raise ShardingError(message("shard_map", problem, *facts, hint=hint)) from flaw
 
     def _fitting(self, what: str, spec: PartitionSpec | None, shape: tuple[int, ...], whole: bool) -> PartitionSpec:
         """Check the spec of a plain array."""

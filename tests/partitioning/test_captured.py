@@ -1,0 +1,101 @@
+"""Arrays that a function inside of a `shard_map` closes over, on meshes of each kind."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym.errors import ShardingError
+from axonym.partitioning._captured import typed_variables, with_variables
+
+B, E = axn.make_axes(batch=8, embed=4)
+X = axn.arange((B, E), dtype=float)
+DATA = {"batch": "data"}
+
+
+@pytest.fixture(params=["auto_mesh", "explicit_mesh", "mixed_mesh"])
+def mesh(request):
+    chosen = request.getfixturevalue(request.param)
+    with axn.set_mesh(chosen):
+        yield chosen
+
+
+def test_what_is_whole_on_each_device_may_be_closed_over(mesh):
+    x = axn.shard(X, DATA)
+    named, plain, tree = axn.arange(E, dtype=float), jnp.float32(2), {"w": axn.ones(E), "name": "bias"}
+    key = jax.random.key(0)
+
+    def f(x):
+        noise = axn.random.normal(key, E)
+        return axn.tanh(x * named * plain + tree["w"] + noise)
+
+    result = axn.shard_map(f, DATA)(x)
+    in_jit = jax.jit(lambda x: axn.shard_map(f, DATA)(x))(x)
+    whole = np.tanh(np.asarray(X.array) * np.arange(4) * 2 + 1 + np.asarray(jax.random.normal(key, 4)))
+    for got in (result, in_jit):
+        np.testing.assert_allclose(got.array, whole, rtol=1e-5)
+
+
+def test_gradients_of_what_is_closed_over(mesh):
+    x = axn.shard(X, DATA)
+
+    def loss(w):
+        return axn.shard_map(lambda x: axn.psum((x * w).sum("batch"), "batch"), DATA)(x).sum().scalar()
+
+    gradient = jax.jit(jax.grad(loss))(axn.ones(E))
+    np.testing.assert_allclose(gradient.array, X.sum("batch").array)
+
+
+SCALE = None
+
+
+def test_global_variables(mesh, monkeypatch):
+    monkeypatch.setitem(globals(), "SCALE", axn.full(E, 3.0))
+    result = axn.shard_map(lambda x: x * SCALE, DATA)(axn.shard(X, DATA))
+    np.testing.assert_allclose(result.array, X.array * 3)
+
+
+def test_some_mesh_axes_only(mesh):
+    w = axn.shard(axn.arange(E, dtype=float), {"embed": "model"})
+    result = axn.shard_map(lambda x: x * w, DATA, manual_axes="data")(axn.shard(X, DATA))
+    np.testing.assert_allclose(result.array, X.array * np.arange(4))
+
+
+def test_what_is_split_must_be_an_argument(explicit_mesh):
+    with axn.set_mesh(explicit_mesh):
+        w = axn.shard(axn.arange(E, dtype=float), {"embed": "model"})
+        with pytest.raises(ShardingError) as error:
+            axn.shard_map(lambda x: x * w, DATA)(axn.shard(X, DATA))
+        assert str(error.value) == (
+            "shard_map: the function closes over w, on Explicit axes of the mesh\n  w: float32[4@model]\n"
+            "  hint: pass it as an argument: each device gets its block by the mapping"
+        )
+
+        def fails(x):
+            raise ValueError(f"of the user, beside {w.names} and {x.names}")
+
+        with pytest.raises(ValueError, match="of the user, beside"):
+            axn.shard_map(fails, {}, strict=False)(X)
+
+
+def test_a_copy_has_other_variables_alone():
+    first, second, seen = 1, 2, []
+
+    def f(x, *, scale=2):
+        seen.append(x)
+        return first + second + x * scale
+
+    copy = with_variables(f, {"second": 30})
+    assert (f(1), copy(1), copy(1, scale=0), seen) == (5, 33, 31, [1, 1, 1])
+    assert with_variables(f, {}) is f
+    assert typed_variables(f) == typed_variables(len) == {}
+
+
+def test_a_variable_that_is_not_assigned_yet():
+    def f():
+        return later
+
+    assert typed_variables(f) == {}
+    later = 1
+    assert f() == later
