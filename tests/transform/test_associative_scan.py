@@ -87,6 +87,18 @@ def test_on_a_mesh(kind, request):
             same(axn.named_jit(run, mapping)(given)[1], ("batch", "time", "mlp"), expected)
 
 
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh", "mixed_mesh"])
+@pytest.mark.parametrize("jit", [False, True])
+def test_a_function_that_lays_its_results_out(kind, jit, request):
+    x = draw(B, T.resize(8), E)
+    expected = np.cumsum(x.array, 1)
+    run = axn.associative_scan(lambda a, b: axn.auto_sharded(a + b), "time")
+    mapping = {"batch": "data", "time": "model"}  # slices along "time" are too small to be split
+    with axn.set_mesh(request.getfixturevalue(kind)), axn.axis_mapping(mapping):
+        for given in (x, axn.shard(x, {"mlp": "data"}), axn.shard(x, {"time": "data"})):
+            same((jax.jit(run) if jit else run)(given), ("batch", "time", "mlp"), expected)
+
+
 def test_errors():
     with pytest.raises(OperandError) as error:
         axn.associative_scan(axn.add, ("time", "mlp"))
