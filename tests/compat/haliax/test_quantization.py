@@ -159,7 +159,8 @@ def test_int8():
     assert isinstance(result.dot_general, Int8DotGeneralOp)
     x = draw(Batch, In)
     np.testing.assert_allclose(result(x).array, layer(x).array, atol=0.05)
-    assert sorted(to_state_dict(result)) == ["bias", "weight"]
+    with pytest.warns(UserWarning, match="no state"):
+        assert sorted(to_state_dict(result)) == ["bias", "weight"]
     with pytest.warns(UserWarning, match="no state"):
         assert result.dot_general.to_state_dict("prefix") == {}
     own = Int8DotGeneralOp(DefaultDotGeneralOp.init())

@@ -222,6 +222,56 @@ def test_methods_of_own_modules():
     _equal(from_state_dict([custom], state, "m"), [custom])
 
 
+class Renamed(eqx.Module):
+    """A module that has a method without the base class."""
+
+    up: hnn.Linear
+    inner: Custom
+
+    @staticmethod
+    def init(*, key):
+        return Renamed(hnn.Linear.init(Embed, Heads, key=key), Custom.init(key=key))
+
+    def _state_dict_key_map(self) -> dict[str, str | None]:
+        return {"up": "c_fc", "inner": None}
+
+
+class Bare(eqx.Module):
+    """A module that has the other methods without the base class."""
+
+    weight: NamedArray
+
+    def to_state_dict(self, prefix: str | None = None) -> StateDict:
+        return {f"{prefix}.kernel": self.weight.array.T}
+
+    def from_state_dict(self, state_dict: StateDict, prefix: str | None = None) -> "Bare":
+        return Bare(hax.named(jnp.asarray(state_dict[f"{prefix}.kernel"]).T, ("embed", "heads")))
+
+
+def test_methods_count_without_the_base_class():
+    renamed = Renamed.init(key=KEY)
+    bare = Bare(hax.random.normal(KEY, (Embed, Heads)))
+    model = {"layers": [renamed], "bare": bare}
+    state = to_numpy_state_dict(model, "m")
+    assert set(state) == {"m.layers.0.c_fc.weight", "m.layers.0.c_fc.bias", "m.layers.0.w", "m.bare.kernel"}
+    np.testing.assert_array_equal(state["m.layers.0.c_fc.weight"], renamed.up.weight.array)
+    np.testing.assert_array_equal(state["m.bare.kernel"], np.asarray(bare.weight.array).T)
+    _equal(from_state_dict(jax.tree.map(jnp.zeros_like, model), state, "m"), model)
+    assert set(to_torch_compatible_state_dict(model, prefix="m")) == set(state)
+    layers = Stacked.init(Layers, Renamed)(key=jax.random.split(KEY, 3))
+    names = [f"h.{i}.{name}" for i in range(3) for name in ("c_fc.weight", "c_fc.bias", "w")]
+    assert sorted(to_state_dict(layers, "h")) == sorted(names)
+
+
+def test_integers_are_not_wrapped():
+    template = {"x": hax.zeros(Embed, dtype=jnp.int32), "n": jnp.zeros(2, jnp.int32)}
+    good = {"x": np.arange(4), "n": np.array([2**31 - 1, -(2**31)])}
+    _equal(from_state_dict(template, good)["n"], np.array([2**31 - 1, -(2**31)], np.int32))
+    for key in good:
+        with pytest.raises(ValueError, match=f"'{key}' has integers that do not fit int32: 1 to 2147483648"):
+            from_state_dict(template, good | {key: np.linspace(1, 2**31, len(good[key])).astype(np.int64)})
+
+
 @pytest.mark.parametrize(("module", "prefix"), [(Block, "h"), (Custom, "h"), (Custom, None)])
 def test_layers(module, prefix):
     keys = jax.random.split(KEY, 3)

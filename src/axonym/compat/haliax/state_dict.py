@@ -55,7 +55,10 @@ class MissingKeyError(ArgumentError, KeyError):
 
 
 class ModuleWithStateDictSerialization(eqx.Module):
-    """A module that can override methods to change its form in a state dict."""
+    """A module that can override methods to change its form in a state dict.
+
+    `to_state_dict`, `from_state_dict` and `_state_dict_key_map` of any other `eqx.Module` count as well.
+    """
 
     def to_state_dict(self, prefix: str | None = None) -> StateDict:
         """Return the arrays of the module by key."""
@@ -91,8 +94,9 @@ def to_state_dict(tree: Any, prefix: str | None = None) -> StateDict:
     Raises:
         ArgumentError: if a leaf would have no key.
     """
-    if isinstance(tree, ModuleWithStateDictSerialization):
-        return tree.to_state_dict(prefix)
+    own = _own_method(tree, "to_state_dict")
+    if own is not None:
+        return cast(StateDict, own(prefix))
     if not _is_leaf(tree):
         return _to_children(tree, prefix)
     value = tree.array if is_named_array(tree) else tree
@@ -110,8 +114,9 @@ def from_state_dict(tree: T, state_dict: StateDict, prefix: str | None = None) -
         KeyError: if the key of an array is missing; numbers and other leaves without a key are unchanged.
         ArgumentError: if an array has another shape than in the tree.
     """
-    if isinstance(tree, ModuleWithStateDictSerialization):
-        return tree.from_state_dict(state_dict, prefix)
+    own = _own_method(tree, "from_state_dict")
+    if own is not None:
+        return cast(T, own(state_dict, prefix))
     if not _is_leaf(tree):
         return cast(T, _from_children(tree, state_dict, prefix))
     return cast(T, _from_leaf(tree, state_dict, prefix))
@@ -213,10 +218,15 @@ def _rebuilt(tree: Any, change: Callable[..., Any], *others: Any) -> Any:
     return jax.tree.unflatten(structure, [change(*(child for _, child in row)) for row in rows])
 
 
+def _own_method(tree: Any, name: str) -> Callable[..., Any] | None:
+    """Return a method of a module by which it changes its form: Haliax asks for the method, not for a base class."""
+    return getattr(tree, name, None) if isinstance(tree, eqx.Module) else None
+
+
 def _keyed(tree: Any, prefix: str | None) -> tuple[list[tuple[str | None, Any]], Any]:
     """Return the leaves of a tree by key."""
-    renamed: Any = getattr(tree, "_state_dict_key_map", dict)
-    own: Mapping[str, str | None] = renamed() if isinstance(tree, ModuleWithStateDictSerialization) else {}
+    renamed = _own_method(tree, "_state_dict_key_map")
+    own: Mapping[str, str | None] = {} if renamed is None else renamed()
     children, structure = _children(tree)
     return [(with_prefix(prefix, own.get(name, name)), child) for name, child in children], structure
 
@@ -251,8 +261,21 @@ def _from_leaf(leaf: Any, state_dict: StateDict, prefix: str | None) -> Any:
     if tuple(np.shape(value)) != shape:
         problem = f"{prefix!r} has shape {tuple(np.shape(value))}, but the model has {describe(names, shape)}"
         raise ArgumentError(message("from_state_dict", problem))
+    _require_range(prefix, value)
     if not is_named_array(leaf):
         return jnp.asarray(value)
     # Not by way of the first device, which may be too small.
     loaded = auto_sharded(wrap(leaf, np.asarray(value) if not isinstance(value, jax.Array) else value, names))
     return adopt(wrap(loaded, jnp.asarray(loaded.array), names))
+
+
+def _require_range(key: str, value: Any) -> None:
+    """Raise for integers that JAX would wrap, where it has 32 bits for 64."""
+    if isinstance(value, jax.Array) or not jnp.issubdtype(np.asarray(value).dtype, jnp.integer):
+        return
+    given = np.asarray(value)
+    kept = jax.dtypes.canonicalize_dtype(given.dtype)
+    if kept != given.dtype and given.size and not np.array_equal(given.astype(kept), given):
+        problem = f"{key!r} has integers that do not fit {kept}: {given.min()} to {given.max()}"
+        hint = 'keep 64 bits: jax.config.update("jax_enable_x64", True)'
+        raise ArgumentError(message("from_state_dict", problem, hint=hint))
