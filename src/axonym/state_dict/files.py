@@ -1,52 +1,23 @@
 """State dicts in safetensors files, read and written array by array."""
 
-import json
-import math
 import os
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
 from ..errors import ArgumentError, message
+from ._format import CODES, METADATA, header_of, open_file
 from ._places import on_host, require_state, spec_of
+from ._switch import Replacement, index_of, open_set, write
 
 __all__ = ["load_state_dict", "save_state_dict"]
-
-DTYPES: dict[str, np.dtype[Any]] = {
-    code: jnp.dtype(kind)
-    for code, kind in {
-        "BOOL": jnp.bool_,
-        "U8": jnp.uint8,
-        "I8": jnp.int8,
-        "U16": jnp.uint16,
-        "I16": jnp.int16,
-        "U32": jnp.uint32,
-        "I32": jnp.int32,
-        "U64": jnp.uint64,
-        "I64": jnp.int64,
-        "F8_E4M3": jnp.float8_e4m3fn,
-        "F8_E5M2": jnp.float8_e5m2,
-        "F8_E8M0": jnp.float8_e8m0fnu,
-        "F8_E4M3FNUZ": jnp.float8_e4m3fnuz,
-        "F8_E5M2FNUZ": jnp.float8_e5m2fnuz,
-        "F16": jnp.float16,
-        "BF16": jnp.bfloat16,
-        "F32": jnp.float32,
-        "F64": jnp.float64,
-        "C64": jnp.complex64,
-    }.items()
-}
-CODES = {kind: code for code, kind in DTYPES.items()}
-HEADER_LIMIT = 100_000_000  # of the format
-METADATA = "__metadata__"
 
 
 def save_state_dict(
@@ -58,19 +29,23 @@ def save_state_dict(
 ) -> None:
     """Write arrays to a safetensors file, or to several with an index, as Hugging Face does.
 
-    Arrays are brought to the host and written one by one. A file of the same name is replaced once the new one is
-    complete. All processes have to call this, and the first one writes.
+    Arrays are brought to the host and written one by one. Files of the same name are replaced at once when the new ones
+    are complete and on the disk: whenever the program or the machine stops, all of the earlier ones or all of the new
+    ones are found. All processes have to call this, and the first one writes.
 
     Args:
         state_dict: arrays by key, such as what `to_state_dict` returns.
         path: the file, such as `model.safetensors`.
         max_bytes: the largest number of bytes of arrays in a file. Several files are called
             `model-00001-of-00002.safetensors` and so on, and `model.safetensors.index.json` lists the arrays of each.
+            If there are such files, the new ones have the number of the save in their names:
+            `model-0f3a62c1d58be974-00001-of-00002.safetensors`.
         metadata: strings by key, stored in each file beside `format: pt`.
 
     Raises:
         ArgumentError: if an array has a dtype that the format lacks, a key that is not a string or is `__metadata__`,
-            or no values; if `metadata` has anything but strings; or if `max_bytes` is not a positive number.
+            or no values; if `metadata` has anything but strings, or names that begin with `axonym.`; or if `max_bytes`
+            is not a positive number.
         OperandError: if `state_dict` is not a mapping, or a value has names or cannot be read by numpy.
         OSError: if the files cannot be written, on all processes.
     """
@@ -81,10 +56,7 @@ def save_state_dict(
     if METADATA in state_dict:
         problem = f"no array can have the key {METADATA!r}, which the format reserves for metadata"
         raise ArgumentError(message("save_state_dict", problem, hint="pass text as metadata="))
-    for key, text in (metadata or {}).items():
-        if not isinstance(key, str) or not isinstance(text, str):
-            problem = f"keys and values of metadata must be strings, but {key!r} has {text!r}"
-            raise ArgumentError(message("save_state_dict", problem, hint=f"write {{{str(key)!r}: {str(text)!r}}}"))
+    _require_text(metadata or {})
     target = Path(path)
     specs = {key: spec_of("save_state_dict", state_dict, key) for key in state_dict}
     for key, spec in specs.items():
@@ -92,21 +64,38 @@ def save_state_dict(
             lines = f"dtypes of the format: {', '.join(map(str, CODES))}"
             raise ArgumentError(message("save_state_dict", f"{key!r} has dtype {spec.dtype}", lines))
     groups = _groups(specs, max_bytes)
-    names = [target.name]
-    if len(groups) > 1:
-        names = [f"{target.stem}-{at:05}-of-{len(groups):05}{target.suffix}" for at in range(1, len(groups) + 1)]
-    for name, keys in zip(names, groups, strict=True):
-        _write(target.with_name(name), keys, specs, state_dict, {"format": "pt", **(metadata or {})})
-    index = target.with_name(f"{target.name}.index.json")
-    with _together(index):
+    replacement: Replacement | None = None
+    with _together(target):
         if jax.process_index() == 0:
-            (target if len(groups) > 1 else index).unlink(missing_ok=True)  # of an earlier save
-            if len(groups) > 1:
-                where = {key: name for name, keys in zip(names, groups, strict=True) for key in keys}
-                total = sum(spec.size * spec.dtype.itemsize for spec in specs.values())
-                index.write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": where}, indent=2))
+            replacement = Replacement(target, len(groups))
+    for at, keys in enumerate(groups):
+        told = {"format": "pt", **(metadata or {})}
+        told |= replacement.metadata if replacement is not None else {}
+        header, ordered = header_of(keys, specs, told)
+        parts = _parts(header, (on_host(state_dict[key]) for key in ordered))
+        with _together(target):
+            try:
+                if replacement is not None:
+                    write(replacement.files[at], parts)
+            finally:
+                if jax.process_count() > 1:
+                    deque(parts, 0)  # all processes bring all arrays to the host, though one writes
+    with _together(target):
+        if replacement is not None:
+            files_of = {key: file for file, keys in zip(replacement.files, groups, strict=True) for key in keys}
+            replacement.finish(files_of, sum(spec.size * spec.dtype.itemsize for spec in specs.values()))
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(f"save_state_dict {path}")
+
+
+def _require_text(metadata: Mapping[str, str]) -> None:
+    for key, text in metadata.items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            problem = f"keys and values of metadata must be strings, but {key!r} has {text!r}"
+            raise ArgumentError(message("save_state_dict", problem, hint=f"write {{{str(key)!r}: {str(text)!r}}}"))
+        if key.startswith("axonym."):
+            problem = f"metadata has {key!r}, but names that begin with 'axonym.' are those of this library"
+            raise ArgumentError(message("save_state_dict", problem, hint="leave it out"))
 
 
 def _groups(specs: Mapping[str, Any], max_bytes: int | None) -> list[list[str]]:
@@ -123,32 +112,11 @@ def _groups(specs: Mapping[str, Any], max_bytes: int | None) -> list[list[str]]:
     return groups
 
 
-def _write(
-    file: Path, keys: Sequence[str], specs: Mapping[str, Any], state: Mapping[str, Any], metadata: Mapping[str, str]
-) -> None:
-    header: dict[str, Any] = {METADATA: metadata}
-    ordered = sorted(keys, key=lambda key: -specs[key].dtype.itemsize)  # then all are aligned
-    end = 0
-    for key in ordered:
-        start, end = end, end + specs[key].size * specs[key].dtype.itemsize
-        header[key] = {"dtype": CODES[specs[key].dtype], "shape": specs[key].shape, "data_offsets": (start, end)}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    leader, unfinished = jax.process_index() == 0, file.with_name(f"{file.name}.unfinished")
-    with _together(file):
-        if leader:
-            unfinished.write_bytes(len(text).to_bytes(8, "little") + text)
-    arrays = (on_host(state[key]) for key in ordered)
-    with _together(file):
-        try:
-            if leader:
-                with unfinished.open("ab") as out:
-                    for array in arrays:
-                        out.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-                unfinished.replace(file)
-        finally:
-            if jax.process_count() > 1:
-                deque(arrays, 0)  # all processes bring all arrays to the host, though one writes
+def _parts(header: bytes, arrays: Iterator[np.ndarray[Any, Any]]) -> Iterator[Any]:
+    """Yield the bytes of a file."""
+    yield header
+    for array in arrays:
+        yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 @contextmanager
@@ -168,67 +136,21 @@ def _together(file: Path) -> Generator[None]:
 def load_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, Any]]:
     """Open safetensors files and return their arrays by key.
 
-    The arrays are memory-mapped: nothing is read before it is used. They are read-only.
+    The arrays are memory-mapped: none but booleans is read before it is used. They are read-only.
 
     Args:
         path: a file, an index of several (`model.safetensors.index.json`), the name that an index was written for, or a
             folder with a `model.safetensors` or its index.
 
     Raises:
-        ArgumentError: if a file or an index is damaged, is incomplete, or has a dtype that JAX lacks or a 4-bit one.
+        ArgumentError: if a file or an index is damaged, is incomplete, or has a dtype that JAX lacks or a 4-bit one; if
+            the files that an index lists are not all from one save.
         FileNotFoundError: if there is no such file.
     """
     file = Path(path)
     file = file / "model.safetensors" if file.is_dir() else file
-    index = file.with_name(f"{file.name}.index.json")
+    index = index_of(file)
     if file.suffix != ".json" and (file.exists() or not index.exists()):
-        return _read(file)
-    index = file if file.suffix == ".json" else index
-    try:
-        where = {key: index.with_name(name) for key, name in json.loads(index.read_text())["weight_map"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
-        raise ArgumentError(message("load_state_dict", f"{index.name} is not a readable index of files")) from None
-    files = {each: _read(each) for each in dict.fromkeys(where.values())}
-    absent = [key for key, each in where.items() if key not in files[each]]
-    if absent:
-        problem = f"{index.name} lists {len(absent)} arrays that its files lack"
-        raise ArgumentError(message("load_state_dict", problem, f"the first: {absent[0]} in {where[absent[0]].name}"))
-    return {key: files[each][key] for key, each in where.items()}
-
-
-def _read(file: Path) -> dict[str, np.ndarray[Any, Any]]:
-    size = file.stat().st_size
-    with file.open("rb") as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        if size < 8 or length > min(HEADER_LIMIT, size - 8):
-            raise ArgumentError(message("load_state_dict", f"{file.name} is not a safetensors file, or is incomplete"))
-        try:
-            header = json.loads(opened.read(length))
-            entries = [_entry(key, entry) for key, entry in header.items() if key != METADATA]
-        except (ValueError, TypeError, KeyError, AttributeError):
-            raise ArgumentError(message("load_state_dict", f"{file.name} has no readable header")) from None
-    data = np.asarray(np.memmap(file, np.uint8, "r"))[8 + length :]
-    arrays = {}
-    for key, code, shape, start, end in entries:
-        kind = DTYPES.get(code)
-        if kind is None:
-            raise ArgumentError(message("load_state_dict", f"{key!r} in {file.name} has dtype {code}"))
-        fits = end - start == math.prod(shape) * kind.itemsize and min(shape, default=0) >= 0
-        if not fits or not 0 <= start <= end <= len(data):
-            problem = f"{key!r} in {file.name} is incomplete or damaged"
-            lines = f"shape {shape} of {kind}, bytes {start} to {end} of {len(data)}"
-            raise ArgumentError(message("load_state_dict", problem, lines))
-        arrays[key] = data[start:end].view(kind).reshape(shape)
-    return arrays
-
-
-def _entry(key: str, entry: Any) -> tuple[str, str, tuple[int, ...], int, int]:
-    """Parse the header of an array: key, dtype, shape and where its bytes start and end.
-
-    Raises:
-        KeyError, TypeError, ValueError: if it cannot be read.
-    """
-    code, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-    if not isinstance(code, str) or not all(type(number) is int for number in (*shape, start, end)):
-        raise TypeError
-    return key, code, shape, start, end
+        return open_file(file).arrays
+    where = open_set(file if file.suffix == ".json" else index)
+    return {key: opened.arrays[key] for key, (_, opened) in where.items()}
