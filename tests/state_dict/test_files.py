@@ -221,3 +221,71 @@ def test_damaged_files(tmp_path):
     )
     with pytest.raises(FileNotFoundError):
         load_state_dict(tmp_path / "c.safetensors")
+
+
+def record_of(file):
+    with safetensors.safe_open(file, "np") as opened:
+        return json.loads(opened.metadata()["axonym.axes"])
+
+
+def test_names_and_sizes_of_axes_are_in_the_metadata(tmp_path):
+    E, H, D, L = axn.make_axes(embed=4, heads=2, head_dim=3, layers=2)
+    key = jax.random.key(0)
+    model = {
+        "layers": nn.Stacked.init(L, nn.Linear)(E, (H, D), key=key),
+        "up": nn.ConvTranspose.init("width", E, H, 3, key=key),
+        "plain": jnp.ones(2),
+        "some": axn.NamedArray(jnp.ones((5, 4)), ("embed",)),
+        "number": axn.ones(()),
+    }
+    file = tmp_path / "a.safetensors"
+    save_state_dict(to_state_dict(model), file)
+    plain = record_of(file)
+    assert plain["layers.1.weight"] == [{"embed": 4}, {"heads": 2}, {"head_dim": 3}]
+    assert plain["some"] == [None, {"embed": 4}]
+    assert not {"plain", "number"} & plain.keys()
+    save_state_dict(to_torch_compatible_state_dict(model), file)
+    torch = record_of(file)
+    assert torch["layers.1.weight"] == [{"heads": 2, "head_dim": 3}, {"embed": 4}]
+    assert torch["up.weight"] == [{"groups of heads": 1, "embed": 4}, {"heads": 2}, {"kernel.width": -3}]
+    opened = load_state_dict(file)
+    assert opened["layers.1.weight"].axes == ((("heads", 2, False), ("head_dim", 3, False)), (("embed", 4, False),))
+    assert opened["plain"].axes is None
+
+    # A file that is written again keeps them, in several files too, and an array that was changed has none.
+    changed = {**opened, "layers.0.bias": opened["layers.0.bias"] * 2}
+    save_state_dict(changed, tmp_path / "b.safetensors", max_bytes=100)
+    again = load_state_dict(tmp_path / "b.safetensors")
+    for key, array in opened.items():
+        assert again[key].axes == (None if key == "layers.0.bias" else array.axes)
+
+
+def test_metadata_has_no_names_of_the_library(tmp_path):
+    text = error_of(save_state_dict, {}, tmp_path / "a.safetensors", metadata={"axonym.axes": "{}"})
+    assert text == (
+        "save_state_dict: metadata has 'axonym.axes', but names that begin with 'axonym.' are those of this library\n"
+        "  hint: leave it out: axes are stored anyway"
+    )
+
+
+@pytest.mark.parametrize(
+    "record", ["", "[]", "{", '{"x":3}', '{"x":[3]}', '{"x":[{"a":"2"}]}', '{"x":[{"a":1,"a":2}]}']
+)
+def test_a_record_of_axes_that_cannot_be_read(tmp_path, record):
+    save_file({"x": np.ones(2)}, tmp_path / "a.safetensors", metadata={"axonym.axes": record})
+    assert error_of(load_state_dict, tmp_path / "a.safetensors") == (
+        "load_state_dict: a.safetensors has no readable names of axes in its metadata"
+    )
+
+
+def test_a_record_of_other_sizes(tmp_path):
+    record = json.dumps({"x": [{"a": 3}], "gone": [None]})
+    for array in (np.ones(2), np.ones((3, 1))):
+        save_file({"x": array}, tmp_path / "a.safetensors", metadata={"axonym.axes": record})
+        assert error_of(load_state_dict, tmp_path / "a.safetensors") == (
+            f"load_state_dict: 'x' in a.safetensors has shape {array.shape}, "
+            "which is not that of the axes it was saved with\n"
+            "  hint: a program has changed the array and kept the metadata: remove 'axonym.axes' from it"
+        )
+    save_file({"x": np.ones(3)}, tmp_path / "a.safetensors", metadata={"axonym.axes": record})
+    assert load_state_dict(tmp_path / "a.safetensors")["x"].axes == ((("a", 3, False),),)

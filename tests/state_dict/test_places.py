@@ -1,5 +1,7 @@
 """Where arrays go, and the stored forms of arrays."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -18,7 +20,7 @@ from axonym.state_dict import (
     to_state_dict,
     to_torch_compatible_state_dict,
 )
-from axonym.state_dict._places import form, places
+from axonym.state_dict._places import Place, form, places
 from axonym.state_dict.layouts import Stored
 from tests.nn.layouts import same_trees
 
@@ -65,6 +67,23 @@ def test_a_form_is_what_its_dims_say_and_is_undone(drawn):
         place = {n: sizes[n] - 1 - i if n in stored.flipped else i for n, i in zip(order, at, strict=True)}
         whole = {n: place[stored.split[n][0]] * sizes[n] + place[n] if n in stored.split else place[n] for n in names}
         assert flat[at] == array[tuple(whole[n] for n in names)]
+
+
+@given(stored_arrays(), st.data())
+def test_an_array_is_read_in_any_order_by_the_names_it_was_saved_with(drawn, data):
+    names, shape, stored = drawn
+    leaf = axn.NamedArray(np.arange(np.prod(shape, dtype=int)).reshape(shape), names)
+    saved = Place("x", leaf, names, shape, ("x",), (), form("x", names, shape, stored))
+    order = tuple(data.draw(st.permutations(saved.form.parts)))
+    other = dataclasses.replace(saved, form=dataclasses.replace(saved.form, groups=tuple((name,) for name in order)))
+    found = other.form_of(saved.axes, str)
+    array = saved.form.store(leaf.array)
+    assert found.shape == array.shape
+    np.testing.assert_array_equal(found.restore(array), leaf.array)
+    if names:
+        assert other.form_of(saved.axes, str.upper) is None
+        upper = tuple(tuple(axis._replace(name=axis.name.upper()) for axis in dim) for dim in saved.axes)
+        np.testing.assert_array_equal(other.form_of(upper, str.upper).restore(array), leaf.array)
 
 
 class Inner(eqx.Module):

@@ -1,9 +1,10 @@
 """The keys and stored forms of the arrays of a tree in a state dict."""
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -33,6 +34,8 @@ from ..nn.stacked import BlockSeq, Stacked
 from ..ops import _lift
 from ..partitioning.shard import is_optimiser_state
 from ..plans import Names
+from ._record import axes_text
+from .axes import StoredArray, StoredAxes, StoredAxis
 from .layouts import Layout, Stored
 
 __all__ = [
@@ -40,6 +43,7 @@ __all__ = [
     "Index",
     "Numbers",
     "Place",
+    "axes_of",
     "form",
     "on_host",
     "places",
@@ -63,23 +67,51 @@ Parts: TypeAlias = tuple[str | Numbers, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The stored form of an array, by position.
+    """The stored form of an array.
 
     Attributes:
         array: the shape of the array.
+        parts: the names of its dimensions, with axes split.
         split: its shape with axes split.
-        order: the order of those dimensions in the stored form.
-        steps: an index that reverses some of them, in that order; its result is an array, also without dimensions.
-        shape: the stored shape.
-        text: the stored shape with names, for errors.
+        groups: the parts of each stored dimension.
+        flipped: the parts that are stored in reverse.
     """
 
     array: Index
+    parts: Names
     split: Index
-    order: Index
-    steps: tuple[Any, ...]
-    shape: Index
-    text: str
+    groups: tuple[Names, ...]
+    flipped: frozenset[str] = frozenset()
+
+    @functools.cached_property
+    def order(self) -> Index:
+        """The order of the parts in the stored form."""
+        return tuple(self.parts.index(name) for group in self.groups for name in group)
+
+    @functools.cached_property
+    def steps(self) -> tuple[Any, ...]:
+        """An index that reverses some of them, in that order; its result is an array, also without dimensions."""
+        flipped = [self.parts[at] in self.flipped and self.split[at] > 1 for at in self.order]
+        return (*(slice(None, None, -1 if each else None) for each in flipped), ...)
+
+    @functools.cached_property
+    def shape(self) -> Index:
+        """The stored shape."""
+        return tuple(math.prod(axis.size for axis in group) for group in self.axes)
+
+    @functools.cached_property
+    def axes(self) -> tuple[tuple[StoredAxis, ...], ...]:
+        """The parts of each stored dimension with their sizes."""
+        sizes = dict(zip(self.parts, self.split, strict=True))
+        return tuple(
+            tuple(StoredAxis(name, sizes[name], name in self.flipped and sizes[name] > 1) for name in group)
+            for group in self.groups
+        )
+
+    @property
+    def text(self) -> str:
+        """The stored shape with names, for errors."""
+        return axes_text(self.axes, self.shape)
 
     def store(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Bring an array into its stored form, contiguous: other libraries write its buffer, or need such strides."""
@@ -115,15 +147,8 @@ def form(path: str, names: Names, shape: Index, stored: Stored | None) -> Form:
             raise AxisSizeError(message(f"layout of {path}", problem, f"the array has: {describe(names, shape)}"))
         sizes |= {part: count, whole: sizes[whole] // count}
     groups = [*((name,) for name in parts if name not in listed), *groups]
-    order = [name for group in groups for name in group]
-    return Form(
-        array=shape,
-        split=tuple(sizes[name] for name in parts),
-        order=tuple(parts.index(name) for name in order),
-        steps=(*(slice(None, None, -1 if name in flipped and sizes[name] > 1 else None) for name in order), ...),
-        shape=tuple(math.prod(sizes[name] for name in group) for group in groups),
-        text=", ".join(" * ".join(f"{name}={sizes[name]}" for name in group) or "1" for group in groups) or "no axes",
-    )
+    split_shape = tuple(sizes[name] for name in parts)
+    return Form(shape, tuple(parts), split_shape, tuple(map(tuple, groups)), frozenset(flipped))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +178,38 @@ class Place:
         """The array without its names."""
         return self.leaf.array if isinstance(self.leaf, NamedArray) else self.leaf
 
+    @functools.cached_property
+    def axes(self) -> StoredAxes:
+        """The axes of the stored form, of each layer; None for dimensions without a name."""
+        own = self.leaf.names if isinstance(self.leaf, NamedArray) else ()
+        unnamed = {name for name in self.names if name not in own and name not in self.layers}
+        return tuple(None if any(axis.name in unnamed for axis in group) else group for group in self.form.axes)
+
+    def form_of(self, axes: StoredAxes | None, called: Callable[[str], str]) -> Form | None:
+        """Return the form of an array that was saved with given axes, in any order; None if the axes are others.
+
+        Args:
+            axes: those of each dimension; None if they are not known, which makes it the form of the model.
+            called: the name that a name of the model has there.
+        """
+        if axes is None:
+            return self.form
+        own = tuple(
+            None if dim is None else tuple(axis._replace(name=called(axis.name)) for axis in dim) for dim in self.axes
+        )
+        if None in own or None in axes:  # dimensions without a name have a place
+            pairs = itertools.zip_longest(own, axes)
+            return self.form if all(None in pair or pair[0] == pair[1] for pair in pairs) else None
+        listed = [axis for dim in axes if dim is not None for axis in dim]
+        left = tuple(name for name in self.names if name not in self.layers)
+        for parts, split in ((self.form.parts, self.form.split), (left, self.form.array)):
+            names = {called(name): name for name in parts}
+            if len(names) == len(parts) and sorted(names) == sorted(axis.name for axis in listed):
+                groups = tuple(tuple(names[axis.name] for axis in dim) for dim in axes if dim is not None)
+                flipped = frozenset(names[axis.name] for axis in listed if axis.flipped)
+                return Form(self.form.array, parts, split, groups, flipped)
+        return None
+
     def entries(self) -> Iterator[tuple[str, Index]]:
         """Yield the key of each stored array, and the indices of its layers."""
         for index in itertools.product(*(range(self.shape[self.names.index(name)]) for name in self.layers)):
@@ -160,7 +217,7 @@ class Place:
             yield ".".join(p if isinstance(p, str) else str(p.first + p.step * next(at)) for p in self.parts), index
 
     def read(self, index: Index) -> np.ndarray[Any, Any]:
-        """Bring the part of given layers to the host, in its stored form."""
+        """Bring the part of given layers to the host."""
         array, names = self.array, list(self.names)
         for name, at in zip(self.layers, index, strict=True):
             dim = names.index(name)
@@ -169,15 +226,15 @@ class Place:
                 array = lax.dynamic_index_in_dim(_lift.whole(array, (dim,)), at, dim, keepdims=False)
             else:
                 array = array.take(at, dim)
-        return self.form.store(on_host(array))
+        return on_host(array)
 
-    def block(self, at: Sequence[slice], stored: Mapping[Index, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
-        """Assemble a block of the array from stored arrays by layer."""
+    def block(self, at: Sequence[slice], layers: Mapping[Index, np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        """Assemble a block of the array from those of its layers, which `Form.restore` returns."""
         bounds = [range(*part.indices(size)) for part, size in zip(at, self.shape, strict=True)]
         rest: Any = tuple(part for part, name in zip(at, self.names, strict=True) if name not in self.layers)
         rest += (...,)  # the result is an array, also without dimensions
         if not self.layers:
-            whole: np.ndarray[Any, Any] = self.form.restore(stored[()])[rest]
+            whole: np.ndarray[Any, Any] = layers[()][rest]
             return whole
         result = np.empty([len(bound) for bound in bounds], self.array.dtype)
         dims = [self.names.index(name) for name in self.layers]
@@ -185,7 +242,7 @@ class Place:
             where: list[Any] = [slice(None)] * len(bounds)
             for dim, number in zip(dims, index, strict=True):
                 where[dim] = number - bounds[dim].start
-            result[tuple(where)] = self.form.restore(stored[index])[rest]
+            result[tuple(where)] = layers[index][rest]
         return result
 
 
@@ -246,6 +303,15 @@ def spec_of(function: str, state: Mapping[str, Any], key: str) -> Any:
         hint = "pass tensor.detach(), and .float() of bfloat16; or save to a safetensors file, and use load_state_dict"
         of_torch = type(value).__module__.partition(".")[0] == "torch"
         raise OperandError(message(function, problem, told, hint=hint if of_torch else None)) from error
+
+
+def axes_of(state: Mapping[str, Any], key: str, spec: Any) -> StoredAxes | None:
+    """Return the axes that an array of a state dict was saved with, or None; `spec` is what `spec_of` returns."""
+    axes = getattr(state, "axes", None)
+    if axes is not None:
+        found: StoredAxes = axes(key)
+        return found
+    return spec.axes if isinstance(spec, StoredArray) else None
 
 
 def places(tree: Any, layouts: Mapping[type, Layout]) -> Iterator[Place | None]:

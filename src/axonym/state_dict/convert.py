@@ -12,14 +12,18 @@ from jax.sharding import AbstractMesh, NamedSharding
 from .. import layout
 from ..array import is_named_array
 from ..axis import Axis
-from ..errors import ArgumentError, OperandError, message, suggestion
+from ..errors import ArgumentError, OperandError, message
 from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ..nn.linear import Linear
+from ..nn.moe import MoELinear
 from ..partitioning._keys import check_keys
 from ..partitioning.placement import from_callback
 from ..partitioning.shard import names_of, no_mesh, paths_of
 from ..transform._leaves import refilled
-from ._places import Index, Place, on_host, places, require_state, require_values, spec_of
-from .layouts import TORCH, Layout
+from ._fit import Reading, Rival, fit
+from ._places import Index, Place, on_host, places, require_state, require_values
+from .axes import StoredArray, StoredAxes
+from .layouts import TORCH, Layout, in_first
 
 __all__ = [
     "Rename",
@@ -35,7 +39,8 @@ Rename: TypeAlias = Mapping[str, str] | Callable[[str], str]
 """A function from keys of a model to keys of a state dict; or a table that replaces components, or runs of them with
 dots between, wherever they occur, such as `{"attention.qkv": "attn.c_attn"}`."""
 Entries: TypeAlias = dict[str, tuple[Place, Index]]
-SHOWN = 20
+IN_FIRST: Mapping[type, Layout] = {Linear: in_first, MoELinear: in_first}
+IN_FIRST_CALL = "layouts={axn.nn.Linear: axn.state_dict.in_first}"
 
 
 class StateDict(Mapping[str, np.ndarray[Any, Any]]):
@@ -47,10 +52,10 @@ class StateDict(Mapping[str, np.ndarray[Any, Any]]):
     def __init__(self, entries: Entries) -> None:
         self._entries = entries
 
-    def __getitem__(self, key: str) -> np.ndarray[Any, Any]:
+    def __getitem__(self, key: str) -> StoredArray:
         place, index = self._entries[key]
         require_values("state dict", key, place.array)
-        return place.read(index)
+        return StoredArray.of(place.form.store(place.read(index)), self.axes(key))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -65,6 +70,11 @@ class StateDict(Mapping[str, np.ndarray[Any, Any]]):
         """Return the shape and the dtype of an array without fetching it."""
         place, _ = self._entries[key]
         return jax.ShapeDtypeStruct(place.form.shape, place.array.dtype)
+
+    def axes(self, key: str) -> StoredAxes | None:
+        """Return the axes of each dimension of an array; None if it has no names."""
+        place, _ = self._entries[key]
+        return place.axes if any(place.axes) else None
 
 
 def to_state_dict(
@@ -132,6 +142,7 @@ def from_state_dict(
     cast: bool = False,
     layouts: Mapping[type, Layout] | None = None,
     rename: Rename | None = None,
+    rename_axes: Mapping[str, str] | None = None,
     mapping: ResourceMapping | Mappings | None = None,
     mesh: MeshLike | None = None,
 ) -> T:
@@ -145,17 +156,20 @@ def from_state_dict(
         prefix: the first component of the keys; keys without it are ignored.
         strict: raise for unexpected keys, missing keys, and keys of a given mapping, or of the `parameters` of
             `Mappings`, that the model lacks. If False, unexpected keys are ignored, and missing arrays stay as they are
-            in `tree`.
-        cast: convert arrays of another dtype, floating to floating and integer to integer.
+            in `tree`; it is an error if none is there, and a warning says how many if there are unexpected keys, too.
+        cast: convert arrays of another dtype, floating to floating and integer to integer. Integers have to fit.
         layouts: how the arrays of some modules are stored, by type.
         rename: see `Rename`.
+        rename_axes: the names of axes of the model that have another name in the file, such as `{"embed": "hidden"}`.
+            Derived names follow their base. Names are compared where the arrays know theirs, as those of
+            `load_state_dict` and `to_state_dict` do: axes in another order are transposed.
         mapping: lays out the arrays; by default the current mapping. Without one, they are laid out as those of `tree`.
             NumPy arrays of `tree` stay on the host, those without names even with a mapping.
         mesh: by default the mesh of `set_mesh`.
 
     Raises:
-        ArgumentError: if the state dict does not fit, with all that is missing, unexpected, or has another shape or
-            dtype. Also if keys are not strings, or values are abstract, traced or keys of `jax.random`.
+        ArgumentError: if the state dict does not fit, with all that is missing, unexpected, or has other axes, another
+            shape or dtype. Also if keys are not strings, or values are abstract, traced or keys of `jax.random`.
         OperandError: if it is not a mapping, or a value has names or cannot be read by numpy; if `rename` does not
             return a string.
         ShardingError: if the mapping does not fit; if `tree` is abstract on a mesh, and there is none here.
@@ -167,8 +181,19 @@ def from_state_dict(
         >>> bool(axn.array_equal(loaded.weight, make(1).weight))
         True
     """
-    options = (strict, cast, layouts or {}, rename, mapping, mesh)
-    filled: T = _filled("from_state_dict", tree, state_dict, prefix, *options)
+    function = "from_state_dict"
+
+    def entries(layouts: Mapping[type, Layout]) -> Entries:
+        return _entries(function, list(places(tree, layouts)), prefix, rename)
+
+    torch = {**TORCH, **(layouts or {})}
+    rivals = (
+        Rival("call from_torch_compatible_state_dict", lambda: entries(torch)),
+        Rival(f"call from_torch_compatible_state_dict with {IN_FIRST_CALL}", lambda: entries({**torch, **IN_FIRST})),
+    )
+    options = (strict, cast, layouts or {}, rename, rename_axes, mapping, mesh)
+    torch_reading = rivals[0] if layouts is None else None
+    filled: T = _filled(function, tree, state_dict, prefix, *options, rivals, torch_reading)
     return filled
 
 
@@ -181,12 +206,23 @@ def from_torch_compatible_state_dict(
     cast: bool = False,
     layouts: Mapping[type, Layout] | None = None,
     rename: Rename | None = None,
+    rename_axes: Mapping[str, str] | None = None,
     mapping: ResourceMapping | Mappings | None = None,
     mesh: MeshLike | None = None,
 ) -> T:
     """Return a tree with the arrays of a state dict in the layouts of torch; see `TORCH` and `from_state_dict`."""
-    options = (strict, cast, {**TORCH, **(layouts or {})}, rename, mapping, mesh)
-    filled: T = _filled("from_torch_compatible_state_dict", tree, state_dict, prefix, *options)
+    function = "from_torch_compatible_state_dict"
+
+    def entries(layouts: Mapping[type, Layout]) -> Entries:
+        return _entries(function, list(places(tree, layouts)), prefix, rename)
+
+    own = {**TORCH, **(layouts or {})}
+    rivals = (
+        Rival(f"pass {IN_FIRST_CALL}", lambda: entries({**own, **IN_FIRST})),
+        Rival("call from_state_dict", lambda: entries(layouts or {})),
+    )
+    options = (strict, cast, own, rename, rename_axes, mapping, mesh)
+    filled: T = _filled(function, tree, state_dict, prefix, *options, rivals, None)
     return filled
 
 
@@ -199,8 +235,11 @@ def _filled(
     cast: bool,
     layouts: Mapping[type, Layout],
     rename: Rename | None,
+    rename_axes: Mapping[str, str] | None,
     mapping: ResourceMapping | Mappings | None,
     mesh: MeshLike | None,
+    rivals: tuple[Rival, ...],
+    torch: Rival | None,
 ) -> Any:
     require_state(function, state_dict, f"write {function}(model, state_dict)")
     own = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
@@ -212,28 +251,31 @@ def _filled(
             check_keys(function, own, names_of(tree), around, paths_of(tree))
     found = list(places(tree, layouts))
     entries = _entries(function, found, prefix, rename)
-    _check(function, entries, state_dict, prefix, strict, cast)
+    table = {} if rename_axes is None else rename_axes
+    forms = fit(Reading(function, entries, state_dict, prefix, strict, cast, table, rivals, torch))
     keys: dict[str, dict[Index, str]] = {}
-    for key, (place, index) in entries.items():
-        if key in state_dict:
-            keys.setdefault(place.path, {})[index] = key
+    for key in forms:
+        place, index = entries[key]
+        keys.setdefault(place.path, {})[index] = key
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
     for at, spot in enumerate(found):
         if spot is not None and spot.path in keys:
             # Not block by block: all processes have to bring the same arrays to the host.
             known = keys[spot.path]
-            stored = {
-                index: on_host(state_dict[known[index]]) if index in known else spot.read(index)
+            layers = {
+                index: forms[known[index]].restore(on_host(state_dict[known[index]]))
+                if index in known
+                else spot.read(index)
                 for _, index in spot.entries()
             }
-            leaves[at] = _loaded(function, spot, stored, None if around is None else own, mesh)
+            leaves[at] = _loaded(function, spot, layers, None if around is None else own, mesh)
     return jax.tree.unflatten(structure, leaves)
 
 
 def _loaded(
     function: str,
     place: Place,
-    stored: Mapping[Index, np.ndarray[Any, Any]],
+    layers: Mapping[Index, np.ndarray[Any, Any]],
     mapping: AxisMapping | Mappings | None,
     mesh: MeshLike | None,
 ) -> Any:
@@ -241,7 +283,7 @@ def _loaded(
     dtype, whole = place.array.dtype, (slice(None),) * len(place.shape)
 
     def block(at: Any) -> Any:
-        return place.block(at, stored).astype(dtype, copy=False)
+        return place.block(at, layers).astype(dtype, copy=False)
 
     sharding = getattr(place.array, "sharding", None)
     on_the_host = isinstance(place.array, np.ndarray | np.generic)
@@ -305,51 +347,3 @@ def _text(function: str, old: Any, new: Any) -> str:
     if not isinstance(old, str) or not isinstance(new, str):
         raise OperandError(message(function, f"rename turns {old!r} into {new!r}, but keys must be strings"))
     return new
-
-
-def _check(
-    function: str, entries: Entries, state: Mapping[str, Any], prefix: str | None, strict: bool, cast: bool
-) -> None:
-    """Raise one error for everything that does not fit."""
-    extra = [key for key in state if key not in entries and (not prefix or key.startswith(f"{prefix}."))]
-    missing: list[tuple[str, str]] = []
-    shapes: list[tuple[str, str]] = []
-    dtypes: list[tuple[str, str]] = []
-    castable = False
-    for key, (place, _) in entries.items():
-        wanted = place.form
-        if key not in state:
-            # Without values, it cannot stay as it is.
-            if strict or isinstance(place.array, jax.ShapeDtypeStruct):
-                missing.append((key, wanted.text))
-            continue
-        given = spec_of(function, state, key)
-        if tuple(given.shape) != wanted.shape:
-            shapes.append((key, f"{tuple(given.shape)}, but the model has {wanted.text}"))
-        dtype = place.array.dtype
-        alike = _kind(given.dtype) == _kind(dtype)
-        if given.dtype != dtype and not (cast and alike):
-            dtypes.append((key, f"{given.dtype}, but the model has {dtype}"))
-            castable |= alike
-    unexpected = [(key, str(tuple(spec_of(function, state, key).shape))) for key in extra] if strict else []
-    flawed = {"missing": missing, "unexpected": unexpected, "wrong shape": shapes, "wrong dtype": dtypes}
-    if not any(flawed.values()):
-        return
-    lines: list[str] = []
-    for kind, flaws in flawed.items():
-        for key, text in flaws[:SHOWN]:
-            near = suggestion(key, extra) if kind == "missing" else None
-            lines.append(f"{kind}: {key}: {text}" + (f"; {near}" if near else ""))
-        if len(flaws) > SHOWN:
-            lines.append(f"{kind}: and {len(flaws) - SHOWN} more")
-    hints = ["pass strict=False to ignore missing and unexpected keys"] if strict and (missing or unexpected) else []
-    hints += ["an abstract model has no arrays to keep: initialise it"] if missing and not strict else []
-    hints += ["pass cast=True to convert dtypes"] if castable else []
-    counts = ", ".join(f"{len(flaws)} {kind}" for kind, flaws in flawed.items() if flaws)
-    problem = f"the state dict does not fit: {counts}"
-    raise ArgumentError(message(function, problem, *lines, hint="; ".join(hints) or None))
-
-
-def _kind(dtype: Any) -> Any:
-    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
-    return next((kind for kind in kinds if jnp.issubdtype(dtype, kind)), dtype)

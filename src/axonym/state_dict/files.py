@@ -1,5 +1,6 @@
 """State dicts in safetensors files, read and written array by array."""
 
+import math
 import os
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping
@@ -13,11 +14,15 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ..errors import ArgumentError, message
-from ._format import CODES, METADATA, header_of, open_file
-from ._places import on_host, require_state, spec_of
+from ._format import CODES, METADATA, File, Unreadable, header_of, open_file, parse
+from ._places import axes_of, on_host, require_state, spec_of
+from ._record import decoded, encoded
 from ._switch import Replacement, index_of, open_set, write
+from .axes import StoredArray
 
 __all__ = ["load_state_dict", "save_state_dict"]
+
+AXES = "axonym.axes"
 
 
 def save_state_dict(
@@ -34,7 +39,8 @@ def save_state_dict(
     ones are found. All processes have to call this, and the first one writes.
 
     Args:
-        state_dict: arrays by key, such as what `to_state_dict` returns.
+        state_dict: arrays by key, such as what `to_state_dict` returns. The axes of `StateDict` and `StoredArray` are
+            stored too, and compared when they are loaded.
         path: the file, such as `model.safetensors`.
         max_bytes: the largest number of bytes of arrays in a file. Several files are called
             `model-00001-of-00002.safetensors` and so on, and `model.safetensors.index.json` lists the arrays of each.
@@ -69,7 +75,9 @@ def save_state_dict(
         if jax.process_index() == 0:
             replacement = Replacement(target, len(groups))
     for at, keys in enumerate(groups):
-        told = {"format": "pt", **(metadata or {})}
+        axes = {key: axes_of(state_dict, key, specs[key]) for key in keys}
+        known = {key: found for key, found in axes.items() if found is not None}
+        told = {"format": "pt", **(metadata or {}), **({AXES: encoded(known)} if known else {})}
         told |= replacement.metadata if replacement is not None else {}
         header, ordered = header_of(keys, specs, told)
         parts = _parts(header, (on_host(state_dict[key]) for key in ordered))
@@ -95,7 +103,7 @@ def _require_text(metadata: Mapping[str, str]) -> None:
             raise ArgumentError(message("save_state_dict", problem, hint=f"write {{{str(key)!r}: {str(text)!r}}}"))
         if key.startswith("axonym."):
             problem = f"metadata has {key!r}, but names that begin with 'axonym.' are those of this library"
-            raise ArgumentError(message("save_state_dict", problem, hint="leave it out"))
+            raise ArgumentError(message("save_state_dict", problem, hint="leave it out: axes are stored anyway"))
 
 
 def _groups(specs: Mapping[str, Any], max_bytes: int | None) -> list[list[str]]:
@@ -136,7 +144,8 @@ def _together(file: Path) -> Generator[None]:
 def load_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, Any]]:
     """Open safetensors files and return their arrays by key.
 
-    The arrays are memory-mapped: none but booleans is read before it is used. They are read-only.
+    The arrays are memory-mapped: none but booleans is read before it is used. They are read-only, and of the class
+    `StoredArray`: they have the axes that they were saved with.
 
     Args:
         path: a file, an index of several (`model.safetensors.index.json`), the name that an index was written for, or a
@@ -151,6 +160,31 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, A
     file = file / "model.safetensors" if file.is_dir() else file
     index = index_of(file)
     if file.suffix != ".json" and (file.exists() or not index.exists()):
-        return open_file(file).arrays
+        return dict(_stored(file, open_file(file)))
     where = open_set(file if file.suffix == ".json" else index)
-    return {key: opened.arrays[key] for key, (_, opened) in where.items()}
+    files = {each: dict(_stored(each, opened)) for each, opened in dict(where.values()).items()}
+    return {key: files[each][key] for key, (each, _) in where.items()}
+
+
+def _stored(file: Path, opened: File) -> Iterator[tuple[str, StoredArray]]:
+    """Yield the arrays of a file by key, with their axes."""
+    try:
+        axes = decoded(opened.metadata.get(AXES, "{}"), parse)
+    except Unreadable:
+        problem = f"{file.name} has no readable names of axes in its metadata"
+        raise ArgumentError(message("load_state_dict", problem)) from None
+    is_foreign = AXES not in opened.metadata and opened.metadata.get("format") == "pt"
+    for key, array in opened.arrays.items():
+        own = axes.get(key)
+        if own is not None and not _fits(own, array.shape):
+            problem = f"{key!r} in {file.name} has shape {array.shape}, which is not that of the axes it was saved with"
+            hint = f"a program has changed the array and kept the metadata: remove {AXES!r} from it"
+            raise ArgumentError(message("load_state_dict", problem, hint=hint))
+        yield key, StoredArray.of(array, own, is_foreign)
+
+
+def _fits(axes: Any, shape: tuple[int, ...]) -> bool:
+    sizes = [None if dim is None else math.prod(axis.size for axis in dim) for dim in axes]
+    return len(sizes) == len(shape) and all(
+        size is None or size == there for size, there in zip(sizes, shape, strict=True)
+    )

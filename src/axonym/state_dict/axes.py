@@ -1,0 +1,52 @@
+"""The axes of arrays in a state dict, which files keep beside the values."""
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+__all__ = ["StoredArray", "StoredAxes", "StoredAxis"]
+
+
+class StoredAxis(NamedTuple):
+    """An axis of a stored array.
+
+    Attributes:
+        name: its name.
+        size: its size.
+        flipped: whether it is stored in reverse.
+    """
+
+    name: str
+    size: int
+    flipped: bool = False
+
+
+StoredAxes: TypeAlias = tuple[tuple[StoredAxis, ...] | None, ...]
+"""The axes of each dimension of a stored array: several if they are flattened to one, the last one varying fastest;
+None for a dimension without a name."""
+
+
+class StoredArray(np.ndarray[Any, Any]):
+    """A NumPy array of a state dict, and the axes that it was saved with.
+
+    Only the array itself has them. Slices, copies and results of operations do not, and neither does
+    `numpy.asarray(array)`.
+
+    Attributes:
+        axes: the axes of each dimension; None if they are not known.
+        is_foreign: whether the array is from a file that says `format: pt` and has no axes, as files of torch.
+    """
+
+    axes: StoredAxes | None = None
+    is_foreign: bool = False
+
+    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+        plain = np.asarray(array)
+        return plain[()] if return_scalar else plain
+
+    @staticmethod
+    def of(array: np.ndarray[Any, Any], axes: StoredAxes | None, is_foreign: bool = False) -> "StoredArray":
+        """View an array as one with given axes."""
+        stored = array.view(StoredArray)
+        stored.axes, stored.is_foreign = axes, is_foreign
+        return stored
