@@ -189,6 +189,11 @@ def check_saving(mesh, process, folder):
     loaded = axn.state_dict.from_state_dict(
         {"x": x, "y": x}, axn.state_dict.load_state_dict(file), mapping={"b": ("model", "data")}, mesh=mesh
     )
+    for _ in range(2):  # several files, and several in their place
+        axn.state_dict.save_state_dict(state, folder / "set.safetensors", max_bytes=x.array.nbytes)
+    assert len(list(folder.glob("set-*-of-00002.safetensors"))) == 2
+    for array in axn.state_dict.load_state_dict(folder / "set.safetensors").values():
+        np.testing.assert_array_equal(array, whole)
     for shard in loaded["y"].array.addressable_shards:
         assert shard.data.shape == (16, 1)
         np.testing.assert_array_equal(np.asarray(shard.data), whole[shard.index])
