@@ -124,9 +124,9 @@ def at_a_random_moment(folder: Path, before: int | None, after: int | None) -> i
     prepared(folder, before)
     start = time.monotonic()
     save(folder, 2, after)
-    usual = time.monotonic() - start
+    usual = time.monotonic() - start  # a forked process is slower: it copies what it writes to
     prepared(folder, before)
-    assert in_child(folder, after, after=random.uniform(0, 1.2 * usual)) in {0, signal.SIGALRM}
+    assert in_child(folder, after, after=random.uniform(0, 3 * usual)) in {0, signal.SIGALRM}
     found = check(folder, {1, 2}, f"{before} to {after}, killed at random")
     check_next(folder, after, f"{before} to {after}, killed at random")
     return found
