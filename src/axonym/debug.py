@@ -1,9 +1,11 @@
-"""Find mistakes in a model that train badly and raise no error."""
+"""Find mistakes that raise no error: in a model, and in the indices of a program."""
 
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from types import TracebackType
 from typing import Any
 
 import equinox as eqx
@@ -14,14 +16,64 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding
 
 from . import parameters
+from ._checks import Report, checking
 from .array import NamedArray, is_named_array
 from .axis import shown
-from .errors import ArgumentError, describe, message
+from .errors import ArgumentError, AxisSizeError, describe, message
 from .layout import path_text
 from .partitioning._table import Printed
 from .partitioning.shard import is_optimiser_state, static_axes
 
-__all__ = ["Diagnosis", "Finding", "diagnose", "unreached"]
+__all__ = ["Diagnosis", "Finding", "checks", "diagnose", "unreached"]
+
+
+class _Checks(AbstractContextManager[None]):
+    """A block in which programs report; entered again, it runs the programs that it has compiled."""
+
+    def __init__(self) -> None:
+        self._report = Report()
+        self._entered: list[AbstractContextManager[Any]] = []
+
+    def __enter__(self) -> None:
+        context = checking(self._report)
+        context.__enter__()
+        self._entered.append(context)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.pop().__exit__(kind, error, trace)
+        found = self._report.taken()
+        if error is not None:
+            for problem in found:
+                error.add_note(problem)
+        elif found:
+            raise AxisSizeError("\n".join(found))
+
+
+def checks() -> AbstractContextManager[None]:
+    """Make a block that checks the numbers that programs compute with: indices, ids and positions out of range.
+
+    Under `jax.jit` they are moved into range, dropped, or give NaN, as in `jax.numpy`. Inside of the block, programs
+    look at the indices of `x[...]`, `x.at[...]` (unless a mode says what to do), `take`, `slice`, `updated_slice`,
+    references and embeddings, the classes of losses, and the length of a `KVCache`. Where the block ends, it waits for
+    all programs, and raises an error that lists what they found.
+
+    Programs are compiled anew for each block, and are slower; outside of it, nothing is added to them. To check
+    several steps one by one, keep the block: `checked = axn.debug.checks()`, and `with checked:` around each.
+
+    Raises:
+        AxisSizeError: at the end of the block, if an index was out of range.
+
+    Example:
+        >>> read = jax.jit(lambda x, i: x["pos", i])
+        >>> with axn.debug.checks():
+        ...     read(axn.zeros(axn.Axis("pos", 4)), 7).array.item()
+        Traceback (most recent call last):
+        axonym.errors.AxisSizeError: index: index 7 is out of range for pos=4
+          array has: pos=4
+    """
+    return _Checks()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ from .array import NamedArray
 from .axis import Axis, AxisKey, AxisSelection, AxisSelector
 from .core import Core, Operand, axes_of, facts
 from .errors import OperandError, message
-from .ops._position import Item, Reach, Step, planned, reading, run, selectors_of
+from .ops._position import Item, Reach, Step, check_range, planned, reading, run, selectors_of
 from .ops._scatter import write
 from .ops._widen import widened
 
@@ -206,7 +206,7 @@ def _selected(function: str, ref: NamedRef, item: Any) -> tuple[Stage, ...]:
     """Add an index to those of a view; it is merged with the last one if they share no axis."""
     shown = _shown(ref)
     selectors = selectors_of(function, shown, item)
-    planned(function, shown, selectors)
+    check_range(function, shown, *planned(function, shown, selectors))
     stage: Stage = {axis.name if isinstance(axis, Axis) else axis: part for axis, part in selectors.items()}
     if ref.stages and not ref.stages[-1].keys() & stage.keys():
         return (*ref.stages[:-1], {**ref.stages[-1], **stage})

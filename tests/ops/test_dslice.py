@@ -21,16 +21,17 @@ def test_a_dslice_reads_zero_out_of_range(axis: str, length: int) -> None:
     traced = jax.jit(lambda start: x[axis, axn.dslice(start, length)])
     for start in range(-11, size + 3):
         expected = np.take(padded, range(20 + start, 20 + start + length), at)
+        static = [x[axis, axn.dslice(start, length)]] if -length < start < size else []
         for result in (
+            *static,
             traced(start),
-            x[axis, axn.dslice(start, length)],
             x[axis, axn.dslice(axn.named(np.int8(start), ()), axn.Axis("any", length))],
             x.at[axis, axn.dslice(jnp.int32(start), length)].get(mode="fill", fill_value=0),
         ):
             assert result.names == ("a", "b")
             np.testing.assert_array_equal(result.array, expected)
-    static = jax.jit(lambda x: x[axis, axn.dslice(size - 1, length)])(x)
-    np.testing.assert_array_equal(static.array, np.take(padded, range(19 + size, 19 + size + length), at))
+    last = jax.jit(lambda x: x[axis, axn.dslice(size - 1, length)])(x)
+    np.testing.assert_array_equal(last.array, np.take(padded, range(19 + size, 19 + size + length), at))
 
 
 def test_a_dslice_in_range_is_a_slice() -> None:
@@ -72,6 +73,16 @@ BAD: list[tuple[Any, type[Exception], str]] = [
         lambda: axn.dslice(0, 2.5),
         OperandError,
         "dslice: the length must be an int or an Axis, not float\n  hint: the start may be traced, the length may not",
+    ),
+    (
+        lambda: axn.ones(axn.Axis("pos", 8))["pos", axn.dslice(99, 2)],
+        AxisSizeError,
+        "index: dslice(99, 2) has no element of pos=8\n  array has: pos=8",
+    ),
+    (
+        lambda: axn.ones(axn.Axis("pos", 8)).at["pos", axn.dslice(-2, 2)].set(0.0),
+        AxisSizeError,
+        "at: dslice(-2, 2) has no element of pos=8\n  array has: pos=8",
     ),
 ]
 

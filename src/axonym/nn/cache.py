@@ -13,6 +13,7 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 
 from .. import _constraints
+from .._checks import expect
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, AxisSpec, axis_name, selector, sized, spec
 from ..core import Core, Operand, facts, wrap
@@ -28,6 +29,7 @@ from ..errors import (
 )
 from ..ops import _lift
 from ..ops._batch import batched
+from ..ops._merging import settled, settled_gradient
 from ..ops._operands import integers
 from ..ops._position import Reach, planned
 from ..ops._scatter import on_mesh, write
@@ -170,6 +172,9 @@ class KVCache(eqx.Module):
             problem = f"{number} more {'token does' if number == 1 else 'tokens do'} not fit"
             hint = f"make it larger, or give it a window; at most {room} fit at once"
             raise ArgumentError(message("KVCache", problem, f"cache has: {facts(self.key)}", hint=hint))
+        if self.window is None:
+            room = f"{self.KPos}={size}"
+            expect("KVCache", "length", length.array, 0, size, f"cache has: {facts(self.key)}", room=room)
         places = positions(None if pos is None else key.resolve_axis(pos), start)
         index = {**at, self.KPos: places if self.window is None else places % size}
         filled, values = (
@@ -275,6 +280,7 @@ class KVCache(eqx.Module):
         if np.ndim(index) or _outside(index, -size, size - 1):
             problem = f"the layer must be one position along axis {name!r}, from 0 to {size - 1}"
             raise AxisSizeError(message("KVCache", problem, f"length has: {facts(self.length)}"))
+        expect("KVCache", "layer", index, -size, size - 1, f"length has: {facts(self.length)}", room=f"{name}={size}")
         # Writes take no negative indices.
         return {name: widened(index) % size}
 
@@ -338,7 +344,9 @@ def _put_each(old: NamedArray, new: NamedArray, index: dict[str, Any], each: tup
     def scatter(array: jax.Array, update: jax.Array, where: jax.Array, *layers: jax.Array) -> jax.Array:
         indices = jnp.stack([*(jnp.broadcast_to(layer, where.shape) for layer in layers), where], axis=-1)
         update = jnp.broadcast_to(update, (*array.shape[:anonymous], *update.shape[-len(new.names) :]))
-        return lax.scatter(array, indices, update, numbers, unique_indices=True, mode="drop")
+        count = where.size
+        written = lax.scatter(settled(array, count), indices, update, numbers, unique_indices=True, mode="drop")
+        return settled_gradient(written, count)
 
     operands = [array, update.array, where.array, *(jnp.asarray(layer, where.dtype) for layer in layers)]
     return wrap(old, _lift.local(scatter, operands, list(_constraints.entries_of(array))), old.names)

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax import lax
 
 from .. import _constraints, plans
+from .._checks import expect
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, AxisSelector, selection, selector
-from ..core import Core, facts, wrap
+from ..core import Core, axes_of, facts, wrap
 from ..create import arange
 from ..errors import ArgumentError, AxisError, AxisNotFoundError, OperandError, message, suggestion
 from ..layout import mapped
@@ -256,6 +257,8 @@ def _losses(
         kernel = _cross_entropy(logits.names, targets.names, (label, size), label_smoothing, z_loss)
     except AxisError as flaw:
         _lift.fail(function, flaw, logits, targets)
+    if label not in targets.names:
+        _report_outside(function, targets, label, axes_of(function, logits)[logits.names.index(label)].size)
     losses, normalizers = kernel.call(logits.array, targets.array)
     return wrap(logits, losses, kernel.names), wrap(logits, normalizers, kernel.names)
 
@@ -352,6 +355,11 @@ def _counted(
         )
     counted = logical.not_equal(targets, ignore_index)
     return counted if where is None else logical.logical_and(counted.broadcast_axis(where.axes), where)
+
+
+def _report_outside(function: str, targets: NamedArray, label: str, size: int) -> None:
+    lines = f"targets have: {facts(targets)}"
+    expect(function, "class", targets.array, 0, size - 1, lines, room=f"{label}={size}")
 
 
 def _known(targets: NamedArray, label: str, counted: NamedArray | None) -> NamedArray:

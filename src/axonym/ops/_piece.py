@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.export import is_symbolic_dim
 from jax.sharding import AxisType
@@ -15,6 +14,7 @@ from jax.sharding import AxisType
 from .. import _constraints, layout
 from ..plans import Names
 from . import _lift
+from ._merging import fitted, like, settled_gradient
 from ._widen import widened
 
 __all__ = ["at_start", "read_locally", "sliced", "strided", "window"]
@@ -54,12 +54,14 @@ def _one_of_split(array: jax.Array, at: int, start: Any) -> jax.Array:
     """
 
     def one(array: jax.Array, positions: jax.Array) -> jax.Array:
+        array = settled_gradient(array, 1)
         found: jax.Array = array.at[(*[builtins.slice(None)] * at, positions)].get(mode="clip")
         return found
 
     entries = list(_constraints.entries_of(array))
     entries[at] = ()
-    part: jax.Array = _lift.local(one, [array, jnp.reshape(start, 1)], entries)
+    begin = jnp.asarray(start) if isinstance(start, int) else fitted(start, array.shape[at])
+    part: jax.Array = _lift.local(one, [array, jnp.reshape(begin, 1)], entries)
     return part
 
 
@@ -86,7 +88,9 @@ def _cut(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
         return lax.slice_in_dim(array, start, start + length, axis=at)
     if not length:
         return lax.slice_in_dim(array, 0, 0, axis=at)
-    return lax.dynamic_slice_in_dim(array, start, length, at)
+    begin = fitted(start, array.shape[at], length)
+    array = settled_gradient(array, 1, fits=True)
+    return lax.dynamic_slice_in_dim(array, begin, length, at, allow_negative_indices=False)
 
 
 def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
@@ -103,17 +107,14 @@ def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
         keys: jax.Array = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
         return keys
     # jnp.clip would trace a nested function
-    nearest = lax.clamp(_like(0, start), start, _like(size - present, start))
+    nearest = lax.clamp(like(0, start), start, like(size - present, start))
+    array = settled_gradient(array, 1, fits=True)
     piece = lax.dynamic_slice_in_dim(array, nearest, present, at, allow_negative_indices=False)
     around = [(0, 0, 0)] * array.ndim
     around[at] = (length, length, 0)
     padded = lax.pad(piece, jnp.zeros((), array.dtype), around)
-    shifted = lax.clamp(_like(0, start), start - nearest + length, _like(present + length, start))
+    shifted = lax.clamp(like(0, start), start - nearest + length, like(present + length, start))
     return lax.dynamic_slice_in_dim(padded, shifted, length, at, allow_negative_indices=False)
-
-
-def _like(value: int, other: Any) -> Any:
-    return np.asarray(value, jnp.result_type(other))
 
 
 def read_locally(

@@ -6,6 +6,7 @@ index, in which index arrays are matched by name.
 """
 
 import builtins
+import math
 import operator
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, reduce
@@ -20,12 +21,14 @@ from jax.core import Tracer
 from jax.export import is_symbolic_dim
 
 from .. import plans
+from .._checks import current_report, expect
 from ..axis import AxisKey, AxisSelector, selection
 from ..axis import selector as one_axis
 from ..core import Core, facts, shape_of
 from ..errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
 from ..plans import Names
 from . import _lift
+from ._merging import fitted, may_merge, settled_gradient
 from ._operands import integers
 from ._piece import at_start, read_locally, sliced, strided, window
 from ._widen import widened
@@ -83,6 +86,11 @@ class Position(NamedTuple):
     union: Names
     sizes: dict[str, int]
     exact: bool
+
+    @property
+    def places(self) -> int:
+        """The number of positions along the axes that it indexes by arrays."""
+        return math.prod(self.sizes[name] for name in self.union)
 
 
 def reaching(
@@ -175,14 +183,15 @@ def _step(function: str, x: Core, name: str, size: int, selector: Any, mode: str
         if size and mode in ("clip", "wrap"):
             at = at % size if mode == "wrap" else min(max(at, 0), size - 1)
         if not -size <= at < size:
-            raise AxisSizeError(
-                message(function, f"index {at} is out of range for {name}={size}", f"array has: {facts(x)}")
-            )
+            raise _out_of_range(function, x, name, size, at)
         return "int", None, at % size
     if isinstance(selector, dslice):
         start = _start(function, name, selector.start)
         if isinstance(start, int) and 0 <= start <= size - selector.size:
             return "slice", selector.size, start
+        if isinstance(start, int) and size and not -selector.size < start < size:
+            problem = f"dslice({start}, {selector.size}) has no element of {name}={size}"
+            raise AxisSizeError(message(function, problem, f"array has: {facts(x)}"))
         return "window", selector.size, start
     indices: Any
     if isinstance(selector, Core):
@@ -198,6 +207,53 @@ def _step(function: str, x: Core, name: str, size: int, selector: Any, mode: str
         raise OperandError(message(function, problem, hint="use an int, a slice, or an array of integers"))
     _check_indices(function, name, indices, own)
     return ("array", own, indices) if own else ("traced", None, indices)
+
+
+def check_range(function: str, x: Core, steps: Sequence[Step], arguments: Sequence[Any]) -> None:
+    """Raise an error for an index out of range if it is a list or an array of NumPy; report all others."""
+    for (name, kind, static), argument in zip(steps, arguments, strict=True):
+        if isinstance(argument, np.ndarray):
+            if argument.size:
+                _check_known(function, x, name, argument)
+        elif kind in ("traced", "array", "window") and not isinstance(argument, int) and current_report() is not None:
+            size = size_of(function, x, name)
+            least = -size if kind != "window" else 1 - static
+            expect(function, "index", argument, least, size - 1, f"array has: {facts(x)}", room=f"{name}={size}")
+
+
+def _check_known(function: str, x: Core, name: str, indices: Any) -> None:
+    size = size_of(function, x, name)
+    if is_symbolic_dim(size):
+        return
+    for at in (indices.min(), indices.max()):
+        if not -size <= at < size:
+            raise _out_of_range(function, x, name, size, int(at))
+
+
+def check_start(function: str, x: Core, name: str, start: Any, length: int) -> None:
+    """Raise an error if a piece at a Python int does not fit, and report one at any other start."""
+    size = size_of(function, x, name)
+    if is_symbolic_dim(size) or length > size:
+        return
+    if isinstance(start, int | np.integer | np.ndarray):
+        known = np.asarray(start)
+        for at in (known.min(), known.max()) if known.size and known.dtype.kind in "iu" else ():
+            if not (-size <= at <= -length or 0 <= at <= size - length):
+                problem = f"a piece of {length} from {at} does not fit into {name}={size}"
+                raise AxisSizeError(message(function, problem, f"array has: {facts(x)}"))
+    elif current_report() is not None:
+        room = f"a piece of {length} in {name}={size}"
+        expect(function, "start", start, -size, size - length, f"array has: {facts(x)}", room=room)
+
+
+def size_of(function: str, x: Core, name: str) -> int:
+    """Return the size of an axis that an array is known to have."""
+    (array,), names = x.node
+    return shape_of(function, array, names)[names.index(name) - len(names)]
+
+
+def _out_of_range(function: str, x: Core, name: str, size: int, at: int) -> AxisSizeError:
+    return AxisSizeError(message(function, f"index {at} is out of range for {name}={size}", f"array has: {facts(x)}"))
 
 
 def _listed(function: str, name: str, selector: Sequence[Any]) -> Any:
@@ -412,7 +468,7 @@ def _gather(
         dims = list(position.dims)
         for i, each in zip(at, positions, strict=True):
             dims[i] = each
-        return _elements(array, tuple(dims), reach, reach.sorted and position.exact)
+        return _elements(array, tuple(dims), reach, position.places, reach.sorted and position.exact)
 
     labels, operands = position.labels, [array, *(position.dims[i] for i in at)]
     indices = [(own, argument) for (_, kind, own), argument in zip(steps, arguments, strict=True) if kind == "array"]
@@ -421,15 +477,32 @@ def _gather(
     return _lift.lined_up(result, labels, wanted)
 
 
-def _elements(array: jax.Array, at: tuple[Any, ...], reach: Reach, is_sorted: bool = False) -> jax.Array:
-    found: jax.Array = array.at[at].get(
-        mode="clip" if reach.mode in (None, "wrap") else reach.mode,
-        **_lift.keywords_of(reach.fill),
-        indices_are_sorted=is_sorted,
-        unique_indices=reach.unique,
-        wrap_negative_indices=reach.wraps,
+def _elements(array: jax.Array, at: tuple[Any, ...], reach: Reach, count: int, is_sorted: bool = False) -> jax.Array:
+    """Read elements at `count` positions."""
+    if reach.mode in (None, "clip", "wrap"):
+        at = in_range(array, at, count, reach.wraps)
+    found: jax.Array = (
+        settled_gradient(array, count)
+        .at[at]
+        .get(
+            mode="clip" if reach.mode in (None, "wrap") else reach.mode,
+            **_lift.keywords_of(reach.fill),
+            indices_are_sorted=is_sorted,
+            unique_indices=reach.unique,
+            wrap_negative_indices=reach.wraps,
+        )
     )
     return found
+
+
+def in_range(array: jax.Array, at: tuple[Any, ...], count: int, wraps: bool) -> tuple[Any, ...]:
+    """Move the positions of an index into range, if the compiler may forget to."""
+    if not may_merge(array, count):
+        return at
+    return tuple(
+        part if isinstance(part, builtins.slice | int) else fitted(part, size, wraps=wraps)
+        for part, size in zip(at, array.shape, strict=False)
+    )
 
 
 def _checked(function: str, name: str, positions: Any, own: Names, size: int, mode: str | None) -> Any:
@@ -454,10 +527,10 @@ def _matched(
     shared = tuple(other for other in own if other in sizes)
     labels: list[Any] = [*range(anonymous), *names]
     single = [label for label in labels if label not in shared]
-    at = single.index(name)
+    at, count = single.index(name), positions.size
 
     def read(array: jax.Array, positions: jax.Array) -> jax.Array:
-        return _elements(array, (*[builtins.slice(None)] * at, positions), reach)
+        return _elements(array, (*[builtins.slice(None)] * at, positions), reach, count)
 
     mapped: Any = read
     for i, other in reversed(list(enumerate(shared))):

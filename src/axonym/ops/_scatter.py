@@ -19,7 +19,8 @@ from ..core import Core, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, BroadcastError, OperandError, describe, message, suggestion
 from ..plans import Names
 from . import _lift
-from ._position import Position, Reach, Step, positional, run, selected_names
+from ._merging import settled, settled_gradient
+from ._position import Position, Reach, Step, in_range, positional, run, selected_names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -184,6 +185,12 @@ def _scattered(plan: Write, array: jax.Array, update: Any, arguments: Sequence[A
     update = _fitted(plan, update, array, position.labels, position.sizes)
     if not array.size:
         return array
+    if plan.reach.mode == "clip":
+        position = position._replace(dims=in_range(array, position.dims, position.places, plan.reach.wraps))
+    return settled_gradient(_written(plan, settled(array, position.places), update, position), position.places)
+
+
+def _written(plan: Write, array: jax.Array, update: Any, position: Position) -> jax.Array:
     if plan.batch:
         return _in_batches(plan, plan.operation, array, update, position)
     once = plan.reach.mode != "clip" and all(kind != "array" for _, kind, _ in plan.steps)

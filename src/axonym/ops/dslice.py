@@ -18,7 +18,8 @@ class dslice:  # noqa: N801  # the name that Haliax and Pallas know it by
     """Select `length` elements from a `start` that may be traced.
 
     Like a slice, it keeps the axis in place. Elements beyond either end of the axis read as 0, or as the `fill_value`
-    of `x.at[...].get`, and are not written; so an incomplete last block needs no special case.
+    of `x.at[...].get`, and are not written; so an incomplete last block needs no special case. From a Python int, at
+    least one element must be there.
 
     Args:
         start: the first position, an int or one traced integer. A negative one is before the first element.

@@ -15,16 +15,30 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import plans
+from .._checks import current_report, expect
 from ..axis import AxisKey, AxisSelector, AxisSpec, selection, shown, spec
 from ..axis import selector as one_axis
-from ..core import Core, Operand, shape_of, wrap
+from ..core import Core, Operand, facts, shape_of, wrap
 from ..errors import ArgumentError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
 from ..plans import Names
 from . import _lift
 from ._batch import batched
 from ._operands import integers
 from ._piece import sliced
-from ._position import Item, Reach, Step, check_along, planned, reaching, reading, run, selectors_of
+from ._position import (
+    Item,
+    Reach,
+    Step,
+    check_along,
+    check_range,
+    check_start,
+    planned,
+    reaching,
+    reading,
+    run,
+    selectors_of,
+    size_of,
+)
 from ._widen import widened
 
 if TYPE_CHECKING:
@@ -41,8 +55,8 @@ def index(x: "NamedArray", selectors: Mapping[AxisKey, Any]) -> "NamedArray":
 
     Ints and slices are applied first. Then index arrays are matched by name, and their axes replace the indexed axes if
     those are adjacent, and otherwise come first. An axis that an index array shares with `x`, and that is not indexed
-    itself, is matched position by position. Out of range, an index array reads the nearest element, as in `jax.numpy`,
-    and a `dslice` reads 0; a Python int is an error.
+    itself, is matched position by position. Numbers out of range that are known without JAX are an error; others read
+    the nearest element, as in `jax.numpy`, a `dslice` reads 0, and `axonym.debug.checks` reports them.
 
     Args:
         x: axes {those of `selectors`, ...}.
@@ -51,11 +65,12 @@ def index(x: "NamedArray", selectors: Mapping[AxisKey, Any]) -> "NamedArray":
 
     Raises:
         AxisNotFoundError: if an axis is missing.
-        AxisSizeError: if a Python int is out of range, a name has two sizes, or an index array reads an axis without
-            elements.
+        AxisSizeError: if a Python int, a list, an array of NumPy or a `dslice` with a Python int is out of range, a
+            name has two sizes, or an index array reads an axis without elements.
         OperandError: if a selector is of another kind.
     """
     steps, arguments = planned("index", x, selectors)
+    check_range("index", x, steps, arguments)
     return _read("index", x, steps, arguments, _PLAIN)
 
 
@@ -119,6 +134,8 @@ def _taken(function: str, x: Core, axis: AxisSelector, index: Any, mode: str, fi
         if isinstance(axis, str) and isinstance(index, Core) and isinstance(x, Core):
             (array,), names = x.node
             (picks,), new = index.node
+            if current_report() is not None and axis in names:
+                _report_outside(function, x, axis, picks)
             try:
                 key = (names, axis, new, function)
                 kernel = _filling.get(key) or plans.keep(
@@ -133,7 +150,14 @@ def _taken(function: str, x: Core, axis: AxisSelector, index: Any, mode: str, fi
         # As in jax.numpy, the two differ: negative indices do not count from the end in take with mode="clip".
         reach = reach._replace(wraps=(function, mode) != ("take", "clip"))
     steps, arguments = planned(function, x, {axis: index}, mode)
+    if mode == "fill" and fill_value is None and current_report() is not None:
+        _report_outside(function, x, steps[0][0], arguments[0])
     return _read(function, x, steps, arguments, reach)
+
+
+def _report_outside(function: str, x: Core, name: str, picks: Any) -> None:
+    size = size_of(function, x, name)
+    expect(function, "index", picks, -size, size - 1, f"array has: {facts(x)}", room=f"{name}={size}")
 
 
 _filling: dict[tuple[Names, str, Names, str], _lift.Kernel] = {}
@@ -149,11 +173,11 @@ def _read(function: str, x: Core, steps: tuple[Step, ...], arguments: Sequence[A
 
 
 def slice(x: "NamedArray", axis: AxisSelector, *, start: "int | Operand" = 0, length: int) -> "NamedArray":
-    """Cut `length` elements from a `start` that may be traced and is moved so that the piece fits.
+    """Cut `length` elements from a `start`; one that is traced is moved so that the piece fits.
 
     Raises:
         AxisNotFoundError: if `axis` is missing.
-        AxisSizeError: if the axis is shorter than `length`.
+        AxisSizeError: if the axis is shorter than `length`, or the piece from a Python int does not fit.
     """
     if not isinstance(x, Core):
         raise _lift.unnamed("slice", x)
@@ -167,6 +191,7 @@ def slice(x: "NamedArray", axis: AxisSelector, *, start: "int | Operand" = 0, le
         kernel = _sliced(names, given, length)
     except AxisError as flaw:
         _lift.fail("slice", flaw, x)
+    check_start("slice", x, given[0], begin, length)
     return wrap(x, run(kernel, array, begin), names)
 
 
@@ -182,7 +207,7 @@ def _sliced(names: Names, given: tuple[str, int | None], length: int) -> _lift.K
             raise AxisSizeError(message("slice", problem, f"array has: {describe(names, shape)}"))
         begin = start
         if isinstance(start, int):
-            begin = min(max(start + shape[at] if start < 0 else start, 0), shape[at] - length)
+            begin = start + shape[at] if start < 0 else start
         return sliced(array, at % array.ndim, widened(begin), length)
 
     return _lift.Kernel(names, body)

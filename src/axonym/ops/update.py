@@ -4,6 +4,7 @@ Arrays are immutable; each function returns a new one. Within `jax.jit` the comp
 needs the old array; for an argument of `jit`, this needs `donate_argnums`.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -28,7 +29,8 @@ from ..errors import (
 )
 from ..plans import Names
 from . import _lift
-from ._position import Item, check_along, planned, reaching, reading, run, selectors_of
+from ._merging import fitted, settled, settled_gradient
+from ._position import Item, Reach, check_along, check_range, check_start, planned, reaching, reading, run, selectors_of
 from ._scatter import check_dtype, on_mesh, write
 
 if TYPE_CHECKING:
@@ -66,7 +68,8 @@ class Part:
 
     All methods share three options. `mode` determines what happens to index arrays, traced ints and dslices out of
     range: None and "drop" ignore such updates, "clip" takes the nearest element, and "promise_in_bounds" promises that
-    there are none. `indices_are_sorted` and `unique_indices` are promises too, which can make updates faster.
+    there are none. With None and "promise_in_bounds", a list or an array of NumPy that is out of range is an error.
+    `indices_are_sorted` and `unique_indices` are promises too, which can make updates faster.
 
     Args:
         x: the array.
@@ -110,6 +113,10 @@ class Part:
         if mode is None and fill_value is not None:
             mode = "fill"
         reach = reaching("at", _MODES, mode, fill_value, indices_are_sorted, unique_indices)
+        self._check_range(mode)
+        return self._read(reach)
+
+    def _read(self, reach: Reach) -> "NamedArray":
         (array,), names = self._x.node
         try:
             kernel = reading(names, self._steps, "at", reach)
@@ -224,12 +231,19 @@ class Part:
             mode: as for the updates.
         """
         # Only "clip" writes elements out of range, and so must read them from the same place.
-        part = func(self.get(mode="clip" if mode == "clip" else None))
+        self._check_range(mode)
+        part = func(self._read(Reach("clip" if mode == "clip" else None)))
         return self.set(part, indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode)
 
     def _write(self, operation: str, update: Any, is_sorted: bool, unique: bool, mode: str | None) -> "NamedArray":
         reach = reaching("at", _MODES, mode, None, is_sorted, unique)
+        self._check_range(mode)
         return write("at", self._x, self._steps, self._arguments, operation, update, reach)
+
+    def _check_range(self, mode: str | None) -> None:
+        """Check the index, unless the mode says what one out of range means."""
+        if mode in (None, "promise_in_bounds"):
+            check_range("at", self._x, self._steps, self._arguments)
 
 
 def put_along_axis(
@@ -256,11 +270,13 @@ def put_along_axis(
     check_along("put_along_axis", x, indices, axis)
     steps, arguments = planned("put_along_axis", x, {axis: indices})
     reach = reaching("put_along_axis", _MODES, mode)
+    if mode in (None, "promise_in_bounds"):
+        check_range("put_along_axis", x, steps, arguments)
     return write("put_along_axis", x, steps, arguments, "set", values, reach)
 
 
 def updated_slice(x: "NamedArray", start: "Mapping[AxisKey, int | Operand]", update: Operand) -> "NamedArray":
-    """Write a piece at starts that may be traced, each moved so that the piece fits: the counterpart of `slice`.
+    """Write a piece at starts, of which those that are traced are moved so that the piece fits, as in `slice`.
 
     Args:
         x: axes {those of `start`, ...}.
@@ -271,7 +287,7 @@ def updated_slice(x: "NamedArray", start: "Mapping[AxisKey, int | Operand]", upd
 
     Raises:
         AxisNotFoundError: if `x` lacks an axis of `start` or of one of its arrays.
-        AxisSizeError: if the piece is larger than `x`.
+        AxisSizeError: if the piece is larger than `x`, or does not fit at a Python int.
         BroadcastError: if `update` has an axis that `x` lacks.
 
     Example:
@@ -295,6 +311,9 @@ def updated_slice(x: "NamedArray", start: "Mapping[AxisKey, int | Operand]", upd
         kernel = _updated(names, given, own, updated)
     except AxisError as flaw:
         _lift.fail(function, flaw, x, *start.values(), update)
+    lengths = dict(zip(reversed(updated), reversed(jnp.shape(value)), strict=False))
+    for (name, _), begin in zip(given, starts, strict=True):
+        check_start(function, x, name, begin, lengths.get(name, 1))
     return wrap(x, run(kernel, array, value, *starts), names)
 
 
@@ -328,7 +347,12 @@ def _updated(names: Names, given: Pairs, own: tuple[Names, ...], updated: Names)
         def put(array: jax.Array, update: Any, *starts: Any) -> jax.Array:
             update = _lift.lined_up(jnp.asarray(update, array.dtype), piece, labels)
             update = jnp.broadcast_to(update, lengths)
-            return _placed(array, update, starts, labels, moved, own, batch)
+            if not batch:
+                return _placed(array, update, starts, labels, moved, own, batch)
+            # Mapped over starts, JAX makes a scatter of it.
+            count = math.prod(array.shape[labels.index(name)] for name in batch)
+            written = _placed(settled(array, count), update, starts, labels, moved, own, batch)
+            return settled_gradient(written, count)
 
         array = on_mesh(array)
         return _lift.local(put, [array, update, *starts], list(_constraints.entries_of(array)))
@@ -379,9 +403,11 @@ def _placed(
     if not batch:
         table = dict(zip(moved, starts, strict=True))
         common = np.int64 if any(getattr(start, "dtype", None) == np.int64 for start in starts) else np.int32
-        begins = [table.get(label, 0) for label in labels]
-        begins = [begin if isinstance(begin, int) else jnp.asarray(begin, common) for begin in begins]
-        return lax.dynamic_update_slice(array, update, begins)
+        begins: list[Any] = [0] * array.ndim
+        for at, label in enumerate(labels):
+            if label in table:
+                begins[at] = fitted(jnp.asarray(table[label], common), array.shape[at], update.shape[at])
+        return lax.dynamic_update_slice(array, update, begins, allow_negative_indices=False)
     name, at = batch[0], labels.index(batch[0])
     inner = tuple(label for label in labels if label != name)
     left = [plans.without(one, (name,)) for one in own]

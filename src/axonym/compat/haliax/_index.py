@@ -63,7 +63,8 @@ def _selectors(array: axn.NamedArray, slices: Selectors) -> dict[AxisSelector, A
         if isinstance(array, axn.NamedArray) and size not in (None, array.shape.get(name, size)):
             array.resolve_axis(axis)
         is_pallas = hasattr(part, "start") and hasattr(part, "size") and not isinstance(part, dslice)
-        found[name] = dslice(part.start, part.size) if is_pallas else part
+        own = dslice(part.start, part.size) if is_pallas else part
+        found[name] = _unknown(array.shape.get(name) if isinstance(array, axn.NamedArray) else None, own)
     return found
 
 
@@ -139,6 +140,8 @@ def _sliced(
         raise OperandError(message("slice", f"the piece along {name!r} has no length", hint=hint))
     if size not in (None, wanted):
         raise AxisSizeError(message("slice", f"new_axis {new}={size} is not of length {wanted}"))
+    if isinstance(start, int) and not 0 <= start <= array.resolve_axis(axis).size - wanted:
+        start = jnp.asarray(start)
     result = axn.slice(array, axis, start=start, length=wanted)
     return result if new == name else axn.rename(result, {name: new})
 
@@ -203,6 +206,19 @@ class At:
 def _traced(part: Any) -> Any:
     """Convert an index to an array, so that `mode` applies; in Axonym, a Python int out of range is an error."""
     return jnp.asarray(part) if isinstance(part, int | np.integer) else part
+
+
+def _unknown(size: int | None, part: Any) -> Any:
+    """Hide the numbers of an index: Axonym refuses those out of range that it knows, and moves all others."""
+    if isinstance(part, dslice):
+        beyond = isinstance(part.start, int) and size is not None and not -part.size < part.start < size
+        return dslice(jnp.asarray(part.start), part.size) if beyond else part
+    if isinstance(part, axn.NamedArray):
+        return wrap(part, jnp.asarray(part.array), part.names) if isinstance(part.array, np.ndarray) else part
+    if isinstance(part, np.ndarray):
+        return jnp.asarray(part)
+    plain = isinstance(part, list | tuple) and all(isinstance(each, int | np.integer) for each in part)
+    return jnp.asarray(part) if plain and part else part
 
 
 class AtPart(Part):
