@@ -479,6 +479,24 @@ def test_numbers_of_numpy_serve_as_well() -> None:
     np.testing.assert_allclose(power.array, np.linalg.matrix_power(square.array, 3), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("order", [None, 1.5, 2, 3])
+def test_the_gradient_of_the_norm_of_zeros_is_zero(order: Any) -> None:
+    x = axn.named([[0.0, 0.0], [3.0, -4.0]], ("row", "column"))
+    gradient = jax.grad(lambda x: linalg.norm(x, "column", ord=order).sum().scalar())(x).array
+    expected = jax.grad(lambda row: jnp.linalg.norm(row, ord=order))(x.array[1])
+    np.testing.assert_allclose(gradient, [np.zeros(2), expected], rtol=1e-6)
+    of_matrix = jax.grad(lambda x: linalg.matrix_norm(x, "row", "column").scalar())(x * 0).array
+    np.testing.assert_array_equal(of_matrix, np.zeros((2, 2)))
+
+
+def test_the_least_of_no_elements_is_refused() -> None:
+    with pytest.raises(AxisSizeError) as caught:
+        linalg.norm(axn.zeros(axn.make_axes(batch=2, time=0)), "time", ord=-np.inf)
+    assert str(caught.value) == (
+        "norm: there is no norm of no elements: axis 'time' has size 0\n  array has: batch=2, time=0"
+    )
+
+
 X = axn.ones((axn.Axis("batch", 2), axn.Axis("row", 3), axn.Axis("column", 3)))
 HAS = "  array has: batch=2, row=3, column=3"
 BOTH = "  operand 1 has: batch=2, row=3, column=3\n  operand 2 has: "

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import axonym as axn
-from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
+from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from axonym.ops import reduce
 from tests.laws import DOMAINS, Bulk, Laws, Row, Smooth, SmoothBulk, Values, assert_close, has_row_for_each
 
@@ -52,19 +52,25 @@ def masked(name: str, domain: str = "real") -> Row:
     """Make a row with a mask over two of three axes, stored the other way round."""
     fn, positional = getattr(reduce, name), JNP.get(name) or getattr(jnp, name)
 
+    def start(dtype: Any) -> dict[str, Any]:
+        if name in {"nanmax", "nanmin"} and jnp.issubdtype(dtype, jnp.inexact):
+            return {}
+        low, high = limits(dtype)
+        starts = {"max": low, "min": high, "ptp": True}
+        extremum = name.removeprefix("nan")
+        return {"initial": starts[extremum]} if extremum in starts else {}
+
     def reference(x: jax.Array, mask: jax.Array) -> jax.Array:
         if name in {"nanmax", "nanmin"} and jnp.issubdtype(x.dtype, jnp.inexact):
             return positional(jnp.where(mask.T[:, None], x, jnp.nan), (-3, -1))
-        low, high = limits(x.dtype)
-        initial = {"max": {"initial": low}, "min": {"initial": high}}.get(name.removeprefix("nan"), {})
+        options = {"where": jnp.expand_dims(mask.T, 1), **start(x.dtype)}
         if name == "ptp":
-            where = mask.T[:, None]
-            return jnp.max(x, (0, 2), where=where, initial=low) - jnp.min(x, (0, 2), where=where, initial=high)
-        return positional(x, (-3, -1), where=jnp.expand_dims(mask.T, 1), **initial)
+            return jnp.max(x, (0, 2), **options) - jnp.min(x, (0, 2), **options)
+        return positional(x, (-3, -1), **options)
 
     return Row(
         name,
-        lambda x, mask: fn(x, ("a", "c"), where=mask),
+        lambda x, mask: fn(x, ("a", "c"), where=mask, **start(x.dtype)),
         ("abc", "ca"),
         reference,
         "b",
@@ -85,7 +91,6 @@ SMOOTH = [
     over("min", ("c", "a"), (2, 0), "b"),
     over("prod", "a", 0, "bc"),
     over("ptp", "c", 2, "ab"),
-    over("std", ("c", "a"), (2, 0), "b"),
     over("sum", ("c", "a"), (2, 0), "b"),
     over("var", "a", 0, "bc"),
 ]
@@ -127,6 +132,7 @@ PLAIN_SMOOTH = [
     over("nanstd", ("c", "a"), (2, 0), "b"),
     over("nansum", ("c", "a"), (2, 0), "b"),
     over("nanvar", "a", 0, "bc"),
+    over("std", ("c", "a"), (2, 0), "b"),
     over("average", "b", 1, "ac", case="equal weights"),
     Row(
         "average",
@@ -151,7 +157,6 @@ MASKED = [
     masked("mean"),
     masked("min"),
     masked("prod"),
-    masked("std"),
     masked("sum"),
     masked("var"),
 ]
@@ -159,6 +164,7 @@ PLAIN_MASKED = [
     masked("logmeanexp"),
     *(masked(name) for name in ("nanmax", "nanmean", "nanmin", "nanprod", "nanstd", "nansum", "nanvar")),
     masked("ptp"),
+    masked("std"),
 ]
 UNMASKED = {"argmax", "argmin", "average", "count_nonzero", "nanargmax", "nanargmin"}
 NAMES = sorted(reduce.__all__)
@@ -270,19 +276,72 @@ def test_a_plain_mask() -> None:
 
 
 @pytest.mark.parametrize("dtype", [jnp.int8, jnp.uint8, jnp.int32, jnp.uint32, jnp.float32, jnp.bfloat16, bool])
-def test_a_masked_extremum_starts_from_the_limit_of_the_dtype(dtype: Any) -> None:
+def test_a_masked_extremum_keeps_the_dtype(dtype: Any) -> None:
     x = axn.named(jnp.array([0, 1], dtype), "a")
     none = axn.named([False, False], "a")
-    assert (x.max(where=none).item(), x.min(where=none).item()) == limits(x.dtype)
-    assert (x.max(where=~none).dtype, x.min(where=~none).dtype) == (x.dtype, x.dtype)
-    assert x.max(where=none, initial=0).item() == 0
+    low, high = limits(x.dtype)
+    for extremum, start in ((axn.max, low), (axn.min, high), (axn.max, 0), (axn.min, 1)):
+        assert extremum(x, where=none, initial=start).item() == start
+        assert extremum(x, where=~none, initial=start).dtype == x.dtype
+    if dtype is not bool:  # which has no difference
+        assert x.ptp(where=~none, initial=1).item() == 1
 
 
 @pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e4m3b11fnuz, jnp.float8_e5m2])
 def test_a_masked_extremum_of_narrow_floats(dtype: Any) -> None:
     x, mask = axn.named(jnp.array([-1, -2, -3], dtype), "a"), axn.named([False, True, True], "a")
-    found = x.max(where=mask), x.min(where=mask), axn.nanmax(x, where=mask), axn.nanmin(x, where=mask)
-    assert [float(value.scalar()) for value in found] == [-2, -3, -2, -3]
+    start = [{"initial": limit} for limit in (jnp.finfo(dtype).min, jnp.finfo(dtype).max)]
+    found = x.max(where=mask, **start[0]), x.min(where=mask, **start[1])
+    ignoring = axn.nanmax(x, where=mask), axn.nanmin(x, where=mask)
+    assert [float(value.scalar()) for value in (*found, *ignoring)] == [-2, -3, -2, -3]
+
+
+EXTREMA = ["max", "min", "nanmax", "nanmin", "ptp"]
+
+
+@pytest.mark.parametrize("name", [*EXTREMA, "argmax", "argmin", "nanargmax", "nanargmin"])
+def test_no_elements_have_no_extremum_as_in_numpy(name: str) -> None:
+    fn, x = getattr(axn, name), axn.zeros(axn.make_axes(batch=2, time=0))
+    hint = "\n  hint: give a value to start from: initial=..." if name in EXTREMA else ""
+    text = f"{name}: there is no {name} of no elements: axis 'time' has size 0\n  array has: batch=2, time=0{hint}"
+    for call in (lambda: fn(x, "time"), lambda: fn(x), lambda: jax.jit(fn)(x)):
+        with pytest.raises(AxisSizeError) as caught:
+            call()
+        assert str(caught.value) == text
+    with pytest.raises(ValueError):
+        getattr(np, name)(np.zeros((2, 0)), 1)
+    assert fn(x, "batch").axes == (axn.Axis("time", 0),)
+
+
+@pytest.mark.parametrize("name", EXTREMA)
+def test_an_extremum_of_a_mask_has_an_initial_value_as_in_numpy(name: str) -> None:
+    fn, x = getattr(axn, name), axn.arange(axn.make_axes(batch=2, time=3))
+    dtype = "array has dtype: int32" if name.startswith("nan") else "array has: batch=2, time=3"
+    with pytest.raises(ArgumentError) as caught:
+        fn(x, "time", where=x > 3)
+    assert str(caught.value) == (
+        f"{name}: there is no {name} of no elements, and the mask might include none\n"
+        f"  {dtype}\n  hint: give a value to start from: initial=..."
+    )
+    found = fn(x, "time", where=x > 3, initial=4).tolist()
+    expected = np.arange(6).reshape(2, 3)
+    largest, smallest = (f(expected, 1, where=expected > 3, initial=4) for f in (np.max, np.min))
+    by_name = {"max": largest, "min": smallest, "ptp": largest - smallest}
+    assert found == by_name[name.removeprefix("nan")].tolist()
+
+
+@pytest.mark.parametrize("name", ["std", "nanstd"])
+def test_the_gradient_of_the_deviation_of_equal_elements_is_zero(name: str) -> None:
+    x = axn.named([[3.0, 3.0, 3.0], [1.0, 2.0, 6.0]], ("batch", "time"))
+    gradient = jax.grad(lambda x: getattr(axn, name)(x, "time").sum().scalar())(x).array
+    row = np.array([1.0, 2.0, 6.0])
+    np.testing.assert_allclose(gradient, [np.zeros(3), (row - row.mean()) / (3 * row.std())], rtol=1e-6)
+
+    def of_row(row: jax.Array) -> jax.Array:
+        return getattr(axn, name)(axn.named(row, "time")).scalar()
+
+    np.testing.assert_allclose(jax.hessian(of_row)(row), jax.hessian(jnp.std)(row), rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(jax.hessian(of_row)(jnp.full(3, 3.0)), np.zeros((3, 3)))
 
 
 def test_where_no_number_takes_part() -> None:
@@ -295,7 +354,6 @@ def test_where_no_number_takes_part() -> None:
     )
     np.testing.assert_array_equal([r.item() for r in results], [0, 0, np.nan, np.nan])
     assert axn.nanmax(x, where=none, initial=-1).item() == -1
-    assert axn.nanmax(x.astype(int), where=none & False).item() == np.iinfo(np.int32).min
     assert axn.nanargmax(x["a", 2:], "a").item() == -1
     assert np.isnan(axn.nanmin(x["a", :0], where=none["a", :0]).item())
 

@@ -35,6 +35,8 @@ NAME_IT = "name it first: axn.named(array, (...)); plain operands must be scalar
 _UFUNC: Any = jnp.ufunc
 NUMBERS = {bool, int, float, complex}
 _PLAIN = (int, float, complex, np.generic, np.ndarray, jax.Array)
+# Of no elements, these have no result without an initial value.
+_WITHOUT_IDENTITY = {"argmax", "argmin", "max", "min", "nanargmax", "nanargmin", "nanmax", "nanmin", "ptp"}
 
 
 class Kernel:
@@ -129,6 +131,24 @@ def check_given(function: str, given: Pairs, names: Names, shape: tuple[int, ...
         if size is not None and sizes[name] != size:
             problem = f"axis {name!r} was given with size {size}, but has size {sizes[name]}"
             raise AxisSizeError(message(function, problem, f"array has: {describe(names, shape)}"))
+
+
+def check_nonempty(
+    function: str, names: Names, shape: tuple[int, ...], removed: Sequence[int], options: dict[str, Any]
+) -> None:
+    """Check that a function that has no result of no elements has some, or an initial value.
+
+    Raises:
+        AxisSizeError: if a dimension that it removes has size zero.
+    """
+    is_least = options.get("ord") == -math.inf  # a norm that is a minimum
+    if not (function in _WITHOUT_IDENTITY or is_least) or options.get("initial") is not None:
+        return
+    empty = [names[at] for at in removed if shape[at] == 0]
+    if empty:
+        problem = f"there is no {function} of no elements: axis {empty[0]!r} has size 0"
+        hint = None if "arg" in function or is_least else "give a value to start from: initial=..."
+        raise AxisSizeError(message(function, problem, f"array has: {describe(names, shape)}", hint=hint))
 
 
 def lined_up(array: jax.Array, names: Names, target: Names) -> jax.Array:
@@ -354,7 +374,9 @@ def _reduction(fn: Function, names: Names, axis: Any, where: Names | None, remov
         plans.require(names, where)
 
     def body(array: Any, mask: Any = None) -> Any:
-        check_given(function, given, names, shape_of(function, array, names))
+        shape = shape_of(function, array, names)
+        check_given(function, given, names, shape)
+        check_nonempty(function, names, shape, at, keywords)
         if where is None:
             return fn(array, axis=at, **keywords)
         if not where and jnp.ndim(mask) > array.ndim - len(names):
@@ -431,6 +453,7 @@ def _along(
     def body(array: Any) -> Any:
         shape = shape_of(function, array, names)
         check_given(function, given, names, shape)
+        check_nonempty(function, names, shape, at, keywords)
         if len(at) == 1:
             call = partial(fn, axis=at[0], **keywords)
             if removes:

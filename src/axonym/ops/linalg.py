@@ -24,6 +24,7 @@ from ._batch import batched
 from ._matrix import matrix_axes, over
 from ._operands import one_of
 from ._widen import as_inexact, of_one_rank
+from .reduce import root
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -534,7 +535,14 @@ def vector_norm(x: "NamedArray", axis: AxisSelection | None = None, *, ord: floa
 
 def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
     # jnp.linalg.vector_norm takes roots of integers in their own type, in which 1/3 is 0.
-    return jnp.linalg.vector_norm(as_inexact(array), axis=axis, ord=ord)
+    array = as_inexact(array)
+    if ord == 2:
+        return root(jnp.sum(jnp.real(array * jnp.conj(array)), axis))
+    if ord <= 1 or ord == np.inf:
+        return jnp.linalg.vector_norm(array, axis=axis, ord=ord)
+    powers = jnp.sum(jnp.abs(array) ** ord, axis)
+    is_zero = powers == 0  # the slope of the root is infinite there, the gradient is to be zero
+    return jnp.where(is_zero, 0, jnp.where(is_zero, 1, powers) ** (1 / ord))
 
 
 def _number(function: str, ord: Any) -> float:

@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 from .. import _constraints
 from ..axis import AxisSelection
 from ..core import Core, Operand, facts
-from ..errors import OperandError, message
+from ..errors import ArgumentError, OperandError, message
 from . import _lift
 from ._widen import as_inexact, limits
 
@@ -126,14 +126,18 @@ def logsumexp(x: "NamedArray", axis: AxisSelection | None = None, *, where: Oper
 def max(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None, initial: float | None = None
 ) -> "NamedArray":
-    """Return the maximum over `axis`; with no elements to include, `initial` or the lowest value of the dtype."""
+    """Return the maximum over `axis`, and of `initial`, which `where` needs: it might include no elements.
+
+    Raises:
+        AxisSizeError: if there are no elements and no `initial`.
+        ArgumentError: if there is a mask and no `initial`.
+    """
+    _check_start("max", x, where, initial)
     return _lift.reduction(_max, x, axis, where, **_start("max", initial))
 
 
 def _max(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = None) -> jax.Array:
-    if where is not None and initial is None:
-        initial = limits(x.dtype)[0]
-    return jnp.max(x, axis, where=where, initial=initial)
+    return jnp.max(x, axis, where=where, initial=_typed(initial, x.dtype))
 
 
 def mean(
@@ -150,14 +154,18 @@ def mean(
 def min(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None, initial: float | None = None
 ) -> "NamedArray":
-    """Return the minimum over `axis`; with no elements to include, `initial` or the highest value of the dtype."""
+    """Return the minimum over `axis`, and of `initial`, which `where` needs: it might include no elements.
+
+    Raises:
+        AxisSizeError: if there are no elements and no `initial`.
+        ArgumentError: if there is a mask and no `initial`.
+    """
+    _check_start("min", x, where, initial)
     return _lift.reduction(_min, x, axis, where, **_start("min", initial))
 
 
 def _min(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = None) -> jax.Array:
-    if where is not None and initial is None:
-        initial = limits(x.dtype)[1]
-    return jnp.min(x, axis, where=where, initial=initial)
+    return jnp.min(x, axis, where=where, initial=_typed(initial, x.dtype))
 
 
 def nanargmax(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
@@ -173,14 +181,22 @@ def nanargmin(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray
 def nanmax(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None, initial: float | None = None
 ) -> "NamedArray":
-    """Return the maximum over `axis`, ignoring NaN; if no elements are left, `initial` or NaN."""
+    """Return the maximum over `axis`, ignoring NaN; if no numbers are left, `initial` or NaN.
+
+    Raises:
+        AxisSizeError: if there are no elements and no `initial`.
+        ArgumentError: if there is a mask of integers, which have no NaN, and no `initial`.
+    """
     return _lift.reduction(_nanmax, x, axis, where, **_start("nanmax", initial))
 
 
 def _nanmax(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = None) -> jax.Array:
     if where is None or initial is not None:
         return jnp.nanmax(x, axis, where=where, initial=initial)
-    return _nan_where_none(x, axis, where, jnp.nanmax(x, axis, where=where, initial=limits(x.dtype)[0]))
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        raise _without_start("nanmax", f"array has dtype: {x.dtype}")
+    found = jnp.nanmax(x, axis, where=where, initial=limits(x.dtype)[0])
+    return jnp.where(jnp.all(jnp.isnan(x), axis, where=where), jnp.nan, found)
 
 
 def nanmean(
@@ -197,14 +213,22 @@ def nanmean(
 def nanmin(
     x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None, initial: float | None = None
 ) -> "NamedArray":
-    """Return the minimum over `axis`, ignoring NaN; if no elements are left, `initial` or NaN."""
+    """Return the minimum over `axis`, ignoring NaN; if no numbers are left, `initial` or NaN.
+
+    Raises:
+        AxisSizeError: if there are no elements and no `initial`.
+        ArgumentError: if there is a mask of integers, which have no NaN, and no `initial`.
+    """
     return _lift.reduction(_nanmin, x, axis, where, **_start("nanmin", initial))
 
 
 def _nanmin(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = None) -> jax.Array:
     if where is None or initial is not None:
         return jnp.nanmin(x, axis, where=where, initial=initial)
-    return _nan_where_none(x, axis, where, jnp.nanmin(x, axis, where=where, initial=limits(x.dtype)[1]))
+    if not jnp.issubdtype(x.dtype, jnp.inexact):
+        raise _without_start("nanmin", f"array has dtype: {x.dtype}")
+    found = jnp.nanmin(x, axis, where=where, initial=limits(x.dtype)[1])
+    return jnp.where(jnp.all(jnp.isnan(x), axis, where=where), jnp.nan, found)
 
 
 def nanprod(
@@ -232,7 +256,11 @@ def nanstd(
     where: Operand | None = None,
 ) -> "NamedArray":
     """Return the standard deviation over `axis`, ignoring NaN, with `ddof` subtracted from the count."""
-    return _lift.reduction(jnp.nanstd, x, axis, where, ddof=ddof, **_dtype(dtype))
+    return _lift.reduction(_nanstd, x, axis, where, ddof=ddof, **_dtype(dtype))
+
+
+def _nanstd(x: jax.Array, axis: tuple[int, ...], where: Any = None, **options: Any) -> jax.Array:
+    return root(jnp.nanvar(x, axis, where=where, **options))
 
 
 def nansum(
@@ -289,13 +317,23 @@ def _multiplied(
     return product
 
 
-def ptp(x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None) -> "NamedArray":
-    """Return the maximum minus the minimum over `axis`; a mask must leave at least one element."""
-    return _lift.reduction(_ptp, x, axis, where)
+def ptp(
+    x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None, initial: float | None = None
+) -> "NamedArray":
+    """Return the maximum minus the minimum over `axis`; `initial` is an element more, which `where` needs.
+
+    Raises:
+        AxisSizeError: if there are no elements and no `initial`.
+        ArgumentError: if there is a mask and no `initial`.
+    """
+    _check_start("ptp", x, where, initial)
+    return _lift.reduction(_ptp, x, axis, where, **_start("ptp", initial))
 
 
-def _ptp(x: jax.Array, axis: tuple[int, ...], where: Any = None) -> jax.Array:
-    return jnp.ptp(x, axis) if where is None else _max(x, axis, where) - _min(x, axis, where)
+def _ptp(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = None) -> jax.Array:
+    if initial is None:
+        return jnp.ptp(x, axis)
+    return _max(x, axis, where, initial) - _min(x, axis, where, initial)
 
 
 def std(
@@ -306,8 +344,15 @@ def std(
     ddof: int = 0,
     where: Operand | None = None,
 ) -> "NamedArray":
-    """Return the standard deviation over `axis`, with `ddof` subtracted from the count."""
-    return _lift.reduction(jnp.std, x, axis, where, ddof=ddof, **_dtype(dtype))
+    """Return the standard deviation over `axis`, with `ddof` subtracted from the count.
+
+    Of equal elements, it is zero and so is its gradient, one of its subgradients.
+    """
+    return _lift.reduction(_std, x, axis, where, ddof=ddof, **_dtype(dtype))
+
+
+def _std(x: jax.Array, axis: tuple[int, ...], where: Any = None, **options: Any) -> jax.Array:
+    return root(jnp.var(x, axis, where=where, **options))
 
 
 def sum(
@@ -352,14 +397,47 @@ def _start(function: str, initial: complex | None) -> dict[str, Any]:
     if initial is None:
         return {}
     if not isinstance(initial, bool | int | float | complex | np.generic):
-        join = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}[function.removeprefix("nan")]
+        join = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum", "ptp": "maximum"}[
+            function.removeprefix("nan")
+        ]
         problem = f"initial must be a number, not {type(initial).__name__}"
         raise OperandError(message(function, problem, hint=f"join it to the result: axn.{join}(result, initial)"))
     return {"initial": initial}
 
 
-def _nan_where_none(x: jax.Array, axis: tuple[int, ...], where: Any, result: jax.Array) -> jax.Array:
-    """Replace an extremum by NaN where there was no number."""
-    if not jnp.issubdtype(x.dtype, jnp.inexact):
-        return result
-    return jnp.where(jnp.all(jnp.isnan(x), axis, where=where), jnp.nan, result)
+def _typed(initial: Any, dtype: Any) -> Any:
+    """Give an int the dtype of the array, since JAX takes none of more than 31 bits."""
+    if type(initial) is not int or not jnp.issubdtype(dtype, jnp.integer):
+        return initial
+    lowest, highest = limits(dtype)
+    return jnp.dtype(dtype).type(initial) if lowest <= initial <= highest else initial
+
+
+def _check_start(function: str, x: Any, where: Any, initial: Any) -> None:
+    """Check that an extremum of elements that a mask includes, perhaps none, has an initial value."""
+    if where is not None and initial is None and isinstance(x, Core):
+        raise _without_start(function, f"array has: {facts(x)}")
+
+
+def _without_start(function: str, fact: str) -> ArgumentError:
+    problem = f"there is no {function} of no elements, and the mask might include none"
+    return ArgumentError(message(function, problem, fact, hint="give a value to start from: initial=..."))
+
+
+def root(squares: jax.Array) -> jax.Array:
+    """Take the root of sums of squares; at zero, where its slope is infinite, the gradient is zero."""
+    rooted: jax.Array = _rooted(squares)
+    return rooted
+
+
+@jax.custom_jvp
+def _rooted(squares: jax.Array) -> jax.Array:
+    return jnp.sqrt(squares)
+
+
+@_rooted.defjvp
+def _rooted_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
+    root = _rooted(*primals)
+    # Zero is replaced twice: 0 / 0 would spoil second derivatives, though nothing selects it.
+    slope = jnp.where(root == 0, 0, 0.5 / jnp.where(root == 0, 1, root))
+    return root, tangents[0] * slope

@@ -16,6 +16,7 @@ from axonym import NamedArray
 from axonym.axis import Axis, AxisSelection, AxisSelector
 from axonym.core import facts
 from axonym.errors import ArgumentError, message
+from axonym.ops._widen import limits
 
 from ._adapt import KindError, adapted
 from ._elementwise import boolean, titled
@@ -79,7 +80,8 @@ def _reduction(named: Function, positional: Function, options: tuple[str, ...]) 
             if where is not None and not isinstance(where, NamedArray):
                 problem = f"where must be a NamedArray, not {type(where).__name__}"
                 raise KindError(message(name, problem, f"array has: {facts(array)}"))
-            return of_named(array, axis, where=boolean(where), **options)
+            start = {} if where is None else _start(name, array)
+            return of_named(array, axis, where=boolean(where), **options, **start)
         return of_leaves(lambda x: reduced(x, axis, where, options), positional, name, array, axis, where, options)
 
     def plain(array: Any, axis: AxisSelection | None = None, *, where: Any = None) -> Any:
@@ -102,6 +104,14 @@ def _reduction(named: Function, positional: Function, options: tuple[str, ...]) 
 
     call: Function = spread if "ddof" in options else typed if options else plain
     return titled(call, named, "Apply `{}` over axes, of a NamedArray, of a plain array, or of each array of a tree.")
+
+
+def _start(name: str, array: NamedArray) -> dict[str, Any]:
+    """Return where masked extrema start, which Axonym wants to be told: at the limit of the dtype."""
+    lowest, highest = limits(array.dtype)
+    starts = {"max": lowest, "min": highest, "nanmax": lowest, "nanmin": highest}
+    is_optional = name.startswith("nan") and jnp.issubdtype(array.dtype, jnp.inexact)
+    return {"initial": starts[name]} if name in starts and not is_optional else {}
 
 
 def of_leaves(
@@ -131,6 +141,14 @@ def _names_any(axis: Any) -> bool:
     return isinstance(axis, tuple | list) and bool([x for x in axis if isinstance(x, str | Axis)])
 
 
+def _ptp(array: NamedArray, axis: Any, where: Any = None) -> NamedArray:
+    if where is None:
+        return axn.ptp(array, axis)
+    lowest, highest = limits(array.dtype)
+    return axn.max(array, axis, where=where, initial=lowest) - axn.min(array, axis, where=where, initial=highest)
+
+
+_ptp.__name__ = axn.ptp.__name__
 all = reduction(axn.all, jnp.all)
 any = reduction(axn.any, jnp.any)
 max = reduction(axn.max, jnp.max)
@@ -147,7 +165,7 @@ nansum = typed_reduction(axn.nansum, jnp.nansum)
 nanvar = spread(axn.nanvar, jnp.nanvar)
 prod = typed_reduction(axn.prod, jnp.prod)
 product = prod
-ptp = reduction(axn.ptp, jnp.ptp)
+ptp = reduction(_ptp, jnp.ptp)
 std = spread(axn.std, jnp.std)
 sum = typed_reduction(axn.sum, jnp.sum)
 var = spread(axn.var, jnp.var)
