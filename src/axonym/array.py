@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import printing
-from .axis import Axis, AxisSelection, AxisSelector, selection
+from .axis import Axis, AxisSelection, AxisSelector, Shape, selection
 from .core import Core, Operand, axes_of, facts, register, shape_of
 from .errors import AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
 from .ops import (
@@ -102,9 +102,9 @@ class NamedArray(Core):
         return axes_of("axes", self)
 
     @property
-    def shape(self) -> dict[str, int]:
-        """The sizes of the named axes."""
-        return {axis.name: axis.size for axis in self.axes}
+    def shape(self) -> Shape:
+        """The sizes of the named axes by name; it cannot be iterated or unpacked, which would give the names."""
+        return Shape(self.axes)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -237,7 +237,7 @@ class NamedArray(Core):
         asked = selection(axis, function)
         for name, size in asked:
             if name not in have:
-                problem, hint = f"no axis named {name!r}", suggestion(name, have)
+                problem, hint = f"no axis named {name!r}", suggestion(name, have.keys())
                 raise AxisNotFoundError(message(function, problem, f"array has: {facts(self)}", hint=hint))
             if size not in (None, have[name]):
                 problem = f"axis {name!r} was given with size {size}, but has size {have[name]}"

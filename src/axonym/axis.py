@@ -10,13 +10,22 @@ Three kinds of arguments appear everywhere:
 import dataclasses
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import ItemsView, Iterable, KeysView, Mapping, Sequence, ValuesView
 from types import NoneType
-from typing import TypeAlias, TypeVar, overload
+from typing import NoReturn, TypeAlias, TypeVar, overload
 
 from jax.export import is_symbolic_dim
 
-from .errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
+from .errors import (
+    AxisClashError,
+    AxisError,
+    AxisNotFoundError,
+    AxisSizeError,
+    OperandError,
+    ShapeKeyError,
+    message,
+    suggestion,
+)
 
 __all__ = [
     "Axis",
@@ -24,6 +33,7 @@ __all__ = [
     "AxisSelector",
     "AxisSpec",
     "Pairs",
+    "Shape",
     "axis_name",
     "axis_size",
     "concat_axes",
@@ -126,10 +136,11 @@ def selection(axes: AxisSelection, function: str = "axes") -> Pairs:
     if isinstance(axes, Axis):
         return ((axes.name, axes.size),)
     if isinstance(axes, Mapping):
-        for name in axes:
+        given = tuple(axes.items())
+        for name, _ in given:
             if not isinstance(name, str):
                 raise OperandError(message(function, f"{name!r} is not the name of an axis", hint="keys are names"))
-        return tuple(axes.items())
+        return given
     # An array is one wrong entry: iterating it would fetch values from devices.
     several = isinstance(axes, Iterable) and not hasattr(axes, "dtype")
     entries: tuple[object, ...] = tuple(axes) if several else (axes,)
@@ -202,6 +213,65 @@ def not_in_a_tuple(function: str, *axes: Axis) -> OperandError:
 def shown(*axes: Axis) -> str:
     """Format axes for an error: `batch=32, embed=64`."""
     return ", ".join(f"{axis.name}={axis.size}" for axis in axes)
+
+
+class Shape(Mapping[str, int]):
+    """The sizes of named axes by name, like a dict in storage order, which cannot be iterated.
+
+    A loop over it would give names, where code that was written for a positional array wants sizes, as in
+    `batch, time = x.shape`, and the two cannot be told apart. So one says which: `keys()`, `values()` or `items()`.
+    """
+
+    __slots__ = ("_sizes",)
+
+    def __init__(self, axes: Iterable[Axis]) -> None:
+        self._sizes = {axis.name: axis.size for axis in axes}
+
+    def __getitem__(self, name: str) -> int:
+        try:
+            return self._sizes[name]
+        except (KeyError, TypeError):
+            pass
+        if isinstance(name, str):
+            problem, hint = f"no axis named {name!r}", suggestion(name, self._sizes)
+        else:
+            problem, hint = f"{name!r} is not the name of an axis", "a position counts in x.axes and in x.array.shape"
+        raise ShapeKeyError(message("shape", problem, self._facts(), hint=hint))
+
+    def __iter__(self) -> NoReturn:
+        problem = "sizes by name cannot be iterated or unpacked, which would give the names"
+        hint = "write x.shape.values() for the sizes, x.names for the names, x.axes for both"
+        raise AxisError(message("shape", problem, self._facts(), hint=hint))
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._sizes
+
+    def __repr__(self) -> str:
+        return repr(self._sizes)
+
+    def __or__(self, other: Mapping[str, int]) -> dict[str, int]:
+        return {**self, **other}
+
+    def __ror__(self, other: Mapping[str, int]) -> dict[str, int]:
+        return {**other, **self}
+
+    def keys(self) -> KeysView[str]:
+        """Return the names, in storage order."""
+        return self._sizes.keys()
+
+    def values(self) -> ValuesView[int]:
+        """Return the sizes, in storage order."""
+        return self._sizes.values()
+
+    def items(self) -> ItemsView[str, int]:
+        """Return pairs of a name and a size, in storage order."""
+        return self._sizes.items()
+
+    def _facts(self) -> str:
+        return f"array has: {', '.join(f'{name}={size}' for name, size in self.items()) or 'no axes'}"
 
 
 def make_axes(**sizes: int) -> tuple[Axis, ...]:

@@ -18,6 +18,7 @@ __all__ = [
     "LostAxisError",
     "OperandError",
     "PatternError",
+    "ShapeKeyError",
     "ShardingError",
     "describe",
     "message",
@@ -42,6 +43,12 @@ class AxisError(ValueError):
 
 class AxisNotFoundError(AxisError):
     """An axis is missing."""
+
+
+class ShapeKeyError(AxisNotFoundError, KeyError):
+    """A shape was asked for something else than the name of one of its axes."""
+
+    __str__ = ValueError.__str__  # that of KeyError quotes the text
 
 
 class AxisSizeError(AxisError):

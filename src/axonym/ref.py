@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .array import NamedArray
-from .axis import Axis, AxisKey, AxisSelection, AxisSelector
+from .axis import Axis, AxisKey, AxisSelection, AxisSelector, Shape
 from .core import Core, Operand, axes_of, facts
 from .errors import OperandError, message
 from .ops._position import Item, Reach, Step, check_range, planned, reading, run, selectors_of
@@ -67,12 +67,12 @@ class NamedRef:
         return axes_of("axes", _shown(self))
 
     @property
-    def shape(self) -> dict[str, int]:
-        """The sizes of the named axes of the view."""
-        return {axis.name: axis.size for axis in self.axes}
+    def shape(self) -> Shape:
+        """The sizes of the named axes of the view, by name."""
+        return Shape(self.axes)
 
     @property
-    def named_shape(self) -> dict[str, int]:
+    def named_shape(self) -> Shape:
         """An alias of `shape`."""
         return self.shape
 

@@ -156,7 +156,7 @@ BULK = [
     ),
 ]
 VARIANTS = [
-    row("softmax", None, (0, 1, 2), one_array_kept, softmax, case="all axes"),
+    row("softmax", tuple("abc"), (0, 1, 2), one_array_kept, softmax, case="all axes"),
     row("softmax", axn.Axis("b", 2), 1, one_array_kept, softmax, case="Axis"),
     row("cumsum", axn.Axis("b", 2), 1, jnp.cumsum, np.cumsum, case="Axis"),
     row("cumsum", "c", 2, jax_backwards(jnp.cumsum), backwards(np.cumsum), case="reverse", reverse=True),
@@ -253,7 +253,7 @@ VARIANTS = [
         case="traced and static",
     ),
     *map(turned, (-1, 2, 4)),
-    row("standardize", None, (0, 1, 2), standardized, standardized, case="all axes"),
+    row("standardize", tuple("abc"), (0, 1, 2), standardized, standardized, case="all axes"),
     Row(
         "standardize",
         lambda x, mask: axn.standardize(x, "a", where=mask | (axn.arange(axn.Axis("a", 4)) < 2)),
@@ -368,6 +368,15 @@ AXES = "  array has: batch=4, embed=3"
             "  operand 1 has: batch=4, embed=3\n"
             "  operand 2 has: embed=2\n"
             "  hint: rename one of the two 'embed' axes",
+        ),
+        *(
+            (
+                getattr(axn, name),
+                OperandError,
+                f"{name}: say over which axis: without one, elements of a batch would be normalised together\n{AXES}\n"
+                f'  hint: write {name}(x, "embed"); for all axes, {name}(x, x.names)',
+            )
+            for name in ("softmax", "log_softmax", "standardize")
         ),
         (
             lambda x: axn.softmax(jnp.ones(3), "embed"),

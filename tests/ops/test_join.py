@@ -10,7 +10,7 @@ import pytest
 from jax import lax
 
 import axonym as axn
-from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
+from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from axonym.ops import join
 from tests.laws import Row, Smooth, SmoothBulk, Values, assert_close, has_row_for_each, primitives
 
@@ -55,6 +55,26 @@ ROWS = [
     ),
 ]
 BULK = [
+    Row(
+        "concatenate",
+        lambda x, y: axn.concatenate("b", [y, x]),
+        ("abc", "b"),
+        lambda x, y: jnp.concatenate([jnp.broadcast_to(y[:, None], (x.shape[0], *y.shape, x.shape[2])), x], 1),
+        "abc",
+        lambda x, y: np.concatenate([np.broadcast_to(y[:, None], (x.shape[0], *y.shape, x.shape[2])), x], 1),
+        names=lambda x, y: x,
+        case="an array that lacks axes",
+    ),
+    Row(
+        "stack",
+        lambda x, y: axn.stack("i", [y, x]),
+        ("abc", "c"),
+        lambda x, y: jnp.stack([jnp.broadcast_to(y, x.shape), x]),
+        "iabc",
+        lambda x, y: np.stack([np.broadcast_to(y, x.shape), x]),
+        names=lambda x, y: f"i{x}",
+        case="an array that lacks axes",
+    ),
     Row(
         "delete",
         lambda x: axn.delete(x, [0, -1, 0], "a"),
@@ -382,11 +402,12 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
     (
         "axn.concatenate('embed', [x, x.rename({'batch': 'bach'})])",
         lambda x: axn.concatenate("embed", [x, x.rename({"batch": "bach"})]),
-        AxisNotFoundError,
-        "concatenate: no axis named 'batch'\n"
+        BroadcastError,
+        "concatenate: no operand has the axes of all others\n"
         "  operand 1 has: batch=4, embed=6\n"
         "  operand 2 has: bach=4, embed=6\n"
-        "  hint: did you mean 'bach'?",
+        "  hint: did you mean 'batch'? Or: if the outer product is meant, give an operand the others' axes first: "
+        "x.broadcast_axis(bach)",
     ),
     (
         "axn.concatenate(axn.Axis('embed', 7), [x, x])",
@@ -457,10 +478,11 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "stack: axis 'heads' was given with size 3 for 2 arrays",
     ),
     (
-        "axn.stack('heads', [x, x['batch', 0]])",
-        lambda x: axn.stack("heads", [x, x["batch", 0]]),
-        AxisNotFoundError,
-        "stack: no axis named 'batch'\n  operand 1 has: batch=4, embed=6\n  operand 2 has: embed=6",
+        "axn.stack('heads', [x['embed', 0], x['batch', 0]])",
+        lambda x: axn.stack("heads", [x["embed", 0], x["batch", 0]]),
+        BroadcastError,
+        "stack: no operand has the axes of all others\n  operand 1 has: batch=4\n  operand 2 has: embed=6\n"
+        "  hint: if the outer product is meant, give an operand the others' axes first: x.broadcast_axis(embed)",
     ),
     (
         "axn.stack('heads', [x, x['batch', :3]])",

@@ -16,7 +16,7 @@ from jax.typing import DTypeLike
 
 from .. import plans
 from ..axis import AxisSelection, AxisSelector, selection
-from ..core import Core, Operand
+from ..core import Core, Operand, facts
 from ..errors import ArgumentError, OperandError, message
 from . import _lift, reduce
 from ._batch import batched, hashable
@@ -125,7 +125,8 @@ def flip(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
 
 
 def log_softmax(x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None) -> "NamedArray":
-    """Return the logarithm of `softmax`."""
+    """Return the logarithm of `softmax`; arguments and errors are the same."""
+    _check_chosen("log_softmax", x, axis)
     return _lift.normalization(jax.nn.log_softmax, x, axis, where)
 
 
@@ -207,9 +208,13 @@ def softmax(x: "NamedArray", axis: AxisSelection | None = None, *, where: Operan
 
     Args:
         x: axes {axis, ...}.
-        axis: one axis, several, or None for all.
+        axis: one axis, or several; for all, write `x.names`.
         where: axes among those of `x`; the elements to include; the others become zero.
+
+    Raises:
+        OperandError: without an axis.
     """
+    _check_chosen("softmax", x, axis)
     return _lift.normalization(_softmax, x, axis, where)
 
 
@@ -228,12 +233,16 @@ def standardize(
 
     Args:
         x: axes {axis, ...}.
-        axis: one axis, several, or None for all.
+        axis: one axis, or several; for all, write `x.names`.
         mean: the mean, if already known; axes among those of `x`.
         variance: the variance, if already known; axes among those of `x`.
         epsilon: a number added to the variance.
         where: axes among those of `x`; the elements to include in the mean and the variance.
+
+    Raises:
+        OperandError: without an axis.
     """
+    _check_chosen("standardize", x, axis)
     if mean is None and variance is None and isinstance(epsilon, int | float):
         return _lift.normalization(_with(_standardize, epsilon=epsilon), x, axis, where)
     axis = None if axis is None else hashable(axis, "standardize")
@@ -254,6 +263,16 @@ def unpackbits(x: "NamedArray", axis: AxisSelector, *, count: int | None = None,
         bitorder: as for `packbits`.
     """
     return _lift.along_with(_unpackbits, x, axis, count=count, bitorder=_order_of_bits("unpackbits", bitorder))
+
+
+def _check_chosen(function: str, x: Any, axis: Any) -> None:
+    """Check that the axes to normalise over were given: over all, elements of a batch would see each other."""
+    if axis is not None or not isinstance(x, Core):
+        return
+    example = repr(x.names[-1]).replace("'", '"') if x.names else "..."
+    problem = "say over which axis: without one, elements of a batch would be normalised together"
+    hint = f"write {function}(x, {example}); for all axes, {function}(x, x.names)"
+    raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
 
 
 def _backwards(fn: Any, forwards: Any, array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:

@@ -101,10 +101,14 @@ def _cut(names: Names, given: tuple[str, int | None], sizes: tuple[int, ...]) ->
 
 
 def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
-    """Join arrays along an axis that they have, in the axis order of the first.
+    """Join arrays along an axis that they have.
+
+    One array has the axes of all others, and gives the result its order of axes; the others are repeated along those
+    that they lack, as in an elementwise operation.
 
     Raises:
-        AxisNotFoundError: if an array lacks an axis that another has.
+        AxisNotFoundError: if an array lacks `axis`.
+        BroadcastError: if no array has the axes of all others.
         AxisSizeError: if another axis has two sizes, or the size of an `Axis` is not the sum.
     """
     given = selector(axis, "concatenate")
@@ -113,10 +117,10 @@ def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArr
 
 
 def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
-    """Join arrays along a new axis, which comes first, in the axis order of the first array.
+    """Join arrays along a new axis, which comes first; an array may lack other axes, as in `concatenate`.
 
     Raises:
-        AxisNotFoundError: if an array lacks an axis that another has.
+        BroadcastError: if no array has the axes of all others.
         AxisClashError: if the arrays already have the new axis.
         AxisSizeError: if an axis has two sizes, or the size of an `Axis` is not the number of arrays.
     """
@@ -151,19 +155,21 @@ def _join(function: str, make: Any, given: tuple[str, int | None], arrays: Seque
 
 @lru_cache(plans.CACHE)
 def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lift.Kernel:
-    target = operands[0]
     for names in operands:
-        plans.require(names, (given[0], *target))
-        plans.require(target, names)
+        plans.require(names, (given[0],))
+    target = plans.broadcast(operands)
     (at,) = plans.positions(target, (given[0],))
-    others = plans.without(target, (given[0],))
 
     def body(*arrays: Any) -> Any:
         for array, names in zip(arrays, operands, strict=True):
             shape_of("concatenate", array, names)
-        lined = [_lift.lined_up(a, names, target) for a, names in zip(arrays, operands, strict=True)]
-        shapes = [tuple(a.shape[i] for i in plans.positions(target, others)) for a in lined]
-        _lift.one_size("concatenate", [others] * len(shapes), shapes)
+        kept = [plans.without(names, (given[0],)) for names in operands]
+        shapes = [
+            tuple(a.shape[i] for i in plans.positions(names, own))
+            for a, names, own in zip(arrays, operands, kept, strict=True)
+        ]
+        sizes = _lift.one_size("concatenate", kept, shapes)
+        lined = [_spread(a, names, target, sizes) for a, names in zip(arrays, operands, strict=True)]
         total = sum(a.shape[at] for a in lined)
         if given[1] not in (None, total):
             problem = f"axis {given[0]!r} was given with size {given[1]}, but the sizes add up to {total}"
@@ -175,16 +181,13 @@ def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) ->
 
 @lru_cache(plans.CACHE)
 def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lift.Kernel:
-    target = operands[0]
-    for names in operands:
-        plans.require(names, target)
-        plans.require(target, names)
+    target = plans.broadcast(operands)
     if given[0] in target:
         raise AxisClashError(f"the arrays already have axis {given[0]!r}", "concatenate joins along an existing axis")
 
     def body(*arrays: Any) -> Any:
-        _lift.check_sizes("stack", operands, arrays)
-        lined = [_lift.lined_up(a, names, target) for a, names in zip(arrays, operands, strict=True)]
+        sizes = _lift.check_sizes("stack", operands, arrays)
+        lined = [_spread(a, names, target, sizes) for a, names in zip(arrays, operands, strict=True)]
         lined, at = _same_layout(lined, target), lined[0].ndim - len(target)
         if layout.taken_axes():
             # Within a `vmap`, JAX's stack assumes that mapped operands have the layout of those that are not mapped.
@@ -192,6 +195,17 @@ def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lif
         return jnp.stack(lined, axis=at)
 
     return _lift.Kernel((given[0], *target), body)
+
+
+def _spread(array: jax.Array, names: Names, target: Names, sizes: Mapping[str, int]) -> jax.Array:
+    """Line an array up with all names of the result, and repeat it along those that it lacks."""
+    array = _lift.lined_up(array, names, target)
+    if len(names) == len(target):
+        return array
+    anonymous = array.ndim - len(target)
+    own = array.shape[anonymous:]
+    full = [size if name in names else sizes[name] for name, size in zip(target, own, strict=True)]
+    return jnp.broadcast_to(array, (*array.shape[:anonymous], *full))
 
 
 def _same_layout(arrays: Sequence[jax.Array], names: Names, joined: str | None = None) -> list[jax.Array]:

@@ -23,8 +23,8 @@ from . import _lift, contract, elementwise
 from ._batch import batched
 from ._matrix import matrix_axes, over
 from ._operands import one_of
+from ._root import root
 from ._widen import as_inexact, of_one_rank
-from .reduce import root
 
 if TYPE_CHECKING:
     from ..array import NamedArray

@@ -18,6 +18,7 @@ from ..axis import AxisSelection
 from ..core import Core, Operand, facts
 from ..errors import ArgumentError, OperandError, message
 from . import _lift
+from ._root import root
 from ._widen import as_inexact, limits
 
 if TYPE_CHECKING:
@@ -422,22 +423,3 @@ def _check_start(function: str, x: Any, where: Any, initial: Any) -> None:
 def _without_start(function: str, fact: str) -> ArgumentError:
     problem = f"there is no {function} of no elements, and the mask might include none"
     return ArgumentError(message(function, problem, fact, hint="give a value to start from: initial=..."))
-
-
-def root(squares: jax.Array) -> jax.Array:
-    """Take the root of sums of squares; at zero, where its slope is infinite, the gradient is zero."""
-    rooted: jax.Array = _rooted(squares)
-    return rooted
-
-
-@jax.custom_jvp
-def _rooted(squares: jax.Array) -> jax.Array:
-    return jnp.sqrt(squares)
-
-
-@_rooted.defjvp
-def _rooted_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
-    root = _rooted(*primals)
-    # Zero is replaced twice: 0 / 0 would spoil second derivatives, though nothing selects it.
-    slope = jnp.where(root == 0, 0, 0.5 / jnp.where(root == 0, 1, root))
-    return root, tangents[0] * slope

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 import axonym as axn
 from axonym.axis import Axis, AxisKey, AxisSelection, AxisSelector, AxisSpec, selection, selector, shown, spec
-from axonym.core import Core
+from axonym.core import Core, facts
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError, message
 
 from ._adapt import adapted
@@ -241,13 +241,25 @@ def stack(axis: AxisSelector, arrays: Sequence[axn.NamedArray]) -> axn.NamedArra
     arrays = list(arrays)
     if not arrays and isinstance(axis, Axis):
         return axn.zeros(axis, jnp.float32)
+    _check_alike("stack", arrays)
     return axn.stack(axis, arrays)
 
 
 @adapted
 def concatenate(axis: AxisSelector, arrays: Sequence[axn.NamedArray]) -> axn.NamedArray:
     """Join arrays along an axis that they have, in the axis order of the first."""
-    return axn.concatenate(axis, list(arrays))
+    arrays = list(arrays)
+    _check_alike("concatenate", arrays)
+    return axn.concatenate(axis, arrays)
+
+
+def _check_alike(function: str, arrays: Sequence[axn.NamedArray]) -> None:
+    """Check that all arrays have the axes of the first: nothing is broadcast here."""
+    named = [x for x in arrays if isinstance(x, axn.NamedArray)]
+    for x in named:
+        if set(x.names) != set(named[0].names):
+            lines = [f"operand {i} has: {facts(each)}" for i, each in enumerate(named, start=1)]
+            raise AxisNotFoundError(message(function, "the arrays do not have the same axes", *lines))
 
 
 @adapted

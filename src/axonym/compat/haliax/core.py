@@ -160,6 +160,11 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
             return tuple(map(Axis, names, names.sizes))
         return super().axes
 
+    @property
+    def shape(self) -> Any:
+        """The sizes of the axes: a plain dict, which can be iterated."""
+        return dict(super().shape)
+
     def _renamed_hole(self, names: tuple[str, ...], new: Axis | None) -> Any:
         if not isinstance(self.names, SizedNames):
             return super()._renamed_hole(names, new)

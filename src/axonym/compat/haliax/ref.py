@@ -83,6 +83,11 @@ class NamedRef(_ref.NamedRef):
         part: NamedArray = whole if item is ... else whole[item]
         return part
 
+    @property
+    def shape(self) -> Any:
+        """The sizes of the axes of the view: a plain dict, which can be iterated."""
+        return dict(super().shape)
+
     @adapted
     def __setitem__(self, item: Any, value: Any) -> None:
         is_plain = isinstance(value, list | np.ndarray | jax.Array)
