@@ -58,9 +58,11 @@ def draw(
     key, compiled = one_key(function, key), None
     if _outside_of_jit(key):
         with suppress(TypeError):  # for parameters that are arrays, which have no hash; the result follows their layout
-            compiled = _compiled(_meaning(key), sampler, (*lead, *sizes), out, full, *arrays, **options)
+            fixed = tuple(None if isinstance(array, float) else array for array in arrays)
+            compiled = _compiled(_meaning(key), sampler, (*lead, *sizes), out, full, *fixed, **options)
     if compiled is not None:
-        return NamedArray(compiled(key), out)
+        numbers = [jax.device_put(array) for array in arrays if isinstance(array, float)]
+        return NamedArray(compiled(key, *numbers), out)
     call = partial(sampler, shape=(*lead, *sizes), **options)
     return NamedArray(_constraints.lay_out(_local(call, key, arrays, labels, out, full), out), out)
 
@@ -91,15 +93,20 @@ def _compiled(
     shape: tuple[int, ...],
     names: Names,
     sizes: tuple[int, ...],
-    *parameters: complex,
+    *parameters: complex | None,
     **options: Any,
-) -> Callable[[Any], jax.Array]:
-    """Compile drawing and layout as one program, in which each device draws only its part."""
+) -> Callable[..., jax.Array]:
+    """Compile drawing and layout as one program, in which each device draws only its part.
+
+    Parameters that are None are floats, which the program takes as operands.
+    """
     del meaning
     call = partial(sampler, shape=shape, **options)
 
-    def drawn(key: Any) -> jax.Array:
-        return _constraints.lay_out(_local(call, key, parameters, [()] * len(parameters), names, sizes), names)
+    def drawn(key: Any, *numbers: Any) -> jax.Array:
+        given = iter(numbers)
+        operands = [next(given) if parameter is None else parameter for parameter in parameters]
+        return _constraints.lay_out(_local(call, key, operands, [()] * len(operands), names, sizes), names)
 
     return jax.jit(drawn)
 

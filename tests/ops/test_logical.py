@@ -162,6 +162,8 @@ def test_array_equiv_broadcasts_by_name() -> None:
             "isclose: axis 'b' has two sizes: 3 and 2\n"
             "  operand 1 has: a=2, b=3\n"
             "  operand 2 has: a=2, b=2\n"
+            "  operand 3 has: no axes\n"
+            "  operand 4 has: no axes\n"
             "  hint: rename one of the two 'b' axes",
         ),
         (

@@ -1,7 +1,7 @@
 """Activation functions.
 
 For the backward pass, `relu` keeps its result, and functions whose derivative needs several arrays keep only their
-input, see `from_inputs`.
+input, see `from_inputs`. Slopes and other numbers are operands: a new value does not compile a new program.
 """
 
 from functools import lru_cache
@@ -14,6 +14,7 @@ from ..axis import AxisSelector, shown
 from ..core import facts
 from ..errors import ArgumentError, AxisSizeError, message
 from ..ops import _lift
+from ._settings import as_python
 from .recompute import from_inputs
 
 __all__ = [
@@ -45,12 +46,12 @@ __all__ = [
 
 def celu(x: NamedArray, alpha: float = 1.0) -> NamedArray:
     """Return x if positive, else alpha * (exp(x / alpha) - 1), for each element."""
-    return _lift.unary_with(_from_inputs(jax.nn.celu), x, alpha=alpha)
+    return _lift.binary(_from_inputs(jax.nn.celu), x, as_python(alpha))
 
 
 def elu(x: NamedArray, alpha: float = 1.0) -> NamedArray:
     """Return x if positive, else alpha * (exp(x) - 1), for each element."""
-    return _lift.unary_with(_from_inputs(jax.nn.elu), x, alpha=alpha)
+    return _lift.binary(_from_inputs(jax.nn.elu), x, as_python(alpha))
 
 
 def gelu(x: NamedArray, approximate: bool = True) -> NamedArray:
@@ -97,7 +98,7 @@ def hard_tanh(x: NamedArray) -> NamedArray:
 
 def leaky_relu(x: NamedArray, negative_slope: float = 0.01) -> NamedArray:
     """Return x if positive, else `negative_slope` times x, for each element."""
-    return _lift.unary_with(jax.nn.leaky_relu, x, negative_slope=negative_slope)
+    return _lift.binary(jax.nn.leaky_relu, x, as_python(negative_slope))
 
 
 def log1mexp(x: NamedArray) -> NamedArray:
@@ -172,7 +173,7 @@ def sparse_sigmoid(x: NamedArray) -> NamedArray:
 
 def squareplus(x: NamedArray, b: float = 4.0) -> NamedArray:
     """Return (x + sqrt(x**2 + b)) / 2, for each element."""
-    return _lift.unary_with(_from_inputs(jax.nn.squareplus), x, b=b)
+    return _lift.binary(_from_inputs(jax.nn.squareplus), x, as_python(b))
 
 
 # Cached, so that each function has one kernel.

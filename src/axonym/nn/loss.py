@@ -88,7 +88,8 @@ def cross_entropy_loss(
         Label: the axis of classes.
         targets: class indices, axes {...}; or probabilities, axes {Label, ...}. An index out of range gives NaN, unless
             `where` or `ignore_index` excludes it.
-        reduction: reduces the losses, such as `axn.mean` or `axn.sum`; None returns one for each target.
+        reduction: reduces the losses, such as `axn.mean` or `axn.sum`; None returns one for each target. With `where`,
+            an extremum needs a value to start from: `functools.partial(axn.max, initial=0.0)`.
         where: booleans, axes among those of the losses: which ones count. Their mean is zero if none does.
         reduction_axis: the axes to reduce; by default all.
         z_loss: the factor of an added squared log-sum-exp of the logits, which keeps them from drifting.
@@ -107,7 +108,7 @@ def cross_entropy_loss(
     """
     label, _ = selector(Label, "cross_entropy_loss")
     counted = _counted("cross_entropy_loss", label, targets, where, ignore_index)
-    losses, _ = _losses(logits, Label, _known(targets, label, counted), label_smoothing, float(z_loss))
+    losses, _ = _losses(logits, Label, _known(targets, label, counted), label_smoothing, as_python(z_loss))
     return reduce_loss(losses, reduction, reduction_axis, counted)
 
 
@@ -238,7 +239,7 @@ def cross_entropy_loss_and_log_normalizers(
 
 
 def _losses(
-    logits: NamedArray, Label: AxisSelector, targets: NamedArray, label_smoothing: float, z_loss: float
+    logits: NamedArray, Label: AxisSelector, targets: NamedArray, label_smoothing: float, z_loss: Any
 ) -> tuple[NamedArray, NamedArray]:
     """Return a loss for each target, and the log-sum-exp of the logits."""
     function = "cross_entropy_loss"
@@ -254,18 +255,20 @@ def _losses(
         raise OperandError(message(function, problem, *lines, hint=hint))
     label_smoothing = _smoothing(function, label_smoothing)
     try:
-        kernel = _cross_entropy(logits.names, targets.names, (label, size), label_smoothing, z_loss)
+        # Whether they count is static, how much is not: a new value does not compile again.
+        smooths, drifts = label_smoothing != 0, not isinstance(z_loss, int | float) or z_loss != 0
+        kernel = _cross_entropy(logits.names, targets.names, (label, size), smooths, drifts)
     except AxisError as flaw:
         _lift.fail(function, flaw, logits, targets)
     if label not in targets.names:
         _report_outside(function, targets, label, axes_of(function, logits)[logits.names.index(label)].size)
-    losses, normalizers = kernel.call(logits.array, targets.array)
+    losses, normalizers = kernel.call(logits.array, targets.array, label_smoothing, z_loss)
     return wrap(logits, losses, kernel.names), wrap(logits, normalizers, kernel.names)
 
 
 @lru_cache(plans.CACHE)
 def _cross_entropy(
-    names: Names, targets: Names, label: tuple[str, int | None], smoothing: float, z_loss: float
+    names: Names, targets: Names, label: tuple[str, int | None], smooths: bool, drifts: bool
 ) -> _lift.Kernel:
     """Make the kernel of a cross entropy."""
     (at,) = plans.positions(names, (label[0],))
@@ -273,7 +276,7 @@ def _cross_entropy(
     soft = label[0] in targets
     result = plans.without(names, (label[0],))
 
-    def losses(given: Any, wanted: Any) -> Any:
+    def losses(given: Any, wanted: Any, smoothing: Any, z_loss: Any) -> Any:
         logits = widen(given)
         # Differences to the largest logit are exact where the logits themselves are large.
         largest = lax.stop_gradient(logits).max(at, keepdims=True)
@@ -292,23 +295,23 @@ def _cross_entropy(
             largest = _finite(jnp.where(known, jnp.maximum(largest, lax.stop_gradient(own)), largest))
             share, picked = 1, (own - largest).squeeze(at)
         normalizers = jnp.log(jnp.exp(logits - lax.stop_gradient(largest)).sum(at))
-        if smoothing:
+        if smooths:
             share = (1 - smoothing) * share + smoothing
             picked = (1 - smoothing) * picked + smoothing * (logits - largest).mean(at)
-        found = (normalizers * share if soft or smoothing else normalizers) - picked
+        found = (normalizers * share if soft or smooths else normalizers) - picked
         if known is not None:
             found = jnp.where(known.squeeze(at) if known.ndim else known, found, jnp.nan)
         normalizers = normalizers + largest.squeeze(at)
         # Before the cast: the square may overflow float16, its weighted value less so.
-        found = found + z_loss * normalizers**2 if z_loss else found
+        found = found + z_loss * normalizers**2 if drifts else found
         dtype = _floating(given.dtype)
         return found.astype(dtype), normalizers.astype(dtype)
 
-    def body(logits: Any, wanted: Any) -> Any:
+    def body(logits: Any, wanted: Any, smoothing: Any, z_loss: Any) -> Any:
         _lift.check_sizes("cross_entropy_loss", (names, targets), (logits, wanted))
         _lift.check_given("cross_entropy_loss", (label,), names, logits.shape)
         logits, wanted = _lift.agreed((names, targets), (logits, wanted), names)
-        return losses(logits, _lift.lined_up(wanted, targets, names))
+        return losses(logits, _lift.lined_up(wanted, targets, names), smoothing, z_loss)
 
     return _lift.Kernel(result, body)
 

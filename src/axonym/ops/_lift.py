@@ -373,18 +373,19 @@ def _reduction(fn: Function, names: Names, axis: Any, where: Names | None, remov
     if where is not None:
         plans.require(names, where)
 
-    def body(array: Any, mask: Any = None) -> Any:
+    def body(array: Any, *rest: Any) -> Any:
         shape = shape_of(function, array, names)
         check_given(function, given, names, shape)
         check_nonempty(function, names, shape, at, keywords)
         if where is None:
-            return fn(array, axis=at, **keywords)
+            return fn(array, *rest, axis=at, **keywords)
+        mask, *numbers = rest
         if not where and jnp.ndim(mask) > array.ndim - len(names):
             problem = f"the mask has shape {jnp.shape(mask)} and no names"
             raise OperandError(message(function, problem, f"array has: {describe(names, array.shape)}", hint=NAME_IT))
         check_sizes(function, (names, where), (array, mask))
         array, mask = agreed((names, where), (array, mask), names)
-        return fn(array, axis=at, where=lined_up(mask, where, names), **keywords)
+        return fn(array, *numbers, axis=at, where=lined_up(mask, where, names), **keywords)
 
     return Kernel(plans.without(names, removed) if removes else names, body)
 
@@ -410,13 +411,21 @@ def reduction(fn: Function, x: Core, axis: AxisSelection | None, where: Any = No
     return _over(fn, x, axis, where, True, options)
 
 
-def normalization(fn: Function, x: Core, axis: AxisSelection | None, where: Any = None) -> "NamedArray":
-    """Apply a function over `axis` that keeps it, over the elements where `where` is true."""
-    return _over(fn, x, axis, where, False, {})
+def normalization(
+    fn: Function, x: Core, axis: AxisSelection | None, where: Any = None, *numbers: float
+) -> "NamedArray":
+    """Apply a function of an array and numbers over `axis` that keeps it, over the elements where `where` is true."""
+    return _over(fn, x, axis, where, False, {}, *numbers)
 
 
 def _over(
-    fn: Function, x: Core, axis: AxisSelection | None, where: Any, removes: bool, options: dict[str, Any]
+    fn: Function,
+    x: Core,
+    axis: AxisSelection | None,
+    where: Any,
+    removes: bool,
+    options: dict[str, Any],
+    *numbers: float,
 ) -> "NamedArray":
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
@@ -433,7 +442,7 @@ def _over(
         kernel = _reduction(fn, names, key, masked, removes, static(fn, options) if options else ())
     except AxisError as flaw:
         fail(title(fn), flaw, x, where)
-    return wrap(x, kernel.call(*arrays), kernel.names)
+    return wrap(x, kernel.call(*arrays, *numbers), kernel.names)
 
 
 @lru_cache(plans.CACHE)

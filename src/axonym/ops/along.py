@@ -244,7 +244,7 @@ def standardize(
     """
     _check_chosen("standardize", x, axis)
     if mean is None and variance is None and isinstance(epsilon, int | float):
-        return _lift.normalization(_with(_standardize, epsilon=epsilon), x, axis, where)
+        return _lift.normalization(_standardize, x, axis, where, epsilon)
     axis = None if axis is None else hashable(axis, "standardize")
     if mean is None:
         mean = reduce.mean(x, axis, where=where)
@@ -387,20 +387,16 @@ def _masked_change(result: jax.Array, tangent: jax.Array, axis: Positions) -> ja
 
 
 def _standardize(
-    array: jax.Array,
-    mean: jax.Array | None = None,
-    variance: jax.Array | None = None,
-    epsilon: Any = 0.0,
-    *,
-    axis: Positions | None = None,
-    where: jax.Array | None = None,
+    array: jax.Array, *numbers: Any, axis: Positions | None = None, where: jax.Array | None = None
 ) -> jax.Array:
-    if mean is None or variance is None:
-        return _standardize_over(array, axis, where, epsilon)
+    """Standardize over axes, by an epsilon alone, or by a mean, a variance and an epsilon."""
+    if axis is not None:
+        return _standardize_over(array, *numbers, axis=axis, where=where)
+    mean, variance, epsilon = numbers
     return (array - mean) * lax.rsqrt(variance + epsilon)
 
 
-def _standardize_over(array: jax.Array, axis: Positions | None, where: jax.Array | None, epsilon: Any) -> jax.Array:
+def _standardize_over(array: jax.Array, epsilon: Any, *, axis: Positions, where: jax.Array | None) -> jax.Array:
     # By hand, because `jnp.var` would compute the mean again, and save the differences from it twice.
     narrow = jnp.issubdtype(array.dtype, jnp.inexact) and array.dtype.itemsize < 4
     wide = array.astype(jnp.float32) if narrow else array

@@ -117,8 +117,6 @@ def isclose(
     x: Operand, y: Operand, rtol: Operand = 1e-5, atol: Operand = 1e-8, equal_nan: bool = False
 ) -> "NamedArray":
     """Test whether two elements differ by at most `atol + rtol * |y|`, by name."""
-    if isinstance(rtol, int | float) and isinstance(atol, int | float):
-        return _lift.nary(jnp.isclose, x, y, rtol=rtol, atol=atol, equal_nan=equal_nan)
     return _lift.nary(jnp.isclose, x, y, rtol, atol, equal_nan=equal_nan)
 
 

@@ -1,0 +1,54 @@
+"""What compiles again: never a number that only scales."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+
+X = axn.named(np.arange(6.0, dtype=np.float32).reshape(2, 3), ("batch", "vocab"))
+IDS = axn.named([0, 2], "batch")
+SCALES: dict[str, Callable[[float], Any]] = {
+    "leaky_relu": lambda number: nn.leaky_relu(X, number),
+    "elu": lambda number: nn.elu(X, number),
+    "celu": lambda number: nn.celu(X, number),
+    "squareplus": lambda number: nn.squareplus(X, number),
+    "isclose": lambda number: axn.isclose(X, X + 1, atol=number),
+    "allclose": lambda number: axn.allclose(X, X + 1, rtol=number),
+    "standardize": lambda number: axn.standardize(X, "vocab", epsilon=number),
+    "a masked standardize": lambda number: axn.standardize(X, "vocab", epsilon=number, where=X > 1),
+    "z_loss": lambda number: nn.cross_entropy_loss(X, "vocab", IDS, z_loss=number),
+    "label_smoothing": lambda number: nn.cross_entropy_loss(X, "vocab", IDS, label_smoothing=number),
+    "dropout": lambda number: nn.dropout(X, number, key=jax.random.key(0)),
+    "clip": lambda number: axn.clip(X, number, 2.0),
+    "nan_to_num": lambda number: axn.nan_to_num(X, nan=number),
+    "pad": lambda number: axn.pad(X, {"vocab": (1, 1)}, constant_values=number),
+    "full_like": lambda number: axn.full_like(X, number),
+    "uniform": lambda number: axn.random.uniform(jax.random.key(0), X.axes, minval=number),
+    "bernoulli": lambda number: axn.random.bernoulli(jax.random.key(0), X.axes, number),
+}
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_a_number_that_only_scales_does_not_compile_again(name: str, compiles: list[str]) -> None:
+    SCALES[name](0.25)
+    compiles.clear()
+    SCALES[name](0.5)
+    assert not compiles
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_a_probability_does_not_compile_again_on_a_mesh(
+    kind: str, compiles: list[str], request: pytest.FixtureRequest
+) -> None:
+    with axn.set_mesh(request.getfixturevalue(f"{kind}_mesh")), axn.axis_mapping({"batch": "model"}):
+        expected = axn.random.bernoulli(jax.random.key(0), X.axes, 0.25)
+        compiles.clear()
+        found = axn.random.bernoulli(jax.random.key(0), X.axes, 0.5)
+        assert not compiles
+    for made, p in ((expected, 0.25), (found, 0.5)):
+        np.testing.assert_array_equal(made.array, jax.random.bernoulli(jax.random.key(0), p, (2, 3)))
