@@ -4,6 +4,7 @@ import functools
 import re
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -332,3 +333,20 @@ def test_errors():
     with pytest.raises(ArgumentError) as caught:
         attend(*inputs(), block_size=(3, 0))
     assert str(caught.value) == "dot_product_attention: a block must have at least one position, not 0"
+
+
+@pytest.mark.parametrize(("size", "positions"), [("n", 5), ("4*n", 8)])
+def test_the_number_of_positions_may_be_known_later(size, positions):
+    """In `jax.export`, blocks are cut where they are known to divide the axis."""
+
+    def run(query, key, value):
+        q, k = axn.named(query, ("pos", "head_dim")), axn.named(key, ("key_pos", "head_dim"))
+        v = axn.named(value, ("key_pos", "head_dim"))
+        return attend(q, k, v, mask=nn.causal(), block_size=(4, 4)).array
+
+    arrays = [np.random.default_rng(i).normal(size=(positions, 2)).astype(np.float32) for i in range(3)]
+    spec = jax.ShapeDtypeStruct(jax.export.symbolic_shape(f"{size}, 2"), jnp.float32)
+    found = jax.export.export(jax.jit(run))(spec, spec, spec).call(*arrays)
+    query, key, value = arrays
+    scores = np.where(np.tri(positions, dtype=bool), query @ key.T / np.sqrt(2), -np.inf)
+    np.testing.assert_allclose(found, jax.nn.softmax(scores) @ value, rtol=1e-5, atol=1e-6)

@@ -1,7 +1,10 @@
 """Pooling, against Equinox and loops of numpy."""
 
+import gc
 import itertools
 import re
+import weakref
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -239,3 +242,32 @@ def test_errors():
     with pytest.raises(AxisNotFoundError) as error:
         nn.adaptive_mean_pool(W, x)
     assert str(error.value) == "adaptive_mean_pool: no axis named 'width'\n  array has: batch=8, height=7"
+
+
+def test_a_reduction_is_not_kept_alive():
+    class Held:
+        """What a closure may hold: a model, a batch."""
+
+    def pooled() -> weakref.ref[Any]:
+        held = Held()
+
+        def larger(x: Any, y: Any, held: Any = held) -> Any:
+            return jnp.maximum(x, y)
+
+        found = nn.pool(axn.Axis("time", 2), axn.arange(axn.Axis("time", 4), dtype=float), -np.inf, larger)
+        assert found.tolist() == [1, 2, 3]
+        return weakref.ref(held)
+
+    reference = pooled()
+    jax.clear_caches()  # JAX's own, which go with time
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_reduction_is_compiled_once(compiles):
+    larger = lambda x, y: jnp.maximum(x, y)  # noqa: E731
+    x = axn.arange(axn.Axis("time", 4), dtype=float)
+    for number in range(3):
+        nn.pool(axn.Axis("time", 2), x, -np.inf, larger)
+        assert not number or not compiles
+        compiles.clear()

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -92,3 +93,21 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == text
+
+
+def test_sizes_that_are_known_when_an_export_is_called() -> None:
+    """In `jax.export`, a window and a slice may be as long as an axis."""
+    shape = jax.export.symbolic_shape("n, n + 4")
+    spec = jax.ShapeDtypeStruct(shape, jnp.int32)
+    calls = {
+        "a window of the length of an axis": lambda x: x["b", axn.dslice(2, x.axes[0])],
+        "a slice": lambda x: x.slice("b", start=2, length=x.axis_size("a")),
+        "a slice from a traced start": lambda x: x.slice("b", start=jnp.int32(2), length=x.axis_size("a")),
+        "a window of a fixed length": lambda x: x["b", axn.dslice(2, 2)],
+    }
+    array = np.arange(21).reshape(3, 7)
+    for what, call in calls.items():
+        fn = jax.jit(lambda array, call=call: call(axn.named(array, ("a", "b"))).array)
+        found = jax.export.export(fn)(spec).call(array)
+        length = 2 if "fixed" in what else 3
+        np.testing.assert_array_equal(found, array[:, 2 : 2 + length], err_msg=what)

@@ -66,7 +66,7 @@ VARIANTS = [
         for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
     ),
     *(
-        row(name, (2,), axn.Axis("j", 9), lengths=(9,), case="padded")
+        row(name, (2,), {"j": 9}, lengths=(9,), case="padded")
         for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")
     ),
     *(
@@ -156,6 +156,18 @@ def test_frequencies_belong_to_their_transform() -> None:
     np.testing.assert_allclose(middle.array, np.sort(np.fft.fftfreq(16)), rtol=1e-6)
 
 
+@pytest.mark.parametrize("size", [6, 7])
+def test_the_axis_of_a_signal_is_that_of_both_ways(size: int) -> None:
+    Batch, Time = axn.make_axes(batch=2, time=size)
+    x = axn.arange((Batch, Time), dtype=jnp.float32)
+    for there, back in ((axn.rfft, axn.irfft), (axn.ihfft, axn.hfft), (axn.fft, axn.ifft)):
+        again = back(there(x, Time), Time)
+        assert again.axes == (Batch, Time)
+        np.testing.assert_allclose(again.array, x.array, atol=1e-4)
+    both = axn.irfft(axn.rfft(x, (Batch, Time)), (Batch, Time))
+    np.testing.assert_allclose(both.array, x.array, atol=1e-4)
+
+
 def test_lengths_that_are_there_cost_nothing() -> None:
     """Neither does a length that is given, where it is the one that follows, nor a shift along the first axis."""
     waves = X.astype(complex)
@@ -209,6 +221,24 @@ HAS = "  array has: time=6, batch=2, space=5"
             lambda: axn.fft(X, {"time": 4, Time: 4}),
             AxisClashError,
             "fft: axis 'time' is given twice\n  axes: time, time",
+        ),
+        (
+            lambda: axn.fft(X, axn.Axis("time", 99)),
+            AxisSizeError,
+            f"fft: axis 'time' was given with size 99, but has size 6\n{HAS}\n"
+            '  hint: to crop or pad to this length, write {"time": 99}',
+        ),
+        (
+            lambda: axn.ihfft(X, axn.Axis("time", 7)),
+            AxisSizeError,
+            f"ihfft: axis 'time' was given with size 7, but has size 6\n{HAS}\n"
+            '  hint: to crop or pad to this length, write {"time": 7}',
+        ),
+        (
+            lambda: axn.irfft(X, axn.Axis("time", 6)),
+            AxisSizeError,
+            f"irfft: axis 'time' has size 6, but half of the result time=6 has 4\n{HAS}\n"
+            '  hint: to crop or pad to this length, write {"time": 6}',
         ),
         (
             lambda: axn.fft(X, {axn.Axis("time", 5): 4}),

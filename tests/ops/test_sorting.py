@@ -160,6 +160,15 @@ def test_nothing_can_be_chosen() -> None:
 AXES = "  array has: batch=4, embed=3"
 
 
+def test_the_axis_of_the_chosen_says_how_many() -> None:
+    x = axn.named([[1.0, 3.0, 2.0]], ("batch", "vocab"))
+    for found in (axn.top_k(x, "vocab", axn.Axis("beam", 2)), axn.top_k(x, "vocab", np.int64(2), "beam")):
+        assert [(part.names, part.tolist()) for part in found] == [
+            (("batch", "beam"), [[3.0, 2.0]]),
+            (("batch", "beam"), [[1, 2]]),
+        ]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
@@ -199,6 +208,24 @@ AXES = "  array has: batch=4, embed=3"
             AxisNotFoundError,
             f"top_k: no axis named 'embd'\n{AXES}\n  hint: did you mean 'embed'?",
         ),
+        *(
+            (
+                lambda x, call=call: call(x, "embed", 2.0),
+                OperandError,
+                f"{call.__name__}: {what} must be a static integer, not float",
+            )
+            for call, what in (
+                (axn.top_k, "k"),
+                (axn.approx_max_k, "k"),
+                (axn.partition, "kth"),
+                (axn.argpartition, "kth"),
+            )
+        ),
+        (
+            lambda x: jax.jit(lambda k: axn.top_k(x, "embed", k))(2),
+            OperandError,
+            "top_k: k must be a static integer, not DynamicJaxprTracer",
+        ),
         (
             lambda x: x.top_k("embed", 4),
             AxisSizeError,
@@ -210,17 +237,9 @@ AXES = "  array has: batch=4, embed=3"
             "approx_max_k: cannot choose -1 elements of axis 'embed', which has size 3",
         ),
         (
-            lambda x: x.top_k("embed", 2.0),
-            OperandError,
-            "top_k: k must be a static int, or a new axis of that size in place of new_axis; got a float\n"
-            '  hint: write top_k(x, "embed", 2, "new name")',
-        ),
-        (
             lambda x: axn.approx_min_k(x, "embed", axn.Axis("k", 2), "best"),
             OperandError,
-            "approx_min_k: k must be a static int, or a new axis of that size in place of new_axis; "
-            "got Axis(name='k', size=2) and new_axis='best'\n"
-            '  hint: write approx_min_k(x, "embed", 2, "new name")',
+            "approx_min_k: k must be a static integer, not Axis",
         ),
         (
             lambda x: x.top_k("embed", 2, axn.Axis("k", 3)),

@@ -349,6 +349,14 @@ def test_arrays_may_come_after_numbers_and_numbers_after_arrays():
     np.testing.assert_allclose(f(np.arange(2)), [0, 2])
 
 
+def test_zeros_of_both_signs_are_different_static_values():
+    f = axn.named_jit(lambda x, number: x * 0 + np.copysign(1.0, number.real))
+    x = axn.ones(axn.Axis("batch", 2))
+    for number in (0.0, -0.0, 0.0, 0j, complex(-0.0, 0)):
+        assert f(x, number).tolist() == [np.copysign(1.0, number.real)] * 2
+        assert f(x, number=number).tolist() == [np.copysign(1.0, number.real)] * 2
+
+
 def test_an_unhashable_static_is_an_error():
     @dataclasses.dataclass
     class Options:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.export import is_symbolic_dim
 
 from .. import _constraints
 from ..array import NamedArray, is_named_array
@@ -129,14 +130,24 @@ def _led(operands: _Operands, rest: _Rest) -> _Operands:
 
 
 def _blocks(call: AttentionCall, sizes: tuple[int, int]) -> tuple[int, int]:
-    """Choose block sizes for which the last block hides least."""
+    """Choose block sizes for which the last block hides least.
+
+    A size that only `jax.export` knows later is not cut, unless it is a multiple of the block: whether a block fits
+    must be known now.
+    """
     given = call.block_size or (BLOCK, BLOCK)
     if min(given) < 1:
         problem = f"a block must have at least one position, not {min(given)}"
         raise ArgumentError(message("dot_product_attention", problem))
-    counts = [-(-size // block) for size, block in zip(sizes, given, strict=True)]
-    queries, keys = [-(-size // count) for size, count in zip(sizes, counts, strict=True)]
+    queries, keys = map(_block, sizes, given)
     return queries, keys
+
+
+def _block(size: Any, given: int) -> Any:
+    if is_symbolic_dim(size):
+        return given if size % given == 0 else size
+    count = -(-size // given)
+    return -(-size // count)
 
 
 def _all_see(rest: _Rest, sizes: tuple[int, int]) -> bool:

@@ -1,5 +1,6 @@
 """Check the settings of layers, which are static, and convert numbers to Python ones."""
 
+import inspect
 import operator
 from numbers import Integral
 from typing import Any
@@ -92,14 +93,24 @@ def drawn(layer: str, initializer: Any, key: jax.Array, axes: tuple[Axis, ...]) 
     """Make a parameter by an initializer.
 
     Raises:
-        OperandError: if the initializer does not take a key and axes, or does not return a NamedArray.
+        OperandError: if the initializer does not take a key and axes, or does not return a NamedArray. Errors inside
+            of it stay as they are.
     """
+    if not callable(initializer):
+        raise _no_initializer(layer, f"an initializer is a function, not {type(initializer).__name__}")
+    try:
+        inspect.signature(initializer).bind(key, axes)
+    except TypeError as error:
+        raise _no_initializer(layer, f"the initializer does not take a key and axes: {error}") from error
+    except ValueError:  # written in C
+        pass
     try:
         parameter: NamedArray = initializer(key, axes)
     except TypeError as error:
-        if isinstance(error, OperandError):
+        home = getattr(initializer, "__module__", None) or ""
+        if home.partition(".")[0] != "jax":
             raise
-        raise _no_initializer(layer, f"the initializer does not take a key and axes: {error}") from error
+        raise _no_initializer(layer, f"an initializer of JAX takes a key and a shape, not axes: {error}") from error
     if not isinstance(parameter, Core):
         raise _no_initializer(layer, f"the initializer returned {type(parameter).__name__}, not a NamedArray")
     return parameter

@@ -1,7 +1,8 @@
 """Pooling: reduce windows that slide along named axes."""
 
-from collections.abc import Callable, Sequence, Set
-from functools import lru_cache, partial
+import weakref
+from collections.abc import Callable, MutableMapping, Sequence, Set
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -123,7 +124,7 @@ def mean_pool(
     """
     slides = _slides("mean_pool", Window, inputs, stride, padding, use_ceil)
     x = widen(inputs)
-    total = wrap(x, _pool(x.names, slides, lax.add, ()).call(x.array), x.names)
+    total = wrap(x, _kernel(x.names, slides, lax.add, ()).call(x.array), x.names)
     for slide in slides:
         counts = slide.counts(count_include_pad)
         # The counts have size-1 axes, so that they are never as large as the result.
@@ -168,8 +169,23 @@ def _pooled(
 ) -> NamedArray:
     """Reduce windows, which start from the option `init` or, without it, from the identity of the reduction."""
     slides = _slides(function, Window, inputs, stride, padding, use_ceil)
-    result = wrap(inputs, _pool(inputs.names, slides, reduction, start).call(inputs.array), inputs.names)
-    return auto_sharded(result)
+    kernel = _kernel(inputs.names, slides, reduction, start)
+    return auto_sharded(wrap(inputs, kernel.call(inputs.array), inputs.names))
+
+
+# What belongs to a user's function goes with it: no cache keeps a function, and what it refers to, alive.
+_kernels: MutableMapping[Reduction, dict[Any, _lift.Kernel]] = weakref.WeakKeyDictionary()
+
+
+def _kernel(names: Names, slides: "tuple[_Slide, ...]", reduction: Reduction, start: _lift.Options) -> _lift.Kernel:
+    """Look up or make the kernel of a pooling."""
+    key = names, slides, start
+    try:
+        known = _kernels.setdefault(reduction, {})
+        refer: Callable[[], Any] = weakref.ref(reduction)
+    except TypeError:  # without a hash or without weak references
+        return _pool(*key, lambda: reduction)
+    return known.get(key) or plans.keep(known, key, _pool(*key, refer))
 
 
 class _Slide(NamedTuple):
@@ -228,11 +244,13 @@ def _slides(
     return tuple(slides)
 
 
-@lru_cache(plans.CACHE)
-def _pool(names: Names, slides: tuple[_Slide, ...], reduction: Reduction, start: _lift.Options) -> _lift.Kernel:
-    """Make the kernel of a pooling."""
+def _pool(
+    names: Names, slides: tuple[_Slide, ...], start: _lift.Options, refer: Callable[[], Reduction]
+) -> _lift.Kernel:
+    """Make the kernel of a pooling, whose reduction `refer` returns."""
 
     def body(x: jax.Array) -> jax.Array:
+        reduction = refer()
         window, stride, padding = [1] * x.ndim, [1] * x.ndim, [(0, 0)] * x.ndim
         shape = list(x.shape)
         for slide in slides:

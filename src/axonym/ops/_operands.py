@@ -1,9 +1,11 @@
 """Checks of operands that several kinds of operations share."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
+import numpy as np
+from jax.export import is_symbolic_dim
 
 from .. import plans
 from ..axis import AxisSelector, selector
@@ -29,6 +31,20 @@ def integers(function: str, what: str, operand: Any, *, for_masks: str | None = 
     if not jnp.issubdtype(dtype, jnp.integer):
         hint = for_masks if jnp.issubdtype(dtype, jnp.bool_) else None
         raise OperandError(message(function, f"{what} must have an integer dtype, not {dtype}", hint=hint))
+
+
+def static_int(function: str, what: str, value: Any) -> int:
+    """Return a number on which shapes depend as a Python int.
+
+    Raises:
+        OperandError: if it is not a static integer.
+    """
+    if is_symbolic_dim(value):
+        return cast(int, value)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    problem = f"{what} must be a static integer, not {type(value).__name__}"
+    raise OperandError(message(function, problem))
 
 
 def names_of(function: str, array: Any) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import operator
 from typing import Any
 
 import jax
+from jax.export import is_symbolic_dim
 
 from ..axis import Axis
 from ..errors import AxisSizeError, OperandError, message
@@ -41,8 +42,9 @@ class dslice:  # noqa: N801  # the name that Haliax and Pallas know it by
     size: int
 
     def __init__(self, start: Any, length: int | Axis) -> None:
+        given: Any = length.size if isinstance(length, Axis) else length
         try:
-            size = operator.index(length.size if isinstance(length, Axis) else length)
+            size = given if is_symbolic_dim(given) else operator.index(given)
         except TypeError:
             problem = f"the length must be an int or an Axis, not {type(length).__name__}"
             raise OperandError(message("dslice", problem, hint="the start may be traced, the length may not")) from None

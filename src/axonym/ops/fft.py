@@ -2,9 +2,10 @@
 
 A transformed axis keeps its place and its name, but not always its size. `axis` is
 
-* one axis, or several: the transform is over all of them. The size of an `Axis` is the length of the transform: the
-  input is cropped or padded with zeros to this length (for `irfft` and `hfft`, it is the size of the result);
-* a mapping from axes to such lengths, or to None for the present size;
+* one axis, or several: the transform is over all of them. The size of an `Axis` is checked: it is that of the input,
+  and for `irfft` and `hfft`, whose input is a half, that of the result;
+* a mapping from axes to lengths, to which the input is cropped or padded with zeros (for `irfft` and `hfft`, it is the
+  size of the result), or to None for the present size;
 * None for the only axis of an array.
 
 Over several axes, `rfft` halves the last one given, and `irfft` over the same axes is its inverse.
@@ -21,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selection, selector
-from ..core import Core, facts
-from ..errors import ArgumentError, AxisError, OperandError, message
+from ..core import Core, axes_of, facts
+from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
 from . import _lift
 from ._batch import batched
 from ._operands import one_of
@@ -109,7 +110,7 @@ def _transform(fn: Any, a: "NamedArray", axis: FftAxis, norm: Norm, *, one: bool
     if not isinstance(a, Core):
         raise _lift.unnamed(function, a)
     one_of(function, "norm", norm, (None, "backward", "ortho", "forward"))
-    core, sizes = _read(function, a, axis)
+    core, sizes = _read(function, a, axis, of_half=fn in (_irfft, _hfft))
     names = tuple(name for name, _ in selection(core, function))
     if not names or (one and len(names) != 1):
         problem = f"needs {'one axis' if one else 'an axis'}, got {', '.join(names) or 'none'}"
@@ -117,8 +118,8 @@ def _transform(fn: Any, a: "NamedArray", axis: FftAxis, norm: Norm, *, one: bool
     return batched(fn, [a], [core], names, in_place=True, sizes=sizes, norm=norm)
 
 
-def _read(function: str, a: Core, axis: FftAxis) -> tuple[tuple[AxisSelector, ...], Sizes]:
-    """Parse an axis argument into the axes and the given lengths."""
+def _read(function: str, a: Core, axis: FftAxis, of_half: bool) -> tuple[tuple[AxisSelector, ...], Sizes]:
+    """Parse an axis argument into the axes and the given lengths; `of_half`: the last axis is a half of the result."""
     if axis is None:
         if len(a.names) != 1:
             problem = "without an axis, the array must have just one"
@@ -130,12 +131,30 @@ def _read(function: str, a: Core, axis: FftAxis) -> tuple[tuple[AxisSelector, ..
         sizes = tuple(_length(function, selector(key, function)[0], size) for key, size in axis.items())
     else:
         pairs = selection(axis, function)
-        core, sizes = tuple(name for name, _ in pairs), tuple(size for _, size in pairs)
+        core, sizes = tuple(name for name, _ in pairs), (None,) * len(pairs)
+        for at, (name, size) in enumerate(pairs, start=1):
+            is_half = of_half and at == len(pairs)
+            _check_size(function, a, name, size, is_half)
+            sizes = (*sizes[:-1], size) if is_half else sizes
     for chosen, size in zip(core, sizes, strict=True):
         if size is not None and size < 1:
             problem = f"the length along {axis_name(chosen)!r} must be positive, got {size}"
             raise ArgumentError(message(function, problem))
     return core, sizes
+
+
+def _check_size(function: str, a: Core, name: str, size: int | None, is_half: bool) -> None:
+    """Check the size of an `Axis`, which is not the length to crop or to pad to."""
+    if size is None or name not in a.names:
+        return
+    have = {axis.name: axis.size for axis in axes_of(function, a)}[name]
+    if have == (size // 2 + 1 if is_half else size):
+        return
+    problem = f"axis {name!r} was given with size {size}, but has size {have}"
+    if is_half:
+        problem = f"axis {name!r} has size {have}, but half of the result {name}={size} has {size // 2 + 1}"
+    hint = f'to crop or pad to this length, write {{"{name}": {size}}}'
+    raise AxisSizeError(message(function, problem, f"array has: {facts(a)}", hint=hint))
 
 
 def _length(function: str, name: str, size: Any) -> int | None:

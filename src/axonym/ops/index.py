@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.export import is_symbolic_dim
 
 from .. import plans
 from .._checks import current_report, expect
@@ -184,7 +185,11 @@ def slice(x: "NamedArray", axis: AxisSelector, *, start: "int | Operand" = 0, le
     (array,), names = x.node
     given = one_axis(axis, "slice")
     begin: Any = start.node[0][0] if isinstance(start, Core) else _lift.plain("slice", start)
-    if jnp.ndim(begin) or not jnp.issubdtype(jnp.result_type(begin), jnp.integer) or not isinstance(length, int):
+    if (
+        jnp.ndim(begin)
+        or not jnp.issubdtype(jnp.result_type(begin), jnp.integer)
+        or not (isinstance(length, int) or is_symbolic_dim(length))
+    ):
         problem = "the start must be one integer, and the length an int"
         raise OperandError(message("slice", problem, hint="index by an array to take several pieces"))
     try:

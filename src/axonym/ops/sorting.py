@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.export import is_symbolic_dim
 
 from ..axis import Axis, AxisSelector, selector
-from ..errors import ArgumentError, AxisSizeError, OperandError, message
+from ..errors import ArgumentError, AxisSizeError, message
 from . import _lift
 from ._batch import batched
+from ._operands import static_int
 from ._widen import inexact_dtype
 
 if TYPE_CHECKING:
@@ -57,6 +56,7 @@ def approx_min_k(
 
 def argpartition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
     """Return the indices that would partition along `axis`, as in `partition`."""
+    kth = static_int("argpartition", "kth", kth)
     return _lift.along_with(_argpartition, x, axis, kth=kth, name=selector(axis, "argpartition")[0])
 
 
@@ -92,6 +92,7 @@ def partition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
     Raises:
         AxisSizeError: if `kth`, which may count from the end, is out of range.
     """
+    kth = static_int("partition", "kth", kth)
     return _lift.along_with(_partition, x, axis, kth=kth, name=selector(axis, "partition")[0])
 
 
@@ -113,13 +114,12 @@ def top_k(
     Args:
         x: axes {axis, ...}.
         axis: the axis to select along; its size becomes `k`.
-        k: the number of elements, static; or a new axis, whose size is that number.
+        k: the number of elements, static; or the new axis, with its size.
         new_axis: a new name for the axis.
 
     Raises:
         AxisSizeError: if the axis has fewer than `k` elements, or `new_axis` another size than `k`.
         AxisClashError: if the new name is already in use.
-        OperandError: if `k` is neither an int nor an axis.
 
     Example:
         >>> logits = axn.named([[1., 3., 2.], [6., 5., 4.]], ("batch", "vocab"))
@@ -133,17 +133,14 @@ def top_k(
 
 
 def _chosen(
-    fn: Any, x: "NamedArray", axis: AxisSelector, k: int | Axis, new_axis: AxisSelector | None, **options: Any
+    fn: Any, x: "NamedArray", axis: AxisSelector, k: Any, new_axis: AxisSelector | None, **options: Any
 ) -> tuple["NamedArray", "NamedArray"]:
     """Apply a function that selects `k` elements along an axis and returns their indices too."""
     function = _lift.title(fn)
-    name, _ = selector(axis, function)
     if isinstance(k, Axis) and new_axis is None:
-        new_axis, k = k, k.size
-    if isinstance(k, Axis) or not _is_count(k):
-        given = f"{k!r} and new_axis={new_axis!r}" if isinstance(k, Axis) else f"a {type(k).__name__}"
-        problem = f"k must be a static int, or a new axis of that size in place of new_axis; got {given}"
-        raise OperandError(message(function, problem, hint=f'write {function}(x, "{name}", 2, "new name")'))
+        k, new_axis = k.size, k
+    k = static_int(function, "k", k)
+    name, _ = selector(axis, function)
     new, size = (name, None) if new_axis is None else selector(new_axis, function)
     if size not in (None, k):
         raise AxisSizeError(message(function, f"axis {new!r} was given with size {size}, but {k} elements are chosen"))
@@ -151,10 +148,6 @@ def _chosen(
         fn, [x], [axis], ((new,), (new,)), in_place=True, k=k, name=name, **options
     )
     return result
-
-
-def _is_count(k: Any) -> bool:
-    return is_symbolic_dim(k) or (isinstance(k, int | np.integer) and not isinstance(k, bool))
 
 
 def _within(function: str, k: int, name: str, array: jax.Array) -> None:

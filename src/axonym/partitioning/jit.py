@@ -195,6 +195,12 @@ class _Result:
     rest: Any
 
 
+def _kind(leaf: Any) -> Any:
+    """Return what tells a static value from equal ones: its type, and for zeros their signs."""
+    kind = type(leaf)
+    return (kind, repr(leaf)) if kind in (float, complex) and leaf == 0 else kind
+
+
 class _Signature:
     """The compiled function for one structure of the arguments and one set of static values."""
 
@@ -317,19 +323,19 @@ class NamedJit(Generic[P, R]):
         try:
             signature = self._signatures.get(key)
         except TypeError:
-            kinds = sorted({kind.__name__ for _, kind, leaf in statics if getattr(leaf, "__hash__", None) is None})
+            kinds = sorted({type(leaf).__name__ for _, _, leaf in statics if getattr(leaf, "__hash__", None) is None})
             problem = f"static (non-array) arguments must be hashable; got {', '.join(kinds) or 'unhashable data'}"
             raise OperandError(message("named_jit", problem, hint="make it a tree of arrays, or hashable")) from None
         if signature is None:
             signature = self._signatures[key] = self._compile(structures, statics, args, kwargs, len(leaves))
         return signature, leaves
 
-    def _statics(self, leaves: list[Any], offset: int) -> tuple[tuple[int, type, Any], ...]:
+    def _statics(self, leaves: list[Any], offset: int) -> tuple[tuple[int, Any, Any], ...]:
         """List the leaves that are not arrays, with positions and types; which types are arrays is remembered."""
         known, others = self._array_types, self._static_types
         for kind in set(map(type, leaves)) - known - others:
             (known if is_traced(kind) else others).add(kind)
-        return tuple((offset + i, type(leaf), leaf) for i, leaf in enumerate(leaves) if type(leaf) not in known)
+        return tuple((offset + i, _kind(leaf), leaf) for i, leaf in enumerate(leaves) if type(leaf) not in known)
 
     def _compile(
         self, structures: list[Structure], statics: tuple[Any, ...], args: Any, kwargs: Any, count: int

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import axonym as axn
 from axonym import NamedArray
-from axonym.axis import Axis, AxisSelector, axis_name
+from axonym.axis import Axis, AxisSelector, axis_name, selection
 
 from ._adapt import adapted
 from ._elementwise import titled
@@ -32,6 +32,8 @@ def _transform(named: Callable[..., Any]) -> Callable[..., Any]:
             chosen = a.names[-1:]
         elif isinstance(axis, Mapping):
             chosen = {axis_name(key): size.size if isinstance(size, Axis) else size for key, size in axis.items()}
+        elif not isinstance(axis, str) and isinstance(axis, Axis | Sequence):
+            chosen = dict(selection(axis, named.__name__))  # the size of an Axis is a length here
         transformed: NamedArray = of_named(a, chosen, norm)
         return transformed
 
