@@ -1,6 +1,7 @@
 """Diagonal state-space layers: linear recurrences that run in parallel."""
 
 import math
+from functools import partial
 from typing import Self
 
 import equinox as eqx
@@ -14,7 +15,7 @@ from ..axis import Axis, AxisSelector, sized
 from ..core import Core, facts
 from ..errors import ArgumentError, AxisClashError, message
 from ..ops import _lift
-from ..ops._widen import widen
+from ..ops._widen import widen, widened_to
 from ..ops.elementwise import exp, imag, log, log1p, real
 from ..ops.join import stack
 from ..ops.select import where
@@ -163,11 +164,19 @@ class DiagonalSSM(eqx.Module):
     def _drive(self, x: NamedArray) -> NamedArray:
         check_input("DiagonalSSM", x, (self.In,), (self.State, PARTS))
         parts = widen(self.input(x))
-        return _lift.binary(lax.complex, parts[PARTS, 0], parts[PARTS, 1]) * exp(widen(auto_sharded(self.log_gain)))
+        return _lift.nary(_scaled, *parts.unbind(PARTS), exp(widen(auto_sharded(self.log_gain))))
 
     def _read(self, states: NamedArray, x: NamedArray) -> NamedArray:
-        y = self.output(stack(PARTS, [real(states), imag(states)])) + x * auto_sharded(self.skip)
+        parts = stack(PARTS, [real(states), imag(states)])
+        wide = partial(widened_to, parts.dtype)
+        arrays, rest = eqx.partition(self.output, eqx.is_inexact_array)
+        output = eqx.combine(jax.tree.map(wide, arrays), rest)
+        y = output(parts) + wide(x * auto_sharded(self.skip))
         return y.astype(jnp.result_type(x.dtype, self.input.weight.dtype))
+
+
+def _scaled(real: jax.Array, imaginary: jax.Array, gain: jax.Array) -> jax.Array:
+    return lax.complex(real * gain, imaginary * gain)
 
 
 def _polar(size: jax.Array, angle: jax.Array) -> jax.Array:

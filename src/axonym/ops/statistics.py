@@ -418,7 +418,8 @@ def _counts(*arrays: jax.Array, sizes: tuple[int, ...], known: tuple[int, ...], 
 
 def _like_edges(sample: jax.Array, edges: jax.Array) -> jax.Array:
     """Convert integers and masks to the dtype of their edges, even with strict dtype promotion."""
-    if jnp.issubdtype(sample.dtype, jnp.inexact) or not jnp.issubdtype(edges.dtype, jnp.inexact):
+    exact = not jnp.issubdtype(edges.dtype, jnp.inexact)
+    if jnp.issubdtype(sample.dtype, jnp.inexact) or (exact and sample.dtype != bool):
         return sample
     return sample.astype(edges.dtype)
 

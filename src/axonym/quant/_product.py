@@ -10,11 +10,13 @@ from jax.typing import DTypeLike
 
 from .._constraints import varying
 from ..errors import ArgumentError, OperandError, message
+from ..ops._widen import at_least_float32
 
 __all__ = [
     "DimensionNumbers",
     "Scaled",
     "cotangent",
+    "divided",
     "dtypes_of",
     "equally_varying",
     "hashable",
@@ -57,6 +59,12 @@ def dtypes_of(left: jax.Array, right: jax.Array, preferred: DTypeLike | None) ->
                 message("axonym.quant", f"a quantised product supports only real numbers, not {dtype}", hint=hint)
             )
     return dtypes
+
+
+def divided(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """Divide by a scale in float32, or in the dtype of the operand if it is wider, even with strict promotion."""
+    dtype = at_least_float32(x.dtype)
+    return x.astype(dtype) / scale.astype(dtype)
 
 
 def equally_varying(left: jax.Array, right: jax.Array) -> list[jax.Array]:

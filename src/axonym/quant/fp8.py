@@ -11,7 +11,16 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from ..errors import ArgumentError, message
-from ._product import DimensionNumbers, Scaled, cotangent, dtypes_of, equally_varying, hashable, once_differentiable
+from ._product import (
+    DimensionNumbers,
+    Scaled,
+    cotangent,
+    divided,
+    dtypes_of,
+    equally_varying,
+    hashable,
+    once_differentiable,
+)
 from .overwrite import OverwriteWithGradient
 
 __all__ = ["Fp8CurrentDotGeneral", "Fp8DotGeneral"]
@@ -132,7 +141,7 @@ def _quantized(x: jax.Array, dtype: Any, history: jax.Array | None) -> tuple[Sca
     scale = (magnitude if history is None else history.max().astype(jnp.float32)) / limit
     scale = jnp.where(scale < np.finfo(np.float32).tiny, 1.0, scale)
     # These formats do not saturate: values that are too large become infinite or NaN.
-    values = jnp.clip(x / scale, -limit, limit).astype(dtype)
+    values = jnp.clip(divided(x, scale), -limit, limit).astype(dtype)
     return Scaled(values, scale), None if history is None else _recorded(history, magnitude)
 
 

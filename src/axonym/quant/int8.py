@@ -10,7 +10,16 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
-from ._product import DimensionNumbers, Scaled, cotangent, dtypes_of, equally_varying, hashable, once_differentiable
+from ._product import (
+    DimensionNumbers,
+    Scaled,
+    cotangent,
+    divided,
+    dtypes_of,
+    equally_varying,
+    hashable,
+    once_differentiable,
+)
 
 __all__ = ["Int8DotGeneral"]
 
@@ -57,11 +66,11 @@ def _forward(lhs: Any, rhs: Any, numbers: DimensionNumbers, precision: Any, dtyp
     product = lax.dot_general(left.values, right.values, numbers, preferred_element_type=jnp.int32)
     # The scales have size 1 along the summed dimensions, so this sums over nothing.
     scale = lax.dot_general(left.scale, right.scale, numbers, precision=lax.Precision.HIGHEST)
-    return (product * scale).astype(dtypes[2]), (left, right)
+    return (product.astype(scale.dtype) * scale).astype(dtypes[2]), (left, right)
 
 
 def _backward(numbers: DimensionNumbers, precision: Any, dtypes: Any, residuals: Any, gradient: jax.Array) -> Any:
-    left, right = ((x.values * x.scale).astype(gradient.dtype) for x in residuals)
+    left, right = ((x.values.astype(x.scale.dtype) * x.scale).astype(gradient.dtype) for x in residuals)
     multiply = functools.partial(lax.dot_general, precision=precision)
     d_lhs = cotangent(multiply, gradient, right, numbers, of_left=True)
     d_rhs = cotangent(multiply, gradient, left, numbers, of_left=False)
@@ -75,4 +84,4 @@ def _quantized(x: jax.Array, summed: tuple[int, ...]) -> Scaled:
     """Round an array to 8 bits, with a scale for each position along the dimensions that are not summed over."""
     scale = jnp.abs(x).max(summed, keepdims=True, initial=0).astype(jnp.float32) / _LIMIT
     scale = jnp.where(scale < np.finfo(np.float32).tiny, 1.0, scale)
-    return Scaled(jnp.clip(jnp.round(x / scale), -_LIMIT, _LIMIT).astype(jnp.int8), scale)
+    return Scaled(jnp.clip(jnp.round(divided(x, scale)), -_LIMIT, _LIMIT).astype(jnp.int8), scale)

@@ -68,7 +68,7 @@ def _rounded(x: jax.Array, drawn: jax.Array, dtype: Any) -> jax.Array:
     unit = jnp.maximum(jnp.frexp(x)[1] - 1, int(kind.minexp)) - kind.nmant
     units = jnp.ldexp(x, -unit)
     below = jnp.floor(units)
-    rounded = jnp.ldexp(below + (drawn < units - below), unit)
+    rounded = jnp.ldexp(below + (drawn < units - below).astype(below.dtype), unit)
     nearest, largest = x.astype(dtype), float(kind.max)
     inside = jnp.clip(rounded, -largest, largest).astype(dtype)  # the largest number has no next one
     return jnp.where(jnp.isfinite(nearest), inside, nearest)
