@@ -1,5 +1,6 @@
 """Compile what many rows of a table ask for as one program: most of what a small program costs is not its own."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,11 +32,18 @@ def together(make: Callable[..., Job], rows: Sequence[Any], row: Any, *given: An
     return outcome
 
 
-def _run(jobs: Sequence[Job]) -> list[Any]:
-    def all_of_them(arguments: Sequence[Any]) -> list[Any]:
-        return [fn(*own) for (fn, _), own in zip(jobs, arguments, strict=True)]
+@functools.cache
+def _at_once(functions: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """Make one function of many, the same one each time, so that new values for known shapes compile nothing."""
 
+    def all_of_them(arguments: Sequence[Any]) -> list[Any]:
+        return [fn(*own) for fn, own in zip(functions, arguments, strict=True)]
+
+    return jax.jit(all_of_them)
+
+
+def _run(jobs: Sequence[Job]) -> list[Any]:
     try:
-        return jax.jit(all_of_them)([arguments for _, arguments in jobs])
+        return _at_once(tuple(fn for fn, _ in jobs))([arguments for _, arguments in jobs])
     except Exception as error:
         return [error] if len(jobs) == 1 else [outcome for job in jobs for outcome in _run([job])]

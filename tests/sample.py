@@ -1,0 +1,29 @@
+"""The number that decides what a run looks at where it cannot look at everything.
+
+It comes from the commit: a run can be repeated, all processes of a run agree, and the next commit sees something else.
+"""
+
+import os
+import subprocess
+import zlib
+from pathlib import Path
+
+__all__ = ["SEED"]
+
+ROOT = Path(__file__).parent.parent
+
+
+def _seed() -> int:
+    """Take the number from the environment, from the commit, or where neither is there, a fixed one."""
+    if given := os.environ.get("AXONYM_TEST_SEED"):
+        return int(given)
+    # A checkout may belong to another user.
+    git = ["git", "-c", "safe.directory=*", "rev-parse", "HEAD"]
+    try:
+        found = subprocess.run(git, cwd=ROOT, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return 0
+    return zlib.crc32(found.stdout.strip())
+
+
+SEED = _seed()
