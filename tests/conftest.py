@@ -3,6 +3,7 @@
 import gc
 import os
 from importlib.metadata import version
+from pathlib import Path
 
 # JAX reads these once, when it is first imported.
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -15,12 +16,21 @@ if version("jaxlib").startswith("0.10."):
 os.environ["XLA_FLAGS"] = (
     f"{QUICKLY_COMPILED} {os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 )
-# Tests read compiled programs: a cache of the user's would hand them old ones.
-os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+# Runs that share a folder of compiled programs take less than half the time from the second on. Nothing else of the
+# user's: tests count what is compiled. JAX finds a program by all that it is made of, and by these flags.
+CACHE = os.environ.get("AXONYM_TEST_CACHE", "")
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "true" if CACHE else "false"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import jax
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.sample import SEED, in_sample
+
+COMPAT = Path(__file__).parent / "compat"
 
 settings.register_profile(
     "axonym",
@@ -30,6 +40,39 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],  # the same first compilation
 )
 settings.load_profile("axonym")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run look at everything."""
+    about = "run every law for every row; otherwise some laws look at a third of the rows of large tables"
+    parser.addoption("--all-rows", action="store_true", help=about)
+
+
+def pytest_report_header() -> str:
+    return f"sample {SEED}: AXONYM_TEST_SEED={SEED} repeats it"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the suite of `axonym.compat` out, unless it is asked for by its path."""
+    if collection_path != COMPAT:
+        return None
+    asked = [(config.invocation_params.dir / arg.split("::")[0]).resolve() for arg in config.args]
+    return None if any(path.is_relative_to(COMPAT) for path in asked) else True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep some laws of large tables for the rows of the sample."""
+    if config.getoption("--all-rows"):
+        return
+    left_out = [item for item in items if _law_of_the_sample(item) and not in_sample(item.callspec.params["row"])]
+    config.hook.pytest_deselected(items=left_out)
+    out = set(left_out)
+    items[:] = [item for item in items if item not in out]
+
+
+def _law_of_the_sample(item: pytest.Item) -> bool:
+    laws = getattr(getattr(item, "cls", None), "laws_of_the_sample", ())
+    return getattr(item, "originalname", None) in laws
 
 
 def pytest_collection_finish() -> None:

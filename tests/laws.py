@@ -6,12 +6,13 @@ nothing of JAX. One letter is one axis. A test file makes its table and subclass
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +22,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import axonym as axn
 from axonym.errors import LostAxisError
-from tests.sample import SEED
+from tests.sample import SEED, in_sample
 from tests.together import Job, together
 
 # Sizes differ, so that a mix-up of two axes is a wrong shape; those of `a` and `b` divide over the 4 x 2 mesh.
@@ -366,14 +367,27 @@ def gradients(row: Row) -> Callable[..., Any]:
     return jax.grad(lambda *named: sum(r.array.sum() for r in row.results(row.call(*named))), which)
 
 
+@functools.cache
+def _sample(rows: tuple[Row, ...]) -> list[Row]:
+    return [row for row in rows if in_sample(row)]
+
+
 class Table:
-    """What is checked for the rows of a table, many of them at once."""
+    """What is checked for the rows of a table, many of them at once.
+
+    Attributes:
+        laws_of_the_sample: which laws look at a third of the rows, another one at each commit, but for `--all-rows`.
+    """
+
+    laws_of_the_sample: ClassVar[tuple[str, ...]] = ()
 
     @pytest.fixture
     def rows(self, request: pytest.FixtureRequest) -> Sequence[Row]:
-        """Give all rows that a class is parametrized with."""
+        """Give the rows that a law of a class is parametrized with and looks at."""
         (rows,) = [mark.args[1] for mark in request.node.iter_markers("parametrize") if mark.args[0] == "row"]
-        return rows
+        if request.config.getoption("--all-rows") or request.node.originalname not in self.laws_of_the_sample:
+            return rows
+        return _sample(tuple(rows))
 
 
 class Values(Table):
@@ -483,6 +497,14 @@ class Smooth(Laws, Differentiated):
 
 class Bulk(Values, Sharded, Mapped):
     """The laws of an operation that `_batch.batched` or `_lift.along` lifts; what all of these do has its own tests."""
+
+    laws_of_the_sample = (
+        "test_works_on_auto_axes",
+        "test_works_on_explicit_axes",
+        "test_accepts_layouts_that_exclude_each_other",
+        "test_works_under_named_vmap",
+        "test_has_the_gradient_of_positional_code",
+    )
 
     def test_refuses_an_array_that_lost_an_axis(self, row: Row) -> None:
         refuses_a_lost_axis(row)
