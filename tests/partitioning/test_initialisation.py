@@ -31,6 +31,12 @@ def arrays(tree):
     return [np.asarray(leaf) for leaf in jax.tree.leaves(tree)]
 
 
+def check_values(made, alone):
+    """Compare to a few units in the last place: the tests' programs round the inverse of erf by the shape of a loop."""
+    for leaf, expected in zip(arrays(made), arrays(alone), strict=True):
+        np.testing.assert_array_max_ulp(leaf, expected, maxulp=4)
+
+
 def check_program(compiled, whole):
     """One device of eight does an eighth of the work in an eighth of the memory, and talks to no other."""
     memory, full = compiled.memory_analysis(), whole.memory_analysis()
@@ -54,8 +60,7 @@ def test_named_jit_makes_parts(mesh, mapping, name):
         init = axn.named_jit(make, axis_resources=mapping)
         made = init(key)
         check_program(init.lower(key).compile(), axn.named_jit(make).lower(key).compile())
-    for leaf, expected in zip(arrays(made), arrays(alone), strict=True):
-        np.testing.assert_array_equal(leaf, expected)
+    check_values(made, alone)
     for leaf in jax.tree.leaves(made):
         assert leaf.addressable_shards[0].data.size * 8 == leaf.size
 
@@ -78,7 +83,7 @@ def test_a_draw_outside_of_jit_makes_parts(mesh, name, monkeypatch):
         compiled = program.lower(key).compile()
     with axn.set_mesh(mesh), axn.axis_mapping({}):
         check_program(compiled, program.lower(key).compile())
-    np.testing.assert_array_equal(made.array, alone.array)
+    check_values(made, alone)
     assert made.array.addressable_shards[0].data.size * 8 == made.array.size
 
 
