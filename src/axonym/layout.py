@@ -231,7 +231,7 @@ class Ledger:
         self.entered: list[AxisMapping] = []
         self.seen: dict[AxisMapping, set[str]] = {}
         self.outer = outer
-        self.is_alone = (outer is not None and outer.is_alone) or any(map(self._is_partly_unknown, mappings))
+        self.is_alone: bool = (outer is not None and outer.is_alone) or any(map(self._is_partly_unknown, mappings))
 
     def entering(self, mapping: AxisMapping) -> "Ledger":
         """Return the ledger for a block in which a mapping is current."""

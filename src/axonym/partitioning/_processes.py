@@ -17,7 +17,8 @@ __all__ = ["check_equal", "is_of_one_process"]
 
 def is_of_one_process(array: Any, target: NamedSharding) -> bool:
     """Return whether each process has its own array, to be laid out over the devices of all processes."""
-    of_all = {device.process_index for device in target.device_set}
+    devices: set[Any] = target.device_set
+    of_all = {device.process_index for device in devices}
     own = isinstance(array, np.ndarray | np.generic) or (isinstance(array, jax.Array) and array.is_fully_addressable)
     return own and len(of_all) == jax.process_count()
 

@@ -379,7 +379,7 @@ class NamedJit(Generic[P, R]):
         if roles.arguments is not None and mesh is not None:
             several = several_of(parts)
             named = functools.partial(by_parameter, self.__wrapped__)
-            shown = (str, named, str)
+            shown: tuple[Callable[[str], str], ...] = (str, named, str)
             fn, args, kwargs = (
                 lay_out_tree(part, roles.arguments, mesh, several, roles.function, show)
                 for part, show in zip(parts, shown, strict=True)
