@@ -29,6 +29,6 @@ def _seed() -> int:
 SEED = _seed()
 
 
-def in_sample(row: object) -> bool:
+def in_sample(row: object, seed: int = SEED) -> bool:
     """Tell whether a row of a large table, known by its text, is among the third that this run looks at closely."""
-    return zlib.crc32(f"{SEED} {row}".encode()) % 3 == 0
+    return zlib.crc32(f"{seed} {row}".encode()) % 3 == 0

@@ -1,13 +1,18 @@
 """What README promises and what `.ci/run` does are the same thing."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import axonym
+from tests.sample import in_sample
+
 ROOT = Path(__file__).parent.parent
+PROJECT = "https://github.com/axonym/axonym"
 
 
 def readme_command(heading: str) -> str:
@@ -33,6 +38,39 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert "test_command=$(python3 tools/readme_command.py Test)" in script
     assert 'bash -c "$test_command"' in script
     assert (ROOT / ".ci/run").stat().st_mode & 0o111, ".ci/run is not executable"
+
+
+def test_links_of_the_readme_work_where_it_is_shown_alone() -> None:
+    # On a package index there is nothing beside it.
+    prose = re.sub(r"^```.*?^```$", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    targets = re.findall(r"\]\(([^)]+)\)", prose)
+    assert targets
+    assert [target for target in targets if not target.startswith(PROJECT)] == []
+    files = [target.removeprefix(f"{PROJECT}/blob/main/") for target in targets]
+    assert [name for name in files if not (ROOT / name).exists()] == []
+
+
+def test_the_version_is_the_same_wherever_it_stands() -> None:
+    citation = (ROOT / "CITATION.cff").read_text()
+    assert re.findall(r"^version: (.*)$", citation, re.MULTILINE) == [axonym.__version__]
+    # The changes since are above the heading of the version, and both have their link.
+    headings = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[:2] == ["Unreleased", axonym.__version__]
+
+
+def test_the_file_of_tests_of_a_file() -> None:
+    tool = runpy.run_path(str(ROOT / "tools/touched_tests.py"))["tests_of"]
+    assert tool(Path("src/axonym/ops/reduce.py")) == Path("tests/ops/test_reduce.py")
+    assert tool(Path("src/axonym/ops/_lift.py")) == Path("tests/ops/test_lift.py")
+    assert tool(Path("tests/nn/test_mask.py")) == Path("tests/nn/test_mask.py")
+    assert [tool(Path(name)) for name in ("tests/laws.py", "docs/index.md", "benchmarks/measure.py")] == [None] * 3
+
+
+def test_each_row_of_a_table_comes_into_the_sample_at_some_commit() -> None:
+    rows = [f"row-{i}" for i in range(100)]
+    samples = [{row for row in rows if in_sample(row, seed)} for seed in range(40)]
+    assert set().union(*samples) == set(rows)
+    assert all(15 < len(sample) < 55 for sample in samples)
 
 
 def test_no_file_names_a_path_of_somebodys_machine() -> None:

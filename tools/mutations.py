@@ -1,0 +1,103 @@
+"""Show that the tests look: `python tools/mutations.py [NAME ...]` plants one fault in each of many files.
+
+Each fault is planted in a copy of the sources, on which the file of tests of that module runs as in a usual run, with
+a sample of the large tables. A fault that no test reports is a failure; so is one whose text is no longer there.
+NAME picks the faults of the files whose path contains it.
+"""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from touched_tests import tests_of
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclasses.dataclass(frozen=True)
+class Fault:
+    """A wrong text in place of a right one, which the file has once."""
+
+    file: str
+    right: str
+    wrong: str
+
+
+FAULTS = [
+    # values
+    Fault("axis.py", "return Axis(self.name, size)", "return Axis(self.name, size + 1)"),
+    Fault("ops/contract.py", "lax.transpose(result, plan.order)", "lax.transpose(result, plan.order[::-1])"),
+    Fault("ops/diagonal.py", "(max(k, 0), max(-k, 0))", "(max(-k, 0), max(k, 0))"),
+    Fault("ops/fft.py", "jnp.fft.ifftn(array, *_given(array, sizes), norm=norm)", "jnp.fft.ifftn(array, norm=norm)"),
+    Fault("ops/poly.py", "return jnp.polyint(p, m, k)", "return jnp.polyint(p, m)"),
+    Fault("ops/reduce.py", "(jnp.nanvar, x, axis, where, ddof=ddof,", "(jnp.nanvar, x, axis, where, ddof=0,"),
+    Fault("ops/sets.py", "dims=len(names), invert=invert,", "dims=len(names), invert=False,"),
+    Fault("ops/signal.py", '{"prepend": prepend, "append": append}', '{"prepend": append, "append": prepend}'),
+    Fault("ops/sorting.py", "(jnp.argsort, x, axis, stable=stable,", "(jnp.argsort, x, axis, stable=not stable,"),
+    Fault("ops/statistics.py", "ddof=ddof, fweights=fweights,", "ddof=ddof, fweights=None,"),
+    Fault("nn/dropout.py", "x / keep if keep else x", "x"),
+    Fault("nn/loss.py", "jnp.where(jnp.isfinite(largest), largest, 0)", "largest"),
+    Fault("nn/norm.py", ".mean(at, keepdims=True) + eps)", ".mean(at, keepdims=True))"),
+    Fault("nn/pool.py", "self.high + self.over - self.window)", "self.high - self.window)"),
+    Fault("nn/recurrent.py", "return n + z * (state - n)", "return state + z * (n - state)"),
+    Fault("quant/fp8.py", "return product * (left.scale * right.scale)", "return product * left.scale"),
+    Fault("transform/associative_scan.py", "reverse=reverse, axis=place", "reverse=False, axis=place"),
+    Fault("transform/_loop.py", "grouped, length=groups, reverse=plan.reverse)", "grouped, length=groups)"),
+    # layouts
+    Fault("layout.py", "if axis in used and name == base:", "if axis in used:"),
+    Fault("ops/_lift.py", "array = whole(array, at, names)", "array = array"),
+    Fault("ops/along.py", "jnp.roll(_lift.whole(array, at),", "jnp.roll(array,"),
+    Fault("ops/quantiles.py", "_lift.whole(_some(fn.__name__, x, axis), axis)", "_some(fn.__name__, x, axis)"),
+    Fault("partitioning/collectives.py", "jax.random.fold_in(key, lax.axis_index(axes)) if axes else key", "key"),
+    Fault("mup.py", "1 / math.sqrt(self.inputs)", "1 / self.inputs"),
+]
+
+
+def plant(fault: Fault, folder: Path) -> str | None:
+    """Copy the sources with one fault; return what is wrong with it."""
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / "src/axonym" / fault.file
+    text = path.read_text(encoding="utf-8")
+    found = text.count(fault.right)
+    if found != 1:
+        return f"its file has the text {found} times, not once: {fault.right}"
+    path.write_text(text.replace(fault.right, fault.wrong), encoding="utf-8")
+    return None
+
+
+def outcome(fault: Fault) -> str | None:
+    """Run the tests of a file with a fault in it; return what is wrong, or None where a test reports the fault."""
+    tests = tests_of(Path("src/axonym", fault.file))
+    with tempfile.TemporaryDirectory() as temporary:
+        problem = plant(fault, Path(temporary))
+        if problem is not None:
+            return problem
+        words = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(tests)]
+        environment = os.environ | {"PYTHONPATH": str(Path(temporary, "src")), "PYTHONDONTWRITEBYTECODE": "1"}
+        run = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if run.returncode == 0:
+        return f"no test of {tests} reports it"
+    # 1: a test failed. Whatever else ended the run says nothing about the tests.
+    return (
+        None if run.returncode == 1 else f"pytest ended with {run.returncode}:\n{run.stdout[-2000:]}{run.stderr[-500:]}"
+    )
+
+
+def main() -> int:
+    """Try each fault, and return the exit status."""
+    asked = [fault for fault in FAULTS if not sys.argv[1:] or any(name in fault.file for name in sys.argv[1:])]
+    missed = 0
+    for fault in asked:
+        problem = outcome(fault)
+        missed += problem is not None
+        print(f"{'found' if problem is None else 'MISSED':<8}{fault.file:<32}{problem or fault.wrong}", flush=True)
+    print(f"{len(asked) - missed} of {len(asked)} faults found")
+    return int(bool(missed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
