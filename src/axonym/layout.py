@@ -105,6 +105,10 @@ class AxisMapping(Mapping[str, Entry]):
         spell = {name: axes[0] if len(axes) == 1 else axes or None for name, axes in self.entries}
         return str(spell)
 
+    def leaves_uneven_to_jax(self, function: str) -> bool:
+        """Return whether a function passes on sizes that do not divide: never, except in the mapping of a subclass."""
+        return False
+
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Mappings:
@@ -404,10 +408,11 @@ def axis_mapping(mapping: ResourceMapping, *, merge: bool = False, **more: MeshA
         {'batch': 'data', 'mlp': 'model'}
     """
     normal = _normal({**dict(_checked(mapping)), **more})
+    kind = mapping if isinstance(mapping, AxisMapping) else normal
 
     def changed(outer: Context) -> Context:
         kept = dict(outer.mapping or {}) if merge else {}
-        inner = AxisMapping(tuple({**kept, **normal}.items()))
+        inner = dataclasses.replace(kind, entries=tuple({**kept, **normal}.items()))
         ledger = None if outer.ledger is None else outer.ledger.entering(inner)
         return dataclasses.replace(outer, mapping=inner, ledger=ledger)
 
@@ -505,21 +510,22 @@ def partition_spec(
         ShardingError: if the mapping has an axis that the mesh lacks, uses a mesh axis twice on this array, or does not
             divide a size.
     """
-    return _partition_spec(names, shape, mapping, mesh, function)
+    return _partition_spec(names, shape, mapping, mesh, function, mapping.leaves_uneven_to_jax(function))
 
 
 @lru_cache(8192)
 def _partition_spec(
-    names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None, function: str
+    names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None, function: str, uneven: bool
 ) -> PartitionSpec:
-    manual = () if mesh is None else tuple(axis for axis, kind in mesh_types(mesh).items() if kind is AxisType.Manual)
+    types = {} if mesh is None else mesh_types(mesh)
+    manual = tuple(axis for axis, kind in types.items() if kind is AxisType.Manual)
     table = entries_for(names, shape, mapping, mesh, function, manual)
     sizes = {} if mesh is None else dict(mesh.shape)
     entries: list[Entry] = [()] * (len(shape) - len(names))
     for name, size in zip(names, shape[len(entries) :], strict=True):
         entry = table.get(name, ())
         ways = math.prod(sizes.get(axis, 1) for axis in entry)
-        if size % ways:
+        if size % ways and not (uneven and all(types[axis] is AxisType.Auto for axis in entry)):
             problem = f"{name}={size} cannot be split evenly in {ways} over mesh axis {', '.join(entry)}"
             hint = f"use a multiple of {ways}, as round_axis_for_partitioning does, or map {name!r} to None"
             raise ShardingError(message(function, problem, *_facts(names, shape, mapping, mesh), hint=hint))

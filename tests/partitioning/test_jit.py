@@ -357,6 +357,23 @@ def test_zeros_of_both_signs_are_different_static_values():
         assert f(x, number=number).tolist() == [np.copysign(1.0, number.real)] * 2
 
 
+def test_what_stands_for_an_array_is_static_in_a_call_and_an_array_ahead_of_time():
+    abstract = axn.NamedArray(jax.ShapeDtypeStruct((B.size,), jnp.float32), B)
+    f = counted(lambda parts: [axn.zeros(B) if isinstance(x.array, jax.ShapeDtypeStruct) else x + 1 for x in parts])
+    jitted = axn.named_jit(f)
+    for _ in range(2):
+        new, changed = jitted([abstract, draw(B)])
+        np.testing.assert_array_equal(new.array, np.zeros(B.size))
+        np.testing.assert_array_equal(changed.array, draw(B).array + 1)
+    assert f.traces == 1
+    other, _ = jitted([axn.NamedArray(jax.ShapeDtypeStruct((B.size,), jnp.int32), B), draw(B)])
+    assert (f.traces, other.axes) == (2, (B,))
+    compiled = jitted.lower([abstract, abstract]).compile()
+    for result in compiled([draw(B), draw(B)]):
+        np.testing.assert_array_equal(result.array, draw(B).array + 1)
+    assert axn.named_jit(lambda x: x)(abstract).array == abstract.array
+
+
 def test_an_unhashable_static_is_an_error():
     @dataclasses.dataclass
     class Options:

@@ -64,7 +64,8 @@ def named_jit(
 ) -> Any:
     """Compile a function of trees of named arrays, and lay them out by mappings; also a decorator.
 
-    Arrays are traced. Everything else, Python numbers included, is static: another value compiles again. Mappings are
+    Arrays are traced. Everything else, Python numbers included, is static: another value compiles again. A
+    `jax.ShapeDtypeStruct`, such as a part of a checkpoint that is not loaded yet, is static in a call too. Mappings are
     checked while the function is traced, before anything is compiled.
 
     Args:
@@ -279,7 +280,7 @@ class NamedJit(Generic[P, R]):
 
     def _ahead(self, step: str, args: Any, kwargs: Any) -> tuple[Any, Callable[[Any], "NamedJit[P, R]"]]:
         """Run a stage ahead of time; return it, and a function that makes it callable."""
-        signature, leaves = self._prepare(args, kwargs)
+        signature, leaves = self._prepare(args, kwargs, ahead=True)
         try:
             stage = getattr(signature.compiled, step)(*signature.arrays(leaves))
         except Exception as error:
@@ -301,7 +302,7 @@ class NamedJit(Generic[P, R]):
         places = {"donated_arrays": signature.donated, "kept_arrays": signature.kept}
         named_in(error, {f"{name}[{i}]": names[at] for name, own in places.items() for i, at in enumerate(own)})
 
-    def _prepare(self, args: Any, kwargs: Any) -> tuple[_Signature, list[Any]]:
+    def _prepare(self, args: Any, kwargs: Any, *, ahead: bool = False) -> tuple[_Signature, list[Any]]:
         """Return the compiled function for the structure of the arguments, and their leaves."""
         leaves: list[Any] = []
         structures: list[Structure] = []
@@ -312,7 +313,7 @@ class NamedJit(Generic[P, R]):
                 own, tree = jax.tree.flatten(part)
                 structure = self._flattened.structure(tree)
                 if not self._array_types.issuperset(map(type, own)):
-                    statics += self._statics(own, len(leaves))
+                    statics += self._statics(own, len(leaves), ahead)
                 elif isinstance(part, eqx.Module) and made_of_immutables(tree):
                     self._flattened.remember(part, own, structure)
             else:
@@ -330,12 +331,16 @@ class NamedJit(Generic[P, R]):
             signature = self._signatures[key] = self._compile(structures, statics, args, kwargs, len(leaves))
         return signature, leaves
 
-    def _statics(self, leaves: list[Any], offset: int) -> tuple[tuple[int, Any, Any], ...]:
-        """List the leaves that are not arrays, with positions and types; which types are arrays is remembered."""
+    def _statics(self, leaves: list[Any], offset: int, ahead: bool) -> tuple[tuple[int, Any, Any], ...]:
+        """List the leaves that are not arrays, with positions and types; which types are arrays is remembered.
+
+        A ShapeDtypeStruct stands for an array ahead of time, and is static in a call, which cannot compute with it.
+        """
         known, others = self._array_types, self._static_types
         for kind in set(map(type, leaves)) - known - others:
-            (known if is_traced(kind) else others).add(kind)
-        return tuple((offset + i, _kind(leaf), leaf) for i, leaf in enumerate(leaves) if type(leaf) not in known)
+            (known if is_traced(kind) and not issubclass(kind, jax.ShapeDtypeStruct) else others).add(kind)
+        traced = {*known, jax.ShapeDtypeStruct} if ahead else known
+        return tuple((offset + i, _kind(leaf), leaf) for i, leaf in enumerate(leaves) if type(leaf) not in traced)
 
     def _compile(
         self, structures: list[Structure], statics: tuple[Any, ...], args: Any, kwargs: Any, count: int

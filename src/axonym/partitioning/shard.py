@@ -226,6 +226,8 @@ def lay_out_tree(
         # otherwise None in a filtered tree, or the placeholder of optax for a masked array
         if not isinstance(leaf, NamedArray) or not hasattr(leaf.array, "shape"):
             return leaf
+        if isinstance(leaf.array, jax.ShapeDtypeStruct):  # a part of a checkpoint that is not loaded yet: no data
+            return leaf
         names, shape = names_held(function, path, leaf), leaf.array.shape
         own = mapping_for(mapping, names, shape, layout.path_text(path), several)
         try:

@@ -56,7 +56,7 @@ def test_errors_are_of_each_type_that_haliax_raises() -> None:
         adapted(axn.sum)([1])  # type: ignore[arg-type]
     assert type(kind.value) is KindError
     assert isinstance(kind.value, TypeError)
-    with pytest.raises(axn.errors.AxisNotFoundError, match="no axis named 'y'"):
+    with pytest.raises(axn.errors.AxisNotFoundError, match="axis 'y' not found"):
         adapted(axn.sum)(X, "y")
 
 

@@ -4,6 +4,7 @@ import axonym.compat.haliax  # noqa: F401 # isort: skip
 
 import dataclasses
 
+import equinox as eqx
 import haliax as hax
 import haliax.nn as hnn
 import jax
@@ -65,3 +66,77 @@ def test_checkpoint(policy):
     kept = policy.checkpoint("carry", "x", step)
     assert (kept is step) is policy.disable
     np.testing.assert_allclose(jax.grad(kept)(0.5, 2.0), jax.grad(step)(0.5, 2.0), rtol=1e-6)
+
+
+Layers, Embed = hax.make_axes(layers=4, embed=3)
+
+
+class Waves(eqx.Module):
+    weight: hax.NamedArray
+
+    @staticmethod
+    def init(weight):
+        return Waves(weight)
+
+    def __call__(self, x):
+        y = hax.tree_checkpoint_name(hax.sin(x + self.weight), "sin")
+        return x + hax.tree_checkpoint_name(hax.cos(y + x), "cos")
+
+
+def kept(gradient, *args):
+    """List the shapes of what the forward loop gives to the backward one, and whether it is on the host."""
+    (forward, _) = (each for each in jax.make_jaxpr(gradient)(*args).eqns if each.primitive.name == "scan")
+    return sorted((out.aval.shape, "<host>" in out.aval.str_short()) for out in forward.outvars[1:])
+
+
+ON_DEVICE, ON_HOST = ((4, 3), False), ((4, 3), True)
+KEPT = [
+    ({"disable": True}, [ON_DEVICE] * 2),
+    ({"simple": True}, [ON_DEVICE]),
+    ({}, [ON_DEVICE]),
+    ({"save_carries": False, "save_block_internals": True}, [ON_DEVICE] * 2),
+    ({"save_inputs": True, "save_block_internals": True}, [ON_DEVICE] * 2),
+    ({"save_carries": False, "save_inputs": True}, [ON_DEVICE] * 2),
+    ({"save_block_internals": ["sin"]}, [ON_DEVICE] * 2),
+    ({"save_block_internals": ["sin"], "save_inputs": True}, [ON_DEVICE] * 3),
+    ({"offload_block_internals": ["sin"]}, [ON_DEVICE, ON_HOST]),
+    ({"save_carries": "offload"}, [ON_HOST]),
+    ({"nested": 2, "save_block_internals": ["sin"]}, [((2, 3), False)]),
+]
+
+
+@pytest.mark.parametrize(("options", "wanted"), KEPT)
+def test_what_a_loop_keeps(options, wanted):
+    weight, x = hax.named(np.linspace(0, 1, 12, dtype=np.float32).reshape(4, 3), (Layers, Embed)), hax.ones(Embed)
+
+    def loss(model, x):
+        return model.fold(x).sum().scalar()
+
+    policy = ScanCheckpointPolicy(**options)
+    model = hnn.Stacked.init(Layers, Waves, gradient_checkpointing=policy)(weight)
+    assert kept(eqx.filter_grad(loss), model, x) == wanted
+
+
+def test_what_a_loop_keeps_does_not_change_gradients():
+    values = np.linspace(0, 1, 12, dtype=np.float32).reshape(4, 3)
+
+    def plain(weights):
+        x = jnp.ones(3)
+        for weight in weights:
+            x = x + jnp.cos(jnp.sin(x + weight) + x)
+        return x.sum()
+
+    def loss(model):
+        return model.fold(hax.ones(Embed)).sum().scalar()
+
+    expected = jax.grad(plain)(values)
+    for options, _ in KEPT[3:6]:
+        policy = ScanCheckpointPolicy(**options)
+        model = hnn.Stacked.init(Layers, Waves, gradient_checkpointing=policy)(hax.named(values, (Layers, Embed)))
+        np.testing.assert_allclose(eqx.filter_grad(loss)(model).stacked.weight.array, expected, rtol=1e-5)
+
+
+def test_a_policy_that_keeps_all_on_the_device_offloads_nothing():
+    policy = ScanCheckpointPolicy(save_carries="offload", save_block_internals=True)
+    with pytest.raises(ValueError, match="nothing is left to offload"):
+        hax.fold(lambda carry, x: carry + x, Layers, remat=policy)(0.0, jnp.ones(4))

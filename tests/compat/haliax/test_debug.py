@@ -60,14 +60,14 @@ def test_modules_are_looked_over():
     diagnose_common_issues(one)
     diagnose_common_issues(hnn.LayerNorm.init(Embed))
     diagnose_common_issues(Tied(one, [other], None))
-    with pytest.raises(ModuleProblems, match=r"first\.weight, second\.0\.weight") as caught:
+    with pytest.raises(ModuleProblems, match=r"\.first\.weight, \.second\[0\]\.weight") as caught:
         diagnose_common_issues(Tied(one, [one, other], np.ones(2)))
     reused = caught.value.reused_arrays
     assert [paths for _, paths in reused] == [
-        ["first.weight", "second.0.weight"],
-        ["first.bias", "second.0.bias"],
+        [".first.weight", ".second[0].weight"],
+        [".first.bias", ".second[0].bias"],
     ]
     assert reused[0][0] is one.weight
-    assert caught.value.static_arrays == ["table"]
+    assert caught.value.static_arrays == [".table"]
     assert caught.value
     assert not ModuleProblems()

@@ -78,9 +78,11 @@ def test_in_signatures():
 
 
 def test_category():
-    category = ht.DTypeCategory("Float", jnp.floating)
-    assert (category.name, category.category) == ("Float", jnp.floating)
+    category = ht.DTypeCategory("float", jnp.floating)
+    assert (category.name, category.category, repr(category)) == ("float", jnp.floating, "float")
     assert typing.get_args(ht.Float["a"])[1].dtype == category
+    kinds = [ht.Float, ht.Complex, ht.Int, ht.UInt]
+    assert [str(typing.get_args(kind["a"])[1].dtype) for kind in kinds] == ["float", "complex", "int", "uInt"]
 
 
 def test_bad_axes():

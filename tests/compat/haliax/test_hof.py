@@ -225,7 +225,7 @@ def test_vmap_of_dtypes():
 @pytest.mark.parametrize("error", [ValueError, RuntimeError])
 def test_sizes_that_differ(error):
     for loop in (hax.fold(lambda c, x, r: c, Time), hax.scan(lambda c, x, r: (c, 0), Time)):
-        with pytest.raises(error, match=r"axis 'time' has two sizes: 4 and 3[\s\S]*argument 1 has: shape \(3,\)"):
+        with pytest.raises(error, match=r"axis 'time' has two sizes: 4 and 3[\s\S]* r has leading dimension 3"):
             loop(0, X, jnp.ones(3))
     with pytest.raises(error, match="two sizes"):
         hax.vmap(lambda x: x, Time.resize(5))(X)

@@ -4,6 +4,7 @@ import axonym.compat.haliax  # noqa: F401 # isort: skip
 
 from typing import Any
 
+import equinox as eqx
 import haliax as hax
 import jax
 import jax.numpy as jnp
@@ -39,9 +40,12 @@ def check(found: Any, axes: Any, values: Any) -> None:
         ({"a": 0, "b": 0, "c": 0, "d": 7 - 5}, (0, 0, 0, 2), ""),
         ({}, (), "abcd"),
         ({"b": [2, 0]}, (slice(None), [2, 0]), "abcd"),
-        ({"b": jnp.array([2, 0])}, (slice(None), [2, 0]), "abcd"),
+        ({"b": jnp.array([2, 0, 1])}, (slice(None), [2, 0, 1]), "abcd"),
+        ({"b": jnp.array([2, 0])}, ([0, 1], [2, 0]), "acd"),
+        ({"b": jnp.array([2, 0]), "a": slice(None)}, (slice(None), [2, 0]), "abcd"),
+        ({"b": jnp.array([2, 0, 1, 1]), "d": 3}, (slice(None), [2, 0, 1, 1], range(4), 3), "ac"),
         ({"b": np.array([2, 0])}, (slice(None), [2, 0]), "abcd"),
-        ({"c": jnp.array([2, 0])}, (slice(None), slice(None), [2, 0]), "abcd"),
+        ({"c": jnp.array([2, 0])}, ([0, 1], slice(None), [2, 0]), "abd"),
         ({"b": BY_I}, (slice(None), AT_I), "aicd"),
         ({"b": BY_TABLE}, (slice(None), TABLE), "aijcd"),
         ({"b": BY_I, "c": BY_I}, (slice(None), AT_I, AT_I), "aid"),
@@ -85,10 +89,21 @@ def test_an_axis_that_an_index_shares_is_matched() -> None:
     check(X["c", both], "akbd", VALUES[[[0], [1]], :, both.array])
 
 
-def test_a_plain_index_keeps_the_name_of_its_axis_where_another_axis_has_its_length() -> None:
-    square = hax.named(np.arange(9).reshape(3, 3), ("p", "q"))
-
-    check(square["p", jnp.array([2, 0, 1])], "pq", np.arange(9).reshape(3, 3)[[2, 0, 1]])
+def test_a_plain_index_is_paired_with_another_axis_of_its_length() -> None:
+    square, order = np.arange(9).reshape(3, 3), np.array([2, 0, 1])
+    x = hax.named(square, ("p", "q"))
+    check(x["p", jnp.array(order)], "q", square[order, range(3)])
+    check(eqx.filter_jit(lambda i: x["p", i])(jnp.array(order)), "q", square[order, range(3)])
+    check(x.at["p", jnp.array(order)].get(), "q", square[order, range(3)])
+    written = square.copy()
+    written[order, range(3)] = -1
+    check(x.at["p", jnp.array(order)].set(-1), "pq", written)
+    ref = hax.new_ref(x)
+    check(ref["p", jnp.array(order)], "q", square[order, range(3)])
+    ref["p", jnp.array(order)] = -1
+    check(ref.value(), "pq", written)
+    for index in ([2, 0, 1], order, hax.named(order, "p")):  # an array of NumPy is an error there
+        check(x["p", index], "pq", square[order])
 
 
 def test_a_dslice_reads_zero_out_of_range() -> None:
@@ -158,6 +173,8 @@ def test_slice_along_one_axis() -> None:
     check(hax.slice(X, B, Axis("n", 2), 1), "ancd", VALUES[:, 1:])
     check(X.slice("b", "n", start=1, length=2), "ancd", VALUES[:, 1:])
     check(X.slice("b", start=9, length=2), "abcd", VALUES[:, 1:])
+    check(X.slice("b", start=-1, length=2), "abcd", VALUES[:, 1:])
+    check(X.slice("b", start=np.int64(9), length=2), "abcd", VALUES[:, 1:])
     check(jax.jit(lambda start: X.slice("b", "n", start, 2))(1), "ancd", VALUES[:, 1:])
     check(X.slice("b", Axis("n", 2), hax.named(1, ())), "ancd", VALUES[:, 1:])
     for args in (("b",), ("z", None, 0, 1), ("b", None, 0, 9), ("b", Axis("n", 2), 0, 3)):
@@ -169,6 +186,7 @@ def test_slice_along_several_axes() -> None:
     check(hax.slice(X, {"b": 1, "d": 2}, {"b": 2, "d": 3}), "abcd", VALUES[:, 1:, :, 2:])
     check(X.slice({B: 1, "d": 0}, {"b": Axis("n", 2), "d": Axis("d", 1)}), "ancd", VALUES[:, 1:, :, :1])
     check(X.slice(start={"b": jnp.array(1)}, length={"b": 2}), "abcd", VALUES[:, 1:])
+    check(X.slice({"b": -1}, {"b": 2}), "abcd", VALUES[:, 1:])
     for start, length in (({"b": 2}, {"b": 2}), ({"b": 0}, {}), ({}, {"b": 2}), ({"z": 0}, {"z": 1})):
         with pytest.raises(ValueError, match=r"^(slice|resolve_axis)"):
             X.slice(start, length)
@@ -316,12 +334,18 @@ def test_updated_slice() -> None:
     moved = cache.updated_slice({"c": hax.named([0, 2], A)}, hax.ones(Axis("c", 2)))
     check(moved, "ac", [[1, 1, 0, 0], [0, 0, 1, 1]])
     check(hax.zeros(C).updated_slice({"c": 1}, 1.0), "c", [0, 1, 0, 0])
-    for start, update in (
-        ({"c": 0}, hax.ones(Axis("z", 2))),
-        ({"z": 0}, piece),
-        ({"c": 0}, hax.ones(Axis("c", 9))),
+    pair = hax.ones(Axis("c", 2))
+    check(hax.zeros(C).updated_slice({"c": -1}, pair), "c", [0, 0, 1, 1])
+    check(hax.zeros(C).updated_slice({"c": np.int64(3)}, pair), "c", [0, 0, 1, 1])
+    check(jax.jit(lambda start: hax.zeros(C).updated_slice({"c": start}, pair))(3), "c", [0, 0, 1, 1])
+    for start, update, problem in (
+        ({"c": 0}, hax.ones(Axis("z", 2)), r"axes \(z\) that are not in the original array with shape \{'a': 2, 'b'"),
+        ({"z": 0}, piece, "axis 'z' not found"),
+        ({"c": 0}, hax.ones(Axis("c", 9)), "a piece of 9 elements that starts at 0 runs over the end of c=4"),
+        ({"c": 3}, piece, "a piece of 2 elements that starts at 3 runs over the end of c=4"),
+        ({"c": 9}, 1.0, "a piece of 1 elements that starts at 9 runs over the end of c=4"),
     ):
-        with pytest.raises(ValueError, match=r"^updated_slice"):
+        with pytest.raises(ValueError, match=problem):
             X.updated_slice(start, update)
 
 

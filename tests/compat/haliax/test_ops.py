@@ -52,6 +52,30 @@ def test_where_under_jit():
     assert float(scalar) == 1.0
 
 
+@pytest.mark.parametrize("condition", [True, jnp.bool_(True), named(True)])
+def test_without_axes_a_result_is_named_if_one_of_the_values_is(condition):
+    plain, number, own = jnp.int32(3), -1, named(5)
+    for values, is_named in (((plain, number), False), ((number, own), True), ((own, plain), True), ((own, own), True)):
+        result = hax.where(condition, *values)
+        assert isinstance(result, hax.NamedArray) is is_named
+        assert raw_array_or_scalar(result) == raw_array_or_scalar(values[0])
+    chosen = jax.lax.cond(True, lambda: hax.where(condition, own, 0), lambda: hax.where(condition, 1, own))
+    assert type(chosen) is hax.NamedArray
+
+
+def test_clip_and_isclose_without_axes():
+    one, two = named(1.0), jnp.float32(2)
+    for result in (hax.clip(one, named(0.0), named(2.0)), hax.clip(one, 0.0, two), hax.clip(two, 0.0, one)):
+        matches(result, 1)
+    matches(hax.isclose(one, named(1.0)), True)
+    matches(hax.isclose(one, two), False)
+    assert isinstance(hax.clip(two, 0.0, 1.0), jax.Array)
+    row = named(jnp.arange(3.0), B)
+    matches(hax.vmap(hax.where, B)(row == 1, row, -row), [0, 1, -2], B)
+    matches(hax.vmap(hax.clip, B)(row, named(0.0), row * 0 + 1), [0, 1, 1], B)
+    matches(hax.vmap(hax.isclose, "B")(row, row), [True] * 3, B)
+
+
 def test_where_of_plain_arrays():
     result = hax.where(jnp.asarray(X) > 0, 1.0, jnp.asarray(X))
     assert isinstance(result, jax.Array)

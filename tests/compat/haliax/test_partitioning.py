@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from haliax import partitioning
 from haliax.partitioning import (
     ResourceAxis,
     current_thread_local_mapping,
@@ -242,6 +243,47 @@ def test_layouts_that_cannot_be_are_errors(auto_mesh):
             hax.shard(values(hax.Axis("x", 3)), {"x": "data"})
 
 
+UNEVEN = hax.Axis("batch", 6)
+
+
+@pytest.mark.parametrize("enter", [set_mesh, lambda mesh: mesh], ids=["set_mesh", "with mesh"])
+@LEGACY
+def test_a_size_that_does_not_divide_is_left_to_jax_under_jit(legacy, enter):
+    x, table = values(UNEVEN, Embed), values(Embed, Mlp)
+    layer = hnn.Linear(table, None, Embed, Mlp)
+    product = np.asarray(x.array) @ np.asarray(table.array)
+    mapping = {"batch": "data", "mlp": "model"}
+
+    def loss(x):
+        return hax.sum(hax.dot(hax.shard(x, mapping), table, axis=Embed) ** 2).scalar()
+
+    results = [
+        (lambda x: hax.shard(x, mapping) * 2, 2 * x.array),
+        (lambda x: hax.auto_sharded(x) * 2, 2 * x.array),
+        (lambda x: hax.dot(x, table, axis=Embed), product),
+        (layer, product),
+        (lambda x: hax.stack("new", x.unbind("embed")), x.array.T),
+        (lambda x: hax.rearrange(x, "b e -> e b"), x.array.T),
+        (lambda x: hax.vmap(lambda row: row * 2, UNEVEN)(x), 2 * x.array),
+        (lambda x: hax.scan(lambda c, row: (c + row, row), "batch")(hax.zeros(Embed), x)[1], x.array),
+        (eqx.filter_grad(loss), 2 * product @ table.array.T),
+    ]
+    with enter(legacy), hax.axis_mapping(mapping):
+        for i, (fn, expected) in enumerate(results):
+            np.testing.assert_allclose(eqx.filter_jit(fn)(x).array, expected, err_msg=str(i))
+        np.testing.assert_allclose(named_jit(layer, mapping, in_axis_resources=mapping)(x).array, product)
+        drawn = eqx.filter_jit(lambda: hax.random.uniform(jax.random.PRNGKey(0), (UNEVEN, Embed)))()
+        np.testing.assert_array_equal(drawn.array, jax.random.uniform(jax.random.PRNGKey(0), (6, 4)))
+        for eager in (lambda: hax.shard(x, mapping), lambda: hax.auto_sharded(x)):
+            with pytest.raises(ValueError, match="batch=6 cannot be split evenly in 4"):
+                eager()
+
+
+def test_a_size_that_does_not_divide_is_an_error_where_mesh_axes_are_explicit(explicit_mesh):
+    with set_mesh(explicit_mesh), pytest.raises(ValueError, match="batch=6 cannot be split evenly in 4"):
+        eqx.filter_jit(lambda x: hax.shard(x, {"batch": "data"}))(values(UNEVEN))
+
+
 # compiling
 @LEGACY
 def test_named_jit_lays_results_out(entered):
@@ -469,6 +511,47 @@ def test_what_is_made_need_not_fit_the_mapping(explicit_mesh):
         )
         assert [x.axes[0] for x in made] == [odd] * 5
         assert spec(hax.ones((Batch, Embed))) == ("data", None)
+
+
+@LEGACY
+def test_the_old_mesh_context_leaves_plain_jax_alone(legacy):
+    x = jax.device_put(jnp.arange(3.0), jax.devices()[1])
+    with legacy, hax.axis_mapping({"batch": "data"}):
+        assert jnp.array_equal(x, x)
+        assert (x + 1).devices() == {jax.devices()[1]}
+        assert jax.sharding.get_abstract_mesh().empty
+        assert spec(hax.shard(values(Batch)))[0] == "data"
+        assert len(hax.zeros(Batch).array.devices()) == 1
+
+
+@LEGACY
+def test_the_current_mesh(legacy, auto_mesh):
+    assert partitioning._get_mesh().empty
+    with legacy:
+        assert partitioning._get_mesh() == legacy
+        assert jax.eval_shape(lambda: jnp.zeros(partitioning._get_mesh().size)).shape == (8,)
+    with set_mesh(auto_mesh):
+        assert partitioning._get_mesh() == auto_mesh
+        assert jax.eval_shape(lambda: jnp.zeros(partitioning._get_mesh().size)).shape == (8,)
+
+
+def test_what_is_not_loaded_yet_is_static(auto_mesh):
+    whole = {"embed": values(Embed), "mlp": values(Mlp)}
+    partial = whole | {"mlp": eqx.filter_eval_shape(values, Mlp)}
+
+    @named_jit(in_axis_resources=PARAMETERS, out_axis_resources=PARAMETERS)
+    def completed(partial):
+        missing = lambda given, new: -new if isinstance(given, jax.ShapeDtypeStruct) else given  # noqa: E731
+        return jax.tree.map(missing, partial, whole), partial["mlp"]
+
+    with set_mesh(auto_mesh):
+        found, still = completed(partial)
+        again, _ = completed(whole)
+    np.testing.assert_array_equal(found["embed"].array, whole["embed"].array)
+    np.testing.assert_array_equal(found["mlp"].array, -whole["mlp"].array)
+    np.testing.assert_array_equal(again["mlp"].array, whole["mlp"].array)
+    assert (spec(found["embed"])[0], spec(found["mlp"])[0]) == ("data", "model")
+    assert isinstance(still.array, jax.ShapeDtypeStruct)
 
 
 @LEGACY

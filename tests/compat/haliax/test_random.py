@@ -93,6 +93,18 @@ def test_categorical():
     np.testing.assert_array_equal(more.array, jax.random.categorical(KEY, logits.array, -1, (2, 4)))
 
 
+def test_categorical_draws_what_jax_does_for_the_stored_array():
+    stored = np.log(np.arange(1.0, 13).reshape(3, 4))  # the choices come first
+    logits = hax.named(stored, ("b", "a"))
+    assert hax.random.categorical(KEY, logits, "b", shape=A).axes == (A,)
+    for shape, spread in (((A,), stored), ((D, A), stored[None]), ((A, D), stored.T[:, None])):
+        full = jnp.broadcast_to(spread, {1: (3, 4), 2: (2, 3, 4)}[len(shape)] if shape[-1] == A else (4, 2, 3))
+        at = list(full.shape).index(3)
+        drawn = hax.random.categorical(KEY, logits, "b", shape=shape)
+        assert drawn.axes == shape
+        np.testing.assert_array_equal(drawn.array, jax.random.categorical(KEY, full, at))
+
+
 def test_choice_and_permutation():
     a = hax.named(np.arange(12).reshape(4, 3), ("a", "b"))
     p = hax.named([0.1, 0.2, 0.3, 0.4], "a")

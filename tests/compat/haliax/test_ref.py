@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from haliax import NamedArray
+from haliax import NamedArray, ds
+from jax.experimental import pallas as pl
 
 A, B = hax.make_axes(a=2, b=3)
 VALUES = np.arange(6.0, dtype=np.float32).reshape(2, 3)
@@ -32,11 +33,28 @@ def test_what_a_reference_tells() -> None:
     assert ref.shape == ref.named_shape == {"a": 2, "b": 3}
     assert ref.resolve_axis("b") == B
     assert ref._axes == (A, B)
-    assert ref._prefix == ()
+    assert ref._prefix == (slice(None), slice(None))
     assert type(hax.NamedRef(ref._ref, (A, B), ())) is hax.NamedRef
     assert len(jax.tree.leaves(ref)) == 1
     with pytest.raises(ValueError, match="'z'"):
         ref.resolve_axis("z")
+
+
+def test_the_indices_of_a_view() -> None:
+    ref = hax.new_ref(hax.named(np.arange(24).reshape(6, 4), ("x", "y")))
+    one, two, three = ref.slice({"x": slice(1, 5)}), ref.slice({"x": slice(0, 6, 2)}), ref.slice({"x": pl.ds(2, 3)})
+    whole = slice(None)
+    assert one._prefix == (pl.Slice(1, 4, 1), whole)
+    assert one.slice({"x": ds(1, 2)})._prefix == (pl.Slice(2, 2, 1), whole)
+    assert one.slice({"x": -1, "y": slice(2)})._prefix == (4, pl.Slice(0, 2, 1))
+    assert two._prefix == (pl.Slice(0, 3, 2), whole)
+    assert two.slice({"x": slice(1, 3)}).slice({"x": 1})._prefix == (4, whole)
+    assert three._prefix == (pl.Slice(2, 3, 1), whole)
+    assert int(ref.slice({"x": ds(jnp.int32(2), 3)}).slice({"x": 1})._prefix[0]) == 3
+    for view in (one, two, three, one.slice({"x": -1, "y": slice(2)})):
+        again = hax.NamedRef(view._ref, view._axes, view._prefix)
+        assert again.axes == view.axes
+        np.testing.assert_array_equal(again.value().array, view.value().array)
 
 
 def test_reading() -> None:

@@ -5,6 +5,7 @@ import axonym.compat.haliax  # noqa: F401 # isort: skip
 from typing import Any
 
 import haliax as hax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from haliax import Axis, NamedArray
@@ -193,5 +194,9 @@ def test_roll() -> None:
     check(hax.roll(X, 1, "b"), (A, B, C), np.roll(VALUES, 1, 1))
     check(X.roll((1, -2), ("a", C)), (A, B, C), np.roll(VALUES, (1, -2), (0, 2)))
     check(hax.roll(X, hax.named(2, ()), C), (A, B, C), np.roll(VALUES, 2, 2))
+    check(hax.roll(X, jnp.array([1, -2]), ("a", C)), (A, B, C), np.roll(VALUES, (1, -2), (0, 2)))
     with pytest.raises(ValueError, match="'z'"):
         hax.roll(X, 1, "z")
+    for axes in ("z", "a"):
+        with pytest.raises(TypeError, match=f"shift must be a scalar, but has axes: {axes}=2"):
+            hax.roll(X, hax.named([0, 1], axes), "b")

@@ -39,6 +39,13 @@ def test_unary():
     np.testing.assert_array_equal(wrap_elemwise_unary(scaled, X, 3), X * 3)
 
 
+def test_binary_without_axes():
+    add = hax.wrap.wrap_elemwise_binary(jnp.add)
+    assert type(add(hax.named(1, ()), hax.named(2, ()))) is hax.NamedArray
+    assert type(add(hax.named(1, ()), jnp.int32(2))) is hax.NamedArray
+    assert isinstance(add(hax.named(1, ()), jnp.ones(2)), jax.Array)
+
+
 def test_binary():
     @wrap_elemwise_binary
     def weighted(a, b):

@@ -1,17 +1,19 @@
 """Common parts of all adapters: results as Haliax's `NamedArray`, and errors of Haliax's types."""
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 
 import axonym
-from axonym.errors import AxisSizeError, OperandError
+from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
 
 __all__ = ["KindError", "SizeConflictError", "adapted", "adopt"]
 
 P = ParamSpec("P")
+_MISSING = re.compile(r"no axis named '([^']*)'")  # programs match Haliax's words: "not found"
 R = TypeVar("R")
 
 
@@ -51,7 +53,7 @@ def _adopted(leaf: Any) -> Any:
 
 
 def adapted(fn: Callable[P, R]) -> Callable[P, R]:
-    """Adapt a function of Axonym to Haliax: convert its results and its errors."""
+    """Adapt a function of Axonym to Haliax: convert its results, and its errors with words that programs look for."""
 
     @functools.wraps(fn)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -63,5 +65,10 @@ def adapted(fn: Callable[P, R]) -> Callable[P, R]:
             raise SizeConflictError(str(error), error.hint) from error.__cause__
         except OperandError as error:
             raise KindError(*error.args) from error.__cause__
+        except AxisNotFoundError as error:
+            text = str(error)
+            if _MISSING.search(text) is None:
+                raise
+            raise type(error)(_MISSING.sub(r"axis '\1' not found", text, count=1), error.hint) from error.__cause__
 
     return call

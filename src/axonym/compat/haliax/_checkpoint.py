@@ -1,7 +1,7 @@
 """Haliax's policies for what a loop saves for its backward pass."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -13,7 +13,11 @@ from ._adapt import adapted
 
 __all__ = ["ScanCheckpointPolicy", "ScanCheckpointSpec", "policy_of", "tree_checkpoint_name"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
+CARRY = "carry of a loop"
+INPUTS = "inputs of a loop"
 Where: TypeAlias = bool | Literal["offload"]
 
 
@@ -69,13 +73,29 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
             callable, policy=self._named_policy(carry_name, input_name), prevent_cse=self.prevent_cse
         )
 
+    def wrap(self, step: Callable[P, R], *, unrolled: bool = False) -> Callable[P, R]:
+        """Apply the policy to one step, or to a group of steps, of which only the carries between groups are kept."""
+        if self.disable:
+            return step
+        policy = self._named_policy(CARRY, INPUTS) if self.nested is False else None
+        return jax.checkpoint(step, policy=policy, prevent_cse=self.prevent_cse or unrolled)
+
+    def mark(self, carry: T, inputs: R) -> tuple[T, R]:
+        """Name the carry and the arguments inside a step, whether they are kept or recomputed."""
+        if self.disable or self.simple:
+            return carry, inputs
+        return tree_checkpoint_name(carry, CARRY), tree_checkpoint_name(inputs, INPUTS)
+
     def _named_policy(self, carry: str, inputs: str) -> Any:
         if self.simple:
             return None
         policies = jax.checkpoint_policies
-        if self.save_block_internals is True:
-            return policies.everything_saveable
         loop = ((self.save_carries, carry), (self.save_inputs, inputs))
+        if self.save_block_internals is True:
+            if any(where == "offload" for where, _ in loop):
+                problem = "save_block_internals=True keeps everything on the device, so that nothing is left to offload"
+                raise ArgumentError(message("ScanCheckpointPolicy", problem, hint="name what to save: [...]"))
+            return policies.save_anything_except_these_names(*(name for where, name in loop if not where))
         named = self.save_block_internals or ()
         saved = [*named, *(name for where, name in loop if where is True)]
         offloaded = [*self.offload_block_internals, *(name for where, name in loop if where == "offload")]

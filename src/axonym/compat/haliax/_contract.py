@@ -17,6 +17,7 @@ from axonym.errors import OperandError, message
 from ._adapt import adapted
 from ._shape import selection_of
 from .axis import PartialAxisSpec, rearrange_for_partial_order
+from .partitioning import auto_sharded, on_entered_mesh
 
 __all__ = ["dot", "einsum", "rearrange"]
 
@@ -63,7 +64,7 @@ def dot(
         union = dict.fromkeys(name for x in arrays for name in x.names)
         summed = set(union) if axis is None else {name for name, _ in selection(axis)}
         out_axes = rearrange_for_partial_order(out_axes, tuple(name for name in union if name not in summed))
-    return axn.dot(
+    product = axn.dot(
         *arrays,
         axis=axis,
         out_axes=out_axes,
@@ -71,6 +72,7 @@ def dot(
         preferred_element_type=preferred_element_type,
         dot_general=dot_general,
     )
+    return on_entered_mesh(product)
 
 
 def _alone_summed(arrays: tuple[Any, ...], axis: AxisSelection) -> tuple[tuple[Any, ...], AxisSelection]:
@@ -106,7 +108,7 @@ def einsum(
         names = re.findall(r"\w+", equation)
         if names and all(names.count(name) > 1 for name in names) and "..." not in equation:
             equation += " ->"
-    return axn.einsum(
+    result = axn.einsum(
         _braces_each(equation, arrays, axis_aliases),
         *arrays,
         precision=precision,
@@ -114,6 +116,7 @@ def einsum(
         dot_general=_dot_general,
         **axis_aliases,
     )
+    return on_entered_mesh(result)
 
 
 def _braces_each(equation: str, arrays: Sequence[Any], aliases: Mapping[str, AxisSelector]) -> str:
@@ -148,4 +151,4 @@ def rearrange(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArra
         order = [entry if entry is ... else axn.axis_name(entry) for entry in order]
         order = rearrange_for_partial_order(order, array.names) if order.count(...) > 1 else order
     result = axn.rearrange(array, order, **kwargs)
-    return axn.auto_sharded(result) if isinstance(order, str) else result
+    return auto_sharded(result) if isinstance(order, str) else result

@@ -166,12 +166,10 @@ def boolean(mask: Any) -> Any:
 
 
 def axisless_meets_plain(*operands: Any) -> bool:
-    """Return whether the named operands have no axes and the others are arrays: the result has no axes to name."""
+    """Return whether the named operands have no axes, and a plain one has dimensions, which then nothing names."""
     named = [x for x in operands if isinstance(x, NamedArray)]
     others = [x for x in operands if not isinstance(x, NamedArray)]
-    return not any(jnp.ndim(x.array) for x in named) and all(
-        hasattr(x, "shape") and hasattr(x, "dtype") for x in others
-    )
+    return not any(jnp.ndim(x.array) for x in named) and any(getattr(x, "ndim", 0) for x in others)
 
 
 def ndim(a: Any) -> int:

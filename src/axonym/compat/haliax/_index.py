@@ -1,7 +1,7 @@
 """Indexing and updates by name."""
 
 import builtins
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,8 +11,8 @@ import numpy as np
 import axonym as axn
 from axonym._constraints import entries_of
 from axonym.axis import Axis, AxisSelector, axis_name, selector, shown
-from axonym.core import Core, wrap
-from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError, message
+from axonym.core import Core, facts, wrap
+from axonym.errors import AxisNotFoundError, AxisSizeError, BroadcastError, OperandError, message
 from axonym.ops._lift import local
 from axonym.ops._position import positional, selectors_of
 from axonym.ops._scatter import sliced_statically
@@ -62,10 +62,44 @@ def _selectors(array: axn.NamedArray, slices: Selectors) -> dict[AxisSelector, A
         name, size = selector(axis, "index")
         if isinstance(array, axn.NamedArray) and size not in (None, array.shape.get(name, size)):
             array.resolve_axis(axis)
-        is_pallas = hasattr(part, "start") and hasattr(part, "size") and not isinstance(part, dslice)
-        own = dslice(part.start, part.size) if is_pallas else part
-        found[name] = _unknown(array.shape.get(name) if isinstance(array, axn.NamedArray) else None, own)
-    return found
+        found[name] = window(part)
+    if not isinstance(array, axn.NamedArray):
+        return found
+    return {name: _unknown(array.shape.get(name), part) for name, part in paired(array.axes, found).items()}
+
+
+def window(part: Any) -> Any:
+    """Convert a dynamic slice of JAX, such as `pl.ds(1, 3)`, to a dslice, or to a slice if it has a stride."""
+    if isinstance(part, dslice | builtins.slice) or not (hasattr(part, "start") and hasattr(part, "size")):
+        return part
+    stride = getattr(part, "stride", 1)
+    if stride == 1:
+        return dslice(part.start, part.size)
+    return builtins.slice(part.start, part.start + part.size * stride, stride)
+
+
+def parts_of(function: str, x: Core, axes: Sequence[Axis], item: Any) -> dict[AxisSelector, Any]:
+    """Parse the contents of brackets that select a part of a view of `x` with these axes."""
+    selectors = {axis: window(part) for axis, part in selectors_of(function, x, item).items()}
+    return paired(axes, selectors)
+
+
+def paired(axes: Sequence[Axis], selectors: Mapping[AxisSelector, Any]) -> dict[AxisSelector, Any]:
+    """Name each plain index array of one dimension after the first axis of its size that is not indexed.
+
+    As in Haliax, it is then paired with that axis, position by position. An array that fits none keeps the name of the
+    axis that it indexes, and so does a list.
+    """
+    indexed = {axis_name(axis) for axis in selectors}
+    kept = [axis for axis in axes if axis.name not in indexed]
+
+    def one(part: Any) -> Any:
+        if not isinstance(part, jax.Array) or part.ndim != 1 or not jnp.issubdtype(part.dtype, jnp.integer):
+            return part
+        name = next((axis.name for axis in kept if axis.size == part.shape[0]), None)
+        return part if name is None else axn.NamedArray(part, (name,))
+
+    return {axis: one(part) for axis, part in selectors.items()}
 
 
 def _ordered(result: axn.NamedArray, array: axn.NamedArray, selectors: Selectors) -> axn.NamedArray:
@@ -140,8 +174,8 @@ def _sliced(
         raise OperandError(message("slice", f"the piece along {name!r} has no length", hint=hint))
     if size not in (None, wanted):
         raise AxisSizeError(message("slice", f"new_axis {new}={size} is not of length {wanted}"))
-    if isinstance(start, int) and not 0 <= start <= array.resolve_axis(axis).size - wanted:
-        start = jnp.asarray(start)
+    if isinstance(array, Core) and name in array.names:
+        start = fitting(start, array.axis_size(name), wanted)
     result = axn.slice(array, axis, start=start, length=wanted)
     return result if new == name else axn.rename(result, {name: new})
 
@@ -157,11 +191,11 @@ def _sliced_along(array: axn.NamedArray, start: Selectors, length: Selectors) ->
         _, size = lengths.pop(name)
         have = array.resolve_axis(axis)
         count = size.size if isinstance(size, Axis) else size
-        if isinstance(begin, int) and not 0 <= begin <= have.size - count:
+        if isinstance(begin, int) and begin > have.size - count:
             raise AxisSizeError(
                 message("slice", f"cannot cut {count} elements, starting at {begin}, from {shown(have)}")
             )
-        array = axn.slice(array, axis, start=begin, length=count)
+        array = axn.slice(array, axis, start=fitting(begin, have.size, count), length=count)
         if isinstance(size, Axis) and size.name != name:
             renames[name] = size.name
     if lengths:
@@ -172,8 +206,40 @@ def _sliced_along(array: axn.NamedArray, start: Selectors, length: Selectors) ->
 
 @adapted
 def updated_slice(array: axn.NamedArray, start: Selectors, update: Any) -> axn.NamedArray:
-    """Write a piece into an array at starts that may be traced; it is converted to the dtype of the array."""
-    return axn.updated_slice(array, start, cast_to(array, update))
+    """Write a piece into an array at starts that may be traced; it is converted to the dtype of the array.
+
+    Raises:
+        AxisSizeError: if a start is a Python int, and the piece would run over the end. Other starts are moved.
+    """
+    if not isinstance(array, Core) or not isinstance(start, Mapping):
+        return axn.updated_slice(array, start, cast_to(array, update))
+    sizes = dict(zip(update.names, np.shape(update.array), strict=False)) if isinstance(update, axn.NamedArray) else {}
+    extra = [name for name in sizes if name not in array.names]
+    if extra:
+        problem = (
+            f"the update has axes ({', '.join(extra)}) that are not in the original array with shape {array.shape}"
+        )
+        raise BroadcastError(message("updated_slice", problem, f"update has: {facts(update)}"))
+    starts: dict[AxisSelector, Any] = dict(start)
+    for axis, begin in start.items():
+        if axis_name(axis) not in array.names:
+            continue
+        have, count = array.resolve_axis(axis), sizes.get(axis_name(axis), 1)
+        if isinstance(begin, int) and begin > have.size - count:
+            problem = f"a piece of {count} elements that starts at {begin} runs over the end of {shown(have)}"
+            raise AxisSizeError(message("updated_slice", problem, f"array has: {facts(array)}"))
+        starts[axis] = fitting(begin, have.size, count)
+    return axn.updated_slice(array, starts, cast_to(array, update))
+
+
+def fitting(start: Any, size: int, length: int) -> Any:
+    """Move a start that is not traced so that a piece of this length fits, as in lax; negative ones count from the end.
+
+    Axonym refuses a number out of range.
+    """
+    if not isinstance(start, int | np.integer):
+        return start
+    return max(0, min(start + size if start < 0 else start, size - length))
 
 
 def cast_to(array: axn.NamedArray, update: Any) -> Any:

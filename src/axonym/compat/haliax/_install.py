@@ -25,7 +25,7 @@ def install() -> None:
         )
     modules = [_HERE, *(module.name for module in pkgutil.walk_packages(package.__path__, f"{_HERE}."))]
     for name in modules:
-        if "._" not in name.removeprefix(_HERE):
+        if "._" not in name.removeprefix(_HERE).removeprefix("._src"):
             sys.modules["haliax" + name.removeprefix(_HERE)] = importlib.import_module(name)
 
 

@@ -9,12 +9,27 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
 from axonym import layout
-from axonym.layout import MeshLike
+from axonym.layout import AxisMapping, MeshLike
 from axonym.partitioning.shard import transforming
 
-__all__ = ["current_mesh", "entering_mesh"]
+__all__ = ["Uneven", "current_mesh", "entering_mesh", "uneven"]
 
 _NONE = AbstractMesh((), ())
+
+
+@dataclasses.dataclass(frozen=True)
+class Uneven(AxisMapping):
+    """A mapping under which sizes that do not divide are left to JAX, which takes them inside of jit on Auto axes."""
+
+    def leaves_uneven_to_jax(self, function: str) -> bool:
+        """Return whether JAX is tracing; a `vmap` constrains nothing itself."""
+        return function == "vmap" or transforming()
+
+
+def uneven(mapping: Any) -> Any:
+    """Convert a mapping to one under which sizes that do not divide are left to JAX; None stays None."""
+    resolved = layout.resolve_mapping(mapping)
+    return Uneven(resolved.entries) if isinstance(resolved, AxisMapping) else resolved
 
 
 def current_mesh(mesh: MeshLike | None = None) -> MeshLike | None:

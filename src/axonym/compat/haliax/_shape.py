@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 import axonym as axn
 from axonym.axis import Axis, AxisKey, AxisSelection, AxisSelector, AxisSpec, selection, selector, shown, spec
@@ -11,6 +13,7 @@ from axonym.core import Core, facts
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError, message
 
 from ._adapt import adapted
+from .partitioning import auto_sharded
 
 __all__ = [
     "broadcast_arrays",
@@ -232,7 +235,7 @@ def split(a: axn.NamedArray, axis: AxisSelector, new_axes: Sequence[Axis]) -> li
 @adapted
 def unbind(array: axn.NamedArray, axis: AxisSelector) -> list[axn.NamedArray]:
     """Split an array along an axis into a list of arrays without it, laid out by the current mapping."""
-    return axn.auto_sharded(list(axn.unbind(array, axis)))
+    return auto_sharded(list(axn.unbind(array, axis)))
 
 
 @adapted
@@ -265,4 +268,8 @@ def _check_alike(function: str, arrays: Sequence[axn.NamedArray]) -> None:
 @adapted
 def roll(array: axn.NamedArray, shift: Any, axis: AxisSelection) -> axn.NamedArray:
     """Shift elements along axes; those shifted beyond the end reappear at the start."""
-    return axn.roll(array, shift, axis)
+    if isinstance(shift, axn.NamedArray) and shift.ndim:
+        problem = f"shift must be a scalar, but has axes: {shown(*shift.axes)}"
+        raise OperandError(message("roll", problem, f"array has: {shown(*array.axes) or 'no axes'}"))
+    each = list(shift) if isinstance(shift, jax.Array | np.ndarray) and shift.ndim == 1 else shift
+    return axn.roll(array, each, axis)

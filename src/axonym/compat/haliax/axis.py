@@ -1,5 +1,6 @@
 """Axes and set operations on axes, with Haliax's names and result types."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import Any, TypeAlias, TypeVar
@@ -154,7 +155,8 @@ def is_axis_compatible(ax1: AxisSelector, ax2: AxisSelector) -> bool:
 def rearrange_for_partial_order(partial_order: PartialAxisSpec, axes: tuple[Ax, ...]) -> tuple[Ax, ...]:
     """Complete an order in which any number of `...` stand for the axes that it omits.
 
-    Each `...` stands for those that precede the next axis of the order in `axes`, and the last one for the rest.
+    The last `...` stands for the rest, and each other one for those that come next in `axes`, up to an axis that the
+    order has before its last `...`.
     """
     function = "rearrange_for_partial_order"
     pairs = _pairs(axes, function)
@@ -172,16 +174,19 @@ def rearrange_for_partial_order(partial_order: PartialAxisSpec, axes: tuple[Ax, 
     if left and ... not in order:
         problem = f"the order leaves out {', '.join(left)}: it must be a permutation of the axes, or contain ..."
         raise AxisNotFoundError(message(function, problem, line))
-    last = max((i for i, entry in enumerate(order) if entry is ...), default=-1)
+    if ... not in order:
+        return tuple(axes[known.index(name)] for name in said)
+    last = len(order) - 1 - order[::-1].index(...)
+    rest, end = order[:last], order[last + 1 :]
+    waiting = [name for name in known if name not in end]
     complete: list[Any] = []
-    for i, entry in enumerate(order):
+    for entry in rest:
         if entry is not ...:
             complete.append(entry)
             continue
-        following = next((known.index(other) for other in order[i:] if other is not ...), len(known))
-        taken = [name for name in left if i == last or known.index(name) < following]
-        left = [name for name in left if name not in taken]
-        complete += taken
+        waiting = list(itertools.dropwhile(complete.__contains__, waiting))
+        complete += itertools.takewhile(lambda name: name not in said, waiting)
+    complete += [name for name in left if name not in complete] + end
     return tuple(axes[known.index(name)] for name in complete)
 
 

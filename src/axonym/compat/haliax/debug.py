@@ -30,7 +30,7 @@ class ModuleProblems(Exception):  # noqa: N818
     """The problems of a module; true if there are any.
 
     Attributes:
-        reused_arrays: arrays that occur in several places, each with their paths.
+        reused_arrays: arrays that occur in several places, each with their paths, such as `.blocks[0].weight`.
         static_arrays: the paths of static fields that hold arrays.
     """
 
@@ -67,7 +67,7 @@ def diagnose_common_issues(module: eqx.Module) -> None:
     for keys, leaf in jax.tree_util.tree_flatten_with_path(module, is_leaf=axn.is_named_array)[0]:
         array = leaf.array if isinstance(leaf, axn.NamedArray) else leaf
         if _is_array(array):
-            places.setdefault(id(array), (leaf, []))[1].append(layout.path_text(keys))
+            places.setdefault(id(array), (leaf, []))[1].append(jax.tree_util.keystr(keys))
     problems.reused_arrays = [place for place in places.values() if len(place[1]) > 1]
     problems.static_arrays = list(_static_arrays(module, ""))
     if problems:
@@ -79,10 +79,10 @@ def _static_arrays(tree: Any, path: str) -> Iterator[str]:
     if isinstance(tree, eqx.Module):
         for field in dataclasses.fields(tree):
             if field.metadata.get("static") and any(map(_is_array, jax.tree.leaves(getattr(tree, field.name, None)))):
-                yield f"{path}.{field.name}".lstrip(".")
+                yield f"{path}.{field.name}"
     for keys, child in jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]:
         if keys and not isinstance(child, axn.NamedArray):
-            yield from _static_arrays(child, f"{path}.{layout.path_text(keys)}".lstrip("."))
+            yield from _static_arrays(child, path + jax.tree_util.keystr(keys))
 
 
 def _is_array(leaf: Any) -> bool:

@@ -35,10 +35,13 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True)
 class DTypeCategory:
-    """A kind of dtypes, such as `jnp.floating`."""
+    """A kind of dtypes, such as `jnp.floating`, which prints as its name."""
 
     name: str
     category: Any
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 class Named:
@@ -58,10 +61,10 @@ def _of(name: str, dtype: Any) -> type[Named]:
     return type(name, (Named,), {"_dtype": dtype, "__doc__": f'Annotate arrays by dtype and axes: `{name}["a b"]`.'})
 
 
-Float = _of("Float", DTypeCategory("Float", jnp.floating))
-Complex = _of("Complex", DTypeCategory("Complex", jnp.complexfloating))
-Int = _of("Int", DTypeCategory("Int", jnp.signedinteger))
-UInt = _of("UInt", DTypeCategory("UInt", jnp.unsignedinteger))
+Float = _of("Float", DTypeCategory("float", jnp.floating))
+Complex = _of("Complex", DTypeCategory("complex", jnp.complexfloating))
+Int = _of("Int", DTypeCategory("int", jnp.signedinteger))
+UInt = _of("UInt", DTypeCategory("uInt", jnp.unsignedinteger))
 
 bool_ = _of("bool_", jnp.bool_)
 bf16 = _of("bf16", jnp.bfloat16)

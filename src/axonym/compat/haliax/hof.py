@@ -1,6 +1,8 @@
 """Higher-order functions: `vmap`, and loops over a named axis."""
 
 import functools
+import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -31,7 +33,8 @@ class LoopError(SizeConflictError, TypeError):
     """Looped-over sizes differ, or a step changes the type of its carry, for which JAX raises TypeError."""
 
 
-def _is_scanned(leaf: Any) -> bool:
+def is_named_or_shaped_array_like(leaf: Any) -> bool:
+    """Return whether a leaf is scanned by default: a named array, or a plain one with dimensions."""
     return is_named_array(leaf) or (is_jax_or_hax_array_like(leaf) and len(leaf.shape) > 0)
 
 
@@ -42,11 +45,11 @@ def scan(
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
-    is_scanned: BoolAxisSpec = _is_scanned,
+    is_scanned: BoolAxisSpec = is_named_or_shaped_array_like,
 ) -> Callable[..., Any]:
     """Loop over an axis with a carry and outputs; a carry returned with another order of axes is rearranged."""
     options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_scanned": is_scanned}
-    return looped(adapted(axonym.scan)(f, axis, **options))
+    return looped(adapted(axonym.scan)(f, axis, **options), _parameters(f, behind_carry=True))
 
 
 def fold(
@@ -56,11 +59,11 @@ def fold(
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
-    is_scanned: BoolAxisSpec = _is_scanned,
+    is_scanned: BoolAxisSpec = is_named_or_shaped_array_like,
 ) -> Callable[..., Any]:
     """Loop over an axis with only a carry; see `scan`."""
     options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_scanned": is_scanned}
-    return looped(adapted(axonym.fold)(fn, axis, **options))
+    return looped(adapted(axonym.fold)(fn, axis, **options), _parameters(fn, behind_carry=True))
 
 
 reduce = fold  # its first name
@@ -77,7 +80,7 @@ def map(
 ) -> Callable[..., Any]:
     """Apply a function at each position of an axis in sequence; it may take several arguments."""
     options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_mapped": is_mapped}
-    return looped(adapted(axonym.map)(fn, axis, **options))
+    return looped(adapted(axonym.map)(fn, axis, **options), _parameters(fn))
 
 
 def vmap(
@@ -89,11 +92,33 @@ def vmap(
     kwargs: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Map a function over axes; its signature need not be known unless `args` or `kwargs` are given."""
-    return looped(adapted(axonym.vmap)(fn, axis, default=default, args=args, kwargs=kwargs))
+    return looped(adapted(axonym.vmap)(fn, axis, default=default, args=args, kwargs=kwargs), _parameters(fn))
 
 
-def looped(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Convert arguments, results and errors of a mapped function to Haliax's."""
+def _parameters(fn: Callable[..., Any], *, behind_carry: bool = False) -> list[str]:
+    """Return the names of the positional parameters of a function, as far as it has any."""
+    try:
+        given = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return []
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [parameter.name for parameter in given if parameter.kind in positional]
+    return names[1:] if behind_carry else names
+
+
+def _told(text: str, names: Sequence[str]) -> str:
+    """Say of plain arrays what Haliax says, by the names of parameters: `y has leading dimension 1`."""
+
+    def line(match: re.Match[str]) -> str:
+        at, rest, size = match.groups()
+        name = names[int(at)] if at.isdigit() and int(at) < len(names) else at
+        return f"{name}{rest} has leading dimension {size}"
+
+    return re.sub(r"argument (\w+)(\S*) has: shape \((\d+),.*, along dimension 0", line, text)
+
+
+def looped(fn: Callable[..., Any], names: Sequence[str] = ()) -> Callable[..., Any]:
+    """Convert arguments, results and errors of a mapped function, with these positional parameters, to Haliax's."""
     adapting = adapted(fn)
 
     @functools.wraps(fn)
@@ -103,6 +128,6 @@ def looped(fn: Callable[..., Any]) -> Callable[..., Any]:
         except AxisError as error:
             if type(error) not in (AxisError, SizeConflictError):
                 raise
-            raise LoopError(str(error), error.hint) from error.__cause__
+            raise LoopError(_told(str(error), names), error.hint) from error.__cause__
 
     return call

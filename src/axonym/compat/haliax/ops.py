@@ -54,8 +54,15 @@ unique_values = adapted(axn.unique_values)
 
 
 def _named(*operands: Any) -> bool:
-    """Return whether an operation on these operands gives a NamedArray, rather than the result of `jax.numpy`."""
+    """Return whether an operation on these values gives a NamedArray, rather than the result of `jax.numpy`."""
     return any(isinstance(x, NamedArray) for x in operands) and not axisless_meets_plain(*operands)
+
+
+def _chooses_named(condition: Any, x: Any, y: Any) -> bool:
+    """Return whether `where` gives a NamedArray: a condition without axes decides nothing about that."""
+    if isinstance(condition, NamedArray) and condition.ndim:
+        return True
+    return any(isinstance(value, NamedArray) for value in (x, y)) and not axisless_meets_plain(condition, x, y)
 
 
 def where(
@@ -63,7 +70,8 @@ def where(
 ) -> Any:
     """Choose from `x` or `y` by name; without them, return the indices where the condition is true, one array per axis.
 
-    With a scalar condition, the operands need not have the same dtype and axes.
+    With a scalar condition, the operands need not have the same dtype and axes, and the result is named only if one of
+    them is.
     """
     if x is None and y is None:
         if fill_value is None or new_axis is None:
@@ -71,7 +79,7 @@ def where(
         return _where(condition, fill_value=fill_value, new_axis=new_axis)
     if x is None or y is None:
         raise ArgumentError(message("where", "give both x and y, or neither"))
-    if not _named(condition, x, y):
+    if not _chooses_named(condition, x, y):
         return jnp.where(raw(condition), raw(x), raw(y))
     return _where(condition, x, y)
 

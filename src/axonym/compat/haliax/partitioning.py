@@ -23,7 +23,7 @@ from axonym.errors import ArgumentError, ShardingError, message
 from axonym.partitioning.shard import transforming
 
 from ._adapt import adapted
-from ._mesh import current_mesh, entering_mesh
+from ._mesh import current_mesh, entering_mesh, uneven
 from .util import StringHolderEnum, safe_update_wrapper
 
 __all__ = [
@@ -86,14 +86,8 @@ mesh_context = set_mesh
 
 @contextlib.contextmanager
 def axis_mapping(mapping: ResourceMapping, *, merge: bool = False, **kwargs: PhysicalAxisSpec) -> Generator[None]:
-    """Set the current mapping; with `merge` it is added to the outer one, whose entries it overrides.
-
-    The mesh of `with mesh:` is passed to `jax.set_mesh`, so that results inside are laid out on it.
-    """
-    with (
-        contextlib.nullcontext() if transforming() else entering_mesh(),
-        axn.axis_mapping(mapping, merge=merge, **kwargs),
-    ):
+    """Set the current mapping; with `merge` it is added to the outer one, whose entries it overrides."""
+    with axn.axis_mapping(uneven(mapping), merge=merge, **kwargs):
         yield
 
 
@@ -151,6 +145,12 @@ def round_axis_for_partitioning(axis: Axis, mapping: ResourceMapping | None = No
     return axis if ways is None else axis.resize(-(-axis.size // ways) * ways)
 
 
+def _get_mesh() -> MeshLike:  # pyright: ignore[reportUnusedFunction]  # programs call it
+    """Return the mesh of `set_mesh` or of `with mesh:`, or an empty one."""
+    found = current_mesh()
+    return Mesh(np.empty((), object), ()) if found is None else found
+
+
 def _require_mesh(function: str, mesh: MeshLike | None = None) -> MeshLike:
     found = current_mesh(mesh)
     if found is None:
@@ -169,7 +169,7 @@ def shard(x: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = 
         if not transforming():
             warnings.warn(f"shard: no {missing} is set, so nothing is sharded", RuntimeWarning, stacklevel=3)
         return x
-    return axn.shard(x, mapping, found, strict=False)
+    return axn.shard(x, uneven(axn.current_mapping() if mapping is None else mapping), found, strict=False)
 
 
 shard_with_axis_mapping = shard
@@ -178,7 +178,15 @@ shard_with_axis_mapping = shard
 @adapted
 def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
     """Lay out each NamedArray of a tree by the current mapping; without mapping or mesh, do nothing."""
-    return x if axn.current_mapping() is None else axn.auto_sharded(x, current_mesh(mesh))
+    mapping = axn.current_mapping()
+    found = None if mapping is None else current_mesh(mesh)
+    return x if found is None else axn.shard(x, uneven(mapping), found, strict=False)
+
+
+def on_entered_mesh(x: T) -> T:
+    """Lay out a result on the mesh of `with mesh:`, which Axonym's operations ignore."""
+    is_laid_out = axn.current_mapping() is None or layout.context_mesh() is not None
+    return x if is_laid_out else auto_sharded(x)
 
 
 def pspec_for(
@@ -357,7 +365,7 @@ def named_jit(
             **pjit_args,
         )
     inside, arguments, results = (
-        None if mapping is None else layout.resolve_mapping(mapping)
+        None if mapping is None else uneven(mapping)
         for mapping in (axis_resources, in_axis_resources, out_axis_resources)
     )
     older = pjit_args.pop("donate", None)

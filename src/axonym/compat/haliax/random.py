@@ -13,6 +13,7 @@ from axonym.errors import AxisNotFoundError, message
 from axonym.partitioning.shard import transforming
 
 from ._adapt import adapted
+from ._shape import broadcast_axis
 from .partitioning import auto_sharded, physical_axis_name
 
 __all__ = [
@@ -142,12 +143,21 @@ def choice(
 
 
 def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None) -> Any:
-    """Draw indices along an axis of logits."""
-    at: Any = logits.axis_indices(axis)
-    if shape is None and at is not None and at != len(logits.axes) - 1:  # the numbers depend on its position
-        rest = tuple(own for i, own in enumerate(logits.axes) if i != at)
-        return _draw(lambda: auto_sharded(axn.named(jax.random.categorical(key, logits.array, at), rest)))
-    return _draw(axn.random.categorical, key, logits, axis, shape)
+    """Draw indices along an axis of logits: those of `jax.random.categorical` for the array as it is stored."""
+    asked = () if shape is None else spec(shape, "categorical")
+    if shape is not None and not {*logits.names} <= {*axn.axis_name((*asked, axis))}:
+        return _draw(axn.random.categorical, key, logits, axis, shape)
+
+    def draw() -> Any:
+        # The numbers depend on the position of the axis, which Axonym moves to the end.
+        stored = broadcast_axis(logits, asked)
+        at: Any = stored.axis_indices(axis)
+        if at is None:
+            return axn.random.categorical(key, logits, axis, shape)
+        rest = tuple(each for i, each in enumerate(stored.axes) if i != at)
+        return auto_sharded(axn.named(jax.random.categorical(key, stored.array, at), rest))
+
+    return _draw(draw)
 
 
 def permutation(key: Any, x: NamedArray, axis: AxisSelector, independent: bool = False) -> Any:

@@ -1,5 +1,6 @@
 """Mutable arrays with names."""
 
+import builtins
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from axonym.core import facts
 from axonym.errors import message
 
 from ._adapt import KindError, adapted
-from ._index import cast_to
+from ._index import cast_to, parts_of, window
 from .core import NamedArray, SliceSpec
 
 __all__ = ["NamedRef", "freeze", "get", "new_ref", "swap"]
@@ -28,7 +29,7 @@ class NamedRef(_ref.NamedRef):
     Args:
         _ref: the reference, from `jax.new_ref`.
         _axes: its axes.
-        _prefix: the indices that make a view.
+        _prefix: the indices that make a view, one for each axis: an int, a slice, or a dynamic slice of JAX.
     """
 
     __slots__ = ()
@@ -36,7 +37,11 @@ class NamedRef(_ref.NamedRef):
     @adapted
     def __init__(self, _ref: Any, _axes: Any, _prefix: tuple[Any, ...] = ()) -> None:
         super().__init__(_ref, _axes)
-        self.stages = tuple(dict(stage) for stage in _prefix)
+        parts: dict[AxisSelector, Any] = {
+            axis.name: window(part) for axis, part in zip(self.whole.axes, _prefix, strict=bool(_prefix))
+        }
+        chosen = {name: part for name, part in parts.items() if not _is_whole(part)}
+        self.stages = (chosen,) if chosen else ()
 
     @property
     def _ref(self) -> Any:
@@ -48,7 +53,7 @@ class NamedRef(_ref.NamedRef):
 
     @property
     def _prefix(self) -> tuple[Any, ...]:
-        return self.stages
+        return tuple(_composed(axis, self.stages) for axis in self.whole.axes)
 
     @adapted
     def resolve_axis(self, axis: AxisSelector) -> Axis:
@@ -58,7 +63,7 @@ class NamedRef(_ref.NamedRef):
     @adapted
     def slice(self, selector: Mapping[AxisKey, Any]) -> "NamedRef":
         """Return a view of a part; views of views compose."""
-        return self._viewing(super().slice(selector).stages)
+        return self._viewing(super().slice({axis: window(part) for axis, part in selector.items()}).stages)
 
     def unsliced(self) -> "NamedRef":
         """Return the whole array that this is a view of."""
@@ -97,7 +102,30 @@ class NamedRef(_ref.NamedRef):
             if set(part.shape) > set(value.shape):
                 lines = (f"part has: {facts(part)}", f"value has: {facts(value)}")
                 raise KindError(message("ref", "a value needs all axes of the part that it is written to", *lines))
-        super().__setitem__(item, cast_to(self.whole, value))
+        super().__setitem__(parts_of("ref", self.whole, self.axes, item), cast_to(self.whole, value))
+
+
+def _is_whole(part: Any) -> bool:
+    return isinstance(part, builtins.slice) and part == builtins.slice(None)
+
+
+def _composed(axis: Axis, stages: tuple[dict[AxisSelector, Any], ...]) -> Any:
+    """Return the index of one axis of a view: a number, a dynamic slice of JAX, or `slice(None)` if no stage has it."""
+    from jax.experimental import pallas  # slow to import, and rarely needed
+
+    parts = [stage[axis.name] for stage in stages if axis.name in stage]
+    start: Any = 0
+    size, stride = axis.size, 1
+    for part in parts:
+        if isinstance(part, builtins.slice):
+            first, stop, step = part.indices(size)
+            start, size, stride = start + first * stride, len(range(first, stop, step)), stride * step
+        elif isinstance(part, axn.dslice):
+            start, size = start + part.start * stride, part.size
+        else:
+            at = getattr(part, "array", part)
+            return start + (at + size if isinstance(at, int) and at < 0 else at) * stride
+    return pallas.Slice(start, size, stride) if parts else builtins.slice(None)
 
 
 @adapted

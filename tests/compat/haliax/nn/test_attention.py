@@ -163,7 +163,9 @@ def test_errors(function):
             return dot_product_attention(k_pos, dim, query, key, value)
         return dot_product_attention_weights(dim, k_pos, query, key)
 
-    with pytest.raises(ValueError, match="the query has axis 'pos', the positions of keys"):
+    with pytest.raises(
+        ValueError, match="the query has axis 'pos'; the positions of keys must be distinct from its axes"
+    ):
         call("pos", Key, query, query, query)
     with pytest.raises(ValueError, match="'depth'"):
         call(KPos, "depth", query, key, value)

@@ -10,6 +10,7 @@ import haliax.nn as hnn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 Batch, Pos, Embed = hax.make_axes(batch=3, pos=4, embed=5)
@@ -71,10 +72,38 @@ def test_fields_and_defaults():
     assert (layer.pdrop, layer.broadcast_axes, layer.inference, layer.is_active) == (0.5, None, False, True)
     assert not hnn.Dropout(0.0).is_active
     assert not hnn.Dropout(0.1, inference=True).is_active
-    assert not jax.tree.leaves(layer)  # or optimizers would keep a state for it
+    assert jax.tree.leaves(layer) == [False]
     assert hash(layer) == hash(hnn.Dropout())
     with pytest.raises(TypeError):
         hnn.dropout(X, 0.5)  # inference has no default
+
+
+def test_inference_is_a_leaf_in_whose_place_there_may_be_anything():
+    model = {"dropout": hnn.Dropout(0.5), "scale": hax.ones(Embed)}
+    labels = jax.tree.map(lambda leaf: "decay" if eqx.is_array(leaf) else "frozen", model)
+    assert (labels["dropout"].inference, labels["scale"].array) == ("frozen", "decay")
+    assert jax.tree.map(eqx.is_array, model)["dropout"].inference is False
+    arrays, rest = eqx.partition(model, eqx.is_array)
+    assert (arrays["dropout"].inference, rest["dropout"].inference) == (None, False)
+    assert hax.state_dict.to_state_dict(arrays).keys() == {"scale"}
+    assert eqx.tree_equal(eqx.combine(arrays, rest), model)
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+def test_optimizers_take_a_model_with_dropout(filtered):
+    model = {"dropout": hnn.Dropout(0.5), "scale": hax.ones(Embed)}
+    own = eqx.filter(model, eqx.is_inexact_array) if filtered else model
+    optimizer = optax.masked(optax.adamw(0.1), jax.tree.map(eqx.is_array, own))
+    gradients = jax.tree.map(lambda leaf: leaf * 1, own)
+    updates, state = optimizer.update(gradients, optimizer.init(own), own)
+    for changed in (eqx.apply_updates(model, updates), optax.apply_updates(own, updates)):
+        assert changed["scale"].axes == (Embed,)
+        assert not changed["dropout"].inference
+    assert eqx.nn.inference_mode(eqx.apply_updates(model, updates))["dropout"](X) is X
+    assert jax.tree.structure(state) == jax.tree.structure(optimizer.init(own))
+    spoilt = eqx.tree_at(lambda model: model["dropout"].inference, model, jnp.float32(0))  # as unmasked Adam leaves it
+    out = eqx.filter_jit(lambda model: model["dropout"](X, key=KEY))(spoilt)
+    np.testing.assert_array_equal(out.array, model["dropout"](X, key=KEY).array)
 
 
 def test_inference_can_be_switched_in_a_model():

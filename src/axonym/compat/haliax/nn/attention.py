@@ -119,7 +119,7 @@ def _check(KPos: AxisSelection, query: axn.NamedArray, *others: axn.NamedArray) 
             raise OperandError(message("dot_product_attention", problem, hint="name it first: hax.named(x, (...))"))
     for name, _ in selection(KPos, "dot_product_attention"):
         if name in query.names:
-            problem = f"the query has axis {name!r}, the positions of keys"
+            problem = f"the query has axis {name!r}; the positions of keys must be distinct from its axes"
             hint = f'rename it on keys and values: key.rename({{"{name}": "key_{name}"}})'
             raise AxisClashError(message("dot_product_attention", problem, f"query has: {facts(query)}", hint=hint))
 

@@ -1,6 +1,5 @@
 """Dropout, whose `inference` is a leaf of the tree, so that it can be changed in a model."""
 
-import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -11,10 +10,9 @@ from jax.core import Tracer
 import axonym as axn
 from axonym.axis import AxisSelection
 from axonym.errors import message
-from axonym.nn._switch import switchable
 
 from .._adapt import KindError, adapted
-from ..state_dict import ModuleWithStateDictSerialization, StateDict, from_state_dict, to_state_dict, with_prefix
+from ..state_dict import ModuleWithStateDictSerialization
 
 __all__ = ["Dropout", "dropout"]
 
@@ -27,9 +25,12 @@ class DtypeError(KindError, AssertionError):
     """Integers cannot be scaled, for which Haliax raises AssertionError."""
 
 
-@switchable
 class Dropout(ModuleWithStateDictSerialization):
-    """Set elements to zero at random and scale up the others; `broadcast_axes` may be names too."""
+    """Set elements to zero at random and scale up the others; `broadcast_axes` may be names too.
+
+    `inference` is a bool, and a leaf of the tree: in a mask or in a filtered model, there may be something else in its
+    place. `jax.jit` traces it, other than `named_jit` and `equinox.filter_jit`.
+    """
 
     pdrop: float = eqx.field(static=True, default=0.5)
     broadcast_axes: AxisSelection | None = eqx.field(static=True, default=None)
@@ -47,15 +48,6 @@ class Dropout(ModuleWithStateDictSerialization):
         """Drop elements of `x`, unless `inference`, by default that of the field."""
         chosen = self.inference if inference is None else inference
         return dropout(x, self.pdrop, self.broadcast_axes, inference=chosen, key=key)
-
-    def to_state_dict(self, prefix: str | None = None) -> StateDict:
-        """Return a state dict with `inference`, a bool."""
-        return super().to_state_dict(prefix) | to_state_dict(bool(self.inference), with_prefix(prefix, "inference"))
-
-    def from_state_dict(self, state_dict: StateDict, prefix: str | None = None) -> "Dropout":
-        """Return the layer with `inference` from a state dict, if it is there."""
-        inference = from_state_dict(bool(self.inference), state_dict, with_prefix(prefix, "inference"))
-        return dataclasses.replace(super().from_state_dict(state_dict, prefix), inference=inference)
 
 
 @adapted
@@ -78,7 +70,8 @@ def dropout(
         return dropout(nameless, pdrop, broadcast_axes, inference=inference, key=key).array
     if isinstance(inference, Tracer):
         dropped = dropout(x, pdrop, broadcast_axes, inference=False, key=key)
-        return axn.where(axn.NamedArray(inference, ()), x, dropped)
+        is_kept = axn.NamedArray(inference != 0, ())  # an optimizer that was not told better has made it a float
+        return axn.where(is_kept, x, dropped)
     if pdrop == 1 and not inference:
         return axn.zeros_like(x)
     if pdrop and not inference and key is None:

@@ -10,9 +10,9 @@ from axonym.axis import Axis, AxisSpec, sized, spec
 from axonym.nn._inputs import check_input
 from axonym.nn._weights import multiply
 from axonym.ops.index import take
-from axonym.partitioning.shard import auto_sharded
 
 from .._adapt import adapted
+from ..partitioning import auto_sharded
 from ._constructor import TwoSpellings
 from .linear import drawn, hashable, times
 from .mup import AbstractEmbeddingReparam, EmbeddingStandardParam, ReparamEnabled

@@ -14,11 +14,11 @@ from axonym.create import zeros
 from axonym.errors import AxisClashError, message
 from axonym.nn._inputs import check_input
 from axonym.nn._weights import multiply
-from axonym.partitioning.shard import auto_sharded
 from axonym.transform._leaves import is_hole
 
 from .._adapt import adapted, adopt
 from .._dot_general import DefaultDotGeneralOp
+from ..partitioning import auto_sharded, on_entered_mesh
 from ..state_dict import ModuleWithStateDictSerialization
 from ._constructor import TwoSpellings
 from .mup import (
@@ -107,7 +107,7 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         summed = spec(self.In)
         check_input("Linear", inputs, summed, spec(self.Out), blocks=True)
         product = None if type(self.dot_general) is DefaultDotGeneralOp else self.dot_general
-        y = multiply(inputs, times(self.weight, self.reparam.active_scale), summed, product)
+        y = on_entered_mesh(multiply(inputs, times(self.weight, self.reparam.active_scale), summed, product))
         return y if self.bias is None else y + auto_sharded(self.bias)
 
     def flatten_for_export(self) -> "Linear":

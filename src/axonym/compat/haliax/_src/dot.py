@@ -1,0 +1,5 @@
+"""Alias of `haliax.dot`."""
+
+from .._contract import dot
+
+__all__ = ["dot"]

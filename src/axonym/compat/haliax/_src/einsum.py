@@ -1,0 +1,5 @@
+"""Alias of `haliax.einsum`."""
+
+from .._contract import einsum
+
+__all__ = ["einsum"]
