@@ -235,6 +235,8 @@ def _product(
         if sharding is not None and _is_bool(arrays, dtype):
             arrays, labels = _bools_reduced(arrays, labels, contracted)
         equation = plans.letters(labels, out)
+        # JAX's einsum multiplies two integers before a third operand of bfloat16, whose dtype cannot hold the result.
+        arrays = _one_dtype(*arrays)
         return jnp.einsum(equation, *arrays, precision=precision, preferred_element_type=dtype, out_sharding=sharding)
     plan = plans.contraction(labels[0], labels[1], contracted, out)
     left, right = _one_dtype(*arrays)
@@ -266,11 +268,12 @@ def _bools_reduced(
     return reduced, remaining
 
 
-def _one_dtype(left: jax.Array, right: jax.Array) -> tuple[jax.Array, jax.Array]:
-    if left.dtype == right.dtype:
-        return left, right
-    common = jnp.result_type(left, right)
-    return left.astype(common), right.astype(common)
+def _one_dtype(*arrays: jax.Array) -> Sequence[jax.Array]:
+    first = arrays[0].dtype
+    if all(array.dtype == first for array in arrays):
+        return arrays
+    common = jnp.result_type(*arrays)
+    return [array.astype(common) for array in arrays]
 
 
 def _opened(dot_general: DotGeneral) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], DotGeneral]]:
