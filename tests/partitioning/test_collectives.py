@@ -230,6 +230,35 @@ def test_axes_of_no_elements(kind, request):
     assert gradient.axes == x.axes
 
 
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
+def test_sums_of_bfloat16_in_a_mesh_of_which_some_axes_are_manual(kind, request):
+    """On CPUs, XLA aborts the process at them."""
+    values = np.arange(32).reshape(8, 4)
+    x = axn.named(jnp.asarray(values, jnp.bfloat16), ("batch", "embed"))
+
+    def f(x):
+        total, still = x.sum("batch"), axn.stop_gradient(x)
+        largest, least = axn.pmax(still.max("batch"), "batch"), axn.pmin(still.min("batch"), "batch")
+        block = axn.psum_scatter(total, "embed", over="data")
+        scattered = axn.all_gather(block, "embed", over="data", to="invarying")
+        gathered = axn.all_gather(x, "batch").sum("batch")
+        mean = axn.pmean(gathered, "batch")
+        return axn.psum(total, "batch"), axn.pmean(total, "batch"), largest, least, scattered, mean
+
+    def loss(x):
+        parts = axn.shard_map(f, {"batch": "data"}, manual_axes=["data"])(x)
+        return parts[-1].sum().scalar(), parts
+
+    with axn.set_mesh(request.getfixturevalue(kind)):
+        slope, parts = jax.jit(jax.grad(loss, has_aux=True))(x)
+    total = values.sum(0)
+    expected = total, total / 4, values.max(0), values.min(0), total, total
+    for part, right in zip(parts, expected, strict=True):
+        assert part.dtype == jnp.bfloat16
+        np.testing.assert_array_equal(np.asarray(part.array, float), right)
+    np.testing.assert_array_equal(np.asarray(slope.array, float), 1)
+
+
 def test_outside_of_shard_map_everything_is_whole(auto_mesh):
     x, key = axn.ones((B, E)), jax.random.key(0)
     for mapping in ({}, {"batch": "data"}):

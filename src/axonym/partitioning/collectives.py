@@ -141,7 +141,9 @@ def all_gather(
         gather = functools.partial(lax.all_gather, axis_name=_one_or_all(axes), to=to)
         if not array.shape[dim]:  # XLA gathers nothing along an empty dimension
             return _without_types(lambda array: gather(array).reshape(array.shape), array)
-        return _without_types(functools.partial(gather, axis=dim, tiled=True), array)
+        # The gradient is a sum.
+        joined = functools.partial(gather, axis=dim, tiled=True)
+        return _widened_on_cpus(functools.partial(_without_types, joined), array)
 
     return _along("all_gather", one, x, axis, over)
 
@@ -169,11 +171,11 @@ def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None
         if not array.shape[dim]:  # XLA scatters no empty dimension
             return array
         scatter = functools.partial(lax.psum_scatter, axis_name=_one_or_all(axes), scatter_dimension=dim, tiled=True)
-        return _without_types(scatter, array)
+        return _widened_on_cpus(functools.partial(_without_types, scatter), array)
 
     def rest(array: jax.Array, names: Names, axes: Entry) -> Any:
         require_partial("psum_scatter", array, names, axes)
-        return lax.psum(array, axes)
+        return _widened_on_cpus(lambda array: lax.psum(array, axes), array)
 
     return _along("psum_scatter", one, x, axis, over, rest)
 
@@ -379,11 +381,22 @@ def _reduced(function: str, collective: Callable[..., Any], x: T, axis: AxisSele
             return _alone(function, array)
         if idle and is_checked(axes):
             axes = tuple(a for a in axes if a in jax.typeof(array).mat.varying)
-            return collective(array, axes) if axes else array
+            return _widened_on_cpus(lambda array: collective(array, axes), array) if axes else array
         require_partial(function, array, names, axes)
-        return collective(array, axes)
+        return _widened_on_cpus(lambda array: collective(array, axes), array)
 
     return _each(function, one, x, numbers=True)
+
+
+def _widened_on_cpus(reduce: Callable[[jax.Array], Any], array: jax.Array) -> Any:
+    """Reduce over devices; on a CPU, in a mesh of which only some axes are Manual, bfloat16 as float32.
+
+    XLA converts sums to float32 there too, but aborts the process in such a mesh, up to at least jax 0.12.0.1.
+    """
+    types = set(jax.sharding.get_abstract_mesh().axis_types)
+    if array.dtype != jnp.bfloat16 or types == {AxisType.Manual} or jax.default_backend() != "cpu":
+        return reduce(array)
+    return reduce(array.astype(jnp.float32)).astype(jnp.bfloat16)
 
 
 def _each(function: str, one: Callable[..., Any], x: T, numbers: bool = False) -> T:
