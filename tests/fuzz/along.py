@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.fuzz.table import Names, Rejected, Table, dtype_of, lined, made, rounded
+from tests.fuzz.table import Names, Rejected, Table, blur, dtype_of, lined, made, rounded
 
 __all__ = ["FUNCTIONS"]
 
@@ -40,7 +40,7 @@ def _masked(x: Table, axis: Axes, where: Any) -> tuple[np.ndarray, np.ndarray, N
 
 
 def _nonempty(mask: np.ndarray) -> None:
-    if not mask.any(-1).all():
+    if not mask.shape[-1] or not mask.any(-1).all():
         raise Rejected("a reduction of nothing")
 
 
@@ -58,15 +58,16 @@ def _reduction(name: str, fn: Callable[..., Any], exact: bool, empty: bool, aske
 
 
 def _max(values: np.ndarray, mask: np.ndarray, initial: float | None = None) -> np.ndarray:
-    low = np.min(values, initial=0) - 1 if values.dtype != bool else False
+    if values.dtype == bool:
+        return (values & mask).any(-1) | bool(initial)
+    low = np.int64(-(2**40)) if values.dtype == np.int64 else -np.inf
     start = low if initial is None else initial
-    filled = np.where(mask, values, start)
-    return np.concatenate([filled, np.full((*filled.shape[:-1], 1), start, filled.dtype)], -1).max(-1) if filled.shape[-1] == 0 or initial is not None else filled.max(-1)
+    return np.max(np.where(mask, values, start), -1, initial=start)
 
 
 def _min(values: np.ndarray, mask: np.ndarray, initial: float | None = None) -> np.ndarray:
     if values.dtype == bool:
-        return ~_max(~values, mask, None if initial is None else not initial)
+        return ~_max(~values, mask, initial is not None and not initial)
     return -_max(-values, mask, None if initial is None else -initial)
 
 
@@ -81,7 +82,9 @@ def _var(values: np.ndarray, mask: np.ndarray, ddof: int = 0) -> np.ndarray:
 
 def _logsumexp(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
     top = _max(values, mask)[..., None]
-    return np.log(np.where(mask, np.exp(values - top), 0).sum(-1)) + top[..., 0]
+    with np.errstate(invalid="ignore"):
+        terms = np.where(mask & (values != top), np.exp(values - top), np.where(mask, 1, 0))
+    return np.log(terms.sum(-1)) + top[..., 0]
 
 
 REDUCTIONS = {
@@ -95,11 +98,20 @@ REDUCTIONS = {
     "ptp": _reduction("ptp", lambda v, m: _max(v, m) - _min(v, m), False, False),
     "all": _reduction("all", lambda v, m: np.where(m, v != 0, True).all(-1), True, True),
     "any": _reduction("any", lambda v, m: np.where(m, v != 0, False).any(-1), True, True),
-    "logsumexp": _reduction("logsumexp", _logsumexp, False, False, jax.scipy.special.logsumexp),
     "nansum": _reduction("nansum", lambda v, m: np.where(m & ~np.isnan(v), v, 0).sum(-1), False, True),
     "nanmax": _reduction("nanmax", lambda v, m: _max(v, m & ~np.isnan(v)), True, False),
     "nanmean": _reduction("nanmean", lambda v, m: _mean(v, m & ~np.isnan(v)), False, False),
 }
+
+
+_exact_logsumexp = _reduction("logsumexp", _logsumexp, False, False, jax.scipy.special.logsumexp)
+
+
+def logsumexp(x: Table, axis: Axes = None, *, where: Any = None) -> Table:
+    result = _exact_logsumexp(x, axis, where=where)
+    # The sum of exponentials, of which the largest is one, is rounded before its logarithm is taken.
+    near_one = blur(made(np.ones(result.values.shape), result.names, result.dtype))
+    return made(result.values + np.log(near_one.values), result.names, result.dtype)
 
 
 def count_nonzero(x: Table, axis: Axes = None) -> Table:
@@ -209,7 +221,8 @@ def _weights(x: Table, axis: Axes, where: Any) -> tuple[np.ndarray, np.ndarray, 
         raise Rejected("a softmax of nothing")
     shifted = x.values - np.where(mask, x.values, -np.inf).max(at, keepdims=True, initial=-np.inf)
     weights = np.where(mask, np.exp(np.where(mask, shifted, 0)), 0)
-    return weights, weights.sum(at, keepdims=True), shifted, mask
+    total = blur(made(weights.sum(at, keepdims=True), x.names, x.dtype)).values
+    return weights, total, shifted, mask
 
 
 @rounded
@@ -227,6 +240,8 @@ def log_softmax(x: Table, axis: Axes = None, *, where: Any = None) -> Table:
 @rounded
 def standardize(x: Table, axis: Axes = None) -> Table:
     at = tuple(x.names.index(name) for name in chosen(x, axis))
+    if not x.values.size:
+        raise Rejected("the mean of nothing")
     centred = x.values - x.values.mean(at, keepdims=True)
     variance = (centred**2).mean(at, keepdims=True)
     return made(centred / np.sqrt(variance + 1e-5), x.names, x.dtype)
@@ -236,7 +251,9 @@ def top_k(x: Table, axis: str, k: int) -> tuple[Table, Table]:
     values, at = _last(x, axis)
     if k > values.shape[-1]:
         raise Rejected("too few")
-    places = _argsort(values, descending=True)[..., :k]
+    # As in XLA, minus zero is less than zero here, and only here.
+    keys = np.where((values == 0) & np.signbit(values), -5e-324, values)
+    places = _argsort(keys, descending=True)[..., :k]
     found = np.take_along_axis(values, places, -1)
     return (
         made(np.moveaxis(found, -1, at), x.names, x.dtype),
@@ -268,6 +285,7 @@ def segment_sum(x: Table, ids: Table, segments: tuple[str, int], axis: Axes = No
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     **REDUCTIONS,
     **ALONG,
+    "logsumexp": logsumexp,
     "count_nonzero": count_nonzero,
     "argmax": _search(np.argmax),
     "argmin": _search(np.argmin),

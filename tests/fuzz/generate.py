@@ -30,6 +30,7 @@ class Style:
         kept: an axis that operations must leave alone, and its size; collectives reduce it.
         special: the fraction of programs whose inputs hold NaN and infinities.
         mesh: the sizes of mesh axes, over which inputs are split.
+        narrow: whether float32 may be converted to other dtypes.
     """
 
     sizes: tuple[int, ...] = (0, 1, 2, 2, 3, 3, 4, 5, 7)
@@ -37,6 +38,7 @@ class Style:
     kept: Mapping[str, int] = dataclasses.field(default_factory=dict)
     special: float = 0.05
     mesh: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    narrow: bool = True
 
 
 def generate(seed: int, style: Style) -> Program:
@@ -52,7 +54,7 @@ def generate(seed: int, style: Style) -> Program:
     wanted, tries = int(rng.integers(2, 7)), 0
     while len(lines) < wanted and tries < 200:
         tries += 1
-        line = _line(Draw(rng, values, frozenset(style.kept)), values, special)
+        line = _line(Draw(rng, values, frozenset(style.kept)), values, style, special)
         if line is not None:
             lines.append(line)
     used = set().union(*(line.operands for line in lines), set())
@@ -76,12 +78,12 @@ def _input(rng: np.random.Generator, sizes: Mapping[str, int], style: Style, spe
     else:
         values = rng.normal(size=shape)
         if rng.random() < 0.15 and style.special:
-            values = np.round(values)
+            values = np.round(values) + 0.0
         if special and kind == "float":
             values = np.where(rng.random(shape) < 0.2, rng.choice([np.nan, np.inf, -np.inf], shape), values)
         if kind == "complex":
             values = values + 1j * rng.normal(size=shape)
-    held = np.asarray(jnp.asarray(values, dtype))
+    held = np.asarray(values).astype(jnp.dtype(dtype))
     wide = held.astype({"bool": bool, "int": np.int64, "float": np.float64, "complex": np.complex128}[kind])
     return Input(tuple(names), wide, dtype)
 
@@ -111,7 +113,7 @@ def _mapping(rng: np.random.Generator, sizes: Mapping[str, int], mesh: Mapping[s
     return found
 
 
-def _line(draw: Draw, values: dict[str, Table], special: bool) -> Line | None:
+def _line(draw: Draw, values: dict[str, Table], style: Style, special: bool) -> Line | None:
     """Draw a line that the reference computes, and note its result."""
     try:
         text = _expression(draw)
@@ -120,6 +122,8 @@ def _line(draw: Draw, values: dict[str, Table], special: bool) -> Line | None:
         return None
     results = result if isinstance(result, tuple) else (result,)
     if not all(_comparable(each, special) for each in results):
+        return None
+    if not style.narrow and any(each.dtype in ("float16", "bfloat16") for each in results):
         return None
     names = tuple(f"v{len(values) + i}" for i in range(len(results)))
     values.update(zip(names, results, strict=True))

@@ -50,6 +50,8 @@ def places(x: Table, item: Any) -> tuple[Table, np.ndarray]:
             if not size:
                 raise Rejected("a piece of nothing")
             missing = (wanted < 0) | (wanted >= size)
+            if missing.all():
+                raise Rejected("a piece outside of the axis")
             ids, outside = ids.take(wanted.clip(0, size - 1), at), outside.take(wanted.clip(0, size - 1), at)
             outside = outside | missing.reshape([-1 if i == at else 1 for i in range(ids.ndim)])
         elif not isinstance(selector, Table | list) or (isinstance(selector, Table) and not selector.names):

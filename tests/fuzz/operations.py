@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from tests.fuzz.draw import Draw, Unsuitable
 from tests.fuzz.table import Table
 
@@ -12,6 +14,13 @@ Generator = Callable[[Draw], str]
 
 def _shares(x: Table) -> Callable[[Table], bool]:
     return lambda y: all(x.shape.get(name, size) == size for name, size in y.shape.items())
+
+
+def _finite_beside_booleans(d: Draw, *variables: str) -> None:
+    """Refuse NaN and infinities beside booleans: XLA may choose where it was asked to multiply by zero."""
+    tables = [d.values[name] for name in variables]
+    if any(x.kind == "bool" for x in tables) and not all(np.isfinite(x.values).all() for x in tables):
+        raise Unsuitable
 
 
 def unary(d: Draw) -> str:
@@ -40,15 +49,19 @@ def binary(d: Draw) -> str:
     x = d.variable()
     kind = d.values[x].kind
     if d.chance(0.2) and kind != "bool":
-        number = d.one(["2", "3", "0.5", "1.5"] if kind != "int" else ["2", "3", "1.5"])
+        # A float beside whole numbers would give a weak dtype.
+        number = d.one(["2", "3"] if kind == "int" else ["2", "3", "0.5", "1.5"])
         if kind == "complex":
             return d.one([f"{x} * {number}", f"{number} + {x}", f"{x} / {number}", f"{x} == {number}"])
-        return d.one([f"{x} * {number}", f"{number} - {x}", f"{x} / {number}", f"{x} // {number}", f"{x} % {number}",
+        if kind == "int" and d.chance(0.3):
+            return f"n.divide({x}, {x} * 0 + {number})"
+        return d.one([f"{x} * {number}", f"{number} - {x}", f"{x} ** 2", f"{x} // {number}", f"{x} % {number}",
                       f"{x} > {number}", f"{x} ** 2", f"n.maximum({x}, {number})"])  # fmt: skip
     y = d.beside(x)
     if d.chance(0.5):
         x, y = y, x
     kinds = {d.values[x].kind, d.values[y].kind}
+    _finite_beside_booleans(d, x, y)
     if kinds == {"bool"}:
         functions = ["logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "add", "multiply", "equal", "maximum"]
     elif "complex" in kinds:
@@ -59,7 +72,7 @@ def binary(d: Draw) -> str:
     else:
         functions = ["add", "subtract", "multiply", "add", "multiply", "maximum", "minimum", "less", "greater_equal", "not_equal",
                      "arctan2", "hypot", "logaddexp", "copysign", "fmax", "logical_or"]  # fmt: skip
-        if d.chance(0.3):
+        if d.chance(0.3) and kinds == {"float"}:
             return d.one([f"{x} / (n.abs({y}) + 1)", f"{x} % (n.abs({y}) + 1)", f"n.power(n.abs({x}) + 0.5, {y})",
                           f"n.fmod({x}, n.abs({y}) + 1)", f"n.isclose({x}, {y})", f"n.floor_divide({x}, n.abs({y}) + 1)"])  # fmt: skip
     symbols = {"add": "+", "subtract": "-", "multiply": "*", "less": "<", "greater_equal": ">=", "bitwise_and": "&"}
@@ -243,6 +256,7 @@ def contraction(d: Draw) -> str:
     x = d.variable(lambda x: x.names)
     y = d.variable(_shares(d.values[x]))
     kinds = {d.values[x].kind, d.values[y].kind}
+    _finite_beside_booleans(d, x, y)
     shared = [name for name in d.free(x) if name in d.values[y].names]
     every = list(dict.fromkeys((*d.values[x].names, *d.values[y].names)))
     pick = d.between(0, 7)
@@ -254,6 +268,7 @@ def contraction(d: Draw) -> str:
         return f"n.dot({x}, {y}, axis={tuple(over)!r}, out_axes=({d.one(rest)!r}, ...))"
     if pick == 3:
         z = d.variable(lambda z: _shares(d.values[x])(z) and _shares(d.values[y])(z))
+        _finite_beside_booleans(d, x, y, z)
         both = [name for name in shared if name in d.values[z].names]
         return f"n.dot({x}, {y}, {z}, axis={tuple(d.some(both or shared, 1))!r})"
     kept = [name for name in every if name in d.kept or d.chance(0.6)]
@@ -353,7 +368,9 @@ def updating(d: Draw) -> str:
         update = f"{x}[{axis!r}, {start}:{start + length}]" if d.chance(0.5) else "1"
         start = start if update != "1" else d.between(0, max(size - 1, 0))
         return f"n.updated_slice({x}, {{{axis!r}: {start}}}, {update})"
-    item = selector(d, x, unique=method == "set")
+    # JAX has no gradient of products at index arrays.
+    plain = method == "multiply"
+    item = f"{axis!r}, {static_selector(d, d.size(x, axis))}" if plain else selector(d, x, unique=method == "set")
     part = f"{x}[{item}]"
     update = d.one(["1", "2", f"{part} * 2" if "dslice" not in item else "3"])
     if d.chance(0.4):

@@ -33,7 +33,7 @@ class Input:
 
     def array(self) -> Any:
         """Return the values in the dtype, without names."""
-        return jnp.asarray(self.values, self.dtype)
+        return jnp.asarray(self.values.astype(jnp.dtype(self.dtype)))  # converted by NumPy: nothing to compile
 
 
 @dataclasses.dataclass(frozen=True)

@@ -154,7 +154,9 @@ def blur(x: Any) -> Any:
 
     values = x.values
     with np.errstate(all="ignore"):
-        values = values * (1 + eps * noise()) + np.where(values == 0, 0, tiny * noise())
+        # A zero may have either sign: the sum of no products, or a product with zero.
+        zeros = np.copysign(0.0, rng.uniform(-1, 1, values.shape))
+        values = np.where(values == 0, zeros, values * (1 + eps * noise()) + tiny * noise())
         if x.kind == "complex":
             # The parts of a complex number are rounded as parts of its length.
             values = values + 1j * eps * np.abs(values) * noise()
