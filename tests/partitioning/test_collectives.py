@@ -259,6 +259,14 @@ def test_sums_of_bfloat16_in_a_mesh_of_which_some_axes_are_manual(kind, request)
     np.testing.assert_array_equal(np.asarray(slope.array, float), 1)
 
 
+def test_nan_is_the_largest_and_the_smallest_value(auto_mesh):
+    x = axn.named(jnp.array([0, jnp.nan, 2, 3]), "batch")
+    extrema = lambda x: (axn.pmax(x.max("batch"), "batch"), axn.pmin(x.min("batch"), "batch"))  # noqa: E731
+    for values in (x, axn.nan_to_num(x, 1.0)):
+        highest, lowest = axn.shard_map(extrema, {"batch": "data"}, auto_mesh)(values)
+        np.testing.assert_array_equal([highest.item(), lowest.item()], [values.max().item(), values.min().item()])
+
+
 def test_outside_of_shard_map_everything_is_whole(auto_mesh):
     x, key = axn.ones((B, E)), jax.random.key(0)
     for mapping in ({}, {"batch": "data"}):

@@ -19,6 +19,7 @@ from ..core import Core, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, BroadcastError, OperandError, describe, message, suggestion
 from ..plans import Names
 from . import _lift
+from ._extremum import may_be_lost
 from ._merging import settled, settled_gradient
 from ._position import Position, Reach, Step, in_range, positional, run, selected_names
 
@@ -111,6 +112,10 @@ def write(
     return wrap(x, run(kernel, array, value, *arguments), names)
 
 
+def _nans(array: Any) -> jax.Array:
+    return jnp.isnan(array).astype(jnp.int8)
+
+
 def sliced_statically(steps: tuple[Step, ...], arguments: Sequence[Any]) -> tuple[tuple[Step, ...], Sequence[Any]]:
     """Unless an index is a box, make the starts of its slices static, as a positional index requires."""
     if all(kind in ("int", "slice") for _, kind, _ in steps):
@@ -137,7 +142,12 @@ def writing(plan: Write) -> _lift.Kernel:
 
         def positionally(array: jax.Array, update: Any, *given: Any) -> jax.Array:
             table = dict(zip(traced, given, strict=True))
-            return into(plan, array, update, [table.get(i, argument) for i, argument in enumerate(arguments)])
+            found = [table.get(i, argument) for i, argument in enumerate(arguments)]
+            result = into(plan, array, update, found)
+            if plan.boxed or plan.operation not in ("max", "min") or not may_be_lost(array, range(array.ndim)):
+                return result
+            marks = into(plan._replace(operation="max"), _nans(array), _nans(update), found)
+            return jnp.where(marks > 0, jnp.nan, result)
 
         array = on_mesh(array)
         operands = [array, update, *(arguments[i] for i in traced)]

@@ -21,6 +21,7 @@ from ..core import Core, Operand
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
 from . import _lift, contract, elementwise
 from ._batch import batched
+from ._extremum import with_nan
 from ._matrix import matrix_axes, over
 from ._operands import one_of
 from ._root import root
@@ -282,7 +283,12 @@ def matrix_norm(
     one_of("matrix_norm", "ord", ord, _ORDERS)
     if ord == "fro":
         return _lift.reduction(_matrix_norm, x, matrix_axes("matrix_norm", row, column))
-    return over(jnp.linalg.matrix_norm, [x], row, column, "", ord=ord)
+    return over(_matrix_norm_of, [x], row, column, "", ord=ord)
+
+
+def _matrix_norm_of(array: jax.Array, *, ord: Any) -> jax.Array:
+    found: jax.Array = jnp.linalg.matrix_norm(array, ord=ord)
+    return with_nan(found, array, (-2, -1)) if ord in (1, -1, np.inf, -np.inf) else found
 
 
 def _matrix_norm(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
@@ -538,7 +544,9 @@ def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.A
     array = as_inexact(array)
     if ord == 2:
         return root(jnp.sum(jnp.real(array * jnp.conj(array)), axis))
-    if ord <= 1 or ord == np.inf:
+    if abs(ord) == np.inf:
+        return with_nan(jnp.linalg.vector_norm(array, axis=axis, ord=ord), array, axis)
+    if ord <= 1:
         return jnp.linalg.vector_norm(array, axis=axis, ord=ord)
     powers = jnp.sum(jnp.abs(array) ** ord, axis)
     is_zero = powers == 0  # the slope of the root is infinite there, the gradient is to be zero

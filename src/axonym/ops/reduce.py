@@ -18,6 +18,7 @@ from ..axis import AxisSelection
 from ..core import Core, Operand, facts
 from ..errors import ArgumentError, OperandError, message
 from . import _lift
+from ._extremum import highest, lowest, with_nan
 from ._root import root
 from ._widen import as_inexact, limits
 
@@ -138,7 +139,7 @@ def max(
 
 
 def _max(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = None) -> jax.Array:
-    return jnp.max(x, axis, where=where, initial=_typed(initial, x.dtype))
+    return highest(x, axis, where=where, initial=_typed(initial, x.dtype))
 
 
 def mean(
@@ -166,7 +167,7 @@ def min(
 
 
 def _min(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = None) -> jax.Array:
-    return jnp.min(x, axis, where=where, initial=_typed(initial, x.dtype))
+    return lowest(x, axis, where=where, initial=_typed(initial, x.dtype))
 
 
 def nanargmax(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
@@ -333,7 +334,7 @@ def ptp(
 
 def _ptp(x: jax.Array, axis: tuple[int, ...], where: Any = None, initial: Any = None) -> jax.Array:
     if initial is None:
-        return jnp.ptp(x, axis)
+        return with_nan(jnp.ptp(x, axis), x, axis)
     return _max(x, axis, where, initial) - _min(x, axis, where, initial)
 
 

@@ -1,6 +1,6 @@
 """Reductions over groups of elements: segments given by an array of ids, and the groups of a ragged axis."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,6 +14,7 @@ from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selection, sele
 from ..core import Core
 from . import _lift
 from ._batch import batched
+from ._extremum import may_be_lost
 from ._operands import integers, names_of
 from ._position import reaching
 from ._widen import at_least_float32
@@ -226,8 +227,17 @@ def _flat(x: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
     return x.reshape(ids.size, *x.shape[ids.ndim :]), ids.ravel()
 
 
+def _extreme(fn: Callable[..., jax.Array], x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
+    """Find the maximum or minimum of each segment; NaN is one, on all devices."""
+    found = fn(x, ids, **options)
+    if not may_be_lost(x, (0,)):
+        return found
+    marks = jax.ops.segment_max(jnp.isnan(x).astype(jnp.int8), ids, **options)
+    return jnp.where(marks > 0, jnp.nan, found)
+
+
 def _segment_max(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return jax.ops.segment_max(*_flat(x, ids), **options)
+    return _extreme(jax.ops.segment_max, *_flat(x, ids), **options)
 
 
 def _segment_mean(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
@@ -239,7 +249,7 @@ def _segment_mean(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
 
 
 def _segment_min(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return jax.ops.segment_min(*_flat(x, ids), **options)
+    return _extreme(jax.ops.segment_min, *_flat(x, ids), **options)
 
 
 def _segment_prod(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:

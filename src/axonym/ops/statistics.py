@@ -14,6 +14,7 @@ from ..core import Core, Operand, wrap
 from ..errors import ArgumentError, OperandError, message
 from . import _lift
 from ._batch import batched, hashable
+from ._extremum import highest, lowest
 from ._operands import integers, names_of, only_axis
 
 if TYPE_CHECKING:
@@ -426,7 +427,8 @@ def _like_edges(sample: jax.Array, edges: jax.Array) -> jax.Array:
 
 def _histogram_bin_edges(x: jax.Array, *limits: jax.Array, size: int) -> jax.Array:
     # No elements have no smallest one.
-    return jnp.histogram_bin_edges(x, size, limits or (None if x.size else (0, 1)))
+    ends = limits or ((lowest(x), highest(x)) if x.size else (0, 1))
+    return jnp.histogram_bin_edges(x, size, ends)
 
 
 def _searchsorted(v: jax.Array, a: jax.Array, sorter: jax.Array | None = None, *, side: str, method: str) -> jax.Array:

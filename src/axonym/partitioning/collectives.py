@@ -105,12 +105,12 @@ def pmean(x: T, axis: AxisSelection) -> T:
 
 def pmax(x: T, axis: AxisSelection) -> T:
     """Return the largest of the values of all devices; JAX has no derivative of it."""
-    return _reduced("pmax", lax.pmax, x, axis, idle=True)
+    return _reduced("pmax", _with_nan(lax.pmax), x, axis, idle=True)
 
 
 def pmin(x: T, axis: AxisSelection) -> T:
     """Return the smallest of the values of all devices; JAX has no derivative of it."""
-    return _reduced("pmin", lax.pmin, x, axis, idle=True)
+    return _reduced("pmin", _with_nan(lax.pmin), x, axis, idle=True)
 
 
 def all_gather(
@@ -386,6 +386,18 @@ def _reduced(function: str, collective: Callable[..., Any], x: T, axis: AxisSele
         return _widened_on_cpus(lambda array: collective(array, axes), array)
 
     return _each(function, one, x, numbers=True)
+
+
+def _with_nan(collective: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a maximum or minimum NaN if it is so on a device: XLA for CPUs, and NCCL, prefer numbers."""
+
+    def extremum(array: jax.Array, axes: Entry) -> Any:
+        found = collective(array, axes)
+        if not jnp.issubdtype(array.dtype, jnp.inexact):
+            return found
+        return jnp.where(lax.pmax(jnp.isnan(array).astype(jnp.int8), axes) > 0, jnp.nan, found)
+
+    return extremum
 
 
 def _widened_on_cpus(reduce: Callable[[jax.Array], Any], array: jax.Array) -> Any:
