@@ -26,7 +26,9 @@ def rows(x: Table, axis: Axes) -> tuple[np.ndarray, Names]:
     over = chosen(x, axis)
     rest = tuple(name for name in x.names if name not in over)
     values = lined(x, (*rest, *over))
-    return values.reshape((*(x.shape[name] for name in rest), int(np.prod([x.shape[name] for name in over], dtype=int)))), rest
+    return values.reshape(
+        (*(x.shape[name] for name in rest), int(np.prod([x.shape[name] for name in over], dtype=int)))
+    ), rest
 
 
 def _masked(x: Table, axis: Axes, where: Any) -> tuple[np.ndarray, np.ndarray, Names]:

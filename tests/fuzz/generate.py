@@ -95,7 +95,15 @@ def _laid_out(program: Program, rng: np.random.Generator, style: Style) -> Progr
     inputs = {}
     for name, given in program.inputs.items():
         pick = rng.random()
-        own = mapping if pick < 0.6 else _mapping(rng, given.shape, style.mesh) if pick < 0.8 else {} if pick < 0.9 else None
+        own = (
+            mapping
+            if pick < 0.6
+            else _mapping(rng, given.shape, style.mesh)
+            if pick < 0.8
+            else {}
+            if pick < 0.9
+            else None
+        )
         inputs[name] = dataclasses.replace(given, layout=own)
     current = mapping if rng.random() < 0.3 else None
     return dataclasses.replace(program, inputs=inputs, mapping=current)

@@ -63,7 +63,9 @@ def places(x: Table, item: Any) -> tuple[Table, np.ndarray]:
             ids, outside = _element(ids, outside, at, wanted, size)
             names.pop(at)
     arrays = {name: s for name, s in selectors.items() if isinstance(s, list) or (isinstance(s, Table) and s.names)}
-    tables = {name: Table(np.array(s, np.int64), (name,), "int32") if isinstance(s, list) else s for name, s in arrays.items()}
+    tables = {
+        name: Table(np.array(s, np.int64), (name,), "int32") if isinstance(s, list) else s for name, s in arrays.items()
+    }
     if not tables:
         return Table(ids, tuple(names), "int32"), outside
     return _gathered(Table(ids, tuple(names), "int32"), outside, tables)
@@ -127,10 +129,16 @@ def take(x: Table, axis: str, index: Any, *, mode: str = "fill", fill_value: flo
     if mode == "wrap":
         if not size:
             raise Rejected("an element of nothing")
-        wrapped = [i % size for i in picks] if isinstance(picks, list) else Table(picks.values % size, picks.names, "int32")
+        wrapped = (
+            [i % size for i in picks] if isinstance(picks, list) else Table(picks.values % size, picks.names, "int32")
+        )
         return getitem(x, {axis: wrapped})
     if mode == "clip":
-        low = [max(i, 0) for i in picks] if isinstance(picks, list) else Table(np.maximum(picks.values, 0), picks.names, "int32")
+        low = (
+            [max(i, 0) for i in picks]
+            if isinstance(picks, list)
+            else Table(np.maximum(picks.values, 0), picks.names, "int32")
+        )
         return getitem(x, {axis: low})
     where, outside = places(x, {axis: picks})
     values = x.values.reshape(-1)[where.values]

@@ -29,11 +29,40 @@ def unary(d: Draw) -> str:
     if kind == "bool":
         return d.one([f"n.logical_not({x})", f"~{x}", f"n.astype({x}, 'float32')", f"n.astype({x}, 'int32')"])
     if kind == "int":
-        return d.one([f"n.abs({x})", f"-{x}", f"n.sign({x})", f"n.square({x})", f"~{x}", f"n.sin({x})", f"n.logical_not({x})"])
+        return d.one(
+            [f"n.abs({x})", f"-{x}", f"n.sign({x})", f"n.square({x})", f"~{x}", f"n.sin({x})", f"n.logical_not({x})"]
+        )
     if kind == "complex":
         return d.one([f"n.{f}({x})" for f in ("abs", "real", "imag", "conj", "negative", "square", "exp", "isfinite")])
-    smooth = ("sin", "cos", "tanh", "square", "negative", "arctan", "expm1", "exp", "erf", "arcsinh", "cbrt", "deg2rad", "sinc")
-    jumps = ("abs", "sign", "floor", "ceil", "trunc", "rint", "isnan", "isfinite", "signbit", "nan_to_num", "logical_not", "conj")
+    smooth = (
+        "sin",
+        "cos",
+        "tanh",
+        "square",
+        "negative",
+        "arctan",
+        "expm1",
+        "exp",
+        "erf",
+        "arcsinh",
+        "cbrt",
+        "deg2rad",
+        "sinc",
+    )
+    jumps = (
+        "abs",
+        "sign",
+        "floor",
+        "ceil",
+        "trunc",
+        "rint",
+        "isnan",
+        "isfinite",
+        "signbit",
+        "nan_to_num",
+        "logical_not",
+        "conj",
+    )
     positive = ("sqrt", "log1p", "rsqrt", "log", "reciprocal", "gammaln")
     pick = d.between(0, 9)
     if pick < 5:
@@ -63,11 +92,33 @@ def binary(d: Draw) -> str:
     kinds = {d.values[x].kind, d.values[y].kind}
     _finite_beside_booleans(d, x, y)
     if kinds == {"bool"}:
-        functions = ["logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_xor", "add", "multiply", "equal", "maximum"]
+        functions = [
+            "logical_and",
+            "logical_or",
+            "logical_xor",
+            "bitwise_and",
+            "bitwise_or",
+            "bitwise_xor",
+            "add",
+            "multiply",
+            "equal",
+            "maximum",
+        ]
     elif "complex" in kinds:
         functions = ["add", "subtract", "multiply", "equal", "not_equal"]
     elif kinds <= {"bool", "int"}:
-        functions = ["add", "multiply", "maximum", "minimum", "less", "equal", "bitwise_and", "bitwise_or", "bitwise_xor", "logical_and"]
+        functions = [
+            "add",
+            "multiply",
+            "maximum",
+            "minimum",
+            "less",
+            "equal",
+            "bitwise_and",
+            "bitwise_or",
+            "bitwise_xor",
+            "logical_and",
+        ]
         functions += ["subtract", "gcd"] if kinds == {"int"} else []
     else:
         functions = ["add", "subtract", "multiply", "add", "multiply", "maximum", "minimum", "less", "greater_equal", "not_equal",
@@ -104,7 +155,21 @@ def reduction(d: Draw) -> str:
     elif kind == "int":
         functions += ["max", "min", "ptp", "any", "var"]
     elif kind == "float":
-        functions += ["max", "min", "ptp", "var", "std", "logsumexp", "all", "any", "nansum", "nanmax", "nanmean", "sum", "mean"]
+        functions += [
+            "max",
+            "min",
+            "ptp",
+            "var",
+            "std",
+            "logsumexp",
+            "all",
+            "any",
+            "nansum",
+            "nanmax",
+            "nanmean",
+            "sum",
+            "mean",
+        ]
     function = d.one(functions)
     axes = d.axes(x)
     where = f", where={d.mask(x)}" if kind != "complex" and d.chance(0.35) else ""
@@ -221,7 +286,9 @@ def joining(d: Draw) -> str:
     size = d.size(x, axis)
     if pick == 2:
         at = d.between(0, size)
-        return f"n.split({x}, {axis!r}, [n.Axis({axis!r}, {at}), n.Axis({d.fresh()!r}, {size - at})])[{d.between(0, 1)}]"
+        return (
+            f"n.split({x}, {axis!r}, [n.Axis({axis!r}, {at}), n.Axis({d.fresh()!r}, {size - at})])[{d.between(0, 1)}]"
+        )
     if pick == 3 and size:
         return f"n.unbind({x}, {axis!r})[{d.between(-size, size - 1)}]"
     if pick == 4:
@@ -309,7 +376,15 @@ def static_selector(d: Draw, size: int) -> str:
     if size and d.chance(0.5):
         return str(d.between(-size, size - 1))
     bounds = sorted((d.between(0, size), d.between(0, size)))
-    return d.one([f"slice({bounds[0]}, {bounds[1]})", "slice(None, None, 2)", "slice(None, None, -1)", "slice(1, None)", "slice(-2, None)"])
+    return d.one(
+        [
+            f"slice({bounds[0]}, {bounds[1]})",
+            "slice(None, None, 2)",
+            "slice(None, None, -1)",
+            "slice(1, None)",
+            "slice(-2, None)",
+        ]
+    )
 
 
 def one_selector(d: Draw, x: str, axis: str, size: int, unique: bool) -> str:
@@ -331,7 +406,9 @@ def one_selector(d: Draw, x: str, axis: str, size: int, unique: bool) -> str:
 
 def traced_index(d: Draw, x: str, axis: str, size: int) -> str:
     """Return the text of integers computed from a variable, without the indexed axis."""
-    other = d.number(lambda y: len(y.names) <= 3 and all(d.values[x].shape.get(name) == s for name, s in y.shape.items()))
+    other = d.number(
+        lambda y: len(y.names) <= 3 and all(d.values[x].shape.get(name) == s for name, s in y.shape.items())
+    )
     shape = d.values[other].shape
     if axis in shape and shape[axis]:
         return f"n.argmax({other}, {axis!r})" if axis not in d.kept else f"n.astype(n.abs({other}) * 2, 'int32')"
@@ -351,7 +428,12 @@ def taking(d: Draw) -> str:
         return f"n.take({x}, {axis!r}, {index}, fill_value=1)"
     if pick == 2:
         length = d.between(0, size)
-        start = d.one([str(d.between(0, size - length)), f"n.astype(n.sum({d.number(lambda y: not set(y.names) & d.kept)}), 'int32')"])
+        start = d.one(
+            [
+                str(d.between(0, size - length)),
+                f"n.astype(n.sum({d.number(lambda y: not set(y.names) & d.kept)}), 'int32')",
+            ]
+        )
         return f"n.slice({x}, {axis!r}, start={start}, length={length})"
     y = d.real(lambda y: not y.names or True)
     return f"n.one_hot(n.astype({y} * 2, 'int32'), n.Axis({d.fresh()!r}, {d.between(1, 4)}), dtype='float32')"
@@ -376,7 +458,9 @@ def updating(d: Draw) -> str:
     if d.chance(0.4):
         others = [name for name in d.values[x].names if name != axis]
         fits = lambda y: all(name in others and d.values[x].shape[name] == size for name, size in y.shape.items())
-        update = d.number(lambda y: fits(y) and y.dtype == d.values[x].dtype and f"'{next(iter(y.names), ' ')}'" not in item)
+        update = d.number(
+            lambda y: fits(y) and y.dtype == d.values[x].dtype and f"'{next(iter(y.names), ' ')}'" not in item
+        )
     return f"{x}.at[{item}].{method}({update})"
 
 

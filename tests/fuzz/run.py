@@ -21,7 +21,11 @@ __all__ = ["SETTINGS", "Finding", "Setting", "check", "programs_of"]
 
 _MESH = {"data": 4, "model": 2}
 _WHOLE = Style()
-_SPLIT = Style(sizes=(0, 1, 2, 3, 4, 4, 8, 8, 8, 16), mesh=_MESH, dtypes=("float32",) * 6 + ("int32", "bool", "bfloat16", "complex64"))
+_SPLIT = Style(
+    sizes=(0, 1, 2, 3, 4, 4, 8, 8, 8, 16),
+    mesh=_MESH,
+    dtypes=("float32",) * 6 + ("int32", "bool", "bfloat16", "complex64"),
+)
 _BLOCKS = dataclasses.replace(_WHOLE, sizes=(1, 2, 3, 4, 5, 7), kept={"s": 8}, special=0.0)
 Auto, Explicit = AxisType.Auto, AxisType.Explicit
 

@@ -37,7 +37,11 @@ def rearrange(x: Table, order: str | Sequence[str | EllipsisType], **bindings: i
 def flatten_axes(x: Table, old: Sequence[str], new: str) -> Table:
     """Merge axes in the place of the first of them."""
     first = min(old, key=x.names.index)
-    order = list(itertools.chain.from_iterable(old if name == first else [name] for name in x.names if name == first or name not in old))
+    order = list(
+        itertools.chain.from_iterable(
+            old if name == first else [name] for name in x.names if name == first or name not in old
+        )
+    )
     names = [new if name == first else name for name in x.names if name == first or name not in old]
     values = lined(x, order)
     shape = [math.prod(x.shape[each] for each in old) if name == new else x.shape[name] for name in names]
@@ -52,7 +56,9 @@ def unflatten_axis(x: Table, axis: str, new: Mapping[str, int]) -> Table:
     if math.prod(new.values()) != x.shape[axis]:
         raise Rejected("the sizes do not fit")
     names = list(itertools.chain.from_iterable(new if name == axis else [name] for name in x.names))
-    return Table(x.values.reshape([new.get(name) if name in new else x.shape[name] for name in names]), tuple(names), x.dtype)
+    return Table(
+        x.values.reshape([new.get(name) if name in new else x.shape[name] for name in names]), tuple(names), x.dtype
+    )
 
 
 def broadcast_axis(x: Table, axes: Mapping[str, int]) -> Table:
@@ -97,7 +103,9 @@ def split(x: Table, axis: str, new: Sequence[Axis]) -> tuple[Table, ...]:
         raise Rejected("the sizes do not add up")
     ends = np.cumsum([size for _, size in new])[:-1]
     parts = np.split(x.values, ends, x.names.index(axis))
-    return tuple(rename(Table(part, x.names, x.dtype), {axis: name}) for part, (name, _) in zip(parts, new, strict=True))
+    return tuple(
+        rename(Table(part, x.names, x.dtype), {axis: name}) for part, (name, _) in zip(parts, new, strict=True)
+    )
 
 
 def unbind(x: Table, axis: str) -> tuple[Table, ...]:
@@ -123,7 +131,9 @@ def tile(x: Table, reps: Mapping[str, int]) -> Table:
     return Table(np.tile(wide.values, [reps.get(name, 1) for name in wide.names]), wide.names, x.dtype)
 
 
-def pad(x: Table, widths: Mapping[str, tuple[int, int]], *, mode: str = "constant", constant_values: float = 0) -> Table:
+def pad(
+    x: Table, widths: Mapping[str, tuple[int, int]], *, mode: str = "constant", constant_values: float = 0
+) -> Table:
     every = [widths.get(name, (0, 0)) for name in x.names]
     if mode != "constant":
         if any(not x.shape[name] for name in widths):
@@ -143,7 +153,9 @@ def _contracted(arrays: Sequence[Table], out: Sequence[str]) -> Table:
     product = np.ones([sizes[name] for name in every])
     for x in arrays:
         product = product * lined(x, every)
-    dtype = dtype_of(jnp.einsum, "a->a", arrays[0]) if len(arrays) == 1 else dtype_of(lambda *own: jnp.stack(own), *arrays)
+    dtype = (
+        dtype_of(jnp.einsum, "a->a", arrays[0]) if len(arrays) == 1 else dtype_of(lambda *own: jnp.stack(own), *arrays)
+    )
     if made(0, (), dtype).kind == "bool":
         product = product != 0
         summed: Any = product.any(tuple(every.index(name) for name in every if name not in out))

@@ -51,7 +51,9 @@ def _candidates(program: Program) -> Iterator[Program]:
             given = _as_input(program, line.results[0])
             lines = program.lines[:i] + program.lines[i + 1 :]
             if given is not None:
-                yield dataclasses.replace(program, inputs={**program.inputs, line.results[0]: given}, lines=lines).pruned()
+                yield dataclasses.replace(
+                    program, inputs={**program.inputs, line.results[0]: given}, lines=lines
+                ).pruned()
     if program.mapping:
         yield dataclasses.replace(program, mapping=None)
     for name, given in program.inputs.items():
