@@ -102,8 +102,7 @@ class AxisMapping(Mapping[str, Entry]):
         return len(self.entries)
 
     def __str__(self) -> str:
-        spell = {name: axes[0] if len(axes) == 1 else axes or None for name, axes in self.entries}
-        return str(spell)
+        return str({name: axes[0] if len(axes) == 1 else axes or None for name, axes in self.entries})
 
     def leaves_uneven_to_jax(self, function: str) -> bool:
         """Return whether a function passes on sizes that do not divide: never, except in the mapping of a subclass."""
@@ -336,8 +335,7 @@ class _MappingBlock(_Block):
     def __del__(self) -> None:
         if self._unused is not None:
             mapping, place = self._unused
-            problem = "a mapping was made, and never made current"
-            hint = "use a block: with axn.axis_mapping(...):"
+            problem, hint = "a mapping was made, and never made current", "use a block: with axn.axis_mapping(...):"
             _never_entered[threading.get_ident()] = message(
                 "axis_mapping", problem, f"mapping: {mapping}", f"made in: {place}", hint=hint
             )
@@ -462,8 +460,8 @@ def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
     """
     if mesh is not None:
         if not isinstance(mesh, Mesh | AbstractMesh):
-            hint = 'write jax.make_mesh((4, 2), ("data", "model"))'
-            raise OperandError(message("mesh", f"a mesh must be a Mesh or an AbstractMesh, not {mesh!r}", hint=hint))
+            problem = f"a mesh must be a Mesh or an AbstractMesh, not {mesh!r}"
+            raise OperandError(message("mesh", problem, hint='write jax.make_mesh((4, 2), ("data", "model"))'))
         return mesh
     abstract = jax.sharding.get_abstract_mesh()
     return None if abstract.empty else abstract

@@ -105,14 +105,15 @@ def drawn(layer: str, initializer: Any, key: jax.Array, axes: tuple[Axis, ...]) 
     except ValueError:  # written in C
         pass
     try:
-        parameter: NamedArray = initializer(key, axes)
+        made: Any = initializer(key, axes)
     except TypeError as error:
         home = getattr(initializer, "__module__", None) or ""
         if home.partition(".")[0] != "jax":
             raise
         raise _no_initializer(layer, f"an initializer of JAX takes a key and a shape, not axes: {error}") from error
-    if not isinstance(parameter, Core):
-        raise _no_initializer(layer, f"the initializer returned {type(parameter).__name__}, not a NamedArray")
+    if not isinstance(made, Core):
+        raise _no_initializer(layer, f"the initializer returned {type(made).__name__}, not a NamedArray")
+    parameter: NamedArray = made
     return parameter
 
 

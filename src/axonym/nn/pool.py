@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, MutableMapping, Sequence, Set
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -182,7 +182,7 @@ def _kernel(names: Names, slides: "tuple[_Slide, ...]", reduction: Reduction, st
     key = names, slides, start
     try:
         known = _kernels.setdefault(reduction, {})
-        refer: Callable[[], Any] = weakref.ref(reduction)
+        refer = cast(Callable[[], Reduction], weakref.ref(reduction))
     except TypeError:  # without a hash or without weak references
         return _pool(*key, lambda: reduction)
     return known.get(key) or plans.keep(known, key, _pool(*key, refer))

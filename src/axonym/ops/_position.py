@@ -230,10 +230,10 @@ def _check_known(function: str, x: Core, name: str, indices: Any) -> None:
             raise _out_of_range(function, x, name, size, int(at))
 
 
-def check_start(function: str, x: Core, name: str, start: Any, length: int) -> None:
+def check_start(function: str, x: Core, name: str, start: Any, length: Any) -> None:
     """Raise an error if a piece at a Python int does not fit, and report one at any other start."""
     size = size_of(function, x, name)
-    if is_symbolic_dim(size) or length > size:
+    if is_symbolic_dim(size) or is_symbolic_dim(length) or length > size:
         return
     if isinstance(start, int | np.integer | np.ndarray):
         known = np.asarray(start)

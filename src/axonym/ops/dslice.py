@@ -44,7 +44,7 @@ class dslice:  # noqa: N801  # the name that Haliax and Pallas know it by
     def __init__(self, start: Any, length: int | Axis) -> None:
         given: Any = length.size if isinstance(length, Axis) else length
         try:
-            size = given if is_symbolic_dim(given) else operator.index(given)
+            size: Any = given if is_symbolic_dim(given) else operator.index(given)
         except TypeError:
             problem = f"the length must be an int or an Axis, not {type(length).__name__}"
             raise OperandError(message("dslice", problem, hint="the start may be traced, the length may not")) from None

@@ -65,7 +65,7 @@ def _selectors(array: axn.NamedArray, slices: Selectors) -> dict[AxisSelector, A
         found[name] = window(part)
     if not isinstance(array, axn.NamedArray):
         return found
-    return {name: _unknown(array.shape.get(name), part) for name, part in paired(array.axes, found).items()}
+    return {axis: _unknown(array.shape.get(axis_name(axis)), part) for axis, part in paired(array.axes, found).items()}
 
 
 def window(part: Any) -> Any:
