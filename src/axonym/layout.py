@@ -336,9 +336,8 @@ class _MappingBlock(_Block):
         if self._unused is not None:
             mapping, place = self._unused
             problem, hint = "a mapping was made, and never made current", "use a block: with axn.axis_mapping(...):"
-            _never_entered[threading.get_ident()] = message(
-                "axis_mapping", problem, f"mapping: {mapping}", f"made in: {place}", hint=hint
-            )
+            facts = f"mapping: {mapping}", f"made in: {place}"
+            _never_entered[threading.get_ident()] = message("axis_mapping", problem, *facts, hint=hint)
 
 
 def context(**changes: Any) -> AbstractContextManager[Any]:
