@@ -436,7 +436,10 @@ def untyped(fn: Callable[..., Any], mesh: MeshLike, out_sharding: Any) -> Callab
 
 def tracing() -> bool:
     """Return whether operations are being traced; in an eager gradient or `vmap` they run at once."""
-    return isinstance(jnp.asarray(0.0), Tracer)
+    try:
+        return isinstance(jnp.asarray(0.0), Tracer)
+    except jax.errors.JaxRuntimeError:  # of `jax.transfer_guard`, which only eager transfers meet
+        return False
 
 
 def varying(array: jax.Array, mesh_axes: Iterable[str]) -> jax.Array:

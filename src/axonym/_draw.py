@@ -163,7 +163,7 @@ def _local(
     wanted = _constraints.explicit_sharding(names, sizes)
     typed = [array for array in arrays if _constraints.has_explicit_axes(array)]
     if wanted is None and not typed:
-        return call(key, *arrays)
+        return _lift.run(call, key, *arrays)
     mesh: Any = layout.context_mesh() or jax.typeof(typed[0]).sharding.mesh
     if wanted is None:
         own = (*range(len(names) - len(sizes), 0), *names)

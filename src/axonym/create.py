@@ -65,11 +65,15 @@ def _filled(function: str, shape: AxisSpec, fill_value: Any, dtype: DTypeLike | 
     sizes, names = tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
     sharding = _constraints.explicit_sharding(names, sizes)
     try:
-        return NamedArray(jnp.full(sizes, fill_value, dtype, out_sharding=sharding), names)
+        return NamedArray(_lift.run(_full(sizes, dtype, sharding), fill_value), names)
     except TypeError:
         if isinstance(dtype, Axis):
             raise not_in_a_tuple(function, *axes, dtype) from None
         raise
+
+
+def _full(sizes: tuple[int, ...], dtype: Any, sharding: Any) -> Callable[[Any], jax.Array]:
+    return lambda value: jnp.full(sizes, value, dtype, out_sharding=sharding)
 
 
 def _check_scalar(function: str, fill_value: Any) -> None:
@@ -98,21 +102,26 @@ def _parts(function: str, x: NamedArray) -> tuple[jax.Array, tuple[str, ...]]:
 
 def full_like(x: NamedArray, fill_value: Any, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of one value with the axes, dtype and sharding of another."""
-    array, names = _parts("full_like", x)
+    array, _ = _parts("full_like", x)
     _check_scalar("full_like", fill_value)
-    return wrap(x, _constraints.laid_out_like(jnp.full_like(array, fill_value, dtype), array), names)
+    return _filled_like(x, array, fill_value, dtype)
+
+
+def _filled_like(x: NamedArray, array: jax.Array, fill_value: Any, dtype: DTypeLike | None) -> NamedArray:
+    made = _lift.run(lambda value: jnp.full_like(array, value, dtype), fill_value)
+    return wrap(x, _constraints.laid_out_like(made, array), x.names)
 
 
 def zeros_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of zeros with the axes, dtype and sharding of another."""
-    array, names = _parts("zeros_like", x)
-    return wrap(x, _constraints.laid_out_like(jnp.zeros_like(array, dtype), array), names)
+    array, _ = _parts("zeros_like", x)
+    return _filled_like(x, array, 0, dtype)
 
 
 def ones_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of ones with the axes, dtype and sharding of another."""
-    array, names = _parts("ones_like", x)
-    return wrap(x, _constraints.laid_out_like(jnp.ones_like(array, dtype), array), names)
+    array, _ = _parts("ones_like", x)
+    return _filled_like(x, array, 1, dtype)
 
 
 def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | None = None) -> NamedArray:

@@ -164,14 +164,14 @@ def _all_see(rest: _Rest, sizes: tuple[int, int]) -> bool:
 def _on_mesh(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray, ...]:
     """Make types agree: on Explicit mesh axes, the compiler decides shardings; on Manual ones, all arrays vary."""
     leaves, tree = jax.tree.flatten((operands, rest), is_leaf=is_named_array)
-    arrays = [leaf.array if isinstance(leaf, NamedArray) else jnp.asarray(leaf) for leaf in leaves]
+    arrays = [leaf.array if isinstance(leaf, NamedArray) else _lift.run(jnp.asarray, leaf) for leaf in leaves]
     varying = {axis for array in arrays for axis in jax.typeof(array).mat.varying}
     arrays = [_constraints.varying(array, varying) for array in arrays]
 
     def positional(*arrays: Any) -> tuple[jax.Array, ...]:
         pairs = zip(leaves, arrays, strict=True)
         rebuilt = [wrap(leaf, array, leaf.names) if isinstance(leaf, Core) else array for leaf, array in pairs]
-        results: Any = _attend(plan, *jax.tree.unflatten(tree, rebuilt))
+        results: Any = _compiled(plan, *jax.tree.unflatten(tree, rebuilt))
         return tuple(x.array for x in results)
 
     rows = _without(plan.scoring.names, KEYS)
@@ -416,3 +416,5 @@ def _backward(plan: _Plan, kept: Any, cotangents: Any) -> Any:
 
 
 _attend.defvjp(_forward, _backward)
+# Outside of a program, it is one of its own: step by step, constants would move to the device at each call.
+_compiled = jax.jit(_attend, static_argnums=0, inline=_constraints.INLINE)

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.core import Tracer
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, shown
@@ -111,7 +112,7 @@ def part(tree: T, Block: Axis, at: int | slice) -> T:
 
     def pick(leaf: Any) -> Any:
         if is_array(leaf) and leaf.ndim:
-            return _lift.whole(jnp.asarray(leaf), (0,))[at]
+            return _element(_lift.whole(jnp.asarray(leaf), (0,)), at)
         if not isinstance(leaf, NamedArray) or Block.name not in leaf.names:
             return leaf
         if is_hole(leaf):
@@ -120,6 +121,18 @@ def part(tree: T, Block: Axis, at: int | slice) -> T:
 
     picked: T = jax.tree.map(pick, tree, is_leaf=is_named_array)
     return picked
+
+
+def _element(array: jax.Array, at: int | slice) -> jax.Array:
+    if isinstance(at, slice) or isinstance(array, Tracer):
+        return array[at]
+    element: jax.Array = _lift.run(_element_of_array, array, at)
+    return element
+
+
+@jax.jit
+def _element_of_array(array: jax.Array, at: jax.Array) -> jax.Array:
+    return lax.dynamic_index_in_dim(array, at, keepdims=False)
 
 
 def vectors_laid_out(layers: T) -> T:

@@ -262,7 +262,7 @@ def _losses(
         _lift.fail(function, flaw, logits, targets)
     if label not in targets.names:
         _report_outside(function, targets, label, axes_of(function, logits)[logits.names.index(label)].size)
-    losses, normalizers = kernel.call(logits.array, targets.array, label_smoothing, z_loss)
+    losses, normalizers = _lift.run(kernel.call, logits.array, targets.array, label_smoothing, z_loss)
     return wrap(logits, losses, kernel.names), wrap(logits, normalizers, kernel.names)
 
 

@@ -73,7 +73,7 @@ class MLP(eqx.Module):
             raise ArgumentError(message("MLP.init", f"depth must not be negative, got {depth}"))
         hidden = as_axis("mlp", width)
         ends = [Input, *[hidden] * depth, Output]
-        keys = jax.random.split(key, depth + 1)
+        keys = tuple(jax.random.split(key, depth + 1))
         layers = tuple(
             Linear.init(
                 In,

@@ -249,7 +249,7 @@ class MixtureOfExperts(eqx.Module):
             raise ArgumentError(message(function, f"top_k is {top_k}, but there are {Experts.size} experts"))
         if capacity_factor is not None and not capacity_factor > 0:
             raise ArgumentError(message(function, f"capacity_factor must be positive, not {capacity_factor}"))
-        keys = jax.random.split(key, 4)
+        keys = tuple(jax.random.split(key, 4))
 
         def layer(In: Axis, Out: Axis, own: jax.Array) -> MoELinear:
             return MoELinear.init(

@@ -129,7 +129,7 @@ def mean_pool(
         counts = slide.counts(count_include_pad)
         # The counts have size-1 axes, so that they are never as large as the result.
         if len(set(counts)) > 1:
-            total = total / NamedArray(jnp.asarray(counts, x.dtype), (x.names[slide.at],))
+            total = total / NamedArray(_lift.constant(counts.astype(x.dtype)), (x.names[slide.at],))
         else:
             total = total / int(counts[0])
     return auto_sharded(_like(total, inputs))

@@ -17,6 +17,7 @@ from ..array import NamedArray
 from ..axis import Axis, AxisSpec, shown, sized
 from ..core import Core, facts, wrap
 from ..errors import ArgumentError, AxisClashError, AxisSizeError, message
+from ..ops import _lift
 from ..ops._widen import at_least_float32
 from ..ops.index import index
 from ..ops.shape import rename
@@ -69,7 +70,7 @@ def sinusoidal_positions(
         raise AxisClashError(message(function, problem, f"positions have: {facts(counted)}"))
     computed = at_least_float32(dtype)
     frequencies = theta ** -(np.arange(0, Embed.size, 2) / Embed.size)
-    frequencies = frequencies.astype(computed).reshape(*[1] * counted.array.ndim, -1)
+    frequencies = _lift.constant(frequencies.astype(computed).reshape(*[1] * counted.array.ndim, -1))
     angles = counted.array[..., None].astype(computed) * frequencies
     pairs = jnp.stack([jnp.sin(angles), jnp.cos(angles)], -1 if interleaved else -2)
     flat = lax.reshape(pairs, (*counted.array.shape, Embed.size)).astype(dtype)
@@ -173,5 +174,5 @@ def alibi_attention_bias(
     numbers = positions.array.astype(computed)
     at = numbers.ndim - len(positions.names)  # heads come after anonymous dimensions
     slopes = slopes.astype(computed).reshape(*[1] * at, -1, *[1] * len(positions.names))
-    biases = (lax.expand_dims(numbers, (at,)) * slopes).astype(dtype)
+    biases = (lax.expand_dims(numbers, (at,)) * _lift.constant(slopes)).astype(dtype)
     return auto_sharded(wrap(positions, biases, (Heads.name, *positions.names)))

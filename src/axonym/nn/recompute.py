@@ -6,6 +6,7 @@ from functools import partial, wraps
 from typing import Any, ParamSpec, TypeVar
 
 import jax
+from jax.core import Tracer
 
 __all__ = ["from_inputs", "keep_intermediates"]
 
@@ -27,7 +28,8 @@ def from_inputs(fn: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(fn)
     def run(*args: P.args, **options: P.kwargs) -> R:
-        if _keeping.value:
+        # Of arrays that are known there is no backward pass.
+        if _keeping.value or not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
             return fn(*args, **options)
         # Outside a loop, the compiler would otherwise merge the recomputation with the first computation.
         result: R = jax.checkpoint(partial(fn, **options) if options else fn)(*args)

@@ -262,7 +262,7 @@ def _weights(
     limit = 1 / math.sqrt(Hidden.size or 1)
     made = initializer or uniform(-limit, limit)
     Out = (Axis("gate", gates), Hidden)
-    keys = jax.random.split(key)
+    keys = tuple(jax.random.split(key))
     return (
         Linear.init(In, Out, key=keys[0], use_bias=use_bias, initializer=made),
         Linear.init(Hidden, Out, key=keys[1], use_bias=False, initializer=made),

@@ -168,7 +168,8 @@ class RotaryEmbedding(eqx.Module):
             raise AxisClashError(message("RotaryEmbedding.at", problem, f"positions have: {facts(counted)}"))
         frequencies = self.theta ** -(np.arange(0, self.size, 2) / self.size)
         scaled = frequencies if self.scaling is None else self.scaling(frequencies)
-        angles = counted.array[..., None].astype(dtype) * scaled.astype(dtype).reshape(*[1] * counted.array.ndim, -1)
+        turns = _lift.constant(scaled.astype(dtype).reshape(*[1] * counted.array.ndim, -1))
+        angles = counted.array[..., None].astype(dtype) * turns
         cos, sin = (wrap(counted, f(angles), (*counted.names, _PAIR)) for f in (jnp.cos, jnp.sin))
         return RotaryTable(cos, sin, self.HeadDim, self.interleaved)
 

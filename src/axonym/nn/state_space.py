@@ -94,7 +94,7 @@ class DiagonalSSM(eqx.Module):
             problem = f"decays need 0 <= r_min < r_max <= 1 and max_phase > 0, got {r_min}, {r_max} and {max_phase}"
             raise ArgumentError(message("DiagonalSSM.init", problem))
         In, State = sized(In, "DiagonalSSM.init"), sized(State, "DiagonalSSM.init")
-        keys = jax.random.split(key, 5)
+        keys = tuple(jax.random.split(key, 5))
         # Away from the bounds, where logarithms are infinite.
         share = random.uniform(keys[0], State, minval=1e-6, maxval=1 - 1e-6)
         squared = share * (r_max**2 - r_min**2) + r_min**2

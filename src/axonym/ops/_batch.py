@@ -95,7 +95,7 @@ def batched(
         if isinstance(flaw, TypeError):
             raise
         _lift.fail(_lift.title(fn), flaw, *operands)
-    results = kernel.call(*arrays)
+    results = _lift.run(kernel.call, *arrays)
     if several:
         return tuple(wrap(like, result, names) for result, names in zip(results, kernel.names, strict=True))
     return wrap(like, results, kernel.names[0])

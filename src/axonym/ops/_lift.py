@@ -34,6 +34,7 @@ _FLOATS = {float, complex, np.float16, np.float32, np.float64, np.complex64, np.
 NAME_IT = "name it first: axn.named(array, (...)); plain operands must be scalars"
 _UFUNC: Any = jnp.ufunc
 NUMBERS = {bool, int, float, complex}
+_DISALLOWED = "Disallowed host-to-device transfer"
 _PLAIN = (int, float, complex, np.generic, np.ndarray, jax.Array)
 # Of no elements, these have no result without an initial value.
 _WITHOUT_IDENTITY = {"argmax", "argmin", "max", "min", "nanargmax", "nanargmin", "nanmax", "nanmin", "ptp"}
@@ -99,6 +100,31 @@ def static(fn: Function | str, options: dict[str, Any]) -> Options:
 def keywords_of(options: Options) -> dict[str, Any]:
     """Convert options back to keyword arguments."""
     return {name: value for name, value, _ in options}
+
+
+def run(call: Function, *operands: Any) -> Any:
+    """Call a function of arrays and Python numbers; under `jax.transfer_guard`, move the numbers explicitly."""
+    try:
+        return call(*operands)
+    except jax.errors.JaxRuntimeError as error:
+        return run_moved(error, call, *operands)
+
+
+def run_moved(error: Exception, call: Function, *operands: Any) -> Any:
+    """Call a function again after an error, if a guard against transfers disallowed those of Python numbers.
+
+    The guard is there to find arrays that move in secret: a number is part of the program. Without the guard it moves
+    with the call, which is faster.
+    """
+    numbers = [operand.__class__ in NUMBERS or isinstance(operand, np.generic) for operand in operands]
+    if _DISALLOWED not in str(error) or not any(numbers):
+        raise error
+    return call(*(jax.device_put(x) if moves else x for x, moves in zip(operands, numbers, strict=True)))
+
+
+def constant(array: Any) -> Any:
+    """Move an array that the library computed by NumPy explicitly, unless it becomes part of a program."""
+    return array if _constraints.tracing() else jax.device_put(array)
 
 
 def check_sizes(function: str, operands: Sequence[Names], arrays: Sequence[Any]) -> dict[str, int]:
@@ -297,14 +323,17 @@ def binary(fn: Function, x: Any, y: Any) -> "NamedArray":
         except KeyError:
             call = plans.keep(_with_one.setdefault(fn, {}), left, _elementwise(fn, (left, None), ()).call)
         made: NamedArray = new(type(x))
-        made.node = ((call(a, y),), left)
+        try:
+            made.node = ((call(a, y),), left)
+        except jax.errors.JaxRuntimeError as error:
+            made.node = ((run_moved(error, call, a, y),), left)
         return made
     if not isinstance(y, Core):
         raise unnamed(title(fn), x)
     (b,), right = y.node
     if x.__class__ not in NUMBERS:
         plain(title(fn), x)
-    return wrap(y, _elementwise(fn, (None, right), ()).call(x, b), right)
+    return wrap(y, run(_elementwise(fn, (None, right), ()).call, x, b), right)
 
 
 def _paired(fn: Function, x: Core, y: Core) -> Kernel:
@@ -327,7 +356,7 @@ def between(fn: Function, x: Core, low: Any, high: Any) -> "NamedArray":
     except KeyError:
         call = plans.keep(_with_two.setdefault(fn, {}), names, _elementwise(fn, (names, None, None), ()).call)
     made: NamedArray = new(type(x))
-    made.node = ((call(array, low, high),), names)
+    made.node = ((run(call, array, low, high),), names)
     return made
 
 
@@ -360,7 +389,7 @@ def nary(fn: Function, *operands: Any, **options: Any) -> "NamedArray":
         kernel = _elementwise(fn, named, static(fn, options) if options else ())
     except AxisError as flaw:
         fail(title(fn), flaw, *operands)
-    return wrap(like, kernel.call(*arrays), kernel.names)
+    return wrap(like, run(kernel.call, *arrays), kernel.names)
 
 
 @lru_cache(plans.CACHE)
@@ -442,7 +471,8 @@ def _over(
         kernel = _reduction(fn, names, key, masked, removes, static(fn, options) if options else ())
     except AxisError as flaw:
         fail(title(fn), flaw, x, where)
-    return wrap(x, kernel.call(*arrays, *numbers), kernel.names)
+    result = run(kernel.call, *arrays, *numbers) if numbers else kernel.call(*arrays)
+    return wrap(x, result, kernel.names)
 
 
 @lru_cache(plans.CACHE)

@@ -330,7 +330,7 @@ def run(kernel: _lift.Kernel, array: Any, *arguments: Any) -> Any:
     """Call a kernel; while tracing, Python ints are passed unchanged, so that they stay static."""
     if isinstance(array, Tracer) and any(isinstance(argument, int) for argument in arguments):
         return kernel.body(array, *arguments)
-    return kernel.call(array, *arguments)
+    return _lift.run(kernel.call, array, *arguments)
 
 
 @lru_cache(plans.CACHE)

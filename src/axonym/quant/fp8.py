@@ -10,7 +10,9 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
+from .._constraints import INLINE
 from ..errors import ArgumentError, message
+from ..ops import _lift
 from ._product import (
     DimensionNumbers,
     Scaled,
@@ -63,7 +65,7 @@ class Fp8DotGeneral(OverwriteWithGradient):
         if amax_history_length < 1:
             problem = f"amax_history_length must be at least 1 step, not {amax_history_length}"
             raise ArgumentError(message("Fp8DotGeneral.init", problem))
-        return cls(*(jnp.zeros(amax_history_length) for _ in range(3)))
+        return cls(*(_lift.run(functools.partial(jnp.full, amax_history_length), 0.0) for _ in range(3)))
 
     def __call__(
         self,
@@ -99,8 +101,14 @@ class Fp8CurrentDotGeneral(eqx.Module):
 
 def _multiply(histories: Histories | None, lhs: Any, rhs: Any, numbers: Any, dtype: Any) -> jax.Array:
     dtypes = dtypes_of(lhs, rhs, dtype)
-    product: jax.Array = _product(histories, *equally_varying(lhs, rhs), hashable(numbers), dtypes)
+    product: jax.Array = _compiled(histories, *equally_varying(lhs, rhs), hashable(numbers), dtypes)
     return product
+
+
+# Outside of a program, it is one of its own: step by step, constants would move to the device at each call.
+@functools.partial(jax.jit, static_argnums=(3, 4), inline=INLINE)
+def _compiled(histories: Histories | None, lhs: Any, rhs: Any, numbers: DimensionNumbers, dtypes: Any) -> Any:
+    return _product(histories, lhs, rhs, numbers, dtypes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))

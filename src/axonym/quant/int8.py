@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
+from .._constraints import INLINE
 from ._product import (
     DimensionNumbers,
     Scaled,
@@ -51,8 +52,14 @@ class Int8DotGeneral(eqx.Module):
     ) -> jax.Array:
         """Multiply like `jax.lax.dot_general`; `precision` affects only the backward pass."""
         options = (hashable(dimension_numbers), precision, dtypes_of(lhs, rhs, preferred_element_type))
-        product: jax.Array = _product(*equally_varying(lhs, rhs), *options)
+        product: jax.Array = _compiled(*equally_varying(lhs, rhs), *options)
         return product
+
+
+# Outside of a program, it is one of its own: step by step, constants would move to the device at each call.
+@functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=INLINE)
+def _compiled(lhs: Any, rhs: Any, numbers: DimensionNumbers, precision: Any, dtypes: Any) -> Any:
+    return _product(lhs, rhs, numbers, precision, dtypes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))

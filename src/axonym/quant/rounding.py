@@ -48,7 +48,7 @@ def stochastic_round(x: Any, dtype: DTypeLike, *, key: jax.Array) -> Any:
         problem = f"rounds float32 to a narrower floating dtype, not {have} to {narrow}"
         raise OperandError(message("stochastic_round", problem))
     if not isinstance(x, NamedArray):
-        return _stochastic_round(x, jax.random.uniform(key, x.shape), dtype=narrow)
+        return stochastic_round(NamedArray(x, ()), dtype, key=key).array
     shape = shape_of("stochastic_round", x.array, x.names)
     anonymous = tuple(Axis(f"anonymous {i}", size) for i, size in enumerate(shape[: len(shape) - len(x.names)]))
     drawn = random.uniform(key, (*anonymous, *x.axes))
