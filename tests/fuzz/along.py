@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.fuzz.table import Names, Rejected, Table, blur, dtype_of, lined, made, rounded
+from tests.fuzz.table import Names, RejectedError, Table, blur, dtype_of, lined, made, rounded
 
 __all__ = ["FUNCTIONS"]
 
@@ -43,7 +43,7 @@ def _masked(x: Table, axis: Axes, where: Any) -> tuple[np.ndarray, np.ndarray, N
 
 def _nonempty(mask: np.ndarray) -> None:
     if not mask.shape[-1] or not mask.any(-1).all():
-        raise Rejected("a reduction of nothing")
+        raise RejectedError("a reduction of nothing")
 
 
 def _reduction(name: str, fn: Callable[..., Any], exact: bool, empty: bool, asked: Any = None) -> Callable[..., Any]:
@@ -97,7 +97,7 @@ REDUCTIONS = {
     "std": _reduction("std", lambda v, m, ddof=0: np.sqrt(_var(v, m, ddof)), False, False),
     "max": _reduction("max", _max, True, False),
     "min": _reduction("min", _min, True, False),
-    "ptp": _reduction("ptp", lambda v, m: _max(v, m) - _min(v, m), False, False),
+    "ptp": _reduction("ptp", lambda v, m, initial=None: _max(v, m, initial) - _min(v, m, initial), False, False),
     "all": _reduction("all", lambda v, m: np.where(m, v != 0, True).all(-1), True, True),
     "any": _reduction("any", lambda v, m: np.where(m, v != 0, False).any(-1), True, True),
     "nansum": _reduction("nansum", lambda v, m: np.where(m & ~np.isnan(v), v, 0).sum(-1), False, True),
@@ -125,7 +125,7 @@ def _search(fn: Callable[..., Any]) -> Callable[..., Table]:
     def function(x: Table, axis: Axes = None) -> Table:
         values, rest = rows(x, axis)
         if not values.shape[-1]:
-            raise Rejected("a search in nothing")
+            raise RejectedError("a search in nothing")
         return made(fn(values, axis=-1), rest, "int32")
 
     return function
@@ -134,14 +134,14 @@ def _search(fn: Callable[..., Any]) -> Callable[..., Table]:
 def median(x: Table, axis: Axes = None) -> Table:
     values, rest = rows(x, axis)
     if not values.shape[-1]:
-        raise Rejected("the median of nothing")
+        raise RejectedError("the median of nothing")
     return made(np.median(values, -1), rest, dtype_of(jnp.median, x))
 
 
 def quantile(x: Table, q: float, axis: Axes = None) -> Table:
     values, rest = rows(x, axis)
     if not values.shape[-1]:
-        raise Rejected("the quantile of nothing")
+        raise RejectedError("the quantile of nothing")
     return made(np.quantile(values, q, axis=-1), rest, dtype_of(jnp.quantile, x, q))
 
 
@@ -220,7 +220,7 @@ def _weights(x: Table, axis: Axes, where: Any) -> tuple[np.ndarray, np.ndarray, 
     at = tuple(x.names.index(name) for name in over)
     mask = np.broadcast_to(True if where is None else lined(where, x.names), x.values.shape)
     if not mask.any(at).all():
-        raise Rejected("a softmax of nothing")
+        raise RejectedError("a softmax of nothing")
     shifted = x.values - np.where(mask, x.values, -np.inf).max(at, keepdims=True, initial=-np.inf)
     weights = np.where(mask, np.exp(np.where(mask, shifted, 0)), 0)
     total = blur(made(weights.sum(at, keepdims=True), x.names, x.dtype)).values
@@ -243,7 +243,7 @@ def log_softmax(x: Table, axis: Axes = None, *, where: Any = None) -> Table:
 def standardize(x: Table, axis: Axes = None) -> Table:
     at = tuple(x.names.index(name) for name in chosen(x, axis))
     if not x.values.size:
-        raise Rejected("the mean of nothing")
+        raise RejectedError("the mean of nothing")
     centred = x.values - x.values.mean(at, keepdims=True)
     variance = (centred**2).mean(at, keepdims=True)
     return made(centred / np.sqrt(variance + 1e-5), x.names, x.dtype)
@@ -252,7 +252,7 @@ def standardize(x: Table, axis: Axes = None) -> Table:
 def top_k(x: Table, axis: str, k: int) -> tuple[Table, Table]:
     values, at = _last(x, axis)
     if k > values.shape[-1]:
-        raise Rejected("too few")
+        raise RejectedError("too few")
     # As in XLA, minus zero is less than zero here, and only here.
     keys = np.where((values == 0) & np.signbit(values), -5e-324, values)
     places = _argsort(keys, descending=True)[..., :k]

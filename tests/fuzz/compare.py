@@ -7,7 +7,8 @@ import numpy as np
 
 from tests.fuzz.generate import reference
 from tests.fuzz.program import Program
-from tests.fuzz.table import Rejected, Table, blurring, precision
+from tests.fuzz.reference import REFERENCE
+from tests.fuzz.table import RejectedError, Table, blurring, precision
 
 __all__ = ["Result", "difference", "slope_difference", "weights_of"]
 
@@ -44,13 +45,13 @@ def _far(
         for run in range(runs):
             with blurring(run, strength):
                 blurred.append(reference(program))
-    except (Rejected, ArithmeticError, ValueError, IndexError):
+    except (RejectedError, ArithmeticError, ValueError, IndexError):
         return None  # a number next to a jump decides about what is defined
     for i, (out, result, table) in enumerate(zip(program.outs, results, expected, strict=True)):
         spread = [each[i].values for each in blurred]
         wrong = _outside(result, table, spread)
         if wrong.any():
-            at = tuple(int(place[0]) for place in np.nonzero(wrong))
+            at = tuple(map(int, np.argwhere(wrong)[0]))
             have, want = result.values[at], table.values[at]
             return f"values: {out} differs in {wrong.sum()} of {wrong.size} elements, at {at}: {have}, should be {want}"
     return None
@@ -83,8 +84,6 @@ def weights_of(program: Program, expected: Sequence[Table]) -> list[np.ndarray |
 
 def _loss(program: Program, values: Sequence[np.ndarray], weights: Sequence[np.ndarray | None]) -> float:
     tables = [Table(v, g.names, g.dtype) for v, g in zip(values, program.inputs.values(), strict=True)]
-    from tests.fuzz.reference import REFERENCE
-
     with np.errstate(all="ignore"):
         outs = program.function()(REFERENCE, *tables)
     return float(sum((np.real(out.values) * w).sum() for out, w in zip(outs, weights, strict=True) if w is not None))
@@ -106,7 +105,7 @@ def slope_difference(program: Program, gradients: Sequence[np.ndarray | None], w
         for step in (1e-4, 1e-5, 3e-6):
             before, here, after = at(-step), at(0), at(step)
             slopes += [(after - here) / step, (here - before) / step]
-    except (Rejected, ArithmeticError, ValueError, IndexError):
+    except (RejectedError, ArithmeticError, ValueError, IndexError):
         return None
     slope = (slopes[2] + slopes[3]) / 2
     parts = [g * way for g, way in zip(gradients, ways, strict=True) if g is not None]

@@ -7,13 +7,13 @@ import numpy as np
 
 from tests.fuzz.table import Table
 
-__all__ = ["Draw", "Unsuitable"]
+__all__ = ["Draw", "UnsuitableError"]
 
 T = TypeVar("T")
 _NEW = "hijkpqrst"
 
 
-class Unsuitable(Exception):
+class UnsuitableError(Exception):
     """The variables that are there do not suit an operation."""
 
 
@@ -31,7 +31,7 @@ class Draw:
 
     def one(self, choices: Sequence[T]) -> T:
         if not len(choices):
-            raise Unsuitable
+            raise UnsuitableError
         return choices[int(self.rng.integers(len(choices)))]
 
     def chance(self, probability: float) -> bool:
@@ -45,7 +45,7 @@ class Draw:
         """Return some of the choices in random order."""
         top = len(choices) if most is None else min(most, len(choices))
         if top < least:
-            raise Unsuitable
+            raise UnsuitableError
         count = self.between(least, top)
         return [choices[int(i)] for i in self.rng.permutation(len(choices))[:count]]
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.fuzz.table import Rejected, Table, dtype_of, lined, made, one_size, rounded, widest
+from tests.fuzz.table import RejectedError, Table, dtype_of, lined, made, one_size, rounded, widest
 
 __all__ = ["BINARY", "EXACT", "FUNCTIONS", "UNARY", "elementwise"]
 
@@ -89,22 +89,22 @@ def astype(x: Table, dtype: str) -> Table:
         values = values != 0
     elif made(0, (), dtype).kind == "int" and x.kind == "float":
         if not np.isfinite(values).all() or np.abs(values).max(initial=0) > np.iinfo(dtype).max:
-            raise Rejected("out of range of the integers")
+            raise RejectedError("out of range of the integers")
         if (values < 0).any() and np.iinfo(dtype).min == 0:
-            raise Rejected("out of range of the integers")
+            raise RejectedError("out of range of the integers")
         values = np.trunc(values)
     elif x.kind == "complex" and made(0, (), dtype).kind != "complex":
-        raise Rejected("complex to real")
+        raise RejectedError("complex to real")
     return made(values, x.names, dtype)
 
 
 def nan_to_num(x: Table) -> Table:
     if x.kind == "float" and np.isinf(x.values).any():
-        raise Rejected("becomes the largest number")
+        raise RejectedError("becomes the largest number")
     return made(np.nan_to_num(x.values), x.names, x.dtype)
 
 
-def round(x: Table, decimals: int = 0) -> Table:
+def round_(x: Table, decimals: int = 0) -> Table:
     return made(np.round(x.values, decimals), x.names, x.dtype)
 
 
@@ -121,7 +121,7 @@ FUNCTIONS |= {
     "clip": clip,
     "astype": rounded(astype),
     "nan_to_num": nan_to_num,
-    "round": rounded(round),
+    "round": rounded(round_),
     "isclose": isclose,
 }
 

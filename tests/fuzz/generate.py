@@ -7,12 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from tests.fuzz.draw import Draw, Unsuitable
+from tests.fuzz.draw import Draw, UnsuitableError
 from tests.fuzz.looping import looping
 from tests.fuzz.operations import OPERATIONS, collective
 from tests.fuzz.program import Input, Line, Program
 from tests.fuzz.reference import REFERENCE
-from tests.fuzz.table import Rejected, Table, kind_of
+from tests.fuzz.table import RejectedError, Table, kind_of
 
 __all__ = ["Style", "generate", "reference"]
 
@@ -30,7 +30,7 @@ class Style:
         kept: an axis that operations must leave alone, and its size; collectives reduce it.
         special: the fraction of programs whose inputs hold NaN and infinities.
         mesh: the sizes of mesh axes, over which inputs are split.
-        narrow: whether float32 may be converted to other dtypes.
+        smooth: whether programs are to be differentiated in float32.
     """
 
     sizes: tuple[int, ...] = (0, 1, 2, 2, 3, 3, 4, 5, 7)
@@ -38,7 +38,7 @@ class Style:
     kept: Mapping[str, int] = dataclasses.field(default_factory=dict)
     special: float = 0.05
     mesh: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    narrow: bool = True
+    smooth: bool = False
 
 
 def generate(seed: int, style: Style) -> Program:
@@ -126,12 +126,13 @@ def _line(draw: Draw, values: dict[str, Table], style: Style, special: bool) -> 
     try:
         text = _expression(draw)
         result = evaluate(text, values, special)
-    except (Unsuitable, Rejected, StopIteration, FloatingPointError, OverflowError):
+    except (UnsuitableError, RejectedError, StopIteration, FloatingPointError, OverflowError):
         return None
     results = result if isinstance(result, tuple) else (result,)
     if not all(_comparable(each, special) for each in results):
         return None
-    if not style.narrow and any(each.dtype in ("float16", "bfloat16") for each in results):
+    has_no_slope = "n.pmax" in text or "n.pmin" in text or any("float16" in each.dtype for each in results)
+    if style.smooth and has_no_slope:
         return None
     names = tuple(f"v{len(values) + i}" for i in range(len(results)))
     values.update(zip(names, results, strict=True))

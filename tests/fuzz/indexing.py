@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz.table import Names, Rejected, Table, lined, made, names_of_all, one_size, rounded
+from tests.fuzz.table import Names, RejectedError, Table, lined, made, names_of_all, one_size, rounded
 
 __all__ = ["FUNCTIONS", "Piece"]
 
@@ -48,18 +48,18 @@ def places(x: Table, item: Any) -> tuple[Table, np.ndarray]:
         elif isinstance(selector, Piece):
             wanted = number(selector.start) + np.arange(selector.length)
             if not size:
-                raise Rejected("a piece of nothing")
+                raise RejectedError("a piece of nothing")
             missing = (wanted < 0) | (wanted >= size)
             if missing.all():
-                raise Rejected("a piece outside of the axis")
+                raise RejectedError("a piece outside of the axis")
             ids, outside = ids.take(wanted.clip(0, size - 1), at), outside.take(wanted.clip(0, size - 1), at)
             outside = outside | missing.reshape([-1 if i == at else 1 for i in range(ids.ndim)])
         elif not isinstance(selector, Table | list) or (isinstance(selector, Table) and not selector.names):
             wanted = np.int64(number(selector))
             if not isinstance(selector, Table) and not -size <= wanted < size:
-                raise Rejected("out of range")
+                raise RejectedError("out of range")
             if not size:
-                raise Rejected("an element of nothing")
+                raise RejectedError("an element of nothing")
             ids, outside = _element(ids, outside, at, wanted, size)
             names.pop(at)
     arrays = {name: s for name, s in selectors.items() if isinstance(s, list) or (isinstance(s, Table) and s.names)}
@@ -96,7 +96,7 @@ def _gathered(ids: Table, outside: np.ndarray, tables: Mapping[str, Table]) -> t
             continue
         size = ids.shape[name]
         if not size:
-            raise Rejected("an element of nothing")
+            raise RejectedError("an element of nothing")
         wanted = lined(tables[name], target)
         wanted = np.where(wanted < 0, wanted + size, wanted)
         missing = missing | (wanted < 0) | (wanted >= size)
@@ -120,7 +120,7 @@ def getitem(x: Table, item: Any) -> Table:
 
 def _certain(outside: np.ndarray) -> None:
     if outside.any():
-        raise Rejected("two rules for what lies outside")
+        raise RejectedError("two rules for what lies outside")
 
 
 def take(x: Table, axis: str, index: Any, *, mode: str = "fill", fill_value: float | None = None) -> Table:
@@ -128,7 +128,7 @@ def take(x: Table, axis: str, index: Any, *, mode: str = "fill", fill_value: flo
     size = x.shape[axis]
     if mode == "wrap":
         if not size:
-            raise Rejected("an element of nothing")
+            raise RejectedError("an element of nothing")
         wrapped = (
             [i % size for i in picks] if isinstance(picks, list) else Table(picks.values % size, picks.names, "int32")
         )
@@ -144,7 +144,7 @@ def take(x: Table, axis: str, index: Any, *, mode: str = "fill", fill_value: flo
     values = x.values.reshape(-1)[where.values]
     if outside.any() and fill_value is None:
         if x.kind != "float":
-            raise Rejected("filled with the lowest number")
+            raise RejectedError("filled with the lowest number")
         fill_value = np.nan
     return made(np.where(outside, fill_value if outside.any() else 0, values), where.names, x.dtype)
 
@@ -157,9 +157,9 @@ def slice_(x: Table, axis: str, *, start: Any = 0, length: int) -> Table:
     size = x.shape[axis]
     first = number(start)
     if not isinstance(start, Table) and not 0 <= first <= size - length:
-        raise Rejected("out of range")
+        raise RejectedError("out of range")
     if length > size:
-        raise Rejected("too long")
+        raise RejectedError("too long")
     first = min(max(first + size if first < 0 else first, 0), size - length)
     return Table(x.values.take(np.arange(first, first + length), x.names.index(axis)), x.names, x.dtype)
 
@@ -173,7 +173,7 @@ def updated_slice(x: Table, start: Mapping[str, Any], update: Any) -> Table:
         length = update.shape.get(name, 1 if name in start else size)
         first = number(start.get(name, 0))
         if length > size or (not isinstance(start.get(name, 0), Table) and not 0 <= first <= size - length):
-            raise Rejected("does not fit")
+            raise RejectedError("does not fit")
         first = min(max(first + size if first < 0 else first, 0), size - length)
         cut.append(slice(first, first + length))
     values[tuple(cut)] = lined(update, x.names)
@@ -190,7 +190,7 @@ class Part:
     def _write(self, update: Any, write: Any) -> Table:
         update = update if isinstance(update, Table) else Table(np.array(update), (), self.x.dtype)
         if np.result_type(update.values, self.x.values) != self.x.values.dtype:
-            raise Rejected("a wider update")
+            raise RejectedError("a wider update")
         values = self.x.values.reshape(-1).copy()
         every = np.broadcast_to(lined(update, self.where.names), self.where.values.shape)
         write(values, self.where.values[~self.outside], every[~self.outside])
@@ -199,7 +199,7 @@ class Part:
     def set(self, update: Any) -> Table:
         inside = self.where.values[~self.outside]
         if len(np.unique(inside)) != inside.size:
-            raise Rejected("an element is set twice")
+            raise RejectedError("an element is set twice")
         return self._write(update, np.ndarray.__setitem__)
 
     def add(self, update: Any) -> Table:

@@ -1,8 +1,8 @@
 """Random loops: expressions in which a step, itself a random expression, runs over the positions of an axis."""
 
-from tests.fuzz.draw import Draw, Unsuitable
+from tests.fuzz.draw import Draw, UnsuitableError
 from tests.fuzz.loops import _position
-from tests.fuzz.operations import simple
+from tests.fuzz.operations import OPERATIONS
 from tests.fuzz.table import Table
 
 __all__ = ["looping"]
@@ -30,7 +30,7 @@ def looping(d: Draw) -> str:
         return f"n.{loop}(lambda {parameters}: {step}, {axis!r})({', '.join(given)})"
     carry = d.variable(lambda x: x.kind == "float" and axis not in x.names)
     if not isinstance(d.values[carry], Table):
-        raise Unsuitable
+        raise UnsuitableError
     following = d.one(["c * 0.5 + s", "n.maximum(c, s)", "c - s", "n.where(s > c, s, c)", "n.sin(c) + s"])
     options = d.one(["", "", ", reverse=True", ", remat=True", ", unroll=2"])
     if kind == 2:
@@ -45,7 +45,7 @@ def _expression(d: Draw, inside: dict[str, Table], axis: str) -> str:
     """Draw the step of a loop: one expression, over variables without the axis of the loop."""
     outside = {name for x in d.values.values() for name in x.names}
     draw = Draw(d.rng, inside, d.kept, frozenset(outside | {axis}))
-    drawn = simple[int(d.rng.integers(len(simple)))][1]
+    drawn = OPERATIONS[int(d.rng.integers(len(OPERATIONS)))][1]
     if drawn.__name__ in ("cast", "renaming"):
-        raise Unsuitable
+        raise UnsuitableError
     return drawn(draw)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.shapes import rearrange, stack
-from tests.fuzz.table import Rejected, Table
+from tests.fuzz.table import RejectedError, Table
 
 __all__ = ["FUNCTIONS"]
 
@@ -24,7 +24,7 @@ def _position(x: Any, axis: str, i: int) -> Any:
 def _size(axis: str, args: Sequence[Any]) -> int:
     sizes = {x.shape[axis] for x in args if isinstance(x, Table) and axis in x.names}
     if len(sizes) != 1:
-        raise Rejected("no size, or two")
+        raise RejectedError("no size, or two")
     return sizes.pop()
 
 
@@ -50,9 +50,9 @@ def scan(fn: Callable[..., Any], axis: str, *, reverse: bool = False, **_: Any) 
         for i in reversed(order) if reverse else order:
             following, out = fn(carry, *(_position(x, axis, i) for x in args))
             if set(following.names) != set(carry.names) or following.dtype != carry.dtype:
-                raise Rejected("the carry changes")
+                raise RejectedError("the carry changes")
             if following.shape != carry.shape and dict(following.shape) != dict(carry.shape):
-                raise Rejected("the carry changes")
+                raise RejectedError("the carry changes")
             outputs.append(out)
             carry = rearrange(following, carry.names) if size else carry
         return carry, _stacked(axis, outputs[::-1] if reverse else outputs, size)

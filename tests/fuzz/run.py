@@ -15,7 +15,7 @@ from axonym.errors import ShardingError
 from tests.fuzz.compare import Result, difference, slope_difference, weights_of
 from tests.fuzz.generate import Style, generate, reference
 from tests.fuzz.program import Program
-from tests.fuzz.table import Rejected, Table
+from tests.fuzz.table import Table
 
 __all__ = ["SETTINGS", "Finding", "Setting", "check", "programs_of"]
 
@@ -50,7 +50,7 @@ class Setting:
 
 
 def _smooth(style: Style) -> Style:
-    return dataclasses.replace(style, dtypes=("float32",) * 8 + ("int32", "bool"), special=0.0, narrow=False)
+    return dataclasses.replace(style, dtypes=("float32",) * 8 + ("int32", "bool"), special=0.0, smooth=True)
 
 
 SETTINGS = {
@@ -204,13 +204,12 @@ def _judged(setting: Setting, program: Program, job: _Job, outcome: Any) -> str 
     if isinstance(outcome, Exception):
         return f"{type(outcome).__name__}: {outcome}"
     try:
-        if setting.slopes:
-            return _slopes_judged(program, job, outcome)
-        return difference(program, [_result(x) for x in outcome], job.expected)
-    except Rejected:
-        return None
-    except Exception as error:  # an array that cannot be fetched
+        results = [_result(x) for x in outcome]
+    except Exception as error:
         return f"fetching {type(error).__name__}: {error}"
+    if setting.slopes:
+        return _slopes_judged(program, job, results)
+    return difference(program, results, job.expected)
 
 
 def _result(x: Any) -> Result:
@@ -219,14 +218,14 @@ def _result(x: Any) -> Result:
     return Result(x.names, str(x.dtype), values.astype(wide))
 
 
-def _slopes_judged(program: Program, job: _Job, outcome: Any) -> str | None:
-    rest = iter(outcome)
+def _slopes_judged(program: Program, job: _Job, results: Sequence[Result]) -> str | None:
+    rest = iter(results)
     gradients: list[np.ndarray | None] = []
     for given in program.inputs.values():
         if given.dtype != "float32":
             gradients.append(None)
             continue
-        result = _result(next(rest))
+        result = next(rest)
         if (result.names, result.values.shape) != (given.names, given.values.shape):
             return f"form: a gradient is {result.names}{result.values.shape}, its input {given.shape}"
         gradients.append(result.values)

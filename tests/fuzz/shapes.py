@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from tests.fuzz.table import Rejected, Table, dtype_of, lined, made, names_of_all, one_size, rounded
+from tests.fuzz.table import RejectedError, Table, dtype_of, lined, made, names_of_all, one_size, rounded
 
 __all__ = ["FUNCTIONS", "Axis"]
 
@@ -54,7 +54,7 @@ def flatten(x: Table, new: str) -> Table:
 
 def unflatten_axis(x: Table, axis: str, new: Mapping[str, int]) -> Table:
     if math.prod(new.values()) != x.shape[axis]:
-        raise Rejected("the sizes do not fit")
+        raise RejectedError("the sizes do not fit")
     names = list(itertools.chain.from_iterable(new if name == axis else [name] for name in x.names))
     return Table(
         x.values.reshape([new.get(name) if name in new else x.shape[name] for name in names]), tuple(names), x.dtype
@@ -69,7 +69,7 @@ def broadcast_axis(x: Table, axes: Mapping[str, int]) -> Table:
 
 def squeeze(x: Table, axis: str) -> Table:
     if x.shape[axis] != 1:
-        raise Rejected("not of size one")
+        raise RejectedError("not of size one")
     return Table(x.values.squeeze(x.names.index(axis)), tuple(name for name in x.names if name != axis), x.dtype)
 
 
@@ -82,7 +82,7 @@ def stack(axis: str, arrays: Sequence[Table]) -> Table:
 
 def _exactly(x: Table, names: Sequence[str]) -> np.ndarray:
     if set(x.names) != set(names):
-        raise Rejected("other axes")
+        raise RejectedError("other axes")
     return lined(x, names)
 
 
@@ -100,7 +100,7 @@ def concatenate(axis: str, arrays: Sequence[Table]) -> Table:
 
 def split(x: Table, axis: str, new: Sequence[Axis]) -> tuple[Table, ...]:
     if sum(size for _, size in new) != x.shape[axis]:
-        raise Rejected("the sizes do not add up")
+        raise RejectedError("the sizes do not add up")
     ends = np.cumsum([size for _, size in new])[:-1]
     parts = np.split(x.values, ends, x.names.index(axis))
     return tuple(
@@ -137,7 +137,7 @@ def pad(
     every = [widths.get(name, (0, 0)) for name in x.names]
     if mode != "constant":
         if any(not x.shape[name] for name in widths):
-            raise Rejected("nothing to extend")
+            raise RejectedError("nothing to extend")
         return made(np.pad(x.values, every, mode), x.names, x.dtype)  # type: ignore[call-overload]
     return made(np.pad(x.values, every, constant_values=constant_values), x.names, x.dtype)
 

@@ -15,12 +15,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["Rejected", "Table", "blur", "blurring", "dtype_of", "lined", "made", "names_of_all", "rounded", "widest"]
+__all__ = [
+    "RejectedError",
+    "Table",
+    "blur",
+    "blurring",
+    "dtype_of",
+    "lined",
+    "made",
+    "names_of_all",
+    "rounded",
+    "widest",
+]
 
 Names = tuple[str, ...]
 
 
-class Rejected(Exception):
+class RejectedError(Exception):
     """What a program asks for has no defined answer, or none that could be compared."""
 
 
@@ -29,7 +40,7 @@ class Table:
 
     def __init__(self, values: np.ndarray, names: Names, dtype: str) -> None:
         if values.ndim != len(names) or len(set(names)) != len(names):
-            raise Rejected(f"{names} for {values.shape}")
+            raise RejectedError(f"{names} for {values.shape}")
         self.values, self.names, self.dtype = values, names, dtype
 
     @property
@@ -63,7 +74,7 @@ def made(values: Any, names: Sequence[str], dtype: str) -> Table:
     array = np.asarray(values)
     kind = kind_of(dtype)
     if kind == "int" and array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise Rejected("a number that is not finite has no integer")
+        raise RejectedError("a number that is not finite has no integer")
     array = array.astype(WIDE[kind])
     if kind == "int":
         array = array.astype(dtype).astype(np.int64)
@@ -95,7 +106,7 @@ def widest(tables: Sequence[Table]) -> Names:
     for table in tables:
         if set(table.names) == every:
             return table.names
-    raise Rejected("no operand has the axes of all others")
+    raise RejectedError("no operand has the axes of all others")
 
 
 def names_of_all(tables: Sequence[Table]) -> Names:
@@ -107,7 +118,7 @@ def lined(table: Table, names: Sequence[str]) -> np.ndarray:
     """Return the values with dimensions in the order of `names`, of size one where the table lacks a name."""
     own = [name for name in names if name in table.names]
     if len(own) != len(table.names):
-        raise Rejected(f"{table.names} is not among {tuple(names)}")
+        raise RejectedError(f"{table.names} is not among {tuple(names)}")
     ordered = np.transpose(table.values, [table.names.index(name) for name in own])
     return ordered.reshape([table.shape.get(name, 1) for name in names])
 
@@ -118,7 +129,7 @@ def one_size(tables: Sequence[Table]) -> dict[str, int]:
     for table in tables:
         for name, size in table.shape.items():
             if sizes.setdefault(name, size) != size:
-                raise Rejected(f"two sizes of {name}")
+                raise RejectedError(f"two sizes of {name}")
     return sizes
 
 

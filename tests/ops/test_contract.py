@@ -104,7 +104,8 @@ def test_dtypes_are_promoted_and_can_be_chosen() -> None:
 def test_integers_beside_a_narrow_float() -> None:
     x, mask = axn.named(jnp.ones((2, 3), "bfloat16"), ("b", "i")), axn.named([[1, 2], [3, 4], [5, 6]], ("i", "j"))
     product = axn.dot(x, mask, mask > 1, axis=("i", "j"))
-    assert product.dtype == jnp.bfloat16 and product.tolist() == [20, 20]
+    assert product.dtype == jnp.bfloat16
+    assert product.tolist() == [20, 20]
     assert axn.einsum("{i}, {i}, {i} -> ...", x, mask, mask).tolist() == [[35, 56], [35, 56]]
 
 

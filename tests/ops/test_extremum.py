@@ -16,7 +16,7 @@ IDS = axn.named(NUMBERS, "a")
 
 
 def in_segments(values: np.ndarray, choose: Callable[..., Any], start: float) -> np.ndarray:
-    return np.stack([choose(values[NUMBERS == i], initial=start) for i in range(3)])
+    return np.stack([choose(values[np.equal(NUMBERS, i)], initial=start) for i in range(3)])
 
 
 # by name, and in numpy
