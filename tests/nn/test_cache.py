@@ -1,5 +1,6 @@
 """The cache of keys and values, against attention to all tokens at once."""
 
+import dataclasses
 import functools
 import re
 from contextlib import nullcontext
@@ -362,6 +363,22 @@ def test_on_a_mesh(kind, lengths, auto_mesh, explicit_mesh):
             assert lies(cache.value, mesh, COMPUTE)
         assert old.key.is_deleted()
     np.testing.assert_allclose(np.concatenate(outs, 3), whole(3), rtol=1e-5, atol=1e-5)
+
+
+def test_one_token_is_put_into_a_cache_that_is_split_just_before(explicit_mesh):
+    """On all devices but one its place is out of range."""
+    one = axn.named(jnp.array([5]), "batch")
+    old, new = draw(axn.Axis("batch", 1), axn.Axis("key_pos", 16), D), axn.ones((axn.Axis("batch", 1), D))
+
+    def step(old):
+        split = axn.shard(old * 2, {"key_pos": ("data", "model")})
+        cache = nn.KVCache.init("key_pos", old.axes, lengths=axn.Axis("batch", 1))
+        cache = dataclasses.replace(cache, key=split, value=split, length=one)
+        return cache.extend(None, new, new).key
+
+    with axn.set_mesh(explicit_mesh):
+        found = jax.jit(step)(axn.shard(jax.device_get(old), {}))
+    np.testing.assert_array_equal(found.array, np.asarray((old * 2).at["key_pos", 5].set(1.0).array))
 
 
 def test_constraints_are_emitted(auto_mesh):
