@@ -348,7 +348,14 @@ def test_a_function_is_applied_to_what_it_replaces(at: Any, mode: Any) -> None:
 
 def test_where_there_are_no_elements_nothing_is_written() -> None:
     x = axn.zeros(axn.make_axes(b=0, c=3))
-    for at in (jnp.int32(0), jnp.array([0, 1]), axn.named([0, 1, 2], "c"), axn.named([0], "i"), axn.dslice(0, 2), slice(None)):
+    for at in (
+        jnp.int32(0),
+        jnp.array([0, 1]),
+        axn.named([0, 1, 2], "c"),
+        axn.named([0], "i"),
+        axn.dslice(0, 2),
+        slice(None),
+    ):
         for mode in (None, "clip", "drop"):
             assert x.at["b", at].add(1.0, mode=mode).shape == {"b": 0, "c": 3}
     with pytest.raises(BroadcastError):

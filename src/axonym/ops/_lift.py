@@ -23,6 +23,7 @@ from ..axis import Axis, AxisSelection, AxisSelector, Pairs, selection, selector
 from ..core import Core, facts, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, OperandError, describe, message
 from ..plans import Names
+from ._nonempty import check_nonempty
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -37,7 +38,6 @@ NUMBERS = {bool, int, float, complex}
 _DISALLOWED = "Disallowed host-to-device transfer"
 _PLAIN = (int, float, complex, np.generic, np.ndarray, jax.Array)
 # Of no elements, these have no result without an initial value.
-_WITHOUT_IDENTITY = {"argmax", "argmin", "max", "min", "nanargmax", "nanargmin", "nanmax", "nanmin", "ptp"}
 
 
 class Kernel:
@@ -157,24 +157,6 @@ def check_given(function: str, given: Pairs, names: Names, shape: tuple[int, ...
         if size is not None and sizes[name] != size:
             problem = f"axis {name!r} was given with size {size}, but has size {sizes[name]}"
             raise AxisSizeError(message(function, problem, f"array has: {describe(names, shape)}"))
-
-
-def check_nonempty(
-    function: str, names: Names, shape: tuple[int, ...], removed: Sequence[int], options: dict[str, Any]
-) -> None:
-    """Check that a function that has no result of no elements has some, or an initial value.
-
-    Raises:
-        AxisSizeError: if a dimension that it removes has size zero.
-    """
-    is_least = options.get("ord") == -math.inf  # a norm that is a minimum
-    if not (function in _WITHOUT_IDENTITY or is_least) or options.get("initial") is not None:
-        return
-    empty = [names[at] for at in removed if shape[at] == 0]
-    if empty:
-        problem = f"there is no {function} of no elements: axis {empty[0]!r} has size 0"
-        hint = None if "arg" in function or is_least else "give a value to start from: initial=..."
-        raise AxisSizeError(message(function, problem, f"array has: {describe(names, shape)}", hint=hint))
 
 
 def lined_up(array: jax.Array, names: Names, target: Names) -> jax.Array:
