@@ -204,5 +204,5 @@ def test_every_folder_of_tests_mirrors_one_of_src() -> None:
     here = Path(__file__).parent
     folders = {path.parent.relative_to(here) for path in here.rglob("test_*.py")}
     mirrored = {path.parent.relative_to(SRC) for path in SOURCES}
-    mirrored |= {Path("examples"), Path("benchmarks"), Path("types"), Path("upstream")}
+    mirrored |= {Path("examples"), Path("benchmarks"), Path("types"), Path("upstream"), Path("fuzz")}
     assert folders <= mirrored

@@ -106,7 +106,7 @@ def test_layers_of_a_stack_are_wrapped_as_if_each_stood_alone():
         keys = jax.random.split(jax.random.split(KEY, 2)[0 if Out == M else 1], 3)
         for i in range(3):
             alone = nn.Linear.init(E, R, key=keys[i], use_bias=False)
-            np.testing.assert_array_equal(layer.down.weight.array[i], alone.weight.array)
+            np.testing.assert_allclose(layer.down.weight.array[i], alone.weight.array, rtol=1e-6)
     upper = lambda tree: [layer.up.weight for layer in (tree.mlp.layers[0], tree.out)]  # noqa: E731
     blocks = eqx.tree_at(lambda b: upper(b.stacked), wrapped["blocks"], [draw(L, R, M), draw(L, R, E)])
 

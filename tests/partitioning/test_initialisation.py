@@ -67,22 +67,27 @@ def test_named_jit_makes_parts(mesh, mapping, name):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_draw_outside_of_jit_makes_parts(mesh, name, monkeypatch):
-    programs = []
+    calls = []
 
     def kept(*args, compiled=_draw._compiled, **options):
-        programs.append(compiled(*args, **options))
-        return programs[-1]
+        program = compiled(*args, **options)
+
+        def call(*operands):
+            calls.append((program, operands))
+            return program(*operands)
+
+        return call
 
     monkeypatch.setattr(_draw, "_compiled", kept)
     key = jax.random.key(0)
     alone = SAMPLERS[name](key)
-    assert programs == []
+    assert calls == []
     with axn.set_mesh(mesh), axn.axis_mapping(BOTH):
         made = SAMPLERS[name](key)
-        (program,) = programs
-        compiled = program.lower(key).compile()
+        ((program, operands),) = calls
+        compiled = program.lower(*operands).compile()
     with axn.set_mesh(mesh), axn.axis_mapping({}):
-        check_program(compiled, program.lower(key).compile())
+        check_program(compiled, program.lower(*operands).compile())
     check_values(made, alone)
     assert made.array.addressable_shards[0].data.size * 8 == made.array.size
 

@@ -132,7 +132,8 @@ def _element(array: jax.Array, at: int | slice) -> jax.Array:
 
 @jax.jit
 def _element_of_array(array: jax.Array, at: jax.Array) -> jax.Array:
-    return lax.dynamic_index_in_dim(array, at, keepdims=False)
+    element: jax.Array = lax.dynamic_index_in_dim(array, at, keepdims=False)
+    return element
 
 
 def vectors_laid_out(layers: T) -> T:

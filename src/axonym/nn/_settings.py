@@ -3,7 +3,7 @@
 import inspect
 import operator
 from numbers import Integral
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -113,8 +113,7 @@ def drawn(layer: str, initializer: Any, key: jax.Array, axes: tuple[Axis, ...]) 
         raise _no_initializer(layer, f"an initializer of JAX takes a key and a shape, not axes: {error}") from error
     if not isinstance(made, Core):
         raise _no_initializer(layer, f"the initializer returned {type(made).__name__}, not a NamedArray")
-    parameter: NamedArray = made
-    return parameter
+    return cast(NamedArray, made)
 
 
 def _no_initializer(layer: str, problem: str) -> OperandError:

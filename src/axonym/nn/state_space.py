@@ -172,7 +172,8 @@ class DiagonalSSM(eqx.Module):
         arrays, rest = eqx.partition(self.output, eqx.is_inexact_array)
         output = eqx.combine(jax.tree.map(wide, arrays), rest)
         y = output(parts) + wide(x * auto_sharded(self.skip))
-        return y.astype(jnp.result_type(x.dtype, self.input.weight.dtype))
+        result: NamedArray = y.astype(jnp.result_type(x.dtype, self.input.weight.dtype))
+        return result
 
 
 def _scaled(real: jax.Array, imaginary: jax.Array, gain: jax.Array) -> jax.Array:

@@ -59,7 +59,8 @@ def may_merge(array: jax.Array, count: int) -> bool:
 
 def _devices(array: jax.Array) -> int:
     """Return the number of devices by which the compiler may split an array."""
-    return max(1, jax.typeof(array).sharding.mesh.size, jax.sharding.get_abstract_mesh().size)
+    devices: int = max(1, jax.typeof(array).sharding.mesh.size, jax.sharding.get_abstract_mesh().size)
+    return devices
 
 
 @jax.custom_jvp

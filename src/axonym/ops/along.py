@@ -393,7 +393,8 @@ def _standardize(
     if axis is not None:
         return _standardize_over(array, *numbers, axis=axis, where=where)
     mean, variance, epsilon = numbers
-    return (array - mean) * lax.rsqrt(variance + epsilon)
+    result: jax.Array = (array - mean) * lax.rsqrt(variance + epsilon)
+    return result
 
 
 def _standardize_over(array: jax.Array, epsilon: Any, *, axis: Positions, where: jax.Array | None) -> jax.Array:

@@ -284,7 +284,8 @@ def _nonzero(array: jax.Array, fill_value: jax.Array, *, size: int) -> tuple[jax
 def _piecewise(x: jax.Array, *operands: jax.Array, conditions: int) -> jax.Array:
     masks, values = operands[:conditions], operands[conditions:]
     # Cast before the selection, which would promote them to a common dtype.
-    *chosen, default = [jax.lax.convert_element_type(value, x.dtype) for value in (*values, 0)[: conditions + 1]]
+    every: tuple[Any, ...] = (*values, 0)[: conditions + 1]
+    *chosen, default = [jax.lax.convert_element_type(value, x.dtype) for value in every]
     result = _select(*masks[::-1], *chosen[::-1], default)
     return jnp.broadcast_to(result, jnp.broadcast_shapes(result.shape, x.shape))
 

@@ -30,7 +30,11 @@ def typed_variables(fn: Any) -> dict[str, Any]:
 
 def arrays_in(value: Any) -> list[jax.Array]:
     """List the arrays in a tree whose types have Explicit mesh axes."""
-    arrays = [leaf for leaf in jax.tree.leaves(value) if isinstance(leaf, jax.Array)]
+    try:
+        leaves = jax.tree.leaves(value)
+    except ValueError:  # a dict whose keys have no order, which is no tree for JAX
+        return []
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
     return [array for array in arrays if _constraints.has_explicit_axes(array)]
 
 

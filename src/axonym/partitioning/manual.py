@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
@@ -194,7 +195,8 @@ class ShardMap(Generic[P, R]):
                 try:
                     result = its_f(*its_args, **its_kwargs)
                 except (NotImplementedError, ValueError) as flaw:
-                    if type(flaw) in (NotImplementedError, ValueError):  # ours have other types
+                    # Ours have other types; JAX's speak of meshes, and a user's mostly do not.
+                    if type(flaw) in (NotImplementedError, ValueError) and re.search("mesh|shard", str(flaw)):
                         blocks.check_variables(its_f, flaw)
                     raise
             blocks_out, out_specs[:] = blocks.join(result, options.out_specs, out_mappings)
