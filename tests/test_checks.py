@@ -39,6 +39,10 @@ FAR: list[tuple[Any, str]] = [
         lambda x, i: nn.cross_entropy_loss(x, "a", axn.named(jnp.full(4, i), "b")),
         "cross_entropy_loss: class 20 is out of range for a=16\n  targets have: b=4",
     ),
+    (
+        lambda x, i: nn.chunked_cross_entropy_loss(x["a", 0], x, "b", "a", axn.named(i, ())),
+        "chunked_cross_entropy_loss: class 20 is out of range for a=16\n  targets have: no axes",
+    ),
 ]
 
 

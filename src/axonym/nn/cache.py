@@ -173,8 +173,8 @@ class KVCache(eqx.Module):
             hint = f"make it larger, or give it a window; at most {room} fit at once"
             raise ArgumentError(message("KVCache", problem, f"cache has: {facts(self.key)}", hint=hint))
         if self.window is None:
-            capacity = f"{self.KPos}={size}"
-            expect("KVCache", "length", length.array, 0, size, f"cache has: {facts(self.key)}", room=capacity)
+            given = f"cache has: {facts(self.key)}"
+            expect("KVCache", "length", length.array, 0, size, given, room=f"{self.KPos}={size}")
         places = positions(None if pos is None else key.resolve_axis(pos), start)
         index = {**at, self.KPos: places if self.window is None else places % size}
         filled, values = (

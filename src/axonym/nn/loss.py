@@ -174,7 +174,7 @@ def chunked_cross_entropy_loss(
         _lift.fail(function, flaw, x, targets)
     _lift.check_sizes(function, (x.names, targets.names), (x.array, targets.array))
     counted = _counted(function, label, targets, where, ignore_index)
-    targets = _known(targets, label, counted)
+    targets = _reported(function, _known(targets, label, counted), label, size)
     targets = targets.astype(_counting(targets))
     Block, Chunk, blocks, steps = _blocks(auto_sharded(weight), label, size, block_size)
     wide = widen(x)
@@ -261,7 +261,7 @@ def _losses(
     except AxisError as flaw:
         _lift.fail(function, flaw, logits, targets)
     if label not in targets.names:
-        _report_outside(function, targets, label, axes_of(function, logits)[logits.names.index(label)].size)
+        _reported(function, targets, label, axes_of(function, logits)[logits.names.index(label)].size)
     losses, normalizers = _lift.run(kernel.call, logits.array, targets.array, label_smoothing, z_loss)
     return wrap(logits, losses, kernel.names), wrap(logits, normalizers, kernel.names)
 
@@ -360,9 +360,11 @@ def _counted(
     return counted if where is None else logical.logical_and(counted.broadcast_axis(where.axes), where)
 
 
-def _report_outside(function: str, targets: NamedArray, label: str, size: int) -> None:
+def _reported(function: str, targets: NamedArray, label: str, size: int) -> NamedArray:
+    """Return targets, and report those out of range."""
     lines = f"targets have: {facts(targets)}"
     expect(function, "class", targets.array, 0, size - 1, lines, room=f"{label}={size}")
+    return targets
 
 
 def _known(targets: NamedArray, label: str, counted: NamedArray | None) -> NamedArray:

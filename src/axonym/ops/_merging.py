@@ -59,8 +59,8 @@ def may_merge(array: jax.Array, count: int) -> bool:
 
 def _devices(array: jax.Array) -> int:
     """Return the number of devices by which the compiler may split an array."""
-    devices: int = max(1, jax.typeof(array).sharding.mesh.size, jax.sharding.get_abstract_mesh().size)
-    return devices
+    sizes: list[int] = [jax.typeof(array).sharding.mesh.size, jax.sharding.get_abstract_mesh().size]
+    return max(1, *sizes)
 
 
 @jax.custom_jvp
