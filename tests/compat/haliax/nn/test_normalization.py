@@ -205,7 +205,7 @@ def test_softmax_that_gives_a_plain_array(name):
 
 
 def test_softmax_over_an_axis_that_is_not_there():
-    with pytest.raises(ValueError, match="no axis named 'embed'"):
+    with pytest.raises(ValueError, match="axis 'embed' not found"):
         hnn.softmax(X, "embed")
 
 

@@ -66,7 +66,7 @@ def make_train_step(config: Gpt2Config, compute_mapping: dict | None = None, pol
 
 def simplest(config: Gpt2Config, *, key, jit: Callable = lambda fn: fn) -> Result:
     model = new_model(SeqLen, config, key=key)
-    opt_state = optimizer.init(model)
+    opt_state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
     return run(jit(make_train_step(config)), model, opt_state, config)
 
 
@@ -89,7 +89,8 @@ def fully_sharded(config: Gpt2Config, *, key) -> Result:
     param_mapping = {"embed": "data"}
     with Mesh(jax.devices(), ("data",)):
         model = hax.named_jit(Gpt2LMHeadModel, axis_resources=param_mapping)(SeqLen, config, key=key)
-        opt_state = hax.named_jit(optimizer.init, axis_resources=param_mapping)(model)
+        params = eqx.filter(model, eqx.is_inexact_array)
+        opt_state = hax.named_jit(optimizer.init, axis_resources=param_mapping)(params)
         train_step = hax.named_jit(
             make_train_step(config, compute_mapping),
             axis_resources=param_mapping,
@@ -109,7 +110,8 @@ def tensor_parallel(config: Gpt2Config, *, key, policy: jmp.Policy, use_mesh: Ca
             return policy.cast_to_param(Gpt2LMHeadModel(SeqLen, config, key=key))
 
         model = init_model()
-        opt_state = hax.named_jit(optimizer.init, axis_resources=param_mapping)(model)
+        params = eqx.filter(model, eqx.is_inexact_array)
+        opt_state = hax.named_jit(optimizer.init, axis_resources=param_mapping)(params)
         train_step = hax.named_jit(
             make_train_step(config, compute_mapping, policy),
             axis_resources=param_mapping,
