@@ -143,6 +143,14 @@ def test_classes_that_are_ruled_out():
     same(jax.grad(loss)(x), ("vocab",), [1 - p, 0, p - 1])
 
 
+def test_the_log_normalizer_of_logits_without_a_finite_largest_one():
+    x = np.array([[-np.inf, -np.inf], [np.inf, 0]], np.float32)
+    _, normalizers = nn.cross_entropy_loss_and_log_normalizers(
+        axn.named(x, ("batch", "vocab")), "vocab", axn.named([0, 0], "batch")
+    )
+    same(normalizers, ("batch",), [-np.inf, np.inf])
+
+
 def test_log_normalizers():
     losses, normalizers = nn.cross_entropy_loss_and_log_normalizers(logits(), V, hard())
     same(losses, ("batch", "seq"), hard_losses())

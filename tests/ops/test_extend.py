@@ -221,6 +221,16 @@ def test_a_scalar_on_the_left_is_a_pad() -> None:
         assert found == primitives(lambda x: lax.pad(x, np.float32(0), ((0, 0, 0), (2, 0, 0))), x.array)
 
 
+@pytest.mark.parametrize("mode", ["constant", "wrap"])
+def test_the_padded_axis_may_be_split_over_devices(mode: Any, explicit_mesh: jax.sharding.Mesh) -> None:
+    x = np.arange(32.0).reshape(4, 8)
+    with jax.set_mesh(explicit_mesh):
+        padded = axn.pad(
+            axn.NamedArray(jax.device_put(x, jax.P("data", "model")), ("a", "i")), {"a": (1, 2)}, mode=mode
+        )
+    np.testing.assert_array_equal(padded.array, np.pad(x, ((1, 2), (0, 0)), mode))
+
+
 def test_empty_axes() -> None:
     x = axn.zeros(axn.make_axes(x=0, y=2))
     assert axn.pad(x, {"x": (1, 0)}).shape == {"x": 1, "y": 2}
