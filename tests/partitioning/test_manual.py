@@ -417,7 +417,8 @@ def test_jax_reads_the_layouts_of_results_after_tracing(pure_mesh):
         out_specs[:] = [P("data"), P()]
         return [x, lax.psum(x, "data")]
 
-    rows, total = jax.jit(jax.shard_map(f, in_specs=P("data"), out_specs=out_specs, axis_names={"data"}))(jnp.ones(8))
+    x = jax.device_put(jnp.ones(8), jax.sharding.NamedSharding(pure_mesh, P("data")))
+    rows, total = jax.jit(jax.shard_map(f, in_specs=P("data"), out_specs=out_specs, axis_names={"data"}))(x)
     assert (rows.shape, total.shape) == ((8,), (2,))
 
 
