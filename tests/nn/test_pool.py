@@ -164,7 +164,11 @@ def test_anonymous_dimensions():
 
 def test_pooling_is_one_operation():
     x = draw(B, H, W)
-    names = lambda f: [eqn.primitive.name for eqn in jax.make_jaxpr(f)(x).eqns]  # noqa: E731
+
+    def names(f):
+        steps = [eqn.primitive.name for eqn in jax.make_jaxpr(f)(x).eqns]
+        return [step for step in steps if step != "optimization_barrier"]  # which computes nothing
+
     assert names(lambda x: nn.max_pool(WINDOW, x, 2, 1)) == ["reduce_window_max"]
     assert names(lambda x: nn.pool(WINDOW, x, 0, axn.sum)) == ["reduce_window_sum"]
     assert names(lambda x: nn.mean_pool(WINDOW, x)) == ["reduce_window_sum", "div", "div"]

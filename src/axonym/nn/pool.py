@@ -18,6 +18,7 @@ from ..axis import AxisSpec, spec
 from ..core import Core, facts, shape_of, wrap
 from ..errors import AxisError, AxisSizeError, message
 from ..ops import _lift, reduce
+from ..ops._padded import summed
 from ..ops._widen import limits, widen
 from ..partitioning.shard import auto_sharded
 from ..plans import Names
@@ -261,8 +262,11 @@ def _pool(
         first = np.asarray(_lift.keywords_of(start)["init"] if start else _neutral(reduction, x.dtype), x.dtype)
 
         def call(x: jax.Array, padding: Sequence[tuple[int, int]] = padding) -> jax.Array:
-            result: jax.Array = lax.reduce_window(x, first, reduction, window, stride, padding)
-            return result
+            def sums(x: jax.Array) -> jax.Array:
+                result: jax.Array = lax.reduce_window(x, first, reduction, window, stride, padding)
+                return result
+
+            return summed(sums, x, [slide.at for slide in slides]) if reduction is lax.add else sums(x)
 
         run = call
         if reduction in _SELECTIONS:

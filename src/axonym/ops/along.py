@@ -20,6 +20,7 @@ from ..core import Core, Operand, facts
 from ..errors import ArgumentError, OperandError, message
 from . import _lift, reduce
 from ._batch import batched, hashable
+from ._padded import summed
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -94,7 +95,7 @@ def cumsum(
         [6 5 3]
     """
     if dtype is None and not reverse:
-        return _lift.along(jnp.cumsum, x, axis)
+        return _lift.along(_cumsum, x, axis)
     return _lift.along_with(_cumsum, x, axis, dtype=dtype, reverse=reverse)
 
 
@@ -116,7 +117,7 @@ def cumulative_sum(
         NamedArray(int32[document=4])
         [0 3 4 6]
     """
-    return _lift.along_with(jnp.cumulative_sum, x, axis, dtype=dtype, include_initial=include_initial)
+    return _lift.along_with(_cumulative_sum, x, axis, dtype=dtype, include_initial=include_initial)
 
 
 def flip(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
@@ -137,7 +138,7 @@ def nancumprod(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = No
 
 def nancumsum(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
     """Return `cumsum` with NaN counted as zero."""
-    return _lift.along_with(jnp.nancumsum, x, axis, dtype=dtype)
+    return _lift.along_with(_nancumsum, x, axis, dtype=dtype)
 
 
 def packbits(x: "NamedArray", axis: AxisSelector, *, bitorder: str = "big") -> "NamedArray":
@@ -311,8 +312,18 @@ def _cumprod(array: jax.Array, axis: int, dtype: DTypeLike | None, reverse: bool
     return _backwards(lax.cumprod, jnp.cumprod, array, axis, dtype) if reverse else jnp.cumprod(array, axis, dtype)
 
 
-def _cumsum(array: jax.Array, axis: int, dtype: DTypeLike | None, reverse: bool) -> jax.Array:
-    return _backwards(lax.cumsum, jnp.cumsum, array, axis, dtype) if reverse else jnp.cumsum(array, axis, dtype)
+def _cumsum(array: jax.Array, axis: int, dtype: DTypeLike | None = None, reverse: bool = False) -> jax.Array:
+    if reverse:
+        return summed(lambda array: _backwards(lax.cumsum, jnp.cumsum, array, axis, dtype), array, (axis,))
+    return summed(lambda array: jnp.cumsum(array, axis, dtype), array, (axis,))
+
+
+def _cumulative_sum(array: jax.Array, axis: int, **options: Any) -> jax.Array:
+    return summed(lambda array: jnp.cumulative_sum(array, axis=axis, **options), array, (axis,))
+
+
+def _nancumsum(array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:
+    return summed(lambda array: jnp.nancumsum(array, axis, dtype), array, (axis,))
 
 
 def _flip(array: jax.Array, axis: Positions) -> jax.Array:
