@@ -10,19 +10,15 @@ turns, so that ratios hold where times do not.
 import argparse
 import dataclasses
 import functools
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gpt2"))
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+from gpt2 import Block, Gpt2, Gpt2Config, Mlp
 from measure import interleaved, median_ratio, ratio_of_minima, table
-from model import Block, Gpt2, Gpt2Config, Mlp
 
 from axonym import NamedArray, nn
 

@@ -8,12 +8,8 @@ The reference of attention is NumPy in float64. Both sides of a timing take turn
 
 import argparse
 import functools
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gpt2"))
 
 import equinox as eqx
 import jax
@@ -21,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import raw_gpt2 as raw
+from gpt2 import Gpt2
 from measure import interleaved, median_ratio, ratio_of_minima, table
-from model import Gpt2
 from train_step import State, config, same_weights
 
 import axonym as axn

@@ -16,7 +16,6 @@ import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 # Read when JAX and libtpu start. Nothing here runs on a TPU, and the names of one keep libtpu from asking a server.
@@ -28,17 +27,19 @@ import jax
 
 jax.config.update("jax_num_cpu_devices", 8)
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gpt2"))
-
 import equinox as eqx  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 import raw_partitioned as raw  # noqa: E402
-from jax.sharding import AxisType, Mesh, NamedSharding  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402
+from gpt2 import Gpt2  # noqa: E402
+from jax.sharding import (  # noqa: E402
+    AxisType,
+    Mesh,
+    NamedSharding,
+    PartitionSpec as P,
+)
 from measure import collectives, flops_bytes, table, totals, wire_bytes  # noqa: E402
-from model import Gpt2  # noqa: E402
 from train_step import config, dispatch, same_weights  # noqa: E402
 
 import axonym as axn  # noqa: E402

@@ -1,4 +1,4 @@
-"""Train the example's GPT-2 in several precisions from the same seed, and print how far the losses drift apart.
+"""Train a small GPT-2 in several precisions from the same seed, and print how far the losses drift apart.
 
     python benchmarks/precision.py                200 steps
     python benchmarks/precision.py --steps 50     fewer
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gpt2"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +21,8 @@ import jmp
 import numpy as np
 import optax
 from data import batches, load_text, train_valid_split
+from gpt2 import Gpt2, Gpt2Config
 from measure import table
-from model import Gpt2, Gpt2Config
 
 import axonym as axn
 from axonym import quant

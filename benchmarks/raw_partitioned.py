@@ -19,8 +19,7 @@ import jax.numpy as jnp
 import optax
 import raw_gpt2
 from jax import Array, lax
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from jax.typing import DTypeLike
 from raw_gpt2 import GPT2Config, Params, attention, layer_norm
 

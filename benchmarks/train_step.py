@@ -9,22 +9,19 @@ collectives are those of the compiled programs, per device.
 
 import argparse
 import dataclasses
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
 
 jax.config.update("jax_num_cpu_devices", 8)
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "gpt2"))
-
 import equinox as eqx  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 import raw_gpt2 as raw  # noqa: E402
+from gpt2 import STRATEGIES, Gpt2, Gpt2Config  # noqa: E402
 from measure import (  # noqa: E402
     collectives,
     flops_bytes,
@@ -35,8 +32,6 @@ from measure import (  # noqa: E402
     totals,
     wire_bytes,
 )
-from model import Gpt2, Gpt2Config  # noqa: E402
-from train import STRATEGIES  # noqa: E402
 
 import axonym as axn  # noqa: E402
 from axonym import NamedArray  # noqa: E402

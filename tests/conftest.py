@@ -32,7 +32,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.sample import SEED, in_sample
 
-COMPAT = Path(__file__).parent / "compat"
+# Suites that run when they are named: one takes long, the other needs torch.
+APART = [Path(__file__).parent / name for name in ("compat", "huggingface")]
 
 settings.register_profile(
     "axonym",
@@ -55,11 +56,11 @@ def pytest_report_header() -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave the suite of `axonym.compat` out, unless it is asked for by its path."""
-    if collection_path != COMPAT:
+    """Leave some suites out, unless they are asked for by their path."""
+    if collection_path not in APART:
         return None
     asked = [(config.invocation_params.dir / arg.split("::")[0]).resolve() for arg in config.args]
-    return None if any(path.is_relative_to(COMPAT) for path in asked) else True
+    return None if any(path.is_relative_to(collection_path) for path in asked) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

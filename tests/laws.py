@@ -239,6 +239,32 @@ def placed(x: axn.NamedArray, mesh: jax.sharding.Mesh, layout: dict[str, Any]) -
     return axn.NamedArray(jax.device_put(np.asarray(x.array), NamedSharding(mesh, spec)), x.names)
 
 
+def row_along(
+    module: Any,
+    name: str,
+    axis: Any,
+    at: Any,
+    reference: Any,
+    oracle: Any,
+    *,
+    case: str = "",
+    domain: str = "real",
+    **options: Any,
+) -> Row:
+    """Make the row of a function of an array and an axis: `at` is its place, which the references get."""
+    fn = getattr(module, name)
+    return Row(
+        name,
+        lambda x: fn(x, axis=axis, **options),
+        ("abc",),
+        lambda x: reference(x, at),
+        "abc",
+        None if oracle is None else lambda x: oracle(x, at),
+        (domain,),
+        case=case,
+    )
+
+
 def has_row_for_each(rows: Sequence[Row], module: Any, without: Sequence[str] = ()) -> None:
     """Fail for a public operation without a row; `without` names those that have tests of their own."""
     assert {row.function for row in rows} == set(module.__all__) - set(without)
@@ -403,6 +429,27 @@ class Values(Table):
             if row.oracle is not None:
                 row.check(result, row.oracle(*arrays), orders)
 
+    def test_results_vary_over_the_devices_of_a_shard_map_as_operands_do(
+        self, row: Row, auto_mesh: jax.sharding.Mesh
+    ) -> None:
+        """By their types, which decide whether a collective is needed: a trace, which costs no compilation."""
+        if str(row) in OF_NO_OPERAND:
+            return
+        operands = [jax.ShapeDtypeStruct((4, *array.shape), array.dtype) for array in map(jnp.asarray, row.draw(0))]
+
+        def body(*blocks: jax.Array) -> jax.Array:
+            named = [axn.named(block[0], tuple(axes)) for block, axes in zip(blocks, row.operands, strict=True)]
+            for result in jax.tree.leaves(row.call(*named)):
+                assert "data" in jax.typeof(result).mat.varying
+            return jnp.zeros(())
+
+        each, one = PartitionSpec("data"), PartitionSpec()
+        jax.eval_shape(jax.shard_map(body, mesh=auto_mesh, in_specs=each, out_specs=one), *operands)
+
+
+# A result of these depends on no element; `sinc` is refused by jax 0.12 inside of a shard_map.
+OF_NO_OPERAND = {"choose-one choice", "histogram-density", "polyfit-full", "sinc"}
+
 
 class Sharded(Table):
     """Values on 8 devices."""
@@ -496,7 +543,7 @@ class Smooth(Laws, Differentiated):
 
 
 class Bulk(Values, Sharded, Mapped):
-    """The laws of an operation that `_batch.batched` or `_lift.along` lifts; what all of these do has its own tests."""
+    """Laws of an operation that `batched.batched` or `along.along` lifts; what all of them do has its own tests."""
 
     # Not those on Explicit axes: there an operation can fail by itself, where its call of JAX has no rule for a layout.
     laws_of_the_sample = (

@@ -6,8 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import axonym as axn
 from axonym.axis import selection, selector, sized, spec
@@ -194,7 +193,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.axis_name((A, 3))",
         lambda A, B: axn.axis_name((A, 3)),
         OperandError,
-        'axis_name: 3 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+        'axis_name: 3 is a position, but axes have names\n  hint: write the name of an axis, such as "batch"',
     ),
     (
         "axn.axis_name((A, A))",
@@ -207,7 +206,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         lambda A, B: axn.axis_name(None),
         OperandError,
         "axis_name: None is neither an Axis nor the name of one\n"
-        '  hint: write an axis as Axis("batch", 32) or as "batch"',
+        '  hint: an axis is written as Axis("batch", 32), or as "batch"',
     ),
     (
         "axn.axis_size('a')",
@@ -315,8 +314,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.selects_axis(A, 3)",
         lambda A, B: axn.selects_axis(A, 3),
         OperandError,
-        "selects_axis: 3 is neither an Axis nor the name of one\n"
-        '  hint: write an axis as Axis("batch", 32) or as "batch"',
+        'selects_axis: 3 is a position, but axes have names\n  hint: write the name of an axis, such as "batch"',
     ),
 ]
 

@@ -245,8 +245,8 @@ def test_numbers_between_sharded_ends_are_sharded(explicit_mesh: jax.sharding.Me
         np.testing.assert_array_equal(made.array, np.linspace(np.arange(4.0), 4, 3, axis=-1))
 
 
-@pytest.mark.parametrize("value", [np.ones(4), axn.ones(A)], ids=["ndarray", "NamedArray"])
-def test_a_fill_value_is_a_scalar(value: Any) -> None:
+@pytest.mark.parametrize(("value", "kind"), [(np.ones(4), "a plain array"), (axn.ones(A), "NamedArray")])
+def test_a_fill_value_is_a_scalar(value: Any, kind: str) -> None:
     for function, call in (
         ("full", lambda: axn.full(A, value)),
         ("full_like", lambda: axn.full_like(axn.ones(A), value)),
@@ -254,7 +254,7 @@ def test_a_fill_value_is_a_scalar(value: Any) -> None:
         with pytest.raises(OperandError) as caught:
             call()
         assert str(caught.value) == (
-            f"{function}: the fill value must be a scalar, not {type(value).__name__}\n"
+            f"{function}: the fill value must be a scalar, not {kind}\n"
             "  hint: repeat an array along new axes: x.broadcast_axis(...)"
         )
 
@@ -273,7 +273,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.full((A, 3), 1)",
         lambda A: axn.full((A, 3), 1),
         OperandError,
-        'full: 3 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+        'full: 3 is a size without a name\n  hint: name it: Axis("name", 3), or {"name": 3}',
     ),
     (
         "axn.zeros({'a': -1})",
@@ -309,7 +309,8 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.one_hot([3], axn.Axis('c', 4))",
         lambda A: axn.one_hot([3], axn.Axis("c", 4)),
         OperandError,
-        'one_hot: expected a NamedArray, got list\n  hint: name it first: axn.named(array, ("batch", ...))',
+        "one_hot: expected a NamedArray, got list\n"
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "axn.one_hot(axn.linspace(A, start=0, stop=1), axn.Axis('c', 4))",
@@ -345,15 +346,16 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.zeros_like(np.ones(3))",
         lambda A: axn.zeros_like(np.ones(3)),
         OperandError,
-        "zeros_like: expected a NamedArray, got ndarray\n"
+        "zeros_like: expected a NamedArray, got a plain array\n"
         "  its shape: (3,)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, "batch")',
     ),
     (
         "axn.full_like(3, 1)",
         lambda A: axn.full_like(3, 1),
         OperandError,
-        'full_like: expected a NamedArray, got int\n  hint: name it first: axn.named(array, ("batch", ...))',
+        "full_like: expected a NamedArray, got int\n"
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "axn.linspace((A, 'b'), start=0, stop=1)",

@@ -1,21 +1,22 @@
 """The words of errors: how a message is built, and that each kind is caught by what Python's custom expects."""
 
+import copy
 import pickle
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import axonym as axn
 from axonym import errors
 
 
-@pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error")])
+@pytest.mark.parametrize("name", [name for name in errors.__all__ if name.endswith("Error") and name != "AxonymError"])
 def test_errors_are_what_python_expects(name: str) -> None:
     kind = getattr(errors, name)
+    assert issubclass(kind, errors.AxonymError)
     assert issubclass(kind, TypeError if name == "OperandError" else ValueError)
     assert issubclass(kind, errors.AxisError) == (name not in {"ArgumentError", "OperandError", "ShardingError"})
     assert str(pickle.loads(pickle.dumps(kind("a problem")))) == "a problem"
@@ -91,3 +92,40 @@ def test_errors_are_the_same_under_a_trace() -> None:
             call(x, y)
         texts.append(str(caught.value))
     assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("copied", [lambda error: error, copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_errors_keep_the_parts_of_their_text(copied: Any) -> None:
+    x = axn.ones(axn.make_axes(batch=3, embed=4))
+    with pytest.raises(errors.AxisNotFoundError) as caught:
+        x.sum("embd")
+    error = copied(caught.value)
+    assert (error.function, error.problem) == ("sum", "no axis named 'embd'")
+    assert (error.facts, error.hint) == (("array has: batch=3, embed=4",), "did you mean 'embed'?")
+    assert str(error) == ("sum: no axis named 'embd'\n  array has: batch=3, embed=4\n  hint: did you mean 'embed'?")
+
+
+def test_parts_of_an_error_in_an_expression_are_lines() -> None:
+    with pytest.raises(errors.PatternError) as caught:
+        axn.ones(axn.make_axes(a=2, b=3)).rearrange("a b -> (a b)")
+    error = caught.value
+    assert error.problem == "a merged axis needs a name"
+    assert error.facts == ("a b -> (a b)", "       ^^^^^", "array has: a=2, b=3")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.ArgumentError("wrong"),
+        errors.OperandError(errors.message("f", "wrong", "it has: a=1", hint="write b")),
+        errors.AxisNotFoundError("wrong", "write b", ("it has: a=1",)),
+    ],
+)
+def test_an_error_is_explained_further(error: Any) -> None:
+    more = errors.explained(error, "f", "at: w")
+    assert type(more) is type(error)
+    assert more.facts == (*error.facts, "at: w")
+    lines = ["f: wrong", *more.facts]
+    if error.hint:
+        lines.append("hint: write b")
+    assert str(more) == "\n  ".join(lines)

@@ -288,7 +288,7 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (
         lambda ref: axn.new_ref(X.array),
         OperandError,
-        'new_ref: expected a NamedArray, got ArrayImpl\n  hint: name it first: axn.named(array, ("batch", ...))',
+        'new_ref: expected a NamedArray, got a plain array\n  hint: name it first: axn.named(array, ("batch", ...))',
     ),
 ]
 

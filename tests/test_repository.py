@@ -5,6 +5,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,7 +24,7 @@ def readme_command(heading: str) -> str:
 
 @pytest.mark.parametrize(
     ("heading", "ends_with"),
-    [("Train", "python examples/gpt2/train.py"), ("Test", "python -m pytest -n auto")],
+    [("Train", "python examples/lm/train.py"), ("Test", "python -m pytest -n auto")],
 )
 def test_readme_has_one_command_per_heading(heading: str, ends_with: str) -> None:
     command = readme_command(heading)
@@ -40,13 +41,40 @@ def test_ci_runs_the_test_command_of_the_readme() -> None:
     assert (ROOT / ".ci/run").stat().st_mode & 0o111, ".ci/run is not executable"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "runs"),
+    [
+        (["tests"], False),
+        (["tests/ops", "tests/test_axis.py"], False),
+        (["tests/compat"], True),
+        (["tests/ops", "tests/compat/haliax/test_core.py::test_one"], True),
+    ],
+)
+def test_the_suite_for_haliax_runs_where_it_is_named(
+    arguments: list[str], runs: bool, request: pytest.FixtureRequest
+) -> None:
+    (hook,) = [
+        plugin.pytest_ignore_collect
+        for plugin in request.config.pluginmanager.get_plugins()
+        if getattr(plugin, "__file__", None) == str(ROOT / "tests/conftest.py")
+    ]
+    config = SimpleNamespace(args=arguments, invocation_params=SimpleNamespace(dir=ROOT))
+    assert hook(ROOT / "tests/compat", config) is (None if runs else True)
+    assert hook(ROOT / "tests/ops", config) is None
+
+
+def test_ci_runs_the_suite_for_haliax() -> None:
+    script = (ROOT / ".ci/run").read_text()
+    assert ".venv/bin/python -m pytest -n auto tests/compat\n" in script
+
+
 def test_links_of_the_readme_work_where_it_is_shown_alone() -> None:
     # On a package index there is nothing beside it.
     prose = re.sub(r"^```.*?^```$", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
     targets = re.findall(r"\]\(([^)]+)\)", prose)
     assert targets
     assert [target for target in targets if not target.startswith(PROJECT)] == []
-    files = [target.removeprefix(f"{PROJECT}/blob/main/") for target in targets]
+    files = [target.removeprefix(f"{PROJECT}/blob/main/").removesuffix("?raw=true") for target in targets]
     assert [name for name in files if not (ROOT / name).exists()] == []
 
 
@@ -61,7 +89,7 @@ def test_the_version_is_the_same_wherever_it_stands() -> None:
 def test_the_file_of_tests_of_a_file() -> None:
     tool = runpy.run_path(str(ROOT / "tools/touched_tests.py"))["tests_of"]
     assert tool(Path("src/axonym/ops/reduce.py")) == Path("tests/ops/test_reduce.py")
-    assert tool(Path("src/axonym/ops/_lift.py")) == Path("tests/ops/test_lift.py")
+    assert tool(Path("src/axonym/engine/kernels.py")) == Path("tests/engine/test_kernels.py")
     assert tool(Path("tests/nn/test_mask.py")) == Path("tests/nn/test_mask.py")
     assert [tool(Path(name)) for name in ("tests/laws.py", "docs/index.md", "benchmarks/measure.py")] == [None] * 3
 

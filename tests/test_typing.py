@@ -17,8 +17,7 @@ from beartype.roar import BeartypeCallHintViolation
 from jaxtyping import PyTree, TypeCheckError, jaxtyped
 
 import axonym as axn
-from axonym import NamedArray
-from axonym import typing as axt
+from axonym import NamedArray, typing as axt
 from axonym.errors import ArgumentError, AxisClashError, OperandError
 from axonym.typing import Bool, Float, Int, Key, Named, Num, bf16, f32, i32
 
@@ -295,15 +294,14 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "a number",
         lambda: NamedArray["a", 2],
         OperandError,
-        "annotation: 2 is neither an Axis nor the name of one\n"
-        '  hint: write an axis as Axis("batch", 32) or as "batch"',
+        'annotation: 2 is a position, but axes have names\n  hint: write the name of an axis, such as "batch"',
     ),
     (
         "an array",
         lambda: NamedArray[x(A)],
         OperandError,
-        "annotation: an object of type NamedArray is neither an Axis nor the name of one\n"
-        '  hint: write an axis as Axis("batch", 32) or as "batch"',
+        "annotation: a NamedArray is neither an Axis nor the name of one\n"
+        '  hint: an axis is written as Axis("batch", 32), or as "batch"',
     ),
     (
         "axes without brackets",

@@ -43,7 +43,10 @@ def main() -> None:
         folder = Path(temporary)
         run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT, folder=folder)
         (wheel,) = folder.glob("*.whl")
-        print(f"{wheel.name}: {wheel.stat().st_size // 1024} KB; besides the package: {strangers(wheel) or 'nothing'}")
+        print(f"{wheel.name}: {wheel.stat().st_size // 1024} KB")
+        if found := strangers(wheel):
+            # What lies beside packages, such as a `.pth`, works on every program of the environment.
+            sys.exit(f"{wheel.name} has files outside of the package: {', '.join(found)}")
 
         run(sys.executable, "-m", "venv", folder / "venv", folder=folder)
         python = folder / "venv" / ("Scripts" if sys.platform == "win32" else "bin") / "python"

@@ -36,7 +36,7 @@ def tests_of(path: Path) -> Path | None:
         return path if path.name.startswith("test_") else None
     if path.parts[:2] != ("src", "axonym"):
         return None
-    return Path("tests", *path.parts[2:-1], f"test_{path.stem.removeprefix('_')}.py")
+    return Path("tests", *path.parts[2:-1], f"test_{path.stem.strip('_')}.py")
 
 
 def main() -> None:

@@ -1,36 +1,86 @@
 """Named tensors for JAX: name axes once; broadcasting, contraction, layout and parallelism follow from the names."""
 
-from . import debug, errors, mup, nn, parameters, partitioning, quant, random, state_dict, tree, typing
-from .array import NamedArray, is_named_array, named
+import typing as _typing
+
+from . import (
+    array as _array,
+    axis as _axis,
+    create as _create,
+    debug,
+    dynamic_slice as _dynamic_slice,
+    errors,
+    mup,
+    nn,
+    parameters,
+    partitioning,
+    quant,
+    random,
+    ref as _ref,
+    state_dict,
+    tree,
+    typing,
+)
+from .array import *
 from .axis import *
 from .create import *
-from .layout import Mappings, ResourceMapping, axis_mapping, current_mapping
-from .ops import linalg
-from .ops.along import *
-from .ops.contract import dot, einsum
+from .dynamic_slice import *
+from .mesh import context as _context
+from .mesh.assignment import Mappings, ResourceMapping
+from .mesh.context import *
+from .ops import (
+    bits as _bits,
+    contract as _contract,
+    cumulative as _cumulative,
+    diagonal as _diagonal,
+    elementwise as _elementwise,
+    fft as _fft,
+    histogram as _histogram,
+    image,
+    join as _join,
+    linalg,
+    logical as _logical,
+    pad as _pad,
+    poly as _poly,
+    quantiles as _quantiles,
+    reduce as _reduce,
+    repeat as _repeat,
+    roll as _roll,
+    segment as _segment,
+    sets as _sets,
+    shape as _shape,
+    signal as _signal,
+    softmax as _softmax,
+    sorting as _sorting,
+    special as _special,
+    where as _where,
+)
+from .ops.bits import *
+from .ops.contract import *
+from .ops.cumulative import *
 from .ops.diagonal import *
-from .ops.dslice import *
 from .ops.elementwise import *
-from .ops.extend import *
 from .ops.fft import *
+from .ops.histogram import *
 from .ops.index import index, ravel_multi_index, slice, take, take_along_axis, unravel_index
 from .ops.join import *
-from .ops.linalg import cross, outer, vdot, vecdot
+from .ops.linalg import cross, vdot, vecdot
 from .ops.logical import *
+from .ops.pad import *
 from .ops.poly import *
 from .ops.quantiles import *
 from .ops.reduce import *
+from .ops.repeat import *
+from .ops.roll import *
 from .ops.segment import *
-from .ops.select import *
 from .ops.sets import *
 from .ops.shape import *
 from .ops.signal import *
+from .ops.softmax import *
 from .ops.sorting import *
 from .ops.special import *
-from .ops.statistics import *
 from .ops.update import put_along_axis, updated_slice
-from .partitioning import collectives
-from .partitioning.checking import check
+from .ops.where import *
+from .partitioning import collectives, placement as _placement, shard_map as _shard_map
 from .partitioning.collectives import (
     all_gather,
     all_to_all,
@@ -47,412 +97,129 @@ from .partitioning.collectives import (
 )
 from .partitioning.fsdp import fsdp
 from .partitioning.jit import NamedJit, named_jit
-from .partitioning.manual import ShardMap, shard_map
 from .partitioning.placement import *
-from .partitioning.shard import auto_sharded, pspec_for, round_axis_for_partitioning, set_mesh, shard
-from .ref import NamedRef, freeze, get, new_ref, swap
-from .transform.associative_scan import associative_scan
-from .transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec, tree_checkpoint_name
-from .transform.derivative import *
-from .transform.nmap import nmap
-from .transform.scan import fold, map, scan
-from .transform.vmap import vmap
+from .partitioning.shard import (
+    auto_sharded,
+    pspec_for,
+    round_axis_for_partitioning,
+    set_mesh,
+    shard,
+)
+from .partitioning.shard_map import *
+from .ref import *
+from .report.check import check
+from .transform import (
+    associative_scan as _associative_scan,
+    checkpoint as _checkpoint,
+    grad as _grad,
+    nmap as _nmap,
+    scan as _scan,
+    vmap as _vmap,
+)
+from .transform.associative_scan import *
+from .transform.checkpoint import *
+from .transform.grad import *
+from .transform.nmap import *
+from .transform.scan import *
+from .transform.vmap import *
 from .typing import Named
+
+if not _typing.TYPE_CHECKING:  # type checkers would find every name
+    from .foreign import of_axonym as __getattr__  # noqa: F401  # Python calls it
 
 __version__ = "0.1.0"
 
+# What a module lists in its `__all__`, users find here; single names are listed one by one.
 __all__ = [
-    "Axis",
-    "AxisSelection",
-    "AxisSelector",
-    "AxisSpec",
     "Mappings",
     "Named",
-    "NamedArray",
     "NamedJit",
-    "NamedRef",
     "ResourceMapping",
-    "ScanCheckpointPolicy",
-    "ScanCheckpointSpec",
-    "ShardMap",
-    "abs",
-    "add",
-    "all",
     "all_gather",
     "all_to_all",
-    "allclose",
-    "angle",
-    "any",
-    "approx_max_k",
-    "approx_min_k",
-    "arange",
-    "arccos",
-    "arccosh",
-    "arcsin",
-    "arcsinh",
-    "arctan",
-    "arctan2",
-    "arctanh",
-    "argmax",
-    "argmin",
-    "argpartition",
-    "argsort",
-    "argwhere",
-    "array_equal",
-    "array_equiv",
-    "associative_scan",
-    "astype",
     "auto_sharded",
-    "average",
     "axis_index",
-    "axis_mapping",
-    "axis_name",
-    "axis_size",
-    "bartlett",
-    "betainc",
-    "betaln",
-    "bincount",
-    "bitwise_and",
-    "bitwise_count",
-    "bitwise_invert",
-    "bitwise_or",
-    "bitwise_xor",
-    "blackman",
-    "broadcast_arrays",
-    "broadcast_axis",
-    "broadcast_to",
-    "cbrt",
-    "ceil",
     "check",
-    "choose",
-    "clip",
     "collectives",
-    "compress",
-    "concat_axes",
-    "concatenate",
-    "conj",
-    "convolve",
-    "copy",
-    "copysign",
-    "corrcoef",
-    "correlate",
-    "cos",
-    "cosh",
-    "count_nonzero",
-    "cov",
     "cross",
-    "cumlogsumexp",
-    "cummax",
-    "cummin",
-    "cumprod",
-    "cumsum",
-    "cumulative_prod",
-    "cumulative_sum",
-    "current_mapping",
-    "dblock",
     "debug",
-    "deg2rad",
-    "delete",
-    "diag",
-    "diagonal",
-    "diff",
-    "digamma",
-    "digitize",
-    "divide",
-    "divmod",
-    "dot",
-    "ds",
-    "dslice",
-    "ediff1d",
-    "einsum",
-    "eliminate_axes",
-    "entr",
-    "equal",
-    "erf",
-    "erfc",
-    "erfinv",
     "errors",
-    "exp",
-    "exp2",
-    "expm1",
-    "eye",
-    "fabs",
-    "fft",
-    "fftfreq",
-    "fftshift",
-    "fill_diagonal",
-    "flatnonzero",
-    "flatten",
-    "flatten_axes",
-    "flip",
-    "float_power",
-    "floor",
-    "floor_divide",
-    "fmax",
-    "fmin",
-    "fmod",
-    "fold",
     "fold_key",
-    "freeze",
-    "frexp",
-    "from_callback",
-    "from_local",
-    "fromfunction",
     "fsdp",
-    "full",
-    "full_like",
-    "gamma",
-    "gammainc",
-    "gammaincc",
-    "gammaln",
-    "gcd",
-    "geomspace",
-    "get",
-    "grad",
-    "gradient",
-    "greater",
-    "greater_equal",
-    "hamming",
-    "hanning",
-    "heaviside",
-    "hessian",
-    "hfft",
-    "histogram",
-    "histogram2d",
-    "histogram_bin_edges",
-    "histogramdd",
-    "hypot",
-    "i0",
-    "i0e",
-    "i1",
-    "i1e",
-    "ifft",
-    "ifftshift",
-    "ihfft",
-    "imag",
+    "image",
     "index",
-    "insert",
-    "interp",
-    "intersect1d",
-    "intersect_axes",
-    "irfft",
-    "is_named_array",
-    "isclose",
-    "iscomplex",
-    "isfinite",
-    "isin",
-    "isinf",
-    "isnan",
-    "isneginf",
-    "isposinf",
-    "isreal",
-    "jacfwd",
-    "jacrev",
-    "kaiser",
-    "kl_div",
-    "lcm",
-    "ldexp",
-    "left_shift",
-    "less",
-    "less_equal",
-    "lexsort",
     "linalg",
-    "linspace",
-    "local_slices",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "log_ndtr",
-    "log_softmax",
-    "logaddexp",
-    "logaddexp2",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "logit",
-    "logmeanexp",
-    "logspace",
-    "logsumexp",
-    "make_axes",
-    "map",
-    "max",
-    "maximum",
-    "mean",
-    "median",
-    "min",
-    "minimum",
-    "modf",
-    "multiply",
     "mup",
-    "named",
     "named_jit",
-    "nan_to_num",
-    "nanargmax",
-    "nanargmin",
-    "nancumprod",
-    "nancumsum",
-    "nanmax",
-    "nanmean",
-    "nanmedian",
-    "nanmin",
-    "nanpercentile",
-    "nanprod",
-    "nanquantile",
-    "nanstd",
-    "nansum",
-    "nanvar",
-    "ndtr",
-    "ndtri",
-    "negative",
-    "new_ref",
-    "nextafter",
-    "nmap",
     "nn",
-    "nonzero",
-    "not_equal",
-    "one_hot",
-    "ones",
-    "ones_like",
-    "outer",
-    "packbits",
-    "pad",
-    "pad_left",
     "parameters",
-    "partition",
     "partitioning",
     "pcast",
-    "percentile",
-    "piecewise",
     "pmax",
     "pmean",
     "pmin",
-    "poly",
-    "polyadd",
-    "polyder",
-    "polydiv",
-    "polyfit",
-    "polygamma",
-    "polyint",
-    "polymul",
-    "polysub",
-    "polyval",
-    "positive",
-    "power",
     "ppermute",
-    "prod",
     "pspec_for",
     "psum",
     "psum_scatter",
-    "ptp",
     "put_along_axis",
     "quant",
-    "quantile",
-    "rad2deg",
     "ragged_all_to_all",
-    "ragged_dot",
     "random",
     "ravel_multi_index",
-    "real",
-    "rearrange",
-    "reciprocal",
-    "rel_entr",
-    "remainder",
-    "rename",
-    "repeat",
-    "replace_axis",
-    "resolve_axis",
-    "rfft",
-    "rfftfreq",
-    "right_shift",
-    "rint",
-    "roll",
-    "roots",
-    "rot90",
-    "round",
     "round_axis_for_partitioning",
-    "rsqrt",
-    "scan",
-    "searchsorted",
-    "segment_max",
-    "segment_mean",
-    "segment_min",
-    "segment_prod",
-    "segment_sum",
-    "select",
-    "selector",
-    "selects_axis",
     "set_mesh",
-    "setdiff1d",
-    "setxor1d",
     "shard",
-    "shard_map",
-    "sign",
-    "signbit",
-    "sin",
-    "sinc",
-    "sinh",
     "slice",
-    "softmax",
-    "sort",
-    "sort_complex",
-    "spacing",
-    "split",
-    "sqrt",
-    "square",
-    "squeeze",
-    "stack",
-    "standardize",
     "state_dict",
-    "std",
-    "stop_gradient",
-    "subtract",
-    "sum",
-    "swap",
-    "tag",
     "take",
     "take_along_axis",
-    "tan",
-    "tanh",
-    "tile",
-    "top_k",
-    "trace",
-    "trapezoid",
     "tree",
-    "tree_checkpoint_name",
-    "tri",
-    "tril",
-    "trim_zeros",
-    "triu",
-    "trunc",
     "typing",
-    "unbind",
-    "unflatten_axis",
-    "union1d",
-    "union_axes",
-    "unique",
-    "unique_all",
-    "unique_counts",
-    "unique_inverse",
-    "unique_values",
-    "unpackbits",
     "unravel_index",
-    "unsize_axes",
-    "untag",
-    "unwrap",
     "updated_slice",
-    "value_and_grad",
-    "vander",
-    "var",
     "vdot",
     "vecdot",
-    "vmap",
-    "where",
-    "without_axes",
-    "xlog1py",
-    "xlogy",
-    "zeros",
-    "zeros_like",
-    "zeta",
 ]
+__all__ += _array.__all__
+__all__ += _axis.__all__
+__all__ += _create.__all__
+__all__ += _dynamic_slice.__all__
+__all__ += _context.__all__
+__all__ += _bits.__all__
+__all__ += _contract.__all__
+__all__ += _cumulative.__all__
+__all__ += _diagonal.__all__
+__all__ += _elementwise.__all__
+__all__ += _fft.__all__
+__all__ += _histogram.__all__
+__all__ += _join.__all__
+__all__ += _logical.__all__
+__all__ += _pad.__all__
+__all__ += _poly.__all__
+__all__ += _quantiles.__all__
+__all__ += _reduce.__all__
+__all__ += _repeat.__all__
+__all__ += _roll.__all__
+__all__ += _segment.__all__
+__all__ += _sets.__all__
+__all__ += _shape.__all__
+__all__ += _signal.__all__
+__all__ += _softmax.__all__
+__all__ += _sorting.__all__
+__all__ += _special.__all__
+__all__ += _where.__all__
+__all__ += _placement.__all__
+__all__ += _shard_map.__all__
+__all__ += _ref.__all__
+__all__ += _associative_scan.__all__
+__all__ += _checkpoint.__all__
+__all__ += _grad.__all__
+__all__ += _nmap.__all__
+__all__ += _scan.__all__
+__all__ += _vmap.__all__
+
+
+def __dir__() -> list[str]:
+    """List what is public, for those who look for a name: not the modules that Python adds."""
+    return __all__

@@ -2,55 +2,41 @@
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from . import printing
-from .axis import Axis, AxisSelection, AxisSelector, Shape, selection
+from .axis import Axis, AxisSelection, AxisSelector, names_in, selection
 from .core import Core, Operand, axes_of, facts, register, shape_of
-from .errors import AxisNotFoundError, AxisSizeError, OperandError, message, suggestion
+from .engine.checks import require
+from .errors import AxisSizeError, OperandError, message
+from .foreign import ATTRIBUTES, Lacking
+from .kinds import Payload, has_values
 from .ops import (
-    along,
     contract,
+    cumulative,
+    diagonal as diagonal_ops,
     elementwise,
-    extend,
     index,
     join,
     logical,
     quantiles,
     reduce,
-    select,
+    repeat,
+    roll,
+    shape as shape_ops,
     sorting,
-    statistics,
     update,
+    where,
 )
-from .ops import diagonal as diagonal_ops
-from .ops import shape as shape_ops
+from .shape import Shape
 from .typing import Annotation, AxesPattern, annotation
 
 __all__ = ["NamedArray", "is_named_array", "named"]
-
-REORDER = 'x.rearrange(("embed", ...)) stores the axes in another order'
-REGROUP = "x.flatten_axes and x.flatten merge axes, x.unflatten_axis splits one"
-
-
-class _Lacking:
-    """An attribute of `jax.Array` that NamedArray lacks: reading it raises AttributeError with a hint.
-
-    `__getattr__` could do the same, but before Python 3.12 it slows down every access to an attribute.
-    """
-
-    def __init__(self, hint: str) -> None:
-        self.hint = hint
-
-    def __set_name__(self, cls: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, x: "NamedArray | None", cls: type["NamedArray"]) -> NoReturn:
-        raise AttributeError(message(self.name, "a NamedArray has no such attribute", hint=self.hint))
 
 
 @register
@@ -68,7 +54,7 @@ class NamedArray(Core):
         AxisSizeError: if there are more axes than dimensions, or a size does not match.
         AxisClashError: if a name is given twice.
 
-    Example:
+    Examples:
         >>> x = axn.NamedArray(jnp.ones((2, 3)), (axn.Axis("batch", 2), "embed"))
         >>> x.mean("embed").names
         ('batch',)
@@ -78,9 +64,9 @@ class NamedArray(Core):
     __hash__ = None  # type: ignore[assignment]  # == is elementwise
     __array_ufunc__ = None  # so that numpy_array + x calls x.__radd__
 
-    def __init__(self, array: Any, axes: AxisSelection) -> None:
+    def __init__(self, array: Payload, axes: AxisSelection) -> None:
         pairs = selection(axes, "NamedArray")
-        names = tuple(name for name, _ in pairs)
+        names = names_in(pairs)
         _unnamed("NamedArray", array)
         have = getattr(array, "shape", None)
         if have is not None and len(have) < len(names):
@@ -188,12 +174,15 @@ class NamedArray(Core):
     def has_axis(self, axis: AxisSelection) -> bool:
         """Return whether the array has all of these axes; the size of an `Axis` must match."""
         have = self.shape
-        return all(name in have and size in (None, have[name]) for name, size in selection(axis, "has_axis"))
+        return all(
+            name in have and size in (None, have[name])
+            for name, size in selection(axis, "has_axis")
+        )
 
     def matches_axes(self, axes: AxesPattern | Annotation) -> bool:
         """Return whether the axes match an annotation, or what is written in its brackets.
 
-        Example:
+        Examples:
             >>> axn.ones({"batch": 2, "pos": 3, "embed": 4}).matches_axes("batch ... embed")
             True
         """
@@ -202,26 +191,34 @@ class NamedArray(Core):
     @overload
     def axis_size(self, axis: AxisSelector) -> int: ...  # type: ignore[overload-overlap]  # a str is a Sequence too
     @overload
-    def axis_size(self, axis: Sequence[AxisSelector] | Mapping[str, int | None]) -> tuple[int, ...]: ...
+    def axis_size(
+        self, axis: Sequence[AxisSelector] | Mapping[str, int | None]
+    ) -> tuple[int, ...]: ...
     def axis_size(self, axis: AxisSelection) -> int | tuple[int, ...]:
         """Return the size of an axis, or the sizes of several."""
-        found = self._resolved("axis_size", axis)
+        found = require("axis_size", self, axis)
         return found[0].size if isinstance(axis, Axis | str) else tuple(each.size for each in found)
 
     @overload
     def axis_indices(self, axis: AxisSelector) -> int: ...  # type: ignore[overload-overlap]  # as above
     @overload
-    def axis_indices(self, axis: Sequence[AxisSelector] | Mapping[str, int | None]) -> tuple[int, ...]: ...
+    def axis_indices(
+        self, axis: Sequence[AxisSelector] | Mapping[str, int | None]
+    ) -> tuple[int, ...]: ...
     def axis_indices(self, axis: AxisSelection) -> int | tuple[int, ...]:
         """Return the position of an axis among the dimensions of the array, or the positions of several."""
         anonymous = self.ndim - len(self.names)
-        found = [anonymous + self.names.index(each.name) for each in self._resolved("axis_indices", axis)]
+        found = [
+            anonymous + self.names.index(each.name) for each in require("axis_indices", self, axis)
+        ]
         return found[0] if isinstance(axis, Axis | str) else tuple(found)
 
     @overload
     def resolve_axis(self, axis: AxisSelector) -> Axis: ...  # type: ignore[overload-overlap]  # as above
     @overload
-    def resolve_axis(self, axis: Sequence[AxisSelector] | Mapping[str, int | None]) -> tuple[Axis, ...]: ...
+    def resolve_axis(
+        self, axis: Sequence[AxisSelector] | Mapping[str, int | None]
+    ) -> tuple[Axis, ...]: ...
     def resolve_axis(self, axis: AxisSelection) -> Axis | tuple[Axis, ...]:
         """Return an axis with its size, or several as a tuple.
 
@@ -229,20 +226,8 @@ class NamedArray(Core):
             AxisNotFoundError: if one is missing.
             AxisSizeError: if an `Axis` has another size.
         """
-        found = self._resolved("resolve_axis", axis)
+        found = require("resolve_axis", self, axis)
         return found[0] if isinstance(axis, Axis | str) else found
-
-    def _resolved(self, function: str, axis: AxisSelection) -> tuple[Axis, ...]:
-        have = self.shape
-        asked = selection(axis, function)
-        for name, size in asked:
-            if name not in have:
-                problem, hint = f"no axis named {name!r}", suggestion(name, have.keys())
-                raise AxisNotFoundError(message(function, problem, f"array has: {facts(self)}", hint=hint))
-            if size not in (None, have[name]):
-                problem = f"axis {name!r} was given with size {size}, but has size {have[name]}"
-                raise AxisSizeError(message(function, problem, f"array has: {facts(self)}"))
-        return tuple(Axis(name, have[name]) for name, _ in asked)
 
     # leaving the names
     def scalar(self) -> jax.Array:
@@ -274,17 +259,21 @@ class NamedArray(Core):
     # There is no __jax_array__: with it, jnp.sin(x) would silently drop the names.
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         array = self.array
-        if not printing.has_values(array):
+        if not has_values(array):
             shape_of("asarray", array, self.names)
-            hint = "x.array is the array without its names"
-            raise OperandError(
-                message("asarray", "the array has no values yet", f"array has: {facts(self)}", hint=hint)
-            )
+            hint = "inside of jit there are none: compute with functions of axonym, or look with jax.debug.print"
+            problem = "the array has no values yet"
+            raise OperandError(message("asarray", problem, f"array has: {facts(self)}", hint=hint))
         return np.array(array, dtype=dtype, copy=copy)
 
     def __bool__(self) -> bool:
         if isinstance(self.array, jax.ShapeDtypeStruct):  # true, as any object by default
-            raise OperandError(message("bool", "the array has no values yet", f"array has: {facts(self)}"))
+            problem = "the array has no values yet"
+            raise OperandError(message("bool", problem, f"array has: {facts(self)}"))
+        if shape_of("bool", self.array, self.names) and self.size != 1:
+            hint = "reduce it: x.all() or x.any()"
+            problem = "the truth of an array of several elements is ambiguous"
+            raise AxisSizeError(message("bool", problem, f"array has: {facts(self)}", hint=hint))
         return bool(self.array)
 
     def __int__(self) -> int:
@@ -302,7 +291,9 @@ class NamedArray(Core):
     def __round__(self, ndigits: int | None = None) -> "NamedArray":
         return elementwise.round(self, ndigits or 0)
 
-    if not TYPE_CHECKING:  # type checkers report the use of a missing method, but not of one that raises
+    if (
+        not TYPE_CHECKING
+    ):  # type checkers report the use of a missing method, but not of one that raises
 
         def __contains__(self, value: object) -> bool:
             problem = "`in` is ambiguous: it could test for an axis or for an element"
@@ -311,22 +302,24 @@ class NamedArray(Core):
 
         def __iter__(self) -> Iterator["NamedArray"]:
             hint = "write for part in x.unbind(axis)"
-            raise OperandError(
-                message(
-                    "iter",
-                    "cannot iterate over a NamedArray without naming an axis",
-                    f"array has: {facts(self)}",
-                    hint=hint,
-                )
-            )
+            problem = "cannot iterate over a NamedArray without naming an axis"
+            raise OperandError(message("iter", problem, f"array has: {facts(self)}", hint=hint))
 
         def __matmul__(self, other: object) -> "NamedArray":
             hint = 'write x.dot(y, axis="embed")'
-            raise OperandError(message("@", "a product of named arrays needs the axis to sum over", hint=hint))
+            problem = "a product of named arrays needs the axis to sum over"
+            raise OperandError(message("@", problem, hint=hint))
 
         __rmatmul__ = __matmul__
-        T, transpose, swapaxes = _Lacking(REORDER), _Lacking(REORDER), _Lacking(REORDER)
-        reshape, ravel = _Lacking(REGROUP), _Lacking(REGROUP)
+
+        def __setitem__(self, item: object, value: object) -> None:
+            hint = 'x.at["batch", 0].set(1.0) returns a new array'
+            raise OperandError(
+                message("[]", "arrays of JAX do not change", f"array has: {facts(self)}", hint=hint)
+            )
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in ATTRIBUTES]
 
     # printing and annotations
     def __repr__(self) -> str:
@@ -339,14 +332,14 @@ class NamedArray(Core):
         return printing.document(self, **options)
 
     def __treescope_repr__(self, path: str | None, subtree_renderer: Any) -> Any:
-        from . import _treescope
+        from . import treescope
 
-        return _treescope.render(self, path, subtree_renderer)
+        return treescope.render(self, path, subtree_renderer)
 
     def __treescope_ndarray_adapter__(self) -> Any:
-        from . import _treescope
+        from . import treescope
 
-        return _treescope.adapter(self)
+        return treescope.adapter(self)
 
     def __class_getitem__(cls, axes: AxesPattern) -> Annotation:
         return annotation(axes)
@@ -354,7 +347,6 @@ class NamedArray(Core):
     # operators
     __abs__ = elementwise.abs
     __add__ = elementwise.add
-    __and__ = logical.bitwise_and
     __divmod__ = elementwise.divmod
     __floordiv__ = elementwise.floor_divide
     __ge__ = logical.greater_equal
@@ -367,13 +359,19 @@ class NamedArray(Core):
     __mod__ = elementwise.remainder
     __mul__ = elementwise.multiply
     __neg__ = elementwise.negative
-    __or__ = logical.bitwise_or
     __pos__ = elementwise.positive
     __pow__ = elementwise.power
     __rshift__ = logical.right_shift
     __sub__ = elementwise.subtract
     __truediv__ = elementwise.divide
     __xor__ = logical.bitwise_xor
+
+    def __and__(self, other: Operand, /) -> "NamedArray":
+        # A mask of attention, which is a module, combines with arrays by itself.
+        return NotImplemented if isinstance(other, eqx.Module) else logical.bitwise_and(self, other)
+
+    def __or__(self, other: Operand, /) -> "NamedArray":
+        return NotImplemented if isinstance(other, eqx.Module) else logical.bitwise_or(self, other)
 
     if TYPE_CHECKING:  # unlike those of object; type checkers take the type from the assignment
 
@@ -446,10 +444,10 @@ class NamedArray(Core):
     var = reduce.var
 
     # along axes
-    cumprod = along.cumprod
-    cumsum = along.cumsum
-    flip = along.flip
-    roll = along.roll
+    cumprod = cumulative.cumprod
+    cumsum = cumulative.cumsum
+    flip = roll.flip
+    roll = roll.roll
 
     # sorting
     argpartition = sorting.argpartition
@@ -469,12 +467,12 @@ class NamedArray(Core):
     updated_slice = update.updated_slice
 
     # choosing elements
-    choose = select.choose
-    nonzero = select.nonzero
-    searchsorted = statistics.searchsorted
+    choose = where.choose
+    nonzero = where.nonzero
+    searchsorted = sorting.searchsorted
 
     # joining, repeating and splitting
-    repeat = extend.repeat
+    repeat = repeat.repeat
     split = join.split
     unbind = join.unbind
 
@@ -495,7 +493,12 @@ class NamedArray(Core):
     untag = shape_ops.untag
 
 
-def named(array: Any, axes: AxisSelection) -> NamedArray:
+for _name, _hint in ATTRIBUTES.items():
+    assert not hasattr(NamedArray, _name), _name
+    setattr(NamedArray, _name, Lacking(_name, _hint))
+
+
+def named(array: Payload, axes: AxisSelection) -> NamedArray:
     """Name the dimensions of anything that `jax.numpy.asarray` accepts.
 
     Args:
@@ -505,7 +508,7 @@ def named(array: Any, axes: AxisSelection) -> NamedArray:
     Raises:
         AxisSizeError: if the number of axes or a size does not match.
 
-    Example:
+    Examples:
         >>> axn.named([1, 2, 3], "x")
         NamedArray(int32[x=3])
         [1 2 3]
@@ -516,17 +519,22 @@ def named(array: Any, axes: AxisSelection) -> NamedArray:
     given = dict(selection(axes, "named"))
     if len(given) != array.ndim:
         problem = f"{len(given)} axes for an array of shape {array.shape}"
-        words = axes.replace(",", " ").split() if isinstance(axes, str) else []
-        quoted = ", ".join(f'"{word}"' for word in words)
-        hint = f"a string is one name; write ({quoted})" if len(words) > 1 else None
-        raise AxisSizeError(message("named", problem, f"axes: {', '.join(given) or 'none'}", hint=hint))
+        hint = None
+        if isinstance(axes, str):
+            words = axes.replace(",", " ").split()
+            quoted = ", ".join(f'"{word}"' for word in words)
+            if len(words) > 1:
+                hint = f"a string is one name; write ({quoted})"
+        held = f"axes: {', '.join(given) or 'none'}"
+        raise AxisSizeError(message("named", problem, held, hint=hint))
     return NamedArray(array, given)
 
 
-def _unnamed(function: str, array: Any) -> None:
+def _unnamed(function: str, array: Payload) -> None:
     if isinstance(array, Core):
+        problem = "the array has names already"
         hint = "rename its axes with x.rename, name its anonymous dimensions with x.tag, or pass x.array"
-        raise OperandError(message(function, "the array has names already", f"array has: {facts(array)}", hint=hint))
+        raise OperandError(message(function, problem, f"array has: {facts(array)}", hint=hint))
 
 
 def is_named_array(leaf: object) -> bool:

@@ -10,46 +10,39 @@ Three kinds of arguments appear everywhere:
 import dataclasses
 import math
 import operator
-from collections.abc import ItemsView, Iterable, KeysView, Mapping, Sequence, ValuesView
+from collections.abc import Iterable, Mapping, Sequence
 from types import NoneType
-from typing import NoReturn, TypeAlias, TypeVar, overload
+from typing import TypeAlias, TypeVar, overload
 
 from jax.export import is_symbolic_dim
 
+from .callers import array_at_work
 from .errors import (
     AxisClashError,
-    AxisError,
     AxisNotFoundError,
     AxisSizeError,
     OperandError,
-    ShapeKeyError,
+    describe,
     message,
     suggestion,
 )
+from .kinds import type_text
 
 __all__ = [
     "Axis",
     "AxisSelection",
     "AxisSelector",
     "AxisSpec",
-    "Pairs",
-    "Shape",
     "axis_name",
     "axis_size",
     "concat_axes",
     "eliminate_axes",
     "intersect_axes",
     "make_axes",
-    "not_in_a_tuple",
     "replace_axis",
     "resolve_axis",
-    "selection",
     "selector",
-    "selectors",
     "selects_axis",
-    "shown",
-    "sized",
-    "spec",
     "union_axes",
     "unsize_axes",
     "without_axes",
@@ -72,7 +65,8 @@ class Axis:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise OperandError(message("Axis", f"the name must be a non-empty str, not {self.name!r}"))
+            problem = f"the name must be a non-empty str, not {self.name!r}"
+            raise OperandError(message("Axis", problem))
         try:
             size = None if isinstance(self.size, bool) else operator.index(self.size)
         except TypeError:
@@ -80,9 +74,11 @@ class Axis:
                 return
             size = None
         if size is None:
-            raise OperandError(message("Axis", f"the size of {self.name!r} must be an int, not {self.size!r}"))
+            problem = f"the size of {self.name!r} must be an int, not {self.size!r}"
+            raise OperandError(message("Axis", problem))
         if size < 0:
-            raise AxisSizeError(message("Axis", f"the size of {self.name!r} must not be negative, got {size}"))
+            problem = f"the size of {self.name!r} must not be negative, got {size}"
+            raise AxisSizeError(message("Axis", problem))
         object.__setattr__(self, "size", size)
 
     def __str__(self) -> str:
@@ -98,7 +94,7 @@ class Axis:
         A mapping without an entry for the derived name lays the axis out like its base, on those mesh axes that no
         other axis of the same array uses.
 
-        Example:
+        Examples:
             >>> axn.Axis("position", 16).derive("key")
             Axis(name='position.key', size=16)
 
@@ -106,9 +102,8 @@ class Axis:
             OperandError: if the role is empty or no string.
         """
         if not isinstance(role, str) or not role:
-            raise OperandError(
-                message("Axis.derive", f"the role of {self.name!r} must be a non-empty str, not {role!r}")
-            )
+            problem = f"the role of {self.name!r} must be a non-empty str, not {role!r}"
+            raise OperandError(message("Axis.derive", problem))
         return Axis(f"{self.name}.{role}", self.size)
 
     def resize(self, size: int) -> "Axis":
@@ -124,8 +119,13 @@ AxisSpec: TypeAlias = Axis | Sequence[Axis] | Mapping[str, int]
 Pairs: TypeAlias = tuple[tuple[str, int | None], ...]
 
 
-def selection(axes: AxisSelection, function: str = "axes") -> Pairs:
+def selection(axes: AxisSelection, function: str = "axes", *, need_sizes: bool = False) -> Pairs:
     """Normalise a selection to pairs of a name and a size, or None without a size.
+
+    Args:
+        axes: the selection.
+        function: what the user called.
+        need_sizes: whether the axes are to be made, for errors.
 
     Raises:
         OperandError: if an entry is neither an `Axis` nor a name.
@@ -139,7 +139,8 @@ def selection(axes: AxisSelection, function: str = "axes") -> Pairs:
         given = tuple(axes.items())
         for name, _ in given:
             if not isinstance(name, str):
-                raise OperandError(message(function, f"{name!r} is not the name of an axis", hint="keys are names"))
+                problem = f"{name!r} is not the name of an axis"
+                raise OperandError(message(function, problem, hint="keys are names"))
         return given
     # An array is one wrong entry: iterating it would fetch values from devices.
     several = isinstance(axes, Iterable) and not hasattr(axes, "dtype")
@@ -151,14 +152,47 @@ def selection(axes: AxisSelection, function: str = "axes") -> Pairs:
         elif isinstance(entry, str):
             pairs.append((entry, None))
         else:
-            shown = entry if isinstance(entry, int | float | NoneType) else f"an object of type {type(entry).__name__}"
-            problem = f"{shown} is neither an Axis nor the name of one"
-            raise OperandError(message(function, problem, hint='write an axis as Axis("batch", 32) or as "batch"'))
-    names = [name for name, _ in pairs]
+            raise _no_axis(entry, function, need_sizes)
+    given = tuple(pairs)
+    names = names_in(given)
     if len(set(names)) != len(names):
-        twice = sorted({name for name in names if names.count(name) > 1})
-        raise AxisClashError(message(function, f"axis {twice[0]!r} is given twice", f"axes: {', '.join(names)}"))
-    return tuple(pairs)
+        twice = min(name for name in names if names.count(name) > 1)
+        problem = f"axis {twice!r} is given twice"
+        raise AxisClashError(message(function, problem, f"axes: {', '.join(names)}"))
+    return given
+
+
+def _no_axis(entry: object, function: str, need_sizes: bool) -> OperandError:
+    """Build the error for something that is no axis: a size, a position, or an argument in a wrong place."""
+    if isinstance(entry, int) and not isinstance(entry, bool):
+        if need_sizes:
+            hint = f'name it: Axis("name", {entry}), or {{"name": {entry}}}'
+            return OperandError(message(function, f"{entry} is a size without a name", hint=hint))
+        x = array_at_work()
+        names = () if x is None else x.names
+        hint = 'write the name of an axis, such as "batch"'
+        if -len(names) <= entry < len(names):
+            hint = f'write "{names[entry]}"'
+        facts = (
+            [] if x is None else [f"array has: {describe(names, getattr(x.array, 'shape', None))}"]
+        )
+        return OperandError(
+            message(function, f"{entry} is a position, but axes have names", *facts, hint=hint)
+        )
+    hint = 'an axis is written as Axis("batch", 32), or as "batch"'
+    if need_sizes:
+        hint = 'an axis is written as Axis("batch", 32)'
+    what = type_text(entry)
+    if what == "a PRNG key":
+        hint = "the key is the first argument, or goes by its name: key=..."
+    shown = what if " " in what else f"an object of type {what}"
+    if what == "NamedArray":
+        shown = "a NamedArray"
+    if isinstance(entry, float | NoneType):
+        shown = repr(entry)
+    return OperandError(
+        message(function, f"{shown} is neither an Axis nor the name of one", hint=hint)
+    )
 
 
 def selector(axis: AxisSelector, function: str = "axis") -> tuple[str, int | None]:
@@ -167,9 +201,12 @@ def selector(axis: AxisSelector, function: str = "axis") -> tuple[str, int | Non
     Raises:
         OperandError: if it is neither an `Axis` nor a name, or if it is several.
     """
-    given = selection(axis, function)
+    return _only(selection(axis, function), function)
+
+
+def _only(given: Pairs, function: str) -> tuple[str, int | None]:
     if len(given) != 1:
-        names = ", ".join(name for name, _ in given) or "none"
+        names = ", ".join(names_in(given)) or "none"
         raise OperandError(message(function, f"expected one axis, got {len(given)}: {names}"))
     return given[0]
 
@@ -177,6 +214,11 @@ def selector(axis: AxisSelector, function: str = "axis") -> tuple[str, int | Non
 def selectors(pairs: Pairs) -> tuple[AxisSelector, ...]:
     """Convert the pairs of a selection back to selectors."""
     return tuple(name if size is None else Axis(name, size) for name, size in pairs)
+
+
+def names_in(pairs: Pairs) -> tuple[str, ...]:
+    """Return the names in the pairs of a selection."""
+    return tuple(name for name, _ in pairs)
 
 
 def spec(axes: AxisSpec, function: str = "axes") -> tuple[Axis, ...]:
@@ -187,12 +229,17 @@ def spec(axes: AxisSpec, function: str = "axes") -> tuple[Axis, ...]:
         AxisClashError: if a name is given twice.
     """
     result: list[Axis] = []
-    for name, size in selection(axes, function):
+    for name, size in selection(axes, function, need_sizes=True):
         if size is None:
             hint = f'write Axis("{name}", size)'
             raise OperandError(message(function, f"axis {name!r} needs a size here", hint=hint))
         result.append(Axis(name, size))
     return tuple(result)
+
+
+def names_and_sizes(axes: Sequence[Axis]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Return the names of axes, and their sizes."""
+    return tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
 
 
 def sized(axis: Axis, function: str = "axis") -> Axis:
@@ -201,77 +248,19 @@ def sized(axis: Axis, function: str = "axis") -> Axis:
     Raises:
         OperandError: if it is not one axis, or has no size.
     """
-    selector(axis, function)
+    _only(selection(axis, function, need_sizes=True), function)
     return spec(axis, function)[0]
 
 
 def not_in_a_tuple(function: str, *axes: Axis) -> OperandError:
     """Build the error for axes that were passed as separate arguments."""
-    return OperandError(message(function, "several axes go in a tuple, as one argument", f"axes: {shown(*axes)}"))
+    problem = "several axes go in a tuple, as one argument"
+    return OperandError(message(function, problem, f"axes: {shown(*axes)}"))
 
 
 def shown(*axes: Axis) -> str:
     """Format axes for an error: `batch=32, embed=64`."""
     return ", ".join(f"{axis.name}={axis.size}" for axis in axes)
-
-
-class Shape(Mapping[str, int]):
-    """The sizes of named axes by name, like a dict in storage order, which cannot be iterated.
-
-    A loop over it would give names, where code that was written for a positional array wants sizes, as in
-    `batch, time = x.shape`, and the two cannot be told apart. So one says which: `keys()`, `values()` or `items()`.
-    """
-
-    __slots__ = ("_sizes",)
-
-    def __init__(self, axes: Iterable[Axis]) -> None:
-        self._sizes = {axis.name: axis.size for axis in axes}
-
-    def __getitem__(self, name: str) -> int:
-        try:
-            return self._sizes[name]
-        except (KeyError, TypeError):
-            pass
-        if isinstance(name, str):
-            problem, hint = f"no axis named {name!r}", suggestion(name, self._sizes)
-        else:
-            problem, hint = f"{name!r} is not the name of an axis", "a position counts in x.axes and in x.array.shape"
-        raise ShapeKeyError(message("shape", problem, self._facts(), hint=hint))
-
-    def __iter__(self) -> NoReturn:
-        problem = "sizes by name cannot be iterated or unpacked, which would give the names"
-        hint = "write x.shape.values() for the sizes, x.names for the names, x.axes for both"
-        raise AxisError(message("shape", problem, self._facts(), hint=hint))
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._sizes
-
-    def __repr__(self) -> str:
-        return repr(self._sizes)
-
-    def __or__(self, other: Mapping[str, int]) -> dict[str, int]:
-        return {**self, **other}
-
-    def __ror__(self, other: Mapping[str, int]) -> dict[str, int]:
-        return {**other, **self}
-
-    def keys(self) -> KeysView[str]:
-        """Return the names, in storage order."""
-        return self._sizes.keys()
-
-    def values(self) -> ValuesView[int]:
-        """Return the sizes, in storage order."""
-        return self._sizes.values()
-
-    def items(self) -> ItemsView[str, int]:
-        """Return pairs of a name and a size, in storage order."""
-        return self._sizes.items()
-
-    def _facts(self) -> str:
-        return f"array has: {', '.join(f'{name}={size}' for name, size in self.items()) or 'no axes'}"
 
 
 def make_axes(**sizes: int) -> tuple[Axis, ...]:
@@ -289,7 +278,7 @@ def axis_name(axes: AxisSelection) -> str | tuple[str, ...]:
         return axes
     if isinstance(axes, Axis):
         return axes.name
-    return tuple(name for name, _ in selection(axes, "axis_name"))
+    return names_in(selection(axes, "axis_name"))
 
 
 def axis_size(axes: AxisSpec) -> int:
@@ -301,7 +290,9 @@ def _join(function: str, name: str, first: int | None, second: int | None) -> in
     """Merge two sizes given for one name."""
     if first is not None and second is not None and first != second:
         raise AxisSizeError(message(function, f"axis {name!r} has two sizes: {first} and {second}"))
-    return second if first is None else first
+    if first is None:
+        return second
+    return first
 
 
 def _like(form: AxisSelection, pairs: Pairs) -> AxisSelection:
@@ -312,10 +303,8 @@ def _like(form: AxisSelection, pairs: Pairs) -> AxisSelection:
 
 
 def _missing(function: str, name: str, known: Sequence[str]) -> AxisNotFoundError:
-    problem = f"no axis named {name!r}"
-    return AxisNotFoundError(
-        message(function, problem, f"axes: {', '.join(known) or 'none'}", hint=suggestion(name, known))
-    )
+    problem, held = f"no axis named {name!r}", f"axes: {', '.join(known) or 'none'}"
+    return AxisNotFoundError(message(function, problem, held, hint=suggestion(name, known)))
 
 
 @overload
@@ -368,12 +357,11 @@ def intersect_axes(first: AxisSelection, second: AxisSelection) -> AxisSelection
         AxisSizeError: if a name has two sizes.
     """
     others = dict(selection(second, "intersect_axes"))
-    kept = tuple(
-        (name, _join("intersect_axes", name, size, others[name]))
-        for name, size in selection(first, "intersect_axes")
-        if name in others
-    )
-    return _like(first, kept)
+    kept: dict[str, int | None] = {}
+    for name, size in selection(first, "intersect_axes"):
+        if name in others:
+            kept[name] = _join("intersect_axes", name, size, others[name])
+    return _like(first, tuple(kept.items()))
 
 
 @overload
@@ -408,7 +396,7 @@ def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
         AxisNotFoundError: if one of `remove` is missing.
         AxisSizeError: if a name has two sizes.
     """
-    known = [name for name, _ in selection(axes, "eliminate_axes")]
+    known = names_in(selection(axes, "eliminate_axes"))
     for name, _ in selection(remove, "eliminate_axes"):
         if name not in known:
             raise _missing("eliminate_axes", name, known)
@@ -416,7 +404,9 @@ def eliminate_axes(axes: AxisSelection, remove: AxisSelection) -> AxisSelection:
 
 
 @overload
-def replace_axis(axes: Axis | Sequence[Axis], old: AxisSelector, new: AxisSpec) -> tuple[Axis, ...]: ...
+def replace_axis(
+    axes: Axis | Sequence[Axis], old: AxisSelector, new: AxisSpec
+) -> tuple[Axis, ...]: ...
 @overload
 def replace_axis(axes: Mapping[str, int], old: AxisSelector, new: AxisSpec) -> dict[str, int]: ...
 @overload
@@ -429,21 +419,23 @@ def replace_axis(axes: AxisSelection, old: AxisSelector, new: AxisSelection) -> 
         AxisClashError: if a new name is already in use.
     """
     pairs = selection(axes, "replace_axis")
-    known = [name for name, _ in pairs]
+    known = names_in(pairs)
     name, size = selector(old, "replace_axis")
     if name not in known:
         raise _missing("replace_axis", name, known)
     at = known.index(name)
     _join("replace_axis", name, pairs[at][1], size)
     replaced = (*pairs[:at], *selection(new, "replace_axis"), *pairs[at + 1 :])
-    selection([entry for entry, _ in replaced], "replace_axis")
+    selection(names_in(replaced), "replace_axis")
     return _like(axes, replaced)
 
 
 @overload
 def resolve_axis(axes: AxisSpec, chosen: AxisSelector) -> Axis: ...  # type: ignore[overload-overlap]  # as above
 @overload
-def resolve_axis(axes: AxisSpec, chosen: Sequence[AxisSelector] | Mapping[str, int | None]) -> tuple[Axis, ...]: ...
+def resolve_axis(
+    axes: AxisSpec, chosen: Sequence[AxisSelector] | Mapping[str, int | None]
+) -> tuple[Axis, ...]: ...
 def resolve_axis(axes: AxisSpec, chosen: AxisSelection) -> Axis | tuple[Axis, ...]:
     """Look up axes by name: one selector gives an `Axis`, several give a tuple.
 
@@ -458,27 +450,35 @@ def resolve_axis(axes: AxisSpec, chosen: AxisSelection) -> Axis | tuple[Axis, ..
             raise _missing("resolve_axis", name, tuple(known))
         _join("resolve_axis", name, known[name].size, size)
         found.append(known[name])
-    return found[0] if isinstance(chosen, Axis | str) else tuple(found)
+    if isinstance(chosen, Axis | str):
+        return found[0]
+    return tuple(found)
 
 
 def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
     """Return whether each axis of `selected` is in `selector`, with the same size where both have one."""
     known = dict(selection(selector, "selects_axis"))
-    return all(
-        name in known and (size is None or known[name] is None or known[name] == size)
-        for name, size in selection(selected, "selects_axis")
-    )
+    for name, size in selection(selected, "selects_axis"):
+        if name not in known:
+            return False
+        own = known[name]
+        if own is not None and size is not None and own != size:
+            return False
+    return True
 
 
-def unsize_axes(axes: AxisSelection, chosen: AxisSelection | None = None) -> tuple[AxisSelector, ...]:
+def unsize_axes(
+    axes: AxisSelection, chosen: AxisSelection | None = None
+) -> tuple[AxisSelector, ...]:
     """Drop the sizes of all axes, or of the chosen ones.
 
     Raises:
         AxisNotFoundError: if one of `chosen` is missing.
     """
     pairs = selection(axes, "unsize_axes")
-    known = [name for name, _ in pairs]
-    names = known if chosen is None else [name for name, _ in selection(chosen, "unsize_axes")]
+    known = names = names_in(pairs)
+    if chosen is not None:
+        names = names_in(selection(chosen, "unsize_axes"))
     for name in names:
         if name not in known:
             raise _missing("unsize_axes", name, known)

@@ -5,7 +5,7 @@
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -14,23 +14,12 @@ from jax.typing import ArrayLike
 
 from .axis import Axis
 from .errors import LostAxisError, OperandError, describe, message
-from .plans import Names
+from .kinds import Payload, type_text
+from .names.plans import Names
 
 if TYPE_CHECKING:
     from .array import NamedArray
 
-__all__ = [
-    "Core",
-    "Operand",
-    "axes_of",
-    "facts",
-    "lost",
-    "register",
-    "renamed",
-    "renamed_hole",
-    "shape_of",
-    "wrap",
-]
 
 C = TypeVar("C", bound="Core")
 
@@ -40,7 +29,8 @@ class Core:
 
     Attributes:
         node: the array as a tuple of one child, and the names, as JAX's flatten returns them: flatten is then one
-            look-up in C, and a round trip of a tree costs a third less than with two attributes.
+            look-up in C, and a round trip of a tree costs a tenth less than with two attributes (47 to 52 us for 100
+            arrays; flatten alone 29 % less).
     """
 
     __slots__ = ("node",)
@@ -56,8 +46,12 @@ class Core:
         """The names of the trailing dimensions, in storage order."""
         return self.node[1]
 
-    def _renamed_hole(self, names: Names, new: Axis | None) -> "NamedArray":
-        return renamed(self, names)  # a subclass whose payloads remember sizes needs that of `new`
+    def __renamed_hole__(self, names: Names, new: Axis | None) -> "NamedArray":
+        """Replace the names on a payload that is not an array, such as the None of a filter.
+
+        For subclasses: one whose payloads remember the sizes of axes needs that of `new`, which the payload lacked.
+        """
+        return renamed(self, names)
 
 
 Operand: TypeAlias = Core | ArrayLike
@@ -82,7 +76,7 @@ def register(cls: type[C]) -> type[C]:
     return cls
 
 
-def wrap(like: Core, array: Any, names: Names) -> "NamedArray":
+def wrap(like: Core, array: Payload, names: Names) -> "NamedArray":
     """Name the result of an operation on `like`, unchecked."""
     cls = type(like)
     made = object.__new__(cls)
@@ -97,10 +91,10 @@ def renamed(x: Core, names: Names) -> "NamedArray":
 
 def renamed_hole(hole: Core, names: Names, new: Axis | None = None) -> "NamedArray":
     """Replace the names on a payload that is not an array, unchecked; `new` is the axis that it lacked before."""
-    return hole._renamed_hole(names, new)  # pyright: ignore[reportPrivateUsage]  # functions of this file may
+    return hole.__renamed_hole__(names, new)
 
 
-def shape_of(function: str, array: Any, names: Names) -> tuple[int, ...]:
+def shape_of(function: str, array: Payload, names: Names) -> tuple[int, ...]:
     """Return the shape of a payload that is about to be used.
 
     Raises:
@@ -111,7 +105,7 @@ def shape_of(function: str, array: Any, names: Names) -> tuple[int, ...]:
     if isinstance(array, Core):
         raise _nested(function, array, names)
     if shape is None:
-        problem = f"a NamedArray holds an object of type {type(array).__name__}, not an array"
+        problem = f"a NamedArray holds an object of type {type_text(array)}, not an array"
         raise OperandError(message(function, problem, f"its names: {', '.join(names) or 'none'}"))
     if len(shape) < len(names):
         raise lost(function, names, shape)
@@ -127,7 +121,9 @@ def _nested(function: str, inner: Core, names: Names) -> OperandError:
 
 def lost(function: str, names: Names, shape: tuple[int, ...]) -> LostAxisError:
     """Build the error for an array that has fewer dimensions than names."""
-    problem = f"an array of shape {tuple(shape)} cannot have the {len(names)} axes {', '.join(names)}"
+    problem = (
+        f"an array of shape {tuple(shape)} cannot have the {len(names)} axes {', '.join(names)}"
+    )
     return LostAxisError(
         message(
             function,
@@ -137,6 +133,11 @@ def lost(function: str, names: Names, shape: tuple[int, ...]) -> LostAxisError:
             f'x.untag("{names[0]}")',
         )
     )
+
+
+def sizes_of(names: Names, shape: Sequence[int]) -> dict[str, int]:
+    """Return the sizes of the trailing dimensions by name."""
+    return dict(zip(names, shape[len(shape) - len(names) :], strict=True))
 
 
 def axes_of(function: str, x: Core) -> tuple[Axis, ...]:

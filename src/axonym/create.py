@@ -11,17 +11,28 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
-from . import _constraints
 from .array import NamedArray
-from .axis import Axis, AxisSelector, AxisSpec, not_in_a_tuple, selector, shown, sized, spec
+from .axis import (
+    Axis,
+    AxisSelector,
+    AxisSpec,
+    names_and_sizes,
+    not_in_a_tuple,
+    selector,
+    shown,
+    sized,
+    spec,
+)
 from .core import Core, Operand, facts, shape_of, wrap
+from .dtypes import widened
+from .engine import checks, kernels
+from .engine.batched import batched
+from .engine.operands import integers, payload
 from .errors import AxisClashError, AxisError, OperandError, message
-from .ops import _lift
-from .ops._batch import batched
-from .ops._operands import integers
-from .ops._widen import widened
+from .kinds import type_text
+from .mesh import constraints, explicit
 
 __all__ = [
     "arange",
@@ -48,7 +59,7 @@ __all__ = [
 ]
 
 
-def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> NamedArray:
+def full(shape: AxisSpec, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of one value.
 
     Raises:
@@ -60,26 +71,29 @@ def full(shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None = None) -> Na
     return _filled("full", shape, fill_value, dtype)
 
 
-def _filled(function: str, shape: AxisSpec, fill_value: Any, dtype: DTypeLike | None) -> NamedArray:
+def _filled(
+    function: str, shape: AxisSpec, fill_value: ArrayLike, dtype: DTypeLike | None
+) -> NamedArray:
     axes = spec(shape, function)
-    sizes, names = tuple(axis.size for axis in axes), tuple(axis.name for axis in axes)
-    sharding = _constraints.explicit_sharding(names, sizes)
+    names, sizes = names_and_sizes(axes)
+    sharding = constraints.explicit_sharding(names, sizes)
+
+    def fill(value: ArrayLike) -> jax.Array:
+        return jnp.full(sizes, value, dtype, out_sharding=sharding)
+
     try:
-        return NamedArray(_lift.run(_full(sizes, dtype, sharding), fill_value), names)
+        return NamedArray(kernels.run(fill, fill_value), names)
     except TypeError:
         if isinstance(dtype, Axis):
             raise not_in_a_tuple(function, *axes, dtype) from None
         raise
 
 
-def _full(sizes: tuple[int, ...], dtype: Any, sharding: Any) -> Callable[[Any], jax.Array]:
-    return lambda value: jnp.full(sizes, value, dtype, out_sharding=sharding)
-
-
-def _check_scalar(function: str, fill_value: Any) -> None:
-    if isinstance(fill_value, NamedArray) or jnp.ndim(fill_value):
-        problem = f"the fill value must be a scalar, not {type(fill_value).__name__}"
-        raise OperandError(message(function, problem, hint="repeat an array along new axes: x.broadcast_axis(...)"))
+def _check_scalar(function: str, fill_value: Operand) -> None:
+    if isinstance(fill_value, Core) or jnp.ndim(fill_value):
+        problem = f"the fill value must be a scalar, not {type_text(fill_value)}"
+        hint = "repeat an array along new axes: x.broadcast_axis(...)"
+        raise OperandError(message(function, problem, hint=hint))
 
 
 def zeros(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
@@ -92,68 +106,84 @@ def ones(shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     return _filled("ones", shape, 1, float if dtype is None else dtype)
 
 
-def _parts(function: str, x: NamedArray) -> tuple[jax.Array, tuple[str, ...]]:
-    """Return the array and the names of a named argument, checked."""
+def _array_of(function: str, x: NamedArray) -> jax.Array:
+    """Return the array of a named argument, checked."""
     if not isinstance(x, NamedArray):
-        raise _lift.unnamed(function, x)
+        raise checks.unnamed(function, x)
     shape_of(function, x.array, x.names)
-    return x.array, x.names
+    return x.array
 
 
-def full_like(x: NamedArray, fill_value: Any, dtype: DTypeLike | None = None) -> NamedArray:
+def full_like(x: NamedArray, fill_value: ArrayLike, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of one value with the axes, dtype and sharding of another."""
-    array, _ = _parts("full_like", x)
+    array = _array_of("full_like", x)
     _check_scalar("full_like", fill_value)
     return _filled_like(x, array, fill_value, dtype)
 
 
-def _filled_like(x: NamedArray, array: jax.Array, fill_value: Any, dtype: DTypeLike | None) -> NamedArray:
-    made = _lift.run(lambda value: jnp.full_like(array, value, dtype), fill_value)
-    return wrap(x, _constraints.laid_out_like(made, array), x.names)
+def _filled_like(
+    x: NamedArray, array: jax.Array, fill_value: ArrayLike, dtype: DTypeLike | None
+) -> NamedArray:
+    def fill(value: ArrayLike) -> jax.Array:
+        return jnp.full_like(array, value, dtype)
+
+    made = kernels.run(fill, fill_value)
+    return wrap(x, explicit.laid_out_like(made, array), x.names)
 
 
 def zeros_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of zeros with the axes, dtype and sharding of another."""
-    array, _ = _parts("zeros_like", x)
-    return _filled_like(x, array, 0, dtype)
+    return _filled_like(x, _array_of("zeros_like", x), 0, dtype)
 
 
 def ones_like(x: NamedArray, dtype: DTypeLike | None = None) -> NamedArray:
     """Make an array of ones with the axes, dtype and sharding of another."""
-    array, _ = _parts("ones_like", x)
-    return _filled_like(x, array, 1, dtype)
+    return _filled_like(x, _array_of("ones_like", x), 1, dtype)
 
 
-def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | None = None) -> NamedArray:
+def arange(
+    axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | None = None
+) -> NamedArray:
     """Count from `start` by `step`, over one axis or in row-major order over several; both may be traced.
 
-    Example:
+    Examples:
         >>> axn.arange(axn.Axis("x", 4), start=2)
         NamedArray(int32[x=4])
         [2 3 4 5]
     """
-    axes = spec(axis, "arange")
-    sizes, names = tuple(a.size for a in axes), tuple(a.name for a in axes)
-    dtype = jnp.result_type(start, step) if dtype is None else dtype
+    names, sizes = names_and_sizes(spec(axis, "arange"))
+    if dtype is None:
+        dtype = jnp.result_type(start, step)
     count = jax.lax.iota(dtype, math.prod(sizes)).reshape(sizes)
-    counted = count if isinstance(step, int) and step == 1 else count * _number(step, dtype)
-    shifted = counted if isinstance(start, int) and start == 0 else counted + _number(start, dtype)
-    return _laid_out(shifted, names)
+    if not isinstance(step, int) or step != 1:
+        count = count * _number(step, dtype)
+    if not isinstance(start, int) or start != 0:
+        count = count + _number(start, dtype)
+    return _laid_out(count, names)
 
 
-def _number(value: Any, dtype: Any) -> Any:
+def _number(value: ArrayLike, dtype: DTypeLike) -> ArrayLike:
     """Cast a start or a step; a negative one wraps around in unsigned integers, so that counting down works."""
-    return np.asarray(value).astype(dtype) if isinstance(value, int) else jnp.asarray(value, dtype)
+    if isinstance(value, int):
+        return np.asarray(value).astype(dtype)
+    return jnp.asarray(value, dtype)
 
 
 def _laid_out(array: jax.Array, names: tuple[str, ...]) -> NamedArray:
     """Name a new array; on a mesh with Explicit axes, lay it out by the mapping."""
-    sharding = _constraints.explicit_sharding(names, array.shape)
-    return NamedArray(array if sharding is None else jax.reshard(array, sharding), names)
+    sharding = constraints.explicit_sharding(names, array.shape)
+    if sharding is not None:
+        array = jax.reshard(array, sharding)
+    return NamedArray(array, names)
 
 
 def linspace(
-    axis: AxisSelector, *, start: Operand, stop: Operand, endpoint: bool = True, dtype: DTypeLike | None = None
+    axis: AxisSelector,
+    *,
+    start: Operand,
+    stop: Operand,
+    endpoint: bool = True,
+    dtype: DTypeLike | None = None,
 ) -> NamedArray:
     """Make evenly spaced numbers from `start` to `stop`.
 
@@ -164,7 +194,7 @@ def linspace(
         endpoint: whether to include `stop`.
         dtype: the dtype of the result; a float by default.
 
-    Example:
+    Examples:
         >>> axn.linspace(axn.Axis("x", 3), start=0, stop=1).tolist()
         [0.0, 0.5, 1.0]
     """
@@ -185,35 +215,50 @@ def logspace(
 
 
 def _logspace(
-    start: jax.Array, stop: jax.Array, base: jax.Array, *, num: int, endpoint: bool, dtype: Any, axis: int
+    start: jax.Array, stop: jax.Array, base: jax.Array, *, num: int, **options: Any
 ) -> jax.Array:
-    return jnp.logspace(start, stop, num, endpoint, base[..., None] if base.ndim else base, dtype, axis)
+    if base.ndim:
+        base = base[..., None]
+    return jnp.logspace(start, stop, num, base=base, **options)
 
 
 def geomspace(
-    axis: AxisSelector, *, start: Operand, stop: Operand, endpoint: bool = True, dtype: DTypeLike | None = None
+    axis: AxisSelector,
+    *,
+    start: Operand,
+    stop: Operand,
+    endpoint: bool = True,
+    dtype: DTypeLike | None = None,
 ) -> NamedArray:
     """Make numbers with a constant ratio from `start` to `stop`; arguments as in `linspace`."""
     return _spaced(jnp.geomspace, axis, (start, stop), endpoint, dtype)
 
 
 def _spaced(
-    fn: Callable[..., jax.Array], axis: AxisSelector, ends: tuple[Operand, ...], endpoint: bool, dtype: Any
+    fn: Callable[..., jax.Array],
+    axis: AxisSelector,
+    ends: tuple[Operand, ...],
+    endpoint: bool,
+    dtype: DTypeLike | None,
 ) -> NamedArray:
     """Make numbers along a new last axis, for each position of the axes of the ends."""
-    function = _lift.title(fn)
+    function = checks.title(fn)
     name, size = selector(axis, function)
-    operands: list[Any] = [end if isinstance(end, Core) else _lift.plain(function, end) for end in ends]
+    if size is None:
+        size = 50  # as in numpy
+    first = payload(function, ends[0])
     if not any(isinstance(end, Core) for end in ends):
-        if jnp.ndim(operands[0]):
-            raise OperandError(message(function, "a plain array has no names", hint=_lift.NAME_IT))
-        operands[0] = NamedArray(jnp.asarray(operands[0]), ())
-    options: dict[str, Any] = {"num": 50 if size is None else size, "endpoint": endpoint, "dtype": dtype, "axis": -1}
-    made = batched(fn, operands, ((),) * len(operands), (name,), **options)
+        if jnp.ndim(first):
+            raise OperandError(message(function, "a plain array has no names", hint=checks.NAME_IT))
+        ends = (NamedArray(jnp.asarray(first), ()), *ends[1:])
+    options: dict[str, Any] = {"num": size, "endpoint": endpoint, "dtype": dtype, "axis": -1}
+    made = batched(fn, ends, ((),) * len(ends), (name,), **options)
     return _laid_out(made.array, made.names)
 
 
-def eye(row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None = None) -> NamedArray:
+def eye(
+    row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None = None
+) -> NamedArray:
     """Make a matrix with ones on a diagonal and zeros elsewhere.
 
     Args:
@@ -222,7 +267,7 @@ def eye(row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None 
         k: the diagonal: 0 is the main one, positive numbers are above it.
         dtype: the dtype of the result; by default JAX's default float dtype.
 
-    Example:
+    Examples:
         >>> axn.eye(axn.Axis("in", 2), "out")
         NamedArray(float32[in=2, out=2])
         [[1. 0.]
@@ -232,7 +277,9 @@ def eye(row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None 
     return _laid_out(jnp.eye(first.size, second.size, k, dtype), (first.name, second.name))
 
 
-def tri(row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None = None) -> NamedArray:
+def tri(
+    row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None = None
+) -> NamedArray:
     """Make a matrix with ones on and below a diagonal and zeros above it; arguments as in `eye`."""
     first, second = _matrix_axes("tri", row, column)
     return _laid_out(jnp.tri(first.size, second.size, k, dtype), (first.name, second.name))
@@ -241,7 +288,9 @@ def tri(row: Axis, column: AxisSelector, *, k: int = 0, dtype: DTypeLike | None 
 def _matrix_axes(function: str, row: Axis, column: AxisSelector) -> tuple[Axis, ...]:
     first = sized(row, function)
     name, size = selector(column, function)
-    return spec((first, Axis(name, first.size if size is None else size)), function)
+    if size is None:
+        size = first.size
+    return spec((first, Axis(name, size)), function)
 
 
 def fromfunction(fn: Callable[..., Any], axes: AxisSpec, dtype: DTypeLike = int) -> NamedArray:
@@ -256,7 +305,7 @@ def fromfunction(fn: Callable[..., Any], axes: AxisSpec, dtype: DTypeLike = int)
     Raises:
         AxisError: if the function returns an array with another axis.
 
-    Example:
+    Examples:
         >>> axn.fromfunction(lambda pos, key_pos: key_pos <= pos, axn.make_axes(pos=2, key_pos=3))
         NamedArray(bool[pos=2, key_pos=3])
         [[ True False False]
@@ -265,8 +314,9 @@ def fromfunction(fn: Callable[..., Any], axes: AxisSpec, dtype: DTypeLike = int)
     every = spec(axes, "fromfunction")
     result = fn(*(arange(axis, dtype=dtype).broadcast_to(every) for axis in every))
     if not isinstance(result, NamedArray):
-        if jnp.ndim(_lift.plain("fromfunction", result)):
-            raise OperandError(message("fromfunction", "the function returned an array without names"))
+        if jnp.ndim(checks.plain("fromfunction", result)):
+            problem = "the function returned an array without names"
+            raise OperandError(message("fromfunction", problem))
         return _filled("fromfunction", every, result, None)
     if not set(result.axes) <= set(every):
         problem = f"the function returned axes {facts(result)}"
@@ -295,15 +345,15 @@ def hanning(axis: Axis) -> NamedArray:
     return _window(jnp.hanning, axis)
 
 
-def kaiser(axis: Axis, beta: Any) -> NamedArray:
+def kaiser(axis: Axis, beta: ArrayLike) -> NamedArray:
     """Make a Kaiser window, from a Bessel function; it is narrower for a larger `beta`."""
-    if isinstance(beta, NamedArray) or jnp.ndim(beta):
-        raise OperandError(message("kaiser", f"beta must be a scalar, not {type(beta).__name__}"))
+    if isinstance(beta, Core) or jnp.ndim(beta):
+        raise OperandError(message("kaiser", f"beta must be a scalar, not {type_text(beta)}"))
     return _window(jnp.kaiser, axis, beta)
 
 
-def _window(fn: Callable[..., jax.Array], axis: Axis, *arguments: Any) -> NamedArray:
-    given = sized(axis, _lift.title(fn))
+def _window(fn: Callable[..., jax.Array], axis: Axis, *arguments: ArrayLike) -> NamedArray:
+    given = sized(axis, checks.title(fn))
     return _laid_out(fn(given.size, *arguments), (given.name,))
 
 
@@ -316,22 +366,27 @@ def one_hot(x: Operand, class_axis: Axis, *, dtype: DTypeLike | None = None) -> 
         AxisClashError: if `x` has the class axis already.
         OperandError: if `x` is not of integers.
     """
-    alone = isinstance(x, int | float | np.generic | np.ndarray | jax.Array) and not jnp.ndim(x)
-    given: Any = NamedArray(jnp.asarray(x), ()) if alone else x
-    array, names = _parts("one_hot", given)
-    integers("one_hot", "the array of classes", given, for_masks='write x.astype("int32")')
+    if isinstance(x, int | float | np.generic | np.ndarray | jax.Array) and not jnp.ndim(x):
+        x = NamedArray(jnp.asarray(x), ())
+    if not isinstance(x, NamedArray):
+        raise checks.unnamed("one_hot", x)
+    shape_of("one_hot", x.array, x.names)
+    integers("one_hot", "the array of classes", x, for_masks='write x.astype("int32")')
+
     classes = sized(class_axis, "one_hot")
-    if classes.name in names:
+    if classes.name in x.names:
         problem = f"the array already has axis {classes.name!r}"
-        raise AxisClashError(message("one_hot", problem, f"array has: {facts(given)}"))
-    hot = jax.nn.one_hot(widened(array), classes.size, dtype=float if dtype is None else dtype)
-    return wrap(given, hot, (*names, classes.name))
+        raise AxisClashError(message("one_hot", problem, f"array has: {facts(x)}"))
+    if dtype is None:
+        dtype = float
+    hot = jax.nn.one_hot(widened(x.array), classes.size, dtype=dtype)
+    return wrap(x, hot, (*x.names, classes.name))
 
 
-def fftfreq(axis: Axis, d: Any = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:
+def fftfreq(axis: Axis, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:
     """Return the frequencies of `fft` over an axis whose samples are `d` apart, in cycles per unit of `d`.
 
-    Example:
+    Examples:
         >>> axn.fftfreq(axn.Axis("time", 4), 0.5).tolist()
         [0.0, 0.5, -1.0, -0.5]
     """
@@ -339,10 +394,10 @@ def fftfreq(axis: Axis, d: Any = 1.0, *, dtype: DTypeLike | None = None) -> Name
     return _laid_out(jnp.fft.fftfreq(samples.size, d, dtype=dtype), (samples.name,))
 
 
-def rfftfreq(axis: Axis, d: Any = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:
+def rfftfreq(axis: Axis, d: ArrayLike = 1.0, *, dtype: DTypeLike | None = None) -> NamedArray:
     """Return the frequencies of `rfft` over an axis whose samples are `d` apart; the result has size n // 2 + 1.
 
-    Example:
+    Examples:
         >>> axn.rfftfreq(axn.Axis("time", 4), 0.5).axes
         (Axis(name='time', size=3),)
     """

@@ -1,6 +1,7 @@
 """Find mistakes that raise no error: in a model, and in the indices of a program."""
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,13 +17,14 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding
 
 from . import parameters
-from ._checks import Report, checking
 from .array import NamedArray, is_named_array
 from .axis import shown
+from .engine.audits import Report, checking
 from .errors import ArgumentError, AxisSizeError, describe, message
-from .layout import path_text
-from .partitioning._table import Printed
+from .kinds import Payload, Tree, has_type
+from .mesh.assignment import path_text
 from .partitioning.shard import is_optimiser_state, static_axes
+from .report.table import Printed
 
 __all__ = ["Diagnosis", "Finding", "checks", "diagnose", "unreached"]
 
@@ -40,7 +42,10 @@ class _Checks(AbstractContextManager[None]):
         self._entered.append(context)
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._entered.pop().__exit__(kind, error, trace)
         found = self._report.taken()
@@ -65,7 +70,7 @@ def checks() -> AbstractContextManager[None]:
     Raises:
         AxisSizeError: at the end of the block, if an index was out of range.
 
-    Example:
+    Examples:
         >>> read = jax.jit(lambda x, i: x["pos", i])
         >>> with axn.debug.checks():
         ...     read(axn.zeros(axn.Axis("pos", 4)), 7).array.item()
@@ -125,7 +130,11 @@ class Diagnosis(Printed):
 
 
 def diagnose(
-    model: Any, loss_fn: Callable[..., Any] | None = None, *args: Any, strict: bool = False, **kwargs: Any
+    model: Tree,
+    loss_fn: Callable[..., Any] | None = None,
+    *args: Any,
+    strict: bool = False,
+    **kwargs: Any,
 ) -> Diagnosis:
     """Look for common mistakes in a model, which may be abstract.
 
@@ -154,7 +163,7 @@ def diagnose(
     Raises:
         ArgumentError: with `strict`, if there are problems.
 
-    Example:
+    Examples:
         >>> Embed = axn.Axis("embed", 4)
         >>> norm = axn.nn.LayerNorm.init(Embed)
         >>> axn.debug.diagnose({"first": norm, "second": norm})
@@ -179,31 +188,34 @@ def diagnose(
         _sizes,
         _integers,
     ]
-    findings = [finding for check in checks for finding in check(model)]
+    findings = list(itertools.chain.from_iterable(check(model) for check in checks))
     if loss_fn is not None:
         paths = unreached(model, loss_fn, *args, **kwargs)
         text = "the loss does not depend on them, or gradients stop on the way"
         hint = "use them, make them constants behind jax.lax.stop_gradient, or leave them out of the model"
-        findings += [Finding("no gradient", paths, text, hint)] if paths else []
+        if paths:
+            findings.append(Finding("no gradient", paths, text, hint))
     diagnosis = Diagnosis(tuple(sorted(findings, key=lambda finding: not finding.is_problem)))
     if strict and diagnosis:
         facts = "\n".join(map(str, diagnosis.problems)).splitlines()
         count = len(diagnosis.problems)
-        raise ArgumentError(message("diagnose", f"the model has {count} problem{'s'[: count > 1]}", *facts))
+        raise ArgumentError(
+            message("diagnose", f"the model has {count} problem{'s'[: count > 1]}", *facts)
+        )
     return diagnosis
 
 
-def _leaves(model: Any) -> list[tuple[str, tuple[str, ...], Any]]:
+def _leaves(model: Tree) -> list[tuple[str, tuple[str, ...], Any]]:
     """List path, names and payload of each array."""
     found = []
     for keys, leaf in jax.tree.leaves_with_path(model, is_leaf=is_named_array):
         names, array = (leaf.names, leaf.array) if isinstance(leaf, NamedArray) else ((), leaf)
-        if _has_type(array):
+        if has_type(array):
             found.append((path_text(keys), names, array))
     return found
 
 
-def _modules(tree: Any, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
+def _modules(tree: Tree, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
     """Yield the modules of a tree with their paths."""
     if isinstance(tree, eqx.Module):
         yield path, tree
@@ -211,10 +223,16 @@ def _modules(tree: Any, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
     for keys, child in children:
         if keys and not isinstance(child, NamedArray):
             key = path_text(keys)
-            yield from _modules(child, f"{path}.{key}" if path else key)
+            yield from _modules(child, _below(path, key))
 
 
-def _without_optimisers(tree: Any) -> Any:
+def _below(path: str, key: str) -> str:
+    if path:
+        return f"{path}.{key}"
+    return key
+
+
+def _without_optimisers(tree: Tree) -> Any:
     """Remove the states of optimisers."""
     return jax.tree.map(
         lambda node: None if is_optimiser_state(node) else node,
@@ -223,7 +241,7 @@ def _without_optimisers(tree: Any) -> Any:
     )
 
 
-def _reused(model: Any) -> Iterator[Finding]:
+def _reused(model: Tree) -> Iterator[Finding]:
     places: dict[int, list[str]] = {}
     for path, _, array in _leaves(model):
         if isinstance(array, jax.Array | np.ndarray):
@@ -231,49 +249,68 @@ def _reused(model: Any) -> Iterator[Finding]:
     for paths in places.values():
         if len(paths) > 1:
             hint = "to tie them, hold the array in one place and pass it to the other at the call; otherwise copy it"
-            yield Finding("reused array", tuple(paths), f"{_count(len(paths))} places hold the same array", hint)
+            yield Finding(
+                "reused array",
+                tuple(paths),
+                f"{_count(len(paths))} places hold the same array",
+                hint,
+            )
 
 
 def _count(number: int) -> str:
-    return "two" if number == 2 else str(number)
+    return {2: "two"}.get(number, str(number))
 
 
-def _static(model: Any) -> Iterator[Finding]:
-    paths = [
-        f"{path}.{field.name}" if path else field.name
-        for path, module in _modules(model)
-        for field in dataclasses.fields(module)
-        if field.metadata.get("static") and any(map(_is_array, jax.tree.leaves(getattr(module, field.name, None))))
-    ]
+def _static(model: Tree) -> Iterator[Finding]:
+    paths: list[str] = []
+    for path, module in _modules(model):
+        for field in dataclasses.fields(module):
+            held = jax.tree.leaves(getattr(module, field.name, None))
+            if field.metadata.get("static") and any(map(_is_array, held)):
+                paths.append(_below(path, field.name))
     if paths:
-        hint = "make the field non-static; where it is a constant, use it behind jax.lax.stop_gradient"
-        yield Finding("static array", tuple(paths), "static fields hold arrays, which are never trained", hint)
+        hint = (
+            "make the field non-static; where it is a constant, use it behind jax.lax.stop_gradient"
+        )
+        yield Finding(
+            "static array", tuple(paths), "static fields hold arrays, which are never trained", hint
+        )
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: Payload) -> bool:
     return isinstance(value, jax.Array | np.ndarray)
 
 
-def _on_host(model: Any) -> Iterator[Finding]:
-    paths = tuple(path for path, _, array in _leaves(model) if isinstance(array, np.ndarray | np.generic))
+def _on_host(model: Tree) -> Iterator[Finding]:
+    paths = tuple(
+        path for path, _, array in _leaves(model) if isinstance(array, np.ndarray | np.generic)
+    )
     if paths:
-        hint = "convert them to JAX arrays: jnp.asarray(array), axn.named(jnp.asarray(array), names)"
-        yield Finding("host array", paths, "NumPy arrays, which are copied to a device at each call", hint)
+        hint = (
+            "convert them to JAX arrays: jnp.asarray(array), axn.named(jnp.asarray(array), names)"
+        )
+        yield Finding(
+            "host array", paths, "NumPy arrays, which are copied to a device at each call", hint
+        )
 
 
-def _lost(model: Any) -> Iterator[Finding]:
+def _lost(model: Tree) -> Iterator[Finding]:
     for path, names, array in _leaves(_without_optimisers(model)):
         if len(array.shape) < len(names):
             hint = "a raw jax.vmap or an index removed a dimension; use axn.vmap or x[name, i]"
             yield Finding("lost axis", (path,), describe(names, array.shape), hint)
 
 
-def _stale(model: Any) -> Iterator[Finding]:
+def _stale(model: Tree) -> Iterator[Finding]:
     for path, module in _modules(_without_optimisers(model)):
         declared = {axis.name: axis for axes in static_axes(module).values() for axis in axes}
         for field in dataclasses.fields(module):
             x = getattr(module, field.name, None)
-            if not isinstance(x, NamedArray) or not _has_type(x.array) or len(x.array.shape) < len(x.names):
+            if (
+                not isinstance(x, NamedArray)
+                or not has_type(x.array)
+                or len(x.array.shape) < len(x.names)
+            ):
                 continue
             sizes = zip(x.names, x.array.shape[len(x.array.shape) - len(x.names) :], strict=True)
             for name, size in sizes:
@@ -281,15 +318,15 @@ def _stale(model: Any) -> Iterator[Finding]:
                 if axis is not None and axis.size != size:
                     text = f"the module declares {shown(axis)}, but the array has {name}={size}"
                     hint = "resize both: axn.tree.resize_axis(model, name, size)"
-                    yield Finding("stale axis", (f"{path}.{field.name}" if path else field.name,), text, hint)
+                    yield Finding("stale axis", (_below(path, field.name),), text, hint)
 
 
-def _not_finite(model: Any) -> Iterator[Finding]:
-    found = [
-        (path, array)
-        for path, _, array in _leaves(model)
-        if _is_array(array) and not isinstance(array, Tracer) and jnp.issubdtype(array.dtype, jnp.inexact)
-    ]
+def _not_finite(model: Tree) -> Iterator[Finding]:
+    found: list[tuple[str, Any]] = []
+    for path, _, array in _leaves(model):
+        is_floating = jnp.issubdtype(array.dtype, jnp.inexact)
+        if is_floating and _is_array(array) and not isinstance(array, Tracer):
+            found.append((path, array))
     # A program runs on the devices of its arrays, which must be those of the current mesh, if there is one; and while a
     # function is traced, a program becomes part of it. Another thread has neither a mesh nor a trace.
     programs: dict[Any, dict[int, jax.Array]] = {}
@@ -300,7 +337,12 @@ def _not_finite(model: Any) -> Iterator[Finding]:
     flags = {i: flag for each in finite for i, flag in each.result().items()}
     paths = tuple(path for i, (path, _) in enumerate(found) if not flags[i])
     if paths:
-        yield Finding("not finite", paths, "NaN or infinity among the elements", "check how they are made or updated")
+        yield Finding(
+            "not finite",
+            paths,
+            "NaN or infinity among the elements",
+            "check how they are made or updated",
+        )
 
 
 def _all_finite(arrays: Mapping[int, jax.Array]) -> dict[int, jax.Array]:
@@ -312,18 +354,26 @@ def _devices(array: jax.Array | np.ndarray) -> Any:
     if isinstance(array, np.ndarray):
         return None
     sharding = array.sharding
-    return sharding.mesh if isinstance(sharding, NamedSharding) else frozenset(sharding.device_set)
+    if isinstance(sharding, NamedSharding):
+        return sharding.mesh
+    return frozenset(sharding.device_set)
 
 
-def _mixed(model: Any) -> Iterator[Finding]:
-    floating = [(path, array.dtype) for path, _, array in _leaves(model) if jnp.issubdtype(array.dtype, jnp.inexact)]
+def _mixed(model: Tree) -> Iterator[Finding]:
+    floating = [
+        (path, array.dtype)
+        for path, _, array in _leaves(model)
+        if jnp.issubdtype(array.dtype, jnp.inexact)
+    ]
     wide = tuple(path for path, dtype in floating if dtype in (np.float64, np.complex128))
     if 0 < len(wide) < len(floating):
         hint = "give a dtype where they are made, or cast the model"
-        yield Finding("mixed precision", wide, "arrays of 64 bits in a model that has narrower ones", hint)
+        yield Finding(
+            "mixed precision", wide, "arrays of 64 bits in a model that has narrower ones", hint
+        )
 
 
-def _sizes(model: Any) -> Iterator[Finding]:
+def _sizes(model: Tree) -> Iterator[Finding]:
     places: dict[str, dict[int, str]] = {}
     for path, names, array in _leaves(_without_optimisers(model)):
         for name, size in zip(reversed(names), reversed(array.shape), strict=False):
@@ -332,19 +382,28 @@ def _sizes(model: Any) -> Iterator[Finding]:
         if len(sizes) > 1:
             text = f"axis {name!r} has {_count(len(sizes))} sizes"
             paths = tuple(f"{path}: {name}={size}" for size, path in sizes.items())
-            yield Finding("two sizes", paths, text, "if they mean different things, give them different names", False)
+            yield Finding(
+                "two sizes",
+                paths,
+                text,
+                "if they mean different things, give them different names",
+                False,
+            )
 
 
-def _integers(model: Any) -> Iterator[Finding]:
-    paths = tuple(
-        path for path, _, array in _leaves(model) if jnp.issubdtype(array.dtype, jnp.integer) or array.dtype == bool
-    )
+def _integers(model: Tree) -> Iterator[Finding]:
+    paths: list[str] = []
+    for path, _, array in _leaves(model):
+        if jnp.issubdtype(array.dtype, jnp.integer) or array.dtype == bool:
+            paths.append(path)
     if paths:
         hint = "differentiate by eqx.filter_grad, and give the optimiser eqx.filter(model, eqx.is_inexact_array)"
-        yield Finding("integers", paths, "arrays that have no gradient", hint, False)
+        yield Finding("integers", tuple(paths), "arrays that have no gradient", hint, False)
 
 
-def unreached(model: Any, loss_fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[str, ...]:
+def unreached(
+    model: Tree, loss_fn: Callable[..., Any], *args: Any, **kwargs: Any
+) -> tuple[str, ...]:
     """List the paths of floating arrays that no gradient of a loss reaches.
 
     Nothing is computed: the gradient is traced, and zeros are followed through its program, also through loops and
@@ -360,26 +419,27 @@ def unreached(model: Any, loss_fn: Callable[..., Any], *args: Any, **kwargs: Any
     leaves, structure = jax.tree.flatten((model, args, kwargs))
     paths = [parameter.path for parameter in parameters.walk(model)]
     count = len(jax.tree.leaves(model))
-    at = [i for i, leaf in enumerate(leaves) if _has_type(leaf)]
+    at = [i for i, leaf in enumerate(leaves) if has_type(leaf)]
     chosen = [i for i in at if i < count and jnp.issubdtype(leaves[i].dtype, jnp.inexact)]
     others = [i for i in at if i not in set(chosen)]
 
-    def loss(floating: Any, rest: Any) -> Any:
+    def loss(floating: Any, rest: Tree) -> Any:
         filled = list(leaves)
         for i, leaf in (*zip(chosen, floating, strict=True), *zip(others, rest, strict=True)):
             filled[i] = leaf
         model, args, kwargs = jax.tree.unflatten(structure, filled)
         result = loss_fn(model, *args, **kwargs)
-        result = result[0] if isinstance(result, tuple) else result
-        return result.scalar() if isinstance(result, NamedArray) else result
+        if isinstance(result, tuple):
+            result = result[0]
+        if isinstance(result, NamedArray):
+            return result.scalar()
+        return result
 
-    traced = jax.make_jaxpr(jax.grad(loss))([leaves[i] for i in chosen], [leaves[i] for i in others])
+    traced = jax.make_jaxpr(jax.grad(loss))(
+        [leaves[i] for i in chosen], [leaves[i] for i in others]
+    )
     zeros = _zeros(traced.jaxpr, [False] * len(traced.jaxpr.invars), traced.consts)
     return tuple(path for path, zero in zip(paths, zeros, strict=True) if zero)
-
-
-def _has_type(leaf: Any) -> bool:
-    return hasattr(leaf, "dtype") and hasattr(leaf, "shape")
 
 
 # Operations that give zero if all floating operands are zero; indices and conditions do not matter.
@@ -393,17 +453,21 @@ _LINEAR = re.compile(
 _PRODUCTS = {"mul", "dot_general", "conv_general_dilated", "ragged_dot_general"}
 
 
-def _zeros(jaxpr: Any, known: Sequence[bool], constants: Sequence[Any] = ()) -> list[bool]:
+def _zeros(jaxpr: Any, known: Sequence[bool], constants: Sequence[Payload] = ()) -> list[bool]:
     """Return which results of a program are zero, given which of its inputs are."""
     zero = dict(zip(jaxpr.invars, known, strict=True))
     for var, value in zip(jaxpr.constvars, constants, strict=False):
         zero[var] = not jnp.shape(value) and _is_inexact(var) and not np.any(value)
 
     def is_zero(atom: Any) -> bool:
-        return not np.any(atom.val) if hasattr(atom, "val") else zero.get(atom, False)
+        if hasattr(atom, "val"):
+            return not np.any(atom.val)
+        return bool(zero.get(atom, False))
 
     for eqn in jaxpr.eqns:
-        zero |= dict(zip(eqn.outvars, _results(eqn, [is_zero(atom) for atom in eqn.invars]), strict=True))
+        zero |= dict(
+            zip(eqn.outvars, _results(eqn, [is_zero(atom) for atom in eqn.invars]), strict=True)
+        )
     return [is_zero(atom) for atom in jaxpr.outvars]
 
 
@@ -413,7 +477,12 @@ def _results(eqn: Any, known: list[bool]) -> list[bool]:
     if name == "scan":
         return _scanned(eqn, known)
     if name == "cond":
-        return [all(each) for each in zip(*(_inner(branch, known[1:]) for branch in params["branches"]), strict=True)]
+        return [
+            all(each)
+            for each in zip(
+                *(_inner(branch, known[1:]) for branch in params["branches"]), strict=True
+            )
+        ]
     inner = params.get("jaxpr", params.get("call_jaxpr"))
     program = getattr(inner, "jaxpr", inner)
     if program is not None and len(program.invars) == len(known) and len(program.outvars) == count:
@@ -451,6 +520,6 @@ def _scanned(eqn: Any, known: list[bool]) -> list[bool]:
         carried = kept
 
 
-def _equal_rank(outside: Sequence[Any], inside: Sequence[Any]) -> int:
+def _equal_rank(outside: Sequence[Payload], inside: Sequence[Payload]) -> int:
     pairs = zip(outside, inside, strict=True)
     return sum(len(one.aval.shape) == len(other.aval.shape) for one, other in pairs)

@@ -7,6 +7,9 @@ on other hosts, and would have to be fetched from the device.
 
 import difflib
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+from .callers import layer_at_work
 
 __all__ = [
     "ArgumentError",
@@ -14,31 +17,77 @@ __all__ = [
     "AxisError",
     "AxisNotFoundError",
     "AxisSizeError",
+    "AxonymError",
     "BroadcastError",
     "LostAxisError",
+    "Message",
     "OperandError",
     "PatternError",
     "ShapeKeyError",
     "ShardingError",
     "describe",
+    "explained",
     "message",
     "suggestion",
-    "with_line",
 ]
 
+_LAYER = "in the layer: "
+E = TypeVar("E", bound="AxonymError")
 
-class AxisError(ValueError):
-    """The names or sizes of axes do not fit the operation.
 
-    Args:
-        problem: the text of the error. A plan only knows names, and gives only the problem; the operation adds what
-            is there.
-        hint: what would work, stored separately for that operation.
+class Message(str):
+    """The text of an error, which keeps the parts that it was built from.
+
+    Attributes:
+        function: what was called.
+        problem: what is wrong.
+        facts: what is there, and what was needed.
+        hint: what would work.
     """
 
-    def __init__(self, problem: str, hint: str | None = None) -> None:
-        super().__init__(problem)
-        self.hint = hint
+    function: str
+    problem: str
+    facts: tuple[str, ...]
+    hint: str | None
+
+
+class AxonymError(Exception):
+    """Any error that Axonym raises; it keeps the parts of its text.
+
+    Attributes:
+        function: what was called; None in an error of a plan.
+        problem: what is wrong.
+        facts: what is there, and what was needed.
+        hint: what would work.
+
+    Args:
+        text: a message, with all parts; or only the problem, from a plan of names. A plan knows no sizes and not
+            what was called: the operation adds both with `explained`.
+        hint: what would work, for an error of a plan.
+        facts: lines below the problem, for an error of a plan.
+    """
+
+    function: str | None
+    problem: str
+    facts: tuple[str, ...]
+    hint: str | None
+
+    def __init__(self, text: str, hint: str | None = None, facts: tuple[str, ...] = ()) -> None:
+        if isinstance(text, Message):
+            super().__init__(text)
+            self.function, self.problem, self.facts, self.hint = (
+                text.function,
+                text.problem,
+                text.facts,
+                text.hint,
+            )
+        else:
+            super().__init__("\n  ".join((text, *facts)))
+            self.function, self.problem, self.facts, self.hint = None, text, facts, hint
+
+
+class AxisError(AxonymError, ValueError):
+    """The names or sizes of axes do not fit the operation."""
 
 
 class AxisNotFoundError(AxisError):
@@ -71,31 +120,38 @@ class PatternError(AxisError):
     """An expression of einsum or rearrange is invalid, or does not fit its arrays."""
 
 
-class ArgumentError(ValueError):
+class ArgumentError(AxonymError, ValueError):
     """An argument has an invalid value."""
 
 
-class OperandError(TypeError):
+class OperandError(AxonymError, TypeError):
     """An operand or argument has the wrong type."""
 
 
-class ShardingError(ValueError):
+class ShardingError(AxonymError, ValueError):
     """A mapping, a mesh and an array do not fit together."""
 
 
-def message(function: str, problem: str, *lines: str, hint: str | None = None) -> str:
-    """Build the text of an error: the function and the problem, one line per fact, and a hint."""
-    body = [f"{function}: {problem}", *(f"  {line}" for line in lines)]
+def message(function: str, problem: str, *facts: str, hint: str | None = None) -> Message:
+    """Build the text of an error: the function and the problem, one line per fact, and a hint.
+
+    The last fact is the layer of the model in which the error is raised, if there is one.
+    """
+    layer = None if any(fact.startswith(_LAYER) for fact in facts) else layer_at_work()
+    if layer is not None:
+        facts = (*facts, f"{_LAYER}{layer}")
+    lines = [f"{function}: {problem}", *facts]
     if hint:
-        body.append(f"  hint: {hint}")
-    return "\n".join(body)
+        lines.append(f"hint: {hint}")
+    built = Message("\n  ".join(lines))
+    built.function, built.problem, built.facts, built.hint = function, problem, facts, hint
+    return built
 
 
-def with_line(text: str, line: str) -> str:
-    """Add a line to the text of an error, before its hint."""
-    lines = text.split("\n")
-    at = len(lines) - lines[-1].startswith("  hint: ")
-    return "\n".join([*lines[:at], f"  {line}", *lines[at:]])
+def explained(error: E, function: str, *facts: str) -> E:
+    """Return an error with further facts; the function is for an error of a plan, which has none yet."""
+    text = message(error.function or function, error.problem, *error.facts, *facts, hint=error.hint)
+    return type(error)(text)
 
 
 def describe(names: Sequence[str], shape: Sequence[int] | None) -> str:
@@ -111,9 +167,20 @@ def describe(names: Sequence[str], shape: Sequence[int] | None) -> str:
 
 
 def suggestion(name: object, known: Iterable[str]) -> str | None:
-    """Return a hint with the closest name, or None if no name is close."""
+    """Return a hint with the closest name, or None if no name is close.
+
+    A name that derives from another, such as `pos.key` from `pos`, is no misspelling of it; nor are two words that
+    differ in their first letter alone, such as batch and patch.
+    """
     if not isinstance(name, str):
         return None
-    by_lower = {candidate.lower(): candidate for candidate in known}
+    by_lower = {
+        candidate.lower(): candidate for candidate in known if not _is_another(name, candidate)
+    }
     close = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f"did you mean {by_lower[close[0]]!r}?" if close else None
+
+
+def _is_another(name: str, candidate: str) -> bool:
+    derived = name.startswith(f"{candidate}.") or candidate.startswith(f"{name}.")
+    return derived or (name[1:] == candidate[1:] and name[:1].lower() != candidate[:1].lower())

@@ -15,11 +15,21 @@ import jax
 
 from . import parameters
 from .axis import AxisSelection, AxisSpec, selection, spec
-from .errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
-from .layout import looked_up, matches, with_bases
-from .nn._settings import integer
+from .errors import (
+    ArgumentError,
+    AxisNotFoundError,
+    AxisSizeError,
+    OperandError,
+    describe,
+    message,
+    suggestion,
+)
+from .mesh.assignment import looked_up, matches, with_bases
+from .names import plans
+from .names.plans import Names
+from .nn.settings import integer
 from .parameters import Parameter
-from .partitioning._table import Printed, Table
+from .report.table import Cell, Printed, Table
 
 __all__ = ["Factors", "Mup", "Report"]
 
@@ -27,6 +37,14 @@ T = TypeVar("T")
 Optimizer: TypeAlias = Literal["adam", "sgd"]
 Role: TypeAlias = Literal["input", "hidden", "output", "fixed"]
 Spread: TypeAlias = Literal["fan_in", "constant"]
+
+# By whether a parameter sums over axes that grow, and whether it adds some: table 3 of the paper.
+_ROLES: dict[tuple[bool, bool], Role] = {
+    (False, False): "fixed",
+    (False, True): "input",
+    (True, False): "output",
+    (True, True): "hidden",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,16 +90,12 @@ class Report(Printed):
     def parts(self) -> Iterator[str | Table]:
         """Yield the paragraphs and tables."""
         header = ("parameter", "axes", "role", "std", "Adam", "SGD")
-        cells = tuple(
-            (
-                own.path,
-                tuple(f"{name}={size}" for name, size in own.sizes.items()) or "no axes",
-                factors.role,
-                *(f"{number:.4g}" for number in (factors.std, factors.adam, factors.sgd)),
-            )
-            for own, factors in self.rows
-        )
-        yield Table(header, cells, right=("std", "Adam", "SGD"))
+        rows: list[tuple[Cell, ...]] = []
+        for own, factors in self.rows:
+            axes = tuple(f"{name}={size}" for name, size in own.sizes.items())
+            numbers = (f"{factors.std:.4g}", f"{factors.adam:.4g}", f"{factors.sgd:.4g}")
+            rows.append((own.path, axes or "no axes", factors.role, *numbers))
+        yield Table(header, tuple(rows), right=("std", "Adam", "SGD"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +110,7 @@ class Mup:
         inputs: for arrays of your own modules that do not declare which axes they sum over: these axes, by patterns of
             paths as in `Mappings`.
 
-    Example:
+    Examples:
         >>> Embed, Mlp = axn.make_axes(embed=512, mlp=2048)
         >>> model = axn.nn.MLP.init(Embed, axn.Axis("label", 10), Mlp, 2, key=jax.random.key(0))
         >>> axn.mup.Mup({"mlp": 256}).report(model)
@@ -110,15 +124,22 @@ class Mup:
     """
 
     base: Mapping[str, int]
-    inputs: Mapping[str, AxisSelection] = dataclasses.field(default_factory=dict[str, AxisSelection])
+    inputs: Mapping[str, AxisSelection] = dataclasses.field(
+        default_factory=dict[str, AxisSelection]
+    )
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, Mapping):
-            problem = f"base must be a dict from axis names to sizes, not {type(self.base).__name__}"
+            problem = (
+                f"base must be a dict from axis names to sizes, not {type(self.base).__name__}"
+            )
             raise OperandError(message("Mup", problem, hint='write {"mlp": 256}'))
-        for name, size in selection(self.base, "Mup"):
+        names = [name for name, _ in selection(self.base, "Mup")]
+        for name, size in zip(names, self.base.values(), strict=True):
             if integer("Mup", f"the base size of {name!r}", size) < 1:
-                raise AxisSizeError(message("Mup", f"the base size of {name!r} must be positive, got {size}"))
+                raise AxisSizeError(
+                    message("Mup", f"the base size of {name!r} must be positive, got {size}")
+                )
 
     def ratio(self, axes: AxisSpec) -> float:
         """Return how many times larger axes are than in the base model.
@@ -131,7 +152,9 @@ class Mup:
 
     def _ratio(self, name: str, size: int) -> float:
         base = looked_up(self.base, name)
-        return 1.0 if base is None else size / base
+        if base is None:
+            return 1.0
+        return size / base
 
     def factors(self, parameter: Parameter) -> Factors:
         """Return the factors of one parameter.
@@ -139,21 +162,28 @@ class Mup:
         Raises:
             ArgumentError: if it has several width axes, and it is unknown which of them are inputs.
         """
-        counted = [
-            name for name in parameter.sizes if looked_up(self.base, name) is not None and name not in parameter.layers
-        ]
+        grow = [name for name in parameter.sizes if looked_up(self.base, name) is not None]
+        counted = plans.without(tuple(grow), tuple(parameter.layers))
+
+        inputs = parameter.inputs
         given = [axes for pattern, axes in self.inputs.items() if matches(pattern, parameter.path)]
-        inputs = tuple(name for name, _ in selection(given[-1], "Mup")) if given else parameter.inputs
+        if given:
+            inputs = tuple(name for name, _ in selection(given[-1], "Mup"))
         if inputs is None and len(counted) > 1:
             problem = f"cannot tell which axes {parameter.path!r} sums over"
-            facts = f"array has: {describe(tuple(parameter.sizes), tuple(parameter.sizes.values()))}"
+            facts = (
+                f"array has: {describe(tuple(parameter.sizes), tuple(parameter.sizes.values()))}"
+            )
             hint = f'write Mup(..., inputs={{"{parameter.path}": "{counted[0]}"}})'
             raise ArgumentError(message("Mup", problem, facts, hint=hint))
-        summed = [name for name in counted if name in (inputs or ())]
-        added = [name for name in counted if name not in summed]
-        roles: tuple[tuple[Role, Role], tuple[Role, Role]] = (("fixed", "input"), ("output", "hidden"))
-        wider = (math.prod(self._ratio(name, parameter.sizes[name]) for name in names) for names in (summed, added))
-        return Factors(roles[bool(summed)][bool(added)], *wider)
+
+        added = plans.without(counted, tuple(inputs or ()))
+        summed = plans.without(counted, added)
+        role = _ROLES[bool(summed), bool(added)]
+        return Factors(role, self._wider(parameter, summed), self._wider(parameter, added))
+
+    def _wider(self, parameter: Parameter, names: Names) -> float:
+        return math.prod(self._ratio(name, parameter.sizes[name]) for name in names)
 
     def report(self, model: Any) -> Report:
         """Return the role and the factors of each parameter.
@@ -163,15 +193,20 @@ class Mup:
                 matches.
             ArgumentError: if a pattern of `inputs` matches no parameter.
         """
-        found = tuple((parameter, self.factors(parameter)) for parameter in parameters.walk(model))
-        names = {name for parameter, _ in found for name in parameter.sizes}
+        found = list(parameters.walk(model))
+        rows = tuple((parameter, self.factors(parameter)) for parameter in found)
+
+        names = set[str]().union(*(parameter.sizes for parameter in found))
+        known = with_bases(names)
         for name in self.base:
-            if name not in with_bases(names):
-                facts, hint = f"axes: {', '.join(sorted(names)) or 'none'}", suggestion(name, names)
-                raise AxisNotFoundError(message("Mup", f"no parameter has width axis {name!r}", facts, hint=hint))
+            if name not in known:
+                problem = f"no parameter has width axis {name!r}"
+                facts = f"axes: {', '.join(sorted(names)) or 'none'}"
+                hint = suggestion(name, names)
+                raise AxisNotFoundError(message("Mup", problem, facts, hint=hint))
         for pattern, axes in self.inputs.items():
-            _check_inputs(pattern, axes, [parameter for parameter, _ in found])
-        return Report(found)
+            _check_inputs(pattern, axes, found)
+        return Report(rows)
 
     def initial(self, model: T, spread: Spread | Callable[[str, Any], Spread] = "fan_in") -> T:
         """Correct the initial values of a new model.
@@ -189,10 +224,15 @@ class Mup:
         """
         factors: dict[str, float] = {}
         for parameter, own in self.report(model).rows:
-            drawn = spread if isinstance(spread, str) else spread(parameter.path, parameter.array)
+            drawn = spread
+            if not isinstance(drawn, str):
+                drawn = drawn(parameter.path, parameter.array)
             _check_known("spread", drawn, get_args(Spread))
-            fan = own.outputs if parameter.looked_up else own.inputs
-            factors[parameter.path] = own.std * (math.sqrt(fan) if drawn == "fan_in" else 1.0)
+
+            factors[parameter.path] = own.std
+            if drawn == "fan_in":  # the initial values fall already with the square root of the fan
+                fan = own.outputs if parameter.looked_up else own.inputs
+                factors[parameter.path] *= math.sqrt(fan)
         return _scaled(model, factors)
 
     def learning_rates(self, model: Any, optimizer: Optimizer = "adam") -> Any:
@@ -203,7 +243,9 @@ class Mup:
             ArgumentError: if `optimizer` is unknown.
         """
         _check_known("optimizer", optimizer, get_args(Optimizer))
-        rates = {parameter.path: getattr(own, optimizer) for parameter, own in self.report(model).rows}
+        rates = {
+            parameter.path: getattr(own, optimizer) for parameter, own in self.report(model).rows
+        }
         return parameters.labels(model, lambda path, _: rates[path])
 
     def scaled_updates(self, updates: T, optimizer: Optimizer = "adam") -> T:
@@ -227,7 +269,9 @@ class Mup:
 def _check_known(what: str, given: Any, known: tuple[str, ...]) -> None:
     if given not in known:
         facts = f"known: {', '.join(map(repr, known))}"
-        raise ArgumentError(message("Mup", f"unknown {what} {given!r}", facts, hint=suggestion(given, known)))
+        raise ArgumentError(
+            message("Mup", f"unknown {what} {given!r}", facts, hint=suggestion(given, known))
+        )
 
 
 def _check_inputs(pattern: str, axes: AxisSelection, known: list[Parameter]) -> None:
@@ -235,10 +279,13 @@ def _check_inputs(pattern: str, axes: AxisSelection, known: list[Parameter]) -> 
     matched = [parameter for parameter in known if matches(pattern, parameter.path)]
     if not matched:
         paths = [parameter.path for parameter in known]
-        hint = suggestion(pattern, {part for path in paths for part in (path, path.rpartition(".")[2])})
+        last = [path.rpartition(".")[2] for path in paths]
+        hint = suggestion(pattern, {*paths, *last})
         facts = f"parameters: {', '.join(paths) or 'none'}"
-        raise ArgumentError(message("Mup", f"inputs: no parameter matches {pattern!r}", facts, hint=hint))
-    names = {name for parameter in matched for name in parameter.sizes}
+        raise ArgumentError(
+            message("Mup", f"inputs: no parameter matches {pattern!r}", facts, hint=hint)
+        )
+    names = set[str]().union(*(parameter.sizes for parameter in matched))
     for name, _ in selection(axes, "Mup"):
         if name not in names:
             facts = f"axes: {', '.join(sorted(names)) or 'none'}"
@@ -249,7 +296,11 @@ def _check_inputs(pattern: str, axes: AxisSelection, known: list[Parameter]) -> 
 def _scaled(tree: T, factors: Mapping[str, float]) -> T:
     """Multiply the floating arrays of a tree."""
     scales = parameters.labels(tree, lambda path, _: factors[path])
-    scaled: T = jax.tree.map(
-        lambda scale, x: x if scale in (None, 1.0) else x * scale, scales, tree, is_leaf=lambda x: x is None
-    )
+
+    def times(scale: float | None, x: Any) -> Any:
+        if scale in (None, 1.0):
+            return x
+        return x * scale
+
+    scaled: T = jax.tree.map(times, scales, tree, is_leaf=lambda scale: scale is None)
     return scaled

@@ -15,26 +15,37 @@ import jax.numpy as jnp
 
 from .array import NamedArray, is_named_array
 from .axis import AxisSelection, selection
-from .core import shape_of
+from .core import shape_of, sizes_of
 from .errors import ArgumentError, OperandError, message
-from .layout import Mappings, MeshLike, ResourceMapping, matches, path_text
-from .nn._settings import integer
-from .nn.stacked import Stacked
-from .partitioning._table import Cell, Printed, Table, byte_text, grouped
+from .kinds import Payload, Tree, has_type, type_text
+from .mesh.assignment import Mappings, MeshLike, ResourceMapping, matches, path_text
+from .names.plans import Names
+from .nn.settings import integer
+from .nn.stack.stacked import Stacked
 from .partitioning.shard import static_axes
-from .partitioning.showing import ArrayLayout, arrays_of, show
-from .plans import Names
+from .report.show import ArrayLayout, arrays_of, show
+from .report.table import Cell, Printed, Table, byte_text, grouped
 
-__all__ = ["Parameter", "Summary", "count", "decay_mask", "labels", "nbytes", "select", "table", "walk"]
+__all__ = [
+    "Parameter",
+    "Summary",
+    "count",
+    "decay_mask",
+    "labels",
+    "nbytes",
+    "select",
+    "table",
+    "walk",
+]
 
 Predicate: TypeAlias = str | Callable[[str, Any], bool]
 """A pattern of paths, as in `Mappings`, or a function of a path and an array."""
 
 
-def count(tree: Any) -> int:
+def count(tree: Tree) -> int:
     """Count the elements of all arrays of a tree.
 
-    Example:
+    Examples:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
         >>> axn.parameters.count(axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(0)))
         144
@@ -42,9 +53,11 @@ def count(tree: Any) -> int:
     return sum(math.prod(array.shape) for _, _, array in arrays_of(tree, "count"))
 
 
-def nbytes(tree: Any) -> int:
+def nbytes(tree: Tree) -> int:
     """Count the bytes of all arrays of a tree."""
-    return sum(math.prod(array.shape) * array.dtype.itemsize for _, _, array in arrays_of(tree, "nbytes"))
+    return sum(
+        math.prod(array.shape) * array.dtype.itemsize for _, _, array in arrays_of(tree, "nbytes")
+    )
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -88,10 +101,18 @@ class Summary(Printed):
         if self.depth is None:
             header: tuple[str, ...] = ("array", "axes", "dtype", "layout", *numbers)
             rows = grouped((*array.cells[:4], *_sums([array])) for array in self.arrays)
-            last: tuple[Cell, ...] = ("all", f"{len(self.arrays)} arrays", "", "", *_sums(self.arrays))
+            last: tuple[Cell, ...] = (
+                "all",
+                f"{len(self.arrays)} arrays",
+                "",
+                "",
+                *_sums(self.arrays),
+            )
         else:
             header = ("part", "arrays", *numbers)
-            rows = grouped((path or "all", str(len(own)), *_sums(own)) for path, own in self.groups.items())
+            rows = grouped(
+                (path or "all", str(len(own)), *_sums(own)) for path, own in self.groups.items()
+            )
             last = ("all", str(len(self.arrays)), *_sums(self.arrays))
         yield Table(header, rows, last if len(rows) > 1 else None, numbers)
 
@@ -105,7 +126,7 @@ def _sums(arrays: tuple[ArrayLayout, ...] | list[ArrayLayout]) -> tuple[str, str
 
 
 def table(
-    tree: Any,
+    tree: Tree,
     depth: int | None = None,
     *,
     mapping: ResourceMapping | Mappings | None = None,
@@ -125,7 +146,7 @@ def table(
         An object that prints as a table, also in notebooks, and has the numbers as attributes. Arrays that differ only
         in numbers in their paths share a row, with the numbers of one of them.
 
-    Example:
+    Examples:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
         >>> model = jax.eval_shape(lambda: axn.nn.MLP.init(Embed, Embed, Mlp, 1, key=jax.random.key(0)))
         >>> axn.parameters.table(model)
@@ -155,14 +176,14 @@ class Parameter:
     """
 
     path: str
-    array: Any
+    array: Payload
     sizes: Mapping[str, int]
     layers: Names
     inputs: Names | None
     looked_up: bool
 
 
-def walk(tree: Any) -> Iterator[Parameter]:
+def walk(tree: Tree) -> Iterator[Parameter]:
     """Yield the floating arrays of a tree, with the roles of their axes.
 
     A module declares them by static fields: `In` and `Out`, as in `Linear`; `Vocab` and `Embed`, or `Pos` and `Embed`;
@@ -175,26 +196,33 @@ def walk(tree: Any) -> Iterator[Parameter]:
             continue
         shape = shape_of("walk", array, names)
         above = list(_along(tree, keys))
-        layers = tuple(node.Block.name for node in above if isinstance(node, Stacked) and node.Block.name in names)
+        layers = tuple(
+            node.Block.name
+            for node in above
+            if isinstance(node, Stacked) and node.Block.name in names
+        )
         owner = next((node for node in reversed(above) if isinstance(node, eqx.Module)), None)
-        inputs = None if owner is None else _inputs(owner, tuple(name for name in names if name not in layers))
+        inputs = (
+            None
+            if owner is None
+            else _inputs(owner, tuple(name for name in names if name not in layers))
+        )
         yield Parameter(
             path=path_text(keys),
             array=leaf,
-            sizes=dict(zip(names, shape[len(shape) - len(names) :], strict=True)),
+            sizes=sizes_of(names, shape),
             layers=layers,
             inputs=inputs,
             looked_up=bool(inputs) and owner is not None and "In" not in static_axes(owner),
         )
 
 
-def _is_floating(array: Any) -> bool:
+def _is_floating(array: Payload) -> bool:
     """Return whether this is a floating array, concrete, traced or abstract."""
-    dtype = getattr(array, "dtype", None)
-    return dtype is not None and hasattr(array, "shape") and bool(jnp.issubdtype(dtype, jnp.inexact))
+    return has_type(array) and bool(jnp.issubdtype(array.dtype, jnp.inexact))
 
 
-def _along(tree: Any, keys: tuple[Any, ...]) -> Iterator[Any]:
+def _along(tree: Tree, keys: tuple[Any, ...]) -> Iterator[Any]:
     """Yield the nodes on the way to a leaf, as far as its keys lead."""
     for key in keys:
         yield tree
@@ -210,19 +238,23 @@ def _along(tree: Any, keys: tuple[Any, ...]) -> Iterator[Any]:
 
 def _inputs(owner: eqx.Module, names: Names) -> Names | None:
     """Return the axes of an array that its module sums over, or None if it does not declare them."""
-    declared = {field: tuple(axis.name for axis in axes) for field, axes in static_axes(owner).items()}
+    declared = {
+        field: tuple(axis.name for axis in axes) for field, axes in static_axes(owner).items()
+    }
     if "axis" in declared and set(names) <= set(declared["axis"]):
         return ()
     for In, Out in (("In", "Out"), ("Vocab", "Embed"), ("Pos", "Embed")):
         if In in declared and Out in declared:
-            outputs = {f"{name}.out" if f"{name}.out" in names else name for name in declared.pop(Out)}
+            outputs = {
+                f"{name}.out" if f"{name}.out" in names else name for name in declared.pop(Out)
+            }
             ends = {*outputs, *declared.pop(In)}
             apart = {name for axes in declared.values() for name in axes} - ends
             return tuple(name for name in names if name not in outputs | apart)
     return None
 
 
-def labels(tree: Any, label: Callable[[str, Any], Any]) -> Any:
+def labels(tree: Tree, label: Callable[[str, Any], Any]) -> Any:
     """Label the floating arrays of a tree by their paths and axes, as `optax.multi_transform` takes it.
 
     Args:
@@ -236,23 +268,31 @@ def labels(tree: Any, label: Callable[[str, Any], Any]) -> Any:
         OperandError: if `label` is not callable.
     """
     if not callable(label):
-        problem = f"expected a function of a path and an array, got {type(label).__name__}"
+        problem = f"expected a function of a path and an array, got {type_text(label)}"
         raise OperandError(
-            message("labels", problem, hint='write lambda path, x: "table" if "vocab" in x.names else None')
+            message(
+                "labels",
+                problem,
+                hint='write lambda path, x: "table" if "vocab" in x.names else None',
+            )
         )
     return _filled(tree, label, None)
 
 
-def _filled(tree: Any, label: Callable[[str, Any], Any], other: Any) -> Any:
+def _filled(tree: Tree, label: Callable[[str, Any], Any], other: Any) -> Any:
     given = iter([label(parameter.path, parameter.array) for parameter in walk(tree)])
 
-    def fill(leaf: Any) -> Any:
-        return next(given) if _is_floating(leaf.array if isinstance(leaf, NamedArray) else leaf) else other
+    def fill(leaf: Payload) -> Any:
+        return (
+            next(given)
+            if _is_floating(leaf.array if isinstance(leaf, NamedArray) else leaf)
+            else other
+        )
 
     return jax.tree.map(fill, tree, is_leaf=is_named_array)
 
 
-def select(tree: Any, predicate: Predicate) -> Any:
+def select(tree: Tree, predicate: Predicate) -> Any:
     """Select floating arrays of a tree, as `optax.masked` and `eqx.partition` take it.
 
     Args:
@@ -267,7 +307,7 @@ def select(tree: Any, predicate: Predicate) -> Any:
         ArgumentError: if no path matches the pattern.
         OperandError: if it is neither a pattern nor a function.
 
-    Example:
+    Examples:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
         >>> model = axn.nn.MLP.init(Embed, Embed, Mlp, 1, key=jax.random.key(0))
         >>> axn.parameters.select(model, "layers.1").layers[1].weight
@@ -277,19 +317,23 @@ def select(tree: Any, predicate: Predicate) -> Any:
     """
     if not isinstance(predicate, str):
         if not callable(predicate):
-            problem = (
-                f"expected a pattern of paths, or a function of a path and an array, got {type(predicate).__name__}"
+            problem = f"expected a pattern of paths, or a function of a path and an array, got {type_text(predicate)}"
+            raise OperandError(
+                message(
+                    "select", problem, hint='write "mlp.*.weight", or a function to join several'
+                )
             )
-            raise OperandError(message("select", problem, hint='write "mlp.*.weight", or a function to join several'))
         return _filled(tree, lambda path, x: bool(predicate(path, x)), False)
     paths = [parameter.path for parameter in walk(tree)]
     if not any(matches(predicate, path) for path in paths):
-        shown = ", ".join(paths[:5]) + (", ..." if len(paths) > 5 else "")
-        raise ArgumentError(message("select", f"no path matches {predicate!r}", f"paths: {shown or 'none'}"))
+        shown = ", ".join(paths[:5]) or "none"
+        if len(paths) > 5:
+            shown += ", ..."
+        raise ArgumentError(message("select", f"no path matches {predicate!r}", f"paths: {shown}"))
     return _filled(tree, lambda path, _: matches(predicate, path), False)
 
 
-def decay_mask(tree: Any, *, apart: AxisSelection = ()) -> Any:
+def decay_mask(tree: Tree, *, apart: AxisSelection = ()) -> Any:
     """Select the arrays to apply weight decay to, as the `mask` of `optax.adamw`.
 
     These are floating arrays with two or more axes, at least one of which is an input, if their module declares it: see
@@ -304,9 +348,9 @@ def decay_mask(tree: Any, *, apart: AxisSelection = ()) -> Any:
         The tree with True or False in place of each leaf; a named array is one leaf.
     """
     ignored = {name for name, _ in selection(apart, "decay_mask")}
-    decayed = {
-        parameter.path
-        for parameter in walk(tree)
-        if len(set(parameter.sizes) - {*parameter.layers, *ignored}) > 1 and parameter.inputs != ()
-    }
+    decayed: set[str] = set()
+    for parameter in walk(tree):
+        axes = set(parameter.sizes) - {*parameter.layers, *ignored}
+        if len(axes) > 1 and parameter.inputs != ():
+            decayed.add(parameter.path)
     return select(tree, lambda path, _: path in decayed)

@@ -9,35 +9,34 @@ from jax.core import Tracer
 
 from .core import Core, facts, shape_of
 from .errors import OperandError, describe, message
-
-__all__ = ["document", "formatted", "has_values", "head", "summary", "text"]
+from .kinds import Payload, has_type, has_values
 
 SMALL = 16  # the largest number of elements to print
 
 
-def _is_array(array: Any) -> bool:
-    """Return whether a payload has a dtype and a shape, unlike other leaves of JAX's transformations."""
-    return not isinstance(array, Core) and hasattr(array, "dtype") and isinstance(getattr(array, "shape", None), tuple)
-
-
-def _partitions(array: Any) -> tuple[Any, ...]:
+def _partitions(array: Payload) -> tuple[Any, ...]:
     """Return the mesh axes of each dimension, from the type of a traced array or the sharding of a concrete one."""
-    owner = jax.typeof(array) if isinstance(array, Tracer) else array
-    sharding = getattr(owner, "sharding", None)
-    return tuple(sharding.spec) if isinstance(sharding, jax.sharding.NamedSharding) else ()
+    if isinstance(array, Tracer):
+        array = jax.typeof(array)
+    sharding = getattr(array, "sharding", None)
+    if not isinstance(sharding, jax.sharding.NamedSharding):
+        return ()
+    return tuple(sharding.spec)
 
 
 def _place(entry: Any) -> str:
     """Format the mesh axes of one dimension as JAX does in types."""
     if isinstance(entry, str):
         return f"@{entry}"
-    return f"@({','.join(entry)})" if isinstance(entry, tuple) and entry else ""
+    if isinstance(entry, tuple) and entry:
+        return f"@({','.join(entry)})"
+    return ""
 
 
 def summary(x: Core) -> str:
     """Format dtype, axes and layout, as in `float32[batch=32@data, embed=64]`; only the names if there is no array."""
     (array,), names = x.node
-    if not _is_array(array):
+    if not has_type(array):
         return repr(names)
     places = [_place(entry) for entry in _partitions(array)]
     anonymous = len(array.shape) - len(names)
@@ -47,24 +46,23 @@ def summary(x: Core) -> str:
     sizes = [f"{size}{place}" for size, place in zip(array.shape, places, strict=True)]
     parts = [f"{name}={size}" for name, size in zip(names, sizes[anonymous:], strict=True)]
     if anonymous:
-        parts.insert(0, f"anonymous ({', '.join(sizes[:anonymous])}{',' if anonymous == 1 else ''})")
+        lead = ", ".join(sizes[:anonymous])
+        if anonymous == 1:
+            lead += ","  # a tuple, as of Python
+        parts.insert(0, f"anonymous ({lead})")
     return f"{array.dtype}[{', '.join(parts)}]"
 
 
 def head(x: Core) -> str:
     """Format an array without its elements, as in `NamedArray(float32[batch=32, embed=64])`."""
     (array,), _ = x.node
-    if _is_array(array):
+    if has_type(array):
         return f"NamedArray({summary(x)})"
-    return f"NamedArray({head(array) if isinstance(array, Core) else repr(array)}, {summary(x)})"
+    inner = head(array) if isinstance(array, Core) else repr(array)
+    return f"NamedArray({inner}, {summary(x)})"
 
 
-def has_values(array: Any) -> bool:
-    """Return whether an array has values, that is, is neither traced nor abstract."""
-    return not isinstance(array, Tracer) and isinstance(array, jax.Array | np.ndarray | np.generic)
-
-
-def _elements(array: Any) -> str | None:
+def _elements(array: Payload) -> str | None:
     """Format the elements; None if there are too many, or they are not available."""
     if not has_values(array) or array.size > SMALL:
         return None
@@ -80,8 +78,10 @@ def _elements(array: Any) -> str | None:
 def text(x: Core) -> str:
     """Format an array: its head, and below it the elements if they are few and available."""
     (array,), _ = x.node
-    elements = _elements(array) if _is_array(array) else None
-    return head(x) if elements is None else f"{head(x)}\n{elements}"
+    elements = _elements(array)
+    if elements is None:
+        return head(x)
+    return f"{head(x)}\n{elements}"
 
 
 def formatted(x: Core, spec: str) -> str:
@@ -99,7 +99,8 @@ def formatted(x: Core, spec: str) -> str:
         raise OperandError(message("format", problem, f"array has: {facts(x)}", hint=hint))
     if not has_values(array):
         hint = 'inside jax.jit, print with jax.debug.print("{x}", x=x)'
-        raise OperandError(message("format", "the array has no values yet", f"array has: {facts(x)}", hint=hint))
+        problem = "the array has no values yet"
+        raise OperandError(message("format", problem, f"array has: {facts(x)}", hint=hint))
     return format(np.asarray(array)[()], spec)
 
 
@@ -111,9 +112,10 @@ def document(x: Core, **options: Any) -> Any:
     import wadler_lindig as wl
 
     (array,), _ = x.node
-    if not _is_array(array):
+    if not has_type(array):
         inner = [wl.pdoc(array, **options), wl.TextDoc(summary(x))]
-        return wl.bracketed(wl.TextDoc("NamedArray("), inner, wl.comma, wl.TextDoc(")"), options.get("indent", 2))
+        first, last = wl.TextDoc("NamedArray("), wl.TextDoc(")")
+        return wl.bracketed(first, inner, wl.comma, last, options.get("indent", 2))
     if options.get("short_arrays", True):
         return wl.TextDoc(head(x))
     # One line if it fits, else each line of the elements indented like the tree.

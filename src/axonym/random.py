@@ -5,19 +5,19 @@ distributions may be named arrays, matched with `shape` by name. Each function d
 in `jax.random`, for the same key and sizes.
 """
 
-from typing import Any
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from . import _constraints
-from ._draw import alone, axis_of, draw, one_key
 from .array import NamedArray
 from .axis import Axis, AxisSelector, AxisSpec, axis_size, shown, spec
 from .core import Core, Operand, facts
+from .draw import Key, alone, axis_of, draw, one_key
+from .engine import batched
 from .errors import ArgumentError, OperandError, message
-from .ops import _batch, _lift
+from .mesh import auto, constraints, explicit
 
 __all__ = [
     "ball",
@@ -62,14 +62,17 @@ __all__ = [
     "weibull_min",
 ]
 
+Shape: TypeAlias = tuple[int, ...]
+Dtype: TypeAlias = DTypeLike | None
+
 
 # keys
-def split(key: Any, axis: AxisSpec) -> NamedArray:
+def split(key: Key, axis: AxisSpec) -> NamedArray:
     """Split a key into keys over one or more axes; `axn.vmap` and `axn.scan` pass one to each position.
 
     It is a plain key there, for `jax.random` too, if the keys are an argument of the function by themselves.
 
-    Example:
+    Examples:
         >>> Layers, Embed = axn.make_axes(layers=2, embed=3)
         >>> keys = axn.random.split(jax.random.key(0), Layers)
         >>> axn.vmap(lambda key: axn.random.normal(key, Embed), Layers)(keys).axes
@@ -78,227 +81,268 @@ def split(key: Any, axis: AxisSpec) -> NamedArray:
     return draw(_split, _typed("split", key), axis)
 
 
-def _split(key: Any, *, shape: tuple[int, ...]) -> Any:
+def _split(key: jax.Array, *, shape: Shape) -> jax.Array:
     return jax.random.split(key, shape)
 
 
-def fold_in(key: Any, data: Operand) -> NamedArray:
+def fold_in(key: Key, data: Operand) -> NamedArray:
     """Make a new key for each number of `data`; both may be named arrays, matched by name."""
     key = _typed("fold_in", key)
     if not isinstance(key, Core) and not isinstance(data, Core) and not jnp.ndim(data):
         key = NamedArray(key, ())
-    return _batch.batched(_fold_in, [key, data], [(), ()], (), each=True)
+    return batched.batched(_fold_in, [key, data], [(), ()], (), each=True)
 
 
-def _fold_in(key: Any, data: Any) -> Any:
+def _fold_in(key: jax.Array, data: jax.Array) -> jax.Array:
     return jax.random.fold_in(key, data)
 
 
-def _typed(function: str, key: Any) -> Any:
+def _typed(function: str, key: Key) -> Key:
     """Convert a legacy key, a vector of integers, to a typed key."""
     if isinstance(key, Core) or jnp.issubdtype(one_key(function, key).dtype, jax.dtypes.prng_key):
         return key
-    return jax.random.wrap_key_data(key)
+    typed: jax.Array = jax.random.wrap_key_data(jnp.asarray(key))
+    return typed
 
 
 # without parameters
-def bits(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+def bits(key: Key, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw unsigned integers of uniform bits."""
     return draw(jax.random.bits, key, shape, dtype=dtype)
 
 
-def cauchy(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+def cauchy(key: Key, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from the standard Cauchy distribution."""
     return draw(jax.random.cauchy, key, shape, dtype=dtype)
 
 
-def exponential(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+def exponential(key: Key, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from the exponential distribution with rate 1."""
     return draw(jax.random.exponential, key, shape, dtype=dtype)
 
 
-def gumbel(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+def gumbel(key: Key, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from the standard Gumbel distribution."""
     return draw(jax.random.gumbel, key, shape, dtype=dtype)
 
 
-def laplace(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+def laplace(key: Key, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from the Laplace distribution with location 0 and scale 1."""
     return draw(jax.random.laplace, key, shape, dtype=dtype)
 
 
-def logistic(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+def logistic(key: Key, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from the logistic distribution with location 0 and scale 1."""
     return draw(jax.random.logistic, key, shape, dtype=dtype)
 
 
-def maxwell(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+def maxwell(key: Key, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from the Maxwell distribution with scale 1."""
     return draw(jax.random.maxwell, key, shape, dtype=dtype)
 
 
-def normal(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+def normal(key: Key, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from the normal distribution with mean 0 and standard deviation 1.
 
-    Example:
+    Examples:
         >>> axn.random.normal(jax.random.key(0), axn.Axis("x", 3)).shape
         {'x': 3}
     """
     return draw(jax.random.normal, key, shape, dtype=dtype)
 
 
-def rademacher(key: Any, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
+def rademacher(key: Key, shape: AxisSpec, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw -1 or 1, each with probability one half."""
     return draw(jax.random.rademacher, key, shape, dtype=dtype)
 
 
 # with parameters, one for each position
-def bernoulli(key: Any, shape: AxisSpec, p: Operand = 0.5) -> NamedArray:
+def bernoulli(key: Key, shape: AxisSpec, p: Operand = 0.5) -> NamedArray:
     """Draw booleans that are true with probability `p`."""
     return draw(jax.random.bernoulli, key, shape, p)
 
 
-def beta(key: Any, shape: AxisSpec, a: Operand, b: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def beta(
+    key: Key, shape: AxisSpec, a: Operand, b: Operand, dtype: DTypeLike | None = None
+) -> NamedArray:
     """Draw from the beta distribution with the two shape parameters `a` and `b`."""
     return draw(jax.random.beta, key, shape, a, b, dtype=dtype)
 
 
-def binomial(key: Any, shape: AxisSpec, n: Operand, p: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def binomial(
+    key: Key, shape: AxisSpec, n: Operand, p: Operand, dtype: DTypeLike | None = None
+) -> NamedArray:
     """Draw the number of successes in `n` trials with probability `p`; counts are floats."""
     return draw(jax.random.binomial, key, shape, n, p, dtype=dtype)
 
 
-def chisquare(key: Any, shape: AxisSpec, df: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def chisquare(key: Key, shape: AxisSpec, df: Operand, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from the chi-square distribution with `df` degrees of freedom."""
     return draw(jax.random.chisquare, key, shape, df, dtype=dtype)
 
 
 def double_sided_maxwell(
-    key: Any, shape: AxisSpec, loc: Operand, scale: Operand, dtype: DTypeLike | None = None
+    key: Key, shape: AxisSpec, loc: Operand, scale: Operand, dtype: DTypeLike | None = None
 ) -> NamedArray:
     """Draw from the Maxwell distribution with a random sign, scaled by `scale` and shifted by `loc`."""
     return draw(_double_sided_maxwell, key, shape, loc, scale, dtype=dtype)
 
 
-def _double_sided_maxwell(key: Any, loc: Any, scale: Any, *, shape: tuple[int, ...], dtype: Any) -> Any:
+def _double_sided_maxwell(
+    key: jax.Array, loc: jax.Array, scale: jax.Array, *, shape: Shape, dtype: Dtype
+) -> jax.Array:
     # JAX would append the dimensions of its parameters to the shape.
     return jax.random.double_sided_maxwell(key, 0, 1, shape, dtype) * scale + loc
 
 
-def f(key: Any, shape: AxisSpec, dfnum: Operand, dfden: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def f(
+    key: Key, shape: AxisSpec, dfnum: Operand, dfden: Operand, dtype: DTypeLike | None = None
+) -> NamedArray:
     """Draw from the F distribution with `dfnum` and `dfden` degrees of freedom."""
     return draw(_f, key, shape, dfnum, dfden, dtype=dtype)
 
 
-def _f(key: Any, dfnum: Any, dfden: Any, *, shape: tuple[int, ...], dtype: Any) -> Any:
+def _f(
+    key: jax.Array, dfnum: jax.Array, dfden: jax.Array, *, shape: Shape, dtype: Dtype
+) -> jax.Array:
     # JAX requires parameters of the full shape here.
-    return jax.random.f(key, jnp.broadcast_to(dfnum, shape), jnp.broadcast_to(dfden, shape), shape, dtype)
+    return jax.random.f(
+        key, jnp.broadcast_to(dfnum, shape), jnp.broadcast_to(dfden, shape), shape, dtype
+    )
 
 
-def gamma(key: Any, shape: AxisSpec, a: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def gamma(key: Key, shape: AxisSpec, a: Operand, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from the gamma distribution with shape parameter `a` and scale 1."""
     return draw(jax.random.gamma, key, shape, a, dtype=dtype)
 
 
-def generalized_normal(key: Any, shape: AxisSpec, p: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def generalized_normal(
+    key: Key, shape: AxisSpec, p: Operand, dtype: DTypeLike | None = None
+) -> NamedArray:
     """Draw with a density proportional to `exp(-abs(x) ** p)`."""
     return draw(jax.random.generalized_normal, key, shape, p, dtype=dtype)
 
 
-def geometric(key: Any, shape: AxisSpec, p: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def geometric(key: Key, shape: AxisSpec, p: Operand, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw the number of trials up to the first success, each with probability `p`."""
     return draw(jax.random.geometric, key, shape, p, dtype=dtype)
 
 
-def loggamma(key: Any, shape: AxisSpec, a: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def loggamma(key: Key, shape: AxisSpec, a: Operand, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw the logarithms of `gamma`, precise for small `a` too."""
     return draw(jax.random.loggamma, key, shape, a, dtype=dtype)
 
 
-def lognormal(key: Any, shape: AxisSpec, sigma: Operand = 1.0, dtype: DTypeLike | None = None) -> NamedArray:
+def lognormal(
+    key: Key, shape: AxisSpec, sigma: Operand = 1.0, dtype: DTypeLike | None = None
+) -> NamedArray:
     """Draw from the log-normal distribution: exponentials of normal numbers with standard deviation `sigma`."""
     return draw(jax.random.lognormal, key, shape, sigma, dtype=dtype)
 
 
-def pareto(key: Any, shape: AxisSpec, b: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def pareto(key: Key, shape: AxisSpec, b: Operand, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from the Pareto distribution with minimum 1 and shape parameter `b`."""
     return draw(jax.random.pareto, key, shape, b, dtype=dtype)
 
 
-def poisson(key: Any, shape: AxisSpec, lam: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def poisson(key: Key, shape: AxisSpec, lam: Operand, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw counts from the Poisson distribution with mean `lam`."""
     return draw(jax.random.poisson, key, shape, lam, dtype=dtype)
 
 
-def randint(key: Any, shape: AxisSpec, minval: Operand, maxval: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def randint(
+    key: Key, shape: AxisSpec, minval: Operand, maxval: Operand, dtype: DTypeLike | None = None
+) -> NamedArray:
     """Draw integers uniformly from `minval` (included) to `maxval` (excluded)."""
     return draw(_randint, key, shape, minval, maxval, dtype=dtype)
 
 
-def _randint(key: Any, minval: Any, maxval: Any, *, shape: tuple[int, ...], dtype: Any) -> Any:
+def _randint(
+    key: jax.Array, minval: jax.Array, maxval: jax.Array, *, shape: Shape, dtype: Dtype
+) -> jax.Array:
     return jax.random.randint(key, shape, minval, maxval, dtype)
 
 
-def rayleigh(key: Any, shape: AxisSpec, scale: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def rayleigh(
+    key: Key, shape: AxisSpec, scale: Operand, dtype: DTypeLike | None = None
+) -> NamedArray:
     """Draw from the Rayleigh distribution with scale `scale`."""
     return draw(jax.random.rayleigh, key, shape, scale, dtype=dtype)
 
 
-def t(key: Any, shape: AxisSpec, df: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def t(key: Key, shape: AxisSpec, df: Operand, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from Student's t distribution with `df` degrees of freedom."""
     return draw(jax.random.t, key, shape, df, dtype=dtype)
 
 
 def triangular(
-    key: Any, shape: AxisSpec, left: Operand, mode: Operand, right: Operand, dtype: DTypeLike | None = None
+    key: Key,
+    shape: AxisSpec,
+    left: Operand,
+    mode: Operand,
+    right: Operand,
+    dtype: DTypeLike | None = None,
 ) -> NamedArray:
     """Draw from the triangular distribution between `left` and `right` with its peak at `mode`."""
     return draw(jax.random.triangular, key, shape, left, mode, right, dtype=dtype)
 
 
 def truncated_normal(
-    key: Any, shape: AxisSpec, lower: Operand, upper: Operand, dtype: DTypeLike | None = None
+    key: Key, shape: AxisSpec, lower: Operand, upper: Operand, dtype: DTypeLike | None = None
 ) -> NamedArray:
     """Draw from the standard normal distribution between `lower` and `upper`."""
     return draw(jax.random.truncated_normal, key, shape, lower, upper, dtype=dtype)
 
 
 def uniform(
-    key: Any, shape: AxisSpec, dtype: DTypeLike | None = None, minval: Operand = 0.0, maxval: Operand = 1.0
+    key: Key,
+    shape: AxisSpec,
+    dtype: DTypeLike | None = None,
+    minval: Operand = 0.0,
+    maxval: Operand = 1.0,
 ) -> NamedArray:
     """Draw uniformly from `minval` (included) to `maxval` (excluded)."""
     return draw(_uniform, key, shape, minval, maxval, dtype=dtype)
 
 
-def _uniform(key: Any, minval: Any, maxval: Any, *, shape: tuple[int, ...], dtype: Any) -> Any:
+def _uniform(
+    key: jax.Array, minval: jax.Array, maxval: jax.Array, *, shape: Shape, dtype: Dtype
+) -> jax.Array:
     return jax.random.uniform(key, shape, dtype, minval, maxval)
 
 
-def wald(key: Any, shape: AxisSpec, mean: Operand, dtype: DTypeLike | None = None) -> NamedArray:
+def wald(key: Key, shape: AxisSpec, mean: Operand, dtype: DTypeLike | None = None) -> NamedArray:
     """Draw from the Wald distribution with mean `mean` and shape parameter 1."""
     return draw(jax.random.wald, key, shape, mean, dtype=dtype)
 
 
 def weibull_min(
-    key: Any, shape: AxisSpec, scale: Operand, concentration: Operand, dtype: DTypeLike | None = None
+    key: Key,
+    shape: AxisSpec,
+    scale: Operand,
+    concentration: Operand,
+    dtype: DTypeLike | None = None,
 ) -> NamedArray:
     """Draw from the Weibull distribution with the given scale and shape parameter `concentration`."""
     return draw(jax.random.weibull_min, key, shape, scale, concentration, dtype=dtype)
 
 
 # vectors and matrices
-def ball(key: Any, shape: AxisSpec, D: Axis, p: float = 2.0, dtype: DTypeLike | None = None) -> NamedArray:
+def ball(
+    key: Key, shape: AxisSpec, D: Axis, p: float = 2.0, dtype: DTypeLike | None = None
+) -> NamedArray:
     """Draw vectors over `D`, the last axis, uniformly from the unit ball of the `p`-norm."""
     (vector,) = spec(D, "ball")
     return draw(_ball, key, shape, last=(vector,), d=vector.size, p=p, dtype=dtype)
 
 
-def _ball(key: Any, *, shape: tuple[int, ...], d: int, p: float, dtype: Any) -> Any:
-    return jax.random.ball(key, d, p, shape, dtype)
+def _ball(key: jax.Array, *, shape: Shape, d: int, p: float, dtype: Dtype) -> jax.Array:
+    drawn: jax.Array = jax.random.ball(key, d, p, shape, dtype)
+    return drawn
 
 
 def dirichlet(
-    key: Any, shape: AxisSpec, alpha: NamedArray, axis: AxisSelector, dtype: DTypeLike | None = None
+    key: Key, shape: AxisSpec, alpha: NamedArray, axis: AxisSelector, dtype: DTypeLike | None = None
 ) -> NamedArray:
     """Draw vectors over `axis` from a Dirichlet distribution: positive numbers that sum to 1.
 
@@ -309,17 +353,30 @@ def dirichlet(
         axis: the axis over which a draw sums to 1.
         dtype: a float dtype.
 
-    Example:
+    Examples:
         >>> alpha = axn.named([1.0, 2.0, 3.0], "topic")
         >>> axn.random.dirichlet(jax.random.key(0), axn.Axis("doc", 5), alpha, "topic").shape
         {'doc': 5, 'topic': 3}
     """
     vector = axis_of("dirichlet", alpha, axis)
-    return draw(jax.random.dirichlet, key, shape, alpha, cores=((vector.name,),), last=(vector,), dtype=dtype)
+    return draw(
+        jax.random.dirichlet,
+        key,
+        shape,
+        alpha,
+        cores=((vector.name,),),
+        last=(vector,),
+        dtype=dtype,
+    )
 
 
 def multinomial(
-    key: Any, shape: AxisSpec, n: Operand, p: NamedArray, axis: AxisSelector, dtype: DTypeLike | None = None
+    key: Key,
+    shape: AxisSpec,
+    n: Operand,
+    p: NamedArray,
+    axis: AxisSelector,
+    dtype: DTypeLike | None = None,
 ) -> NamedArray:
     """Draw how often each category along `axis` occurs in `n` trials; counts are floats.
 
@@ -332,16 +389,29 @@ def multinomial(
         dtype: a float dtype.
     """
     categories = axis_of("multinomial", p, axis)
-    return draw(_multinomial, key, shape, n, p, cores=((), (categories.name,)), last=(categories,), dtype=dtype)
+    return draw(
+        _multinomial,
+        key,
+        shape,
+        n,
+        p,
+        cores=((), (categories.name,)),
+        last=(categories,),
+        dtype=dtype,
+    )
 
 
-def _multinomial(key: Any, n: Any, p: Any, *, shape: tuple[int, ...], dtype: Any) -> Any:
+def _multinomial(
+    key: jax.Array, n: jax.Array, p: jax.Array, *, shape: Shape, dtype: Dtype
+) -> jax.Array:
     # The meaning of `shape` in JAX differs between its versions.
-    return jax.random.multinomial(key, n, jnp.broadcast_to(p, (*shape, p.shape[-1])), dtype=dtype)
+    every = jnp.broadcast_to(p, (*shape, p.shape[-1]))
+    drawn: jax.Array = jax.random.multinomial(key, n, every, dtype=dtype)
+    return drawn
 
 
 def multivariate_normal(
-    key: Any,
+    key: Key,
     shape: AxisSpec,
     mean: NamedArray,
     cov: NamedArray,
@@ -362,28 +432,32 @@ def multivariate_normal(
         dtype: a float dtype.
         method: the factorisation: `"cholesky"`, or `"eigh"` or `"svd"` for a covariance that may be singular.
 
-    Example:
+    Examples:
         >>> X = axn.Axis("x", 2)
         >>> mean, cov = axn.zeros(X), axn.named([[2.0, 1.0], [1.0, 2.0]], ("x", "y"))
         >>> axn.random.multivariate_normal(jax.random.key(0), axn.Axis("sample", 5), mean, cov, "x", "y").shape
         {'sample': 5, 'x': 2}
     """
     vector = axis_of("multivariate_normal", mean, axis)
-    rows, columns = (axis_of("multivariate_normal", cov, one) for one in (axis, other))
-    for given in (rows, columns):
-        if given.size != vector.size or rows.name == columns.name:
-            problem = f"the covariance needs two axes of size {vector.size}, not {shown(rows)} and {shown(columns)}"
-            raise OperandError(message("multivariate_normal", problem, f"mean has: {facts(mean)}"))
+    rows = axis_of("multivariate_normal", cov, axis)
+    columns = axis_of("multivariate_normal", cov, other)
+    if {rows.size, columns.size} != {vector.size} or rows.name == columns.name:
+        found = f"{shown(rows)} and {shown(columns)}"
+        problem = f"the covariance needs two axes of size {vector.size}, not {found}"
+        raise OperandError(message("multivariate_normal", problem, f"mean has: {facts(mean)}"))
     if method not in ("cholesky", "eigh", "svd"):
-        raise ArgumentError(
-            message("multivariate_normal", f"method must be 'cholesky', 'eigh' or 'svd', not {method!r}")
-        )
+        problem = f"method must be 'cholesky', 'eigh' or 'svd', not {method!r}"
+        raise ArgumentError(message("multivariate_normal", problem))
     cores = (vector.name,), (rows.name, columns.name)
     sampler = jax.random.multivariate_normal
-    return draw(sampler, key, shape, mean, cov, cores=cores, last=(vector,), dtype=dtype, method=method)
+    return draw(
+        sampler, key, shape, mean, cov, cores=cores, last=(vector,), dtype=dtype, method=method
+    )
 
 
-def orthogonal(key: Any, shape: AxisSpec, rows: Axis, columns: Axis, dtype: DTypeLike | None = None) -> NamedArray:
+def orthogonal(
+    key: Key, shape: AxisSpec, rows: Axis, columns: Axis, dtype: DTypeLike | None = None
+) -> NamedArray:
     """Draw uniformly distributed orthogonal matrices over `rows` and `columns`, the last two axes.
 
     If the sizes differ, the vectors along the larger axis are orthonormal.
@@ -393,12 +467,14 @@ def orthogonal(key: Any, shape: AxisSpec, rows: Axis, columns: Axis, dtype: DTyp
     return draw(_orthogonal, key, shape, last=matrix, n=n, m=m, dtype=dtype)
 
 
-def _orthogonal(key: Any, *, shape: tuple[int, ...], n: int, m: int, dtype: Any) -> Any:
+def _orthogonal(key: jax.Array, *, shape: Shape, n: int, m: int, dtype: Dtype) -> jax.Array:
     return jax.random.orthogonal(key, n, shape, dtype, m)
 
 
 # choosing from given elements
-def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None) -> NamedArray:
+def categorical(
+    key: Key, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None
+) -> NamedArray:
     """Draw an index along `axis` with probabilities `softmax(logits, axis)`.
 
     Args:
@@ -408,22 +484,23 @@ def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpe
         shape: the axes of the result: all other axes of `logits`, by default, and perhaps more. The numbers are those
             that `jax.random` draws if the categories are the last axis, wherever they are in `logits`.
 
-    Example:
+    Examples:
         >>> logits = axn.zeros(axn.make_axes(batch=2, vocab=5))
         >>> axn.random.categorical(jax.random.key(0), logits, "vocab", axn.make_axes(sample=3, batch=2)).shape
         {'sample': 3, 'batch': 2}
     """
     categories = axis_of("categorical", logits, axis)
-    rest = tuple(own for own in logits.axes if own != categories)
-    return draw(_categorical, key, rest if shape is None else shape, logits, cores=((categories.name,),))
+    if shape is None:
+        shape = tuple(own for own in logits.axes if own != categories)
+    return draw(_categorical, key, shape, logits, cores=((categories.name,),))
 
 
-def _categorical(key: Any, logits: Any, *, shape: tuple[int, ...]) -> Any:
+def _categorical(key: jax.Array, logits: jax.Array, *, shape: Shape) -> jax.Array:
     return jax.random.categorical(key, logits, axis=-1, shape=shape)
 
 
 def choice(
-    key: Any,
+    key: Key,
     shape: AxisSpec,
     a: NamedArray | Axis,
     axis: AxisSelector | None = None,
@@ -443,7 +520,7 @@ def choice(
     Raises:
         ArgumentError: if there are fewer positions than choices, without `replace`.
 
-    Example:
+    Examples:
         >>> a = axn.named([[1, 2, 3], [4, 5, 6]], ("row", "column"))
         >>> axn.random.choice(jax.random.key(0), axn.Axis("sample", 5), a, "column").shape
         {'sample': 5, 'row': 2}
@@ -452,28 +529,36 @@ def choice(
     asked = spec(shape, "choice")
     count = axis_size(asked)
     if count > along.size and (not replace or not along.size):
-        problem = f"cannot choose {count} of {shown(along)}{'' if replace else ' without replacement'}"
-        raise ArgumentError(message("choice", problem))
+        how = "" if replace else " without replacement"
+        raise ArgumentError(message("choice", f"cannot choose {count} of {shown(along)}{how}"))
     if p is not None:
         axis_of("choice", p, along)
         alone("choice", "p must have exactly one axis", p, 1)
-    values = NamedArray(jnp.arange(along.size), along) if isinstance(a, Axis) else a
-    alone("choice", "the array has anonymous dimensions", values, len(values.names))
-    rest = tuple(own for own in values.axes if own != along)
+    if isinstance(a, Axis):
+        a = NamedArray(jnp.arange(a.size), a)
+    alone("choice", "the array has anonymous dimensions", a, len(a.names))
+
+    rest = tuple(own for own in a.axes if own != along)
     cores = (along.name, *(own.name for own in rest)), (along.name,)
-    parameters = (values,) if p is None else (values, p)
+    parameters = [a]
+    if p is not None:
+        parameters.append(p)
     return draw(_choice, key, asked, *parameters, cores=cores, last=rest, replace=replace)
 
 
-def _choice(key: Any, a: Any, p: Any = None, *, shape: tuple[int, ...], replace: bool) -> Any:
+def _choice(
+    key: jax.Array, a: jax.Array, p: jax.Array | None = None, *, shape: Shape, replace: bool
+) -> jax.Array:
     # Neither the array nor the weights line up with other axes: their other dimensions have size 1.
     a = a.reshape(a.shape[len(shape) :])
-    at = jax.random.choice(key, a.shape[0], shape, replace, None if p is None else p.reshape(-1))
+    if p is not None:
+        p = p.reshape(-1)
+    at = jax.random.choice(key, a.shape[0], shape, replace, p)
     return jnp.take(a, at, axis=0)
 
 
 def permutation(
-    key: Any, x: NamedArray | Axis, axis: AxisSelector | None = None, *, independent: bool = False
+    key: Key, x: NamedArray | Axis, axis: AxisSelector | None = None, *, independent: bool = False
 ) -> NamedArray:
     """Shuffle an array along an axis; for an `Axis`, shuffle its positions.
 
@@ -483,7 +568,7 @@ def permutation(
         axis: the axis to shuffle along; not needed if it is the only one.
         independent: shuffle each vector along the axis independently.
 
-    Example:
+    Examples:
         >>> axn.random.permutation(jax.random.key(0), axn.Axis("x", 4)).shape
         {'x': 4}
     """
@@ -492,11 +577,11 @@ def permutation(
     along = axis_of("permutation", x, axis)
     at = x.array.ndim - len(x.names) + x.names.index(along.name)
     # On a mesh with Explicit axes JAX gathers only whole vectors, and sorts them next to bits that it draws whole.
-    whole = _lift.whole(x.array, range(x.array.ndim) if independent else (at,))
+    whole = auto.whole(x.array, range(x.array.ndim) if independent else (at,))
     shuffled = jax.random.permutation(one_key("permutation", key), whole, at, independent)
-    shuffled = _constraints.laid_out_like(shuffled, x.array)
-    return NamedArray(_constraints.lay_out(shuffled, x.names), x.names)
+    shuffled = explicit.laid_out_like(shuffled, x.array)
+    return NamedArray(constraints.lay_out(shuffled, x.names), x.names)
 
 
-def _permutation(key: Any, *, shape: tuple[int, ...]) -> Any:
+def _permutation(key: jax.Array, *, shape: Shape) -> jax.Array:
     return jax.random.permutation(key, shape[0])

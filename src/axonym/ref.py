@@ -13,12 +13,28 @@ import jax.numpy as jnp
 import numpy as np
 
 from .array import NamedArray
-from .axis import Axis, AxisKey, AxisSelection, AxisSelector, Shape
+from .axis import Axis, AxisKey, AxisSelection, AxisSelector
 from .core import Core, Operand, axes_of, facts
+from .dtypes import widened
+from .engine.position import Reach, reading, run_with_ints
+from .engine.scatter import write
+from .engine.steps import (
+    Gather,
+    Int,
+    Item,
+    Slice,
+    Step,
+    Strided,
+    Traced,
+    Window,
+    check_range,
+    selectors_of,
+    step_of_range,
+    steps_of,
+)
 from .errors import OperandError, message
-from .ops._position import Item, Reach, Step, check_range, planned, reading, run, selectors_of
-from .ops._scatter import write
-from .ops._widen import widened
+from .kinds import type_text
+from .shape import Shape
 
 __all__ = ["NamedRef", "freeze", "get", "new_ref", "swap"]
 
@@ -45,7 +61,7 @@ class NamedRef:
     Raises:
         AxisSizeError: if the number of axes or a size does not match.
 
-    Example:
+    Examples:
         >>> ref = axn.new_ref(axn.zeros((axn.Axis("batch", 2), axn.Axis("pos", 3))))
         >>> ref["batch", 1, "pos", 1:] = 5.0
         >>> ref["batch", 1].tolist()
@@ -105,7 +121,11 @@ class NamedRef:
         stages = _selected("slice", self, selector)
         for name, part in stages[-1].items():
             array = part.array if isinstance(part, Core) else part
-            if jnp.ndim(array) if isinstance(array, np.ndarray | jax.Array) else isinstance(array, list | tuple):
+            if (
+                jnp.ndim(array)
+                if isinstance(array, np.ndarray | jax.Array)
+                else isinstance(array, list | tuple)
+            ):
                 problem = f"a view takes ints and slices, but {name!r} is indexed by an array"
                 raise OperandError(message("slice", problem, hint="use index arrays in ref[...]"))
         return _view(self, stages)
@@ -145,7 +165,9 @@ class NamedRef:
         made.whole = object.__new__(NamedArray)
         made.whole.node = ((children[0],), names)
         rest = iter(children[1:])
-        entries = iter([(name, next(rest) if part is None else part[0](*part[1])) for name, part in static])
+        entries = iter(
+            [(name, next(rest) if part is None else part[0](*part[1])) for name, part in static]
+        )
         made.stages = tuple(dict(next(entries) for _ in range(count)) for count in counts)
         return made
 
@@ -157,8 +179,10 @@ def new_ref(value: NamedArray) -> NamedRef:
         OperandError: if `value` is not a NamedArray.
     """
     if not isinstance(value, NamedArray):
-        problem = f"expected a NamedArray, got {type(value).__name__}"
-        raise OperandError(message("new_ref", problem, hint='name it first: axn.named(array, ("batch", ...))'))
+        problem = f"expected a NamedArray, got {type_text(value)}"
+        raise OperandError(
+            message("new_ref", problem, hint='name it first: axn.named(array, ("batch", ...))')
+        )
     return NamedRef(jax.new_ref(value.array), value.names)
 
 
@@ -185,7 +209,7 @@ def swap(ref: NamedRef, idx: Item, value: Operand) -> NamedArray:
 
 def _check(function: str, ref: Any) -> None:
     if not isinstance(ref, NamedRef):
-        problem = f"expected a NamedRef, got {type(ref).__name__}"
+        problem = f"expected a NamedRef, got {type_text(ref)}"
         raise OperandError(message(function, problem, hint="make one: axn.new_ref(x)"))
 
 
@@ -199,15 +223,19 @@ def _shown(ref: NamedRef) -> NamedArray:
     """Describe a view: its names, shape and dtype without its elements."""
     array = ref.whole.array
     spec = NamedArray(jax.ShapeDtypeStruct(array.shape, array.dtype), ref.whole.names)
-    return jax.eval_shape(lambda x: _read_through("ref", x, ref.stages), spec) if ref.stages else spec
+    if ref.stages:
+        spec = jax.eval_shape(lambda x: _read_through("ref", x, ref.stages), spec)
+    return spec
 
 
 def _selected(function: str, ref: NamedRef, item: Any) -> tuple[Stage, ...]:
     """Add an index to those of a view; it is merged with the last one if they share no axis."""
     shown = _shown(ref)
     selectors = selectors_of(function, shown, item)
-    check_range(function, shown, *planned(function, shown, selectors))
-    stage: Stage = {axis.name if isinstance(axis, Axis) else axis: part for axis, part in selectors.items()}
+    check_range(function, shown, *steps_of(function, shown, selectors))
+    stage: Stage = {
+        axis.name if isinstance(axis, Axis) else axis: part for axis, part in selectors.items()
+    }
     if ref.stages and not ref.stages[-1].keys() & stage.keys():
         return (*ref.stages[:-1], {**ref.stages[-1], **stage})
     return (*ref.stages, stage)
@@ -219,9 +247,9 @@ def _current(ref: NamedRef) -> NamedArray:
 
 
 def _read(function: str, x: NamedArray, stage: Stage) -> NamedArray:
-    steps, arguments = planned(function, x, stage)
+    steps, arguments = steps_of(function, x, stage)
     kernel = reading(x.names, steps, function, _PLAIN)
-    return NamedArray(run(kernel, x.array, *arguments), kernel.names)
+    return NamedArray(run_with_ints(kernel, x.array, *arguments), kernel.names)
 
 
 def _read_through(function: str, x: NamedArray, stages: Sequence[Stage]) -> NamedArray:
@@ -230,21 +258,30 @@ def _read_through(function: str, x: NamedArray, stages: Sequence[Stage]) -> Name
     return x
 
 
-def _write_through(function: str, x: NamedArray, stages: Sequence[Stage], value: Operand) -> NamedArray:
+def _write_through(
+    function: str, x: NamedArray, stages: Sequence[Stage], value: Operand
+) -> NamedArray:
     """Write to a view of a view by one index of the whole, so that only the written elements are touched."""
     taken = _steps_through(function, x, stages)
-    steps, arguments = tuple(step for step, _ in taken.values()), [argument for _, argument in taken.values()]
+    steps, arguments = (
+        tuple(step for step, _ in taken.values()),
+        [argument for _, argument in taken.values()],
+    )
     return write(function, x, steps, arguments, "set", value, _PLAIN)
 
 
-def _steps_through(function: str, x: NamedArray, stages: Sequence[Stage]) -> dict[str, tuple[Step, Any]]:
+def _steps_through(
+    function: str, x: NamedArray, stages: Sequence[Stage]
+) -> dict[str, tuple[Step, Any]]:
     """Compose the indices of nested views into one: for each axis its step and the argument of the step."""
-    steps, arguments = planned(function, x, stages[0])
-    taken = {step[0]: (step, argument) for step, argument in zip(steps, arguments, strict=True)}
+    steps, arguments = steps_of(function, x, stages[0])
+    taken = {step.name: (step, argument) for step, argument in zip(steps, arguments, strict=True)}
     if len(stages) > 1:
         part = jax.eval_shape(lambda x: _read(function, x, stages[0]), x)
         for name, inner in _steps_through(function, part, stages[1:]).items():
-            taken[name] = _composed(x.axis_size(name), taken[name], inner) if name in taken else inner
+            taken[name] = (
+                _composed(x.axis_size(name), taken[name], inner) if name in taken else inner
+            )
     return taken
 
 
@@ -254,39 +291,60 @@ def _composed(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tu
     It is static if both are. Otherwise it is an array of positions, where everything outside the part is mapped beyond
     the end of the axis, so that it is not written.
     """
-    (name, kind, static), start = outer
-    (_, within, own), at = inner
-    places = range(start, start + static) if kind == "slice" else range(size)
-    places = places[builtins.slice(*static)] if kind == "strided" else places
-    length = static if kind == "window" else len(places)
-    if within in ("slice", "strided"):
-        at = builtins.slice(at, at + own) if within == "slice" else builtins.slice(*own)
-    elif within == "window":
-        at = widened(at) + np.arange(own, dtype=np.int32)
-    if kind != "window" and isinstance(at, int | builtins.slice):
-        found = places[at]
-        if isinstance(found, int):
-            return (name, "int", None), found
-        if found.step == 1 or not found:
-            return (name, "slice", len(found)), found.start if found else 0
-        return (name, "strided", (found.start, found.stop if found.stop >= 0 else None, found.step)), 0
-    if isinstance(at, builtins.slice):
-        at = np.arange(length, dtype=np.int32)[at]
-    elif within in ("traced", "array"):
-        at = widened(at)
-        if jnp.issubdtype(at.dtype, jnp.unsignedinteger):
-            at = jnp.minimum(at, length).astype(np.int32)
-        at = jnp.where(at < 0, at + length, at)
-    inside = (at >= 0) & (at < length)
-    at = widened(start) + at if kind == "window" else places.start + places.step * at
-    at = jnp.where(inside & (at >= 0) & (at < size), at, size)
-    if within in ("int", "traced"):
-        return (name, "traced", None), at
-    return (name, "array", own if within == "array" else (name,)), at
+    (part, start), (within, at) = outer, inner
+    name = part.name
+    if isinstance(part, Window):
+        length = part.length
+        chosen = _chosen(within, at, length)
+        positions = widened(start) + chosen
+    else:
+        places = _places(size, part, start)
+        if isinstance(within, Int):
+            return Int(name), places[at]
+        if isinstance(within, Slice | Strided):
+            return step_of_range(name, places[_slice_of(within, at)])
+        length = len(places)
+        chosen = _chosen(within, at, length)
+        positions = places.start + places.step * chosen
+    is_inside = (chosen >= 0) & (chosen < length) & (positions >= 0) & (positions < size)
+    positions = jnp.where(is_inside, positions, size)
+    if within.removes:
+        return Traced(name), positions
+    axes = within.axes if isinstance(within, Gather) else (name,)
+    return Gather(name, axes), positions
+
+
+def _places(size: int, part: Step, start: int) -> range:
+    """Return the positions of a static part of an axis."""
+    if isinstance(part, Slice | Strided):
+        return range(size)[_slice_of(part, start)]
+    return range(size)
+
+
+def _slice_of(step: Slice | Strided, start: int) -> builtins.slice:
+    if isinstance(step, Strided):
+        return step.slice
+    return builtins.slice(start, start + step.length)
+
+
+def _chosen(within: Step, at: Any, length: int) -> Any:
+    """Return the positions that an index selects from a part of this length; those out of range stay so."""
+    if isinstance(within, Window):
+        return widened(at) + np.arange(within.length, dtype=np.int32)
+    if isinstance(within, Slice | Strided):
+        return np.arange(length, dtype=np.int32)[_slice_of(within, at)]
+    if isinstance(within, Int):
+        return at
+    at = widened(at)
+    if jnp.issubdtype(at.dtype, jnp.unsignedinteger):
+        at = jnp.minimum(at, length).astype(np.int32)
+    return jnp.where(at < 0, at + length, at)
 
 
 def _static(part: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
     """Convert a static selector to a comparable form: how it is made, and of what."""
     if isinstance(part, int | np.integer):
         return int, (int(part),)
-    return (builtins.slice, (part.start, part.stop, part.step)) if isinstance(part, builtins.slice) else None
+    if isinstance(part, builtins.slice):
+        return (builtins.slice, (part.start, part.stop, part.step))
+    return None

@@ -12,13 +12,14 @@ from . import random
 from .array import NamedArray, is_named_array
 from .axis import Axis, AxisSelector, selector
 from .errors import AxisNotFoundError, AxisSizeError, message, suggestion
-from .layout import with_bases
-from .nn.stacked import Stacked
+from .kinds import Payload, Tree
+from .mesh.assignment import with_bases
+from .nn.stack.stacked import Stacked
 from .ops.index import index
 from .ops.join import concatenate
 from .ops.shape import broadcast_axis
 from .partitioning.shard import auto_sharded
-from .transform._leaves import is_hole
+from .transform.leaves import is_hole
 from .transform.vmap import vmap
 
 __all__ = ["flatten", "leaves", "map", "resize_axis", "scan_aware_map", "structure", "unflatten"]
@@ -27,30 +28,36 @@ T = TypeVar("T")
 
 
 def _is_leaf(is_leaf: Callable[[Any], bool] | None) -> Callable[[Any], bool]:
-    return is_named_array if is_leaf is None else lambda x: is_named_array(x) or is_leaf(x)
+    if is_leaf is None:
+        return is_named_array
+    return lambda x: is_named_array(x) or is_leaf(x)
 
 
-def map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+def map(
+    fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: Callable[[Any], bool] | None = None
+) -> Any:
     """Apply a function to each leaf; a named array is one leaf.
 
-    Example:
+    Examples:
         >>> axn.tree.map(lambda x: x.sum("embed"), {"weight": axn.ones(axn.Axis("embed", 3))})["weight"].item()
         3.0
     """
     return jax.tree.map(fn, tree, *rest, is_leaf=_is_leaf(is_leaf))
 
 
-def leaves(tree: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
+def leaves(tree: Tree, *, is_leaf: Callable[[Any], bool] | None = None) -> list[Payload]:
     """Return the leaves."""
     return jax.tree.leaves(tree, is_leaf=_is_leaf(is_leaf))
 
 
-def flatten(tree: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
+def flatten(
+    tree: Tree, *, is_leaf: Callable[[Any], bool] | None = None
+) -> tuple[list[Payload], Any]:
     """Return the leaves and the structure."""
     return jax.tree.flatten(tree, is_leaf=_is_leaf(is_leaf))
 
 
-def structure(tree: Any, *, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+def structure(tree: Tree, *, is_leaf: Callable[[Any], bool] | None = None) -> Any:
     """Return the structure."""
     return jax.tree.structure(tree, is_leaf=_is_leaf(is_leaf))
 
@@ -60,13 +67,15 @@ def unflatten(structure: Any, leaves: Any) -> Any:
     return jax.tree.unflatten(structure, leaves)
 
 
-def scan_aware_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+def scan_aware_map(
+    fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: Callable[[Any], bool] | None = None
+) -> Any:
     """Apply a function to each leaf; inside a `Stacked`, to the leaves of each layer.
 
     All layers are computed at once by `vmap`; `fn` gets arrays without the layer axis, as it would from `map` over a
     `BlockSeq`.
 
-    Example:
+    Examples:
         >>> Layers, Embed = axn.make_axes(layers=2, embed=3)
         >>> norms = axn.nn.Stacked.init(Layers, axn.nn.LayerNorm)(Embed)
         >>> sums = axn.tree.scan_aware_map(lambda x: x.sum(), norms)
@@ -75,7 +84,7 @@ def scan_aware_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Calla
         [3. 3.]
     """
 
-    def apply(node: Any, *others: Any) -> Any:
+    def apply(node: Tree, *others: Payload) -> Any:
         if not isinstance(node, Stacked):
             return fn(node, *others)
 
@@ -85,7 +94,12 @@ def scan_aware_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Calla
         mapped = vmap(layer, node.Block)(node.stacked, *(other.stacked for other in others))
         return dataclasses.replace(node, stacked=mapped)
 
-    return map(apply, tree, *rest, is_leaf=lambda x: isinstance(x, Stacked) or (is_leaf is not None and is_leaf(x)))
+    return map(
+        apply,
+        tree,
+        *rest,
+        is_leaf=lambda x: isinstance(x, Stacked) or (is_leaf is not None and is_leaf(x)),
+    )
 
 
 def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | None = None) -> T:
@@ -105,7 +119,7 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
         AxisNotFoundError: if no array has the axis.
         AxisSizeError: if an array has the axis with another size than was given.
 
-    Example:
+    Examples:
         >>> Vocab, Embed = axn.make_axes(vocab=10, embed=4)
         >>> table = axn.nn.Embedding.init(Vocab, Embed, key=jax.random.key(0))
         >>> larger = axn.tree.resize_axis(table, "vocab", 16)
@@ -113,19 +127,26 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
         ((Axis(name='vocab', size=16), Axis(name='embed', size=4)), Axis(name='vocab', size=16))
     """
     (name, size), new = selector(axis, "resize_axis"), Axis("new", new_size).size
-    known = {own for leaf in leaves(tree) if is_named_array(leaf) and not is_hole(leaf) for own in leaf.axes}
+    known = {
+        own
+        for leaf in leaves(tree)
+        if is_named_array(leaf) and not is_hole(leaf)
+        for own in leaf.axes
+    }
     affected = {own for own in known if name in with_bases((own.name,))}
     if not affected:
         names = sorted({own.name for own in known})
         facts, hint = f"arrays have: {', '.join(names) or 'no axes'}", suggestion(name, names)
-        raise AxisNotFoundError(message("resize_axis", f"no array has axis {name!r}", facts, hint=hint))
+        raise AxisNotFoundError(
+            message("resize_axis", f"no array has axis {name!r}", facts, hint=hint)
+        )
     for own in affected:
         if size is not None and own.size != size:
             problem = f"axis {own.name!r} has size {own.size}, but {size} was given"
             raise AxisSizeError(message("resize_axis", problem))
     keys = None if key is None else iter(jax.random.split(key, len(leaves(tree))))
 
-    def resize(leaf: Any) -> Any:
+    def resize(leaf: Payload) -> Any:
         own_key = None if keys is None else next(keys)
         for own in leaf.axes if is_named_array(leaf) and not is_hole(leaf) else ():
             if own in affected:
@@ -134,7 +155,9 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
                 leaf = run(leaf, own, new, own_key)
         return leaf
 
-    resized: T = _rebuilt(map(resize, tree), lambda own: own.resize(new) if name in with_bases((own.name,)) else own)
+    resized: T = _rebuilt(
+        map(resize, tree), lambda own: own.resize(new) if name in with_bases((own.name,)) else own
+    )
     return resized
 
 
@@ -151,7 +174,7 @@ def _resized(x: NamedArray, axis: Axis, size: int, key: jax.Array | None) -> Nam
     return auto_sharded(concatenate(axis.name, [x, added.astype(x.dtype).rearrange(x.names)]))
 
 
-def _rebuilt(tree: Any, change: Callable[[Axis], Axis]) -> Any:
+def _rebuilt(tree: Tree, change: Callable[[Axis], Axis]) -> Any:
     """Change the axes in static fields of modules."""
     if is_named_array(tree):
         return tree
@@ -167,7 +190,9 @@ def _rebuilt(tree: Any, change: Callable[[Axis], Axis]) -> Any:
     return made
 
 
-def _changed(value: Any, change: Callable[[Axis], Axis]) -> Any:
+def _changed(value: Payload, change: Callable[[Axis], Axis]) -> Any:
     if isinstance(value, Axis):
         return change(value)
-    return tuple(_changed(part, change) for part in value) if type(value) is tuple else value
+    if type(value) is tuple:
+        return tuple(_changed(part, change) for part in value)
+    return value

@@ -19,7 +19,7 @@ The families of dtypes are those of jaxtyping: `Shaped` and `Named` (any), `Bool
 Single dtypes have short names: `bf16`, `f16`, `f32`, `f64`, `i8`, `i16`, `i32`, `i64`, `u8`, `u16`, `u32`, `u64`,
 `complex64`, `complex128` and `bool_`.
 
-Example:
+Examples:
     >>> from axonym.typing import Float, f32
     >>> x = axn.ones({"batch": 2, "embed": 3})
     >>> isinstance(x, f32[axn.NamedArray, "batch embed"]), isinstance(x, Float[axn.NamedArray, "embed batch"])
@@ -40,7 +40,7 @@ import jax.numpy as jnp
 from .axis import Axis, Pairs, selection
 from .core import Core
 from .errors import ArgumentError, OperandError, message
-from .plans import Names
+from .names.plans import Names
 
 __all__ = [
     "Annotation",
@@ -84,7 +84,10 @@ AxesPattern: TypeAlias = Entry | Sequence[Entry] | Set[Entry] | Mapping[str, int
 _ELSEWHERE = (
     (re.compile(r".*=.*|\d+"), 'write a size as an Axis: ("batch", axn.Axis("embed", 64))'),
     (re.compile(r"\*.*|_|.*\.\.\..*"), '... stands for any axes in its place: "... embed"'),
-    (re.compile(r"[#?].*"), "axes are those of the array, whatever their sizes: write the name alone"),
+    (
+        re.compile(r"[#?].*"),
+        "axes are those of the array, whatever their sizes: write the name alone",
+    ),
     (re.compile(r".*,.*"), 'there are spaces between names, and no commas: "batch embed"'),
 )
 _NAME = re.compile(r"\w+(?:[-./]\w+)*")
@@ -102,7 +105,9 @@ def _words(text: str) -> tuple[str, ...]:
             other = f"put a name with characters other than letters, digits and _ . - / in a tuple: ({word!r},)"
             hint = next((hint for spelling, hint in _ELSEWHERE if spelling.fullmatch(word)), other)
             raise ArgumentError(
-                message("annotation", f"{word!r} is not a valid axis name", f"axes: {text!r}", hint=hint)
+                message(
+                    "annotation", f"{word!r} is not a valid axis name", f"axes: {text!r}", hint=hint
+                )
             )
     return words
 
@@ -120,7 +125,9 @@ class _Pattern(NamedTuple):
         if not self.ordered:
             have = dict(zip(names, sizes, strict=True))
             whole = self.after is not None or (len(have) == len(self.before) and not anonymous)
-            return whole and all(name in have and size in (None, have[name]) for name, size in self.before)
+            return whole and all(
+                name in have and size in (None, have[name]) for name, size in self.before
+            )
         have_pairs = tuple(zip(names, sizes, strict=True))
         if self.after is None:
             return not anonymous and _agree(self.before, have_pairs)
@@ -132,19 +139,26 @@ class _Pattern(NamedTuple):
     def __str__(self) -> str:
         pairs = (*self.before, *(self.after or ()))
         plain = all(size is None and _is_name(name) for name, size in pairs)
-        entries = [(f'"{name}"' if size is None else f'Axis("{name}", {size})') for name, size in pairs]
+        entries = [
+            (f'"{name}"' if size is None else f'Axis("{name}", {size})') for name, size in pairs
+        ]
         words = [name for name, _ in pairs]
         if self.after is not None:
             entries.insert(len(self.before), "...")
             words.insert(len(self.before), "...")
         if not self.ordered:
             return f"{{{', '.join(entries)}}}"
-        return f'"{" ".join(words)}"' if plain else f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
+        return (
+            f'"{" ".join(words)}"'
+            if plain
+            else f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
+        )
 
 
 def _agree(asked: Pairs, have: tuple[tuple[str, int], ...]) -> bool:
     return len(asked) == len(have) and all(
-        name == real and size in (None, real_size) for (name, size), (real, real_size) in zip(asked, have, strict=True)
+        name == real and size in (None, real_size)
+        for (name, size), (real, real_size) in zip(asked, have, strict=True)
     )
 
 
@@ -159,7 +173,11 @@ def _parse(axes: AxesPattern) -> _Pattern:
         entries = tuple(axes)
     else:
         entries = (axes,)
-    dots = [at for at, entry in enumerate(entries) if entry is ... or (isinstance(entry, str) and entry == "...")]
+    dots = [
+        at
+        for at, entry in enumerate(entries)
+        if entry is ... or (isinstance(entry, str) and entry == "...")
+    ]
     named = selection([entry for at, entry in enumerate(entries) if at not in dots], "annotation")
     if len(dots) > 1:
         problem = "... stands for all other axes, so it may appear only once"
@@ -190,7 +208,8 @@ class DTypeFamily:
         if not self.kinds:
             return True
         return dtype is not None and any(
-            dtype == kind if isinstance(kind, jnp.dtype) else jnp.issubdtype(dtype, kind) for kind in self.kinds
+            dtype == kind if isinstance(kind, jnp.dtype) else jnp.issubdtype(dtype, kind)
+            for kind in self.kinds
         )
 
     def __getitem__(self, item: Any) -> "Annotation":
@@ -228,7 +247,9 @@ class Annotation(type):
     def __call__(cls, *arguments: object, **options: object) -> Any:
         """Raise an error: an annotation describes arrays, and does not make them."""
         hint = "make the array with axn.named or axn.NamedArray"
-        raise OperandError(message("annotation", f"{cls!r} describes arrays and cannot be instantiated", hint=hint))
+        raise OperandError(
+            message("annotation", f"{cls!r} describes arrays and cannot be instantiated", hint=hint)
+        )
 
     def __repr__(cls) -> str:
         return cls.__qualname__
@@ -238,7 +259,11 @@ class Annotation(type):
 def _annotation(family: DTypeFamily, payload: type | None, pattern: _Pattern) -> Annotation:
     # The __name__ of jax.Array includes the module in jaxlib that defines it.
     held = "NamedArray" if payload is None else payload.__name__.rpartition(".")[2]
-    name = f"{held}[{pattern}]" if (family, payload) == (_ANY, None) else f"{family.name}[{held}, {pattern}]"
+    name = (
+        f"{held}[{pattern}]"
+        if (family, payload) == (_ANY, None)
+        else f"{family.name}[{held}, {pattern}]"
+    )
     members: dict[str, object] = {"family": family, "payload": payload, "pattern": pattern}
     # In a union, Python prints the module of a class unless it is this one; beartype requires equal reprs.
     members |= {"__module__": "builtins", "__qualname__": name}
@@ -258,33 +283,35 @@ def annotation(axes: AxesPattern) -> Annotation:
 
 if TYPE_CHECKING:
     # For a type checker, an annotation is the array type with metadata that it ignores.
-    from typing import Annotated as Bool
-    from typing import Annotated as Complex
-    from typing import Annotated as Float
-    from typing import Annotated as Inexact
-    from typing import Annotated as Int
-    from typing import Annotated as Integer
-    from typing import Annotated as Key
-    from typing import Annotated as Named
-    from typing import Annotated as Num
-    from typing import Annotated as Real
-    from typing import Annotated as Shaped
-    from typing import Annotated as UInt
-    from typing import Annotated as bf16
-    from typing import Annotated as bool_
-    from typing import Annotated as complex64
-    from typing import Annotated as complex128
-    from typing import Annotated as f16
-    from typing import Annotated as f32
-    from typing import Annotated as f64
-    from typing import Annotated as i8
-    from typing import Annotated as i16
-    from typing import Annotated as i32
-    from typing import Annotated as i64
-    from typing import Annotated as u8
-    from typing import Annotated as u16
-    from typing import Annotated as u32
-    from typing import Annotated as u64
+    from typing import (
+        Annotated as Bool,
+        Annotated as Complex,
+        Annotated as Float,
+        Annotated as Inexact,
+        Annotated as Int,
+        Annotated as Integer,
+        Annotated as Key,
+        Annotated as Named,
+        Annotated as Num,
+        Annotated as Real,
+        Annotated as Shaped,
+        Annotated as UInt,
+        Annotated as bf16,
+        Annotated as bool_,
+        Annotated as complex64,
+        Annotated as complex128,
+        Annotated as f16,
+        Annotated as f32,
+        Annotated as f64,
+        Annotated as i8,
+        Annotated as i16,
+        Annotated as i32,
+        Annotated as i64,
+        Annotated as u8,
+        Annotated as u16,
+        Annotated as u32,
+        Annotated as u64,
+    )
 else:
     Named = _ANY
     Shaped = DTypeFamily("Shaped", ())

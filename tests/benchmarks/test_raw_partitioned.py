@@ -6,11 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
-from benchmarks import measure, raw_gpt2
-from benchmarks import raw_partitioned as raw
+from benchmarks import measure, raw_gpt2, raw_partitioned as raw
 
 GPT2 = raw.GPT2Config(vocab=32, layers=2, embed=16, heads=2, positions=8)
 MLP = raw.MLPConfig(features=8, width=16, classes=4, depth=2)

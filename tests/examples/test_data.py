@@ -3,8 +3,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from examples.gpt2.data import STDLIB_LIMIT, batches, load_text, train_valid_split, unigram_entropy
+from data import (
+    STDLIB_LIMIT,
+    batches,
+    load_text,
+    load_tokens,
+    train_valid_split,
+    unigram_entropy,
+    write_tokens,
+)
+from tokenizer import Bytes, Vocabulary, learn
 
 
 def text_of(*files: str) -> np.ndarray:
@@ -28,7 +36,7 @@ def test_stdlib_is_python_source_and_the_same_every_time(stdlib: np.ndarray) -> 
 
 
 def test_stdlib_loses_whole_files_to_the_limit(monkeypatch: pytest.MonkeyPatch, stdlib: np.ndarray) -> None:
-    monkeypatch.setattr("examples.gpt2.data.STDLIB_LIMIT", 100_000)
+    monkeypatch.setattr("data.STDLIB_LIMIT", 100_000)
     head = load_text()
     assert 0 < head.size <= 100_000
     assert head[-1] == 0
@@ -138,3 +146,49 @@ def test_microbatches_divide_the_batch(batch: int, microbatches: int) -> None:
     message = f"cannot split a batch of {batch} into {microbatches} microbatches; microbatches must divide batch"
     with raises(ValueError, message):
         batches(np.zeros(99, np.uint8), microbatches=microbatches, batch=batch, length=4, seed=0, step=0)
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    learn(iter(["the cat sat on the mat", "the dog sat on the mat"]), 300, file)
+    return Vocabulary(file)
+
+
+def test_files_of_tokens_are_those_of_the_texts(tmp_path: Path, words: Vocabulary) -> None:
+    folder, out = tmp_path / "texts", tmp_path / "tokens.npy"
+    folder.mkdir()
+    (folder / "a.txt").write_text("the cat")
+    (folder / "b.jsonl").write_text('{"text": "sat on"}\n{"text": "the mat", "id": 3}\n')
+    expected = [token for text in ("the cat", "sat on", "the mat") for token in (*words.encode(text), *words.ends)]
+    assert load_tokens(folder, words).tolist() == expected
+    assert write_tokens(folder, words, out) == len(expected)
+    tokens = load_tokens(out, words)
+    assert isinstance(tokens, np.memmap)
+    assert (tokens.dtype, tokens.tolist()) == (np.uint16, expected)
+
+
+def test_tokens_in_a_mapped_file_are_not_copied_to_be_split(tmp_path: Path) -> None:
+    np.save(tmp_path / "tokens.npy", np.arange(200, dtype=np.uint8))
+    train, valid = train_valid_split(load_tokens(tmp_path / "tokens.npy", Bytes()), 0.25)
+    assert train.tolist() == list(range(150))
+    assert valid.tolist() == list(range(150, 200))
+    assert isinstance(train, np.memmap)
+
+
+def test_what_is_no_file_of_tokens_is_refused(tmp_path: Path, words: Vocabulary) -> None:
+    file = tmp_path / "tokens.npy"
+    np.save(file, np.arange(500, dtype=np.uint16))
+    with raises(ValueError, f"{file} has token 499, but the tokenizer has {words.vocab} tokens"):
+        load_tokens(file, words)
+    np.save(file, np.zeros((2, 3), np.float32))
+    with raises(ValueError, f"{file} has float32 numbers of shape (2, 3), not tokens; see data.py --help"):
+        load_tokens(file, words)
+    np.save(file, np.arange(50, dtype=np.uint8))
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(ValueError, match="is damaged, or no file of tokens: "):
+        load_tokens(file, words)
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"text": "a"}\n{"txt": "b"}\n')
+    with raises(ValueError, f'{lines}, line 2: expected {{"text": "..."}}'):
+        load_tokens(lines, Bytes())

@@ -15,9 +15,7 @@ import pytest
 
 import axonym as axn
 from benchmarks.measure import collectives, totals, wire_bytes
-from examples.parallel import fsdp_classifier as classifier
-from examples.parallel import weight_gathered_2d as layer_2d
-from examples.parallel import zero
+from examples.parallel import fsdp_classifier as classifier, weight_gathered_2d as layer_2d, zero
 
 KINDS = (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit)
 SHARDED = {"hidden": "data"}

@@ -2,65 +2,71 @@
 
 import dataclasses
 import functools
+import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from config import DecoderConfig
 from data import batches
-from model import Gpt2, Gpt2Config
-from train import STRATEGIES, Options, Trainer, check, main, make_mesh, make_optimizer, report
+from decoder import Decoder
+from layouts import STRATEGIES, make_mesh
+from metrics import Metrics, read
+from tokenizer import Bytes
+from train import LEAST, STOPPED, Options, Run, check, main, make_config, report
+from trainer import Recipe, Trainer, make_optimizer, make_schedule
 
 import axonym as axn
 from benchmarks.measure import collectives
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt2"
-SMALL = Options(
-    layers=2,
-    embed=16,
-    heads=4,
-    positions=8,
-    batch=16,
-    microbatches=2,
-    steps=5,
-    warmup=2,
-    dropout=0.1,
-    precision="params=float32,compute=float32,output=float32",
-)
+EXAMPLE = Path(__file__).parents[2] / "examples" / "lm"
+FLOAT32 = "params=float32,compute=float32,output=float32"
+RECIPE = Recipe(microbatches=2, steps=5, warmup=2, precision=FLOAT32)
+SMALL = Options(RECIPE, layers=2, embed=16, heads=4, positions=8, batch=16, dropout=0.1, sample=2)
 TEXT = np.random.default_rng(0).integers(0, 256, 4000).astype(np.uint8)
 
 
+def changed(recipe: dict[str, Any] | None = None, **changes: Any) -> Options:
+    return dataclasses.replace(SMALL, recipe=dataclasses.replace(RECIPE, **(recipe or {})), **changes)
+
+
 @functools.cache
-def trainer_of(options: Options) -> Trainer:
-    """Make a trainer, whose compiled functions serve all tests of the same options."""
-    config = Gpt2Config(options.layers, options.embed, options.heads, options.positions, 256, options.dropout)
-    return Trainer(options, config)
+def trainer_of(recipe: Recipe, heads: int = 4) -> Trainer:
+    """Make a trainer, whose compiled functions serve all tests of the same recipe."""
+    return Trainer(recipe, make_config(dataclasses.replace(SMALL, heads=heads), 256))
 
 
-def tokens_of(options: Options, step: int) -> np.ndarray:
+def mesh_of(strategy: str, axis_types: Any = "auto") -> jax.sharding.Mesh:
+    return make_mesh((1, 1) if strategy == "single" else (4, 2), axis_types)
+
+
+def tokens_of(step: int) -> np.ndarray:
     """Draw the batch of a step."""
-    sizes = {"microbatches": options.microbatches, "batch": options.batch, "length": options.positions}
-    return batches(TEXT, **sizes, seed=0, step=step)
+    return batches(TEXT, microbatches=2, batch=16, length=8, seed=0, step=step)
 
 
-def train(options: Options) -> list[float]:
+def train(strategy: Any, axis_types: Any = "auto") -> list[float]:
     """Take five steps and return their losses."""
-    trainer, losses = trainer_of(options), []
-    with axn.set_mesh(make_mesh(options)):
+    trainer, losses = trainer_of(dataclasses.replace(RECIPE, strategy=strategy)), []
+    with axn.set_mesh(mesh_of(strategy, axis_types)):
         state = trainer.init(jax.random.key(0))
         for i in range(5):
-            tokens = trainer.place(tokens_of(options, i))
-            state, loss = trainer.step(state, tokens, jax.random.key(i))
-            losses.append(float(loss))
+            state, told = trainer.step(state, trainer.place(tokens_of(i)), jax.random.key(i))
+            losses.append(float(told.loss))
     return losses
 
 
 @pytest.fixture(scope="module")
 def single_device_losses() -> list[float]:
-    return train(dataclasses.replace(SMALL, strategy="single"))
+    return train("single")
 
 
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
@@ -68,32 +74,32 @@ def single_device_losses() -> list[float]:
 def test_every_layout_gives_the_losses_of_one_device(
     single_device_losses: list[float], strategy: Any, axis_types: Any
 ) -> None:
-    losses = train(dataclasses.replace(SMALL, strategy=strategy, axis_types=axis_types))
+    losses = train(strategy, axis_types)
     np.testing.assert_allclose(losses, single_device_losses, rtol=2e-6)
 
 
 @functools.cache
-def lowered(options: Options) -> tuple[Any, Any]:
+def lowered(strategy: Any, axis_types: Any = "auto") -> tuple[Any, Any]:
     """Return the state after a step, and the compiled step."""
-    trainer = trainer_of(options)
-    with axn.set_mesh(make_mesh(options)):
-        state, tokens = trainer.init(jax.random.key(0)), trainer.place(tokens_of(options, 0))
+    trainer = trainer_of(dataclasses.replace(RECIPE, strategy=strategy))
+    with axn.set_mesh(mesh_of(strategy, axis_types)):
+        state, tokens = trainer.init(jax.random.key(0)), trainer.place(tokens_of(0))
         compiled = trainer.step.lower(state, tokens, jax.random.key(0)).compile()
         return trainer.step(state, tokens, jax.random.key(0))[0], compiled
 
 
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
 def test_sharded_parameters_and_moments_take_an_eighth_of_their_bytes_on_each_device(axis_types: Any) -> None:
-    state, _ = lowered(dataclasses.replace(SMALL, strategy="fsdp+tp", axis_types=axis_types))
+    state, _ = lowered("fsdp+tp", axis_types)
     named = [x for x in axn.tree.leaves(state) if axn.is_named_array(x)]
-    matrices = [x for x in named if "embed" in x.names and {"heads", "mlp"} & {*x.names}]
-    assert len(matrices) == 4 * 3  # qkv, proj, fc and out; each as a parameter and two moments
+    matrices = [x for x in named if "embed" in x.names and {"kv_heads", "mlp"} & {*x.names}]
+    assert len(matrices) == 7 * 3  # four of attention and three of the perceptron; each as a parameter and two moments
     for x in matrices:
         assert {shard.data.nbytes for shard in x.array.addressable_shards} == {x.nbytes // 8}
 
 
 def test_fsdp_gathers_weights_and_reduces_gradients() -> None:
-    _, step = lowered(dataclasses.replace(SMALL, strategy="fsdp"))
+    _, step = lowered("fsdp")
     kinds = {found.kind for found in collectives(step)}
     assert "all-gather" in kinds
     assert kinds & {"all-reduce", "reduce-scatter"}  # XLA for CPU forms no reduce-scatter
@@ -101,46 +107,186 @@ def test_fsdp_gathers_weights_and_reduces_gradients() -> None:
 
 
 def test_tensor_parallelism_takes_two_all_reduces_per_block_forward() -> None:
-    options = dataclasses.replace(SMALL, strategy="tp", mesh=(1, 8), heads=8)
-    trainer = trainer_of(options)
-    with axn.set_mesh(make_mesh(options)):
+    trainer = trainer_of(dataclasses.replace(RECIPE, strategy="tp"), heads=8)
+    with axn.set_mesh(make_mesh((1, 8))):
         model = jax.eval_shape(trainer.init, jax.random.key(0)).model
-        tokens = axn.NamedArray(tokens_of(options, 0)[0], ("batch", "pos"))
+        tokens = axn.NamedArray(tokens_of(0)[0], ("batch", "pos"))
         forward = trainer.evaluate.lower(model, tokens).compile()
-    assert [(c.kind, c.count) for c in collectives(forward)] == [("all-reduce", options.layers)] * 2
+    assert [(c.kind, c.count) for c in collectives(forward)] == [("all-reduce", SMALL.layers)] * 2
 
 
 def test_no_layout_leaves_an_array_whole_that_its_mapping_shards() -> None:
-    state, _ = lowered(dataclasses.replace(SMALL, strategy="fsdp"))
+    state, _ = lowered("fsdp")
     for x in axn.tree.leaves(state):
         if axn.is_named_array(x) and "embed" in x.names:
             assert x.sharding.spec[x.names.index("embed")] == ("data", "model")
 
 
-def test_a_short_run_learns_and_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = tmp_path / "text.txt"
-    text.write_text("to be or not to be, that is the question. " * 400)
-    options = dataclasses.replace(SMALL, data=text, steps=150, dropout=0.0, sample=20)
-    options = dataclasses.replace(options, learning_rate=1e-2, out=tmp_path / "loss.png")
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_text("to be or not to be, that is the question. " * 400)
+    return file
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_short_run_learns_and_reports(
+    family: Any, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = {"steps": 150, "learning_rate": 1e-2}
+    options = changed(recipe, data=text, family=family, dropout=0.0, evaluate_every=75, out=tmp_path / "run")
     held_out = main(options)
     printed = capsys.readouterr().out
     entropy = float(printed.split("unigram entropy of the held-out text: ")[1].split()[0])
     assert held_out < entropy
+    assert "--- 2 tokens after the held-out text ...'" in printed
     assert f"held-out loss:                        {held_out:.3f}" in printed
-    assert options.out.read_bytes().startswith(b"\x89PNG")
+    assert (options.out / "loss.png").read_bytes().startswith(b"\x89PNG")
+    lines = read(options.out / "metrics.jsonl")
+    assert [line["step"] for line in lines if "loss" in line] == list(range(150))
+    assert [line["step"] for line in lines if "held_out" in line] == [74, 149, 150]
+    settings = json.loads((options.out / "config.json").read_text())
+    assert (settings["model_type"], settings["eos_token_id"]) == (family, [0])
+    # A model that was trained is one to start from.
+    again = dataclasses.replace(options, start=options.out, out=tmp_path / "again")
+    again = dataclasses.replace(again, recipe=dataclasses.replace(again.recipe, steps=0))
+    np.testing.assert_allclose(main(again), held_out, rtol=1e-5)
 
 
 def test_matrices_are_decayed_and_nothing_else() -> None:
-    optimizer = make_optimizer(dataclasses.replace(SMALL, warmup=0))
-    shapes = jax.eval_shape(lambda key: Gpt2.init(trainer_of(SMALL).config, key=key), jax.random.key(0))
+    optimizer = make_optimizer(dataclasses.replace(RECIPE, warmup=0))
+    shapes = jax.eval_shape(lambda key: Decoder.init(trainer_of(RECIPE).config, key=key), jax.random.key(0))
     model, gradients = (
         jax.tree.map(lambda x, fill=fill: np.full(x.shape, fill, x.dtype), shapes) for fill in (1.0, 0.0)
     )
     updates = jax.jit(lambda model, gradients: optimizer.update(gradients, optimizer.init(model), model)[0])
-    walked = axn.parameters.walk(jax.device_get(updates(model, gradients)))
-    changed = {found.path for found in walked if found.array.array.any()}
-    layers = ("attention.qkv", "attention.proj", "mlp.fc", "mlp.out")
-    assert changed == {"embed.weight", "positions", *(f"blocks.stacked.{layer}.weight" for layer in layers)}
+    walked = list(axn.parameters.walk(jax.device_get(updates(model, gradients))))
+    kept = {found.path for found in walked if not found.array.array.any()}
+    norms = ("blocks.repeated.stacked.0.attention_norm", "blocks.repeated.stacked.0.mlp_norm", "norm")
+    assert kept == {f"{norm}.weight" for norm in norms}
+    assert len(walked) == 12
+
+
+def test_schedules() -> None:
+    at = [0, 10, 50, 80, 90, 100]
+
+    def rates(schedule: Any) -> list[float]:
+        recipe = Recipe(steps=100, warmup=10, learning_rate=1.0, schedule=schedule)
+        return [round(float(make_schedule(recipe)(step)), 3) for step in at]
+
+    assert rates("constant") == [0, 1, 1, 1, 1, 1]
+    assert rates("linear") == [0, 1, 1, 1, 0.5, 0]
+    half = [0.1 + 0.45 * (1 + np.cos(np.pi * (step - 10) / 90)) for step in at[1:]]
+    np.testing.assert_allclose(rates("cosine"), [0, *half], atol=1e-3)
+
+
+def test_an_average_follows_the_parameters() -> None:
+    trainer = trainer_of(dataclasses.replace(RECIPE, strategy="single", ema=0.75))
+    with axn.set_mesh(mesh_of("single")):
+        state = trainer.init(jax.random.key(0))
+        before = np.asarray(state.average.norm.weight.array)
+        state, _ = trainer.step(state, trainer.place(tokens_of(0)), jax.random.key(0))
+        state, _ = trainer.step(state, trainer.place(tokens_of(1)), jax.random.key(1))
+        expected = before  # the first step has no learning rate
+        expected = 0.75 * expected + 0.25 * np.asarray(state.model.norm.weight.array)
+        np.testing.assert_allclose(state.average.norm.weight.array, expected, rtol=1e-6)
+        assert (expected != before).any()
+
+
+def test_a_step_that_is_not_finite_changes_nothing_and_is_explained(text: Path, tmp_path: Path) -> None:
+    # So large a rate that the second step is too much.
+    options = changed({"learning_rate": 1e38, "warmup": 0, "clip": 1e38}, data=text, out=tmp_path / "run")
+    with pytest.raises(FloatingPointError) as caught:
+        main(options)
+    told = str(caught.value)
+    assert told.startswith("the loss of step 1 is ")
+    assert "; not finite first in: " in told
+    assert told.endswith("; there is no checkpoint")
+
+    trainer = trainer_of(dataclasses.replace(RECIPE, strategy="single"))
+    with axn.set_mesh(mesh_of("single")):
+        state = trainer.init(jax.random.key(0))
+        norm = dataclasses.replace(state.model.norm, weight=axn.full_like(state.model.norm.weight, jnp.nan))
+        state = dataclasses.replace(state, model=dataclasses.replace(state.model, norm=norm))
+        kept = jax.tree.map(np.asarray, state)
+        tokens, key = trainer.place(tokens_of(0)), jax.random.key(0)
+        state, told = trainer.step(state, tokens, key)
+        assert np.isnan(told.loss)
+        for mine, old in zip(jax.tree.leaves(state), jax.tree.leaves(kept), strict=True):
+            np.testing.assert_array_equal(mine, old)
+        assert trainer.culprits(state.model, tokens, key) == ["norm.weight"]
+
+
+def losses(out: Path) -> list[tuple[int, float]]:
+    return [(line["step"], line["loss"]) for line in read(out / "metrics.jsonl") if "loss" in line]
+
+
+def arguments(text: Path, out: Path) -> list[str]:
+    sizes = "--layers 1 --embed 16 --heads 2 --positions 8 --batch 4 --microbatches 1"
+    run = f"--strategy single --sample 0 --steps 120 --save-every 3 --data {text} --out {out}"
+    return [sys.executable, str(EXAMPLE / "train.py"), *sizes.split(), *run.split()]
+
+
+def test_a_run_that_is_killed_goes_on_with_the_same_losses(text: Path, tmp_path: Path) -> None:
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    quickly = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "programs")}
+    quickly |= {"JAX_ENABLE_COMPILATION_CACHE": "true", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+
+    def start(out: Path) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(arguments(text, out), env=quickly, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def interrupted(after: int, by: signal.Signals) -> int:
+        """Start a run, and send it a signal a number of steps later."""
+        before = len(losses(killed))
+        with start(killed) as process:
+            # The lines of steps behind the last checkpoint go when the run goes on.
+            least = before
+            while process.poll() is None:
+                least = min(least, len(losses(killed)))
+                if len(losses(killed)) >= least + after:
+                    process.send_signal(by)
+                    break
+                time.sleep(0.002)
+        return process.returncode
+
+    for after in (7, 31):
+        assert interrupted(after, signal.SIGKILL) == -signal.SIGKILL
+    assert interrupted(5, signal.SIGTERM) == STOPPED
+    stopped = len(losses(killed))
+    assert 0 < stopped < 120
+    assert max(int(step.name) for step in (killed / "checkpoints").iterdir()) == stopped
+    for out in (killed, whole):
+        with start(out) as process:
+            assert process.wait() == 0
+    assert losses(killed) == losses(whole)
+    assert [step for step, _ in losses(whole)] == list(range(120))
+
+
+def test_a_run_goes_on_under_another_layout_but_not_as_another_run(text: Path, tmp_path: Path) -> None:
+    at_once = changed({"strategy": "single", "steps": 6}, data=text, out=tmp_path / "at_once")
+    main(at_once)
+    parts = dataclasses.replace(at_once, save_every=2, out=tmp_path / "parts")
+    main(dataclasses.replace(parts, recipe=dataclasses.replace(parts.recipe, steps=6)))
+    (tmp_path / "parts" / "checkpoints" / "6").rename(tmp_path / "gone")
+    spread = dataclasses.replace(parts, mesh=(2, 1), axis_types="explicit")
+    main(spread)
+    np.testing.assert_allclose([x for _, x in losses(parts.out)], [x for _, x in losses(at_once.out)], rtol=1e-5)
+    with pytest.raises(ValueError, match="has a run of 6 steps with other options") as caught:
+        main(dataclasses.replace(spread, seed=1))
+    assert str(caught.value).endswith("with other options: seed='1', but it was '0'; pass another --out")
+
+
+def test_metrics_of_steps_to_come_go_and_so_does_half_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    first = Metrics(file)
+    for step in range(4):
+        first.add(step, loss=float(step))
+    first.close()
+    file.write_text(file.read_text() + '{"step": 4, "lo')
+    second = Metrics(file, start=2)
+    second.add(2, loss=7.0)
+    second.close()
+    assert read(file) == [{"step": 0, "loss": 0.0}, {"step": 1, "loss": 1.0}, {"step": 2, "loss": 7.0}]
 
 
 @pytest.mark.parametrize(
@@ -159,39 +305,34 @@ def test_what_cannot_work_is_refused_before_it_is_compiled(arguments: list[str],
     assert done.stderr.strip().splitlines()[-1] == f"error: {message}"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        *(
-            ({name: 0}, f"{name}=0 must be at least 1")
-            for name in ("layers", "embed", "heads", "positions", "batch", "microbatches")
-        ),
-        *(({name: -1}, f"{name}=-1 must be at least 0") for name in ("steps", "warmup", "seed", "sample")),
-        ({"out": Path("/nowhere/a.png")}, "no folder /nowhere for out=/nowhere/a.png"),
-        ({"out": Path("a.xyz")}, "out=a.xyz has an unsupported image format; use .png, .pdf or .svg"),
-    ],
-)
-def test_values_that_make_no_sense_are_refused_before_anything_is_read(changes: dict[str, Any], message: str) -> None:
-    options = dataclasses.replace(SMALL, data=Path("/no/text"), **changes)
-    with pytest.raises((ValueError, FileNotFoundError)) as raised:
+@pytest.mark.parametrize("name", LEAST)
+def test_values_that_make_no_sense_are_refused_before_anything_is_read(name: str) -> None:
+    value = LEAST[name] - 1
+    own = name.removeprefix("recipe.")
+    options = changed(data=Path("/no/text"), **({} if own != name else {name: value}))
+    if own != name:
+        options = dataclasses.replace(options, recipe=dataclasses.replace(RECIPE, **{own: value}))
+    with pytest.raises(ValueError, match=f"^{name}={value} must be at least {LEAST[name]}$"):
         main(options)
-    assert str(raised.value) == message
+
+
+def test_a_run_needs_a_folder_around_its_own() -> None:
+    with pytest.raises(FileNotFoundError, match="no folder /nowhere for out=/nowhere/run"):
+        main(changed(data=Path("/no/text"), out=Path("/nowhere/run")))
 
 
 @pytest.mark.parametrize(("mesh", "spelled"), [((0, 1), "0 x 1"), ((-1, -1), "-1 x -1")])
 def test_a_mesh_without_devices_is_refused(mesh: tuple[int, int], spelled: str) -> None:
     with pytest.raises(ValueError, match=f"^a mesh of {spelled} must have at least 1 device along each axis$"):
-        make_mesh(dataclasses.replace(SMALL, mesh=mesh))
+        make_mesh(mesh)
 
 
 def test_results_are_shown_before_the_curve_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = dataclasses.replace(SMALL, out=tmp_path / "missing" / "a.png", sample=2)
     with pytest.raises(FileNotFoundError):
-        report(options, [5.0], 3.25, 4.5, b"to be", axn.named([111, 114], "sample"))
+        report(changed(out=tmp_path / "missing"), 3.25, 4.5)
     assert capsys.readouterr().out == (
-        "\n--- 2 bytes after the held-out text ...'to be':\nor\n"
-        "---\nunigram entropy of the held-out text: 4.500 nats per byte\n"
-        "held-out loss:                        3.250 nats per byte\n"
+        "---\nunigram entropy of the held-out text: 4.500 nats per token\n"
+        "held-out loss:                        3.250 nats per token\n"
     )
 
 
@@ -203,23 +344,30 @@ def test_an_unknown_strategy_is_refused_with_those_there_are() -> None:
     assert "fsdp+tp" in done.stderr
 
 
+def run_of(options: Options, valid: np.ndarray = TEXT, config: DecoderConfig | None = None) -> Run:
+    mesh = make_mesh(options.mesh or (4, 2))
+    return Run(options, Bytes(), TEXT, valid, config or make_config(options, 256), mesh)
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("options", "message"),
     [
-        ({"batch": 12}, "pspec_for: batch=6 cannot be split evenly in 4 over mesh axis data"),
+        (changed(batch=12), "pspec_for: batch=6 cannot be split evenly in 4 over mesh axis data"),
         (
-            {"strategy": "tp", "mesh": (1, 8)},
-            "pspec_for: heads=4 cannot be split evenly in 8 over mesh axis model",
+            changed({"strategy": "tp"}, mesh=(1, 8)),
+            "kv_heads=4 cannot be split evenly in 8 over mesh axis model",
         ),
     ],
 )
-def test_sizes_that_the_mesh_does_not_divide_are_refused(changes: dict[str, Any], message: str) -> None:
-    options = dataclasses.replace(SMALL, **changes)
+def test_sizes_that_the_mesh_does_not_divide_are_refused(options: Options, message: str) -> None:
     with pytest.raises(axn.errors.ShardingError) as raised:
-        check(options, trainer_of(options).config, make_mesh(options), TEXT, TEXT)
-    assert str(raised.value).splitlines()[0] == message
+        check(run_of(options))
+    assert message in str(raised.value).splitlines()[0]
 
 
-def test_a_text_too_short_for_one_sequence_is_refused() -> None:
-    with pytest.raises(ValueError, match="the held-out text has 5 bytes and must have 9 bytes for one sequence"):
-        check(SMALL, trainer_of(SMALL).config, make_mesh(SMALL), TEXT, TEXT[:5])
+def test_what_the_model_or_the_text_cannot_give_is_refused() -> None:
+    with pytest.raises(ValueError, match="the held-out text has 5 tokens and must have 9 tokens for one sequence"):
+        check(run_of(SMALL, TEXT[:5]))
+    short = dataclasses.replace(make_config(SMALL, 256), positions=4)
+    with pytest.raises(ValueError, match="positions=8, but the model knows 4"):
+        check(run_of(SMALL, config=short))

@@ -142,6 +142,8 @@ def quantile(x: Table, q: float, axis: Axes = None) -> Table:
     values, rest = rows(x, axis)
     if not values.shape[-1]:
         raise RejectedError("the quantile of nothing")
+    if not np.isfinite(values).all():
+        raise RejectedError("NumPy and JAX interpolate infinite values by other formulas")
     return made(np.quantile(values, q, axis=-1), rest, dtype_of(jnp.quantile, x, q))
 
 

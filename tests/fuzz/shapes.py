@@ -150,6 +150,11 @@ def _contracted(arrays: Sequence[Table], out: Sequence[str]) -> Table:
     """Multiply arrays over all their axes, and sum over those that are not in `out`."""
     every = names_of_all(arrays)
     sizes = one_size(arrays)
+    lone = [name for name in every if name not in out and sum(name in x.names for x in arrays) == 1]
+    if lone and len(arrays) > 1 and not all(np.isfinite(x.values).all() for x in arrays):
+        raise RejectedError(
+            "infinite, or not a number: as the sum of one operand is taken before the product or after it"
+        )
     product = np.ones([sizes[name] for name in every])
     for x in arrays:
         product = product * lined(x, every)

@@ -102,7 +102,7 @@ def test_log1mexp_is_precise_near_zero():
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_raw_arrays_are_refused(name):
-    with pytest.raises(OperandError, match=r"expected a NamedArray, got ArrayImpl\n  its shape: \(3,\)"):
+    with pytest.raises(OperandError, match=r"expected a NamedArray, got a plain array\n  its shape: \(3,\)"):
         getattr(nn, name)(jnp.ones(3))
 
 

@@ -129,9 +129,9 @@ def test_errors():
     layer = nn.Embedding.init(V, E, key=KEY)
     fails(
         OperandError,
-        "Embedding: expected a NamedArray, got ArrayImpl\n"
+        "Embedding: expected a NamedArray, got a plain array\n"
         "  its shape: (2,)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, "batch")',
         lambda: layer(jnp.array([1, 2])),
     )
     fails(
@@ -158,5 +158,5 @@ def test_errors():
         "  hint: rename it first: x.rename({'vocab': ...})",
         lambda: layer.unembed(axn.ones((V, E))),
     )
-    with pytest.raises(OperandError, match=r"^Embedding.unembed: expected a NamedArray, got ArrayImpl"):
+    with pytest.raises(OperandError, match=r"^Embedding.unembed: expected a NamedArray, got a plain array"):
         layer.unembed(jnp.ones(4))

@@ -24,7 +24,7 @@ B, S, T, E, M, D, V, X = axn.make_axes(batch=8, seq=2, time=3, embed=4, mlp=6, h
 KEY = jax.random.key(0)
 BF16 = jmp.Policy(param_dtype=jnp.float32, compute_dtype=jnp.bfloat16, output_dtype=jnp.float32)
 # Parts of layers, and what says how to make them.
-NOT_LAYERS = {"AttentionMask", "BatchNormState", "BlockFoldable", "KVCache", "RecurrentCell"}
+NOT_LAYERS = {"AttentionMask", "BatchNormState", "BlockFoldable", "Generated", "KVCache", "RecurrentCell"}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,7 +93,9 @@ def twice(cell: nn.RecurrentCell, x: axn.NamedArray) -> Any:
 
 
 L = axn.Axis("layers", 2)
+H = axn.Axis("heads", 2)
 ROWS = {
+    "Attention": Row(lambda: nn.Attention.init(E, H, D, pos="time", key=KEY), (T, E)),
     "BatchNorm": Row(lambda: nn.BatchNorm.init(E, ("batch", "seq")), (E,), normalized, by_element=False),
     "BlockSeq": Row(lambda: nn.BlockSeq.init(L, Block)(E, key=KEY), (E,), lambda layers, x: layers.fold(x)),
     "Conv": Row(lambda: nn.Conv.init("time", E, M, 3, padding="SAME", key=KEY), (T, E)),
@@ -125,7 +127,11 @@ ROWS = {
     "RmsNorm": Row(lambda: nn.RmsNorm.init(E), (E,)),
     "RotaryEmbedding": Row(lambda: nn.RotaryEmbedding.init(D), (T, D), lambda layer, x: layer(x, "time")),
     "RotaryTable": Row(lambda: nn.RotaryEmbedding.init(D).at(T), (T, D)),
+    "Sequential": Row(
+        lambda: nn.Sequential([nn.Linear.init(E, M, key=KEY), nn.gelu, nn.Linear.init(M, E, key=KEY)]), (E,)
+    ),
     "Stacked": Row(lambda: nn.Stacked.init(L, Block)(E, key=KEY), (E,), lambda layers, x: layers.fold(x)),
+    "TransformerBlock": Row(lambda: nn.TransformerBlock.init(E, H, D, M, pos="time", key=KEY), (T, E)),
 }
 each_row = pytest.mark.parametrize("name", ROWS)
 

@@ -6,7 +6,7 @@ import pytest
 
 import axonym as axn
 from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, LostAxisError, OperandError
-from axonym.nn._inputs import check_input
+from axonym.nn.inputs import check_input
 
 In, Out = axn.make_axes(embed=4, mlp=8)
 
@@ -39,8 +39,9 @@ def test_other_axes_and_any_order_are_welcome() -> None:
         (
             jnp.ones(4),
             OperandError,
-            "Layer: expected a NamedArray, got ArrayImpl\n  its shape: (4,)\n"
-            '  hint: name it first: axn.named(array, ("batch", ...))',
+            "Layer: expected a NamedArray, got a plain array\n"
+            "  its shape: (4,)\n"
+            '  hint: name its dimensions first: axn.named(array, "embed")',
         ),
     ],
 )

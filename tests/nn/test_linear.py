@@ -260,9 +260,9 @@ def test_errors():
     )
     fails(
         OperandError,
-        "Linear: expected a NamedArray, got ArrayImpl\n"
+        "Linear: expected a NamedArray, got a plain array\n"
         "  its shape: (8, 2, 5)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "heads", "head_dim"))',
         lambda: layer(jnp.ones((8, 2, 5))),
     )
     with pytest.raises(LostAxisError, match=r"^Linear: an array of shape"):

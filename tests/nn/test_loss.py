@@ -548,7 +548,8 @@ def test_errors():
         "cross_entropy_loss: axis 'batch' has two sizes: 8 and 5\n"
         "  operand 1 has: batch=8, seq=3, vocab=6\n"
         "  operand 2 has: batch=5\n"
-        "  hint: rename one of the two 'batch' axes",
+        '  hint: if they are the same axis, cut the longer one, x["batch", :5]; '
+        'if not, rename one: x.rename({"batch": ...})',
         lambda: nn.cross_entropy_loss(logits(), V, axn.zeros(axn.Axis("batch", 5), int)),
     )
     fails(
@@ -575,7 +576,7 @@ def test_errors():
         lambda: nn.cross_entropy_loss(logits(), V, soft(), ignore_index=0),
     )
     for given in ((logits().array, hard()), (logits(), hard().array)):
-        with pytest.raises(OperandError, match=r"^cross_entropy_loss: expected a NamedArray, got ArrayImpl"):
+        with pytest.raises(OperandError, match=r"^cross_entropy_loss: expected a NamedArray, got a plain array"):
             nn.cross_entropy_loss(given[0], V, given[1])
 
 

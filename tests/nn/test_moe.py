@@ -409,5 +409,5 @@ def test_errors_of_a_mixture():
         "MixtureOfExperts: the input lacks axis 'seq' of tokens\n  input has: batch=8, embed=4",
         lambda: model(draw(B, E)),
     )
-    with pytest.raises(OperandError, match=r"^MixtureOfExperts: expected a NamedArray, got ArrayImpl"):
+    with pytest.raises(OperandError, match=r"^MixtureOfExperts: expected a NamedArray, got a plain array"):
         model(jnp.ones((3, 4)))

@@ -159,6 +159,6 @@ def test_errors(kind):
         )
     with pytest.raises(OperandError) as error:
         layer(jnp.ones(4))
-    assert str(error.value).startswith(f"{kind.__name__}: expected a NamedArray, got ArrayImpl\n  its shape: (4,)")
+    assert str(error.value).startswith(f"{kind.__name__}: expected a NamedArray, got a plain array\n  its shape: (4,)")
     with pytest.raises(OperandError, match=rf"^{kind.__name__}.init: axis 'embed' needs a size here"):
         kind.init("embed")

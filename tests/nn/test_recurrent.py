@@ -209,21 +209,24 @@ def test_errors():
     with pytest.raises(AxisNotFoundError) as error:
         layer(draw(B, T))
     assert str(error.value) == (
-        "Linear: the input lacks axis 'embed'\n  input has: batch=8, time=5\n  the layer works over: embed=4"
+        "Linear: the input lacks axis 'embed'\n"
+        "  input has: batch=8, time=5\n"
+        "  the layer works over: embed=4\n"
+        "  in the layer: cell.input"
     )
     with pytest.raises(AxisSizeError) as error:
         layer(draw(T.resize(3), E))
     assert str(error.value) == (
         "scan: axis 'time' has two sizes: 5 and 3\n  asked for: time=5\n  argument 0 has: time=3, gate=4, mlp=6"
     )
-    with pytest.raises(OperandError, match=r"^Recurrent: expected a NamedArray, got ArrayImpl"):
+    with pytest.raises(OperandError, match=r"^Recurrent: expected a NamedArray, got a plain array"):
         layer(jnp.ones(3))
     for state, given in ((draw(M), "NamedArray"), ((draw(M),) * 3, "3 parts")):
         for call in (lambda state: layer.cell(draw(E), state), lambda state: layer(draw(T, E), state)):
             with pytest.raises(OperandError) as error:
                 call(state)
             assert str(error.value) == (
-                f"LSTMCell: the state must be a pair of h and c, not {given}\n"
+                f"LSTMCell: the state must be a pair of h and c, not {given}\n  in the layer: cell\n"
                 "  hint: leave it out to start from zeros, or give (h, c)"
             )
     with pytest.raises(OperandError) as error:

@@ -10,7 +10,7 @@ import pytest
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisNotFoundError, OperandError
-from axonym.nn._settings import activated, as_python, drawn, fraction, integer
+from axonym.nn.settings import activated, as_python, drawn, fraction, integer
 from tests.nn.layouts import fails
 
 E, M, X, T, K = axn.make_axes(embed=4, mlp=6, experts=3, time=4, key_pos=4)
@@ -51,9 +51,9 @@ def test_what_is_no_fraction():
             lambda v=value: fraction("f", "rate", v),
         )
     problem = "f: rate must be a static Python number from 0 to 1, not"
-    for value, kind in (("0.1", "str"), (None, "NoneType"), (np.ones(2), "ndarray")):
+    for value, kind in (("0.1", "str"), (None, "NoneType"), (np.ones(2), "a plain array")):
         fails(OperandError, f"{problem} {kind}", lambda value=value: fraction("f", "rate", value))
-    with pytest.raises(OperandError, match=r"must be a static Python number from 0 to 1, not \w*Tracer"):
+    with pytest.raises(OperandError, match=r"must be a static Python number from 0 to 1, not a plain array"):
         jax.jit(lambda rate: fraction("f", "rate", rate))(0.5)
 
 
@@ -165,7 +165,7 @@ def test_layers_with_an_initializer(name):
     assert str(error.value).endswith(FOLLOW)
     fails(
         OperandError,
-        f"{name}.init: the initializer returned ArrayImpl, not a NamedArray{FOLLOW}",
+        f"{name}.init: the initializer returned a plain array, not a NamedArray{FOLLOW}",
         lambda: make(lambda key, axes: jnp.ones([axis.size for axis in axes])),
     )
     layer = make(lambda key, axes: axn.named(theirs(key, [axis.size for axis in axes]), axes))
@@ -175,7 +175,7 @@ def test_layers_with_an_initializer(name):
 def test_errors_of_an_initializer_stay():
     fails(
         OperandError,
-        'axis_size: 3 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+        'axis_size: 3 is a size without a name\n  hint: name it: Axis("name", 3), or {"name": 3}',
         lambda: drawn("Linear.init", lambda key, axes: axn.axis_size(3), KEY, (E,)),
     )
     text = "unsupported operand type(s) for +: 'int' and 'str'"

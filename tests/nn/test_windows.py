@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from axonym.errors import ArgumentError, AxisSizeError
-from axonym.nn._windows import check_fit, each, pads
+from axonym.nn.windows import check_fit, each, pads
 
 
 def test_settings_for_all_axes_or_for_each():

@@ -49,6 +49,15 @@ SMOOTH = [
         lambda x, y: "ca",
         out_axes=("c", "a"),
     ),
+    Row(
+        "outer",
+        lambda x, y: contract.outer(x, y),
+        ("bc", "cj"),
+        lambda x, y: x[:, :, None] * y,
+        "bcj",
+        lambda x, y: np.einsum("bc,cj->bcj", x, y),
+        names=lambda x, y: [(*x, *(name for name in y if name not in x))],
+    ),
 ]
 VARIANTS = [
     row("outer", "ab,i->abi", None),
@@ -334,7 +343,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "dot: axis 'embed' has two sizes: 6 and 5\n"
         "  operand 1 has: batch=4, embed=6\n"
         "  operand 2 has: embed=5, mlp=5\n"
-        "  hint: rename one of the two 'embed' axes",
+        '  hint: if one is shifted by a place, cut the longer one: x["embed", :-1] or x["embed", 1:]',
     ),
     (
         "axn.dot(x, w['embed', :1], axis='embed')",
@@ -343,7 +352,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "dot: axis 'embed' has two sizes: 6 and 1\n"
         "  operand 1 has: batch=4, embed=6\n"
         "  operand 2 has: embed=1, mlp=5\n"
-        "  hint: rename one of the two 'embed' axes",
+        '  hint: an axis of size 1 is not stretched: drop it, x["embed", 0]',
     ),
     (
         "axn.dot(x, w, axis=axn.Axis('embed', 5))",
@@ -361,21 +370,22 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.dot(x, w, axis=1)",
         lambda x, w: axn.dot(x, w, axis=1),
         OperandError,
-        'dot: 1 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+        'dot: 1 is a position, but axes have names\n  array has: batch=4, embed=6\n  hint: write "embed"',
     ),
     (
         "axn.dot(x, w.array, axis='embed')",
         lambda x, w: axn.dot(x, w.array, axis="embed"),
         OperandError,
-        "dot: expected a NamedArray, got ArrayImpl\n"
+        "dot: expected a NamedArray, got a plain array\n"
         "  its shape: (6, 5)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "axn.dot(x, 2.0, axis='embed')",
         lambda x, w: axn.dot(x, 2.0, axis="embed"),
         OperandError,
-        'dot: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+        "dot: expected a NamedArray, got float\n"
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     ("axn.dot(axis='embed')", lambda x, w: axn.dot(axis="embed"), AxisNotFoundError, "dot: no axis named 'embed'"),
     (
@@ -421,7 +431,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.dot(x, w, axis='embed', out_axes=(0, 1))",
         lambda x, w: axn.dot(x, w, axis="embed", out_axes=(0, 1)),
         OperandError,
-        'dot: 0 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+        'dot: 0 is a position, but axes have names\n  array has: batch=4, embed=6\n  hint: write "batch"',
     ),
     (
         "x @ w",
@@ -443,3 +453,10 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call(*INPUT)
     assert str(caught.value) == text
+
+
+def test_outer_products_take_scalars() -> None:
+    row = axn.arange(axn.Axis("row", 3))
+    found = axn.outer(2.0, row)
+    assert found.names == ("row",)
+    assert found.tolist() == [0.0, 2.0, 4.0]

@@ -391,26 +391,30 @@ WIDER = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 5)))
 SINGLE = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 1)))
 MISSPELT = axn.ones((axn.Axis("batch", 4), axn.Axis("embd", 3)))
 SIZES = "  operand 1 has: batch=4, embed=3\n  operand 2 has: batch=4, embed="
-RENAME = "\n  hint: rename one of the two 'embed' axes"
+CUT = (
+    '\n  hint: if they are the same axis, cut the longer one, x["embed", :3]; '
+    'if not, rename one: x.rename({"embed": ...})'
+)
+STRETCHED = '\n  hint: an axis of size 1 is not stretched: drop it, x["embed", 0]'
 TEXTS = [
     (
         "another size",
         lambda: BATCH + WIDER,
         AxisSizeError,
-        f"add: axis 'embed' has two sizes: 3 and 5\n{SIZES}5{RENAME}",
+        f"add: axis 'embed' has two sizes: 3 and 5\n{SIZES}5{CUT}",
     ),
     (
         "size one is a size",
         lambda: BATCH + SINGLE,
         AxisSizeError,
-        f"add: axis 'embed' has two sizes: 3 and 1\n{SIZES}1{RENAME}",
+        f"add: axis 'embed' has two sizes: 3 and 1\n{SIZES}1{STRETCHED}",
     ),
     (
         "size one in the smaller operand",
         lambda: BATCH - SINGLE["batch", 0],
         AxisSizeError,
         "subtract: axis 'embed' has two sizes: 3 and 1\n"
-        f"  operand 1 has: batch=4, embed=3\n  operand 2 has: embed=1{RENAME}",
+        f"  operand 1 has: batch=4, embed=3\n  operand 2 has: embed=1{STRETCHED}",
     ),
     (
         "neither contains the other",
@@ -468,34 +472,35 @@ TEXTS = [
         "no name at all, one operand",
         lambda: axn.exp(np.ones(3)),
         OperandError,
-        "exp: expected a NamedArray, got ndarray\n"
+        "exp: expected a NamedArray, got a plain array\n"
         "  its shape: (3,)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, "batch")',
     ),
     (
         "no name at all, two operands",
         lambda: axn.add(1, 2.0),
         OperandError,
-        'add: expected a NamedArray, got int\n  hint: name it first: axn.named(array, ("batch", ...))',
+        'add: expected a NamedArray, got int\n  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "two results",
         lambda: divmod(BATCH, WIDER),
         AxisSizeError,
-        f"divmod: axis 'embed' has two sizes: 3 and 5\n{SIZES}5{RENAME}",
+        f"divmod: axis 'embed' has two sizes: 3 and 5\n{SIZES}5{CUT}",
     ),
     (
         "two results of no name at all",
         lambda: axn.modf(1.5),
         OperandError,
-        'modf: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+        "modf: expected a NamedArray, got float\n"
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "a fill of another size",
         lambda: axn.nan_to_num(BATCH, posinf=WIDER),
         AxisSizeError,
         "nan_to_num: axis 'embed' has two sizes: 3 and 5\n"
-        f"  operand 1 has: batch=4, embed=3\n  operand 2 has: no axes\n  operand 3 has: batch=4, embed=5{RENAME}",
+        f"  operand 1 has: batch=4, embed=3\n  operand 2 has: no axes\n  operand 3 has: batch=4, embed=5{CUT}",
     ),
     (
         "a fill that is text",

@@ -269,19 +269,20 @@ HAS = "  array has: time=6, batch=2, space=5"
         (
             lambda: axn.fft(X, 0),
             OperandError,
-            'fft: 0 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+            'fft: 0 is a position, but axes have names\n  array has: time=6, batch=2, space=5\n  hint: write "time"',
         ),
         (
             lambda: axn.fft(np.ones(3), "time"),
             OperandError,
-            "fft: expected a NamedArray, got ndarray\n"
+            "fft: expected a NamedArray, got a plain array\n"
             "  its shape: (3,)\n"
-            '  hint: name it first: axn.named(array, ("batch", ...))',
+            '  hint: name its dimensions first: axn.named(array, "batch")',
         ),
         (
             lambda: axn.fftshift(1.0),
             OperandError,
-            'fftshift: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+            "fftshift: expected a NamedArray, got float\n"
+            '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
         (
             lambda: axn.ifftshift(X, ("time", "spaces")),

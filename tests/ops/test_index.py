@@ -623,7 +623,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "index: axis 'batch' has two sizes: 4 and 3\n"
         "  operand 1 has: batch=4\n"
         "  operand 2 has: batch=3\n"
-        "  hint: rename one of the two 'batch' axes",
+        '  hint: if one is shifted by a place, cut the longer one: x["batch", :-1] or x["batch", 1:]',
     ),
     (
         "x['embed', axn.named([0, 1], 'i'), 'batch', axn.named([0, 1, 2], 'i')]",
@@ -633,15 +633,15 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "  operand 1 has: no axes\n"
         "  operand 2 has: i=2\n"
         "  operand 3 has: i=3\n"
-        "  hint: rename one of the two 'i' axes",
+        '  hint: if one is shifted by a place, cut the longer one: x["i", :-1] or x["i", 1:]',
     ),
     (
         "axn.index(x.array, {'embed': 0})",
         lambda x: axn.index(x.array, {"embed": 0}),
         OperandError,
-        "index: expected a NamedArray, got ArrayImpl\n"
+        "index: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "x.take('embd', 0)",
@@ -677,9 +677,9 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.take(x.array, 'embed', 0)",
         lambda x: axn.take(x.array, "embed", 0),
         OperandError,
-        "take: expected a NamedArray, got ArrayImpl\n"
+        "take: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "x.slice('embd', length=2)",

@@ -107,6 +107,15 @@ VARIANTS = [
         case="dict",
     ),
     Row(
+        "split",
+        lambda x: axn.split(x, "a", 2),
+        ("abc",),
+        lambda x: tuple(lax.split(x, (2, 2), axis=0)),
+        ("abc", "abc"),
+        lambda x: tuple(np.split(x, 2)),
+        case="equal parts",
+    ),
+    Row(
         "concatenate",
         lambda x, y: axn.concatenate(axn.Axis("b", 4), [x, y]),
         ("abc", "abc"),
@@ -336,9 +345,9 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.unbind(x.array, 'batch')",
         lambda x: axn.unbind(x.array, "batch"),
         OperandError,
-        "unbind: expected a NamedArray, got ArrayImpl\n"
+        "unbind: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "x.unbind(('batch', 'embed'))",
@@ -365,6 +374,13 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "split: axis 'batch' would appear twice\n  array has: batch=4, embed=6",
     ),
     (
+        "x.split('embed', 4)",
+        lambda x: x.split("embed", 4),
+        AxisSizeError,
+        "split: embed=6 has no 4 equal parts\n  array has: batch=4, embed=6\n"
+        "  hint: give the pieces names and sizes, such as [Axis(...), Axis(...)]",
+    ),
+    (
         "x.split('embed', ('a', 'b'))",
         lambda x: x.split("embed", ("a", "b")),
         OperandError,
@@ -374,9 +390,9 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.split(x.array, 'embed', (axn.Axis('a', 6),))",
         lambda x: axn.split(x.array, "embed", (axn.Axis("a", 6),)),
         OperandError,
-        "split: expected a NamedArray, got ArrayImpl\n"
+        "split: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "axn.concatenate('embed', [])",
@@ -397,7 +413,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "concatenate: axis 'batch' has two sizes: 4 and 3\n"
         "  operand 1 has: batch=4\n"
         "  operand 2 has: batch=3\n"
-        "  hint: rename one of the two 'batch' axes",
+        '  hint: if one is shifted by a place, cut the longer one: x["batch", :-1] or x["batch", 1:]',
     ),
     (
         "axn.concatenate('embed', [x, x.rename({'batch': 'bach'})])",
@@ -419,9 +435,9 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.concatenate('embed', [x, x.array])",
         lambda x: axn.concatenate("embed", [x, x.array]),
         OperandError,
-        "concatenate: expected a NamedArray, got ArrayImpl\n"
+        "concatenate: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "axn.stack('embed', [x, x])",
@@ -457,10 +473,10 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "stack: the arrays must be given as a list, not as NoneType",
     ),
     (
-        "axn.split(x, 'embed', 2)",
-        lambda x: axn.split(x, "embed", 2),
+        "axn.split(x, 'embed', 2.0)",
+        lambda x: axn.split(x, "embed", 2.0),
         OperandError,
-        "split: the pieces must be given as a list of axes, not as int\n  array has: batch=4, embed=6\n"
+        "split: the pieces must be given as a list of axes, not as float\n  array has: batch=4, embed=6\n"
         '  hint: give each piece its name and size, such as [Axis("first", 2), Axis("second", 3)]',
     ),
     (
@@ -491,13 +507,14 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "stack: axis 'batch' has two sizes: 4 and 3\n"
         "  operand 1 has: batch=4, embed=6\n"
         "  operand 2 has: batch=3, embed=6\n"
-        "  hint: rename one of the two 'batch' axes",
+        '  hint: if one is shifted by a place, cut the longer one: x["batch", :-1] or x["batch", 1:]',
     ),
     (
         "axn.stack('heads', [1.0, x])",
         lambda x: axn.stack("heads", [1.0, x]),
         OperandError,
-        'stack: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+        "stack: expected a NamedArray, got float\n"
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "axn.delete(x, 0, 'embd')",
@@ -521,7 +538,8 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.delete(x, jnp.array([0]), 'embed')",
         lambda x: axn.delete(x, jnp.array([0]), "embed"),
         OperandError,
-        "delete: positions must be static ints, not ArrayImpl\n  hint: an index array, x[axis, array], may be traced",
+        "delete: positions must be static ints, not a plain array\n"
+        "  hint: an index array, x[axis, array], may be traced",
     ),
     (
         "axn.delete(x, [True, False], 'embed')",
@@ -539,9 +557,9 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.delete(x.array, 0, 'embed')",
         lambda x: axn.delete(x.array, 0, "embed"),
         OperandError,
-        "delete: expected a NamedArray, got ArrayImpl\n"
+        "delete: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "axn.delete(x, 0, ('batch', 'embed'))",
@@ -593,7 +611,8 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.insert(1.0, 0, 0, 'embed')",
         lambda x: axn.insert(1.0, 0, 0, "embed"),
         OperandError,
-        'insert: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+        "insert: expected a NamedArray, got float\n"
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "axn.split(x, 'embed', {'p': 1, 'q': None})",

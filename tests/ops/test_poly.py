@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 
 import axonym as axn
-from axonym.errors import (
-    ArgumentError,
-    AxisError,
-    AxisNotFoundError,
-    AxisSizeError,
-    BroadcastError,
-    OperandError,
-)
+from axonym.errors import ArgumentError, AxisError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError
 from axonym.ops import poly
 from tests.laws import Bulk, Row, SmoothBulk, Values, has_row_for_each, placed
 
@@ -375,7 +368,7 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
             "polymul: axis 'batch' has two sizes: 2 and 3\n"
             "  operand 1 has: batch=2, degree=3\n"
             "  operand 2 has: batch=3, degree'=3\n"
-            "  hint: rename one of the two 'batch' axes",
+            '  hint: if one is shifted by a place, cut the longer one: x["batch", :-1] or x["batch", 1:]',
         ),
         (
             lambda: axn.polyadd(P, P, axis=("degree", "a", "b")),
@@ -391,12 +384,14 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
         (
             lambda: axn.polysub([1, 2], 3),
             OperandError,
-            'polysub: expected a NamedArray, got list\n  hint: name it first: axn.named(array, ("batch", ...))',
+            "polysub: expected a NamedArray, got list\n"
+            '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
         (
             lambda: axn.poly([1, 2]),
             OperandError,
-            'poly: expected a NamedArray, got list\n  hint: name it first: axn.named(array, ("batch", ...))',
+            "poly: expected a NamedArray, got list\n"
+            '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
         (lambda: axn.polyder(P, -1), ArgumentError, "polyder: m must not be negative, got -1"),
         (lambda: axn.polyint(P, 1.0), OperandError, "polyint: m must be an int, not float"),
@@ -404,9 +399,9 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
         (
             lambda: axn.polyfit(np.ones(3), np.ones(3), 1),
             OperandError,
-            "polyfit: expected a NamedArray, got ndarray\n"
+            "polyfit: expected a NamedArray, got a plain array\n"
             "  its shape: (3,)\n"
-            '  hint: name it first: axn.named(array, ("batch", ...))',
+            '  hint: name its dimensions first: axn.named(array, "batch")',
         ),
         (
             lambda: axn.polyfit(P, Q, 1),
@@ -414,7 +409,7 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
             "polyfit: axis 'degree' has two sizes: 3 and 2\n"
             "  operand 1 has: degree=3\n"
             "  operand 2 has: degree=2\n"
-            "  hint: rename one of the two 'degree' axes",
+            '  hint: if one is shifted by a place, cut the longer one: x["degree", :-1] or x["degree", 1:]',
         ),
         (
             lambda: axn.polyint(P, 3, Q),
@@ -431,7 +426,8 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
         (
             lambda: axn.polyint(1.0, 1, 2.0),
             OperandError,
-            'polyint: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+            "polyint: expected a NamedArray, got float\n"
+            '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
         (
             lambda: axn.roots(ROWS, axis="degree"),
@@ -442,7 +438,8 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
         (
             lambda: axn.roots(3),
             OperandError,
-            'roots: expected a NamedArray, got int\n  hint: name it first: axn.named(array, ("batch", ...))',
+            "roots: expected a NamedArray, got int\n"
+            '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
         (
             lambda: jax.jit(axn.roots)(P),
@@ -464,7 +461,8 @@ UNKNOWN = "the size of the result depends on values, which are not known under j
         (
             lambda: axn.trim_zeros([0, 1]),
             OperandError,
-            'trim_zeros: expected a NamedArray, got list\n  hint: name it first: axn.named(array, ("batch", ...))',
+            "trim_zeros: expected a NamedArray, got list\n"
+            '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
         (
             lambda: axn.vander(ROWS, "power"),

@@ -290,19 +290,21 @@ FEW = axn.named([0.1, 0.9], "level")
         (
             lambda x: axn.median(x.array),
             OperandError,
-            "median: expected a NamedArray, got ArrayImpl\n"
+            "median: expected a NamedArray, got a plain array\n"
             "  its shape: (4, 3)\n"
-            '  hint: name it first: axn.named(array, ("batch", ...))',
+            '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
         (
             lambda x: axn.quantile(3.0, 0.5),
             OperandError,
-            'quantile: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+            "quantile: expected a NamedArray, got float\n"
+            '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
         (
             lambda x: axn.quantile(3.0, FEW),
             OperandError,
-            'quantile: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+            "quantile: expected a NamedArray, got float\n"
+            '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
     ],
 )

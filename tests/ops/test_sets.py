@@ -227,7 +227,8 @@ SIZE = axn.Axis("f", 4)
         (
             lambda: axn.unique_all([1, 2], SIZE),
             OperandError,
-            'unique: expected a NamedArray, got list\n  hint: name it first: axn.named(array, ("batch", ...))',
+            "unique: expected a NamedArray, got list\n"
+            '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
         (
             lambda: axn.unique(X, SIZE, fill_value=jnp.zeros(2)),
@@ -241,20 +242,19 @@ SIZE = axn.Axis("f", 4)
             "union1d: axis 'b' has two sizes: 3 and 2\n"
             "  operand 1 has: a=2, b=3\n"
             "  operand 2 has: b=2\n"
-            "  hint: rename one of the two 'b' axes",
+            '  hint: if one is shifted by a place, cut the longer one: x["b", :-1] or x["b", 1:]',
         ),
         (
             lambda: axn.setxor1d(X, Y, 5),
             OperandError,
-            "setxor1d: 5 is neither an Axis nor the name of one\n"
-            '  hint: write an axis as Axis("batch", 32) or as "batch"',
+            'setxor1d: 5 is a size without a name\n  hint: name it: Axis("name", 5), or {"name": 5}',
         ),
         (
             lambda: axn.intersect1d([1, 2], [1], SIZE),
             OperandError,
-            "intersect1d: expected a NamedArray, got ndarray\n"
+            "intersect1d: expected a NamedArray, got a plain array\n"
             "  its shape: (2,)\n"
-            '  hint: name it first: axn.named(array, ("batch", ...))',
+            '  hint: name its dimensions first: axn.named(array, "batch")',
         ),
         (
             lambda: axn.isin(X, Y, method="hash"),

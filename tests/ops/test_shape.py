@@ -294,9 +294,9 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.rename(x.array, {'batch': 'b'})",
         lambda x: axn.rename(x.array, {"batch": "b"}),
         OperandError,
-        "rename: expected a NamedArray, got ArrayImpl\n"
+        "rename: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "x['batch', 0, 'embed', 0].flatten(axn.Axis('one', 5))",
@@ -314,7 +314,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x.rename({0: 'b'})",
         lambda x: x.rename({0: "b"}),
         OperandError,
-        'rename: 0 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+        'rename: 0 is a position, but axes have names\n  array has: batch=4, embed=6\n  hint: write "batch"',
     ),
     (
         "x.rearrange(('embed', 'bach'))",
@@ -352,15 +352,15 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "x.rearrange((1, 0))",
         lambda x: x.rearrange((1, 0)),
         OperandError,
-        'rearrange: 1 is neither an Axis nor the name of one\n  hint: write an axis as Axis("batch", 32) or as "batch"',
+        'rearrange: 1 is a position, but axes have names\n  array has: batch=4, embed=6\n  hint: write "embed"',
     ),
     (
         "axn.rearrange(x.array, ('batch', ...))",
         lambda x: axn.rearrange(x.array, ("batch", ...)),
         OperandError,
-        "rearrange: expected a NamedArray, got ArrayImpl\n"
+        "rearrange: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "x.tag('a')",
@@ -408,17 +408,17 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.untag(x.array, 'batch')",
         lambda x: axn.untag(x.array, "batch"),
         OperandError,
-        "untag: expected a NamedArray, got ArrayImpl\n"
+        "untag: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "axn.tag(x.array, 'batch')",
         lambda x: axn.tag(x.array, "batch"),
         OperandError,
-        "tag: expected a NamedArray, got ArrayImpl\n"
+        "tag: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "x.broadcast_axis(axn.Axis('batch', 3))",
@@ -436,9 +436,9 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.broadcast_axis(x.array, axn.Axis('heads', 3))",
         lambda x: axn.broadcast_axis(x.array, axn.Axis("heads", 3)),
         OperandError,
-        "broadcast_axis: expected a NamedArray, got ArrayImpl\n"
+        "broadcast_axis: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "x.broadcast_to((axn.Axis('batch', 4), axn.Axis('heads', 2)))",
@@ -482,9 +482,9 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.flatten_axes(x.array, 'batch', 'f')",
         lambda x: axn.flatten_axes(x.array, "batch", "f"),
         OperandError,
-        "flatten_axes: expected a NamedArray, got ArrayImpl\n"
+        "flatten_axes: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "x.unflatten_axis('emb', {'h': 2, 'd': 3})",
@@ -520,9 +520,9 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.unflatten_axis(x.array, 'embed', {'h': 6})",
         lambda x: axn.unflatten_axis(x.array, "embed", {"h": 6}),
         OperandError,
-        "unflatten_axis: expected a NamedArray, got ArrayImpl\n"
+        "unflatten_axis: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "axn.broadcast_arrays(x, y)",
@@ -541,15 +541,15 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "broadcast_arrays: axis 'embed' has two sizes: 6 and 1\n"
         "  operand 1 has: batch=4, embed=6\n"
         "  operand 2 has: embed=1\n"
-        "  hint: rename one of the two 'embed' axes",
+        '  hint: an axis of size 1 is not stretched: drop it, x["embed", 0]',
     ),
     (
         "axn.broadcast_arrays(x, x.array)",
         lambda x: axn.broadcast_arrays(x, x.array),
         OperandError,
-        "broadcast_arrays: expected a NamedArray, got ArrayImpl\n"
+        "broadcast_arrays: expected a NamedArray, got a plain array\n"
         "  its shape: (4, 6)\n"
-        '  hint: name it first: axn.named(array, ("batch", ...))',
+        '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
     ),
     (
         "x.squeeze('embed')",
@@ -576,7 +576,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         lambda x: x.squeeze(None),
         OperandError,
         "squeeze: None is neither an Axis nor the name of one\n"
-        '  hint: write an axis as Axis("batch", 32) or as "batch"',
+        '  hint: an axis is written as Axis("batch", 32), or as "batch"',
     ),
 ]
 

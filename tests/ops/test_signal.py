@@ -396,7 +396,8 @@ AXES = "  array has: batch=4, time=3"
             "convolve: axis 'batch' has two sizes: 4 and 2\n"
             "  operand 1 has: batch=4, time=3\n"
             "  operand 2 has: batch=2, time of v=3\n"
-            "  hint: rename one of the two 'batch' axes",
+            '  hint: if they are the same axis, cut the longer one, x["batch", :2]; '
+            'if not, rename one: x.rename({"batch": ...})',
         ),
         (
             lambda x: axn.convolve(x, 2.0, "time"),
@@ -407,9 +408,9 @@ AXES = "  array has: batch=4, time=3"
         (
             lambda x: axn.convolve(jnp.ones(3), jnp.ones(2), "time"),
             OperandError,
-            "convolve: expected a NamedArray, got ArrayImpl\n"
+            "convolve: expected a NamedArray, got a plain array\n"
             "  its shape: (3,)\n"
-            '  hint: name it first: axn.named(array, ("batch", ...))',
+            '  hint: name its dimensions first: axn.named(array, "batch")',
         ),
         (
             lambda x: axn.convolve(x, [1.0, 2.0], "time"),
@@ -442,8 +443,10 @@ AXES = "  array has: batch=4, time=3"
             AxisSizeError,
             "diff: axis 'batch' has two sizes: 4 and 2\n"
             "  operand 1 has: batch=4, time=3\n"
-            "  operand 2 has: batch=2, time of prepend=3\n"
-            "  hint: rename one of the two 'batch' axes",
+            "  operand 2 has: batch=2, time of "
+            "prepend=3\n"
+            '  hint: if they are the same axis, cut the longer one, x["batch", :2]; '
+            'if not, rename one: x.rename({"batch": ...})',
         ),
         (
             lambda x: axn.ediff1d(x, ("batch", "time")),
@@ -453,7 +456,8 @@ AXES = "  array has: batch=4, time=3"
         (
             lambda x: axn.gradient(2.0, "time"),
             OperandError,
-            'gradient: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+            "gradient: expected a NamedArray, got float\n"
+            '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
         (
             lambda x: axn.gradient(x, "time", spacing={"tme": 2.0}),
@@ -475,9 +479,12 @@ AXES = "  array has: batch=4, time=3"
             AxisSizeError,
             "interp: axis 'time of xp and fp' has two sizes: 3 and 2\n"
             "  operand 1 has: batch=4, time=3\n"
-            "  operand 2 has: time of xp and fp=3\n"
-            "  operand 3 has: time of xp and fp=2\n"
-            "  hint: rename one of the two 'time of xp and fp' axes",
+            "  operand 2 has: time of xp and "
+            "fp=3\n"
+            "  operand 3 has: time of xp and "
+            "fp=2\n"
+            '  hint: if one is shifted by a place, cut the longer one: x["time of xp and fp", :-1] or '
+            'x["time of xp and fp", 1:]',
         ),
         (
             lambda x: axn.interp(x, x["time", 0], x, "time"),
@@ -495,10 +502,14 @@ AXES = "  array has: batch=4, time=3"
         (
             lambda x: axn.trapezoid(x, "time", x=x["batch", :2]),
             AxisSizeError,
-            "trapezoid: axis 'batch' has two sizes: 4 and 2\n"
-            "  operand 1 has: batch=4, time=3\n"
-            "  operand 2 has: batch=2, time=3\n"
-            "  hint: rename one of the two 'batch' axes",
+            "trapezoid: axis 'batch' has two sizes: 4 and "
+            "2\n"
+            "  operand 1 has: batch=4, "
+            "time=3\n"
+            "  operand 2 has: batch=2, "
+            "time=3\n"
+            '  hint: if they are the same axis, cut the longer one, x["batch", :2]; '
+            'if not, rename one: x.rename({"batch": ...})',
         ),
         (
             lambda x: axn.unwrap(x, "time", period=axn.ones(axn.Axis("other", 2))),

@@ -112,7 +112,7 @@ VARIANTS = [
 
 
 def test_every_function_has_a_row() -> None:
-    has_row_for_each(SMOOTH + STEPS, sorting)
+    has_row_for_each(SMOOTH + STEPS, sorting, without=["searchsorted"])  # test_searchsorted.py
 
 
 @pytest.mark.parametrize("row", SMOOTH, ids=str)
@@ -180,8 +180,7 @@ def test_the_axis_of_the_chosen_says_how_many() -> None:
         (
             lambda x: x.argsort(0),
             OperandError,
-            "argsort: 0 is neither an Axis nor the name of one\n"
-            '  hint: write an axis as Axis("batch", 32) or as "batch"',
+            'argsort: 0 is a position, but axes have names\n  array has: batch=4, embed=3\n  hint: write "batch"',
         ),
         (
             lambda x: x.sort(("batch", "embed")),
@@ -191,7 +190,8 @@ def test_the_axis_of_the_chosen_says_how_many() -> None:
         (
             lambda x: axn.sort(3.0, "embed"),
             OperandError,
-            'sort: expected a NamedArray, got float\n  hint: name it first: axn.named(array, ("batch", ...))',
+            "sort: expected a NamedArray, got float\n"
+            '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
         (
             lambda x: x.partition("embed", 3),
@@ -224,7 +224,7 @@ def test_the_axis_of_the_chosen_says_how_many() -> None:
         (
             lambda x: jax.jit(lambda k: axn.top_k(x, "embed", k))(2),
             OperandError,
-            "top_k: k must be a static integer, not DynamicJaxprTracer",
+            "top_k: k must be a static integer, not a plain array",
         ),
         (
             lambda x: x.top_k("embed", 4),
@@ -262,7 +262,8 @@ def test_the_axis_of_the_chosen_says_how_many() -> None:
             "lexsort: axis 'batch' has two sizes: 4 and 2\n"
             "  operand 1 has: batch=4, embed=3\n"
             "  operand 2 has: batch=2, embed=3\n"
-            "  hint: rename one of the two 'batch' axes",
+            '  hint: if they are the same axis, cut the longer one, x["batch", :2]; '
+            'if not, rename one: x.rename({"batch": ...})',
         ),
         (
             lambda x: axn.lexsort((x, x.rename({"batch": "time"})), "embed"),

@@ -141,14 +141,14 @@ X = axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 3)))
             "xlogy: axis 'embed' has two sizes: 3 and 2\n"
             "  operand 1 has: batch=4, embed=3\n"
             "  operand 2 has: batch=4, embed=2\n"
-            "  hint: rename one of the two 'embed' axes",
+            '  hint: if one is shifted by a place, cut the longer one: x["embed", :-1] or x["embed", 1:]',
         ),
         (
             lambda: axn.erf(jnp.ones(2)),
             OperandError,
-            "erf: expected a NamedArray, got ArrayImpl\n"
+            "erf: expected a NamedArray, got a plain array\n"
             "  its shape: (2,)\n"
-            '  hint: name it first: axn.named(array, ("batch", ...))',
+            '  hint: name its dimensions first: axn.named(array, "batch")',
         ),
         (
             lambda: axn.betainc(1.0, "2", X),

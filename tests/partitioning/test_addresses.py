@@ -5,7 +5,7 @@ import pytest
 
 import axonym as axn
 from axonym.errors import ShardingError
-from axonym.partitioning import _addresses
+from axonym.partitioning import addresses
 
 AUTO = jax.sharding.AxisType.Auto
 MESH = jax.sharding.AbstractMesh((2, 2, 2), ("x", "y", "z"), axis_types=(AUTO,) * 3)
@@ -47,22 +47,22 @@ def inside(look, manual=None):
     ],
 )
 def test_an_axis_stands_for_mesh_axes(axis, names, expected):
-    assert inside(lambda: _addresses.mesh_axes_of("test", axis, names)) == expected
+    assert inside(lambda: addresses.mesh_axes_of("test", axis, names)) == expected
 
 
 def test_mesh_axes_that_are_not_manual_need_no_communication():
-    assert inside(lambda: _addresses.manual_axes(), {"x", "z"}) == ("x", "z")
-    assert inside(lambda: _addresses.mesh_axes_of("test", ("batch", "pos"), ()), {"x", "z"}) == ("z",)
-    assert inside(lambda: _addresses.mesh_axes_of("test", "embed", ("embed",)), {"x", "z"}) == ("x",)
+    assert inside(lambda: addresses.manual_axes(), {"x", "z"}) == ("x", "z")
+    assert inside(lambda: addresses.mesh_axes_of("test", ("batch", "pos"), ()), {"x", "z"}) == ("z",)
+    assert inside(lambda: addresses.mesh_axes_of("test", "embed", ("embed",)), {"x", "z"}) == ("x",)
 
 
 def test_outside_there_is_nobody_to_talk_to():
-    assert _addresses.manual_axes() == ()
-    assert _addresses.mesh_axes_of("test", "batch", ()) == ()
+    assert addresses.manual_axes() == ()
+    assert addresses.mesh_axes_of("test", "batch", ()) == ()
 
 
 def test_devices_are_counted():
-    assert inside(lambda: (_addresses.count_of(()), _addresses.count_of(("x",)), _addresses.count_of(("x", "z")))) == (
+    assert inside(lambda: (addresses.count_of(()), addresses.count_of(("x",)), addresses.count_of(("x", "z")))) == (
         1,
         2,
         4,
@@ -70,7 +70,7 @@ def test_devices_are_counted():
 
 
 def test_a_mesh_axis_stands_for_what_lies_over_it():
-    look = lambda name, names: inside(lambda: _addresses.targets("psum_scatter", name, None, names, set(names)))  # noqa: E731
+    look = lambda name, names: inside(lambda: addresses.targets("psum_scatter", name, None, names, set(names)))  # noqa: E731
     assert look("y", ("embed", "mlp")) == {"embed": ("y",)}
     assert look("z", ("batch", "mlp")) == {"batch": ("z",)}
     assert look("z", ("embed", "mlp")) == {}

@@ -7,7 +7,7 @@ import pytest
 
 import axonym as axn
 from axonym.errors import ShardingError
-from axonym.partitioning._captured import typed_variables, with_variables
+from axonym.partitioning.captured import typed_variables, with_variables
 
 B, E = axn.make_axes(batch=8, embed=4)
 X = axn.arange((B, E), dtype=float)

@@ -6,12 +6,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.sharding import AbstractMesh, AxisType
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AbstractMesh, AxisType, PartitionSpec as P
 
 import axonym as axn
 from axonym.errors import ShardingError
-from axonym.partitioning.checking import check
+from axonym.report.check import check
 
 POD = {"data": 64, "model": 8}
 B, E = axn.make_axes(batch=64, embed=8)

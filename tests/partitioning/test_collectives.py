@@ -4,21 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from jax import lax
-from jax.sharding import AxisType
-from jax.sharding import PartitionSpec as P
+from jax.sharding import AxisType, PartitionSpec as P
 
 import axonym as axn
-from axonym.errors import (
-    ArgumentError,
-    AxisNotFoundError,
-    AxisSizeError,
-    BroadcastError,
-    OperandError,
-    ShardingError,
-)
+from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError, ShardingError
 from tests.partitioning.blocks import Grid
 
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=8)

@@ -11,7 +11,7 @@ import pytest
 
 import axonym as axn
 from axonym import NamedArray
-from axonym.partitioning._flattened import Flattened, made_of_immutables, modules_in
+from axonym.partitioning.flattened import Flattened, made_of_immutables, modules_in
 
 
 class Layer(eqx.Module):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import axonym as axn
-from axonym import _draw, nn
+from axonym import draw, nn
 from benchmarks.measure import collectives
 
 A, B, LAYERS = axn.make_axes(a=256, b=128, layers=4)
@@ -69,7 +69,7 @@ def test_named_jit_makes_parts(mesh, mapping, name):
 def test_a_draw_outside_of_jit_makes_parts(mesh, name, monkeypatch):
     calls = []
 
-    def kept(*args, compiled=_draw._compiled, **options):
+    def kept(*args, compiled=draw._compiled, **options):
         program = compiled(*args, **options)
 
         def call(*operands):
@@ -78,7 +78,7 @@ def test_a_draw_outside_of_jit_makes_parts(mesh, name, monkeypatch):
 
         return call
 
-    monkeypatch.setattr(_draw, "_compiled", kept)
+    monkeypatch.setattr(draw, "_compiled", kept)
     key = jax.random.key(0)
     alone = SAMPLERS[name](key)
     assert calls == []

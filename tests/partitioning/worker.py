@@ -13,6 +13,7 @@ from jax.sharding import AxisType, Mesh
 
 import axonym as axn
 from axonym.errors import OperandError, ShardingError
+from axonym.mesh import context
 
 SIZES = {"data": 4, "model": 2}
 A, B = axn.make_axes(a=16, b=8)
@@ -94,7 +95,7 @@ def check(mesh, mapping, dtype):
         assert slices == {name: slice(at[0], at[-1] + 1) for name, at in zip("ab", mine, strict=True)}
     else:
         at = "ab".index(holes[0])
-        spelled = str(axn.layout.resolve_mapping(mapping))
+        spelled = str(context.resolve_mapping(mapping))
         assert message_of(ShardingError, axn.local_slices, (A, B), mapping, mesh) == (
             f"local_slices: this process does not hold one range of {holes[0]!r}: "
             f"parts {', '.join(map(str, own[at]))} of {ways[at]}\n"
@@ -114,7 +115,7 @@ def check_errors(mesh, process):
     whole = axn.from_local(axn.NamedArray(np.zeros(4), ("a",)), {"a": "data"}, mesh)
     assert whole.axes == (axn.Axis("a", 8),)
     assert message_of(OperandError, axn.from_local, whole, {"a": "data"}, mesh) == (
-        "from_local: a NamedArray holds ArrayImpl, which is not data of this process\n"
+        "from_local: a NamedArray holds a plain array, which is not data of this process\n"
         "  its axes: a=8\n  hint: give it a numpy array, outside of jit"
     )
     others = [device for device in jax.devices() if device.process_index != process]

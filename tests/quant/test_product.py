@@ -10,7 +10,7 @@ from jax import lax
 
 from axonym import quant
 from axonym.errors import ArgumentError, OperandError
-from axonym.quant._product import Scaled, cotangent, hashable
+from axonym.quant.product import Scaled, cotangent, hashable
 
 CASES = [
     ("rows and columns", (5, 3), (3, 4), (((1,), (0,)), ((), ()))),

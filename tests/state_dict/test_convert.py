@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import weakref
+from collections.abc import Iterator, Mapping
 
 import equinox as eqx
 import jax
@@ -493,3 +495,33 @@ def test_keys_are_text():
     for prefix in (None, "model"):
         text = error_of(from_state_dict, [jnp.ones(2)], {0: np.ones(2, "f4")}, prefix)
         assert text == "from_state_dict: keys of a state dict must be strings, not 0\n  hint: write '0'"
+
+
+class Made(Mapping[str, np.ndarray]):
+    """A state dict whose arrays are made when they are looked up, and which knows how many bytes of them live."""
+
+    def __init__(self, state: StateDict) -> None:
+        self.state, self.alive, self.most = state, [], 0
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        array = np.array(self.state[key])
+        self.alive = [each for each in self.alive if each() is not None] + [weakref.ref(array)]
+        self.most = max(self.most, sum(each().nbytes for each in self.alive))
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.state)
+
+    def __len__(self) -> int:
+        return len(self.state)
+
+    def spec(self, key: str) -> jax.ShapeDtypeStruct:
+        return self.state.spec(key)
+
+
+def test_what_is_made_for_one_array_goes_before_the_next_is_made():
+    model = nn.Stacked.init(L, nn.MLP)(E, E, M, 2, key=KEY)
+    made = Made(to_state_dict(model))
+    same_trees(from_state_dict(model, made), model)
+    # The layers of the largest array at the same time, and no other array.
+    assert made.most == max(leaf.nbytes for leaf in jax.tree.leaves(model))

@@ -10,7 +10,7 @@ import axonym as axn
 from axonym import nn, state_dict
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
 from axonym.state_dict import Stored
-from examples.gpt2.model import Gpt2, Gpt2Config
+from benchmarks.gpt2 import Gpt2, Gpt2Config
 from tests.nn.layouts import draw
 
 B, E, M, H, D, V, X = axn.make_axes(batch=3, embed=4, mlp=6, heads=2, head_dim=5, vocab=7, experts=2)

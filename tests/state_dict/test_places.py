@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import axonym as axn
 from axonym import nn
@@ -20,8 +19,8 @@ from axonym.state_dict import (
     to_state_dict,
     to_torch_compatible_state_dict,
 )
-from axonym.state_dict._places import Place, form, places
 from axonym.state_dict.layouts import Stored
+from axonym.state_dict.places import Place, form, places
 from tests.nn.layouts import same_trees
 
 L, G, E, M = axn.make_axes(layers=3, groups=2, embed=4, mlp=6)

@@ -2,11 +2,10 @@
 
 import json
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from axonym.state_dict._record import axes_text, decoded, encoded
 from axonym.state_dict.axes import StoredAxis
+from axonym.state_dict.record import axes_text, decoded, encoded
 
 axis = st.builds(
     lambda name, size, flipped: StoredAxis(name, size, flipped and size > 1),

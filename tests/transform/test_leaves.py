@@ -8,8 +8,10 @@ import optax
 import pytest
 
 import axonym as axn
+from axonym.core import register
 from axonym.errors import AxisClashError, AxisSizeError, OperandError
-from axonym.transform._leaves import Arguments, Outputs, axis_first, is_array, is_hole, spread
+from axonym.kinds import is_array
+from axonym.transform.leaves import Arguments, Outputs, axis_first, is_hole, spread
 from tests.nn.layouts import draw, fails, same, same_trees
 
 A, B = axn.make_axes(a=2, b=3)
@@ -100,6 +102,25 @@ def test_holes_lose_and_gain_the_axis_as_arrays_do(payload):
     assert (outer.array, outer.names) == (payload, ("a", "b"))
     with pytest.raises(AxisClashError, match="the result of one step has: b\n"):
         Outputs(inner).rebuild([], axis_first("vmap", B))
+
+
+def test_a_subclass_may_remember_more_of_a_hole_than_its_names():
+    @register
+    class Counting(axn.NamedArray):
+        __slots__ = ("sizes",)
+
+        def __renamed_hole__(self, names, new):
+            renamed = super().__renamed_hole__(names, new)
+            known = self.sizes | ({} if new is None else {new.name: new.size})
+            renamed.sizes = {name: known[name] for name in names}
+            return renamed
+
+    hole = Counting(None, ("b", "a"))
+    hole.sizes = {"b": 3, "a": 2}
+    (inner,), _ = take_apart(((hole,), {"x": axn.ones(A)})).rebuild([1.0])
+    assert (type(inner), inner.names, inner.sizes) == (Counting, ("b",), {"b": 3})
+    outer = Outputs(inner).rebuild([], axis_first("vmap", A))
+    assert (type(outer), outer.names, outer.sizes) == (Counting, ("a", "b"), {"a": 2, "b": 3})
 
 
 def test_what_is_no_hole():

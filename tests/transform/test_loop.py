@@ -13,7 +13,7 @@ import pytest
 
 import axonym as axn
 from axonym import ScanCheckpointPolicy
-from axonym.transform._loop import loop, names_within
+from axonym.transform.loop import loop, names_within
 
 N = axn.Axis("steps", 4)
 

@@ -4,8 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 import axonym as axn
 from axonym.errors import AxisClashError, AxisSizeError, LostAxisError, OperandError
@@ -89,7 +88,7 @@ def test_one_name_with_two_sizes():
         "nmap: axis 'b' has two sizes: 3 and 5\n"
         "  operand 1 has: a=2, b=3\n"
         "  operand 2 has: b=5\n"
-        "  hint: rename one of the two 'b' axes"
+        '  hint: if they are the same axis, cut the longer one, x["b", :3]; if not, rename one: x.rename({"b": ...})'
     )
 
 

@@ -173,7 +173,8 @@ def test_a_carry_that_changes_its_axes(loop):
     assert str(error.value) == (
         f"{loop}: a step changes the axes of the carry\n"
         "  before: a NamedArray with embed=4\n"
-        "  after: a NamedArray with mlp=4"
+        "  after: a NamedArray with mlp=4\n"
+        "  hint: start with the axes that a step returns, or reduce what it returns"
     )
 
 
@@ -192,11 +193,14 @@ def test_a_carry_that_changes_its_structure():
         axn.scan(lambda c: ({"b": c["a"]}, None), T)({"a": jnp.zeros(3)})
 
 
+NAMED = "\n  hint: start with a named array too, such as axn.zeros((...))"
+
+
 @pytest.mark.parametrize(
     ("init", "following", "before", "after"),
     [
         (lambda: axn.ones(E), lambda: jnp.ones(4), "a NamedArray with embed=4", "a plain array of shape (4,)"),
-        (lambda: jnp.ones(4), lambda: axn.ones(E), "a plain array of shape (4,)", "a NamedArray with embed=4"),
+        (lambda: jnp.ones(4), lambda: axn.ones(E), "a plain array of shape (4,)", f"a NamedArray with embed=4{NAMED}"),
         (lambda: "train", lambda: "eval", "'train'", "'eval'"),
         (lambda: "train", lambda: 1.0, "'train'", "1.0"),
     ],

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from ..array import NamedArray
 from ..axis import AxisSelector, shown
 from ..core import facts
+from ..engine import along, pointwise
 from ..errors import ArgumentError, AxisSizeError, message
-from ..ops import _lift
-from ._settings import as_python
 from .recompute import from_inputs
+from .settings import as_python
 
 __all__ = [
     "celu",
@@ -46,12 +46,12 @@ __all__ = [
 
 def celu(x: NamedArray, alpha: float = 1.0) -> NamedArray:
     """Return x if positive, else alpha * (exp(x / alpha) - 1), for each element."""
-    return _lift.binary(_from_inputs(jax.nn.celu), x, as_python(alpha))
+    return pointwise.binary(_from_inputs(jax.nn.celu), x, as_python(alpha))
 
 
 def elu(x: NamedArray, alpha: float = 1.0) -> NamedArray:
     """Return x if positive, else alpha * (exp(x) - 1), for each element."""
-    return _lift.binary(_from_inputs(jax.nn.elu), x, as_python(alpha))
+    return pointwise.binary(_from_inputs(jax.nn.elu), x, as_python(alpha))
 
 
 def gelu(x: NamedArray, approximate: bool = True) -> NamedArray:
@@ -63,7 +63,7 @@ def gelu(x: NamedArray, approximate: bool = True) -> NamedArray:
     Reference:
         Hendrycks, Gimpel (2016), Gaussian error linear units.
     """
-    return _lift.unary_with(_from_inputs(_gelu), x, approximate=approximate)
+    return pointwise.unary_with(_from_inputs(_gelu), x, approximate=approximate)
 
 
 def glu(x: NamedArray, axis: AxisSelector) -> NamedArray:
@@ -78,102 +78,102 @@ def glu(x: NamedArray, axis: AxisSelector) -> NamedArray:
     if isinstance(x, NamedArray) and x.axis_size(axis) % 2:
         problem = f"{shown(x.resolve_axis(axis))} cannot be split into two halves"
         raise AxisSizeError(message("glu", problem, f"array has: {facts(x)}"))
-    return _lift.along(_from_inputs(jax.nn.glu), x, axis)
+    return along.along(_from_inputs(jax.nn.glu), x, axis)
 
 
 def hard_sigmoid(x: NamedArray) -> NamedArray:
     """Return relu6(x + 3) / 6, for each element."""
-    return _lift.unary(jax.nn.hard_sigmoid, x)
+    return pointwise.unary(jax.nn.hard_sigmoid, x)
 
 
 def hard_silu(x: NamedArray) -> NamedArray:
     """Return x * hard_sigmoid(x), for each element."""
-    return _lift.unary(_from_inputs(jax.nn.hard_silu), x)
+    return pointwise.unary(_from_inputs(jax.nn.hard_silu), x)
 
 
 def hard_tanh(x: NamedArray) -> NamedArray:
     """Return x, clipped to [-1, 1], for each element."""
-    return _lift.unary(_from_inputs(jax.nn.hard_tanh), x)
+    return pointwise.unary(_from_inputs(jax.nn.hard_tanh), x)
 
 
 def leaky_relu(x: NamedArray, negative_slope: float = 0.01) -> NamedArray:
     """Return x if positive, else `negative_slope` times x, for each element."""
-    return _lift.binary(jax.nn.leaky_relu, x, as_python(negative_slope))
+    return pointwise.binary(jax.nn.leaky_relu, x, as_python(negative_slope))
 
 
 def log1mexp(x: NamedArray) -> NamedArray:
     """Return log(1 - exp(-x)), for each element, without loss of precision near 0; x must be positive."""
-    return _lift.unary(jax.nn.log1mexp, x)
+    return pointwise.unary(jax.nn.log1mexp, x)
 
 
 def log_sigmoid(x: NamedArray) -> NamedArray:
     """Return log(sigmoid(x)), for each element."""
-    return _lift.unary(_from_inputs(jax.nn.log_sigmoid), x)
+    return pointwise.unary(_from_inputs(jax.nn.log_sigmoid), x)
 
 
 def mish(x: NamedArray) -> NamedArray:
     """Return x * tanh(softplus(x)), for each element."""
-    return _lift.unary(_from_inputs(jax.nn.mish), x)
+    return pointwise.unary(_from_inputs(jax.nn.mish), x)
 
 
 def quick_gelu(x: NamedArray) -> NamedArray:
     """Return x * sigmoid(1.702 x), for each element."""
-    return _lift.unary(_from_inputs(_quick_gelu), x)
+    return pointwise.unary(_from_inputs(_quick_gelu), x)
 
 
 def relu(x: NamedArray) -> NamedArray:
     """Return max(x, 0), for each element."""
-    return _lift.unary(_relu, x)
+    return pointwise.unary(_relu, x)
 
 
 def relu6(x: NamedArray) -> NamedArray:
     """Return min(max(x, 0), 6), for each element."""
-    return _lift.unary(jax.nn.relu6, x)
+    return pointwise.unary(jax.nn.relu6, x)
 
 
 def relu_squared(x: NamedArray) -> NamedArray:
     """Return max(x, 0) squared, for each element."""
-    return _lift.unary(_from_inputs(_relu_squared), x)
+    return pointwise.unary(_from_inputs(_relu_squared), x)
 
 
 def selu(x: NamedArray) -> NamedArray:
     """Return the scaled exponential linear unit, for each element."""
-    return _lift.unary(_from_inputs(jax.nn.selu), x)
+    return pointwise.unary(_from_inputs(jax.nn.selu), x)
 
 
 def sigmoid(x: NamedArray) -> NamedArray:
     """Return 1 / (1 + exp(-x)), for each element."""
-    return _lift.unary(jax.nn.sigmoid, x)
+    return pointwise.unary(jax.nn.sigmoid, x)
 
 
 def silu(x: NamedArray) -> NamedArray:
     """Return x * sigmoid(x), for each element."""
-    return _lift.unary(_from_inputs(jax.nn.silu), x)
+    return pointwise.unary(_from_inputs(jax.nn.silu), x)
 
 
 def soft_sign(x: NamedArray) -> NamedArray:
     """Return x / (|x| + 1), for each element."""
-    return _lift.unary(_from_inputs(jax.nn.soft_sign), x)
+    return pointwise.unary(_from_inputs(jax.nn.soft_sign), x)
 
 
 def softplus(x: NamedArray) -> NamedArray:
     """Return log(1 + exp(x)), for each element."""
-    return _lift.unary(_from_inputs(jax.nn.softplus), x)
+    return pointwise.unary(_from_inputs(jax.nn.softplus), x)
 
 
 def sparse_plus(x: NamedArray) -> NamedArray:
     """Return 0 below -1, x above 1, and (x + 1)**2 / 4 between them, for each element."""
-    return _lift.unary(_from_inputs(jax.nn.sparse_plus), x)
+    return pointwise.unary(_from_inputs(jax.nn.sparse_plus), x)
 
 
 def sparse_sigmoid(x: NamedArray) -> NamedArray:
     """Return (x + 1) / 2, clipped to [0, 1], for each element: the derivative of `sparse_plus`."""
-    return _lift.unary(_from_inputs(jax.nn.sparse_sigmoid), x)
+    return pointwise.unary(_from_inputs(jax.nn.sparse_sigmoid), x)
 
 
 def squareplus(x: NamedArray, b: float = 4.0) -> NamedArray:
     """Return (x + sqrt(x**2 + b)) / 2, for each element."""
-    return _lift.binary(_from_inputs(jax.nn.squareplus), x, as_python(b))
+    return pointwise.binary(_from_inputs(jax.nn.squareplus), x, as_python(b))
 
 
 # Cached, so that each function has one kernel.
@@ -183,7 +183,9 @@ _from_inputs = lru_cache(None)(from_inputs)
 def _gelu(x: jax.Array, approximate: bool) -> jax.Array:
     # Any string is true, even "none".
     if approximate not in (True, False):
-        raise ArgumentError(message("gelu", f"approximate must be True (tanh) or False, not {approximate!r}"))
+        raise ArgumentError(
+            message("gelu", f"approximate must be True (tanh) or False, not {approximate!r}")
+        )
     return jax.nn.gelu(x, approximate)
 
 

@@ -6,25 +6,27 @@ from typing import Self
 import equinox as eqx
 import jax
 
-from .. import layout, plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, AxisSpec, selection, shown, spec
+from ..axis import Axis, AxisSelection, AxisSpec, axis_name, selection, shown, spec
 from ..core import facts
 from ..create import ones, zeros
+from ..dtypes import widen, widened_to
+from ..engine import checks
 from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, message
-from ..ops import _lift
-from ..ops._widen import widen, widened_to
+from ..mesh import context
+from ..names import plans
 from ..ops.elementwise import rsqrt, square, stop_gradient
 from ..partitioning.collectives import axis_size, pmean
 from ..partitioning.shard import auto_sharded
-from ._inputs import check_input, with_sizes
-from ._switch import switchable
+from .inputs import check_input, with_sizes
+from .layer import Layer
 from .recompute import from_inputs
+from .switch import switchable
 
 __all__ = ["BatchNorm", "BatchNormState"]
 
 
-class BatchNormState(eqx.Module):
+class BatchNormState(Layer):
     """Running statistics of a `BatchNorm`, kept apart from its parameters.
 
     Attributes:
@@ -37,7 +39,7 @@ class BatchNormState(eqx.Module):
 
 
 @switchable
-class BatchNorm(eqx.Module):
+class BatchNorm(Layer):
     """Normalise over the axes `over` of a batch: subtract the mean, divide by the standard deviation.
 
     Training uses the statistics of the batch and updates the running ones; `inference` uses the running ones unchanged.
@@ -60,7 +62,7 @@ class BatchNorm(eqx.Module):
         Ioffe, Szegedy (2015), Batch normalization: accelerating deep network training by reducing internal covariate
         shift.
 
-    Example:
+    Examples:
         >>> Batch, Channels = axn.make_axes(batch=4, channels=3)
         >>> norm = axn.nn.BatchNorm.init(Channels, "batch")
         >>> y, state = norm(axn.random.normal(jax.random.key(0), (Batch, Channels)), norm.initial_state())
@@ -113,15 +115,23 @@ class BatchNorm(eqx.Module):
             if each.name in names:
                 problem = f"axis {each.name!r} is both kept and normalised over"
                 raise AxisClashError(message("BatchNorm.init", problem))
-        weight, bias = ones(axes) if use_weight else None, zeros(axes) if use_bias else None
-        return cls(axes, names, weight, bias, float(eps), float(momentum), inference, with_sizes(given))
+        weight = ones(axes) if use_weight else None
+        bias = zeros(axes) if use_bias else None
+        return cls(
+            axes, names, weight, bias, float(eps), float(momentum), inference, with_sizes(given)
+        )
 
     def initial_state(self) -> BatchNormState:
         """Return the running statistics to start from: mean zero and variance one."""
         return BatchNormState(zeros(self.axis), ones(self.axis))
 
     def __call__(
-        self, x: NamedArray, state: BatchNormState, *, inference: bool | None = None, key: jax.Array | None = None
+        self,
+        x: NamedArray,
+        state: BatchNormState,
+        *,
+        inference: bool | None = None,
+        key: jax.Array | None = None,
     ) -> tuple[NamedArray, BatchNormState]:
         """Return the normalised input and the next running statistics, which pass no gradient.
 
@@ -140,33 +150,35 @@ class BatchNorm(eqx.Module):
             AxisError: if `x` has an axis that is neither in `axis` nor in `over`, or an anonymous dimension.
         """
         self._check(x)
-        parameters = [None if p is None else auto_sharded(p) for p in (self.weight, self.bias)]
-        if self.inference if inference is None else inference:
+        weight, bias = auto_sharded((self.weight, self.bias))
+        if inference is None:
+            inference = self.inference
+        if inference:
             running = auto_sharded(state)
-            return from_inputs(_scaled)(x, running.mean, running.var, *parameters, eps=self.eps), state
-        split = [name for name, entry in layout.mapped(self.over).items() if entry]
-        count = math.prod(x.axis_size(name) for name in self.over) * axis_size(split)
+            y = from_inputs(_scaled)(x, running.mean, running.var, weight, bias, eps=self.eps)
+            return y, state
+
+        split = [name for name, entry in context.mapped(self.over).items() if entry]
+        count = math.prod(map(x.axis_size, self.over)) * axis_size(split)
         if count < 2:
             problem = f"a variance needs more than {count} element"
-            raise AxisSizeError(
-                message(
-                    "BatchNorm",
-                    problem,
-                    f"input has: {facts(x)}",
-                    hint="pass inference=True to use the running statistics",
-                )
-            )
+            hint = "pass inference=True to use the running statistics"
+            raise AxisSizeError(message("BatchNorm", problem, f"input has: {facts(x)}", hint=hint))
 
-        def normalized(x: NamedArray, *parameters: NamedArray | None) -> tuple[NamedArray, NamedArray, NamedArray]:
+        def normalized(
+            x: NamedArray,
+            weight: NamedArray | None,
+            bias: NamedArray | None,
+        ) -> tuple[NamedArray, BatchNormState]:
             wide = widen(x)
             mean = pmean(wide.mean(self.over), split)
             var = pmean(square(wide - mean).mean(self.over), split)
-            return _scaled(x, mean, var, *parameters, eps=self.eps), mean, var
+            return _scaled(x, mean, var, weight, bias, eps=self.eps), BatchNormState(mean, var)
 
-        y, mean, var = from_inputs(normalized)(x, *parameters)
+        y, batch = from_inputs(normalized)(x, weight, bias)
+        unbiased = batch.var * (count / (count - 1))
         return y, BatchNormState(
-            self._moved(state.mean, mean),
-            self._moved(state.var, var * (count / (count - 1))),
+            self._moved(state.mean, batch.mean), self._moved(state.var, unbiased)
         )
 
     def _moved(self, old: NamedArray, new: NamedArray) -> NamedArray:
@@ -175,12 +187,9 @@ class BatchNorm(eqx.Module):
 
     def _check(self, x: NamedArray) -> None:
         check_input("BatchNorm", x, (*self.axis, *self.fixed), (), blocks=True)
-        try:
-            plans.require(x.names, self.over)
-        except AxisError as flaw:
-            _lift.fail("BatchNorm", flaw, x)
-        known = {*self.over, *(axis.name for axis in self.axis)}
-        extra = [name for name in x.names if name not in known]
+        checks.planned("BatchNorm", (x,), plans.require, x.names, self.over)
+
+        extra = plans.without(x.names, (*axis_name(self.axis), *self.over))
         if extra or x.ndim > len(x.names):
             what = f"axis {extra[0]!r}" if extra else "a dimension without name"
             problem = f"the input has {what}, which the layer neither keeps statistics of nor normalises over"
@@ -198,5 +207,10 @@ def _scaled(
     eps: float,
 ) -> NamedArray:
     scale = rsqrt(widen(var) + eps)
-    y = (widen(x) - mean) * (scale if weight is None else scale * widened_to(scale.dtype, weight))
-    return (y if bias is None else y + widened_to(y.dtype, bias)).astype(x.dtype)
+    if weight is not None:
+        scale = scale * widened_to(scale.dtype, weight)
+
+    y = (widen(x) - mean) * scale
+    if bias is not None:
+        y = y + widened_to(y.dtype, bias)
+    return y.astype(x.dtype)

@@ -1,7 +1,8 @@
 """Convolutions over named axes."""
 
 import math
-from collections.abc import Callable, Sequence, Set
+import operator
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache, partial
 from typing import Any, Self
 
@@ -10,26 +11,37 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .. import _constraints, layout, plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, selection, selectors, shown, sized
+from ..axis import Axis, AxisSelection, axis_name, selection, selectors, shown, sized
 from ..core import facts, wrap
-from ..errors import ArgumentError, AxisError, AxisSizeError, message
-from ..ops import _lift
-from ..ops._widen import at_least_float32
+from ..dtypes import at_least_float32
+from ..engine import checks, kernels
+from ..errors import ArgumentError, AxisSizeError, message
+from ..mesh import assignment, auto, context, explicit, partition, tracing
+from ..mesh.blocks import (
+    Slide,
+    blocks_of,
+    entries_by_name,
+    manual_axes,
+    may_idle,
+    mesh_of,
+    trimmed,
+    with_edges,
+)
+from ..names import plans
+from ..names.plans import Names
 from ..partitioning.shard import auto_sharded
-from ..plans import Names
-from ._blocks import Slide, blocks_of, entries_by_name, manual_axes, may_idle, mesh_of, trimmed, with_edges
-from ._inputs import check_input
-from ._settings import drawn, integer
-from ._weights import gathered, stored_outputs
-from ._windows import Padding, Pads, check_fit, each, pads
 from .initializer import Initializer, between, uniform
+from .inputs import check_input
+from .layer import Layer
+from .settings import drawn, integer
+from .weights import add_bias, gathered, stored_outputs
+from .windows import Padding, Pads, check_fit, each, pads
 
 __all__ = ["Conv", "ConvTranspose"]
 
 
-class _Conv(eqx.Module):
+class _Conv(Layer):
     weight: NamedArray
     bias: NamedArray | None
     Spatial: tuple[str | Axis, ...] = eqx.field(static=True)
@@ -47,24 +59,29 @@ class _Conv(eqx.Module):
         stored = Axis(self.weight.names[0], self.Out.size)
         sized = tuple(axis for axis in self.Spatial if isinstance(axis, Axis))
         check_input(function, x, (self.In, *sized), (self.Out, stored), blocks=self.groups == 1)
-        names = tuple(axis.name if isinstance(axis, Axis) else axis for axis in self.Spatial)
-        try:
-            at = plans.positions(x.names, names)
-        except AxisError as flaw:
-            _lift.fail(function, flaw, x)
+        names = axis_name(self.Spatial)
+        at = checks.planned(function, (x,), plans.positions, x.names, names)
         return names, tuple(x.array.shape[i] for i in at)
+
+    @property
+    def _spans(self) -> list[int]:
+        """The distance between the ends of the kernel along each axis."""
+        return [
+            apart * (size - 1) for size, apart in zip(self.kernel_size, self.dilation, strict=True)
+        ]
 
     def _apply(self, x: NamedArray, spatial: Names, **options: Any) -> NamedArray:
         """Convolve with the weight, and add the bias."""
         options |= {"rhs_dilation": self.dilation, "feature_group_count": self.groups}
         operands = (x.names, self.weight.names)
-        kernel = _convolution(operands, spatial, self.In.name, self.Out.name, tuple(options.items()))
+        kernel = _convolution(
+            operands, spatial, self.In.name, self.Out.name, tuple(options.items())
+        )
 
         def run(x: NamedArray, weight: NamedArray) -> NamedArray:
             return wrap(x, kernel.call(x.array, weight.array), kernel.names)
 
-        y = auto_sharded(gathered(run, x, self.weight))
-        return y if self.bias is None else y + auto_sharded(self.bias)
+        return add_bias(auto_sharded(gathered(run, x, self.weight)), self.bias)
 
 
 class Conv(_Conv):
@@ -127,14 +144,24 @@ class Conv(_Conv):
             ArgumentError: if a setting is invalid, or does not have one entry for each axis.
             AxisClashError: if an axis is given twice.
 
-        Example:
+        Examples:
             >>> Channels, Features = axn.make_axes(channels=3, features=8)
             >>> conv = axn.nn.Conv.init(("height", "width"), Channels, Features, 3, stride=2, key=jax.random.key(0))
             >>> conv(axn.ones(axn.make_axes(batch=2, height=9, width=9, channels=3))).axes
             (Axis(name='batch', size=2), Axis(name='height', size=4), Axis(name='width', size=4), \
 Axis(name='features', size=8))
         """
-        made = _parameters("Conv.init", Spatial, In, Out, kernel_size, groups, use_bias, initializer, key)
+        made = _parameters(
+            "Conv.init",
+            Spatial,
+            In,
+            Out,
+            kernel_size,
+            groups,
+            use_bias,
+            initializer,
+            key,
+        )
         weight, bias, spatial, kernel, groups = made
         count = len(spatial)
         steps = each("Conv.init", "stride", stride, count)
@@ -155,7 +182,7 @@ Axis(name='features', size=8))
             AxisClashError: if `x` already has `Out`.
         """
         names, sizes = self._check(x)
-        windows = [d * (k - 1) + 1 for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+        windows = [span + 1 for span in self._spans]
         check_fit("Conv", names, sizes, windows, self.padding, facts(x))
         return self._apply(x, names, window_strides=self.stride, padding=self.padding)
 
@@ -206,7 +233,17 @@ class ConvTranspose(_Conv):
     ) -> Self:
         """Make a layer as `Conv.init` does; `output_padding` must be less than the stride."""
         function = "ConvTranspose.init"
-        made = _parameters(function, Spatial, In, Out, kernel_size, groups, use_bias, initializer, key)
+        made = _parameters(
+            function,
+            Spatial,
+            In,
+            Out,
+            kernel_size,
+            groups,
+            use_bias,
+            initializer,
+            key,
+        )
         weight, bias, spatial, kernel, groups = made
         count = len(spatial)
         steps = each(function, "stride", stride, count)
@@ -224,30 +261,42 @@ class ConvTranspose(_Conv):
         names, sizes = self._check(x)
         self._check_left(x, names, sizes)
         ones = (1,) * len(names)
-        return self._apply(x, names, window_strides=ones, padding=self._sides(), lhs_dilation=self.stride)
+        return self._apply(
+            x, names, window_strides=ones, padding=self._sides(), lhs_dilation=self.stride
+        )
 
     def _check_left(self, x: NamedArray, names: Names, sizes: tuple[int, ...]) -> None:
         """Check that the padding does not exceed the result; that of "SAME" and "VALID" never does."""
         if isinstance(self.padding, str):
             return
-        reach = [d * (k - 1) + e for k, d, e in zip(self.kernel_size, self.dilation, self.output_padding, strict=True)]
-        for name, size, more, step, cut in zip(names, sizes, reach, self.stride, map(sum, self.padding), strict=True):
+        reach = map(operator.add, self._spans, self.output_padding)
+        cuts = map(sum, self.padding)
+        for name, size, more, step, cut in zip(names, sizes, reach, self.stride, cuts, strict=True):
             made = max((size - 1) * step + 1, 0) + more
             if cut > made:
                 problem = f"axis {name!r} of size {size} becomes {made}, less than the padding of {cut} to remove"
-                hint = f"give the axis a size of at least {-(-(cut - more) // step) + 1}, or the layer less padding"
-                raise AxisSizeError(message("ConvTranspose", problem, f"input has: {facts(x)}", hint=hint))
+                least = -(-(cut - more) // step) + 1
+                hint = f"give the axis a size of at least {least}, or the layer less padding"
+                raise AxisSizeError(
+                    message("ConvTranspose", problem, f"input has: {facts(x)}", hint=hint)
+                )
 
     def _sides(self) -> tuple[tuple[int, int], ...]:
         """Return the padding of the convolution that is the transpose."""
-        reach = [d * (k - 1) for k, d in zip(self.kernel_size, self.dilation, strict=True)]
-        cut = ((0, 0),) * len(reach) if isinstance(self.padding, str) else self.padding
-        extra = self.output_padding
-        if self.padding == "SAME":
-            excess = [r + 1 - s + e for r, s, e in zip(reach, self.stride, extra, strict=True)]
-            cut = tuple((max(e, 0) // 2, max(e, 0) - max(e, 0) // 2) for e in excess)
-            extra = tuple(max(-e, 0) for e in excess)
-        return tuple((r - low, r - high + e) for r, (low, high), e in zip(reach, cut, extra, strict=True))
+        sides: list[tuple[int, int]] = []
+        settings = zip(self._spans, self.stride, self.output_padding, strict=True)
+        for i, (span, step, extra) in enumerate(settings):
+            low = high = 0
+            if self.padding == "SAME":
+                # Of what the kernel makes of one element, `step` elements stay: the rest is cut off on both sides.
+                excess = span + 1 - step + extra
+                low = max(excess, 0) // 2
+                high = max(excess, 0) - low
+                extra = max(-excess, 0)
+            elif not isinstance(self.padding, str):
+                low, high = self.padding[i]
+            sides.append((span - low, span - high + extra))
+        return tuple(sides)
 
 
 def _parameters(
@@ -263,10 +312,13 @@ def _parameters(
 ) -> tuple[NamedArray, NamedArray | None, tuple[str | Axis, ...], tuple[int, ...], int]:
     """Make weight and bias, and normalise the spatial axes, the size of the kernel and the number of groups."""
     given, In, Out = selection(Spatial, function), sized(In, function), sized(Out, function)
-    plans.distinct((In.name, *(name for name, _ in given)), f"{function}: ")
-    plans.distinct((Out.name, *(name for name, _ in given)), f"{function}: ")
+    names = [name for name, _ in given]
+    plans.distinct((In.name, *names), f"{function}: ")
+    plans.distinct((Out.name, *names), f"{function}: ")
     if not given:
-        raise ArgumentError(message(function, "there is no spatial axis", hint="use nn.Linear without spatial axes"))
+        hint = "use nn.Linear without spatial axes"
+        raise ArgumentError(message(function, "there is no spatial axis", hint=hint))
+
     groups = integer(function, "groups", groups)
     if groups < 1 or In.size % groups or Out.size % groups:
         problem = f"{groups} groups do not divide both axes evenly"
@@ -274,58 +326,80 @@ def _parameters(
     kernel = each(function, "kernel_size", kernel_size, len(given))
     inputs = In if groups == 1 else Axis(f"group.{In.name}", In.size // groups)
     (stored,) = stored_outputs((inputs,), (Out,))
-    window = [Axis(f"kernel.{name}", size) for (name, _), size in zip(given, kernel, strict=True)]
+    window = [Axis(f"kernel.{name}", size) for name, size in zip(names, kernel, strict=True)]
+
     limit = 1 / math.sqrt(math.prod(kernel) * inputs.size or 1)
     draw = uniform(-limit, limit)
     weight_key, bias_key = jax.random.split(key)
     make = between(initializer or draw, (inputs, *window), stored)
     weight = drawn(function, make, weight_key, (stored, inputs, *window))
-    spatial = selectors(given)
-    return weight, draw(bias_key, (Out,)) if use_bias else None, spatial, kernel, groups
+    bias = draw(bias_key, (Out,)) if use_bias else None
+    return weight, bias, selectors(given), kernel, groups
 
 
 @lru_cache(plans.CACHE)
 def _convolution(
-    operands: tuple[Names, Names], spatial: Names, feature: str, out: str, options: tuple[tuple[str, Any], ...]
-) -> _lift.Kernel:
+    operands: tuple[Names, Names],
+    spatial: Names,
+    feature: str,
+    out: str,
+    options: tuple[tuple[str, Any], ...],
+) -> kernels.Kernel:
     """Make the kernel of a convolution of an input and a weight {out, in, kernel...}."""
     names, stored = operands
-    target = tuple(out if name == feature else name for name in names)
+    target = plans.rename(names, ((feature, out),))
     core = plans.positions(names, (feature, *spatial))
 
     def body(x: jax.Array, weight: jax.Array) -> jax.Array:
         dtype = jnp.promote_types(x.dtype, weight.dtype)
         x, weight = x.astype(dtype), weight.astype(dtype)
-        at, entries, settings = [i + x.ndim for i in core], entries_by_name(x, names), dict(options)
-        filters, mesh = entries_by_name(weight, stored), mesh_of(x)
-        ways = [layout.ways_on(mesh, entry) for entry in entries]
+
+        mesh = mesh_of(x)
+        entries, filters = entries_by_name(x, names), entries_by_name(weight, stored)
+        ways = [partition.ways_on(mesh, entry) for entry in entries]
+        typed = any(map(explicit.has_explicit_axes, (x, weight)))
+        manual = manual_axes(mesh, [*entries, *filters], typed)
+
+        at = [i + x.ndim for i in core]
+        settings = dict(options)
         plain: Callable[..., jax.Array] = partial(_convolve, core=at, ways=ways, **settings)
-        explicit = any(map(_constraints.has_explicit_axes, (x, weight)))
-        manual = manual_axes(mesh, [*entries, *filters], explicit)
+        call = plain
+
         # XLA's partitioner sums gradients, and some results, also over mesh axes that nothing is split over: if a
         # spatial axis is split, and with groups if any axis is, perhaps one that only a surrounding `vmap` knows.
-        split = [i for i, count in enumerate(ways) if count > 1]
+        blocks = any(ways[i] > 1 for i in at[1:])
         if settings["feature_group_count"] > 1:
-            blocks = bool(split) or layout.ways_on(mesh, filters[0]) > 1 or may_idle(mesh, manual)
-        else:
-            blocks = any(i in split for i in at[1:])
-        by_blocks = partial(_by_blocks, core=at, entries=entries, filters=filters, manual=manual, **settings)
-        call = by_blocks if blocks else plain
-        if not explicit:
+            outputs = partition.ways_on(mesh, filters[0])
+            blocks = max(*ways, outputs) > 1 or may_idle(mesh, manual)
+        if blocks:
+            call = partial(
+                _by_blocks,
+                core=at,
+                entries=entries,
+                filters=filters,
+                manual=manual,
+                **settings,
+            )
+        if not typed:
             return call(x, weight)
-        shape = jax.eval_shape(plain, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, weight))).shape
+        shape = jax.eval_shape(
+            plain, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in (x, weight))
+        ).shape
         anonymous = tuple(range(x.ndim - len(names)))
         labels = (*anonymous, *(None if name == feature else name for name in names))
         results = (*anonymous, *target)
         # A spatial axis whose new size does not divide is made whole; the mapping is applied later.
-        decided = {name: entries[i] if not shape[i] % ways[i] else () for name, i in zip(spatial, at[1:], strict=True)}
+        decided = {
+            name: entries[i] if not shape[i] % ways[i] else ()
+            for name, i in zip(spatial, at[1:], strict=True)
+        }
         kinds = labels, (out, *(None for _ in stored[1:]))
-        types = [_constraints.entries_of(a) or ((),) * a.ndim for a in (x, weight)]
-        table = _constraints.settle(results, list(zip(kinds, types, strict=True)), decided)
-        result: jax.Array = _lift.local(call, [x, weight], [table[label] for label in results])
+        types = [explicit.entries_of(a) or ((),) * a.ndim for a in (x, weight)]
+        table = explicit.settle(results, list(zip(kinds, types, strict=True)), decided)
+        result: jax.Array = auto.local(call, [x, weight], [table[label] for label in results])
         return result
 
-    return _lift.Kernel(target, body)
+    return kernels.Kernel(target, body)
 
 
 def _by_blocks(
@@ -333,8 +407,8 @@ def _by_blocks(
     weight: jax.Array,
     *,
     core: Sequence[int],
-    entries: Sequence[layout.Entry],
-    filters: Sequence[layout.Entry],
+    entries: Sequence[assignment.Entry],
+    filters: Sequence[assignment.Entry],
     manual: Set[str],
     padding: Pads,
     **options: Any,
@@ -350,41 +424,65 @@ def _by_blocks(
         manual: the mesh axes that become Manual.
         padding: as in `lax`, like all other options.
     """
-    mesh, (feature, *spatial), has = mesh_of(x), core, list(entries)
-    used = {axis for entry in entries for axis in entry}
-    summed, out = has[feature], () if used & set(filters[0]) else filters[0]
+    mesh, has = mesh_of(x), list(entries)
+    feature, *spatial = core
+
+    summed, out = has[feature], filters[0]
+    if set(out).intersection(*entries):
+        out = ()
     groups = options["feature_group_count"]
     if groups > 1:
         # A device that has an input of a group has all inputs of the group, and computes its outputs.
-        whole = [entry for entry in (has[feature], out) if entry and not groups % layout.ways_on(mesh, entry)]
-        summed, has[feature] = (), whole[0] if whole else ()
-        out, options["feature_group_count"] = has[feature], groups // layout.ways_on(mesh, has[feature])
-    sizes, steps = [x.shape[at] for at in spatial], options["window_strides"]
-    apart = options.get("lhs_dilation", (1,) * len(spatial))
-    windows = [d * (k - 1) + 1 for k, d in zip(weight.shape[2:], options["rhs_dilation"], strict=True)]
-    pairs = lax.padtype_to_pads(sizes, windows, steps, padding) if isinstance(padding, str) else padding
-    slides = {at: Slide(*each) for at, *each in zip(spatial, sizes, windows, steps, pairs, apart, strict=True)}
+        whole = [entry for entry in (summed, out) if not groups % partition.ways_on(mesh, entry)]
+        summed, out = (), max(whole, key=bool, default=())
+        has[feature] = out
+        options["feature_group_count"] = groups // partition.ways_on(mesh, out)
+
+    slides = _slides(x, weight, spatial, padding, options)
     has, edges, sides = blocks_of(mesh, has, slides)
 
     # Sums over devices are float32 or wider, also those of gradients: XLA for CPUs fails on some narrower ones.
     dtype, wide = x.dtype, at_least_float32(x.dtype)
-    spread = {axis for entry in (*has, out) for axis in entry}
+    spread = set(out).union(*has)
 
     def convolve(x: jax.Array, weight: jax.Array) -> jax.Array:
-        x, weight = (_constraints.varying(operand, spread).astype(dtype) for operand in (x, weight))
+        x = tracing.varying(x, spread).astype(dtype)
+        weight = tracing.varying(weight, spread).astype(dtype)
         x = with_edges(x, edges, has)
         y = _convolve(x, weight, core=core, ways=[1] * x.ndim, padding=sides, **options)
-        return lax.psum(y.astype(wide), summed).astype(dtype) if summed else y
+        if summed:
+            y = lax.psum(y.astype(wide), summed).astype(dtype)
+        return y
 
-    results = [out if at == feature else entry for at, entry in enumerate(has)]
+    results = list(has)
+    results[feature] = out
+    kernel = [out, summed, *[()] * len(spatial)]
     y = jax.shard_map(
         convolve,
-        in_specs=(layout.spec_from(has), layout.spec_from([out, summed, *[()] * len(spatial)])),
-        out_specs=layout.spec_from(results),
+        in_specs=(partition.spec_from(has), partition.spec_from(kernel)),
+        out_specs=partition.spec_from(results),
         axis_names=manual,
-        mesh=None if layout.context_mesh() else mesh,
+        mesh=None if context.context_mesh() else mesh,
     )(x.astype(wide), weight.astype(wide))
     return trimmed(y, slides)
+
+
+def _slides(
+    x: jax.Array,
+    weight: jax.Array,
+    spatial: Sequence[int],
+    padding: Pads,
+    options: Mapping[str, Any],
+) -> dict[int, Slide]:
+    """Return how the kernel slides along each spatial dimension."""
+    sizes, steps = [x.shape[at] for at in spatial], options["window_strides"]
+    apart = options.get("lhs_dilation", (1,) * len(spatial))
+    dilations = zip(weight.shape[2:], options["rhs_dilation"], strict=True)
+    windows = [dilation * (size - 1) + 1 for size, dilation in dilations]
+    if isinstance(padding, str):
+        padding = tuple(lax.padtype_to_pads(sizes, windows, steps, padding))
+    slides = map(Slide, sizes, windows, steps, padding, apart)
+    return dict(zip(spatial, slides, strict=True))
 
 
 def _convolve(
@@ -398,22 +496,35 @@ def _convolve(
     kernel = tuple(range(weight.ndim))
     batch = sorted(set(range(x.ndim)) - set(core), key=lambda at: ways[at] == 1)
     if len(batch) == 1:
-        at = (batch[0], *core)
-        spec = lax.ConvDimensionNumbers(at, kernel, at)
+        places = (batch[0], *core)
+        spec = lax.ConvDimensionNumbers(places, kernel, places)
         result: jax.Array = lax.conv_general_dilated(x, weight, dimension_numbers=spec, **options)
         return result
     split = [at for at in batch if ways[at] > 1]
-    split = split if len(split) > 1 else []
-    places = [at + sum(other < at for other in split) for at in range(x.ndim)]
-    blocks = [*(places[at] for at in split), *(places[at] + 1 for at in split)]
-    order = [*blocks, *(places[at] for at in batch if at not in split), *(places[at] for at in sorted(core))]
-    parts = [(ways[at], size // ways[at]) if at in split else (size,) for at, size in enumerate(x.shape)]
-    apart = lax.transpose(x.reshape([size for own in parts for size in own]), order)
+    if len(split) == 1:
+        split = []
+    firsts: list[int] = []
+    sizes: list[int] = []
+    for at, size in enumerate(x.shape):
+        firsts.append(len(sizes))
+        sizes += [ways[at], size // ways[at]] if at in split else [size]
+
+    blocks = [firsts[at] for at in split]
+    within = [block + 1 for block in blocks]
+    others = [firsts[at] for at in batch if at not in split]
+    last = [firsts[at] for at in sorted(core)]
+    order = [*blocks, *within, *others, *last]
+    apart = lax.transpose(x.reshape(sizes), order)
+
     lead = len(order) - len(core)
-    at = (0, *(1 + sorted(core).index(i) for i in core))
-    spec = lax.ConvDimensionNumbers(at, kernel, at)
     merged = apart.reshape(math.prod(apart.shape[:lead]), *apart.shape[lead:])
+    places = (0, *(1 + sorted(core).index(at) for at in core))
+    spec = lax.ConvDimensionNumbers(places, kernel, places)
     y = lax.conv_general_dilated(merged, weight, dimension_numbers=spec, **options)
+
     y = y.reshape(*apart.shape[:lead], *y.shape[1:])
     y = lax.transpose(y, [order.index(i) for i in range(len(order))])
-    return y.reshape([x.shape[at] if at in batch else y.shape[places[at]] for at in range(x.ndim)])
+    shape = list(x.shape)
+    for at in core:
+        shape[at] = y.shape[firsts[at]]
+    return y.reshape(shape)

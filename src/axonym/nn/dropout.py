@@ -5,19 +5,21 @@ import jax
 
 from .. import random
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, Pairs, selection
+from ..axis import Axis, AxisSelection, Pairs, axis_name, selection, without_axes
 from ..core import Core, facts, shape_of
+from ..engine import checks
 from ..errors import AxisNotFoundError, OperandError, message, suggestion
-from ..ops import _lift
-from ..ops.select import where
-from ._settings import fraction
-from ._switch import switchable
+from ..kinds import type_text
+from ..ops.where import where
+from .layer import Layer
+from .settings import fraction
+from .switch import switchable
 
 __all__ = ["Dropout", "dropout"]
 
 
 @switchable
-class Dropout(eqx.Module):
+class Dropout(Layer):
     """Set elements to zero at random and scale up the others, which keeps the expectation.
 
     What is dropped depends on the key and on the axes in their order, never on the layout.
@@ -36,7 +38,10 @@ class Dropout(eqx.Module):
     inference: bool
 
     def __init__(
-        self, pdrop: float = 0.5, broadcast_axes: AxisSelection | None = None, inference: bool = False
+        self,
+        pdrop: float = 0.5,
+        broadcast_axes: AxisSelection | None = None,
+        inference: bool = False,
     ) -> None:
         self.pdrop = fraction("Dropout", "pdrop", pdrop)
         self.broadcast_axes = tuple(name for name, _ in _pairs("Dropout", broadcast_axes))
@@ -47,7 +52,9 @@ class Dropout(eqx.Module):
         """Whether a call drops elements by default."""
         return not self.inference and self.pdrop > 0
 
-    def __call__(self, x: NamedArray, *, inference: bool | None = None, key: jax.Array | None = None) -> NamedArray:
+    def __call__(
+        self, x: NamedArray, *, inference: bool | None = None, key: jax.Array | None = None
+    ) -> NamedArray:
         """Drop elements of `x`.
 
         Raises:
@@ -88,36 +95,47 @@ def dropout(
 
 def _pairs(function: str, broadcast_axes: AxisSelection | None) -> Pairs:
     if hasattr(broadcast_axes, "dtype") and not isinstance(broadcast_axes, str):
-        problem = f"broadcast_axes must be axes, not {type(broadcast_axes).__name__}"
+        problem = f"broadcast_axes must be axes, not {type_text(broadcast_axes)}"
         raise OperandError(message(function, problem, hint="pass a key by its name: key=..."))
-    return () if broadcast_axes is None else selection(broadcast_axes, function)
+    if broadcast_axes is None:
+        return ()
+    return selection(broadcast_axes, function)
 
 
 def _drop(
-    function: str, x: NamedArray, pdrop: float, together: Pairs, inference: bool, key: jax.Array | None
+    function: str,
+    x: NamedArray,
+    pdrop: float,
+    together: Pairs,
+    inference: bool,
+    key: jax.Array | None,
 ) -> NamedArray:
     if not isinstance(x, Core):
-        raise _lift.unnamed(function, x)
+        raise checks.unnamed(function, x)
     if pdrop == 0 or inference:
         return x
     if key is None:
         hint = "pass key=..., or inference=True"
-        raise OperandError(message(function, f"dropout with probability {pdrop} needs a key", hint=hint))
+        raise OperandError(
+            message(function, f"dropout with probability {pdrop} needs a key", hint=hint)
+        )
     for name, _ in together:
         if name not in x.names:
             problem = f"the input lacks axis {name!r} of broadcast_axes"
             near = suggestion(name, x.names)
             raise AxisNotFoundError(message(function, problem, f"input has: {facts(x)}", hint=near))
     keep = 1 - pdrop
-    return where(_mask(function, x, together, key, keep), x / keep if keep else x, 0)
+    kept = _mask(function, x, together, key, keep)
+    scaled = x / keep if keep else x
+    return where(kept, scaled, 0)
 
 
 def _mask(function: str, x: NamedArray, together: Pairs, key: jax.Array, keep: float) -> NamedArray:
     """Draw what to keep; anonymous dimensions of `x` are named for the draw, so that each element has its own draw."""
     shape = shape_of(function, x.array, x.names)
-    _lift.check_given(function, together, x.names, shape)
-    anonymous = tuple(Axis(f"anonymous {i}", size) for i, size in enumerate(shape[: len(shape) - len(x.names)]))
-    own = dict(together)
-    axes = tuple(axis for axis in x.axes if axis.name not in own)
-    drawn = random.bernoulli(key, (*anonymous, *axes), keep)
-    return drawn.untag(*(axis.name for axis in anonymous)) if anonymous else drawn
+    checks.check_given(function, together, x.names, shape)
+    unnamed = shape[: len(shape) - len(x.names)]
+    named = tuple(Axis(f"anonymous {i}", size) for i, size in enumerate(unnamed))
+
+    drawn = random.bernoulli(key, (*named, *without_axes(x.axes, dict(together))), keep)
+    return drawn.untag(*axis_name(named))

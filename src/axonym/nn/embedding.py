@@ -9,19 +9,20 @@ import jax
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name, axis_size, sized, spec
-from ..ops._widen import widen
+from ..dtypes import widen
 from ..ops.index import take
 from ..ops.join import concatenate
 from ..partitioning.shard import auto_sharded
-from ._inputs import check_input
-from ._settings import drawn
-from ._weights import multiply
 from .initializer import Initializer, fan_in
+from .inputs import check_input
+from .layer import Layer, in_scope
+from .settings import drawn
+from .weights import multiply
 
 __all__ = ["Embedding"]
 
 
-class Embedding(eqx.Module):
+class Embedding(Layer):
     """Look up vectors over `Embed` by integer ids, positions along `Vocab`.
 
     Attributes:
@@ -54,6 +55,7 @@ class Embedding(eqx.Module):
         """Call `embed`; `key` is not used, every layer takes one."""
         return self.embed(ids)
 
+    @in_scope
     def embed(self, ids: NamedArray) -> NamedArray:
         """Look up the vectors of `ids`; negative ids count from the end, ids out of range give NaN.
 
@@ -70,6 +72,7 @@ class Embedding(eqx.Module):
         vectors = take(auto_sharded(self.weight), self.Vocab, ids)
         return auto_sharded(vectors.rearrange((*ids.names, *axis_name(self.Embed))))
 
+    @in_scope
     def unembed(self, x: NamedArray) -> NamedArray:
         """Multiply by the transposed table, from `Embed` to logits over `Vocab`.
 
@@ -97,7 +100,7 @@ class Embedding(eqx.Module):
         Raises:
             AxisSizeError: if `new_size` is negative.
 
-        Example:
+        Examples:
             >>> Vocab, Embed = axn.make_axes(vocab=10, embed=4)
             >>> axn.nn.Embedding.init(Vocab, Embed, key=jax.random.key(0)).resize_embeddings(12).weight.shape
             {'vocab': 12, 'embed': 4}

@@ -1,30 +1,32 @@
 """Normalisation over groups of channels."""
 
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 import equinox as eqx
 import jax
 from jax import lax
 
-from .. import _constraints, plans
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection, shown, sized
 from ..core import wrap
 from ..create import ones, zeros
-from ..errors import ArgumentError, AxisError, message
-from ..ops import _lift
-from ..ops._widen import at_least_float32, widened_to
-from ..partitioning.shard import auto_sharded
-from ..plans import Names
-from ._inputs import check_input, with_sizes
-from ._settings import integer
+from ..dtypes import at_least_float32
+from ..engine import checks, kernels
+from ..errors import ArgumentError, message
+from ..mesh import auto, explicit
+from ..names import plans
+from ..names.plans import Names
+from .inputs import check_input, with_sizes
+from .layer import Layer
 from .recompute import from_inputs
+from .settings import integer
+from .weights import affine, parameters_of
 
 __all__ = ["GroupNorm"]
 
 
-class GroupNorm(eqx.Module):
+class GroupNorm(Layer):
     """Split an axis into groups of neighbours, and normalise each group together with the axes `over`.
 
     Mean and variance are over one group and all of `over`, such as height and width; all other axes, such as the batch,
@@ -79,7 +81,7 @@ class GroupNorm(eqx.Module):
             ArgumentError: if `groups` is not an int, or does not divide the axis.
             AxisClashError: if an axis is given twice.
 
-        Example:
+        Examples:
             >>> Channels = axn.Axis("channels", 6)
             >>> norm = axn.nn.GroupNorm.init(Channels, 3, ("height", "width"))
             >>> x = axn.random.normal(jax.random.key(0), axn.make_axes(batch=2, height=4, width=4, channels=6))
@@ -91,8 +93,11 @@ class GroupNorm(eqx.Module):
         plans.distinct((axis.name, *names), "GroupNorm.init: ")
         groups = integer("GroupNorm.init", "groups", groups)
         if groups < 1 or axis.size % groups:
-            raise ArgumentError(message("GroupNorm.init", f"{groups} groups do not divide {shown(axis)} evenly"))
-        weight, bias = ones(axis) if use_weight else None, zeros(axis) if use_bias else None
+            raise ArgumentError(
+                message("GroupNorm.init", f"{groups} groups do not divide {shown(axis)} evenly")
+            )
+        weight = ones(axis) if use_weight else None
+        bias = zeros(axis) if use_bias else None
         return cls(axis, groups, names, weight, bias, float(eps), with_sizes(given))
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -103,41 +108,50 @@ class GroupNorm(eqx.Module):
             AxisSizeError: if `axis`, or one of `over` that was given as `Axis`, has another size.
         """
         check_input("GroupNorm", x, (self.axis, *self.fixed), ())
-        try:
-            at = plans.positions(x.names, (self.axis.name, *self.over))
-        except AxisError as flaw:
-            _lift.fail("GroupNorm", flaw, x)
-        parameters = [auto_sharded(p) for p in (self.weight, self.bias) if p is not None]
-        kernel = _normalize(x.names, at, self.groups, self.weight is not None, self.bias is not None, self.eps)
-        return wrap(x, kernel.call(x.array, *(p.array for p in parameters)), x.names)
+        at = checks.planned(
+            "GroupNorm", (x,), plans.positions, x.names, (self.axis.name, *self.over)
+        )
+
+        weighted, biased = self.weight is not None, self.bias is not None
+        kernel = _normalize(x.names, at, self.groups, weighted, biased, self.eps)
+        operands = [x, *parameters_of(self.weight, self.bias)]
+        return wrap(x, kernel.call(*[operand.array for operand in operands]), x.names)
 
 
 @lru_cache(plans.CACHE)
 def _normalize(
-    names: Names, at: tuple[int, ...], groups: int, weighted: bool, biased: bool, eps: float
-) -> _lift.Kernel:
+    names: Names,
+    at: tuple[int, ...],
+    groups: int,
+    weighted: bool,
+    biased: bool,
+    eps: float,
+) -> kernels.Kernel:
     """Make the kernel that normalises groups of the dimension `at[0]` over the other dimensions in `at`."""
     axis = (names[at[0]],)
 
-    def normalized(x: Any, *lined: Any) -> Any:
-        parameters = iter(lined)
-        where = at[0] % x.ndim
+    def normalized(x: jax.Array, *parameters: jax.Array) -> jax.Array:
+        split, *over = at
+        where = split % x.ndim
         shape = (*x.shape[:where], groups, x.shape[where] // groups, *x.shape[where + 1 :])
-        reduced = (where + 1, *(i % x.ndim + (i > at[0]) for i in at[1:]))
+        # Dimensions behind the split one, all counted from the end, move on by one.
+        reduced = (where + 1, *(other % x.ndim + (other > split) for other in over))
+
         computed = x.astype(at_least_float32(x.dtype)).reshape(shape)
         computed = computed - computed.mean(reduced, keepdims=True)
         scale = lax.rsqrt(lax.square(computed).mean(reduced, keepdims=True) + eps)
         result = (computed * scale).reshape(x.shape)
-        if weighted:
-            result = result * widened_to(result.dtype, next(parameters))
-        if biased:
-            result = result + widened_to(result.dtype, next(parameters))
-        return result.astype(x.dtype)
+        return affine(result, parameters, weighted, biased).astype(x.dtype)
 
-    def body(x: jax.Array, *parameters: jax.Array) -> Any:
+    def body(x: jax.Array, *parameters: jax.Array) -> jax.Array:
         operands = (names, *[axis] * len(parameters))
-        x, *rest = _lift.agreed(operands, (x, *parameters), names)
-        lined = [_lift.lined_up(p, axis, names) for p in rest]
-        return _lift.local(from_inputs(normalized), [x, *lined], list(_constraints.entries_of(x)))
+        x, *rest = kernels.align_layouts(operands, (x, *parameters), names)
+        lined = [kernels.lined_up(own, axis, names) for own in rest]
+        result: jax.Array = auto.local(
+            from_inputs(normalized),
+            [x, *lined],
+            list(explicit.entries_of(x)),
+        )
+        return result
 
-    return _lift.Kernel(names, body)
+    return kernels.Kernel(names, body)

@@ -20,10 +20,17 @@ from jax.typing import DTypeLike
 
 from .. import create, random
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, AxisSpec, axis_size, selection, shown, spec
-from ..errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, message, suggestion
+from ..axis import Axis, AxisSelection, AxisSpec, axis_size, selection, shown, spec, without_axes
+from ..errors import (
+    ArgumentError,
+    AxisClashError,
+    AxisNotFoundError,
+    AxisSizeError,
+    message,
+    suggestion,
+)
 from ..partitioning.shard import auto_sharded
-from ._settings import as_python
+from .settings import as_python
 
 __all__ = [
     "Initializer",
@@ -74,7 +81,7 @@ def ones(*, dtype: DTypeLike | None = None) -> Initializer:
 def normal(std: float = 1.0, *, dtype: DTypeLike | None = None) -> Initializer:
     """Draw from a normal distribution with mean 0.
 
-    Example:
+    Examples:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
         >>> small = axn.nn.initializer.normal(0.02)
         >>> axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(0), initializer=small).weight.shape
@@ -91,7 +98,9 @@ def truncated_normal(
     `std` is the standard deviation before truncation, which reduces it to 0.88 of that at the default bounds;
     `variance_scaling` corrects for this.
     """
-    return lambda key, axes: random.truncated_normal(key, axes, lower, upper, dtype) * as_python(std)
+    return lambda key, axes: (
+        random.truncated_normal(key, axes, lower, upper, dtype) * as_python(std)
+    )
 
 
 def uniform(minval: float, maxval: float, *, dtype: DTypeLike | None = None) -> Initializer:
@@ -122,26 +131,33 @@ def variance_scaling(
     Raises:
         ArgumentError: if the mode or the distribution is unknown.
 
-    Example:
+    Examples:
         >>> Experts, Embed, Mlp = axn.make_axes(experts=4, embed=256, mlp=64)
         >>> initializer = axn.nn.initializer.variance_scaling(In="embed", Out="mlp")
         >>> weights = initializer(jax.random.key(0), (Experts, Embed, Mlp))
         >>> round(weights.std().item(), 2)  # 1 / sqrt(256)
         0.06
     """
-    choices: tuple[tuple[str, str, Any], ...] = (("mode", mode, Mode), ("distribution", distribution, Distribution))
+    choices: tuple[tuple[str, str, Any], ...] = (
+        ("mode", mode, Mode),
+        ("distribution", distribution, Distribution),
+    )
     for what, given, literal in choices:
         known = get_args(literal)
         if given not in known:
             facts, hint = f"there are: {', '.join(known)}", suggestion(str(given), known)
-            raise ArgumentError(message("variance_scaling", f"unknown {what} {given!r}", facts, hint=hint))
+            raise ArgumentError(
+                message("variance_scaling", f"unknown {what} {given!r}", facts, hint=hint)
+            )
 
     def make(sides: _Sides) -> Initializer:
         inputs, outputs = axis_size(sides.inputs), axis_size(sides.outputs)
         fan = {"fan_in": inputs, "fan_out": outputs, "fan_avg": (inputs + outputs) / 2}[mode]
         std = math.sqrt(scale / max(fan, 1))
         if distribution == "uniform":
-            return lambda key, axes: random.uniform(key, axes, dtype, -1.0, 1.0) * (math.sqrt(3) * std)
+            return lambda key, axes: (
+                random.uniform(key, axes, dtype, -1.0, 1.0) * (math.sqrt(3) * std)
+            )
         if distribution == "normal":
             return normal(std, dtype=dtype)
         return truncated_normal(std / _STD_OF_CUT, dtype=dtype)
@@ -154,7 +170,10 @@ _STD_OF_CUT = math.sqrt(1 - 4 * math.exp(-2) / math.sqrt(2 * math.pi) / math.erf
 
 
 def lecun_normal(
-    *, In: AxisSelection | None = None, Out: AxisSelection | None = None, dtype: DTypeLike | None = None
+    *,
+    In: AxisSelection | None = None,
+    Out: AxisSelection | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Initializer:
     """Draw from a truncated normal distribution of variance 1 / inputs.
 
@@ -165,14 +184,20 @@ def lecun_normal(
 
 
 def lecun_uniform(
-    *, In: AxisSelection | None = None, Out: AxisSelection | None = None, dtype: DTypeLike | None = None
+    *,
+    In: AxisSelection | None = None,
+    Out: AxisSelection | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Initializer:
     """Draw from a uniform distribution of variance 1 / inputs; see `lecun_normal`."""
     return variance_scaling(1, "fan_in", "uniform", In=In, Out=Out, dtype=dtype)
 
 
 def glorot_normal(
-    *, In: AxisSelection | None = None, Out: AxisSelection | None = None, dtype: DTypeLike | None = None
+    *,
+    In: AxisSelection | None = None,
+    Out: AxisSelection | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Initializer:
     """Draw from a truncated normal distribution of variance 2 / (inputs + outputs).
 
@@ -183,14 +208,20 @@ def glorot_normal(
 
 
 def glorot_uniform(
-    *, In: AxisSelection | None = None, Out: AxisSelection | None = None, dtype: DTypeLike | None = None
+    *,
+    In: AxisSelection | None = None,
+    Out: AxisSelection | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Initializer:
     """Draw from a uniform distribution of variance 2 / (inputs + outputs); see `glorot_normal`."""
     return variance_scaling(1, "fan_avg", "uniform", In=In, Out=Out, dtype=dtype)
 
 
 def he_normal(
-    *, In: AxisSelection | None = None, Out: AxisSelection | None = None, dtype: DTypeLike | None = None
+    *,
+    In: AxisSelection | None = None,
+    Out: AxisSelection | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Initializer:
     """Draw from a truncated normal distribution of variance 2 / inputs, which suits relu.
 
@@ -201,7 +232,10 @@ def he_normal(
 
 
 def he_uniform(
-    *, In: AxisSelection | None = None, Out: AxisSelection | None = None, dtype: DTypeLike | None = None
+    *,
+    In: AxisSelection | None = None,
+    Out: AxisSelection | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Initializer:
     """Draw from a uniform distribution of variance 2 / inputs; see `he_normal`."""
     return variance_scaling(2, "fan_in", "uniform", In=In, Out=Out, dtype=dtype)
@@ -226,8 +260,11 @@ def orthogonal(
     def make(sides: _Sides) -> Initializer:
         def initialize(key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
             # No parameter has axes of these names: the flat matrix is not laid out.
-            rows, columns = Axis("in (flat)", axis_size(sides.inputs)), Axis("out (flat)", axis_size(sides.outputs))
-            batch = tuple(axis for axis in axes if axis not in (*sides.inputs, *sides.outputs))
+            rows, columns = (
+                Axis("in (flat)", axis_size(sides.inputs)),
+                Axis("out (flat)", axis_size(sides.outputs)),
+            )
+            batch = without_axes(axes, (*sides.inputs, *sides.outputs))
             flat = random.orthogonal(key, batch, rows, columns, dtype) * scale
             weight = flat.unflatten_axis(rows, sides.inputs).unflatten_axis(columns, sides.outputs)
             return auto_sharded(weight.rearrange(axes))
@@ -257,13 +294,20 @@ class _BySides:
     def __call__(self, key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
         if self.In is None and self.Out is None:
             problem = f"cannot tell which axes are inputs: {shown(*axes) or 'no axes'}"
-            raise ArgumentError(message(self.function, problem, hint="give In=..., Out=... or both"))
-        inputs = None if self.In is None else _found(self.function, self.In, axes)
-        outputs = None if self.Out is None else _found(self.function, self.Out, axes, role="out")
-        if inputs is None:
-            inputs = tuple(axis for axis in axes if axis not in (outputs or ()))
-        if outputs is None:
-            outputs = tuple(axis for axis in axes if axis not in inputs)
+            raise ArgumentError(
+                message(self.function, problem, hint="give In=..., Out=... or both")
+            )
+        inputs: tuple[Axis, ...] = ()
+        outputs: tuple[Axis, ...] = ()
+        if self.In is not None:
+            inputs = _found(self.function, self.In, axes)
+        if self.Out is not None:
+            outputs = _found(self.function, self.Out, axes, role="out")
+        if self.In is None:
+            inputs = without_axes(axes, outputs)
+        if self.Out is None:
+            outputs = without_axes(axes, inputs)
+
         for axis in inputs:
             if axis in outputs:
                 problem = f"axis {axis.name!r} is both input and output"
@@ -271,16 +315,22 @@ class _BySides:
         return self.make(_Sides(inputs, outputs))(key, axes)
 
 
-def _found(function: str, asked: AxisSelection, axes: tuple[Axis, ...], role: str = "") -> tuple[Axis, ...]:
+def _found(
+    function: str, asked: AxisSelection, axes: tuple[Axis, ...], role: str = ""
+) -> tuple[Axis, ...]:
     """Look up axes of a parameter; `<name>.<role>` is preferred to the plain name."""
     by_name = {axis.name: axis for axis in axes}
     found = []
     for name, size in selection(asked, function):
-        axis = by_name.get(f"{name}.{role}", by_name.get(name)) if role else by_name.get(name)
+        axis = by_name.get(name)
+        if role:
+            axis = by_name.get(f"{name}.{role}", axis)
         facts = f"axes: {shown(*axes) or 'none'}"
         if axis is None:
             hint = suggestion(name, by_name)
-            raise AxisNotFoundError(message(function, f"the parameter has no axis {name!r}", facts, hint=hint))
+            raise AxisNotFoundError(
+                message(function, f"the parameter has no axis {name!r}", facts, hint=hint)
+            )
         if size is not None and size != axis.size:
             problem = f"axis {name!r} has size {axis.size}, but {size} was given"
             raise AxisSizeError(message(function, problem, facts))
@@ -296,6 +346,10 @@ def between(initializer: Initializer, In: AxisSpec, Out: AxisSpec) -> Initialize
         In: the axes of the weight to sum over.
         Out: the axes that replace them, as the weight names them.
     """
-    if not isinstance(initializer, _BySides) or initializer.In is not None or initializer.Out is not None:
+    if (
+        not isinstance(initializer, _BySides)
+        or initializer.In is not None
+        or initializer.Out is not None
+    ):
         return initializer
     return initializer.make(_Sides(spec(In, "between"), spec(Out, "between")))

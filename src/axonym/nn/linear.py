@@ -1,7 +1,7 @@
 """Linear maps between named axes."""
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import equinox as eqx
 import jax
@@ -12,15 +12,16 @@ from ..create import zeros
 from ..errors import AxisClashError, message
 from ..ops.shape import rename
 from ..partitioning.shard import auto_sharded
-from ._inputs import check_input
-from ._settings import drawn
-from ._weights import multiply, stored_outputs
 from .initializer import Initializer, between, fan_in
+from .inputs import check_input
+from .layer import Layer
+from .settings import drawn
+from .weights import add_bias, derived_names, multiply, stored_outputs
 
 __all__ = ["Linear"]
 
 
-class Linear(eqx.Module):
+class Linear(Layer):
     """Replace the axes `In` by `Out`: multiply by a weight, and add a bias.
 
     `In` and `Out` are one axis, several, or none. A name may be on both sides: the weight then calls the output side
@@ -40,7 +41,7 @@ class Linear(eqx.Module):
     bias: NamedArray | None
     In: tuple[Axis, ...] = eqx.field(static=True)
     Out: tuple[Axis, ...] = eqx.field(static=True)
-    dot_general: Callable[..., Any] | None = None
+    dot_general: Callable[..., jax.Array] | None = None
 
     @classmethod
     def init(
@@ -53,7 +54,7 @@ class Linear(eqx.Module):
         out_first: bool = False,
         init_scale: float = 1.0,
         initializer: Initializer | None = None,
-        dot_general: Callable[..., Any] | None = None,
+        dot_general: Callable[..., jax.Array] | None = None,
     ) -> Self:
         """Make a layer.
 
@@ -72,19 +73,19 @@ class Linear(eqx.Module):
         """
         inputs, outputs = spec(In, "Linear.init"), spec(Out, "Linear.init")
         stored = stored_outputs(inputs, outputs)
-        names = [axis.name for axis in (*inputs, *stored)]
-        for kept, out in zip(stored, outputs, strict=True):
-            if names.count(kept.name) > 1:
-                problem = f"the weight would store output {out.name!r} as {kept.name!r}, which it already has"
-                lines = (f"In: {shown(*inputs)}", f"Out: {shown(*outputs)}")
-                raise AxisClashError(message("Linear.init", problem, *lines, hint="rename one of the two"))
+        _check_distinct(inputs, outputs, stored)
+
         if initializer is None:
             initializer = fan_in(axis_size(inputs), init_scale)
-        initialize = between(initializer, inputs, stored)
-        weight = drawn("Linear.init", initialize, key, (*stored, *inputs) if out_first else (*inputs, *stored))
-        if jax.tree_util.all_leaves([dot_general]):  # a function, which transformations reject as a leaf
+        axes = (*stored, *inputs) if out_first else (*inputs, *stored)
+        weight = drawn("Linear.init", between(initializer, inputs, stored), key, axes)
+        bias = zeros(outputs) if use_bias else None
+
+        if jax.tree_util.all_leaves(
+            [dot_general]
+        ):  # a function, which transformations reject as a leaf
             dot_general = jax.tree_util.Partial(dot_general)
-        return cls(weight, zeros(outputs) if use_bias else None, inputs, outputs, dot_general)
+        return cls(weight, bias, inputs, outputs, dot_general)
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layer; the result has the axes of `x` without `In`, then `Out`.
@@ -103,9 +104,25 @@ class Linear(eqx.Module):
         """
         stored = stored_outputs(self.In, self.Out)
         check_input("Linear", x, self.In, (*self.Out, *stored), blocks=True)
+
         y = multiply(x, self.weight, self.In, self.dot_general)
-        changed = {kept.name: out.name for kept, out in zip(stored, self.Out, strict=True) if kept != out}
-        if changed:
-            y = auto_sharded(rename(y, changed))
-        # A bias with another sharding would change the layout of the result.
-        return y if self.bias is None else y + auto_sharded(self.bias)
+        if stored != self.Out:
+            plain = {derived: name for name, derived in derived_names(self.In, self.Out).items()}
+            y = auto_sharded(rename(y, plain))
+        return add_bias(y, self.bias)
+
+
+def _check_distinct(
+    inputs: tuple[Axis, ...],
+    outputs: tuple[Axis, ...],
+    stored: tuple[Axis, ...],
+) -> None:
+    names = [axis.name for axis in (*inputs, *stored)]
+    for kept, out in zip(stored, outputs, strict=True):
+        if names.count(kept.name) > 1:
+            problem = (
+                f"the weight would store output {out.name!r} as {kept.name!r}, which it already has"
+            )
+            lines = (f"In: {shown(*inputs)}", f"Out: {shown(*outputs)}")
+            hint = "rename one of the two"
+            raise AxisClashError(message("Linear.init", problem, *lines, hint=hint))

@@ -1,30 +1,34 @@
 """Low-rank adaptation: small trained matrices beside frozen ones."""
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import equinox as eqx
 import jax
 
 from ..array import NamedArray, is_named_array
-from ..axis import Axis, shown, sized
+from ..axis import Axis, axis_name, shown, sized, without_axes
 from ..create import zeros
+from ..dtypes import at_least_float32
 from ..errors import ArgumentError, AxisClashError, OperandError, message
-from ..layout import path_text
-from ..ops._widen import at_least_float32
+from ..kinds import type_text
+from ..mesh.assignment import path_text
 from ..ops.contract import dot
 from ..transform.vmap import vmap
-from ._settings import as_axis
-from ._weights import stored_outputs
 from .dropout import Dropout
+from .layer import Layer
 from .linear import Linear
+from .settings import as_axis
+from .weights import derived_names, stored_outputs
 
 __all__ = ["LoraLinear", "add_lora", "lora_filter", "merge_lora"]
 
 T = TypeVar("T")
+L = TypeVar("L")
 
 
-class LoraLinear(eqx.Module):
+class LoraLinear(Layer):
     """Add a low-rank product to a linear layer: `base(x) + alpha / rank * up(down(x))`.
 
     `up` starts at zero, so that the layer starts as `base`. To train only `down` and `up`, see `lora_filter`.
@@ -48,7 +52,13 @@ class LoraLinear(eqx.Module):
 
     @classmethod
     def init(
-        cls, base: Linear, Rank: int | Axis, *, key: jax.Array, alpha: float | None = None, dropout: float = 0.0
+        cls,
+        base: Linear,
+        Rank: int | Axis,
+        *,
+        key: jax.Array,
+        alpha: float | None = None,
+        dropout: float = 0.0,
     ) -> Self:
         """Wrap a layer.
 
@@ -65,14 +75,14 @@ class LoraLinear(eqx.Module):
             AxisClashError: if the layer has an axis of the name of `Rank`.
         """
         if not isinstance(base, Linear):
-            problem = f"expected a Linear to wrap, got {type(base).__name__}"
-            raise OperandError(message("LoraLinear.init", problem, hint="use add_lora for a whole model"))
+            problem = f"expected a Linear to wrap, got {type_text(base)}"
+            hint = "use add_lora for a whole model"
+            raise OperandError(message("LoraLinear.init", problem, hint=hint))
         axis = sized(as_axis("lora", Rank), "LoraLinear.init")
         if axis.size < 1:
-            raise ArgumentError(message("LoraLinear.init", f"the rank must be at least 1, got {axis.name}={axis.size}"))
-        own = {each.name for each in (*base.In, *stored_outputs(base.In, base.Out))}
-        further = tuple(each for each in base.weight.axes if each.name not in own)
-        if axis.name in {*base.weight.names, *(each.name for each in base.Out)}:
+            problem = f"the rank must be at least 1, got {axis.name}={axis.size}"
+            raise ArgumentError(message("LoraLinear.init", problem))
+        if axis.name in (*base.weight.names, *axis_name(base.Out)):
             problem = f"the layer already has an axis {axis.name!r}, which cannot also be the rank"
             lines = (f"weight: {shown(*base.weight.axes)}", f"Out: {shown(*base.Out)}")
             hint = f'give the rank another name: Axis("rank", {axis.size})'
@@ -82,13 +92,18 @@ class LoraLinear(eqx.Module):
             down = Linear.init(base.In, axis, key=key, use_bias=False)
             return down, Linear.init(axis, base.Out, key=key, use_bias=False, initializer=_zeros)
 
+        own = (*base.In, *stored_outputs(base.In, base.Out))
+        further = without_axes(base.weight.axes, axis_name(own))
         anonymous = base.weight.array.shape[: base.weight.array.ndim - len(base.weight.names)]
         make = vmap(thin, further)
         for _ in anonymous:
             make = jax.vmap(make)
         copies = (*anonymous, *(each.size for each in further))
-        down, up = make(jax.random.split(key, copies) if copies else key)
-        return cls(base, down, up, float(axis.size if alpha is None else alpha), Dropout(dropout))
+        keys = jax.random.split(key, copies) if copies else key
+        down, up = make(keys)
+        if alpha is None:
+            alpha = axis.size
+        return cls(base, down, up, float(alpha), Dropout(dropout))
 
     @property
     def In(self) -> tuple[Axis, ...]:
@@ -119,11 +134,10 @@ class LoraLinear(eqx.Module):
         """
         weight = self.base.weight
         dtype = at_least_float32(weight.dtype)
-        stored = {out.name: kept.name for out, kept in zip(self.Out, stored_outputs(self.In, self.Out), strict=True)}
-        up = self.up.weight.rename(stored).astype(dtype) * (self.alpha / self.Rank.size)
+        up = self.up.weight.rename(derived_names(self.In, self.Out))
+        up = up.astype(dtype) * (self.alpha / self.Rank.size)
         product = dot(self.down.weight.astype(dtype), up, axis=self.Rank.name, precision="highest")
-        merged: Linear = eqx.tree_at(lambda layer: layer.weight, self.base, (weight + product).astype(weight.dtype))
-        return merged
+        return dataclasses.replace(self.base, weight=(weight + product).astype(weight.dtype))
 
 
 def add_lora(
@@ -149,29 +163,32 @@ def add_lora(
     Raises:
         ArgumentError: if there is no layer to wrap.
 
-    Example:
+    Examples:
         >>> Embed = axn.Axis("embed", 8)
         >>> mlp = axn.nn.MLP.init(Embed, Embed, 16, 1, key=jax.random.key(0))
         >>> adapted = axn.nn.add_lora(mlp, 2, key=jax.random.key(1), where=lambda path: path == "layers.1")
         >>> [type(layer).__name__ for layer in adapted.layers]
         ['Linear', 'LoraLinear']
     """
-    paths = [path_text(path) for path, each in jax.tree.leaves_with_path(model, is_leaf=_is_layer) if _is_plain(each)]
-    chosen = [path for path in paths if where is None or where(path)]
+    paths = [
+        path_text(path)
+        for path, each in jax.tree.leaves_with_path(model, is_leaf=_is_layer)
+        if isinstance(each, Linear)
+    ]
+    chosen = paths if where is None else [path for path in paths if where(path)]
     if not chosen:
-        problem = "there is no linear layer to wrap" if where is None else "`where` chose no linear layer"
-        raise ArgumentError(
-            message(
-                "add_lora",
-                problem,
-                f"linear layers: {', '.join(path or 'the model itself' for path in paths) or 'none'}",
-            )
-        )
+        problem = "`where` chose no linear layer"
+        if where is None:
+            problem = "there is no linear layer to wrap"
+        known = ", ".join(path or "the model itself" for path in paths) or "none"
+        raise ArgumentError(message("add_lora", problem, f"linear layers: {known}"))
     keys = dict(zip(chosen, jax.random.split(key, len(chosen)), strict=True))
 
-    def wrapped(path: Any, each: Any) -> Any:
-        own = keys.get(path_text(path)) if _is_plain(each) else None
-        return each if own is None else LoraLinear.init(each, Rank, key=own, alpha=alpha, dropout=dropout)
+    def wrapped(path: tuple[object, ...], each: T) -> T | LoraLinear:
+        own = keys.get(path_text(path))
+        if own is None or not isinstance(each, Linear):
+            return each
+        return LoraLinear.init(each, Rank, key=own, alpha=alpha, dropout=dropout)
 
     adapted: T = jax.tree.map_with_path(wrapped, model, is_leaf=_is_layer)
     return adapted
@@ -182,7 +199,7 @@ def lora_filter(model: T) -> T:
 
     It is a filter for `eqx.partition`, `eqx.filter` and `optax.masked`.
 
-    Example:
+    Examples:
         >>> Embed = axn.Axis("embed", 8)
         >>> linear = axn.nn.Linear.init(Embed, Embed, key=jax.random.key(0))
         >>> adapted = axn.nn.add_lora(linear, 2, key=jax.random.key(1))
@@ -191,24 +208,26 @@ def lora_filter(model: T) -> T:
         True
     """
 
-    def one(each: Any) -> Any:
+    def one(each: object) -> object:
         if not isinstance(each, LoraLinear):
             return False
         nothing = jax.tree.map(lambda _: False, each)
         thin = jax.tree.map(lambda _: True, (each.down, each.up))
         return eqx.tree_at(lambda layer: (layer.down, layer.up), nothing, thin)
 
-    chosen: T = jax.tree.map(one, model, is_leaf=lambda each: isinstance(each, LoraLinear))
+    chosen: T = jax.tree.map(one, model, is_leaf=_is_lora)
     return chosen
 
 
 def merge_lora(model: T) -> T:
     """Replace each `LoraLinear` of a model by its `LoraLinear.merge`."""
-    merged: T = jax.tree.map(
-        lambda each: each.merge() if isinstance(each, LoraLinear) else each,
-        model,
-        is_leaf=lambda each: isinstance(each, LoraLinear),
-    )
+
+    def merge(each: L) -> L | Linear:
+        if isinstance(each, LoraLinear):
+            return each.merge()
+        return each
+
+    merged: T = jax.tree.map(merge, model, is_leaf=_is_lora)
     return merged
 
 
@@ -216,10 +235,10 @@ def _zeros(key: jax.Array, axes: tuple[Axis, ...]) -> NamedArray:
     return zeros(axes)
 
 
-def _is_layer(each: Any) -> bool:
+def _is_layer(each: object) -> bool:
     """Whether to treat a subtree as a leaf: a `LoraLinear` holds three linear layers."""
     return isinstance(each, Linear | LoraLinear) or is_named_array(each)
 
 
-def _is_plain(each: Any) -> bool:
-    return isinstance(each, Linear)
+def _is_lora(each: object) -> bool:
+    return isinstance(each, LoraLinear)

@@ -1,31 +1,36 @@
 """Losses."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-from .. import _constraints, plans
-from .._checks import expect
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, AxisSelector, selection, selector
 from ..core import Core, axes_of, facts, wrap
 from ..create import arange
-from ..errors import ArgumentError, AxisError, AxisNotFoundError, OperandError, message, suggestion
-from ..layout import mapped
-from ..ops import _lift, elementwise, logical, reduce, select
-from ..ops._widen import at_least_float32, widen
+from ..dtypes import at_least_float32, widen
+from ..engine import checks, kernels, pointwise
+from ..engine.audits import expect
+from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
+from ..mesh import explicit
+from ..mesh.context import mapped
+from ..names import plans
+from ..names.plans import Names
+from ..ops import elementwise, logical, reduce
 from ..ops.contract import dot
-from ..ops.extend import pad
+from ..ops.pad import pad
 from ..ops.reduce import mean
 from ..ops.shape import unflatten_axis
+from ..ops.where import where as select
 from ..partitioning.shard import auto_sharded
-from ..plans import Names
 from ..transform import scan as loops
-from ._settings import as_python, fraction, integer
+from .settings import as_python, fraction, integer
 
 __all__ = [
     "binary_cross_entropy_loss",
@@ -36,6 +41,7 @@ __all__ = [
 ]
 
 Reduction = Callable[..., NamedArray]
+Scalar = float | jax.Array
 
 
 def binary_cross_entropy_loss(
@@ -54,7 +60,12 @@ def binary_cross_entropy_loss(
         where: see `cross_entropy_loss`.
         reduction_axis: see `cross_entropy_loss`.
     """
-    return reduce_loss(_lift.nary(_binary_cross_entropy_loss, logits, targets), reduction, reduction_axis, where)
+    return reduce_loss(
+        pointwise.nary(_binary_cross_entropy_loss, logits, targets),
+        reduction,
+        reduction_axis,
+        where,
+    )
 
 
 def _binary_cross_entropy_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -108,7 +119,9 @@ def cross_entropy_loss(
     """
     label, _ = selector(Label, "cross_entropy_loss")
     counted = _counted("cross_entropy_loss", label, targets, where, ignore_index)
-    losses, _ = _losses(logits, Label, _known(targets, label, counted), label_smoothing, as_python(z_loss))
+    losses, _ = _losses(
+        logits, Label, _known(targets, label, counted), label_smoothing, as_python(z_loss)
+    )
     return reduce_loss(losses, reduction, reduction_axis, counted)
 
 
@@ -157,55 +170,79 @@ def chunked_cross_entropy_loss(
     _require(function, "weight", weight, Label, Embed)
     _require(function, "input", x, Embed)
     size = weight.axis_size(Label)
-    if not isinstance(targets, Core):
-        raise _lift.unnamed(function, targets)
-    if label in targets.names or not jnp.issubdtype(targets.dtype, jnp.integer):
-        problem = f"the targets have dtype {targets.dtype} and axes {facts(targets)}"
-        hint = f"class numbers are integers without axis {label!r}; probabilities need cross_entropy_loss"
-        raise OperandError(message(function, problem, hint=hint))
+    _check_class_numbers(function, targets, label)
     label_smoothing, z_loss = _smoothing(function, label_smoothing), as_python(z_loss)
     block_size = integer(function, "block_size", block_size)
     if block_size < 1:
         raise ArgumentError(message(function, f"block_size must be positive, got {block_size}"))
     rest = plans.without(x.names, tuple(name for name, _ in selection(Embed, function)))
-    try:
-        plans.require(rest, targets.names)
-    except AxisError as flaw:
-        _lift.fail(function, flaw, x, targets)
-    _lift.check_sizes(function, (x.names, targets.names), (x.array, targets.array))
+    checks.planned(function, (x, targets), plans.require, rest, targets.names)
+    checks.check_sizes(function, (x.names, targets.names), (x.array, targets.array))
     counted = _counted(function, label, targets, where, ignore_index)
     targets = _reported(function, _known(targets, label, counted), label, size)
     targets = targets.astype(_counting(targets))
-    Block, Chunk, blocks, steps = _blocks(auto_sharded(weight), label, size, block_size)
+    blocks = _blocks(auto_sharded(weight), label, size, block_size)
+    Block, Chunk = blocks.Block, blocks.Chunk
     wide = widen(x)
 
     def part(block: NamedArray, chunk: NamedArray) -> tuple[NamedArray, ...]:
         # Cast here, the gradient of a narrow `x` is still accumulated over the chunks in a wide dtype.
         logits = dot(wide.astype(x.dtype), block, axis=Embed, preferred_element_type=wide.dtype)
-        classes = arange(Block) * steps[0] + chunk * steps[1]
+        classes = arange(Block) * blocks.stride + chunk * blocks.chunk_stride
         if Block.size * Chunk.size > size:
-            logits = select.where(classes < size, logits, -jnp.inf)
+            logits = select(classes < size, logits, -jnp.inf)
         largest = jax.lax.stop_gradient(reduce.max(logits, label))
         sums = reduce.sum(elementwise.exp(logits - largest), label)
-        picked = reduce.sum(_lift.nary(_pick, logits, targets, classes), label)
-        total = reduce.sum(logits, label, where=classes < size) if label_smoothing else picked
+        picked = reduce.sum(pointwise.nary(_pick, logits, targets, classes), label)
+        total = picked
+        if label_smoothing:
+            total = reduce.sum(logits, label, where=classes < size)
         return largest, sums, picked, total
 
-    largest, sums, picked, total = loops.map(part, Chunk, remat=True)(blocks, arange(Chunk))
+    each_chunk = loops.map(part, Chunk, remat=True)
+    largest, sums, picked, total = each_chunk(blocks.weight, arange(Chunk))
     top = reduce.max(largest, Chunk)
     normalizers = elementwise.log(reduce.sum(sums * elementwise.exp(largest - top), Chunk))
     picked = reduce.sum(picked, Chunk) - top
     if label_smoothing:
-        picked = (1 - label_smoothing) * picked + label_smoothing * (reduce.sum(total, Chunk) / size - top)
-    losses = select.where((targets >= 0) & (targets < size), normalizers - picked, jnp.nan)
-    losses = losses + z_loss * (normalizers + top) ** 2 if z_loss else losses
+        mean_logit = reduce.sum(total, Chunk) / size - top
+        picked = (1 - label_smoothing) * picked + label_smoothing * mean_logit
+
+    losses = select((targets >= 0) & (targets < size), normalizers - picked, jnp.nan)
+    if z_loss:
+        losses = losses + z_loss * (normalizers + top) ** 2
     return reduce_loss(losses, reduction, reduction_axis, counted)
 
 
-def _blocks(
-    weight: NamedArray, label: str, size: int, block_size: int
-) -> tuple[Axis, Axis, NamedArray, tuple[int, int]]:
-    """Cut the classes of a weight into equal chunks; the strides of classes within a chunk, and of chunks, come last.
+def _check_class_numbers(function: str, targets: NamedArray, label: str) -> None:
+    if not isinstance(targets, Core):
+        raise checks.unnamed(function, targets)
+    if label in targets.names or not jnp.issubdtype(targets.dtype, jnp.integer):
+        problem = f"the targets have dtype {targets.dtype} and axes {facts(targets)}"
+        hint = f"class numbers are integers without axis {label!r}; probabilities need cross_entropy_loss"
+        raise OperandError(message(function, problem, hint=hint))
+
+
+class _Blocks(NamedTuple):
+    """The classes of a weight in equal chunks.
+
+    Attributes:
+        Block: the axis of classes within a chunk.
+        Chunk: the axis of chunks.
+        weight: axes {Block, Chunk, ...}.
+        stride: how far apart neighbouring classes of a chunk are.
+        chunk_stride: how far apart the first classes of neighbouring chunks are.
+    """
+
+    Block: Axis
+    Chunk: Axis
+    weight: NamedArray
+    stride: int
+    chunk_stride: int
+
+
+def _blocks(weight: NamedArray, label: str, size: int, block_size: int) -> _Blocks:
+    """Cut the classes of a weight into equal chunks.
 
     A chunk is a slice of the weight, without a copy. Where classes are sharded, it takes some from every shard, so that
     each device has its part of each chunk.
@@ -216,10 +253,12 @@ def _blocks(
     Block, Chunk = Axis(label, -(-size // chunks)), Axis(f"chunk of {label}", chunks)
     if Block.size * chunks > size:
         weight = pad(weight, {label: (0, Block.size * chunks - size)})
-    own = _constraints.entries_of(weight.array)[weight.names.index(label) - len(weight.names)]
+    own = explicit.entries_of(weight.array)[weight.names.index(label) - len(weight.names)]
     if own or mapped((label,)).get(label):
-        return Block, Chunk, unflatten_axis(weight, label, (Block, Chunk)), (chunks, 1)
-    return Block, Chunk, unflatten_axis(weight, label, (Chunk, Block)), (1, Block.size)
+        weight = unflatten_axis(weight, label, (Block, Chunk))
+        return _Blocks(Block, Chunk, weight, stride=chunks, chunk_stride=1)
+    weight = unflatten_axis(weight, label, (Chunk, Block))
+    return _Blocks(Block, Chunk, weight, stride=1, chunk_stride=Block.size)
 
 
 def _pick(logits: jax.Array, targets: jax.Array, classes: jax.Array) -> jax.Array:
@@ -239,13 +278,17 @@ def cross_entropy_loss_and_log_normalizers(
 
 
 def _losses(
-    logits: NamedArray, Label: AxisSelector, targets: NamedArray, label_smoothing: float, z_loss: Any
+    logits: NamedArray,
+    Label: AxisSelector,
+    targets: NamedArray,
+    label_smoothing: float,
+    z_loss: Scalar,
 ) -> tuple[NamedArray, NamedArray]:
     """Return a loss for each target, and the log-sum-exp of the logits."""
     function = "cross_entropy_loss"
     for x in (logits, targets):
         if not isinstance(x, Core):
-            raise _lift.unnamed(function, x)
+            raise checks.unnamed(function, x)
     label, size = selector(Label, function)
     _require(function, "logits", logits, Label)
     if label not in targets.names and not jnp.issubdtype(targets.dtype, jnp.integer):
@@ -254,37 +297,45 @@ def _losses(
         lines = (f"logits have: {facts(logits)}", f"targets have: {facts(targets)}")
         raise OperandError(message(function, problem, *lines, hint=hint))
     label_smoothing = _smoothing(function, label_smoothing)
-    try:
-        # Whether they count is static, how much is not: a new value does not compile again.
-        smooths, drifts = label_smoothing != 0, not isinstance(z_loss, int | float) or z_loss != 0
-        kernel = _cross_entropy(logits.names, targets.names, (label, size), smooths, drifts)
-    except AxisError as flaw:
-        _lift.fail(function, flaw, logits, targets)
+    # Whether they count is static, how much is not: a new value does not compile again.
+    smooths, drifts = label_smoothing != 0, not isinstance(z_loss, int | float) or z_loss != 0
+    key = (logits.names, targets.names, (label, size), smooths, drifts)
+    kernel = checks.planned(function, (logits, targets), _cross_entropy, *key)
     if label not in targets.names:
-        _reported(function, targets, label, axes_of(function, logits)[logits.names.index(label)].size)
-    losses, normalizers = _lift.run(kernel.call, logits.array, targets.array, label_smoothing, z_loss)
+        classes = axes_of(function, logits)[logits.names.index(label)]
+        _reported(function, targets, label, classes.size)
+    losses, normalizers = kernels.run(
+        kernel.call, logits.array, targets.array, label_smoothing, z_loss
+    )
     return wrap(logits, losses, kernel.names), wrap(logits, normalizers, kernel.names)
 
 
 @lru_cache(plans.CACHE)
 def _cross_entropy(
     names: Names, targets: Names, label: tuple[str, int | None], smooths: bool, drifts: bool
-) -> _lift.Kernel:
+) -> kernels.Kernel:
     """Make the kernel of a cross entropy."""
     (at,) = plans.positions(names, (label[0],))
     plans.require(names, targets)
     soft = label[0] in targets
     result = plans.without(names, (label[0],))
 
-    def losses(given: Any, wanted: Any, smoothing: Any, z_loss: Any) -> Any:
+    def losses(
+        given: jax.Array,
+        wanted: jax.Array,
+        smoothing: Scalar,
+        z_loss: Scalar,
+    ) -> tuple[jax.Array, jax.Array]:
         logits = widen(given)
         # Differences to the largest logit are exact where the logits themselves are large.
         largest = lax.stop_gradient(logits).max(at, keepdims=True)
         # In sequence: the logits to pick from and the exponentials, which are as large, need not both be held.
-        known: Any = None
+        known: jax.Array | None = None
+        share: Scalar = 1
         if soft:
             largest = _finite(largest)
-            share, picked = wanted.sum(at), ((logits - largest) * wanted).sum(at)
+            share = wanted.sum(at)
+            picked = ((logits - largest) * wanted).sum(at)
             picked, largest = lax.optimization_barrier((picked, largest))
         else:
             wanted = wanted.astype(_counting(wanted))
@@ -292,28 +343,40 @@ def _cross_entropy(
             classes = lax.broadcasted_iota(wanted.dtype, logits.shape, at % logits.ndim)
             own = _pick(logits, wanted, classes).sum(at, keepdims=True)
             # The maximum stays the same, but the exponentials wait for it; not every compiler heeds a barrier here.
-            largest = _finite(jnp.where(known, jnp.maximum(largest, lax.stop_gradient(own)), largest))
-            share, picked = 1, (own - largest).squeeze(at)
+            same = jnp.maximum(largest, lax.stop_gradient(own))
+            largest = _finite(jnp.where(known, same, largest))
+            picked = (own - largest).squeeze(at)
+
         normalizers = jnp.log(jnp.exp(logits - lax.stop_gradient(largest)).sum(at))
         if smooths:
             share = (1 - smoothing) * share + smoothing
             picked = (1 - smoothing) * picked + smoothing * (logits - largest).mean(at)
-        found = (normalizers * share if soft or smooths else normalizers) - picked
+        found = normalizers - picked
+        if soft or smooths:
+            found = normalizers * share - picked
         if known is not None:
-            found = jnp.where(known.squeeze(at) if known.ndim else known, found, jnp.nan)
+            if known.ndim:
+                known = known.squeeze(at)
+            found = jnp.where(known, found, jnp.nan)
         normalizers = normalizers + largest.squeeze(at)
-        # Before the cast: the square may overflow float16, its weighted value less so.
-        found = found + z_loss * normalizers**2 if drifts else found
+
+        if drifts:  # before the cast: the square may overflow float16, its weighted value less so
+            found = found + z_loss * normalizers**2
         dtype = _floating(given.dtype)
         return found.astype(dtype), normalizers.astype(dtype)
 
-    def body(logits: Any, wanted: Any, smoothing: Any, z_loss: Any) -> Any:
-        _lift.check_sizes("cross_entropy_loss", (names, targets), (logits, wanted))
-        _lift.check_given("cross_entropy_loss", (label,), names, logits.shape)
-        logits, wanted = _lift.agreed((names, targets), (logits, wanted), names)
-        return losses(logits, _lift.lined_up(wanted, targets, names), smoothing, z_loss)
+    def body(
+        logits: jax.Array,
+        wanted: jax.Array,
+        smoothing: Scalar,
+        z_loss: Scalar,
+    ) -> tuple[jax.Array, jax.Array]:
+        checks.check_sizes("cross_entropy_loss", (names, targets), (logits, wanted))
+        checks.check_given("cross_entropy_loss", (label,), names, logits.shape)
+        logits, wanted = kernels.align_layouts((names, targets), (logits, wanted), names)
+        return losses(logits, kernels.lined_up(wanted, targets, names), smoothing, z_loss)
 
-    return _lift.Kernel(result, body)
+    return kernels.Kernel(result, body)
 
 
 def reduce_loss(
@@ -331,33 +394,52 @@ def reduce_loss(
     """
     if reduction is not None and not callable(reduction):
         hint = "pass axn.mean, axn.sum, or None for one loss for each target"
-        raise OperandError(message("reduce_loss", f"reduction must be a function, not {reduction!r}", hint=hint))
+        raise OperandError(
+            message("reduce_loss", f"reduction must be a function, not {reduction!r}", hint=hint)
+        )
     if isinstance(reduction_axis, Iterator):  # it is read more than once
         reduction_axis = tuple(reduction_axis)
-    if reduction is None or (reduction_axis is not None and not selection(reduction_axis, "reduce_loss")):
-        return losses if where is None else select.where(where, losses, 0)
+    if reduction is None or (
+        reduction_axis is not None and not selection(reduction_axis, "reduce_loss")
+    ):
+        if where is None:
+            return losses
+        return select(where, losses, 0)
     reduced = reduction(losses, reduction_axis, where=where)
     if where is None or reduction is not mean:
         return reduced
-    own = where.names if reduction_axis is None else [n for n, _ in selection(reduction_axis, "reduce_loss")]
-    return select.where(reduce.any(where, [name for name in own if name in where.names]), reduced, 0)
+    own = where.names
+    if reduction_axis is not None:
+        chosen = selection(reduction_axis, "reduce_loss")
+        own = tuple(name for name, _ in chosen if name in where.names)
+    return select(reduce.any(where, own), reduced, 0)
 
 
 def _counted(
-    function: str, label: str, targets: NamedArray, where: NamedArray | None, ignore_index: int | None
+    function: str,
+    label: str,
+    targets: NamedArray,
+    where: NamedArray | None,
+    ignore_index: int | None,
 ) -> NamedArray | None:
     """Return which targets count."""
     if ignore_index is None:
         return where
     if not isinstance(targets, Core):
-        raise _lift.unnamed(function, targets)
+        raise checks.unnamed(function, targets)
     if label in targets.names:
-        problem = f"ignore_index is a class number, but the targets are probabilities of axis {label!r}"
-        raise ArgumentError(
-            message(function, problem, f"targets have: {facts(targets)}", hint="leave targets out by where=...")
+        problem = (
+            f"ignore_index is a class number, but the targets are probabilities of axis {label!r}"
         )
+        hint = "leave targets out by where=..."
+        raise ArgumentError(
+            message(function, problem, f"targets have: {facts(targets)}", hint=hint)
+        )
+
     counted = logical.not_equal(targets, ignore_index)
-    return counted if where is None else logical.logical_and(counted.broadcast_axis(where.axes), where)
+    if where is None:
+        return counted
+    return logical.logical_and(counted.broadcast_axis(where.axes), where)
 
 
 def _reported(function: str, targets: NamedArray, label: str, size: int) -> NamedArray:
@@ -371,14 +453,17 @@ def _known(targets: NamedArray, label: str, counted: NamedArray | None) -> Named
     """Replace targets that do not count by the first class, so that their losses are not NaN."""
     if not isinstance(counted, Core) or not isinstance(targets, Core) or label in targets.names:
         return targets
-    if not set(counted.names) <= set(targets.names) or not jnp.issubdtype(targets.dtype, jnp.integer):
+    if not set(counted.names) <= set(targets.names) or not jnp.issubdtype(
+        targets.dtype, jnp.integer
+    ):
         return targets
-    return select.where(counted, targets, 0)
+    return select(counted, targets, 0)
 
 
-def _counting(classes: Any) -> Any:
+def _counting(classes: jax.Array | NamedArray) -> np.dtype[np.generic]:
     """Return a dtype that can hold the last class, as uint8 might not."""
-    return jnp.result_type(classes.dtype, jnp.int32)
+    dtype: np.dtype[np.generic] = jnp.result_type(classes.dtype, jnp.int32)
+    return dtype
 
 
 def _finite(largest: jax.Array) -> jax.Array:
@@ -386,20 +471,29 @@ def _finite(largest: jax.Array) -> jax.Array:
     return jnp.where(jnp.isfinite(largest), largest, 0)
 
 
-def _floating(dtype: Any) -> Any:
+def _floating(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
     """Return the dtype of the losses: that of the logits, float32 for integers."""
-    return dtype if jnp.issubdtype(dtype, jnp.inexact) else at_least_float32(dtype)
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return dtype
+    wide: np.dtype[np.generic] = at_least_float32(dtype)
+    return wide
 
 
 def _require(function: str, what: str, x: NamedArray, *axes: AxisSelection) -> None:
     """Check that an operand has axes."""
     if not isinstance(x, Core):
-        raise _lift.unnamed(function, x)
-    lack, have = ("lack", "have") if what.endswith("s") else ("lacks", "has")
-    for name in (name for each in axes for name, _ in selection(each, function)):
+        raise checks.unnamed(function, x)
+    lacks, has = "lacks", "has"
+    if what.endswith("s"):
+        lacks, has = "lack", "have"
+    wanted = itertools.chain.from_iterable(selection(each, function) for each in axes)
+    for name, _ in wanted:
         if name not in x.names:
-            problem, hint = f"the {what} {lack} axis {name!r}", suggestion(name, x.names)
-            raise AxisNotFoundError(message(function, problem, f"{what} {have}: {facts(x)}", hint=hint))
+            problem = f"the {what} {lacks} axis {name!r}"
+            hint = suggestion(name, x.names)
+            raise AxisNotFoundError(
+                message(function, problem, f"{what} {has}: {facts(x)}", hint=hint)
+            )
 
 
 def _smoothing(function: str, label_smoothing: float) -> float:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Self
 
 import equinox as eqx
@@ -10,15 +11,16 @@ import jax
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec
 from ..errors import ArgumentError, message
-from ._settings import activated, as_axis, check_activation, integer
 from .activation import relu, silu
 from .initializer import Initializer
+from .layer import Layer
 from .linear import Linear
+from .settings import activated, as_axis, check_activation, integer
 
 __all__ = ["MLP", "GatedMLP"]
 
 
-class MLP(eqx.Module):
+class MLP(Layer):
     """Apply linear layers with an activation after each but the last.
 
     Attributes:
@@ -72,21 +74,17 @@ class MLP(eqx.Module):
         if depth < 0:
             raise ArgumentError(message("MLP.init", f"depth must not be negative, got {depth}"))
         hidden = as_axis("mlp", width)
-        ends = [Input, *[hidden] * depth, Output]
+        sides = itertools.pairwise([Input, *[hidden] * depth, Output])
+        biases = [*[use_bias] * depth, use_final_bias]
         keys = tuple(jax.random.split(key, depth + 1))
-        layers = tuple(
-            Linear.init(
-                In,
-                Out,
-                key=keys[i],
-                use_bias=use_final_bias if i == depth else use_bias,
-                out_first=out_first,
-                init_scale=init_scale,
-                initializer=initializer,
-            )
-            for i, (In, Out) in enumerate(itertools.pairwise(ends))
+
+        make = partial(
+            Linear.init, out_first=out_first, init_scale=init_scale, initializer=initializer
         )
-        return cls(layers, activation)
+        layers: list[Linear] = []
+        for (In, Out), has_bias, own in zip(sides, biases, keys, strict=True):
+            layers.append(make(In, Out, key=own, use_bias=has_bias))
+        return cls(tuple(layers), activation)
 
     @property
     def In(self) -> tuple[Axis, ...]:
@@ -106,7 +104,7 @@ class MLP(eqx.Module):
         return last[0](x, key=last[1])
 
 
-class GatedMLP(eqx.Module):
+class GatedMLP(Layer):
     """Compute `down(activation(gate(x)) * up(x))`, with three linear layers.
 
     It is called SwiGLU with `silu`, GeGLU with `gelu`, ReGLU with `relu`, and GLU with `sigmoid`.
@@ -153,7 +151,7 @@ class GatedMLP(eqx.Module):
             init_scale: see `Linear.init`.
             initializer: see `Linear.init`.
 
-        Example:
+        Examples:
             >>> Batch, Embed = axn.make_axes(batch=2, embed=4)
             >>> swiglu = axn.nn.GatedMLP.init(Embed, Embed, 8, key=jax.random.key(0))
             >>> swiglu(axn.ones((Batch, Embed))).shape
@@ -161,20 +159,17 @@ class GatedMLP(eqx.Module):
         """
         check_activation("GatedMLP.init", activation)
         hidden = as_axis("mlp", width)
-        gate, up, down = (
-            Linear.init(
-                In,
-                Out,
-                key=own,
-                use_bias=use_bias,
-                out_first=out_first,
-                init_scale=init_scale,
-                initializer=initializer,
-            )
-            for own, In, Out in zip(
-                jax.random.split(key, 3), (Input, Input, hidden), (hidden, hidden, Output), strict=True
-            )
+        make = partial(
+            Linear.init,
+            use_bias=use_bias,
+            out_first=out_first,
+            init_scale=init_scale,
+            initializer=initializer,
         )
+        gate_key, up_key, down_key = jax.random.split(key, 3)
+        gate = make(Input, hidden, key=gate_key)
+        up = make(Input, hidden, key=up_key)
+        down = make(hidden, Output, key=down_key)
         return cls(gate, up, down, activation)
 
     @property
@@ -190,9 +185,12 @@ class GatedMLP(eqx.Module):
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layers to `x`, axes {In, ...}; `key` is split between them."""
         keys = _keys(key, 3)
-        hidden = activated("GatedMLP", self.activation, self.gate(x, key=keys[0])) * self.up(x, key=keys[1])
+        gate = activated("GatedMLP", self.activation, self.gate(x, key=keys[0]))
+        hidden = gate * self.up(x, key=keys[1])
         return self.down(hidden, key=keys[2])
 
 
 def _keys(key: jax.Array | None, count: int) -> Sequence[jax.Array | None]:
-    return [None] * count if key is None else list(jax.random.split(key, count))
+    if key is None:
+        return [None] * count
+    return list(jax.random.split(key, count))

@@ -9,40 +9,51 @@ from typing import Any, NamedTuple, Self
 import equinox as eqx
 import jax
 
-from .. import _constraints
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, selection, sized
+from ..axis import Axis, AxisSelection, axis_name, selection, sized, without_axes
 from ..core import Core, facts
 from ..create import arange, one_hot, zeros
+from ..dtypes import at_least_float32
 from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
-from ..layout import Entry, context_mesh, current_mapping, current_scope, entries_for
-from ..ops._widen import at_least_float32, widened_to
-from ..ops.along import cumsum, softmax
+from ..kinds import type_text
+from ..mesh import constraints
+from ..mesh.assignment import Entry
+from ..mesh.context import context_mesh, current_mapping, current_scope
+from ..mesh.partition import entries_for
+from ..names import plans
 from ..ops.contract import dot
+from ..ops.cumulative import cumsum
+from ..ops.histogram import bincount
 from ..ops.index import take
 from ..ops.logical import greater_equal
 from ..ops.reduce import logsumexp
 from ..ops.segment import ragged_dot
-from ..ops.select import where
+from ..ops.softmax import softmax
 from ..ops.sorting import argsort, top_k
-from ..ops.statistics import bincount
+from ..ops.where import where
 from ..partitioning.collectives import psum
-from ..partitioning.manual import shard_map
 from ..partitioning.shard import auto_sharded
-from ._inputs import check_input, with_sizes
-from ._settings import activated, as_axis, check_activation, drawn, integer
-from ._weights import gathered, multiply, stored_outputs
+from ..partitioning.shard_map import shard_map
 from .activation import silu
 from .initializer import Initializer, fan_in
+from .inputs import check_input, with_sizes
+from .layer import Layer
 from .linear import Linear
+from .settings import activated, as_axis, check_activation, drawn, integer
+from .weights import add_bias, gathered, multiply, stored_outputs, widened_layer
 
 __all__ = ["MixtureOfExperts", "MoELinear", "Routing"]
 
 # Internal axes, under names that no input has.
-_TOKEN, _CHOICE, _SLOT, _CAPACITY = "routed token", "routed choice", "routed slot", "routed capacity"
+_TOKEN, _CHOICE, _SLOT, _CAPACITY = (
+    "routed token",
+    "routed choice",
+    "routed slot",
+    "routed capacity",
+)
 
 
-class MoELinear(eqx.Module):
+class MoELinear(Layer):
     """Apply a linear map from `In` to `Out` for each expert.
 
     Attributes:
@@ -86,9 +97,12 @@ class MoELinear(eqx.Module):
         """
         Experts, In, Out = (sized(axis, "MoELinear.init") for axis in (Experts, In, Out))
         (stored,) = stored_outputs((In,), (Out,))
-        make = fan_in(In.size, init_scale) if initializer is None else initializer
-        weight = drawn("MoELinear.init", make, key, (Experts, stored, In) if out_first else (Experts, In, stored))
-        return cls(weight, zeros((Experts, Out)) if use_bias else None, Experts, In, Out)
+        if initializer is None:
+            initializer = fan_in(In.size, init_scale)
+        axes = (Experts, stored, In) if out_first else (Experts, In, stored)
+        weight = drawn("MoELinear.init", initializer, key, axes)
+        bias = zeros((Experts, Out)) if use_bias else None
+        return cls(weight, bias, Experts, In, Out)
 
     def __call__(
         self, x: NamedArray, group_sizes: NamedArray | None = None, *, key: jax.Array | None = None
@@ -116,28 +130,45 @@ class MoELinear(eqx.Module):
             y, bias = multiply(x, self.weight, (self.In,)), self.bias
         else:
             check_input("MoELinear", x, (self.In,), (self.Out, stored), blocks=True)
-            ragged = self._ragged(x, group_sizes)
+            y, bias = self._by_group(x, group_sizes)
 
-            def product(x: NamedArray, weight: NamedArray) -> NamedArray:
-                return ragged_dot(x, weight, group_sizes, axis=self.In.name, ragged=ragged, groups=self.Experts)
-
-            y, bias = gathered(product, x, self.weight), self.bias
-            if bias is not None:
-                last = cumsum(group_sizes, self.Experts)
-                rows = arange(x.resolve_axis(ragged)).broadcast_axis(last.axes)
-                bias = take(bias, self.Experts, greater_equal(rows, last).sum(self.Experts), mode="clip")
         if stored != self.Out:
             y = auto_sharded(y.rename({stored.name: self.Out.name}))
-        return y if bias is None else y + auto_sharded(bias)
+        return add_bias(y, bias)
+
+    def _by_group(
+        self, x: NamedArray, group_sizes: NamedArray
+    ) -> tuple[NamedArray, NamedArray | None]:
+        """Multiply sorted elements by the weights of their experts; return the bias of each element too."""
+        ragged = self._ragged(x, group_sizes)
+
+        def product(x: NamedArray, weight: NamedArray) -> NamedArray:
+            return ragged_dot(
+                x, weight, group_sizes, axis=self.In.name, ragged=ragged, groups=self.Experts
+            )
+
+        y = gathered(product, x, self.weight)
+        if self.bias is None:
+            return y, None
+
+        ends = cumsum(group_sizes, self.Experts)
+        rows = arange(x.resolve_axis(ragged)).broadcast_axis(ends.axes)
+        expert = greater_equal(rows, ends).sum(self.Experts)
+        return y, take(self.bias, self.Experts, expert, mode="clip")
 
     def _ragged(self, x: NamedArray, group_sizes: NamedArray) -> str:
         """Find the axis along which elements are sorted."""
         if not isinstance(group_sizes, Core):
-            problem = f"group_sizes must be a NamedArray, not {type(group_sizes).__name__}"
-            raise OperandError(message("MoELinear", problem, hint=f'axn.named(sizes, "{self.Experts.name}")'))
-        names = [name for name in x.names if name != self.In.name and name not in group_sizes.names]
+            problem = f"group_sizes must be a NamedArray, not {type_text(group_sizes)}"
+            hint = f'axn.named(sizes, "{self.Experts.name}")'
+            raise OperandError(message("MoELinear", problem, hint=hint))
+
+        names = plans.without(x.names, (self.In.name, *group_sizes.names))
         if len(names) != 1:
-            problem = f"elements must be sorted along one axis, but the candidates are: {', '.join(names) or 'none'}"
+            candidates = ", ".join(names) or "none"
+            problem = (
+                f"elements must be sorted along one axis, but the candidates are: {candidates}"
+            )
             lines = f"input has: {facts(x)}", f"group_sizes has: {facts(group_sizes)}"
             hint = 'flatten the axes first: x.flatten_axes((...), "token")'
             raise OperandError(message("MoELinear", problem, *lines, hint=hint))
@@ -164,7 +195,7 @@ class Routing(NamedTuple):
     dropped: NamedArray
 
 
-class MixtureOfExperts(eqx.Module):
+class MixtureOfExperts(Layer):
     """Send each token to the `top_k` experts that a router chooses for it, and add up their weighted results.
 
     An expert is an MLP with one hidden axis, gated or not. Without `capacity_factor`, no choice is dropped: tokens are
@@ -244,40 +275,48 @@ class MixtureOfExperts(eqx.Module):
         hidden = sized(as_axis("mlp", width), function)
         Embed, Experts = sized(Embed, function), sized(Experts, function)
         check_activation(function, activation)
-        top_k = integer(function, "top_k", top_k)
-        if not 0 < top_k <= Experts.size:
-            raise ArgumentError(message(function, f"top_k is {top_k}, but there are {Experts.size} experts"))
-        if capacity_factor is not None and not capacity_factor > 0:
-            raise ArgumentError(message(function, f"capacity_factor must be positive, not {capacity_factor}"))
+        top_k = _checked_top_k(top_k, Experts)
+        if capacity_factor is not None:
+            capacity_factor = _checked_capacity(capacity_factor)
+
+        make: Any = {"init_scale": init_scale, "initializer": initializer}
+
+        def layer(In: Axis, Out: Axis, key: jax.Array) -> MoELinear:
+            return MoELinear.init(Experts, In, Out, key=key, use_bias=use_bias, **make)
+
         keys = tuple(jax.random.split(key, 4))
-
-        def layer(In: Axis, Out: Axis, own: jax.Array) -> MoELinear:
-            return MoELinear.init(
-                Experts, In, Out, key=own, use_bias=use_bias, init_scale=init_scale, initializer=initializer
-            )
-
         # The scores have an axis of another name, since tokens may be split over the mesh axes of the experts.
-        router = Linear.init(
-            Embed,
-            Experts.derive("router"),
-            key=keys[0],
-            use_bias=False,
-            init_scale=init_scale,
-            initializer=initializer,
-        )
+        router = Linear.init(Embed, Experts.derive("router"), key=keys[0], use_bias=False, **make)
         gate = layer(Embed, hidden, keys[1]) if gated else None
-        up, down = layer(Embed, hidden, keys[2]), layer(hidden, Embed, keys[3])
-        given = () if tokens is None else selection(tokens, function)
-        competing = None if tokens is None else tuple(name for name, _ in given)
-        factor = None if capacity_factor is None else float(capacity_factor)
-        return cls(router, gate, up, down, activation, top_k, factor, competing, normalize, with_sizes(given))
+        up = layer(Embed, hidden, keys[2])
+        down = layer(hidden, Embed, keys[3])
+
+        competing: tuple[str, ...] | None = None
+        sizes: tuple[Axis, ...] = ()
+        if tokens is not None:
+            given = selection(tokens, function)
+            competing, sizes = tuple(name for name, _ in given), with_sizes(given)
+        return cls(
+            router,
+            gate,
+            up,
+            down,
+            activation,
+            top_k,
+            capacity_factor,
+            competing,
+            normalize,
+            sizes,
+        )
 
     @property
     def Experts(self) -> Axis:
         """The axis of experts."""
         return self.up.Experts
 
-    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> tuple[NamedArray, Routing]:
+    def __call__(
+        self, x: NamedArray, *, key: jax.Array | None = None
+    ) -> tuple[NamedArray, Routing]:
         """Apply the layer; the router computes in float32 or wider.
 
         Args:
@@ -292,12 +331,7 @@ class MixtureOfExperts(eqx.Module):
             AxisClashError: if `x` has the axis of experts or the hidden one.
             ShardingError: if tokens and the hidden axis are mapped to one mesh axis.
         """
-        embed, (Router,) = self.up.In, self.router.Out
-        check_input("MixtureOfExperts", x, (embed, *self.fixed), (self.Experts, Router, self.up.Out))
-        for name in self.tokens or ():
-            if name not in x.names:
-                problem, near = f"the input lacks axis {name!r} of tokens", suggestion(name, x.names)
-                raise AxisNotFoundError(message("MixtureOfExperts", problem, f"input has: {facts(x)}", hint=near))
+        self._check(x)
         anonymous = [f"anonymous {i}" for i in range(x.array.ndim - len(x.names))]
         if anonymous:
             y, routing = self(x.tag(*anonymous))
@@ -305,20 +339,41 @@ class MixtureOfExperts(eqx.Module):
         if len(x.names) == 1:
             y, routing = self(x.broadcast_axis(Axis(_TOKEN, 1)))
             return y.squeeze(_TOKEN), routing
+
+        Router = self.router.Out[0]
         wide = at_least_float32(x.dtype)
-        weights, rest = eqx.partition(self.router, eqx.is_inexact_array)
-        scores = eqx.combine(jax.tree.map(partial(widened_to, wide), weights), rest)(x.astype(wide))
+        scores = widened_layer(self.router, wide)(x.astype(wide))
         probabilities = softmax(scores, Router.name)
         gates, chosen = self._chosen(probabilities)
+
         load = one_hot(chosen, Router).mean(chosen.names)
-        balance = dot(load, probabilities.mean([n for n in scores.names if n != Router.name]), axis=Router.name)
+        mean = probabilities.mean(plans.without(scores.names, (Router.name,)))
+        balance = dot(load, mean, axis=Router.name)
+        z = logsumexp(scores, Router.name)
+
         if self.normalize:
             gates = gates / gates.sum(_CHOICE)
-        gates = gates.astype(x.dtype)
-        y, dropped = self._sorted(x, gates, chosen) if self.capacity_factor is None else self._taken(x, gates, chosen)
-        z = logsumexp(scores, Router.name)
-        routing = Routing(balance * Router.size, (z * z).mean(), load.rename({Router.name: self.Experts.name}), dropped)
+        apply = self._sorted if self.capacity_factor is None else self._taken
+        y, dropped = apply(x, gates.astype(x.dtype), chosen)
+
+        routing = Routing(
+            load_balance=balance * Router.size,
+            router_z=(z * z).mean(),
+            load=load.rename({Router.name: self.Experts.name}),
+            dropped=dropped,
+        )
         return auto_sharded(y.rearrange(x.names)).astype(x.dtype), routing
+
+    def _check(self, x: NamedArray) -> None:
+        added = (self.Experts, *self.router.Out, self.up.Out)
+        check_input("MixtureOfExperts", x, (self.up.In, *self.fixed), added)
+        for name in self.tokens or ():
+            if name not in x.names:
+                problem = f"the input lacks axis {name!r} of tokens"
+                near = suggestion(name, x.names)
+                raise AxisNotFoundError(
+                    message("MixtureOfExperts", problem, f"input has: {facts(x)}", hint=near)
+                )
 
     def _chosen(self, probabilities: NamedArray) -> tuple[NamedArray, NamedArray]:
         """Choose experts for each token; return their probabilities and indices."""
@@ -330,11 +385,15 @@ class MixtureOfExperts(eqx.Module):
         chosen = order[Router.name, : self.top_k].rename({Router.name: _CHOICE})
         return where(one_hot(chosen, Router, dtype=bool), probabilities, 0).sum(Router.name), chosen
 
-    def _sorted(self, x: NamedArray, gates: NamedArray, chosen: NamedArray) -> tuple[NamedArray, NamedArray]:
+    def _sorted(
+        self, x: NamedArray, gates: NamedArray, chosen: NamedArray
+    ) -> tuple[NamedArray, NamedArray]:
         """Sort all choices by expert, and multiply each group by its expert's weights."""
         experts = (self.gate, self.up, dataclasses.replace(self.down, bias=None))
         split = self._split(x)
-        run: Callable[..., NamedArray] = partial(_by_stretches, self.activation, self.up.Out.name in (split or ()))
+        run: Callable[..., NamedArray] = partial(
+            _by_stretches, self.activation, self.up.Out.name in (split or ())
+        )
         if split is not None and current_scope() is None:
             run = shard_map(run, split, strict=False)
         y = gathered(run, (x, gates, chosen), experts, keep=_is_costly)
@@ -348,33 +407,46 @@ class MixtureOfExperts(eqx.Module):
         mapping, mesh = current_mapping(), context_mesh()
         if mapping is None or mesh is None:
             return None
-        hidden = self.up.Out
-        sizes = {name: size for name, size in x.shape.items() if name != self.up.In.name} | {hidden.name: hidden.size}
+        sizes = {**dict(x.shape.items()), self.up.Out.name: self.up.Out.size}
+        del sizes[self.up.In.name]
         if current_scope() is not None:
             # Nothing is laid out on Manual mesh axes, so nothing else would check them.
             entries_for(tuple(sizes), tuple(sizes.values()), mapping, mesh)
-        return _constraints.decided(tuple(sizes), sizes)
+        return constraints.decided(tuple(sizes), sizes)
 
-    def _taken(self, x: NamedArray, gates: NamedArray, chosen: NamedArray) -> tuple[NamedArray, NamedArray]:
+    def _taken(
+        self, x: NamedArray, gates: NamedArray, chosen: NamedArray
+    ) -> tuple[NamedArray, NamedArray]:
         """Give each expert a block of tokens; first choices precede second ones, and earlier tokens later ones."""
         embed, Router = self.up.In.name, self.router.Out[0]
-        tokens = tuple(name for name in x.names if name != embed) if self.tokens is None else self.tokens
-        groups = tuple(name for name in x.names if name not in (*tokens, embed))
+        tokens = self.tokens
+        if tokens is None:
+            tokens = plans.without(x.names, (embed,))
         flat, gates, chosen = (each.flatten_axes(tokens, _TOKEN) for each in (x, gates, chosen))
+
         count = flat.axis_size(_TOKEN)
         even = self.top_k * count / Router.size
         Capacity = Axis(_CAPACITY, min(count, math.ceil(even * (self.capacity_factor or 1))))
+
+        # The place of each choice in the queue of its expert.
         taken = one_hot(chosen, Router, dtype=int).rearrange((_CHOICE, _TOKEN, ...))
         queue = cumsum(taken.flatten_axes((_CHOICE, _TOKEN), _SLOT), _SLOT) - 1
-        place = (queue.unflatten_axis(_SLOT, (Axis(_CHOICE, self.top_k), Axis(_TOKEN, count))) * taken).sum(Router.name)
+        queue = queue.unflatten_axis(_SLOT, (Axis(_CHOICE, self.top_k), Axis(_TOKEN, count)))
+        place = (queue * taken).sum(Router.name)
+
         slots, taken = one_hot(place, Capacity, dtype=x.dtype), taken.astype(x.dtype)
         dispatch = dot(taken, slots, axis=_CHOICE)
         combine = dot(taken, slots * gates, axis=_CHOICE)
-        inside = {name: f"{name}.group" for name in groups}
-        inside[Router.name] = self.Experts.name
+
+        # With the experts on their devices, groups of tokens lie on other mesh axes than outside.
+        inside = {Router.name: self.Experts.name}
+        for name in plans.without(x.names, (*tokens, embed)):
+            inside[name] = f"{name}.group"
+        outside = {new: old for old, new in inside.items()}
+
         given = dot(dispatch, flat, axis=_TOKEN, out_axes=(Router.name, ...)).rename(inside)
         result = self.down(_hidden(self.activation, self.gate, self.up, auto_sharded(given)))
-        back = auto_sharded(result.rename({new: old for old, new in inside.items()}))
+        back = auto_sharded(result.rename(outside))
         y = dot(combine, back, axis=(Router.name, _CAPACITY))
         y = y.unflatten_axis(_TOKEN, [x.resolve_axis(name) for name in tokens])
         return y, greater_equal(place, Capacity.size).mean()
@@ -389,22 +461,26 @@ def _by_stretches(
     """Apply experts to the tokens of one device; `is_part` says that it has a part of the hidden axis."""
     x, gates, chosen = tokens_and_choices
     gate, up, down = experts
-    tokens = tuple(axis for axis in x.axes if axis.name != up.In.name)
-    names = tuple(axis.name for axis in tokens)
-    x, gates = (each.flatten_axes(names, _TOKEN) for each in (x, gates))
+    tokens = without_axes(x.axes, up.In)
+    names = axis_name(tokens)
+    x, gates = x.flatten_axes(names, _TOKEN), gates.flatten_axes(names, _TOKEN)
+
     ids = chosen.rearrange((*names, _CHOICE)).flatten_axes((*names, _CHOICE), _SLOT)
     order = argsort(ids, _SLOT)
     sizes = bincount(ids, up.Experts)
     rows = x.at[_TOKEN, order // gates.axis_size(_CHOICE)].get(mode="promise_in_bounds")
     results = down(_hidden(activation, gate, up, rows, sizes), sizes)
-    unsorted = results.at[_SLOT, argsort(order, _SLOT)].get(mode="promise_in_bounds", unique_indices=True)
-    results = unsorted.unflatten_axis(_SLOT, (gates.resolve_axis(_TOKEN), gates.resolve_axis(_CHOICE)))
-    y = dot(results, gates, axis=_CHOICE)
-    y = psum(y, up.Out.name) if is_part else y
+
+    back = results.at[_SLOT, argsort(order, _SLOT)]
+    unsorted = back.get(mode="promise_in_bounds", unique_indices=True)
+    choices = (gates.resolve_axis(_TOKEN), gates.resolve_axis(_CHOICE))
+    y = dot(unsorted.unflatten_axis(_SLOT, choices), gates, axis=_CHOICE)
+    if is_part:
+        y = psum(y, up.Out.name)
     return y.unflatten_axis(_TOKEN, tokens)
 
 
-def _is_costly(primitive: Any, *_: Any, **__: Any) -> bool:
+def _is_costly(primitive: Any, *_: object, **__: object) -> bool:
     """Return whether the backward pass keeps a result: all but cheap ones and gathered weights."""
     return primitive.name in ("ragged_dot_general", "sort")
 
@@ -417,4 +493,22 @@ def _hidden(
     sizes: NamedArray | None = None,
 ) -> NamedArray:
     apply = partial(activated, "MixtureOfExperts", activation)
-    return apply(up(x, sizes)) if gate is None else apply(gate(x, sizes)) * up(x, sizes)
+    if gate is None:
+        return apply(up(x, sizes))
+    return apply(gate(x, sizes)) * up(x, sizes)
+
+
+def _checked_top_k(top_k: int, Experts: Axis) -> int:
+    function = "MixtureOfExperts.init"
+    top_k = integer(function, "top_k", top_k)
+    if not 0 < top_k <= Experts.size:
+        problem = f"top_k is {top_k}, but there are {Experts.size} experts"
+        raise ArgumentError(message(function, problem))
+    return top_k
+
+
+def _checked_capacity(factor: float) -> float:
+    if not factor > 0:
+        problem = f"capacity_factor must be positive, not {factor}"
+        raise ArgumentError(message("MixtureOfExperts.init", problem))
+    return float(factor)

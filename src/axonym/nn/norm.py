@@ -1,35 +1,38 @@
 """Layers that normalise over axes."""
 
+import itertools
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
 
-from .. import plans
 from ..array import NamedArray
-from ..axis import Axis, AxisSpec, spec
+from ..axis import Axis, AxisSpec, axis_name, spec
 from ..core import wrap
 from ..create import ones, zeros
-from ..ops import _lift
-from ..ops._widen import at_least_float32, widened_to
-from ..partitioning.shard import auto_sharded
-from ..plans import Names
-from ._inputs import check_input
+from ..dtypes import at_least_float32
+from ..engine import checks, kernels
+from ..names import plans
+from ..names.plans import Names
+from .inputs import check_input
+from .layer import Layer
 from .recompute import from_inputs
+from .weights import affine, parameters_of
 
 __all__ = ["LayerNorm", "RmsNorm"]
 
 
-class _Norm(eqx.Module):
+class _Norm(Layer):
     axis: tuple[Axis, ...] = eqx.field(static=True)
     weight: NamedArray | None
     bias: NamedArray | None
     eps: float = eqx.field(static=True, default=1e-5)
-    dtype: Any = eqx.field(static=True, default=None)
+    dtype: np.dtype[np.generic] | None = eqx.field(static=True, default=None)
 
     @classmethod
     def init(
@@ -51,18 +54,25 @@ class _Norm(eqx.Module):
             dtype: the dtype to compute in; by default float32, or the input's if it is wider.
         """
         axes = spec(axis, f"{cls.__name__}.init")
-        computed = None if dtype is None else jnp.dtype(dtype)
-        return cls(axes, ones(axes) if use_weight else None, zeros(axes) if use_bias else None, float(eps), computed)
+        weight = ones(axes) if use_weight else None
+        bias = zeros(axes) if use_bias else None
+        wide = None if dtype is None else jnp.dtype(dtype)
+        return cls(axes, weight, bias, float(eps), wide)
 
     def _apply(self, x: NamedArray, centered: bool) -> NamedArray:
         check_input(type(self).__name__, x, self.axis, ())
-        # Laid out here, a parameter with another sharding is gathered once, not again in the backward pass.
-        parameters = [auto_sharded(p) for p in (self.weight, self.bias) if p is not None]
-        operands = (x.names, *(p.names for p in parameters))
+
+        operands = [x, *parameters_of(self.weight, self.bias)]
         kernel = _normalize(
-            operands, self.axis, centered, self.weight is not None, self.bias is not None, self.eps, self.dtype
+            tuple([operand.names for operand in operands]),
+            self.axis,
+            centered,
+            self.weight is not None,
+            self.bias is not None,
+            self.eps,
+            self.dtype,
         )
-        return wrap(x, kernel.call(x.array, *(p.array for p in parameters)), x.names)
+        return wrap(x, kernel.call(*[operand.array for operand in operands]), x.names)
 
 
 class LayerNorm(_Norm):
@@ -111,29 +121,24 @@ def _normalize(
     weighted: bool,
     biased: bool,
     eps: float,
-    dtype: Any,
-) -> _lift.Kernel:
+    dtype: np.dtype[np.generic] | None,
+) -> kernels.Kernel:
     """Make the kernel of a normalisation, with one pass for the statistics and one for the result."""
     names = operands[0]
-    at = plans.positions(names, tuple(a.name for a in axis))
+    at = plans.positions(names, axis_name(axis))
 
-    def normalized(x: Any, *lined: Any) -> Any:
-        parameters = iter(lined)
-        computed = x.astype(at_least_float32(x.dtype) if dtype is None else dtype)
+    def normalized(x: jax.Array, *parameters: jax.Array) -> jax.Array:
+        wide = at_least_float32(x.dtype) if dtype is None else dtype
+        computed = x.astype(wide)
         if centered:
             computed = computed - computed.mean(at, keepdims=True)
         scale = lax.rsqrt(lax.square(computed).mean(at, keepdims=True) + eps)
-        result = computed * scale
-        if weighted:
-            result = result * widened_to(result.dtype, next(parameters))
-        if biased:
-            result = result + widened_to(result.dtype, next(parameters))
-        return result.astype(x.dtype)
+        return affine(computed * scale, parameters, weighted, biased).astype(x.dtype)
 
-    def body(*arrays: Any) -> Any:
-        _lift.check_sizes("norm", operands, arrays)
-        x, *parameters = _lift.agreed(operands, arrays, names)
-        lined = [_lift.lined_up(p, own, names) for p, own in zip(parameters, operands[1:], strict=True)]
+    def body(*arrays: jax.Array) -> jax.Array:
+        checks.check_sizes("norm", operands, arrays)
+        x, *parameters = kernels.align_layouts(operands, arrays, names)
+        lined = map(kernels.lined_up, parameters, operands[1:], itertools.repeat(names))
         return from_inputs(normalized)(x, *lined)
 
-    return _lift.Kernel(names, body)
+    return kernels.Kernel(names, body)

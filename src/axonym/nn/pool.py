@@ -12,18 +12,28 @@ import numpy.typing as npt
 from jax import lax
 from jax.typing import ArrayLike
 
-from .. import _constraints, layout, plans
 from ..array import NamedArray
-from ..axis import AxisSpec, spec
+from ..axis import AxisSpec, axis_name, spec
 from ..core import Core, facts, shape_of, wrap
-from ..errors import AxisError, AxisSizeError, message
-from ..ops import _lift, reduce
-from ..ops._padded import summed
-from ..ops._widen import limits, widen
+from ..dtypes import limits, widen
+from ..engine import along, checks, kernels
+from ..engine.padded import summed
+from ..errors import AxisSizeError, message
+from ..mesh import assignment, auto, context, explicit, partition
+from ..mesh.blocks import (
+    Slide,
+    blocks_of,
+    entries_by_name,
+    manual_axes,
+    mesh_of,
+    trimmed,
+    with_edges,
+)
+from ..names import plans
+from ..names.plans import Names
+from ..ops import reduce
 from ..partitioning.shard import auto_sharded
-from ..plans import Names
-from ._blocks import Slide, blocks_of, entries_by_name, manual_axes, mesh_of, trimmed, with_edges
-from ._windows import Padding, check_fit, each, pads
+from .windows import Padding, check_fit, each, pads
 
 __all__ = ["adaptive_max_pool", "adaptive_mean_pool", "max_pool", "mean_pool", "min_pool", "pool"]
 
@@ -66,14 +76,14 @@ def pool(
         AxisSizeError: if a window does not fit.
         ArgumentError: if `stride` or `padding` is invalid.
 
-    Example:
+    Examples:
         >>> x = axn.arange(axn.Axis("time", 6))
         >>> axn.nn.pool(axn.Axis("time", 3), x, 0, jax.lax.add, stride=3)
         NamedArray(int32[time=2])
         [ 3 12]
     """
     pairwise = _PAIRWISE.get(reduce_fn, reduce_fn)
-    start = _lift.static("pool", {"init": np.asarray(init).item()})
+    start = kernels.static("pool", {"init": np.asarray(init).item()})
     return _pooled("pool", Window, inputs, start, pairwise, stride, padding, use_ceil)
 
 
@@ -119,7 +129,7 @@ def mean_pool(
         count_include_pad: whether padding counts, as zeros; by default, only elements of the input do. What `use_ceil`
             adds beyond the padding never counts.
 
-    Example:
+    Examples:
         >>> axn.nn.mean_pool(axn.Axis("time", 3), axn.arange(axn.Axis("time", 4)), padding="SAME").tolist()
         [0.5, 1.0, 2.0, 2.5]
     """
@@ -130,7 +140,9 @@ def mean_pool(
         counts = slide.counts(count_include_pad)
         # The counts have size-1 axes, so that they are never as large as the result.
         if len(set(counts)) > 1:
-            total = total / NamedArray(_lift.constant(counts.astype(x.dtype)), (x.names[slide.at],))
+            total = total / NamedArray(
+                kernels.constant(counts.astype(x.dtype)), (x.names[slide.at],)
+            )
         else:
             total = total / int(counts[0])
     return auto_sharded(_like(total, inputs))
@@ -151,7 +163,7 @@ def adaptive_mean_pool(Target: AxisSpec, inputs: NamedArray) -> NamedArray:
         AxisNotFoundError: if `inputs` lacks an axis of `Target`.
         AxisSizeError: if such an axis is empty.
 
-    Example:
+    Examples:
         >>> axn.nn.adaptive_mean_pool(axn.Axis("time", 2), axn.arange(axn.Axis("time", 6))).tolist()
         [1.0, 4.0]
     """
@@ -162,7 +174,7 @@ def _pooled(
     function: str,
     Window: AxisSpec,
     inputs: NamedArray,
-    start: _lift.Options,
+    start: kernels.Options,
     reduction: Reduction,
     stride: int | Sequence[int] | None,
     padding: Padding,
@@ -175,10 +187,12 @@ def _pooled(
 
 
 # What belongs to a user's function goes with it: no cache keeps a function, and what it refers to, alive.
-_kernels: MutableMapping[Reduction, dict[Any, _lift.Kernel]] = weakref.WeakKeyDictionary()
+_kernels: MutableMapping[Reduction, dict[Any, kernels.Kernel]] = weakref.WeakKeyDictionary()
 
 
-def _kernel(names: Names, slides: "tuple[_Slide, ...]", reduction: Reduction, start: _lift.Options) -> _lift.Kernel:
+def _kernel(
+    names: Names, slides: "tuple[_Slide, ...]", reduction: Reduction, start: kernels.Options
+) -> kernels.Kernel:
     """Look up or make the kernel of a pooling."""
     key = names, slides, start
     try:
@@ -208,7 +222,9 @@ class _Slide(NamedTuple):
     def counts(self, include_pad: bool) -> npt.NDArray[np.integer]:
         """Count the elements of each window."""
         starts = np.arange(self.positions) * self.step
-        first, end = (0, self.low + self.size + self.high) if include_pad else (self.low, self.low + self.size)
+        first, end = self.low, self.low + self.size
+        if include_pad:
+            first, end = 0, end + self.high
         return np.minimum(starts + self.window, end) - np.maximum(starts, first)
 
 
@@ -222,32 +238,35 @@ def _slides(
 ) -> tuple[_Slide, ...]:
     """Check the arguments of a pooling, and return how its windows slide."""
     if not isinstance(inputs, Core):
-        raise _lift.unnamed(function, inputs)
+        raise checks.unnamed(function, inputs)
     axes = spec(Window, function)
-    names, windows = tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
-    steps = each(function, "stride", 1 if stride is None else stride, len(axes))
+    names, windows = axis_name(axes), [axis.size for axis in axes]
+    if stride is None:
+        stride = 1
+    steps = each(function, "stride", stride, len(axes))
     sides = pads(function, padding, len(axes))
     shape = shape_of(function, inputs.array, inputs.names)
-    try:
-        places = plans.positions(inputs.names, names)
-    except AxisError as flaw:
-        _lift.fail(function, flaw, inputs)
-    sizes = tuple(shape[at] for at in places)
+    places = checks.planned(function, (inputs,), plans.positions, inputs.names, names)
+    sizes = [shape[at] for at in places]
     check_fit(function, names, sizes, windows, sides, facts(inputs))
     if isinstance(sides, str):
         sides = tuple(lax.padtype_to_pads(sizes, windows, steps, sides))
     slides: list[_Slide] = []
-    for at, size, window, step, (low, high) in zip(places, sizes, windows, steps, sides, strict=True):
-        over = -(size + low + high - window) % step if use_ceil else 0
-        # A last window of only padding on the right is left out.
-        starts_outside = size + low + high + over - window >= size + low
-        slides.append(_Slide(at, size, window, step, low, high, 0 if starts_outside else over))
+    for at, size, window, step, (low, high) in zip(
+        places, sizes, windows, steps, sides, strict=True
+    ):
+        over = 0
+        if use_ceil:
+            over = -(size + low + high - window) % step
+        if high + over >= window:  # a last window of only padding on the right is left out
+            over = 0
+        slides.append(_Slide(at, size, window, step, low, high, over))
     return tuple(slides)
 
 
 def _pool(
-    names: Names, slides: tuple[_Slide, ...], start: _lift.Options, refer: Callable[[], Reduction]
-) -> _lift.Kernel:
+    names: Names, slides: tuple[_Slide, ...], start: kernels.Options, refer: Callable[[], Reduction]
+) -> kernels.Kernel:
     """Make the kernel of a pooling, whose reduction `refer` returns."""
 
     def body(x: jax.Array) -> jax.Array:
@@ -255,59 +274,78 @@ def _pool(
         window, stride, padding = [1] * x.ndim, [1] * x.ndim, [(0, 0)] * x.ndim
         shape = list(x.shape)
         for slide in slides:
-            at = slide.at
-            window[at], stride[at], padding[at] = slide.window, slide.step, (slide.low, slide.high + slide.over)
-            shape[at] = slide.positions
+            window[slide.at], stride[slide.at] = slide.window, slide.step
+            padding[slide.at] = (slide.low, slide.high + slide.over)
+            shape[slide.at] = slide.positions
+
+        if start:
+            initial = kernels.keywords_of(start)["init"]
+        else:
+            initial = _neutral(reduction, x.dtype)
         # A NumPy number is known while tracing, so that JAX recognises a reduction that has a derivative.
-        first = np.asarray(_lift.keywords_of(start)["init"] if start else _neutral(reduction, x.dtype), x.dtype)
+        first = np.asarray(initial, x.dtype)
 
         def call(x: jax.Array, padding: Sequence[tuple[int, int]] = padding) -> jax.Array:
-            def sums(x: jax.Array) -> jax.Array:
+            def reduced(x: jax.Array) -> jax.Array:
                 result: jax.Array = lax.reduce_window(x, first, reduction, window, stride, padding)
                 return result
 
-            return summed(sums, x, [slide.at for slide in slides]) if reduction is lax.add else sums(x)
+            if reduction is lax.add:
+                return summed(reduced, x, [slide.at for slide in slides])
+            return reduced(x)
 
         run = call
         if reduction in _SELECTIONS:
             mesh, has = mesh_of(x), entries_by_name(x, names)
-            if any(slide.window > slide.step and layout.ways_on(mesh, has[slide.at]) > 1 for slide in slides):
-                manual = manual_axes(mesh, has, _constraints.has_explicit_axes(x))
+            overlapping = [slide.at for slide in slides if slide.window > slide.step]
+            if any(partition.ways_on(mesh, has[at]) > 1 for at in overlapping):
+                manual = manual_axes(mesh, has, explicit.has_explicit_axes(x))
                 run = partial(_by_blocks, call, slides, has, manual, first)
-        if not _constraints.has_explicit_axes(x):
+        if not explicit.has_explicit_axes(x):
             return run(x)
+
         mesh = jax.typeof(x).sharding.mesh
-        entries = [
-            entry if not size % layout.ways_on(mesh, entry) else ()
-            for entry, size in zip(_constraints.entries_of(x), shape, strict=True)
-        ]
-        result: jax.Array = _lift.local(run, [x], entries)
+        entries = list(explicit.entries_of(x))
+        for at, size in enumerate(shape):
+            if size % partition.ways_on(mesh, entries[at]):
+                entries[at] = ()
+        result: jax.Array = auto.local(run, [x], entries)
         return result
 
-    return _lift.Kernel(names, body)
+    return kernels.Kernel(names, body)
 
 
 def _by_blocks(
     call: Callable[..., jax.Array],
     slides: tuple[_Slide, ...],
-    entries: Sequence[layout.Entry],
+    entries: Sequence[assignment.Entry],
     manual: Set[str],
     outside: Any,
     x: jax.Array,
 ) -> jax.Array:
     """Reduce the windows of each block on its own device; blocks exchange their edges."""
-    moves = {s.at + x.ndim: Slide(s.size, s.window, s.step, (s.low, s.high + s.over)) for s in slides}
+    moves: dict[int, Slide] = {}
+    for own in slides:
+        sides = (own.low, own.high + own.over)
+        moves[own.at + x.ndim] = Slide(own.size, own.window, own.step, sides)
+
     mesh = mesh_of(x)
-    has, edges, sides = blocks_of(mesh, entries, moves)
-    pads = dict(zip(moves, sides, strict=True))
-    padding = [pads.get(at, (0, 0)) for at in range(x.ndim)]
-    spec = layout.spec_from(has)
+    has, edges, inside = blocks_of(mesh, entries, moves)
+    padding = [(0, 0)] * x.ndim
+    for at, sides in zip(moves, inside, strict=True):
+        padding[at] = sides
+    spec = partition.spec_from(has)
 
     def reduce(x: jax.Array) -> jax.Array:
         return call(with_edges(x, edges, has, outside), padding)
 
-    own = None if layout.context_mesh() else mesh
-    run = jax.shard_map(reduce, mesh=own, in_specs=spec, out_specs=spec, axis_names=manual)
+    run = jax.shard_map(
+        reduce,
+        mesh=None if context.context_mesh() else mesh,
+        in_specs=spec,
+        out_specs=spec,
+        axis_names=manual,
+    )
     return trimmed(run(x), moves)
 
 
@@ -320,13 +358,17 @@ def _neutral(reduction: Reduction, dtype: Any) -> Any:
 
 
 def _like(mean: NamedArray, x: NamedArray) -> NamedArray:
-    return mean.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.inexact) else mean
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        return mean.astype(x.dtype)
+    return mean
 
 
-def _adaptive(function: Callable[..., jax.Array], Target: AxisSpec, inputs: NamedArray) -> NamedArray:
+def _adaptive(
+    function: Callable[..., jax.Array], Target: AxisSpec, inputs: NamedArray
+) -> NamedArray:
     """Shrink the axes in turn: equal windows by a reshape, others one by one."""
-    for axis in spec(Target, _lift.title(function)):
-        inputs = _lift.along_with(function, inputs, axis.name, windows=axis.size)
+    for axis in spec(Target, checks.title(function)):
+        inputs = along.along_with(function, inputs, axis.name, windows=axis.size)
     return auto_sharded(inputs)
 
 
@@ -338,13 +380,18 @@ def _adaptive_mean_pool(x: jax.Array, axis: int, windows: int) -> jax.Array:
     return _shrunk("adaptive_mean_pool", jnp.mean, x, axis % x.ndim, windows)
 
 
-def _shrunk(function: str, reduction: Callable[..., jax.Array], x: jax.Array, axis: int, windows: int) -> jax.Array:
+def _shrunk(
+    function: str, reduction: Callable[..., jax.Array], x: jax.Array, axis: int, windows: int
+) -> jax.Array:
     size = x.shape[axis]
     if not size or not windows:
-        raise AxisSizeError(message(function, f"cannot split an axis of size {size} into {windows} windows"))
+        problem = f"cannot split an axis of size {size} into {windows} windows"
+        raise AxisSizeError(message(function, problem))
     if not size % windows:
         parts = x.reshape(*x.shape[:axis], windows, size // windows, *x.shape[axis + 1 :])
         return reduction(parts, axis=axis + 1)
-    ends = [(i * size // windows, -(-(i + 1) * size // windows)) for i in range(windows)]
-    reduced = [reduction(lax.slice_in_dim(x, *end, axis=axis), axis=axis) for end in ends]
+    reduced: list[jax.Array] = []
+    for i in range(windows):
+        start, end = i * size // windows, -(-(i + 1) * size // windows)
+        reduced.append(reduction(lax.slice_in_dim(x, start, end, axis=axis), axis=axis))
     return jnp.stack(reduced, axis)

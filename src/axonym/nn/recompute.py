@@ -32,8 +32,8 @@ def from_inputs(fn: Callable[P, R]) -> Callable[P, R]:
         if _keeping.value or not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
             return fn(*args, **options)
         # Outside a loop, the compiler would otherwise merge the recomputation with the first computation.
-        result: R = jax.checkpoint(partial(fn, **options) if options else fn)(*args)
-        return result
+        recomputed: Callable[..., R] = jax.checkpoint(partial(fn, **options))
+        return recomputed(*args)
 
     return run
 

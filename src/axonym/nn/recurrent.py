@@ -14,16 +14,17 @@ from ..ops.elementwise import tanh
 from ..partitioning.shard import auto_sharded
 from ..transform.checkpoint import ScanCheckpointSpec
 from ..transform.scan import scan
-from ._inputs import named_axis
-from ._settings import as_python
 from .activation import sigmoid
 from .initializer import Initializer, uniform
+from .inputs import named_axis
+from .layer import Layer
 from .linear import Linear
+from .settings import as_python
 
 __all__ = ["GRUCell", "LSTMCell", "Recurrent", "RecurrentCell"]
 
 
-class RecurrentCell(eqx.Module):
+class RecurrentCell(Layer):
     """One step of a recurrence, split so that all work that needs no state is done before the loop.
 
     A subclass defines `project`, `advance`, `initial_state` and, unless a state is one array, `output`.
@@ -58,7 +59,9 @@ class RecurrentCell(eqx.Module):
             key: not used; every layer takes one.
         """
         projected = self.project(x)
-        return self.advance(projected, self.initial_state(projected) if state is None else state)
+        if state is None:
+            state = self.initial_state(projected)
+        return self.advance(projected, state)
 
 
 class _Gated(RecurrentCell):
@@ -116,12 +119,18 @@ class LSTMCell(_Gated):
         h = _zeros(projected)
         return h, h
 
-    def advance(self, projected: NamedArray, state: tuple[NamedArray, NamedArray]) -> tuple[NamedArray, NamedArray]:
+    def advance(
+        self, projected: NamedArray, state: tuple[NamedArray, NamedArray]
+    ) -> tuple[NamedArray, NamedArray]:
         """Return the next h and c."""
         if not isinstance(state, tuple | list) or len(state) != 2:
-            given = f"{len(state)} parts" if isinstance(state, tuple | list) else type(state).__name__
+            given = type(state).__name__
+            if isinstance(state, tuple | list):
+                given = f"{len(state)} parts"
             hint = "leave it out to start from zeros, or give (h, c)"
-            raise OperandError(message("LSTMCell", f"the state must be a pair of h and c, not {given}", hint=hint))
+            raise OperandError(
+                message("LSTMCell", f"the state must be a pair of h and c, not {given}", hint=hint)
+            )
         h, c = state
         gates = projected + self.hidden(h)
         i, f, g, o = (gates["gate", at] for at in range(4))
@@ -181,7 +190,7 @@ class GRUCell(_Gated):
         return n + z * (state - n)
 
 
-class Recurrent(eqx.Module):
+class Recurrent(Layer):
     """Run a cell along an axis.
 
     The products with the input are one product for all positions; only those with the state are in the compiled loop.
@@ -193,7 +202,7 @@ class Recurrent(eqx.Module):
         unroll: the number of steps in one iteration of the compiled loop, as in `axn.scan`.
         remat: what to keep for the backward pass, as in `axn.scan`.
 
-    Example:
+    Examples:
         >>> Time, Embed, Hidden = axn.make_axes(time=5, embed=3, hidden=4)
         >>> lstm = axn.nn.Recurrent(axn.nn.LSTMCell.init(Embed, Hidden, key=jax.random.key(0)), "time")
         >>> outputs, (h, c) = lstm(axn.ones((Time, Embed)))
@@ -213,7 +222,9 @@ class Recurrent(eqx.Module):
             hint = "use LSTMCell, GRUCell or a subclass of RecurrentCell"
             raise OperandError(message("Recurrent", problem, hint=hint))
 
-    def __call__(self, x: NamedArray, state: Any = None, *, key: jax.Array | None = None) -> tuple[NamedArray, Any]:
+    def __call__(
+        self, x: NamedArray, state: Any = None, *, key: jax.Array | None = None
+    ) -> tuple[NamedArray, Any]:
         """Return the outputs of all steps, with `axis` first, and the last state.
 
         With `reverse`, the last state is that of the first position. `cell.output` makes the last output of it, and the
@@ -235,10 +246,16 @@ class Recurrent(eqx.Module):
         if state is None:
             # Without positions, the sum has the axes of one position.
             state = cell.initial_state(
-                jax.eval_shape(lambda x: x[name, 0] if x.axis_size(name) else x.sum(name), projected)
+                jax.eval_shape(
+                    lambda x: x[name, 0] if x.axis_size(name) else x.sum(name), projected
+                )
             )
         # The cell is an argument of one step function, so that an eager loop is compiled once.
-        options: dict[str, Any] = {"reverse": self.reverse, "unroll": self.unroll, "remat": self.remat}
+        options: dict[str, Any] = {
+            "reverse": self.reverse,
+            "unroll": self.unroll,
+            "remat": self.remat,
+        }
         loop = scan(_step, self.axis, is_scanned=((True, False), {}), **options)
         last, outputs = loop(state, projected, cell)
         return outputs, last
@@ -256,7 +273,12 @@ def _zeros(projected: NamedArray) -> NamedArray:
 
 
 def _weights(
-    gates: int, In: AxisSpec, Hidden: Axis, key: jax.Array, use_bias: bool, initializer: Initializer | None
+    gates: int,
+    In: AxisSpec,
+    Hidden: Axis,
+    key: jax.Array,
+    use_bias: bool,
+    initializer: Initializer | None,
 ) -> tuple[Linear, Linear]:
     """Make the weights of input and state."""
     limit = 1 / math.sqrt(Hidden.size or 1)

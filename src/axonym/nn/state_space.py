@@ -1,7 +1,6 @@
 """Diagonal state-space layers: linear recurrences that run in parallel."""
 
 import math
-from functools import partial
 from typing import Self
 
 import equinox as eqx
@@ -11,18 +10,21 @@ from jax import lax
 
 from .. import random
 from ..array import NamedArray
-from ..axis import Axis, AxisSelector, sized
+from ..axis import Axis, AxisSelector, sized, without_axes
 from ..core import Core, facts
+from ..dtypes import widen, widened_to
+from ..engine import pointwise
 from ..errors import ArgumentError, AxisClashError, message
-from ..ops import _lift
-from ..ops._widen import widen, widened_to
+from ..mesh import auto
 from ..ops.elementwise import exp, imag, log, log1p, real
 from ..ops.join import stack
-from ..ops.select import where
+from ..ops.where import where
 from ..partitioning.shard import auto_sharded
-from ._inputs import check_input, named_axis
 from .initializer import normal
+from .inputs import check_input, named_axis
+from .layer import Layer, in_scope
 from .linear import Linear
+from .weights import widened_layer
 
 __all__ = ["DiagonalSSM"]
 
@@ -30,7 +32,7 @@ PARTS = Axis("complex", 2)
 Pair = tuple[jax.Array, jax.Array]
 
 
-class DiagonalSSM(eqx.Module):
+class DiagonalSSM(Layer):
     """A linear recurrence with a complex state, whose elements each have a decay and a frequency.
 
     At each position, s' = a s + g B x and y = Re(C s') + d x, where a, g and d are diagonal. A call computes all
@@ -132,19 +134,29 @@ class DiagonalSSM(eqx.Module):
         """
         name = named_axis("DiagonalSSM", x, self.axis)
         drive = self._drive(x)
-        start = () if state is None else (state,)
         if isinstance(state, Core):
             if name in state.names:
                 problem = f"the state has axis {name!r}, which the layer runs along"
                 hint = f"start from the state of one position: state[{name!r}, -1]"
-                raise AxisClashError(message("DiagonalSSM", problem, f"state has: {facts(state)}", hint=hint))
-            drive = drive.broadcast_axis([axis for axis in state.axes if axis.name not in drive.names])
+                raise AxisClashError(
+                    message("DiagonalSSM", problem, f"state has: {facts(state)}", hint=hint)
+                )
+            drive = drive.broadcast_axis(without_axes(state.axes, drive.names))
         at = drive.names.index(name) - len(drive.names)
-        states = _lift.nary(_scanned, drive, self._decay(), *start, at=at)
-        # Without positions, the sum is zero.
-        last = states[name, -1] if x.axis_size(self.axis) else states.sum(name) + (0 if state is None else state)
+        operands = [drive, self._decay()]
+        if state is not None:
+            operands.append(state)
+        states = pointwise.nary(_scanned, *operands, at=at)
+
+        if x.axis_size(self.axis):
+            last = states[name, -1]
+        else:
+            last = states.sum(name)  # zero
+            if state is not None:
+                last = last + state
         return self._read(states, x), last
 
+    @in_scope
     def step(self, x: NamedArray, state: NamedArray | None = None) -> tuple[NamedArray, NamedArray]:
         """Return the result of one position and the next state.
 
@@ -158,20 +170,23 @@ class DiagonalSSM(eqx.Module):
         return self._read(following, x), following
 
     def _decay(self) -> NamedArray:
-        rate, phase = exp(widen(auto_sharded(self.log_rate))), exp(widen(auto_sharded(self.log_phase)))
-        return _lift.binary(_polar, exp(-rate), phase)
+        rate, phase = (
+            exp(widen(auto_sharded(self.log_rate))),
+            exp(widen(auto_sharded(self.log_phase))),
+        )
+        return pointwise.binary(_polar, exp(-rate), phase)
 
     def _drive(self, x: NamedArray) -> NamedArray:
         check_input("DiagonalSSM", x, (self.In,), (self.State, PARTS))
         parts = widen(self.input(x))
-        return _lift.nary(_scaled, *parts.unbind(PARTS), exp(widen(auto_sharded(self.log_gain))))
+        return pointwise.nary(
+            _scaled, *parts.unbind(PARTS), exp(widen(auto_sharded(self.log_gain)))
+        )
 
     def _read(self, states: NamedArray, x: NamedArray) -> NamedArray:
         parts = stack(PARTS, [real(states), imag(states)])
-        wide = partial(widened_to, parts.dtype)
-        arrays, rest = eqx.partition(self.output, eqx.is_inexact_array)
-        output = eqx.combine(jax.tree.map(wide, arrays), rest)
-        y = output(parts) + wide(x * auto_sharded(self.skip))
+        skipped = widened_to(parts.dtype, x * auto_sharded(self.skip))
+        y = widened_layer(self.output, parts.dtype)(parts) + skipped
         result: NamedArray = y.astype(jnp.result_type(x.dtype, self.input.weight.dtype))
         return result
 
@@ -189,12 +204,14 @@ def _scanned(drive: jax.Array, decay: jax.Array, *start: jax.Array, at: int) -> 
 
     The powers of the decay keep size 1 where it lacks axes of the input, in each round of the scan.
     """
-    drive = _lift.whole(drive, (at,))
+    drive = auto.whole(drive, (at,))
     shape = [1] * (drive.ndim - decay.ndim) + list(decay.shape)
     shape[at] = drive.shape[at]
     scanned: Pair = lax.associative_scan(_after, (jnp.broadcast_to(decay, shape), drive), axis=at)
     powers, states = scanned
-    return states + powers * start[0] if start else states
+    if start:
+        states = states + powers * start[0]
+    return states
 
 
 def _after(first: Pair, second: Pair) -> Pair:

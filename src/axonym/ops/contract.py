@@ -1,38 +1,62 @@
 """Contractions: sums of products over named axes, from a list of axes (`dot`) or an expression (`einsum`)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence, Set
 from functools import lru_cache, partial
+from itertools import chain
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
-from .. import _constraints, layout, plans
-from ..axis import Axis, AxisSelection, AxisSelector, Pairs, selection, selector
-from ..core import Core, wrap
-from ..errors import AxisClashError, AxisError, AxisNotFoundError, OperandError, PatternError, message, suggestion
-from ..plans import Names
-from . import _lift, _pattern
-from ._pattern import DOTS, Bindings, Bound, Expression, Term, flaw
+from ..axis import Axis, AxisSelection, AxisSelector, Pairs, names_in, selector
+from ..core import Core, Operand, wrap
+from ..engine import checks, kernels
+from ..engine.batched import batched
+from ..errors import (
+    AxisNotFoundError,
+    OperandError,
+    message,
+)
+from ..mesh import assignment, auto, constraints, explicit
+from ..names import pattern, plans, subscripts
+from ..names.pattern import Bindings
+from ..names.plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
-__all__ = ["dot", "einsum"]
+__all__ = [
+    "dot",
+    "einsum",
+    "outer",
+]
 
 Labels = tuple[str | int, ...]
 DotGeneral: TypeAlias = Callable[..., Any]
 PartialOrder: TypeAlias = Sequence[AxisSelector | EllipsisType]
+Order: TypeAlias = tuple[tuple[str | EllipsisType, ...], Pairs]
+"""Names and `...`, and the sizes that were given."""
+
+
+class _Options(NamedTuple):
+    """How to multiply."""
+
+    precision: PrecisionLike = None
+    dtype: DTypeLike | None = None
+    dot_general: DotGeneral = lax.dot_general
 
 
 def dot(
     *arrays: "NamedArray",
     axis: AxisSelection | None,
     out_axes: AxisSelector | PartialOrder | None = None,
-    precision: Any = None,
+    precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
     dot_general: DotGeneral = lax.dot_general,
 ) -> "NamedArray":
@@ -56,30 +80,31 @@ def dot(
         AxisNotFoundError: if an axis to sum over is missing.
         AxisSizeError: if a name has two sizes.
 
-    Example:
+    Examples:
         >>> Batch, Embed, Mlp = axn.make_axes(batch=2, embed=3, mlp=4)
         >>> axn.dot(axn.ones((Batch, Embed)), axn.ones((Embed, Mlp)), axis=Embed).axes
         (Axis(name='batch', size=2), Axis(name='mlp', size=4))
     """
-    given = axis if axis.__class__ is str else _lift.keyed(axis, dot)
+    given = checks.keyed(axis, dot)
     dtype: Any = preferred_element_type
-    order = None if out_axes is None else _entries(out_axes)
+    order = None if out_axes is None else _order(out_axes)
     try:
         if len(arrays) == 2:  # the usual case, written out because a comprehension costs a call
             ((a,), left), ((b,), right) = arrays[0].node, arrays[1].node
             operands: tuple[Names, ...] = (left, right)
             payloads: tuple[jax.Array, ...] = (a, b)
         else:
-            operands, payloads = tuple(x.node[1] for x in arrays), tuple(x.node[0][0] for x in arrays)
-        if dot_general is not lax.dot_general:  # not cached, as it may hold arrays
-            custom = _dot(operands, given, order, precision, dtype, dot_general)
-            return wrap(arrays[0], custom.body(*payloads), custom.names)
-        key = (operands, given, order, precision, dtype)
-        kernel = _dots.get(key) or plans.keep(_dots, key, _dot(*key))
-    except AxisError as flaw:
-        _lift.fail("dot", flaw, *arrays)
+            operands = tuple(x.node[1] for x in arrays)
+            payloads = tuple(x.node[0][0] for x in arrays)
     except AttributeError:
-        raise _lift.unnamed("dot", next((x for x in arrays if not isinstance(x, Core)), None)) from None
+        wrong = next((x for x in arrays if not isinstance(x, Core)), None)
+        raise checks.unnamed("dot", wrong) from None
+
+    key = (operands, given, order, precision, dtype)
+    if dot_general is not lax.dot_general:  # not cached, as it may hold arrays
+        custom = checks.planned("dot", arrays, _dot, *key, dot_general)
+        return wrap(arrays[0], custom.body(*payloads), custom.names)
+    kernel = _dots.get(key) or plans.keep(_dots, key, checks.planned("dot", arrays, _dot, *key))
     return wrap(arrays[0], kernel.call(*payloads), kernel.names)
 
 
@@ -87,7 +112,7 @@ def einsum(
     equation: str,
     /,
     *arrays: "NamedArray",
-    precision: Any = None,
+    precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
     dot_general: DotGeneral = lax.dot_general,
     **axis_aliases: AxisSelector,
@@ -118,68 +143,84 @@ def einsum(
         AxisClashError: if a letter stands for two axes, or two letters for one.
         AxisSizeError: if a name has two sizes.
 
-    Example:
+    Examples:
         >>> Batch, Embed, Mlp = axn.make_axes(batch=2, embed=3, mlp=4)
         >>> axn.einsum("b e, e m -> m b", axn.ones((Batch, Embed)), axn.ones((Embed, Mlp))).axes
         (Axis(name='mlp', size=4), Axis(name='batch', size=2))
     """
     if not isinstance(equation, str):
         hint = 'the expression comes first: einsum("b e, e m -> b m", x, w)'
-        raise OperandError(message("einsum", f"the expression is a {type(equation).__name__}, not a str", hint=hint))
+        problem = f"the expression is a {type(equation).__name__}, not a str"
+        raise OperandError(message("einsum", problem, hint=hint))
     for x in arrays:
         if not isinstance(x, Core):
-            raise _lift.unnamed("einsum", x)
+            raise checks.unnamed("einsum", x)
     dtype: Any = preferred_element_type
-    aliases = _pattern.bind("einsum", axis_aliases, sizes=False) if axis_aliases else ()
-    operands, payloads = tuple(x.node[1] for x in arrays), tuple(x.node[0][0] for x in arrays)
-    try:
-        if dot_general is not lax.dot_general:  # as in dot
-            custom = _einsum.__wrapped__(equation, operands, aliases, precision, dtype, dot_general)
-            return wrap(arrays[0], custom.body(*payloads), custom.names)
-        kernel = _einsum(equation, operands, aliases, precision, dtype)
-    except AxisError as flawed:
-        _lift.fail("einsum", flawed, *arrays)
+    aliases = pattern.bind("einsum", axis_aliases, sizes=False) if axis_aliases else ()
+    operands = tuple(x.node[1] for x in arrays)
+    payloads = [x.node[0][0] for x in arrays]
+
+    key = (equation, operands, aliases, precision, dtype)
+    if dot_general is not lax.dot_general:  # as in dot
+        custom = checks.planned("einsum", arrays, _einsum.__wrapped__, *key, dot_general)
+        return wrap(arrays[0], custom.body(*payloads), custom.names)
+    kernel = checks.planned("einsum", arrays, _einsum, *key)
     return wrap(arrays[0], kernel.call(*payloads), kernel.names)
 
 
 def _dot(
     operands: tuple[Names, ...],
-    axis: Any,
-    order: Any,
-    precision: Any,
-    dtype: Any,
+    axis: str | Pairs | None,
+    order: Order | None,
+    precision: PrecisionLike,
+    dtype: DTypeLike | None,
     dot_general: DotGeneral = lax.dot_general,
-) -> _lift.Kernel:
+) -> kernels.Kernel:
     """Make the kernel of a contraction."""
-    given = axis if axis is None or isinstance(axis, tuple) else selection(axis, "dot")
-    union: Names = ()
-    for names in operands:
-        union = plans.union(union, names)
-    contracted = union if given is None else tuple(name for name, _ in given)
+    union = plans.union_of(operands)
+    given = checks.selected_pairs(axis, "dot", union)
+    contracted = names_in(given)
     plans.require(union, contracted)
-    if given is not None and len(operands) > 1:
-        for name in contracted:
-            holders = [names for names in operands if name in names]
-            if len(holders) == 1:
-                raise AxisNotFoundError(
-                    f"axis {name!r} is to be summed over, but only operand {operands.index(holders[0]) + 1} has it",
-                    f'if it is meant, sum that operand first: x.sum("{name}")',
-                )
+    if axis is not None and len(operands) > 1:
+        _require_two(operands, contracted)
+
     out = plans.without(union, contracted)
     if order is not None:
-        out = plans.complete(out, tuple(e if e is ... else e[0] for e in order))
-        given = (*(given or ()), *(e for e in order if e is not ... and e[1] is not None))
-
-    return _kernel("dot", operands, contracted, out, given or (), (precision, dtype, dot_general))
-
-
-def _entries(out_axes: AxisSelector | PartialOrder) -> tuple[Any, ...]:
-    """Normalise an order of axes: names with the sizes that were given, and `...`."""
-    entries = (out_axes,) if isinstance(out_axes, str | Axis) else out_axes
-    return tuple(e if e is ... else selector(e, "dot") for e in entries)
+        entries, sizes = order
+        out = plans.complete(out, entries)
+        given = (*given, *sizes)
+    options = _Options(precision, dtype, dot_general)
+    return _kernel("dot", operands, contracted, out, given, options)
 
 
-_dots: dict[Any, _lift.Kernel] = {}
+def _require_two(operands: Sequence[Names], contracted: Names) -> None:
+    """Raise AxisNotFoundError for an axis to sum over that only one operand has."""
+    for name in contracted:
+        holders = [i for i, names in enumerate(operands, start=1) if name in names]
+        if len(holders) == 1:
+            problem = f"axis {name!r} is to be summed over, but only operand {holders[0]} has it"
+            hint = f'if it is meant, sum that operand first: x.sum("{name}")'
+            raise AxisNotFoundError(problem, hint)
+
+
+def _order(out_axes: AxisSelector | PartialOrder) -> Order:
+    """Normalise an order of axes."""
+    entries: list[str | EllipsisType] = []
+    sizes: list[tuple[str, int | None]] = []
+    if isinstance(out_axes, str | Axis):
+        out_axes = (out_axes,)
+    for entry in out_axes:
+        if isinstance(entry, EllipsisType):
+            entries.append(entry)
+            continue
+        name, size = selector(entry, "dot")
+        entries.append(name)
+        if size is not None:
+            sizes.append((name, size))
+    return tuple(entries), tuple(sizes)
+
+
+_dots: dict[Any, kernels.Kernel] = {}
 
 
 def _kernel(
@@ -188,22 +229,26 @@ def _kernel(
     contracted: Names,
     out: Names,
     given: Pairs,
-    options: tuple[Any, Any, DotGeneral],
-) -> _lift.Kernel:
+    options: _Options,
+) -> kernels.Kernel:
     """Make the kernel of a contraction: the axes to sum over, those of the result, sizes to check, and options."""
 
-    def body(*arrays: Any) -> Any:
-        sizes = _lift.check_sizes(function, operands, arrays)
-        for names, array in zip(operands, arrays, strict=True) if given else ():
+    def body(*arrays: jax.Array) -> jax.Array:
+        sizes = checks.check_sizes(function, operands, arrays)
+        labels: list[Labels] = []
+        anonymous = 0
+        for names, array in zip(operands, arrays, strict=True):
             own = tuple((name, size) for name, size in given if name in names)
-            _lift.check_given(function, own, names, array.shape)
-        _constraints.check_result(out, sizes)
-        labels = [(*range(len(names) - a.ndim, 0), *names) for a, names in zip(arrays, operands, strict=True)]
-        anonymous = range(min(len(names) - a.ndim for a, names in zip(arrays, operands, strict=True)), 0)
-        result = _product(arrays, labels, contracted, (*anonymous, *out), *options)
-        return _constraints.lay_out(result, out)
+            checks.check_given(function, own, names, array.shape)
+            labels.append(plans.labels(names, array.ndim))
+            anonymous = max(anonymous, array.ndim - len(names))
 
-    return _lift.Kernel(out, body)
+        constraints.check_result(out, sizes)
+        target = plans.labels(out, anonymous + len(out))
+        result = _product(arrays, labels, contracted, target, options)
+        return constraints.lay_out(result, out)
+
+    return kernels.Kernel(out, body)
 
 
 def _product(
@@ -211,64 +256,103 @@ def _product(
     labels: Sequence[Labels],
     contracted: Names,
     out: Labels,
-    precision: Any,
-    dtype: Any,
-    dot_general: DotGeneral,
+    options: _Options,
 ) -> jax.Array:
     """Contract arrays with labelled dimensions; on a mesh with Explicit axes, set the layout of the result."""
+    entries: list[assignment.Entry] | None = None
+    if any(map(explicit.has_explicit_axes, arrays)):
+        arrays, entries = _explicit(explicit.on_one_mesh(arrays), labels, contracted, out)
+
+    if options.dot_general is not lax.dot_general and len(arrays) > 1:
+        return _by_custom(arrays, labels, contracted, out, options, entries or [])
+    if len(arrays) == 2 and set(contracted) <= set(labels[0]) & set(labels[1]):
+        return _by_dot_general(arrays, labels, contracted, out, options, entries)
+
     sharding = None
-    entries: list[layout.Entry] = []
-    if any(map(_constraints.has_explicit_axes, arrays)):
-        arrays, entries = _explicit(_constraints.on_one_mesh(arrays), labels, contracted, out)
-        sharding = _constraints.sharding_from(arrays[0], entries)
-    if dot_general is not lax.dot_general and len(arrays) > 1:
-        held, rebuilt = _opened(dot_general)
+    if entries is not None:
+        sharding = explicit.sharding_from(arrays[0], entries)
+        if _is_bool(arrays, options.dtype):
+            # Sums of bools are `any`, for which JAX takes no sharding.
+            arrays, labels = _reduce_alone(jnp.any, arrays, labels, contracted)
+    # JAX's einsum multiplies two integers before a third operand of bfloat16, whose dtype cannot hold the result.
+    return jnp.einsum(
+        plans.letters(labels, out),
+        *_to_one_dtype(*arrays),
+        precision=options.precision,
+        preferred_element_type=options.dtype,
+        out_sharding=sharding,
+    )
 
-        def multiplied(*inputs: jax.Array) -> jax.Array:
-            own = rebuilt(inputs[len(arrays) :])
-            multiply = partial(own, precision=precision, preferred_element_type=dtype)
-            return _by_pairs(multiply, dtype, labels, contracted, out, *inputs[: len(arrays)])
 
-        product: jax.Array = _lift.local(multiplied, [*arrays, *held], entries)
-        return product
-    if len(arrays) != 2 or not all(label in labels[0] and label in labels[1] for label in contracted):
-        if sharding is not None and _is_bool(arrays, dtype):
-            arrays, labels = _bools_reduced(arrays, labels, contracted)
-        equation = plans.letters(labels, out)
-        # JAX's einsum multiplies two integers before a third operand of bfloat16, whose dtype cannot hold the result.
-        arrays = _one_dtype(*arrays)
-        return jnp.einsum(equation, *arrays, precision=precision, preferred_element_type=dtype, out_sharding=sharding)
+def _by_dot_general(
+    arrays: Sequence[jax.Array],
+    labels: Sequence[Labels],
+    contracted: Names,
+    out: Labels,
+    options: _Options,
+    entries: Sequence[assignment.Entry] | None,
+) -> jax.Array:
+    """Contract two arrays, which both have all axes to sum over."""
     plan = plans.contraction(labels[0], labels[1], contracted, out)
-    left, right = _one_dtype(*arrays)
-    if sharding is not None and plan.order is not None:
-        sharding = _constraints.sharding_from(left, [entries[plan.order.index(at)] for at in range(len(entries))])
+    left, right = _to_one_dtype(*arrays)
+    sharding = None
+    if entries is not None:
+        if plan.order is not None:  # the product has its dimensions in another order
+            entries = [entries[plan.order.index(at)] for at in range(len(entries))]
+        sharding = explicit.sharding_from(left, entries)
+
+    numbers = (plan.contract, plan.batch)
     result = lax.dot_general(
-        left, right, (plan.contract, plan.batch), precision, preferred_element_type=dtype, out_sharding=sharding
+        left, right, numbers, options.precision, options.dtype, out_sharding=sharding
     )
     return result if plan.order is None else lax.transpose(result, plan.order)
 
 
-def _is_bool(arrays: Sequence[jax.Array], dtype: Any) -> bool:
+def _by_custom(
+    arrays: Sequence[jax.Array],
+    labels: Sequence[Labels],
+    contracted: Names,
+    out: Labels,
+    options: _Options,
+    entries: list[assignment.Entry],
+) -> jax.Array:
+    """Contract arrays by a function of the caller, which may hold arrays too."""
+    held, rebuilt = _take_arrays_out(options.dot_general)
+    count = len(arrays)
+
+    def multiplied(*inputs: jax.Array) -> jax.Array:
+        own = rebuilt(inputs[count:])
+        multiply = partial(own, precision=options.precision, preferred_element_type=options.dtype)
+        return _by_pairs(multiply, options.dtype, labels, contracted, out, *inputs[:count])
+
+    product: jax.Array = auto.local(multiplied, [*arrays, *held], entries)
+    return product
+
+
+def _is_bool(arrays: Sequence[jax.Array], dtype: DTypeLike | None) -> bool:
     return jnp.dtype(dtype or jnp.result_type(*arrays)) == jnp.dtype(bool)
 
 
-def _bools_reduced(
-    arrays: Sequence[jax.Array], labels: Sequence[Labels], contracted: Names
+def _reduce_alone(
+    reduction: Callable[[jax.Array, tuple[int, ...]], jax.Array],
+    arrays: Sequence[jax.Array],
+    labels: Sequence[Labels],
+    contracted: Names,
 ) -> tuple[list[jax.Array], list[Labels]]:
-    """Sum bools, which is `any`, over axes that no other array has: JAX cannot do this with an explicit sharding."""
-    reduced, remaining = [], []
-    for i, (array, own) in enumerate(zip(arrays, labels, strict=True)):
-        others = {label for j, other in enumerate(labels) if j != i for label in other}
-        alone = tuple(label for label in own if label in contracted and label not in others)
+    """Reduce each array over the axes to sum over that no other array has."""
+    counts = Counter(chain.from_iterable(labels))
+    reduced: list[jax.Array] = []
+    remaining: list[Labels] = []
+    for array, own in zip(arrays, labels, strict=True):
+        alone = [label for label in plans.shared(own, contracted) if counts[label] == 1]
         if alone:
-            array = array.any(tuple(map(own.index, alone)))
-            own = tuple(label for label in own if label not in alone)
+            array = reduction(array, tuple(map(own.index, alone)))
         reduced.append(array)
-        remaining.append(own)
+        remaining.append(plans.without(own, tuple(alone)))
     return reduced, remaining
 
 
-def _one_dtype(*arrays: jax.Array) -> Sequence[jax.Array]:
+def _to_one_dtype(*arrays: jax.Array) -> Sequence[jax.Array]:
     first = arrays[0].dtype
     if all(array.dtype == first for array in arrays):
         return arrays
@@ -276,73 +360,92 @@ def _one_dtype(*arrays: jax.Array) -> Sequence[jax.Array]:
     return [array.astype(common) for array in arrays]
 
 
-def _opened(dot_general: DotGeneral) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], DotGeneral]]:
+def _take_arrays_out(
+    dot_general: DotGeneral,
+) -> tuple[list[jax.Array], Callable[[Sequence[jax.Array]], DotGeneral]]:
     """Take the arrays out of `dot_general`: as constants, they would keep their Explicit types where others do not."""
-    leaves, tree = jax.tree.flatten(dot_general)
-    at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)]
+    arrays, rest = eqx.partition(dot_general, lambda leaf: isinstance(leaf, jax.Array))
+    held, tree = jax.tree.flatten(arrays)
 
     def rebuilt(held: Sequence[jax.Array]) -> DotGeneral:
-        filled = dict(zip(at, held, strict=True))
-        own: DotGeneral = jax.tree.unflatten(tree, [filled.get(i, leaf) for i, leaf in enumerate(leaves)])
+        own: DotGeneral = eqx.combine(jax.tree.unflatten(tree, held), rest)
         return own
 
-    return [leaves[i] for i in at], rebuilt
+    return held, rebuilt
 
 
 def _by_pairs(
-    multiply: DotGeneral, dtype: Any, labels: Sequence[Labels], contracted: Names, out: Labels, *arrays: jax.Array
+    multiply: DotGeneral,
+    dtype: DTypeLike | None,
+    labels: Sequence[Labels],
+    contracted: Names,
+    out: Labels,
+    *arrays: jax.Array,
 ) -> jax.Array:
     """Contract arrays from the left; sum over each axis as soon as no later array has it."""
-    operands = []
-    for i, (array, own) in enumerate(zip(arrays, labels, strict=True)):
-        others = {label for j, other in enumerate(labels) if j != i for label in other}
-        alone = tuple(label for label in own if label in contracted and label not in others)
-        array = array.sum(tuple(map(own.index, alone)), dtype=dtype or array.dtype) if alone else array
-        operands.append((array, tuple(label for label in own if label not in alone)))
-    (left, have), *rest = operands
-    for i, (right, own) in enumerate(rest, start=2):
-        later = {label for _, other in operands[i:] for label in other}
-        summed = tuple(x for x in contracted if x in have and x in own and x not in later)
-        shared = tuple(x for x in have if x in own and x not in summed)
-        free = tuple(x for x in (*have, *own) if x not in summed and x not in shared)
+
+    def summed_over(array: jax.Array, at: tuple[int, ...]) -> jax.Array:
+        return array.sum(at, dtype=dtype or array.dtype)
+
+    operands, remaining = _reduce_alone(summed_over, arrays, labels, contracted)
+    left, have = operands[0], remaining[0]
+    for i, (right, own) in enumerate(zip(operands[1:], remaining[1:], strict=True), start=2):
+        later = tuple(chain.from_iterable(remaining[i:]))
+        both = plans.shared(have, own)
+        summed = plans.without(plans.shared(contracted, both), later)
+        shared = plans.without(both, summed)
+        free = plans.without(plans.union(have, own), both)
         target = out if i == len(operands) else (*shared, *free)
+
         plan = plans.contraction(have, own, summed, target)
-        left, have = multiply(*_one_dtype(left, right), (plan.contract, plan.batch)), target
-        left = left if plan.order is None else lax.transpose(left, plan.order)
+        left, have = multiply(*_to_one_dtype(left, right), (plan.contract, plan.batch)), target
+        if plan.order is not None:
+            left = lax.transpose(left, plan.order)
     return left
 
 
 def _explicit(
     arrays: Sequence[jax.Array], labels: Sequence[Labels], contracted: Names, out: Labels
-) -> tuple[list[jax.Array], list[layout.Entry]]:
+) -> tuple[list[jax.Array], list[assignment.Entry]]:
     """Choose one layout per label, reshard the operands to it, and return the mesh axes of the result.
 
     The mapping applies to results; contracted axes keep the layout of the operands, on mesh axes that they need for
     nothing else. If an operand has a contracted axis on the mesh axes of an axis of the result, it is not resharded:
     the partial sums are scattered.
     """
-    operands = [(own, _constraints.entries_of(array)) for array, own in zip(arrays, labels, strict=True)]
-    sizes = dict(pair for array, own in zip(arrays, labels, strict=True) for pair in zip(own, array.shape, strict=True))
-    names = tuple(label for label in out if isinstance(label, str))
-    table = _constraints.settle(out, operands, _constraints.decided(names, sizes))
-    summed = _constraints.settle(contracted, operands)
-    wanted = []
+    operands = list(zip(labels, map(explicit.entries_of, arrays), strict=True))
+    sizes: dict[str | int, int] = {}
+    for array, own in zip(arrays, labels, strict=True):
+        sizes.update(zip(own, array.shape, strict=True))
+    decided = constraints.decided(tuple(x for x in out if isinstance(x, str)), sizes)
+    table = explicit.settle(out, operands, decided)
+    summed = explicit.settle(contracted, operands)
+    counts = Counter(chain.from_iterable(labels))
+
+    wanted: list[dict[str | int, assignment.Entry]] = []
     for own, has in operands:
-        held = {axis for label, now in zip(own, has, strict=True) for axis in now if axis in summed.get(label, ())}
-        alone = {label for label in own if len(arrays) == 2 and sum(label in other for other in labels) == 1}
+        held: set[str] = set()
+        for label, entry in zip(own, has, strict=True):
+            held |= set(entry) & set(summed.get(label, ()))
         entries = {label: table[label] for label in own if label in table}
-        for label in alone & entries.keys():
-            entries[label] = tuple(axis for axis in entries[label] if axis not in held)
+        for label in entries:
+            if len(arrays) == 2 and counts[label] == 1:
+                entries[label] = _without(entries[label], held)
         wanted.append(entries)
-        taken = {axis for entry in entries.values() for axis in entry}
-        for label in contracted:
-            if label in own:
-                summed[label] = tuple(axis for axis in summed[label] if axis not in taken)
-    moved = [
-        _constraints.relayout(array, [{**summed, **entries}[label] for label in own], own)
-        for array, own, entries in zip(arrays, labels, wanted, strict=True)
-    ]
+
+        taken = set(chain.from_iterable(entries.values()))
+        for label in plans.shared(contracted, own):
+            summed[label] = _without(summed[label], taken)
+
+    moved: list[jax.Array] = []
+    for array, own, entries in zip(arrays, labels, wanted, strict=True):
+        every = {**summed, **entries}
+        moved.append(explicit.relayout(array, [every[label] for label in own], own))
     return moved, [table[label] for label in out]
+
+
+def _without(entry: assignment.Entry, axes: Set[str]) -> assignment.Entry:
+    return tuple(axis for axis in entry if axis not in axes)
 
 
 @lru_cache(plans.CACHE)
@@ -350,109 +453,27 @@ def _einsum(
     equation: str,
     operands: tuple[Names, ...],
     aliases: Bindings,
-    precision: Any,
-    dtype: Any,
+    precision: PrecisionLike,
+    dtype: DTypeLike | None,
     dot_general: DotGeneral = lax.dot_general,
-) -> _lift.Kernel:
+) -> kernels.Kernel:
     """Make the kernel of an expression."""
-    contracted, out, given = _read(equation, operands, aliases)
-    return _kernel("einsum", operands, contracted, out, given, (precision, dtype, dot_general))
+    contracted, out, given = subscripts.read(equation, operands, aliases)
+    options = _Options(precision, dtype, dot_general)
+    return _kernel("einsum", operands, contracted, out, given, options)
 
 
-class _Einsum(NamedTuple):
-    """The axes that are summed over, those of the result, and sizes to check."""
+def outer(x: Operand, y: Operand) -> "NamedArray":
+    """Multiply each element of `x` by each of `y`; axes that both have are matched.
 
-    contracted: Names
-    out: Names
-    given: tuple[tuple[str, int], ...]
-
-
-def _read(text: str, operands: tuple[Names, ...], aliases: Bindings) -> _Einsum:
-    """Plan an einsum over operands with these names."""
-    expression = _pattern.read(text, True)
-    _pattern.all_used(expression, aliases)
-    table = dict(aliases)
-    sides, result = expression.operands, expression.result.terms
-    if not operands:
-        raise flaw(PatternError, "no arrays given", text, None)
-    if sides and len(sides) != len(operands):
-        count = f"{len(sides)} operand{'s' * (len(sides) != 1)}"
-        problem = f"the expression has {count}, but {len(operands)} were given"
-        raise flaw(PatternError, problem, text, (sides[0].start, sides[-1].end))
-    union = tuple(dict.fromkeys(name for names in operands for name in names))
-    ordered = bool(sides) and all(side.ordered for side in sides)
-    bound = _ordered(expression, operands, table) if ordered else {}
-    named = set(bound.values()) if ordered else set(_named(expression, operands, table))
-    if ordered:
-        wanted = tuple(_wanted(expression, bound))
-    else:
-        wanted = tuple(name for _, name in _pattern.by_name(text, result, union, table))
-    rest = tuple(name for name in union if name not in wanted and name not in named)
-    out = wanted
-    if _pattern.has_dots(result):
-        at = [term.name for term in result].index(DOTS)
-        out = (*wanted[:at], *rest, *wanted[at:])
-    elif sides and not any(_pattern.has_dots(side.terms) for side in sides):
-        out = (*rest, *wanted)
-    given = tuple((bound.get(key, name or key), size) for key, (name, size) in aliases if size is not None)
-    return _Einsum(tuple(name for name in union if name not in out), out, given)
+    Examples:
+        >>> axn.linalg.outer(axn.named([1, 2], "i"), axn.named([3, 4], "j"))
+        NamedArray(int32[i=2, j=2])
+        [[3 4]
+         [6 8]]
+    """
+    return batched(_outer, [x, y], [(), ()], (), outer=True)
 
 
-def _named(expression: Expression, operands: tuple[Names, ...], table: Mapping[str, Bound]) -> Iterator[str]:
-    """Look up the axes named by operands in braces."""
-    for side, names in zip(expression.operands, operands, strict=bool(expression.operands)):
-        if side.ordered and [term.name for term in side.terms] != [DOTS]:
-            hint = "use braces for all operands: their axes are then found by name"
-            at = (side.start, side.end)
-            raise flaw(PatternError, "only some operands are in braces", expression.text, at, hint)
-        yield from (name for _, name in _pattern.by_name(expression.text, side.terms, names, table))
-
-
-def _ordered(expression: Expression, operands: tuple[Names, ...], table: Mapping[str, Bound]) -> dict[str, str]:
-    """Bind the letters of ordered operands, each to one axis in all of them."""
-    text = expression.text
-    bound: dict[str, str] = {}
-    dotted: dict[str, Term] = {}
-    for number, (side, names) in enumerate(zip(expression.operands, operands, strict=True), start=1):
-        for term, axes in _pattern.by_position(text, side, names, f"operand {number}"):
-            if term.name is None or term.name == DOTS:
-                dotted.update(dict.fromkeys(axes, term))
-            else:
-                _pattern.agree(text, term, axes[0], table)
-                _bind(text, term, term.name, axes[0], number, bound)
-    for letter, name in bound.items():
-        if name in dotted:
-            problem = f"axis {name!r} is {letter!r} in one operand and covered by ... in another"
-            at = (dotted[name].start, dotted[name].end)
-            raise flaw(AxisClashError, problem, text, at, f"write {letter!r} in both")
-    left = [side for side in expression.operands if _pattern.has_dots(side.terms)]
-    if bool(left) != _pattern.has_dots(expression.result.terms):
-        problem = f"... is only on the {'left' if left else 'right'}"
-        term = next(t for side in left or [expression.result] for t in side.terms if t.name == DOTS)
-        hint = "write ... on both sides, or give letters to the axes to sum over" if left else None
-        raise flaw(PatternError, problem, text, (term.start, term.end), hint)
-    return bound
-
-
-def _bind(text: str, term: Term, letter: str, name: str, number: int, bound: dict[str, str]) -> None:
-    """Bind a letter to an axis, which no other letter may stand for."""
-    at = (term.start, term.end)
-    if bound.setdefault(letter, name) != name:
-        problem = f"{letter!r} stands for axis {bound[letter]!r}, but operand {number} has {name!r} there"
-        hint = f'use another letter, or rename the axis: x.rename({{"{name}": "{bound[letter]}"}})'
-        raise flaw(AxisClashError, problem, text, at, hint)
-    for other, axis in bound.items():
-        if axis == name and other != letter:
-            hint = f"use one letter, or rename the axis of operand {number}"
-            raise flaw(AxisClashError, f"{other!r} and {letter!r} both stand for axis {name!r}", text, at, hint)
-
-
-def _wanted(expression: Expression, bound: Mapping[str, str]) -> Iterator[str]:
-    """Look up the axes of an ordered result."""
-    for term in expression.result.terms:
-        if term.name is not None and term.name != DOTS:
-            if term.name not in bound:
-                hint = suggestion(term.name, bound)
-                at = (term.start, term.end)
-                raise flaw(PatternError, f"{term.name!r} is not on the left", expression.text, at, hint)
-            yield bound[term.name]
+def _outer(x: jax.Array, y: jax.Array) -> jax.Array:
+    return x * y

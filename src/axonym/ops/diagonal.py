@@ -2,20 +2,23 @@
 
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
-from .. import plans
-from ..axis import AxisSelector, Pairs, selection, selector
-from ..core import Core, Operand, shape_of
-from ..errors import AxisError, AxisSizeError, OperandError, message
-from ..plans import Names
-from . import _lift
-from ._batch import batched
+from ..axis import AxisSelector, Pairs, names_in, selection, selector
+from ..core import Core, Operand, shape_of, wrap
+from ..engine import checks, kernels, pointwise, reduction
+from ..engine.batched import batched
+from ..engine.operands import own_names
+from ..errors import AxisSizeError, OperandError, message
+from ..kinds import type_text
+from ..names import plans
+from ..names.plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["diag", "diagonal", "fill_diagonal", "trace", "tril", "triu"]
 
 
-def diag(x: "NamedArray", axis: AxisSelector, rows: AxisSelector, columns: AxisSelector, k: int = 0) -> "NamedArray":
+def diag(
+    x: "NamedArray", axis: AxisSelector, rows: AxisSelector, columns: AxisSelector, k: int = 0
+) -> "NamedArray":
     """Put the elements along an axis on a diagonal of matrices that are zero elsewhere.
 
     Args:
@@ -40,7 +45,7 @@ def diag(x: "NamedArray", axis: AxisSelector, rows: AxisSelector, columns: AxisS
         AxisNotFoundError: if `axis` is missing.
         AxisSizeError: if `rows` or `columns` is an `Axis` of another size.
 
-    Example:
+    Examples:
         >>> axn.diag(axn.named([1, 2], "x"), "x", "row", "column")
         NamedArray(int32[row=2, column=2])
         [[1 0]
@@ -59,9 +64,13 @@ def _diag(array: jax.Array, *, pair: Pairs, k: int) -> jax.Array:
     before = [(0, 0)] * (array.ndim - 1)
     # Column c holds the element of the row in which the diagonal crosses it.
     along_columns = jnp.pad(array, [*before, (max(k, 0), max(-k, 0))])
-    return jnp.where(
-        _offsets((size, size), (-2, -1)) == k, along_columns[..., None, :], lax.full_like(array, 0, shape=())
-    )
+    is_on = _offsets((size, size), (-2, -1)) == k
+    return jnp.where(is_on, along_columns[..., None, :], _zero(array))
+
+
+def _zero(array: jax.Array) -> jax.Array:
+    """Return a scalar zero with the dtype and the mesh of an array."""
+    return lax.full_like(array, 0, shape=())
 
 
 def _offset(function: str, k: int) -> int:
@@ -69,7 +78,7 @@ def _offset(function: str, k: int) -> int:
     try:
         return operator.index(k)
     except TypeError:
-        problem = f"the diagonal offset must be an int, not {type(k).__name__}"
+        problem = f"the diagonal offset must be an int, not {type_text(k)}"
         raise OperandError(message(function, problem)) from None
 
 
@@ -78,13 +87,19 @@ def _offsets(shape: Sequence[int], at: tuple[int, ...]) -> jax.Array:
 
     The other dimensions have size 1.
     """
-    thin = [size if i - len(shape) in at else 1 for i, size in enumerate(shape)]
-    row, column = (lax.broadcasted_iota(jnp.int32, thin, i + len(shape)) for i in at)
-    return column - row
+    row, column = (i + len(shape) for i in at)
+    thin = [1] * len(shape)
+    thin[row], thin[column] = shape[row], shape[column]
+    numbers = partial(lax.broadcasted_iota, jnp.int32, thin)
+    return numbers(column) - numbers(row)
 
 
 def diagonal(
-    x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, new_axis: AxisSelector, offset: int = 0
+    x: "NamedArray",
+    axis1: AxisSelector,
+    axis2: AxisSelector,
+    new_axis: AxisSelector,
+    offset: int = 0,
 ) -> "NamedArray":
     """Take the diagonal of the matrices that two axes span.
 
@@ -99,14 +114,15 @@ def diagonal(
         AxisNotFoundError: if `axis1` or `axis2` is missing.
         AxisSizeError: if `new_axis` is an `Axis` of another size than the diagonal.
 
-    Example:
+    Examples:
         >>> x = axn.arange((axn.Axis("row", 2), axn.Axis("column", 3)))
         >>> axn.diagonal(x, "row", "column", "row", offset=1)
         NamedArray(int32[row=2])
         [1 5]
     """
     new = selector(new_axis, "diagonal")
-    return batched(_diagonal, (x,), ((axis1, axis2),), (new[0],), new=new, offset=_offset("diagonal", offset))
+    offset = _offset("diagonal", offset)
+    return batched(_diagonal, (x,), ((axis1, axis2),), (new[0],), new=new, offset=offset)
 
 
 def _diagonal(array: jax.Array, *, new: tuple[str, int | None], offset: int) -> jax.Array:
@@ -133,32 +149,36 @@ def fill_diagonal(
     Raises:
         AxisNotFoundError: if `axis1` or `axis2` is missing.
 
-    Example:
+    Examples:
         >>> x = axn.ones((axn.Axis("row", 2), axn.Axis("column", 2)), int)
         >>> axn.fill_diagonal(x, "row", "column", axn.named([7, 8], "row")).tolist()
         [[7, 1], [1, 8]]
     """
     if not isinstance(x, Core):
-        raise _lift.unnamed("fill_diagonal", x)
+        raise checks.unnamed("fill_diagonal", x)
     (array,), names = x.node
     given = selection((axis1, axis2), "fill_diagonal")
-    pair = tuple(name for name, _ in given)
-    try:
-        plans.require(names, pair)
-        target = plans.broadcast((names, value.node[1] if isinstance(value, Core) else ()))
-    except AxisError as flaw:
-        _lift.fail("fill_diagonal", flaw, x, value)
-    _lift.check_given("fill_diagonal", given, names, shape_of("fill_diagonal", array, names))
+    pair = names_in(given)
+    operands = (x, value)
+    checks.planned("fill_diagonal", operands, plans.require, names, pair)
+    both = (names, own_names(value))
+    target = checks.planned("fill_diagonal", operands, plans.broadcast, both)
+    checks.check_given("fill_diagonal", given, names, shape_of("fill_diagonal", array, names))
     at = plans.positions(target, pair)
-    return _lift.nary(_fill_diagonal, x, value, at=at, k=_offset("fill_diagonal", k))
+    return pointwise.nary(_fill_diagonal, x, value, at=at, k=_offset("fill_diagonal", k))
 
 
-def _fill_diagonal(array: jax.Array, value: Any, *, at: tuple[int, ...], k: int) -> jax.Array:
-    return jnp.where(_offsets(array.shape, at) == k, jnp.asarray(value).astype(array.dtype), array)
+def _fill_diagonal(array: jax.Array, value: ArrayLike, *, at: tuple[int, ...], k: int) -> jax.Array:
+    is_on = _offsets(array.shape, at) == k
+    return jnp.where(is_on, jnp.asarray(value).astype(array.dtype), array)
 
 
 def trace(
-    x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, offset: int = 0, dtype: DTypeLike | None = None
+    x: "NamedArray",
+    axis1: AxisSelector,
+    axis2: AxisSelector,
+    offset: int = 0,
+    dtype: DTypeLike | None = None,
 ) -> "NamedArray":
     """Sum the diagonal of the matrices that two axes span; both axes are removed.
 
@@ -169,13 +189,16 @@ def trace(
         offset: the diagonal: 0 is the main one, positive numbers are above it.
         dtype: the dtype of the result; by default that of `x`, or int for bool.
     """
-    return _lift.reduction(_trace, x, (axis1, axis2), offset=_offset("trace", offset), dtype=dtype)
+    offset = _offset("trace", offset)
+    return reduction.reduction(_trace, x, (axis1, axis2), offset=offset, dtype=dtype)
 
 
-def _trace(array: jax.Array, axis: tuple[int, int], *, offset: int, dtype: DTypeLike | None) -> jax.Array:
+def _trace(
+    array: jax.Array, axis: tuple[int, int], *, offset: int, dtype: DTypeLike | None
+) -> jax.Array:
     # Unlike jnp.trace, this works if Explicit mesh axes split the rows or the columns.
-    kept = jnp.where(_offsets(array.shape, axis) == offset, array, lax.full_like(array, 0, shape=()))
-    return jnp.sum(kept, axis, dtype)
+    is_on = _offsets(array.shape, axis) == offset
+    return jnp.sum(jnp.where(is_on, array, _zero(array)), axis, dtype)
 
 
 def tril(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) -> "NamedArray":
@@ -188,39 +211,38 @@ def triu(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 0) 
     return _triangle("triu", x, axis1, axis2, k)
 
 
-def _triangle(function: str, x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int) -> "NamedArray":
+def _triangle(
+    function: str, x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int
+) -> "NamedArray":
     try:
         (array,), names = x.node
     except AttributeError:
-        raise _lift.unnamed(function, x) from None
+        raise checks.unnamed(function, x) from None
     if k.__class__ is not int:
         k = _offset(function, k)
     try:
-        call = _triangles[function][names, axis1, axis2, k]
+        kernel = _triangles[function][names, axis1, axis2, k]
     except (KeyError, TypeError):  # an axis that cannot be hashed is invalid
-        try:
-            call = _triangular(function, names, axis1, axis2, k).call
-        except AxisError as flaw:
-            selection((axis1, axis2), function)  # which raises its own error
-            _lift.fail(function, flaw, x)
-        plans.keep(_triangles[function], (names, axis1, axis2, k), call)
-    made: NamedArray = _lift.new(type(x))
-    made.node = ((call(array),), names)
-    return made
+        kernel = checks.planned(function, (x,), _triangular, function, names, axis1, axis2, k)
+        plans.keep(_triangles[function], (names, axis1, axis2, k), kernel)
+    return wrap(x, kernel.call(array), names)
 
 
-_triangles: dict[str, dict[Any, Any]] = {"tril": {}, "triu": {}}
+Triangles: TypeAlias = dict[tuple[Names, AxisSelector, AxisSelector, int], kernels.Kernel]
+_triangles: dict[str, Triangles] = {"tril": {}, "triu": {}}
 
 
-def _triangular(function: str, names: Names, axis1: AxisSelector, axis2: AxisSelector, k: int) -> _lift.Kernel:
+def _triangular(
+    function: str, names: Names, axis1: AxisSelector, axis2: AxisSelector, k: int
+) -> kernels.Kernel:
     given = selection((axis1, axis2), function)
-    at = plans.positions(names, tuple(name for name, _ in given))
+    at = plans.positions(names, names_in(given))
 
-    def body(array: Any) -> Any:
+    def body(array: jax.Array) -> jax.Array:
         shape = shape_of(function, array, names)
-        _lift.check_given(function, given, names, shape)
+        checks.check_given(function, given, names, shape)
         offsets = _offsets(shape[len(shape) - len(names) :], at)
         keep = offsets <= k if function == "tril" else offsets >= k
-        return jnp.where(keep, array, lax.full_like(array, 0, shape=()))
+        return jnp.where(keep, array, _zero(array))
 
-    return _lift.Kernel(names, body)
+    return kernels.Kernel(names, body)

@@ -4,10 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from ..core import Core, Operand, wrap
-from ._lift import NUMBERS, between, binary, nary, unary, unary_with
+from ..engine.checks import NUMBERS
+from ..engine.pointwise import between, binary, nary, unary, unary_with
+from ..mesh.tracing import varying_like
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -148,7 +150,7 @@ def astype(x: "NamedArray", dtype: DTypeLike) -> "NamedArray":
     return unary_with(_astype, x, dtype=dtype)
 
 
-def _astype(x: jax.Array, *, dtype: Any) -> jax.Array:
+def _astype(x: jax.Array, *, dtype: DTypeLike) -> jax.Array:
     return x.astype(dtype)
 
 
@@ -162,7 +164,9 @@ def ceil(x: "NamedArray") -> "NamedArray":
     return unary(jnp.ceil, x)
 
 
-def clip(x: "NamedArray", a_min: Operand | None = None, a_max: Operand | None = None) -> "NamedArray":
+def clip(
+    x: "NamedArray", a_min: Operand | None = None, a_max: Operand | None = None
+) -> "NamedArray":
     """Limit each element to at least `a_min` and at most `a_max`, by name."""
     if a_min.__class__ in NUMBERS and a_max.__class__ in NUMBERS:
         return between(_clip, x, a_min, a_max)
@@ -170,12 +174,17 @@ def clip(x: "NamedArray", a_min: Operand | None = None, a_max: Operand | None = 
         return x
     if a_min is not None and a_max is not None:
         return nary(_clip, x, a_min, a_max)
-    return nary(_clip, x, a_max if a_min is None else a_min, side="upper" if a_min is None else "lower")
+    if a_min is None:
+        return nary(_clip, x, a_max, side="upper")
+    return nary(_clip, x, a_min, side="lower")
 
 
-def _clip(x: jax.Array, *bounds: Any, side: str = "both") -> jax.Array:
-    x = x if side == "upper" else jnp.maximum(x, bounds[0])
-    return x if side == "lower" else jnp.minimum(x, bounds[-1])
+def _clip(x: jax.Array, *bounds: ArrayLike, side: str = "both") -> jax.Array:
+    if side != "upper":
+        x = jnp.maximum(x, bounds[0])
+    if side != "lower":
+        x = jnp.minimum(x, bounds[-1])
+    return x
 
 
 def conj(x: "NamedArray") -> "NamedArray":
@@ -276,7 +285,12 @@ def fmod(x: Operand, y: Operand) -> "NamedArray":
 
 def frexp(x: "NamedArray") -> tuple["NamedArray", "NamedArray"]:
     """Split each element into a mantissa with absolute value in [0.5, 1) and an exponent of two."""
-    return _two(unary(jnp.frexp, x))
+    return _two(unary(_frexp, x))
+
+
+def _frexp(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    mantissa, exponent = jnp.frexp(x)
+    return mantissa, varying_like(exponent, x)
 
 
 def gcd(x: Operand, y: Operand) -> "NamedArray":
@@ -380,7 +394,10 @@ def multiply(x: Operand, y: Operand) -> "NamedArray":
 
 
 def nan_to_num(
-    x: "NamedArray", nan: Operand = 0.0, posinf: Operand | None = None, neginf: Operand | None = None
+    x: "NamedArray",
+    nan: Operand = 0.0,
+    posinf: Operand | None = None,
+    neginf: Operand | None = None,
 ) -> "NamedArray":
     """Replace NaN and infinities, by name.
 
@@ -391,12 +408,13 @@ def nan_to_num(
         neginf: the replacement for minus infinity; None means the lowest number of the dtype.
     """
     fills = {"nan": nan, "posinf": posinf, "neginf": neginf}
-    given = tuple(kind for kind, fill in fills.items() if fill is not None)
-    return nary(_nan_to_num, x, *(fills[kind] for kind in given), given=given)
+    given = {kind: fill for kind, fill in fills.items() if fill is not None}
+    return nary(_nan_to_num, x, *given.values(), given=tuple(given))
 
 
-def _nan_to_num(x: jax.Array, *fills: Any, given: tuple[str, ...]) -> jax.Array:
-    return jnp.nan_to_num(x, **dict(zip(given, fills, strict=True)))
+def _nan_to_num(x: jax.Array, *fills: jax.Array, given: tuple[str, ...]) -> jax.Array:
+    replaced: dict[str, Any] = dict(zip(given, fills, strict=True))
+    return jnp.nan_to_num(x, **replaced)
 
 
 def negative(x: "NamedArray") -> "NamedArray":

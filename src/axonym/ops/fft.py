@@ -15,25 +15,29 @@ the forward one ("forward"), or both by the square root of n ("ortho").
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selection, selector
+from ..axis import Axis, AxisSelection, AxisSelector, axis_name, names_in, selection, selector
 from ..core import Core, axes_of, facts
+from ..engine import checks, reduction
+from ..engine.batched import batched
+from ..engine.operands import one_of
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
-from . import _lift
-from ._batch import batched
-from ._operands import one_of
+from ..kinds import type_text
+from ..mesh import auto
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
 __all__ = ["fft", "fftshift", "hfft", "ifft", "ifftshift", "ihfft", "irfft", "rfft"]
 
-FftAxis: TypeAlias = AxisSelector | Sequence[AxisSelector] | Mapping[AxisSelector, int | Axis | None] | None
+FftAxis: TypeAlias = (
+    AxisSelector | Sequence[AxisSelector] | Mapping[AxisSelector, int | Axis | None] | None
+)
 Norm: TypeAlias = Literal["backward", "ortho", "forward"] | None
 Sizes = tuple[int | None, ...]
 
@@ -41,7 +45,7 @@ Sizes = tuple[int | None, ...]
 def fft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
     """Return the Fourier transform over one or more axes.
 
-    Example:
+    Examples:
         >>> x = axn.ones((axn.Axis("batch", 2), axn.Axis("time", 4)))
         >>> axn.fft(x, "time").axes
         (Axis(name='batch', size=2), Axis(name='time', size=4))
@@ -53,7 +57,7 @@ def fft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray
 
 def fftshift(x: "NamedArray", axes: AxisSelection | None = None) -> "NamedArray":
     """Shift frequency zero from the start to the middle of the given axes; None means all."""
-    return _lift.normalization(_fftshift, x, axes)
+    return reduction.normalization(_fftshift, x, axes)
 
 
 def hfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
@@ -71,7 +75,7 @@ def ifft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArra
 
 def ifftshift(x: "NamedArray", axes: AxisSelection | None = None) -> "NamedArray":
     """Return the inverse of `fftshift`, for odd sizes too."""
-    return _lift.normalization(_ifftshift, x, axes)
+    return reduction.normalization(_ifftshift, x, axes)
 
 
 def ihfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArray":
@@ -84,7 +88,7 @@ def irfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArr
 
     The last axis given, of size n, becomes one of size 2 (n - 1), or of the given size, which an odd one requires.
 
-    Example:
+    Examples:
         >>> Time = axn.Axis("time", 5)
         >>> axn.irfft(axn.rfft(axn.arange(Time), "time"), Time).axes
         (Axis(name='time', size=5),)
@@ -97,28 +101,33 @@ def rfft(a: "NamedArray", axis: FftAxis = None, norm: Norm = None) -> "NamedArra
 
     The last axis given, of size n, becomes one of size n // 2 + 1.
 
-    Example:
+    Examples:
         >>> axn.rfft(axn.ones((axn.Axis("batch", 2), axn.Axis("time", 8))), "time").axes
         (Axis(name='batch', size=2), Axis(name='time', size=5))
     """
     return _transform(_rfft, a, axis, norm)
 
 
-def _transform(fn: Any, a: "NamedArray", axis: FftAxis, norm: Norm, *, one: bool = False) -> "NamedArray":
+def _transform(
+    fn: checks.Function, a: "NamedArray", axis: FftAxis, norm: Norm, *, one: bool = False
+) -> "NamedArray":
     """Apply a transform over the axes of an axis argument, in their order."""
-    function = _lift.title(fn)
+    function = checks.title(fn)
     if not isinstance(a, Core):
-        raise _lift.unnamed(function, a)
+        raise checks.unnamed(function, a)
     one_of(function, "norm", norm, (None, "backward", "ortho", "forward"))
     core, sizes = _read(function, a, axis, of_half=fn in (_irfft, _hfft))
-    names = tuple(name for name, _ in selection(core, function))
+    names = names_in(selection(core, function))
     if not names or (one and len(names) != 1):
-        problem = f"needs {'one axis' if one else 'an axis'}, got {', '.join(names) or 'none'}"
+        needed = "one axis" if one else "an axis"
+        problem = f"needs {needed}, got {', '.join(names) or 'none'}"
         raise AxisError(message(function, problem, f"array has: {facts(a)}"))
     return batched(fn, [a], [core], names, in_place=True, sizes=sizes, norm=norm)
 
 
-def _read(function: str, a: Core, axis: FftAxis, of_half: bool) -> tuple[tuple[AxisSelector, ...], Sizes]:
+def _read(
+    function: str, a: Core, axis: FftAxis, of_half: bool
+) -> tuple[tuple[AxisSelector, ...], Sizes]:
     """Parse an axis argument into the axes and the given lengths; `of_half`: the last axis is a half of the result."""
     if axis is None:
         if len(a.names) != 1:
@@ -126,90 +135,108 @@ def _read(function: str, a: Core, axis: FftAxis, of_half: bool) -> tuple[tuple[A
             hint = f'say which: {function}(x, "{a.names[-1]}")' if a.names else None
             raise AxisError(message(function, problem, f"array has: {facts(a)}", hint=hint))
         return a.names, (None,)
+    sizes: list[int | None]
     if isinstance(axis, Mapping):
         core = tuple(axis)
-        sizes = tuple(_length(function, selector(key, function)[0], size) for key, size in axis.items())
+        sizes = [_length(function, selector(key, function)[0], axis[key]) for key in core]
     else:
         pairs = selection(axis, function)
-        core, sizes = tuple(name for name, _ in pairs), (None,) * len(pairs)
+        core = names_in(pairs)
+        sizes = [None] * len(pairs)
         for at, (name, size) in enumerate(pairs, start=1):
             is_half = of_half and at == len(pairs)
             _check_size(function, a, name, size, is_half)
-            sizes = (*sizes[:-1], size) if is_half else sizes
+            if is_half:
+                sizes[-1] = size
+
     for chosen, size in zip(core, sizes, strict=True):
         if size is not None and size < 1:
             problem = f"the length along {axis_name(chosen)!r} must be positive, got {size}"
             raise ArgumentError(message(function, problem))
-    return core, sizes
+    return core, tuple(sizes)
 
 
 def _check_size(function: str, a: Core, name: str, size: int | None, is_half: bool) -> None:
     """Check the size of an `Axis`, which is not the length to crop or to pad to."""
     if size is None or name not in a.names:
         return
-    have = {axis.name: axis.size for axis in axes_of(function, a)}[name]
-    if have == (size // 2 + 1 if is_half else size):
+    have = next(axis.size for axis in axes_of(function, a) if axis.name == name)
+    half = size // 2 + 1
+    if have == (half if is_half else size):
         return
+
     problem = f"axis {name!r} was given with size {size}, but has size {have}"
     if is_half:
-        problem = f"axis {name!r} has size {have}, but half of the result {name}={size} has {size // 2 + 1}"
+        result = f"half of the result {name}={size} has {half}"
+        problem = f"axis {name!r} has size {have}, but {result}"
     hint = f'to crop or pad to this length, write {{"{name}": {size}}}'
     raise AxisSizeError(message(function, problem, f"array has: {facts(a)}", hint=hint))
 
 
-def _length(function: str, name: str, size: Any) -> int | None:
+def _length(function: str, name: str, size: object) -> int | None:
     """Check a length in a mapping."""
-    if isinstance(size, Axis):
-        if size.name != name:
-            hint = f'rename the result: .rename({{"{name}": "{size.name}"}})'
-            raise AxisError(
-                message(function, f"the length along {name!r} is given as another axis: {size.name!r}", hint=hint)
-            )
-        return size.size
-    if size is None or isinstance(size, int | np.integer):
-        return None if size is None else int(size)
-    raise OperandError(message(function, f"a length must be an int, an Axis or None, not {type(size).__name__}"))
+    if size is None:
+        return None
+    if isinstance(size, int | np.integer):
+        return int(size)
+    if not isinstance(size, Axis):
+        problem = f"a length must be an int, an Axis or None, not {type_text(size)}"
+        raise OperandError(message(function, problem))
+    if size.name != name:
+        problem = f"the length along {name!r} is given as another axis: {size.name!r}"
+        hint = f'rename the result: .rename({{"{name}": "{size.name}"}})'
+        raise AxisError(message(function, problem, hint=hint))
+    return size.size
 
 
-def _given(array: jax.Array, sizes: Sizes, last: int | None = None) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
+def _given(
+    array: jax.Array, sizes: Sizes, last: int | None = None
+) -> tuple[tuple[int, ...] | None, tuple[int, ...]]:
     """Return the lengths of a transform, or None if all are the usual ones, and its dimensions, the last ones.
 
     If `jax.numpy` is given lengths, it crops and pads even to the present ones.
     """
     at = tuple(range(-len(sizes), 0))
-    usual = (*array.shape[-len(sizes) : -1], array.shape[-1] if last is None else last)
-    lengths = tuple(there if size is None else size for there, size in zip(usual, sizes, strict=True))
+    usual = list(array.shape[-len(sizes) :])
+    if last is not None:
+        usual[-1] = last
+
+    lengths: list[int] = []
+    for there, size in zip(usual, sizes, strict=True):
+        lengths.append(there if size is None else size)
     # It raises an error for empty results only if their length is given.
-    return (None if lengths == usual and min(lengths) > 0 else lengths), at
+    if lengths == usual and min(lengths) > 0:
+        return None, at
+    return tuple(lengths), at
 
 
-def _fft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
+def _fft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
     return jnp.fft.fftn(array, *_given(array, sizes), norm=norm)
 
 
-def _ifft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
+def _ifft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
     return jnp.fft.ifftn(array, *_given(array, sizes), norm=norm)
 
 
-def _rfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
+def _rfft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
     return jnp.fft.rfftn(array, *_given(array, sizes), norm=norm)
 
 
-def _irfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
+def _irfft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
     return jnp.fft.irfftn(array, *_given(array, sizes, 2 * (array.shape[-1] - 1)), norm=norm)
 
 
-def _hfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
+def _hfft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
     return jnp.fft.hfft(array, sizes[0], norm=norm)
 
 
-def _ihfft(array: jax.Array, *, sizes: Sizes, norm: Any) -> jax.Array:
+def _ihfft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
     return jnp.fft.ihfft(array, sizes[0], norm=norm)
 
 
 def _fftshift(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
-    return jnp.fft.fftshift(_lift.whole(array, axis), axis)
+    return jnp.fft.fftshift(auto.whole(array, axis), axis)
 
 
 def _ifftshift(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
-    return jnp.fft.ifftshift(_lift.whole(array, axis), axis)
+    return jnp.fft.ifftshift(auto.whole(array, axis), axis)

@@ -14,38 +14,60 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
+from jax.typing import ArrayLike
 
-from .. import plans
-from .._checks import current_report, expect
-from ..axis import AxisKey, AxisSelector, AxisSpec, selection, shown, spec
-from ..axis import selector as one_axis
+from ..axis import (
+    AxisKey,
+    AxisSelector,
+    AxisSpec,
+    names_in,
+    selection,
+    selector as one_axis,
+    shown,
+    spec,
+)
 from ..core import Core, Operand, facts, shape_of, wrap
-from ..errors import ArgumentError, AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
-from ..plans import Names
-from . import _lift
-from ._batch import batched
-from ._operands import integers
-from ._piece import sliced
-from ._position import (
+from ..dtypes import widened
+from ..engine import checks, kernels, pointwise
+from ..engine.audits import current_report, expect
+from ..engine.batched import batched
+from ..engine.operands import integers, payload
+from ..engine.position import Reach, reaching, reading, run_with_ints
+from ..engine.reading import sliced
+from ..engine.steps import (
+    Gather,
     Item,
-    Reach,
     Step,
     check_along,
     check_range,
     check_start,
-    planned,
-    reaching,
-    reading,
-    run,
     selectors_of,
     size_of,
+    steps_of,
 )
-from ._widen import widened
+from ..errors import (
+    ArgumentError,
+    AxisNotFoundError,
+    AxisSizeError,
+    OperandError,
+    describe,
+    message,
+)
+from ..names import plans
+from ..names.plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
-__all__ = ["getitem", "index", "ravel_multi_index", "slice", "take", "take_along_axis", "unravel_index"]
+__all__ = [
+    "getitem",
+    "index",
+    "ravel_multi_index",
+    "slice",
+    "take",
+    "take_along_axis",
+    "unravel_index",
+]
 
 _PLAIN, _FILL = Reach(), Reach("fill")
 _MODES = ("fill", "clip", "wrap")
@@ -70,7 +92,7 @@ def index(x: "NamedArray", selectors: Mapping[AxisKey, Any]) -> "NamedArray":
             name has two sizes, or an index array reads an axis without elements.
         OperandError: if a selector is of another kind.
     """
-    steps, arguments = planned("index", x, selectors)
+    steps, arguments = steps_of("index", x, selectors)
     check_range("index", x, steps, arguments)
     return _read("index", x, steps, arguments, _PLAIN)
 
@@ -86,7 +108,7 @@ def take(
     index: "Operand | Sequence[int]",
     *,
     mode: str = "fill",
-    fill_value: Any = None,
+    fill_value: complex | np.generic | None = None,
 ) -> "NamedArray":
     """Take elements along an axis, which is replaced by the axes of `index`.
 
@@ -107,7 +129,12 @@ def take(
 
 
 def take_along_axis(
-    x: "NamedArray", indices: "NamedArray", axis: AxisSelector, *, mode: str = "fill", fill_value: Any = None
+    x: "NamedArray",
+    indices: "NamedArray",
+    axis: AxisSelector,
+    *,
+    mode: str = "fill",
+    fill_value: complex | np.generic | None = None,
 ) -> "NamedArray":
     """Take elements along an axis at indices that have this axis too, of any size, such as the result of `argsort`.
 
@@ -121,7 +148,7 @@ def take_along_axis(
     Raises:
         AxisNotFoundError: if `axis` is missing from either, or `indices` has an axis that `x` lacks.
 
-    Example:
+    Examples:
         >>> x = axn.named([[3, 1, 2], [4, 6, 5]], ("row", "column"))
         >>> axn.take_along_axis(x, x.argsort("column"), "column").tolist()
         [[1, 2, 3], [4, 5, 6]]
@@ -130,50 +157,53 @@ def take_along_axis(
     return _taken("take_along_axis", x, axis, indices, mode, fill_value)
 
 
-def _taken(function: str, x: Core, axis: AxisSelector, index: Any, mode: str, fill_value: Any) -> "NamedArray":
+def _taken(
+    function: str, x: Core, axis: AxisSelector, index: object, mode: str, fill_value: object
+) -> "NamedArray":
     if mode == "fill" and fill_value is None:
         if isinstance(axis, str) and isinstance(index, Core) and isinstance(x, Core):
             (array,), names = x.node
             (picks,), new = index.node
             if current_report() is not None and axis in names:
                 _report_outside(function, x, axis, picks)
-            try:
-                key = (names, axis, new, function)
-                kernel = _filling.get(key) or plans.keep(
-                    _filling, key, reading(names, ((axis, "array", new),), function, _FILL)
-                )
-            except AxisError as flaw:
-                _lift.fail(function, flaw, x)
+            key = (names, axis, new, function)
+            kernel = _filling.get(key)
+            if kernel is None:
+                step = Gather(axis, new)
+                made = checks.planned(function, (x,), reading, names, (step,), function, _FILL)
+                kernel = plans.keep(_filling, key, made)
             return wrap(x, kernel.call(array, picks), kernel.names)
         reach = _FILL
     else:
         reach = reaching(function, _MODES, mode, fill_value)
         # As in jax.numpy, the two differ: negative indices do not count from the end in take with mode="clip".
         reach = reach._replace(wraps=(function, mode) != ("take", "clip"))
-    steps, arguments = planned(function, x, {axis: index}, mode)
+    steps, arguments = steps_of(function, x, {axis: index}, mode)
     if mode == "fill" and fill_value is None and current_report() is not None:
-        _report_outside(function, x, steps[0][0], arguments[0])
+        _report_outside(function, x, steps[0].name, arguments[0])
     return _read(function, x, steps, arguments, reach)
 
 
-def _report_outside(function: str, x: Core, name: str, picks: Any) -> None:
+def _report_outside(function: str, x: Core, name: str, picks: jax.Array) -> None:
     size = size_of(function, x, name)
-    expect(function, "index", picks, -size, size - 1, f"array has: {facts(x)}", room=f"{name}={size}")
+    held, room = f"array has: {facts(x)}", f"{name}={size}"
+    expect(function, "index", picks, -size, size - 1, held, room=room)
 
 
-_filling: dict[tuple[Names, str, Names, str], _lift.Kernel] = {}
+_filling: dict[tuple[Names, str, Names, str], kernels.Kernel] = {}
 
 
-def _read(function: str, x: Core, steps: tuple[Step, ...], arguments: Sequence[Any], reach: Reach) -> "NamedArray":
+def _read(
+    function: str, x: Core, steps: tuple[Step, ...], arguments: Sequence[Any], reach: Reach
+) -> "NamedArray":
     (array,), names = x.node
-    try:
-        kernel = reading(names, steps, function, reach)
-    except AxisError as flaw:
-        _lift.fail(function, flaw, x)
-    return wrap(x, run(kernel, array, *arguments), kernel.names)
+    kernel = checks.planned(function, (x,), reading, names, steps, function, reach)
+    return wrap(x, run_with_ints(kernel, array, *arguments), kernel.names)
 
 
-def slice(x: "NamedArray", axis: AxisSelector, *, start: "int | Operand" = 0, length: int) -> "NamedArray":
+def slice(
+    x: "NamedArray", axis: AxisSelector, *, start: "int | Operand" = 0, length: int
+) -> "NamedArray":
     """Cut `length` elements from a `start`; one that is traced is moved so that the piece fits.
 
     Raises:
@@ -181,44 +211,41 @@ def slice(x: "NamedArray", axis: AxisSelector, *, start: "int | Operand" = 0, le
         AxisSizeError: if the axis is shorter than `length`, or the piece from a Python int does not fit.
     """
     if not isinstance(x, Core):
-        raise _lift.unnamed("slice", x)
+        raise checks.unnamed("slice", x)
     (array,), names = x.node
     given = one_axis(axis, "slice")
-    begin: Any = start.node[0][0] if isinstance(start, Core) else _lift.plain("slice", start)
-    if (
-        jnp.ndim(begin)
-        or not jnp.issubdtype(jnp.result_type(begin), jnp.integer)
-        or not (isinstance(length, int) or is_symbolic_dim(length))
-    ):
+    begin = payload("slice", start)
+    is_integer = not jnp.ndim(begin) and jnp.issubdtype(jnp.result_type(begin), jnp.integer)
+    is_static = isinstance(length, int) or is_symbolic_dim(length)
+    if not is_integer or not is_static:
         problem = "the start must be one integer, and the length an int"
-        raise OperandError(message("slice", problem, hint="index by an array to take several pieces"))
-    try:
-        kernel = _sliced(names, given, length)
-    except AxisError as flaw:
-        _lift.fail("slice", flaw, x)
+        hint = "index by an array to take several pieces"
+        raise OperandError(message("slice", problem, hint=hint))
+    kernel = checks.planned("slice", (x,), _sliced, names, given, length)
     check_start("slice", x, given[0], begin, length)
-    return wrap(x, run(kernel, array, begin), names)
+    return wrap(x, run_with_ints(kernel, array, begin), names)
 
 
 @lru_cache(plans.CACHE)
-def _sliced(names: Names, given: tuple[str, int | None], length: int) -> _lift.Kernel:
+def _sliced(names: Names, given: tuple[str, int | None], length: int) -> kernels.Kernel:
     (at,) = plans.positions(names, (given[0],))
 
-    def body(array: Any, start: Any) -> Any:
+    def body(array: jax.Array, start: ArrayLike) -> jax.Array:
         shape = shape_of("slice", array, names)
-        _lift.check_given("slice", (given,), names, shape)
+        checks.check_given("slice", (given,), names, shape)
         if not 0 <= length <= shape[at]:
             problem = f"cannot cut {length} elements from {given[0]}={shape[at]}"
             raise AxisSizeError(message("slice", problem, f"array has: {describe(names, shape)}"))
-        begin = start
-        if isinstance(start, int):
-            begin = start + shape[at] if start < 0 else start
-        return sliced(array, at % array.ndim, widened(begin), length)
+        if isinstance(start, int) and start < 0:
+            start += shape[at]
+        return sliced(array, at % array.ndim, widened(start), length)
 
-    return _lift.Kernel(names, body)
+    return kernels.Kernel(names, body)
 
 
-def ravel_multi_index(indices: Mapping[AxisKey, Operand], axes: AxisSpec, *, mode: str = "clip") -> "NamedArray":
+def ravel_multi_index(
+    indices: Mapping[AxisKey, Operand], axes: AxisSpec, *, mode: str = "clip"
+) -> "NamedArray":
     """Convert an index of each axis to positions in the flattened array.
 
     Args:
@@ -229,7 +256,7 @@ def ravel_multi_index(indices: Mapping[AxisKey, Operand], axes: AxisSpec, *, mod
     Raises:
         AxisNotFoundError: if `indices` lacks an axis, or has one that is not in `axes`.
 
-    Example:
+    Examples:
         >>> Row, Column = axn.make_axes(row=2, column=3)
         >>> axn.ravel_multi_index({"row": 1, "column": axn.named([0, 2], "i")}, (Row, Column)).tolist()
         [3, 5]
@@ -239,17 +266,19 @@ def ravel_multi_index(indices: Mapping[AxisKey, Operand], axes: AxisSpec, *, mod
         raise ArgumentError(message(function, f"the mode must be one of clip, wrap, not {mode!r}"))
     given, known = selection(tuple(indices), function), spec(axes, function)
     lines = (f"axes: {shown(*known) or 'none'}",)
-    names = tuple(name for name, _ in given)
+    names = names_in(given)
     if set(names) != {axis.name for axis in known}:
         problem = f"the indices are for {', '.join(names) or 'no axes'}"
-        raise AxisNotFoundError(message(function, problem, *lines, hint="give one index for each of the axes"))
+        hint = "give one index for each of the axes"
+        raise AxisNotFoundError(message(function, problem, *lines, hint=hint))
     table = dict(zip(names, indices.values(), strict=True))
     for name, value in table.items():
         integers(function, f"the index over {name!r}", value)
     shape = tuple(axis.size for axis in known)
     if math.prod(shape) > np.iinfo(np.int32).max:
         _check_room(function, list(table.values()), shape, lines)
-    return _lift.nary(_ravel_multi_index, *(table[axis.name] for axis in known), shape=shape, mode=mode)
+    ordered = [table[axis.name] for axis in known]
+    return pointwise.nary(_ravel_multi_index, *ordered, shape=shape, mode=mode)
 
 
 def unravel_index(indices: "NamedArray", axes: AxisSpec) -> "dict[str, NamedArray]":
@@ -259,7 +288,7 @@ def unravel_index(indices: "NamedArray", axes: AxisSpec) -> "dict[str, NamedArra
         indices: integers of any axes; negative ones count from the end, and those out of range are clipped.
         axes: the axes in the order of flattening, such as `x.axes`.
 
-    Example:
+    Examples:
         >>> x = axn.named([[3, 1, 2], [4, 6, 5]], ("row", "column"))
         >>> where = axn.unravel_index(x.argmax(), x.axes)
         >>> {name: index.item() for name, index in where.items()}, x[where].item()
@@ -267,14 +296,18 @@ def unravel_index(indices: "NamedArray", axes: AxisSpec) -> "dict[str, NamedArra
     """
     known = spec(axes, "unravel_index")
     integers("unravel_index", "the indices", indices)
+    if not known:
+        return {}
     shape, out = tuple(axis.size for axis in known), ((),) * len(known)
-    results = batched(_unravel_index, (indices,), ((),), out, shape=shape) if known else ()
-    return {axis.name: result for axis, result in zip(known, results, strict=True)}
+    results = batched(_unravel_index, (indices,), ((),), out, shape=shape)
+    return dict(zip((axis.name for axis in known), results, strict=True))
 
 
-def _check_room(function: str, indices: Sequence[Any], shape: tuple[int, ...], lines: Sequence[str]) -> None:
+def _check_room(
+    function: str, indices: Sequence[Operand], shape: tuple[int, ...], lines: Sequence[str]
+) -> None:
     """Check that the dtype of the indices, which is that of the result, can hold all positions."""
-    values = [value.node[0][0] if isinstance(value, Core) else value for value in indices]
+    values = [payload(function, value) for value in indices]
     dtype = jnp.result_type(int, *map(widened, values))
     if math.prod(shape) - 1 > np.iinfo(dtype).max:
         problem = f"{dtype} cannot index {math.prod(shape)} elements"
@@ -282,7 +315,7 @@ def _check_room(function: str, indices: Sequence[Any], shape: tuple[int, ...], l
         raise ArgumentError(message(function, problem, *lines, hint=hint))
 
 
-def _ravel_multi_index(*indices: Any, shape: tuple[int, ...], mode: str) -> jax.Array:
+def _ravel_multi_index(*indices: ArrayLike, shape: tuple[int, ...], mode: str) -> jax.Array:
     return jnp.ravel_multi_index([widened(index) for index in indices], shape, mode=mode)
 
 

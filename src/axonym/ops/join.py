@@ -1,30 +1,35 @@
 """Functions that join and split arrays, and insert and delete elements."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
-from .. import _constraints, layout, plans
 from ..axis import Axis, AxisSelector, selector, sized, spec
 from ..core import Core, Operand, facts, shape_of, wrap
-from ..errors import AxisClashError, AxisError, AxisSizeError, OperandError, describe, message
-from ..plans import Names
-from . import _lift, _piece
-from ._operands import position_of
+from ..engine import checks, kernels, reading
+from ..engine.operands import own_names, payload, position_of
+from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message
+from ..kinds import type_text
+from ..mesh import auto, context, explicit
+from ..names import plans
+from ..names.plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
 __all__ = ["concatenate", "delete", "insert", "split", "stack", "unbind"]
 
-Places = int | slice | Sequence[int] | np.ndarray[Any, Any]
+Positions: TypeAlias = NDArray[np.intp]
+Places = int | slice | Sequence[int] | NDArray[np.integer[Any]]
 """Positions along an axis that are known while tracing, because the size of the result depends on them."""
 
 
@@ -35,69 +40,88 @@ def unbind(x: "NamedArray", axis: AxisSelector) -> tuple["NamedArray", ...]:
         AxisNotFoundError: if `axis` is missing.
     """
     if not isinstance(x, Core):
-        raise _lift.unnamed("unbind", x)
+        raise checks.unnamed("unbind", x)
     (array,), names = x.node
     given = selector(axis, "unbind")
-    try:
-        kernel = _unbound(names, given)
-    except AxisError as flaw:
-        _lift.fail("unbind", flaw, x)
+    kernel = checks.planned("unbind", (x,), _unbound, names, given)
     return tuple(wrap(x, part, kernel.names) for part in kernel.call(array))
 
 
 @lru_cache(plans.CACHE)
-def _unbound(names: Names, given: tuple[str, int | None]) -> _lift.Kernel:
+def _unbound(names: Names, given: tuple[str, int | None]) -> kernels.Kernel:
     (at,) = plans.positions(names, (given[0],))
 
-    def body(array: Any) -> Any:
+    def body(array: jax.Array) -> list[jax.Array]:
         shape = shape_of("unbind", array, names)
-        _lift.check_given("unbind", (given,), names, shape)
-        array = _lift.whole(array, (at,))
+        checks.check_given("unbind", (given,), names, shape)
+        array = auto.whole(array, (at,))
         return [lax.index_in_dim(array, i, at, keepdims=False) for i in range(shape[at])]
 
-    return _lift.Kernel(plans.without(names, (given[0],)), body)
+    return kernels.Kernel(plans.without(names, (given[0],)), body)
 
 
 def split(
-    x: "NamedArray", axis: AxisSelector, new_axes: Sequence[Axis] | Mapping[str, int]
+    x: "NamedArray", axis: AxisSelector, new_axes: Sequence[Axis] | Mapping[str, int] | int
 ) -> tuple["NamedArray", ...]:
-    """Split an array along an axis into pieces; `new_axes` gives its name and size in each piece.
+    """Split an array along an axis into pieces.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to split.
+        new_axes: its name and size in each piece; or a number of equal pieces, in which it keeps its name.
 
     Raises:
         AxisNotFoundError: if `axis` is missing.
-        AxisSizeError: if the sizes of the pieces do not add up to that of the axis.
+        AxisSizeError: if the sizes of the pieces do not add up to that of the axis, or it has no such equal parts.
+
+    Examples:
+        >>> gate, up = axn.arange(axn.Axis("mlp", 4)).split("mlp", 2)
+        >>> up.axes, up.tolist()
+        ((Axis(name='mlp', size=2),), [2, 3])
     """
     if not isinstance(x, Core):
-        raise _lift.unnamed("split", x)
+        raise checks.unnamed("split", x)
     (array,), names = x.node
     given = selector(axis, "split")
+    if isinstance(new_axes, int | np.integer) and not isinstance(new_axes, bool):
+        new_axes = _equal_parts(x, axis, int(new_axes))
     if not isinstance(new_axes, Iterable) or isinstance(new_axes, str):
-        problem = f"the pieces must be given as a list of axes, not as {type(new_axes).__name__}"
+        problem = f"the pieces must be given as a list of axes, not as {type_text(new_axes)}"
         hint = 'give each piece its name and size, such as [Axis("first", 2), Axis("second", 3)]'
         raise OperandError(message("split", problem, f"array has: {facts(x)}", hint=hint))
-    pieces = spec(new_axes, "split") if isinstance(new_axes, Mapping) else [sized(each, "split") for each in new_axes]
+    if isinstance(new_axes, Mapping):
+        new_axes = spec(new_axes, "split")
+    pieces = [sized(each, "split") for each in new_axes]
     sizes = tuple(piece.size for piece in pieces)
-    try:
-        kernel = _cut(names, given, sizes)
-        targets = [plans.rename(names, ((given[0], piece.name),)) for piece in pieces]
-    except AxisError as flaw:
-        _lift.fail("split", flaw, x)
-    return tuple(wrap(x, part, target) for part, target in zip(kernel.call(array), targets, strict=True))
+    kernel = checks.planned("split", (x,), _cut, names, given, sizes)
+    rename = partial(checks.planned, "split", (x,), plans.rename, names)
+    targets = [rename(((given[0], piece.name),)) for piece in pieces]
+    return tuple(map(partial(wrap, x), kernel.call(array), targets))
+
+
+def _equal_parts(x: Core, axis: AxisSelector, count: int) -> list[Axis]:
+    (whole,) = checks.require("split", x, axis)
+    if count < 1 or whole.size % count:
+        problem = f"{whole.name}={whole.size} has no {count} equal parts"
+        hint = "give the pieces names and sizes, such as [Axis(...), Axis(...)]"
+        raise AxisSizeError(message("split", problem, f"array has: {facts(x)}", hint=hint))
+    return [whole.resize(whole.size // count)] * count
 
 
 @lru_cache(plans.CACHE)
-def _cut(names: Names, given: tuple[str, int | None], sizes: tuple[int, ...]) -> _lift.Kernel:
+def _cut(names: Names, given: tuple[str, int | None], sizes: tuple[int, ...]) -> kernels.Kernel:
     (at,) = plans.positions(names, (given[0],))
 
-    def body(array: Any) -> Any:
+    def body(array: jax.Array) -> list[jax.Array]:
         shape = shape_of("split", array, names)
-        _lift.check_given("split", (given,), names, shape)
+        checks.check_given("split", (given,), names, shape)
         if sum(sizes) != shape[at]:
-            problem = f"pieces of sizes {sizes} add up to {sum(sizes)}, not to {given[0]}={shape[at]}"
+            wanted = f"{given[0]}={shape[at]}"
+            problem = f"pieces of sizes {sizes} add up to {sum(sizes)}, not to {wanted}"
             raise AxisSizeError(message("split", problem, f"array has: {describe(names, shape)}"))
-        return lax.split(_lift.whole(array, (at,)), sizes, axis=at % array.ndim)
+        return list(lax.split(auto.whole(array, (at,)), sizes, axis=at % array.ndim))
 
-    return _lift.Kernel(names, body)
+    return kernels.Kernel(names, body)
 
 
 def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
@@ -111,8 +135,8 @@ def concatenate(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArr
         BroadcastError: if no array has the axes of all others.
         AxisSizeError: if another axis has two sizes, or the size of an `Axis` is not the sum.
     """
+    _check_is_list("concatenate", axis, arrays)
     given = selector(axis, "concatenate")
-    _several("concatenate", arrays)
     return _join("concatenate", _concatenated, given, arrays)
 
 
@@ -124,100 +148,123 @@ def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
         AxisClashError: if the arrays already have the new axis.
         AxisSizeError: if an axis has two sizes, or the size of an `Axis` is not the number of arrays.
     """
+    _check_is_list("stack", axis, arrays)
     given = selector(axis, "stack")
-    _several("stack", arrays)
     if given[1] not in (None, len(arrays)):
         problem = f"axis {given[0]!r} was given with size {given[1]} for {len(arrays)} arrays"
         raise AxisSizeError(message("stack", problem))
     return _join("stack", _stacked, given, arrays)
 
 
-def _several(function: str, arrays: Any) -> None:
-    """Raise an error unless the argument is a sequence of arrays."""
+def _check_is_list(function: str, axis: object, arrays: object) -> None:
+    """Raise an error unless the second argument is a sequence of arrays."""
+    given = axis if isinstance(axis, list | tuple) else (axis,)
+    if any(isinstance(part, Core) for part in given):
+        hint = f'write {function}("batch", [x, y])'
+        raise OperandError(message(function, "the axis comes first", hint=hint))
     if arrays.__class__ not in (list, tuple) and not isinstance(arrays, Sequence):
-        problem = f"the arrays must be given as a list, not as {type(arrays).__name__}"
+        problem = f"the arrays must be given as a list, not as {type_text(arrays)}"
         lines = (f"array has: {facts(arrays)}",) if isinstance(arrays, Core) else ()
         raise OperandError(message(function, problem, *lines))
 
 
-def _join(function: str, make: Any, given: tuple[str, int | None], arrays: Sequence["NamedArray"]) -> "NamedArray":
+def _join(
+    function: str,
+    make: Callable[[tuple[Names, ...], tuple[str, int | None]], kernels.Kernel],
+    given: tuple[str, int | None],
+    arrays: Sequence["NamedArray"],
+) -> "NamedArray":
     if not arrays:
         raise OperandError(message(function, "no arrays to join"))
     for x in arrays:
         if not isinstance(x, Core):
-            raise _lift.unnamed(function, x)
-    try:
-        kernel = make(tuple(x.node[1] for x in arrays), given)
-    except AxisError as flaw:
-        _lift.fail(function, flaw, *arrays)
+            raise checks.unnamed(function, x)
+    kernel = checks.planned(function, arrays, make, tuple(x.node[1] for x in arrays), given)
     return wrap(arrays[0], kernel.call(*(x.node[0][0] for x in arrays)), kernel.names)
 
 
 @lru_cache(plans.CACHE)
-def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lift.Kernel:
+def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) -> kernels.Kernel:
     for names in operands:
         plans.require(names, (given[0],))
     target = plans.broadcast(operands)
     (at,) = plans.positions(target, (given[0],))
 
-    def body(*arrays: Any) -> Any:
+    def body(*arrays: jax.Array) -> jax.Array:
+        kept: list[Names] = []
+        shapes: list[tuple[int, ...]] = []
         for array, names in zip(arrays, operands, strict=True):
-            shape_of("concatenate", array, names)
-        kept = [plans.without(names, (given[0],)) for names in operands]
-        shapes = [
-            tuple(a.shape[i] for i in plans.positions(names, own))
-            for a, names, own in zip(arrays, operands, kept, strict=True)
-        ]
-        sizes = _lift.one_size("concatenate", kept, shapes)
-        lined = [_spread(a, names, target, sizes) for a, names in zip(arrays, operands, strict=True)]
+            shape = shape_of("concatenate", array, names)
+            own = plans.without(names, (given[0],))
+            kept.append(own)
+            shapes.append(tuple(shape[i] for i in plans.positions(names, own)))
+        sizes = checks.one_size("concatenate", kept, shapes)
+
+        lined = _all_spread(arrays, operands, target, sizes)
         total = sum(a.shape[at] for a in lined)
         if given[1] not in (None, total):
-            problem = f"axis {given[0]!r} was given with size {given[1]}, but the sizes add up to {total}"
+            adding = f"the sizes add up to {total}"
+            problem = f"axis {given[0]!r} was given with size {given[1]}, but {adding}"
             raise AxisSizeError(message("concatenate", problem))
         return lax.concatenate(_same_layout(lined, target, given[0]), at % lined[0].ndim)
 
-    return _lift.Kernel(target, body)
+    return kernels.Kernel(target, body)
 
 
 @lru_cache(plans.CACHE)
-def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> _lift.Kernel:
+def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> kernels.Kernel:
     target = plans.broadcast(operands)
     if given[0] in target:
-        raise AxisClashError(f"the arrays already have axis {given[0]!r}", "concatenate joins along an existing axis")
+        hint = "concatenate joins along an existing axis"
+        raise AxisClashError(f"the arrays already have axis {given[0]!r}", hint)
 
-    def body(*arrays: Any) -> Any:
-        sizes = _lift.check_sizes("stack", operands, arrays)
-        lined = [_spread(a, names, target, sizes) for a, names in zip(arrays, operands, strict=True)]
-        lined, at = _same_layout(lined, target), lined[0].ndim - len(target)
-        if layout.taken_axes():
+    def body(*arrays: jax.Array) -> jax.Array:
+        sizes = checks.check_sizes("stack", operands, arrays)
+        lined = _same_layout(_all_spread(arrays, operands, target, sizes), target)
+        at = lined[0].ndim - len(target)
+        if context.taken_axes():
             # Within a `vmap`, JAX's stack assumes that mapped operands have the layout of those that are not mapped.
             return lax.concatenate([lax.expand_dims(a, (at,)) for a in lined], at)
         return jnp.stack(lined, axis=at)
 
-    return _lift.Kernel((given[0], *target), body)
+    return kernels.Kernel((given[0], *target), body)
+
+
+def _all_spread(
+    arrays: Sequence[jax.Array],
+    operands: Sequence[Names],
+    target: Names,
+    sizes: Mapping[str, int],
+) -> list[jax.Array]:
+    pairs = zip(arrays, operands, strict=True)
+    return [_spread(array, names, target, sizes) for array, names in pairs]
 
 
 def _spread(array: jax.Array, names: Names, target: Names, sizes: Mapping[str, int]) -> jax.Array:
     """Line an array up with all names of the result, and repeat it along those that it lacks."""
-    array = _lift.lined_up(array, names, target)
+    array = kernels.lined_up(array, names, target)
     if len(names) == len(target):
         return array
     anonymous = array.ndim - len(target)
-    own = array.shape[anonymous:]
-    full = [size if name in names else sizes[name] for name, size in zip(target, own, strict=True)]
-    return jnp.broadcast_to(array, (*array.shape[:anonymous], *full))
+    shape = list(array.shape)
+    for at, name in enumerate(target, start=anonymous):
+        if name not in names:
+            shape[at] = sizes[name]
+    return jnp.broadcast_to(array, shape)
 
 
-def _same_layout(arrays: Sequence[jax.Array], names: Names, joined: str | None = None) -> list[jax.Array]:
+def _same_layout(
+    arrays: Sequence[jax.Array], names: Names, joined: str | None = None
+) -> list[jax.Array]:
     """Convert arrays to a common dtype and, with Explicit axes, to one layout that does not split the joined axis."""
     dtype = jnp.result_type(*arrays)
-    if any(map(_constraints.has_explicit_axes, arrays)):
-        arrays = _constraints.on_one_mesh(arrays)
-        labels = [(*range(len(names) - a.ndim, 0), *names) for a in arrays]
-        operands = list(zip(labels, map(_constraints.entries_of, arrays), strict=True))
-        table = _constraints.settle([label for label in labels[0] if label != joined], operands)
+    if any(map(explicit.has_explicit_axes, arrays)):
+        arrays = explicit.on_one_mesh(arrays)
+        labels = [plans.labels(names, a.ndim) for a in arrays]
+        operands = list(zip(labels, map(explicit.entries_of, arrays), strict=True))
+        table = explicit.settle([label for label in labels[0] if label != joined], operands)
         wanted = [[table.get(label, ()) for label in own] for own in labels]
-        arrays = list(map(_constraints.relayout, arrays, wanted))
+        arrays = list(map(explicit.relayout, arrays, wanted))
     return [a.astype(dtype) for a in arrays]
 
 
@@ -233,13 +280,13 @@ def delete(x: "NamedArray", index: Places, axis: AxisSelector) -> "NamedArray":
         AxisNotFoundError: if `axis` is missing.
         AxisSizeError: if a position is out of range.
 
-    Example:
+    Examples:
         >>> axn.delete(axn.named([1, 2, 3, 4], "x"), [0, -1], "x").tolist()
         [2, 3]
     """
-    size = _size("delete", x, axis)
+    size = _size_along("delete", x, axis)
     kept = np.delete(np.arange(size), _positions("delete", index, axis, size, size))
-    return _reordered("delete", x, axis, None, 0, kept)
+    return _take_in_order("delete", x, axis, 0, 0, kept)
 
 
 def insert(x: "NamedArray", index: Places, values: Operand, axis: AxisSelector) -> "NamedArray":
@@ -256,52 +303,57 @@ def insert(x: "NamedArray", index: Places, values: Operand, axis: AxisSelector) 
         AxisNotFoundError: if `axis` is missing, or `values` has an axis that `x` lacks.
         AxisSizeError: if a position is out of range, or a size does not fit.
 
-    Example:
+    Examples:
         >>> axn.insert(axn.named([1, 2, 3], "x"), [0, 2], 9, "x").tolist()
         [9, 1, 2, 9, 3]
     """
-    size = _size("insert", x, axis)
+    size = _size_along("insert", x, axis)
     at = _positions("insert", index, axis, size, size + 1)
     if len(at) == 1 and isinstance(values, Core) and selector(axis)[0] in values.names:
-        at = np.repeat(at, _size("insert", values, selector(axis)[0]))
+        at = np.repeat(at, _size_along("insert", values, selector(axis)[0]))
     # An element that is inserted at a position sorts just before the present one.
     order = np.argsort(np.concatenate([2 * np.arange(size), 2 * at - 1]), kind="stable")
-    return _reordered("insert", x, axis, values, len(at), order)
+    return _take_in_order("insert", x, axis, values, len(at), order)
 
 
-def _size(function: str, x: Core, axis: AxisSelector) -> int:
+def _size_along(function: str, x: Core, axis: AxisSelector) -> int:
     at = position_of(function, x, axis)
     return x.array.shape[at]
 
 
-def _positions(function: str, index: Any, axis: AxisSelector, size: int, end: int) -> np.ndarray[Any, Any]:
+def _positions(function: str, index: Places, axis: AxisSelector, size: int, end: int) -> Positions:
     """Normalise positions, all of which must be before `end`."""
     if isinstance(index, slice):
         return np.arange(size)[index]
     if not isinstance(index, int | np.integer | np.ndarray | list | tuple):
-        problem = f"positions must be static ints, not {type(index).__name__}"
-        raise OperandError(message(function, problem, hint="an index array, x[axis, array], may be traced"))
-    at = np.atleast_1d(np.asarray(index, dtype=None if np.size(index) else int))
-    if at.ndim > 1 or not np.issubdtype(at.dtype, np.integer):
-        problem = f"positions must be a one-dimensional array of integers, not {at.dtype} of shape {at.shape}"
+        problem = f"positions must be static ints, not {type_text(index)}"
+        hint = "an index array, x[axis, array], may be traced"
+        raise OperandError(message(function, problem, hint=hint))
+    given = np.atleast_1d(np.asarray(index, dtype=None if np.size(index) else int))
+    if given.ndim > 1 or not np.issubdtype(given.dtype, np.integer):
+        wanted = "a one-dimensional array of integers"
+        problem = f"positions must be {wanted}, not {given.dtype} of shape {given.shape}"
         raise OperandError(message(function, problem))
-    if at.size and not (-size <= at.min() and at.max() < end):
-        raise AxisSizeError(message(function, f"a position is out of range for {selector(axis)[0]}={size}"))
-    at = at.astype(np.intp)  # a narrower type may not hold them
+    if given.size and not (-size <= given.min() and given.max() < end):
+        problem = f"a position is out of range for {selector(axis)[0]}={size}"
+        raise AxisSizeError(message(function, problem))
+    at = given.astype(np.intp)  # a narrower type may not hold them
     return np.where(at < 0, at + size, at)
 
 
-def _reordered(
-    function: str, x: "NamedArray", axis: AxisSelector, values: Any, count: int, order: np.ndarray[Any, Any]
+def _take_in_order(
+    function: str,
+    x: "NamedArray",
+    axis: AxisSelector,
+    values: Operand,
+    count: int,
+    order: Positions,
 ) -> "NamedArray":
     """Take elements along an axis in an order that counts `count` further elements after those of `x`."""
     (array,), names = x.node
-    own = values.node[1] if isinstance(values, Core) else ()
-    fresh = values.node[0][0] if isinstance(values, Core) else _lift.plain(function, 0 if values is None else values)
-    try:
-        kernel = _reorder(function, names, selector(axis)[0], own, count)
-    except AxisError as flaw:
-        _lift.fail(function, flaw, x, values)
+    fresh, own = payload(function, values), own_names(values)
+    name, _ = selector(axis)
+    kernel = checks.planned(function, (x, values), _make_reorder, function, names, name, own, count)
     if isinstance(array, Tracer) or isinstance(fresh, Tracer):
         return wrap(x, kernel.body(array, jnp.asarray(fresh), order), names)
     # Where arrays are concrete the order is an argument, so that a loop over places compiles once.
@@ -311,7 +363,7 @@ def _reordered(
 _FEW_RUNS = 8  # each is a separate slice, which adds to the time to compile
 
 
-def _runs(order: Any, size: int) -> list[tuple[int, int]]:
+def _runs(order: object, size: int) -> list[tuple[int, int]]:
     """Split an order of elements into runs of consecutive positions that do not cross `size`.
 
     There are none if the order is empty, is not known, or has too many runs.
@@ -321,43 +373,53 @@ def _runs(order: Any, size: int) -> list[tuple[int, int]]:
     starts = np.flatnonzero((np.diff(order, prepend=-2) != 1) | (order == size))
     if len(starts) > _FEW_RUNS:
         return []
-    return [(int(order[start]), int(order[stop - 1]) + 1) for start, stop in pairwise((*starts, len(order)))]
+    runs = pairwise((*starts, len(order)))
+    return [(int(order[start]), int(order[stop - 1]) + 1) for start, stop in runs]
 
 
 @lru_cache(plans.CACHE)
-def _reorder(function: str, names: Names, axis: str, own: Names, count: int) -> _lift.Kernel:
+def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int) -> kernels.Kernel:
     (at,) = plans.positions(names, (axis,))
     plans.require(names, own)
 
-    def joined(array: Any, values: Any, order: Any, runs: Sequence[tuple[int, int]]) -> Any:
+    def joined(
+        array: jax.Array, values: ArrayLike, order: Positions, runs: Sequence[tuple[int, int]]
+    ) -> jax.Array:
         size, sources = array.shape[at], [array]
         if count:
             shape = list(array.shape)
             shape[at] = count
-            fresh = _lift.lined_up(jnp.asarray(values, array.dtype), own, names)
+            fresh = kernels.lined_up(jnp.asarray(values, array.dtype), own, names)
             sources.append(jnp.broadcast_to(fresh, shape))
         if not runs:
-            return jnp.take(jnp.concatenate(sources, at), order, at, mode="clip")  # all are in range
+            every = jnp.concatenate(sources, at)
+            return jnp.take(every, order, at, mode="clip")  # all are in range
 
         def piece(start: int, stop: int) -> jax.Array:
-            source, first = (array, 0) if start < size else (sources[-1], size)
-            return _piece.sliced(source, at, start - first, stop - start)
+            if start < size:
+                return reading.sliced(array, at, start, stop - start)
+            return reading.sliced(sources[-1], at, start - size, stop - start)
 
         # The gradient of a gather, a scatter, would move twice as much as that of slices.
         return jnp.concatenate([piece(*run) for run in runs], at)
 
-    def body(array: Any, values: Any, order: Any) -> Any:
+    def body(array: jax.Array, values: ArrayLike, order: Positions) -> jax.Array:
         shape = shape_of(function, values, own) if own else jnp.shape(values)
         if len(shape) > len(own):
             problem = f"values of shape {shape} have dimensions without names"
-            raise OperandError(message(function, problem, hint=_lift.NAME_IT))
-        expected = dict(zip(names, array.shape[array.ndim - len(names) :], strict=True)) | {axis: count}
+            raise OperandError(message(function, problem, hint=checks.NAME_IT))
+        expected = dict(zip(names, array.shape[array.ndim - len(names) :], strict=True))
+        expected[axis] = count
         for name, size in zip(own, shape, strict=True):
             if size != expected[name]:
                 problem = f"the values have {name}={size}, but the size must be {expected[name]}"
-                raise AxisSizeError(message(function, problem, f"array has: {describe(names, array.shape)}"))
-        array = _lift.whole(array, (at,))
-        call = partial(joined, runs=_runs(order, array.shape[at]))
-        return _lift.local(call, [array, values, order], list(_constraints.entries_of(array)))
+                held = f"array has: {describe(names, array.shape)}"
+                raise AxisSizeError(message(function, problem, held))
 
-    return _lift.Kernel(names, body)
+        array = auto.whole(array, (at,))
+        call = partial(joined, runs=_runs(order, array.shape[at]))
+        arrays: list[Any] = [array, values, order]
+        result: jax.Array = auto.local(call, arrays, list(explicit.entries_of(array)))
+        return result
+
+    return kernels.Kernel(names, body)

@@ -16,19 +16,23 @@ import jax.numpy as jnp
 import jax.scipy.linalg
 import numpy as np
 
-from ..axis import Axis, AxisSelection, AxisSelector, selection, selector, selectors
+from ..axis import AxisSelection, AxisSelector, selection, selector, selectors
 from ..core import Core, Operand
+from ..dtypes import as_inexact, of_one_rank
+from ..engine import checks, reduction
+from ..engine.batched import batched
+from ..engine.extremum import with_nan
+from ..engine.matrix import matrix_axes, over
+from ..engine.operands import one_of
+from ..engine.root import root
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
-from . import _lift, contract, elementwise
-from ._batch import batched
-from ._extremum import with_nan
-from ._matrix import matrix_axes, over
-from ._operands import one_of
-from ._root import root
-from ._widen import as_inexact, of_one_rank
+from ..kinds import type_text
+from . import contract, elementwise
+from .contract import outer as outer  # numpy has it here too
 
 if TYPE_CHECKING:
     from ..array import NamedArray
+
 
 __all__ = [
     "cho_solve",
@@ -47,7 +51,6 @@ __all__ = [
     "matrix_power",
     "matrix_rank",
     "norm",
-    "outer",
     "pinv",
     "qr",
     "slogdet",
@@ -60,12 +63,19 @@ __all__ = [
     "vector_norm",
 ]
 
+
 Pair: TypeAlias = "tuple[NamedArray, NamedArray]"
+
 _ORDERS = ("fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf)
 
 
 def cho_solve(
-    factor: "NamedArray", b: Operand, row: AxisSelection, column: AxisSelection, *, upper: bool = False
+    factor: "NamedArray",
+    b: Operand,
+    row: AxisSelection,
+    column: AxisSelection,
+    *,
+    upper: bool = False,
 ) -> "NamedArray":
     """Solve `a x = b`, given the factor of `a` that `cholesky` returns for the same axes.
 
@@ -108,7 +118,11 @@ def cholesky(
 
 
 def cond(
-    x: "NamedArray", row: AxisSelection, column: AxisSelection, *, p: float | Literal["fro", "nuc"] | None = None
+    x: "NamedArray",
+    row: AxisSelection,
+    column: AxisSelection,
+    *,
+    p: float | Literal["fro", "nuc"] | None = None,
 ) -> "NamedArray":
     """Return the condition number of matrices: the norm of each times that of its inverse.
 
@@ -129,21 +143,23 @@ def cross(x: Operand, y: Operand, axis: AxisSelector) -> "NamedArray":
     Raises:
         AxisSizeError: if the axis has another size.
     """
-    name, size = selector(axis, "cross")
-    given = axis if size is None else Axis(name, size)
+    pair = selector(axis, "cross")
+    (given,), (name, _) = selectors((pair,)), pair
     return batched(_cross, [x, y], [given, given], (name,), in_place=True, name=name)
 
 
 def _cross(x: jax.Array, y: jax.Array, *, name: str) -> jax.Array:
     if x.shape[-1] != 3:
-        raise AxisSizeError(message("cross", f"axis {name!r} has size {x.shape[-1]}, but must have size 3"))
+        raise AxisSizeError(
+            message("cross", f"axis {name!r} has size {x.shape[-1]}, but must have size 3")
+        )
     return jnp.cross(*of_one_rank(x, y))
 
 
 def det(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArray":
     """Return the determinant of square matrices.
 
-    Example:
+    Examples:
         >>> axn.linalg.det(axn.named([[2., 0.], [1., 3.]], ("row", "column")), "row", "column")
         NamedArray(float32[])
         6.0
@@ -181,7 +197,7 @@ def eigh(
     Returns:
         The eigenvalues over {new_axis, ...} and the eigenvectors over {row, new_axis, ...}.
 
-    Example:
+    Examples:
         >>> a = axn.named([[2., 0.], [0., 1.]], ("row", "column"))
         >>> w, v = axn.linalg.eigh(a, "row", "column", "k")
         >>> w.tolist(), v.names
@@ -189,10 +205,14 @@ def eigh(
     """
     one_of("eigh", "UPLO", UPLO, ("L", "U"))
     options = {"UPLO": UPLO, "symmetrize_input": symmetrize_input}
-    return over(jnp.linalg.eigh, [a], row, column, ("K", "RK"), new_axis=new_axis, square=True, **options)
+    return over(
+        jnp.linalg.eigh, [a], row, column, ("K", "RK"), new_axis=new_axis, square=True, **options
+    )
 
 
-def eigvals(a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector) -> "NamedArray":
+def eigvals(
+    a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector
+) -> "NamedArray":
     """Return the eigenvalues of square matrices over `new_axis`, complex and in no particular order."""
     return over(jnp.linalg.eigvals, [a], row, column, "K", new_axis=new_axis, square=True)
 
@@ -209,10 +229,14 @@ def eigvalsh(
     """Return the eigenvalues of Hermitian matrices over `new_axis` in ascending order; arguments as in `eigh`."""
     one_of("eigvalsh", "UPLO", UPLO, ("L", "U"))
     options = {"UPLO": UPLO, "symmetrize_input": symmetrize_input}
-    return over(jnp.linalg.eigvalsh, [a], row, column, "K", new_axis=new_axis, square=True, **options)
+    return over(
+        jnp.linalg.eigvalsh, [a], row, column, "K", new_axis=new_axis, square=True, **options
+    )
 
 
-def expm(a: "NamedArray", row: AxisSelection, column: AxisSelection, *, max_squarings: int = 16) -> "NamedArray":
+def expm(
+    a: "NamedArray", row: AxisSelection, column: AxisSelection, *, max_squarings: int = 16
+) -> "NamedArray":
     """Return the exponential of square matrices, which map a space to itself.
 
     Args:
@@ -231,7 +255,7 @@ def inv(a: "NamedArray", row: AxisSelection, column: AxisSelection) -> "NamedArr
     So `inv(a, row, column).dot(b, axis=row)` is `solve(a, b, row, column)`, and the element at row i and column j is
     at (j, i) in the positional inverse. In storage the two names swap places.
 
-    Example:
+    Examples:
         >>> a = axn.named([[1., 2.], [0., 1.]], ("row", "column"))
         >>> axn.linalg.inv(a, "row", "column")
         NamedArray(float32[column=2, row=2])
@@ -264,12 +288,22 @@ def lstsq(
         The solution, with `column` in place of `row`; the residual sums of squares, which unlike numpy's are there
         for any shape and rank; the rank of `a`; its singular values over {new_axis, ...}.
     """
-    operands = [a, b] if rcond is None else [a, b, rcond]
-    return over(jnp.linalg.lstsq, operands, row, column, ("CE", "E", "", "K"), new_axis=new_axis, each=True)
+    operands = _with_bound([a, b], rcond)
+    out = ("CE", "E", "", "K")
+    return over(jnp.linalg.lstsq, operands, row, column, out, new_axis=new_axis, each=True)
+
+
+def _with_bound(operands: list[Operand], bound: Operand | None) -> list[Operand]:
+    """Append a bound for singular values that count as zero; without one, JAX chooses it."""
+    return operands if bound is None else [*operands, bound]
 
 
 def matrix_norm(
-    x: "NamedArray", row: AxisSelection, column: AxisSelection, *, ord: float | Literal["fro", "nuc"] = "fro"
+    x: "NamedArray",
+    row: AxisSelection,
+    column: AxisSelection,
+    *,
+    ord: float | Literal["fro", "nuc"] = "fro",
 ) -> "NamedArray":
     """Return a norm of matrices.
 
@@ -282,28 +316,34 @@ def matrix_norm(
     """
     one_of("matrix_norm", "ord", ord, _ORDERS)
     if ord == "fro":
-        return _lift.reduction(_matrix_norm, x, matrix_axes("matrix_norm", row, column))
+        return reduction.reduction(_matrix_norm, x, matrix_axes("matrix_norm", row, column))
     return over(_matrix_norm_of, [x], row, column, "", ord=ord)
 
 
 def _matrix_norm_of(array: jax.Array, *, ord: Any) -> jax.Array:
     found: jax.Array = jnp.linalg.matrix_norm(array, ord=ord)
-    return with_nan(found, array, (-2, -1)) if ord in (1, -1, np.inf, -np.inf) else found
+    if ord in (1, -1, np.inf, -np.inf):  # by the largest or smallest sum, which may lose a NaN
+        return with_nan(found, array, (-2, -1))
+    return found
 
 
 def _matrix_norm(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
     return _vector_norm(array, axis)
 
 
-def matrix_power(a: "NamedArray", row: AxisSelection, column: AxisSelection, n: int) -> "NamedArray":
+def matrix_power(
+    a: "NamedArray", row: AxisSelection, column: AxisSelection, n: int
+) -> "NamedArray":
     """Raise square matrices, which map a space to itself, to the power `n`; a negative `n` inverts them first.
 
     The result maps `column` to `row`, like `a`; the power -1 is `inv` with its two names swapped.
     """
     if not isinstance(n, int | np.integer):
-        problem = f"the power must be an int, not {type(n).__name__}"
+        problem = f"the power must be an int, not {type_text(n)}"
         raise OperandError(message("matrix_power", problem))
-    return over(jnp.linalg.matrix_power, [a], row, column, "RC", square=True, in_place=True, n=int(n))
+    return over(
+        jnp.linalg.matrix_power, [a], row, column, "RC", square=True, in_place=True, n=int(n)
+    )
 
 
 def matrix_rank(
@@ -323,12 +363,14 @@ def matrix_rank(
         tol: singular values up to this one count as zero.
         hermitian: whether the matrices are Hermitian, which is faster.
     """
-    operands = [a] if tol is None else [a, tol]
+    operands = _with_bound([a], tol)
     return over(jnp.linalg.matrix_rank, operands, row, column, "", hermitian=hermitian)
 
 
 def norm(
-    x: "NamedArray", axis: AxisSelection | None = None, ord: float | Literal["fro", "nuc"] | None = None
+    x: "NamedArray",
+    axis: AxisSelection | None = None,
+    ord: float | Literal["fro", "nuc"] | None = None,
 ) -> "NamedArray":
     """Return a norm of vectors or matrices, distinguished as in numpy.
 
@@ -339,15 +381,16 @@ def norm(
             two as in `matrix_norm`.
     """
     if ord is None:
-        return _lift.reduction(_norm, x, axis)
+        return reduction.reduction(_norm, x, axis)
     if not isinstance(x, Core):
-        raise _lift.unnamed("norm", x)
-    pairs = tuple((name, None) for name in x.names) if axis is None else selection(axis, "norm")
+        raise checks.unnamed("norm", x)
+    pairs = selection(x.names if axis is None else axis, "norm")
     if len(pairs) == 1:
-        return _lift.reduction(_norm, x, selectors(pairs), ord=_number("norm", ord))
+        return reduction.reduction(_norm, x, selectors(pairs), ord=_number("norm", ord))
     if len(pairs) != 2:
-        hint = "vector_norm takes any number of axes, and matrix_norm several for row and for column"
         problem = f"ord needs one axis or a pair (row, column), got {len(pairs)} axes"
+        several = "matrix_norm several for row and for column"
+        hint = f"vector_norm takes any number of axes, and {several}"
         raise AxisError(message("norm", problem, hint=hint))
     one_of("norm", "ord", ord, _ORDERS)
     row, column = selectors(pairs)
@@ -356,22 +399,6 @@ def norm(
 
 def _norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
     return _vector_norm(array, axis, ord)
-
-
-def outer(x: Operand, y: Operand) -> "NamedArray":
-    """Multiply each element of `x` by each of `y`; axes that both have are matched.
-
-    Example:
-        >>> axn.linalg.outer(axn.named([1, 2], "i"), axn.named([3, 4], "j"))
-        NamedArray(int32[i=2, j=2])
-        [[3 4]
-         [6 8]]
-    """
-    return batched(_outer, [x, y], [(), ()], (), outer=True)
-
-
-def _outer(x: jax.Array, y: jax.Array) -> jax.Array:
-    return x * y
 
 
 def pinv(
@@ -391,7 +418,7 @@ def pinv(
         rtol: singular values up to this fraction of the largest one count as zero.
         hermitian: whether the matrices are Hermitian, which is faster.
     """
-    operands = [a] if rtol is None else [a, rtol]
+    operands = _with_bound([a], rtol)
     return over(jnp.linalg.pinv, operands, row, column, "CR", in_place=True, hermitian=hermitian)
 
 
@@ -415,7 +442,7 @@ def qr(
     Returns:
         Axes {row, new_axis, ...} and {new_axis, column, ...}.
 
-    Example:
+    Examples:
         >>> a = axn.named([[0., 2.], [1., 0.], [0., 0.]], ("row", "column"))
         >>> q, r = axn.linalg.qr(a, "row", "column", "k")
         >>> q.axes, axn.allclose(q.dot(r, axis="k"), a).item()
@@ -426,7 +453,11 @@ def qr(
 
 
 def slogdet(
-    a: "NamedArray", row: AxisSelection, column: AxisSelection, *, method: Literal["lu", "qr"] | None = None
+    a: "NamedArray",
+    row: AxisSelection,
+    column: AxisSelection,
+    *,
+    method: Literal["lu", "qr"] | None = None,
 ) -> Pair:
     """Return the sign of the determinant of square matrices, and the logarithm of its absolute value."""
     one_of("slogdet", "method", method, (None, "lu", "qr"))
@@ -445,7 +476,7 @@ def solve(a: "NamedArray", b: Operand, row: AxisSelection, column: AxisSelection
     Returns:
         `x`, such that `a.dot(x, axis=column)` is `b`; it has `column` in place of `row`.
 
-    Example:
+    Examples:
         >>> a = axn.named([[2., 0.], [0., 4.]], ("row", "column"))
         >>> axn.linalg.solve(a, axn.named([2., 2.], "row"), "row", "column")
         NamedArray(float32[column=2])
@@ -476,7 +507,9 @@ def solve_triangular(
         unit_diagonal: whether to take the diagonal as ones, without reading it.
     """
     options = {"lower": lower, "unit_diagonal": unit_diagonal}
-    return over(jax.scipy.linalg.solve_triangular, [a, b], row, column, "CE", square=True, **options)
+    return over(
+        jax.scipy.linalg.solve_triangular, [a, b], row, column, "CE", square=True, **options
+    )
 
 
 def svd(
@@ -502,7 +535,7 @@ def svd(
     Returns:
         Axes {row, new_axis, ...}, {new_axis, ...} and {new_axis, column, ...}.
 
-    Example:
+    Examples:
         >>> a = axn.named([[3., 0., 0.], [0., 0., 2.]], ("row", "column"))
         >>> u, s, vh = axn.linalg.svd(a, "row", "column", "k")
         >>> s.tolist(), axn.allclose((u * s).dot(vh, axis="k"), a).item()
@@ -512,7 +545,9 @@ def svd(
     return over(jnp.linalg.svd, [a], row, column, ("RK", "K", "KC"), new_axis=new_axis, **options)
 
 
-def svdvals(a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector) -> "NamedArray":
+def svdvals(
+    a: "NamedArray", row: AxisSelection, column: AxisSelection, new_axis: AxisSelector
+) -> "NamedArray":
     """Return the singular values of matrices over `new_axis` in descending order."""
     return over(jnp.linalg.svdvals, [a], row, column, "K", new_axis=new_axis)
 
@@ -527,7 +562,9 @@ def vecdot(x: "NamedArray", y: "NamedArray", axis: AxisSelection) -> "NamedArray
     return contract.dot(elementwise.conj(x), y, axis=axis)
 
 
-def vector_norm(x: "NamedArray", axis: AxisSelection | None = None, *, ord: float = 2) -> "NamedArray":
+def vector_norm(
+    x: "NamedArray", axis: AxisSelection | None = None, *, ord: float = 2
+) -> "NamedArray":
     """Return a norm of vectors over `axis`, or over several axes that count as one.
 
     Args:
@@ -536,7 +573,7 @@ def vector_norm(x: "NamedArray", axis: AxisSelection | None = None, *, ord: floa
         ord: inf or -inf, the largest or smallest absolute value; 0, the number of nonzero elements; any other number
             p, the sum of absolute values to the power p, to the power 1/p.
     """
-    return _lift.reduction(_vector_norm, x, axis, ord=_number("vector_norm", ord))
+    return reduction.reduction(_vector_norm, x, axis, ord=_number("vector_norm", ord))
 
 
 def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
@@ -553,8 +590,11 @@ def _vector_norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.A
     return jnp.where(is_zero, 0, jnp.where(is_zero, 1, powers) ** (1 / ord))
 
 
-def _number(function: str, ord: Any) -> float:
-    if not isinstance(ord, int | float | np.number):
-        raise ArgumentError(message(function, f"the ord of a vector norm must be a number, not {ord!r}"))
-    number: float = ord.item() if isinstance(ord, np.number) else ord
-    return number
+def _number(function: str, ord: object) -> float:
+    if isinstance(ord, np.number):
+        number: float = ord.item()
+        return number
+    if isinstance(ord, int | float):
+        return ord
+    problem = f"the ord of a vector norm must be a number, not {ord!r}"
+    raise ArgumentError(message(function, problem))

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from ..core import Core, Operand
+from ..engine import checks, pointwise
 from ..errors import AxisSizeError, BroadcastError
-from . import _lift
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -42,7 +42,9 @@ __all__ = [
 ]
 
 
-def allclose(x: Operand, y: Operand, rtol: Operand = 1e-5, atol: Operand = 1e-8, equal_nan: bool = False) -> jax.Array:
+def allclose(
+    x: Operand, y: Operand, rtol: Operand = 1e-5, atol: Operand = 1e-8, equal_nan: bool = False
+) -> jax.Array:
     """Test whether all elements differ by at most `atol + rtol * |y|`; the result is a 0-d array."""
     return isclose(x, y, rtol, atol, equal_nan).array.all()
 
@@ -51,11 +53,13 @@ def array_equal(x: "NamedArray", y: "NamedArray", equal_nan: bool = False) -> ja
     """Test whether two arrays have the same axes, in any order, and equal elements; the result is a 0-d array."""
     for operand in (x, y):
         if not isinstance(operand, Core):
-            raise _lift.unnamed("array_equal", operand)
-    if {axis.name: axis.size for axis in x.axes} != {axis.name: axis.size for axis in y.axes}:
+            raise checks.unnamed("array_equal", operand)
+    if set(x.axes) != set(y.axes):
         return jnp.array(False)
     same = equal(x, y)
-    return (logical_or(same, logical_and(not_equal(x, x), not_equal(y, y))) if equal_nan else same).array.all()
+    if equal_nan:
+        same = logical_or(same, logical_and(not_equal(x, x), not_equal(y, y)))
+    return same.array.all()
 
 
 def array_equiv(x: Operand, y: Operand) -> jax.Array:
@@ -64,7 +68,7 @@ def array_equiv(x: Operand, y: Operand) -> jax.Array:
     Arrays whose axes do not fit, in name or in size, are not equal.
     """
     try:
-        return _lift.binary(_array_equiv, x, y).array.all()
+        return pointwise.binary(_array_equiv, x, y).array.all()
     except (BroadcastError, AxisSizeError):
         return jnp.array(False)
 
@@ -75,116 +79,116 @@ def _array_equiv(x: jax.Array, y: jax.Array) -> jax.Array:
 
 def bitwise_and(x: Operand, y: Operand) -> "NamedArray":
     """Return the bits that are set in both, for each pair of elements, by name."""
-    return _lift.binary(jnp.bitwise_and, x, y)
+    return pointwise.binary(jnp.bitwise_and, x, y)
 
 
 def bitwise_count(x: "NamedArray") -> "NamedArray":
     """Return the number of bits that are set in the absolute value of each integer."""
-    return _lift.unary(jnp.bitwise_count, x)
+    return pointwise.unary(jnp.bitwise_count, x)
 
 
 def bitwise_invert(x: "NamedArray") -> "NamedArray":
     """Flip the bits of each element."""
-    return _lift.unary(jnp.bitwise_invert, x)
+    return pointwise.unary(jnp.bitwise_invert, x)
 
 
 def bitwise_or(x: Operand, y: Operand) -> "NamedArray":
     """Return the bits that are set in one or both, for each pair of elements, by name."""
-    return _lift.binary(jnp.bitwise_or, x, y)
+    return pointwise.binary(jnp.bitwise_or, x, y)
 
 
 def bitwise_xor(x: Operand, y: Operand) -> "NamedArray":
     """Return the bits that are set in exactly one of the two, for each pair of elements, by name."""
-    return _lift.binary(jnp.bitwise_xor, x, y)
+    return pointwise.binary(jnp.bitwise_xor, x, y)
 
 
 def equal(x: Operand, y: Operand) -> "NamedArray":
     """Test whether `x == y`, for each pair of elements, by name."""
-    return _lift.binary(jnp.equal, x, y)
+    return pointwise.binary(jnp.equal, x, y)
 
 
 def greater(x: Operand, y: Operand) -> "NamedArray":
     """Test whether `x > y`, for each pair of elements, by name."""
-    return _lift.binary(jnp.greater, x, y)
+    return pointwise.binary(jnp.greater, x, y)
 
 
 def greater_equal(x: Operand, y: Operand) -> "NamedArray":
     """Test whether `x >= y`, for each pair of elements, by name."""
-    return _lift.binary(jnp.greater_equal, x, y)
+    return pointwise.binary(jnp.greater_equal, x, y)
 
 
 def isclose(
     x: Operand, y: Operand, rtol: Operand = 1e-5, atol: Operand = 1e-8, equal_nan: bool = False
 ) -> "NamedArray":
     """Test whether two elements differ by at most `atol + rtol * |y|`, by name."""
-    return _lift.nary(jnp.isclose, x, y, rtol, atol, equal_nan=equal_nan)
+    return pointwise.nary(jnp.isclose, x, y, rtol, atol, equal_nan=equal_nan)
 
 
 def iscomplex(x: "NamedArray") -> "NamedArray":
     """Test whether each element has a nonzero imaginary part."""
-    return _lift.unary(jnp.iscomplex, x)
+    return pointwise.unary(jnp.iscomplex, x)
 
 
 def isneginf(x: "NamedArray") -> "NamedArray":
     """Test whether each element is minus infinity."""
-    return _lift.unary(jnp.isneginf, x)
+    return pointwise.unary(jnp.isneginf, x)
 
 
 def isposinf(x: "NamedArray") -> "NamedArray":
     """Test whether each element is plus infinity."""
-    return _lift.unary(jnp.isposinf, x)
+    return pointwise.unary(jnp.isposinf, x)
 
 
 def isreal(x: "NamedArray") -> "NamedArray":
     """Test whether each element has no imaginary part, or a zero one."""
-    return _lift.unary(jnp.isreal, x)
+    return pointwise.unary(jnp.isreal, x)
 
 
 def left_shift(x: Operand, y: Operand) -> "NamedArray":
     """Return `x` shifted left by `y` bits, for each pair of elements, by name."""
-    return _lift.binary(jnp.left_shift, x, y)
+    return pointwise.binary(jnp.left_shift, x, y)
 
 
 def less(x: Operand, y: Operand) -> "NamedArray":
     """Test whether `x < y`, for each pair of elements, by name."""
-    return _lift.binary(jnp.less, x, y)
+    return pointwise.binary(jnp.less, x, y)
 
 
 def less_equal(x: Operand, y: Operand) -> "NamedArray":
     """Test whether `x <= y`, for each pair of elements, by name."""
-    return _lift.binary(jnp.less_equal, x, y)
+    return pointwise.binary(jnp.less_equal, x, y)
 
 
 def logical_and(x: Operand, y: Operand) -> "NamedArray":
     """Test whether both are true, for each pair of elements, by name."""
-    return _lift.binary(jnp.logical_and, x, y)
+    return pointwise.binary(jnp.logical_and, x, y)
 
 
 def logical_not(x: "NamedArray") -> "NamedArray":
     """Test whether each element is false."""
-    return _lift.unary(jnp.logical_not, x)
+    return pointwise.unary(jnp.logical_not, x)
 
 
 def logical_or(x: Operand, y: Operand) -> "NamedArray":
     """Test whether one or both are true, for each pair of elements, by name."""
-    return _lift.binary(jnp.logical_or, x, y)
+    return pointwise.binary(jnp.logical_or, x, y)
 
 
 def logical_xor(x: Operand, y: Operand) -> "NamedArray":
     """Test whether exactly one of the two is true, for each pair of elements, by name."""
-    return _lift.binary(jnp.logical_xor, x, y)
+    return pointwise.binary(jnp.logical_xor, x, y)
 
 
 def not_equal(x: Operand, y: Operand) -> "NamedArray":
     """Test whether `x != y`, for each pair of elements, by name."""
-    return _lift.binary(jnp.not_equal, x, y)
+    return pointwise.binary(jnp.not_equal, x, y)
 
 
 def right_shift(x: Operand, y: Operand) -> "NamedArray":
     """Return `x` shifted right by `y` bits, for each pair of elements, by name."""
-    return _lift.binary(jnp.right_shift, x, y)
+    return pointwise.binary(jnp.right_shift, x, y)
 
 
 def signbit(x: "NamedArray") -> "NamedArray":
     """Test whether the sign of each element is minus, also for zeros and NaNs."""
-    return _lift.unary(jnp.signbit, x)
+    return pointwise.unary(jnp.signbit, x)

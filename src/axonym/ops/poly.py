@@ -15,14 +15,16 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 
-from .. import plans
-from ..axis import Axis, AxisSelection, AxisSelector, selector
+from ..axis import Axis, AxisSelection, AxisSelector, selector, selectors
 from ..core import Core, Operand, facts, renamed, wrap
+from ..engine import checks
+from ..engine.batched import batched
+from ..engine.operands import one_of, own_names, position_of
 from ..errors import ArgumentError, AxisError, OperandError, message
-from . import _lift
-from ._batch import batched
-from ._operands import one_of, position_of
-from ._slide import slide_whole
+from ..kinds import type_text
+from ..mesh import auto
+from ..mesh.slide import slide_whole
+from ..names import plans
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -48,12 +50,12 @@ Coefficients: TypeAlias = AxisSelector | Sequence[AxisSelector]
 def poly(seq_of_zeros: "NamedArray", *, axis: AxisSelector | None = None) -> "NamedArray":
     """Return the polynomial with the given roots and a leading coefficient of one.
 
-    Example:
+    Examples:
         >>> axn.poly(axn.named([1., 2.], "degree"))
         NamedArray(float32[degree=3])
         [ 1. -3.  2.]
     """
-    return _one(_poly, seq_of_zeros, axis)
+    return _apply(_poly, seq_of_zeros, axis)
 
 
 def _poly(zeros: jax.Array) -> jax.Array:
@@ -63,13 +65,12 @@ def _poly(zeros: jax.Array) -> jax.Array:
 def polyadd(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "NamedArray":
     """Add polynomials of any degrees.
 
-    Example:
+    Examples:
         >>> axn.polyadd(axn.named([1, 0, 0], "degree"), axn.named([5, 7], "degree"))
         NamedArray(int32[degree=3])
         [1 5 7]
     """
-    result: NamedArray = _two(_polyadd, p1, p2, axis)
-    return result
+    return _apply_to_two(_polyadd, p1, p2, axis)
 
 
 def _polyadd(p1: jax.Array, p2: jax.Array) -> jax.Array:
@@ -78,19 +79,22 @@ def _polyadd(p1: jax.Array, p2: jax.Array) -> jax.Array:
 
 def polyder(p: "NamedArray", m: int = 1, *, axis: AxisSelector | None = None) -> "NamedArray":
     """Return the derivative of order `m`: the coefficient axis is `m` shorter."""
-    return _one(_polyder, p, axis, m=_number("polyder", "m", m))
+    return _apply(_polyder, p, axis, m=_number("polyder", "m", m))
 
 
 def _polyder(p: jax.Array, *, m: int) -> jax.Array:
     return jnp.polyder(p, m)
 
 
-def polydiv(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "tuple[NamedArray, NamedArray]":
+def polydiv(
+    p1: Operand, p2: Operand, *, axis: Coefficients | None = None
+) -> "tuple[NamedArray, NamedArray]":
     """Return the quotient and the remainder of a division of polynomials.
 
     The remainder has the size of `p1`, whatever its degree; `trim_zeros(remainder, "f")` cuts it outside jit.
     """
-    quotient, remainder = _two(_polydiv, p1, p2, axis, several=True)
+    operands, core, out = _line_up_two(_polydiv, p1, p2, axis)
+    quotient, remainder = batched(_polydiv, operands, core, (out, out), each=True, in_place=True)
     return quotient, remainder
 
 
@@ -151,7 +155,7 @@ def polyfit(
     Returns:
         The coefficients, over `axis` with size `deg` + 1 and the other axes of `y`; a tuple with `full` or `cov`.
 
-    Example:
+    Examples:
         >>> x = axn.arange(axn.Axis("degree", 5), dtype=float)
         >>> axn.rint(axn.polyfit(x, 3 * x + 1, 1)).tolist()
         [3.0, 1.0]
@@ -159,40 +163,60 @@ def polyfit(
     deg = _number("polyfit", "deg", deg)
     first = next((operand for operand in (x, y) if isinstance(operand, Core)), None)
     if first is None:
-        raise _lift.unnamed("polyfit", x)
-    chosen = _only("polyfit", first, axis)
+        raise checks.unnamed("polyfit", x)
+    chosen = _coefficient_axis("polyfit", first, axis)
     name = selector(chosen, "polyfit")[0]
-    known = {name for operand in (x, w) if isinstance(operand, Core) for name in operand.names} | {name}
-    extra = tuple(name for name in y.names if name not in known) if isinstance(y, Core) else ()
-    operands, core = [x, y], [(chosen,), (chosen, *extra)]
+    extra = plans.without(own_names(y), (name, *own_names(x), *own_names(w)))
+
+    operands: list[Operand] = [x, y]
+    core: list[AxisSelection] = [(chosen,), (chosen, *extra)]
     if w is not None:
-        operands, core = [*operands, w], [*core, (chosen,)]
-    out: Any = (name, *extra)
+        operands.append(w)
+        core.append((chosen,))
+
+    fit = (name, *extra)
+    out: Any = fit
     if full:
-        out = (out, extra, (), (name,), ())
+        out = (fit, extra, (), (name,), ())
     elif cov:
-        out = (out, (name, f"{name}_cov", *extra))
-    rcond = None if rcond is None else float(rcond)
-    return batched(_polyfit, operands, core, out, each=True, deg=deg, rcond=rcond, full=full, cov=cov)
+        out = (fit, (name, f"{name}_cov", *extra))
+
+    if rcond is not None:
+        rcond = float(rcond)
+    options: dict[str, Any] = {"deg": deg, "rcond": rcond, "full": full, "cov": cov}
+    return batched(_polyfit, operands, core, out, each=True, **options)
 
 
-def _polyfit(x: jax.Array, y: jax.Array, w: jax.Array | None = None, *, deg: int, cov: Any, **options: Any) -> Any:
+def _polyfit(
+    x: jax.Array,
+    y: jax.Array,
+    w: jax.Array | None = None,
+    *,
+    deg: int,
+    rcond: float | None,
+    full: bool,
+    cov: Any,  # JAX's type stubs know no "unscaled"
+) -> jax.Array | tuple[jax.Array, ...]:
     """Fit a polynomial for each position of the trailing dimensions of the values."""
     x, y = 1.0 * x, 1.0 * y  # integers become floats
     trailing = y.shape[1:]
-    results: Any = jnp.polyfit(x, y.reshape(y.shape[0], -1), deg, w=w, cov=cov, **options)
-    if options["full"]:
-        fit, rest, rank, values, rcond = results
-        return fit.reshape(deg + 1, *trailing), rest.reshape(trailing), rank, values, rcond
+    columns = y.reshape(y.shape[0], -1)
+    results: Any = jnp.polyfit(x, columns, deg, rcond=rcond, full=full, w=w, cov=cov)
+    if full:
+        fit, rest, rank, values, smallest = results
+        return fit.reshape(deg + 1, *trailing), rest.reshape(trailing), rank, values, smallest
     if cov:
         fit, covariance = results
         # Results that do not depend on the values lack their dimension.
         covariance = jnp.broadcast_to(covariance, (deg + 1, deg + 1, fit.shape[1]))
         return fit.reshape(deg + 1, *trailing), covariance.reshape(deg + 1, deg + 1, *trailing)
-    return results.reshape(deg + 1, *trailing)
+    alone: jax.Array = results.reshape(deg + 1, *trailing)
+    return alone
 
 
-def polyint(p: "NamedArray", m: int = 1, k: Operand | None = None, *, axis: AxisSelector | None = None) -> "NamedArray":
+def polyint(
+    p: "NamedArray", m: int = 1, k: Operand | None = None, *, axis: AxisSelector | None = None
+) -> "NamedArray":
     """Return the integral of order `m`: the coefficient axis is `m` longer.
 
     Args:
@@ -203,23 +227,28 @@ def polyint(p: "NamedArray", m: int = 1, k: Operand | None = None, *, axis: Axis
         axis: the coefficient axis; by default the only one.
     """
     if k is None:
-        return _one(_polyint, p, axis, m=_number("polyint", "m", m))
+        return _apply(_polyint, p, axis, m=_number("polyint", "m", m))
     if not isinstance(p, Core):
-        raise _lift.unnamed("polyint", p)
-    chosen = _only("polyint", p, axis)
+        raise checks.unnamed("polyint", p)
+    chosen = _coefficient_axis("polyint", p, axis)
     name = selector(chosen, "polyint")[0]
+
     constants: AxisSelection = ()
     if isinstance(k, Core):
-        own = [other for other in k.names if other == name or other not in p.names]
+        own = plans.without(k.names, plans.without(p.names, (name,)))
         if len(own) > 1:
-            problem = f"the constants have several axes that are not batch axes of the polynomial: {', '.join(own)}"
-            raise AxisError(message("polyint", problem, f"the polynomial has: {facts(p)}", f"k has: {facts(k)}"))
+            listed = ", ".join(own)
+            problem = f"the constants have several axes that are not batch axes of the polynomial: {listed}"
+            lines = f"the polynomial has: {facts(p)}", f"k has: {facts(k)}"
+            raise AxisError(message("polyint", problem, *lines))
         if own:
             k, constants = _apart(k, own[0], p.names)
     elif jnp.ndim(k):
         constants = _fresh("constants", p.names)
-    options: dict[str, Any] = {"m": _number("polyint", "m", m)}
-    return batched(_polyint, [p, k], [chosen, constants], (name,), each=True, in_place=True, **options)
+
+    core = [chosen, constants]
+    times = _number("polyint", "m", m)
+    return batched(_polyint, [p, k], core, (name,), each=True, in_place=True, m=times)
 
 
 def _polyint(p: jax.Array, k: jax.Array | None = None, *, m: int) -> jax.Array:
@@ -231,8 +260,7 @@ def _polyint(p: jax.Array, k: jax.Array | None = None, *, m: int) -> jax.Array:
 
 def polymul(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "NamedArray":
     """Multiply polynomials; coefficient axes of sizes m and n give one of size m + n - 1."""
-    result: NamedArray = _two(_polymul, p1, p2, axis)
-    return result
+    return _apply_to_two(_polymul, p1, p2, axis)
 
 
 def _polymul(p1: jax.Array, p2: jax.Array) -> jax.Array:
@@ -241,8 +269,7 @@ def _polymul(p1: jax.Array, p2: jax.Array) -> jax.Array:
 
 def polysub(p1: Operand, p2: Operand, *, axis: Coefficients | None = None) -> "NamedArray":
     """Subtract polynomials of any degrees."""
-    result: NamedArray = _two(_polysub, p1, p2, axis)
-    return result
+    return _apply_to_two(_polysub, p1, p2, axis)
 
 
 def _polysub(p1: jax.Array, p2: jax.Array) -> jax.Array:
@@ -260,15 +287,15 @@ def polyval(p: Operand, x: Operand, *, axis: AxisSelector | None = None) -> "Nam
     Returns:
         The axes of `x`, and those of `p` except the coefficients; one of the two must contain the other.
 
-    Example:
+    Examples:
         >>> p = axn.named([1, 0, -1], "degree")
         >>> axn.polyval(p, axn.arange(axn.Axis("x", 4)))
         NamedArray(int32[x=4])
         [-1  0  3  8]
     """
-    taken = x.names if isinstance(x, Core) else ()
+    taken = own_names(x)
     if isinstance(p, Core):
-        p, core = _apart(p, _only("polyval", p, axis), taken)
+        p, core = _apart(p, _coefficient_axis("polyval", p, axis), taken)
     else:
         core = _fresh("degree", taken)
     return batched(_polyval, [p, x], [core, ()], ())
@@ -278,11 +305,14 @@ def _polyval(p: jax.Array, x: jax.Array) -> jax.Array:
     p = jnp.moveaxis(p, -1, 0)
     if x.ndim and p.ndim > 1:  # both have dimensions that broadcast
         rank = max(x.ndim, p.ndim - 1)
-        p, x = lax.expand_dims(p, range(1, rank - p.ndim + 2)), lax.expand_dims(x, range(rank - x.ndim))
+        p = lax.expand_dims(p, range(1, rank - p.ndim + 2))
+        x = lax.expand_dims(x, range(rank - x.ndim))
     return jnp.polyval(p, x)
 
 
-def roots(p: "NamedArray", *, strip_zeros: bool = True, axis: AxisSelector | None = None) -> "NamedArray":
+def roots(
+    p: "NamedArray", *, strip_zeros: bool = True, axis: AxisSelector | None = None
+) -> "NamedArray":
     """Return the complex roots of a polynomial, over the coefficient axis.
 
     Args:
@@ -294,21 +324,21 @@ def roots(p: "NamedArray", *, strip_zeros: bool = True, axis: AxisSelector | Non
     Raises:
         OperandError: while tracing, with `strip_zeros`.
 
-    Example:
+    Examples:
         >>> axn.roots(axn.named([0., 1., 0., -4.], "degree")).axes
         (Axis(name='degree', size=2),)
     """
     if not strip_zeros:
-        return _one(_roots, p, axis)
+        return _apply(_roots, p, axis)
     if not isinstance(p, Core):
-        raise _lift.unnamed("roots", p)
+        raise checks.unnamed("roots", p)
     hint = "strip_zeros=False gives each polynomial one root less than it has coefficients"
-    at = position_of("roots", p, _only("roots", p, axis))
+    at = position_of("roots", p, _coefficient_axis("roots", p, axis))
     if p.array.ndim != 1:
         problem = "strip_zeros needs a single polynomial"
         raise AxisError(message("roots", problem, f"array has: {facts(p)}", hint=hint))
     _concrete("roots", p, hint)
-    return wrap(p, jnp.roots(_lift.whole(p.array, (at,))), p.names)
+    return wrap(p, jnp.roots(auto.whole(p.array, (at,))), p.names)
 
 
 def _roots(p: jax.Array) -> jax.Array:
@@ -330,22 +360,27 @@ def trim_zeros(
     Raises:
         OperandError: while tracing.
 
-    Example:
+    Examples:
         >>> axn.trim_zeros(axn.named([0, 1, 2, 0], "degree"))
         NamedArray(int32[degree=2])
         [1 2]
     """
     one_of("trim_zeros", "trim", trim, ("fb", "f", "b"))
     if not isinstance(f, Core):
-        raise _lift.unnamed("trim_zeros", f)
-    at = position_of("trim_zeros", f, _only("trim_zeros", f, axis))
+        raise checks.unnamed("trim_zeros", f)
+    at = position_of("trim_zeros", f, _coefficient_axis("trim_zeros", f, axis))
     _concrete("trim_zeros", f, "use a slice, whose size is static")
-    array = _lift.whole(f.array, (at,))
+    array = auto.whole(f.array, (at,))
     others = tuple(i for i in range(-array.ndim, 0) if i != at)
     (kept,) = np.nonzero(np.asarray(jnp.any(array != 0, axis=others)))
-    first, last = (int(kept[0]), int(kept[-1])) if kept.size else (0, -1)
-    start = first if "f" in trim else 0
-    stop = last + 1 if "b" in trim or not kept.size else array.shape[at]
+
+    start, stop = 0, array.shape[at]
+    if not kept.size:
+        stop = 0
+    if kept.size and "f" in trim:
+        start = int(kept[0])
+    if kept.size and "b" in trim:
+        stop = int(kept[-1]) + 1
     return wrap(f, lax.slice_in_dim(array, start, stop, axis=array.ndim + at), f.names)
 
 
@@ -357,7 +392,7 @@ def vander(x: "NamedArray", degree: AxisSelector, *, increasing: bool = False) -
         degree: the new last axis; its size, for a name the number of elements of `x`, is the number of powers.
         increasing: start with the zeroth power.
 
-    Example:
+    Examples:
         >>> axn.vander(axn.named([2, 3], "x"), axn.Axis("degree", 3))
         NamedArray(int32[x=2, degree=3])
         [[4 2 1]
@@ -366,21 +401,24 @@ def vander(x: "NamedArray", degree: AxisSelector, *, increasing: bool = False) -
     name, size = selector(degree, "vander")
     if size is None and isinstance(x, Core) and len(x.names) != 1:
         problem = f"the number of powers along {name!r} is unknown"
-        raise AxisError(message("vander", problem, f"array has: {facts(x)}", hint=f'write Axis("{name}", size)'))
-    core = () if size is not None or not isinstance(x, Core) else x.names
+        hint = f'write Axis("{name}", size)'
+        raise AxisError(message("vander", problem, f"array has: {facts(x)}", hint=hint))
+    core = own_names(x) if size is None else ()
     out = (*core, name)
     return batched(_vander, [x], [core], out, size=size, increasing=increasing)
 
 
 def _vander(x: jax.Array, *, size: int | None, increasing: bool) -> jax.Array:
-    size = x.shape[-1] if size is None else size
+    if size is None:
+        size = x.shape[-1]
     return jnp.vander(x.reshape(-1), size, increasing).reshape(*x.shape, size)
 
 
-def _number(function: str, argument: str, value: Any) -> int:
+def _number(function: str, argument: str, value: object) -> int:
     """Check a number of repetitions, or a degree."""
     if not isinstance(value, int | np.integer):
-        raise OperandError(message(function, f"{argument} must be an int, not {type(value).__name__}"))
+        problem = f"{argument} must be an int, not {type_text(value)}"
+        raise OperandError(message(function, problem))
     if value < 0:
         raise ArgumentError(message(function, f"{argument} must not be negative, got {value}"))
     return int(value)
@@ -388,11 +426,12 @@ def _number(function: str, argument: str, value: Any) -> int:
 
 def _concrete(function: str, x: Core, hint: str) -> None:
     if isinstance(x.array, Tracer):
-        problem = "the size of the result depends on values, which are not known under jit, grad or vmap"
+        values = "values, which are not known under jit, grad or vmap"
+        problem = f"the size of the result depends on {values}"
         raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
 
 
-def _only(function: str, x: Core, axis: AxisSelector | None) -> AxisSelector:
+def _coefficient_axis(function: str, x: Core, axis: AxisSelector | None) -> AxisSelector:
     """Return the axis that was given, or the only one."""
     if axis is not None:
         return axis
@@ -416,37 +455,64 @@ def _apart(x: Core, axis: AxisSelector, taken: Sequence[str]) -> tuple[Core, Axi
     if name not in taken or name not in x.names:
         return x, axis
     fresh = _fresh(name, (*taken, *x.names))
-    return renamed(x, plans.rename(x.names, ((name, fresh),))), fresh if size is None else Axis(fresh, size)
+    (own,) = selectors(((fresh, size),))
+    return renamed(x, plans.rename(x.names, ((name, fresh),))), own
 
 
-def _one(fn: Any, p: Any, axis: AxisSelector | None, **options: Any) -> "NamedArray":
+def _apply(
+    fn: checks.Function, p: object, axis: AxisSelector | None, **options: Any
+) -> "NamedArray":
     """Apply a function of coefficients for each position of the other axes."""
-    function = _lift.title(fn)
+    function = checks.title(fn)
     if not isinstance(p, Core):
-        raise _lift.unnamed(function, p)
-    chosen = _only(function, p, axis)
+        raise checks.unnamed(function, p)
+    chosen = _coefficient_axis(function, p, axis)
     name = selector(chosen, function)[0]
     return batched(fn, [p], [chosen], (name,), each=True, in_place=True, **options)
 
 
-def _two(fn: Any, p1: Any, p2: Any, axis: Coefficients | None, *, several: bool = False) -> Any:
+def _apply_to_two(
+    fn: checks.Function, p1: Operand, p2: Operand, axis: Coefficients | None
+) -> "NamedArray":
     """Apply a function of the coefficients of two operands for each position of their other axes."""
-    function = _lift.title(fn)
-    given: tuple[AxisSelector | None, ...] = (None, None)
-    if axis is not None:
-        given = (axis, axis) if isinstance(axis, str | Axis) else tuple(axis)
-        if len(given) != 2:
-            problem = f"axis is one axis, or one for each of two operands, not {len(given)}"
-            raise AxisError(message(function, problem))
-    chosen = [_only(function, p, own) if isinstance(p, Core) else None for p, own in zip((p1, p2), given, strict=True)]
-    named = next((own for own in chosen if own is not None), None)
-    if named is None:
-        raise _lift.unnamed(function, p1)
-    out = (selector(named, function)[0],)
-    operands: list[Any] = [p1, p2]
-    if isinstance(p1, Core) and isinstance(p2, Core) and chosen[1] is not None:
-        operands[1], chosen[1] = _apart(p2, chosen[1], p1.names)
-    plain = _fresh("degree", [name for p in operands if isinstance(p, Core) for name in p.names])
-    # A plain scalar is a constant: it has no coefficient axis.
-    core = [own or (plain if np.ndim(p) else ()) for p, own in zip(operands, chosen, strict=True)]
-    return batched(fn, operands, core, (out, out) if several else out, each=True, in_place=True)
+    operands, core, out = _line_up_two(fn, p1, p2, axis)
+    return batched(fn, operands, core, out, each=True, in_place=True)
+
+
+def _line_up_two(
+    fn: checks.Function, p1: Operand, p2: Operand, axis: Coefficients | None
+) -> tuple[list[Operand], list[AxisSelection], tuple[str]]:
+    """Return two operands, their coefficient axes, which get different names, and that of the result."""
+    function = checks.title(fn)
+    first, second = _pair(function, axis)
+    if isinstance(p1, Core):
+        first = _coefficient_axis(function, p1, first)
+        out = selector(first, function)[0]
+        if isinstance(p2, Core):
+            p2, second = _apart(p2, _coefficient_axis(function, p2, second), p1.names)
+        else:
+            second = None
+    elif isinstance(p2, Core):
+        first, second = None, _coefficient_axis(function, p2, second)
+        out = selector(second, function)[0]
+    else:
+        raise checks.unnamed(function, p1)
+
+    plain = _fresh("degree", (*own_names(p1), *own_names(p2)))
+    core: list[AxisSelection] = []
+    for operand, own in ((p1, first), (p2, second)):
+        # A plain scalar is a constant: it has no coefficient axis.
+        is_constant = not isinstance(operand, Core) and not np.ndim(operand)
+        core.append(() if is_constant else own or plain)
+    return [p1, p2], core, (out,)
+
+
+def _pair(function: str, axis: Coefficients | None) -> Sequence[AxisSelector | None]:
+    """Return the coefficient axis that was given for each of two operands."""
+    if axis is None or isinstance(axis, str | Axis):
+        return (axis, axis)
+    given = tuple(axis)
+    if len(given) != 2:
+        problem = f"axis is one axis, or one for each of two operands, not {len(given)}"
+        raise AxisError(message(function, problem))
+    return given

@@ -5,19 +5,23 @@
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import _constraints, plans
-from ..axis import AxisSelection, selection
+from ..axis import AxisSelection, names_in, selection
 from ..core import Core, Operand
-from ..errors import ArgumentError, AxisClashError, AxisError, AxisSizeError, message, suggestion
-from . import _batch, _lift
-from ._widen import at_least_float32, inexact_dtype
+from ..dtypes import at_least_float32, inexact_dtype
+from ..engine import batched, checks, reduction
+from ..engine.operands import own_names
+from ..errors import ArgumentError, AxisClashError, AxisSizeError, message, suggestion
+from ..mesh import auto, explicit
+from ..names import plans
+from ..names.plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -29,20 +33,20 @@ _METHODS = ("linear", "lower", "higher", "midpoint", "nearest", "inverted_cdf")
 
 def median(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
     """Return the median over `axis`; of an even number of elements, the mean of the two middle ones."""
-    return _lift.reduction(_median, x, axis)
+    return reduction.reduction(_median, x, axis)
 
 
-def _median(x: jax.Array, axis: tuple[int, ...]) -> Any:
-    return _middle(jnp.median, x, axis)
+def _median(x: jax.Array, axis: tuple[int, ...]) -> jax.Array:
+    return _find_middle(jnp.median, x, axis)
 
 
 def nanmedian(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
     """Return the median over `axis`, ignoring NaN."""
-    return _lift.reduction(_nanmedian, x, axis)
+    return reduction.reduction(_nanmedian, x, axis)
 
 
-def _nanmedian(x: jax.Array, axis: tuple[int, ...]) -> Any:
-    return _middle(jnp.nanmedian, x, axis)
+def _nanmedian(x: jax.Array, axis: tuple[int, ...]) -> jax.Array:
+    return _find_middle(jnp.nanmedian, x, axis)
 
 
 def nanpercentile(
@@ -58,7 +62,7 @@ def nanpercentile(
 
 
 def _nanpercentile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
-    return jnp.nanpercentile(_some("nanpercentile", x), _precise(q, x, *weights), method=method, **_weighing(*weights))
+    return _rank(jnp.nanpercentile, q, x, weights, method)
 
 
 def nanquantile(
@@ -74,7 +78,7 @@ def nanquantile(
 
 
 def _nanquantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
-    return jnp.nanquantile(_some("nanquantile", x), _precise(q, x, *weights), method=method, **_weighing(*weights))
+    return _rank(jnp.nanquantile, q, x, weights, method)
 
 
 def percentile(
@@ -90,7 +94,7 @@ def percentile(
 
 
 def _percentile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
-    return jnp.percentile(_some("percentile", x), _precise(q, x, *weights), method=method, **_weighing(*weights))
+    return _rank(jnp.percentile, q, x, weights, method)
 
 
 def quantile(
@@ -116,7 +120,7 @@ def quantile(
         AxisClashError: if `q` and `x` share an axis.
         ArgumentError: if `method` is unknown, or a plain number `q` is out of range.
 
-    Example:
+    Examples:
         >>> x = axn.named(jnp.arange(10.).reshape(2, 5), ("batch", "embed"))
         >>> axn.quantile(x, axn.named([0.0, 0.5, 1.0], "level"), "embed")
         NamedArray(float32[level=3, batch=2])
@@ -128,65 +132,80 @@ def quantile(
 
 
 def _quantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> jax.Array:
-    return jnp.quantile(_some("quantile", x), _precise(q, x, *weights), method=method, **_weighing(*weights))
+    return _rank(jnp.quantile, q, x, weights, method)
 
 
-def _middle(fn: Any, x: jax.Array, axis: tuple[int, ...]) -> Any:
-    x = _lift.whole(_some(fn.__name__, x, axis), axis)
-    kept = [entry for at, entry in enumerate(_constraints.entries_of(x), start=-x.ndim) if at not in axis]
-    return _lift.local(partial(fn, axis=axis), [x], kept)
+def _find_middle(fn: checks.Function, x: jax.Array, axis: tuple[int, ...]) -> jax.Array:
+    _check_elements(fn, [x.shape[at] for at in axis])
+    x = auto.whole(x, axis)
+    entries = enumerate(explicit.entries_of(x), start=-x.ndim)
+    kept = [entry for at, entry in entries if at not in axis]
+    result: jax.Array = auto.local(partial(fn, axis=axis), [x], kept)
+    return result
 
 
-def _precise(q: jax.Array, x: jax.Array, *weights: jax.Array) -> jax.Array:
-    """Convert to floats of at least 32 bits: JAX computes positions in the dtype of `q`, and rejects integers.
+def _rank(
+    fn: checks.Function, q: jax.Array, x: jax.Array, weights: tuple[jax.Array, ...], method: str
+) -> jax.Array:
+    """Call a function of `jax.numpy` that ranks all elements."""
+    _check_elements(fn, x.shape)
+    # JAX computes positions in the dtype of `q`, and rejects integers; with weights, in the dtype of the elements and
+    # weights, which it multiplies by `q` unconverted.
+    dtype, options = q.dtype, {}
+    if weights:
+        dtype = jnp.result_type(x, *weights)
+        options = {"weights": weights[0]}
+    precise = q.astype(at_least_float32(inexact_dtype(dtype)))
+    result: jax.Array = fn(x, precise, method=method, **options)
+    return result
 
-    With weights, they are computed in the dtype of the elements and weights, which JAX multiplies by `q` unconverted.
-    """
-    return q.astype(at_least_float32(inexact_dtype(jnp.result_type(x, *weights) if weights else q.dtype)))
 
-
-def _weighing(*weights: jax.Array) -> dict[str, Any]:
-    """Return the weights as an option, which JAX's type stubs lack."""
-    return {"weights": weights[0]} if weights else {}
-
-
-def _some(function: str, x: jax.Array, axis: tuple[int, ...] | None = None) -> jax.Array:
+def _check_elements(fn: checks.Function, sizes: Sequence[int]) -> None:
     """Raise an error for an array without elements, for which releases of JAX differ."""
-    if not math.prod(x.shape if axis is None else (x.shape[at] for at in axis)):
-        raise AxisSizeError(message(function, "needs at least one element along the axes to reduce"))
-    return x
+    if not math.prod(sizes):
+        problem = "needs at least one element along the axes to reduce"
+        raise AxisSizeError(message(fn.__name__, problem))
+
+
+def _check_names(names: Names, chosen: Names, quantiles: Names, weights: Names) -> None:
+    plans.positions(names, chosen)
+    plans.require(names, weights)
+    for name in quantiles:
+        if name in names:
+            hint = f"rename it, since the result has it too: q.rename({{{name!r}: ...}})"
+            raise AxisClashError(f"axis {name!r} is in both q and the array", hint)
 
 
 def _ranked(
-    fn: Any, x: "NamedArray", q: Operand, axis: AxisSelection | None, method: str, weights: "NamedArray | None"
+    fn: checks.Function,
+    x: "NamedArray",
+    q: Operand,
+    axis: AxisSelection | None,
+    method: str,
+    weights: "NamedArray | None",
 ) -> "NamedArray":
     """Compute quantiles; `fn` gets one `q` and the elements to rank, which are sorted once for all of `q`."""
-    function = _lift.title(fn)
+    function = checks.title(fn)
     highest = 100 if function.endswith("percentile") else 1
     if isinstance(q, int | float | np.number) and not 0 <= q <= highest:
         raise ArgumentError(message(function, f"q must be between 0 and {highest}, got {q}"))
     if method not in _METHODS:
+        problem, known = f"unknown method {method!r}", f"methods: {', '.join(_METHODS)}"
         hint = suggestion(method, _METHODS)
-        raise ArgumentError(
-            message(function, f"unknown method {method!r}", f"methods: {', '.join(_METHODS)}", hint=hint)
-        )
+        raise ArgumentError(message(function, problem, known, hint=hint))
     if weights is not None and method != "inverted_cdf":
         problem = f"method {method!r} does not support weights"
         raise ArgumentError(message(function, problem, hint='write method="inverted_cdf"'))
     if not isinstance(x, Core):
-        raise _lift.unnamed(function, x)
-    chosen = x.names if axis is None else _batch.hashable(axis, function)
-    names = tuple(name for name, _ in selection(chosen, function))
-    try:
-        plans.positions(x.names, names)
-        plans.require(x.names, weights.names if isinstance(weights, Core) else ())
-        for name in q.names if isinstance(q, Core) else ():
-            if name in x.names:
-                hint = f"rename it, since the result has it too: q.rename({{{name!r}: ...}})"
-                raise AxisClashError(f"axis {name!r} is in both q and the array", hint)
-    except AxisError as flaw:
-        _lift.fail(function, flaw, x, weights)
-    operands, core = [q, x], [(), chosen]
+        raise checks.unnamed(function, x)
+    chosen = x.names if axis is None else batched.hashable(axis, function)
+    names = names_in(selection(chosen, function))
+    every = x.names, names, own_names(q), own_names(weights)
+    checks.planned(function, (x, weights), _check_names, *every)
+
+    operands: list[Operand] = [q, x]
+    core: list[AxisSelection] = [(), chosen]
     if weights is not None:
-        operands, core = [*operands, weights], [*core, chosen]
-    return _batch.batched(fn, operands, core, (), each=True, outer=True, method=method)
+        operands.append(weights)
+        core.append(chosen)
+    return batched.batched(fn, operands, core, (), each=True, outer=True, method=method)

@@ -5,24 +5,44 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from jax.lax import PrecisionLike
 from jax.sharding import AxisType, PartitionSpec
 from jax.typing import DTypeLike
 
-from .. import _constraints
-from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selection, selector, selectors, sized
-from ..core import Core
-from . import _lift
-from ._batch import batched
-from ._extremum import may_be_lost
-from ._operands import integers, names_of
-from ._position import reaching
-from ._widen import at_least_float32
+from ..axis import (
+    Axis,
+    AxisSelection,
+    AxisSelector,
+    axis_name,
+    names_in,
+    selection,
+    selector,
+    selectors,
+    sized,
+)
+from ..core import Core, Operand
+from ..dtypes import at_least_float32
+from ..engine import checks
+from ..engine.batched import batched
+from ..engine.extremum import may_be_lost
+from ..engine.operands import integers, names_of
+from ..engine.position import reaching
+from ..mesh import explicit
+from ..names import plans
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
-__all__ = ["ragged_dot", "segment_max", "segment_mean", "segment_min", "segment_prod", "segment_sum"]
+__all__ = [
+    "ragged_dot",
+    "segment_max",
+    "segment_mean",
+    "segment_min",
+    "segment_prod",
+    "segment_sum",
+]
 
 _MODES = ("promise_in_bounds", "clip", "drop", "fill")
 
@@ -35,7 +55,7 @@ def ragged_dot(
     axis: AxisSelection,
     ragged: AxisSelector,
     groups: AxisSelector,
-    precision: Any = None,
+    precision: PrecisionLike = None,
     preferred_element_type: DTypeLike | None = None,
 ) -> "NamedArray":
     """Multiply each group of consecutive elements by its weights and sum over `axis`, as in a mixture of experts.
@@ -64,7 +84,7 @@ def ragged_dot(
     Raises:
         OperandError: if `group_sizes` is not of integers.
 
-    Example:
+    Examples:
         >>> Token, In, Out, Expert = axn.make_axes(token=6, embed=3, mlp=4, expert=2)
         >>> x, w = axn.ones((Token, In)), axn.ones((Expert, In, Out))
         >>> sizes = axn.named([4, 2], "expert")
@@ -75,8 +95,8 @@ def ragged_dot(
     integers("ragged_dot", "group_sizes", group_sizes)
     (stretch, _), contracted = selector(ragged, "ragged_dot"), selection(axis, "ragged_dot")
     over = selectors(contracted)
-    inner = (selector(groups, "ragged_dot")[0], *(name for name, _ in contracted))
-    new = [name for name in weights if name not in has and name not in inner]
+    inner = (selector(groups, "ragged_dot")[0], *names_in(contracted))
+    new = plans.without(plans.without(weights, has), inner)
     return batched(
         _ragged_dot,
         (x, w, group_sizes),
@@ -176,7 +196,7 @@ def segment_sum(
         OperandError: if `ids` is not of integers, or `Segment` has no size.
         ArgumentError: if `mode` is unknown.
 
-    Example:
+    Examples:
         >>> x, ids = axn.named([1.0, 2.0, 4.0], "node"), axn.named([0, 1, 0], "node")
         >>> axn.segment_sum(x, ids, axn.Axis("graph", 2)).tolist()
         [5.0, 2.0]
@@ -185,12 +205,20 @@ def segment_sum(
 
 
 def _segments(
-    fn: Any, x: Any, ids: Any, size: Axis, axis: AxisSelection | None, is_sorted: bool, unique: bool, mode: str | None
+    fn: checks.Function,
+    x: Operand,
+    ids: Operand,
+    size: Axis,
+    axis: AxisSelection | None,
+    is_sorted: bool,
+    unique: bool,
+    mode: str | None,
 ) -> "NamedArray":
-    function = _lift.title(fn)
+    function = checks.title(fn)
     size = sized(size, function)
     reaching(function, _MODES, mode)
-    over = selectors(selection(names_of(function, ids) if axis is None else axis, function))
+    every = names_of(function, ids)
+    over = selectors(selection(every if axis is None else axis, function))
     integers(function, "ids", ids)
     rows = _rows(x, ids, over)
     return batched(
@@ -207,19 +235,20 @@ def _segments(
     )
 
 
-def _rows(x: Any, ids: Any, over: Sequence[AxisSelector]) -> tuple[str, ...]:
+def _rows(x: object, ids: object, over: Sequence[AxisSelector]) -> tuple[str, ...]:
     """Return the axes of rows that share an id: those after the reduced one, which JAX moves together if not mapped.
 
     On a mesh with Explicit axes there are none, as core axes are gathered.
     """
     if not (isinstance(x, Core) and isinstance(ids, Core) and len(over) == 1):
         return ()
-    if _constraints.has_explicit_axes(x.array):
+    if explicit.has_explicit_axes(x.array):
         return ()
     name = axis_name(over[0])
     if name not in x.names or not set(ids.names) <= set(x.names):
         return ()
-    return tuple(other for other in x.names[x.names.index(name) + 1 :] if other not in ids.names)
+    after = x.names[x.names.index(name) + 1 :]
+    return plans.without(after, ids.names)
 
 
 def _flat(x: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -227,7 +256,9 @@ def _flat(x: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
     return x.reshape(ids.size, *x.shape[ids.ndim :]), ids.ravel()
 
 
-def _extreme(fn: Callable[..., jax.Array], x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
+def _extreme(
+    fn: Callable[..., jax.Array], x: jax.Array, ids: jax.Array, **options: Any
+) -> jax.Array:
     """Find the maximum or minimum of each segment; NaN is one, on all devices."""
     found = fn(x, ids, **options)
     if not may_be_lost(x, (0,)):
@@ -267,20 +298,24 @@ def _ragged_dot(
     *,
     contracted: int,
     new: int,
-    precision: Any,
-    preferred_element_type: Any,
+    precision: PrecisionLike,
+    preferred_element_type: DTypeLike | None,
 ) -> jax.Array:
     """Multiply (..., ragged, contracted...) by (..., groups, contracted..., new...) with sizes (..., groups).
 
     Leading dimensions of size 1 are missing from an operand.
     """
-    own = (1 + contracted, 1 + contracted + new, 1)
-    rank = max(array.ndim - count for array, count in zip((x, w, sizes), own, strict=True))
-    x, w, sizes = (a[(None,) * (rank + count - a.ndim)] for a, count in zip((x, w, sizes), own, strict=True))
+    own = 1 + contracted
+    rank = max(x.ndim - own, w.ndim - own - new, sizes.ndim - 1)
+    x = lax.expand_dims(x, range(rank + own - x.ndim))
+    w = lax.expand_dims(w, range(rank + own + new - w.ndim))
+    sizes = lax.expand_dims(sizes, range(rank + 1 - sizes.ndim))
     lead = jnp.broadcast_shapes(x.shape[:rank], w.shape[:rank], sizes.shape[:rank])
+
     # Dimensions that w shares with x are batch dimensions of the product; all others before the ragged one are rows.
     shared = [i for i in range(rank) if w.shape[i] != 1]
     rows = [i for i in range(rank) if i not in shared]
+
     common = jnp.promote_types(x.dtype, w.dtype)
     x = jnp.broadcast_to(x, (*lead, *x.shape[rank:])).astype(common)
     w = lax.squeeze(w, rows).astype(common)
@@ -288,17 +323,21 @@ def _ragged_dot(
         sizes = lax.squeeze(sizes, range(rank))
     else:
         sizes = jnp.broadcast_to(sizes, (*lead, sizes.shape[-1])).transpose(*shared, *rows, rank)
-    sums = range(rank + 1, x.ndim), range(len(shared) + 1, len(shared) + 1 + contracted)
-    numbers = lax.RaggedDotDimensionNumbers((sums, (shared, range(len(shared)))), [rank], [len(shared)])
+
+    batch = len(shared)
+    sums = range(rank + 1, x.ndim), range(batch + 1, batch + 1 + contracted)
+    pairs = (sums, (shared, range(batch)))
+    numbers = lax.RaggedDotDimensionNumbers(pairs, [rank], [batch])
 
     def multiply(x: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
         return lax.ragged_dot_general(
             x, w, sizes, numbers, precision=precision, preferred_element_type=preferred_element_type
         )
 
-    run: Any = multiply
-    if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:  # even if no array is on the mesh yet
-        run = jax.sharding.auto_axes(multiply, out_sharding=PartitionSpec())
-    result: jax.Array = run(x, w, sizes)
-    order = (*shared, *rows)
-    return lax.transpose(result, (*(order.index(i) for i in range(rank)), *range(rank, result.ndim)))
+    product: checks.Function = multiply
+    # Even if no array is on the mesh yet.
+    if AxisType.Explicit in jax.sharding.get_abstract_mesh().axis_types:
+        product = jax.sharding.auto_axes(multiply, out_sharding=PartitionSpec())
+    result: jax.Array = product(x, w, sizes)
+    back = np.argsort([*shared, *rows]).tolist()
+    return lax.transpose(result, (*back, *range(rank, result.ndim)))

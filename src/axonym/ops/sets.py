@@ -7,19 +7,20 @@ that two operands share must have one size.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import plans
-from ..axis import Axis, AxisSelector, axis_name, sized
+from ..axis import Axis, AxisSelection, AxisSelector, axis_name, sized
 from ..core import Core, Operand
+from ..engine import checks
+from ..engine.batched import batched
 from ..errors import ArgumentError, message
-from ..plans import Names
-from . import _lift
-from ._batch import batched
+from ..names import plans
+from ..names.plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -37,13 +38,16 @@ __all__ = [
     "unique_values",
 ]
 
+Values: TypeAlias = Operand | Sequence[Any]
+"""An array with or without names, or a list of numbers."""
+
 _METHODS = ("auto", "compare_all", "binary_search", "sort")
 
 
 @overload
 def intersect1d(
-    x: Operand | Sequence[Any],
-    y: Operand | Sequence[Any],
+    x: Values,
+    y: Values,
     Common: Axis,
     *,
     return_indices: Literal[False] = False,
@@ -51,16 +55,16 @@ def intersect1d(
 ) -> "NamedArray": ...
 @overload
 def intersect1d(
-    x: Operand | Sequence[Any],
-    y: Operand | Sequence[Any],
+    x: Values,
+    y: Values,
     Common: Axis,
     *,
     return_indices: Literal[True],
     fill_value: Operand | None = None,
 ) -> "tuple[NamedArray, NamedArray, NamedArray]": ...
 def intersect1d(
-    x: Operand | Sequence[Any],
-    y: Operand | Sequence[Any],
+    x: Values,
+    y: Values,
     Common: Axis,
     *,
     return_indices: bool = False,
@@ -76,12 +80,18 @@ def intersect1d(
             beyond their ends for the padding.
         fill_value: the padding after the values.
     """
-    results: tuple[NamedArray, NamedArray, NamedArray] = _of_two(_intersect1d, x, y, Common, fill_value, 3)
+    results: tuple[NamedArray, NamedArray, NamedArray] = _apply_to_two(
+        _intersect1d, x, y, Common, fill_value, 3
+    )
     return results if return_indices else results[0]
 
 
 def isin(
-    element: Operand, test_elements: Operand | Sequence[Any], *, invert: bool = False, method: str = "auto"
+    element: Operand,
+    test_elements: Values,
+    *,
+    invert: bool = False,
+    method: str = "auto",
 ) -> "NamedArray":
     """Test whether each element is in `test_elements`.
 
@@ -91,37 +101,51 @@ def isin(
         invert: test whether it is not.
         method: the algorithm: "compare_all" (the default of "auto"), or "binary_search" or "sort" for many others.
 
-    Example:
+    Examples:
         >>> axn.isin(axn.named([3, 1, 4, 1], "i"), [1, 2]).tolist()
         [False, True, False, True]
     """
     if method not in _METHODS:
-        raise ArgumentError(message("isin", f"the method must be one of {', '.join(_METHODS)}, not {method!r}"))
+        problem = f"the method must be one of {', '.join(_METHODS)}, not {method!r}"
+        raise ArgumentError(message("isin", problem))
     others, names = _all_axes(test_elements)
-    return batched(_isin, (element, others), ((), names), (), dims=len(names), invert=invert, method=method)
+    operands, core = (element, others), ((), names)
+    return batched(_isin, operands, core, (), dims=len(names), invert=invert, method=method)
 
 
 def setdiff1d(
-    x: Operand | Sequence[Any], y: Operand | Sequence[Any], Rest: Axis, *, fill_value: Operand | None = None
+    x: Values,
+    y: Values,
+    Rest: Axis,
+    *,
+    fill_value: Operand | None = None,
 ) -> "NamedArray":
     """Return the values of `x` that are not in `y`, sorted; arguments as in `intersect1d`."""
-    result: NamedArray = _of_two(_setdiff1d, x, y, Rest, fill_value)
+    result: NamedArray = _apply_to_two(_setdiff1d, x, y, Rest, fill_value)
     return result
 
 
 def setxor1d(
-    x: Operand | Sequence[Any], y: Operand | Sequence[Any], Either: Axis, *, fill_value: Operand | None = None
+    x: Values,
+    y: Values,
+    Either: Axis,
+    *,
+    fill_value: Operand | None = None,
 ) -> "NamedArray":
     """Return the values that are in exactly one of two arrays, sorted; arguments as in `intersect1d`."""
-    result: NamedArray = _of_two(_setxor1d, x, y, Either, fill_value)
+    result: NamedArray = _apply_to_two(_setxor1d, x, y, Either, fill_value)
     return result
 
 
 def union1d(
-    x: Operand | Sequence[Any], y: Operand | Sequence[Any], Union: Axis, *, fill_value: Operand | None = None
+    x: Values,
+    y: Values,
+    Union: Axis,
+    *,
+    fill_value: Operand | None = None,
 ) -> "NamedArray":
     """Return the values that are in at least one of two arrays, sorted; arguments as in `intersect1d`."""
-    result: NamedArray = _of_two(_union1d, x, y, Union, fill_value)
+    result: NamedArray = _apply_to_two(_union1d, x, y, Union, fill_value)
     return result
 
 
@@ -198,27 +222,35 @@ def unique(
         fill_value: the padding after the values.
         equal_nan: whether all NaNs are one value.
 
-    Example:
+    Examples:
         >>> x = axn.named([3, 1, 3, 1], "i")
         >>> values, counts = axn.unique(x, axn.Axis("value", 3), return_counts=True, fill_value=-1)
         >>> values.tolist(), counts.tolist()
         ([1, 3, -1], [2, 2, 0])
     """
     if not isinstance(array, Core):
-        raise _lift.unnamed("unique", array)
+        raise checks.unnamed("unique", array)
     size = sized(Unique, "unique")
-    others = array.names if axis is None else plans.without(array.names, (axis_name(axis),))
-    core = others if axis is None else (axis, *others)
-    values = (size.name,) if axis is None else (size.name, *others)
-    inverse = array.names if axis is None else (axis_name(axis),)
+    names: Names = (size.name,)
+    core: list[AxisSelection] = [array.names]
+    values, inverse = names, array.names
+    if axis is not None:
+        inverse = (axis_name(axis),)
+        others = plans.without(array.names, inverse)
+        core = [(axis, *others)]
+        values = (size.name, *others)
+
+    operands: list[Operand] = [array]
+    if fill_value is not None:
+        operands.append(fill_value)
+        core.append(())
+
     flags = (return_index, return_inverse, return_counts)
-    outs = (values, *(out for out, flag in zip(((size.name,), inverse, (size.name,)), flags, strict=True) if flag))
-    fill = () if fill_value is None else (fill_value,)
     results: tuple[NamedArray, ...] = batched(
         _unique,
-        (array, *fill),
-        (core, *[()] * len(fill)),
-        outs,
+        operands,
+        core,
+        (values, *compress((names, inverse, names), flags)),
         each=True,
         in_place=True,
         slices=axis is not None,
@@ -230,7 +262,11 @@ def unique(
 
 
 def unique_all(
-    array: "NamedArray", Unique: Axis, *, axis: AxisSelector | None = None, fill_value: Operand | None = None
+    array: "NamedArray",
+    Unique: Axis,
+    *,
+    axis: AxisSelector | None = None,
+    fill_value: Operand | None = None,
 ) -> "tuple[NamedArray, NamedArray, NamedArray, NamedArray]":
     """Return the values, first indices, inverse and counts of `unique` with `equal_nan=False`."""
     values, index, inverse, counts = unique(
@@ -247,46 +283,77 @@ def unique_all(
 
 
 def unique_counts(
-    array: "NamedArray", Unique: Axis, *, axis: AxisSelector | None = None, fill_value: Operand | None = None
+    array: "NamedArray",
+    Unique: Axis,
+    *,
+    axis: AxisSelector | None = None,
+    fill_value: Operand | None = None,
 ) -> "tuple[NamedArray, NamedArray]":
     """Return the values and counts of `unique` with `equal_nan=False`."""
-    values, counts = unique(array, Unique, return_counts=True, axis=axis, fill_value=fill_value, equal_nan=False)
+    values, counts = unique(
+        array, Unique, return_counts=True, axis=axis, fill_value=fill_value, equal_nan=False
+    )
     return values, counts
 
 
 def unique_inverse(
-    array: "NamedArray", Unique: Axis, *, axis: AxisSelector | None = None, fill_value: Operand | None = None
+    array: "NamedArray",
+    Unique: Axis,
+    *,
+    axis: AxisSelector | None = None,
+    fill_value: Operand | None = None,
 ) -> "tuple[NamedArray, NamedArray]":
     """Return the values and the inverse of `unique` with `equal_nan=False`."""
-    values, inverse = unique(array, Unique, return_inverse=True, axis=axis, fill_value=fill_value, equal_nan=False)
+    values, inverse = unique(
+        array, Unique, return_inverse=True, axis=axis, fill_value=fill_value, equal_nan=False
+    )
     return values, inverse
 
 
 def unique_values(
-    array: "NamedArray", Unique: Axis, *, axis: AxisSelector | None = None, fill_value: Operand | None = None
+    array: "NamedArray",
+    Unique: Axis,
+    *,
+    axis: AxisSelector | None = None,
+    fill_value: Operand | None = None,
 ) -> "NamedArray":
     """Return the values of `unique` with `equal_nan=False`."""
     return unique(array, Unique, axis=axis, fill_value=fill_value, equal_nan=False)
 
 
-def _of_two(fn: Any, x: Any, y: Any, size: Axis, fill_value: Operand | None, results: int = 0) -> Any:
+def _apply_to_two(
+    fn: checks.Function,
+    x: Values,
+    y: Values,
+    size: Axis,
+    fill_value: Operand | None,
+    results: int = 0,
+) -> Any:
     """Apply a function of two flattened arrays; `results` is the length of the tuple that it returns, if any."""
-    size = sized(size, _lift.title(fn))
-    (x, over_x), (y, over_y) = _all_axes(x), _all_axes(y)
-    fill = () if fill_value is None else (fill_value,)
-    operands, core = (x, y, *fill), (over_x, over_y, *[()] * len(fill))
-    return batched(fn, operands, core, ((size.name,),) * results or (size.name,), each=True, size=size.size)
+    size = sized(size, checks.title(fn))
+    (first, over_first), (second, over_second) = _all_axes(x), _all_axes(y)
+    operands, core = [first, second], [over_first, over_second]
+    if fill_value is not None:
+        operands.append(fill_value)
+        core.append(())
+    out: Any = (size.name,)
+    if results:
+        out = (out,) * results
+    return batched(fn, operands, core, out, each=True, size=size.size)
 
 
-def _all_axes(operand: Any) -> tuple[Any, Names]:
+def _all_axes(operand: Values) -> tuple[Operand, Names]:
     """Name all axes of an operand; those of a plain array get names that no result has."""
     if isinstance(operand, Core):
         return operand, operand.names
-    array = operand if isinstance(operand, jax.Array) else np.asarray(operand)
-    return array, tuple(f"dimension {i}" for i in range(array.ndim))
+    if not isinstance(operand, jax.Array):
+        operand = np.asarray(operand)
+    return operand, tuple(f"dimension {i}" for i in range(operand.ndim))
 
 
-def _isin(element: jax.Array, others: jax.Array, *, dims: int, invert: bool, method: str) -> jax.Array:
+def _isin(
+    element: jax.Array, others: jax.Array, *, dims: int, invert: bool, method: str
+) -> jax.Array:
     if others.ndim == dims:
         return jnp.isin(element, others, invert=invert, method=method)
     # Different ones for each position of anonymous dimensions.
@@ -298,25 +365,31 @@ def _intersect1d(
     x: jax.Array, y: jax.Array, fill: jax.Array | None = None, *, size: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     merged = _merge(x, y)
-    values, at, found = _chosen(merged.values, merged.first & merged.in_x & merged.in_y, size, fill)
+    values, at, found = _choose(merged.values, merged.first & merged.in_x & merged.in_y, size, fill)
     if not merged.values.size:
         return values, at, at
-    return values, jnp.where(found, merged.at_x[at], x.size), jnp.where(found, merged.at_y[at], y.size)
+    return (
+        values,
+        jnp.where(found, merged.at_x[at], x.size),
+        jnp.where(found, merged.at_y[at], y.size),
+    )
 
 
-def _setdiff1d(x: jax.Array, y: jax.Array, fill: jax.Array | None = None, *, size: int) -> jax.Array:
+def _setdiff1d(
+    x: jax.Array, y: jax.Array, fill: jax.Array | None = None, *, size: int
+) -> jax.Array:
     merged = _merge(x, y)
-    return _chosen(merged.values, merged.first & merged.in_x & ~merged.in_y, size, fill)[0]
+    return _choose(merged.values, merged.first & merged.in_x & ~merged.in_y, size, fill)[0]
 
 
 def _setxor1d(x: jax.Array, y: jax.Array, fill: jax.Array | None = None, *, size: int) -> jax.Array:
     merged = _merge(x, y)
-    return _chosen(merged.values, merged.first & (merged.in_x ^ merged.in_y), size, fill)[0]
+    return _choose(merged.values, merged.first & (merged.in_x ^ merged.in_y), size, fill)[0]
 
 
 def _union1d(x: jax.Array, y: jax.Array, fill: jax.Array | None = None, *, size: int) -> jax.Array:
     merged = _merge(x, y)
-    return _chosen(merged.values, merged.first, size, fill)[0]
+    return _choose(merged.values, merged.first, size, fill)[0]
 
 
 class _Merged(NamedTuple):
@@ -356,24 +429,19 @@ def _merge(x: jax.Array, y: jax.Array) -> _Merged:
     return _Merged(values, first, at_x < none, at_y < none, at_x, at_y - x.size)
 
 
-def _chosen(
+def _choose(
     values: jax.Array, keep: jax.Array, size: int, fill: jax.Array | None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Move the values to keep to the front; return their positions, and which places they fill."""
     (at,) = jnp.nonzero(keep, size=size)
     found = jnp.arange(size) < keep.sum()
     if not (values.size and size):
-        return _filled(size, values.dtype, fill), at, found
+        return _fill_empty(size, values.dtype, fill), at, found
+
     taken = values[at]
-    return (
-        jnp.where(
-            found,
-            taken,
-            jnp.where(found[0], taken[0], 0).astype(taken.dtype) if fill is None else fill.astype(taken.dtype),
-        ),
-        at,
-        found,
-    )
+    if fill is None:
+        fill = jnp.where(found[0], taken[0], 0)  # the smallest value, if there is any
+    return jnp.where(found, taken, fill.astype(taken.dtype)), at, found
 
 
 def _unique(
@@ -385,17 +453,29 @@ def _unique(
     flags: tuple[bool, bool, bool],
     equal_nan: bool,
 ) -> tuple[jax.Array, ...]:
-    axis = 0 if slices else None
     if not array.size:
-        values = jnp.broadcast_to(_filled((), array.dtype, fill), (size, *(array.shape[1:] if slices else ())))
-        none = jnp.zeros(size, int)
-        inverse = jnp.zeros(array.shape[:1] if slices else array.shape, int)
-        return (values, *(x for x, flag in zip((none, inverse, none), flags, strict=True) if flag))
-    wanted: Any = dict(zip(("return_index", "return_inverse", "return_counts"), flags, strict=True))
-    results = jnp.unique(array, axis=axis, equal_nan=equal_nan, size=size, fill_value=fill, **wanted)
+        compared = array.shape
+        slice_shape: tuple[int, ...] = ()
+        if slices:
+            compared, slice_shape = array.shape[:1], array.shape[1:]
+        values = jnp.broadcast_to(_fill_empty((), array.dtype, fill), (size, *slice_shape))
+        index, inverse = jnp.zeros(size, int), jnp.zeros(compared, int)
+        return (values, *compress((index, inverse, index), flags))
+
+    return_index, return_inverse, return_counts = flags
+    results = jnp.unique(
+        array,
+        return_index=return_index,
+        return_inverse=return_inverse,
+        return_counts=return_counts,
+        axis=0 if slices else None,
+        equal_nan=equal_nan,
+        size=size,
+        fill_value=fill,
+    )
     return results if any(flags) else (results,)
 
 
-def _filled(shape: Any, dtype: Any, fill: jax.Array | None) -> jax.Array:
+def _fill_empty(shape: int | tuple[()], dtype: np.dtype[Any], fill: jax.Array | None) -> jax.Array:
     """Make the values of an empty set."""
     return jnp.full(shape, 0 if fill is None else fill, dtype)

@@ -1,21 +1,37 @@
 """Functions that change names, order and grouping of axes."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, overload
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.sharding import NamedSharding
 
-from .. import _constraints, layout, plans
-from ..axis import Axis, AxisKey, AxisSelection, AxisSelector, AxisSpec, Pairs, selection, selector, shown, spec
+from ..axis import (
+    Axis,
+    AxisKey,
+    AxisSelection,
+    AxisSelector,
+    AxisSpec,
+    Pairs,
+    names_in,
+    selection,
+    selector,
+    shown,
+    spec,
+)
 from ..core import Core, Operand, axes_of, facts, renamed, shape_of, wrap
+from ..engine import checks, kernels, regroup
 from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
-from ..plans import Names
-from . import _lift, _regroup
+from ..kinds import type_text
+from ..mesh import context, explicit
+from ..names import plans
+from ..names.plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -35,10 +51,10 @@ __all__ = [
 ]
 
 
-def _node(function: str, x: Any) -> Any:
+def _node(function: str, x: object) -> tuple[tuple[jax.Array], Names]:
     """Return the array and the names of an operand, checked."""
     if not isinstance(x, Core):
-        raise _lift.unnamed(function, x)
+        raise checks.unnamed(function, x)
     return x.node
 
 
@@ -52,17 +68,18 @@ def rename(x: "NamedArray", renames: Mapping[AxisKey, AxisSelector]) -> "NamedAr
     """
     (array,), old_names = _node("rename", x)
     if not isinstance(renames, Mapping):
-        problem = f"expected a dict of old names to new ones, got {type(renames).__name__}"
+        problem = f"expected a dict of old names to new ones, got {type_text(renames)}"
         raise OperandError(message("rename", problem, hint='write x.rename({"old": "new"})'))
-    table = [(selector(old, "rename"), selector(new, "rename")) for old, new in renames.items()]
-    try:
-        names = plans.rename(old_names, tuple((old, new) for (old, _), (new, _) in table))
-    except AxisError as flaw:
-        _lift.fail("rename", flaw, x)
-    shape = shape_of("rename", array, old_names)
-    for (old, size), (_, new_size) in table:
-        _lift.check_given("rename", ((old, size),), old_names, shape)
-        _lift.check_given("rename", ((old, new_size),), old_names, shape)
+    pairs: list[tuple[str, str]] = []
+    sizes: list[tuple[str, int | None]] = []
+    for old_axis, new_axis in renames.items():
+        old, size = selector(old_axis, "rename")
+        new, new_size = selector(new_axis, "rename")
+        pairs.append((old, new))
+        sizes += [(old, size), (old, new_size)]
+
+    names = checks.planned("rename", (x,), plans.rename, old_names, tuple(pairs))
+    checks.check_given("rename", tuple(sizes), old_names, shape_of("rename", array, old_names))
     return renamed(x, names)
 
 
@@ -76,16 +93,14 @@ def tag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
     (array,), names = _node("tag", x)
     shape = shape_of("tag", array, names)
     given = selection(axes, "tag")
+    fresh = names_in(given)
     anonymous = len(shape) - len(names)
     if len(given) != anonymous:
         problem = f"{len(given)} names for {anonymous} anonymous dimensions"
-        raise AxisSizeError(message("tag", problem, f"array has: {facts(x)}", f"names: {[n for n, _ in given]}"))
-    new = (*(name for name, _ in given), *names)
-    try:
-        plans.distinct(new)
-    except AxisError as flaw:
-        _lift.fail("tag", flaw, x)
-    _lift.check_given("tag", given, new, shape)
+        raise AxisSizeError(message("tag", problem, f"array has: {facts(x)}", f"names: {[*fresh]}"))
+    new = (*fresh, *names)
+    checks.planned("tag", (x,), plans.distinct, new)
+    checks.check_given("tag", given, new, shape)
     return renamed(x, new)
 
 
@@ -94,7 +109,7 @@ def untag(x: "NamedArray", *axes: AxisSelector) -> "NamedArray":
 
     Anonymous dimensions are what raw `jax.vmap` and `jax.lax.scan` map over.
 
-    Example:
+    Examples:
         >>> x = axn.ones((axn.Axis("batch", 2), axn.Axis("embed", 3)))
         >>> jax.vmap(lambda row: row.sum("embed"))(x.untag("batch")).tag("batch")
         NamedArray(float32[batch=2])
@@ -132,15 +147,15 @@ def rearrange(
         AxisSizeError: if an axis does not split into the given sizes, or an `Axis` has another size.
         AxisClashError: if a name would refer to two axes.
 
-    Example:
+    Examples:
         >>> x = axn.ones((axn.Axis("batch", 2), axn.Axis("embed", 12)))
         >>> x.rearrange("b (h d) -> h b d", h=axn.Axis("heads", 4), d="head_size").axes
         (Axis(name='heads', size=4), Axis(name='batch', size=2), Axis(name='head_size', size=3))
     """
     if not isinstance(x, Core):
-        raise _lift.unnamed("rearrange", x)
+        raise checks.unnamed("rearrange", x)
     if isinstance(order, str) and order not in x.node[1] and not order.isidentifier():
-        return _regroup.by_expression(x, order, bindings)
+        return regroup.by_expression(x, order, bindings)
     if bindings:
         problem = f"the keyword {next(iter(bindings))!r} needs an expression, not an order"
         raise OperandError(message("rearrange", problem, hint='write the order as "a b -> b a"'))
@@ -149,17 +164,24 @@ def rearrange(
     return _ordered("rearrange", x, order)
 
 
-def _ordered(function: str, x: "NamedArray", order: Sequence[AxisSelector | EllipsisType]) -> "NamedArray":
+def _ordered(
+    function: str, x: "NamedArray", order: Sequence[AxisSelector | EllipsisType]
+) -> "NamedArray":
     """Store the axes in an order in which `...` stands for those not mentioned."""
     (array,), names = x.node
-    entries = tuple(e if e is ... or e.__class__ is str else selector(e, function)[0] for e in order)
-    try:
-        kernel = _rearranged(names, entries, function)
-    except AxisError as flaw:
-        _lift.fail(function, flaw, x)
-    sized = tuple((e.name, e.size) for e in order if isinstance(e, Axis))
-    if sized:
-        _lift.check_given(function, sized, names, shape_of(function, array, names))
+    entries: list[str | EllipsisType] = []
+    sizes: list[tuple[str, int | None]] = []
+    for entry in order:
+        if entry is ... or isinstance(entry, str):
+            entries.append(entry)
+        else:
+            pair = selector(entry, function)
+            entries.append(pair[0])
+            sizes.append(pair)
+
+    kernel = checks.planned(function, (x,), _rearranged, names, tuple(entries), function)
+    if sizes:
+        checks.check_given(function, tuple(sizes), names, shape_of(function, array, names))
     if kernel.names == names:
         shape_of(function, array, names)
         return x
@@ -167,14 +189,16 @@ def _ordered(function: str, x: "NamedArray", order: Sequence[AxisSelector | Elli
 
 
 @lru_cache(plans.CACHE)
-def _rearranged(names: Names, order: tuple[Any, ...], function: str) -> _lift.Kernel:
+def _rearranged(
+    names: Names, order: tuple[str | EllipsisType, ...], function: str
+) -> kernels.Kernel:
     target = plans.complete(names, order)
 
-    def body(array: Any) -> Any:
+    def body(array: jax.Array) -> jax.Array:
         shape_of(function, array, names)
-        return _lift.lined_up(array, names, target)
+        return kernels.lined_up(array, names, target)
 
-    return _lift.Kernel(target, body)
+    return kernels.Kernel(target, body)
 
 
 def broadcast_axis(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
@@ -185,7 +209,7 @@ def broadcast_axis(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
     """
     _node("broadcast_axis", x)
     given = spec(axes, "broadcast_axis")
-    new = (a for a in given if a.name not in x.names)
+    new = [axis for axis in given if axis.name not in x.names]
     return _broadcast_to("broadcast_axis", x, (*new, *axes_of("broadcast_axis", x)), given)
 
 
@@ -201,16 +225,19 @@ def broadcast_to(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
     return _broadcast_to("broadcast_to", x, given, given)
 
 
-def _broadcast_to(function: str, x: "NamedArray", axes: tuple[Axis, ...], check: tuple[Axis, ...]) -> "NamedArray":
+def _broadcast_to(
+    function: str, x: "NamedArray", axes: tuple[Axis, ...], check: tuple[Axis, ...]
+) -> "NamedArray":
     target = tuple(axis.name for axis in axes)
     (array,), names = x.node
     shape = shape_of(function, array, names)
     for name in names:
         if name not in target:
             problem = f"the array has axis {name!r}, which the result would not have"
-            raise AxisNotFoundError(message(function, problem, f"array has: {facts(x)}", f"asked for: {shown(*axes)}"))
-    own = tuple((a.name, a.size) for a in check if a.name in names)
-    _lift.check_given(function, own, names, shape)
+            lines = f"array has: {facts(x)}", f"asked for: {shown(*axes)}"
+            raise AxisNotFoundError(message(function, problem, *lines))
+    own = tuple((axis.name, axis.size) for axis in check if axis.name in names)
+    checks.check_given(function, own, names, shape)
     if target == names:
         return x
     kernel = _broadcast(names, target, tuple(axis.size for axis in axes))
@@ -218,34 +245,38 @@ def _broadcast_to(function: str, x: "NamedArray", axes: tuple[Axis, ...], check:
 
 
 @lru_cache(plans.CACHE)
-def _broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> _lift.Kernel:
-    order = tuple(name for name in target if name in names)
+def _broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> kernels.Kernel:
+    order = plans.shared(target, names)
 
-    def body(array: Any) -> Any:
+    def body(array: jax.Array) -> jax.Array:
         anonymous = array.ndim - len(names)
         shape = (*array.shape[:anonymous], *sizes)
         at = (*range(anonymous), *(anonymous + target.index(name) for name in order))
-        array = _lift.lined_up(array, names, order)
-        return lax.broadcast_in_dim(array, shape, at, out_sharding=_spread(array, order, target, sizes))
+        array = kernels.lined_up(array, names, order)
+        sharding = _spread(array, order, target, sizes)
+        return lax.broadcast_in_dim(array, shape, at, out_sharding=sharding)
 
-    return _lift.Kernel(target, body)
+    return kernels.Kernel(target, body)
 
 
-def _spread(array: Any, names: Names, target: Names, sizes: tuple[int, ...]) -> NamedSharding | None:
+def _spread(
+    array: jax.Array, names: Names, target: Names, sizes: tuple[int, ...]
+) -> NamedSharding | None:
     """Lay new axes out by the mapping, on Explicit mesh axes that the array does not use; None if none is left."""
-    mapping, mesh = layout.current_mapping(), layout.context_mesh()
+    mapping, mesh = context.current_mapping(), context.context_mesh()
     if mapping is None or mesh is None:
         return None
-    own = _constraints.entries_of(array)
-    table = dict(zip((*range(len(names) - len(own), 0), *names), own, strict=True))
-    free = _constraints.free_axes(mesh, (axis for entry in own for axis in entry))
-    new = {name: entry for name, entry in layout.mapped(target).items() if name not in names}
+    own = explicit.entries_of(array)
+    table = dict(zip(plans.labels(names, len(own)), own, strict=True))
+    free = explicit.free_axes(mesh, itertools.chain.from_iterable(own))
+    new = {name: entry for name, entry in context.mapped(target).items() if name not in names}
     # As in a layout by the mapping alone, names with their own entries take precedence over derived ones.
     for name in sorted(new, key=lambda name: (name not in mapping, name)):
-        table[name] = _constraints.claim(new[name], sizes[target.index(name)], free)
+        table[name] = explicit.claim(new[name], sizes[target.index(name)], free)
     if not any(table[name] for name in new):
         return None
-    return _constraints.sharding_from(array, [table.get(at, ()) for at in (*range(len(names) - len(own), 0), *target)])
+    labels = plans.labels(target, len(own) - len(names) + len(target))
+    return explicit.sharding_from(array, [table.get(label, ()) for label in labels])
 
 
 @overload
@@ -271,25 +302,26 @@ def broadcast_arrays(
         BroadcastError: if no array has the axes of all others, with `require_subset`.
         AxisSizeError: if a name has two sizes.
 
-    Example:
+    Examples:
         >>> x, y = axn.named([1, 2], "x"), axn.named([1, 2, 3], "y")
         >>> [one.shape for one in axn.broadcast_arrays(x, y, require_subset=False)]
         [{'y': 3, 'x': 2}, {'y': 3, 'x': 2}]
     """
-    named = [x for x in arrays if isinstance(x, Core)]
+    named: list[Core] = []
     for x in arrays:
-        if x is not None and not isinstance(x, Core) and jnp.ndim(_lift.plain("broadcast_arrays", x)):
-            raise _lift.unnamed("broadcast_arrays", x)
+        if isinstance(x, Core):
+            named.append(x)
+        elif x is not None and jnp.ndim(checks.plain("broadcast_arrays", x)):
+            raise checks.unnamed("broadcast_arrays", x)
+
     operands = tuple(x.node[1] for x in named)
-    sizes = _lift.check_sizes("broadcast_arrays", operands, [x.node[0][0] for x in named])
+    sizes = checks.check_sizes("broadcast_arrays", operands, [x.node[0][0] for x in named])
     target = max(operands, key=len, default=())
     if require_subset and named:
-        try:
-            target = plans.broadcast(operands)
-        except AxisError as flaw:
-            _lift.fail("broadcast_arrays", flaw, *named)
+        target = checks.planned("broadcast_arrays", named, plans.broadcast, operands)
     for names in operands:
         target = (*plans.without(names, target), *target)
+
     axes = tuple(Axis(name, sizes[name]) for name in target)
     spread = broadcast_to if ensure_order else broadcast_axis
     return tuple(spread(x, axes) if isinstance(x, Core) else x for x in arrays)  # type: ignore[arg-type]
@@ -303,29 +335,28 @@ def squeeze(x: "NamedArray", axis: AxisSelection) -> "NamedArray":
         AxisSizeError: if an axis has another size.
     """
     (array,), names = _node("squeeze", x)
-    try:
-        kernel = _squeezed(names, selection(axis, "squeeze"))
-    except AxisError as flaw:
-        _lift.fail("squeeze", flaw, x)
+    kernel = checks.planned("squeeze", (x,), _squeezed, names, selection(axis, "squeeze"))
     return wrap(x, kernel.call(array), kernel.names)
 
 
 @lru_cache(plans.CACHE)
-def _squeezed(names: Names, given: Pairs) -> _lift.Kernel:
-    gone = tuple(name for name, _ in given)
+def _squeezed(names: Names, given: Pairs) -> kernels.Kernel:
+    gone = names_in(given)
     at = plans.positions(names, gone)
 
-    def body(array: Any) -> Any:
+    def body(array: jax.Array) -> jax.Array:
         shape = shape_of("squeeze", array, names)
-        _lift.check_given("squeeze", given, names, shape)
+        checks.check_given("squeeze", given, names, shape)
         for name, position in zip(gone, at, strict=True):
             if shape[position] != 1:
                 problem = f"axis {name!r} has size {shape[position]}, not 1"
                 hint = f"x[{name!r}, 0] takes the first of its elements"
-                raise AxisSizeError(message("squeeze", problem, f"array has: {describe(names, shape)}", hint=hint))
+                raise AxisSizeError(
+                    message("squeeze", problem, f"array has: {describe(names, shape)}", hint=hint)
+                )
         return lax.squeeze(array, at)
 
-    return _lift.Kernel(plans.without(names, gone), body)
+    return kernels.Kernel(plans.without(names, gone), body)
 
 
 def flatten_axes(x: "NamedArray", old_axes: AxisSelection, new_axis: AxisSelector) -> "NamedArray":
@@ -338,16 +369,13 @@ def flatten_axes(x: "NamedArray", old_axes: AxisSelection, new_axis: AxisSelecto
     (array,), names = _node("flatten_axes", x)
     given = selection(old_axes, "flatten_axes")
     new = selector(new_axis, "flatten_axes")
-    try:
-        kernel = _flattened(names, given, new)
-    except AxisError as flaw:
-        _lift.fail("flatten_axes", flaw, x)
+    kernel = checks.planned("flatten_axes", (x,), _flattened, names, given, new)
     return wrap(x, kernel.call(array), kernel.names)
 
 
 @lru_cache(plans.CACHE)
-def _flattened(names: Names, given: Pairs, new: tuple[str, int | None]) -> _lift.Kernel:
-    old = tuple(name for name, _ in given)
+def _flattened(names: Names, given: Pairs, new: tuple[str, int | None]) -> kernels.Kernel:
+    old = names_in(given)
     if not old:
         raise AxisError("no axes to merge", "broadcast_axis adds an axis of size 1")
     plans.positions(names, old)
@@ -357,21 +385,23 @@ def _flattened(names: Names, given: Pairs, new: tuple[str, int | None]) -> _lift
     target = (*rest[:first], new[0], *rest[first:])
     plans.distinct(target)
 
-    def body(array: Any) -> Any:
+    def body(array: jax.Array) -> jax.Array:
         shape = shape_of("flatten_axes", array, names)
-        _lift.check_given("flatten_axes", given, names, shape)
-        array = _lift.lined_up(array, names, ordered)
+        checks.check_given("flatten_axes", given, names, shape)
+        array = kernels.lined_up(array, names, ordered)
         at = array.ndim - len(ordered) + first
         merged = array.shape[at : at + len(old)]
         size = math.prod(merged)
         if new[1] not in (None, size):
-            problem = f"axis {new[0]!r} was given with size {new[1]}, but the axes merge to size {size}"
-            raise AxisSizeError(message("flatten_axes", problem, f"array has: {describe(names, shape)}"))
-        groups = [_regroup.Group(1, (n,), ("",)) for n in array.shape]
-        groups[at : at + len(old)] = [_regroup.Group(len(old), (size,), (new[0],))]
-        return _regroup.reshape(array, groups, ordered)
+            merges = f"the axes merge to size {size}"
+            problem = f"axis {new[0]!r} was given with size {new[1]}, but {merges}"
+            held = f"array has: {describe(names, shape)}"
+            raise AxisSizeError(message("flatten_axes", problem, held))
+        groups = [regroup.Group(1, (n,), ("",)) for n in array.shape]
+        groups[at : at + len(old)] = [regroup.Group(len(old), (size,), (new[0],))]
+        return regroup.reshape(array, groups, ordered)
 
-    return _lift.Kernel(target, body)
+    return kernels.Kernel(target, body)
 
 
 def flatten(x: "NamedArray", new_axis: AxisSelector) -> "NamedArray":
@@ -396,15 +426,15 @@ def unflatten_axis(x: "NamedArray", axis: AxisSelector, new_axes: AxisSpec) -> "
     """
     (array,), names = _node("unflatten_axis", x)
     given = selector(axis, "unflatten_axis")
-    try:
-        kernel = _unflattened(names, given, spec(new_axes, "unflatten_axis"))
-    except AxisError as flaw:
-        _lift.fail("unflatten_axis", flaw, x)
+    new = spec(new_axes, "unflatten_axis")
+    kernel = checks.planned("unflatten_axis", (x,), _unflattened, names, given, new)
     return wrap(x, kernel.call(array), kernel.names)
 
 
 @lru_cache(plans.CACHE)
-def _unflattened(names: Names, given: tuple[str, int | None], new: tuple[Axis, ...]) -> _lift.Kernel:
+def _unflattened(
+    names: Names, given: tuple[str, int | None], new: tuple[Axis, ...]
+) -> kernels.Kernel:
     plans.require(names, (given[0],))
     first = names.index(given[0])
     fresh = tuple(axis.name for axis in new)
@@ -412,15 +442,16 @@ def _unflattened(names: Names, given: tuple[str, int | None], new: tuple[Axis, .
     plans.distinct(target)
     sizes = tuple(axis.size for axis in new)
 
-    def body(array: Any) -> Any:
+    def body(array: jax.Array) -> jax.Array:
         shape = shape_of("unflatten_axis", array, names)
-        _lift.check_given("unflatten_axis", (given,), names, shape)
+        checks.check_given("unflatten_axis", (given,), names, shape)
         at = array.ndim - len(names) + first
         if math.prod(sizes) != shape[at]:
             problem = f"{shown(*new)} multiply to {math.prod(sizes)}, not to {given[0]}={shape[at]}"
-            raise AxisSizeError(message("unflatten_axis", problem, f"array has: {describe(names, shape)}"))
-        groups = [_regroup.Group(1, (n,), ("",)) for n in array.shape]
-        groups[at] = _regroup.Group(1, sizes, fresh)
-        return _regroup.reshape(array, groups, names)
+            held = f"array has: {describe(names, shape)}"
+            raise AxisSizeError(message("unflatten_axis", problem, held))
+        groups = [regroup.Group(1, (n,), ("",)) for n in array.shape]
+        groups[at] = regroup.Group(1, sizes, fresh)
+        return regroup.reshape(array, groups, names)
 
-    return _lift.Kernel(target, body)
+    return kernels.Kernel(target, body)

@@ -8,7 +8,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,16 @@ from jax import lax
 from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
-from .. import plans
-from ..axis import Axis, AxisSelection, AxisSelector, selection, selector, selectors
+from ..axis import Axis, AxisSelection, AxisSelector, names_in, selection, selector, selectors
 from ..core import Core, Operand, renamed
-from ..errors import ArgumentError, AxisError, AxisSizeError, message
-from . import _lift, elementwise
-from ._batch import batched
-from ._slide import slide_whole
-from ._widen import of_one_rank
+from ..dtypes import of_one_rank
+from ..engine import along, checks
+from ..engine.batched import batched
+from ..engine.operands import own_names
+from ..errors import ArgumentError, AxisSizeError, message
+from ..mesh.slide import slide_whole
+from ..names import plans
+from . import elementwise
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -54,13 +56,13 @@ def convolve(
         precision: the precision of the products, as in `jax.lax`.
         preferred_element_type: the dtype to accumulate in and return; by default a float, for integers too.
 
-    Example:
+    Examples:
         >>> signal, kernel = axn.named([1., 2., 3.], "time"), axn.named([0.5, 0.5], "time")
         >>> axn.convolve(signal, kernel, "time", mode="valid")
         NamedArray(float32[time=2])
         [1.5 2.5]
     """
-    return _slid(_convolve, x, v, axis, mode, precision, preferred_element_type)
+    return _slide(_convolve, x, v, axis, mode, precision, preferred_element_type)
 
 
 def correlate(
@@ -76,7 +78,7 @@ def correlate(
 
     The arguments are those of `convolve`.
     """
-    return _slid(_correlate, x, v, axis, mode, precision, preferred_element_type)
+    return _slide(_correlate, x, v, axis, mode, precision, preferred_element_type)
 
 
 def diff(
@@ -96,22 +98,26 @@ def diff(
         prepend: elements to put before `x` first; one if it lacks `axis`.
         append: elements to put after `x` first; one if it lacks `axis`.
 
-    Example:
+    Examples:
         >>> axn.diff(axn.named([1, 4, 9], "time"), "time", prepend=0)
         NamedArray(int32[time=3])
         [1 3 5]
     """
     if prepend is None and append is None and n.__class__ is int and n == 1:
-        return _lift.along(jnp.diff, x, axis)
+        return along.along(jnp.diff, x, axis)
     if operator.index(n) < 0:
         raise ArgumentError(message("diff", f"the order must not be negative, got {n}"))
     if prepend is None and append is None:
-        return _lift.along_with(jnp.diff, x, axis, n=n)
+        return along.along_with(jnp.diff, x, axis, n=n)
     return _with_ends(_diff, x, axis, {"prepend": prepend, "append": append}, n=n)
 
 
 def ediff1d(
-    x: "NamedArray", axis: AxisSelector, *, to_end: Operand | None = None, to_begin: Operand | None = None
+    x: "NamedArray",
+    axis: AxisSelector,
+    *,
+    to_end: Operand | None = None,
+    to_begin: Operand | None = None,
 ) -> "NamedArray":
     """Return the differences along `axis`, with elements added before and after them.
 
@@ -159,24 +165,25 @@ def gradient(
     Raises:
         AxisSizeError: if an axis has fewer than `edge_order` + 1 elements.
 
-    Example:
+    Examples:
         >>> time = axn.named([0., 1., 3.], "time")
         >>> axn.gradient(time * time, "time", spacing=time, edge_order=2)
         NamedArray(float32[time=3])
         [0. 2. 6.]
     """
     if not isinstance(x, Core):
-        raise _lift.unnamed("gradient", x)
+        raise checks.unnamed("gradient", x)
     if edge_order not in (1, 2):
         raise ArgumentError(message("gradient", f"edge_order must be 1 or 2, got {edge_order}"))
     pairs = selection(axis, "gradient")
-    table = dict(spacing) if isinstance(spacing, Mapping) else dict.fromkeys((name for name, _ in pairs), spacing)
-    try:
-        plans.require(tuple(name for name, _ in pairs), tuple(table))
-    except AxisError as flaw:
-        _lift.fail("gradient", flaw, x)
+    names = names_in(pairs)
+    table = dict(spacing) if isinstance(spacing, Mapping) else dict.fromkeys(names, spacing)
+    checks.planned("gradient", (x,), plans.require, names, tuple(table))
+
     results = tuple(_slope(x, pair, table.get(pair[0], 1.0), edge_order) for pair in pairs)
-    return results[0] if isinstance(axis, str | Axis) else results
+    if isinstance(axis, str | Axis):
+        return results[0]
+    return results
 
 
 def interp(
@@ -202,32 +209,39 @@ def interp(
         right: the value above the last sample; the last sample by default, or "extrapolate".
         period: the period of the function, if any; `xp` then need not be ascending.
 
-    Example:
+    Examples:
         >>> samples = axn.named([0., 10., 20.], "time")
         >>> axn.interp(axn.named([0.5, 1.25], "query"), jnp.arange(3.), samples, "time")
         NamedArray(float32[query=2])
         [ 5.  12.5]
     """
     name, size = selector(axis, "interp")
-    (xp, first), (fp, second) = (_own(each, name, "xp and fp", name) for each in (xp, fp))
-    operands: list[Any] = [x, xp, fp]
+    xp, first = _with_own_axis(xp, name, "xp and fp", name)
+    fp, second = _with_own_axis(fp, name, "xp and fp", name)
+    operands = [x, xp, fp]
     cores: list[AxisSelection] = [(), _sized(first, size), _sized(second, size)]
-    flags: dict[str, Any] = {}
+
+    given: list[str] = []
+    fixed: dict[str, Any] = {}
     for label, value in (("left", left), ("right", right), ("period", period)):
-        if isinstance(value, str) and value != "extrapolate":
-            raise ArgumentError(
-                message("interp", f"{label} cannot be {value!r}", hint='values: a number, "extrapolate"')
-            )
-        is_operand = value is not None and not isinstance(value, str)
-        flags[label] = True if is_operand else value
-        if is_operand:
+        if isinstance(value, str):
+            if value != "extrapolate":
+                hint = 'values: a number, "extrapolate"'
+                raise ArgumentError(message("interp", f"{label} cannot be {value!r}", hint=hint))
+            fixed[label] = value
+        elif value is not None:
+            given.append(label)
             operands.append(value)
             cores.append(())
-    result: NamedArray = batched(_interp, operands, cores, (), each=True, outer=True, **flags)
+
+    fixed["given"] = tuple(given)
+    result: NamedArray = batched(_interp, operands, cores, (), each=True, outer=True, **fixed)
     return result
 
 
-def trapezoid(y: "NamedArray", axis: AxisSelector, *, x: Operand | None = None, dx: Operand = 1.0) -> "NamedArray":
+def trapezoid(
+    y: "NamedArray", axis: AxisSelector, *, x: Operand | None = None, dx: Operand = 1.0
+) -> "NamedArray":
     """Return the integral of sampled values over `axis`, by the trapezoidal rule.
 
     Args:
@@ -236,12 +250,17 @@ def trapezoid(y: "NamedArray", axis: AxisSelector, *, x: Operand | None = None, 
         x: the coordinates of the samples; axes {axis, ...}, or a plain 1-d array.
         dx: their distance, without `x`; axes among those of `y`.
     """
-    core: AxisSelection = () if x is None else axis
-    return batched(_trapezoid, [y, dx if x is None else x], [axis, core], (), coordinates=x is not None)
+    if x is None:
+        return batched(_trapezoid, [y, dx], [axis, ()], (), coordinates=False)
+    return batched(_trapezoid, [y, x], [axis, axis], (), coordinates=True)
 
 
 def unwrap(
-    x: "NamedArray", axis: AxisSelector, *, discont: Operand | None = None, period: Operand = 2 * math.pi
+    x: "NamedArray",
+    axis: AxisSelector,
+    *,
+    discont: Operand | None = None,
+    period: Operand = 2 * math.pi,
 ) -> "NamedArray":
     """Remove jumps along `axis` by adding multiples of `period`, so that neighbours differ by at most half a period.
 
@@ -252,19 +271,26 @@ def unwrap(
         period: the period of the values; axes among the others of `x`.
     """
     if isinstance(period, int | float) and isinstance(discont, int | float | None):
-        # jnp.unwrap of integers, by an integer, is wrong
-        half = None if discont is None else float(discont)
-        return _lift.along_with(jnp.unwrap, x, axis, discont=half, period=float(period))
-    operands = [x, period] if discont is None else [x, period, discont]
-    out = (selector(axis, "unwrap")[0],)
-    return batched(_unwrap, operands, [axis, *[()] * (len(operands) - 1)], out, in_place=True)
+        # As floats: jnp.unwrap of integers, by an integer, is wrong.
+        smallest = None if discont is None else float(discont)
+        return along.along_with(jnp.unwrap, x, axis, discont=smallest, period=float(period))
+
+    operands, cores = [x, period], [axis, ()]
+    if discont is not None:
+        operands.append(discont)
+        cores.append(())
+    return batched(_unwrap, operands, cores, (selector(axis, "unwrap")[0],), in_place=True)
 
 
 def _sized(core: AxisSelection, size: int | None) -> AxisSelection:
-    return Axis(core, size) if isinstance(core, str) and size is not None else core
+    if isinstance(core, str) and size is not None:
+        return Axis(core, size)
+    return core
 
 
-def _own(operand: Any, name: str, label: str, otherwise: AxisSelection) -> tuple[Any, AxisSelection]:
+def _with_own_axis(
+    operand: Operand, name: str, label: str, otherwise: AxisSelection
+) -> tuple[Operand, AxisSelection]:
     """Rename the axis of an operand in which its size may differ from that in the first one.
 
     Args:
@@ -278,56 +304,92 @@ def _own(operand: Any, name: str, label: str, otherwise: AxisSelection) -> tuple
     """
     new = f"{name} of {label}"
     if isinstance(operand, Core):
-        names = operand.node[1]
-        if name not in names:
+        if name not in operand.names:
             return operand, otherwise
-        return renamed(operand, tuple(new if each == name else each for each in names)), new
-    return operand, new if getattr(operand, "ndim", 0) or otherwise else ()
+        return renamed(operand, plans.rename(operand.names, ((name, new),))), new
+    if getattr(operand, "ndim", 0) or otherwise:
+        return operand, new
+    return operand, ()
+
+
+HasAxis: TypeAlias = tuple[bool | None, bool | None]
+"""Whether what comes before and after an array has its axis; None if nothing comes there."""
 
 
 def _with_ends(
-    fn: Any, x: "NamedArray", axis: AxisSelector, ends: dict[str, Operand | None], **options: Any
+    fn: checks.Function,
+    x: "NamedArray",
+    axis: AxisSelector,
+    ends: dict[str, Operand | None],
+    **options: Any,
 ) -> "NamedArray":
     """Apply a function of an array and of elements to put before and after it, each of which may be None."""
-    name, _ = selector(axis, _lift.title(fn))
-    pairs = [_own(end, name, label, ()) for label, end in ends.items() if end is not None]
-    given = tuple(None if end is None else label for label, end in ends.items())
-    several = tuple(bool(core) for _, core in pairs)
-    operands, cores = [x, *(end for end, _ in pairs)], [axis, *(core for _, core in pairs)]
-    flags: dict[str, Any] = {"given": given, "several": several, **options}
-    return batched(fn, operands, cores, (name,), in_place=True, **flags)
+    name, _ = selector(axis, checks.title(fn))
+    operands: list[Operand] = [x]
+    cores: list[AxisSelection] = [axis]
+    has_axis: list[bool | None] = []
+    for label, end in ends.items():
+        if end is None:
+            has_axis.append(None)
+            continue
+        own, core = _with_own_axis(end, name, label, ())
+        operands.append(own)
+        cores.append(core)
+        has_axis.append(bool(core))
+    return batched(fn, operands, cores, (name,), in_place=True, has_axis=tuple(has_axis), **options)
 
 
-def _joined(array: jax.Array, ends: Sequence[jax.Array], given: tuple[str | None, ...], several: Any) -> jax.Array:
+def _join_ends(array: jax.Array, ends: Sequence[jax.Array], has_axis: HasAxis) -> jax.Array:
     """Put the given ends before and after an array."""
-    parts = iter([end if axis else end[..., None] for end, axis in zip(ends, several, strict=True)])
-    first, last = (None if label is None else next(parts) for label in given)
-    pieces = [piece for piece in (first, array, last) if piece is not None]
+    rest = iter(ends)
+    before, after = has_axis
+    pieces = [array]
+    if before is not None:
+        pieces.insert(0, _as_elements(next(rest), before))
+    if after is not None:
+        pieces.append(_as_elements(next(rest), after))
+
     batch = jnp.broadcast_shapes(*(piece.shape[:-1] for piece in pieces))
-    return jnp.concatenate([jnp.broadcast_to(piece, (*batch, piece.shape[-1])) for piece in pieces], axis=-1)
+    whole = [jnp.broadcast_to(piece, (*batch, piece.shape[-1])) for piece in pieces]
+    return jnp.concatenate(whole, axis=-1)
 
 
-def _diff(array: jax.Array, *ends: jax.Array, n: int, given: Any, several: Any) -> jax.Array:
-    return jnp.diff(_joined(array, ends, given, several), n=n, axis=-1)
+def _as_elements(end: jax.Array, has_axis: bool) -> jax.Array:
+    return end if has_axis else end[..., None]
 
 
-def _ediff1d(array: jax.Array, *ends: jax.Array, given: Any, several: Any) -> jax.Array:
+def _diff(array: jax.Array, *ends: jax.Array, n: int, has_axis: HasAxis) -> jax.Array:
+    return jnp.diff(_join_ends(array, ends, has_axis), n=n, axis=-1)
+
+
+def _ediff1d(array: jax.Array, *ends: jax.Array, has_axis: HasAxis) -> jax.Array:
     differences = array[..., 1:] - array[..., :-1]
-    return _joined(differences, [end.astype(array.dtype) for end in ends], given, several)
+    return _join_ends(differences, [end.astype(array.dtype) for end in ends], has_axis)
 
 
-def _slope(x: "NamedArray", pair: tuple[str, int | None], spacing: Any, edge_order: int) -> "NamedArray":
+def _slope(
+    x: "NamedArray", pair: tuple[str, int | None], spacing: Operand, edge_order: int
+) -> "NamedArray":
     """Return the gradient along one axis."""
     name, _ = pair
     (axis,) = selectors((pair,))
-    sampled = name in spacing.node[1] if isinstance(spacing, Core) else getattr(spacing, "ndim", 0)
-    if sampled:
-        return batched(_gradient, [x, spacing], [axis, name], (name,), in_place=True, name=name, edge_order=edge_order)
-    result = _lift.along_with(_gradient, x, axis, name=name, edge_order=edge_order)
-    return result if spacing.__class__ is float and spacing == 1 else elementwise.divide(result, spacing)
+    options: dict[str, Any] = {"name": name, "edge_order": edge_order}
+    is_sampled = name in own_names(spacing)
+    if not isinstance(spacing, Core):
+        is_sampled = getattr(spacing, "ndim", 0) > 0
+    if is_sampled:
+        operands, core = [x, spacing], [axis, name]
+        return batched(_gradient, operands, core, (name,), in_place=True, **options)
+
+    result = along.along_with(_gradient, x, axis, **options)
+    if type(spacing) is float and spacing == 1.0:
+        return result
+    return elementwise.divide(result, spacing)
 
 
-def _gradient(array: jax.Array, *places: jax.Array, name: str, edge_order: int, axis: int = -1) -> jax.Array:
+def _gradient(
+    array: jax.Array, *places: jax.Array, name: str, edge_order: int, axis: int = -1
+) -> jax.Array:
     """Return the gradient along an axis whose elements are at given coordinates, or else one apart."""
     size = array.shape[axis]
     if size < edge_order + 1:
@@ -335,19 +397,23 @@ def _gradient(array: jax.Array, *places: jax.Array, name: str, edge_order: int, 
         raise AxisSizeError(message("gradient", problem))
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         array = array.astype(jnp.result_type(float))
+
     part = partial(lax.slice_in_dim, axis=axis)
     if places:
         between = part(array, 1, None) - part(array, 0, -1)
         steps = of_one_rank(between, jnp.diff(_signed(places[0])))[1]
         between = between / steps
         before, behind = steps[..., :-1], steps[..., 1:]
-        inner = (part(between, 0, -1) * behind + part(between, 1, None) * before) / (before + behind)
+        weighted = part(between, 0, -1) * behind + part(between, 1, None) * before
+        inner = weighted / (before + behind)
         first, last = part(between, 0, 1), part(between, -1, None)
     else:
         inner = (part(array, 2, None) - part(array, 0, -2)) * 0.5
-        first, last = part(array, 1, 2) - part(array, 0, 1), part(array, -1, None) - part(array, -2, -1)
+        first = part(array, 1, 2) - part(array, 0, 1)
+        last = part(array, -1, None) - part(array, -2, -1)
     if edge_order == 2:
-        first, last = 2 * first - part(inner, 0, 1), 2 * last - part(inner, -1, None)
+        first = 2 * first - part(inner, 0, 1)
+        last = 2 * last - part(inner, -1, None)
     return lax.concatenate([first, inner, last], axis % array.ndim)
 
 
@@ -359,24 +425,45 @@ def _signed(x: jax.Array) -> jax.Array:
 
 
 def _interp(
-    x: jax.Array, xp: jax.Array, fp: jax.Array, *given: jax.Array, left: Any, right: Any, period: Any
+    x: jax.Array,
+    xp: jax.Array,
+    fp: jax.Array,
+    *values: jax.Array,
+    given: tuple[str, ...],
+    **fixed: str,
 ) -> jax.Array:
-    rest = iter(given)
-    ends = [next(rest) if flag is True else flag for flag in (left, right, period)]
-    return jnp.interp(x, xp, fp, *ends)
+    options: dict[str, Any] = {**dict(zip(given, values, strict=True)), **fixed}
+    return jnp.interp(x, xp, fp, **options)
 
 
-def _slid(
-    fn: Any, x: Operand, v: Operand, axis: AxisSelector, mode: str, precision: Any, preferred: Any
+def _slide(
+    fn: checks.Function,
+    x: Operand,
+    v: Operand,
+    axis: AxisSelector,
+    mode: str,
+    precision: PrecisionLike,
+    preferred: DTypeLike | None,
 ) -> "NamedArray":
     """Apply a function of two 1-d signals."""
-    function = _lift.title(fn)
+    function = checks.title(fn)
     if mode not in ("full", "same", "valid"):
-        raise ArgumentError(message(function, f"unknown mode {mode!r}", hint="modes: full, same, valid"))
+        hint = "modes: full, same, valid"
+        raise ArgumentError(message(function, f"unknown mode {mode!r}", hint=hint))
     name, _ = selector(axis, function)
-    v, core = _own(v, name, "v", name)
-    options = {"mode": mode, "precision": precision, "preferred_element_type": preferred}
-    return batched(fn, [x, v], [axis, core], (name,), each=True, outer=True, in_place=True, **options)
+    v, core = _with_own_axis(v, name, "v", name)
+    return batched(
+        fn,
+        [x, v],
+        [axis, core],
+        (name,),
+        each=True,
+        outer=True,
+        in_place=True,
+        mode=mode,
+        precision=precision,
+        preferred_element_type=preferred,
+    )
 
 
 def _convolve(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:
@@ -391,7 +478,8 @@ def _correlate(x: jax.Array, v: jax.Array, **options: Any) -> jax.Array:
 
 def _not_empty(function: str, x: jax.Array, v: jax.Array) -> None:
     if not (x.size and v.size):
-        raise AxisSizeError(message(function, f"a signal is empty: the sizes are {x.size} and {v.size}"))
+        problem = f"a signal is empty: the sizes are {x.size} and {v.size}"
+        raise AxisSizeError(message(function, problem))
 
 
 def _trapezoid(y: jax.Array, spacing: jax.Array, coordinates: bool) -> jax.Array:
@@ -400,6 +488,9 @@ def _trapezoid(y: jax.Array, spacing: jax.Array, coordinates: bool) -> jax.Array
     return spacing * jnp.trapezoid(y, axis=-1)
 
 
-def _unwrap(array: jax.Array, period: jax.Array, *discont: jax.Array) -> jax.Array:
-    period, *jump = [each[..., None] if each.ndim else each for each in (period, *discont)]
-    return jnp.unwrap(array, jump[0] if jump else None, axis=-1, period=period)
+def _unwrap(array: jax.Array, period: jax.Array, discont: jax.Array | None = None) -> jax.Array:
+    if period.ndim:
+        period = period[..., None]
+    if discont is not None and discont.ndim:
+        discont = discont[..., None]
+    return jnp.unwrap(array, discont, axis=-1, period=period)

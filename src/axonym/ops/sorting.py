@@ -7,12 +7,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..axis import Axis, AxisSelector, selector
-from ..errors import ArgumentError, AxisSizeError, message
-from . import _lift
-from ._batch import batched
-from ._operands import static_int
-from ._widen import inexact_dtype
+from ..axis import Axis, AxisSelection, AxisSelector, selector
+from ..core import Operand
+from ..dtypes import inexact_dtype
+from ..engine import along, checks
+from ..engine.batched import batched
+from ..engine.operands import integers, only_axis, own_names, static_int
+from ..errors import ArgumentError, AxisSizeError, OperandError, message
+from ..mesh.tracing import varying_like
+from ..names import plans
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -24,10 +27,13 @@ __all__ = [
     "argsort",
     "lexsort",
     "partition",
+    "searchsorted",
     "sort",
     "sort_complex",
     "top_k",
 ]
+
+_METHODS = ("scan", "scan_unrolled", "sort", "compare_all")
 
 
 def approx_max_k(
@@ -39,7 +45,7 @@ def approx_max_k(
     recall_target: float = 0.95,
 ) -> tuple["NamedArray", "NamedArray"]:
     """Return an approximate `top_k`, faster on accelerators; `recall_target` is the fraction that it should find."""
-    return _chosen(_approx_max_k, x, axis, k, new_axis, recall_target=recall_target)
+    return _select_k(_approx_max_k, x, axis, k, new_axis, recall_target=recall_target)
 
 
 def approx_min_k(
@@ -51,18 +57,20 @@ def approx_min_k(
     recall_target: float = 0.95,
 ) -> tuple["NamedArray", "NamedArray"]:
     """Return the `k` smallest elements along `axis` and their indices, approximately, as in `approx_max_k`."""
-    return _chosen(_approx_min_k, x, axis, k, new_axis, recall_target=recall_target)
+    return _select_k(_approx_min_k, x, axis, k, new_axis, recall_target=recall_target)
 
 
 def argpartition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
     """Return the indices that would partition along `axis`, as in `partition`."""
     kth = static_int("argpartition", "kth", kth)
-    return _lift.along_with(_argpartition, x, axis, kth=kth, name=selector(axis, "argpartition")[0])
+    return along.along_with(_argpartition, x, axis, kth=kth, name=selector(axis, "argpartition")[0])
 
 
-def argsort(x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> "NamedArray":
+def argsort(
+    x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False
+) -> "NamedArray":
     """Return the indices that would sort along `axis`; equal elements keep their order if `stable`."""
-    return _lift.along_with(jnp.argsort, x, axis, stable=stable, descending=descending)
+    return along.along_with(_argsort, x, axis, stable=stable, descending=descending)
 
 
 def lexsort(keys: Sequence["NamedArray"], axis: AxisSelector) -> "NamedArray":
@@ -72,7 +80,7 @@ def lexsort(keys: Sequence["NamedArray"], axis: AxisSelector) -> "NamedArray":
         keys: axes {axis, ...} each; the other axes are matched by name.
         axis: the axis to sort along.
 
-    Example:
+    Examples:
         >>> surname, given = axn.named([1, 0, 1], "person"), axn.named([5, 7, 2], "person")
         >>> axn.lexsort((given, surname), "person")
         NamedArray(int32[person=3])
@@ -81,7 +89,9 @@ def lexsort(keys: Sequence["NamedArray"], axis: AxisSelector) -> "NamedArray":
     keys = tuple(keys)
     if not keys:
         raise ArgumentError(message("lexsort", "there are no keys to sort by"))
-    return batched(_lexsort, keys, [axis] * len(keys), (selector(axis, "lexsort")[0],), in_place=True)
+    return batched(
+        _lexsort, keys, [axis] * len(keys), (selector(axis, "lexsort")[0],), in_place=True
+    )
 
 
 def partition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
@@ -93,17 +103,19 @@ def partition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
         AxisSizeError: if `kth`, which may count from the end, is out of range.
     """
     kth = static_int("partition", "kth", kth)
-    return _lift.along_with(_partition, x, axis, kth=kth, name=selector(axis, "partition")[0])
+    return along.along_with(_partition, x, axis, kth=kth, name=selector(axis, "partition")[0])
 
 
-def sort(x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False) -> "NamedArray":
+def sort(
+    x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False
+) -> "NamedArray":
     """Sort along `axis`; NaN is larger than all numbers."""
-    return _lift.along_with(jnp.sort, x, axis, stable=stable, descending=descending)
+    return along.along_with(jnp.sort, x, axis, stable=stable, descending=descending)
 
 
 def sort_complex(x: "NamedArray", axis: AxisSelector) -> "NamedArray":
     """Sort along `axis`, by real parts and then by imaginary ones, and return complex numbers."""
-    return _lift.along(_sort_complex, x, axis)
+    return along.along(_sort_complex, x, axis)
 
 
 def top_k(
@@ -121,7 +133,7 @@ def top_k(
         AxisSizeError: if the axis has fewer than `k` elements, or `new_axis` another size than `k`.
         AxisClashError: if the new name is already in use.
 
-    Example:
+    Examples:
         >>> logits = axn.named([[1., 3., 2.], [6., 5., 4.]], ("batch", "vocab"))
         >>> values, indices = axn.top_k(logits, "vocab", 2, "beam")
         >>> indices
@@ -129,28 +141,42 @@ def top_k(
         [[1 2]
          [0 1]]
     """
-    return _chosen(_top_k, x, axis, k, new_axis)
+    return _select_k(_top_k, x, axis, k, new_axis)
 
 
-def _chosen(
-    fn: Any, x: "NamedArray", axis: AxisSelector, k: Any, new_axis: AxisSelector | None, **options: Any
+def _select_k(
+    fn: checks.Function,
+    x: "NamedArray",
+    axis: AxisSelector,
+    k: int | Axis,
+    new_axis: AxisSelector | None,
+    **options: Any,
 ) -> tuple["NamedArray", "NamedArray"]:
     """Apply a function that selects `k` elements along an axis and returns their indices too."""
-    function = _lift.title(fn)
+    function = checks.title(fn)
     if isinstance(k, Axis) and new_axis is None:
-        k, new_axis = k.size, k
+        new_axis, k = k, k.size
+    if isinstance(axis, int) and isinstance(k, str | Axis):
+        hint = f'write {function}(x, "{k if isinstance(k, str) else k.name}", {axis})'
+        raise OperandError(
+            message(function, "the axis comes before the number of elements", hint=hint)
+        )
     k = static_int(function, "k", k)
     name, _ = selector(axis, function)
-    new, size = (name, None) if new_axis is None else selector(new_axis, function)
-    if size not in (None, k):
-        raise AxisSizeError(message(function, f"axis {new!r} was given with size {size}, but {k} elements are chosen"))
-    result: tuple[NamedArray, NamedArray] = batched(
-        fn, [x], [axis], ((new,), (new,)), in_place=True, k=k, name=name, **options
-    )
-    return result
+
+    new = name
+    if new_axis is not None:
+        new, size = selector(new_axis, function)
+        if size not in (None, k):
+            problem = f"axis {new!r} was given with size {size}, but {k} elements are chosen"
+            raise AxisSizeError(message(function, problem))
+
+    out = (new,)
+    values, indices = batched(fn, [x], [axis], (out, out), in_place=True, k=k, name=name, **options)
+    return values, indices
 
 
-def _within(function: str, k: int, name: str, array: jax.Array) -> None:
+def _check_k(function: str, k: int, name: str, array: jax.Array) -> None:
     """Check the number of elements to select along the last axis."""
     size = array.shape[-1]
     if not 0 <= k <= size:
@@ -158,18 +184,22 @@ def _within(function: str, k: int, name: str, array: jax.Array) -> None:
         raise AxisSizeError(message(function, problem))
 
 
-def _top_k(array: jax.Array, k: int, name: str) -> Any:
-    _within("top_k", k, name, array)
+def _top_k(array: jax.Array, k: int, name: str) -> tuple[jax.Array, ...]:
+    _check_k("top_k", k, name, array)
     return tuple(lax.top_k(array, k))
 
 
-def _approx_max_k(array: jax.Array, k: int, name: str, recall_target: float) -> Any:
-    _within("approx_max_k", k, name, array)
+def _approx_max_k(
+    array: jax.Array, k: int, name: str, recall_target: float
+) -> tuple[jax.Array, ...]:
+    _check_k("approx_max_k", k, name, array)
     return tuple(lax.approx_max_k(array, k, recall_target=recall_target))
 
 
-def _approx_min_k(array: jax.Array, k: int, name: str, recall_target: float) -> Any:
-    _within("approx_min_k", k, name, array)
+def _approx_min_k(
+    array: jax.Array, k: int, name: str, recall_target: float
+) -> tuple[jax.Array, ...]:
+    _check_k("approx_min_k", k, name, array)
     return tuple(lax.approx_min_k(array, k, recall_target=recall_target))
 
 
@@ -178,21 +208,88 @@ def _lexsort(*keys: jax.Array) -> jax.Array:
 
 
 def _partition(array: jax.Array, axis: int, kth: int, name: str) -> jax.Array:
-    _inside("partition", kth, name, array.shape[axis])
+    _check_kth("partition", kth, name, array.shape[axis])
     return jnp.sort(array, axis, stable=False)
 
 
+def _argsort(array: jax.Array, axis: int, stable: bool, descending: bool = False) -> jax.Array:
+    return varying_like(jnp.argsort(array, axis, stable=stable, descending=descending), array)
+
+
 def _argpartition(array: jax.Array, axis: int, kth: int, name: str) -> jax.Array:
-    _inside("argpartition", kth, name, array.shape[axis])
-    return jnp.argsort(array, axis, stable=False)
+    _check_kth("argpartition", kth, name, array.shape[axis])
+    return _argsort(array, axis, stable=False)
 
 
-def _inside(function: str, kth: int, name: str, size: int) -> None:
+def _check_kth(function: str, kth: int, name: str, size: int) -> None:
     if not -size <= kth < size:
-        raise AxisSizeError(message(function, f"position {kth} lies outside of axis {name!r}, which has size {size}"))
+        raise AxisSizeError(
+            message(
+                function, f"position {kth} lies outside of axis {name!r}, which has size {size}"
+            )
+        )
 
 
 def _sort_complex(array: jax.Array, axis: int) -> jax.Array:
     # Real numbers sort faster than complex ones.
     wide = inexact_dtype(array.dtype) in (jnp.float64, jnp.complex128)
     return jnp.sort(array, axis).astype(jnp.complex128 if wide else jnp.complex64)
+
+
+def searchsorted(
+    a: "NamedArray",
+    v: Operand,
+    axis: AxisSelector | None = None,
+    *,
+    side: str = "left",
+    sorter: "NamedArray | None" = None,
+    method: str = "scan",
+) -> "NamedArray":
+    """Return the positions at which to insert values into sorted ones to keep them sorted.
+
+    Args:
+        a: values in ascending order along `axis`; other axes are matched by name.
+        v: values to insert; any axes, which the result has.
+        axis: the axis of the sorted values, needed if `a` has several.
+        side: whether to insert before ("left") or after ("right") equal values.
+        sorter: indices over the axes of `a` that sort it, if it is not sorted.
+        method: the algorithm: "scan", "scan_unrolled", "sort" or "compare_all".
+
+    Raises:
+        ArgumentError: if `side` or `method` is unknown.
+
+    Examples:
+        >>> a = axn.named([1.0, 2.0, 2.0, 4.0], "level")
+        >>> axn.searchsorted(a, axn.named([2.0, 3.0], "i")).tolist()
+        [1, 3]
+    """
+    for what, value, known in (("side", side, ("left", "right")), ("method", method, _METHODS)):
+        if value not in known:
+            problem = f"the {what} must be one of {', '.join(known)}, not {value!r}"
+            raise ArgumentError(message("searchsorted", problem))
+    over = only_axis("searchsorted", a) if axis is None else axis
+    # The method "sort" gets the axes that only v has unmapped, so as not to sort again for each value.
+    own = plans.without(own_names(v), a.names) if method == "sort" else ()
+    operands: list[Operand] = [v, a]
+    core: list[AxisSelection] = [own, over]
+    if sorter is not None:
+        integers("searchsorted", "the sorter", sorter)
+        operands.append(sorter)
+        core.append(over)
+    return batched(
+        _searchsorted,
+        operands,
+        core,
+        own,
+        each=True,
+        in_place=True,
+        side=side,
+        method=method,
+    )
+
+
+def _searchsorted(
+    v: jax.Array, a: jax.Array, sorter: jax.Array | None = None, *, side: str, method: str
+) -> jax.Array:
+    found = jnp.searchsorted(a, v, side=side, sorter=sorter, method=method)
+    return varying_like(found, a, v)

@@ -3,12 +3,12 @@
 For any other function of `jax.scipy.special`, use `axn.nmap`, as in `axn.nmap(jax.scipy.special.expi)(x)`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jax.scipy import special
 
 from ..core import Operand
-from . import _batch, _lift
+from ..engine import batched, checks, pointwise
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -53,27 +53,27 @@ def betaln(x: Operand, y: Operand) -> "NamedArray":
 
 def digamma(x: "NamedArray") -> "NamedArray":
     """Return the derivative of the logarithm of the gamma function of each element."""
-    return _lift.unary(special.digamma, x)
+    return pointwise.unary(special.digamma, x)
 
 
 def entr(x: "NamedArray") -> "NamedArray":
     """Return -x log(x) of each element: zero at zero, minus infinity for negative numbers."""
-    return _lift.unary(special.entr, x)
+    return pointwise.unary(special.entr, x)
 
 
 def erf(x: "NamedArray") -> "NamedArray":
     """Return the error function of each element."""
-    return _lift.unary(special.erf, x)
+    return pointwise.unary(special.erf, x)
 
 
 def erfc(x: "NamedArray") -> "NamedArray":
     """Return one minus the error function of each element, precise where the result is near zero."""
-    return _lift.unary(special.erfc, x)
+    return pointwise.unary(special.erfc, x)
 
 
 def erfinv(x: "NamedArray") -> "NamedArray":
     """Return the inverse of the error function of each element."""
-    return _lift.unary(special.erfinv, x)
+    return pointwise.unary(special.erfinv, x)
 
 
 def gamma(x: "NamedArray") -> "NamedArray":
@@ -98,37 +98,37 @@ def gammaln(x: "NamedArray") -> "NamedArray":
 
 def i0e(x: "NamedArray") -> "NamedArray":
     """Return the modified Bessel function of order zero, times exp(-|x|), of each element."""
-    return _lift.unary(special.i0e, x)
+    return pointwise.unary(special.i0e, x)
 
 
 def i1(x: "NamedArray") -> "NamedArray":
     """Return the modified Bessel function of the first kind and order one, of each element."""
-    return _lift.unary(special.i1, x)
+    return pointwise.unary(special.i1, x)
 
 
 def i1e(x: "NamedArray") -> "NamedArray":
     """Return the modified Bessel function of order one, times exp(-|x|), of each element."""
-    return _lift.unary(special.i1e, x)
+    return pointwise.unary(special.i1e, x)
 
 
 def kl_div(p: Operand, q: Operand) -> "NamedArray":
     """Return p log(p / q) - p + q of each pair of elements, by name: the terms of the Kullback-Leibler divergence."""
-    return _lift.binary(special.kl_div, p, q)
+    return pointwise.binary(special.kl_div, p, q)
 
 
 def log_ndtr(x: "NamedArray") -> "NamedArray":
     """Return the logarithm of `ndtr` of each element, precise where `ndtr` is near zero."""
-    return _lift.unary(special.log_ndtr, x)
+    return pointwise.unary(special.log_ndtr, x)
 
 
 def logit(x: "NamedArray") -> "NamedArray":
     """Return log(x / (1 - x)), the inverse of the logistic sigmoid, of each element."""
-    return _lift.unary(special.logit, x)
+    return pointwise.unary(special.logit, x)
 
 
 def ndtr(x: "NamedArray") -> "NamedArray":
     """Return the distribution function of the standard normal distribution at each element."""
-    return _lift.unary(special.ndtr, x)
+    return pointwise.unary(special.ndtr, x)
 
 
 def ndtri(x: "NamedArray") -> "NamedArray":
@@ -138,29 +138,29 @@ def ndtri(x: "NamedArray") -> "NamedArray":
 
 def polygamma(n: Operand, x: Operand) -> "NamedArray":
     """Return the derivative of order `n` of `digamma` at `x`, by name."""
-    return _lift.binary(special.polygamma, n, x)
+    return pointwise.binary(special.polygamma, n, x)
 
 
 def rel_entr(p: Operand, q: Operand) -> "NamedArray":
     """Return p log(p / q) of each pair of elements, by name; zero where `p` is zero."""
-    return _lift.binary(special.rel_entr, p, q)
+    return pointwise.binary(special.rel_entr, p, q)
 
 
 def xlog1py(x: Operand, y: Operand) -> "NamedArray":
     """Return x log(1 + y) of each pair of elements, by name; zero where `x` is zero."""
-    return _lift.binary(special.xlog1py, x, y)
+    return pointwise.binary(special.xlog1py, x, y)
 
 
 def xlogy(x: Operand, y: Operand) -> "NamedArray":
     """Return x log(y) of each pair of elements, by name; zero where `x` is zero."""
-    return _lift.binary(special.xlogy, x, y)
+    return pointwise.binary(special.xlogy, x, y)
 
 
 def zeta(x: Operand, q: Operand) -> "NamedArray":
     """Return the Hurwitz zeta function, the sum of (k + q)^-x over k = 0, 1, ..., by name; Riemann's for q = 1."""
-    return _lift.binary(special.zeta, x, q)
+    return pointwise.binary(special.zeta, x, q)
 
 
-def _local(fn: Any, *operands: Any) -> "NamedArray":
+def _local(fn: checks.Function, *operands: Operand) -> "NamedArray":
     """Apply a function that some releases of JAX do not support on Explicit axes; the compiler decides in it."""
-    return _batch.batched(fn, operands, [()] * len(operands), ())
+    return batched.batched(fn, operands, [()] * len(operands), ())

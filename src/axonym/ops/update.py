@@ -4,6 +4,7 @@ Arrays are immutable; each function returns a new one. Within `jax.jit` the comp
 needs the old array; for an argument of `jit`, this needs `donate_argnums`.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -13,13 +14,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import ArrayLike
 
-from .. import _constraints, plans
-from ..axis import AxisKey, AxisSelector, Pairs, selection
+from ..axis import AxisKey, AxisSelector, Pairs, names_in, selection
 from ..core import Core, Operand, facts, shape_of, wrap
+from ..engine import checks, kernels
+from ..engine.merging import fitted, settled, settled_gradient
+from ..engine.operands import own_names, payload
+from ..engine.position import Reach, reaching, reading, run_with_ints
+from ..engine.scatter import check_dtype, on_mesh, write
+from ..engine.steps import Item, check_along, check_range, check_start, selectors_of, steps_of
 from ..errors import (
     AxisClashError,
-    AxisError,
     AxisSizeError,
     BroadcastError,
     OperandError,
@@ -27,11 +33,10 @@ from ..errors import (
     message,
     suggestion,
 )
-from ..plans import Names
-from . import _lift
-from ._merging import fitted, settled, settled_gradient
-from ._position import Item, Reach, check_along, check_range, check_start, planned, reaching, reading, run, selectors_of
-from ._scatter import check_dtype, on_mesh, write
+from ..kinds import type_text
+from ..mesh import auto, explicit
+from ..names import plans
+from ..names.plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -81,7 +86,7 @@ class Part:
         BroadcastError: in a method, if the update has an axis that the part lacks.
         OperandError: if a selector or an update is of another kind, or has a dtype that `x` cannot hold.
 
-    Example:
+    Examples:
         >>> x = axn.zeros(axn.Axis("pos", 5))
         >>> x.at["pos", axn.named([0, 3, 3], "i")].add(1.0).tolist()
         [1.0, 0.0, 0.0, 2.0, 0.0]
@@ -91,7 +96,7 @@ class Part:
 
     def __init__(self, x: "NamedArray", selectors: Mapping[AxisKey, Any]) -> None:
         self._x = x
-        self._steps, self._arguments = planned("at", x, selectors)
+        self._steps, self._arguments = steps_of("at", x, selectors)
 
     def get(
         self,
@@ -99,7 +104,7 @@ class Part:
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
         mode: ScatterMode | None = None,
-        fill_value: Any = None,
+        fill_value: complex | np.generic | None = None,
     ) -> "NamedArray":
         """Read the part: `x[...]` with a choice of the values for indices out of range.
 
@@ -118,11 +123,8 @@ class Part:
 
     def _read(self, reach: Reach) -> "NamedArray":
         (array,), names = self._x.node
-        try:
-            kernel = reading(names, self._steps, "at", reach)
-        except AxisError as flaw:
-            _lift.fail("at", flaw, self._x)
-        return wrap(self._x, run(kernel, array, *self._arguments), kernel.names)
+        kernel = checks.planned("at", (self._x,), reading, names, self._steps, "at", reach)
+        return wrap(self._x, run_with_ints(kernel, array, *self._arguments), kernel.names)
 
     def set(
         self,
@@ -233,9 +235,11 @@ class Part:
         # Only "clip" writes elements out of range, and so must read them from the same place.
         self._check_range(mode)
         part = func(self._read(Reach("clip" if mode == "clip" else None)))
-        return self.set(part, indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode)
+        return self._write("set", part, indices_are_sorted, unique_indices, mode)
 
-    def _write(self, operation: str, update: Any, is_sorted: bool, unique: bool, mode: str | None) -> "NamedArray":
+    def _write(
+        self, operation: str, update: Operand, is_sorted: bool, unique: bool, mode: str | None
+    ) -> "NamedArray":
         reach = reaching("at", _MODES, mode, None, is_sorted, unique)
         self._check_range(mode)
         return write("at", self._x, self._steps, self._arguments, operation, update, reach)
@@ -247,7 +251,12 @@ class Part:
 
 
 def put_along_axis(
-    x: "NamedArray", indices: "NamedArray", values: Operand, axis: AxisSelector, *, mode: ScatterMode | None = None
+    x: "NamedArray",
+    indices: "NamedArray",
+    values: Operand,
+    axis: AxisSelector,
+    *,
+    mode: ScatterMode | None = None,
 ) -> "NamedArray":
     """Set values along an axis at indices that have this axis too, of any size: the counterpart of `take_along_axis`.
 
@@ -261,21 +270,23 @@ def put_along_axis(
     Raises:
         AxisNotFoundError: if `axis` is missing from either, or `indices` has an axis that `x` lacks.
 
-    Example:
+    Examples:
         >>> x = axn.named([[3, 1, 2], [4, 6, 5]], ("row", "column"))
         >>> largest = x.argmax("column").broadcast_axis(axn.Axis("column", 1))
         >>> axn.put_along_axis(x, largest, 0, "column").tolist()
         [[0, 1, 2], [4, 0, 5]]
     """
     check_along("put_along_axis", x, indices, axis)
-    steps, arguments = planned("put_along_axis", x, {axis: indices})
+    steps, arguments = steps_of("put_along_axis", x, {axis: indices})
     reach = reaching("put_along_axis", _MODES, mode)
     if mode in (None, "promise_in_bounds"):
         check_range("put_along_axis", x, steps, arguments)
     return write("put_along_axis", x, steps, arguments, "set", values, reach)
 
 
-def updated_slice(x: "NamedArray", start: "Mapping[AxisKey, int | Operand]", update: Operand) -> "NamedArray":
+def updated_slice(
+    x: "NamedArray", start: "Mapping[AxisKey, int | Operand]", update: Operand
+) -> "NamedArray":
     """Write a piece at starts, of which those that are traced are moved so that the piece fits, as in `slice`.
 
     Args:
@@ -290,85 +301,89 @@ def updated_slice(x: "NamedArray", start: "Mapping[AxisKey, int | Operand]", upd
         AxisSizeError: if the piece is larger than `x`, or does not fit at a Python int.
         BroadcastError: if `update` has an axis that `x` lacks.
 
-    Example:
+    Examples:
         >>> cache = axn.zeros((axn.Axis("batch", 2), axn.Axis("pos", 4)))
         >>> axn.updated_slice(cache, {"pos": axn.named([0, 3], "batch")}, 1.0).tolist()
         [[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
     """
     function = "updated_slice"
     if not isinstance(x, Core):
-        raise _lift.unnamed(function, x)
+        raise checks.unnamed(function, x)
     if not isinstance(start, Mapping):
-        problem = f"start must be a dict from axes to integers, not {type(start).__name__}"
-        raise OperandError(message(function, problem, f"array has: {facts(x)}", hint='write {"pos": 0}'))
+        problem = f"start must be a dict from axes to integers, not {type_text(start)}"
+        hint = 'write {"pos": 0}'
+        raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
     (array,), names = x.node
     given = selection(tuple(start), function)
-    starts = [value.node[0][0] if isinstance(value, Core) else _lift.plain(function, value) for value in start.values()]
-    own = tuple(value.names if isinstance(value, Core) else () for value in start.values())
-    updated = update.names if isinstance(update, Core) else ()
-    value = update.node[0][0] if isinstance(update, Core) else _lift.plain(function, update)
-    try:
-        kernel = _updated(names, given, own, updated)
-    except AxisError as flaw:
-        _lift.fail(function, flaw, x, *start.values(), update)
+    starts = [payload(function, begin) for begin in start.values()]
+    value, updated = payload(function, update), own_names(update)
+
+    operands = (x, *start.values(), update)
+    own = tuple(map(own_names, start.values()))
+    kernel = checks.planned(function, operands, _updated, names, given, own, updated)
     lengths = dict(zip(reversed(updated), reversed(jnp.shape(value)), strict=False))
     for (name, _), begin in zip(given, starts, strict=True):
         check_start(function, x, name, begin, lengths.get(name, 1))
-    return wrap(x, run(kernel, array, value, *starts), names)
+    return wrap(x, run_with_ints(kernel, array, value, *starts), names)
 
 
 @lru_cache(plans.CACHE)
-def _updated(names: Names, given: Pairs, own: tuple[Names, ...], updated: Names) -> _lift.Kernel:
-    function, moved = "updated_slice", tuple(name for name, _ in given)
-    for wanted in (moved, *own):
-        plans.require(names, wanted)
-    for name in (name for one in own for name in one if name in moved):
+def _updated(names: Names, given: Pairs, own: tuple[Names, ...], updated: Names) -> kernels.Kernel:
+    function, moved = "updated_slice", names_in(given)
+    of_starts = tuple(itertools.chain.from_iterable(own))
+    plans.require(names, moved)
+    plans.require(names, of_starts)
+    for name in plans.shared(of_starts, moved):
         raise AxisClashError(f"a start has axis {name!r}, along which the piece is moved")
-    for name in updated:
-        if name not in names:
-            hint = suggestion(name, plans.without(names, updated))
-            raise BroadcastError(f"the update has axis {name!r}, which the array lacks", hint)
-    batch = tuple(name for name in names if any(name in one for one in own))
+    for name in plans.without(updated, names):
+        hint = suggestion(name, plans.without(names, updated))
+        raise BroadcastError(f"the update has axis {name!r}, which the array lacks", hint)
+    batch = plans.shared(names, of_starts)
 
-    def body(array: Any, update: Any, *starts: Any) -> Any:
+    def body(array: jax.Array, update: ArrayLike, *starts: ArrayLike) -> jax.Array:
         shape = shape_of(function, array, names)
-        _lift.check_given(function, given, names, shape)
-        _lift.check_sizes(function, (names, *own), (array, *starts))
+        checks.check_given(function, given, names, shape)
+        checks.check_sizes(function, (names, *own), (array, *starts))
         check_dtype(function, "set", array, update)
-        anonymous = len(shape) - len(names)
-        piece: tuple[Any, ...] = (*range(anonymous - _leading(update, updated, anonymous), anonymous), *updated)
+        piece: Labels = _labels_of(update, updated, len(shape) - len(names))
         for name, one, value in zip(moved, own, starts, strict=True):
-            if jnp.ndim(value) > len(one) or not jnp.issubdtype(jnp.result_type(value), jnp.integer):
-                problem = f"the start along {name!r} must be one integer, or a NamedArray of integers"
-                raise OperandError(message(function, problem))
+            is_integer = jnp.issubdtype(jnp.result_type(value), jnp.integer)
+            if jnp.ndim(value) > len(one) or not is_integer:
+                wanted = "one integer, or a NamedArray of integers"
+                raise OperandError(message(function, f"the start along {name!r} must be {wanted}"))
         lengths = _lengths(names, shape, moved, updated, jnp.shape(update))
-        labels: tuple[Any, ...] = (*range(anonymous), *names)
+        labels: Labels = plans.labels(names, len(shape))
 
-        def put(array: jax.Array, update: Any, *starts: Any) -> jax.Array:
-            update = _lift.lined_up(jnp.asarray(update, array.dtype), piece, labels)
+        def put(array: jax.Array, update: ArrayLike, *starts: jax.Array) -> jax.Array:
+            update = kernels.lined_up(jnp.asarray(update, array.dtype), piece, labels)
             update = jnp.broadcast_to(update, lengths)
             if not batch:
-                return _placed(array, update, starts, labels, moved, own, batch)
+                return _place(array, update, starts, labels, moved, own, batch)
             # Mapped over starts, JAX makes a scatter of it.
             count = math.prod(array.shape[labels.index(name)] for name in batch)
-            written = _placed(settled(array, count), update, starts, labels, moved, own, batch)
+            written = _place(settled(array, count), update, starts, labels, moved, own, batch)
             return settled_gradient(written, count)
 
         array = on_mesh(array)
-        return _lift.local(put, [array, update, *starts], list(_constraints.entries_of(array)))
+        arrays: list[Any] = [array, update, *starts]
+        written: jax.Array = auto.local(put, arrays, list(explicit.entries_of(array)))
+        return written
 
-    return _lift.Kernel(names, body)
+    return kernels.Kernel(names, body)
 
 
-def _leading(update: Any, names: Names, most: int) -> int:
-    """Count the anonymous dimensions of an update."""
+Labels: TypeAlias = tuple[Any, ...]
+"""A name or a negative number for each dimension."""
+
+
+def _labels_of(update: ArrayLike, names: Names, most: int) -> Labels:
+    """Label the dimensions of an update, of which at most some are anonymous."""
     shape = shape_of("updated_slice", update, names) if names else jnp.shape(update)
     if len(shape) - len(names) > most:
         problem = "the update has more anonymous dimensions than the array"
-        raise OperandError(
-            message("updated_slice", problem, f"update has: {describe(names, shape)}", hint=_lift.NAME_IT)
-        )
-    return len(shape) - len(names)
+        held = f"update has: {describe(names, shape)}"
+        raise OperandError(message("updated_slice", problem, held, hint=checks.NAME_IT))
+    return plans.labels(names, len(shape))
 
 
 def _lengths(
@@ -379,42 +394,51 @@ def _lengths(
     sizes = dict(zip(updated, update[len(update) - len(updated) :], strict=True))
     lengths = list(shape)
     for at, name in enumerate(names, start=anonymous):
-        lengths[at] = sizes.get(name, 1 if name in moved else shape[at])
-        if lengths[at] > shape[at] or (name not in moved and lengths[at] != shape[at]):
-            problem = f"a piece with {name}={lengths[at]} does not fit into {name}={shape[at]}"
-            hint = None if name in moved else f"give its start: {{{name!r}: 0}}"
-            lines = (f"array has: {describe(names, shape)}", f"update has: {describe(updated, update)}")
-            raise AxisSizeError(
-                message("updated_slice", problem, *lines, hint=hint if lengths[at] < shape[at] else None)
-            )
+        size, is_moved = shape[at], name in moved
+        length = lengths[at] = sizes.get(name, 1 if is_moved else size)
+        fits = length <= size if is_moved else length == size
+        if fits:
+            continue
+        problem = f"a piece with {name}={length} does not fit into {name}={size}"
+        lines = f"array has: {describe(names, shape)}", f"update has: {describe(updated, update)}"
+        hint = f"give its start: {{{name!r}: 0}}" if length < size else None
+        raise AxisSizeError(message("updated_slice", problem, *lines, hint=hint))
     return tuple(lengths)
 
 
-def _placed(
+def _place(
     array: jax.Array,
     update: jax.Array,
-    starts: Sequence[Any],
-    labels: tuple[Any, ...],
+    starts: Sequence[ArrayLike],
+    labels: Labels,
     moved: Names,
     own: Sequence[Names],
     batch: Names,
 ) -> jax.Array:
     """Write a piece at its start, for each position of the axes of the starts."""
     if not batch:
-        table = dict(zip(moved, starts, strict=True))
-        common = np.int64 if any(getattr(start, "dtype", None) == np.int64 for start in starts) else np.int32
-        begins: list[Any] = [0] * array.ndim
-        for at, label in enumerate(labels):
-            if label in table:
-                begins[at] = fitted(jnp.asarray(table[label], common), array.shape[at], update.shape[at])
-        return lax.dynamic_update_slice(array, update, begins, allow_negative_indices=False)
+        return _place_one(array, update, dict(zip(moved, starts, strict=True)), labels)
     name, at = batch[0], labels.index(batch[0])
-    inner = tuple(label for label in labels if label != name)
+    inner = plans.without(labels, (name,))
     left = [plans.without(one, (name,)) for one in own]
 
-    def each(array: jax.Array, update: jax.Array, starts: Sequence[Any]) -> jax.Array:
-        return _placed(array, update, starts, inner, moved, left, batch[1:])
+    def each(array: jax.Array, update: jax.Array, starts: Sequence[ArrayLike]) -> jax.Array:
+        return _place(array, update, starts, inner, moved, left, batch[1:])
 
     dims = [one.index(name) if name in one else None for one in own]
-    mapped: jax.Array = jax.vmap(each, in_axes=(at, at, dims), out_axes=at)(array, update, list(starts))
+    over_batch = jax.vmap(each, in_axes=(at, at, dims), out_axes=at)
+    mapped: jax.Array = over_batch(array, update, list(starts))
     return mapped
+
+
+def _place_one(
+    array: jax.Array, update: jax.Array, starts: Mapping[str, ArrayLike], labels: Labels
+) -> jax.Array:
+    """Write a piece at one start, given along some axes; JAX wants one dtype for all."""
+    dtypes = {getattr(start, "dtype", None) for start in starts.values()}
+    common = np.int64 if np.dtype(np.int64) in dtypes else np.int32
+    begins: list[ArrayLike] = [0] * array.ndim
+    for name, start in starts.items():
+        at = labels.index(name)
+        begins[at] = fitted(jnp.asarray(start, common), array.shape[at], update.shape[at])
+    return lax.dynamic_update_slice(array, update, begins, allow_negative_indices=False)

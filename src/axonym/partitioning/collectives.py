@@ -25,21 +25,14 @@ from jax import lax
 from jax.core import Tracer
 from jax.sharding import AxisType
 
-from .. import _constraints, layout
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelection, AxisSelector, selection, selector
 from ..core import shape_of
-from ..errors import (
-    ArgumentError,
-    BroadcastError,
-    OperandError,
-    ShardingError,
-    describe,
-    message,
-)
-from ..layout import Entry
-from ..plans import Names
-from ._addresses import (
+from ..errors import ArgumentError, BroadcastError, OperandError, ShardingError, describe, message
+from ..mesh import context, explicit, partition
+from ..mesh.assignment import Entry
+from ..names.plans import Names
+from .addresses import (
     count_of,
     dimension,
     has,
@@ -88,7 +81,7 @@ def psum(x: T, axis: AxisSelection) -> T:
         ShardingError: if an array has the axis itself, or a `vmap` hides it; if it is the same on all devices; if it
             matters and is ambiguous whether it is a parameter; if the axis is unknown.
 
-    Example:
+    Examples:
         >>> def norm(x):
         ...     return axn.sqrt(axn.psum((x * x).sum("embed"), "embed"))
         >>> mesh = jax.make_mesh((4,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -170,7 +163,9 @@ def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None
             require_whole("psum_scatter", array, names, name, dim, axes)
         if not array.shape[dim]:  # XLA scatters no empty dimension
             return array
-        scatter = functools.partial(lax.psum_scatter, axis_name=_one_or_all(axes), scatter_dimension=dim, tiled=True)
+        scatter = functools.partial(
+            lax.psum_scatter, axis_name=_one_or_all(axes), scatter_dimension=dim, tiled=True
+        )
         return _widened_on_cpus(functools.partial(_without_types, scatter), array)
 
     def rest(array: jax.Array, names: Names, axes: Entry) -> Any:
@@ -180,7 +175,9 @@ def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None
     return _along("psum_scatter", one, x, axis, over, rest)
 
 
-def all_to_all(x: T, split: AxisSelector, concat: AxisSelector, *, over: AxisSelection | None = None) -> T:
+def all_to_all(
+    x: T, split: AxisSelector, concat: AxisSelector, *, over: AxisSelection | None = None
+) -> T:
     """Split one axis and gather another: each device gets its block of `split`, and all of `concat`.
 
     Args:
@@ -223,7 +220,9 @@ def all_to_all(x: T, split: AxisSelector, concat: AxisSelector, *, over: AxisSel
     return _each("all_to_all", one, x)
 
 
-def ppermute(x: T, axis: AxisSelector, shift: int | Sequence[tuple[int, int]] | np.ndarray = 1) -> T:
+def ppermute(
+    x: T, axis: AxisSelector, shift: int | Sequence[tuple[int, int]] | np.ndarray = 1
+) -> T:
     """Send values to other devices along an axis.
 
     Args:
@@ -246,7 +245,9 @@ def ppermute(x: T, axis: AxisSelector, shift: int | Sequence[tuple[int, int]] | 
         # JAX numbers the devices in the order of the mesh, whatever the order of the axes.
         ordered = tuple(mesh_axis for mesh_axis in manual_axes() if mesh_axis in axes)
         numbers = _numbers(axes, ordered)
-        return lax.ppermute(array, _one_or_all(ordered), [(numbers[i], numbers[j]) for i, j in pairs])
+        return lax.ppermute(
+            array, _one_or_all(ordered), [(numbers[i], numbers[j]) for i, j in pairs]
+        )
 
     return _each("ppermute", one, x)
 
@@ -284,12 +285,23 @@ def ragged_all_to_all(
     for side in (operand, output):
         require_axis("ragged_all_to_all", name, side.names, side.array)
     if set(operand.names) != set(output.names):
-        facts = f"operand has: {describe(operand.names, None)}", f"output has: {describe(output.names, None)}"
-        raise BroadcastError(message("ragged_all_to_all", "the two arrays have different axes", *facts))
-    axes = mesh_axes_of("ragged_all_to_all", axis if over is None else over, operand.names, operand.array)
+        facts = (
+            f"operand has: {describe(operand.names, None)}",
+            f"output has: {describe(output.names, None)}",
+        )
+        raise BroadcastError(
+            message("ragged_all_to_all", "the two arrays have different axes", *facts)
+        )
+    axes = mesh_axes_of(
+        "ragged_all_to_all", axis if over is None else over, operand.names, operand.array
+    )
     if not axes:
         hint = "name the mesh axis to send rows over with over="
-        raise ShardingError(message("ragged_all_to_all", f"axis {name!r} is mapped to no Manual mesh axis", hint=hint))
+        raise ShardingError(
+            message(
+                "ragged_all_to_all", f"axis {name!r} is mapped to no Manual mesh axis", hint=hint
+            )
+        )
     for what, given in {
         "input_offsets": input_offsets,
         "send_sizes": send_sizes,
@@ -347,45 +359,59 @@ def pcast(x: T, axis: AxisSelection, to: Literal["varying"] = "varying") -> T:
 
     def one(array: jax.Array, names: Names) -> Any:
         axes = mesh_axes_of("pcast", axis, names)
-        missing = tuple(mesh_axis for mesh_axis in axes if mesh_axis not in jax.typeof(array).mat.varying)
+        missing = tuple(
+            mesh_axis for mesh_axis in axes if mesh_axis not in jax.typeof(array).mat.varying
+        )
         return lax.pcast(array, missing, to=to) if missing and is_checked(axes) else array
 
     return _each("pcast", one, x)
 
 
-def _reduced(function: str, collective: Callable[..., Any], x: T, axis: AxisSelection, *, idle: bool) -> T:
+def _reduced(
+    function: str, collective: Callable[..., Any], x: T, axis: AxisSelection, *, idle: bool
+) -> T:
     """Reduce each leaf over the devices; `idle` allows values that are equal on all devices."""
     asked = dict(selection(axis, function))
 
+    def reduced(array: jax.Array, axes: Entry) -> Any:
+        return _widened_on_cpus(lambda array: collective(array, axes), array)
+
     def one(array: Any, names: Names) -> Any:
-        scope = layout.current_scope()
         for name in asked:
-            if scope is not None and name in scope.hidden and mesh_axes_of(function, name, names):
-                problem = (
-                    f"a surrounding vmap or nmap maps over axis {name!r}, so the reduction would be only over devices"
-                )
-                hint = "reduce outside of it; or name the mesh axis"
-                raise ShardingError(message(function, problem, has(names, array), hint=hint))
-            if name in names:
-                problem = f"the array has axis {name!r} itself, so its blocks would be reduced into one"
-                hint = f'reduce it first: axn.{function}(x.sum("{name}"), "{name}"); or name the mesh axis'
-                raise ShardingError(message(function, problem, has(names, array), hint=hint))
-            require_computed(function, name, names, array)
-        number = isinstance(array, bool | int | float | complex)
-        axes = mesh_axes_of(function, asked, names, None if number else array)
+            _require_reducible(function, name, names, array)
+        is_number = isinstance(array, bool | int | float | complex)
+        axes = mesh_axes_of(function, asked, names, None if is_number else array)
         for name in asked:
             require_no_blocks(function, name, names, array, axes)
-        if number:
+
+        if is_number:
             return collective(array, axes) if axes and not idle else array
         if not axes:
             return _alone(function, array)
         if idle and is_checked(axes):
-            axes = tuple(a for a in axes if a in jax.typeof(array).mat.varying)
-            return _widened_on_cpus(lambda array: collective(array, axes), array) if axes else array
+            # an extremum of equal values is the value: only those that differ are compared
+            axes = partition.only(axes, jax.typeof(array).mat.varying)
+            return reduced(array, axes) if axes else array
         require_partial(function, array, names, axes)
-        return _widened_on_cpus(lambda array: collective(array, axes), array)
+        return reduced(array, axes)
 
     return _each(function, one, x, numbers=True)
+
+
+def _require_reducible(function: str, name: str, names: Names, array: Any) -> None:
+    """Raise for an axis that an array has itself, or that a surrounding `vmap` hides."""
+    scope = context.current_scope()
+    if scope is not None and name in scope.hidden and mesh_axes_of(function, name, names):
+        problem = f"a surrounding vmap or nmap maps over axis {name!r}, "
+        problem += "so the reduction would be only over devices"
+        hint = "reduce outside of it; or name the mesh axis"
+        raise ShardingError(message(function, problem, has(names, array), hint=hint))
+    if name in names:
+        problem = f"the array has axis {name!r} itself, so its blocks would be reduced into one"
+        hint = f'reduce it first: axn.{function}(x.sum("{name}"), "{name}"); '
+        hint += "or name the mesh axis"
+        raise ShardingError(message(function, problem, has(names, array), hint=hint))
+    require_computed(function, name, names, array)
 
 
 def _with_nan(collective: Callable[..., Any]) -> Callable[..., Any]:
@@ -420,7 +446,9 @@ def _each(function: str, one: Callable[..., Any], x: T, numbers: bool = False) -
             return NamedArray(one(jnp.asarray(value.array), value.names), value.names)
         if hasattr(value, "shape") and hasattr(value, "dtype"):
             return one(jnp.asarray(value), ())
-        return one(value, ()) if numbers and isinstance(value, bool | int | float | complex) else value
+        if numbers and isinstance(value, bool | int | float | complex):
+            return one(value, ())
+        return value
 
     mapped: T = jax.tree.map(leaf, x, is_leaf=is_named_array)
     return mapped
@@ -436,27 +464,33 @@ def _along(
 ) -> T:
     """Apply `one` to each array along each of the given axes that it has, and `rest` to arrays without them."""
     asked = selection(axis, function)
-    over = None if over is None else dict(selection(over, function))
+    if over is not None:
+        over = dict(selection(over, function))
     leaves = jax.tree.leaves(x, is_leaf=is_named_array)
-    present = {name for leaf in leaves if isinstance(leaf, NamedArray) for name in leaf.names}
-    if rest is None and not present and any(hasattr(leaf, "shape") and leaf.shape for leaf in leaves):
+    named = [leaf for leaf in leaves if isinstance(leaf, NamedArray)]
+    present = set(itertools.chain.from_iterable(leaf.names for leaf in named))
+    if rest is None and not present and any(getattr(leaf, "shape", ()) for leaf in leaves):
         problem = "there is no NamedArray, and plain arrays do not name the dimension to gather"
-        raise OperandError(message(function, problem, hint="name their axes with axn.named, or use jax.lax.all_gather"))
+        hint = "name their axes with axn.named, or use jax.lax.all_gather"
+        raise OperandError(message(function, problem, hint=hint))
 
     def apply(array: jax.Array, names: Names) -> jax.Array:
         touched = False
         for name, size in asked:
             for own, axes in targets(function, name, over, names, present, array).items():
                 touched = True
-                require_size(function, (own, size if own == name else None), names, array, axes)
+                # the size of a mesh axis, which stands for axes of arrays, is not one of theirs
+                given = size if own == name else None
+                require_size(function, (own, given), names, array, axes)
                 if axes:
                     array = one(array, names, own, dimension(array, names, own), axes)
-        if not touched and rest is not None:
-            axes = tuple(
-                dict.fromkeys(a for name, _ in asked for a in mesh_axes_of(function, over or name, names, array))
-            )
-            return rest(array, names, axes) if axes else array
-        return array
+        if touched or rest is None:
+            return array
+        found: list[str] = []
+        for name, _ in asked:
+            found += mesh_axes_of(function, over or name, names, array)
+        axes = tuple(dict.fromkeys(found))
+        return rest(array, names, axes) if axes else array
 
     return _each(function, apply, x)
 
@@ -478,10 +512,13 @@ def _pairs(shift: Any, count: int, axes: Entry) -> list[tuple[int, int]]:
         elif np.ndim(shift):
             listed = np.asarray(shift).tolist()
         else:
-            listed = [(i, (i + operator.index(shift)) % count) for i in range(count)]
-        if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in listed):
-            hint = "give an int to shift along the ring, or pairs of a source and a destination: [(0, 1), (1, 0)]"
-            raise ArgumentError(message("ppermute", f"{listed!r} is not a list of pairs", hint=hint))
+            step = operator.index(shift)
+            listed = [(i, (i + step) % count) for i in range(count)]
+        if not all(map(_is_pair, listed)):
+            hint = "give an int to shift along the ring, "
+            hint += "or pairs of a source and a destination: [(0, 1), (1, 0)]"
+            problem = f"{listed!r} is not a list of pairs"
+            raise ArgumentError(message("ppermute", problem, hint=hint))
         pairs = [(operator.index(i), operator.index(j)) for i, j in listed]
     except TypeError:
         got = "a traced value" if isinstance(shift, Tracer) else repr(shift)
@@ -490,18 +527,26 @@ def _pairs(shift: Any, count: int, axes: Entry) -> list[tuple[int, int]]:
     for numbers in zip(*pairs, strict=True):
         if len(set(numbers)) < len(numbers) or not set(numbers) <= set(range(count)):
             problem = f"sources and destinations are {', '.join(map(str, numbers))}"
-            fact = f"mesh axis {', '.join(axes)}: devices 0 to {count - 1}, each at most once on either side"
+            fact = f"mesh axis {', '.join(axes)}: devices 0 to {count - 1}, "
+            fact += "each at most once on either side"
             raise ArgumentError(message("ppermute", problem, fact))
     return pairs
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2
 
 
 def _numbers(axes: Entry, ordered: Entry) -> list[int]:
     """Renumber devices along mesh axes for another order of these axes."""
     sizes = {axis: lax.axis_size(axis) for axis in axes}
-    numbers = []
-    for place in itertools.product(*(range(sizes[axis]) for axis in axes)):
+    numbers: list[int] = []
+    for place in itertools.product(*(range(size) for size in sizes.values())):
         at = dict(zip(axes, place, strict=True))
-        numbers.append(functools.reduce(lambda number, axis: number * sizes[axis] + at[axis], ordered, 0))
+        number = 0
+        for axis in ordered:
+            number = number * sizes[axis] + at[axis]
+        numbers.append(number)
     return numbers
 
 
@@ -513,7 +558,7 @@ def _without_types(collective: Callable[..., Any], array: jax.Array) -> Any:
     sharding = jax.typeof(array).sharding
     if AxisType.Explicit not in sharding.mesh.axis_types:
         return collective(array)
-    return _constraints.untyped(collective, sharding.mesh, sharding)(array)
+    return explicit.untyped(collective, sharding.mesh, sharding)(array)
 
 
 def _one_or_all(axes: Entry) -> Any:

@@ -6,11 +6,11 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 import jax
 
-from .. import layout
 from ..array import NamedArray, is_named_array
 from ..core import axes_of
 from ..errors import ArgumentError, ShardingError, message, suggestion
-from ..layout import Mappings, MeshAxes, MeshLike, ResourceMapping
+from ..mesh import assignment, context, partition
+from ..mesh.assignment import Mappings, MeshAxes, MeshLike, ResourceMapping
 from .jit import NamedJit, called, named_jit
 from .shard import names_held
 
@@ -22,7 +22,10 @@ R = TypeVar("R")
 
 @overload
 def fsdp(
-    fn: Callable[P, R], parameter_mapping: ResourceMapping, compute_mapping: ResourceMapping, **options: Any
+    fn: Callable[P, R],
+    parameter_mapping: ResourceMapping,
+    compute_mapping: ResourceMapping,
+    **options: Any,
 ) -> NamedJit[P, R]: ...
 @overload
 def fsdp(
@@ -42,16 +45,19 @@ def fsdp(*args: Any, **options: Any) -> Any:
     Raises:
         ArgumentError: if a mapping is missing.
 
-    Example:
+    Examples:
         >>> @axn.fsdp({"embed": "data"}, {"batch": "data"})
         ... def forward(layer, x):
         ...     return layer(x)
     """
-    fn = args[0] if args and not isinstance(args[0], Mapping) else None
-    mappings = list(args if fn is None else args[1:])
+    mappings = list(args)
+    fn = None
+    if args and not isinstance(args[0], Mapping):
+        fn = mappings.pop(0)
     for keyword in ("parameter_mapping", "compute_mapping")[len(mappings) :]:
         if keyword not in options:
-            raise ArgumentError(message("fsdp", f"{keyword} is missing", hint="write fsdp(step, parameters, compute)"))
+            hint = "write fsdp(step, parameters, compute)"
+            raise ArgumentError(message("fsdp", f"{keyword} is missing", hint=hint))
         mappings.append(options.pop(keyword))
     parameters, compute = mappings
 
@@ -88,30 +94,39 @@ def fsdp_mapping(
     Raises:
         ShardingError: if there is no mesh, or it lacks the mesh axis.
 
-    Example:
+    Examples:
         >>> Embed, Mlp = axn.make_axes(embed=512, mlp=2048)
         >>> mlp = jax.eval_shape(lambda key: axn.nn.MLP.init(Embed, Embed, Mlp, 1, key=key), jax.random.key(0))
         >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
         >>> axn.partitioning.fsdp_mapping(mlp, "data", mesh)
         {'mlp': 'data'}
     """
-    mesh = layout.context_mesh(mesh)
+    mesh = context.context_mesh(mesh)
     wanted = (mesh_axis,) if isinstance(mesh_axis, str) else tuple(mesh_axis or ())
     if mesh is None:
         hint = 'pass one, or run inside of: with axn.set_mesh(jax.make_mesh((8,), ("data",)))'
         raise ShardingError(message("fsdp_mapping", "there is no mesh", hint=hint))
     for axis in wanted:
         if axis not in mesh.axis_names:
-            problem, facts = f"{axis!r} is not an axis of the mesh", f"mesh: {layout.describe_mesh(mesh)}"
-            raise ShardingError(message("fsdp_mapping", problem, facts, hint=suggestion(axis, mesh.axis_names)))
-    ways = layout.ways_on(mesh, wanted)
-    kept = layout.Mappings(mapping or {}).parameters
+            problem, facts = (
+                f"{axis!r} is not an axis of the mesh",
+                f"mesh: {partition.describe_mesh(mesh)}",
+            )
+            raise ShardingError(
+                message("fsdp_mapping", problem, facts, hint=suggestion(axis, mesh.axis_names))
+            )
+    ways = partition.ways_on(mesh, wanted)
+    kept = assignment.Mappings(mapping or {}).parameters
     used = {name for name, entry in kept.entries if set(entry) & set(wanted)}
     leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
-    arrays = [x for path, x in leaves if isinstance(x, NamedArray) and names_held("fsdp_mapping", path, x) == x.names]
+    arrays = [
+        x
+        for path, x in leaves
+        if isinstance(x, NamedArray) and names_held("fsdp_mapping", path, x) == x.names
+    ]
     sizes = [{axis.name: axis.size for axis in axes_of("fsdp_mapping", x)} for x in arrays]
     large = [own for own in sizes if math.prod(own.values()) >= min_size]
-    chosen: dict[str, MeshAxes] = dict(mapping or {})
+    chosen = assignment.checked_mapping(mapping or {})
     while True:
         open_ones = [own for own in large if not used & own.keys()]
         gains: dict[str, int] = {}

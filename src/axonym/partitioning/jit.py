@@ -10,14 +10,28 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 import equinox as eqx
 import jax
 
-from .. import layout
 from ..errors import ArgumentError, OperandError, message, suggestion
-from ..layout import AxisMapping, Mappings, ResourceMapping
-from ._arguments import by_parameter, check_mesh, described, enclosed, flags, is_traced, labels, named_in
-from ._flattened import Flattened, Structure, made_of_immutables, modules_in
-from ._keys import check_keys
-from ._stages import Lowered, Traced
-from .shard import lay_out_tree, names_of, no_mesh, paths_of, several_of, transforming
+from ..mesh import context
+from ..mesh.assignment import AxisMapping, Mappings, ResourceMapping
+from .arguments import (
+    by_parameter,
+    check_mesh,
+    defined_in,
+    described,
+    donated_before,
+    donations,
+    enclosed,
+    identifiers,
+    is_deleted,
+    is_traced,
+    labels,
+    signature_of,
+)
+from .flattened import Flattened, Structure, made_of_immutables, modules_in
+from .keys import check_keys, check_mesh_axes
+from .numbers import ChangingNumbers
+from .shard import lay_out_tree, names_of, no_mesh, paths_of, several_of
+from .stages import Lowered, Traced
 
 __all__ = ["NamedJit", "Roles", "called", "named_jit"]
 
@@ -90,7 +104,7 @@ def named_jit(
             `named_jit` sets, and for anything but bools in `donate_args` and `donate_kwargs`.
         ArgumentError: if `donate_kwargs` has a key that is not a keyword of the function.
 
-    Example:
+    Examples:
         >>> Batch, Embed = axn.make_axes(batch=8, embed=4)
         >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
         >>> with axn.set_mesh(mesh):
@@ -115,10 +129,8 @@ def named_jit(
             raise OperandError(message("named_jit", problem, hint=_DECIDED[option]))
     _check_bools(donate_args=donate_args, donate_kwargs=donate_kwargs)
     _check_keywords(fn, donate_kwargs)
-    given, arguments, results = (
-        mapping if mapping is None or isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
-        for mapping in (axis_resources, in_axis_resources, out_axis_resources)
-    )
+    given = _resolved(axis_resources)
+    arguments, results = _resolved(in_axis_resources), _resolved(out_axis_resources)
     if isinstance(given, Mappings):
         roles = Roles(given.compute, arguments or given, results or given, strict)
     else:
@@ -126,8 +138,17 @@ def named_jit(
     return NamedJit(fn, roles, donate_args, donate_kwargs, jit_options)
 
 
+def _resolved(mapping: ResourceMapping | Mappings | None) -> AxisMapping | Mappings | None:
+    if mapping is None or isinstance(mapping, Mappings):
+        return mapping
+    return context.resolve_mapping(mapping)
+
+
 _DECIDED = (
-    dict.fromkeys(("static_argnums", "static_argnames"), "arguments that are not arrays are static automatically")
+    dict.fromkeys(
+        ("static_argnums", "static_argnames"),
+        "arguments that are not arrays are static automatically",
+    )
     | dict.fromkeys(("donate_argnums", "donate_argnames"), "use donate_args and donate_kwargs")
     | {"in_shardings": "use in_axis_resources", "out_shardings": "use out_axis_resources"}
 )
@@ -139,7 +160,9 @@ def _check_bools(**donated: Any) -> None:
         for leaf in jax.tree.leaves(given):
             if not isinstance(leaf, bool):
                 problem = f"{option} must have a bool for each argument, not {leaf!r}"
-                hint = "write " + ('{"state": True}' if option == "donate_kwargs" else "(True,) for the first one")
+                hint = "write (True,) for the first one"
+                if option == "donate_kwargs":
+                    hint = 'write {"state": True}'
                 raise OperandError(message("named_jit", problem, hint=hint))
 
 
@@ -154,10 +177,11 @@ def _check_keywords(fn: Callable[..., Any], donate_kwargs: Any) -> None:
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     known = [parameter.name for parameter in parameters if parameter.kind in by_name]
     unknown = [key for key in donate_kwargs if key not in known]
-    if unknown and all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+    kinds = {parameter.kind for parameter in parameters}
+    if unknown and inspect.Parameter.VAR_KEYWORD not in kinds:
         problem = f"donate_kwargs has {unknown[0]!r}, which is not a keyword of the function"
-        facts = f"keywords: {', '.join(known) or 'none'}"
-        raise ArgumentError(message("named_jit", problem, facts, hint=suggestion(unknown[0], known)))
+        facts, hint = f"keywords: {', '.join(known) or 'none'}", suggestion(unknown[0], known)
+        raise ArgumentError(message("named_jit", problem, facts, hint=hint))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,26 +223,33 @@ class _Result:
 def _kind(leaf: Any) -> Any:
     """Return what tells a static value from equal ones: its type, and for zeros their signs."""
     kind = type(leaf)
-    return (kind, repr(leaf)) if kind in (float, complex) and leaf == 0 else kind
+    if kind in (float, complex) and leaf == 0:
+        return kind, repr(leaf)
+    return kind
 
 
 class _Signature:
-    """The compiled function for one structure of the arguments and one set of static values."""
+    """The compiled function for one structure of the arguments and one set of static values.
 
-    __slots__ = ("compiled", "donated", "dynamic", "kept")
+    Attributes:
+        compiled: a function of arrays.
+        dynamic: which leaves are arrays.
+        donated: the first leaf that is donated; None if none is.
+    """
+
+    __slots__ = ("compiled", "donated", "dynamic")
     compiled: jax.stages.Wrapped
 
-    def __init__(self, compiled: Any, dynamic: list[int], donated: list[int]) -> None:
+    def __init__(self, compiled: Any, dynamic: list[int], donated: int | None) -> None:
         self.compiled = compiled
         self.dynamic = dynamic
         self.donated = donated
-        self.kept = [i for i in dynamic if i not in set(donated)]
 
-    def arrays(self, leaves: list[Any]) -> tuple[list[Any], list[Any]]:
-        """Sort leaves into donated and other ones."""
-        if not self.donated and len(self.kept) == len(leaves):
-            return [], leaves
-        return [leaves[i] for i in self.donated], [leaves[i] for i in self.kept]
+    def arrays(self, leaves: list[Any]) -> list[Any]:
+        """Return the leaves that are arrays."""
+        if len(self.dynamic) == len(leaves):
+            return leaves
+        return [leaves[i] for i in self.dynamic]
 
 
 class NamedJit(Generic[P, R]):
@@ -236,7 +267,9 @@ class NamedJit(Generic[P, R]):
     ) -> None:
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
-        self._bound = (fn,) if any(map(eqx.is_array, jax.tree.leaves(fn))) else ()
+        self._bound: tuple[Any, ...] = ()
+        if any(map(eqx.is_array, jax.tree.leaves(fn))):
+            self._bound = (fn,)
         self.roles = roles
         self._donate_args = donate_args
         self._donate_kwargs = donate_kwargs
@@ -245,25 +278,29 @@ class NamedJit(Generic[P, R]):
         self._static_types: set[type] = set()
         self._flattened = Flattened()
         self._signatures: dict[Any, _Signature] = {}
+        self._numbers = ChangingNumbers()
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the compiled function."""
         signature, leaves = self._prepare(args, kwargs)
-        try:
-            arrays, made = signature.compiled(*signature.arrays(leaves))
-        except Exception as error:
-            self._explain(error, signature, args, kwargs)
-            raise
+        if signature.donated is not None and is_deleted(leaves[signature.donated]):
+            raise donated_before(self.roles.function, self.__wrapped__, args, kwargs)
+        arrays, made = signature.compiled(*signature.arrays(leaves))
         result: Any = jax.tree.unflatten(made.tree, arrays)
         for at, start, stop, structure in made.modules:
-            self._flattened.remember(result if at is None else result[at], arrays[start:stop], structure)
-        combined: R = result if made.rest is None else eqx.combine(result, made.rest)
-        return combined
+            module = result if at is None else result[at]
+            self._flattened.remember(module, arrays[start:stop], structure)
+        if made.rest is not None:
+            result = eqx.combine(result, made.rest)
+        returned: R = result
+        return returned
 
     @overload  # not Self: for a class method, the class is the first argument already
     def __get__(self, instance: None, owner: Any = None) -> "NamedJit[..., R]": ...
     @overload
-    def __get__(self: Callable[Concatenate[T, Rest], R], instance: T, owner: Any = None) -> Callable[Rest, R]: ...
+    def __get__(
+        self: Callable[Concatenate[T, Rest], R], instance: T, owner: Any = None
+    ) -> Callable[Rest, R]: ...
     @overload  # a static method has no place for the instance
     def __get__(self, instance: Any, owner: Any = None) -> Callable[..., R]: ...
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -278,36 +315,26 @@ class NamedJit(Generic[P, R]):
         """Trace for these arguments; arrays may be `jax.ShapeDtypeStruct`s."""
         return Traced(*self._ahead("trace", args, kwargs))
 
-    def _ahead(self, step: str, args: Any, kwargs: Any) -> tuple[Any, Callable[[Any], "NamedJit[P, R]"]]:
+    def _ahead(
+        self, step: str, args: Any, kwargs: Any
+    ) -> tuple[Any, Callable[[Any], "NamedJit[P, R]"]]:
         """Run a stage ahead of time; return it, and a function that makes it callable."""
         signature, leaves = self._prepare(args, kwargs, ahead=True)
-        try:
-            stage = getattr(signature.compiled, step)(*signature.arrays(leaves))
-        except Exception as error:
-            self._explain(error, signature, args, kwargs)
-            raise
+        stage = getattr(signature.compiled, step)(*signature.arrays(leaves))
         known = described(self.__wrapped__, args, kwargs)
         return stage, lambda compiled: _AheadOfTime(self, signature, known, compiled)
 
-    def _explain(self, error: Exception, signature: _Signature, args: Any, kwargs: Any) -> None:
-        """Name arguments in an error message as the function does, not as the function of arrays."""
-        text = str(error)
-        if "_arrays[" not in text:
-            return
-        if transforming() and f" {getattr(self._fn, '__name__', 'named_jit')} " not in text:
-            return  # it is about the arguments of an outer function
-        names = [name for name, _ in labels(self.__wrapped__, args, kwargs)]
-        if self._bound:
-            names = [f"fn{jax.tree_util.keystr(path)}" for path, _ in jax.tree.leaves_with_path(self._fn)] + names
-        places = {"donated_arrays": signature.donated, "kept_arrays": signature.kept}
-        named_in(error, {f"{name}[{i}]": names[at] for name, own in places.items() for i, at in enumerate(own)})
-
-    def _prepare(self, args: Any, kwargs: Any, *, ahead: bool = False) -> tuple[_Signature, list[Any]]:
+    def _prepare(
+        self, args: Any, kwargs: Any, *, ahead: bool = False
+    ) -> tuple[_Signature, list[Any]]:
         """Return the compiled function for the structure of the arguments, and their leaves."""
         leaves: list[Any] = []
         structures: list[Structure] = []
         statics: tuple[Any, ...] = ()
-        for part in (*self._bound, *args, kwargs) if kwargs else (*self._bound, *args):
+        parts = (*self._bound, *args)
+        if kwargs:
+            parts = (*parts, kwargs)
+        for part in parts:
             known = self._flattened.get(part)
             if known is None:
                 own, tree = jax.tree.flatten(part)
@@ -324,91 +351,157 @@ class NamedJit(Generic[P, R]):
         try:
             signature = self._signatures.get(key)
         except TypeError:
-            kinds = sorted({type(leaf).__name__ for _, _, leaf in statics if getattr(leaf, "__hash__", None) is None})
-            problem = f"static (non-array) arguments must be hashable; got {', '.join(kinds) or 'unhashable data'}"
-            raise OperandError(message("named_jit", problem, hint="make it a tree of arrays, or hashable")) from None
+            unhashable = {type(leaf).__name__ for _, _, leaf in statics if not _has_hash(leaf)}
+            kinds = ", ".join(sorted(unhashable)) or "unhashable data"
+            problem = f"static (non-array) arguments must be hashable; got {kinds}"
+            hint = "make it a tree of arrays, or hashable"
+            raise OperandError(message("named_jit", problem, hint=hint)) from None
         if signature is None:
-            signature = self._signatures[key] = self._compile(structures, statics, args, kwargs, len(leaves))
+            signature = self._signatures[key] = self._compile(
+                structures, statics, args, kwargs, len(leaves)
+            )
+            if not ahead:
+                self._numbers.note(self._name, key[:-1], statics, self._paths(args, kwargs))
         return signature, leaves
 
-    def _statics(self, leaves: list[Any], offset: int, ahead: bool) -> tuple[tuple[int, Any, Any], ...]:
+    @property
+    def _name(self) -> str:
+        name: str = getattr(self._fn, "__name__", "named_jit")
+        return name
+
+    def _paths(self, args: Any, kwargs: Any) -> list[str]:
+        """Return the paths of all leaves: those of the function, if it has arrays, and of the arguments."""
+        own = jax.tree.leaves_with_path(self._bound)
+        paths = [f"fn{jax.tree_util.keystr(path[1:])}" for path, _ in own]
+        return paths + [path for path, _ in labels(self.__wrapped__, args, kwargs)]
+
+    def _statics(
+        self, leaves: list[Any], offset: int, ahead: bool
+    ) -> tuple[tuple[int, Any, Any], ...]:
         """List the leaves that are not arrays, with positions and types; which types are arrays is remembered.
 
         A ShapeDtypeStruct stands for an array ahead of time, and is static in a call, which cannot compute with it.
         """
         known, others = self._array_types, self._static_types
         for kind in set(map(type, leaves)) - known - others:
-            (known if is_traced(kind) and not issubclass(kind, jax.ShapeDtypeStruct) else others).add(kind)
-        traced = {*known, jax.ShapeDtypeStruct} if ahead else known
-        return tuple((offset + i, _kind(leaf), leaf) for i, leaf in enumerate(leaves) if type(leaf) not in traced)
+            if is_traced(kind) and not issubclass(kind, jax.ShapeDtypeStruct):
+                known.add(kind)
+            else:
+                others.add(kind)
+        statics: list[tuple[int, Any, Any]] = []
+        for place, leaf in enumerate(leaves, start=offset):
+            if type(leaf) in known or (ahead and type(leaf) is jax.ShapeDtypeStruct):
+                continue
+            statics.append((place, _kind(leaf), leaf))
+        return tuple(statics)
 
     def _compile(
-        self, structures: list[Structure], statics: tuple[Any, ...], args: Any, kwargs: Any, count: int
+        self,
+        structures: list[Structure],
+        statics: tuple[Any, ...],
+        args: Any,
+        kwargs: Any,
+        count: int,
     ) -> _Signature:
         """Make the function of arrays that JAX compiles."""
         has_kwargs = bool(kwargs)
         fixed = {i: leaf for i, _, leaf in statics}
         dynamic = [i for i in range(count) if i not in fixed]
-        gives = flags(self._fn, args, kwargs, self._donate_args, self._donate_kwargs)
-        offset = count - len(gives)
-        donated = [offset + i for i, gift in enumerate(gives) if gift and offset + i not in fixed]
-        signature = _Signature(None, dynamic, donated)
 
-        def run(donated_arrays: list[Any], kept_arrays: list[Any]) -> Any:
-            leaves = dict(fixed)
-            leaves.update(zip(signature.donated, donated_arrays, strict=True))
-            leaves.update(zip(signature.kept, kept_arrays, strict=True))
-            rest = iter([leaves[i] for i in range(count)])
-            trees = [structure.tree for structure in structures]
-            parts = [jax.tree.unflatten(tree, itertools.islice(rest, tree.num_leaves)) for tree in trees]
+        def run(*arrays: Any) -> Any:
+            filled = dict(fixed)
+            filled.update(zip(dynamic, arrays, strict=True))
+            rest = iter([filled[i] for i in range(count)])
+            parts: list[Any] = []
+            for structure in structures:
+                own = itertools.islice(rest, structure.tree.num_leaves)
+                parts.append(jax.tree.unflatten(structure.tree, own))
             fn = parts.pop(0) if self._bound else self._fn
-            return self._traced(fn, parts, parts.pop() if has_kwargs else {})
+            kwargs = parts.pop() if has_kwargs else {}
+            return self._traced(fn, parts, kwargs)
 
-        run.__name__ = run.__qualname__ = getattr(self._fn, "__name__", "named_jit")
-        signature.compiled = jax.jit(run, donate_argnums=0, **self._jit_options)
-        return signature
+        names = identifiers(self._paths(args, kwargs))
+        run.__name__ = run.__qualname__ = self._name
+        vars(run)["__signature__"] = signature_of(names[i] for i in dynamic)
+        # Errors of JAX then point at the user's line.
+        vars(run)["__wrapped__"] = defined_in(self._fn)
+
+        gifts = donations(self._fn, args, kwargs, self._donate_args, self._donate_kwargs)
+        own = count - len(gifts)  # arrays of the function itself are not donated
+        donated = [place for place, i in enumerate(dynamic) if i >= own and gifts[i - own]]
+        compiled = jax.jit(run, donate_argnums=donated, **self._jit_options)
+        first = dynamic[donated[0]] if donated else None
+        return _Signature(compiled, dynamic, first)
 
     def _traced(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the function on tracers, under its mappings, and check the mappings at the end."""
         roles = self.roles
-        mesh = layout.context_mesh()
-        inside = layout.current_mapping() if roles.inside is None else roles.inside
-        results = inside if roles.results is None else roles.results
-        given = [mapping for mapping in (roles.inside, roles.arguments, roles.results) if mapping is not None]
+        mesh = context.context_mesh()
+        inside = roles.inside
+        if inside is None:
+            inside = context.current_mapping()
+        results = roles.results
+        if results is None:
+            results = inside
+        told = (roles.inside, roles.arguments, roles.results)
+        given = [mapping for mapping in told if mapping is not None]
         if given and mesh is None:
             raise no_mesh(roles.function, given[0])
+        for mapping in given:
+            for own in mapping.all() if isinstance(mapping, Mappings) else (mapping,):
+                check_mesh_axes(roles.function, own, mesh)
+
         parts = (fn, args, kwargs)
         if roles.function != "shard_map":  # which looks at its own arguments
             check_mesh(roles.function, self.__wrapped__, mesh, args, kwargs)
         names, paths = names_of(parts), set[str]().union(*map(paths_of, parts))
         if roles.arguments is not None and mesh is not None:
-            several = several_of(parts)
-            named = functools.partial(by_parameter, self.__wrapped__)
-            shown: tuple[Callable[[str], str], ...] = (str, named, str)
-            fn, args, kwargs = (
-                lay_out_tree(part, roles.arguments, mesh, several, roles.function, show)
-                for part, show in zip(parts, shown, strict=True)
+            lay_out = functools.partial(
+                lay_out_tree,
+                mapping=roles.arguments,
+                mesh=mesh,
+                several=several_of(parts),
+                function=roles.function,
             )
-        strict = (*given, *([] if inside is None else [inside])) if roles.strict else ()
-        ledger = layout.Ledger(layout.current().ledger, names, strict)
-        with layout.context(mapping=inside, ledger=ledger):
+            shown = functools.partial(by_parameter, self.__wrapped__)
+            fn, args, kwargs = lay_out(fn), lay_out(args, shown=shown), lay_out(kwargs)
+
+        checked: list[AxisMapping | Mappings] = []
+        if roles.strict:
+            checked = given if inside is None else [*given, inside]
+        ledger = context.Ledger(context.current().ledger, names, checked)
+        with context.context(mapping=inside, ledger=ledger):
             result = fn(*args, **kwargs)
         names |= names_of((result, enclosed(self._fn)))
         paths |= paths_of(result)
         if roles.strict:
-            for mapping in (*strict, *ledger.entered):
+            for mapping in (*checked, *ledger.entered):
                 check_keys(roles.function, mapping, names, mesh, paths, ledger=ledger)
         if results is not None and mesh is not None:
-            shown_result = lambda path: f"result.{path}" if path else "result"  # noqa: E731
-            result = lay_out_tree(result, results, mesh, None, roles.function, shown_result)
+            result = lay_out_tree(result, results, mesh, None, roles.function, _path_of_result)
+        return self._taken_apart(result)
+
+    def _taken_apart(self, result: Any) -> tuple[list[Any], _Result]:
+        """Return the arrays of a result, and how to rebuild it."""
         # a reference too, for which JAX raises
-        arrays, rest = eqx.partition(result, lambda leaf: eqx.is_array(leaf) or isinstance(leaf, jax.Ref))
+        arrays, rest = eqx.partition(
+            result, lambda leaf: eqx.is_array(leaf) or isinstance(leaf, jax.Ref)
+        )
         flat, tree = jax.tree.flatten(arrays)
         if jax.tree.leaves(rest):
             return flat, _Result(tree, (), rest)
-        known = self._flattened.structure
-        modules = ((at, start, stop, known(below)) for at, start, stop, below in modules_in(result, tree))
+        modules: list[tuple[int | None, int, int, Structure]] = []
+        for at, start, stop, below in modules_in(result, tree):
+            modules.append((at, start, stop, self._flattened.structure(below)))
         return flat, _Result(tree, tuple(modules), None)
+
+
+def _path_of_result(path: str) -> str:
+    return f"result.{path}" if path else "result"
+
+
+def _has_hash(leaf: object) -> bool:
+    return getattr(leaf, "__hash__", None) is not None
 
 
 def called(function: str, compiled: NamedJit[P, R]) -> NamedJit[P, R]:
@@ -420,21 +513,24 @@ def called(function: str, compiled: NamedJit[P, R]) -> NamedJit[P, R]:
 class _AheadOfTime(NamedJit[P, R]):
     """A NamedJit that was compiled ahead of time, and compiles nothing."""
 
-    def __init__(self, whole: NamedJit[P, R], signature: _Signature, known: dict[str, str], compiled: Any) -> None:
+    def __init__(
+        self, whole: NamedJit[P, R], signature: _Signature, known: dict[str, str], compiled: Any
+    ) -> None:
         self.__dict__.update(vars(whole))
         key = next(key for key, own in self._signatures.items() if own is signature)
         self._signatures = {key: _Signature(compiled, signature.dynamic, signature.donated)}
         self._known = known
 
-    def _compile(self, structures: Any, statics: Any, args: Any, kwargs: Any, count: int) -> _Signature:
+    def _compile(
+        self, structures: Any, statics: Any, args: Any, kwargs: Any, count: int
+    ) -> _Signature:
         """Raise for arguments of another structure, or with other static values."""
         given = described(self.__wrapped__, args, kwargs)
+        problem = "the structure of the arguments is not the one that the function was compiled for"
         for name in {**self._known, **given}:
-            now, then = (known.get(name, "not there") for known in (given, self._known))
+            now, then = given.get(name, "not there"), self._known.get(name, "not there")
             if now != then:
                 problem = f"{name} is {now}; when the function was compiled, it was {then}"
                 break
-        else:
-            problem = "the structure of the arguments is not the one that the function was compiled for"
         hint = "call the function itself, which compiles for each structure and all static data"
         raise OperandError(message("named_jit", problem, hint=hint))

@@ -13,14 +13,15 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .. import layout
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSpec, spec
 from ..core import facts, shape_of, wrap
 from ..errors import AxisSizeError, OperandError, ShardingError, describe, message
-from ..layout import AxisMapping, MeshLike, ResourceMapping
-from ..plans import Names
-from ._keys import check_keys_of_data
+from ..kinds import type_text
+from ..mesh import context, partition
+from ..mesh.assignment import AxisMapping, MeshLike, ResourceMapping
+from ..names.plans import Names
+from .keys import check_keys_of_data
 from .shard import names_of, no_mapping, no_mesh
 
 __all__ = ["from_callback", "from_local", "local_slices"]
@@ -29,7 +30,11 @@ T = TypeVar("T")
 
 
 def from_local(
-    tree: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None, *, strict: bool = True
+    tree: T,
+    mapping: ResourceMapping | None = None,
+    mesh: MeshLike | None = None,
+    *,
+    strict: bool = True,
 ) -> T:
     """Make global arrays of the parts that each process has, laid out by a mapping.
 
@@ -50,9 +55,9 @@ def from_local(
 
     Raises:
         ShardingError: if there is no mapping or no mesh with devices, or they do not fit the arrays.
-        OperandError: if an array has no data on this host, such as inside jit.
+        OperandError: if an array has no data on this host, such as inside jit; if no array has names.
 
-    Example:
+    Examples:
         >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
         >>> rows = axn.NamedArray(np.ones((16, 4)), ("batch", "embed"))
         >>> x = axn.from_local(rows, {"batch": "data"}, mesh)
@@ -60,13 +65,20 @@ def from_local(
         ({'batch': 16, 'embed': 4}, P('data', None))
     """
     resolved, concrete = _resolved("from_local", mapping, mesh)
+    if strict and not any(map(is_named_array, jax.tree.leaves(tree, is_leaf=is_named_array))):
+        hint = 'name their dimensions: axn.NamedArray(rows, ("batch", "embed"))'
+        raise OperandError(
+            message(
+                "from_local", "there is no named array, so nothing would be laid out", hint=hint
+            )
+        )
     if mapping is not None and strict:
         check_keys_of_data("from_local", resolved, names_of(tree), concrete)
-    made: T = jax.tree.map(
-        lambda leaf: _from_local(leaf, resolved, concrete) if isinstance(leaf, NamedArray) else leaf,
-        tree,
-        is_leaf=is_named_array,
-    )
+
+    def loaded(leaf: Any) -> Any:
+        return _from_local(leaf, resolved, concrete) if isinstance(leaf, NamedArray) else leaf
+
+    made: T = jax.tree.map(loaded, tree, is_leaf=is_named_array)
     return made
 
 
@@ -76,23 +88,34 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
         return x
     shape, names = shape_of("from_local", array, x.names), x.names
     if not _on_this_host(array):
-        problem = f"a NamedArray holds {type(array).__name__}, which is not data of this process"
+        held = "a traced array" if isinstance(array, Tracer) else type_text(array)
+        problem = f"a NamedArray holds {held}, which is not data of this process"
         hint = "give it a numpy array, outside of jit"
         raise OperandError(message("from_local", problem, f"its axes: {facts(x)}", hint=hint))
     parts = _parts("from_local", names, shape, mapping, mesh)
     for name, size, (own, ways) in zip(names[::-1], shape[::-1], parts[::-1], strict=False):
         if size % len(own):
-            problem = f"{name}={size} cannot be split evenly in {len(own)}, the parts that this process holds of {ways}"
-            lines = (f"array has: {facts(x)}", f"mapping: {mapping}", f"mesh: {layout.describe_mesh(mesh)}")
-            raise ShardingError(message("from_local", problem, *lines, hint=f"use a multiple of {len(own)}"))
+            problem = f"{name}={size} cannot be split evenly in {len(own)}, "
+            problem += f"the parts that this process holds of {ways}"
+            array_fact, mesh_fact = (
+                f"array has: {facts(x)}",
+                f"mesh: {partition.describe_mesh(mesh)}",
+            )
+            lines = (array_fact, f"mapping: {mapping}", mesh_fact)
+            hint = f"use a multiple of {len(own)}"
+            raise ShardingError(message("from_local", problem, *lines, hint=hint))
     sizes = tuple(size // len(own) * ways for size, (own, ways) in zip(shape, parts, strict=True))
     sharding = _sharding("from_local", names, sizes, mapping, mesh)
-    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
-        data = np.asarray(jax.random.key_data(array))
-        numbers = _assemble((*sizes, *data.shape[array.ndim :]), sharding, lambda index: data[_local(index, parts)])
+    is_keys = jnp.issubdtype(array.dtype, jax.dtypes.prng_key)
+    data = np.asarray(jax.random.key_data(array) if is_keys else array)
+
+    def load(index: tuple[slice, ...]) -> Any:
+        return data[_local(index, parts)]
+
+    if is_keys:
+        numbers = _assemble((*sizes, *data.shape[array.ndim :]), sharding, load)
         return wrap(x, jax.random.wrap_key_data(numbers, impl=jax.random.key_impl(array)), names)
-    data = np.asarray(array)
-    return wrap(x, _assemble(sizes, sharding, lambda index: data[_local(index, parts)]), names)
+    return wrap(x, _assemble(sizes, sharding, load), names)
 
 
 def _on_this_host(array: Any) -> bool:
@@ -103,7 +126,11 @@ def _on_this_host(array: Any) -> bool:
 
 
 def local_slices(
-    axes: AxisSpec, mapping: ResourceMapping | None = None, mesh: MeshLike | None = None
+    axes: AxisSpec,
+    mapping: ResourceMapping | None = None,
+    mesh: MeshLike | None = None,
+    *,
+    strict: bool = True,
 ) -> dict[str, slice]:
     """Return the positions of each axis that this process has to load: those that its devices hold.
 
@@ -111,12 +138,13 @@ def local_slices(
         axes: the axes of the global array.
         mapping: axis names to mesh axes; by default the current mapping.
         mesh: by default the mesh of `set_mesh`.
+        strict: as in `from_local`.
 
     Raises:
         ShardingError: if there is no mapping or no mesh with devices, or they do not fit the axes; if the positions of
             an axis on this process are not one range.
 
-    Example:
+    Examples:
         >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
         >>> axn.local_slices(axn.make_axes(batch=16, embed=4), {"batch": "data"}, mesh)
         {'batch': slice(0, 16, None), 'embed': slice(0, 4, None)}
@@ -124,14 +152,17 @@ def local_slices(
     resolved, concrete = _resolved("local_slices", mapping, mesh)
     given = spec(axes, "local_slices")
     names, sizes = tuple(axis.name for axis in given), tuple(axis.size for axis in given)
+    if mapping is not None and strict:
+        check_keys_of_data("local_slices", resolved, set(names), concrete)
     _sharding("local_slices", names, sizes, resolved, concrete)
     slices = {}
     parts = _parts("local_slices", names, sizes, resolved, concrete)
     for name, size, (own, ways) in zip(names, sizes, parts, strict=True):
         if own[-1] - own[0] >= len(own):
-            problem = f"this process does not hold one range of {name!r}: parts {', '.join(map(str, own))} of {ways}"
+            held = ", ".join(map(str, own))
+            problem = f"this process does not hold one range of {name!r}: parts {held} of {ways}"
             hint = "use from_callback, which loads block by block"
-            mesh_fact = f"mesh: {layout.describe_mesh(concrete)}"
+            mesh_fact = f"mesh: {partition.describe_mesh(concrete)}"
             lines = (f"array has: {describe(names, sizes)}", f"mapping: {resolved}", mesh_fact)
             raise ShardingError(message("local_slices", problem, *lines, hint=hint))
         slices[name] = slice(own[0] * (size // ways), (own[-1] + 1) * (size // ways))
@@ -159,7 +190,7 @@ def from_callback(
         ShardingError: if there is no mapping or no mesh with devices, or they do not fit the axes.
         AxisSizeError: if a block does not have the requested shape.
 
-    Example:
+    Examples:
         >>> mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
         >>> file = np.arange(64).reshape(16, 4)  # or np.load("weight.npy", mmap_mode="r")
         >>> Rows, Embed = axn.make_axes(rows=16, embed=4)
@@ -175,52 +206,62 @@ def from_callback(
         block = fn(dict(zip(names, index, strict=True)))
         wanted = tuple(part.stop - part.start for part in index)
         if np.shape(block) != wanted:
-            problem = f"asked for the block {describe(names, wanted)}, the function returned shape {np.shape(block)}"
-            raise AxisSizeError(message("from_callback", problem, f"the array has: {describe(names, sizes)}"))
+            problem = f"asked for the block {describe(names, wanted)}, "
+            problem += f"the function returned shape {np.shape(block)}"
+            there = f"the array has: {describe(names, sizes)}"
+            raise AxisSizeError(message("from_callback", problem, there))
         return block
 
     sharding = _sharding("from_callback", names, sizes, resolved, concrete)
     return NamedArray(_assemble(sizes, sharding, load), names)
 
 
-def _resolved(function: str, mapping: ResourceMapping | None, mesh: MeshLike | None) -> tuple[AxisMapping, Mesh]:
+def _resolved(
+    function: str, mapping: ResourceMapping | None, mesh: MeshLike | None
+) -> tuple[AxisMapping, Mesh]:
     """Find the mapping and the mesh, whose devices must be known."""
-    resolved = layout.resolve_mapping(mapping)
+    resolved = context.resolve_mapping(mapping)
     if resolved is None:
         raise no_mapping(function)
     if mesh is None:
         with suppress(ValueError):  # while tracing, there is only an abstract mesh
             current = jax.sharding.get_mesh()
-            mesh = None if current.empty else current
-    mesh = layout.context_mesh(mesh)
+            if not current.empty:
+                mesh = current
+    mesh = context.context_mesh(mesh)
     if mesh is None:
         raise no_mesh(function, resolved)
     if not isinstance(mesh, Mesh):
         problem = "an abstract mesh has no devices to put data on"
         hint = "call it outside of jit, on a mesh of jax.make_mesh"
-        raise ShardingError(message(function, problem, f"mesh: {layout.describe_mesh(mesh)}", hint=hint))
+        raise ShardingError(
+            message(function, problem, f"mesh: {partition.describe_mesh(mesh)}", hint=hint)
+        )
     if not mesh.local_devices:
         problem = f"no device of the mesh belongs to this process, number {jax.process_index()}"
-        raise ShardingError(message(function, problem, f"mesh: {layout.describe_mesh(mesh)}"))
+        raise ShardingError(message(function, problem, f"mesh: {partition.describe_mesh(mesh)}"))
     return resolved, mesh
 
 
-def _sharding(function: str, names: Names, sizes: tuple[int, ...], mapping: AxisMapping, mesh: Mesh) -> NamedSharding:
-    layout.note(mapping, names)
-    return NamedSharding(mesh, layout.partition_spec(names, sizes, mapping, mesh, function))
+def _sharding(
+    function: str, names: Names, sizes: tuple[int, ...], mapping: AxisMapping, mesh: Mesh
+) -> NamedSharding:
+    context.note(mapping, names)
+    return NamedSharding(mesh, partition.partition_spec(names, sizes, mapping, mesh, function))
 
 
 def _parts(
     function: str, names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: Mesh
 ) -> list[tuple[list[int], int]]:
     """List, for each dimension, the parts that this process holds, and the number of all parts."""
-    entries = layout.entries_for(names, shape, mapping, mesh, function)
+    entries = partition.entries_for(names, shape, mapping, mesh, function)
     parts = [([0], 1)] * (len(shape) - len(names))
     for name in names:
         entry = entries.get(name, ())
-        ways = layout.ways_on(mesh, entry)
-        indices: Any = NamedSharding(mesh, PartitionSpec(entry)).addressable_devices_indices_map((ways,))
-        parts.append((sorted({index[0].start or 0 for index in indices.values()}), ways))
+        ways = partition.ways_on(mesh, entry)
+        sharding: Any = NamedSharding(mesh, PartitionSpec(entry))
+        indices = sharding.addressable_devices_indices_map((ways,)).values()
+        parts.append((sorted({index[0].start or 0 for index in indices}), ways))
     return parts
 
 
@@ -229,12 +270,16 @@ def _local(index: tuple[slice, ...], parts: Sequence[tuple[list[int], int]]) -> 
     found = []
     for at, (own, _) in zip(index, parts, strict=False):
         size = at.stop - at.start
-        first = own.index(at.start // size) * size if size else 0
+        first = 0
+        if size:
+            first = own.index(at.start // size) * size
         found.append(slice(first, first + size))
     return tuple(found)
 
 
-def _assemble(sizes: tuple[int, ...], sharding: NamedSharding, load: Callable[[tuple[slice, ...]], Any]) -> jax.Array:
+def _assemble(
+    sizes: tuple[int, ...], sharding: NamedSharding, load: Callable[[tuple[slice, ...]], Any]
+) -> jax.Array:
     """Make an array of the blocks that the devices of this process hold."""
 
     def place_of(index: Any) -> tuple[tuple[int, int], ...]:

@@ -8,18 +8,19 @@ from typing import Any, TypeVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
-from .. import _constraints, layout
-from .._entered import Blocks, Entered
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, sized
 from ..core import shape_of, wrap
-from ..errors import ShardingError, message, with_line
-from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
-from ..plans import Names
-from ._keys import check_keys
-from ._processes import check_equal, is_of_one_process
+from ..errors import OperandError, ShardingError, explained, message
+from ..kinds import type_text
+from ..mesh import assignment, constraints, context, partition, tracing
+from ..mesh.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ..mesh.entered import Blocks, Entered
+from ..names.plans import Names
+from .keys import check_keys
+from .processes import check_equal, is_of_one_process
 
 __all__ = [
     "auto_sharded",
@@ -37,7 +38,6 @@ __all__ = [
     "several_of",
     "shard",
     "static_axes",
-    "transforming",
 ]
 
 T = TypeVar("T")
@@ -49,9 +49,15 @@ def set_mesh(mesh: MeshLike) -> AbstractContextManager[Any]:
     As with `jax.set_mesh`, a `Mesh` is the current one of the thread from this call on, also without a block.
 
     Raises:
+        OperandError: if it is no mesh.
         ShardingError: where the block of another asyncio task or generator of the thread is entered or left inside of
             this one. What such a task does without a block of its own uses this mesh.
     """
+    if not isinstance(mesh, Mesh | AbstractMesh):
+        problem = f"expected a mesh, got {type_text(mesh)}"
+        raise OperandError(
+            message("set_mesh", problem, hint='make one: jax.make_mesh((4, 2), ("data", "model"))')
+        )
     return _MeshBlock(mesh)
 
 
@@ -60,9 +66,11 @@ class _MeshBlock(AbstractContextManager[Any]):
 
     def __init__(self, mesh: MeshLike) -> None:
         self._mesh = mesh
-        self._inner: AbstractContextManager[Any] = (
-            jax.set_mesh(mesh) if isinstance(mesh, Mesh) else jax.sharding.use_abstract_mesh(mesh)
-        )
+        self._inner: AbstractContextManager[Any]
+        if isinstance(mesh, Mesh):
+            self._inner = jax.set_mesh(mesh)
+        else:
+            self._inner = jax.sharding.use_abstract_mesh(mesh)
         self._entered: Entered[MeshLike | None] | None = None
 
     def __enter__(self) -> Any:
@@ -78,20 +86,27 @@ class _MeshBlock(AbstractContextManager[Any]):
         _meshes.leave(self._entered, *raised)
 
 
-_meshes: Blocks[MeshLike | None] = Blocks(
-    "set_mesh", None, lambda mesh: "none" if mesh is None else layout.describe_mesh(mesh)
-)
+def _spelled(mesh: MeshLike | None) -> str:
+    return "none" if mesh is None else partition.describe_mesh(mesh)
+
+
+_meshes: Blocks[MeshLike | None] = Blocks("set_mesh", None, _spelled)
 
 
 def shard(
-    x: T, mapping: ResourceMapping | Mappings | None = None, mesh: MeshLike | None = None, *, strict: bool = True
+    x: T,
+    mapping: ResourceMapping | Mappings | None = None,
+    mesh: MeshLike | None = None,
+    *,
+    strict: bool = True,
 ) -> T:
     """Lay out each named array of a tree; plain arrays stay as they are.
 
-    Outside jit, arrays are moved; inside, it is a constraint for the compiler (Auto mesh axes) or changes the type
-    (Explicit ones). Optimisers may keep less of an array under its names: entries of a tree with fewer dimensions than
-    names are replicated, and so are axes with one element that have more elsewhere in the tree. Of several processes,
-    each must pass the same whole arrays, which is checked; `from_local` joins parts.
+    Outside jit, arrays are moved, and abstract ones, as `jax.eval_shape` returns them, get their shardings; inside,
+    it is a constraint for the compiler (Auto mesh axes) or changes the type (Explicit ones). Optimisers may keep less
+    of an array under its names: entries of a tree with fewer dimensions than names are replicated, and so are axes
+    with one element that have more elsewhere in the tree. Of several processes, each must pass the same whole arrays,
+    which is checked; `from_local` joins parts.
 
     Args:
         x: a NamedArray or a tree of them.
@@ -106,8 +121,12 @@ def shard(
             processes have different arrays.
         LostAxisError: if `x` is a single array with fewer dimensions than names.
     """
-    resolved = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
-    mesh = layout.context_mesh(mesh)
+    resolved: AxisMapping | Mappings | None
+    if isinstance(mapping, Mappings):
+        resolved = mapping
+    else:
+        resolved = context.resolve_mapping(mapping)
+    mesh = context.context_mesh(mesh)
     if resolved is None:
         raise no_mapping("shard")
     if mesh is None:
@@ -119,38 +138,54 @@ def shard(
 
 def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
     """Lay out each named array of a tree by the current mapping; without mapping or mesh, do nothing."""
-    mapping, mesh = layout.current_mapping(), layout.context_mesh(mesh)
-    return x if mapping is None or mesh is None else lay_out_tree(x, mapping, mesh)
+    mapping, mesh = context.current_mapping(), context.context_mesh(mesh)
+    if mapping is None or mesh is None:
+        return x
+    return lay_out_tree(x, mapping, mesh)
 
 
 def no_mapping(function: str) -> ShardingError:
     """Build the error of a call without a mapping."""
-    return ShardingError(message(function, "there is no axis mapping", hint="pass one, or use axn.axis_mapping"))
+    return ShardingError(
+        message(function, "there is no axis mapping", hint="pass one, or use axn.axis_mapping")
+    )
 
 
 def no_mesh(function: str, mapping: AxisMapping | Mappings) -> ShardingError:
     """Build the error of a mapping without a mesh."""
-    hint = 'run inside of: with axn.set_mesh(jax.make_mesh((8,), ("data",)))'
+    several = mapping.all() if isinstance(mapping, Mappings) else (mapping,)
+    axes = (
+        *dict.fromkeys(axis for own in several for entry in own.values() for axis in entry),
+    ) or ("data",)
+    sizes = "(8,)" if len(axes) == 1 else f"({', '.join('2' for _ in axes)})"
+    names = ", ".join(f'"{axis}"' for axis in axes) + ("," if len(axes) == 1 else "")
+    hint = f"run inside of: with axn.set_mesh(jax.make_mesh({sizes}, ({names})))"
     return ShardingError(message(function, "there is no mesh", f"mapping: {mapping}", hint=hint))
 
 
 def names_of(tree: Any) -> set[str]:
     """Collect the names of all named arrays of a tree."""
     leaves = jax.tree.leaves(tree, is_leaf=is_named_array)
-    return {name for leaf in leaves if isinstance(leaf, NamedArray) for name in leaf.names}
+    names: set[str] = set()
+    for leaf in leaves:
+        if isinstance(leaf, NamedArray):
+            names.update(leaf.names)
+    return names
 
 
 def paths_of(tree: Any) -> set[str]:
     """Collect the paths of all named arrays of a tree, such as `layers.0.weight`."""
     leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
-    return {layout.path_text(path) for path, leaf in leaves if isinstance(leaf, NamedArray)}
+    return {assignment.path_text(path) for path, leaf in leaves if isinstance(leaf, NamedArray)}
 
 
 def several_of(tree: Any) -> set[str]:
     """Collect the names of axes whose size is not one in some array of a tree."""
     names: set[str] = set()
     for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
-        if isinstance(leaf, NamedArray) and len(shape := getattr(leaf.array, "shape", ())) >= len(leaf.names):
+        if isinstance(leaf, NamedArray) and len(shape := getattr(leaf.array, "shape", ())) >= len(
+            leaf.names
+        ):
             here = zip(leaf.names, shape[len(shape) - len(leaf.names) :], strict=True)
             names.update(name for name, size in here if size != 1)
     return names
@@ -160,7 +195,9 @@ def static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
     """Return the axes that a module holds in static fields, by field."""
     found: dict[str, tuple[Axis, ...]] = {}
     for field in dataclasses.fields(module):
-        value: Any = getattr(module, field.name, None) if field.metadata.get("static") else None
+        value: Any = None
+        if field.metadata.get("static"):
+            value = getattr(module, field.name, None)
         several: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
         if all(isinstance(axis, Axis) for axis in several):
             found[field.name] = several
@@ -187,14 +224,21 @@ def is_optimiser_state(node: Any) -> bool:
 
 
 def mapping_for(
-    mapping: AxisMapping | Mappings, names: Names, shape: tuple[int, ...], path: str, several: Set[str]
+    mapping: AxisMapping | Mappings,
+    names: Names,
+    shape: tuple[int, ...],
+    path: str,
+    several: Set[str],
 ) -> AxisMapping:
     """Return the mapping for one array of a tree, in which some axes have several elements.
 
     An axis with one element here and more elsewhere in the tree is replicated: a name has one size in a computation, so
     this is a placeholder of an optimiser, not data.
     """
-    own = mapping.of(names, path) if isinstance(mapping, Mappings) else mapping
+    if isinstance(mapping, Mappings):
+        own = mapping.of(names, path)
+    else:
+        own = mapping
     here = zip(names, shape[len(shape) - len(names) :], strict=True)
     single = [name for name, size in here if size == 1 and name in several]
     if not single:
@@ -220,20 +264,25 @@ def lay_out_tree(
         function: what the user called, for errors.
         shown: how errors show a path.
     """
-    several = several_of(tree) if several is None else several
+    if several is None:
+        several = several_of(tree)
 
     def one(path: Any, leaf: Any) -> Any:
         # otherwise None in a filtered tree, or the placeholder of optax for a masked array
         if not isinstance(leaf, NamedArray) or not hasattr(leaf.array, "shape"):
             return leaf
-        if isinstance(leaf.array, jax.ShapeDtypeStruct):  # a part of a checkpoint that is not loaded yet: no data
+        is_abstract = isinstance(leaf.array, jax.ShapeDtypeStruct)
+        if (
+            is_abstract and tracing.transforming()
+        ):  # a part of a checkpoint that is not loaded yet: no data
             return leaf
         names, shape = names_held(function, path, leaf), leaf.array.shape
-        own = mapping_for(mapping, names, shape, layout.path_text(path), several)
+        own = mapping_for(mapping, names, shape, assignment.path_text(path), several)
+        lay_out = _planned if is_abstract else _lay_out
         try:
-            array = _lay_out(leaf.array, names, own, mesh, function)
+            array = lay_out(leaf.array, names, own, mesh, function)
         except ShardingError as error:
-            raise _located(error, shown(layout.path_text(path))) from None
+            raise _located(error, shown(assignment.path_text(path))) from None
         return wrap(leaf, array, leaf.names)
 
     laid_out: T = jax.tree.map_with_path(one, tree, is_leaf=is_named_array)
@@ -241,16 +290,30 @@ def lay_out_tree(
 
 
 def _located(error: ShardingError, path: str) -> ShardingError:
-    return ShardingError(with_line(str(error), f"at: {path}")) if path else error
+    return explained(error, "shard", f"at: {path}") if path else error
+
+
+def _planned(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str) -> Any:
+    """Return an abstract array that says where its data will be, as loaders of checkpoints want it."""
+    spec = partition.partition_spec(names, tuple(array.shape), mapping, mesh, function)
+    current = jax.sharding.get_mesh()
+    placed = NamedSharding(mesh if isinstance(mesh, Mesh) or current.empty else current, spec)
+    return jax.ShapeDtypeStruct(
+        array.shape, array.dtype, sharding=placed, weak_type=array.weak_type
+    )
 
 
 def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str) -> Any:
-    if transforming():
-        return _constraints.constrain(array, names, mapping, mesh, function)
-    layout.note(mapping, names)
-    spec = layout.partition_spec(names, tuple(array.shape), mapping, mesh, function)
+    if tracing.transforming():
+        return constraints.constrain(array, names, mapping, mesh, function)
+    context.note(mapping, names)
+    spec = partition.partition_spec(names, tuple(array.shape), mapping, mesh, function)
     target = NamedSharding(mesh, spec) if isinstance(mesh, Mesh) else spec
-    if jax.process_count() > 1 and isinstance(target, NamedSharding) and is_of_one_process(array, target):
+    if (
+        jax.process_count() > 1
+        and isinstance(target, NamedSharding)
+        and is_of_one_process(array, target)
+    ):
         check_equal(function, array, names)
     if jax.process_count() > 1 and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         # JAX refuses to put keys on devices of other processes, but not their numbers.
@@ -259,17 +322,12 @@ def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, fun
     return jax.device_put(array, target)
 
 
-def transforming() -> bool:
-    """Return whether a JAX transformation is active, such as `grad`, where `device_put` of a constant has no effect."""
-    try:
-        jax.sharding.get_mesh()
-    except ValueError:
-        return True
-    return False
-
-
 def pspec_for(
-    tree: Any, resource_mapping: ResourceMapping | None = None, mesh: MeshLike | None = None, *, strict: bool = True
+    tree: Any,
+    resource_mapping: ResourceMapping | None = None,
+    mesh: MeshLike | None = None,
+    *,
+    strict: bool = True,
 ) -> Any:
     """Return a tree of PartitionSpecs: one per named array, replicated for plain arrays, None for other leaves.
 
@@ -284,11 +342,11 @@ def pspec_for(
     Raises:
         ShardingError: if there is no mapping, or it does not fit.
 
-    Example:
+    Examples:
         >>> axn.pspec_for(axn.ones(axn.make_axes(batch=8, embed=4)), {"batch": "data"})
         P('data', None)
     """
-    mapping, mesh = layout.resolve_mapping(resource_mapping), layout.context_mesh(mesh)
+    mapping, mesh = context.resolve_mapping(resource_mapping), context.context_mesh(mesh)
     if mapping is None:
         raise no_mapping("pspec_for")
     if resource_mapping is not None and strict:
@@ -302,9 +360,9 @@ def pspec_for(
             names, shape = names_held("pspec_for", path, leaf), tuple(leaf.array.shape)
             own = mapping_for(mapping, names, shape, "", several)
             try:
-                return layout.partition_spec(names, shape, own, mesh, "pspec_for")
+                return partition.partition_spec(names, shape, own, mesh, "pspec_for")
             except ShardingError as error:
-                raise _located(error, layout.path_text(path)) from None
+                raise _located(error, assignment.path_text(path)) from None
         return PartitionSpec() if hasattr(leaf, "shape") else None
 
     return jax.tree.map_with_path(one, tree, is_leaf=is_named_array)
@@ -321,12 +379,12 @@ def round_axis_for_partitioning(
         ShardingError: if the axis is mapped and there is no mesh, or the mesh lacks the mesh axis.
     """
     axis = sized(axis, "round_axis_for_partitioning")
-    resolved, mesh = layout.resolve_mapping(mapping), layout.context_mesh(mesh)
+    resolved, mesh = context.resolve_mapping(mapping), context.context_mesh(mesh)
     if resolved is None or not resolved.get(axis.name):
         return axis
     if mesh is None:
         raise no_mesh("round_axis_for_partitioning", resolved)
     one = AxisMapping(((axis.name, resolved[axis.name]),))
-    layout.partition_spec((axis.name,), (0,), one, mesh, "round_axis_for_partitioning")
-    ways = layout.ways_on(mesh, resolved[axis.name])
+    partition.partition_spec((axis.name,), (0,), one, mesh, "round_axis_for_partitioning")
+    ways = partition.ways_on(mesh, resolved[axis.name])
     return axis.resize(-(-axis.size // ways) * ways)

@@ -1,6 +1,7 @@
 """Products in 8-bit floating point, with one scale for each operand."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any, Self, TypeAlias
 
 import equinox as eqx
@@ -8,13 +9,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
-from .._constraints import INLINE
+from ..engine import kernels
 from ..errors import ArgumentError, message
-from ..ops import _lift
-from ._product import (
+from ..mesh.tracing import INLINE
+from ..nn.layer import Made
+from .overwrite import OverwriteWithGradient
+from .product import (
     DimensionNumbers,
+    Dtypes,
     Scaled,
     cotangent,
     divided,
@@ -23,14 +28,13 @@ from ._product import (
     hashable,
     once_differentiable,
 )
-from .overwrite import OverwriteWithGradient
 
 __all__ = ["Fp8CurrentDotGeneral", "Fp8DotGeneral"]
 
 Histories: TypeAlias = tuple[jax.Array, jax.Array, jax.Array]
 
 
-class Fp8DotGeneral(OverwriteWithGradient):
+class Fp8DotGeneral(OverwriteWithGradient, Made):
     """Multiply in 8-bit floating point with delayed scaling: recent steps set the scales.
 
     Both operands are rounded to e4m3, and in the backward pass the gradient of the product to e5m2. Before, each is
@@ -65,18 +69,24 @@ class Fp8DotGeneral(OverwriteWithGradient):
         if amax_history_length < 1:
             problem = f"amax_history_length must be at least 1 step, not {amax_history_length}"
             raise ArgumentError(message("Fp8DotGeneral.init", problem))
-        return cls(*(_lift.run(functools.partial(jnp.full, amax_history_length), 0.0) for _ in range(3)))
+        return cls(
+            *(kernels.run(functools.partial(jnp.full, amax_history_length), 0.0) for _ in range(3))
+        )
 
     def __call__(
         self,
         lhs: jax.Array,
         rhs: jax.Array,
-        dimension_numbers: Any,
-        precision: Any = None,
+        dimension_numbers: Sequence[Sequence[Sequence[int]]],
+        precision: PrecisionLike = None,
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
         """Multiply like `jax.lax.dot_general`; `precision` is ignored."""
-        histories = (self.input_amax_history, self.kernel_amax_history, self.output_grad_amax_history)
+        histories = (
+            self.input_amax_history,
+            self.kernel_amax_history,
+            self.output_grad_amax_history,
+        )
         return _multiply(histories, lhs, rhs, dimension_numbers, preferred_element_type)
 
 
@@ -91,15 +101,21 @@ class Fp8CurrentDotGeneral(eqx.Module):
         self,
         lhs: jax.Array,
         rhs: jax.Array,
-        dimension_numbers: Any,
-        precision: Any = None,
+        dimension_numbers: Sequence[Sequence[Sequence[int]]],
+        precision: PrecisionLike = None,
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
         """Multiply like `jax.lax.dot_general`; `precision` is ignored."""
         return _multiply(None, lhs, rhs, dimension_numbers, preferred_element_type)
 
 
-def _multiply(histories: Histories | None, lhs: Any, rhs: Any, numbers: Any, dtype: Any) -> jax.Array:
+def _multiply(
+    histories: Histories | None,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    numbers: Sequence[Sequence[Sequence[int]]],
+    dtype: DTypeLike | None,
+) -> jax.Array:
     dtypes = dtypes_of(lhs, rhs, dtype)
     product: jax.Array = _compiled(histories, *equally_varying(lhs, rhs), hashable(numbers), dtypes)
     return product
@@ -107,16 +123,34 @@ def _multiply(histories: Histories | None, lhs: Any, rhs: Any, numbers: Any, dty
 
 # Outside of a program, it is one of its own: step by step, constants would move to the device at each call.
 @functools.partial(jax.jit, static_argnums=(3, 4), inline=INLINE)
-def _compiled(histories: Histories | None, lhs: Any, rhs: Any, numbers: DimensionNumbers, dtypes: Any) -> Any:
+def _compiled(
+    histories: Histories | None,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    numbers: DimensionNumbers,
+    dtypes: Dtypes,
+) -> Any:
     return _product(histories, lhs, rhs, numbers, dtypes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _product(histories: Histories | None, lhs: Any, rhs: Any, numbers: DimensionNumbers, dtypes: Any) -> Any:
+def _product(
+    histories: Histories | None,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    numbers: DimensionNumbers,
+    dtypes: Dtypes,
+) -> Any:
     return _forward(histories, lhs, rhs, numbers, dtypes)[0]
 
 
-def _forward(histories: Histories | None, lhs: Any, rhs: Any, numbers: DimensionNumbers, dtypes: Any) -> Any:
+def _forward(
+    histories: Histories | None,
+    lhs: jax.Array,
+    rhs: jax.Array,
+    numbers: DimensionNumbers,
+    dtypes: Dtypes,
+) -> Any:
     history_left, history_right, history_gradient = histories or (None, None, None)
     left, after_left = _quantized(lhs, jnp.float8_e4m3fn, history_left)
     right, after_right = _quantized(rhs, jnp.float8_e4m3fn, history_right)
@@ -129,28 +163,40 @@ def _backward(numbers: DimensionNumbers, dtypes: Any, residuals: Any, gradient: 
     scaled, after = _quantized(gradient, jnp.float8_e5m2, history)
     d_lhs = cotangent(_dequantizing_dot, scaled, right, numbers, of_left=True).astype(dtypes[0])
     d_rhs = cotangent(_dequantizing_dot, scaled, left, numbers, of_left=False).astype(dtypes[1])
-    return None if history is None else (after_left, after_right, after), d_lhs, d_rhs
+    if history is None:
+        return None, d_lhs, d_rhs
+    return (after_left, after_right, after), d_lhs, d_rhs
 
 
 _product.defvjp(_forward, _backward)
 
 
 def _dequantizing_dot(left: Scaled, right: Scaled, numbers: DimensionNumbers) -> jax.Array:
-    product = lax.dot_general(left.values, right.values, numbers, preferred_element_type=jnp.float32)
+    product = lax.dot_general(
+        left.values, right.values, numbers, preferred_element_type=jnp.float32
+    )
     return product * (left.scale * right.scale)
 
 
-def _quantized(x: jax.Array, dtype: Any, history: jax.Array | None) -> tuple[Scaled, jax.Array | None]:
+def _quantized(
+    x: jax.Array, dtype: Any, history: jax.Array | None
+) -> tuple[Scaled, jax.Array | None]:
     """Round an array to 8 bits, and return its updated history."""
     x = once_differentiable(x)
     seen, history = lax.stop_gradient((x, history))
     limit = float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]  # of jax
-    magnitude = jnp.abs(seen).max(initial=0).astype(jnp.float32) if history is None else _magnitude(seen, history)
-    scale = (magnitude if history is None else history.max().astype(jnp.float32)) / limit
+    if history is None:
+        magnitude = largest = jnp.abs(seen).max(initial=0).astype(jnp.float32)
+    else:
+        magnitude = _magnitude(seen, history)
+        largest = history.max().astype(jnp.float32)
+        history = _recorded(history, magnitude)
+
+    scale = largest / limit
     scale = jnp.where(scale < np.finfo(np.float32).tiny, 1.0, scale)
     # These formats do not saturate: values that are too large become infinite or NaN.
     values = jnp.clip(divided(x, scale), -limit, limit).astype(dtype)
-    return Scaled(values, scale), None if history is None else _recorded(history, magnitude)
+    return Scaled(values, scale), history
 
 
 @jax.custom_batching.custom_vmap
@@ -160,9 +206,13 @@ def _magnitude(x: jax.Array, history: jax.Array) -> jax.Array:
 
 
 @_magnitude.def_vmap
-def _(size: int, batched: tuple[bool, bool], x: jax.Array, history: jax.Array) -> tuple[jax.Array, bool]:
+def _(
+    size: int, batched: tuple[bool, bool], x: jax.Array, history: jax.Array
+) -> tuple[jax.Array, bool]:
     if batched[1]:
-        return _magnitude(x if batched[0] else jnp.broadcast_to(x, (size, *x.shape)), history), True
+        if not batched[0]:
+            x = jnp.broadcast_to(x, (size, *x.shape))
+        return _magnitude(x, history), True
     # One maximum for the whole batch: autodiff would add up the states of its elements.
     return _magnitude(jnp.moveaxis(x, 0, history.ndim - 1), history), False
 

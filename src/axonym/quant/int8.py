@@ -1,18 +1,21 @@
 """Products in 8-bit integers."""
 
 import functools
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
-from .._constraints import INLINE
-from ._product import (
+from ..mesh.tracing import INLINE
+from .product import (
     DimensionNumbers,
+    Dtypes,
     Scaled,
     cotangent,
     divided,
@@ -23,6 +26,8 @@ from ._product import (
 )
 
 __all__ = ["Int8DotGeneral"]
+
+Residuals: TypeAlias = tuple[Scaled, Scaled]
 
 _LIMIT = 127  # symmetric: -128 has no counterpart
 
@@ -46,28 +51,51 @@ class Int8DotGeneral(eqx.Module):
         self,
         lhs: jax.Array,
         rhs: jax.Array,
-        dimension_numbers: Any,
-        precision: Any = None,
+        dimension_numbers: Sequence[Sequence[Sequence[int]]],
+        precision: PrecisionLike = None,
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
         """Multiply like `jax.lax.dot_general`; `precision` affects only the backward pass."""
-        options = (hashable(dimension_numbers), precision, dtypes_of(lhs, rhs, preferred_element_type))
+        options = (
+            hashable(dimension_numbers),
+            precision,
+            dtypes_of(lhs, rhs, preferred_element_type),
+        )
         product: jax.Array = _compiled(*equally_varying(lhs, rhs), *options)
         return product
 
 
 # Outside of a program, it is one of its own: step by step, constants would move to the device at each call.
 @functools.partial(jax.jit, static_argnums=(2, 3, 4), inline=INLINE)
-def _compiled(lhs: Any, rhs: Any, numbers: DimensionNumbers, precision: Any, dtypes: Any) -> Any:
+def _compiled(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    numbers: DimensionNumbers,
+    precision: PrecisionLike,
+    dtypes: Dtypes,
+) -> jax.Array:
     return _product(lhs, rhs, numbers, precision, dtypes)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
-def _product(lhs: Any, rhs: Any, numbers: DimensionNumbers, precision: Any, dtypes: Any) -> Any:
-    return _forward(lhs, rhs, numbers, precision, dtypes)[0]
+def _product(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    numbers: DimensionNumbers,
+    precision: PrecisionLike,
+    dtypes: Dtypes,
+) -> jax.Array:
+    product, _ = _forward(lhs, rhs, numbers, precision, dtypes)
+    return product
 
 
-def _forward(lhs: Any, rhs: Any, numbers: DimensionNumbers, precision: Any, dtypes: Any) -> Any:
+def _forward(
+    lhs: jax.Array,
+    rhs: jax.Array,
+    numbers: DimensionNumbers,
+    precision: PrecisionLike,
+    dtypes: Dtypes,
+) -> tuple[jax.Array, Residuals]:
     lhs, rhs = once_differentiable(lhs), once_differentiable(rhs)
     left, right = _quantized(lhs, numbers[0][0]), _quantized(rhs, numbers[0][1])
     product = lax.dot_general(left.values, right.values, numbers, preferred_element_type=jnp.int32)
@@ -76,8 +104,14 @@ def _forward(lhs: Any, rhs: Any, numbers: DimensionNumbers, precision: Any, dtyp
     return (product.astype(scale.dtype) * scale).astype(dtypes[2]), (left, right)
 
 
-def _backward(numbers: DimensionNumbers, precision: Any, dtypes: Any, residuals: Any, gradient: jax.Array) -> Any:
-    left, right = ((x.values.astype(x.scale.dtype) * x.scale).astype(gradient.dtype) for x in residuals)
+def _backward(
+    numbers: DimensionNumbers,
+    precision: PrecisionLike,
+    dtypes: Dtypes,
+    residuals: Residuals,
+    gradient: jax.Array,
+) -> tuple[jax.Array, jax.Array]:
+    left, right = (x.restored().astype(gradient.dtype) for x in residuals)
     multiply = functools.partial(lax.dot_general, precision=precision)
     d_lhs = cotangent(multiply, gradient, right, numbers, of_left=True)
     d_rhs = cotangent(multiply, gradient, left, numbers, of_left=False)

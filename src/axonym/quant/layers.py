@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from ..errors import ArgumentError, OperandError, message, suggestion
-from ..layout import path_text
+from ..kinds import type_text
+from ..mesh.assignment import path_text
 from ..nn.linear import Linear
 from .fp8 import Fp8DotGeneral
 
@@ -48,7 +49,7 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
         OperandError: if `config` is not a `QuantizationConfig`, or its `dot_general` is a product, not a function that
             makes one.
 
-    Example:
+    Examples:
         >>> In, Out = axn.make_axes(embed=4, mlp=8)
         >>> model = {"up": axn.nn.Linear.init(In, Out, key=jax.random.key(0))}
         >>> quantised = axn.quant.quantize_linear_layers(model, axn.quant.QuantizationConfig(axn.quant.Int8DotGeneral))
@@ -56,32 +57,39 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
         Int8DotGeneral()
     """
     if not isinstance(config, QuantizationConfig):
-        problem = f"config must be a QuantizationConfig, not {type(config).__name__}"
+        problem = f"config must be a QuantizationConfig, not {type_text(config)}"
         hint = "write QuantizationConfig(Int8DotGeneral)"
         raise OperandError(message("quantize_linear_layers", problem, hint=hint))
     make = config.dot_general
     if not callable(make) or not jax.tree_util.all_leaves([make]):
-        problem = f"dot_general must be a function that makes a product, not {type(make).__name__}"
+        problem = f"dot_general must be a function that makes a product, not {type_text(make)}"
         hint = "write Fp8DotGeneral.init, or a lambda: each layer needs a state of its own"
         raise OperandError(message("quantize_linear_layers", problem, hint=hint))
     found, form = jax.tree.flatten_with_path(tree, is_leaf=_is_linear)
     layers = {path_text(path): leaf for path, leaf in found if _is_linear(leaf)}
     chosen = _chosen(layers, config.targets)
-    leaves = [_with_product(leaf, make()) if path_text(path) in chosen else leaf for path, leaf in found]
+    leaves: list[object] = []
+    for path, leaf in found:
+        leaves.append(_with_product(leaf, make()) if path_text(path) in chosen else leaf)
     quantised: T = jax.tree.unflatten(form, leaves)
     return quantised
 
 
-def _is_linear(node: Any) -> bool:
+def _is_linear(node: object) -> bool:
     return isinstance(node, Linear)
 
 
 def _chosen(layers: dict[str, Linear], targets: Any) -> set[str]:
     """Return the paths of the target layers."""
-    if targets is None or callable(targets):
-        return {path for path, layer in layers.items() if targets is None or targets(path, layer)}
+    if targets is None:
+        return set(layers)
+    if callable(targets):
+        return {path for path, layer in layers.items() if targets(path, layer)}
+    if isinstance(targets, str):
+        targets = [targets]
+
     chosen: set[str] = set()
-    for target in [targets] if isinstance(targets, str) else targets:
+    for target in targets:
         try:
             re.compile(target)
         except re.error as flaw:
@@ -89,10 +97,13 @@ def _chosen(layers: dict[str, Linear], targets: Any) -> set[str]:
             raise ArgumentError(message("quantize_linear_layers", problem)) from None
         matches = {path for path in layers if re.fullmatch(rf"(?:.*\.)?(?:{target})", path)}
         if not matches:
-            known = [f"there are: {', '.join(layers)}" if layers else "there are no linear layers"]
-            near = suggestion(target, {part for path in layers for part in (path, path.rpartition(".")[2])})
+            known = "there are no linear layers"
+            if layers:
+                known = f"there are: {', '.join(layers)}"
+            last = [path.rpartition(".")[2] for path in layers]
+            near = suggestion(target, {*layers, *last})
             problem = f"the target {target!r} matches no linear layer"
-            raise ArgumentError(message("quantize_linear_layers", problem, *known, hint=near))
+            raise ArgumentError(message("quantize_linear_layers", problem, known, hint=near))
         chosen |= matches
     return chosen
 
@@ -101,7 +112,13 @@ def _with_product(layer: Linear, dot_general: Any) -> Linear:
     """Give a layer its product; the axes of stacked layers come before the layer's own."""
     own = len(layer.In) + len(layer.Out)
     stacked = layer.weight.array.shape[: layer.weight.array.ndim - own]
-    if jax.tree_util.all_leaves([dot_general]):  # a function, which transformations reject as a leaf
+    if jax.tree_util.all_leaves(
+        [dot_general]
+    ):  # a function, which transformations reject as a leaf
         dot_general = jax.tree_util.Partial(dot_general)
-    state = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*stacked, *jnp.shape(leaf))), dot_general)
+
+    def repeated(leaf: jax.Array) -> jax.Array:
+        return jnp.broadcast_to(leaf, (*stacked, *jnp.shape(leaf)))
+
+    state = jax.tree.map(repeated, dot_general)
     return dataclasses.replace(layer, dot_general=state)

@@ -20,7 +20,7 @@ def partition_for_grad_overwrite(grad: T) -> tuple[T, T]:
     Returns:
         Two trees of the same structure, in each of which the other's leaves are None.
 
-    Example:
+    Examples:
         >>> model = {"scale": jnp.ones(2), "dot": axn.quant.Fp8DotGeneral.init(amax_history_length=4)}
         >>> overwrites, rest = axn.quant.partition_for_grad_overwrite(model)
         >>> overwrites["scale"], rest["dot"]
@@ -40,13 +40,17 @@ def apply_updates(tree: T, updates: Any, overwrites: Any) -> T:
             a module, such as one that `eqx.partition` removed.
     """
 
-    def one(new: Any, old: Any) -> Any:
-        return old if new is None else eqx.combine(new, old)
+    def one(new: object, old: object) -> object:
+        if new is None:
+            return old
+        return eqx.combine(new, old)
 
     updated = eqx.apply_updates(tree, updates)
-    following: T = jax.tree.map(one, overwrites, updated, is_leaf=lambda new: new is None or _is_overwritten(new))
+    following: T = jax.tree.map(
+        one, overwrites, updated, is_leaf=lambda new: new is None or _is_overwritten(new)
+    )
     return following
 
 
-def _is_overwritten(node: Any) -> bool:
+def _is_overwritten(node: object) -> bool:
     return isinstance(node, OverwriteWithGradient)

@@ -11,8 +11,8 @@ from .. import random
 from ..array import NamedArray
 from ..axis import Axis
 from ..core import shape_of
+from ..engine import pointwise
 from ..errors import OperandError, message
-from ..ops import _lift
 
 __all__ = ["stochastic_round"]
 
@@ -35,7 +35,7 @@ def stochastic_round(x: Any, dtype: DTypeLike, *, key: jax.Array) -> Any:
     Reference:
         Gupta et al. (2015), Deep learning with limited numerical precision.
 
-    Example:
+    Examples:
         >>> x = axn.full(axn.Axis("i", 10_000), 1 + 2**-10)
         >>> rounded = axn.quant.stochastic_round(x, jnp.bfloat16, key=jax.random.key(0))
         >>> sorted(set(rounded.tolist()))
@@ -50,9 +50,13 @@ def stochastic_round(x: Any, dtype: DTypeLike, *, key: jax.Array) -> Any:
     if not isinstance(x, NamedArray):
         return stochastic_round(NamedArray(x, ()), dtype, key=key).array
     shape = shape_of("stochastic_round", x.array, x.names)
-    anonymous = tuple(Axis(f"anonymous {i}", size) for i, size in enumerate(shape[: len(shape) - len(x.names)]))
+    anonymous = tuple(
+        Axis(f"anonymous {i}", size) for i, size in enumerate(shape[: len(shape) - len(x.names)])
+    )
     drawn = random.uniform(key, (*anonymous, *x.axes))
-    return _lift.nary(_stochastic_round, x, drawn.untag(*(axis.name for axis in anonymous)), dtype=narrow)
+    return pointwise.nary(
+        _stochastic_round, x, drawn.untag(*(axis.name for axis in anonymous)), dtype=narrow
+    )
 
 
 def _stochastic_round(x: jax.Array, drawn: jax.Array, *, dtype: Any) -> jax.Array:
@@ -70,11 +74,15 @@ def _rounded(x: jax.Array, drawn: jax.Array, dtype: Any) -> jax.Array:
     below = jnp.floor(units)
     rounded = jnp.ldexp(below + (drawn < units - below).astype(below.dtype), unit)
     nearest, largest = x.astype(dtype), float(kind.max)
-    inside = jnp.clip(rounded, -largest, largest).astype(dtype)  # the largest number has no next one
+    inside = jnp.clip(rounded, -largest, largest).astype(
+        dtype
+    )  # the largest number has no next one
     return jnp.where(jnp.isfinite(nearest), inside, nearest)
 
 
 @_rounded.defjvp
-def _(dtype: Any, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+def _(
+    dtype: Any, primals: tuple[jax.Array, ...], tangents: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array]:
     # By itself, each step would have derivative zero.
     return _rounded(*primals, dtype), tangents[0].astype(dtype)

@@ -4,6 +4,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ..kinds import Payload
+
 __all__ = ["StoredArray", "StoredAxes", "StoredAxis"]
 
 
@@ -40,12 +42,18 @@ class StoredArray(np.ndarray[Any, Any]):
     axes: StoredAxes | None = None
     is_foreign: bool = False
 
-    def __array_wrap__(self, array: Any, context: Any = None, return_scalar: bool = False) -> Any:
+    def __array_wrap__(
+        self, array: Payload, context: Any = None, return_scalar: bool = False
+    ) -> Any:
         plain = np.asarray(array)
-        return plain[()] if return_scalar else plain
+        if return_scalar:
+            return plain[()]
+        return plain
 
     @staticmethod
-    def of(array: np.ndarray[Any, Any], axes: StoredAxes | None, is_foreign: bool = False) -> "StoredArray":
+    def of(
+        array: np.ndarray[Any, Any], axes: StoredAxes | None, is_foreign: bool = False
+    ) -> "StoredArray":
         """View an array as one with given axes."""
         stored = array.view(StoredArray)
         stored.axes, stored.is_foreign = axes, is_foreign

@@ -9,21 +9,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 
-from .. import layout
 from ..array import is_named_array
 from ..axis import Axis
 from ..errors import ArgumentError, OperandError, message
-from ..layout import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ..kinds import Payload, Tree, type_text
+from ..mesh import context, partition
+from ..mesh.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..nn.linear import Linear
 from ..nn.moe import MoELinear
-from ..partitioning._keys import check_keys
+from ..partitioning.keys import check_keys
 from ..partitioning.placement import from_callback
 from ..partitioning.shard import names_of, no_mesh, paths_of
-from ..transform._leaves import refilled
-from ._fit import Reading, Rival, fit
-from ._places import Index, Place, on_host, places, require_state, require_values
+from ..transform.leaves import refilled
 from .axes import StoredArray, StoredAxes
+from .fit import Reading, Rival, fit
 from .layouts import TORCH, Layout, in_first
+from .places import Form, Index, Place, on_host, places, require_state, require_values
 
 __all__ = [
     "Rename",
@@ -74,11 +75,13 @@ class StateDict(Mapping[str, np.ndarray[Any, Any]]):
     def axes(self, key: str) -> StoredAxes | None:
         """Return the axes of each dimension of an array; None if it has no names."""
         place, _ = self._entries[key]
-        return place.axes if any(place.axes) else None
+        if any(place.axes):
+            return place.axes
+        return None
 
 
 def to_state_dict(
-    tree: Any,
+    tree: Tree,
     prefix: str | None = None,
     *,
     layouts: Mapping[type, Layout] | None = None,
@@ -100,7 +103,7 @@ def to_state_dict(
         AxisError: if a layout does not fit the axes of an array.
         OperandError: if a layout returns anything but `Stored`, or `rename` anything but a string.
 
-    Example:
+    Examples:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
         >>> mlp = axn.nn.MLP.init(Embed, Embed, Mlp, 1, key=jax.random.key(0))
         >>> list(axn.state_dict.to_state_dict(mlp, "model"))
@@ -110,7 +113,7 @@ def to_state_dict(
 
 
 def to_torch_compatible_state_dict(
-    tree: Any,
+    tree: Tree,
     prefix: str | None = None,
     *,
     layouts: Mapping[type, Layout] | None = None,
@@ -124,7 +127,7 @@ def to_torch_compatible_state_dict(
         layouts: further layouts by type, which replace those of torch.
         rename: see `Rename`.
 
-    Example:
+    Examples:
         >>> Embed, Heads, HeadDim = axn.make_axes(embed=8, heads=2, head_dim=3)
         >>> layer = axn.nn.Linear.init(Embed, (Heads, HeadDim), key=jax.random.key(0))
         >>> axn.state_dict.to_torch_compatible_state_dict(layer)["weight"].shape
@@ -174,7 +177,7 @@ def from_state_dict(
             return a string.
         ShardingError: if the mapping does not fit; if `tree` is abstract on a mesh, and there is none here.
 
-    Example:
+    Examples:
         >>> Embed, Mlp = axn.make_axes(embed=8, mlp=16)
         >>> make = lambda seed: axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(seed))
         >>> loaded = axn.state_dict.from_state_dict(make(0), axn.state_dict.to_state_dict(make(1)))
@@ -189,7 +192,10 @@ def from_state_dict(
     torch = {**TORCH, **(layouts or {})}
     rivals = (
         Rival("call from_torch_compatible_state_dict", lambda: entries(torch)),
-        Rival(f"call from_torch_compatible_state_dict with {IN_FIRST_CALL}", lambda: entries({**torch, **IN_FIRST})),
+        Rival(
+            f"call from_torch_compatible_state_dict with {IN_FIRST_CALL}",
+            lambda: entries({**torch, **IN_FIRST}),
+        ),
     )
     options = (strict, cast, layouts or {}, rename, rename_axes, mapping, mesh)
     torch_reading = rivals[0] if layouts is None else None
@@ -228,7 +234,7 @@ def from_torch_compatible_state_dict(
 
 def _filled(
     function: str,
-    tree: Any,
+    tree: Tree,
     state_dict: Mapping[str, Any],
     prefix: str | None,
     strict: bool,
@@ -242,8 +248,8 @@ def _filled(
     torch: Rival | None,
 ) -> Any:
     require_state(function, state_dict, f"write {function}(model, state_dict)")
-    own = mapping if isinstance(mapping, Mappings) else layout.resolve_mapping(mapping)
-    around = layout.context_mesh(mesh)
+    own = mapping if isinstance(mapping, Mappings) else context.resolve_mapping(mapping)
+    around = context.context_mesh(mesh)
     if mapping is not None and own is not None:
         if around is None:
             raise no_mesh(function, own)
@@ -260,16 +266,28 @@ def _filled(
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
     for at, spot in enumerate(found):
         if spot is not None and spot.path in keys:
-            # Not block by block: all processes have to bring the same arrays to the host.
-            known = keys[spot.path]
-            layers = {
-                index: forms[known[index]].restore(on_host(state_dict[known[index]]))
-                if index in known
-                else spot.read(index)
-                for _, index in spot.entries()
-            }
+            layers = _read(spot, keys[spot.path], forms, state_dict)
             leaves[at] = _loaded(function, spot, layers, None if around is None else own, mesh)
+            # What was made for this array goes before the next one is made.
+            del layers
     return jax.tree.unflatten(structure, leaves)
+
+
+def _read(
+    spot: Place, keys: Mapping[Index, str], forms: Mapping[str, Form], state_dict: Mapping[str, Any]
+) -> dict[Index, np.ndarray[Any, Any]]:
+    """Bring the layers of an array to the host; those without a key are those of the tree.
+
+    Not block by block: all processes have to bring the same arrays to the host.
+    """
+    layers: dict[Index, np.ndarray[Any, Any]] = {}
+    for _, index in spot.entries():
+        key = keys.get(index)
+        if key is None:
+            layers[index] = spot.read(index)
+        else:
+            layers[index] = forms[key].restore(on_host(state_dict[key]))
+    return layers
 
 
 def _loaded(
@@ -287,14 +305,18 @@ def _loaded(
 
     sharding = getattr(place.array, "sharding", None)
     on_the_host = isinstance(place.array, np.ndarray | np.generic)
-    if mapping is None and isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
+    if (
+        mapping is None
+        and isinstance(sharding, NamedSharding)
+        and isinstance(sharding.mesh, AbstractMesh)
+    ):
         # Abstract arrays from a mesh with Explicit axes have a layout, but no devices.
-        entries = layout.entries_in(sharding.spec)
+        entries = partition.entries_in(sharding.spec)
         entries += [()] * (len(place.shape) - len(entries))
         mapping = AxisMapping(tuple(zip(place.names, entries, strict=True)))
-        if layout.context_mesh(mesh) is None:
+        if context.context_mesh(mesh) is None:
             raise no_mesh(function, mapping)
-    array: Any
+    array: Payload
     if on_the_host and (mapping is None or not is_named_array(place.leaf)):
         # It stays on the host, as with `shard`: JAX would make 32 bits of 64.
         kept = np.array(block(whole))
@@ -302,7 +324,9 @@ def _loaded(
     elif mapping is not None:
         own = mapping.of(place.names, place.path) if isinstance(mapping, Mappings) else mapping
         # Errors name the function that the user called.
-        layout.partition_spec(place.names, place.shape, own, layout.context_mesh(mesh), function)
+        partition.partition_spec(
+            place.names, place.shape, own, context.context_mesh(mesh), function
+        )
         axes = tuple(map(Axis, place.names, place.shape))
         array = from_callback(axes, lambda at: block(tuple(at.values())), own, mesh).array
     elif sharding is not None and getattr(place.array, "committed", True):
@@ -313,7 +337,9 @@ def _loaded(
     return refilled(place.leaf, array)
 
 
-def _entries(function: str, found: list[Place | None], prefix: str | None, rename: Rename | None) -> Entries:
+def _entries(
+    function: str, found: list[Place | None], prefix: str | None, rename: Rename | None
+) -> Entries:
     """Make the keys of all arrays."""
     change = _renamer(function, rename)
     entries: Entries = {}
@@ -321,10 +347,14 @@ def _entries(function: str, found: list[Place | None], prefix: str | None, renam
         for name, index in place.entries():
             key = ".".join(part for part in (prefix, change(name)) if part)
             if not key:
-                raise ArgumentError(message(function, "a bare array has no key", hint="pass a prefix"))
+                raise ArgumentError(
+                    message(function, "a bare array has no key", hint="pass a prefix")
+                )
             if key in entries:
                 first, second = entries[key][0].path, place.path
-                raise ArgumentError(message(function, f"{first} and {second} have the same key, {key!r}"))
+                raise ArgumentError(
+                    message(function, f"{first} and {second} have the same key, {key!r}")
+                )
             entries[key] = (place, index)
     return entries
 
@@ -333,11 +363,17 @@ def _renamer(function: str, rename: Rename | None) -> Callable[[str], str]:
     if callable(rename):
         return lambda name: _text(function, name, rename(name))
     if rename is not None and not isinstance(rename, Mapping):
-        problem = f"rename must be a function of a key or a dict of strings, not {type(rename).__name__}"
-        raise OperandError(message(function, problem, hint='write rename={"attention.qkv": "attn.c_attn"}'))
+        problem = (
+            f"rename must be a function of a key or a dict of strings, not {type_text(rename)}"
+        )
+        raise OperandError(
+            message(function, problem, hint='write rename={"attention.qkv": "attn.c_attn"}')
+        )
     if not rename:
         return lambda name: name
-    table = {_text(function, run, run): _text(function, run, other) for run, other in rename.items()}
+    table = {
+        _text(function, run, run): _text(function, run, other) for run, other in rename.items()
+    }
     runs = "|".join(re.escape(run) for run in sorted(table, key=len, reverse=True))
     pattern = re.compile(rf"(?<![^.])(?:{runs})(?![^.])")
     return lambda name: pattern.sub(lambda run: table[run[0]], name)
@@ -345,5 +381,7 @@ def _renamer(function: str, rename: Rename | None) -> Callable[[str], str]:
 
 def _text(function: str, old: Any, new: Any) -> str:
     if not isinstance(old, str) or not isinstance(new, str):
-        raise OperandError(message(function, f"rename turns {old!r} into {new!r}, but keys must be strings"))
+        raise OperandError(
+            message(function, f"rename turns {old!r} into {new!r}, but keys must be strings")
+        )
     return new

@@ -3,7 +3,7 @@
 import math
 import os
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
@@ -14,11 +14,11 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ..errors import ArgumentError, message
-from ._format import CODES, METADATA, File, Unreadable, header_of, open_file, parse
-from ._places import axes_of, on_host, require_state, spec_of
-from ._record import decoded, encoded
-from ._switch import Replacement, index_of, open_set, write
-from .axes import StoredArray
+from .axes import StoredArray, StoredAxes
+from .format import CODES, METADATA, File, Unreadable, header_of, open_file, parse
+from .places import axes_of, on_host, require_state, spec_of
+from .record import decoded, encoded
+from .switch import Replacement, index_of, open_set, write
 
 __all__ = ["load_state_dict", "save_state_dict"]
 
@@ -55,7 +55,9 @@ def save_state_dict(
         OperandError: if `state_dict` is not a mapping, or a value has names or cannot be read by numpy.
         OSError: if the files cannot be written, on all processes.
     """
-    require_state("save_state_dict", state_dict, "write save_state_dict(to_state_dict(model), path)")
+    require_state(
+        "save_state_dict", state_dict, "write save_state_dict(to_state_dict(model), path)"
+    )
     if max_bytes is not None and not (isinstance(max_bytes, Real) and max_bytes > 0):
         problem = f"max_bytes must be a positive number of bytes, not {max_bytes!r}"
         raise ArgumentError(message("save_state_dict", problem))
@@ -64,23 +66,25 @@ def save_state_dict(
         raise ArgumentError(message("save_state_dict", problem, hint="pass text as metadata="))
     _require_text(metadata or {})
     target = Path(path)
-    specs = {key: spec_of("save_state_dict", state_dict, key) for key in state_dict}
-    for key, spec in specs.items():
-        if spec.dtype not in CODES:
-            lines = f"dtypes of the format: {', '.join(map(str, CODES))}"
-            raise ArgumentError(message("save_state_dict", f"{key!r} has dtype {spec.dtype}", lines))
+    specs: dict[str, Any] = {}
+    for key in state_dict:
+        specs[key] = spec_of("save_state_dict", state_dict, key)
+        if specs[key].dtype not in CODES:
+            problem = f"{key!r} has dtype {specs[key].dtype}"
+            known = f"dtypes of the format: {', '.join(map(str, CODES))}"
+            raise ArgumentError(message("save_state_dict", problem, known))
     groups = _groups(specs, max_bytes)
     replacement: Replacement | None = None
     with _together(target):
         if jax.process_index() == 0:
             replacement = Replacement(target, len(groups))
     for at, keys in enumerate(groups):
-        axes = {key: axes_of(state_dict, key, specs[key]) for key in keys}
-        known = {key: found for key, found in axes.items() if found is not None}
-        told = {"format": "pt", **(metadata or {}), **({AXES: encoded(known)} if known else {})}
-        told |= replacement.metadata if replacement is not None else {}
+        told = {"format": "pt", **(metadata or {}), **_axes_metadata(state_dict, keys, specs)}
+        if replacement is not None:
+            told |= replacement.metadata
         header, ordered = header_of(keys, specs, told)
-        parts = _parts(header, (on_host(state_dict[key]) for key in ordered))
+        arrays = (on_host(state_dict[key]) for key in ordered)
+        parts = _parts(header, arrays)
         with _together(target):
             try:
                 if replacement is not None:
@@ -90,20 +94,45 @@ def save_state_dict(
                     deque(parts, 0)  # all processes bring all arrays to the host, though one writes
     with _together(target):
         if replacement is not None:
-            files_of = {key: file for file, keys in zip(replacement.files, groups, strict=True) for key in keys}
-            replacement.finish(files_of, sum(spec.size * spec.dtype.itemsize for spec in specs.values()))
+            files_of: dict[str, Path] = {}
+            for file, keys in zip(replacement.files, groups, strict=True):
+                files_of |= dict.fromkeys(keys, file)
+            replacement.finish(files_of, sum(map(_bytes_of, specs.values())))
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(f"save_state_dict {path}")
+
+
+def _axes_metadata(
+    state_dict: Mapping[str, Any], keys: Iterable[str], specs: Mapping[str, Any]
+) -> dict[str, str]:
+    """Return the axes of arrays as metadata; nothing if none are known."""
+    known: dict[str, StoredAxes] = {}
+    for key in keys:
+        axes = axes_of(state_dict, key, specs[key])
+        if axes is not None:
+            known[key] = axes
+    if known:
+        return {AXES: encoded(known)}
+    return {}
+
+
+def _bytes_of(spec: Any) -> int:
+    size: int = spec.size * spec.dtype.itemsize
+    return size
 
 
 def _require_text(metadata: Mapping[str, str]) -> None:
     for key, text in metadata.items():
         if not isinstance(key, str) or not isinstance(text, str):
             problem = f"keys and values of metadata must be strings, but {key!r} has {text!r}"
-            raise ArgumentError(message("save_state_dict", problem, hint=f"write {{{str(key)!r}: {str(text)!r}}}"))
+            raise ArgumentError(
+                message("save_state_dict", problem, hint=f"write {{{str(key)!r}: {str(text)!r}}}")
+            )
         if key.startswith("axonym."):
             problem = f"metadata has {key!r}, but names that begin with 'axonym.' are those of this library"
-            raise ArgumentError(message("save_state_dict", problem, hint="leave it out: axes are stored anyway"))
+            raise ArgumentError(
+                message("save_state_dict", problem, hint="leave it out: axes are stored anyway")
+            )
 
 
 def _groups(specs: Mapping[str, Any], max_bytes: int | None) -> list[list[str]]:
@@ -111,7 +140,7 @@ def _groups(specs: Mapping[str, Any], max_bytes: int | None) -> list[list[str]]:
     groups: list[list[str]] = [[]]
     filled = 0
     for key, spec in specs.items():
-        size = spec.size * spec.dtype.itemsize
+        size = _bytes_of(spec)
         if groups[-1] and max_bytes is not None and filled + size > max_bytes:
             groups.append([])
             filled = 0
@@ -135,8 +164,12 @@ def _together(file: Path) -> Generator[None]:
         yield
     except OSError as error:
         failure = error
-    if jax.process_count() > 1 and multihost_utils.broadcast_one_to_all(np.asarray(failure is not None)):
-        failure = failure or OSError(message("save_state_dict", f"the first process could not write {file}"))
+    if jax.process_count() > 1 and multihost_utils.broadcast_one_to_all(
+        np.asarray(failure is not None)
+    ):
+        failure = failure or OSError(
+            message("save_state_dict", f"the first process could not write {file}")
+        )
     if failure is not None:
         raise failure
 
@@ -157,11 +190,14 @@ def load_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, A
         FileNotFoundError: if there is no such file.
     """
     file = Path(path)
-    file = file / "model.safetensors" if file.is_dir() else file
+    if file.is_dir():
+        file = file / "model.safetensors"
     index = index_of(file)
     if file.suffix != ".json" and (file.exists() or not index.exists()):
         return dict(_stored(file, open_file(file)))
-    where = open_set(file if file.suffix == ".json" else index)
+    if file.suffix == ".json":
+        index = file
+    where = open_set(index)
     files = {each: dict(_stored(each, opened)) for each, opened in dict(where.values()).items()}
     return {key: files[each][key] for key, (each, _) in where.items()}
 
@@ -183,8 +219,10 @@ def _stored(file: Path, opened: File) -> Iterator[tuple[str, StoredArray]]:
         yield key, StoredArray.of(array, own, is_foreign)
 
 
-def _fits(axes: Any, shape: tuple[int, ...]) -> bool:
-    sizes = [None if dim is None else math.prod(axis.size for axis in dim) for dim in axes]
-    return len(sizes) == len(shape) and all(
-        size is None or size == there for size, there in zip(sizes, shape, strict=True)
-    )
+def _fits(axes: StoredAxes, shape: tuple[int, ...]) -> bool:
+    if len(axes) != len(shape):
+        return False
+    for dim, size in zip(axes, shape, strict=True):
+        if dim is not None and math.prod(axis.size for axis in dim) != size:
+            return False
+    return True

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ..axis import AxisSelection, spec
-from ..nn._weights import stored_outputs
+from ..nn.attention.position import PositionEmbedding
 from ..nn.batch_norm import BatchNorm, BatchNormState
 from ..nn.conv import ConvTranspose
 from ..nn.embedding import Embedding
@@ -14,7 +14,7 @@ from ..nn.group_norm import GroupNorm
 from ..nn.linear import Linear
 from ..nn.moe import MoELinear
 from ..nn.norm import LayerNorm, RmsNorm
-from ..nn.position import PositionEmbedding
+from ..nn.weights import stored_outputs
 
 __all__ = ["TORCH", "Layout", "Stored", "in_first", "out_first"]
 
@@ -78,7 +78,9 @@ def _transposed(layer: ConvTranspose) -> dict[str, Stored]:
     """Return the layout of transposed convolutions in torch: a flipped kernel, and groups along the inputs."""
     out, inputs = layer.weight.names[-len(layer.kernel_size) - 2 : -len(layer.kernel_size)]
     kernel, groups = layer.weight.names[-len(layer.kernel_size) :], f"groups of {out}"
-    return {"weight": Stored(((groups, inputs), out, *kernel), kernel, {out: (groups, layer.groups)})}
+    return {
+        "weight": Stored(((groups, inputs), out, *kernel), kernel, {out: (groups, layer.groups)})
+    }
 
 
 TORCH: Mapping[type, Layout] = MappingProxyType(

@@ -10,14 +10,16 @@ from jax import lax
 from jax.core import Tracer
 from jax.sharding import AxisType
 
-from .. import layout, plans
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelector, selector
 from ..core import facts
+from ..engine import checks, kernels
 from ..errors import AxisError, OperandError, message
-from ..ops import _lift
-from ._carry import Keeper, settled
-from ._leaves import Arguments, Outputs, is_array, is_hole
+from ..kinds import is_array
+from ..mesh import auto, context
+from ..names import plans
+from .carry import Keeper, settled
+from .leaves import Arguments, Outputs, is_hole
 
 __all__ = ["associative_scan"]
 
@@ -26,7 +28,9 @@ T = TypeVar("T")
 _FUNCTION = "associative_scan"
 
 
-def associative_scan(f: Callable[[T, T], T], axis: AxisSelector, *, reverse: bool = False) -> Callable[[T], T]:
+def associative_scan(
+    f: Callable[[T, T], T], axis: AxisSelector, *, reverse: bool = False
+) -> Callable[[T], T]:
     """Combine the elements along an axis from the first to each position, for all positions in parallel.
 
     `associative_scan(f, axis)(elements)` gives at each position `f(...f(f(x0, x1), x2)..., xi)`. Because `f` is
@@ -52,7 +56,7 @@ def associative_scan(f: Callable[[T, T], T], axis: AxisSelector, *, reverse: boo
     Reference:
         Blelloch (1990), Prefix sums and their applications.
 
-    Example:
+    Examples:
         >>> decay, x = axn.full(axn.Axis("time", 4), 0.5), axn.ones(axn.Axis("time", 4))
         >>> axn.associative_scan(lambda a, b: (a[0] * b[0], a[1] * b[0] + b[1]), "time")((decay, x))[1].tolist()
         [1.0, 1.5, 1.75, 1.875]
@@ -61,10 +65,7 @@ def associative_scan(f: Callable[[T, T], T], axis: AxisSelector, *, reverse: boo
 
     def dimension(_: int, leaf: Any) -> int:
         if isinstance(leaf, NamedArray):
-            try:
-                return plans.positions(leaf.names, (name,))[0]
-            except AxisError as flaw:
-                _lift.fail(_FUNCTION, flaw, leaf)
+            return checks.planned(_FUNCTION, (leaf,), plans.positions, leaf.names, (name,))[0]
         if is_array(leaf) and leaf.ndim:
             return 0
         problem = f"each element must be an array with axis {name!r}, not {_kind(leaf)}"
@@ -78,20 +79,20 @@ def associative_scan(f: Callable[[T, T], T], axis: AxisSelector, *, reverse: boo
         added = [tuple(range(place - dim)) for dim in dims]
 
         def named(arrays: Sequence[jax.Array]) -> Any:
-            return parts.rebuild([lax.squeeze(array, lead) for array, lead in zip(arrays, added, strict=True)])
+            return parts.rebuild(list(map(lax.squeeze, arrays, added)))
 
         def combined(elems: Sequence[jax.Array], keep: Keeper) -> Any:
             def combine(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
                 given = named(first)
                 results = _same_axes(given, f(given, named(second)))
-                arrays = [lax.expand_dims(array, lead) for array, lead in zip(results, added, strict=True)]
-                return keep(first, [_lift.whole(array, (place,)) for array in arrays])
+                arrays = map(lax.expand_dims, results, added)
+                return keep(first, [auto.whole(array, (place,)) for array in arrays])
 
             return lax.associative_scan(combine, elems, reverse=reverse, axis=place)
 
-        whole = [_lift.whole(jnp.asarray(array), (dim,)) for array, dim in zip(parts.arrays, dims, strict=True)]
-        elems = [lax.expand_dims(array, lead) for array, lead in zip(whole, added, strict=True)]
-        with layout.unmapped((name,)):  # slices along it are too small to be split
+        whole = map(_whole, parts.arrays, dims)
+        elems = list(map(lax.expand_dims, whole, added))
+        with context.unmapped((name,)):  # slices along it are too small to be split
             return named(settled(combined, elems))
 
     compiled = jax.jit(run)
@@ -105,7 +106,7 @@ def associative_scan(f: Callable[[T, T], T], axis: AxisSelector, *, reverse: boo
     return scanned
 
 
-def _is_on_mixed_axes(leaf: Any) -> bool:
+def _is_on_mixed_axes(leaf: object) -> bool:
     """Return whether an array that is not traced lies on a mesh with Explicit and Auto axes."""
     if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
         return False
@@ -113,7 +114,7 @@ def _is_on_mixed_axes(leaf: Any) -> bool:
     return any({AxisType.Explicit, AxisType.Auto} <= set(mesh.axis_types) for mesh in kinds)
 
 
-def _same_axes(element: Any, result: Any) -> list[jax.Array]:
+def _same_axes(element: object, result: object) -> list[jax.Array]:
     """Return the arrays of an element that `f` returned, in their previous axis order.
 
     Raises:
@@ -125,28 +126,43 @@ def _same_axes(element: Any, result: Any) -> list[jax.Array]:
     news, other = jax.tree.flatten(result, is_leaf=is_named_array)
     if tree != other or any(map(_differ, olds, news)):
         lines = (f"before: {tree}", f"after: {other}")
-        raise OperandError(message(_FUNCTION, "the function changes the structure of an element", *lines))
+        raise OperandError(
+            message(_FUNCTION, "the function changes the structure of an element", *lines)
+        )
     arrays: list[jax.Array] = []
     for old, new in zip(olds, news, strict=True):
         if is_hole(old):
             continue
-        before, names = (old.array, old.names) if isinstance(old, NamedArray) else (old, ())
-        array, others = (new.array, new.names) if isinstance(new, NamedArray) else (jnp.asarray(new), ())
+        before, names = _parts(old)
+        array, others = _parts(new)
+        array = jnp.asarray(array)
         fits = set(names) == set(others)
         if fits:
-            array = _lift.lined_up(array, others, names)
+            array = kernels.lined_up(array, others, names)
         if not fits or array.shape != before.shape:
             lines = (f"before: {_kind(old)}", f"after: {_kind(new)}")
-            raise AxisError(message(_FUNCTION, "the function changes the axes of an element", *lines))
+            raise AxisError(
+                message(_FUNCTION, "the function changes the axes of an element", *lines)
+            )
         arrays.append(array)
     return arrays
 
 
-def _differ(old: Any, new: Any) -> bool:
+def _differ(old: object, new: object) -> bool:
     return is_named_array(old) != is_named_array(new) or is_hole(old) != is_hole(new)
+
+
+def _whole(array: object, dim: int) -> jax.Array:
+    return auto.whole(jnp.asarray(array), (dim,))
+
+
+def _parts(leaf: object) -> tuple[Any, tuple[str, ...]]:
+    return (leaf.array, leaf.names) if isinstance(leaf, NamedArray) else (leaf, ())
 
 
 def _kind(leaf: Any) -> str:
     if isinstance(leaf, NamedArray):
         return facts(leaf)
-    return f"a plain array of shape {jnp.shape(leaf)}" if is_array(leaf) else type(leaf).__name__
+    if is_array(leaf):
+        return f"a plain array of shape {jnp.shape(leaf)}"
+    return type(leaf).__name__

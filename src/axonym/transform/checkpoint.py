@@ -56,14 +56,20 @@ class ScanCheckpointPolicy:
     def __post_init__(self) -> None:
         if self.save_block_internals is True and self.offload_block_internals:
             problem = "save_block_internals=True keeps everything on the device, so that nothing is left to offload"
-            raise OperandError(message("ScanCheckpointPolicy", problem, hint="name what to save: [...]"))
+            raise OperandError(
+                message("ScanCheckpointPolicy", problem, hint="name what to save: [...]")
+            )
         for field in ("save_block_internals", "offload_block_internals"):
             value = getattr(self, field)
             if isinstance(value, str):
                 problem = f"{field} must be a list of names, not the str {value!r}"
-                raise OperandError(message("ScanCheckpointPolicy", problem, hint=f"write [{value!r}]"))
+                raise OperandError(
+                    message("ScanCheckpointPolicy", problem, hint=f"write [{value!r}]")
+                )
             if not isinstance(value, bool):
-                object.__setattr__(self, field, tuple(value))  # hashable: a policy is a static part of a module
+                object.__setattr__(
+                    self, field, tuple(value)
+                )  # hashable: a policy is a static part of a module
         for field in ("save_carries", "save_inputs"):
             if getattr(self, field) not in (True, False, "offload"):
                 problem = f"{field} must be a bool or 'offload', not {getattr(self, field)!r}"
@@ -86,10 +92,11 @@ class ScanCheckpointPolicy:
             return _SHORT[spec]
         known = ", ".join(map(repr, _SHORT))
         problem = f"{spec!r} is not a checkpoint policy"
-        near = (
-            suggestion(spec, [short for short in _SHORT if isinstance(short, str)]) if isinstance(spec, str) else None
-        )
-        raise OperandError(message("ScanCheckpointPolicy", problem, f"short forms: {known}", hint=near))
+        near = None
+        if isinstance(spec, str):
+            near = suggestion(spec, [short for short in _SHORT if isinstance(short, str)])
+        facts = f"short forms: {known}"
+        raise OperandError(message("ScanCheckpointPolicy", problem, facts, hint=near))
 
     @staticmethod
     def from_bool_or_str(remat_policy: bool | str) -> "ScanCheckpointPolicy":
@@ -100,13 +107,17 @@ class ScanCheckpointPolicy:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of values inside a step that the policy lists."""
-        return () if self.disable or self.simple else (*self._saved, *self.offload_block_internals)
+        if self.disable or self.simple:
+            return ()
+        return (*self._saved, *self.offload_block_internals)
 
     def wrap(self, step: Callable[P, R], *, unrolled: bool = False) -> Callable[P, R]:
         """Apply the policy to one step."""
         if self.disable:
             return step
-        return jax.checkpoint(step, policy=self._jax_policy(), prevent_cse=self.prevent_cse or unrolled)
+        return jax.checkpoint(
+            step, policy=self._jax_policy(), prevent_cse=self.prevent_cse or unrolled
+        )
 
     def mark(self, carry: T, inputs: R) -> tuple[T, R]:
         """Name the carry and the arguments inside a step, if the policy needs it."""
@@ -128,7 +139,9 @@ class ScanCheckpointPolicy:
             return max(n for n in range(1, math.isqrt(steps) + 1) if steps % n == 0)
         if self.nested < 1 or steps % self.nested:
             problem = f"{steps} steps cannot be split into {self.nested} equal groups"
-            raise AxisSizeError(message("ScanCheckpointPolicy", problem, hint="nested=True chooses a number"))
+            raise AxisSizeError(
+                message("ScanCheckpointPolicy", problem, hint="nested=True chooses a number")
+            )
         return self.nested
 
     @property
@@ -139,8 +152,12 @@ class ScanCheckpointPolicy:
     def _offloaded(self) -> list[str]:
         if self.disable or self.simple:
             return []
-        loop = [(self.save_carries, CARRY), (self.save_inputs, INPUTS)]
-        return [*self.offload_block_internals, *(name for where, name in loop if where == "offload")]
+        offloaded = list(self.offload_block_internals)
+        if self.save_carries == "offload":
+            offloaded.append(CARRY)
+        if self.save_inputs == "offload":
+            offloaded.append(INPUTS)
+        return offloaded
 
     def _jax_policy(self) -> Any:
         if self.simple:
@@ -157,7 +174,10 @@ class ScanCheckpointPolicy:
             )
         if self.save_block_internals is not True:
             return named
-        return dots if named is None else lambda *args, **params: dots(*args, **params) or named(*args, **params)
+        if named is None:
+            return dots
+        by_name = named
+        return lambda *args, **params: dots(*args, **params) or by_name(*args, **params)
 
 
 ScanCheckpointSpec: TypeAlias = (
@@ -177,5 +197,7 @@ _SHORT: dict[bool | str, ScanCheckpointPolicy] = {
 
 def tree_checkpoint_name(tree: T, name: str) -> T:
     """Give the arrays of a tree a name that a checkpoint policy can list."""
-    named: T = jax.tree.map(lambda leaf: checkpoint_name(leaf, name) if isinstance(leaf, jax.Array) else leaf, tree)
+    named: T = jax.tree.map(
+        lambda leaf: checkpoint_name(leaf, name) if isinstance(leaf, jax.Array) else leaf, tree
+    )
     return named

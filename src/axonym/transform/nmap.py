@@ -7,12 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import _constraints, layout, plans
 from ..array import NamedArray, is_named_array
 from ..core import shape_of, wrap
+from ..engine import checks
 from ..errors import OperandError, message
-from ..ops import _lift
-from ._leaves import Outputs
+from ..mesh import auto, context, explicit
+from ..names import plans
+from .leaves import Outputs
 
 __all__ = ["nmap"]
 
@@ -32,7 +33,7 @@ def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
         AxisSizeError: if one name has two sizes.
         OperandError: if no argument is a NamedArray.
 
-    Example:
+    Examples:
         >>> x = axn.named([[3., 1., 2.], [6., 5., 4.]], ("batch", "embed"))
         >>> axn.nmap(jnp.sort)(x.untag("embed")).tag("embed")
         NamedArray(float32[embed=3, batch=2])
@@ -46,30 +47,38 @@ def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)
         named = [leaf for leaf in leaves if isinstance(leaf, NamedArray)]
         if not named:
-            raise OperandError(message("nmap", "no argument is a NamedArray", hint="call the function itself"))
+            raise OperandError(
+                message("nmap", "no argument is a NamedArray", hint="call the function itself")
+            )
         names: tuple[str, ...] = ()
         for leaf in named:
             shape_of("nmap", leaf.array, leaf.names)
             names = plans.union(names, leaf.names)
-        _lift.check_sizes("nmap", [leaf.names for leaf in named], [leaf.array for leaf in named])
+        checks.check_sizes("nmap", [leaf.names for leaf in named], [leaf.array for leaf in named])
 
-        def positional(*arrays: Any) -> Outputs:
+        def positional(*arrays: object) -> Outputs:
             rest = iter(arrays)
-            args, kwargs = jax.tree.unflatten(tree, [next(rest) if is_named_array(x) else x for x in leaves])
+            filled = [next(rest) if is_named_array(leaf) else leaf for leaf in leaves]
+            args, kwargs = jax.tree.unflatten(tree, filled)
             return Outputs(fn(*args, **kwargs))
 
         mapped: Callable[..., Outputs] = positional
         for name in names:
             dims = tuple(_dimension(leaf, name, names) for leaf in named)
             mapped = jax.vmap(mapped, in_axes=dims, out_axes=-1)
-        at = [[*[None] * (jnp.ndim(leaf.array) - len(leaf.names)), *leaf.names] for leaf in named]
-        anonymous = [[i for i, label in enumerate(labels) if label is None] for labels in at]
-        seen = [_lift.whole(leaf.array, dims) for leaf, dims in zip(named, anonymous, strict=True)]
-        arrays, taken = _constraints.agree(names, at, seen, layout.mapped(names))
-        with layout.taking(taken), layout.hiding(names):
+        labels: list[list[str | None]] = []
+        seen: list[jax.Array] = []
+        for leaf in named:
+            anonymous = jnp.ndim(leaf.array) - len(leaf.names)
+            labels.append([*[None] * anonymous, *leaf.names])
+            seen.append(auto.whole(leaf.array, range(anonymous)))
+        arrays, taken = explicit.agree(names, labels, seen, context.mapped(names))
+        with context.taking(taken), context.hiding(names):
             results = mapped(*arrays)
         behind = functools.partial(_name, names)
-        return results.rebuild(results.arrays, behind, functools.partial(wrap, named[0], names=names))
+        return results.rebuild(
+            results.arrays, behind, functools.partial(wrap, named[0], names=names)
+        )
 
     return lifted
 
@@ -82,7 +91,7 @@ def _dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int | Non
     return remaining.index(name) - len(remaining)
 
 
-def _name(names: tuple[str, ...], like: NamedArray, array: Any) -> NamedArray:
+def _name(names: tuple[str, ...], like: NamedArray, array: object) -> NamedArray:
     """Name an array that the function returned with names; those that were mapped over come after them."""
     both = (*like.names, *names)
     plans.distinct(both, "nmap: in what the function returned, ")

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 from ..axis import AxisSelector
-from ._loop import loop, scanned_by_default
 from .checkpoint import ScanCheckpointSpec
+from .loop import loop, scanned_by_default
 
 __all__ = ["fold", "map", "scan"]
 
@@ -53,7 +53,7 @@ def scan(
         AxisClashError: if an output already has the axis.
         OperandError: if a step does not return a pair, or changes the structure or a dtype of the carry.
 
-    Example:
+    Examples:
         >>> Time = axn.Axis("time", 4)
         >>> total, sums = axn.scan(lambda carry, x: (carry + x, carry + x), Time)(axn.zeros(()), axn.ones(Time))
         >>> sums
@@ -76,7 +76,7 @@ def fold(
 
     See `scan` for the arguments.
 
-    Example:
+    Examples:
         >>> Time = axn.Axis("time", 4)
         >>> axn.fold(lambda carry, x: carry + x, Time)(axn.zeros(()), axn.ones(Time)).item()
         4.0
@@ -103,7 +103,7 @@ def map(
 
     See `scan` for the arguments.
 
-    Example:
+    Examples:
         >>> Time = axn.Axis("time", 3)
         >>> axn.map(lambda x: x * 2, Time)(axn.ones(Time)).tolist()
         [2.0, 2.0, 2.0]
@@ -117,9 +117,11 @@ def map(
     return mapped
 
 
-def _no_output(_: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, None]:
+def _no_output(_: str, fn: Callable[..., Any], *args: object, **kwargs: object) -> tuple[Any, None]:
     return fn(*args, **kwargs), None
 
 
-def _no_carry(_: str, fn: Callable[..., Any], carry: None, *args: Any, **kwargs: Any) -> tuple[None, Any]:
+def _no_carry(
+    _: str, fn: Callable[..., Any], carry: None, *args: object, **kwargs: object
+) -> tuple[None, Any]:
     return carry, fn(*args, **kwargs)

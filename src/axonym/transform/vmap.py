@@ -8,12 +8,13 @@ from typing import Any, ParamSpec, TypeVar, cast
 import jax
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from .. import _constraints, layout
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, selection
 from ..errors import OperandError, message, suggestion
-from ..layout import Entry
-from ._leaves import Arguments, Outputs, axis_first, is_array, spread
+from ..kinds import is_array
+from ..mesh import assignment, constraints, context, explicit, partition
+from ..mesh.assignment import Entry
+from .leaves import Arguments, Outputs, axis_first, spread
 
 __all__ = ["vmap"]
 
@@ -50,7 +51,7 @@ def vmap(
         OperandError: if `args` or `kwargs` do not fit the function, or a dimension does not exist.
         ShardingError: if the mapping and the mesh do not fit the axis.
 
-    Example:
+    Examples:
         >>> Batch, Embed = axn.make_axes(batch=2, embed=3)
         >>> axn.vmap(lambda x: x.sum("embed"), Batch)(axn.ones((Batch, Embed)))
         NamedArray(float32[batch=2])
@@ -63,25 +64,29 @@ def vmap(
 
 
 def _vmap(
-    fn: Callable[..., Any], axis: tuple[str, int | None], default: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    fn: Callable[..., Any],
+    axis: tuple[str, int | None],
+    default: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Callable[..., Any]:
     name = axis[0]
     parameters = _parameters(fn, args, kwargs)
 
-    def inner(arguments: Arguments, *arrays: Any) -> Outputs:
+    def inner(arguments: Arguments, *arrays: object) -> Outputs:
         called, named = arguments.rebuild(arrays)
         return Outputs(fn(*called, **named), numbers=False)
 
-    def leaving(arguments: Arguments, *arrays: Any) -> Outputs:
+    def leaving(arguments: Arguments, *arrays: object) -> Outputs:
         outputs = inner(arguments, *arrays)
-        outputs.arrays = list(map(_constraints.off_taken_axes, outputs.arrays))
+        outputs.arrays = list(map(explicit.off_taken_axes, outputs.arrays))
         return outputs
 
     @functools.lru_cache(64)  # making one costs as much as all work on names
     def batched(
-        dims: tuple[int, ...], size: int, mesh_axes: Entry | None, explicit: bool = False
+        dims: tuple[int, ...], size: int, mesh_axes: Entry | None, typed: bool = False
     ) -> Callable[..., Outputs]:
-        called = leaving if explicit else inner
+        called = leaving if typed else inner
         return jax.vmap(called, in_axes=(None, *dims), axis_size=size, spmd_axis_name=mesh_axes)
 
     @functools.wraps(fn)
@@ -94,53 +99,66 @@ def _vmap(
         def dimension(i: int, leaf: Any) -> int | None:
             if isinstance(leaf, NamedArray):
                 names = leaf.names
-                return names.index(name) - len(names) if name in names else None
+                if name not in names:
+                    return None
+                return names.index(name) - len(names)
             if not is_array(leaf) or leaf.ndim == 0:
                 return None
-            at: Any = default if dims is None else dims[i]
+            at: Any = default
+            if dims is not None:
+                at = dims[i]
             return cast("int | None", at(leaf) if callable(at) else at)
 
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
         outputs = _batched(batched, name, arguments)
-        arrays = list(map(_constraints.unsplit_if_empty, outputs.arrays))
+        arrays = list(map(constraints.unsplit_if_empty, outputs.arrays))
         return outputs.rebuild(arrays, axis_first("vmap", Axis(name, arguments.size)))
 
     return mapped
 
 
-def _batched(batched: Callable[..., Callable[..., Outputs]], name: str, arguments: Arguments) -> Outputs:
+def _batched(
+    batched: Callable[..., Callable[..., Outputs]], name: str, arguments: Arguments
+) -> Outputs:
     """Call the mapped function, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
-    dims, mapping = tuple(arguments.dims), layout.current_mapping()
-    explicit = any(map(_constraints.has_explicit_axes, arguments.arrays))
-    if mapping is None and not explicit:
+    dims, mapping = tuple(arguments.dims), context.current_mapping()
+    typed = any(map(explicit.has_explicit_axes, arguments.arrays))
+    if mapping is None and not typed:
         return batched(dims, arguments.size, None)(arguments, *arguments.arrays)
-    mesh = layout.context_mesh()
+    mesh = context.context_mesh()
     auto: tuple[str, ...] = ()
-    if mapping is not None and mesh is not None and layout.mapped((name,)).get(name):
-        layout.note(mapping, (name,))
-        (entry,) = layout.entries_in(layout.partition_spec((name,), (arguments.size,), mapping, mesh, "vmap"))
-        types = layout.mesh_types(mesh)
-        auto = tuple(axis for axis in entry if types[axis] is AxisType.Auto)
-    labels = [
-        [name if i == dim else None for i in range(x.ndim)] for x, dim in zip(arguments.arrays, dims, strict=True)
-    ]
-    arrays, taken = _constraints.agree((name,), labels, arguments.arrays, layout.mapped((name,)))
+    if mapping is not None and mesh is not None and context.mapped((name,)).get(name):
+        context.note(mapping, (name,))
+        sizes = (arguments.size,)
+        spec = partition.partition_spec((name,), sizes, mapping, mesh, "vmap", lays_out=False)
+        (entry,) = partition.entries_in(spec)
+        auto = partition.only(entry, partition.axes_of_type(mesh, AxisType.Auto))
+    labels: list[list[str | None]] = []
+    for x, dim in zip(arguments.arrays, dims, strict=True):
+        own: list[str | None] = [None] * x.ndim
+        own[dim] = name
+        labels.append(own)
+    arrays, taken = explicit.agree((name,), labels, arguments.arrays, context.mapped((name,)))
     constrained = () if taken else auto
     known: Entry | None = constrained or None
     if constrained and mesh is not None and AxisType.Manual in mesh.axis_types:
         # Inside a shard_map, JAX takes the name of a mapped axis for a Manual mesh axis.
-        known, arrays = None, [_split(array, own, mesh, constrained) for array, own in zip(arrays, labels, strict=True)]
-    with layout.taking((*taken, *constrained)), layout.hiding((name,)):
+        known = None
+        split = functools.partial(_split, mesh=mesh, mesh_axes=constrained)
+        arrays = list(map(split, arrays, labels))
+    with context.taking((*taken, *constrained)), context.hiding((name,)):
         return batched(dims, arguments.size, known, bool(taken))(arguments, *arrays)
 
 
-def _split(array: jax.Array, labels: Sequence[str | None], mesh: layout.MeshLike, mesh_axes: Entry) -> jax.Array:
+def _split(
+    array: jax.Array, labels: Sequence[str | None], mesh: assignment.MeshLike, mesh_axes: Entry
+) -> jax.Array:
     """Constrain the dimension that has a label to Auto mesh axes, and leave the others to the compiler."""
     if not any(labels):
         return array
     spec = PartitionSpec(*(mesh_axes if label else PartitionSpec.UNCONSTRAINED for label in labels))
     # in a program, since arrays that a shard_map closes over may not be on the mesh yet
-    split: jax.Array = _constraints.constrain_auto(array, NamedSharding(mesh, spec))
+    split: jax.Array = constraints.constrain_auto(array, NamedSharding(mesh, spec))
     return split
 
 
@@ -155,10 +173,16 @@ def _parameters(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     try:
         signature.bind_partial(*args, **kwargs)
     except TypeError as flaw:
-        near = [suggestion(key, signature.parameters) for key in kwargs if key not in signature.parameters]
+        near = [
+            suggestion(key, signature.parameters)
+            for key in kwargs
+            if key not in signature.parameters
+        ]
         problem = f"args and kwargs do not fit the function: {flaw}"
         hint = next(filter(None, near), None)
-        raise OperandError(message("vmap", problem, f"its parameters: {signature}", hint=hint)) from None
+        raise OperandError(
+            message("vmap", problem, f"its parameters: {signature}", hint=hint)
+        ) from None
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [name for name, parameter in signature.parameters.items() if parameter.kind in kinds]
 
@@ -167,7 +191,7 @@ def _given(
     positional: tuple[Any, ...],
     keyword: dict[str, Any],
     parameters: list[str],
-    default: Any,
+    default: object,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:

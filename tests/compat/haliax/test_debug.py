@@ -15,8 +15,7 @@ from haliax.debug import (
     visualize_named_sharding,
     visualize_shardings,
 )
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import NamedSharding, PartitionSpec as P
 
 Batch, Embed = hax.make_axes(batch=8, embed=4)
 

@@ -31,8 +31,7 @@ from haliax.partitioning import (
     shard_with_axis_mapping,
     sharding_for_axis,
 )
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 Batch, Embed, Mlp = hax.make_axes(batch=8, embed=4, mlp=16)
 MAPPING = {"batch": "data", "mlp": "model", "nobody has this": "data"}

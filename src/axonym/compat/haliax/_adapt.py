@@ -69,6 +69,8 @@ def adapted(fn: Callable[P, R]) -> Callable[P, R]:
             text = str(error)
             if _MISSING.search(text) is None:
                 raise
-            raise type(error)(_MISSING.sub(r"axis '\1' not found", text, count=1), error.hint) from error.__cause__
+            raise type(error)(
+                _MISSING.sub(r"axis '\1' not found", text, count=1), error.hint
+            ) from error.__cause__
 
     return call

@@ -53,7 +53,9 @@ class NamedArrayAxes:
         return names[:first] == self.before and names[last:] == self.after
 
 
-NamedArrayAxesSpec: TypeAlias = NamedArrayAxes | str | Sequence[str | EllipsisType] | Set[str | EllipsisType]
+NamedArrayAxesSpec: TypeAlias = (
+    NamedArrayAxes | str | Sequence[str | EllipsisType] | Set[str | EllipsisType]
+)
 
 
 def _title(dtype: Any) -> str:
@@ -94,13 +96,20 @@ def parsed(spec: Any, dtype: Any = None) -> NamedArrayAxes:
             return parsed(found[0], dtype)
     if not isinstance(spec, str | Sequence | Set):
         problem = f"axes must be a string, a sequence or a set, not {type(spec).__name__}"
-        raise OperandError(message("NamedArray[...]", problem, hint='write NamedArray["batch ... embed"]'))
+        raise OperandError(
+            message("NamedArray[...]", problem, hint='write NamedArray["batch ... embed"]')
+        )
     ordered = not isinstance(spec, Set)
-    entries = [... if entry == "..." else entry for entry in (spec.split() if isinstance(spec, str) else spec)]
+    entries = [
+        ... if entry == "..." else entry
+        for entry in (spec.split() if isinstance(spec, str) else spec)
+    ]
     if not ordered:
         entries.sort(key=str)
     names = [entry for entry in entries if isinstance(entry, str)]
-    if len(entries) - len(names) > 1 or any(not isinstance(entry, str | EllipsisType) for entry in entries):
+    if len(entries) - len(names) > 1 or any(
+        not isinstance(entry, str | EllipsisType) for entry in entries
+    ):
         raise OperandError(message("NamedArray[...]", "axes must be names, with at most one ..."))
     if ... not in entries:
         return NamedArrayAxes(tuple(names), (), ordered, False, dtype)

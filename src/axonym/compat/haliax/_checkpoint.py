@@ -57,7 +57,10 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
             return _SHORT[remat_policy]
         problem = f"{remat_policy!r} is not a checkpoint policy"
         known = [short for short in _SHORT if isinstance(short, str)]
-        facts, hint = f"short forms: True, False, {', '.join(known)}", suggestion(str(remat_policy), known)
+        facts, hint = (
+            f"short forms: True, False, {', '.join(known)}",
+            suggestion(str(remat_policy), known),
+        )
         raise ArgumentError(message("ScanCheckpointPolicy", problem, facts, hint=hint))
 
     @property
@@ -65,12 +68,16 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
         """The names that a loop warns about if nothing has them: none."""
         return ()
 
-    def checkpoint(self, carry_name: str, input_name: str, callable: Callable[..., Any]) -> Callable[..., Any]:
+    def checkpoint(
+        self, carry_name: str, input_name: str, callable: Callable[..., Any]
+    ) -> Callable[..., Any]:
         """Apply the policy to one step of a loop, with these names for its carry and its inputs."""
         if self.disable:
             return callable
         return eqx.filter_checkpoint(
-            callable, policy=self._named_policy(carry_name, input_name), prevent_cse=self.prevent_cse
+            callable,
+            policy=self._named_policy(carry_name, input_name),
+            prevent_cse=self.prevent_cse,
         )
 
     def wrap(self, step: Callable[P, R], *, unrolled: bool = False) -> Callable[P, R]:
@@ -94,11 +101,18 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
         if self.save_block_internals is True:
             if any(where == "offload" for where, _ in loop):
                 problem = "save_block_internals=True keeps everything on the device, so that nothing is left to offload"
-                raise ArgumentError(message("ScanCheckpointPolicy", problem, hint="name what to save: [...]"))
-            return policies.save_anything_except_these_names(*(name for where, name in loop if not where))
+                raise ArgumentError(
+                    message("ScanCheckpointPolicy", problem, hint="name what to save: [...]")
+                )
+            return policies.save_anything_except_these_names(
+                *(name for where, name in loop if not where)
+            )
         named = self.save_block_internals or ()
         saved = [*named, *(name for where, name in loop if where is True)]
-        offloaded = [*self.offload_block_internals, *(name for where, name in loop if where == "offload")]
+        offloaded = [
+            *self.offload_block_internals,
+            *(name for where, name in loop if where == "offload"),
+        ]
         if not offloaded:
             return policies.save_only_these_names(*saved)
         return policies.save_and_offload_only_these_names(
@@ -126,7 +140,11 @@ _SHORT: dict[bool | str, ScanCheckpointPolicy] = {
 
 def policy_of(spec: Any) -> axonym.ScanCheckpointPolicy:
     """Make a policy from a value of `remat` or `gradient_checkpointing`."""
-    return spec if isinstance(spec, axonym.ScanCheckpointPolicy) else ScanCheckpointPolicy.from_bool_or_str(spec)
+    return (
+        spec
+        if isinstance(spec, axonym.ScanCheckpointPolicy)
+        else ScanCheckpointPolicy.from_bool_or_str(spec)
+    )
 
 
 def tree_checkpoint_name(x: T, name: str) -> T:

@@ -10,8 +10,8 @@ from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
 import axonym as axn
-from axonym.axis import AxisSelection, AxisSelector, selection
-from axonym.core import Core
+from axonym import AxisSelection, AxisSelector
+from axonym.engine import selection
 from axonym.errors import OperandError, message
 
 from ._adapt import adapted
@@ -48,7 +48,7 @@ def dot(
         raise TypeError(f"dot() got an unexpected keyword argument {min(unknown)!r}")
     if "axis" in kwargs:
         axis: AxisSelection | None = kwargs["axis"]
-    elif arrays and not isinstance(arrays[0], Core | jax.Array):
+    elif arrays and not isinstance(arrays[0], axn.NamedArray | jax.Array):
         text = "dot with the axes in front is deprecated: write dot(x, y, axis=...)"
         warnings.warn(text, DeprecationWarning, stacklevel=3)
         axis, *rest = arrays
@@ -63,7 +63,9 @@ def dot(
     if out_axes is not None:
         union = dict.fromkeys(name for x in arrays for name in x.names)
         summed = set(union) if axis is None else {name for name, _ in selection(axis)}
-        out_axes = rearrange_for_partial_order(out_axes, tuple(name for name in union if name not in summed))
+        out_axes = rearrange_for_partial_order(
+            out_axes, tuple(name for name in union if name not in summed)
+        )
     product = axn.dot(
         *arrays,
         axis=axis,
@@ -75,17 +77,21 @@ def dot(
     return on_entered_mesh(product)
 
 
-def _alone_summed(arrays: tuple[Any, ...], axis: AxisSelection) -> tuple[tuple[Any, ...], AxisSelection]:
+def _alone_summed(
+    arrays: tuple[Any, ...], axis: AxisSelection
+) -> tuple[tuple[Any, ...], AxisSelection]:
     """Sum over the axes that only one array has, which is an error in Axonym."""
     given = selection(axis, "dot")
-    if len(arrays) < 2 or not all(isinstance(x, Core) for x in arrays):
+    if len(arrays) < 2 or not all(isinstance(x, axn.NamedArray) for x in arrays):
         return arrays, axis
     holders = {name: sum(name in x.names for x in arrays) for name, _ in given}
     alone = [each for each in selection_of(axis) if holders[axn.axis_name(each)] == 1]
     if not alone:
         return arrays, axis
     names = axn.axis_name(alone)
-    own = [[each for each, name in zip(alone, names, strict=True) if name in x.names] for x in arrays]
+    own = [
+        [each for each, name in zip(alone, names, strict=True) if name in x.names] for x in arrays
+    ]
     summed = tuple(x.sum(axes) if axes else x for x, axes in zip(arrays, own, strict=True))
     return summed, axn.without_axes(axis, names)
 
@@ -121,11 +127,15 @@ def einsum(
 
 def _braces_each(equation: str, arrays: Sequence[Any], aliases: Mapping[str, AxisSelector]) -> str:
     """Give each array its own braces, with the names that it has; a name that none has stays in the first."""
-    shared = re.fullmatch(r"\s*\{([^{}]*)\}\s*(->.*)", equation) if isinstance(equation, str) else None
-    if shared is None or len(arrays) < 2 or not all(isinstance(x, Core) for x in arrays):
+    shared = (
+        re.fullmatch(r"\s*\{([^{}]*)\}\s*(->.*)", equation) if isinstance(equation, str) else None
+    )
+    if shared is None or len(arrays) < 2 or not all(isinstance(x, axn.NamedArray) for x in arrays):
         return equation
     real = {name: axn.axis_name(aliases.get(name, name)) for name in shared[1].split()}
-    unknown = {name for name in real if name != "..." and not any(real[name] in x.names for x in arrays)}
+    unknown = {
+        name for name in real if name != "..." and not any(real[name] in x.names for x in arrays)
+    }
     own = [[name for name in real if name == "..." or real[name] in x.names] for x in arrays]
     own[0] += unknown
     return ", ".join(f"{{{' '.join(names)}}}" for names in own) + shared[2]
@@ -143,11 +153,20 @@ def rearrange(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArra
         args: the order or the expression, which may also be the keyword `axes` or `expression`.
         kwargs: the axes that names in the expression stand for.
     """
-    given = [*args, *(kwargs.pop(key) for key in ("axes", "expression") if not args and key in kwargs)]
+    given = [
+        *args,
+        *(kwargs.pop(key) for key in ("axes", "expression") if not args and key in kwargs),
+    ]
     if len(given) != 1:
-        raise OperandError(message("rearrange", f"expected one order of axes or one expression, got {len(given)}"))
+        raise OperandError(
+            message("rearrange", f"expected one order of axes or one expression, got {len(given)}")
+        )
     (order,) = given
-    if isinstance(order, Sequence) and not isinstance(order, str) and isinstance(array, Core):
+    if (
+        isinstance(order, Sequence)
+        and not isinstance(order, str)
+        and isinstance(array, axn.NamedArray)
+    ):
         order = [entry if entry is ... else axn.axis_name(entry) for entry in order]
         order = rearrange_for_partial_order(order, array.names) if order.count(...) > 1 else order
     result = axn.rearrange(array, order, **kwargs)

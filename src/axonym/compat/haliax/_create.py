@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 import axonym as axn
-from axonym.axis import AxisSpec, spec
+from axonym import AxisSpec
+from axonym.engine import spec
 from axonym.errors import ShardingError
 
 from ._adapt import adapted
@@ -51,7 +52,9 @@ logspace = _made(axn.logspace)
 
 
 @_made
-def arange(axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | None = None) -> axn.NamedArray:
+def arange(
+    axis: AxisSpec, *, start: Any = 0, step: Any = 1, dtype: DTypeLike | None = None
+) -> axn.NamedArray:
     """Count from `start` by `step`, over one axis or in row-major order over several."""
     return axn.arange(axis, start=raw(start), step=raw(step), dtype=dtype)
 

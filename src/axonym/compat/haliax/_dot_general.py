@@ -87,7 +87,9 @@ class Fp8DotGeneralOp(OverwriteWithGradient):
     compute_dtype: DTypeLike | None = eqx.field(static=True)
 
     @classmethod
-    def init(cls, amax_history_length: int = 1024, compute_dtype: DTypeLike | None = None) -> "Fp8DotGeneralOp":
+    def init(
+        cls, amax_history_length: int = 1024, compute_dtype: DTypeLike | None = None
+    ) -> "Fp8DotGeneralOp":
         """Make an initial state."""
         empty = quant.Fp8DotGeneral.init(amax_history_length).input_amax_history
         scale = jnp.ones(1)
@@ -104,12 +106,18 @@ class Fp8DotGeneralOp(OverwriteWithGradient):
         """Multiply like `jax.lax.dot_general`; `precision` is ignored."""
         if self.compute_dtype is not None:
             lhs, rhs = lhs.astype(self.compute_dtype), rhs.astype(self.compute_dtype)
-        histories = (self.input_amax_history, self.kernel_amax_history, self.output_grad_amax_history)
+        histories = (
+            self.input_amax_history,
+            self.kernel_amax_history,
+            self.output_grad_amax_history,
+        )
         multiply = quant.Fp8DotGeneral(*map(_latest_first, histories))
         product = multiply(lhs, rhs, dimension_numbers, precision, preferred_element_type)
         scales = (self.input_scale, self.kernel_scale, self.output_grad_scale)
         formats = (jnp.float8_e4m3fn, jnp.float8_e4m3fn, jnp.float8_e5m2)
-        return _recorded(product, scales, tuple(map(_scale, lax.stop_gradient(histories), scales, formats)))
+        return _recorded(
+            product, scales, tuple(map(_scale, lax.stop_gradient(histories), scales, formats))
+        )
 
 
 class Int8DotGeneralOp(OverwriteWithGradient):
@@ -138,7 +146,11 @@ class Int8DotGeneralOp(OverwriteWithGradient):
     ) -> jax.Array:
         """Multiply like `jax.lax.dot_general`."""
         product: jax.Array = self.cfg(
-            lhs, rhs, dimension_numbers, precision=precision, preferred_element_type=preferred_element_type
+            lhs,
+            rhs,
+            dimension_numbers,
+            precision=precision,
+            preferred_element_type=preferred_element_type,
         )
         return product
 

@@ -144,7 +144,11 @@ def binary(named: Callable[..., Any], positional: Callable[..., Any]) -> Callabl
                 return positional(raw(a), raw(b))
             raise
 
-    return titled(call, named, "Apply `{}` to each pair of elements by name; two plain arrays give a plain array.")
+    return titled(
+        call,
+        named,
+        "Apply `{}` to each pair of elements by name; two plain arrays give a plain array.",
+    )
 
 
 def titled(call: F, named: Callable[..., Any], doc: str) -> F:

@@ -1,5 +1,8 @@
 """Indexing and updates by name."""
 
+# `_writing` makes methods of `AtPart`.
+# pyright: reportPrivateUsage=false
+
 import builtins
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,15 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import axonym as axn
-from axonym._constraints import entries_of
-from axonym.axis import Axis, AxisSelector, axis_name, selector, shown
-from axonym.core import Core, facts, wrap
+from axonym import Axis, AxisSelector, axis_name
+from axonym.engine import facts, selector, selectors_of, shown, wrap
 from axonym.errors import AxisNotFoundError, AxisSizeError, BroadcastError, OperandError, message
-from axonym.ops._lift import local
-from axonym.ops._position import positional, selectors_of
-from axonym.ops._scatter import sliced_statically
-from axonym.ops.dslice import dslice
-from axonym.ops.update import Part
 
 from ._adapt import adapted
 from ._shape import common_axes
@@ -56,7 +53,11 @@ def _indexed(array: axn.NamedArray, slices: Selectors) -> axn.NamedArray:
 def _selectors(array: axn.NamedArray, slices: Selectors) -> dict[AxisSelector, Any]:
     """Check the axes of an index, and convert slices of Pallas to dslices."""
     if not isinstance(slices, Mapping):
-        raise OperandError(message("index", f"an index is a dict from axes to selectors, not {type(slices).__name__}"))
+        raise OperandError(
+            message(
+                "index", f"an index is a dict from axes to selectors, not {type(slices).__name__}"
+            )
+        )
     found: dict[AxisSelector, Any] = {}
     for axis, part in slices.items():
         name, size = selector(axis, "index")
@@ -65,20 +66,27 @@ def _selectors(array: axn.NamedArray, slices: Selectors) -> dict[AxisSelector, A
         found[name] = window(part)
     if not isinstance(array, axn.NamedArray):
         return found
-    return {axis: _unknown(array.shape.get(axis_name(axis)), part) for axis, part in paired(array.axes, found).items()}
+    return {
+        axis: _unknown(array.shape.get(axis_name(axis)), part)
+        for axis, part in paired(array.axes, found).items()
+    }
 
 
 def window(part: Any) -> Any:
     """Convert a dynamic slice of JAX, such as `pl.ds(1, 3)`, to a dslice, or to a slice if it has a stride."""
-    if isinstance(part, dslice | builtins.slice) or not (hasattr(part, "start") and hasattr(part, "size")):
+    if isinstance(part, axn.dslice | builtins.slice) or not (
+        hasattr(part, "start") and hasattr(part, "size")
+    ):
         return part
     stride = getattr(part, "stride", 1)
     if stride == 1:
-        return dslice(part.start, part.size)
+        return axn.dslice(part.start, part.size)
     return builtins.slice(part.start, part.start + part.size * stride, stride)
 
 
-def parts_of(function: str, x: Core, axes: Sequence[Axis], item: Any) -> dict[AxisSelector, Any]:
+def parts_of(
+    function: str, x: axn.NamedArray, axes: Sequence[Axis], item: Any
+) -> dict[AxisSelector, Any]:
     """Parse the contents of brackets that select a part of a view of `x` with these axes."""
     selectors = {axis: window(part) for axis, part in selectors_of(function, x, item).items()}
     return paired(axes, selectors)
@@ -94,7 +102,11 @@ def paired(axes: Sequence[Axis], selectors: Mapping[AxisSelector, Any]) -> dict[
     kept = [axis for axis in axes if axis.name not in indexed]
 
     def one(part: Any) -> Any:
-        if not isinstance(part, jax.Array) or part.ndim != 1 or not jnp.issubdtype(part.dtype, jnp.integer):
+        if (
+            not isinstance(part, jax.Array)
+            or part.ndim != 1
+            or not jnp.issubdtype(part.dtype, jnp.integer)
+        ):
             return part
         name = next((axis.name for axis in kept if axis.size == part.shape[0]), None)
         return part if name is None else axn.NamedArray(part, (name,))
@@ -110,7 +122,11 @@ def _ordered(result: axn.NamedArray, array: axn.NamedArray, selectors: Selectors
 
 def _order(array: axn.NamedArray, selectors: Selectors) -> tuple[str, ...] | None:
     """Return the order of the axes of an indexed array; None if it is the same as in Axonym."""
-    parts = {axis_name(axis): part for axis, part in selectors.items() if not isinstance(part, builtins.slice)}
+    parts = {
+        axis_name(axis): part
+        for axis, part in selectors.items()
+        if not isinstance(part, builtins.slice)
+    }
     operands = [_own_axes(name, parts[name]) for name in array.names if name in parts]
     union = tuple(axis.name for axis in common_axes(operands))
     if not union:
@@ -126,7 +142,7 @@ def _own_axes(name: str, part: Any) -> tuple[Axis, ...]:
     """Return the axes of a selector that is not a slice; one without names has the axis that it indexes."""
     if isinstance(part, axn.NamedArray):
         return part.axes
-    if isinstance(part, dslice):
+    if isinstance(part, axn.dslice):
         return (Axis(name, part.size),)
     shape = np.shape(part)
     return (Axis(name, shape[0]),) if shape else ()
@@ -141,7 +157,9 @@ def take(array: axn.NamedArray, axis: AxisSelector, index: Any) -> axn.NamedArra
     """
     result = axn.take(array, axis, index)
     name = selector(axis)[0]
-    if not isinstance(index, axn.NamedArray) or not any(other in array.names for other in index.names if other != name):
+    if not isinstance(index, axn.NamedArray) or not any(
+        other in array.names for other in index.names if other != name
+    ):
         return result
     new = [other for other in index.names if other == name or other not in array.names]
     return axn.rearrange(result, (*new, *(other for other in result.names if other not in new)))
@@ -174,7 +192,7 @@ def _sliced(
         raise OperandError(message("slice", f"the piece along {name!r} has no length", hint=hint))
     if size not in (None, wanted):
         raise AxisSizeError(message("slice", f"new_axis {new}={size} is not of length {wanted}"))
-    if isinstance(array, Core) and name in array.names:
+    if isinstance(array, axn.NamedArray) and name in array.names:
         start = fitting(start, array.axis_size(name), wanted)
     result = axn.slice(array, axis, start=start, length=wanted)
     return result if new == name else axn.rename(result, {name: new})
@@ -187,13 +205,17 @@ def _sliced_along(array: axn.NamedArray, start: Selectors, length: Selectors) ->
         name = selector(axis, "slice")[0]
         if name not in lengths:
             problem = f"axis {name!r} has a start, but no length"
-            raise AxisNotFoundError(message("slice", problem, f"lengths of: {', '.join(lengths) or 'no axes'}"))
+            raise AxisNotFoundError(
+                message("slice", problem, f"lengths of: {', '.join(lengths) or 'no axes'}")
+            )
         _, size = lengths.pop(name)
         have = array.resolve_axis(axis)
         count = size.size if isinstance(size, Axis) else size
         if isinstance(begin, int) and begin > have.size - count:
             raise AxisSizeError(
-                message("slice", f"cannot cut {count} elements, starting at {begin}, from {shown(have)}")
+                message(
+                    "slice", f"cannot cut {count} elements, starting at {begin}, from {shown(have)}"
+                )
             )
         array = axn.slice(array, axis, start=fitting(begin, have.size, count), length=count)
         if isinstance(size, Axis) and size.name != name:
@@ -211,14 +233,17 @@ def updated_slice(array: axn.NamedArray, start: Selectors, update: Any) -> axn.N
     Raises:
         AxisSizeError: if a start is a Python int, and the piece would run over the end. Other starts are moved.
     """
-    if not isinstance(array, Core) or not isinstance(start, Mapping):
+    if not isinstance(array, axn.NamedArray) or not isinstance(start, Mapping):
         return axn.updated_slice(array, start, cast_to(array, update))
-    sizes = dict(zip(update.names, np.shape(update.array), strict=False)) if isinstance(update, axn.NamedArray) else {}
+    sizes = (
+        dict(zip(update.names, np.shape(update.array), strict=False))
+        if isinstance(update, axn.NamedArray)
+        else {}
+    )
     extra = [name for name in sizes if name not in array.names]
     if extra:
-        problem = (
-            f"the update has axes ({', '.join(extra)}) that are not in the original array with shape {array.shape}"
-        )
+        listed = ", ".join(extra)
+        problem = f"the update has axes ({listed}) that are not in the original array with shape {array.shape}"
         raise BroadcastError(message("updated_slice", problem, f"update has: {facts(update)}"))
     starts: dict[AxisSelector, Any] = dict(start)
     for axis, begin in start.items():
@@ -244,9 +269,11 @@ def fitting(start: Any, size: int, length: int) -> Any:
 
 def cast_to(array: axn.NamedArray, update: Any) -> Any:
     """Convert an update to the dtype of the array, as in JAX; in Axonym, lossy conversions are errors."""
-    if not isinstance(array, Core):
+    if not isinstance(array, axn.NamedArray):
         return update
-    if isinstance(update, int | float) and (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):
+    if isinstance(update, int | float) and (
+        array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)
+    ):
         return np.asarray(update).astype(array.dtype)
     if not isinstance(update, axn.NamedArray | np.ndarray | np.generic | jax.Array):
         return update
@@ -276,30 +303,67 @@ def _traced(part: Any) -> Any:
 
 def _unknown(size: int | None, part: Any) -> Any:
     """Hide the numbers of an index: Axonym refuses those out of range that it knows, and moves all others."""
-    if isinstance(part, dslice):
-        beyond = isinstance(part.start, int) and size is not None and not -part.size < part.start < size
-        return dslice(jnp.asarray(part.start), part.size) if beyond else part
+    if isinstance(part, axn.dslice):
+        beyond = (
+            isinstance(part.start, int) and size is not None and not -part.size < part.start < size
+        )
+        return axn.dslice(jnp.asarray(part.start), part.size) if beyond else part
     if isinstance(part, axn.NamedArray):
-        return wrap(part, jnp.asarray(part.array), part.names) if isinstance(part.array, np.ndarray) else part
+        return (
+            wrap(part, jnp.asarray(part.array), part.names)
+            if isinstance(part.array, np.ndarray)
+            else part
+        )
     if isinstance(part, np.ndarray):
         return jnp.asarray(part)
-    plain = isinstance(part, list | tuple) and all(isinstance(each, int | np.integer) for each in part)
+    plain = isinstance(part, list | tuple) and all(
+        isinstance(each, int | np.integer) for each in part
+    )
     return jnp.asarray(part) if plain and part else part
 
 
-class AtPart(Part):
+def _writing(operation: str) -> Callable[..., axn.NamedArray]:
+    """Make the method of `x.at[...]` for one way to update."""
+
+    @adapted
+    def write(
+        self: "AtPart",
+        update: Any,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: GatherScatterModeStr | None = None,
+    ) -> axn.NamedArray:
+        x = self._x
+        if operation == "divide" and jnp.issubdtype(x.dtype, jnp.integer):
+            x = x.astype(jnp.result_type(float))
+        result: axn.NamedArray = getattr(part_of(x, self._selectors), operation)(
+            cast_to(x, update),
+            indices_are_sorted=indices_are_sorted,
+            unique_indices=unique_indices,
+            mode=mode,
+        )
+        return result
+
+    write.__name__ = operation
+    write.__doc__ = f"Update the part by `{operation}`, in the dtype of the array."
+    return write
+
+
+class AtPart:
     """A part of an array, selected by `x.at[...]`, to read or update.
 
     Unlike Axonym's, it converts updates to the dtype of the array, `divide` converts integers to floats, and `apply`
     calls a function of plain arrays.
     """
 
-    __slots__ = ("_selectors",)
+    __slots__ = ("_part", "_selectors", "_x")
 
     @adapted
     def __init__(self, x: axn.NamedArray, selectors: Selectors) -> None:
+        self._x = x
         self._selectors = {axis: _traced(part) for axis, part in _selectors(x, selectors).items()}
-        super().__init__(x, self._selectors)
+        self._part = part_of(x, self._selectors)
 
     @adapted
     def get(
@@ -311,20 +375,23 @@ class AtPart(Part):
         fill_value: Any = None,
     ) -> axn.NamedArray:
         """Read the part, with a choice of the values for indices out of range."""
-        part = super().get(
-            indices_are_sorted=indices_are_sorted, unique_indices=unique_indices, mode=mode, fill_value=fill_value
+        part = self._part.get(
+            indices_are_sorted=indices_are_sorted,
+            unique_indices=unique_indices,
+            mode=mode,
+            fill_value=fill_value,
         )
         return _ordered(part, self._x, self._selectors)
 
-    set = adapted(Part.set)
-    add = adapted(Part.add)
-    subtract = adapted(Part.subtract)
-    multiply = adapted(Part.multiply)
+    set = _writing("set")
+    add = _writing("add")
+    subtract = _writing("subtract")
+    multiply = _writing("multiply")
     mul = multiply
-    divide = adapted(Part.divide)
-    power = adapted(Part.power)
-    min = adapted(Part.min)
-    max = adapted(Part.max)
+    divide = _writing("divide")
+    power = _writing("power")
+    min = _writing("min")
+    max = _writing("max")
 
     def apply(
         self,
@@ -336,10 +403,10 @@ class AtPart(Part):
     ) -> axn.NamedArray:
         """Replace the part by an elementwise function of its plain array.
 
-        The function is applied to an element as often as index arrays have it. JAX has no gradient for that, unless
+        The function is applied to an element as often as index arrays have it. There is no gradient for that, unless
         `unique_indices` promises that there are no repetitions.
         """
-        if not unique_indices and any(kind in ("array", "window") for _, kind, _ in self._steps):
+        if not unique_indices and any(map(_may_repeat, self._selectors.values())):
             return self._apply_often(func, mode)
         part = self.get()
         return self.set(
@@ -350,19 +417,28 @@ class AtPart(Part):
         )
 
     @adapted
-    def _apply_often(self, func: Callable[[Any], Any], mode: GatherScatterModeStr | None) -> axn.NamedArray:
-        """Apply JAX's own `apply`, which counts repetitions of an element."""
+    def _apply_often(
+        self, func: Callable[[Any], Any], mode: GatherScatterModeStr | None
+    ) -> axn.NamedArray:
+        """Apply a function to each element as often as the index has it."""
         x = self._x
-        steps, arguments = sliced_statically(self._steps, self._arguments)
+        never = axn.zeros_like(x, dtype=jnp.int32)
+        times = part_of(never, self._selectors).add(1, mode=mode).array
 
-        def apply(array: jax.Array, *indices: Any) -> jax.Array:
-            at = positional("at", array, x.names, steps, indices, mode).dims
-            return array.at[at].apply(lambda element: cast_to(x, func(element)), mode=mode)
+        def again(done: Any, array: jax.Array) -> jax.Array:
+            return jnp.where(done < times, cast_to(x, func(array)), array)
 
-        return wrap(x, local(apply, [x.array, *arguments], list(entries_of(x.array))), x.names)
+        return wrap(x, jax.lax.fori_loop(0, times.max(initial=0), again, x.array), x.names)
 
-    def _write(self, operation: str, update: Any, is_sorted: bool, unique: bool, mode: str | None) -> axn.NamedArray:
-        if operation == "divide" and jnp.issubdtype(self._x.dtype, jnp.integer):
-            floats = AtPart(self._x.astype(jnp.result_type(float)), self._selectors)
-            return floats._write(operation, update, is_sorted, unique, mode)
-        return super()._write(operation, cast_to(self._x, update), is_sorted, unique, mode)
+
+def part_of(x: axn.NamedArray, selectors: Selectors) -> Any:
+    """Select a part as Axonym does."""
+    at: Any = axn.NamedArray.at
+    return at.fget(x)[selectors]
+
+
+def _may_repeat(part: Any) -> bool:
+    """Return whether an index may have an element twice; a window out of range has if it is clipped."""
+    if isinstance(part, builtins.slice):
+        return False
+    return isinstance(part, axn.dslice) or np.ndim(getattr(part, "array", part)) > 0

@@ -7,6 +7,8 @@ import sys
 __all__ = ["install"]
 
 _HERE = __name__.rpartition(".")[0]
+# Modules that Haliax does not have: how programs come to this package.
+_OWN = {f"{_HERE}.pytest_plugin"}
 
 
 def install() -> None:
@@ -23,9 +25,13 @@ def install() -> None:
             f"haliax has been imported already, from {where}: two libraries cannot share the name. "
             "Import axonym.compat.haliax before anything that imports haliax"
         )
-    modules = [_HERE, *(module.name for module in pkgutil.walk_packages(package.__path__, f"{_HERE}."))]
+    modules = [
+        _HERE,
+        *(module.name for module in pkgutil.walk_packages(package.__path__, f"{_HERE}.")),
+    ]
     for name in modules:
-        if "._" not in name.removeprefix(_HERE).removeprefix("._src"):
+        is_private = "._" in name.removeprefix(_HERE).removeprefix("._src")
+        if not is_private and name not in _OWN:
             sys.modules["haliax" + name.removeprefix(_HERE)] = importlib.import_module(name)
 
 

@@ -8,28 +8,21 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from axonym import layout
-from axonym.layout import AxisMapping, MeshLike
-from axonym.partitioning.shard import transforming
+from axonym.engine import AxisMapping, MeshLike, context_mesh, resolve_mapping, transforming
 
-__all__ = ["Uneven", "current_mesh", "entering_mesh", "uneven"]
+__all__ = ["current_mesh", "entering_mesh", "uneven"]
 
 _NONE = AbstractMesh((), ())
 
 
-@dataclasses.dataclass(frozen=True)
-class Uneven(AxisMapping):
-    """A mapping under which sizes that do not divide are left to JAX, which takes them inside of jit on Auto axes."""
-
-    def leaves_uneven_to_jax(self, function: str) -> bool:
-        """Return whether JAX is tracing; a `vmap` constrains nothing itself."""
-        return function == "vmap" or transforming()
-
-
 def uneven(mapping: Any) -> Any:
     """Convert a mapping to one under which sizes that do not divide are left to JAX; None stays None."""
-    resolved = layout.resolve_mapping(mapping)
-    return Uneven(resolved.entries) if isinstance(resolved, AxisMapping) else resolved
+    resolved = resolve_mapping(mapping)
+    return (
+        dataclasses.replace(resolved, uneven=True)
+        if isinstance(resolved, AxisMapping)
+        else resolved
+    )
 
 
 def current_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
@@ -40,15 +33,19 @@ def current_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
         concrete = jax.sharding.get_mesh()
         if not concrete.empty:
             return concrete
-    return layout.context_mesh() or _entered_mesh()
+    return context_mesh() or _entered_mesh()
 
 
 def entering_mesh() -> AbstractContextManager[Any]:
     """Pass the mesh of `with mesh:` to `jax.set_mesh`, unless there is one already."""
-    entered = None if layout.context_mesh() is not None else _entered_mesh()
+    entered = None if context_mesh() is not None else _entered_mesh()
     if entered is None:
         return nullcontext()
-    return jax.sharding.use_abstract_mesh(entered.abstract_mesh) if transforming() else jax.set_mesh(entered)
+    return (
+        jax.sharding.use_abstract_mesh(entered.abstract_mesh)
+        if transforming()
+        else jax.set_mesh(entered)
+    )
 
 
 def _entered_mesh() -> Mesh | None:
@@ -68,7 +65,9 @@ class _Found:
 def _look() -> _Found:
     """Find the mesh that a constraint without a mesh resolves to; nothing is computed."""
     try:
-        program = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec()))(np.float32(0))
+        program = jax.make_jaxpr(lambda x: jax.lax.with_sharding_constraint(x, PartitionSpec()))(
+            np.float32(0)
+        )
     except RuntimeError:
         return _Found(None)
     return _Found(program.eqns[0].params["sharding"].mesh)

@@ -5,7 +5,9 @@ from typing import Any, TypeVar, cast
 
 import jax
 
-__all__ = ["SizedNames", "registered"]
+import axonym as axn
+
+__all__ = ["SizedNames", "is_hole", "registered"]
 
 T = TypeVar("T")
 
@@ -26,6 +28,14 @@ class SizedNames(tuple[str, ...]):
         return made
 
 
+def is_hole(leaf: object) -> bool:
+    """Return whether a leaf is a named array whose array a filter or a mask has replaced, by None, `()`, a bool, ..."""
+    if not isinstance(leaf, axn.NamedArray) or hasattr(leaf.array, "shape"):
+        return False
+    is_scalar = isinstance(leaf.array, int | float | complex) and not leaf.names
+    return not is_scalar
+
+
 def registered(cls: type[T]) -> type[T]:
     """Register `NamedArray` as a pytree node whose structure remembers sizes, but is compared only by names."""
     key = jax.tree_util.GetAttrKey("array")
@@ -33,7 +43,9 @@ def registered(cls: type[T]) -> type[T]:
     def flatten(x: Any) -> tuple[tuple[Any], tuple[str, ...]]:
         children, names = x.node
         shape = getattr(children[0], "shape", None)
-        return children, SizedNames.of(names, shape) if isinstance(shape, tuple) and len(shape) == len(names) else names
+        return children, SizedNames.of(names, shape) if isinstance(shape, tuple) and len(
+            shape
+        ) == len(names) else names
 
     def flatten_with_keys(x: Any) -> tuple[tuple[Any], tuple[str, ...]]:
         (array,), names = flatten(x)

@@ -12,11 +12,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 import axonym as axn
-from axonym import NamedArray
-from axonym.axis import Axis, AxisSelection, AxisSelector
-from axonym.core import facts
+from axonym import Axis, AxisSelection, AxisSelector, NamedArray
+from axonym.engine import facts, limits
 from axonym.errors import ArgumentError, message
-from axonym.ops._widen import limits
 
 from ._adapt import KindError, adapted
 from ._elementwise import boolean, titled
@@ -82,13 +80,25 @@ def _reduction(named: Function, positional: Function, options: tuple[str, ...]) 
                 raise KindError(message(name, problem, f"array has: {facts(array)}"))
             start = {} if where is None else _start(name, array)
             return of_named(array, axis, where=boolean(where), **options, **start)
-        return of_leaves(lambda x: reduced(x, axis, where, options), positional, name, array, axis, where, options)
+        return of_leaves(
+            lambda x: reduced(x, axis, where, options),
+            positional,
+            name,
+            array,
+            axis,
+            where,
+            options,
+        )
 
     def plain(array: Any, axis: AxisSelection | None = None, *, where: Any = None) -> Any:
         return reduced(array, axis, where, {})
 
     def typed(
-        array: Any, axis: AxisSelection | None = None, *, where: Any = None, dtype: DTypeLike | None = None
+        array: Any,
+        axis: AxisSelection | None = None,
+        *,
+        where: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> Any:
         return reduced(array, axis, where, {} if dtype is None else {"dtype": dtype})
 
@@ -100,10 +110,16 @@ def _reduction(named: Function, positional: Function, options: tuple[str, ...]) 
         ddof: int = 0,
         dtype: DTypeLike | None = None,
     ) -> Any:
-        return reduced(array, axis, where, {"ddof": ddof} if dtype is None else {"ddof": ddof, "dtype": dtype})
+        return reduced(
+            array, axis, where, {"ddof": ddof} if dtype is None else {"ddof": ddof, "dtype": dtype}
+        )
 
     call: Function = spread if "ddof" in options else typed if options else plain
-    return titled(call, named, "Apply `{}` over axes, of a NamedArray, of a plain array, or of each array of a tree.")
+    return titled(
+        call,
+        named,
+        "Apply `{}` over axes, of a NamedArray, of a plain array, or of each array of a tree.",
+    )
 
 
 def _start(name: str, array: NamedArray) -> dict[str, Any]:
@@ -145,7 +161,9 @@ def _ptp(array: NamedArray, axis: Any, where: Any = None) -> NamedArray:
     if where is None:
         return axn.ptp(array, axis)
     lowest, highest = limits(array.dtype)
-    return axn.max(array, axis, where=where, initial=lowest) - axn.min(array, axis, where=where, initial=highest)
+    return axn.max(array, axis, where=where, initial=lowest) - axn.min(
+        array, axis, where=where, initial=highest
+    )
 
 
 _ptp.__name__ = axn.ptp.__name__
@@ -178,7 +196,9 @@ def _search(named: Function, positional: Function, array: Any, axis: Any) -> Any
             problem = f"takes one axis or None, not {len(axis)} axes"
             raise ArgumentError(message(named.__name__, problem, f"array has: {facts(array)}"))
         return named(array, axis)
-    return of_leaves(lambda x: _search(named, positional, x, axis), positional, named.__name__, array, axis)
+    return of_leaves(
+        lambda x: _search(named, positional, x, axis), positional, named.__name__, array, axis
+    )
 
 
 def argmax(array: Any, axis: AxisSelector | None) -> Any:

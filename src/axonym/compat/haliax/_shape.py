@@ -8,9 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 
 import axonym as axn
-from axonym.axis import Axis, AxisKey, AxisSelection, AxisSelector, AxisSpec, selection, selector, shown, spec
-from axonym.core import Core, facts
-from axonym.errors import AxisClashError, AxisNotFoundError, AxisSizeError, BroadcastError, OperandError, message
+from axonym import Axis, AxisSelection, AxisSelector, AxisSpec
+from axonym.engine import AxisKey, facts, selection, selector, shown, spec
+from axonym.errors import (
+    AxisClashError,
+    AxisNotFoundError,
+    AxisSizeError,
+    BroadcastError,
+    OperandError,
+    message,
+)
 
 from ._adapt import adapted
 from .partitioning import auto_sharded
@@ -48,13 +55,17 @@ def broadcast_to(
     """
     x = a if isinstance(a, axn.NamedArray) else axn.named(a, ())
     have = {axis.name: axis for axis in x.axes}
-    entries: list[Any] = [have.get(entry, entry) if isinstance(entry, str) else entry for entry in selection_of(axes)]
+    entries: list[Any] = [
+        have.get(entry, entry) if isinstance(entry, str) else entry for entry in selection_of(axes)
+    ]
     wanted = spec(entries, "broadcast_to")
     names = tuple(axis.name for axis in wanted)
     extra = [name for name in x.names if name not in names]
     if extra and enforce_no_extra_axes:
         lines = (f"array has: {shown(*x.axes)}", f"asked for: {shown(*wanted) or 'no axes'}")
-        raise AxisNotFoundError(message("broadcast_to", f"the array has the extra axis {extra[0]!r}", *lines))
+        raise AxisNotFoundError(
+            message("broadcast_to", f"the array has the extra axis {extra[0]!r}", *lines)
+        )
     x = axn.broadcast_axis(x, wanted)
     if not ensure_order or tuple(name for name in x.names if name in names) == names:
         return x
@@ -66,12 +77,16 @@ def broadcast_axis(a: axn.NamedArray, axis: AxisSpec) -> axn.NamedArray:
     return broadcast_to(a, axis, enforce_no_extra_axes=False)
 
 
-def broadcast_arrays(*arrays: Any, require_subset: bool = True, ensure_order: bool = True) -> tuple[Any, ...]:
+def broadcast_arrays(
+    *arrays: Any, require_subset: bool = True, ensure_order: bool = True
+) -> tuple[Any, ...]:
     """Broadcast all arrays to the axes of all; scalars and None are unchanged.
 
     Unlike in Axonym, axes that the largest array lacks are put before its own, from the next largest array on.
     """
-    return broadcast_arrays_and_return_axes(*arrays, require_subset=require_subset, ensure_order=ensure_order)[0]
+    return broadcast_arrays_and_return_axes(
+        *arrays, require_subset=require_subset, ensure_order=ensure_order
+    )[0]
 
 
 @adapted
@@ -83,7 +98,9 @@ def broadcast_arrays_and_return_axes(
     for x in arrays:
         if x is not None and not isinstance(x, axn.NamedArray) and jnp.ndim(x):
             problem = f"a plain array of shape {jnp.shape(x)} has no axes to broadcast"
-            raise OperandError(message("broadcast_arrays", problem, hint="name it first: hax.named(array, (...))"))
+            raise OperandError(
+                message("broadcast_arrays", problem, hint="name it first: hax.named(array, (...))")
+            )
     axes = common_axes([x.axes for x in named])
     if require_subset:
         known: set[str] = set()
@@ -95,13 +112,16 @@ def broadcast_arrays_and_return_axes(
         first = next((x for x in named if set(x.names) == known), None)
         axes = axes if first is None else first.axes
     spread = tuple(
-        broadcast_to(x, axes, ensure_order=ensure_order) if isinstance(x, axn.NamedArray) else x for x in arrays
+        broadcast_to(x, axes, ensure_order=ensure_order) if isinstance(x, axn.NamedArray) else x
+        for x in arrays
     )
     return spread, axes
 
 
 def _no_subset(named: Sequence[axn.NamedArray]) -> BroadcastError:
-    lines = [f"operand {i} has: {shown(*x.axes) or 'no axes'}" for i, x in enumerate(named, start=1)]
+    lines = [
+        f"operand {i} has: {shown(*x.axes) or 'no axes'}" for i, x in enumerate(named, start=1)
+    ]
     problem = "cannot broadcast: no subset relationship between the axes"
     hint = "give one the axes of the others first: x.broadcast_axis(...)"
     return BroadcastError(message("broadcast_arrays", problem, *lines, hint=hint))
@@ -118,9 +138,15 @@ def common_axes(operands: Sequence[tuple[Axis, ...]]) -> tuple[Axis, ...]:
         known = {axis.name: axis for axis in common}
         for axis in axes:
             if known.get(axis.name, axis) != axis:
-                problem = f"axis {axis.name!r} has two sizes: {known[axis.name].size} and {axis.size}"
+                problem = (
+                    f"axis {axis.name!r} has two sizes: {known[axis.name].size} and {axis.size}"
+                )
                 raise AxisSizeError(
-                    message("broadcast_arrays", problem, hint=f"rename one of the two {axis.name!r} axes")
+                    message(
+                        "broadcast_arrays",
+                        problem,
+                        hint=f"rename one of the two {axis.name!r} axes",
+                    )
                 )
         common = [*(axis for axis in axes if axis.name not in known), *common]
     return tuple(common)
@@ -132,7 +158,7 @@ def rename(array: axn.NamedArray, renames: Mapping[AxisKey, AxisSelector]) -> ax
     table: dict[AxisSelector, AxisSelector] = {}
     for old, new in renames.items():
         name, (target, new_size) = selector(old, "rename")[0], selector(new, "rename")
-        if not isinstance(array, Core) or name in array.names:
+        if not isinstance(array, axn.NamedArray) or name in array.names:
             table[name] = target if new_size is None else new
     return axn.rename(array, table)
 
@@ -160,17 +186,24 @@ def flatten_axes(*args: Any, **kwargs: Any) -> Any:
         given["array"] = given.pop("axes")
     if len(args) == 2 and "new_axis" not in kwargs:
         given["new_axis"] = given.pop("old_axes")
-    if len(args) > 3 or not {"array", "new_axis"} <= given.keys() <= {"array", "old_axes", "new_axis"}:
+    if len(args) > 3 or not {"array", "new_axis"} <= given.keys() <= {
+        "array",
+        "old_axes",
+        "new_axis",
+    }:
         raise OperandError(
-            message("flatten_axes", "expected (array, old_axes, new_axis) or (axes, [old_axes,] new_axis)")
+            message(
+                "flatten_axes",
+                "expected (array, old_axes, new_axis) or (axes, [old_axes,] new_axis)",
+            )
         )
     x, new = given["array"], given["new_axis"]
-    if not isinstance(x, Core):
+    if not isinstance(x, axn.NamedArray):
         return _flattened_spec(x, given.get("old_axes"), new)
     old: Any = given.get("old_axes", x.names)
     if not selection(old, "flatten_axes"):
-        return axn.broadcast_axis(x, Axis(selector(new, "flatten_axes")[0], 1))  # type: ignore[arg-type]  # a Core is a NamedArray
-    return axn.flatten_axes(x, old, new)  # type: ignore[arg-type]  # as above
+        return axn.broadcast_axis(x, Axis(selector(new, "flatten_axes")[0], 1))
+    return axn.flatten_axes(x, old, new)
 
 
 def _flattened_spec(axes: AxisSpec, old: AxisSelection | None, new: AxisSelector) -> Any:
@@ -221,7 +254,9 @@ def flatten_all_axes_but(
     def unflatten(b: axn.NamedArray) -> axn.NamedArray:
         b = axn.unflatten_axis(b, axis_name, old)
         ordered = iter([name for name in before if name in b.names])
-        return axn.rearrange(b, tuple(next(ordered) if name in before else name for name in b.names))
+        return axn.rearrange(
+            b, tuple(next(ordered) if name in before else name for name in b.names)
+        )
 
     return merged, unflatten
 
@@ -262,7 +297,9 @@ def _check_alike(function: str, arrays: Sequence[axn.NamedArray]) -> None:
     for x in named:
         if set(x.names) != set(named[0].names):
             lines = [f"operand {i} has: {facts(each)}" for i, each in enumerate(named, start=1)]
-            raise AxisNotFoundError(message(function, "the arrays do not have the same axes", *lines))
+            raise AxisNotFoundError(
+                message(function, "the arrays do not have the same axes", *lines)
+            )
 
 
 @adapted
@@ -270,6 +307,8 @@ def roll(array: axn.NamedArray, shift: Any, axis: AxisSelection) -> axn.NamedArr
     """Shift elements along axes; those shifted beyond the end reappear at the start."""
     if isinstance(shift, axn.NamedArray) and shift.ndim:
         problem = f"shift must be a scalar, but has axes: {shown(*shift.axes)}"
-        raise OperandError(message("roll", problem, f"array has: {shown(*array.axes) or 'no axes'}"))
+        raise OperandError(
+            message("roll", problem, f"array has: {shown(*array.axes) or 'no axes'}")
+        )
     each = list(shift) if isinstance(shift, jax.Array | np.ndarray) and shift.ndim == 1 else shift
     return axn.roll(array, each, axis)

@@ -7,10 +7,10 @@ from typing import Any, TypeAlias, TypeVar
 
 import jax
 
-import axonym.axis as _axis
-from axonym.axis import Axis, AxisSelection, AxisSelector, AxisSpec, make_axes, selection, selector
+import axonym as axn
+from axonym import Axis, AxisSelection, AxisSelector, AxisSpec, make_axes
+from axonym.engine import selection, selector, spec
 from axonym.errors import AxisClashError, AxisNotFoundError, message, suggestion
-from axonym.ops.dslice import dslice as _dslice
 
 from ._adapt import adapted
 
@@ -54,13 +54,13 @@ Pair = tuple[str, int | None]
 
 
 @jax.tree_util.register_pytree_node_class
-class dslice(_dslice):  # noqa: N801  # Haliax's name
+class dslice(axn.dslice):  # noqa: N801  # Haliax's name
     """Select `length` elements from `start` on; unlike in Axonym, two are equal if start and size are."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> Any:
-        if not isinstance(other, _dslice):
+        if not isinstance(other, axn.dslice):
             return NotImplemented
         return self.size == other.size and self.start == other.start
 
@@ -103,7 +103,7 @@ def axis_name(ax: AxisSelection) -> Any:
 @adapted
 def axis_size(ax: AxisSpec) -> int:
     """Return the size of an axis, or the product of the sizes of several."""
-    return _axis.axis_size(ax)
+    return axn.axis_size(ax)
 
 
 @adapted
@@ -121,25 +121,25 @@ def axis_spec_to_tuple(axis_spec: AxisSelection) -> tuple[AxisSelector, ...]:
 @adapted
 def concat_axes(a1: AxisSelection, a2: AxisSelection) -> Any:
     """Append the axes of `a2` to those of `a1`, which must have none of them."""
-    return _axis.concat_axes(a1, a2)
+    return axn.concat_axes(a1, a2)
 
 
 @adapted
 def concat_axis_specs(a1: AxisSelection, a2: AxisSelection) -> Any:
     """Apply `concat_axes`, by its old name."""
-    return _axis.concat_axes(a1, a2)
+    return axn.concat_axes(a1, a2)
 
 
 @adapted
 def eliminate_axes(axis_spec: AxisSelection, to_remove: AxisSelection) -> Any:
     """Drop axes by name, all of which must be present."""
-    return _axis.eliminate_axes(axis_spec, to_remove)
+    return axn.eliminate_axes(axis_spec, to_remove)
 
 
 @adapted
 def intersect_axes(ax1: AxisSelection, ax2: AxisSelection) -> Any:
     """Return the axes of `ax1` that are in `ax2`; unlike in Axonym, with the size in `ax2`, or as a name."""
-    _axis.intersect_axes(ax1, ax2)
+    axn.intersect_axes(ax1, ax2)
     others = dict(selection(ax2, "intersect_axes"))
     kept = [(name, others[name]) for name, _ in selection(ax1, "intersect_axes") if name in others]
     return dict(kept) if isinstance(ax1, Mapping) else _axes(kept)
@@ -152,7 +152,9 @@ def is_axis_compatible(ax1: AxisSelector, ax2: AxisSelector) -> bool:
 
 
 @adapted
-def rearrange_for_partial_order(partial_order: PartialAxisSpec, axes: tuple[Ax, ...]) -> tuple[Ax, ...]:
+def rearrange_for_partial_order(
+    partial_order: PartialAxisSpec, axes: tuple[Ax, ...]
+) -> tuple[Ax, ...]:
     """Complete an order in which any number of `...` stand for the axes that it omits.
 
     The last `...` stands for the rest, and each other one for those that come next in `axes`, up to an axis that the
@@ -193,7 +195,7 @@ def rearrange_for_partial_order(partial_order: PartialAxisSpec, axes: tuple[Ax, 
 @adapted
 def replace_axis(axis_spec: AxisSelection, old: AxisSelector, new: AxisSelection) -> Any:
     """Replace an axis, found by name with an unchecked size, by one or more."""
-    return _axis.replace_axis(axis_spec, selector(old, "replace_axis")[0], new)
+    return axn.replace_axis(axis_spec, selector(old, "replace_axis")[0], new)
 
 
 @adapted
@@ -201,13 +203,15 @@ def replace_missing_with_ellipsis(ax1: AxisSelection, ax2: AxisSelection) -> tup
     """Replace each axis of `ax1` that is not in `ax2` by `...`."""
     known = dict(selection(ax2, "replace_missing_with_ellipsis"))
     pairs = selection(ax1, "replace_missing_with_ellipsis")
-    return tuple(axis if name in known else ... for (name, _), axis in zip(pairs, _axes(pairs), strict=True))
+    return tuple(
+        axis if name in known else ... for (name, _), axis in zip(pairs, _axes(pairs), strict=True)
+    )
 
 
 @adapted
 def resolve_axis(axis_spec: AxisSpec, axis_selection: AxisSelection) -> Any:
     """Look up axes by name: one gives an `Axis`, a sequence a tuple, a dict a dict."""
-    found = _axis.resolve_axis(axis_spec, axis_selection)
+    found = axn.resolve_axis(axis_spec, axis_selection)
     if isinstance(axis_selection, Mapping) and not isinstance(found, Axis):
         return {axis.name: axis.size for axis in found}
     return found
@@ -216,33 +220,35 @@ def resolve_axis(axis_spec: AxisSpec, axis_selection: AxisSelection) -> Any:
 @adapted
 def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
     """Return whether each axis of `selected` is in `selector`, with the same size where both have one."""
-    return _axis.selects_axis(selector, selected)
+    return axn.selects_axis(selector, selected)
 
 
 @adapted
 def to_jax_shape(shape: AxisSpec) -> Any:
     """Return the size of an axis, or a tuple with the sizes of several."""
-    sizes = tuple(axis.size for axis in _axis.spec(shape, "to_jax_shape"))
+    sizes = tuple(axis.size for axis in spec(shape, "to_jax_shape"))
     return sizes[0] if isinstance(shape, Axis) else sizes
 
 
 @adapted
 def union_axes(a1: AxisSelection, a2: AxisSelection) -> Any:
     """Append the axes of `a2` that `a1` lacks to those of `a1`; the result is a dict if either is one."""
-    return _axis.union_axes(a1, a2)
+    return axn.union_axes(a1, a2)
 
 
 @adapted
 def unsize_axes(axis_spec: AxisSelection, to_unsize: AxisSelection | None = None) -> Any:
     """Drop the sizes of all axes, or of the given ones; in a dict they become None, and one axis becomes its name."""
-    bare = _axis.unsize_axes(axis_spec, to_unsize)
+    bare = axn.unsize_axes(axis_spec, to_unsize)
     if to_unsize is None and is_one(axis_spec):
         return bare[0]
     return axis_spec_to_shape_dict(bare) if isinstance(axis_spec, Mapping) else bare
 
 
 @adapted
-def without_axes(axis_spec: AxisSelection, to_remove: AxisSelection, allow_mismatched_sizes: bool = False) -> Any:
+def without_axes(
+    axis_spec: AxisSelection, to_remove: AxisSelection, allow_mismatched_sizes: bool = False
+) -> Any:
     """Drop axes by name; missing ones are ignored, and so are sizes with `allow_mismatched_sizes`."""
     removed = [name for name, _ in selection(to_remove)] if allow_mismatched_sizes else to_remove
-    return _axis.without_axes(axis_spec, removed)
+    return axn.without_axes(axis_spec, removed)

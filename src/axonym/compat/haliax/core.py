@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax.numpy as jnp
 
 import axonym as axn
-from axonym.axis import Axis, AxisSelection, AxisSelector, selection, selector
-from axonym.core import Core, facts, wrap
+from axonym import Axis, AxisSelection, AxisSelector
+from axonym.engine import facts, selection, selector, wrap
 from axonym.errors import AxisClashError, AxisSizeError, message
 
 from . import _contract, _elementwise, _index, _reduce
@@ -111,7 +111,9 @@ def method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse(self: Any, value: Any) -> None:
-    raise dataclasses.FrozenInstanceError("cannot assign to a field of a NamedArray: use dataclasses.replace")
+    raise dataclasses.FrozenInstanceError(
+        "cannot assign to a field of a NamedArray: use dataclasses.replace"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,25 +140,38 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
         given = _pairs("NamedArray", axes)
         if None in dict(given).values():
             hint = "hax.named(array, ...) takes names, and finds the sizes"
-            raise KindError(message("NamedArray", "axes need sizes here, and a name has none", hint=hint))
+            raise KindError(
+                message("NamedArray", "axes need sizes here, and a name has none", hint=hint)
+            )
         if len(dict(given)) != len(given):
             shown = ", ".join(f"{name}={size}" for name, size in given)
             raise AxisClashError(
-                message("NamedArray", "Axes must be unique, but a name appears twice", f"axes: {shown}")
+                message(
+                    "NamedArray", "Axes must be unique, but a name appears twice", f"axes: {shown}"
+                )
             )
         if are_shape_checks_enabled() and hasattr(array, "shape") and hasattr(array, "dtype"):
-            _agreed("NamedArray", "Shape of underlying array does not match shape of axes", array.shape, given)
+            _agreed(
+                "NamedArray",
+                "Shape of underlying array does not match shape of axes",
+                array.shape,
+                given,
+            )
         names = tuple(name for name, _ in given)
         self.node = (
             (array,),
-            names if hasattr(array, "shape") else SizedNames.of(names, [size or 0 for _, size in given]),
+            names
+            if hasattr(array, "shape")
+            else SizedNames.of(names, [size or 0 for _, size in given]),
         )
 
     @property
     def axes(self) -> tuple[Axis, ...]:
         """The axes in storage order; if the payload is not an array, those that it had before or was created with."""
         names = self.names
-        if isinstance(names, SizedNames) and not isinstance(getattr(self.array, "shape", None), tuple):
+        if isinstance(names, SizedNames) and not isinstance(
+            getattr(self.array, "shape", None), tuple
+        ):
             return tuple(map(Axis, names, names.sizes))
         return super().axes
 
@@ -165,10 +180,12 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
         """The sizes of the axes: a plain dict, which can be iterated."""
         return dict(super().shape)
 
-    def _renamed_hole(self, names: tuple[str, ...], new: Axis | None) -> Any:
+    def __renamed_hole__(self, names: tuple[str, ...], new: Axis | None) -> Any:
         if not isinstance(self.names, SizedNames):
-            return super()._renamed_hole(names, new)
-        sizes = dict(zip(self.names, self.names.sizes, strict=True)) | ({new.name: new.size} if new else {})
+            return super().__renamed_hole__(names, new)
+        sizes = dict(zip(self.names, self.names.sizes, strict=True)) | (
+            {new.name: new.size} if new else {}
+        )
         return wrap(self, self.array, SizedNames.of(names, [sizes[name] for name in names]))
 
     array = axn.NamedArray.array.setter(_refuse)  # type: ignore[attr-defined]  # mypy takes properties for functions
@@ -185,7 +202,9 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
         """Return the position of an axis, or a tuple of positions; None for a missing axis."""
         given = [each for each in selection(axis, "axis_indices") if each[0] in self.names]
         self.resolve_axis(tuple(name if size is None else Axis(name, size) for name, size in given))
-        found = tuple(self.names.index(name) if name in self.names else None for name, _ in selection(axis))
+        found = tuple(
+            self.names.index(name) if name in self.names else None for name, _ in selection(axis)
+        )
         return found[0] if is_one(axis) else found
 
     _lookup_indices = axis_indices
@@ -213,13 +232,20 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
     def tree_unflatten(cls, aux: Any, tree: Any) -> Any:
         """Build an array from a child and axes, unchecked."""
         made = object.__new__(cls)
-        made.node = ((tree[0],), SizedNames.of([axis.name for axis in aux], [axis.size for axis in aux]))
+        made.node = (
+            (tree[0],),
+            SizedNames.of([axis.name for axis in aux], [axis.size for axis in aux]),
+        )
         return made
 
     def item(self) -> Any:
         """Return the only element as a Python scalar."""
         if self.size != 1:
-            raise KindError(message("item", f"there are {self.size} elements, not one", f"array has: {facts(self)}"))
+            raise KindError(
+                message(
+                    "item", f"there are {self.size} elements, not one", f"array has: {facts(self)}"
+                )
+            )
         return super().item()
 
     def __int__(self) -> int:
@@ -268,7 +294,7 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
 
     def dot(self, *args: Any, **kwargs: Any) -> Any:
         """Multiply with other arrays by name and sum over `axis=`; passing the axes first is deprecated."""
-        if "axis" not in kwargs and args and not isinstance(args[0], Core):
+        if "axis" not in kwargs and args and not isinstance(args[0], axn.NamedArray):
             text = "x.dot(axis, y) is deprecated: write x.dot(y, axis=axis)"
             warnings.warn(text, DeprecationWarning, stacklevel=2)
             kwargs["axis"], args = args[0], args[1:]
@@ -388,9 +414,13 @@ def _pairs(function: str, axes: Any) -> list[tuple[str, int | None]]:
     return [_selector(axis, function) for axis in axes]
 
 
-def _agreed(function: str, text: str, shape: Any, given: Sequence[tuple[str, int | None]]) -> tuple[Axis, ...]:
+def _agreed(
+    function: str, text: str, shape: Any, given: Sequence[tuple[str, int | None]]
+) -> tuple[Axis, ...]:
     """Compare axes with the shape of an array, and return them with all sizes."""
-    fits = len(shape) == len(given) and all(size in (None, real) for (_, size), real in zip(given, shape, strict=True))
+    fits = len(shape) == len(given) and all(
+        size in (None, real) for (_, size), real in zip(given, shape, strict=True)
+    )
     if not fits:
         shown = ", ".join(name if size is None else f"{name}={size}" for name, size in given)
         lines = (f"shape of the array: {tuple(shape)}", f"axes: {shown or 'none'}")
@@ -405,8 +435,10 @@ def check_shape(jnp_shape: Sequence[int], hax_axes: AxisSelection) -> tuple[Axis
 
 def named(a: Any, axis: AxisSelection) -> NamedArray:
     """Name the dimensions of anything that `jax.numpy.asarray` accepts; there are no anonymous ones."""
-    if isinstance(a, Core):
-        raise KindError(message("named", "the array has names already", hint="rename its axes with x.rename"))
+    if isinstance(a, axn.NamedArray):
+        raise KindError(
+            message("named", "the array has names already", hint="rename its axes with x.rename")
+        )
     array = jnp.asarray(a)
     given = _pairs("named", axis)
     return NamedArray(array, _agreed("named", "Shape mismatch", array.shape, given))

@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, Sharding
 
 import axonym as axn
-from axonym import Axis, layout
+from axonym import Axis
 
 from .core import NamedArray
 
@@ -43,7 +43,9 @@ class ModuleProblems(Exception):  # noqa: N818
         return bool(self.reused_arrays or self.static_arrays)
 
     def __str__(self) -> str:
-        reused = [f"{describe_array(x)} is held by: {', '.join(paths)}" for x, paths in self.reused_arrays]
+        reused = [
+            f"{describe_array(x)} is held by: {', '.join(paths)}" for x, paths in self.reused_arrays
+        ]
         static = [f"{path} is a static field and holds arrays" for path in self.static_arrays]
         return "\n".join(["the module has problems:", *reused, *static])
 
@@ -78,9 +80,13 @@ def _static_arrays(tree: Any, path: str) -> Iterator[str]:
     """Return the paths of static fields that hold arrays."""
     if isinstance(tree, eqx.Module):
         for field in dataclasses.fields(tree):
-            if field.metadata.get("static") and any(map(_is_array, jax.tree.leaves(getattr(tree, field.name, None)))):
+            if field.metadata.get("static") and any(
+                map(_is_array, jax.tree.leaves(getattr(tree, field.name, None)))
+            ):
                 yield f"{path}.{field.name}"
-    for keys, child in jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[0]:
+    for keys, child in jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)[
+        0
+    ]:
         if keys and not isinstance(child, axn.NamedArray):
             yield from _static_arrays(child, path + jax.tree_util.keystr(keys))
 
@@ -95,7 +101,8 @@ def visualize_shardings(tree: Any) -> None:
         axes, array = (leaf.axes, leaf.array) if isinstance(leaf, axn.NamedArray) else (None, leaf)
         if not _is_array(array):
             continue
-        title = ": ".join(filter(None, (layout.path_text(keys), describe_array(leaf))))
+        path = jax.tree_util.keystr(keys, simple=True, separator=".")
+        title = ": ".join(filter(None, (path, describe_array(leaf))))
 
         def show(sharding: Any, title: str = title, axes: Any = axes) -> None:
             print(f"{title}: {_text(axes, sharding)}")
@@ -117,6 +124,12 @@ def _text(axes: Sequence[Axis] | None, sharding: Any) -> str:
         return str(sharding)
     if axes is None:
         return str(sharding.spec)
-    entries = [*layout.entries_in(sharding.spec), *[()] * len(axes)]
+    entries = [*sharding.spec, *[None] * len(axes)]
     pairs = zip((axis.name for axis in axes), entries, strict=False)
-    return ", ".join(f"{name}->{'+'.join(entry)}" if entry else name for name, entry in pairs) or "replicated"
+    return ", ".join(_axis_text(name, entry) for name, entry in pairs) or "replicated"
+
+
+def _axis_text(name: str, entry: str | tuple[str, ...] | None) -> str:
+    if not entry:
+        return name
+    return f"{name}->{entry if isinstance(entry, str) else '+'.join(entry)}"

@@ -4,13 +4,24 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import axonym as axn
-from axonym import NamedArray
-from axonym.axis import Axis, AxisSelector, axis_name, selection
+from axonym import Axis, AxisSelector, NamedArray, axis_name
+from axonym.engine import selection
 
 from ._adapt import adapted
 from ._elementwise import titled
 
-__all__ = ["fft", "fftfreq", "fftshift", "hfft", "ifft", "ifftshift", "ihfft", "irfft", "rfft", "rfftfreq"]
+__all__ = [
+    "fft",
+    "fftfreq",
+    "fftshift",
+    "hfft",
+    "ifft",
+    "ifftshift",
+    "ihfft",
+    "irfft",
+    "rfft",
+    "rfftfreq",
+]
 
 AxisSizeLike: TypeAlias = int | Axis | None
 AxisMapping: TypeAlias = Mapping[AxisSelector, AxisSizeLike]
@@ -31,13 +42,18 @@ def _transform(named: Callable[..., Any]) -> Callable[..., Any]:
         if axis is None and isinstance(a, NamedArray):
             chosen = a.names[-1:]
         elif isinstance(axis, Mapping):
-            chosen = {axis_name(key): size.size if isinstance(size, Axis) else size for key, size in axis.items()}
+            chosen = {
+                axis_name(key): size.size if isinstance(size, Axis) else size
+                for key, size in axis.items()
+            }
         elif not isinstance(axis, str) and isinstance(axis, Axis | Sequence):
             chosen = dict(selection(axis, named.__name__))  # the size of an Axis is a length here
         transformed: NamedArray = of_named(a, chosen, norm)
         return transformed
 
-    return titled(call, named, "Apply `{}` over axes, by default the last one; an `Axis` sets the length.")
+    return titled(
+        call, named, "Apply `{}` over axes, by default the last one; an `Axis` sets the length."
+    )
 
 
 fft = _transform(axn.fft)

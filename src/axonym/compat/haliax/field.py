@@ -20,7 +20,9 @@ def field(
     """Declare a field like `equinox.field`; `axis_names` are the axes of a plain array in it, for layouts."""
     if axis_names is not None:
         if static:
-            raise ArgumentError(message("field", "a static field is not laid out and has no axis_names"))
+            raise ArgumentError(
+                message("field", "a static field is not laid out and has no axis_names")
+            )
         kwargs["metadata"] = {**kwargs.get("metadata", {}), "axis_names": tuple(axis_names)}
     if converter is not None:
         kwargs["converter"] = converter

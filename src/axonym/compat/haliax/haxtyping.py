@@ -58,7 +58,11 @@ class Named:
 
 
 def _of(name: str, dtype: Any) -> type[Named]:
-    return type(name, (Named,), {"_dtype": dtype, "__doc__": f'Annotate arrays by dtype and axes: `{name}["a b"]`.'})
+    return type(
+        name,
+        (Named,),
+        {"_dtype": dtype, "__doc__": f'Annotate arrays by dtype and axes: `{name}["a b"]`.'},
+    )
 
 
 Float = _of("Float", DTypeCategory("float", jnp.floating))

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import axonym
-from axonym import Axis, is_named_array
-from axonym.axis import AxisSelection, AxisSelector
+from axonym import Axis, AxisSelection, AxisSelector, is_named_array
 from axonym.errors import AxisError
 
 from ._adapt import SizeConflictError, adapted, adopt
@@ -48,7 +47,12 @@ def scan(
     is_scanned: BoolAxisSpec = is_named_or_shaped_array_like,
 ) -> Callable[..., Any]:
     """Loop over an axis with a carry and outputs; a carry returned with another order of axes is rearranged."""
-    options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_scanned": is_scanned}
+    options: Any = {
+        "remat": policy_of(remat),
+        "reverse": reverse,
+        "unroll": unroll,
+        "is_scanned": is_scanned,
+    }
     return looped(adapted(axonym.scan)(f, axis, **options), _parameters(f, behind_carry=True))
 
 
@@ -62,7 +66,12 @@ def fold(
     is_scanned: BoolAxisSpec = is_named_or_shaped_array_like,
 ) -> Callable[..., Any]:
     """Loop over an axis with only a carry; see `scan`."""
-    options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_scanned": is_scanned}
+    options: Any = {
+        "remat": policy_of(remat),
+        "reverse": reverse,
+        "unroll": unroll,
+        "is_scanned": is_scanned,
+    }
     return looped(adapted(axonym.fold)(fn, axis, **options), _parameters(fn, behind_carry=True))
 
 
@@ -79,7 +88,12 @@ def map(
     is_mapped: BoolAxisSpec = is_jax_or_hax_array_like,
 ) -> Callable[..., Any]:
     """Apply a function at each position of an axis in sequence; it may take several arguments."""
-    options: Any = {"remat": policy_of(remat), "reverse": reverse, "unroll": unroll, "is_mapped": is_mapped}
+    options: Any = {
+        "remat": policy_of(remat),
+        "reverse": reverse,
+        "unroll": unroll,
+        "is_mapped": is_mapped,
+    }
     return looped(adapted(axonym.map)(fn, axis, **options), _parameters(fn))
 
 
@@ -92,7 +106,9 @@ def vmap(
     kwargs: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Map a function over axes; its signature need not be known unless `args` or `kwargs` are given."""
-    return looped(adapted(axonym.vmap)(fn, axis, default=default, args=args, kwargs=kwargs), _parameters(fn))
+    return looped(
+        adapted(axonym.vmap)(fn, axis, default=default, args=args, kwargs=kwargs), _parameters(fn)
+    )
 
 
 def _parameters(fn: Callable[..., Any], *, behind_carry: bool = False) -> list[str]:
@@ -124,7 +140,9 @@ def looped(fn: Callable[..., Any], names: Sequence[str] = ()) -> Callable[..., A
     @functools.wraps(fn)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return adapting(*(adopt(arg) for arg in args), **{name: adopt(arg) for name, arg in kwargs.items()})
+            return adapting(
+                *(adopt(arg) for arg in args), **{name: adopt(arg) for name, arg in kwargs.items()}
+            )
         except AxisError as error:
             if type(error) not in (AxisError, SizeConflictError):
                 raise

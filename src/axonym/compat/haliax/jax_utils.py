@@ -12,13 +12,12 @@ from jax import lax
 from jax.experimental import multihost_utils
 
 from axonym import Axis, is_named_array
+from axonym.engine import transforming
 from axonym.errors import ArgumentError, message
-from axonym.partitioning.shard import transforming
 
 from ._adapt import KindError
 from ._checkpoint import tree_checkpoint_name
-from .util import UNSPECIFIED, safe_wraps
-from .util import is_jax_or_hax_array_like as is_jax_array_like
+from .util import UNSPECIFIED, is_jax_or_hax_array_like as is_jax_array_like, safe_wraps
 
 __all__ = [
     "F",
@@ -70,7 +69,9 @@ def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
     return multihost_utils.broadcast_one_to_all(in_tree, is_source)
 
 
-def broadcast_prefix(prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+def broadcast_prefix(
+    prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] | None = None
+) -> Any:
     """Repeat the leaves of a tree prefix for all leaves of a tree, in its structure."""
     return jax.tree.broadcast(prefix_tree, full_tree, is_leaf=is_leaf)
 

@@ -10,9 +10,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike, DTypeLike
 
 import axonym as axn
-from axonym import NamedArray
-from axonym.axis import Axis, AxisKey, AxisSelector, axis_name
-from axonym.core import wrap
+from axonym import Axis, AxisSelector, NamedArray, axis_name
+from axonym.engine import AxisKey, wrap
 from axonym.errors import ArgumentError, message
 
 from ._adapt import adapted
@@ -62,11 +61,17 @@ def _chooses_named(condition: Any, x: Any, y: Any) -> bool:
     """Return whether `where` gives a NamedArray: a condition without axes decides nothing about that."""
     if isinstance(condition, NamedArray) and condition.ndim:
         return True
-    return any(isinstance(value, NamedArray) for value in (x, y)) and not axisless_meets_plain(condition, x, y)
+    return any(isinstance(value, NamedArray) for value in (x, y)) and not axisless_meets_plain(
+        condition, x, y
+    )
 
 
 def where(
-    condition: Any, x: Any = None, y: Any = None, fill_value: int | None = None, new_axis: Axis | None = None
+    condition: Any,
+    x: Any = None,
+    y: Any = None,
+    fill_value: int | None = None,
+    new_axis: Axis | None = None,
 ) -> Any:
     """Choose from `x` or `y` by name; without them, return the indices where the condition is true, one array per axis.
 
@@ -75,7 +80,9 @@ def where(
     """
     if x is None and y is None:
         if fill_value is None or new_axis is None:
-            raise ArgumentError(message("where", "without x and y, both fill_value and new_axis are needed"))
+            raise ArgumentError(
+                message("where", "without x and y, both fill_value and new_axis are needed")
+            )
         return _where(condition, fill_value=fill_value, new_axis=new_axis)
     if x is None or y is None:
         raise ArgumentError(message("where", "give both x and y, or neither"))
@@ -97,7 +104,9 @@ def clip(array: Any, a_min: Any, a_max: Any) -> Any:
 _clip = adapted(axn.clip)
 
 
-def isclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+def isclose(
+    a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> Any:
     """Return whether two elements differ by at most `atol + rtol * |b|`, by name."""
     if not _named(a, b):
         return jnp.isclose(raw(a), raw(b), rtol, atol, equal_nan)
@@ -107,7 +116,9 @@ def isclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan:
 _isclose = adapted(axn.isclose)
 
 
-def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> bool:
+def allclose(
+    a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
     """Return whether all elements are close; the result is a bool, so that this works only outside jit."""
     return bool(raw(isclose(a, b, rtol, atol, equal_nan)).all())
 
@@ -127,7 +138,11 @@ _array_equal, _array_equiv = adapted(axn.array_equal), adapted(axn.array_equiv)
 
 @adapted
 def trace(
-    array: NamedArray, axis1: AxisSelector, axis2: AxisSelector, offset: int = 0, dtype: DTypeLike | None = None
+    array: NamedArray,
+    axis1: AxisSelector,
+    axis2: AxisSelector,
+    offset: int = 0,
+    dtype: DTypeLike | None = None,
 ) -> NamedArray:
     """Sum the diagonal of the matrices that two axes span; both axes are removed."""
     return axn.trace(array, axis1, axis2, offset, dtype)
@@ -160,7 +175,9 @@ def pad(
     if np.ndim(raw(constant_values)):  # in the form of `jax.numpy`, such as one for each end
         named = {axis_name(axis): tuple(width) for axis, width in widths.items()}
         ends = [named.get(name, (0, 0)) for name in have]
-        return wrap(array, jnp.pad(array.array, ends, mode, constant_values=raw(constant_values)), have)
+        return wrap(
+            array, jnp.pad(array.array, ends, mode, constant_values=raw(constant_values)), have
+        )
     return axn.pad(array, widths, mode=mode, constant_values=constant_values, **kwargs)
 
 
@@ -177,7 +194,9 @@ def packbits(a: NamedArray, axis: AxisSelector, *, bitorder: str = "big") -> Nam
 
 
 @adapted
-def unpackbits(a: NamedArray, axis: AxisSelector, *, count: int | None = None, bitorder: str = "big") -> NamedArray:
+def unpackbits(
+    a: NamedArray, axis: AxisSelector, *, count: int | None = None, bitorder: str = "big"
+) -> NamedArray:
     """Unpack the bits of bytes along an axis."""
     return axn.unpackbits(a, axis, count=count, bitorder=bitorder)
 

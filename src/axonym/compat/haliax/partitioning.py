@@ -16,11 +16,9 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 import axonym as axn
-from axonym import Axis, layout
-from axonym.axis import AxisSelection, AxisSelector, selection
-from axonym.core import wrap
+from axonym import Axis, AxisSelection, AxisSelector
+from axonym.engine import context_mesh, resolve_mapping, selection, transforming, wrap
 from axonym.errors import ArgumentError, ShardingError, message
-from axonym.partitioning.shard import transforming
 
 from ._adapt import adapted
 from ._mesh import current_mesh, entering_mesh, uneven
@@ -85,7 +83,9 @@ mesh_context = set_mesh
 
 
 @contextlib.contextmanager
-def axis_mapping(mapping: ResourceMapping, *, merge: bool = False, **kwargs: PhysicalAxisSpec) -> Generator[None]:
+def axis_mapping(
+    mapping: ResourceMapping, *, merge: bool = False, **kwargs: PhysicalAxisSpec
+) -> Generator[None]:
     """Set the current mapping; with `merge` it is added to the outer one, whose entries it overrides."""
     with axn.axis_mapping(uneven(mapping), merge=merge, **kwargs):
         yield
@@ -102,10 +102,12 @@ def _spelled(entry: tuple[str, ...]) -> PhysicalAxisSpec | None:
 
 
 # mesh axes
-def physical_axis_name(axis: AxisSelector, mapping: ResourceMapping | None = None) -> PhysicalAxisSpec | None:
+def physical_axis_name(
+    axis: AxisSelector, mapping: ResourceMapping | None = None
+) -> PhysicalAxisSpec | None:
     """Return the mesh axis of an axis, or a tuple of several; None if there is none, or no mapping."""
     ((name, _),) = selection(axis, "physical_axis_name")
-    resolved = layout.resolve_mapping(mapping)
+    resolved = resolve_mapping(mapping)
     return None if resolved is None else _spelled(resolved.get(name, ()))
 
 
@@ -118,8 +120,9 @@ def physical_axis_size(axis: AxisSelector, mapping: ResourceMapping | None = Non
     names = (physical,) if isinstance(physical, str) else physical
     for name in names:
         if name not in mesh.axis_names:
-            facts = f"mesh: {layout.describe_mesh(mesh)}"
-            raise ShardingError(message("physical_axis_size", f"{name!r} is not an axis of the mesh", facts))
+            sizes = ", ".join(f"{own}={size}" for own, size in mesh.shape.items())
+            problem = f"{name!r} is not an axis of the mesh"
+            raise ShardingError(message("physical_axis_size", problem, f"mesh: {sizes}"))
     ways: int = math.prod(mesh.shape[name] for name in names)
     return ways
 
@@ -167,9 +170,13 @@ def shard(x: T, mapping: ResourceMapping | None = None, mesh: MeshLike | None = 
     missing = "mesh" if found is None else "axis mapping"
     if found is None or (mapping is None and axn.current_mapping() is None):
         if not transforming():
-            warnings.warn(f"shard: no {missing} is set, so nothing is sharded", RuntimeWarning, stacklevel=3)
+            warnings.warn(
+                f"shard: no {missing} is set, so nothing is sharded", RuntimeWarning, stacklevel=3
+            )
         return x
-    return axn.shard(x, uneven(axn.current_mapping() if mapping is None else mapping), found, strict=False)
+    return axn.shard(
+        x, uneven(axn.current_mapping() if mapping is None else mapping), found, strict=False
+    )
 
 
 shard_with_axis_mapping = shard
@@ -185,20 +192,26 @@ def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
 
 def on_entered_mesh(x: T) -> T:
     """Lay out a result on the mesh of `with mesh:`, which Axonym's operations ignore."""
-    is_laid_out = axn.current_mapping() is None or layout.context_mesh() is not None
+    is_laid_out = axn.current_mapping() is None or context_mesh() is not None
     return x if is_laid_out else auto_sharded(x)
 
 
 def pspec_for(
-    tree: Any, resource_mapping: ResourceMapping | None = None, preserve_existing_shardings: bool = True
+    tree: Any,
+    resource_mapping: ResourceMapping | None = None,
+    preserve_existing_shardings: bool = True,
 ) -> Any:
     """Return a tree of PartitionSpecs; by default None for NamedArrays that already have a sharding.
 
     Plain arrays are replicated, unless a `field` gives their axis names.
     """
-    mapping = layout.resolve_mapping(resource_mapping)
+    mapping = resolve_mapping(resource_mapping)
     if mapping is None:
-        raise ShardingError(message("pspec_for", "there is no axis mapping", hint="pass one, or use hax.axis_mapping"))
+        raise ShardingError(
+            message(
+                "pspec_for", "there is no axis mapping", hint="pass one, or use hax.axis_mapping"
+            )
+        )
     resolved = mapping  # for type checkers, which do not narrow None in a closure
 
     def one(leaf: Any, names: tuple[str, ...] | None) -> PartitionSpec | None:
@@ -207,7 +220,11 @@ def pspec_for(
         has = _sharding_of(leaf) if preserve_existing_shardings else None
         if names is not None:
             anonymous = len(getattr(leaf, "shape", names)) - len(names)
-            return None if has is not None else PartitionSpec(*[None] * anonymous, *pspec_for_axis(names, resolved))
+            return (
+                None
+                if has is not None
+                else PartitionSpec(*[None] * anonymous, *pspec_for_axis(names, resolved))
+            )
         if isinstance(leaf, bool | int | float | complex | np.generic):
             return PartitionSpec()
         if not hasattr(leaf, "shape") or (has is not None and len(has.device_set) > 1):
@@ -232,7 +249,9 @@ def infer_resource_partitions(
             return NamedSharding(found, spec)
         return _sharding_of(leaf.array if isinstance(leaf, axn.NamedArray) else leaf)
 
-    return jax.tree.map(one, specs, tree, is_leaf=lambda x: x is None or isinstance(x, PartitionSpec))
+    return jax.tree.map(
+        one, specs, tree, is_leaf=lambda x: x is None or isinstance(x, PartitionSpec)
+    )
 
 
 def _sharding_of(array: Any) -> Any:
@@ -246,14 +265,20 @@ def _map_with_names(fn: Callable[[Any, tuple[str, ...] | None], Any], tree: Any)
     if not isinstance(tree, eqx.Module):
         is_leaf = lambda x: isinstance(x, axn.NamedArray | eqx.Module)  # noqa: E731
         return jax.tree.map(
-            lambda x: _map_with_names(fn, x) if isinstance(x, eqx.Module) else fn(x, None), tree, is_leaf=is_leaf
+            lambda x: _map_with_names(fn, x) if isinstance(x, eqx.Module) else fn(x, None),
+            tree,
+            is_leaf=is_leaf,
         )
     told = {field.name: field.metadata.get("axis_names") for field in dataclasses.fields(tree)}
-    children, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda x: x is not tree)
+    children, structure = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda x: x is not tree
+    )
     mapped = []
     for path, child in children:
         names = told.get(getattr(path[0], "name", ""))
-        plain = names is not None and hasattr(child, "shape") and not isinstance(child, axn.NamedArray)
+        plain = (
+            names is not None and hasattr(child, "shape") and not isinstance(child, axn.NamedArray)
+        )
         mapped.append(fn(child, names) if plain else _map_with_names(fn, child))
     return jax.tree.unflatten(structure, mapped)
 
@@ -287,7 +312,9 @@ class _Body(eqx.Module):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function."""
-        fn, args, kwargs = _lay_out_plain((self.fn, args, kwargs), self.in_axis_resources, replicate=False)
+        fn, args, kwargs = _lay_out_plain(
+            (self.fn, args, kwargs), self.in_axis_resources, replicate=False
+        )
         result = adapted(fn)(*args, **kwargs)
         given = (self.out_axis_resources, self.axis_resources, axn.current_mapping())
         mapping = next((mapping for mapping in given if mapping is not None), None)
@@ -300,7 +327,11 @@ def _in_full(result: Any) -> Any:
     full: dict[int, NamedSharding] = {}
     for i, leaf in enumerate(leaves):
         sharding = _sharding_of(leaf.array) if isinstance(leaf, axn.NamedArray) else None
-        if isinstance(sharding, NamedSharding) and len(sharding.spec) < leaf.ndim and sharding.is_fully_addressable:
+        if (
+            isinstance(sharding, NamedSharding)
+            and len(sharding.spec) < leaf.ndim
+            and sharding.is_fully_addressable
+        ):
             missing = [None] * (leaf.ndim - len(sharding.spec))
             full[i] = NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec, *missing))
     if not full:
@@ -314,7 +345,9 @@ def _in_full(result: Any) -> Any:
 class _NamedJit:
     """A function compiled by `named_jit`."""
 
-    def __init__(self, fn: Callable[..., Any], compiled: axn.NamedJit[..., Any], *, is_mapped: bool) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], compiled: axn.NamedJit[..., Any], *, is_mapped: bool
+    ) -> None:
         safe_update_wrapper(self, fn)
         compiled.__wrapped__ = fn
         self._compiled = compiled
@@ -334,7 +367,9 @@ class _NamedJit:
 
     def _entering_mesh(self) -> AbstractContextManager[Any]:
         entering = entering_mesh()
-        if isinstance(entering, contextlib.nullcontext) and (self._is_mapped or axn.current_mapping() is not None):
+        if isinstance(entering, contextlib.nullcontext) and (
+            self._is_mapped or axn.current_mapping() is not None
+        ):
             _require_mesh("named_jit")
         return entering
 
@@ -395,7 +430,11 @@ def fsdp(*args: Any, **kwargs: Any) -> Any:
     mappings = list(args if function is None else args[1:])
     for name in ("parameter_mapping", "compute_mapping")[len(mappings) :]:
         if name not in kwargs:
-            raise ArgumentError(message("fsdp", f"{name} is missing", hint="write fsdp(step, parameters, compute)"))
+            raise ArgumentError(
+                message("fsdp", f"{name} is missing", hint="write fsdp(step, parameters, compute)")
+            )
         mappings.append(kwargs.pop(name))
     parameters, compute = mappings
-    return named_jit(function, compute, in_axis_resources=parameters, out_axis_resources=parameters, **kwargs)
+    return named_jit(
+        function, compute, in_axis_resources=parameters, out_axis_resources=parameters, **kwargs
+    )

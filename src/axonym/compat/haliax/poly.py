@@ -6,8 +6,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 import axonym as axn
-from axonym import NamedArray
-from axonym.axis import AxisSelector
+from axonym import AxisSelector, NamedArray
 
 from ._adapt import adapted
 from ._elementwise import raw
@@ -33,7 +32,11 @@ DEFAULT_POLY_AXIS_NAME = "degree"
 
 def _named(p: Any) -> Any:
     """Name a plain array of coefficients."""
-    return p if isinstance(p, NamedArray) else axn.named(jnp.atleast_1d(jnp.asarray(p)), DEFAULT_POLY_AXIS_NAME)
+    return (
+        p
+        if isinstance(p, NamedArray)
+        else axn.named(jnp.atleast_1d(jnp.asarray(p)), DEFAULT_POLY_AXIS_NAME)
+    )
 
 
 def _pair(p1: Any, p2: Any) -> tuple[Any, Any]:
@@ -69,7 +72,9 @@ def polymul(p1: NamedArray | ArrayLike, p2: NamedArray | ArrayLike) -> NamedArra
 
 
 @adapted
-def polydiv(p1: NamedArray | ArrayLike, p2: NamedArray | ArrayLike) -> tuple[NamedArray, NamedArray]:
+def polydiv(
+    p1: NamedArray | ArrayLike, p2: NamedArray | ArrayLike
+) -> tuple[NamedArray, NamedArray]:
     """Return the quotient and the remainder of a division of polynomials."""
     return axn.polydiv(*_pair(p1, p2))
 
@@ -81,15 +86,23 @@ def polyder(p: NamedArray | ArrayLike, m: int = 1) -> NamedArray:
 
 
 @adapted
-def polyint(p: NamedArray | ArrayLike, m: int = 1, k: NamedArray | ArrayLike | None = None) -> NamedArray:
+def polyint(
+    p: NamedArray | ArrayLike, m: int = 1, k: NamedArray | ArrayLike | None = None
+) -> NamedArray:
     """Return the integral of order `m`, with constants `k`."""
-    return axn.polyint(_named(p), m, k if k is None or isinstance(k, NamedArray) else jnp.asarray(k))
+    return axn.polyint(
+        _named(p), m, k if k is None or isinstance(k, NamedArray) else jnp.asarray(k)
+    )
 
 
 @adapted
 def polyval(p: NamedArray | ArrayLike, x: Any) -> Any:
     """Evaluate a polynomial; the result has the axes of `x`, and is plain if `x` is."""
-    return axn.polyval(_named(p), x) if isinstance(x, NamedArray) else jnp.polyval(jnp.asarray(raw(p)), x)
+    return (
+        axn.polyval(_named(p), x)
+        if isinstance(x, NamedArray)
+        else jnp.polyval(jnp.asarray(raw(p)), x)
+    )
 
 
 def _along(name: str, p: Any) -> Any:

@@ -10,9 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from axonym.axis import spec
+from axonym.engine import spec
 from axonym.errors import ArgumentError, message
-from axonym.layout import path_text
 from axonym.quant import OverwriteWithGradient, apply_updates, partition_for_grad_overwrite
 
 from ._dot_general import DefaultDotGeneralOp, DotGeneralOp, Fp8DotGeneralOp, Int8DotGeneralOp
@@ -59,7 +58,9 @@ class QuantizationConfig:
 
     def __post_init__(self) -> None:
         if self.fp8 and self.int8:
-            raise ContradictionError(message("QuantizationConfig", "fp8 and int8 exclude each other"))
+            raise ContradictionError(
+                message("QuantizationConfig", "fp8 and int8 exclude each other")
+            )
 
 
 def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
@@ -74,12 +75,16 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
     elif config.int8:
         make = Int8DotGeneralOp.init
     else:
-        warnings.warn("quantize_linear_layers: neither fp8 nor int8 is set, so nothing changes", stacklevel=2)
+        warnings.warn(
+            "quantize_linear_layers: neither fp8 nor int8 is set, so nothing changes", stacklevel=2
+        )
         return tree
     found, form = jax.tree.flatten_with_path(tree, is_leaf=_is_linear)
     leaves = [
-        _with_product(leaf, make()) if _is_linear(leaf) and _is_meant(path_text(path), config.targets) else leaf
-        for path, leaf in found
+        _with_product(leaf, make())
+        if _is_linear(leaf) and _is_meant(keys, config.targets)
+        else leaf
+        for keys, leaf in found
     ]
     quantized: T = jax.tree.unflatten(form, leaves)
     return quantized
@@ -89,7 +94,8 @@ def _is_linear(node: Any) -> bool:
     return isinstance(node, Linear)
 
 
-def _is_meant(path: str, targets: list[str] | str | None) -> bool:
+def _is_meant(keys: Any, targets: list[str] | str | None) -> bool:
+    path = jax.tree_util.keystr(keys, simple=True, separator=".")
     spellings = (path, ".".join(part for part in path.split(".") if part != "stacked"))
     if targets is None:
         return True

@@ -7,10 +7,9 @@ from typing import Any
 import jax
 
 import axonym as axn
-from axonym import Axis, NamedArray, layout
-from axonym.axis import AxisSelector, AxisSpec, shown, spec
+from axonym import Axis, AxisSelector, AxisSpec, NamedArray
+from axonym.engine import context_mesh, shown, spec, transforming
 from axonym.errors import AxisNotFoundError, message
-from axonym.partitioning.shard import transforming
 
 from ._adapt import adapted
 from ._shape import broadcast_axis
@@ -44,7 +43,7 @@ __all__ = [
 def _draw(sampler: Callable[..., NamedArray], *args: Any, **kwargs: Any) -> Any:
     """Draw, and lay the result out, on the mesh of `with mesh:` too, with an entry of the layout for each axis."""
     drawn = adapted(sampler)(*args, **kwargs)
-    return drawn if transforming() and layout.context_mesh() is not None else auto_sharded(drawn)
+    return drawn if transforming() and context_mesh() is not None else auto_sharded(drawn)
 
 
 # without parameters
@@ -114,12 +113,16 @@ def truncated_normal(key: Any, shape: AxisSpec, lower: Any, upper: Any, dtype: A
     return _draw(axn.random.truncated_normal, key, shape, lower, upper, dtype)
 
 
-def uniform(key: Any, shape: AxisSpec, dtype: Any = float, minval: Any = 0.0, maxval: Any = 1.0) -> Any:
+def uniform(
+    key: Any, shape: AxisSpec, dtype: Any = float, minval: Any = 0.0, maxval: Any = 1.0
+) -> Any:
     """Draw uniformly from `minval` (included) to `maxval` (excluded)."""
     return _draw(axn.random.uniform, key, shape, dtype, minval, maxval)
 
 
-def weibull_min(key: Any, shape: AxisSpec, scale: Any, concentration: Any, dtype: Any = float) -> Any:
+def weibull_min(
+    key: Any, shape: AxisSpec, scale: Any, concentration: Any, dtype: Any = float
+) -> Any:
     """Draw from the Weibull distribution."""
     return _draw(axn.random.weibull_min, key, shape, scale, concentration, dtype)
 
@@ -142,7 +145,9 @@ def choice(
     return _draw(axn.random.choice, key, shape, a, axis, replace, p)
 
 
-def categorical(key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None) -> Any:
+def categorical(
+    key: Any, logits: NamedArray, axis: AxisSelector, shape: AxisSpec | None = None
+) -> Any:
     """Draw indices along an axis of logits: those of `jax.random.categorical` for the array as it is stored."""
     asked = () if shape is None else spec(shape, "categorical")
     if shape is not None and not {*logits.names} <= {*axn.axis_name((*asked, axis))}:
@@ -165,7 +170,9 @@ def permutation(key: Any, x: NamedArray, axis: AxisSelector, independent: bool =
     return _draw(axn.random.permutation, key, x, axis, independent=independent)
 
 
-def generate_sharded(fn: Callable[..., Any], axis: AxisSelector | None = None) -> Callable[..., Any]:
+def generate_sharded(
+    fn: Callable[..., Any], axis: AxisSelector | None = None
+) -> Callable[..., Any]:
     """Draw with a separate key for each position of an axis, by default the first one that is mapped.
 
     The result has the axes of `shape`, in their order. If no axis is given or mapped, `fn` is called directly.
@@ -182,10 +189,14 @@ def generate_sharded(fn: Callable[..., Any], axis: AxisSelector | None = None) -
         split = [one for one in axes if one.name == name]
         if not split:
             facts = f"asked for: {shown(*axes)}"
-            raise AxisNotFoundError(message("generate_sharded", f"there is no axis {name!r} to split", facts))
+            raise AxisNotFoundError(
+                message("generate_sharded", f"there is no axis {name!r} to split", facts)
+            )
         rest = tuple(one for one in axes if one.name != name)
         keys = jax.random.split(key, split[0].size)
         each = axn.vmap(lambda own, *more, **named: fn(own, rest, *more, **named), split[0])
-        return _draw(lambda: each(keys, *args, **kwargs).rearrange((*(one.name for one in axes), ...)))
+        return _draw(
+            lambda: each(keys, *args, **kwargs).rearrange((*(one.name for one in axes), ...))
+        )
 
     return generate

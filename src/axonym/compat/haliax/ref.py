@@ -8,9 +8,8 @@ import jax
 import numpy as np
 
 import axonym as axn
-import axonym.ref as _ref
-from axonym.axis import Axis, AxisKey, AxisSelector
-from axonym.core import facts
+from axonym import Axis, AxisSelector
+from axonym.engine import AxisKey, facts
 from axonym.errors import message
 
 from ._adapt import KindError, adapted
@@ -21,7 +20,7 @@ __all__ = ["NamedRef", "freeze", "get", "new_ref", "swap"]
 
 
 @jax.tree_util.register_pytree_node_class
-class NamedRef(_ref.NamedRef):
+class NamedRef(axn.NamedRef):
     """A mutable array with names, or a view of a part of one; `ref[idx]` reads and `ref[idx] = value` writes.
 
     Unlike in Axonym, a plain array of exactly the shape of the part may be written; a named one needs all its axes.
@@ -38,7 +37,8 @@ class NamedRef(_ref.NamedRef):
     def __init__(self, _ref: Any, _axes: Any, _prefix: tuple[Any, ...] = ()) -> None:
         super().__init__(_ref, _axes)
         parts: dict[AxisSelector, Any] = {
-            axis.name: window(part) for axis, part in zip(self.whole.axes, _prefix, strict=bool(_prefix))
+            axis.name: window(part)
+            for axis, part in zip(self.whole.axes, _prefix, strict=bool(_prefix))
         }
         chosen = {name: part for name, part in parts.items() if not _is_whole(part)}
         self.stages = (chosen,) if chosen else ()
@@ -63,7 +63,9 @@ class NamedRef(_ref.NamedRef):
     @adapted
     def slice(self, selector: Mapping[AxisKey, Any]) -> "NamedRef":
         """Return a view of a part; views of views compose."""
-        return self._viewing(super().slice({axis: window(part) for axis, part in selector.items()}).stages)
+        return self._viewing(
+            super().slice({axis: window(part) for axis, part in selector.items()}).stages
+        )
 
     def unsliced(self) -> "NamedRef":
         """Return the whole array that this is a view of."""
@@ -101,8 +103,14 @@ class NamedRef(_ref.NamedRef):
             value = NamedArray(value, part.axes) if is_plain else value
             if set(part.shape) > set(value.shape):
                 lines = (f"part has: {facts(part)}", f"value has: {facts(value)}")
-                raise KindError(message("ref", "a value needs all axes of the part that it is written to", *lines))
-        super().__setitem__(parts_of("ref", self.whole, self.axes, item), cast_to(self.whole, value))
+                raise KindError(
+                    message(
+                        "ref", "a value needs all axes of the part that it is written to", *lines
+                    )
+                )
+        super().__setitem__(
+            parts_of("ref", self.whole, self.axes, item), cast_to(self.whole, value)
+        )
 
 
 def _is_whole(part: Any) -> bool:
@@ -119,7 +127,11 @@ def _composed(axis: Axis, stages: tuple[dict[AxisSelector, Any], ...]) -> Any:
     for part in parts:
         if isinstance(part, builtins.slice):
             first, stop, step = part.indices(size)
-            start, size, stride = start + first * stride, len(range(first, stop, step)), stride * step
+            start, size, stride = (
+                start + first * stride,
+                len(range(first, stop, step)),
+                stride * step,
+            )
         elif isinstance(part, axn.dslice):
             start, size = start + part.start * stride, part.size
         else:
@@ -131,7 +143,7 @@ def _composed(axis: Axis, stages: tuple[dict[AxisSelector, Any], ...]) -> Any:
 @adapted
 def new_ref(value: NamedArray) -> NamedRef:
     """Make a mutable array with an initial value."""
-    made = _ref.new_ref(value)
+    made = axn.new_ref(value)
     return NamedRef(made.whole.array, made.axes)
 
 

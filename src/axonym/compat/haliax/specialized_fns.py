@@ -1,7 +1,7 @@
 """Functions with specialised kernels."""
 
 import axonym as axn
-from axonym.axis import AxisSelector
+from axonym import AxisSelector
 
 from ._adapt import adapted
 

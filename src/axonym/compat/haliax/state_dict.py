@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from axonym import is_named_array
-from axonym.core import shape_of, wrap
+from axonym.engine import shape_of, wrap
 from axonym.errors import ArgumentError, describe, message, suggestion
-from axonym.layout import path_text
-from axonym.state_dict import load_state_dict
-from axonym.state_dict import save_state_dict as save_arrays
-from axonym.state_dict._places import on_host
+from axonym.state_dict import (
+    load_state_dict,
+    save_state_dict as save_arrays,
+    to_state_dict as arrays_on_host,
+)
 
 from ._adapt import adapted, adopt
 from .partitioning import auto_sharded
@@ -103,7 +104,9 @@ def to_state_dict(tree: Any, prefix: str | None = None) -> StateDict:
     if value is None or not (_is_data(value)):
         return {}
     if prefix is None:
-        raise ArgumentError(message("to_state_dict", "an array alone has no key", hint="pass a prefix"))
+        raise ArgumentError(
+            message("to_state_dict", "an array alone has no key", hint="pass a prefix")
+        )
     return {prefix: value}
 
 
@@ -147,11 +150,16 @@ def to_torch_compatible_state_dict(
         leaves, structure = _with_none(flatten_modules_for_export(t))
         chosen, _ = _with_none(kept)
         kept = jax.tree.unflatten(
-            structure, [None if one is None else leaf for leaf, one in zip(leaves, chosen, strict=True)]
+            structure,
+            [None if one is None else leaf for leaf, one in zip(leaves, chosen, strict=True)],
         )
     listed = to_numpy_state_dict(kept, prefix)
     # The filter is not applied to `inference` of a Dropout, which is not an array.
-    return {k: v for k, v in listed.items() if not isinstance(v, bool) or (callable(filter) and filter(v))}
+    return {
+        k: v
+        for k, v in listed.items()
+        if not isinstance(v, bool) or (callable(filter) and filter(v))
+    }
 
 
 @adapted
@@ -163,7 +171,9 @@ def from_torch_compatible_state_dict(
         return from_state_dict(t, state_dict, prefix)
     flat = eqx.filter_eval_shape(flatten_modules_for_export, t)
     loaded: T = from_state_dict(flat, state_dict, prefix)
-    return auto_sharded(unflatten_modules_from_export(loaded, t))  # the mapping has no axes of the flat form
+    return auto_sharded(
+        unflatten_modules_from_export(loaded, t)
+    )  # the mapping has no axes of the flat form
 
 
 def flatten_modules_for_export(t: T) -> T:
@@ -183,7 +193,11 @@ def unflatten_modules_from_export(t: T, template: T) -> T:
 def save_state_dict(state_dict: StateDict, path: str | os.PathLike[str]) -> None:
     """Write arrays to a safetensors file; the first process writes, and all others wait for it."""
     save_arrays(
-        {key: value if hasattr(value, "dtype") else np.asarray(value) for key, value in state_dict.items()}, path
+        {
+            key: value if hasattr(value, "dtype") else np.asarray(value)
+            for key, value in state_dict.items()
+        },
+        path,
     )
 
 
@@ -192,7 +206,7 @@ def _with_none(tree: Any) -> tuple[list[Any], Any]:
 
 
 def _to_host(leaf: Any) -> Any:
-    return on_host(leaf) if isinstance(leaf, jax.Array) else leaf
+    return arrays_on_host({"leaf": leaf})["leaf"] if isinstance(leaf, jax.Array) else leaf
 
 
 def _is_data(value: Any) -> bool:
@@ -201,14 +215,21 @@ def _is_data(value: Any) -> bool:
 
 def _children(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
     """Return the children of a tree by name; a leaf has one child without a name."""
-    children, structure = jax.tree_util.tree_flatten_with_path(tree, is_leaf=lambda each: each is not tree)
-    return [(path_text(path), child) for path, child in children], structure
+    children, structure = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda each: each is not tree
+    )
+    return [
+        (jax.tree_util.keystr(path, simple=True, separator="."), child) for path, child in children
+    ], structure
 
 
 def _is_leaf(tree: Any) -> bool:
     if is_named_array(tree):
         return True
-    return bool(jax.tree_util.all_leaves([tree], is_leaf=lambda each: each is None)) and tree is not None
+    return (
+        bool(jax.tree_util.all_leaves([tree], is_leaf=lambda each: each is None))
+        and tree is not None
+    )
 
 
 def _rebuilt(tree: Any, change: Callable[..., Any], *others: Any) -> Any:
@@ -228,7 +249,9 @@ def _keyed(tree: Any, prefix: str | None) -> tuple[list[tuple[str | None, Any]],
     renamed = _own_method(tree, "_state_dict_key_map")
     own: Mapping[str, str | None] = {} if renamed is None else renamed()
     children, structure = _children(tree)
-    return [(with_prefix(prefix, own.get(name, name)), child) for name, child in children], structure
+    return [
+        (with_prefix(prefix, own.get(name, name)), child) for name, child in children
+    ], structure
 
 
 def _to_children(tree: Any, prefix: str | None) -> StateDict:
@@ -240,7 +263,9 @@ def _to_children(tree: Any, prefix: str | None) -> StateDict:
 
 def _from_children(tree: Any, state_dict: StateDict, prefix: str | None) -> Any:
     keyed, structure = _keyed(tree, prefix)
-    return jax.tree.unflatten(structure, [from_state_dict(child, state_dict, key) for key, child in keyed])
+    return jax.tree.unflatten(
+        structure, [from_state_dict(child, state_dict, key) for key, child in keyed]
+    )
 
 
 def _from_leaf(leaf: Any, state_dict: StateDict, prefix: str | None) -> Any:
@@ -248,7 +273,9 @@ def _from_leaf(leaf: Any, state_dict: StateDict, prefix: str | None) -> Any:
     if template is None or not _is_data(template):
         return leaf
     if prefix is None:
-        raise ArgumentError(message("from_state_dict", "an array alone has no key", hint="pass a prefix"))
+        raise ArgumentError(
+            message("from_state_dict", "an array alone has no key", hint="pass a prefix")
+        )
     if not is_jax_array_like(template):
         value = state_dict.get(prefix, template)
         # It is an array in a file, and one for each layer in a stack, which share it.
@@ -265,7 +292,9 @@ def _from_leaf(leaf: Any, state_dict: StateDict, prefix: str | None) -> Any:
     if not is_named_array(leaf):
         return jnp.asarray(value)
     # Not by way of the first device, which may be too small.
-    loaded = auto_sharded(wrap(leaf, np.asarray(value) if not isinstance(value, jax.Array) else value, names))
+    loaded = auto_sharded(
+        wrap(leaf, np.asarray(value) if not isinstance(value, jax.Array) else value, names)
+    )
     return adopt(wrap(loaded, jnp.asarray(loaded.array), names))
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from axonym import is_named_array, tree
-from axonym.axis import AxisSelector, selector
+from axonym import AxisSelector, is_named_array, tree
+from axonym.engine import selector
 from axonym.nn import Stacked
 
 from ._adapt import adapted
@@ -38,17 +38,24 @@ def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = No
 
 
 @adapted
-def scan_aware_tree_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
+def scan_aware_tree_map(
+    fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None
+) -> Any:
     """Apply a function to each leaf; inside a `Stacked`, to the leaves of each layer, by Haliax's `vmap`."""
 
     def apply(node: Any, *others: Any) -> Any:
         if not isinstance(node, Stacked):
             return fn(node, *others)
         mapped = vmap(functools.partial(scan_aware_tree_map, fn, is_leaf=is_leaf), node.Block)
-        return dataclasses.replace(node, stacked=mapped(node.stacked, *(other.stacked for other in others)))
+        return dataclasses.replace(
+            node, stacked=mapped(node.stacked, *(other.stacked for other in others))
+        )
 
     return _trees.map(
-        apply, tree, *rest, is_leaf=lambda x: isinstance(x, Stacked) or (is_leaf is not None and is_leaf(x))
+        apply,
+        tree,
+        *rest,
+        is_leaf=lambda x: isinstance(x, Stacked) or (is_leaf is not None and is_leaf(x)),
     )
 
 
@@ -73,7 +80,9 @@ def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> Any:
 
 
 @adapted
-def resize_axis(tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array | None = None) -> Any:
+def resize_axis(
+    tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array | None = None
+) -> Any:
     """Resize an axis in all named arrays of a tree and in static fields of modules; a tree without it is unchanged."""
     name, _ = selector(old_axis, "resize_axis")
     if not any(is_named_array(leaf) and name in leaf.names for leaf in tree_leaves(tree)):

@@ -67,10 +67,14 @@ class StringHolderEnum(type):
 
     __members__: dict[str, str]
 
-    def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> "StringHolderEnum":
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], members: dict[str, Any]
+    ) -> "StringHolderEnum":
         """Collect the constants."""
         made = super().__new__(cls, name, bases, members)
-        made.__members__ = {key: text for key, text in members.items() if isinstance(text, str) and key[:2] != "__"}
+        made.__members__ = {
+            key: text for key, text in members.items() if isinstance(text, str) and key[:2] != "__"
+        }
         return made
 
     def __iter__(cls) -> Iterator[str]:

@@ -3,13 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import jax.numpy as jnp
-
-from axonym import NamedArray, plans
-from axonym.axis import Axis, AxisSelection, AxisSelector, selection
-from axonym.core import facts, wrap
-from axonym.errors import ArgumentError, AxisError, message
-from axonym.ops import _lift
+from axonym import Axis, AxisSelection, AxisSelector, NamedArray
+from axonym.engine import facts, nary, selection, whole, wrap
+from axonym.errors import ArgumentError, message
 
 from ._adapt import KindError, adapted
 from ._elementwise import axisless_meets_plain, raw
@@ -43,7 +39,9 @@ class ReductionFunction(Protocol):
 class SimpleReductionFunction(Protocol):
     """A reduction over one axis or all of them."""
 
-    def __call__(self, array: NamedArray, axis: AxisSelector | None = None, **kwargs: Any) -> NamedArray:
+    def __call__(
+        self, array: NamedArray, axis: AxisSelector | None = None, **kwargs: Any
+    ) -> NamedArray:
         """Reduce."""
         ...
 
@@ -56,29 +54,25 @@ def unwrap_namedarrays(*a: Any) -> tuple[Any, ...]:
 @adapted
 def wrap_elemwise_unary(f: Callable[..., Any], a: Any, *args: Any, **kwargs: Any) -> Any:
     """Apply a function of an array, which keeps its shape."""
-    return wrap(a, f(a.array, *args, **kwargs), a.names) if isinstance(a, NamedArray) else f(a, *args, **kwargs)
+    return (
+        wrap(a, f(a.array, *args, **kwargs), a.names)
+        if isinstance(a, NamedArray)
+        else f(a, *args, **kwargs)
+    )
 
 
 def wrap_elemwise_binary(op: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Convert a function of two arrays, which broadcasts by position, to one that broadcasts by name."""
 
+    def wrap_elemwise_binary(a: Any, b: Any) -> Any:  # errors say this name
+        return op(a, b)
+
     @adapted
     def call(a: Any, b: Any) -> Any:
-        operands, first = (a, b), a if isinstance(a, NamedArray) else b
-        if not isinstance(first, NamedArray) or axisless_meets_plain(a, b):
+        is_named = isinstance(a, NamedArray) or isinstance(b, NamedArray)
+        if not is_named or axisless_meets_plain(a, b):
             return op(raw(a), raw(b))
-        names = [x.names if isinstance(x, NamedArray) else () for x in operands]
-        for x in operands:
-            if not isinstance(x, NamedArray) and jnp.ndim(_lift.plain("wrap_elemwise_binary", x)):
-                problem = f"cannot combine a plain array of shape {x.shape} with axes {', '.join(first.names)}"
-                raise KindError(message("wrap_elemwise_binary", problem, hint=_lift.NAME_IT))
-        try:
-            target = plans.broadcast(tuple(names))
-        except AxisError as flaw:
-            _lift.fail("wrap_elemwise_binary", flaw, a, b)
-        _lift.check_sizes("wrap_elemwise_binary", names, [raw(x) for x in operands])
-        arrays = _lift.agreed(names, [raw(x) for x in operands], target)
-        return wrap(first, op(*(_lift.lined_up(x, own, target) for x, own in zip(arrays, names, strict=True))), target)
+        return nary(wrap_elemwise_binary, a, b)
 
     return call
 
@@ -100,7 +94,9 @@ def wrap_reduction_call(
     if not isinstance(a, NamedArray):
 
         def leaf(x: Any) -> Any:
-            return wrap_reduction_call(fn, x, axis, where, single_axis_only, supports_where, **kwargs)
+            return wrap_reduction_call(
+                fn, x, axis, where, single_axis_only, supports_where, **kwargs
+            )
 
         return of_leaves(leaf, fn, "wrap_reduction_call", a, axis, where, kwargs)
     at, rest = _positions("wrap_reduction_call", a, axis, single_axis_only)
@@ -116,25 +112,36 @@ def wrap_reduction_call(
 
 @adapted
 def wrap_axiswise_call(
-    fn: Callable[..., Any], a: Any, axis: AxisSelection | None, *, single_axis_only: bool, **kwargs: Any
+    fn: Callable[..., Any],
+    a: Any,
+    axis: AxisSelection | None,
+    *,
+    single_axis_only: bool,
+    **kwargs: Any,
 ) -> Any:
     """Apply a function that keeps the shape along axes; without axis, return its plain result."""
     if not isinstance(a, NamedArray) or axis is None:
         return fn(raw(a), axis=axis, **kwargs)
     at, _ = _positions("wrap_axiswise_call", a, axis, single_axis_only)
-    array = _lift.whole(a.array, at if isinstance(at, tuple) else (at,))
+    array = whole(a.array, at if isinstance(at, tuple) else (at,))
     return wrap(a, fn(array, axis=at, **kwargs), a.names)
 
 
-def _positions(function: str, a: Any, axis: AxisSelection | None, single: bool) -> tuple[Any, tuple[str, ...]]:
+def _positions(
+    function: str, a: Any, axis: AxisSelection | None, single: bool
+) -> tuple[Any, tuple[str, ...]]:
     """Return the positions of axes in the form of `jax.numpy`, and the names of the others."""
     if axis is None:
         return None, ()
     chosen = a.resolve_axis(
-        tuple(name if size is None else Axis(name, size) for name, size in selection(axis, function))
+        tuple(
+            name if size is None else Axis(name, size) for name, size in selection(axis, function)
+        )
     )
     if single and len(chosen) != 1:
-        raise ArgumentError(message(function, f"takes one axis, not {len(chosen)}", f"array has: {facts(a)}"))
+        raise ArgumentError(
+            message(function, f"takes one axis, not {len(chosen)}", f"array has: {facts(a)}")
+        )
     names = tuple(each.name for each in chosen)
     at = tuple(a.names.index(name) for name in names)
-    return (at[0] if len(at) == 1 else at), plans.without(a.names, names)
+    return (at[0] if len(at) == 1 else at), tuple(name for name in a.names if name not in names)

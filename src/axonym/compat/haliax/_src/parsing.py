@@ -142,7 +142,9 @@ class _Parser:
         while self.token in ("name", ":"):
             if self.token == ":":
                 if binding is not None or len(axes) != 1:
-                    raise_parse_error("the name of a group comes first, and once", self.text, self.start)
+                    raise_parse_error(
+                        "the name of a group comes first, and once", self.text, self.start
+                    )
                 binding = axes.pop()
             else:
                 axes.append(self.name)

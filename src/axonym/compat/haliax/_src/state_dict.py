@@ -44,6 +44,10 @@ def default_eqx_module_to_state_dict(mod: eqx.Module, prefix: str | None = None)
     return ModuleWithStateDictSerialization.to_state_dict(cast(Any, mod), prefix)
 
 
-def default_eqx_module_from_state_dict(mod: Mod, state_dict: StateDict, prefix: str | None = None) -> Mod:
+def default_eqx_module_from_state_dict(
+    mod: Mod, state_dict: StateDict, prefix: str | None = None
+) -> Mod:
     """Return a module with the arrays of a state dict, field by field."""
-    return cast(Mod, ModuleWithStateDictSerialization.from_state_dict(cast(Any, mod), state_dict, prefix))
+    return cast(
+        Mod, ModuleWithStateDictSerialization.from_state_dict(cast(Any, mod), state_dict, prefix)
+    )

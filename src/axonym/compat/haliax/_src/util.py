@@ -19,4 +19,6 @@ def index_where(pred: Callable[[T], bool], xs: Sequence[T], start: int = 0) -> i
     for i in range(start, len(xs)):
         if pred(xs[i]):
             return i
-    raise ArgumentError(message("index_where", f"no entry from index {start} on satisfies the predicate"))
+    raise ArgumentError(
+        message("index_where", f"no entry from index {start} on satisfies the predicate")
+    )

@@ -9,7 +9,20 @@ import axonym.compat.haliax as hax
 
 from ..axis import Axis
 from ..core import NamedArray
-from . import activations, attention, conv, dropout, embedding, linear, loss, mlp, mup, normalization, pool, scan
+from . import (
+    activations,
+    attention,
+    conv,
+    dropout,
+    embedding,
+    linear,
+    loss,
+    mlp,
+    mup,
+    normalization,
+    pool,
+    scan,
+)
 from .activations import *
 from .attention import *
 from .conv import *

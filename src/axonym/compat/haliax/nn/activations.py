@@ -8,8 +8,8 @@ import numpy as np
 from jax.typing import DTypeLike
 
 import axonym as axn
-from axonym.axis import Axis, shown, sized
-from axonym.core import Core
+from axonym import Axis
+from axonym.engine import shown, sized
 from axonym.errors import ArgumentError, message
 
 from .._adapt import KindError, adapted
@@ -67,22 +67,22 @@ swish = silu
 
 def gelu(a: Any, approximate: bool = True) -> Any:
     """Return x times the normal distribution function of x, by default approximated by tanh; also for plain arrays."""
-    return _gelu(a, approximate) if isinstance(a, Core) else jax.nn.gelu(a, approximate)
+    return _gelu(a, approximate) if isinstance(a, axn.NamedArray) else jax.nn.gelu(a, approximate)
 
 
 def quick_gelu(x: Any) -> Any:
     """Return x * sigmoid(1.702 x) of each element; also for plain arrays."""
-    return _quick_gelu(x) if isinstance(x, Core) else x * jax.nn.sigmoid(x * 1.702)
+    return _quick_gelu(x) if isinstance(x, axn.NamedArray) else x * jax.nn.sigmoid(x * 1.702)
 
 
 def relu_squared(x: Any) -> Any:
     """Return max(x, 0) squared of each element; also for plain arrays."""
-    return _relu_squared(x) if isinstance(x, Core) else jnp.square(jax.nn.relu(x))
+    return _relu_squared(x) if isinstance(x, axn.NamedArray) else jnp.square(jax.nn.relu(x))
 
 
 def glu(x: Any, axis: Any) -> Any:
     """Return the first half along an axis times the sigmoid of the second; in Haliax, this always fails."""
-    return _glu(x, axis) if isinstance(x, Core) else jax.nn.glu(x, axis)
+    return _glu(x, axis) if isinstance(x, axn.NamedArray) else jax.nn.glu(x, axis)
 
 
 def one_hot(x: Any, class_axis: Axis, *, dtype: DTypeLike | None = None) -> Any:
@@ -91,18 +91,26 @@ def one_hot(x: Any, class_axis: Axis, *, dtype: DTypeLike | None = None) -> Any:
     Raises:
         ClassError: if an int is out of range.
     """
-    return _one_hot(x if isinstance(x, Core) else _class(x, class_axis), class_axis, dtype=dtype)
+    return _one_hot(
+        x if isinstance(x, axn.NamedArray) else _class(x, class_axis), class_axis, dtype=dtype
+    )
 
 
 def _class(x: Any, class_axis: Axis) -> axn.NamedArray:
     """Convert a single class number to a NamedArray without axes."""
     if jnp.ndim(x) or not jnp.issubdtype(jnp.result_type(x), jnp.integer):
         problem = f"a class number must be a NamedArray, an int or a single integer, not {type(x).__name__}"
-        raise KindError(message("one_hot", problem, hint="name an array first: hax.named(x, (...))"))
+        raise KindError(
+            message("one_hot", problem, hint="name an array first: hax.named(x, (...))")
+        )
     size = sized(class_axis, "one_hot").size
     if isinstance(x, int | np.integer) and not -size <= x < size:
         raise ClassError(
-            message("one_hot", "the class number is out of range", f"axis of classes: {shown(class_axis)}")
+            message(
+                "one_hot",
+                "the class number is out of range",
+                f"axis of classes: {shown(class_axis)}",
+            )
         )
     return axn.NamedArray(jnp.where(jnp.less(x, 0), jnp.add(x, size), x), ())
 

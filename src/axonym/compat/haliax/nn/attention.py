@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 import axonym as axn
-from axonym.axis import Axis, AxisSelection, AxisSelector, axis_name, selection
-from axonym.core import Core, facts
+from axonym import Axis, AxisSelection, AxisSelector, axis_name
+from axonym.engine import facts, selection
 from axonym.errors import AxisClashError, OperandError, message
 
 from .._adapt import adapted
@@ -38,7 +38,9 @@ forgetful_causal_mask = adapted(axn.nn.forgetful_causal_mask)
 
 
 @adapted
-def prefix_lm_mask(QSeqLen: Axis, KSeqLen: Axis, prefix_len: int, q_start: int = 0, k_start: int = 0) -> axn.NamedArray:
+def prefix_lm_mask(
+    QSeqLen: Axis, KSeqLen: Axis, prefix_len: int, q_start: int = 0, k_start: int = 0
+) -> axn.NamedArray:
     """Return the mask of a prefix language model: each query sees the prefix and the keys that are not after it.
 
     Unlike in Axonym, the prefix is the first `prefix_len` keys, regardless of `k_start`.
@@ -64,7 +66,9 @@ def dot_product_attention(
     """
     _check(KPos, query, key, value)
     scores = {*query.names, *key.names}
-    known = all(not isinstance(x, Core) or scores.issuperset(x.names) for x in (mask, bias))
+    known = all(
+        not isinstance(x, axn.NamedArray) or scores.issuperset(x.names) for x in (mask, bias)
+    )
     if isinstance(KPos, str | Axis) and known:
         options: dict[str, Any] = {
             "mask": boolean(mask),
@@ -74,13 +78,21 @@ def dot_product_attention(
         }
         QPos = _query_position(Key, query, key, value)
         result = axn.nn.dot_product_attention(QPos, KPos, Key, query, key, value, **options)
-        ahead = [name for name in (*query.names, *key.names) if name != axis_name(Key) and name in result.names]
+        ahead = [
+            name
+            for name in (*query.names, *key.names)
+            if name != axis_name(Key) and name in result.names
+        ]
         return result.rearrange(tuple(dict.fromkeys((*ahead, *result.names))))
-    weights = dot_product_attention_weights(Key, KPos, query, key, mask, bias, attention_dtype, precision)
+    weights = dot_product_attention_weights(
+        Key, KPos, query, key, mask, bias, attention_dtype, precision
+    )
     return axn.dot(weights, value, axis=KPos, precision=precision)
 
 
-def _query_position(Key: AxisSelector, query: axn.NamedArray, key: axn.NamedArray, value: axn.NamedArray) -> str | None:
+def _query_position(
+    Key: AxisSelector, query: axn.NamedArray, key: axn.NamedArray, value: axn.NamedArray
+) -> str | None:
     """Return the axis of query positions, which some kernels require, if it is the only axis that only queries have."""
     taken = {*key.names, *value.names, axis_name(Key)}
     own = [name for name in query.names if name not in taken]
@@ -102,8 +114,14 @@ def dot_product_attention_weights(
     """Return the weights of `dot_product_attention`, which sum to one over `KPos`; mask and bias may add axes."""
     _check(KPos, query, key)
     scale = 1 / math.sqrt(query.axis_size(Key)) if scaling_factor is None else scaling_factor
-    dtype = jnp.result_type(query.dtype, key.dtype, jnp.float32) if attention_dtype is None else attention_dtype
-    scores = axn.dot(query * scale, key, axis=Key, precision=precision, preferred_element_type=dtype)
+    dtype = (
+        jnp.result_type(query.dtype, key.dtype, jnp.float32)
+        if attention_dtype is None
+        else attention_dtype
+    )
+    scores = axn.dot(
+        query * scale, key, axis=Key, precision=precision, preferred_element_type=dtype
+    )
     if bias is not None:
         scores = scores + bias
     if mask is not None:
@@ -114,14 +132,20 @@ def dot_product_attention_weights(
 def _check(KPos: AxisSelection, query: axn.NamedArray, *others: axn.NamedArray) -> None:
     """Check that operands have names, and that the query has no axis of key positions."""
     for x in (query, *others):
-        if not isinstance(x, Core):
+        if not isinstance(x, axn.NamedArray):
             problem = f"query, key and value must be NamedArrays, not {type(x).__name__}"
-            raise OperandError(message("dot_product_attention", problem, hint="name it first: hax.named(x, (...))"))
+            raise OperandError(
+                message("dot_product_attention", problem, hint="name it first: hax.named(x, (...))")
+            )
     for name, _ in selection(KPos, "dot_product_attention"):
         if name in query.names:
-            problem = f"the query has axis {name!r}; the positions of keys must be distinct from its axes"
+            problem = (
+                f"the query has axis {name!r}; the positions of keys must be distinct from its axes"
+            )
             hint = f'rename it on keys and values: key.rename({{"{name}": "key_{name}"}})'
-            raise AxisClashError(message("dot_product_attention", problem, f"query has: {facts(query)}", hint=hint))
+            raise AxisClashError(
+                message("dot_product_attention", problem, f"query has: {facts(query)}", hint=hint)
+            )
 
 
 def _lowest(dtype: Any) -> float:
@@ -136,19 +160,27 @@ def mask_to_bias(mask: axn.NamedArray, mask_value: float = -1e9) -> axn.NamedArr
 
 
 @adapted
-def combine_masks_and(mask1: axn.NamedArray | None, mask2: axn.NamedArray | None) -> axn.NamedArray | None:
+def combine_masks_and(
+    mask1: axn.NamedArray | None, mask2: axn.NamedArray | None
+) -> axn.NamedArray | None:
     """Return where both masks are true, over the axes of both; None means no mask."""
     return axn.nn.combine_masks_and(*_larger_first(mask1, mask2))
 
 
 @adapted
-def combine_masks_or(mask1: axn.NamedArray | None, mask2: axn.NamedArray | None) -> axn.NamedArray | None:
+def combine_masks_or(
+    mask1: axn.NamedArray | None, mask2: axn.NamedArray | None
+) -> axn.NamedArray | None:
     """Return where either mask is true, over the axes of both; None means no mask."""
     return axn.nn.combine_masks_or(*_larger_first(mask1, mask2))
 
 
 def _larger_first(mask1: Any, mask2: Any) -> tuple[Any, Any]:
     """Put the mask that has all axes of the other first, as the result has its order."""
-    if isinstance(mask1, Core) and isinstance(mask2, Core) and set(mask1.names) < set(mask2.names):
+    if (
+        isinstance(mask1, axn.NamedArray)
+        and isinstance(mask2, axn.NamedArray)
+        and set(mask1.names) < set(mask2.names)
+    ):
         return mask2, mask1
     return mask1, mask2

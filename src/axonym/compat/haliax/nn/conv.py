@@ -8,7 +8,7 @@ import equinox as eqx
 import jax
 
 import axonym as axn
-from axonym.axis import Axis, AxisSelection, axis_name
+from axonym import Axis, AxisSelection, axis_name
 
 from .._adapt import adapted
 
@@ -62,8 +62,15 @@ class Conv(_ConvBase):
         key: jax.Array,
     ) -> "Conv":
         """Make a layer; `padding` may also be "SAME" or "VALID"."""
-        settings: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
-        made = axn.nn.Conv.init(Spatial, In, Out, kernel_size, use_bias=use_bias, key=key, **settings)
+        settings: dict[str, Any] = {
+            "stride": stride,
+            "padding": padding,
+            "dilation": dilation,
+            "groups": groups,
+        }
+        made = axn.nn.Conv.init(
+            Spatial, In, Out, kernel_size, use_bias=use_bias, key=key, **settings
+        )
         return Conv(**_of_haliax(made))
 
     @adapted
@@ -96,7 +103,12 @@ class ConvTranspose(_ConvBase):
         key: jax.Array,
     ) -> "ConvTranspose":
         """Make a layer; `padding` may also be "SAME" or "VALID"."""
-        settings: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        settings: dict[str, Any] = {
+            "stride": stride,
+            "padding": padding,
+            "dilation": dilation,
+            "groups": groups,
+        }
         settings |= {"output_padding": output_padding, "use_bias": use_bias}
         made = axn.nn.ConvTranspose.init(Spatial, In, Out, kernel_size, key=key, **settings)
         return ConvTranspose(**_of_haliax(made))

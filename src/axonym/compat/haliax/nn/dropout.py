@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 import axonym as axn
-from axonym.axis import AxisSelection
+from axonym import AxisSelection
 from axonym.errors import message
 
 from .._adapt import KindError, adapted
@@ -44,7 +44,9 @@ class Dropout(ModuleWithStateDictSerialization):
         """Whether a call drops elements by default."""
         return not self.inference and self.pdrop > 0
 
-    def __call__(self, x: Any, *, inference: bool | None = None, key: jax.Array | None = None) -> Any:
+    def __call__(
+        self, x: Any, *, inference: bool | None = None, key: jax.Array | None = None
+    ) -> Any:
         """Drop elements of `x`, unless `inference`, by default that of the field."""
         chosen = self.inference if inference is None else inference
         return dropout(x, self.pdrop, self.broadcast_axes, inference=chosen, key=key)
@@ -70,13 +72,17 @@ def dropout(
         return dropout(nameless, pdrop, broadcast_axes, inference=inference, key=key).array
     if isinstance(inference, Tracer):
         dropped = dropout(x, pdrop, broadcast_axes, inference=False, key=key)
-        is_kept = axn.NamedArray(inference != 0, ())  # an optimizer that was not told better has made it a float
+        is_kept = axn.NamedArray(
+            inference != 0, ()
+        )  # an optimizer that was not told better has made it a float
         return axn.where(is_kept, x, dropped)
     if pdrop == 1 and not inference:
         return axn.zeros_like(x)
     if pdrop and not inference and key is None:
         hint = "pass key=..., or inference=True"
-        raise MissingKeyError(message("dropout", f"dropping with probability {pdrop} needs a key", hint=hint))
+        raise MissingKeyError(
+            message("dropout", f"dropping with probability {pdrop} needs a key", hint=hint)
+        )
     if pdrop and not inference and not jnp.issubdtype(x.dtype, jnp.inexact):
         problem = f"the elements that are kept are scaled up, which {x.dtype} cannot represent"
         raise DtypeError(message("dropout", problem, hint="write x.astype(jnp.float32) first"))

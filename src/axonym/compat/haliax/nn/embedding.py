@@ -5,11 +5,8 @@ import dataclasses
 import equinox as eqx
 import jax
 
-from axonym import NamedArray, nn
-from axonym.axis import Axis, AxisSpec, sized, spec
-from axonym.nn._inputs import check_input
-from axonym.nn._weights import multiply
-from axonym.ops.index import take
+from axonym import Axis, AxisSpec, NamedArray, nn
+from axonym.engine import sized, spec
 
 from .._adapt import adapted
 from ..partitioning import auto_sharded
@@ -35,7 +32,9 @@ class Embedding(eqx.Module, ReparamEnabled, metaclass=TwoSpellings):
     weight: NamedArray
     Vocab: Axis = eqx.field(static=True)
     Embed: AxisSpec = eqx.field(static=True, converter=hashable)
-    _reparam_cls: type[AbstractEmbeddingReparam] = eqx.field(static=True, default=EmbeddingStandardParam)
+    _reparam_cls: type[AbstractEmbeddingReparam] = eqx.field(
+        static=True, default=EmbeddingStandardParam
+    )
 
     @staticmethod
     @adapted
@@ -51,7 +50,12 @@ class Embedding(eqx.Module, ReparamEnabled, metaclass=TwoSpellings):
         """Make a table; `initializer_range` replaces `init_scale`, and is scaled like it."""
         axes = (sized(Vocab, "Embedding.init"), *spec(Embed, "Embedding.init"))
         scale = init_scale if initializer_range is None else initializer_range
-        return Embedding(drawn(key, axes, scale * reparam_cls.init_scale(Vocab, Embed)), Vocab, Embed, reparam_cls)
+        return Embedding(
+            drawn(key, axes, scale * reparam_cls.init_scale(Vocab, Embed)),
+            Vocab,
+            Embed,
+            reparam_cls,
+        )
 
     def __call__(self, input_ids: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Call `embed`; `key` is not used."""
@@ -60,16 +64,15 @@ class Embedding(eqx.Module, ReparamEnabled, metaclass=TwoSpellings):
     @adapted
     def embed(self, input_ids: NamedArray) -> NamedArray:
         """Look up vectors; the result has the axes of the ids, then `Embed`; ids out of range give NaN."""
-        check_input("Embedding", input_ids, (), spec(self.Embed))
-        vectors = take(auto_sharded(self.weight), self.Vocab.name, input_ids)
+        vectors = self._table(auto_sharded(self.weight)).embed(input_ids)
         return times(auto_sharded(vectors), self.reparam.active_scale)
 
     @adapted
     def unembed(self, input_embeds: NamedArray) -> NamedArray:
         """Multiply by the transposed table, from `Embed` to scores over `Vocab`."""
-        summed = spec(self.Embed)
-        check_input("Embedding.unembed", input_embeds, summed, (self.Vocab,))
-        return multiply(input_embeds, times(self.weight, self.reparam.unembed_active_scale), summed)
+        return self._table(times(self.weight, self.reparam.unembed_active_scale)).unembed(
+            input_embeds
+        )
 
     @adapted
     def resize_embeddings(self, new_size: int, key: jax.Array | None = None) -> "Embedding":
@@ -77,8 +80,11 @@ class Embedding(eqx.Module, ReparamEnabled, metaclass=TwoSpellings):
 
         Without a key, each new row is the mean.
         """
-        resized = nn.Embedding(self.weight, self.Vocab, spec(self.Embed)).resize_embeddings(new_size, key)
+        resized = self._table(self.weight).resize_embeddings(new_size, key)
         return dataclasses.replace(self, weight=resized.weight, Vocab=resized.Vocab)
+
+    def _table(self, weight: NamedArray) -> nn.Embedding:
+        return nn.Embedding(weight, self.Vocab, spec(self.Embed))
 
     @property
     def reparam(self) -> AbstractEmbeddingReparam:

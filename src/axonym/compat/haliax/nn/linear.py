@@ -8,16 +8,13 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from axonym import NamedArray, is_named_array, nn, ragged_dot, random
-from axonym.axis import Axis, AxisSpec, spec
-from axonym.create import zeros
+from axonym import Axis, AxisSpec, NamedArray, is_named_array, nn, ragged_dot, random, zeros
+from axonym.engine import spec
 from axonym.errors import AxisClashError, message
-from axonym.nn._inputs import check_input
-from axonym.nn._weights import multiply
-from axonym.transform._leaves import is_hole
 
 from .._adapt import adapted, adopt
 from .._dot_general import DefaultDotGeneralOp
+from .._node import is_hole
 from ..partitioning import auto_sharded, on_entered_mesh
 from ..state_dict import ModuleWithStateDictSerialization
 from ._constructor import TwoSpellings
@@ -92,9 +89,13 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         weight = drawn(key, axes, init_scale * reparam_cls.init_scale(In, Out))
         if dot_general is None:
             dot_general = DefaultDotGeneralOp.init()
-        elif jax.tree_util.all_leaves([dot_general]):  # a function, which transformations do not accept among arrays
+        elif jax.tree_util.all_leaves(
+            [dot_general]
+        ):  # a function, which transformations do not accept among arrays
             dot_general = jax.tree_util.Partial(dot_general)
-        return Linear(weight, adopt(zeros(outputs)) if use_bias else None, In, Out, dot_general, reparam_cls)
+        return Linear(
+            weight, adopt(zeros(outputs)) if use_bias else None, In, Out, dot_general, reparam_cls
+        )
 
     @adapted
     def __call__(self, inputs: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -104,10 +105,9 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
             AxisNotFoundError: if the inputs lack an axis of `In`.
             AxisClashError: if they already have one of `Out`.
         """
-        summed = spec(self.In)
-        check_input("Linear", inputs, summed, spec(self.Out), blocks=True)
         product = None if type(self.dot_general) is DefaultDotGeneralOp else self.dot_general
-        y = on_entered_mesh(multiply(inputs, times(self.weight, self.reparam.active_scale), summed, product))
+        weight = times(self.weight, self.reparam.active_scale)
+        y = on_entered_mesh(nn.Linear(weight, None, spec(self.In), spec(self.Out), product)(inputs))
         return y if self.bias is None else y + auto_sharded(self.bias)
 
     def flatten_for_export(self) -> "Linear":
@@ -116,7 +116,9 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         weight = _merged(_merged(self.weight, inputs, "__IN__"), outputs, "__OUT__")
         if _is_there(weight):
             in_last = not inputs or self.weight.names[-1] in [axis.name for axis in inputs]
-            weight = weight.rearrange((..., *(("__OUT__", "__IN__") if in_last else ("__IN__", "__OUT__"))))
+            weight = weight.rearrange(
+                (..., *(("__OUT__", "__IN__") if in_last else ("__IN__", "__OUT__")))
+            )
         return dataclasses.replace(
             self,
             weight=weight,
@@ -233,7 +235,9 @@ class MoELinear(eqx.Module, metaclass=TwoSpellings):
         return MoELinear(weight, adopt(zeros(Out)) if use_bias else None, Experts, In, Out, use_gmm)
 
     @adapted
-    def __call__(self, inputs: NamedArray, group_sizes: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+    def __call__(
+        self, inputs: NamedArray, group_sizes: NamedArray, *, key: jax.Array | None = None
+    ) -> NamedArray:
         """Apply each expert to its own group of elements.
 
         Args:
@@ -247,7 +251,9 @@ class MoELinear(eqx.Module, metaclass=TwoSpellings):
             groups = Axis("__EXPERTS__", math.prod(axis.size for axis in experts))
             weight, sizes = (each.flatten_axes(experts, groups) for each in (weight, sizes))
         y = nn.MoELinear(weight, None, groups, self.In, self.Out)(inputs, sizes)
-        y = auto_sharded(y.rearrange([self.Out.name if name == self.In.name else name for name in inputs.names]))
+        y = auto_sharded(
+            y.rearrange([self.Out.name if name == self.In.name else name for name in inputs.names])
+        )
         return y if self.bias is None else auto_sharded(y + auto_sharded(self.bias))
 
     @property
@@ -257,7 +263,9 @@ class MoELinear(eqx.Module, metaclass=TwoSpellings):
         return names.index(self.Out.name) < names.index(self.In.name)
 
 
-def gmm_sharded(lhs_: jax.Array, rhs_: jax.Array, group_sizes_: jax.Array, ar: bool = False) -> jax.Array:
+def gmm_sharded(
+    lhs_: jax.Array, rhs_: jax.Array, group_sizes_: jax.Array, ar: bool = False
+) -> jax.Array:
     """Multiply each group of rows by its own matrix, on all backends; JAX handles the layout, so that `ar` is ignored.
 
     Args:

@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 
 import axonym as axn
-from axonym.axis import AxisSelection, AxisSelector, selection
-from axonym.core import Core
+from axonym import AxisSelection, AxisSelector
+from axonym.engine import selection
 
 from .._adapt import adapted
 from .._elementwise import boolean
@@ -33,7 +33,9 @@ def binary_cross_entropy_loss(
     reduction_axis: AxisSelection | None = None,
 ) -> Any:
     """Return the negative log-likelihood of binary targets under the sigmoid of `logits`."""
-    return maybe_reduce_loss(_binary_losses(logits, targets, None), reduction, reduction_axis, where)
+    return maybe_reduce_loss(
+        _binary_losses(logits, targets, None), reduction, reduction_axis, where
+    )
 
 
 def cross_entropy_loss(
@@ -61,19 +63,25 @@ def cross_entropy_loss_and_log_normalizers(
 
     Losses have the dtype to which logits and targets promote.
     """
-    if not isinstance(pred_y, Core) or not isinstance(target_y, Core):
+    if not isinstance(pred_y, axn.NamedArray) or not isinstance(target_y, axn.NamedArray):
         return axn.nn.cross_entropy_loss_and_log_normalizers(pred_y, Label, target_y)
     own = pred_y.dtype if jnp.issubdtype(pred_y.dtype, jnp.inexact) else jnp.result_type(float)
     pred_y = pred_y.astype(jnp.result_type(own, target_y.dtype))
-    pred_y = axn.broadcast_axis(pred_y, [axis for axis in target_y.axes if axis.name not in pred_y.names])
+    pred_y = axn.broadcast_axis(
+        pred_y, [axis for axis in target_y.axes if axis.name not in pred_y.names]
+    )
     losses, normalizers = axn.nn.cross_entropy_loss_and_log_normalizers(pred_y, Label, target_y)
     return losses, normalizers.astype(own)
 
 
-def maybe_reduce_loss(arr: Any, reduction: Reduction, reduction_axis: AxisSelection | None, where: Any) -> Any:
+def maybe_reduce_loss(
+    arr: Any, reduction: Reduction, reduction_axis: AxisSelection | None, where: Any
+) -> Any:
     """Reduce losses like `reduce_loss`, but without defaults."""
     where = boolean(where)
-    if reduction is None or (reduction_axis is not None and not selection(reduction_axis, "reduce_loss")):
+    if reduction is None or (
+        reduction_axis is not None and not selection(reduction_axis, "reduce_loss")
+    ):
         return arr if where is None else _where(where, arr, 0)
     chosen: Any = mean if isinstance(reduction, Unspecified) else reduction
     return chosen(arr, axis=reduction_axis, where=where)

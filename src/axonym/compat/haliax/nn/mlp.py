@@ -7,8 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 
-from axonym import NamedArray
-from axonym.axis import Axis, AxisSpec
+from axonym import Axis, AxisSpec, NamedArray
 from axonym.errors import ArgumentError, message
 
 from ._constructor import TwoSpellings

@@ -4,7 +4,8 @@ import abc
 import dataclasses
 import math
 
-from axonym.axis import AxisSpec, spec
+from axonym import AxisSpec
+from axonym.engine import spec
 
 __all__ = [
     "AbstractEmbeddingReparam",

@@ -10,16 +10,25 @@ import equinox as eqx
 import jax
 
 import axonym as axn
-from axonym.axis import Axis, AxisSelection, AxisSpec, axis_size, spec
-from axonym.core import Core
-from axonym.transform._leaves import is_hole
+from axonym import Axis, AxisSelection, AxisSpec, axis_size
+from axonym.engine import spec
 
 from .._adapt import adapted, adopt
+from .._node import is_hole
 from .._reduce import reduction
 from ..state_dict import ModuleWithStateDictSerialization
 from ..util import UNSPECIFIED
 
-__all__ = ["A", "LayerNorm", "LayerNormBase", "RmsNorm", "log_softmax", "logsumexp", "softmax", "standardize"]
+__all__ = [
+    "A",
+    "LayerNorm",
+    "LayerNormBase",
+    "RmsNorm",
+    "log_softmax",
+    "logsumexp",
+    "softmax",
+    "standardize",
+]
 
 A = TypeVar("A")
 FLAT = "__OUT"
@@ -81,7 +90,9 @@ class LayerNormBase(ModuleWithStateDictSerialization):
         return self._with(template.axis, lambda x: axn.unflatten_axis(x, FLAT, axes))
 
     def _with(self, axis: AxisSpec, change: Callable[[Any], Any]) -> Self:
-        parameters = [x if x is None or is_hole(x) else adapted(change)(x) for x in (self.weight, self.bias)]
+        parameters = [
+            x if x is None or is_hole(x) else adapted(change)(x) for x in (self.weight, self.bias)
+        ]
         return dataclasses.replace(self, axis=axis, weight=parameters[0], bias=parameters[1])
 
     @adapted
@@ -128,10 +139,12 @@ def log_softmax(a: Any, axis: AxisSelection | None = None) -> Any:
     return _normalized(_log_softmax, jax.nn.log_softmax, a, axis)
 
 
-def _normalized(named: Callable[..., Any], positional: Callable[..., Any], a: Any, axis: Any) -> Any:
-    if isinstance(a, Core) and axis is not None:
+def _normalized(
+    named: Callable[..., Any], positional: Callable[..., Any], a: Any, axis: Any
+) -> Any:
+    if isinstance(a, axn.NamedArray) and axis is not None:
         return named(a, axis)
-    return positional(a.array if isinstance(a, Core) else a, axis=axis)
+    return positional(a.array if isinstance(a, axn.NamedArray) else a, axis=axis)
 
 
 def logsumexp(a: Any, axis: AxisSelection | None = None) -> Any:

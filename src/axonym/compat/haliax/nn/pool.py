@@ -6,13 +6,10 @@ from typing import Any, TypeAlias
 from jax.typing import ArrayLike
 
 import axonym as axn
-from axonym.axis import AxisSpec
+from axonym import AxisSpec
 
 from .._adapt import adapted
-from .._reduce import max as max_
-from .._reduce import min as min_
-from .._reduce import prod
-from .._reduce import sum as sum_
+from .._reduce import max as max_, min as min_, prod, sum as sum_
 
 # Not pool: haliax.nn.pool is this module.
 __all__ = ["DEFAULT_PADDING", "Padding", "max_pool", "mean_pool", "min_pool"]
@@ -43,4 +40,6 @@ def pool(
     use_ceil: bool = False,
 ) -> axn.NamedArray:
     """Reduce the windows that slide along `Window`, by a function of two elements, or by max, min, prod or sum."""
-    return axn.nn.pool(Window, inputs, init, _REDUCTIONS.get(reduce_fn, reduce_fn), stride, padding, use_ceil)
+    return axn.nn.pool(
+        Window, inputs, init, _REDUCTIONS.get(reduce_fn, reduce_fn), stride, padding, use_ceil
+    )

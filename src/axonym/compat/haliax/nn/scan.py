@@ -14,11 +14,10 @@ from jax.core import Tracer
 import axonym
 from axonym import Axis, is_named_array
 from axonym.errors import ArgumentError, message
-from axonym.nn._layers import joined, part, split_arguments, to_pair
-from axonym.transform._leaves import is_array, is_hole
 
 from .._adapt import KindError, adapted, adopt
 from .._checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec, policy_of
+from .._node import is_hole
 from ..hof import LoopError, looped, vmap
 from ..state_dict import (
     MissingKeyError,
@@ -78,7 +77,11 @@ class FoldFunction(Protocol[M_contra, CarryT]):
 class ScanFunction(Protocol[M_contra, CarryT, OutputT_co]):
     """A function of a layer and a carry that returns a carry and an output."""
 
-    def __call__(self, module: M_contra, carry: CarryT, *args: Any, **kwargs: Any) -> tuple[CarryT, OutputT_co]: ...  # noqa: D102
+    def __call__(
+        self, module: M_contra, carry: CarryT, *args: Any, **kwargs: Any
+    ) -> tuple[CarryT, OutputT_co]:
+        """Apply the layer."""
+        ...
 
 
 class VmapFunction(Protocol[M_contra, OutputT_co]):
@@ -95,7 +98,12 @@ class BlockFoldable(Protocol[M_co]):
 
     @classmethod
     def init(
-        cls, Block: Axis, module: Any, *, gradient_checkpointing: Any = False, prevent_cse: bool | None = None
+        cls,
+        Block: Axis,
+        module: Any,
+        *,
+        gradient_checkpointing: Any = False,
+        prevent_cse: bool | None = None,
     ) -> Callable[..., Any]:
         """Return a function that makes the layers."""
         ...
@@ -137,10 +145,14 @@ def _constructor(function: str, Block: Any, module: Any) -> Steps:
     if not isinstance(Block, Axis):
         problem = f"Block must be an Axis, not {Block!r}"
         raise KindError(message(function, problem, hint='write Axis("layers", 12)'))
-    make: Steps | None = getattr(module, "init", None if isinstance(module, type) or not callable(module) else module)
+    make: Steps | None = getattr(
+        module, "init", None if isinstance(module, type) or not callable(module) else module
+    )
     if make is None:
         problem = f"{getattr(module, '__name__', repr(module))} has no constructor `init`"
-        raise ConstructorError(message(function, problem, hint="add a static method init(...) that returns a module"))
+        raise ConstructorError(
+            message(function, problem, hint="add a static method init(...) that returns a module")
+        )
     return make
 
 
@@ -152,41 +164,77 @@ def _policy(spec: Any, prevent_cse: bool | None) -> Any:
 class _Loops:
     """Loops for both kinds of layers: a single key is passed unsplit to all of them."""
 
-    def _steps(self, method: str, fn: Steps, unroll: Unroll) -> Steps:
+    def fold(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
+        """Apply the layers in sequence, each to its part of the arguments that have one."""
+        return self._loop("fold", _call, unroll)(init, *args, **kwargs)
+
+    def scan(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
+        """Apply the layers like `fold`; each returns a carry and an output, and outputs are stacked."""
+        return self._loop("scan", _call, unroll)(init, *args, **kwargs)
+
+    def fold_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
+        """Return a loop that calls `fn(layer, carry, *args, **kwargs)`, which returns a carry."""
+        return self._loop("fold", fn, unroll)
+
+    def scan_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
+        """Return a loop that calls `fn(layer, carry, *args, **kwargs)`, which returns a carry and an output."""
+        return self._loop("scan", fn, unroll)
+
+    def _loop(self, method: str, fn: Steps, unroll: Unroll) -> Steps:
         own: Any = self
         function = f"{type(self).__name__}.{method}"
         if unroll is not None and unroll < 1 and unroll is not False:
             raise ArgumentError(message(function, f"unroll must be 1 or more, not {unroll}"))
-        step = to_pair(function, method, fn)
+        # Of Axonym's methods, as this class has others.
+        via: Any = getattr(super(), f"{method}_via")
+        loop = via(_with_key(fn), unroll=unroll)
 
-        def run(init: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def run(init: Any, *args: Any, **kwargs: Any) -> Any:
             _check_key(function, own.Block, kwargs)
-            return own._run(function, step, 1 if unroll is None else unroll, init, args, kwargs)
+            return loop(init, *args, **_hidden_key(kwargs))
 
         return looped(run)
+
+
+# Axonym splits an argument of the name `key`.
+_KEY = "key of each layer"
+
+
+def _hidden_key(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Pass a key under another name, so that it is an argument like all others."""
+    return {_KEY if name == "key" else name: value for name, value in kwargs.items()}
+
+
+def _with_key(fn: Steps) -> Steps:
+    """Give a function its key under its own name again."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return fn(
+            *args, **{"key" if name == _KEY else name: value for name, value in kwargs.items()}
+        )
+
+    return call
 
 
 def _check_key(function: str, Block: Axis, kwargs: dict[str, Any]) -> None:
     """Check that each layer has a key, as Haliax does not split them."""
     key: Any = kwargs.get("key")
-    if is_array(key) and key.ndim and key.shape[0] != Block.size:
+    if isinstance(key, jax.Array | np.ndarray) and key.ndim and key.shape[0] != Block.size:
         problem = f"axis {Block.name!r} has two sizes: {Block.size} and {key.shape[0]}"
         hint = f"each layer takes a key of its own: key=jax.random.split(key, {Block.size})"
         raise LoopError(message(function, problem, f"key has: shape {key.shape}", hint=hint))
-
-
-def _check(function: str, Block: Axis, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Check that the arguments have a part for each layer."""
-    _check_key(function, Block, kwargs)
-    rest = {name: arg for name, arg in kwargs.items() if name != "key"}
-    split_arguments(function, Block, (*args, kwargs.get("key")), rest)
 
 
 class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
     """Identical layers whose parameters are stored along an axis, applied in sequence by a compiled loop."""
 
     def __init__(
-        self, stacked: Any, Block: Any, *args: Any, gradient_checkpointing: ScanCheckpointSpec = False, **kwargs: Any
+        self,
+        stacked: Any,
+        Block: Any,
+        *args: Any,
+        gradient_checkpointing: ScanCheckpointSpec = False,
+        **kwargs: Any,
     ) -> None:
         """Construct from the three fields or, in the older form, from the axis, the class of layers and arguments."""
         if isinstance(stacked, Axis):
@@ -228,7 +276,7 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         """Return one layer; an index out of range, which Haliax clamps, is an error unless it is traced."""
         if isinstance(index, Tracer):
             at: Any = index
-            return part(self.stacked, self.Block, at)
+            return self._layer(at)
         return super().get_layer(int(index))
 
     def vmap_via(self, fn: Steps) -> Steps:
@@ -248,7 +296,9 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         whole = to_state_dict(_block_first(self.stacked, self.Block), prefix)
         for i in range(self.Block.size):
             for key, value in whole.items():
-                one = value[i, ...] if np.ndim(value) else value  # in numpy, value[i] may be a scalar
+                one = (
+                    value[i, ...] if np.ndim(value) else value
+                )  # in numpy, value[i] may be a scalar
                 listed[_of_layer(prefix, i, key)] = one
         return listed
 
@@ -257,8 +307,11 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         Block = self.Block
         if not _is_plain(self.stacked, Block):
             layer = _abstract_layer(self.stacked, Block)
-            layers = [from_state_dict(layer, state_dict, with_prefix(prefix, str(i))) for i in range(Block.size)]
-            return self._with(adopt(joined("Stacked.from_state_dict", layers, Block, numbers=False)))
+            layers = [
+                from_state_dict(layer, state_dict, with_prefix(prefix, str(i)))
+                for i in range(Block.size)
+            ]
+            return self._with(adopt(self.with_layers(layers).stacked))
         together = _together(state_dict, prefix, Block)
         try:
             return self._with(from_state_dict(_block_first(self.stacked, Block), together, prefix))
@@ -267,7 +320,9 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
             key = next((key for key in absent if key not in state_dict), None)
             if key is not None:
                 raise MissingKeyError(key, state_dict) from None
-            problem = f"arrays that belong to {error.key!r} of each layer of {Block} differ in shape"
+            problem = (
+                f"arrays that belong to {error.key!r} of each layer of {Block} differ in shape"
+            )
             raise ArgumentError(message("from_state_dict", problem)) from None
 
     def flatten_for_export(self) -> Self:
@@ -277,23 +332,37 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
     def unflatten_from_export(self, template: Any) -> Self:
         """Undo `flatten_for_export`; layers of an abstract template are abstract."""
         if not any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(template)):
-            return self._with(vmap(unflatten_modules_from_export, self.Block)(self.stacked, template.stacked))
+            return self._with(
+                vmap(unflatten_modules_from_export, self.Block)(self.stacked, template.stacked)
+            )
         layer = _abstract_layer(template.stacked, self.Block)
-        return self._with(vmap(lambda own: unflatten_modules_from_export(own, layer), self.Block)(self.stacked))
+        return self._with(
+            vmap(lambda own: unflatten_modules_from_export(own, layer), self.Block)(self.stacked)
+        )
 
     def _with(self, stacked: Any) -> Self:
         return type(self)(stacked, self.Block, self.gradient_checkpointing)
 
 
 def _abstract_layer(stacked: T, Block: Axis) -> T:
-    return cast(T, eqx.filter_eval_shape(lambda whole: part(whole, Block, 0), stacked))
+    policy = axonym.ScanCheckpointPolicy()
+    return cast(
+        T,
+        eqx.filter_eval_shape(
+            lambda whole: axonym.nn.Stacked(whole, Block, policy).get_layer(0), stacked
+        ),
+    )
 
 
 def _is_plain(stacked: Any, Block: Axis) -> bool:
     """Return whether each array of stacked layers has one dimension for them, and none is stacked again."""
-    nodes = jax.tree.leaves(stacked, is_leaf=lambda node: is_named_array(node) or isinstance(node, axonym.nn.Stacked))
+    nodes = jax.tree.leaves(
+        stacked, is_leaf=lambda node: is_named_array(node) or isinstance(node, axonym.nn.Stacked)
+    )
     return not any(
-        isinstance(node, axonym.nn.Stacked) or (is_named_array(node) and Block.name not in node.names) for node in nodes
+        isinstance(node, axonym.nn.Stacked)
+        or (is_named_array(node) and Block.name not in node.names)
+        for node in nodes
     )
 
 
@@ -317,7 +386,11 @@ def _together(state_dict: StateDict, prefix: str | None, Block: Axis) -> StateDi
     found: dict[str, dict[int, Any]] = {}
     together: StateDict = {}
     for key, value in state_dict.items():
-        match = re.fullmatch(r"(\d+)(?:\.(.+))?", key.removeprefix(lead)) if key.startswith(lead) else None
+        match = (
+            re.fullmatch(r"(\d+)(?:\.(.+))?", key.removeprefix(lead))
+            if key.startswith(lead)
+            else None
+        )
         own = match and with_prefix(prefix, match[2])
         if match and own and int(match[1]) < Block.size:
             found.setdefault(own, {})[int(match[1])] = value
@@ -334,7 +407,9 @@ def _together(state_dict: StateDict, prefix: str | None, Block: Axis) -> StateDi
 class BlockSeq(_Loops, ModuleWithStateDictSerialization, axonym.nn.BlockSeq[M]):
     """Layers stored separately, and applied by a Python loop."""
 
-    def __init__(self, blocks: Sequence[M], Block: Axis, gradient_checkpointing: ScanCheckpointSpec = False) -> None:
+    def __init__(
+        self, blocks: Sequence[M], Block: Axis, gradient_checkpointing: ScanCheckpointSpec = False
+    ) -> None:
         self.blocks = cast(Any, blocks)
         self.Block = Block
         self.gradient_checkpointing = policy_of(gradient_checkpointing)
@@ -353,9 +428,9 @@ class BlockSeq(_Loops, ModuleWithStateDictSerialization, axonym.nn.BlockSeq[M]):
         make = _constructor("BlockSeq.init", Block, module)
 
         def initialize(*args: Any, **kwargs: Any) -> Any:
-            _check("BlockSeq.init", Block, args, kwargs)
-            given = [part((args, kwargs), Block, i) for i in range(Block.size)]
-            return cls([make(*own, **named) for own, named in given], Block, policy)
+            _check_key("BlockSeq.init", Block, kwargs)
+            layers = axonym.nn.BlockSeq.init(Block, _with_key(make))(*args, **_hidden_key(kwargs))
+            return cls(list(layers.blocks), Block, policy)
 
         return looped(initialize)
 
@@ -364,17 +439,9 @@ class BlockSeq(_Loops, ModuleWithStateDictSerialization, axonym.nn.BlockSeq[M]):
         """Return one layer; an index out of range is an error."""
         return super().get_layer(int(index))
 
-    def fold(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
-        """Apply the layers in sequence, each to its part of the arguments that have one."""
-        return self._steps("fold", _call, unroll)(init, args, kwargs)[0]
-
-    def scan(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
-        """Apply the layers like `fold`; each returns a carry and an output, and outputs are stacked."""
-        return self._steps("scan", _call, unroll)(init, args, kwargs)
-
     def fold_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
         """Return a loop that calls `fn(layer, carry, *args, **kwargs)` with all arguments whole."""
-        return lambda init, *args, **kwargs: self._whole("fold", fn, unroll, init, args, kwargs)[0]
+        return lambda init, *args, **kwargs: self._whole("fold", fn, unroll, init, args, kwargs)
 
     def scan_via(self, fn: Steps, *, unroll: Unroll = None) -> Steps:
         """Return a loop that calls `fn(layer, carry, *args, **kwargs)` with all arguments whole, and stacks outputs."""
@@ -382,19 +449,20 @@ class BlockSeq(_Loops, ModuleWithStateDictSerialization, axonym.nn.BlockSeq[M]):
 
     def vmap_via(self, fn: Steps) -> Steps:
         """Return a function that calls `fn(layer, *args, **kwargs)` for each layer, and stacks the results."""
+        plain = dataclasses.replace(
+            self, gradient_checkpointing=axonym.ScanCheckpointPolicy(disable=True)
+        )
         return lambda *args, **kwargs: adopt(
-            joined("BlockSeq.vmap", [fn(layer, *args, **kwargs) for layer in self.blocks], self.Block, numbers=True)
+            plain.map_via(lambda layer: fn(layer, *args, **kwargs))()
         )
 
-    def _whole(self, method: str, fn: Steps, unroll: Unroll, init: Any, args: Any, kwargs: Any) -> Any:
+    def _whole(
+        self, method: str, fn: Steps, unroll: Unroll, init: Any, args: Any, kwargs: Any
+    ) -> Any:
         def step(layer: Any, carry: Any) -> Any:
             return fn(layer, carry, *args, **kwargs)
 
-        return self._steps(method, step, unroll)(init, (), {})
-
-    def _run(self, function: str, step: Steps, unroll: int | bool, init: Any, args: Any, kwargs: Any) -> Any:
-        _check(function, self.Block, args, kwargs)
-        return super()._run(function, step, unroll, init, args, kwargs)
+        return self._loop(method, step, unroll)(init)
 
     def _state_dict_key_map(self) -> dict[str, str | None]:
         return {"blocks": None}

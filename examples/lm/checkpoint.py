@@ -1,0 +1,172 @@
+"""Checkpoints of a run: whole or absent whenever it stops, checked by the names of axes, read into any layout.
+
+Orbax writes them, while training goes on. Beside the arrays are the names and sizes of their axes: an array whose axes
+have another order is transposed, and all else that differs is listed in one error.
+"""
+
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import orbax.checkpoint as ocp
+
+import axonym as axn
+from axonym import NamedArray
+
+T = TypeVar("T")
+
+
+class Form(NamedTuple):
+    """What is kept of an array beside its numbers.
+
+    Attributes:
+        axes: names and sizes, in the order of its dimensions.
+        dtype: its name.
+    """
+
+    axes: list[tuple[str, int]]
+    dtype: str
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={size}" for name, size in self.axes) or "a number"
+
+
+# Each save would be told in a dozen lines.
+logging.getLogger("absl").setLevel(logging.ERROR)
+
+
+class Checkpoints:
+    """The checkpoints in a folder, by the number of steps that were taken.
+
+    Args:
+        folder: is made if need be.
+        keep: how many of the last ones are kept.
+        keep_every: those of every so many steps are kept, too.
+
+    Raises:
+        OSError: if the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2, keep_every: int | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".writable-{jax.process_index()}"
+        probe.write_text("")
+        probe.unlink()
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep, keep_period=keep_every, cleanup_tmp_directories=True, enable_async_checkpointing=True
+        )
+        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+
+    def latest(self) -> int | None:
+        """Return the number of steps of the last whole checkpoint."""
+        return self._manager.latest_step()
+
+    def save(self, step: int, state: Any, about: Mapping[str, Any], *, wait: bool = False) -> None:
+        """Save a state; training may go on, and the state be donated, as soon as this returns.
+
+        Where it fails, as on a full disk, a warning is printed and the checkpoints before it stay.
+
+        Args:
+            step: the number of steps that were taken.
+            state: a tree of arrays.
+            about: what else to keep, as JSON.
+            wait: until it is on the disk.
+        """
+        arrays, forms = flattened(state)
+        told = ocp.args.JsonSave({**about, "forms": forms})
+        kept = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), about=told)
+        try:
+            self._manager.save(step, args=kept, force=wait)
+            if wait:
+                self._manager.wait_until_finished()
+        except (OSError, ValueError, RuntimeError) as error:
+            print(f"warning: no checkpoint of step {step}: {error}", file=sys.stderr)
+
+    def about(self, step: int) -> dict[str, Any]:
+        """Return what was kept beside the arrays."""
+        restored = self._manager.restore(step, args=ocp.args.Composite(about=ocp.args.JsonRestore()))
+        told: dict[str, Any] = restored["about"]
+        return told
+
+    def restore(self, step: int, template: T, shardings: Any) -> T:
+        """Return a saved state.
+
+        Args:
+            step: the number of steps of the checkpoint.
+            template: a tree of its structure, which may be abstract.
+            shardings: a tree of the same structure that says where each array goes.
+
+        Raises:
+            ValueError: if arrays are missing or unexpected, or have other axes or dtypes.
+        """
+        wanted, own = flattened(template)
+        saved = {path: Form([(*axis,) for axis in axes], dtype) for path, (axes, dtype) in self._forms(step).items()}
+        compare(step, own, saved)
+        places = dict(zip(wanted, jax.tree.leaves(shardings), strict=True))
+        orders = {path: order(own[path], saved[path]) for path in wanted}
+        asked = {path: as_saved(spec, places[path], orders[path]) for path, spec in wanted.items()}
+        arrays = self._manager.restore(step, args=ocp.args.Composite(arrays=ocp.args.StandardRestore(asked)))["arrays"]
+        leaves = [ordered(arrays[path], orders[path], places[path]) for path in wanted]
+        return jax.tree.unflatten(jax.tree.structure(template), leaves)
+
+    def close(self) -> None:
+        """Wait until all is on the disk."""
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+    def _forms(self, step: int) -> dict[str, Any]:
+        forms: dict[str, Any] = self.about(step)["forms"]
+        return forms
+
+
+def flattened(tree: Any) -> tuple[dict[str, Any], dict[str, Form]]:
+    """Return the arrays of a tree by path, and their forms; dimensions without names are numbered."""
+    arrays: dict[str, Any] = {}
+    forms: dict[str, Form] = {}
+    for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=axn.is_named_array):
+        path = jax.tree_util.keystr(keys, simple=True, separator=".")
+        array = leaf.array if isinstance(leaf, NamedArray) else leaf
+        names = leaf.names if isinstance(leaf, NamedArray) else [f"dimension {i}" for i in range(array.ndim)]
+        arrays[path] = array
+        forms[path] = Form(list(zip(names, array.shape, strict=True)), str(array.dtype))
+    return arrays, forms
+
+
+def compare(step: int, own: Mapping[str, Form], saved: Mapping[str, Form]) -> None:
+    """Raise unless all arrays are there, with the same axes in some order and the same dtypes."""
+    flaws = [f"missing: {path}: {form}" for path, form in own.items() if path not in saved]
+    flaws += [f"unexpected: {path}: {form}" for path, form in saved.items() if path not in own]
+    for path in (path for path in own if path in saved):
+        mine, theirs = own[path], saved[path]
+        if sorted(mine.axes) != sorted(theirs.axes):
+            flaws.append(f"other axes: {path}: saved as {theirs}, but the model has {mine}")
+        elif mine.dtype != theirs.dtype:
+            flaws.append(f"other dtype: {path}: saved as {theirs.dtype}, but the model has {mine.dtype}")
+    if flaws:
+        more = [f"and {len(flaws) - 20} more"] if len(flaws) > 20 else []
+        lines = "\n  ".join(flaws[:20] + more)
+        raise ValueError(f"the checkpoint of step {step} does not fit the model:\n  {lines}")
+
+
+def order(own: Form, saved: Form) -> list[int]:
+    """Return the places in an array of the axes as they were saved."""
+    names = [name for name, _ in own.axes]
+    return [names.index(name) for name, _ in saved.axes]
+
+
+def as_saved(spec: Any, sharding: jax.sharding.NamedSharding, places: list[int]) -> jax.ShapeDtypeStruct:
+    """Describe an array in the order of axes in which it was saved, each on its mesh axes."""
+    entries = [*sharding.spec, *[None] * (len(spec.shape) - len(sharding.spec))]
+    moved = jax.sharding.NamedSharding(sharding.mesh, jax.P(*(entries[at] for at in places)))
+    return jax.ShapeDtypeStruct([spec.shape[at] for at in places], spec.dtype, sharding=moved)
+
+
+def ordered(array: jax.Array, places: list[int], sharding: jax.sharding.Sharding) -> jax.Array:
+    """Undo an order of axes."""
+    if places == sorted(places):
+        return array
+    back = [places.index(at) for at in range(len(places))]
+    return jax.jit(lambda x: x.transpose(back), out_shardings=sharding)(array)

@@ -1,0 +1,117 @@
+"""The sizes and forms of a decoder. The defaults are those of a small Llama."""
+
+import dataclasses
+from typing import Literal, NamedTuple
+
+import axonym as axn
+import axonym.nn as nn
+from axonym import Axis
+
+Kind = Literal["global", "local"]
+
+
+class Rope(NamedTuple):
+    """Rotary positions: the base of the frequencies, and how they are scaled for long texts."""
+
+    theta: float = 10000.0
+    scaling: nn.FrequencyScaling | None = None
+
+
+ROPE = Rope()
+
+
+class ExpertsConfig(NamedTuple):
+    """A mixture of experts in place of the perceptron.
+
+    Attributes:
+        count: number of experts.
+        chosen: number of experts that a token goes to.
+        mlp: width of one expert.
+        normalize: whether the weights of the chosen experts sum to one.
+        shared: width of a further expert for all tokens, behind a gate.
+    """
+
+    count: int
+    chosen: int
+    mlp: int
+    normalize: bool = True
+    shared: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class DecoderConfig:
+    """Sizes and forms of a decoder.
+
+    Attributes:
+        vocab: number of tokens.
+        layers: number of blocks.
+        embed: width of the residual stream.
+        mlp: width of the perceptron.
+        heads: number of heads of queries.
+        kv_heads: number of heads of keys and values, which divides `heads`.
+        head_dim: width of a head.
+        positions: the longest sequence.
+        norm: the kind of norms; "shifted" is "rms" whose weights are stored less one.
+        norm_eps: added to the mean square.
+        post_norms: whether attention and perceptron have a norm behind them, too.
+        head_norms: whether queries and keys have norms, over each head.
+        biases: which linear layers have one.
+        activation: of the perceptron.
+        gated: whether the perceptron multiplies by a gate.
+        experts: a mixture of experts in place of the perceptron.
+        rope: rotary positions; None for a learned vector for each position.
+        local_rope: those of local layers, where they differ.
+        window: how many tokens a local layer sees.
+        pattern: which layers are local, repeated to the depth.
+        score_size: scores are divided by the square root of it; None for `head_dim`.
+        score_cap: the largest score, see `soft_cap` of `axn.nn.dot_product_attention`.
+        logit_cap: the largest logit, by the same function.
+        embed_scale: whether embeddings are multiplied by the square root of `embed`.
+        tied: whether one table both embeds tokens and scores them.
+        dropout: probability of dropping, after the embedding and in each branch.
+        checkpointing: what a block keeps for its backward pass, see `axn.ScanCheckpointPolicy`.
+    """
+
+    vocab: int = 32000
+    layers: int = 22
+    embed: int = 2048
+    mlp: int = 5632
+    heads: int = 32
+    kv_heads: int = 4
+    head_dim: int = 64
+    positions: int = 2048
+    norm: Literal["layer", "rms", "shifted"] = "rms"
+    norm_eps: float = 1e-5
+    post_norms: bool = False
+    head_norms: bool = False
+    biases: frozenset[Literal["qkv", "out", "mlp"]] = frozenset()
+    activation: Literal["silu", "gelu", "gelu_tanh"] = "silu"
+    gated: bool = True
+    experts: ExpertsConfig | None = None
+    rope: Rope | None = ROPE
+    local_rope: Rope | None = None
+    window: int | None = None
+    pattern: tuple[Kind, ...] = ("global",)
+    score_size: float | None = None
+    score_cap: float | None = None
+    logit_cap: float | None = None
+    embed_scale: bool = False
+    tied: bool = False
+    dropout: float = 0.0
+    checkpointing: axn.ScanCheckpointSpec = True
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            wanted = f"heads={self.heads} is not a multiple of kv_heads={self.kv_heads}"
+            raise ValueError(f"kv_heads must divide heads: {wanted}")
+        if "local" in self.pattern and self.window is None:
+            raise ValueError(f"local layers need a window, but pattern={self.pattern} and window=None")
+
+    Vocab = property(lambda self: Axis("vocab", self.vocab))
+    Layers = property(lambda self: Axis("layers", self.layers))
+    Embed = property(lambda self: Axis("embed", self.embed))
+    Mlp = property(lambda self: Axis("mlp", self.mlp))
+    KVHeads = property(lambda self: Axis("kv_heads", self.kv_heads))
+    Group = property(lambda self: Axis("group", self.heads // self.kv_heads))
+    HeadDim = property(lambda self: Axis("head_dim", self.head_dim))
+    Pos = property(lambda self: Axis("pos", self.positions))

@@ -1,0 +1,370 @@
+"""A decoder-only language model with named axes: GPT-2, Llama, Mistral, Qwen, Gemma, Mixtral, by configuration.
+
+Nothing here speaks of devices: the names of the axes are all that a layout needs. They are `vocab`, `layers`, `embed`,
+`mlp`, `experts`, `head_dim`, `pos` and, since heads of queries may share keys and values, `kv_heads` and `group`: there
+are `kv_heads * group` heads of queries.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from config import DecoderConfig, ExpertsConfig, Kind
+
+import axonym as axn
+import axonym.nn as nn
+from axonym import Axis, NamedArray
+
+Rotations = dict[Kind, nn.RotaryTable]
+Attend = Callable[..., NamedArray]
+
+
+ACTIVATIONS: dict[str, Callable[[NamedArray], NamedArray]] = {
+    "silu": nn.silu,
+    "gelu": lambda x: nn.gelu(x, approximate=False),
+    "gelu_tanh": nn.gelu,
+}
+
+
+def normal(std: float) -> nn.Initializer:
+    """Draw weights from a normal distribution."""
+    return lambda key, axes: axn.random.normal(key, axes) * std
+
+
+def outward(cfg: DecoderConfig) -> nn.Initializer:
+    """Draw weights of layers that add to the residual stream, whose variance then does not grow with depth."""
+    return normal(0.02 / math.sqrt(2 * cfg.layers))
+
+
+class ShiftedRmsNorm(nn.RmsNorm):
+    """The norm of Gemma: its weight is stored less one, so that weight decay pulls it to one."""
+
+    def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
+        # Less one, a bfloat16 has digits that it would lose in the sum.
+        weight = self.weight.astype(jnp.float32) + 1
+        return nn.RmsNorm(self.axis, weight, None, self.eps)(x)
+
+
+Norm = nn.LayerNorm | nn.RmsNorm
+
+
+def make_norm(cfg: DecoderConfig, axis: Axis) -> Norm:
+    """Make a norm of the kind that the configuration asks for."""
+    if cfg.norm == "layer":
+        return nn.LayerNorm.init(axis, cfg.norm_eps)
+    if cfg.norm == "rms":
+        return nn.RmsNorm.init(axis, cfg.norm_eps, use_bias=False)
+    return ShiftedRmsNorm((axis,), axn.zeros(axis), None, cfg.norm_eps)
+
+
+class Attention(eqx.Module):
+    """Causal self-attention with grouped heads."""
+
+    query: nn.Linear  # embed -> kv_heads, group, head_dim
+    key: nn.Linear  # embed -> kv_heads, head_dim
+    value: nn.Linear  # embed -> kv_heads, head_dim
+    out: nn.Linear  # kv_heads, group, head_dim -> embed
+    query_norm: Norm | None
+    key_norm: Norm | None
+    scale: float = eqx.field(static=True)
+    soft_cap: float | None = eqx.field(static=True)
+    mask: nn.AttentionMask
+
+    @staticmethod
+    def init(cfg: DecoderConfig, kind: Kind, *, key: jax.Array) -> "Attention":
+        keys = jax.random.split(key, 4)
+        Queries, Keys = (cfg.KVHeads, cfg.Group, cfg.HeadDim), (cfg.KVHeads, cfg.HeadDim)
+
+        def read(Out: tuple[Axis, ...], key: jax.Array) -> nn.Linear:
+            biased = "qkv" in cfg.biases
+            return nn.Linear.init(cfg.Embed, Out, key=key, use_bias=biased, initializer=normal(0.02))
+
+        query, own, value = read(Queries, keys[0]), read(Keys, keys[1]), read(Keys, keys[2])
+        biased = "out" in cfg.biases
+        out = nn.Linear.init(Queries, cfg.Embed, key=keys[3], use_bias=biased, initializer=outward(cfg))
+        norms = [make_norm(cfg, cfg.HeadDim) if cfg.head_norms else None for _ in range(2)]
+        scale = 1 / math.sqrt(cfg.score_size or cfg.head_dim)
+        mask = nn.window(cfg.window) if kind == "local" and cfg.window else nn.AttentionMask()
+        return Attention(query, own, value, out, *norms, scale, cfg.score_cap, mask)
+
+    def __call__(self, x: NamedArray, rotate: nn.RotaryTable | None, attend: Attend) -> NamedArray:
+        q, k, v = self.query(x), self.key(x), self.value(x)
+        if self.query_norm is not None and self.key_norm is not None:
+            q, k = self.query_norm(q), self.key_norm(k)
+        if rotate is not None:
+            q, k = rotate(q), rotate(k)
+        return self.out(attend(q, k, v, mask=self.mask, scale=self.scale, soft_cap=self.soft_cap))
+
+
+class Mlp(eqx.Module):
+    """Two linear layers with an activation between them, which may be a gate."""
+
+    gate: nn.Linear | None  # embed -> mlp
+    up: nn.Linear  # embed -> mlp
+    down: nn.Linear  # mlp -> embed
+    activation: Callable[[NamedArray], NamedArray] = eqx.field(static=True)
+
+    @staticmethod
+    def init(cfg: DecoderConfig, Hidden: Axis, *, key: jax.Array) -> "Mlp":
+        keys = jax.random.split(key, 3)
+
+        def layer(In: Axis, Out: Axis, key: jax.Array, make: nn.Initializer) -> nn.Linear:
+            return nn.Linear.init(In, Out, key=key, use_bias="mlp" in cfg.biases, initializer=make)
+
+        gate = layer(cfg.Embed, Hidden, keys[0], normal(0.02)) if cfg.gated else None
+        up = layer(cfg.Embed, Hidden, keys[1], normal(0.02))
+        down = layer(Hidden, cfg.Embed, keys[2], outward(cfg))
+        return Mlp(gate, up, down, ACTIVATIONS[cfg.activation])
+
+    def __call__(self, x: NamedArray) -> tuple[NamedArray, None]:
+        if self.gate is None:
+            return self.down(self.activation(self.up(x))), None
+        return self.down(self.activation(self.gate(x)) * self.up(x)), None
+
+
+class Experts(eqx.Module):
+    """A mixture of experts, with one more for all tokens in some models."""
+
+    routed: nn.MixtureOfExperts
+    shared: Mlp | None
+    shared_gate: nn.Linear | None  # embed -> nothing
+
+    @staticmethod
+    def init(cfg: DecoderConfig, experts: ExpertsConfig, *, key: jax.Array) -> "Experts":
+        k_routed, k_shared, k_gate = jax.random.split(key, 3)
+        routed = nn.MixtureOfExperts.init(
+            cfg.Embed,
+            Axis("experts", experts.count),
+            Axis("mlp", experts.mlp),
+            experts.chosen,
+            ACTIVATIONS[cfg.activation],
+            key=k_routed,
+            normalize=experts.normalize,
+            initializer=normal(0.02),
+        )
+        if experts.shared is None:
+            return Experts(routed, None, None)
+        shared = Mlp.init(cfg, Axis("mlp", experts.shared), key=k_shared)
+        gate = nn.Linear.init(cfg.Embed, (), key=k_gate, use_bias=False, initializer=normal(0.02))
+        return Experts(routed, shared, gate)
+
+    def __call__(self, x: NamedArray) -> tuple[NamedArray, nn.Routing]:
+        y, routing = self.routed(x)
+        if self.shared is not None and self.shared_gate is not None:
+            y = y + nn.sigmoid(self.shared_gate(x)) * self.shared(x)[0]
+        return y, routing
+
+
+def make_mlp(cfg: DecoderConfig, *, key: jax.Array) -> Mlp | Experts:
+    """Make the perceptron of a block, or the experts in its place."""
+    if cfg.experts is None:
+        return Mlp.init(cfg, cfg.Mlp, key=key)
+    return Experts.init(cfg, cfg.experts, key=key)
+
+
+class Block(eqx.Module):
+    """Attention and a perceptron, each between norms and beside a residual connection."""
+
+    attention_norm: Norm
+    attention: Attention
+    attention_post_norm: Norm | None
+    mlp_norm: Norm
+    mlp: Mlp | Experts
+    mlp_post_norm: Norm | None
+    dropout: nn.Dropout
+    kind: Kind = eqx.field(static=True)
+
+    @staticmethod
+    def init(cfg: DecoderConfig, kind: Kind, *, key: jax.Array) -> "Block":
+        k_attention, k_mlp = jax.random.split(key)
+        return Block(
+            attention_norm=make_norm(cfg, cfg.Embed),
+            attention=Attention.init(cfg, kind, key=k_attention),
+            attention_post_norm=make_norm(cfg, cfg.Embed) if cfg.post_norms else None,
+            mlp_norm=make_norm(cfg, cfg.Embed),
+            mlp=make_mlp(cfg, key=k_mlp),
+            mlp_post_norm=make_norm(cfg, cfg.Embed) if cfg.post_norms else None,
+            dropout=nn.Dropout(cfg.dropout),
+            kind=kind,
+        )
+
+    def __call__(
+        self, x: NamedArray, rotations: Rotations, attend: Attend, *, key: jax.Array | None = None
+    ) -> tuple[NamedArray, nn.Routing | None]:
+        k1, k2 = (None, None) if key is None else jax.random.split(key)
+        y = self.attention(self.attention_norm(x), rotations.get(self.kind), attend)
+        if self.attention_post_norm is not None:
+            y = self.attention_post_norm(y)
+        x = x + self.dropout(y, key=k1, inference=key is None)
+        y, routing = self.mlp(self.mlp_norm(x))
+        if self.mlp_post_norm is not None:
+            y = self.mlp_post_norm(y)
+        return x + self.dropout(y, key=k2, inference=key is None), routing
+
+
+def within(more: nn.AttentionMask | None) -> Attend:
+    """Return attention within a sequence: to tokens that are not later, which a further mask lets through."""
+    seen = nn.causal() if more is None else nn.causal() & more
+
+    def attend(q: NamedArray, k: NamedArray, v: NamedArray, mask: nn.AttentionMask, **options: Any) -> NamedArray:
+        k, v = k.rename({"pos": "pos.key"}), v.rename({"pos": "pos.key"})
+        return nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, seen & mask, **options)
+
+    return attend
+
+
+class Decoder(eqx.Module):
+    """A language model: from tokens to scores of the token that follows each of them."""
+
+    embedding: nn.Embedding
+    positions: nn.PositionEmbedding | None
+    dropout: nn.Dropout
+    blocks: nn.Interleaved[Block]
+    norm: Norm
+    unembedding: nn.Embedding | None
+    config: DecoderConfig = eqx.field(static=True)
+
+    @staticmethod
+    def init(cfg: DecoderConfig, *, key: jax.Array) -> "Decoder":
+        k_embed, k_pos, k_blocks, k_out = jax.random.split(key, 4)
+        embedding = nn.Embedding.init(cfg.Vocab, cfg.Embed, key=k_embed, initializer=normal(0.02))
+        positions = None
+        if cfg.rope is None:
+            positions = nn.PositionEmbedding.init(cfg.Pos, cfg.Embed, key=k_pos, initializer=normal(0.01))
+        kinds = [lambda *, key, kind=kind: Block.init(cfg, kind, key=key) for kind in cfg.pattern]
+        blocks = nn.Interleaved.init(cfg.Layers, kinds, gradient_checkpointing=cfg.checkpointing)(key=k_blocks)
+        unembedding = None
+        if not cfg.tied:
+            unembedding = nn.Embedding.init(cfg.Vocab, cfg.Embed, key=k_out, initializer=normal(0.02))
+        norm = make_norm(cfg, cfg.Embed)
+        return Decoder(embedding, positions, nn.Dropout(cfg.dropout), blocks, norm, unembedding, cfg)
+
+    def __call__(
+        self, tokens: NamedArray, mask: nn.AttentionMask | None = None, *, key: jax.Array | None = None
+    ) -> NamedArray:
+        """Score the next token at each position; without a key, nothing is dropped.
+
+        Args:
+            tokens: axes {pos, ...}, integers.
+            mask: a mask further to the causal one, such as `axn.nn.segments` of packed documents.
+            key: for dropout.
+
+        Returns:
+            Axes {..., pos, vocab}.
+        """
+        return self.scores(self.hidden(tokens, mask, key=key)[0])
+
+    def loss(
+        self,
+        tokens: NamedArray,
+        mask: nn.AttentionMask | None = None,
+        *,
+        where: NamedArray | None = None,
+        z_loss: float = 0.0,
+        balance: float = 0.0,
+        key: jax.Array | None = None,
+    ) -> NamedArray:
+        """Return the mean cross entropy, in nats, of each token given those before it.
+
+        Args:
+            tokens: axes {pos, ...}, one position more than the model sees.
+            mask: as in a call.
+            where: booleans, axes among those of the targets: which ones count.
+            z_loss: see `axn.nn.cross_entropy_loss`.
+            balance: the factor of an added loss for experts of unequal load, see `axn.nn.Routing`.
+            key: for dropout.
+        """
+        inputs, targets = tokens["pos", :-1], tokens["pos", 1:]
+        x, routing = self.hidden(inputs, mask, key=key)
+        loss = self.cross_entropy(x, targets, where=where, z_loss=z_loss)
+        return loss if routing is None else loss + balance * routing.load_balance.mean()
+
+    def cross_entropy(self, x: NamedArray, targets: NamedArray, **options: Any) -> NamedArray:
+        """Compare the scores of a residual stream with the tokens that follow, without holding all scores."""
+        if self.config.logit_cap is not None:
+            return nn.cross_entropy_loss(self.scores(x), "vocab", targets, **options)
+        table = self.unembedding or self.embedding
+        return nn.chunked_cross_entropy_loss(self.norm(x), table.weight, "embed", "vocab", targets, **options)
+
+    def hidden(
+        self, tokens: NamedArray, mask: nn.AttentionMask | None = None, *, key: jax.Array | None = None
+    ) -> tuple[NamedArray, nn.Routing | None]:
+        """Return the residual stream after the last block, and what the routers of experts report, by layer."""
+        Pos = tokens.resolve_axis("pos")
+        k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
+        x = self.dropout(self.embedded(tokens, Pos), key=k_embed, inference=key is None)
+        return self.blocks.scan(x, self.rotations(Pos), within(mask), key=k_blocks)
+
+    def embedded(self, tokens: NamedArray, at: Axis | NamedArray) -> NamedArray:
+        """Look up tokens, which are at given positions."""
+        x = self.embedding(tokens)
+        if self.config.embed_scale:
+            # Rounded to the dtype of the table, as in the model's first implementation.
+            x = x * jnp.asarray(math.sqrt(self.config.embed), x.dtype)
+        return x if self.positions is None else x + self.positions(at)
+
+    def rotations(self, at: Axis | NamedArray) -> Rotations:
+        """Compute the angles of positions, once for all layers."""
+        ropes = {"global": self.config.rope, "local": self.config.local_rope or self.config.rope}
+        kinds = {kind: ropes[kind] for kind in self.config.pattern}
+        HeadDim = self.config.HeadDim
+        return {
+            kind: nn.RotaryEmbedding.init(HeadDim, rope.theta, scaling=rope.scaling).at(at)
+            for kind, rope in kinds.items()
+            if rope is not None
+        }
+
+    def scores(self, x: NamedArray) -> NamedArray:
+        """Score all tokens, from the residual stream after the last block; in float32 or wider."""
+        table = self.unembedding or self.embedding
+        scores = table.unembed(self.norm(x)).astype(jnp.float32)
+        cap = self.config.logit_cap
+        return scores if cap is None else axn.tanh(scores / cap) * cap
+
+    def cache(self, size: int, *axes: Axis, dtype: jnp.dtype | None = None) -> nn.KVCache:
+        """Make a cache for `size` tokens of sequences over `axes`, such as a batch, of different lengths."""
+        cfg, Key = self.config, Axis("pos.key", size)
+        kept = dtype or self.embedding.weight.dtype
+        shape = (*axes, cfg.KVHeads, Key, cfg.HeadDim)
+        return nn.KVCache.stacked(cfg.Layers, Key, shape, lengths=axes, dtype=kept)
+
+    def extend(
+        self, cache: nn.KVCache, tokens: NamedArray, count: NamedArray | None = None
+    ) -> tuple[nn.KVCache, NamedArray]:
+        """Add tokens to a cache, and score those that follow the last of them; for `axn.nn.generate`.
+
+        Args:
+            cache: made by `cache`.
+            tokens: a chunk, axes {pos, ...}; or one token for each sequence, {...}.
+            count: how many of a chunk are real, for each sequence: the others are padding behind them.
+        """
+        cache, x = self.extended(cache, tokens, count)
+        if tokens.has_axis("pos"):
+            last = -1 if count is None else axn.maximum(count, 1) - 1
+            x = x["pos", last]
+        return cache, self.scores(x)
+
+    def extended(
+        self, cache: nn.KVCache, tokens: NamedArray, count: NamedArray | None = None
+    ) -> tuple[nn.KVCache, NamedArray]:
+        """Add tokens to a cache, and return their residual stream after the last block."""
+        Pos = tokens.resolve_axis("pos") if tokens.has_axis("pos") else None
+        at = cache.positions(Pos)["layers", 0]
+
+        def layer(block: Block, carry: tuple[NamedArray, nn.KVCache], i: NamedArray) -> tuple[NamedArray, nn.KVCache]:
+            x, cache = carry
+
+            def attend(*heads: NamedArray, **options: Any) -> NamedArray:
+                nonlocal cache
+                y, cache = cache.attend(Pos, "head_dim", *heads, count=count, layer=("layers", i), **options)
+                return y
+
+            return block(x, rotations, attend)[0], cache
+
+        rotations = self.rotations(at)
+        start = (self.embedded(tokens, at), cache)
+        x, cache = self.blocks.fold_via(layer)(start, axn.arange(self.config.Layers))
+        return cache, x

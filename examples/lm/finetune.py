@@ -1,0 +1,217 @@
+"""Tune a model on conversations: thin matrices beside its weights (LoRA) learn, the weights stay.
+
+    python finetune.py --model ~/Llama-3.2-1B --data chats.jsonl --out tuned
+
+A line of the data is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}, or
+{"prompt": "...", "completion": "..."}. Only what the assistant says counts. The folder has the thin matrices alone, in
+`adapters.safetensors`, and in `merged` a model with the sum of both, for `generate.py` and for Hugging Face.
+"""
+
+import dataclasses
+import functools
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jmp
+import numpy as np
+import optax
+import tyro
+from decoder import Decoder
+from generate import read_tokenizer
+from huggingface import load, save
+from layouts import STRATEGIES, Strategy, make_mesh
+from tokenizer import Tokenizer
+from tqdm import tqdm
+
+import axonym as axn
+import axonym.nn as nn
+from axonym import NamedArray, state_dict as sd
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of a tuning.
+
+    Attributes:
+        model: the folder of the model to start from.
+        data: conversations, a `.jsonl` file.
+        out: the folder of the result.
+        rank: of the thin matrices.
+        alpha: their product is multiplied by this, and divided by the rank.
+        layers: the linear layers that get some, by the ends of their paths.
+        length: tokens of a conversation; longer ones are cut.
+        batch: conversations per step.
+        steps: number of steps.
+        learning_rate: its highest value, at the start; it falls to zero.
+        strategy: which pair of mappings lays out the run.
+        mesh: devices along the mesh axes data and model.
+        precision: dtypes of the thin matrices, computation and outputs.
+        seed: of the thin matrices and the order of the data.
+    """
+
+    model: Path
+    data: Path
+    out: Path
+    rank: int = 8
+    alpha: float = 16.0
+    layers: tuple[str, ...] = ("attention.query", "attention.value")
+    length: int = 256
+    batch: int = 8
+    steps: int = 100
+    learning_rate: float = 1e-3
+    strategy: Strategy = "single"
+    mesh: tuple[int, int] = (1, 1)
+    precision: str = "params=float32,compute=bfloat16,output=float32"
+    seed: int = 0
+
+
+def said(line: str) -> list[tuple[str, bool]]:
+    """Return the parts of a conversation, and whether each is what the model learns to say."""
+    told = json.loads(line)
+    if "prompt" in told:
+        return [(told["prompt"], False), (told["completion"], True)]
+    parts: list[tuple[str, bool]] = []
+    for message in told["messages"]:
+        parts += [(f"<|{message['role']}|>\n", False), (f"{message['content']}\n", message["role"] == "assistant")]
+    return parts
+
+
+def conversations(path: Path, tokenizer: Tokenizer, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens of all conversations, padded, and which of them count; (number, length + 1) each.
+
+    Raises:
+        ValueError: where a line is no conversation, or none has a part that counts.
+    """
+    tokens: list[list[int]] = []
+    counts: list[list[bool]] = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        try:
+            parts = said(line)
+        except (ValueError, KeyError, TypeError):
+            wanted = '{"prompt": "...", "completion": "..."} or {"messages": [...]}'
+            raise ValueError(f"{path}, line {number}: expected {wanted}") from None
+        own: list[int] = []
+        learned: list[bool] = []
+        for text, counted in parts:
+            # The end of a text is learnt behind what the model says.
+            encoded = [*tokenizer.encode(text), *(tokenizer.ends[:1] if counted else ())]
+            own += encoded
+            learned += [counted] * len(encoded)
+        tokens.append(own[: length + 1])
+        counts.append(learned[: length + 1])
+    table, mask = np.zeros((len(tokens), length + 1), np.int32), np.zeros((len(tokens), length + 1), bool)
+    for i, (own, learned) in enumerate(zip(tokens, counts, strict=True)):
+        table[i, : len(own)], mask[i, : len(own)] = own, learned
+    if not mask[:, 1:].any():
+        raise ValueError(f"{path} has nothing that the assistant says within {length} tokens")
+    return table, mask
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuner:
+    """The compiled functions of a tuning, for the mesh that is current when they are called."""
+
+    options: Options
+
+    @functools.cached_property
+    def policy(self) -> jmp.Policy:
+        return jmp.get_policy(self.options.precision)
+
+    @functools.cached_property
+    def optimizer(self) -> optax.GradientTransformation:
+        rate = optax.linear_schedule(self.options.learning_rate, 0.0, self.options.steps)
+        return optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(rate, weight_decay=0.0))
+
+    def adapt(self, model: Decoder) -> Decoder:
+        """Give the chosen layers thin matrices."""
+        options, key = self.options, jax.random.key(self.options.seed)
+
+        def chosen(path: str) -> bool:
+            return path.endswith(options.layers)
+
+        parameters, _ = STRATEGIES[options.strategy]
+        make = functools.partial(nn.add_lora, Rank=options.rank, key=key, where=chosen, alpha=options.alpha)
+        return axn.named_jit(make, parameters, strict=False)(model)
+
+    @functools.cached_property
+    def step(self) -> axn.NamedJit[..., tuple[Decoder, Any, jax.Array]]:
+        """Take one step: of the thin matrices alone."""
+        parameters, compute = STRATEGIES[self.options.strategy]
+
+        def loss_of(thin: Decoder, frozen: Decoder, tokens: NamedArray, counted: NamedArray) -> jax.Array:
+            with axn.axis_mapping(compute):
+                model = self.policy.cast_to_compute(eqx.combine(thin, frozen))
+                return model.loss(tokens, where=counted["pos", 1:]).scalar()
+
+        def step(
+            thin: Decoder, moments: Any, frozen: Decoder, tokens: NamedArray, counted: NamedArray
+        ) -> tuple[Decoder, Any, jax.Array]:
+            loss, gradients = jax.value_and_grad(loss_of)(thin, frozen, tokens, counted)
+            updates, moments = self.optimizer.update(gradients, moments, thin)
+            return eqx.apply_updates(thin, updates), moments, loss
+
+        return axn.named_jit(step, axis_resources=parameters, donate_args=(True, True), strict=False)
+
+
+def tune(options: Options, model: Decoder, tokens: np.ndarray, counted: np.ndarray) -> tuple[Decoder, list[float]]:
+    """Return the model with thin matrices that have learnt, and the losses on the way."""
+    tuner, losses = Tuner(options), []
+    _, compute = STRATEGIES[options.strategy]
+    adapted = tuner.adapt(model)
+    thin, frozen = eqx.partition(adapted, nn.lora_filter(adapted))
+    thin = tuner.policy.cast_to_param(thin)
+    moments = tuner.optimizer.init(thin)
+    for i in (bar := tqdm(range(options.steps), unit="step")):
+        rows = np.random.default_rng((options.seed, i)).integers(len(tokens), size=options.batch)
+        drawn = (NamedArray(x[rows], ("batch", "pos")) for x in (tokens, counted))
+        placed = (axn.shard(x, {"batch": compute.get("batch")}) for x in drawn)
+        thin, moments, loss = tuner.step(thin, moments, frozen, *placed)
+        losses.append(float(loss))
+        bar.set_postfix(loss=f"{losses[-1]:.3f}")
+    return eqx.combine(thin, frozen), losses
+
+
+def write(adapted: Decoder, options: Options) -> None:
+    """Write the thin matrices, and the model with the sum of both."""
+    thin = eqx.filter(adapted, nn.lora_filter(adapted))
+    told = {"rank": str(options.rank), "alpha": str(options.alpha), "model": str(options.model)}
+    sd.save_state_dict(sd.to_state_dict(thin), options.out / "adapters.safetensors", metadata=told)
+    settings = json.loads((options.model / "config.json").read_text())
+    kept = {key: settings[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in settings}
+    save(nn.merge_lora(adapted), options.out / "merged", **kept)
+    for file in options.model.glob("tokenizer*.json"):
+        shutil.copy(file, options.out / "merged")
+
+
+def read(model: Decoder, options: Options) -> Decoder:
+    """Return a model with the thin matrices of a folder."""
+    adapted = Tuner(options).adapt(model)
+    thin, frozen = eqx.partition(adapted, nn.lora_filter(adapted))
+    return eqx.combine(sd.from_state_dict(thin, sd.load_state_dict(options.out / "adapters.safetensors")), frozen)
+
+
+def main(options: Options) -> list[float]:
+    """Tune, write the result, and return the losses."""
+    tokenizer = read_tokenizer(options.model)
+    tokens, counted = conversations(options.data, tokenizer, options.length)
+    options.out.mkdir(exist_ok=True)
+    mesh = make_mesh(options.mesh)
+    with axn.set_mesh(mesh):
+        model = load(options.model, mapping=STRATEGIES[options.strategy][0], mesh=mesh)
+        adapted, losses = tune(options, model, tokens, counted)
+        write(adapted, options)
+    print(f"loss from {losses[0]:.3f} to {losses[-1]:.3f} nats per token: {options.out}")
+    return losses
+
+
+if __name__ == "__main__":
+    chosen = tyro.cli(Options, description=__doc__)
+    try:
+        main(chosen)
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")

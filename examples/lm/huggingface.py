@@ -1,0 +1,205 @@
+"""Checkpoints of Hugging Face: folders with a `config.json` and safetensors files, read and written."""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from decoder import Decoder
+from families import read_config, write_config
+
+import axonym as axn
+import axonym.nn as nn
+from axonym import state_dict as sd
+
+# From parts of our keys to parts of theirs. A star stands for the number of an expert.
+LLAMA = {
+    "embedding": "model.embed_tokens",
+    "blocks": "model.layers",
+    "attention_norm": "input_layernorm",
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.out": "self_attn.o_proj",
+    "attention.query_norm": "self_attn.q_norm",
+    "attention.key_norm": "self_attn.k_norm",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp.gate": "mlp.gate_proj",
+    "mlp.up": "mlp.up_proj",
+    "mlp.down": "mlp.down_proj",
+    "norm": "model.norm",
+    "unembedding": "lm_head",
+}
+GEMMA = {
+    **LLAMA,
+    "attention_post_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_post_norm": "post_feedforward_layernorm",
+}
+QWEN_MOE = {
+    **LLAMA,
+    "mlp.routed.router": "mlp.gate",
+    "mlp.routed.gate": "mlp.experts.*.gate_proj",
+    "mlp.routed.up": "mlp.experts.*.up_proj",
+    "mlp.routed.down": "mlp.experts.*.down_proj",
+    "mlp.shared.gate": "mlp.shared_expert.gate_proj",
+    "mlp.shared.up": "mlp.shared_expert.up_proj",
+    "mlp.shared.down": "mlp.shared_expert.down_proj",
+    "mlp.shared_gate": "mlp.shared_expert_gate",
+}
+MIXTRAL = {
+    **LLAMA,
+    "mlp.routed.router": "block_sparse_moe.gate",
+    "mlp.routed.gate": "block_sparse_moe.experts.*.w1",
+    "mlp.routed.up": "block_sparse_moe.experts.*.w3",
+    "mlp.routed.down": "block_sparse_moe.experts.*.w2",
+}
+GPT2 = {
+    "embedding": "transformer.wte",
+    "positions": "transformer.wpe",
+    "blocks": "transformer.h",
+    "attention_norm": "ln_1",
+    "attention.query": "attn.c_attn.0",
+    "attention.key": "attn.c_attn.1",
+    "attention.value": "attn.c_attn.2",
+    "attention.out": "attn.c_proj",
+    "mlp_norm": "ln_2",
+    "mlp.up": "mlp.c_fc",
+    "mlp.down": "mlp.c_proj",
+    "norm": "transformer.ln_f",
+    "unembedding": "lm_head",
+}
+KEYS = {
+    "gpt2": GPT2,
+    "gemma2": GEMMA,
+    "gemma3_text": GEMMA,
+    "mixtral": MIXTRAL,
+    "qwen2_moe": QWEN_MOE,
+    "qwen3_moe": QWEN_MOE,
+}
+# GPT-2 stores weights as (in, out), and those of queries, keys and values side by side.
+LAYOUTS: dict[str, Mapping[type, sd.Layout]] = {"gpt2": {nn.Linear: sd.in_first}}
+FUSED = re.compile(r"(.*attn\.c_attn)\.([012])\.(weight|bias)")
+EXPERT = re.compile(r"(.*\.experts)\.(\d+)\.(.*)")
+# What old files hold besides parameters: masks, and the frequencies of rotary positions.
+NO_PARAMETERS = re.compile(r".*\.(attn\.(masked_)?bias|rotary_emb\.inv_freq)")
+
+
+class Arrays(Mapping[str, np.ndarray]):
+    """Arrays by key, made one by one when they are looked up: so no more than one is in memory."""
+
+    def __init__(self, specs: Mapping[str, Any], make: Callable[[str], np.ndarray]) -> None:
+        self._specs, self._make = specs, make
+
+    def __getitem__(self, key: str) -> np.ndarray:
+        return self._make(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def spec(self, key: str) -> Any:
+        """Return the shape and the dtype of an array, without making it."""
+        return self._specs[key]
+
+
+def load(
+    folder: Path,
+    *,
+    dtype: jnp.dtype | None = None,
+    mapping: axn.ResourceMapping | None = None,
+    mesh: jax.sharding.Mesh | None = None,
+) -> Decoder:
+    """Read a model; each device reads its part of each array.
+
+    Args:
+        folder: with `config.json` and `model.safetensors`, or several such files and their index.
+        dtype: of the parameters; by default as in the file.
+        mapping: lays them out.
+        mesh: by default the mesh of `axn.set_mesh`.
+
+    Raises:
+        ValueError: if the model is of an unknown family, or files do not fit its configuration.
+    """
+    settings = json.loads((folder / "config.json").read_text())
+    config, name = read_config(settings), settings["model_type"]
+    state = apart(sd.load_state_dict(folder), config.tied)
+    kept = dtype or next(state.spec(key).dtype for key in state)
+    template = eqx.filter_eval_shape(Decoder.init, config, key=jax.random.key(0))
+    template = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, kept), template)
+    places = {"rename": KEYS.get(name, LLAMA), "layouts": LAYOUTS.get(name, {}), "mapping": mapping, "mesh": mesh}
+    return sd.from_torch_compatible_state_dict(template, state, cast=True, **places)
+
+
+def save(model: Decoder, folder: Path, *, max_bytes: int = 5_000_000_000, **settings: Any) -> None:
+    """Write a model as Hugging Face does.
+
+    Args:
+        model: the model.
+        folder: is made if need be.
+        max_bytes: the most that one file holds.
+        settings: further settings for `config.json`, such as `eos_token_id`.
+
+    Raises:
+        ValueError: if no family of Hugging Face has such a configuration.
+    """
+    config = write_config(model.config)
+    name = config["model_type"]
+    dtype = str(model.embedding.weight.dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    state = sd.to_torch_compatible_state_dict(model, rename=KEYS.get(name, LLAMA), layouts=LAYOUTS.get(name, {}))
+    sd.save_state_dict(together(state), folder / "model.safetensors", max_bytes=max_bytes)
+    (folder / "config.json").write_text(json.dumps({**config, "dtype": dtype, **settings}, indent=2) + "\n")
+
+
+def apart(files: Mapping[str, np.ndarray], tied: bool) -> Arrays:
+    """Return the arrays of files by the keys of the tables: experts together, and parts of fused arrays apart."""
+    makers: dict[str, Callable[[], np.ndarray]] = {}
+    specs: dict[str, Any] = {}
+    experts: dict[str, dict[int, str]] = {}
+    root = "" if any(key.startswith(("model.", "transformer.")) for key in files) else "transformer."
+    for stored, array in files.items():
+        key = stored if stored.startswith("lm_head.") else root + stored
+        if NO_PARAMETERS.fullmatch(key) or (tied and key.startswith("lm_head.")):
+            continue
+        if fused := re.fullmatch(r"(.*attn\.c_attn)\.(weight|bias)", key):
+            for i, part in enumerate(np.split(array, 3, axis=-1)):
+                name = f"{fused[1]}.{i}.{fused[2]}"
+                specs[name], makers[name] = part, lambda part=part: part
+        elif expert := EXPERT.fullmatch(key):
+            experts.setdefault(f"{expert[1]}.*.{expert[3]}", {})[int(expert[2])] = stored
+        else:
+            specs[key], makers[key] = array, lambda array=array: array
+    for key, numbered in experts.items():
+        parts = [files[numbered[i]] for i in sorted(numbered)]
+        specs[key] = jax.ShapeDtypeStruct((len(parts), *parts[0].shape), parts[0].dtype)
+        makers[key] = lambda parts=parts: np.stack(parts)
+    return Arrays(specs, lambda key: makers[key]())
+
+
+def together(state: sd.StateDict) -> Arrays:
+    """Return arrays by the keys of files, from those by the keys of the tables; the inverse of `apart`."""
+    makers: dict[str, Callable[[], np.ndarray]] = {}
+    specs: dict[str, Any] = {}
+    for key in state:
+        spec = state.spec(key)
+        if fused := FUSED.fullmatch(key):
+            name = f"{fused[1]}.{fused[3]}"
+            parts = [f"{fused[1]}.{i}.{fused[3]}" for i in range(3)]
+            specs[name] = jax.ShapeDtypeStruct((*spec.shape[:-1], 3 * spec.shape[-1]), spec.dtype)
+            makers[name] = lambda parts=parts: np.concatenate([state[part] for part in parts], axis=-1)
+        elif "*" in key:
+            for i in range(spec.shape[0]):
+                name = key.replace("*", str(i))
+                specs[name] = jax.ShapeDtypeStruct(spec.shape[1:], spec.dtype)
+                makers[name] = lambda key=key, i=i: state[key][i]
+        else:
+            specs[key], makers[key] = spec, lambda key=key: state[key]
+    return Arrays(specs, lambda key: makers[key]())

@@ -1,0 +1,99 @@
+"""From text to tokens and back: bytes, or a `tokenizer.json` of the package `tokenizers`.
+
+Train one on your own text, for `train.py --tokenizer tokenizer.json`:
+
+    python tokenizer.py my_texts/ --vocab 8192 --out tokenizer.json
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+END = "<|endoftext|>"
+
+
+class Tokenizer(Protocol):
+    """What a model needs to know of text: the number of tokens, and those that end a text."""
+
+    vocab: int
+    ends: tuple[int, ...]
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+
+class Bytes:
+    """Text as UTF-8. A zero byte, which no text contains, ends a text."""
+
+    vocab = 256
+    ends = (0,)
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token).decode("utf-8", "replace")
+
+
+class Vocabulary:
+    """The tokenizer of a file, as those of Hugging Face.
+
+    Args:
+        file: a `tokenizer.json`.
+        ends: tokens that end a text; by default the one that this program makes, where there is one.
+    """
+
+    def __init__(self, file: Path, ends: tuple[int, ...] = ()) -> None:
+        from tokenizers import Tokenizer as Loaded
+
+        self._loaded = Loaded.from_file(str(file))
+        own = self._loaded.token_to_id(END)
+        self.vocab = self._loaded.get_vocab_size()
+        self.ends = ends or (() if own is None else (own,))
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._loaded.encode(text).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text: str = self._loaded.decode(list(tokens))
+        return text
+
+    def save(self, file: Path) -> None:
+        self._loaded.save(str(file))
+
+
+def learn(texts: Iterator[str], vocab: int, out: Path) -> None:
+    """Learn pairs of bytes to join (BPE) from texts, and write the tokenizer."""
+    from tokenizers import Tokenizer as Loaded, decoders, models, pre_tokenizers, trainers
+
+    made = Loaded(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=[END], initial_alphabet=alphabet)
+    made.train_from_iterator(texts, trainer)
+    made.save(str(out))
+
+
+def main() -> None:
+    """Learn a tokenizer from files."""
+    from data import text_of
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text", type=Path, help="a text file, or a folder of them")
+    parser.add_argument("--vocab", type=int, default=8192, help="number of tokens")
+    parser.add_argument("--out", type=Path, default=Path("tokenizer.json"))
+    options = parser.parse_args()
+    learn(text_of(options.text), options.vocab, options.out)
+    print(f"{Vocabulary(options.out).vocab} tokens: {options.out}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (ValueError, OSError) as error:
+        sys.exit(f"error: {error}")

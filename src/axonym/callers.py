@@ -1,0 +1,97 @@
+"""What is at work where an error is raised: the layer of a model, the array of an operation.
+
+A layer does not know its place in a model, and passing it down would cost something in every call. But while an error
+is raised, all callers still run: the innermost module whose method runs is the layer, and each module that holds it,
+such as the model that called it, adds a part of the path.
+"""
+
+import inspect
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+_MOST = 20_000  # parts of one model that are looked at
+
+
+def layer_at_work() -> str | None:
+    """Return the path of the innermost layer that is being called, such as `blocks.3.mlp.up`.
+
+    Inside of a transformation, modules are rebuilt around tracers: what is not found itself is found by its type, if
+    only one part has that type.
+
+    Returns:
+        The path below the outermost module that holds the layer; None if there is no such module.
+    """
+    path: list[str] = []
+    current: Any = None
+    frame = inspect.currentframe()
+    while frame is not None:
+        variables = frame.f_locals
+        called = variables.get("self")
+        for holder in filter(_is_module, (called, *variables.values())):
+            found = None if current is None or holder is current else _path_within(holder, current)
+            if found is not None:
+                path, current = [*found, *path], holder
+            elif holder is called and not path:
+                current = holder
+        frame = frame.f_back
+    return ".".join(path) or None
+
+
+def array_at_work() -> Any:
+    """Return the named array that the package's function works on, the innermost one that has any; None if none has.
+
+    What checks an argument often has no array at hand, but whoever called it has.
+    """
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("axonym."):
+        for variable in frame.f_locals.values():
+            for value in variable if isinstance(variable, list | tuple) else (variable,):
+                is_named = hasattr(type(value), "names") and hasattr(type(value), "array")
+                if is_named and hasattr(value, "names"):  # one that is being made has none yet
+                    return value
+        frame = frame.f_back
+    return None
+
+
+def _is_module(value: Any) -> bool:
+    """Return whether a value is a module that a user knows of; Equinox makes each bound method one too."""
+    import equinox as eqx  # names are reasoned about without JAX
+
+    return isinstance(value, eqx.Module) and not type(value).__module__.startswith(
+        "equinox._module"
+    )
+
+
+def _path_within(holder: Any, part: Any) -> list[str] | None:
+    """Return the path of a part of a module: the part itself, or else the only one of its type."""
+    alike: list[list[str]] = []
+    for path, value in _walk(holder):
+        if value is part:
+            return path
+        if type(value) is type(part):
+            alike.append(path)
+    return alike[0] if len(alike) == 1 else None
+
+
+def _walk(root: Any) -> Iterator[tuple[list[str], Any]]:
+    """Yield the parts of a module with their paths, the nearest first."""
+    waiting: deque[tuple[list[str], Any]] = deque([([], root)])
+    for _ in range(_MOST):
+        if not waiting:
+            return
+        path, value = waiting.popleft()
+        for name, below in _parts(value):
+            yield [*path, name], below
+            waiting.append(([*path, name], below))
+
+
+def _parts(value: Any) -> Iterable[tuple[str, Any]]:
+    if _is_module(value):
+        fields: dict[str, Any] = vars(value)
+        return fields.items()
+    if isinstance(value, Mapping):
+        return [(str(key), below) for key, below in value.items()]
+    if isinstance(value, list | tuple):
+        return [(str(i), below) for i, below in enumerate(value)]
+    return ()

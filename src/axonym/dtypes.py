@@ -1,0 +1,83 @@
+"""Wider types: for positions along an axis, and for computing with narrow numbers."""
+
+from typing import Any, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from .kinds import Payload
+
+A = TypeVar("A")
+
+
+def widened(positions: Payload) -> Any:
+    """Convert integers of less than 32 bits to a type that can hold all positions along an axis."""
+    dtype = getattr(positions, "dtype", None)
+    narrow = dtype is not None and dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.integer)
+    if narrow:
+        return positions.astype(np.int32)
+    return positions
+
+
+def at_least_float32(dtype: Any) -> Any:
+    """Return the dtype to compute in: `dtype` itself if it is float32 or wider, and otherwise float32.
+
+    This is `jax.numpy.promote_types` with float32, even with strict dtype promotion.
+    """
+    if jnp.issubdtype(dtype, jnp.inexact) and jnp.dtype(dtype).itemsize >= 4:
+        return dtype
+    return jnp.dtype(jnp.float32)
+
+
+def inexact_dtype(dtype: Any) -> Any:
+    """Return the dtype in which `jax.numpy` computes means and roots: for integers and masks, a float.
+
+    Unlike `jax.numpy.result_type(x, float)`, it has 64 bits only for 64-bit integers, and ignores strict dtype
+    promotion.
+    """
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return dtype
+    return jnp.dtype(jnp.float64 if jnp.dtype(dtype).itemsize == 8 else jnp.float32)
+
+
+def as_inexact(x: Payload) -> Any:
+    """Convert integers and masks to the floats that `jax.numpy` would compute with."""
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        return x
+    return x.astype(inexact_dtype(x.dtype))
+
+
+def of_one_rank(x: Payload, y: Any) -> tuple[Any, Any]:
+    """Add leading dimensions of size 1 to the array that has fewer, even if JAX may not promote ranks."""
+    if x.ndim == y.ndim:
+        return x, y
+    rank = max(x.ndim, y.ndim)
+    return lax.expand_dims(x, range(rank - x.ndim)), lax.expand_dims(y, range(rank - y.ndim))
+
+
+def widen(x: A) -> A:
+    """Return an array, named or plain, in the dtype to compute in: `at_least_float32`."""
+    array: Payload = x
+    wide: A = array.astype(at_least_float32(array.dtype))
+    return wide
+
+
+def widened_to(dtype: Any, x: Payload) -> Any:
+    """Convert an array to a wider dtype, as implicit promotion would."""
+    if x.dtype.itemsize < dtype.itemsize:
+        return x.astype(dtype)
+    return x
+
+
+def limits(dtype: Any) -> tuple[Any, Any]:
+    """Return the lowest and the highest value of a dtype."""
+    if jnp.issubdtype(dtype, jnp.bool_):
+        return False, True
+    if jnp.issubdtype(dtype, jnp.integer):
+        limits = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]
+        return limits.dtype.type(limits.min), limits.dtype.type(limits.max)
+    if np.isnan(np.asarray(jnp.inf, dtype)):  # a narrow type without infinities
+        finite = jnp.finfo(dtype)  # type: ignore[no-untyped-call]
+        return finite.min, finite.max
+    return -jnp.inf, jnp.inf

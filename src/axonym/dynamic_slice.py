@@ -1,0 +1,88 @@
+"""A window of static length at a start that may be traced, as a selector in `x[...]` and `x.at[...]`."""
+
+import builtins
+import operator
+from typing import Any
+
+import jax
+from jax.export import is_symbolic_dim
+
+from .axis import Axis
+from .dtypes import widened
+from .errors import AxisSizeError, OperandError, message
+from .kinds import type_text
+
+__all__ = ["dblock", "ds", "dslice"]
+
+
+@jax.tree_util.register_pytree_node_class
+class dslice:  # noqa: N801  # the name that Haliax and Pallas know it by
+    """Select `length` elements from a `start` that may be traced.
+
+    Like a slice, it keeps the axis in place. Elements beyond either end of the axis read as 0, or as the `fill_value`
+    of `x.at[...].get`, and are not written; so an incomplete last block needs no special case. From a Python int, at
+    least one element must be there.
+
+    Args:
+        start: the first position, an int or one traced integer. A negative one is before the first element.
+        length: the number of elements, static; for an `Axis`, its size.
+
+    Raises:
+        AxisSizeError: if `length` is negative.
+        OperandError: if it is not an int.
+
+    Examples:
+        >>> x = axn.arange(axn.Axis("pos", 5))
+        >>> jax.jit(lambda start: x["pos", axn.dslice(start, 3)])(3)
+        NamedArray(int32[pos=3])
+        [3 4 0]
+    """
+
+    __slots__ = ("size", "start")
+    start: Any
+    size: int
+
+    def __init__(self, start: Any, length: int | Axis) -> None:
+        given: Any = length.size if isinstance(length, Axis) else length
+        try:
+            size: Any = given if is_symbolic_dim(given) else operator.index(given)
+        except TypeError:
+            problem = f"the length must be an int or an Axis, not {type_text(length)}"
+            hint = "the start may be traced, the length may not"
+            raise OperandError(message("dslice", problem, hint=hint)) from None
+        if size < 0:
+            raise AxisSizeError(message("dslice", f"the length must not be negative, got {size}"))
+        self.start, self.size = start, size
+
+    def __repr__(self) -> str:
+        start = self.start if isinstance(self.start, int) else type(self.start).__name__
+        return f"dslice({start}, {self.size})"
+
+    def tree_flatten(self) -> tuple[tuple[Any], int]:
+        """Return the start as the only child."""
+        return (self.start,), self.size
+
+    @classmethod
+    def tree_unflatten(cls, size: int, children: tuple[Any]) -> "dslice":
+        """Put the start back, whatever it is."""
+        made = object.__new__(cls)
+        (made.start,), made.size = children, size
+        return made
+
+    @staticmethod
+    def block(idx: Any, size: int) -> "dslice":
+        """Select block number `idx` of blocks of `size` elements."""
+        return dslice(widened(idx) * size, size)
+
+    def to_slice(self) -> "builtins.slice[int, int, None]":
+        """Return the slice of the same elements; the start must be an int."""
+        start = operator.index(self.start)
+        return builtins.slice(start, start + self.size)
+
+
+ds = dslice
+
+
+def dblock(idx: Any, size: int) -> dslice:
+    """Select block number `idx` of blocks of `size` elements: `dslice(idx * size, size)`."""
+    return dslice.block(idx, size)

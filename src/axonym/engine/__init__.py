@@ -1,0 +1,37 @@
+"""How a positional function becomes a named one.
+
+What the package lists is for libraries that are written on Axonym and need more than its functions: how arguments are
+read, how arrays get their names, and what is current. `axonym.compat.haliax` is one, and uses nothing else of Axonym
+than this and what users have.
+"""
+
+from ..axis import AxisKey, selection, selector, shown, sized, spec
+from ..core import facts, shape_of, wrap
+from ..dtypes import limits
+from ..mesh.assignment import AxisMapping, MeshLike
+from ..mesh.auto import whole
+from ..mesh.context import context_mesh, resolve_mapping
+from ..mesh.tracing import transforming
+from .pointwise import nary
+from .steps import selectors_of
+
+__all__ = [
+    "AxisKey",
+    "AxisMapping",
+    "MeshLike",
+    "context_mesh",
+    "facts",
+    "limits",
+    "nary",
+    "resolve_mapping",
+    "selection",
+    "selector",
+    "selectors_of",
+    "shape_of",
+    "shown",
+    "sized",
+    "spec",
+    "transforming",
+    "whole",
+    "wrap",
+]

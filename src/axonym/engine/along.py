@@ -1,0 +1,124 @@
+"""Functions along one axis."""
+
+import math
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax import lax
+
+from ..axis import AxisSelection, AxisSelector, names_in, selector
+from ..core import Core, shape_of, wrap
+from ..errors import AxisError
+from ..mesh import explicit
+from ..mesh.auto import local, whole
+from ..names import plans
+from ..names.plans import Names
+from .checks import Function, check_given, keyed, planned, selected_pairs, title, unnamed
+from .kernels import Kernel, Options, keywords_of, lined_up, new, static
+from .nonempty import check_nonempty
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+_along_one: dict[Function, dict[tuple[Names, Any], Any]] = {}
+
+
+@lru_cache(plans.CACHE)
+def _along(
+    fn: Function,
+    names: Names,
+    axis: Any,
+    removes: bool,
+    to: tuple[str, int | None] | None,
+    options: Options,
+) -> Kernel:
+    """Make the kernel of a function along one whole axis, or along several, flattened."""
+    function, keywords = title(fn), keywords_of(options)
+    given = selected_pairs(axis, function, names)
+    chosen = names_in(given)
+    at = plans.positions(names, chosen)
+    rest = plans.without(names, chosen)
+    if len(at) != 1 and not removes:
+        hint = "flatten the axes first: x.flatten_axes(...)"
+        raise AxisError(f"needs one axis, got {len(at)}", hint)
+    target = names
+    if removes:
+        target = rest
+    elif to is not None:
+        target = plans.rename(names, ((chosen[0], to[0]),))
+
+    def body(array: jax.Array) -> jax.Array:
+        shape = shape_of(function, array, names)
+        check_given(function, given, names, shape)
+        check_nonempty(function, names, shape, at, keywords)
+        if len(at) == 1:
+            call = partial(fn, axis=at[0], **keywords)
+            if removes:
+                found: jax.Array = call(array)
+                return found
+            array = whole(array, at, names)
+            result: jax.Array = local(call, [array], list(explicit.entries_of(array)))
+            if to is not None:
+                check_given(function, (to,), target, result.shape)
+            return result
+        array = lined_up(whole(array, at), names, (*rest, *chosen))
+        kept = array.shape[: array.ndim - len(chosen)]
+        count = math.prod(array.shape[len(kept) :])
+        flat: jax.Array = fn(lax.reshape(array, (*kept, count)), axis=-1, **keywords)
+        return flat
+
+    return Kernel(target, body)
+
+
+def along(fn: Function, x: Core, axis: AxisSelection | None) -> "NamedArray":
+    """Apply a function along one axis, which the result has too, perhaps with another size."""
+    if type(axis) is not str:
+        return along_with(fn, x, axis)
+    try:
+        (array,), names = x.node
+    except AttributeError:
+        raise unnamed(title(fn), x) from None
+    try:
+        call = _along_one[fn][names, axis]
+    except KeyError:
+        kernel = planned(fn, (x,), _along, fn, names, axis, False, None, ())
+        call = plans.keep(_along_one.setdefault(fn, {}), (names, axis), kernel.call)
+    made: NamedArray = new(type(x))
+    made.node = ((call(array),), names)
+    return made
+
+
+def along_with(
+    fn: Function,
+    x: Core,
+    axis: AxisSelection | None,
+    *,
+    to: AxisSelector | None = None,
+    **options: Any,
+) -> "NamedArray":
+    """Apply a function with options along one axis, which the result may rename to `to`."""
+    return _apply_along(fn, x, axis, False, to, options)
+
+
+def search(fn: Function, x: Core, axis: AxisSelection | None, **options: Any) -> "NamedArray":
+    """Apply a function that finds a position along an axis, or along several, flattened."""
+    return _apply_along(fn, x, axis, True, None, options)
+
+
+def _apply_along(
+    fn: Function,
+    x: Core,
+    axis: AxisSelection | None,
+    removes: bool,
+    to: AxisSelector | None,
+    options: dict[str, Any],
+) -> "NamedArray":
+    if not isinstance(x, Core):
+        raise unnamed(title(fn), x)
+    (array,), names = x.node
+    key = keyed(axis, fn)
+    target = None if to is None else selector(to, title(fn))
+    settings = static(fn, options)
+    kernel = planned(fn, (x,), _along, fn, names, key, removes, target, settings)
+    return wrap(x, kernel.call(array), kernel.names)

@@ -1,0 +1,76 @@
+"""Reports of numbers that are wrong only while a program runs, such as indices out of range.
+
+Inside of `axonym.debug.checks` programs are traced with calls back to Python, which look at the numbers; anywhere else
+nothing is added to them. An error raised in such a call would leave the other devices of a mesh waiting for each other
+until the process is aborted, so that the block collects reports and raises an error where it ends.
+"""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..errors import message
+
+
+class Report:
+    """What the programs that were traced for this report found; each finding once, in order.
+
+    Programs of one report are not those of another: it is part of the key by which JAX finds compiled programs.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, None] = {}
+
+    def add(self, problem: str) -> None:
+        """Add a finding."""
+        self._found.setdefault(problem)
+
+    def taken(self) -> list[str]:
+        """Return the findings once all programs have ended, and forget them."""
+        jax.effects_barrier()
+        found = list(self._found)
+        self._found.clear()
+        return found
+
+
+_current = jax.make_user_context(default_value=None)
+
+
+def checking(report: Report) -> AbstractContextManager[Any]:
+    """Make a report current."""
+    context: AbstractContextManager[Any] = _current(report)
+    return context
+
+
+def current_report() -> Report | None:
+    """Return the current report; None where nothing is checked."""
+    report: Report | None = _current.value
+    return report
+
+
+def expect(
+    function: str, what: str, numbers: Any, least: Any, most: Any, *lines: str, room: str
+) -> None:
+    """Report the first of some numbers that is not in a range, both ends included; do nothing where nothing is checked.
+
+    Args:
+        function: what the user called.
+        what: what the numbers are, such as "index".
+        numbers: integers, traced or not.
+        least: the smallest that is right.
+        most: the largest.
+        lines: facts for the message.
+        room: what the numbers are to fit, such as "pos=8".
+    """
+    report = current_report()
+    if report is None:
+        return
+
+    def look(numbers: Any) -> None:
+        numbers = np.asarray(numbers)
+        for number in numbers[(numbers < least) | (numbers > most)][:1].tolist():
+            report.add(message(function, f"{what} {number} is out of range for {room}", *lines))
+
+    jax.debug.callback(look, numbers)

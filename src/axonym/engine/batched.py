@@ -1,0 +1,323 @@
+"""The engine that maps a positional function of a few axes over all others, by name.
+
+The axes that the function works on are its *core* axes, named by the caller. All other axes are *batch* axes: they are
+matched by name, and the function is applied for each of their positions. An operation of this kind is one call of
+`batched`; for a function with an `axis` argument and one operand, `along.along` is simpler.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
+
+import jax
+import jax.numpy as jnp
+
+from ..axis import AxisSelection, Pairs, names_in, selection, selectors
+from ..core import shape_of, wrap
+from ..errors import AxisNotFoundError, OperandError, message, suggestion
+from ..kinds import Payload
+from ..mesh import auto, explicit
+from ..mesh.assignment import Entry
+from ..names import plans
+from ..names.plans import Names
+from . import checks, kernels, pointwise
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+Function = Callable[..., Any]
+
+
+@overload
+def batched(
+    fn: Function,
+    operands: Sequence[Payload],
+    core: Sequence[AxisSelection],
+    out: Names,
+    *,
+    each: bool = False,
+    outer: bool = False,
+    in_place: bool = False,
+    **options: Any,
+) -> "NamedArray": ...
+@overload
+def batched(
+    fn: Function,
+    operands: Sequence[Payload],
+    core: Sequence[AxisSelection],
+    out: tuple[Names, ...],
+    *,
+    each: bool = False,
+    outer: bool = False,
+    in_place: bool = False,
+    **options: Any,
+) -> Any: ...
+def batched(
+    fn: Function,
+    operands: Sequence[Payload],
+    core: Sequence[AxisSelection],
+    out: Names | tuple[Names, ...],
+    *,
+    each: bool = False,
+    outer: bool = False,
+    in_place: bool = False,
+    **options: Any,
+) -> "NamedArray | tuple[NamedArray, ...]":
+    """Apply a positional function to the core axes of its operands, for each position of their batch axes.
+
+    The result has the batch axes, in the order of the operand that contains all others, and then those of `out`.
+
+    Args:
+        fn: the function. It gets arrays with their batch dimensions aligned, so that they broadcast, and then their
+            core dimensions in the order of `core`.
+        operands: named arrays, scalars, and plain arrays that have only core dimensions.
+        core: for each operand the axes that the function works on.
+        out: the names of the trailing dimensions of the result; a tuple of such tuples if `fn` returns a tuple.
+        each: map the function, which has no batch dimensions, by `jax.vmap`.
+        outer: no operand needs to contain the batch axes of all others, as in a contraction: those that the first one
+            lacks follow its own.
+        in_place: the axes of `out` replace the core axes of the first operand in place.
+        options: keyword arguments of `fn`, static and hashable.
+
+    Raises:
+        AxisNotFoundError: if a core axis is missing.
+        AxisSizeError: if a name has two sizes.
+        AxisClashError: if a name of `out` is that of a batch axis.
+        BroadcastError: if no operand contains the batch axes of all others, unless `outer`.
+        OperandError: if no operand has names, or one has the wrong type.
+    """
+    like, named, arrays = pointwise.parted(fn, operands)
+    chosen: list[AxisSelection] = []
+    for axes in core:
+        is_hashable = axes.__class__ in (str, tuple)
+        chosen.append(axes if is_hashable else hashable(axes, checks.title(fn)))
+    several = bool(out) and isinstance(out[0], tuple)
+    mode = Mode(several, each, outer, in_place)
+    settings = kernels.static(fn, options)
+    try:
+        kernel = checks.planned(
+            fn, operands, _kernel, fn, named, tuple(chosen), out, mode, settings
+        )
+    except TypeError:
+        # An axis that cannot be hashed is invalid, and raises its own error.
+        for axes in chosen:
+            selection(axes, checks.title(fn))
+        raise
+    results = kernels.run(kernel.call, *arrays)
+    if several:
+        named_results = zip(results, kernel.names, strict=True)
+        return tuple(wrap(like, result, names) for result, names in named_results)
+    return wrap(like, results, kernel.names[0])
+
+
+def hashable(axes: AxisSelection, function: str) -> AxisSelection:
+    """Convert a selection to a hashable form that can be iterated more than once."""
+    if axes.__class__ in (str, tuple):
+        return axes
+    return selectors(selection(axes, function))
+
+
+class Mode(NamedTuple):
+    """How a function is mapped: whether it has several results, and the options of `batched`."""
+
+    several: bool
+    each: bool
+    outer: bool
+    in_place: bool
+
+
+class _Operand(NamedTuple):
+    """An operand.
+
+    Attributes:
+        names: its names; a plain array with as many dimensions as core axes has just these.
+        is_plain: whether it is a plain array or a scalar.
+        given: its core axes, with sizes to check.
+        core: the names of the core axes.
+        batch: all other names, in the order of the result.
+    """
+
+    names: Names
+    is_plain: bool
+    given: Pairs
+    core: Names
+    batch: Names = ()
+
+    @property
+    def rest(self) -> Names:
+        """The names that are not core axes."""
+        return plans.without(self.names, self.core)
+
+    @property
+    def aligned(self) -> Names:
+        """The names in the order in which the function gets them."""
+        return (*self.batch, *self.core)
+
+    def anonymous(self, array: jax.Array) -> int:
+        """Count the anonymous dimensions."""
+        return array.ndim - len(self.names)
+
+    def check(self, function: str, array: Payload) -> None:
+        """Check an array whose names these are."""
+        if not self.is_plain:
+            shape = shape_of(function, array, self.names)
+            checks.check_given(function, self.given, self.names, shape)
+        elif jnp.ndim(array) != len(self.core):
+            axes = ", ".join(self.core) or "none"
+            problem = f"a plain array of shape {jnp.shape(array)} does not match axes: {axes}"
+            raise OperandError(message(function, problem, hint=checks.NAME_IT))
+
+
+def _operands(
+    function: str, named: Sequence[Names | None], chosen: Sequence[AxisSelection]
+) -> Iterator[_Operand]:
+    for names, axes in zip(named, chosen, strict=True):
+        given = selection(axes, function)
+        core = names_in(given)
+        yield _Operand(core if names is None else names, names is None, given, core)
+
+
+@lru_cache(plans.CACHE)
+def _kernel(
+    fn: Function,
+    named: tuple[Names | None, ...],
+    chosen: tuple[AxisSelection, ...],
+    out: Any,
+    mode: Mode,
+    options: kernels.Options,
+) -> Any:
+    function = checks.title(fn)
+    outs: tuple[Names, ...] = out if mode.several else (out,)
+    operands = list(_operands(function, named, chosen))
+    _require_cores(operands)
+    batches = tuple(operand.rest for operand in operands)
+    batch = plans.union_of(batches) if mode.outer else plans.broadcast(batches)
+    operands = [own._replace(batch=plans.shared(batch, own.rest)) for own in operands]
+
+    targets: list[Names] = []
+    for own in outs:
+        plans.distinct((*batch, *own), "in the result, ")
+        targets.append(_in_place(operands[0], own, batch) if mode.in_place else (*batch, *own))
+    positional = partial(fn, **kernels.keywords_of(options))
+    map_over = _mapped if mode.each else _broadcasting
+    known = [operand.names for operand in operands]
+
+    def body(*arrays: Payload) -> Any:
+        for operand, array in zip(operands, arrays, strict=True):
+            operand.check(function, array)
+        checks.check_sizes(function, known, arrays)
+        lined: list[jax.Array] = []
+        for operand, array in zip(operands, arrays, strict=True):
+            lined.append(kernels.lined_up(jnp.asarray(array), operand.names, operand.aligned))
+        call = map_over(positional, operands, batch)
+        results = _laid_out(call, lined, operands, batch, outs, mode.several)
+        if not mode.several:
+            return kernels.lined_up(results, (*batch, *outs[0]), targets[0])
+        moved: list[jax.Array] = []
+        for result, own, target in zip(results, outs, targets, strict=True):
+            moved.append(kernels.lined_up(result, (*batch, *own), target))
+        return tuple(moved)
+
+    return kernels.Kernel(tuple(targets), body)  # type: ignore[arg-type]  # here, the names of each result
+
+
+def _require_cores(operands: Sequence[_Operand]) -> None:
+    """Raise AxisNotFoundError, which names the operand, unless each operand has its core axes."""
+    named = [operand for operand in operands if not operand.is_plain]
+    for i, operand in enumerate(operands, start=1):
+        for name in plans.without(operand.core, operand.names):
+            asked = [other for other in named if name in other.core]
+            is_only_one = len(asked) == 1 and len(named) > 1
+            if is_only_one or any(name in other.names for other in asked):
+                hint = suggestion(name, operand.names)
+                raise AxisNotFoundError(f"operand {i} has no axis named {name!r}", hint)
+            plans.require(operand.names, (name,))
+
+
+def _in_place(operand: _Operand, out: Names, batch: Names) -> Names:
+    """Insert the names of a result at the positions of the core axes of an operand."""
+    if len(operand.core) != len(out) or set(batch) != set(operand.rest):
+        return (*batch, *out)
+    table = dict(zip(operand.core, out, strict=True))
+    return tuple(table.get(name, name) for name in operand.names)
+
+
+def _broadcasting(fn: Function, operands: Sequence[_Operand], batch: Names) -> Function:
+    """Call a function that broadcasts over leading dimensions itself."""
+    has_cores = any(operand.core for operand in operands)
+
+    def call(*arrays: jax.Array) -> Any:
+        lined: list[jax.Array] = []
+        for array, own in zip(arrays, operands, strict=True):
+            # Positional broadcasting adds missing leading dimensions, but not after anonymous ones.
+            first = 0
+            if has_cores and not own.anonymous(array):
+                first = min(map(batch.index, own.batch), default=len(batch))
+            target = (*batch[first:], *own.core)
+            lined.append(kernels.lined_up(array, own.aligned, target))
+        return fn(*lined)
+
+    return call
+
+
+def _mapped(fn: Function, operands: Sequence[_Operand], batch: Names) -> Function:
+    """Map a function over batch dimensions, of which anonymous ones are outermost."""
+
+    def call(*arrays: jax.Array) -> Any:
+        pairs = zip(operands, arrays, strict=True)
+        anonymous = [operand.anonymous(array) for operand, array in pairs]
+        mapped = fn
+        for name in reversed(batch):
+            mapped = _map_where(mapped, [name in operand.batch for operand in operands])
+        for number in range(1, max(anonymous) + 1):
+            mapped = _map_where(mapped, [count >= number for count in anonymous])
+        return mapped(*arrays)
+
+    return call
+
+
+def _map_where(fn: Function, has: Sequence[bool]) -> Function:
+    """Map over the first dimension of those operands that have it."""
+    return jax.vmap(fn, in_axes=tuple(0 if each else None for each in has))
+
+
+def _laid_out(
+    call: Function,
+    arrays: Sequence[jax.Array],
+    operands: Sequence[_Operand],
+    batch: Names,
+    outs: tuple[Names, ...],
+    several: bool,
+) -> Any:
+    """On a mesh with Explicit axes, gather the core dimensions and lay out the batch dimensions alike."""
+    if not any(map(explicit.has_explicit_axes, arrays)):
+        return call(*arrays)
+    arrays = explicit.on_one_mesh(arrays)
+    pairs = list(zip(operands, arrays, strict=True))
+    widest, array = max(pairs, key=lambda pair: pair[0].anonymous(pair[1]))
+    most = widest.anonymous(array)
+
+    # Anonymous dimensions are labelled by numbers, as they are broadcast: the last one is the same for all.
+    numbers = tuple(range(most))
+    offers: list[tuple[plans.Labels, Sequence[Entry]]] = [(numbers, _entries(array)[:most])]
+    for operand, array in pairs:
+        start = operand.anonymous(array)
+        offers.append((operand.batch, _entries(array)[start : start + len(operand.batch)]))
+    shared: plans.Labels = (*numbers, *batch)
+    table = explicit.settle(shared, offers)
+
+    moved: list[jax.Array] = []
+    for operand, array in pairs:
+        if not explicit.entries_of(array):
+            moved.append(array)
+            continue
+        own = (*numbers[most - operand.anonymous(array) :], *operand.batch)
+        wanted = [*(table[label] for label in own), *[()] * len(operand.core)]
+        moved.append(explicit.relayout(array, wanted, operand.aligned))
+    lead = [table[label] for label in shared]
+    results = tuple([*lead, *((),) * len(own)] for own in outs)
+    return auto.local(call, moved, results if several else results[0])
+
+
+def _entries(array: jax.Array) -> Sequence[Entry]:
+    return explicit.entries_of(array) or ((),) * array.ndim

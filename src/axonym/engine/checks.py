@@ -1,0 +1,211 @@
+"""What every operation asks of its operands, and the errors if they do not fit."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.export import is_symbolic_dim
+
+from ..axis import Axis, AxisSelection, Pairs, names_in, selection
+from ..core import Core, facts, shape_of, sizes_of
+from ..errors import AxisError, AxisSizeError, OperandError, describe, explained, message
+from ..kinds import Payload, type_text
+from ..mesh.context import current_scope
+from ..names import plans
+from ..names.plans import Names
+
+Function = Callable[..., Any]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+NAME_IT = "name it first: axn.named(array, (...)); plain operands must be scalars"
+
+APART = "take it apart first: y, *rest = ..."
+
+NUMBERS = {bool, int, float, complex}
+
+_PLAIN = (int, float, complex, np.generic, np.ndarray, jax.Array)
+
+
+def title(fn: Function | str) -> str:
+    """Return the name of a function in errors."""
+    if isinstance(fn, str):
+        return fn
+    if isinstance(fn, partial):
+        return title(fn.func)
+    return fn.__name__.lstrip("_")
+
+
+def planned(
+    function: Function | str,
+    operands: Sequence[object],
+    plan: Callable[P, R],
+    /,
+    *args: P.args,
+    **kwargs: P.kwargs,
+) -> R:
+    """Call a plan; an error that it raises tells the name of the function and the axes of the operands."""
+    try:
+        return plan(*args, **kwargs)
+    except AxisError as flaw:
+        raise with_operands(flaw, function, operands) from None
+
+
+def with_operands(
+    flaw: AxisError, function: Function | str, operands: Sequence[object]
+) -> AxisError:
+    """Add to the error of a plan what was called, and the axes of the operands."""
+    if flaw.function is not None:  # not about names alone: it tells all this already
+        return flaw
+    return explained(flaw, title(function), *_facts_of(operands))
+
+
+def _facts_of(operands: Sequence[object]) -> list[str]:
+    named = [(i, x) for i, x in enumerate(operands, start=1) if isinstance(x, Core)]
+    if len(named) == 1:
+        return [f"array has: {facts(named[0][1])}"]
+    return [f"operand {i} has: {facts(x)}" for i, x in named]
+
+
+def check_sizes(
+    function: str, operands: Sequence[Names], arrays: Sequence[Payload]
+) -> dict[str, int]:
+    """Check that each name has one size in all operands, and return the sizes; a plain operand has no names.
+
+    Raises:
+        AxisSizeError: if a name has two.
+    """
+    shapes: list[tuple[int, ...]] = []
+    for array, names in zip(arrays, operands, strict=True):
+        shapes.append(shape_of(function, array, names) if names else jnp.shape(array))
+    return one_size(function, operands, shapes)
+
+
+def one_size(
+    function: str, operands: Sequence[Names], shapes: Sequence[tuple[int, ...]]
+) -> dict[str, int]:
+    """Do `check_sizes` for shapes."""
+    sizes: dict[str, int] = {}
+    for names, shape in zip(operands, shapes, strict=True):
+        for name, size in sizes_of(names, shape).items():
+            if sizes.setdefault(name, size) != size:
+                described = map(describe, operands, shapes)
+                lines = [f"operand {i} has: {text}" for i, text in enumerate(described, start=1)]
+                problem = f"axis {name!r} has two sizes: {sizes[name]} and {size}"
+                hint = cure_of_sizes(name, sizes[name], size)
+                raise AxisSizeError(message(function, problem, *lines, hint=hint))
+    return sizes
+
+
+def cure_of_sizes(name: str, first: int, second: int) -> str | None:
+    """Return a hint for an axis of two sizes: what it may have come from tells what would work."""
+    if is_symbolic_dim(first) or is_symbolic_dim(second):
+        return None
+    small, large = sorted((first, second))
+    scope = current_scope()
+    if scope is not None and small and not large % small and (name, large) in scope.sizes:
+        blocks = f"inside of a shard_map arrays are blocks, with {name}={small}"
+        return f"{blocks}: make both of this size, or pass both in"
+    if small == 1:
+        return f'an axis of size 1 is not stretched: drop it, x["{name}", 0]'
+    if large - small == 1:
+        cuts = f'x["{name}", :-1] or x["{name}", 1:]'
+        return f"if one is shifted by a place, cut the longer one: {cuts}"
+    same, other = f'x["{name}", :{small}]', f'x.rename({{"{name}": ...}})'
+    return f"if they are the same axis, cut the longer one, {same}; if not, rename one: {other}"
+
+
+def check_given(function: str, given: Pairs, names: Names, shape: tuple[int, ...]) -> None:
+    """Check the sizes of axes that were given as `Axis`."""
+    sizes = sizes_of(names, shape)
+    for name, size in given:
+        if size is not None and sizes[name] != size:
+            problem = f"axis {name!r} was given with size {size}, but has size {sizes[name]}"
+            raise AxisSizeError(message(function, problem, f"array has: {describe(names, shape)}"))
+
+
+def require(function: str, x: object, axes: AxisSelection) -> tuple[Axis, ...]:
+    """Look axes up in an array.
+
+    Raises:
+        AxisNotFoundError: if one is missing.
+        AxisSizeError: if one that was given as `Axis` has another size.
+        OperandError: if `x` is not a NamedArray.
+    """
+    if not isinstance(x, Core):
+        raise unnamed(function, x)
+    (array,), names = x.node
+    shape = shape_of(function, array, names)
+    given = selection(axes, function)
+    planned(function, (x,), plans.require, names, names_in(given))
+    check_given(function, given, names, shape)
+    sizes = sizes_of(names, shape)
+    return tuple(Axis(name, sizes[name]) for name, _ in given)
+
+
+def plain(function: str, operand: Payload) -> Any:
+    """Accept a scalar or an array as an operand without names.
+
+    Raises:
+        OperandError: for anything else.
+    """
+    if operand.__class__ in NUMBERS or isinstance(operand, _PLAIN) or is_symbolic_dim(operand):
+        return operand
+    problem = f"cannot combine a NamedArray and {type_text(operand)}"
+    hint = "operands are NamedArrays, scalars or 0-d arrays"
+    if _holds_named(operand):
+        problem = f"cannot combine a NamedArray and a {type(operand).__name__} of {len(operand)}"
+        hint = APART
+    elif isinstance(operand, list | tuple):
+        hint = NAME_IT
+    raise OperandError(message(function, problem, hint=hint))
+
+
+def _holds_named(operand: Payload) -> bool:
+    """Return whether something is several arrays, such as the pair that a layer with a state returns."""
+    return isinstance(operand, list | tuple) and any(isinstance(part, Core) for part in operand)
+
+
+def unnamed(function: str, x: Payload, *wanted: str) -> OperandError:
+    """Build the error for a first operand without names; `wanted` are names that it should have."""
+    problem = f"expected a NamedArray, got {type_text(x)}"
+    shape = tuple(x.shape) if hasattr(x, "shape") else None
+    lines = [] if shape is None else [f"its shape: {shape}"]
+    named = _example_names(shape, wanted)
+    hint: str | None = f"name its dimensions first: axn.named(array, {named})"
+    if _holds_named(x):
+        hint = APART
+    elif shape is None and not isinstance(x, list | tuple | int | float):
+        hint = None
+    return OperandError(message(function, problem, *lines, hint=hint))
+
+
+def _example_names(shape: tuple[int, ...] | None, wanted: Sequence[str]) -> str:
+    """Write names for an array: those that are wanted, after usual ones for the other dimensions."""
+    usual = ("batch", "pos", "heads") if wanted else ("batch", "pos", "embed")
+    free = 2 if shape is None else len(shape) - len(wanted)
+    names = (*usual[: max(free, 0)], *(f"axis{i}" for i in range(len(usual), free)), *wanted)
+    if len(names) == 2 and not wanted:
+        names = ("batch", "embed")
+    return repr(names[0] if len(names) == 1 else names).replace("'", '"')
+
+
+def keyed(axis: AxisSelection | None, fn: Function) -> str | Pairs | None:
+    """Convert an axis argument to a cache key, cheaply in the usual cases."""
+    if axis is None or isinstance(axis, str):
+        return axis
+    if isinstance(axis, Axis):
+        return ((axis.name, axis.size),)
+    return selection(axis, title(fn))
+
+
+def selected_pairs(axis: Any, function: str, names: Names) -> Pairs:
+    """Normalise the axis argument in the key of a kernel; None means all axes."""
+    if axis is None:
+        return tuple((name, None) for name in names)
+    if isinstance(axis, tuple):
+        return axis
+    return selection(axis, function)

@@ -1,0 +1,66 @@
+"""The largest and smallest elements of arrays that are split over devices, where NaN would be lost.
+
+To join what devices have found, XLA for CPUs and NCCL, its library for GPUs, compare with `fmin` and `fmax`, for which
+a number comes before NaN. https://github.com/NVIDIA/nccl/blob/master/src/device/reduce_kernel.h
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
+
+from ..mesh import context, explicit, partition
+
+
+def highest(array: jax.Array, axis: Iterable[int] | None = None, **options: Any) -> jax.Array:
+    """Do `jnp.max`; NaN is larger than all numbers, on all devices."""
+    return _extremum(jnp.max, array, axis, options)
+
+
+def lowest(array: jax.Array, axis: Iterable[int] | None = None, **options: Any) -> jax.Array:
+    """Do `jnp.min`; NaN is smaller than all numbers, on all devices."""
+    return _extremum(jnp.min, array, axis, options)
+
+
+def _extremum(
+    fn: Callable[..., jax.Array],
+    array: jax.Array,
+    axis: Iterable[int] | None,
+    options: dict[str, Any],
+) -> jax.Array:
+    if axis is None:
+        axis = range(array.ndim)
+    at = tuple(axis)
+    return with_nan(fn(array, at, **options), array, at, where=options.get("where"))
+
+
+def with_nan(
+    found: jax.Array, array: jax.Array, axis: tuple[int, ...], where: Any = None
+) -> jax.Array:
+    """Replace an extremum over `axis` by NaN where an element is NaN that devices may have lost."""
+    if not may_be_lost(array, axis):
+        return found
+    return jnp.where(jnp.any(jnp.isnan(array), axis, where=where), jnp.nan, found)
+
+
+def may_be_lost(array: jax.Array, axis: Iterable[int]) -> bool:
+    """Return whether there may be NaN, and one of the dimensions `axis` may lie on several devices.
+
+    The type of an array tells on Explicit mesh axes; on Auto ones, the compiler decides.
+    """
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        return False
+    mesh = jax.typeof(array).sharding.mesh
+    entries = explicit.entries_of(array)
+    if any(entries[at] for at in axis):
+        return True
+    if mesh.empty:
+        mesh = context.context_mesh()
+    if mesh is None:
+        return False
+    return any(
+        kind is AxisType.Auto and mesh.shape[name] > 1
+        for name, kind in partition.mesh_types(mesh).items()
+    )

@@ -1,0 +1,162 @@
+"""Kernels: a whole operation for given names as one jitted function of arrays."""
+
+import operator
+from collections.abc import Hashable, Sequence
+from functools import lru_cache, partial, wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..errors import OperandError, message
+from ..kinds import Payload, type_text
+from ..mesh import constraints, explicit, tracing
+from ..mesh.assignment import Entry
+from ..names import plans
+from ..names.plans import Names
+from .checks import NUMBERS, Function, title
+
+Options = tuple[tuple[str, Any, Any], ...]
+
+new: Function = object.__new__
+
+_FLOATS = {float, complex, np.float16, np.float32, np.float64, np.complex64, np.complex128}
+
+_DISALLOWED = "Disallowed host-to-device transfer"
+
+
+class Kernel:
+    """One operation for given names.
+
+    Attributes:
+        names: the names of the result.
+        body: the operation on arrays.
+        call: the same, jitted; inlined while tracing.
+    """
+
+    __slots__ = ("body", "call", "names")
+
+    def __init__(self, names: Names, body: Function) -> None:
+        @wraps(body)
+        def fetchable(*arrays: Payload) -> Any:
+            return constraints.unsplit_if_empty(body(*arrays))
+
+        @wraps(body)
+        def on_one_mesh(*arrays: Payload) -> Any:
+            # While tracing: later calls run nothing of this.
+            constraints.check_one_mesh(jax.tree.leaves(arrays))
+            return fetchable(*arrays)
+
+        self.names = names
+        self.body = fetchable
+        self.call = jax.jit(on_one_mesh, inline=tracing.INLINE)
+
+
+def static(fn: Function | str, options: dict[str, Any]) -> Options:
+    """Convert options to a cache key that distinguishes equal values with different kernels: 1, 1.0 and True.
+
+    It also distinguishes 0.0 from -0.0.
+    """
+    if not options:  # as usual
+        return ()
+    key: list[tuple[str, Any, Hashable]] = []
+    for name, value in options.items():
+        kind = value.__class__
+        key.append((name, value, repr(value) if kind in _FLOATS else kind))
+    found = tuple(key)
+    try:
+        hash(found)
+    except TypeError:
+        for name, value in options.items():
+            if not isinstance(value, Hashable):
+                problem = f"{name} must be a static Python value, not {type_text(value)}"
+                raise OperandError(message(title(fn), problem)) from None
+        raise
+    return found
+
+
+def keywords_of(options: Options) -> dict[str, Any]:
+    """Convert options back to keyword arguments."""
+    return {name: value for name, value, _ in options}
+
+
+def run(call: Function, *operands: Payload) -> Any:
+    """Call a function of arrays and Python numbers; under `jax.transfer_guard`, move the numbers explicitly."""
+    try:
+        return call(*operands)
+    except jax.errors.JaxRuntimeError as error:
+        return run_moved(error, call, *operands)
+
+
+def run_moved(error: Exception, call: Function, *operands: Payload) -> Any:
+    """Call a function again after an error, if a guard against transfers disallowed those of Python numbers.
+
+    The guard is there to find arrays that move in secret: a number is part of the program. Without the guard it moves
+    with the call, which is faster.
+    """
+    moved: list[Payload] = []
+    for operand in operands:
+        is_number = operand.__class__ in NUMBERS or isinstance(operand, np.generic)
+        moved.append(jax.device_put(operand) if is_number else operand)
+    is_unmoved = all(map(operator.is_, moved, operands))
+    if _DISALLOWED not in str(error) or is_unmoved:
+        raise error
+    return call(*moved)
+
+
+def constant(array: Payload) -> Any:
+    """Move an array that the library computed by NumPy explicitly, unless it becomes part of a program."""
+    if tracing.tracing():
+        return array
+    return jax.device_put(array)
+
+
+def lined_up(array: jax.Array, names: plans.Labels, target: plans.Labels) -> jax.Array:
+    """Permute and expand an array so that its named dimensions are aligned with `target`.
+
+    Missing axes become dimensions of size 1, never full copies, which autodiff would save.
+    """
+    plan = plans.align(names, target)
+    if plan is None or not jnp.ndim(array):
+        return array
+    anonymous = array.ndim - len(names)
+    if plan.order is not None:
+        order = [anonymous + at for at in plan.order]
+        array = lax.transpose(array, (*range(anonymous), *order))
+    if plan.insert:
+        array = lax.expand_dims(array, [anonymous + at for at in plan.insert])
+    return array
+
+
+def align_layouts(
+    operands: Sequence[Names], arrays: Sequence[jax.Array], target: Names
+) -> Sequence[jax.Array]:
+    """On a mesh with Explicit axes, reshard operands with conflicting shardings to a common one, by name."""
+    if not any(map(explicit.has_explicit_axes, arrays)):
+        return arrays
+    arrays = explicit.on_one_mesh(arrays)
+    offers: list[tuple[Names, Sequence[Entry]]] = []
+    for array, names in zip(arrays, operands, strict=True):
+        entries = explicit.entries_of(array)
+        offers.append((names, entries[len(entries) - len(names) :] if entries else ()))
+    largest = offers[operands.index(target)]
+    table = explicit.settle(target, [largest, *offers])
+
+    moved: list[jax.Array] = []
+    for array, names in zip(arrays, operands, strict=True):
+        entries = explicit.entries_of(array)
+        if not entries:
+            moved.append(array)
+            continue
+        anonymous = entries[: len(entries) - len(names)]
+        wanted = [table[name] for name in names]
+        moved.append(explicit.relayout(array, [*anonymous, *wanted], names))
+    return moved
+
+
+@lru_cache(plans.CACHE)
+def with_options(fn: Any, **options: Any) -> Any:
+    """Bind options to a function; equal options give the same object, and so one cached kernel."""
+    return partial(fn, **options)

@@ -1,0 +1,197 @@
+"""The engine that turns functions of matrices into functions over named row and column axes, one or more each."""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, wraps
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+import jax
+from jax import lax
+
+from ..axis import AxisSelection, AxisSelector, names_in, selection, selector, selectors
+from ..core import Core, facts
+from ..errors import AxisClashError, AxisSizeError, describe, message
+from ..kinds import Payload
+from ..names import plans
+from ..names.plans import Names
+from . import checks
+from .batched import batched
+from .operands import own_names
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+Function = Callable[..., Any]
+E = TypeVar("E")
+
+
+def matrix_axes(
+    function: str, row: AxisSelection, column: AxisSelection
+) -> tuple[AxisSelector, ...]:
+    """Return the axes of matrices in the order in which a function gets them."""
+    return selectors((*selection(row, function), *selection(column, function)))
+
+
+@overload
+def over(
+    fn: Function,
+    operands: Sequence[Payload],
+    row: AxisSelection,
+    column: AxisSelection,
+    out: str,
+    **options: Any,
+) -> "NamedArray": ...
+@overload
+def over(
+    fn: Function,
+    operands: Sequence[Payload],
+    row: AxisSelection,
+    column: AxisSelection,
+    out: tuple[str, str],
+    **options: Any,
+) -> "tuple[NamedArray, NamedArray]": ...
+@overload
+def over(
+    fn: Function,
+    operands: Sequence[Payload],
+    row: AxisSelection,
+    column: AxisSelection,
+    out: tuple[str, str, str],
+    **options: Any,
+) -> "tuple[NamedArray, NamedArray, NamedArray]": ...
+@overload
+def over(
+    fn: Function,
+    operands: Sequence[Payload],
+    row: AxisSelection,
+    column: AxisSelection,
+    out: tuple[str, str, str, str],
+    **options: Any,
+) -> "tuple[NamedArray, NamedArray, NamedArray, NamedArray]": ...
+def over(
+    fn: Function,
+    operands: Sequence[Payload],
+    row: AxisSelection,
+    column: AxisSelection,
+    out: str | tuple[str, ...],
+    *,
+    new_axis: AxisSelector | None = None,
+    square: bool = False,
+    in_place: bool = False,
+    each: bool = False,
+    **options: Any,
+) -> Any:
+    """Apply a function of matrices over (row, column).
+
+    Args:
+        fn: the function; a second operand, the right-hand sides, is a matrix too.
+        operands: the matrices; if `out` mentions E, the right-hand sides over `row`; then scalars.
+        out: the axes of each result in one letter each: R for row, C for column, K for the new axis, and E for those
+            of the right-hand sides that the matrices lack.
+        new_axis: the new axis.
+        square: whether there must be as many rows as columns.
+        in_place: as in `batched`.
+        each: as in `batched`.
+        options: keyword arguments of `fn`, static and hashable.
+    """
+    function = checks.title(fn)
+    first, second = selection(row, function), selection(column, function)
+    core: list[AxisSelection] = [selectors((*first, *second))]
+    rows, columns = names_in(first), names_in(second)
+    new = None if new_axis is None else selector(new_axis, function)
+    patterns = out if isinstance(out, tuple) else (out,)
+    extra: Names = ()
+    if "E" in "".join(patterns):
+        extra = _side_axes(function, operands[0], operands[1], rows, columns)
+        core.append((*selectors(first), *extra))
+    core += [()] * (len(operands) - len(core))
+    table = {"R": rows, "C": columns, "E": extra, "K": () if new is None else new[:1]}
+    names = tuple(_spread(pattern, table) for pattern in patterns)
+    adapted = _of_axes(fn, rows, columns, extra, new, square, out)
+    outs: Any = names if isinstance(out, tuple) else names[0]
+    return batched(adapted, operands, core, outs, in_place=in_place, each=each, **options)
+
+
+def _spread(pattern: str, table: Mapping[str, tuple[E, ...]]) -> tuple[E, ...]:
+    """Replace each letter of a pattern by what a table has for it."""
+    return tuple(itertools.chain.from_iterable(table[letter] for letter in pattern))
+
+
+def _side_axes(function: str, a: object, b: object, rows: Names, columns: Names) -> Names:
+    """Return the axes that right-hand sides have in addition; they must not have those of the unknowns."""
+    own = own_names(b)
+    known = own_names(a) if isinstance(a, Core) else columns
+    for name in plans.shared(own, columns):
+        operands = enumerate((a, b), start=1)
+        lines = [f"operand {i} has: {facts(x)}" for i, x in operands if isinstance(x, Core)]
+        problem = f"both operands have axis {name!r}, which is the axis of the unknowns"
+        hint = f'rename that of the second operand: b.rename({{"{name}": "{name}_2"}})'
+        raise AxisClashError(message(function, problem, *lines, hint=hint))
+    return plans.without(own, (*known, *rows))
+
+
+@lru_cache(plans.CACHE)
+def _of_axes(
+    fn: Function,
+    rows: Names,
+    columns: Names,
+    extra: Names,
+    new: tuple[str, int | None] | None,
+    square: bool,
+    out: str | tuple[str, ...],
+) -> Function:
+    """Convert a function of matrices to one of arrays whose last dimensions are the given axes."""
+    function = checks.title(fn)
+    sided = "E" in "".join(out)
+
+    @wraps(fn)
+    def of_axes(array: jax.Array, *others: jax.Array, **options: Any) -> Any:
+        at = array.ndim - len(rows) - len(columns)
+        lead, shape = array.shape[:at], array.shape[at:]
+        sizes = {"R": shape[: len(rows)], "C": shape[len(rows) :], "E": ()}
+        height, width = math.prod(sizes["R"]), math.prod(sizes["C"])
+        if square and height != width:
+            held = f"rows {describe(rows, sizes['R'])}, columns {describe(columns, sizes['C'])}"
+            hint = "pinv, lstsq, qr and svd take matrices of any shape"
+            problem = "the matrix is not square"
+            raise AxisSizeError(message(function, problem, f"it has: {held}", hint=hint))
+        matrix = _reshaped(array, (*lead, height, width))
+        if sided:
+            sides = others[0]
+            at = sides.ndim - len(rows) - len(extra)
+            sizes["E"] = sides.shape[at + len(rows) :]
+            # All operands get the same number of dimensions, by which JAX distinguishes vectors from matrices.
+            ones = (1,) * (matrix.ndim - at - 2)
+            sides = _reshaped(sides, (*ones, *sides.shape[:at], height, math.prod(sizes["E"])))
+            others = (sides, *others[1:])
+        results = fn(matrix, *others, **options)
+        if isinstance(out, str):
+            return _unflattened(function, results, out, sizes, new)
+        pairs = zip(results, out, strict=True)
+        return tuple(_unflattened(function, each, own, sizes, new) for each, own in pairs)
+
+    return of_axes
+
+
+def _unflattened(
+    function: str,
+    result: jax.Array,
+    pattern: str,
+    sizes: dict[str, tuple[int, ...]],
+    new: tuple[str, int | None] | None,
+) -> jax.Array:
+    """Unflatten the last dimensions of a result, one per letter, to the sizes of their axes."""
+    at = result.ndim - len(pattern)
+    table = dict(sizes)
+    if "K" in pattern:
+        table["K"] = (result.shape[at + pattern.index("K")],)
+        if new is not None:
+            checks.check_given(function, (new,), new[:1], table["K"])
+    return _reshaped(result, (*result.shape[:at], *_spread(pattern, table)))
+
+
+def _reshaped(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    if array.shape == shape:
+        return array
+    return lax.reshape(array, shape)

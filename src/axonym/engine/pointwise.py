@@ -1,0 +1,209 @@
+"""Functions of single elements, or of elements matched by name."""
+
+import itertools
+from collections.abc import Sequence
+from functools import lru_cache, wraps
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from ..core import Core, wrap
+from ..errors import OperandError, message
+from ..kinds import Payload
+from ..names import plans
+from ..names.plans import Names
+from .checks import NAME_IT, NUMBERS, Function, check_sizes, plain, planned, title, unnamed
+from .kernels import (
+    Kernel,
+    Options,
+    align_layouts,
+    keywords_of,
+    lined_up,
+    new,
+    run,
+    run_moved,
+    static,
+)
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+_UFUNC: Any = jnp.ufunc
+
+
+@lru_cache(plans.CACHE)
+def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Options) -> Kernel:
+    """Make the kernel of an elementwise function; an operand that is None is a plain scalar or array."""
+    known = tuple(names or () for names in operands)
+    target = plans.broadcast(known)
+    function, keywords = title(fn), keywords_of(options)
+
+    def body(*arrays: Payload) -> Any:
+        check_sizes(function, known, arrays)
+        anonymous = 0
+        most = 0
+        for array, names in zip(arrays, operands, strict=True):
+            if names is None:
+                most = max(most, jnp.ndim(array))
+            else:
+                anonymous = max(anonymous, jnp.ndim(array) - len(names))
+        if most > anonymous:
+            raise _unmatched(function, operands, arrays, anonymous, target)
+        arrays = tuple(align_layouts(known, arrays, target))
+        return fn(*map(lined_up, arrays, known, itertools.repeat(target)), **keywords)
+
+    return Kernel(target, body)
+
+
+def _unmatched(
+    function: str,
+    operands: Sequence[Names | None],
+    arrays: Sequence[Payload],
+    anonymous: int,
+    target: Names,
+) -> OperandError:
+    """Build the error for a plain array with more dimensions than the others have anonymous ones."""
+    axes = ", ".join(target)
+    shapes = [jnp.shape(a) for a, names in zip(arrays, operands, strict=True) if names is None]
+    shape = next(shape for shape in shapes if len(shape) > anonymous)
+    problem = f"cannot combine a plain array of shape {shape} with axes {axes}"
+    return OperandError(message(function, problem, hint=NAME_IT))
+
+
+_stand_ins: dict[int, Function] = {}
+
+
+def _stand_in(fn: Function) -> Function:
+    """Wrap a `jnp.ufunc` in a function: the hash of a ufunc runs in Python and would cost a tenth of an operation."""
+
+    @wraps(fn)
+    def plain_function(*arrays: Payload) -> Any:
+        return fn(*arrays)
+
+    _stand_ins[id(fn)] = plain_function  # the entry keeps fn alive, and so its id unique
+    return plain_function
+
+
+def unary(fn: Function, x: Core) -> "NamedArray":
+    """Apply a function to each element."""
+    try:
+        (array,), names = x.node
+    except AttributeError:
+        raise unnamed(title(fn), x) from None
+    try:
+        call = _of_one[fn][names]
+    except KeyError:
+        call = plans.keep(_of_one.setdefault(fn, {}), names, _elementwise(fn, (names,), ()).call)
+    made: NamedArray = new(type(x))  # `wrap`, inlined to save a call
+    made.node = ((call(array),), names)
+    return made
+
+
+def unary_with(fn: Function, x: Core, **options: Any) -> "NamedArray":
+    """Apply a function that has options to each element."""
+    if not isinstance(x, Core):
+        raise unnamed(title(fn), x)
+    (array,), names = x.node
+    return wrap(x, _elementwise(fn, (names,), static(fn, options)).call(array), names)
+
+
+# Caches of kernels, per function and then per key: a microsecond is a fifth of a whole operation. They are plain
+# dicts because Python looks up keys in these, unlike in subclasses, without a call.
+_of_one: dict[Function, dict[Names, Any]] = {}
+
+_of_two: dict[Function, dict[tuple[Names, Names], Kernel]] = {}
+
+_with_one: dict[Function, dict[Names, Any]] = {}
+
+_with_two: dict[Function, dict[Names, Any]] = {}
+
+
+def binary(fn: Function, x: Payload, y: Any) -> "NamedArray":
+    """Apply a function of two operands, at least one of them named, to each pair of elements by name."""
+    if fn.__class__ is _UFUNC:
+        fn = _stand_ins.get(id(fn)) or _stand_in(fn)
+    if isinstance(x, Core):
+        (a,), left = x.node
+        if y.__class__ not in NUMBERS:
+            if isinstance(y, Core):
+                (b,), right = y.node
+                try:
+                    kernel = _of_two[fn][left, right]
+                except KeyError:
+                    kernel = _paired(fn, x, y)
+                return wrap(x, kernel.call(a, b), kernel.names)
+            plain(title(fn), y)
+        try:
+            call = _with_one[fn][left]
+        except KeyError:
+            call = plans.keep(
+                _with_one.setdefault(fn, {}), left, _elementwise(fn, (left, None), ()).call
+            )
+        made: NamedArray = new(type(x))
+        try:
+            made.node = ((call(a, y),), left)
+        except jax.errors.JaxRuntimeError as error:
+            made.node = ((run_moved(error, call, a, y),), left)
+        return made
+    if not isinstance(y, Core):
+        raise unnamed(title(fn), x)
+    (b,), right = y.node
+    if x.__class__ not in NUMBERS:
+        plain(title(fn), x)
+    return wrap(y, run(_elementwise(fn, (None, right), ()).call, x, b), right)
+
+
+def _paired(fn: Function, x: Core, y: Core) -> Kernel:
+    names = x.names, y.names
+    kernel = planned(fn, (x, y), _elementwise, fn, names, ())
+    return plans.keep(_of_two.setdefault(fn, {}), names, kernel)
+
+
+def between(fn: Function, x: Core, low: Any, high: Any) -> "NamedArray":
+    """Apply a function that takes two Python numbers to each element."""
+    try:
+        (array,), names = x.node
+    except AttributeError:
+        raise unnamed(title(fn), x) from None
+    try:
+        call = _with_two[fn][names]
+    except KeyError:
+        call = plans.keep(
+            _with_two.setdefault(fn, {}), names, _elementwise(fn, (names, None, None), ()).call
+        )
+    made: NamedArray = new(type(x))
+    made.node = ((run(call, array, low, high),), names)
+    return made
+
+
+def parted(
+    fn: Function, operands: Sequence[Payload]
+) -> tuple[Core, tuple[Names | None, ...], list[Payload]]:
+    """Split operands into the first that has names, the names of each (None for a plain one), and the arrays."""
+    like: Core | None = None
+    named: list[Names | None] = []
+    arrays: list[Payload] = []
+    for x in operands:
+        if x.__class__ in NUMBERS:
+            named.append(None)
+            arrays.append(x)
+        elif isinstance(x, Core):
+            if like is None:
+                like = x
+            (array,), names = x.node
+            named.append(names)
+            arrays.append(array)
+        else:
+            named.append(None)
+            arrays.append(plain(title(fn), x))
+    if like is None:
+        raise unnamed(title(fn), operands[0])
+    return like, tuple(named), arrays
+
+
+def nary(fn: Function, *operands: Payload, **options: Any) -> "NamedArray":
+    """Apply a function of any number of operands, at least one of them named, to elements by name."""
+    like, named, arrays = parted(fn, operands)
+    kernel = planned(fn, operands, _elementwise, fn, named, static(fn, options))
+    return wrap(like, run(kernel.call, *arrays), kernel.names)

@@ -1,0 +1,419 @@
+"""Reading by an index by name, and its conversion to positions.
+
+Python's ints and slices are applied first, as a box; the rest is one positional index, in which index arrays are
+matched by name.
+"""
+
+import builtins
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.export import is_symbolic_dim
+
+from ..core import Core, shape_of, sizes_of
+from ..dtypes import widened
+from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
+from ..kinds import Payload
+from ..names import plans
+from ..names.plans import Names
+from . import checks, kernels
+from .merging import fitted, may_merge, settled_gradient
+from .reading import read_locally
+from .steps import Gather, Int, Step, Strided, Traced, Window, checked_indices
+
+Label: TypeAlias = str | int
+"""A dimension: the name of its axis, or its number if it is anonymous."""
+
+
+class Reach(NamedTuple):
+    """How to treat indices out of range, and promises about the indices.
+
+    Attributes:
+        mode: as in `x.at[...]` of JAX, and "wrap", which wraps around. None reads the nearest element, or 0 in a
+            window, and writes nothing.
+        fill: the value that "fill" reads, as an option `fill_value`.
+        sorted: the indices ascend.
+        unique: no element is selected twice.
+        wraps: negative numbers in index arrays count from the end; otherwise they are out of range.
+    """
+
+    mode: str | None = None
+    fill: kernels.Options = ()
+    sorted: bool = False
+    unique: bool = False
+    wraps: bool = True
+
+
+class Position(NamedTuple):
+    """A positional index.
+
+    Attributes:
+        dims: an entry for each dimension of the array.
+        labels: the dimensions of what it selects.
+        union: the names of the index arrays.
+        sizes: the sizes of the names.
+        exact: whether there is at most one index array, so that promises about it hold for the whole index.
+    """
+
+    dims: tuple[Any, ...]
+    labels: tuple[Label, ...]
+    union: Names
+    sizes: dict[str, int]
+    exact: bool
+
+    @property
+    def places(self) -> int:
+        """The number of positions along the axes that it indexes by arrays."""
+        return math.prod(self.sizes[name] for name in self.union)
+
+    @property
+    def indexed(self) -> list[int]:
+        """The dimensions that it does not slice."""
+        return [at for at, dim in enumerate(self.dims) if not isinstance(dim, builtins.slice)]
+
+
+class Vector(NamedTuple):
+    """An index array: the axis that it indexes, its positions, and its own axes."""
+
+    name: str
+    positions: Payload
+    axes: Names
+
+
+def reaching(
+    function: str,
+    modes: Sequence[str],
+    mode: str | None,
+    fill_value: object = None,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+) -> Reach:
+    """Check the options for indices out of range, and the promises about indices."""
+    if mode is not None and mode not in modes:
+        problem = f"the mode must be one of {', '.join(modes)}, not {mode!r}"
+        raise ArgumentError(message(function, problem))
+    if isinstance(fill_value, Core | jax.Array | np.ndarray):
+        hint = "choose afterwards: axn.where(...)"
+        raise OperandError(message(function, "fill_value must be a Python scalar", hint=hint))
+    fill = kernels.static(function, {"fill_value": fill_value})
+    return Reach(mode, fill, bool(indices_are_sorted), bool(unique_indices))
+
+
+def selected_names(names: Names, steps: Sequence[Step]) -> Names:
+    """Return the names of what an index selects.
+
+    The axes of index arrays replace the indexed axes if those are adjacent, and otherwise come first.
+    """
+    names = plans.without(names, tuple(step.name for step in steps if step.removes))
+    gathers = [step for step in steps if isinstance(step, Gather)]
+    if not gathers:
+        return names
+    indexed = tuple(step.name for step in gathers)
+    kept = plans.without(names, indexed)
+    longest_first = sorted((step.axes for step in gathers), key=len, reverse=True)
+    new = plans.without(plans.union_of(longest_first), kept)
+    at = [names.index(name) for name in indexed]
+    if not _are_adjacent(at):
+        return (*new, *kept)
+    before = plans.without(names[: min(at)], indexed)
+    return (*before, *new, *kept[len(before) :])
+
+
+def _are_adjacent(at: Sequence[int]) -> bool:
+    return max(at) - min(at) + 1 == len(at)
+
+
+def run_with_ints(kernel: kernels.Kernel, array: Payload, *arguments: Any) -> Any:
+    """Call a kernel; while tracing, Python ints are passed unchanged, so that they stay static."""
+    if isinstance(array, Tracer) and any(isinstance(argument, int) for argument in arguments):
+        return kernel.body(array, *arguments)
+    return kernels.run(kernel.call, array, *arguments)
+
+
+@lru_cache(plans.CACHE)
+def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) -> kernels.Kernel:
+    """Make the kernel that reads what an index selects: ints and slices first, then all index arrays together."""
+    plans.require(names, [step.name for step in steps])
+    # A mode of reading out of range is one of index arrays.
+    gathered: tuple[type[Step], ...] = (Gather, Traced, Window) if reach.mode else (Gather,)
+    rest = tuple(step for step in steps if isinstance(step, gathered))
+    target = selected_names(names, steps)
+
+    def body(array: jax.Array, *arguments: Any) -> jax.Array:
+        shape_of(function, array, names)
+        current = names
+        left: list[Payload] = []
+        for step, argument in zip(steps, arguments, strict=True):
+            at = array.ndim - len(current) + current.index(step.name)
+            if not array.shape[at] and isinstance(step, (Traced, *gathered)):
+                _check_readable(function, array, current, step, argument)
+            if isinstance(step, gathered):
+                left.append(argument)
+                continue
+            array = step.read(array, at, argument)
+            if step.removes:
+                current = plans.without(current, (step.name,))
+        if rest:
+            return _gather(function, array, current, rest, left, target, reach)
+        return array
+
+    return kernels.Kernel(target, body)
+
+
+def _check_readable(
+    function: str, array: jax.Array, names: Names, step: Step, argument: Any
+) -> None:
+    """Raise an error for reading elements along an axis without any, not even a nearest one."""
+    count = step.length if isinstance(step, Window) else argument.size
+    if count:
+        problem = f"axis {step.name!r} has no elements to read"
+        held = f"array has: {describe(names, array.shape)}"
+        raise AxisSizeError(message(function, problem, held))
+
+
+def positional(
+    function: str,
+    array: jax.Array,
+    names: Names,
+    steps: Sequence[Step],
+    arguments: Sequence[Payload],
+    mode: str | None,
+    batch: Names = (),
+) -> Position:
+    """Convert steps to a positional index, whose labels give the order of dimensions in numpy.
+
+    An axis that an index array shares with the rest of the array is matched position by position, unless it is in
+    `batch`, which the caller handles.
+    """
+    index = _Index(function, array, names, mode)
+    for step, argument in zip(steps, arguments, strict=True):
+        index.add(step, argument)
+    return index.position(batch)
+
+
+class _Index:
+    """A positional index that is being built, step by step.
+
+    Attributes:
+        dims: an entry for each dimension of the array.
+        sizes: the axes that are not indexed, and those of windows and slices, with the sizes of what is selected.
+        vectors: the index arrays, in the order of the steps.
+        strides: for a strided slice where it starts, and its step.
+    """
+
+    def __init__(self, function: str, array: jax.Array, names: Names, mode: str | None) -> None:
+        self.function, self.names, self.mode = function, names, mode
+        self.anonymous = array.ndim - len(names)
+        self.sizes = sizes_of(names, array.shape)
+        self.dims: list[Payload] = [builtins.slice(None)] * array.ndim
+        self.vectors: list[Vector] = []
+        self.strides: dict[str, tuple[int, int]] = {}
+
+    def add(self, step: Step, argument: Any) -> None:
+        """Index one axis."""
+        name = step.name
+        size = self.sizes[name]
+        if isinstance(step, Window):
+            positions = _within(argument, step.length, size, self.mode)
+            self.vectors.append(Vector(name, positions, (name,)))
+            self.sizes[name] = step.length
+        elif isinstance(step, Strided):
+            self._add_slice(step, size)
+        elif isinstance(step, Int):
+            self._put(name, argument)
+            del self.sizes[name]
+        else:
+            axes = step.axes if isinstance(step, Gather) else ()
+            positions = checked_indices(self.function, name, argument, axes, size, self.mode)
+            self._put(name, positions)
+            del self.sizes[name]
+            if isinstance(step, Gather):
+                self.vectors.append(Vector(name, positions, axes))
+
+    def _put(self, name: str, dim: Any) -> None:
+        self.dims[self.anonymous + self.names.index(name)] = dim
+
+    def _add_slice(self, step: Strided, size: int) -> None:
+        if is_symbolic_dim(size):
+            problem = f"cannot slice axis {step.name!r}: its size is symbolic"
+            hint = "choose by position instead: axn.where(axn.arange(axis) >= start, ...)"
+            raise OperandError(message(self.function, problem, hint=hint))
+        positions = range(*step.slice.indices(size))
+        self._put(step.name, step.slice)
+        self.sizes[step.name] = len(positions)
+        self.strides[step.name] = (positions.start, positions.step)
+
+    def position(self, batch: Names) -> Position:
+        """Return the index, in which all index arrays are matched by name."""
+        gathers = [vector for vector in self.vectors if vector.name not in self.sizes]
+        operands = [tuple(self.sizes), *(vector.axes for vector in gathers)]
+        shapes = [tuple(self.sizes.values()), *(vector.positions.shape for vector in gathers)]
+        sizes = checks.one_size(self.function, operands, shapes)
+        self._match(plans.union_of(operands[1:]), batch)
+
+        union = plans.union_of(vector.axes for vector in self.vectors)
+        for name, positions, axes in self.vectors:
+            self._put(name, kernels.lined_up(positions, axes, _from_first(union, axes)))
+        labels = _labels(self.dims, (*range(self.anonymous), *self.names), union)
+        return Position(tuple(self.dims), labels, union, sizes, len(self.vectors) <= 1)
+
+    def _match(self, given: Names, batch: Names) -> None:
+        """Index the axes that index arrays share with the rest of the array, position by position."""
+        done = {vector.name for vector in self.vectors}
+        for name in plans.without(tuple(self.sizes), batch):
+            if name in done or name not in given:
+                continue
+            positions = jnp.arange(self.sizes[name])
+            if name in self.strides:
+                start, step = self.strides[name]
+                positions = start + step * positions
+            self.vectors.append(Vector(name, positions, (name,)))
+
+
+def _labels(dims: Sequence[Payload], labels: Sequence[Label], union: Names) -> tuple[Label, ...]:
+    """Return numpy's order for an index: new dimensions replace indexed ones if adjacent, and otherwise come first."""
+    at = [i for i, dim in enumerate(dims) if not isinstance(dim, builtins.slice)]
+    first = at[0] if at and _are_adjacent(at) else 0
+    before: list[Label] = []
+    after: list[Label] = []
+    for i, label in enumerate(labels):
+        if isinstance(dims[i], builtins.slice) and label not in union:
+            (before if i < first else after).append(label)
+    return (*before, *union, *after)
+
+
+def _from_first(union: Names, axes: Names) -> Names:
+    """Return the names of `union` from the first of `axes` on: positional indexing adds leading dimensions itself."""
+    return union[min(map(union.index, axes), default=len(union)) :]
+
+
+def _within(start: Any, length: int, size: int, mode: str | None) -> jax.Array:
+    """Return the positions of a window, where a negative one does not count from the end."""
+    positions: jax.Array = jnp.arange(length) + widened(start)
+    if mode == "clip":
+        return jnp.clip(positions, 0, max(size - 1, 0))
+    if mode == "promise_in_bounds":
+        return positions
+    return jnp.where(positions < 0, size - 1 - positions, positions)
+
+
+def _gather(
+    function: str,
+    array: jax.Array,
+    names: Names,
+    steps: Sequence[Step],
+    arguments: Sequence[Payload],
+    target: Names,
+    reach: Reach,
+) -> jax.Array:
+    """Read elements at index arrays."""
+    only = steps[0]
+    if len(steps) == 1 and isinstance(only, Gather):
+        shared = plans.shared(only.axes, plans.without(names, (only.name,)))
+        if shared:
+            return _matched(function, array, names, only, arguments[0], target, reach)
+    position = positional(function, array, names, steps, arguments, reach.mode)
+
+    def read(array: jax.Array, *positions: Payload) -> jax.Array:
+        dims = list(position.dims)
+        for at, given in zip(position.indexed, positions, strict=True):
+            dims[at] = given
+        is_sorted = reach.sorted and position.exact
+        return _elements(array, tuple(dims), reach, position.places, is_sorted)
+
+    operands = [array, *(position.dims[at] for at in position.indexed)]
+    indices = [
+        (step.axes, argument)
+        for step, argument in zip(steps, arguments, strict=True)
+        if isinstance(step, Gather)
+    ]
+    indexed = {step.name for step in steps}
+    result = read_locally(read, operands, names, indexed, indices, position.labels, position.sizes)
+    return _arranged(result, position.labels, array.ndim - len(names), target)
+
+
+def _arranged(
+    array: jax.Array, labels: tuple[Label, ...], anonymous: int, target: Names
+) -> jax.Array:
+    """Permute dimensions to those of a result: anonymous ones first, then names in order."""
+    return kernels.lined_up(array, labels, (*range(anonymous), *target))
+
+
+def _elements(
+    array: jax.Array, at: tuple[Any, ...], reach: Reach, count: int, is_sorted: bool = False
+) -> jax.Array:
+    """Read elements at `count` positions."""
+    mode = reach.mode
+    if mode in (None, "clip", "wrap"):
+        at = in_range(array, at, count, reach.wraps)
+        mode = "clip"
+    selected = settled_gradient(array, count).at[at]
+    found: jax.Array = selected.get(
+        mode=mode,
+        **kernels.keywords_of(reach.fill),
+        indices_are_sorted=is_sorted,
+        unique_indices=reach.unique,
+        wrap_negative_indices=reach.wraps,
+    )
+    return found
+
+
+def in_range(array: jax.Array, at: tuple[Any, ...], count: int, wraps: bool) -> tuple[Any, ...]:
+    """Move the positions of an index into range, if the compiler may forget to."""
+    if not may_merge(array, count):
+        return at
+    moved: list[Payload] = []
+    for part, size in zip(at, array.shape, strict=False):
+        is_static = isinstance(part, builtins.slice | int)
+        moved.append(part if is_static else fitted(part, size, wraps=wraps))
+    return tuple(moved)
+
+
+def _matched(
+    function: str,
+    array: jax.Array,
+    names: Names,
+    step: Gather,
+    indices: Payload,
+    target: Names,
+    reach: Reach,
+) -> jax.Array:
+    """Read at one index array by mapping over the axes that it shares with the rest of the array.
+
+    The compiler then knows that these are batch dimensions, which positions along them would hide.
+    """
+    name, axes = step.name, step.axes
+    anonymous = array.ndim - len(names)
+    sizes = sizes_of(names, array.shape)
+    positions = checked_indices(function, name, indices, axes, sizes.pop(name), reach.mode)
+    operands = [tuple(sizes), axes]
+    known = checks.one_size(function, operands, [tuple(sizes.values()), positions.shape])
+    shared = plans.shared(axes, tuple(sizes))
+    labels: tuple[Label, ...] = (*range(anonymous), *names)
+    single = _others(labels, shared)
+    at = single.index(name)
+
+    def read(array: jax.Array, positions: jax.Array) -> jax.Array:
+        dims = (*[builtins.slice(None)] * at, positions)
+        return _elements(array, dims, reach, indices.size)
+
+    mapped: Any = read
+    for depth in reversed(range(len(shared))):
+        outer, axis = shared[:depth], shared[depth]
+        dims = (_others(labels, outer).index(axis), _others(axes, outer).index(axis))
+        mapped = jax.vmap(mapped, in_axes=dims)
+    have = (*shared, *single[:at], *_others(axes, shared), *single[at + 1 :])
+    result = read_locally(
+        mapped, [array, positions], names, {name}, [(axes, positions)], have, known
+    )
+    return _arranged(result, have, anonymous, target)
+
+
+def _others(labels: Sequence[Label], removed: Names) -> tuple[Label, ...]:
+    return tuple(label for label in labels if label not in removed)

@@ -1,0 +1,160 @@
+"""Pieces and elements of an array along one dimension, even if it is split over Explicit mesh axes."""
+
+import builtins
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.export import is_symbolic_dim
+from jax.sharding import AxisType
+
+from ..dtypes import widened
+from ..kinds import Payload
+from ..mesh import auto, context, explicit
+from ..names.plans import Names
+from .merging import fitted, like, settled_gradient
+
+
+def sliced(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+    """Take a slice, on a mesh with Explicit axes too."""
+    known = length == array.shape[at] or isinstance(start, int)
+    if known and _stays_split(array, at, length):
+        return _cut(array, at, start, length)
+    kinds = jax.typeof(array).sharding.mesh.axis_types
+    # Beside Manual axes JAX has no gradient of a gather within `auto.local`.
+    typed = AxisType.Explicit in kinds and AxisType.Manual not in kinds
+    if length == 1 and typed and explicit.entries_of(array)[at]:
+        return _one_of_split(array, at, start)
+    return at_start(_cut, array, at, start, length)
+
+
+def at_start(
+    read: Callable[..., jax.Array], array: jax.Array, at: int, start: Any, length: int
+) -> jax.Array:
+    """Read a piece along a dimension, which is gathered first on a mesh with Explicit axes.
+
+    A surrounding `vmap` may map the start over such axes; JAX does not lay out the resulting gather.
+    """
+    if isinstance(start, int) or not context.taken_axes():
+        return read(auto.whole(array, (at,)), at, start, length)
+
+    def piece(array: jax.Array, start: Any) -> jax.Array:
+        return read(array, at, start, length)
+
+    return read_locally(piece, [array, start], (), (at,), (), range(array.ndim), {})
+
+
+def _one_of_split(array: jax.Array, at: int, start: Any) -> jax.Array:
+    """Take one position along a split dimension, so that only this position is communicated.
+
+    The compiler does that for a gather at a list of positions; for a slice it gathers the array, or moves parts of it.
+    """
+
+    def one(array: jax.Array, positions: jax.Array) -> jax.Array:
+        array = settled_gradient(array, 1)
+        found: jax.Array = array.at[(*[builtins.slice(None)] * at, positions)].get(mode="clip")
+        return found
+
+    entries = list(explicit.entries_of(array))
+    entries[at] = ()
+    begin = jnp.asarray(start) if isinstance(start, int) else fitted(start, array.shape[at])
+    part: jax.Array = auto.local(one, [array, jnp.reshape(begin, 1)], entries)
+    return part
+
+
+def strided(array: jax.Array, at: int, own: builtins.slice) -> jax.Array:
+    """Read a static slice along a dimension, in shards where each device has a part of the result."""
+    size = array.shape[at]
+    length = 0 if is_symbolic_dim(size) else len(range(*own.indices(size)))
+    array = array if _stays_split(array, at, length) else auto.whole(array, (at,))
+    return array[(*[builtins.slice(None)] * at, own)]
+
+
+def _stays_split(array: jax.Array, at: int, length: int) -> bool:
+    """Return whether a piece of this length along a dimension can be split as the dimension is."""
+    if not length or not explicit.has_explicit_axes(array):
+        return False
+    shape = jax.typeof(array).sharding.mesh.shape
+    return not length % math.prod(shape[axis] for axis in explicit.entries_of(array)[at])
+
+
+def _cut(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+    """Take a slice; where arrays are concrete the start is an argument, so that a loop over starts compiles once."""
+    if length == array.shape[at]:
+        return array
+    if isinstance(start, int):
+        return lax.slice_in_dim(array, start, start + length, axis=at)
+    if not length:
+        return lax.slice_in_dim(array, 0, 0, axis=at)
+    begin = fitted(start, array.shape[at], length)
+    array = settled_gradient(array, 1, fits=True)
+    return lax.dynamic_slice_in_dim(array, begin, length, at, allow_negative_indices=False)
+
+
+def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+    """Take a piece that may be out of range, where it reads zero.
+
+    The nearest piece within the array is cut out and padded with zeros, and the piece is cut from that. This costs
+    about as much as `lax.dynamic_slice` alone, in memory and in the backward pass too, unlike a gather.
+    """
+    size, present = array.shape[at], min(length, array.shape[at])
+    start = widened(start)
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        # lax.pad does not accept PRNG keys.
+        data = window(jax.random.key_data(array), at, start, length)
+        keys: jax.Array = jax.random.wrap_key_data(data, impl=jax.random.key_impl(array))
+        return keys
+    # jnp.clip would trace a nested function
+    nearest = lax.clamp(like(0, start), start, like(size - present, start))
+    array = settled_gradient(array, 1, fits=True)
+    piece = lax.dynamic_slice_in_dim(array, nearest, present, at, allow_negative_indices=False)
+    around = [(0, 0, 0)] * array.ndim
+    around[at] = (length, length, 0)
+    padded = lax.pad(piece, jnp.zeros((), array.dtype), around)
+    shifted = lax.clamp(like(0, start), start - nearest + length, like(present + length, start))
+    return lax.dynamic_slice_in_dim(padded, shifted, length, at, allow_negative_indices=False)
+
+
+def read_locally(
+    read: Any,
+    operands: Sequence[Payload],
+    names: Names,
+    indexed: Collection[Any],
+    indices: Sequence[tuple[Names, Any]],
+    labels: Sequence[Payload],
+    sizes: Mapping[str, int],
+) -> jax.Array:
+    """Read elements; on a mesh with Explicit axes, the layout is that of the indices, then of the array.
+
+    The compiler decides how to read from other devices: with a type, the array would be gathered first.
+    """
+    if not any(map(explicit.has_explicit_axes, operands)):
+        found: jax.Array = read(*operands)
+        return found
+    array, *positions = explicit.on_one_mesh(operands)
+    entries = explicit.entries_of(array)
+    if not explicit.has_explicit_axes(array):
+        # Its gradient comes back with a type.
+        array = jax.reshard(array, explicit.sharding_from(array, entries))
+    own = (*range(len(entries) - len(names)), *names)
+    kept = [() if label in indexed else entry for label, entry in zip(own, entries, strict=True)]
+    given = [(names, explicit.entries_of(index)) for names, index in indices]
+    first = sorted(labels, key=lambda label: isinstance(label, str))
+    table = explicit.settle(first, [*given, (own, kept)], _dividing(sizes))
+    local: jax.Array = auto.local(read, [array, *positions], [table[label] for label in labels])
+    return local
+
+
+def _dividing(sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
+    """Return the mesh axes of the mapping that divide these sizes: a short slice may not split like its axis."""
+    mesh = context.context_mesh()
+    ways = {} if mesh is None else mesh.shape
+    entries = context.mapped(sizes).items()
+    return {
+        name: entry
+        for name, entry in entries
+        if not sizes[name] % math.prod(ways.get(axis, 1) for axis in entry)
+    }

@@ -1,0 +1,106 @@
+"""Functions that remove axes, perhaps under a mask."""
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+
+from ..axis import AxisSelection, names_in
+from ..core import Core, shape_of, wrap
+from ..errors import AxisError, OperandError, describe, message
+from ..kinds import Payload, Tree
+from ..names import plans
+from ..names.plans import Names
+from .checks import (
+    NAME_IT,
+    Function,
+    check_given,
+    check_sizes,
+    keyed,
+    plain,
+    selected_pairs,
+    title,
+    unnamed,
+    with_operands,
+)
+from .kernels import Kernel, Options, align_layouts, keywords_of, lined_up, run, static
+from .nonempty import check_nonempty
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+
+@lru_cache(plans.CACHE)
+def _reduction(
+    fn: Function, names: Names, axis: Any, where: Names | None, removes: bool, options: Options
+) -> Kernel:
+    """Make the kernel of a function over axes that may have a mask; `axis` None means all of them."""
+    function, keywords = title(fn), keywords_of(options)
+    given = selected_pairs(axis, function, names)
+    removed = names_in(given)
+    at = plans.positions(names, removed)
+    if where is not None:
+        plans.require(names, where)
+
+    def body(array: Payload, *rest: Tree) -> Any:
+        shape = shape_of(function, array, names)
+        check_given(function, given, names, shape)
+        check_nonempty(function, names, shape, at, keywords)
+        if where is None:
+            return fn(array, *rest, axis=at, **keywords)
+        mask, *numbers = rest
+        if not where and jnp.ndim(mask) > array.ndim - len(names):
+            problem = f"the mask has shape {jnp.shape(mask)} and no names"
+            held = f"array has: {describe(names, array.shape)}"
+            raise OperandError(message(function, problem, held, hint=NAME_IT))
+        check_sizes(function, (names, where), (array, mask))
+        array, mask = align_layouts((names, where), (array, mask), names)
+        return fn(array, *numbers, axis=at, where=lined_up(mask, where, names), **keywords)
+
+    target = plans.without(names, removed) if removes else names
+    return Kernel(target, body)
+
+
+def reduction(
+    fn: Function, x: Core, axis: AxisSelection | None, where: Any = None, **options: Any
+) -> "NamedArray":
+    """Apply a function that removes `axis`, over the elements where `where` is true."""
+    return _over(fn, x, axis, where, True, options)
+
+
+def normalization(
+    fn: Function, x: Core, axis: AxisSelection | None, where: Any = None, *numbers: float
+) -> "NamedArray":
+    """Apply a function of an array and numbers over `axis` that keeps it, over the elements where `where` is true."""
+    return _over(fn, x, axis, where, False, {}, *numbers)
+
+
+def _over(
+    fn: Function,
+    x: Core,
+    axis: AxisSelection | None,
+    where: Any,
+    removes: bool,
+    options: dict[str, Any],
+    *numbers: float,
+) -> "NamedArray":
+    if not isinstance(x, Core):
+        raise unnamed(title(fn), x)
+    (array,), names = x.node
+    arrays: tuple[Any, ...] = (array,)
+    masked: Names | None = None
+    if isinstance(where, Core):
+        (mask,), masked = where.node
+        arrays = (array, mask)
+    elif where is not None:
+        arrays, masked = (array, plain(title(fn), where)), ()
+    key, settings = keyed(axis, fn), static(fn, options)
+    try:  # `planned` and `run`, which would add 9 % to a sum
+        kernel = _reduction(fn, names, key, masked, removes, settings)
+    except AxisError as flaw:
+        raise with_operands(flaw, fn, (x, where)) from None
+    if numbers:
+        result = run(kernel.call, *arrays, *numbers)
+    else:
+        result = kernel.call(*arrays)
+    return wrap(x, result, kernel.names)

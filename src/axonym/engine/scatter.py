@@ -1,0 +1,358 @@
+"""Writing by an index by name, the counterpart of `reading`.
+
+A box of ints and slices is written by `lax.dynamic_update_slice`, which compiles once for all starts; everything else
+is a scatter.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType
+
+from ..core import Core, shape_of, sizes_of, wrap
+from ..errors import AxisSizeError, BroadcastError, OperandError, describe, message, suggestion
+from ..kinds import Payload
+from ..mesh import auto, context, explicit
+from ..names import plans
+from ..names.plans import Names
+from . import checks, kernels
+from .extremum import may_be_lost
+from .merging import settled, settled_gradient
+from .operands import payload
+from .position import Position, Reach, in_range, positional, run_with_ints, selected_names
+from .steps import Gather, Int, Slice, Step, Strided
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+
+def on_mesh(array: jax.Array) -> jax.Array:
+    """Lay out an array that was made outside a mesh with Explicit axes like the blocks written to it."""
+    mesh = context.context_mesh()
+    if (
+        mesh is None
+        or AxisType.Explicit not in mesh.axis_types
+        or explicit.has_explicit_axes(array)
+    ):
+        return array
+    placed: jax.Array = jax.reshard(array, explicit.sharding_from(array, [()] * array.ndim))
+    return placed
+
+
+def _put(block: jax.Array, update: jax.Array) -> jax.Array:
+    return jnp.broadcast_to(update, block.shape)
+
+
+BLOCKWISE: Mapping[str, Callable[..., Any]] = {
+    "set": _put,
+    "add": jnp.add,
+    "subtract": jnp.subtract,
+    "multiply": jnp.multiply,
+    "divide": jnp.divide,
+    "power": jnp.power,
+    "min": jnp.minimum,
+    "max": jnp.maximum,
+}
+"""What each method of `x.at[...]` does to a block of the array."""
+
+SCATTERS: Mapping[str, Callable[..., jax.Array]] = {
+    "set": lax.scatter,
+    "add": lax.scatter_add,
+    "subtract": lax.scatter_sub,
+    "multiply": lax.scatter_mul,
+    "min": lax.scatter_min,
+    "max": lax.scatter_max,
+}
+"""What each does to single elements; the others are made of "multiply"."""
+
+
+def is_box(steps: Sequence[Step]) -> bool:
+    """Return whether an index is a box: ints and slices, all in range."""
+    return all(isinstance(step, Int | Slice) for step in steps)
+
+
+class Write(NamedTuple):
+    """The static description of a write to an index; `update` None is a plain scalar."""
+
+    function: str
+    names: Names
+    steps: tuple[Step, ...]
+    operation: str
+    update: Names | None
+    reach: Reach
+
+    @property
+    def boxed(self) -> bool:
+        """Whether the index is a box: ints and slices, all in range."""
+        return is_box(self.steps)
+
+    @property
+    def batch(self) -> Names:
+        """The axes that index arrays share with the rest of the array, for a batched scatter.
+
+        There are none if index arrays have further axes, as XLA's partitioner then loses elements of the array if it
+        splits those; and none with slices, which such a scatter does not support.
+        """
+        if any(isinstance(step, Strided) for step in self.steps):
+            return ()
+        gathers = [step.axes for step in self.steps if isinstance(step, Gather)]
+        given = plans.union_of(gathers)
+        kept = plans.without(self.names, tuple(step.name for step in self.steps))
+        shared = plans.shared(kept, given)
+        if len(shared) == len(given):
+            return shared
+        return ()
+
+    @property
+    def target(self) -> Names:
+        """The names of the indexed part."""
+        return selected_names(self.names, self.steps)
+
+
+def write(
+    function: str,
+    x: Core,
+    steps: tuple[Step, ...],
+    arguments: Sequence[Payload],
+    operation: str,
+    update: Payload,
+    reach: Reach,
+) -> "NamedArray":
+    """Write to what an index selects."""
+    (array,), names = x.node
+    value = payload(function, update)
+    own = update.node[1] if isinstance(update, Core) else None
+    steps, arguments = sliced_statically(steps, arguments)
+    kernel = checks.planned(
+        function, (x,), writing, Write(function, names, steps, operation, own, reach)
+    )
+    return wrap(x, run_with_ints(kernel, array, value, *arguments), names)
+
+
+def _nans(array: Payload) -> jax.Array:
+    return jnp.isnan(array).astype(jnp.int8)
+
+
+def sliced_statically(
+    steps: tuple[Step, ...], arguments: Sequence[Payload]
+) -> tuple[tuple[Step, ...], Sequence[Payload]]:
+    """Unless an index is a box, make the starts of its slices static, as a positional index requires."""
+    if is_box(steps):
+        return steps, arguments
+    static: list[Step] = []
+    rest: list[Payload] = []
+    for step, argument in zip(steps, arguments, strict=True):
+        if isinstance(step, Slice):
+            static.append(Strided(step.name, argument, argument + step.length, 1))
+            rest.append(0)
+        else:
+            static.append(step)
+            rest.append(argument)
+    return tuple(static), rest
+
+
+@lru_cache(plans.CACHE)
+def writing(plan: Write) -> kernels.Kernel:
+    """Make the kernel that writes to what an index selects."""
+    into = _into_box if plan.boxed else _scattered
+    plan.target  # noqa: B018  # here, for what is wrong about names is to come out before any array is looked at
+
+    def body(array: Payload, update: Payload, *arguments: Any) -> Any:
+        shape_of(plan.function, array, plan.names)
+        check_dtype(plan.function, plan.operation, array, update)
+        traced = [i for i, argument in enumerate(arguments) if not isinstance(argument, int)]
+
+        def positionally(array: jax.Array, update: Payload, *given: Payload) -> jax.Array:
+            table = dict(zip(traced, given, strict=True))
+            found = [table.get(i, argument) for i, argument in enumerate(arguments)]
+            result = into(plan, array, update, found)
+            if (
+                plan.boxed
+                or plan.operation not in ("max", "min")
+                or not may_be_lost(array, range(array.ndim))
+            ):
+                return result
+            marks = into(plan._replace(operation="max"), _nans(array), _nans(update), found)
+            return jnp.where(marks > 0, jnp.nan, result)
+
+        array = on_mesh(array)
+        operands = [array, update, *(arguments[i] for i in traced)]
+        return auto.local(positionally, operands, list(explicit.entries_of(array)))
+
+    return kernels.Kernel(plan.names, body)
+
+
+def _into_box(
+    plan: Write, array: jax.Array, update: Payload, arguments: Sequence[Payload]
+) -> jax.Array:
+    """Write to a block."""
+    anonymous, target = array.ndim - len(plan.names), plan.target
+    starts: list[Payload] = [0] * array.ndim
+    lengths, dropped = list(array.shape), []
+    for step, argument in zip(plan.steps, arguments, strict=True):
+        at = anonymous + plan.names.index(step.name)
+        starts[at] = argument
+        lengths[at] = step.length if isinstance(step, Slice) else 1
+        if step.removes:
+            dropped.append(at)
+    sizes = sizes_of(plan.names, lengths)
+    update = _fitted(plan, update, array, (*range(anonymous), *target), sizes)
+    if 0 in lengths:
+        return array
+    if dropped and jnp.ndim(update):
+        update = lax.expand_dims(update, [at - array.ndim for at in dropped])
+    update = jnp.asarray(update)
+    if update.dtype != array.dtype:
+        update = update.astype(array.dtype)
+    apply = BLOCKWISE[plan.operation]
+    if lengths == list(array.shape):
+        whole: jax.Array = apply(array, update)
+        return whole
+    if plan.operation == "set":
+        block = jnp.broadcast_to(update, lengths)
+    elif all(isinstance(start, int) for start in starts):
+        limits = [start + length for start, length in zip(starts, lengths, strict=True)]
+        block = apply(lax.slice(array, starts, limits), update)
+    else:
+        block = apply(
+            lax.dynamic_slice(array, starts, lengths, allow_negative_indices=False), update
+        )
+    return lax.dynamic_update_slice(array, block, starts, allow_negative_indices=False)
+
+
+def _scattered(
+    plan: Write, array: jax.Array, update: Payload, arguments: Sequence[Payload]
+) -> jax.Array:
+    """Write to single elements."""
+    position = positional(
+        plan.function, array, plan.names, plan.steps, arguments, plan.reach.mode, plan.batch
+    )
+    update = _fitted(plan, update, array, position.labels, position.sizes)
+    if not array.size:
+        return array
+    if plan.reach.mode == "clip":
+        position = position._replace(
+            dims=in_range(array, position.dims, position.places, plan.reach.wraps)
+        )
+    return settled_gradient(
+        _written(plan, settled(array, position.places), update, position), position.places
+    )
+
+
+def _written(plan: Write, array: jax.Array, update: Payload, position: Position) -> jax.Array:
+    if plan.batch:
+        return _in_batches(plan, plan.operation, array, update, position)
+    has_arrays = any(isinstance(step, Gather) for step in plan.steps)
+    once = plan.reach.mode != "clip" and not has_arrays
+    method = getattr(array.at[position.dims], plan.operation)
+    written: jax.Array = method(
+        update,
+        indices_are_sorted=plan.reach.sorted and position.exact,
+        unique_indices=plan.reach.unique or once,
+        mode=plan.reach.mode,
+        wrap_negative_indices=plan.reach.wraps,
+    )
+    return written
+
+
+def _in_batches(
+    plan: Write, operation: str, array: jax.Array, update: Payload, position: Position
+) -> jax.Array:
+    """Write to single elements at index arrays that share axes with the rest of the array.
+
+    The compiler then knows that these are batch dimensions, which positions along them would hide. `jax.vmap` would do
+    the same, but move them to the front, which copies the whole array.
+    """
+    if operation not in SCATTERS:
+        factors = _in_batches(plan, "multiply", jnp.ones_like(array), update, position)
+        result: jax.Array = BLOCKWISE[operation](array, factors)
+        return result
+    own: tuple[Any, ...] = (*range(array.ndim - len(plan.names)), *plan.names)
+    sizes = dict(zip(own, array.shape, strict=True)) | position.sizes
+    at = tuple(i for i, dim in enumerate(position.dims) if not isinstance(dim, slice))
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=tuple(
+            i for i, label in enumerate(position.labels) if label not in position.union
+        ),
+        inserted_window_dims=at,
+        scatter_dims_to_operand_dims=at,
+        operand_batching_dims=tuple(map(own.index, plan.batch)),
+        scatter_indices_batching_dims=tuple(map(position.union.index, plan.batch)),
+    )
+    places = []
+    for i in at:
+        place = position.dims[i]
+        if plan.reach.wraps and not isinstance(place, int):
+            place = lax.select(place < 0, place + array.shape[i], place)
+        places.append(jnp.broadcast_to(place, [sizes[name] for name in position.union]))
+    # Promoted like this even with strict dtype promotion.
+    indices = jnp.stack(
+        places, axis=-1, dtype=np.int64 if any(p.dtype.itemsize > 4 for p in places) else np.int32
+    )
+    update = jnp.broadcast_to(update, [sizes[label] for label in position.labels])
+    if update.dtype != array.dtype:
+        update = update.astype(array.dtype)
+    # There is one place for each batch: no element is selected twice, which the gradient exploits.
+    return SCATTERS[operation](
+        array, indices, update, numbers, unique_indices=True, mode=plan.reach.mode
+    )
+
+
+def _fitted(
+    plan: Write,
+    update: Payload,
+    array: jax.Array,
+    labels: tuple[Any, ...],
+    sizes: Mapping[str, int],
+) -> Any:
+    """Align an update with the dimensions of the indexed part, whose axes must contain its own."""
+    function, own, target = plan.function, plan.update, plan.target
+    anonymous = array.ndim - len(plan.names)
+    part = f"indexed part has: {describe(target, (*array.shape[:anonymous], *(sizes[name] for name in target)))}"
+    if own is None:
+        if jnp.ndim(update):
+            problem = f"the update is a plain array of shape {jnp.shape(update)}"
+            raise OperandError(message(function, problem, part, hint=checks.NAME_IT))
+        return update
+    shape = shape_of(function, update, own)
+    lines = (f"update has: {describe(own, shape)}", part)
+    for name, size in zip(own, shape[len(shape) - len(own) :], strict=True):
+        if name not in target:
+            problem = f"the update has axis {name!r}, which the indexed part lacks"
+            hint = suggestion(name, [other for other in target if other not in own])
+            raise BroadcastError(message(function, problem, *lines, hint=hint))
+        if size != sizes[name]:
+            problem = f"axis {name!r} has size {size} in the update, and {sizes[name]} in the indexed part"
+            raise AxisSizeError(message(function, problem, *lines))
+    leading = len(shape) - len(own)
+    if leading > anonymous:
+        raise OperandError(
+            message(function, "the update has more anonymous dimensions than the array", *lines)
+        )
+    own_labels: tuple[Any, ...] = (*range(anonymous - leading, anonymous), *own)
+    return kernels.lined_up(update, own_labels, labels)
+
+
+def check_dtype(function: str, operation: str, array: jax.Array, update: Payload) -> None:
+    """Raise an error for an update that would change the dtype of an array, or would not fit into it."""
+    dtype = array.dtype
+    if operation not in ("set", "min", "max") and jnp.issubdtype(dtype, jnp.bool_):
+        hint = "use set, or max for a logical or, and min for a logical and"
+        raise OperandError(message(function, f"{operation} is not defined for bool", hint=hint))
+    if operation == "divide" and not jnp.issubdtype(dtype, jnp.inexact):
+        problem = f"divide gives floats, which {dtype} cannot hold"
+        raise OperandError(
+            message(function, problem, hint="convert the array first: x.astype(float)")
+        )
+    if getattr(update, "dtype", None) != dtype and jnp.result_type(dtype, update) != dtype:
+        problem = (
+            f"an array of {dtype} cannot hold an update of {jnp.result_type(update)} without loss"
+        )
+        raise OperandError(
+            message(function, problem, hint="convert one of the two: update.astype(x.dtype)")
+        )

@@ -1,0 +1,387 @@
+"""The steps of an index by name: what it does along each axis that it mentions.
+
+An index is a tuple of steps, each with an argument. A step is static, and part of the key of a kernel; its argument may
+be traced. Reads and writes use the same steps, so that they always select the same elements.
+"""
+
+import builtins
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import EllipsisType
+from typing import Any, ClassVar, TypeAlias, TypeGuard
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.export import is_symbolic_dim
+from numpy.typing import NDArray
+
+from ..axis import AxisKey, AxisSelector, selection, selector as one_axis
+from ..core import Core, facts, shape_of, sizes_of
+from ..dtypes import widened
+from ..dynamic_slice import dslice
+from ..errors import AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
+from ..kinds import Payload, type_text
+from ..names import plans
+from ..names.plans import Names
+from . import checks
+from .audits import current_report, expect
+from .operands import integers
+from .reading import at_start, sliced, strided, window
+
+Item: TypeAlias = Mapping[Any, Any] | tuple[Any, ...] | EllipsisType
+"""What stands in the brackets of `x[...]`: axes to selectors, or pairs of an axis and a selector."""
+
+Argument: TypeAlias = int | jax.Array | NDArray[np.generic]
+
+_FOR_MASKS = "use where() to choose by a mask, or compress() to select by one"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an index does along one axis.
+
+    Attributes:
+        name: the axis.
+        removes: whether the result lacks the axis.
+    """
+
+    name: str
+    removes: ClassVar[bool] = False
+
+    def read(self, array: jax.Array, at: int, argument: Any) -> jax.Array:
+        """Read what it selects along dimension `at`, if no index array is needed for that."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class Single(Step):
+    """One position."""
+
+    removes: ClassVar[bool] = True
+
+    def read(self, array: jax.Array, at: int, argument: Any) -> jax.Array:
+        """Read one position."""
+        return lax.squeeze(sliced(array, at, widened(argument), 1), (at,))
+
+
+@dataclass(frozen=True, slots=True)
+class Int(Single):
+    """One position: a Python int, in range."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traced(Single):
+    """One position: an array without dimensions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice(Step):
+    """Some positions in a row; the argument is the start, a Python int, and all are in range."""
+
+    length: int
+
+    def read(self, array: jax.Array, at: int, argument: Any) -> jax.Array:
+        """Read a piece."""
+        return sliced(array, at, argument, self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Strided(Step):
+    """A static slice, with any step or of an axis whose size is symbolic; the argument is not used."""
+
+    start: int | None
+    stop: int | None
+    step: int | None
+
+    @property
+    def slice(self) -> builtins.slice:
+        """The slice."""
+        return builtins.slice(self.start, self.stop, self.step)
+
+    def read(self, array: jax.Array, at: int, argument: Any) -> jax.Array:
+        """Read a slice."""
+        return strided(array, at, self.slice)
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Step):
+    """A `dslice`: some positions in a row from anywhere, perhaps out of range; the argument is the start."""
+
+    length: int
+
+    def read(self, array: jax.Array, at: int, argument: Any) -> jax.Array:
+        """Read a piece, with zeros out of range."""
+        return at_start(window, array, at, argument, self.length)
+
+
+@dataclass(frozen=True, slots=True)
+class Gather(Step):
+    """The positions in an index array, which has these axes."""
+
+    axes: Names
+
+
+def selectors_of(function: str, x: Core, item: Item) -> Mapping[AxisSelector, Any]:
+    """Parse the contents of brackets: a dict, or pairs of an axis and a selector."""
+    if isinstance(item, Mapping):
+        return item
+    if item is ...:
+        return {}
+    pairs = item if isinstance(item, tuple) else (item,)
+    axes = pairs[::2]
+    are_axes = all(isinstance(axis, str) or hasattr(axis, "name") for axis in axes)
+    if len(pairs) % 2 or not are_axes:
+        shown = ", ".join(type(part).__name__ for part in pairs)
+        hint = 'write x["batch", 0] or x[{"batch": 0, "embed": slice(2, 5)}]'
+        problem = f"an index is a dict, or pairs of an axis and a selector, not ({shown})"
+        raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
+    selection(axes, function)
+    return dict(zip(axes, pairs[1::2], strict=True))
+
+
+def steps_of(
+    function: str, x: Core, selectors: Mapping[AxisKey, Any], mode: str | None = None
+) -> tuple[tuple[Step, ...], tuple[Any, ...]]:
+    """Convert the selectors of an index to its steps and their arguments.
+
+    A Python int out of range is an error, unless `mode` is "clip" or "wrap".
+    """
+    if not isinstance(x, Core):
+        raise checks.unnamed(function, x)
+    if not isinstance(selectors, Mapping):
+        problem = f"an index is a dict from axes to selectors, not {type_text(selectors)}"
+        hint = "write {'batch': 0}"
+        raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
+    (array,), names = x.node
+    shape = shape_of(function, array, names)
+    given = selection(tuple(selectors), function)
+    sizes = sizes_of(names, shape)
+    steps: list[Step] = []
+    arguments: list[Payload] = []
+    for (name, asked), selector in zip(given, selectors.values(), strict=True):
+        if asked is not None or name not in sizes:
+            checks.require(function, x, {name: asked})
+        step, argument = _step(function, x, name, sizes[name], selector, mode)
+        steps.append(step)
+        arguments.append(argument)
+    return tuple(steps), tuple(arguments)
+
+
+def _step(
+    function: str, x: Core, name: str, size: int, selector: Any, mode: str | None
+) -> tuple[Step, Any]:
+    """Convert one selector."""
+    if isinstance(selector, builtins.slice):
+        return _slice_step(function, name, size, selector)
+    if is_int(selector):
+        return Int(name), _int_in_range(function, x, name, size, operator.index(selector), mode)
+    if isinstance(selector, dslice):
+        return _window_step(function, x, name, size, selector)
+    indices, axes = _index_array(function, name, selector)
+    _check_indices(function, name, indices, axes)
+    return Gather(name, axes) if axes else Traced(name), indices
+
+
+def is_int(value: object) -> TypeGuard[int | np.integer[Any]]:
+    """Return whether this is an integer of Python or NumPy, which a bool is not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _int_in_range(function: str, x: Core, name: str, size: int, at: int, mode: str | None) -> int:
+    if size and mode == "wrap":
+        return at % size
+    if size and mode == "clip":
+        return min(max(at, 0), size - 1)
+    if not -size <= at < size:
+        raise _out_of_range(function, x, name, size, at)
+    return at % size
+
+
+def _slice_step(function: str, name: str, size: int, selector: builtins.slice) -> tuple[Step, int]:
+    try:
+        if is_symbolic_dim(size):
+            return Strided(name, *map(_bound, (selector.start, selector.stop, selector.step))), 0
+        start, stop, step = selector.indices(size)
+    except (TypeError, ValueError):
+        problem = f"the bounds of a slice over {name!r} must be ints, and its step not zero"
+        hint = "use axn.dslice(start, length), or x.slice(axis, start=..., length=...), where the start is traced"
+        raise OperandError(message(function, problem, hint=hint)) from None
+    return step_of_range(name, range(start, stop, step))
+
+
+def _bound(bound: Any) -> int | None:
+    if bound is None:
+        return None
+    return operator.index(bound)
+
+
+def step_of_range(name: str, positions: range) -> tuple[Step, int]:
+    """Make the step of positions in range."""
+    if not positions:
+        return Slice(name, 0), positions.start if positions.step == 1 else 0
+    if positions.step == 1:
+        return Slice(name, len(positions)), positions.start
+    stop = (
+        positions.stop if positions.stop >= 0 else None
+    )  # a negative one would count from the end
+    return Strided(name, positions.start, stop, positions.step), 0
+
+
+def _window_step(
+    function: str, x: Core, name: str, size: int, selector: dslice
+) -> tuple[Step, Any]:
+    length = selector.size
+    start = _start(function, name, selector.start)
+    if not isinstance(start, int):
+        return Window(name, length), start
+    if 0 <= start <= size - length:
+        return Slice(name, length), start
+    if size and not -length < start < size:
+        problem = f"dslice({start}, {length}) has no element of {name}={size}"
+        raise AxisSizeError(message(function, problem, f"array has: {facts(x)}"))
+    return Window(name, length), start
+
+
+def _start(function: str, name: str, start: Any) -> Any:
+    """Check the start of a window: an int, or an array of one integer."""
+    if is_int(start):
+        return operator.index(start)
+    if isinstance(start, Core) and start.names:
+        problem = f"the start of the dslice over {name!r} has axes {', '.join(start.names)}"
+        hint = f'to cut several pieces, index by the positions: start + axn.arange(Axis("{name}", length))'
+        raise OperandError(message(function, problem, hint=hint))
+    value = start.array if isinstance(start, Core) else start
+    dtype = getattr(value, "dtype", type(value))
+    if jnp.shape(value) or not jnp.issubdtype(dtype, jnp.integer):
+        problem = f"the start of the dslice over {name!r} must be one integer"
+        raise OperandError(message(function, problem))
+    return value
+
+
+def _index_array(function: str, name: str, selector: Any) -> tuple[Any, Names]:
+    """Convert a selector to an index array and its axes; a plain one has the axis that it indexes."""
+    if isinstance(selector, Core):
+        return selector.array, selector.names
+    if isinstance(selector, list | tuple):
+        indices = _listed(function, name, selector)
+    elif isinstance(selector, np.ndarray | jax.Array):
+        indices = selector
+    else:
+        problem = f"cannot index axis {name!r} by {type_text(selector)}"
+        hint = "use an int, a slice, or an array of integers"
+        raise OperandError(message(function, problem, hint=hint))
+    if indices.ndim > 1:
+        problem = f"the index over {name!r} has shape {tuple(indices.shape)}, but no names"
+        hint = 'name them: axn.named(index, ("a", "b"))'
+        raise OperandError(message(function, problem, hint=hint))
+    return indices, (name,) if indices.ndim else ()
+
+
+def _listed(function: str, name: str, selector: Sequence[Payload]) -> Any:
+    """Convert a list of integers, some of which may be traced, to an array."""
+    try:
+        return np.asarray(selector, dtype=None if len(selector) else int)
+    except (TypeError, ValueError):
+        pass
+    try:
+        return jnp.asarray([part.array if isinstance(part, Core) else part for part in selector])
+    except (TypeError, ValueError):
+        problem = f"the list over {name!r} cannot be converted to an array of integers"
+        hint = "its elements are ints or 0-d arrays"
+        raise OperandError(message(function, problem, hint=hint)) from None
+
+
+def _check_indices(function: str, name: str, indices: Payload, axes: Names) -> None:
+    integers(function, f"the index over {name!r}", indices, for_masks=_FOR_MASKS)
+    if jnp.ndim(indices) > len(axes):
+        problem = f"the index over {name!r} has anonymous dimensions"
+        held = f"index has: {describe(axes, jnp.shape(indices))}"
+        raise OperandError(message(function, problem, held, hint="name them: index.tag(...)"))
+
+
+def checked_indices(
+    function: str, name: str, indices: Payload, axes: Names, size: int, mode: str | None
+) -> Any:
+    """Check an index array again, as a transformation may have removed a named dimension."""
+    shape_of(function, indices, axes)
+    _check_indices(function, name, indices, axes)
+    positions = widened(indices)
+    if mode == "wrap":
+        return jnp.remainder(positions, size)
+    return positions
+
+
+def check_range(
+    function: str, x: Core, steps: Sequence[Step], arguments: Sequence[Payload]
+) -> None:
+    """Raise an error for an index out of range if it is a list or an array of NumPy; report all others."""
+    for step, argument in zip(steps, arguments, strict=True):
+        if isinstance(argument, np.ndarray):
+            _check_known(function, x, step.name, argument)
+            continue
+        is_known = isinstance(argument, int) or isinstance(step, Int | Slice | Strided)
+        if not is_known and current_report() is not None:
+            size = size_of(function, x, step.name)
+            least = 1 - step.length if isinstance(step, Window) else -size
+            room, held = f"{step.name}={size}", f"array has: {facts(x)}"
+            expect(function, "index", argument, least, size - 1, held, room=room)
+
+
+def _check_known(function: str, x: Core, name: str, indices: NDArray[Any]) -> None:
+    size = size_of(function, x, name)
+    if is_symbolic_dim(size) or not indices.size:
+        return
+    for at in (indices.min(), indices.max()):
+        if not -size <= at < size:
+            raise _out_of_range(function, x, name, size, int(at))
+
+
+def _out_of_range(function: str, x: Core, name: str, size: int, at: int) -> AxisSizeError:
+    problem = f"index {at} is out of range for {name}={size}"
+    return AxisSizeError(message(function, problem, f"array has: {facts(x)}"))
+
+
+def check_start(function: str, x: Core, name: str, start: Any, length: Any) -> None:
+    """Raise an error if a piece at a Python int does not fit, and report one at any other start."""
+    size = size_of(function, x, name)
+    if is_symbolic_dim(size) or is_symbolic_dim(length) or length > size:
+        return
+    if not isinstance(start, int | np.integer | np.ndarray):
+        room = f"a piece of {length} in {name}={size}"
+        expect(function, "start", start, -size, size - length, f"array has: {facts(x)}", room=room)
+        return
+    known = np.asarray(start)
+    if not known.size or known.dtype.kind not in "iu":
+        return
+    for at in (known.min(), known.max()):
+        fits = 0 <= at <= size - length
+        fits_from_the_end = -size <= at <= -length
+        if not (fits or fits_from_the_end):
+            problem = f"a piece of {length} from {at} does not fit into {name}={size}"
+            raise AxisSizeError(message(function, problem, f"array has: {facts(x)}"))
+
+
+def check_along(function: str, x: Core, indices: Core, axis: AxisSelector) -> None:
+    """Check that indices along an axis have that axis, and none that the array lacks."""
+    for operand in (x, indices):
+        if not isinstance(operand, Core):
+            raise checks.unnamed(function, operand)
+    name, _ = one_axis(axis, function)
+    lines = (f"array has: {facts(x)}", f"indices have: {facts(indices)}")
+    if name not in indices.names:
+        problem = f"the indices have no axis named {name!r}"
+        near = suggestion(name, indices.names)
+        hint = near or "use take to replace the axis by the axes of the index"
+        raise AxisNotFoundError(message(function, problem, *lines, hint=hint))
+    for other in plans.without(indices.names, x.names):
+        problem = f"the indices have axis {other!r}, which the array lacks"
+        raise AxisNotFoundError(message(function, problem, *lines, hint=suggestion(other, x.names)))
+
+
+def size_of(function: str, x: Core, name: str) -> int:
+    """Return the size of an axis that an array is known to have."""
+    names = x.names
+    return shape_of(function, x.array, names)[names.index(name) - len(names)]

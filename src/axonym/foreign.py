@@ -1,0 +1,183 @@
+"""What users of other libraries write, and how it is said here.
+
+These names are not defined, which `hasattr` shows; reading one raises an AttributeError that tells what to write.
+"""
+
+import sys
+from types import ModuleType
+from typing import NoReturn
+
+from .errors import message, suggestion
+
+_REORDER = 'x.rearrange(("embed", ...)) stores the axes in another order'
+_REGROUP = "x.flatten_axes and x.flatten merge axes, x.unflatten_axis splits one"
+_WIDEN = 'operands are lined up by name, without axes of size 1; x.broadcast_axis(Axis("batch", 8)) repeats'
+_CONVERT = "x.astype(jnp.float32) converts"
+_MOVE = "axn.shard(x, mapping) or jax.device_put(x, device) moves it"
+_SPLIT = 'x.split("embed", [Axis("first", 4), Axis("second", 12)]) gives parts, x.unbind("embed") its places'
+_GRADIENT = "gradients are those of functions: axn.grad(loss)(x)"
+_UPDATE = 'arrays do not change; x.at["batch", 0].set(1.0) returns a new one, as set, add, multiply, min and max do'
+_PICK = 'x["embed", indices] reads at indices; x.take_along_axis and x.at[...] match them by name'
+_PRODUCT = 'x.dot(y, axis="embed") sums over axes that it names, as axn.einsum does'
+_NAMES = "x.names are the names, x.shape the sizes by name, x.axes both"
+_VALUES = "x.array is the array without its names, np.asarray(x) that of NumPy"
+
+# Functions of elements, and along axes, that are methods elsewhere.
+_ELEMENTS = "abs exp log log1p expm1 sqrt rsqrt square sin cos tan tanh floor ceil sign erf isnan isinf isfinite"
+_OF_AXES = "softmax log_softmax logsumexp diff"
+_OF_LAYERS = "relu gelu silu sigmoid softplus leaky_relu"
+_OF_TWO = "add subtract multiply divide power maximum minimum"
+_OPERATORS = {"sub": "subtract", "mul": "multiply", "div": "divide", "pow": "power"}
+
+ATTRIBUTES: dict[str, str] = {
+    **dict.fromkeys(
+        ("T", "mT", "t", "transpose", "swapaxes", "permute", "movedim", "moveaxis", "align_to"),
+        _REORDER,
+    ),
+    **dict.fromkeys(("reshape", "ravel", "view", "resize", "unflatten"), _REGROUP),
+    **dict.fromkeys(("unsqueeze", "expand_dims", "expand", "expand_as", "broadcast"), _WIDEN),
+    **dict.fromkeys(
+        ("float", "double", "half", "bfloat16", "int", "long", "type", "type_as", "bool"), _CONVERT
+    ),
+    **dict.fromkeys(("cuda", "device", "place", "to_device"), _MOVE),
+    "to": f"{_CONVERT}; {_MOVE}",
+    **dict.fromkeys(("chunk", "tensor_split", "narrow", "unstack"), _SPLIT),
+    **dict.fromkeys(("backward", "grad", "requires_grad", "requires_grad_"), _GRADIENT),
+    "detach": "axn.stop_gradient(x)",
+    **dict.fromkeys(
+        ("fill_", "zero_", "copy_", "add_", "sub_", "mul_", "div_", "clamp_", "set", "fill"),
+        _UPDATE,
+    ),
+    **dict.fromkeys(
+        ("gather", "index_select", "scatter", "scatter_add", "index_add", "isel", "sel", "loc"),
+        _PICK,
+    ),
+    **dict.fromkeys(("matmul", "mm", "bmm", "mv", "einsum", "tensordot", "inner"), _PRODUCT),
+    **dict.fromkeys(("dims", "sizes", "dim", "rank"), _NAMES),
+    **dict.fromkeys(("numpy", "cpu", "values", "data"), _VALUES),
+    "clone": "x.copy()",
+    "contiguous": "arrays of JAX always are; leave it out",
+    "numel": "x.size",
+    "masked_fill": "axn.where(mask, value, x)",
+    "clamp": "x.clip(low, high)",
+    "repeat_interleave": 'x.repeat("embed", 2), or axn.tile',
+    "apply": "axn.vmap and axn.nmap apply a function along axes",
+    "norm": 'axn.linalg.norm(x, "embed")',
+    **{name: f"axn.{name}(x)" for name in _ELEMENTS.split()},
+    **{name: f'axn.{name}(x, "embed")' for name in _OF_AXES.split()},
+    **{name: f"axn.nn.{name}(x)" for name in _OF_LAYERS.split()},
+    **{name: f"axn.{name}(x, y), or its operator" for name in _OF_TWO.split()},
+    **{old: f"axn.{new}(x, y), or its operator" for old, new in _OPERATORS.items()},
+}
+FUNCTIONS: dict[str, str] = {
+    **dict.fromkeys(("transpose", "permute", "swapaxes", "moveaxis", "permute_dims"), _REORDER),
+    **dict.fromkeys(("reshape", "ravel"), _REGROUP),
+    **dict.fromkeys(("expand_dims", "unsqueeze", "newaxis", "atleast_1d", "atleast_2d"), _WIDEN),
+    **dict.fromkeys(("matmul", "tensordot", "inner", "bmm", "mm"), _PRODUCT),
+    **dict.fromkeys(("cat", "hstack", "vstack", "append"), 'axn.concatenate("embed", [x, y])'),
+    **dict.fromkeys(
+        ("asarray", "tensor", "from_numpy", "as_tensor"), 'axn.named(array, ("batch", "embed"))'
+    ),
+    "jit": "axn.named_jit lays arrays out by a mapping; jax.jit works too",
+    "clamp": "axn.clip",
+    "power_": "axn.power",
+    "Array": "axn.NamedArray",
+    "Tensor": "axn.NamedArray",
+}
+_CONV = 'nn.Conv.init(("height", "width"), In, Out, kernel_size, key=key), over any number of named axes'
+_ATTEND = "nn.Attention.init(Embed, Heads, HeadDim, key=key)"
+_INSTANCE = "nn.GroupNorm.init(axis, groups)"
+_MODULE = "modules are those of Equinox: class Model(eqx.Module), with its arrays as fields"
+_SEVERAL = "a tuple or a dict of layers; nn.Sequential calls them in turn, nn.Stacked loops over equal ones"
+_PLACES = "functions are in axonym and axonym.nn, initializers in nn.initializer"
+LAYERS: dict[str, str] = {
+    **dict.fromkeys(("Conv1d", "Conv2d", "Conv3d", "Conv1D", "Conv2D", "Conv3D"), _CONV),
+    **dict.fromkeys(
+        ("ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"), "nn.ConvTranspose.init"
+    ),
+    **dict.fromkeys(
+        ("Dense", "DenseGeneral", "LinearGeneral", "Einsum"), "nn.Linear.init(In, Out, key=key)"
+    ),
+    **dict.fromkeys(
+        ("MultiheadAttention", "MultiHeadAttention", "MultiHeadDotProductAttention"), _ATTEND
+    ),
+    **dict.fromkeys(("BatchNorm1d", "BatchNorm2d", "BatchNorm3d"), "nn.BatchNorm.init(axis, over)"),
+    **dict.fromkeys(("InstanceNorm", "InstanceNorm2d"), _INSTANCE),
+    **dict.fromkeys(("RMSNorm", "RMSLayerNorm"), "nn.RmsNorm.init(axis)"),
+    **dict.fromkeys(("Embed", "EmbeddingBag"), "nn.Embedding.init(Vocab, Embed, key=key)"),
+    **dict.fromkeys(
+        ("LSTM", "OptimizedLSTMCell"), 'nn.Recurrent(nn.LSTMCell.init(In, Hidden, key=key), "pos")'
+    ),
+    **dict.fromkeys(("GRU", "RNN"), 'nn.Recurrent(nn.GRUCell.init(In, Hidden, key=key), "pos")'),
+    **dict.fromkeys(("MaxPool1d", "MaxPool2d", "MaxPool3d", "MaxPool"), "nn.max_pool, a function"),
+    **dict.fromkeys(
+        ("AvgPool1d", "AvgPool2d", "AvgPool3d", "AvgPool", "avg_pool"), "nn.mean_pool, a function"
+    ),
+    **dict.fromkeys(
+        ("AdaptiveAvgPool2d", "AdaptiveMaxPool2d"), "nn.adaptive_mean_pool or nn.adaptive_max_pool"
+    ),
+    **dict.fromkeys(
+        ("CrossEntropyLoss", "cross_entropy", "NLLLoss"), "nn.cross_entropy_loss, a function"
+    ),
+    **dict.fromkeys(
+        ("BCELoss", "BCEWithLogitsLoss", "bce_loss"), "nn.binary_cross_entropy_loss, a function"
+    ),
+    **dict.fromkeys(
+        ("MSELoss", "mse_loss", "L1Loss"), "((x - y) ** 2).mean() and axn.abs(x - y).mean()"
+    ),
+    **dict.fromkeys(("Module", "Parameter"), _MODULE),
+    **dict.fromkeys(("ModuleList", "ModuleDict", "List"), _SEVERAL),
+    **dict.fromkeys(("functional", "F", "init"), _PLACES),
+    "ReLU": "nn.relu, a function",
+    "GELU": "nn.gelu, a function",
+    "SiLU": "nn.silu, a function",
+    "Tanh": "axn.tanh, a function",
+    "Sigmoid": "nn.sigmoid, a function",
+    "Softmax": 'axn.softmax(x, "embed"), a function',
+    "Identity": "lambda x: x",
+    "Flatten": "x.flatten_axes",
+}
+
+
+class Lacking:
+    """An attribute that a named array lacks: reading it raises AttributeError with a hint.
+
+    `__getattr__` could do the same, but before Python 3.12 it slows down every access to an attribute.
+    """
+
+    def __init__(self, name: str, hint: str) -> None:
+        self.name = name
+        self.hint = hint
+
+    def __get__(self, x: object, cls: type) -> NoReturn:
+        raise AttributeError(
+            message(self.name, f"a {cls.__name__} has no such attribute", hint=self.hint)
+        )
+
+
+def of_axonym(name: str) -> NoReturn:
+    """Raise the error for a name that `axonym` lacks."""
+    raise _missing("axonym", name, FUNCTIONS, "axonym.nn")
+
+
+def of_nn(name: str) -> NoReturn:
+    """Raise the error for a name that `axonym.nn` lacks."""
+    raise _missing("axonym.nn", name, LAYERS, "axonym")
+
+
+def _missing(module: str, name: str, table: dict[str, str], other: str) -> AttributeError:
+    """Build the error for a name that a module lacks: its name here, another place, or a near one."""
+    if name.startswith("_"):  # asked for by tools
+        return AttributeError(f"module {module!r} has no attribute {name!r}")
+    hint = table.get(name)
+    if hint is None and name in dir(sys.modules[other]):
+        hint = f"it is in another module: {other.replace('axonym', 'axn')}.{name}"
+    here = vars(sys.modules[module])
+    public = [
+        known
+        for known, value in here.items()
+        if known[0] != "_" and not isinstance(value, ModuleType)
+    ]
+    return AttributeError(
+        message(module, f"there is no {name!r}", hint=hint or suggestion(name, public))
+    )

@@ -1,0 +1,60 @@
+"""What kind of thing a leaf or the payload of a named array is.
+
+Whether it is a named array, `is_named_array` tells. To filters of what JAX can trace, each of these is the same as in
+every other file: arrays of NumPy and its scalars are arrays, and so are tracers.
+"""
+
+from typing import Any, Protocol, TypeAlias, TypeGuard
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+Payload: TypeAlias = Any
+"""What a named array or a tree holds at a place: mostly an array, but a tree function may put anything there."""
+
+Tree: TypeAlias = Any
+"""A pytree: a model, its gradient, arguments of a function."""
+
+
+class Typed(Protocol):
+    """What has a shape and a dtype: an array, concrete, traced or abstract."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the dimensions."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of the elements."""
+        ...
+
+
+def is_array(leaf: object) -> bool:
+    """Return whether a leaf is an array of JAX or NumPy, concrete or traced."""
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic)
+
+
+def has_values(leaf: object) -> bool:
+    """Return whether a leaf is an array with values, that is, neither traced nor abstract."""
+    return is_array(leaf) and not isinstance(leaf, Tracer)
+
+
+def has_type(leaf: object) -> TypeGuard[Typed]:
+    """Return whether a leaf has a shape and a dtype, as an abstract array such as `jax.ShapeDtypeStruct` has too.
+
+    A named array is not its payload: its shape is one by names.
+    """
+    return hasattr(leaf, "dtype") and isinstance(getattr(leaf, "shape", None), tuple)
+
+
+def type_text(value: object) -> str:
+    """Say in an error of which type a value is, in words of users: the class of a tracer says nothing to them."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if not isinstance(value, jax.Array | np.ndarray):
+        return type(value).__name__
+    return (
+        "a PRNG key" if jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key) else "a plain array"
+    )

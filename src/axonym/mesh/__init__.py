@@ -1,0 +1,1 @@
+"""All that knows of meshes and layouts, but not of trees."""

@@ -1,0 +1,190 @@
+"""Lay out results by the current mapping: constraints on Auto mesh axes, types on Explicit ones."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from ..errors import ShardingError, describe, message
+from ..names.plans import Names
+from .assignment import AxisMapping, Entry, MeshLike
+from .context import Refused, context_mesh, current, current_mapping, mapped, note, taken_axes
+from .explicit import relayout
+from .partition import axes_of_type, entries_in, mesh_types, only, partition_spec, spec_from
+from .tracing import INLINE
+
+
+def _spec(
+    names: Names,
+    shape: tuple[int, ...],
+    mapping: AxisMapping,
+    mesh: MeshLike,
+    function: str = "shard",
+) -> PartitionSpec:
+    """Return the spec of one array; during a check, errors are collected and the array is replicated."""
+    note(mapping, names)
+    audit = current().audit
+    if audit is None:
+        spec = partition_spec(names, shape, mapping, mesh, function)
+        return _whole(shape) if _is_empty(shape) else spec
+    try:
+        spec = partition_spec(names, shape, mapping, mesh)
+    except ShardingError as error:
+        audit.refused.append(Refused(names, shape, mapping, mesh, error))
+        spec = _whole(shape)
+    audit.arrays.append((names, shape, spec))
+    return spec
+
+
+def _whole(shape: Sequence[int]) -> PartitionSpec:
+    return PartitionSpec(*[None] * len(shape))
+
+
+def _is_empty(shape: Sequence[int]) -> bool:
+    return 0 in shape
+
+
+def unsplit_if_empty(results: object) -> Any:
+    """On a mesh with Explicit axes, undo the split of results without elements.
+
+    XLA leaves them whole whatever their layout, and JAX 0.10 then cannot fetch or print what a program returns
+    (tests/upstream/test_empty_arrays.py).
+    """
+
+    def unsplit(result: object) -> Any:
+        if isinstance(result, jax.Array) and _is_empty(result.shape):
+            return relayout(result, [()] * result.ndim)
+        return result
+
+    # most often one array, which needs no walk through a tree
+    if isinstance(results, jax.Array):
+        return unsplit(results)
+    return jax.tree.map(unsplit, results)
+
+
+def _only(spec: PartitionSpec, mesh: MeshLike, kind: AxisType) -> PartitionSpec:
+    """Keep the mesh axes of one type, except those that a surrounding `vmap` maps over."""
+    kept = axes_of_type(mesh, kind) - set(taken_axes())
+    return spec_from([only(entry, kept) for entry in entries_in(spec)])
+
+
+def constrain(
+    array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str = "shard"
+) -> jax.Array:
+    """Lay out an array within a computation, by the mode of each mesh axis."""
+    spec = _spec(names, array.shape, mapping, mesh, function)
+    explicit = NamedSharding(mesh, _only(spec, mesh, AxisType.Explicit))
+    auto = NamedSharding(mesh, _only(spec, mesh, AxisType.Auto))
+    kinds = set(mesh.axis_types)
+    if is_elsewhere(array, mesh):
+        raise elsewhere(function, "an array", array, names, mesh)
+    if kinds >= {AxisType.Explicit, AxisType.Auto}:
+        array = _constrain_both(array, explicit, auto)
+    elif AxisType.Explicit in kinds:
+        array = relayout(array, entries_in(explicit.spec), is_asked=True)
+    elif AxisType.Auto in kinds:
+        array = constrain_auto(array, auto)
+    return array
+
+
+def is_elsewhere(array: object, mesh: MeshLike) -> bool:
+    """Return whether an array lies on another mesh than this one, by its type.
+
+    With Auto axes, JAX would compute all the same, and lay the result out by the wrong mesh or not at all. Inside a
+    shard_map, the types of mesh axes change; there, JAX compares the meshes itself.
+    """
+    own = jax.typeof(array).sharding.mesh
+    if own is mesh or own.empty or AxisType.Manual in (*own.axis_types, *mesh.axis_types):
+        return False
+    return (own.shape_tuple, own.axis_types) != (mesh.shape_tuple, mesh.axis_types)
+
+
+def elsewhere(function: str, what: str, array: Any, names: Names, mesh: MeshLike) -> ShardingError:
+    """Build the error of an array on another mesh."""
+    own = jax.typeof(array).sharding.mesh
+    problem = f"{what} is on another mesh than the current one"
+    facts = (
+        f"array has: {describe(names, array.shape)}",
+        f"its mesh: {_typed(own)}",
+        f"mesh: {_typed(mesh)}",
+    )
+    return ShardingError(message(function, problem, *facts, hint=MOVE_HINT))
+
+
+MOVE_HINT = "move it first, outside of jit: axn.shard(x, mapping)"
+
+
+def check_one_mesh(arrays: Iterable[Any]) -> None:
+    """Check that the operands of an operation lie on the current mesh; without a current mesh, on one.
+
+    Raises:
+        ShardingError: if one does not.
+    """
+    mesh: MeshLike | None = context_mesh()
+    for array in arrays:
+        own = jax.typeof(array).sharding.mesh
+        if mesh is None and not own.empty:
+            mesh = own
+        if mesh is not None and is_elsewhere(array, mesh):
+            other = "one before it" if context_mesh() is None else "current one"
+            problem = f"an operand is on another mesh than the {other}"
+            shape = f"its shape: {jnp.shape(array)}"
+            facts = (shape, f"its mesh: {_typed(own)}", f"mesh: {_typed(mesh)}")
+            raise ShardingError(message("mesh", problem, *facts, hint=MOVE_HINT))
+
+
+def _typed(mesh: MeshLike) -> str:
+    kinds = mesh_types(mesh).items()
+    return ", ".join(f"{axis}={mesh.shape[axis]} ({kind.name})" for axis, kind in kinds)
+
+
+@partial(jax.jit, static_argnums=1, inline=INLINE)
+def constrain_auto(array: jax.Array, auto: NamedSharding) -> jax.Array:
+    """Apply the constraint under jit; eagerly, it is an error for an array that is not on the mesh yet."""
+    constrained: jax.Array = jax.lax.with_sharding_constraint(array, auto)
+    return constrained
+
+
+@partial(jax.jit, static_argnums=(1, 2))
+def _constrain_both(array: jax.Array, explicit: NamedSharding, auto: NamedSharding) -> jax.Array:
+    """Apply both on a mixed mesh; outside jit, the second step would undo the first."""
+    moved: jax.Array = jax.lax.with_sharding_constraint(
+        relayout(array, entries_in(explicit.spec), is_asked=True), auto
+    )
+    return moved
+
+
+def check_result(names: Names, sizes: Mapping[str, int]) -> None:
+    """Raise ShardingError, before computing it, for a result that the current mapping cannot lay out."""
+    mapping, mesh = current_mapping(), context_mesh()
+    if mapping is not None and mesh is not None:
+        _spec(names, tuple(sizes[name] for name in names), mapping, mesh)
+
+
+def decided(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
+    """Return the mesh axes that the current mapping gives to axes of a result; None without mapping or mesh."""
+    mapping, mesh = current_mapping(), context_mesh()
+    if mapping is None or mesh is None:
+        return None
+    entries = entries_in(_spec(names, tuple(sizes[name] for name in names), mapping, mesh))
+    known = mapped(names)
+    return {name: entry for name, entry in zip(names, entries, strict=True) if name in known}
+
+
+def lay_out(array: jax.Array, names: Names) -> jax.Array:
+    """Lay out a result by the current mapping and mesh; without either, leave it as it is."""
+    mapping, mesh = current_mapping(), context_mesh()
+    if mapping is None or mesh is None:
+        return array
+    return constrain(array, names, mapping, mesh)
+
+
+def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | None:
+    """Return the sharding for a new array if the mesh has Explicit axes; None leaves it to JAX."""
+    mapping, mesh = current_mapping(), context_mesh()
+    if mapping is None or mesh is None or AxisType.Explicit not in mesh.axis_types:
+        return None
+    return _only(_spec(names, sizes, mapping, mesh), mesh, AxisType.Explicit)

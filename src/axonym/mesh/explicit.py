@@ -1,0 +1,282 @@
+"""Types of arrays on Explicit mesh axes: what they are, and how operands come to agree."""
+
+import inspect
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.core import Tracer
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from ..errors import ShardingError, describe, message
+from ..names.plans import Names
+from .assignment import Entry, MeshLike, looked_up
+from .context import context_mesh, current, current_mapping, mapped, taken_axes
+from .partition import axes_of_type, entries_in, only, spec_from, without
+
+
+def has_explicit_axes(array: object) -> bool:
+    """Return whether the type of an array includes its sharding."""
+    return AxisType.Explicit in jax.typeof(array).sharding.mesh.axis_types
+
+
+def mesh_of_type(array: object) -> AbstractMesh:
+    """Return the mesh in the type of an array, which may be empty."""
+    mesh: AbstractMesh = jax.typeof(array).sharding.mesh
+    return mesh
+
+
+def on_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
+    """Without a current mesh, move arrays that have no mesh to that of the others."""
+    if not jax.sharding.get_abstract_mesh().empty:
+        return arrays
+    there = next(array for array in arrays if not mesh_of_type(array).empty)
+    moved: list[Any] = []
+    for array in arrays:
+        if not mesh_of_type(array).empty or not jax.numpy.ndim(array):
+            moved.append(array)
+        elif isinstance(array, Tracer) or isinstance(there, Tracer):
+            moved.append(jax.reshard(array, NamedSharding(mesh_of_type(there), PartitionSpec())))
+        else:
+            # only the sharding of a value knows the devices, and not its type
+            devices = NamedSharding(there.sharding.mesh, PartitionSpec())
+            moved.append(jax.device_put(array, devices))
+    return moved
+
+
+def entries_of(array: jax.Array) -> tuple[Entry, ...]:
+    """Return the mesh axes of each dimension, from the type of the array."""
+    return tuple(entries_in(jax.typeof(array).sharding.spec))
+
+
+def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
+    """Make a sharding on the mesh of an array, or on the current one if the array has none.
+
+    Mesh axes that a surrounding `vmap` maps over are left out: arrays that it does not map may be sharded over them.
+    """
+    mesh = mesh_of_type(array)
+    if mesh.empty:
+        mesh = jax.sharding.get_abstract_mesh()
+    return NamedSharding(mesh, spec_from(_without_taken(entries)))
+
+
+def _without_taken(entries: Sequence[Entry]) -> tuple[Entry, ...]:
+    taken = taken_axes()
+    if not taken:
+        return tuple(entries)
+    return tuple(without(entry, taken) for entry in entries)
+
+
+def relayout(
+    array: jax.Array, entries: Sequence[Entry], names: Sequence[Any] = (), *, is_asked: bool = False
+) -> jax.Array:
+    """Reshard an array with an explicit sharding, if it differs.
+
+    Args:
+        array: the array.
+        entries: the mesh axes of each dimension.
+        names: its names, where they are known, for `limit_reshards`.
+        is_asked: whether the user asked for this layout, so that `limit_reshards` says nothing.
+    """
+    if entries_of(array) == _without_taken(entries):
+        return array
+    if current().reshard_limit is not None and not is_asked:
+        _report_move(
+            array, _without_taken(entries), tuple(name for name in names if isinstance(name, str))
+        )
+    moved: jax.Array = jax.reshard(array, sharding_from(array, entries))
+    return moved
+
+
+def _report_move(array: jax.Array, wanted: Sequence[Entry], names: Names) -> None:
+    """Report, as `limit_reshards` says, that an operation sends a large array from device to device.
+
+    Nothing is sent where each device keeps a part of what it has. The layout of the current mapping was asked for.
+    """
+    own, limit = entries_of(array), current().reshard_limit
+    nbytes = math.prod(array.shape) * array.dtype.itemsize
+    if not own or limit is None or nbytes <= limit:
+        return
+    if all(new[: len(old)] == old for old, new in zip(own, wanted, strict=True)):
+        return
+    if _is_mapped_to(names, wanted):
+        return
+
+    problem = f"an operation moves an array of {nbytes:,} bytes between devices, though nobody asked for it"
+    facts = (
+        f"array has: {describe(names, array.shape)}",
+        f"its layout: {spec_from(own)}, then {spec_from(wanted)}",
+        f"limit: {limit:,} bytes",
+        f"in: {users_line()[0]}",
+    )
+    hint = "lay it out before, by axn.shard or the mapping; "
+    hint += "or write that it may move: axn.shard(x, {...})"
+    text = message("limit_reshards", problem, *facts, hint=hint)
+    if current().reshard_action == "error":
+        raise ShardingError(text)
+    warnings.warn(text, stacklevel=users_line()[1])
+
+
+def _is_mapped_to(names: Names, entries: Sequence[Entry]) -> bool:
+    """Return whether this is the layout that the current mapping gives to all dimensions of an array."""
+    if current_mapping() is None or len(names) != len(entries):
+        return False
+    asked = mapped(names)
+    return [asked.get(name, ()) for name in names] == list(entries)
+
+
+def users_line() -> tuple[str, int]:
+    """Return the innermost line of the user's code that is running, and how many frames are above it."""
+    ours = {"axonym", "jax", "jaxlib", "equinox", "contextlib", "functools"}
+    frame, depth = inspect.currentframe(), 0
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] in ours:
+        frame, depth = frame.f_back, depth + 1
+    if frame is None:
+        return "JAX", 1
+    return f"{frame.f_code.co_name}, {frame.f_code.co_filename}, line {frame.f_lineno}", depth
+
+
+def settle(
+    labels: Sequence[Any],
+    operands: Sequence[tuple[Sequence[Any], Sequence[Entry]]],
+    decided: Mapping[str, Entry] | None = None,
+) -> dict[Any, Entry]:
+    """Choose the mesh axes of each label so that no mesh axis is used twice.
+
+    Each label wants what is decided for it; otherwise what the current mapping says, if an operand has it so; otherwise
+    what the first operand has that splits it. Labels that get what the mapping says choose first, then labels with an
+    own entry in the mapping, then the others; among equals, earlier labels.
+
+    For example, on Explicit mesh axes `x` and `y`, with `{"embed": "x"}` as the mapping, and for an operand that has
+    `batch` on `x` and `embed` whole, and another one that has `embed` on `x` and `mlp` on `y`:
+
+        label   operands   mapping   wants   turn   gets
+        batch   x          -         x       2      -
+        embed   -, x       x         x       1      x
+        mlp     y          -         y       3      y
+
+    So the first operand is resharded from (x, -) to (-, x), and the result is split as (-, y).
+
+    Args:
+        labels: the labels to lay out.
+        operands: for each operand its labels and their present mesh axes.
+        decided: mesh axes of labels that do not follow the operands.
+    """
+    mapping, mesh = current_mapping(), context_mesh()
+    entries = {} if mapping is None else dict(mapping.entries)
+    explicit = set() if mesh is None else axes_of_type(mesh, AxisType.Explicit)
+
+    asked: dict[Any, Entry] = {}
+    wanted: dict[Any, Entry] = {}
+    for label in labels:
+        by_name = looked_up(entries, label) if isinstance(label, str) else None
+        asked[label] = only(by_name or (), explicit)
+        if decided is not None and label in decided:
+            wanted[label] = only(decided[label], explicit)
+        else:
+            wanted[label] = _offered(label, operands, asked[label])
+
+    def turn(label: object) -> tuple[bool, bool]:
+        return not set(wanted[label]) & set(asked[label]), label not in entries
+
+    gets: dict[Any, Entry] = {}
+    used = set(taken_axes())
+    for label in sorted(labels, key=turn):
+        gets[label] = without(wanted[label], used)
+        used.update(gets[label])
+    return {label: gets[label] for label in labels}
+
+
+def _offered(
+    label: object, operands: Sequence[tuple[Sequence[Any], Sequence[Entry]]], asked: Entry
+) -> Entry:
+    """Return the mesh axes that an operand has for a label, those that are asked for if one has them."""
+    offers: list[Entry] = []
+    for own, entries in operands:
+        if label in own:
+            offers.append(entries[list(own).index(label)])
+    split = [offer for offer in offers if offer]
+    if asked in split:
+        return asked
+    return next(iter(split), ())
+
+
+def free_axes(mesh: MeshLike, used: Iterable[str] = ()) -> dict[str, int]:
+    """Return the sizes of the Explicit mesh axes that are neither used nor mapped over by a surrounding `vmap`."""
+    free = axes_of_type(mesh, AxisType.Explicit) - {*used, *taken_axes()}
+    return {axis: size for axis, size in mesh.shape.items() if axis in free}
+
+
+def claim(entry: Entry, size: int, free: dict[str, int]) -> Entry:
+    """Take mesh axes of an entry from the free ones: from the first on, as many as divide a size."""
+    fits = only(entry, free)
+    while size % math.prod(free[axis] for axis in fits):
+        fits = fits[:-1]
+    for axis in fits:
+        del free[axis]
+    return fits
+
+
+def off_taken_axes(array: jax.Array) -> jax.Array:
+    """Remove from a sharding the mesh axes that a surrounding `vmap` maps over, so that mapped arrays can use them."""
+    return relayout(array, entries_of(array))
+
+
+def agree(
+    labels: Sequence[Any],
+    operands: Sequence[Sequence[Any]],
+    arrays: Sequence[Any],
+    decided: Mapping[str, Entry] | None = None,
+) -> tuple[list[Any], Entry]:
+    """On a mesh with Explicit axes, lay out dimensions with the same label alike, for a `vmap` over them.
+
+    Args:
+        labels: the labels that are mapped over.
+        operands: for each array the labels of its dimensions; other dimensions have any other label.
+        arrays: the arrays.
+        decided: mesh axes of labels that do not follow the arrays.
+
+    Returns:
+        The arrays, whose other dimensions no longer use the mesh axes of the labels, and these mesh axes.
+    """
+    if not any(map(has_explicit_axes, arrays)):
+        return list(arrays), ()
+    arrays = on_one_mesh(arrays)
+    layouts = [entries_of(array) for array in arrays]
+    table = settle(labels, list(zip(operands, layouts, strict=True)), decided)
+    used = tuple(itertools.chain.from_iterable(table.values()))
+
+    moved: list[Any] = []
+    for array, own, layout in zip(arrays, operands, layouts, strict=True):
+        free = [without(entry, used) for entry in _without_taken(layout)]
+        wanted = [table.get(label, entry) for label, entry in zip(own, free, strict=True)]
+        if wanted == list(layout):
+            moved.append(array)
+        else:
+            moved.append(relayout(jax.numpy.asarray(array), wanted, own))
+    return moved, used
+
+
+def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
+    """On a mesh with Explicit axes, give an array the layout of another array of the same shape."""
+    entries = entries_of(other)
+    if not has_explicit_axes(other) or entries_of(array) == entries:
+        return array
+    if current().reshard_limit is not None and has_explicit_axes(array):
+        _report_move(array, entries, ())
+    sharding = NamedSharding(mesh_of_type(other), spec_from(entries))
+    moved: jax.Array = jax.reshard(array, sharding)
+    return moved
+
+
+def untyped(fn: Callable[..., Any], mesh: MeshLike, out_sharding: object) -> Callable[..., Any]:
+    """Make a function in which the Explicit axes of a mesh are Auto, so that the compiler decides on layouts."""
+    explicit = only(mesh.axis_names, axes_of_type(mesh, AxisType.Explicit))
+    call: Callable[..., Any] = jax.sharding.auto_axes(fn, axes=explicit, out_sharding=out_sharding)
+    if AxisType.Manual in mesh.axis_types:
+        # An eager gradient of a shard_map cannot change the types of mesh axes outside jit.
+        return jax.jit(call)
+    return call

@@ -1,0 +1,198 @@
+"""How names, sizes, a mapping and a mesh give a PartitionSpec."""
+
+import math
+from collections.abc import Container, Iterable
+from functools import lru_cache
+
+from jax.sharding import AxisType, PartitionSpec
+
+from ..errors import ShardingError, describe, message, suggestion
+from ..names.plans import Names
+from . import tracing
+from .assignment import AxisMapping, Entry, MeshLike, bases_of
+
+
+def describe_mesh(mesh: MeshLike) -> str:
+    """Write a mesh as its axes with their sizes."""
+    return ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
+
+
+def ways_on(mesh: MeshLike, entry: Entry) -> int:
+    """Return the number of parts into which mesh axes split a dimension."""
+    return math.prod(mesh.shape[axis] for axis in entry)
+
+
+def mesh_types(mesh: MeshLike) -> dict[str, AxisType]:
+    """Return the type of each axis of a mesh."""
+    return dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+
+
+def axes_of_type(mesh: MeshLike, kind: AxisType) -> set[str]:
+    """Return the mesh axes that have one type."""
+    return {axis for axis, own in mesh_types(mesh).items() if own is kind}
+
+
+def only(entry: Iterable[str], mesh_axes: Container[str]) -> Entry:
+    """Keep some mesh axes of an entry."""
+    return tuple(axis for axis in entry if axis in mesh_axes)
+
+
+def without(entry: Iterable[str], mesh_axes: Container[str]) -> Entry:
+    """Leave some mesh axes of an entry out."""
+    return tuple(axis for axis in entry if axis not in mesh_axes)
+
+
+def no_mesh_axis(function: str, name: str, axis: str, mesh: MeshLike, *facts: str) -> ShardingError:
+    """Build the error of a mesh axis that the mesh does not have."""
+    problem = f"axis {name!r} is mapped to {axis!r}, which is not an axis of the mesh"
+    hint = suggestion(axis, mesh.axis_names)
+    if name in mesh.axis_names:
+        hint = f"the axis of the array comes first: {{{axis!r}: {name!r}}}"
+    return ShardingError(
+        message(function, problem, *facts, f"mesh: {describe_mesh(mesh)}", hint=hint)
+    )
+
+
+def partition_spec(
+    names: Names,
+    shape: tuple[int, ...],
+    mapping: AxisMapping,
+    mesh: MeshLike | None,
+    function: str = "shard",
+    *,
+    lays_out: bool = True,
+) -> PartitionSpec:
+    """Lay out one array: a PartitionSpec with one entry per dimension; anonymous dimensions are not sharded.
+
+    Manual mesh axes (inside a shard_map) are left out.
+
+    Args:
+        names: the names of the array.
+        shape: its shape.
+        mapping: the mapping.
+        mesh: the mesh, if it is known.
+        function: the name for errors.
+        lays_out: whether the array is laid out by the result as it is; then JAX takes sizes that do not divide in a
+            transformation only.
+
+    Raises:
+        ShardingError: if the mapping has an axis that the mesh lacks, uses a mesh axis twice on this array, or does not
+            divide a size, unless the mapping leaves these to JAX.
+    """
+    uneven = mapping.uneven and (not lays_out or tracing.transforming())
+    return _partition_spec(names, shape, mapping, mesh, function, uneven)
+
+
+@lru_cache(8192)
+def _partition_spec(
+    names: Names,
+    shape: tuple[int, ...],
+    mapping: AxisMapping,
+    mesh: MeshLike | None,
+    function: str,
+    uneven: bool,
+) -> PartitionSpec:
+    manual: set[str] = set()
+    auto: set[str] = set()
+    sizes: dict[str, int] = {}
+    if mesh is not None:
+        manual = axes_of_type(mesh, AxisType.Manual)
+        auto = axes_of_type(mesh, AxisType.Auto)
+        sizes = dict(mesh.shape)
+
+    table = entries_for(names, shape, mapping, mesh, function, manual)
+    entries: list[Entry] = [()] * (len(shape) - len(names))
+    for name, size in zip(names, shape[len(entries) :], strict=True):
+        entry = table.get(name, ())
+        ways = math.prod(sizes.get(axis, 1) for axis in entry)
+        if size % ways and not (uneven and auto.issuperset(entry)):
+            over = ", ".join(entry)
+            problem = f"{name}={size} cannot be split evenly in {ways} over mesh axis {over}"
+            hint = f"use a multiple of {ways}, as round_axis_for_partitioning does, "
+            hint += f"or map {name!r} to None"
+            facts = _facts(names, shape, mapping, mesh)
+            raise ShardingError(message(function, problem, *facts, hint=hint))
+        entries.append(entry)
+    return spec_from(entries)
+
+
+def entries_for(
+    names: Names,
+    shape: tuple[int, ...],
+    mapping: AxisMapping,
+    mesh: MeshLike | None,
+    function: str = "shard",
+    left_out: Container[str] = (),
+) -> dict[str, Entry]:
+    """Return the mesh axes of those axes of one array that have an entry in the mapping, or a base with one.
+
+    Args:
+        names: the names of the array.
+        shape: its shape, for messages.
+        mapping: the mapping.
+        mesh: the mesh, if it is known.
+        function: the name for errors.
+        left_out: mesh axes to leave out.
+
+    Raises:
+        ShardingError: if the mapping has an axis that the mesh lacks, or uses a mesh axis twice on this array.
+    """
+    table = dict(mapping.entries)
+    found: dict[str, Entry] = {}
+    used: dict[str, str] = {}
+    # Names with their own entries choose first, then derived names in an order that is independent of storage.
+    listed = [name for name in names if name in table]
+    derived = sorted(name for name in names if name not in table)
+    for name in (*listed, *derived):
+        base = next((base for base in bases_of(name) if base in table), None)
+        if base is None:
+            continue
+        for axis in table[base]:
+            if mesh is not None and axis not in mesh.axis_names:
+                raise no_mesh_axis(function, name, axis, mesh, *_facts(names, shape, mapping, None))
+        entry = without(table[base], left_out)
+        found[name] = without(entry, used)
+        for axis in entry:
+            if axis in used and name == base:
+                problem = (
+                    f"mesh axis {axis!r} would shard both {used[axis]!r} and {name!r} of one array"
+                )
+                hint = "map one of the two elsewhere, or rename it on this array: "
+                hint += f"x.rename({{{name!r}: ...}})"
+                facts = _facts(names, shape, mapping, mesh)
+                raise ShardingError(message(function, problem, *facts, hint=hint))
+            used.setdefault(axis, name)
+    return found
+
+
+def _facts(
+    names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike | None
+) -> list[str]:
+    facts = [f"array has: {describe(names, shape)}", f"mapping: {mapping}"]
+    if mesh is not None:
+        facts.append(f"mesh: {describe_mesh(mesh)}")
+    return facts
+
+
+def spec_from(entries: Iterable[Entry]) -> PartitionSpec:
+    """Make a PartitionSpec from mesh axes per dimension."""
+    parts: list[Entry | str | None] = []
+    for entry in entries:
+        if len(entry) == 1:
+            parts.append(entry[0])
+        else:
+            parts.append(entry or None)
+    return PartitionSpec(*parts)
+
+
+def entries_in(spec: PartitionSpec) -> list[Entry]:
+    """List the mesh axes of each dimension of a PartitionSpec."""
+    entries: list[Entry] = []
+    for part in spec.partitions:
+        if isinstance(part, str):
+            entries.append((part,))
+        elif isinstance(part, tuple):
+            entries.append(part)
+        else:  # None or UNCONSTRAINED
+            entries.append(())
+    return entries

@@ -1,0 +1,27 @@
+"""Sliding one signal along another on a mesh."""
+
+from collections.abc import Callable
+
+import jax
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+
+def slide_whole(slide: Callable[..., jax.Array], x: jax.Array, v: jax.Array) -> jax.Array:
+    """Slide one signal along the other; on a mesh of several axes, both and the result are replicated.
+
+    XLA's partitioner would also sum gradients, and some results, over mesh axes that are not used.
+    """
+    meshes = (
+        jax.sharding.get_abstract_mesh(),
+        *(jax.typeof(signal).sharding.mesh for signal in (x, v)),
+    )
+    mesh = next((mesh for mesh in meshes if AxisType.Auto in mesh.axis_types), None)
+    if mesh is None or sum(size > 1 for size in mesh.shape.values()) < 2:
+        return slide(x, v)
+    whole = NamedSharding(
+        mesh, PartitionSpec(None)
+    )  # under a `vmap`, its dimension keeps its layout
+    x, v = lax.with_sharding_constraint((x, v), whole)
+    result: jax.Array = lax.with_sharding_constraint(slide(x, v), whole)
+    return result

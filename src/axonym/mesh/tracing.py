@@ -1,0 +1,45 @@
+"""What JAX does at the moment: whether it traces, and over which mesh axes a value varies."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.core import Tracer
+
+# The option that inlines a `jax.jit` into a surrounding program; from jax 0.12 on, True leaves it to the compiler.
+INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
+
+
+def tracing() -> bool:
+    """Return whether operations are being traced; in an eager gradient or `vmap` they run at once."""
+    try:
+        return isinstance(jnp.asarray(0.0), Tracer)
+    except jax.errors.JaxRuntimeError:  # of `jax.transfer_guard`, which only eager transfers meet
+        return False
+
+
+def transforming() -> bool:
+    """Return whether a JAX transformation is active, such as `grad`, where `device_put` of a constant has no effect."""
+    try:
+        jax.sharding.get_mesh()
+    except ValueError:
+        return True
+    return False
+
+
+def varying(array: jax.Array, mesh_axes: Iterable[str]) -> jax.Array:
+    """Inside a shard_map, mark the type of an array as varying over mesh axes."""
+    missing = tuple(axis for axis in sorted(mesh_axes) if axis not in jax.typeof(array).mat.varying)
+    return lax.pcast(array, missing, to="varying") if missing else array
+
+
+def varying_like(result: jax.Array, *operands: jax.Array) -> jax.Array:
+    """Mark the type of a result as varying where one of the operands varies that it was computed from.
+
+    JAX does so by itself, but not for the indices of a sort (`tests/upstream/test_varying.py`): what differs from
+    device to device would then pass for equal, and a collective for superfluous.
+    """
+    mesh_axes = set[str]().union(*(jax.typeof(operand).mat.varying for operand in operands))
+    return varying(result, mesh_axes)

@@ -1,0 +1,1 @@
+"""All reasoning about names, without JAX."""

@@ -1,0 +1,1 @@
+"""Attention, and what it needs: masks, positions, caches."""

@@ -1,0 +1,193 @@
+"""Attention by names: any other axes of queries, keys and values, such as batch and heads, are matched.
+
+Each implementation is a function of one checked `AttentionCall`, listed in `_IMPLEMENTATIONS` under its name in
+`implementation=`; `choose` picks the default. One that supports only some calls is not chosen for others, and raises an
+`ArgumentError` where it is named.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+from jax.typing import DTypeLike
+
+from ...array import NamedArray
+from ...axis import AxisSelector
+from ...core import Operand
+from ...errors import ArgumentError, OperandError, message, suggestion
+from ..settings import fraction
+from ..windows import each
+from .blockwise import blockwise
+from .call import AttentionCall, plain, weights
+from .kernels import choose, cudnn, splash, xla
+from .mask import AttentionMask
+
+__all__ = ["dot_product_attention", "dot_product_attention_weights"]
+
+_IMPLEMENTATIONS: Mapping[str, Callable[[AttentionCall], NamedArray]] = {
+    "plain": plain,
+    "blockwise": blockwise,
+    "xla": xla,
+    "cudnn": cudnn,
+    "splash": splash,
+}
+
+
+def dot_product_attention(
+    QPos: AxisSelector | None,
+    KPos: AxisSelector,
+    Key: AxisSelector,
+    query: NamedArray,
+    key: NamedArray,
+    value: NamedArray,
+    mask: AttentionMask | NamedArray | None = None,
+    bias: NamedArray | None = None,
+    *,
+    attention_dtype: DTypeLike | None = None,
+    precision: object = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    sinks: NamedArray | None = None,
+    q_start: int | Operand = 0,
+    k_start: int | Operand = 0,
+    dropout: float = 0.0,
+    inference: bool = False,
+    prng: jax.Array | None = None,
+    implementation: str | None = None,
+    block_size: int | tuple[int, int] | None = None,
+) -> NamedArray:
+    """Compute scaled dot-product attention.
+
+    Axes that queries, keys and values share, such as batch and heads, are matched. Along axes that only queries have,
+    as in grouped-query attention, keys and values are shared without repeating them. A query that sees no key gets the
+    mean of all values.
+
+    Args:
+        QPos: the axis of query positions; None for one query without it.
+        KPos: the axis of key and value positions, under another name.
+        Key: the feature axis of queries and keys.
+        query: axes {QPos, Key, ...}.
+        key: axes {KPos, Key, ...}.
+        value: axes {KPos, ...}.
+        mask: which keys each query sees: an `AttentionMask`, or booleans over axes of the scores.
+        bias: added to the scores; axes among theirs.
+        attention_dtype: the dtype of scores and softmax; by default float32, or that of the query if it is wider.
+        precision: as in `jax.numpy.einsum`.
+        scale: a factor for the scores; by default one over the square root of the size of `Key`.
+        soft_cap: c, for scores c * tanh(score / c), before bias and mask.
+        sinks: extra logits of the softmax that have no value, so weights sum to less than one; axes among those of the
+            scores without `KPos`, such as heads.
+        q_start: the position of the first query, for masks that compare positions: an int, or integers over axes of
+            the scores.
+        k_start: the position of the first key.
+        dropout: the probability that a weight is set to zero; the others are scaled up.
+        inference: whether to skip dropout.
+        prng: the key for dropout. What is dropped also depends on the implementation and its blocks.
+        implementation: "plain" holds all scores; "blockwise" holds one block at a time, also in the backward pass, so
+            its memory is linear in the number of positions. "xla" and "cudnn" call `jax.nn.dot_product_attention`,
+            "splash" the TPU kernel of that name. Only "plain" and "xla" have forward-mode and second derivatives,
+            except that `jax.grad` of `jax.grad` works for "blockwise" if no mask makes it skip blocks. The default is
+            "cudnn" on NVIDIA GPUs and "splash" on TPUs where they support the call, otherwise "plain".
+        block_size: the number of query positions, and of key positions, in a block; for "blockwise" and "splash".
+
+    Returns:
+        The axes of `query`, with `Key` replaced by the axes of `value` that the weights lack.
+
+    Raises:
+        AxisClashError: if `query` has `KPos`, or the others have `QPos`.
+        AxisNotFoundError: if an operand lacks an axis, or mask, bias or sinks have one that the scores lack.
+        OperandError: if dropout lacks its key, or the mask has the wrong type.
+        ArgumentError: if the implementation is unknown, or does not support this call.
+
+    Reference:
+        Vaswani et al. (2017), Attention is all you need, eq. 1. Gemma Team (2024), Gemma 2, for soft_cap; Xiao et al.
+        (2023), Efficient streaming language models with attention sinks.
+
+    Examples:
+        >>> Pos, Heads, Dim = axn.make_axes(pos=4, heads=2, head_dim=8)
+        >>> q = k = v = axn.ones((Pos, Heads, Dim))
+        >>> k, v = k.rename({"pos": "pos.key"}), v.rename({"pos": "pos.key"})
+        >>> axn.nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, mask=axn.nn.causal()).axes == q.axes
+        True
+    """
+    if implementation is not None and implementation not in _IMPLEMENTATIONS:
+        known = ", ".join(map(repr, _IMPLEMENTATIONS))
+        problem, hint = (
+            f"unknown implementation {implementation!r}",
+            suggestion(implementation, _IMPLEMENTATIONS),
+        )
+        raise ArgumentError(message("dot_product_attention", problem, f"known: {known}", hint=hint))
+    call = AttentionCall.of(
+        QPos,
+        KPos,
+        Key,
+        query,
+        key,
+        value,
+        mask,
+        attention_dtype,
+        scale,
+        soft_cap,
+        bias=bias,
+        sinks=sinks,
+        precision=precision,
+        q_start=q_start,
+        k_start=k_start,
+        dropout=0.0 if inference else fraction("dot_product_attention", "dropout", dropout),
+        prng=prng,
+        block_size=block_size if block_size is None else _blocks(block_size),
+    )
+    return _IMPLEMENTATIONS[implementation or choose(call)](call)
+
+
+def _blocks(block_size: int | tuple[int, int]) -> tuple[int, int]:
+    queries, keys = each("dot_product_attention", "block_size", block_size, 2, least=None)
+    return queries, keys
+
+
+def dot_product_attention_weights(
+    Key: AxisSelector,
+    KPos: AxisSelector,
+    query: NamedArray,
+    key: NamedArray,
+    mask: NamedArray | None = None,
+    bias: NamedArray | None = None,
+    attention_dtype: DTypeLike | None = None,
+    precision: object = None,
+    scaling_factor: float | None = None,
+    *,
+    soft_cap: float | None = None,
+    sinks: NamedArray | None = None,
+) -> NamedArray:
+    """Return the weights of `dot_product_attention`, which sum to one over `KPos`, or less with `sinks`.
+
+    A query that sees no key gives all keys equal weight.
+
+    Args:
+        Key: the feature axis of queries and keys.
+        KPos: the axis of key positions.
+        query: axes {Key, ...}.
+        key: axes {KPos, Key, ...}.
+        mask: booleans, axes among those of the scores; true for keys to attend to.
+        bias: added to the scores; axes among theirs.
+        attention_dtype: the dtype of scores and softmax; by default float32, or that of the query if it is wider.
+        precision: as in `jax.numpy.einsum`.
+        scaling_factor: a factor for the scores; by default one over the square root of the size of `Key`.
+        soft_cap: as in `dot_product_attention`.
+        sinks: as in `dot_product_attention`.
+    """
+    if isinstance(mask, AttentionMask):
+        problem = "the mask must be a NamedArray of booleans, as the axis of query positions is not given here"
+        hint = "use mask.materialize(QPos, KPos)"
+        raise OperandError(message("dot_product_attention_weights", problem, hint=hint))
+    options: dict[str, Any] = {
+        "soft_cap": soft_cap,
+        "bias": bias,
+        "sinks": sinks,
+        "precision": precision,
+    }
+    return weights(
+        AttentionCall.of(
+            None, KPos, Key, query, key, key, mask, attention_dtype, scaling_factor, **options
+        )
+    )

@@ -1,0 +1,342 @@
+"""One checked call of attention, and its plain implementation."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ...array import NamedArray, is_named_array
+from ...axis import Axis, AxisSelector, axis_name, selection, without_axes
+from ...core import Core, Operand, axes_of, facts, wrap
+from ...dtypes import at_least_float32
+from ...engine import checks
+from ...errors import (
+    AxisClashError,
+    AxisNotFoundError,
+    AxisSizeError,
+    OperandError,
+    describe,
+    message,
+    suggestion,
+)
+from ...kinds import type_text
+from ...names import plans
+from ...names.plans import Names
+from ...ops.contract import dot
+from ...ops.elementwise import tanh
+from ...ops.reduce import logsumexp
+from ...ops.softmax import softmax
+from ...ops.where import where
+from ..activation import sigmoid
+from ..dropout import Dropout
+from ..settings import as_python
+from .mask import AttentionMask
+from .visible import positions, visible
+
+T = TypeVar("T")
+
+FUNCTION = "dot_product_attention"
+# No mapping lays these out: kernels and loops over blocks need all positions on each device.
+QUERIES, KEYS = "positions of queries", "positions of keys"
+
+
+@dataclasses.dataclass(frozen=True)
+class Scoring:
+    """Multiply queries and keys, scale the products unless the queries are scaled, cap them, and add a bias."""
+
+    feature: str
+    names: tuple[str, ...]
+    dtype: Any
+    precision: Any
+    scale: float | None
+    soft_cap: float | None
+
+    def __call__(self, query: NamedArray, key: NamedArray, bias: NamedArray | None) -> NamedArray:
+        """Return scores, axes `names`."""
+        product = dot(
+            query,
+            key,
+            axis=self.feature,
+            out_axes=self.names,
+            precision=self.precision,
+            preferred_element_type=self.dtype,
+        )
+        if self.scale is not None:
+            product = product * self.scale
+        if self.soft_cap is not None:
+            product = tanh(product / self.soft_cap) * self.soft_cap
+        if bias is not None:
+            product = product + bias.astype(product.dtype)
+        return product
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """The arguments of `dot_product_attention`, checked and resolved for an implementation.
+
+    Attributes:
+        q_pos: the axis of query positions, if there is one.
+        k_pos: the axis of key and value positions.
+        feature: the feature axis of queries and keys.
+        query: axes {feature, ...}, and q_pos, not yet multiplied by `scale`.
+        key: axes {k_pos, feature, ...}.
+        value: axes {k_pos, ...}.
+        mask: which keys each query sees.
+        bias: axes among those of the scores.
+        sinks: axes among those of the scores without k_pos.
+        dtype: the dtype of scores and softmax.
+        precision: of the two products.
+        scale: a factor for the scores.
+        soft_cap: the bound of the scores, before bias and mask.
+        q_start: the position of the first query.
+        k_start: the position of the first key.
+        dropout: the probability that a weight is dropped; 0 at inference.
+        prng: the key for dropout.
+        block_size: the numbers of query and key positions in a block.
+    """
+
+    q_pos: str | None
+    k_pos: str
+    feature: str
+    query: NamedArray
+    key: NamedArray
+    value: NamedArray
+    mask: AttentionMask | None = None
+    bias: NamedArray | None = None
+    sinks: NamedArray | None = None
+    dtype: Any = None
+    precision: Any = None
+    scale: float = 1.0
+    soft_cap: float | None = None
+    q_start: int | Operand = 0
+    k_start: int | Operand = 0
+    dropout: float = 0.0
+    prng: jax.Array | None = None
+    block_size: tuple[int, int] | None = None
+
+    @staticmethod
+    def of(
+        QPos: AxisSelector | None,
+        KPos: AxisSelector,
+        Key: AxisSelector,
+        query: NamedArray,
+        key: NamedArray,
+        value: NamedArray,
+        mask: AttentionMask | NamedArray | None,
+        attention_dtype: Any,
+        scale: float | None,
+        soft_cap: float | None = None,
+        **others: Any,
+    ) -> "AttentionCall":
+        """Check and resolve arguments."""
+        if any(isinstance(axis, Core) for axis in (QPos, KPos, Key)):
+            problem = "the first three arguments must be axes, not arrays"
+            hint = "dot_product_attention(QPos, KPos, Key, query, key, value): the positions of queries come first"
+            raise OperandError(message(FUNCTION, problem, hint=hint))
+        q_pos = None if QPos is None else axis_name(QPos)
+        k_pos, feature = axis_name(KPos), axis_name(Key)
+        _require("query", query, Key)
+        if QPos is not None:
+            _require("query", query, QPos)
+        _apart(query, key, value, q_pos, k_pos)
+        _require("key", key, Key, KPos)
+        _require("value", value, KPos)
+        if attention_dtype is None:
+            attention_dtype = at_least_float32(jnp.promote_types(query.dtype, key.dtype))
+        if scale is None:
+            scale = 1 / math.sqrt(query.axis_size(feature))
+        call = AttentionCall(
+            q_pos,
+            k_pos,
+            feature,
+            query,
+            key,
+            value,
+            None if mask is None else AttentionMask.of(mask, FUNCTION),
+            dtype=jnp.dtype(attention_dtype),
+            scale=as_python(scale),
+            soft_cap=as_python(soft_cap),
+            **others,
+        )
+        call._check()
+        return call
+
+    def _check(self) -> None:
+        """Check what has axes of the scores, and the key for dropout."""
+        _check_named("bias", self.bias)
+        _check_named("sinks", self.sinks)
+
+        axes = self.score_axes
+        _check_axes("mask", (self.mask, self.q_start, self.k_start), axes)
+        _check_axes("bias", self.bias, axes)
+        _check_axes("sink", self.sinks, without_axes(axes, self.k_pos))
+
+        if self.dropout and self.prng is None:
+            problem = f"dropout with probability {self.dropout} needs a key"
+            raise OperandError(message(FUNCTION, problem, hint="pass prng=..., or inference=True"))
+
+    @property
+    def score_axes(self) -> tuple[Axis, ...]:
+        """The axes of the scores: those that queries and keys share, those of the queries, of the keys, and k_pos."""
+        query, key = axes_of(FUNCTION, self.query), axes_of(FUNCTION, self.key)
+        shared = [axis for axis in query if axis.name in self.key.names]
+        own = without_axes(query, self.key.names)
+        others = without_axes(key, (*self.query.names, self.k_pos))
+        position = self.key.resolve_axis(self.k_pos)
+        return without_axes((*shared, *own, *others, position), self.feature)
+
+    @property
+    def scoring(self) -> Scoring:
+        """The function that computes scores."""
+        return Scoring(
+            self.feature,
+            axis_name(self.score_axes),
+            self.dtype,
+            self.precision,
+            float(self.scale) if self._scales_products else None,
+            self.soft_cap,
+        )
+
+    @property
+    def scoring_query(self) -> NamedArray:
+        """The query for `scoring`: multiplied by `scale`, unless the products are."""
+        if self._scales_products:
+            return self.query
+        return self.query * self.scale
+
+    @property
+    def _scales_products(self) -> bool:
+        """Return whether scaling the query would round it; scaling by a power of two does not.
+
+        Otherwise, the query is scaled, which has fewer elements.
+        """
+        dtype = self.query.dtype
+        if not jnp.issubdtype(dtype, jnp.floating) or dtype.itemsize >= self.dtype.itemsize:
+            return False
+        return isinstance(self.scale, (int, float)) and abs(math.frexp(self.scale)[0]) != 0.5
+
+    @property
+    def out_names(self) -> tuple[str, ...]:
+        """The axes of the result: those of the query, with `feature` replaced by new axes of the value, and others."""
+        scores = axis_name(self.score_axes)
+        new = plans.without(self.value.names, (*scores, self.k_pos))
+
+        order: list[str] = []
+        for name in self.query.names:
+            order += new if name == self.feature else [name]
+        return (*order, *plans.without(scores, (*order, self.k_pos)))
+
+
+def _require(what: str, x: NamedArray, *axes: AxisSelector) -> None:
+    """Check that an operand of attention has axes."""
+    if not isinstance(x, Core):
+        raise checks.unnamed(FUNCTION, x)
+    for name, size in selection(axes, FUNCTION):
+        if name not in x.names:
+            problem, hint = f"the {what} lacks axis {name!r}", suggestion(name, x.names)
+            raise AxisNotFoundError(
+                message(FUNCTION, problem, f"{what} has: {facts(x)}", hint=hint)
+            )
+        if size not in (None, x.axis_size(name)):
+            problem = f"axis {name!r} was given with size {size}, but the {what} has size {x.axis_size(name)}"
+            raise AxisSizeError(message(FUNCTION, problem, f"{what} has: {facts(x)}"))
+
+
+def _apart(
+    query: NamedArray, key: NamedArray, value: NamedArray, q_pos: str | None, k_pos: str
+) -> None:
+    """Check that query positions and key positions are different axes."""
+    if k_pos in query.names:
+        problem = f"the query has axis {k_pos!r}, the positions of keys"
+        hint = f'rename it on keys and values: key.rename({{"{k_pos}": "{k_pos}.key"}})'
+        raise AxisClashError(message(FUNCTION, problem, f"query has: {facts(query)}", hint=hint))
+    for what, x in (("key", key), ("value", value)):
+        if not isinstance(x, Core):
+            raise checks.unnamed(FUNCTION, x)
+        if q_pos in x.names:
+            problem = f"the {what} has axis {q_pos!r}, the positions of queries"
+            rename: str | None = None
+            if k_pos not in x.names:
+                rename = f'rename it: {what}.rename({{"{q_pos}": "{k_pos}"}})'
+            raise AxisClashError(message(FUNCTION, problem, f"{what} has: {facts(x)}", hint=rename))
+
+
+def _check_named(what: str, given: Any) -> None:
+    if given is not None and not isinstance(given, Core):
+        names = '("heads", ...)' if np.ndim(given) else "()"
+        problem = f"{what} must be a NamedArray, not {type_text(given)}"
+        hint = f"name it first: axn.named({what}, {names})"
+        raise OperandError(message(FUNCTION, problem, hint=hint))
+
+
+def _check_axes(what: str, tree: Any, axes: tuple[Axis, ...]) -> None:
+    """Check that the arrays of a tree have only axes of the scores."""
+    names = [axis.name for axis in axes]
+    for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
+        if not isinstance(leaf, NamedArray):
+            continue
+        for name in leaf.names:
+            if name not in names:
+                problem = f"the {what} must not have axis {name!r}"
+                sizes = [axis.size for axis in axes]
+                lines = (f"{what} has: {facts(leaf)}", f"scores have: {describe(names, sizes)}")
+                hint = suggestion(name, [own for own in names if own not in leaf.names])
+                raise AxisNotFoundError(message(FUNCTION, problem, *lines, hint=hint))
+
+
+def lowest(dtype: Any) -> Any:
+    """Return a finite number of a dtype, so low that its softmax is zero next to any score."""
+    return jnp.finfo(dtype).min  # type: ignore[no-untyped-call]  # of jax
+
+
+def weights(call: AttentionCall) -> NamedArray:
+    """Return the weight of each key, before dropout."""
+    scored = call.scoring(call.scoring_query, call.key, call.bias)
+    if call.mask is not None:
+        Queries = None
+        if call.q_pos is not None and call.query.axis_size(call.q_pos) != 1:
+            # The one position of a step of decoding broadcasts without an axis.
+            Queries = call.query.resolve_axis(call.q_pos)
+        queries = positions(Queries, call.q_start)
+        keys = positions(call.key.resolve_axis(call.k_pos), call.k_start)
+        seen = visible(call.mask, queries, keys, call.q_pos, call.k_pos)
+        if seen is not None:
+            scored = where(seen, scored, lowest(scored.dtype))
+    weighed = softmax(scored, call.k_pos)
+    if call.sinks is not None:
+        weighed = weighed * beside_sinks(logsumexp(scored, call.k_pos), call.sinks)
+    return weighed.astype(call.query.dtype)
+
+
+def beside_sinks(log_sum: NamedArray, sinks: NamedArray) -> NamedArray:
+    """Return the total weight of all keys, given their log-sum-exp; the sinks have the rest."""
+    return sigmoid(log_sum - sinks.astype(log_sum.dtype))
+
+
+def plain(call: AttentionCall) -> NamedArray:
+    """Compute attention with all scores at once."""
+    weighed = Dropout(call.dropout)(weights(call), key=call.prng)
+    return dot(
+        weighed, call.value, axis=call.k_pos, out_axes=call.out_names, precision=call.precision
+    )
+
+
+def rename_all(tree: T, new: Mapping[str, str]) -> T:
+    """Rename axes of all arrays of a tree that have them."""
+
+    def one(x: object) -> object:
+        if not isinstance(x, NamedArray):
+            return x
+        return wrap(x, x.array, renamed(x.names, new))
+
+    result: T = jax.tree.map(one, tree, is_leaf=is_named_array)
+    return result
+
+
+def renamed(names: Names, new: Mapping[str, str]) -> Names:
+    """Return other names for those that have one."""
+    return tuple(new.get(name, name) for name in names)

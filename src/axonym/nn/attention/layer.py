@@ -1,0 +1,207 @@
+"""Attention as a layer: projections to queries, keys and values, and back."""
+
+from collections.abc import Callable
+from typing import Self
+
+import equinox as eqx
+import jax
+
+from ...array import NamedArray
+from ...axis import Axis, AxisSelector, AxisSpec, axis_name, shown, spec
+from ...core import Operand, facts
+from ...errors import AxisNotFoundError, message
+from ..initializer import Initializer
+from ..layer import Layer, in_scope
+from ..linear import Linear
+from ..settings import fraction
+from .attention import dot_product_attention
+from .cache import KVCache
+from .mask import AttentionMask
+
+__all__ = ["Attention"]
+
+
+class Attention(Layer):
+    """Attend from the positions of a sequence to its own, or to those of another one.
+
+    Attributes:
+        query: from the input to the axes of query heads and `head_dim`.
+        key: from the input, or the context, to the axes of key heads and `head_dim`.
+        value: the same for values.
+        out: from the axes of query heads and `head_dim` back.
+        pos: the name of the axis of positions; in scores, those of the keys are called `<pos>.key`.
+        dropout: the probability that an attention weight is set to zero, in calls with a key.
+
+    Examples:
+        >>> Batch, Pos, Embed, Heads, HeadDim = axn.make_axes(batch=2, pos=5, embed=8, heads=2, head_dim=4)
+        >>> attention = axn.nn.Attention.init(Embed, Heads, HeadDim, key=jax.random.key(0))
+        >>> attention(axn.ones((Batch, Pos, Embed)), axn.nn.causal()).shape
+        {'batch': 2, 'pos': 5, 'embed': 8}
+
+    Reference:
+        Vaswani et al. (2017), Attention is all you need, section 3.2.
+    """
+
+    query: Linear
+    key: Linear
+    value: Linear
+    out: Linear
+    pos: str = eqx.field(static=True, default="pos")
+    dropout: float = eqx.field(static=True, default=0.0)
+
+    @classmethod
+    def init(
+        cls,
+        Embed: AxisSpec,
+        Heads: AxisSpec,
+        HeadDim: Axis,
+        *,
+        key: jax.Array,
+        KVHeads: AxisSpec | None = None,
+        Context: AxisSpec | None = None,
+        pos: AxisSelector = "pos",
+        use_bias: bool = True,
+        dropout: float = 0.0,
+        initializer: Initializer | None = None,
+    ) -> Self:
+        """Make the four projections.
+
+        Args:
+            Embed: the axes of the input, and of the result.
+            Heads: the axes of the heads of queries. Grouped heads are two: `(KVHeads, Group)`.
+            HeadDim: the features of a head.
+            key: for the weights.
+            KVHeads: those of `Heads` that keys and values have; by default all of them. With none, `()`, all queries
+                share one head of keys and values.
+            Context: the axes of what keys and values are made of, where it is another sequence; by default `Embed`.
+            pos: the axis of positions.
+            use_bias: whether the projections have biases.
+            dropout: the probability that an attention weight is set to zero.
+            initializer: see `Linear.init`.
+
+        Raises:
+            AxisNotFoundError: if an axis of `KVHeads` is not among `Heads`.
+
+        Reference:
+            Ainslie et al. (2023), GQA: training generalized multi-query transformer models, for grouped heads.
+        """
+        heads = spec(Heads, "Attention.init")
+        kv_heads = heads if KVHeads is None else spec(KVHeads, "Attention.init")
+        missing = [axis for axis in kv_heads if axis not in heads]
+        if missing:
+            problem = f"keys and values have heads {shown(*missing)}, which queries lack"
+            hint = "grouped heads are two axes of queries: Heads=(KVHeads, Group)"
+            raise AxisNotFoundError(
+                message("Attention.init", problem, f"Heads: {shown(*heads)}", hint=hint)
+            )
+
+        def project(In: AxisSpec, Out: AxisSpec, key: jax.Array) -> Linear:
+            return Linear.init(In, Out, key=key, use_bias=use_bias, initializer=initializer)
+
+        context = Embed if Context is None else Context
+        k_query, k_key, k_value, k_out = jax.random.split(key, 4)
+        return cls(
+            query=project(Embed, (*heads, HeadDim), k_query),
+            key=project(context, (*kv_heads, HeadDim), k_key),
+            value=project(context, (*kv_heads, HeadDim), k_value),
+            out=project((*heads, HeadDim), Embed, k_out),
+            pos=axis_name(pos),
+            dropout=fraction("Attention.init", "dropout", dropout),
+        )
+
+    def __call__(
+        self,
+        x: NamedArray,
+        mask: AttentionMask | NamedArray | None = None,
+        *,
+        context: NamedArray | None = None,
+        rotate: Callable[[NamedArray], NamedArray] | None = None,
+        bias: NamedArray | None = None,
+        implementation: str | None = None,
+        key: jax.Array | None = None,
+    ) -> NamedArray:
+        """Attend, and return the axes of `x`.
+
+        Args:
+            x: axes {pos, Embed, ...}.
+            mask: which keys each query sees: an `AttentionMask`, or booleans over {pos, <pos>.key, ...}.
+            context: axes {pos, Context, ...}, with any number of positions: what keys and values are made of. By
+                default, `x` itself.
+            rotate: a function of queries and of keys, such as a `RotaryTable`.
+            bias: added to the scores, axes among {pos, <pos>.key, heads, ...}.
+            implementation: see `dot_product_attention`.
+            key: for dropout; without it, nothing is dropped.
+
+        Raises:
+            AxisNotFoundError: if an operand lacks an axis.
+            AxisSizeError: if an axis has another size.
+        """
+        self._check_positions(
+            "input", x, 'make the layer with pos="...", the name of its positions'
+        )
+        if context is not None:
+            self._check_positions(
+                "context", context, f'rename its positions: context.rename({{"...": "{self.pos}"}})'
+            )
+        query, keys, values = self._projected(x, x if context is None else context, rotate)
+        k_pos = f"{self.pos}.key"
+        attended = dot_product_attention(
+            self.pos,
+            k_pos,
+            self.query.Out[-1],
+            query,
+            keys.rename({self.pos: k_pos}),
+            values.rename({self.pos: k_pos}),
+            mask,
+            bias,
+            implementation=implementation,
+            dropout=self.dropout,
+            inference=key is None,
+            prng=key,
+        )
+        return self.out(attended)
+
+    @in_scope
+    def extend(
+        self,
+        x: NamedArray,
+        cache: KVCache,
+        *,
+        rotate: Callable[[NamedArray], NamedArray] | None = None,
+        count: int | Operand | None = None,
+        layer: tuple[AxisSelector, int | Operand] | None = None,
+    ) -> tuple[NamedArray, KVCache]:
+        """Attend causally from the next tokens to those in a cache and to themselves.
+
+        Args:
+            x: axes {pos, Embed, ...}, or one token of each sequence, without `pos`.
+            cache: keys and values of the tokens so far.
+            rotate: a function of queries and of keys at these positions, such as a `RotaryTable`.
+            count: how many of the tokens are real; see `KVCache.extend`.
+            layer: which of several caches, stored along an axis; see `KVCache.extend`.
+
+        Returns:
+            The result, axes {pos, Embed, ...}, and the next cache.
+        """
+        query, keys, values = self._projected(x, x, rotate)
+        Pos = self.pos if query.has_axis(self.pos) else None
+        attended, cache = cache.attend(
+            Pos, self.query.Out[-1], query, keys, values, count=count, layer=layer
+        )
+        return self.out(attended), cache
+
+    def _check_positions(self, what: str, x: NamedArray, hint: str) -> None:
+        # What has no names at all is refused by the projections.
+        if isinstance(x, NamedArray) and not x.has_axis(self.pos):
+            problem = f"the {what} has no axis {self.pos!r}, the positions"
+            raise AxisNotFoundError(
+                message("Attention", problem, f"{what} has: {facts(x)}", hint=hint)
+            )
+
+    def _projected(
+        self, x: NamedArray, context: NamedArray, rotate: Callable[[NamedArray], NamedArray] | None
+    ) -> tuple[NamedArray, NamedArray, NamedArray]:
+        query, keys, values = self.query(x), self.key(context), self.value(context)
+        if rotate is not None:
+            query, keys = rotate(query), rotate(keys)
+        return query, keys, values

@@ -1,0 +1,162 @@
+"""Generate tokens with any model that has a cache: read a prompt, choose a token, and go on with it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import equinox as eqx
+import jax
+
+from ..array import NamedArray
+from ..axis import Axis, AxisSelector, selector, sized
+from ..core import facts
+from ..create import full, one_hot
+from ..errors import AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, message
+from ..kinds import type_text
+from ..ops.join import concatenate, stack
+from ..ops.logical import equal
+from ..ops.reduce import argmax
+from ..ops.where import where
+from ..transform.scan import scan
+from .inputs import named_axis
+from .settings import integer
+
+__all__ = ["Generated", "generate"]
+
+Extend: TypeAlias = Callable[[Any, NamedArray, NamedArray | None], tuple[Any, NamedArray]]
+Choose: TypeAlias = Callable[[NamedArray, NamedArray | None, jax.Array | None], NamedArray]
+
+
+class Generated(eqx.Module):
+    """What `generate` returns, enough to go on with.
+
+    Attributes:
+        tokens: the new tokens, padded behind a stop token; axes {New, ...}.
+        count: how many of them are real, the stop token included; axes {...}.
+        ended: whether a sequence has ended with a stop token; axes {...}.
+        cache: the cache, with all tokens but the last.
+        seen: how often each token has occurred; None unless it was given.
+    """
+
+    tokens: NamedArray
+    count: NamedArray
+    ended: NamedArray
+    cache: Any
+    seen: NamedArray | None
+
+
+def generate(
+    extend: Extend,
+    cache: Any,
+    prompt: NamedArray,
+    New: Axis,
+    *,
+    choose: Choose | None = None,
+    Pos: AxisSelector = "pos",
+    Vocab: AxisSelector = "vocab",
+    count: NamedArray | None = None,
+    stop: Sequence[int] = (),
+    pad: int = 0,
+    seen: NamedArray | None = None,
+    key: jax.Array | None = None,
+) -> Generated:
+    """Read a prompt, and choose as many tokens as `New` has, each from the logits that follow those before it.
+
+    Call it under `named_jit`, once for each size of the prompt and of `New`. For long texts, or to show tokens as they
+    come, generate some at a time: the prompt of a further call is the last token, `stack(Pos, [out.tokens[New, -1]])`,
+    its cache `out.cache`, its count `1 - out.ended`, and its `seen` `out.seen`.
+
+    Args:
+        extend: a function of a cache, tokens and a count that returns the next cache and logits. Tokens have the axes
+            {Pos, ...}, or {...} for one token of each sequence; the count says how many of them are real, axes {...},
+            or is None. Logits have the axes {Vocab, ...}, and those of a prompt may have `Pos`.
+        cache: for the prompt and all tokens.
+        prompt: integers, axes {Pos, ...}.
+        New: the axis of new tokens.
+        choose: a function of logits {Vocab, ...}, `seen` and a key that returns tokens {...}; by default the most
+            probable ones. See `sample`, `keep_top_p` and the others.
+        Pos: the axis of positions.
+        Vocab: the axis of tokens in logits.
+        count: how many tokens of each prompt are real, integers over other axes of it; the rest is padding behind them.
+            A sequence without any has ended. By default all are real.
+        stop: tokens that end a sequence. The cache must have a length for each sequence then, as it must with `count`.
+        pad: what follows a stop token.
+        seen: how often each token has occurred so far, `bincount(prompt, Vocab, Pos)`: integers, axes {Vocab, ...}. It
+            is counted on, and passed to `choose`.
+        key: split into one for each token, for `choose`.
+
+    Raises:
+        AxisNotFoundError: if `prompt` lacks `Pos`, or logits lack `Vocab`.
+        AxisClashError: if `prompt` has `New`.
+        AxisSizeError: if `New` has no position.
+        OperandError: if a count has an axis that the prompt lacks.
+
+    Examples:
+        >>> Vocab, New = axn.make_axes(vocab=8, new=3)
+        >>> after = lambda cache, tokens, count: (cache, axn.one_hot(tokens + 1, Vocab))  # a model that counts
+        >>> axn.nn.generate(after, None, axn.named([1, 2], "pos"), New).tokens.tolist()
+        [3, 4, 5]
+    """
+    pos = named_axis("generate", prompt, Pos)
+    New = sized(New, "generate")
+    rest = tuple(axis for axis in prompt.axes if axis.name != pos)
+    _check(prompt, New, count, pos, rest)
+    ends = tuple(integer("generate", "a stop token", token) for token in stop)
+    keys: Any = [None] * New.size if key is None else jax.random.split(key, New.size)
+    counts = bool(ends) or count is not None
+    # Each sequence has its own number, also where one number was given for all.
+    real = None if count is None else count.broadcast_axis(rest).rearrange(rest)
+    ended = full(rest, False) if real is None else equal(real, 0)
+
+    def chosen(logits: NamedArray, seen: NamedArray | None, ended: NamedArray, key: Any) -> Any:
+        token = argmax(logits, vocab) if choose is None else choose(logits, seen, key)
+        token = where(ended, pad, token).astype(prompt.dtype).rearrange(rest)
+        if seen is not None:
+            once = one_hot(token, logits.resolve_axis(vocab), dtype=seen.dtype)
+            seen = where(ended, seen, seen + once).rearrange(seen.axes)
+        is_real = ~ended
+        for end in ends:
+            ended = ended | equal(token, end)
+        return token, seen, ended, is_real
+
+    def step(carry: Any, key: Any = None) -> Any:
+        cache, token, seen, ended, number = carry
+        cache, logits = extend(cache, token, (~ended).astype(int) if counts else None)
+        token, seen, ended, is_real = chosen(logits, seen, ended, key)
+        return (cache, token, seen, ended, number + is_real), token
+
+    cache, logits = extend(cache, prompt, real)
+    vocab = named_axis("generate", logits, selector(Vocab, "generate")[0])
+    if logits.has_axis(pos):
+        logits = logits[pos, -1 if real is None else where(equal(real, 0), 0, real - 1)]
+    first, seen, ended, is_real = chosen(logits, seen, ended, keys[0])
+    start = (cache, first, seen, ended, is_real.astype(int))
+    given = () if key is None else (keys[1:],)
+    (cache, _, seen, ended, number), others = scan(step, New.resize(New.size - 1))(start, *given)
+    tokens = concatenate(New, [stack(New.resize(1), [first]), others])
+    return Generated(tokens, number, ended, cache, seen)
+
+
+def _check(
+    prompt: NamedArray, New: Axis, count: NamedArray | None, pos: str, rest: tuple[Axis, ...]
+) -> None:
+    if New.name in prompt.names:
+        problem = f"the prompt has axis {New.name!r}, the axis of new tokens"
+        raise AxisClashError(
+            message(
+                "generate", problem, f"prompt has: {facts(prompt)}", hint="rename one of the two"
+            )
+        )
+    if not New.size:
+        raise AxisSizeError(
+            message("generate", f"there is no token to choose: {New.name}={New.size}")
+        )
+    if count is None:
+        return
+    if not isinstance(count, NamedArray):
+        problem = f"count must be a NamedArray, not {type_text(count)}"
+        raise OperandError(message("generate", problem, hint='axn.named([3, 5], "batch")'))
+    for name in count.names:
+        if name == pos or name not in prompt.names:
+            problem = f"the count has axis {name!r}, along which there are no sequences"
+            lines = f"count has: {facts(count)}", f"prompt has: {facts(prompt)}"
+            raise AxisNotFoundError(message("generate", problem, *lines))

@@ -1,0 +1,98 @@
+"""Requirements of layers on their inputs."""
+
+import jax
+import numpy as np
+
+from ..array import NamedArray
+from ..axis import Axis, AxisSelector, Pairs, selector, shown, sized
+from ..core import Core, facts, shape_of
+from ..create import arange
+from ..engine import checks
+from ..errors import (
+    AxisClashError,
+    AxisNotFoundError,
+    AxisSizeError,
+    OperandError,
+    message,
+    suggestion,
+)
+from ..kinds import type_text
+from ..mesh.context import current_scope
+from ..names import plans
+
+
+def check_input(
+    layer: str,
+    x: NamedArray,
+    inputs: tuple[Axis, ...],
+    outputs: tuple[Axis, ...],
+    *,
+    blocks: bool = False,
+) -> None:
+    """Check that an input has the axes that a layer needs, in whole or as a local block, and none that it adds."""
+    if not isinstance(x, Core):
+        raise checks.unnamed(layer, x, *(axis.name for axis in inputs))
+    names = x.names
+    needed = [axis.name for axis in inputs]
+    for name in needed:
+        if name not in names:
+            problem = f"the input lacks axis {name!r}"
+            wants = f"the layer works over: {shown(*inputs)}"
+            hint = suggestion(name, [own for own in names if own not in needed])
+            raise AxisNotFoundError(
+                message(layer, problem, f"input has: {facts(x)}", wants, hint=hint)
+            )
+
+    shape = shape_of(layer, x.array, names)
+    for axis in inputs:
+        size = shape[names.index(axis.name) - len(names)]
+        is_block = blocks and current_scope() is not None and size and not axis.size % size
+        if size != axis.size and not is_block:
+            problem = f"axis {axis.name!r} of the input has size {size}, but the layer was made for {axis.size}"
+            raise AxisSizeError(message(layer, problem, f"input has: {facts(x)}"))
+
+    for axis in outputs:
+        if axis.name in names and axis.name not in needed:
+            problem = f"the input already has axis {axis.name!r}, which the layer adds"
+            hint = f"rename it first: x.rename({{{axis.name!r}: ...}})"
+            raise AxisClashError(message(layer, problem, f"input has: {facts(x)}", hint=hint))
+
+
+def with_sizes(pairs: Pairs) -> tuple[Axis, ...]:
+    """Return the axes of a selection that were given with sizes, which an input must have."""
+    return tuple(Axis(name, size) for name, size in pairs if size is not None)
+
+
+def named_axis(layer: str, x: NamedArray, axis: AxisSelector) -> str:
+    """Return the name of an axis that a layer runs along, which the input must have."""
+    if not isinstance(x, Core):
+        raise checks.unnamed(layer, x)
+    name, _ = selector(axis, layer)
+    checks.planned(layer, (x,), plans.require, x.names, (name,))
+    return name
+
+
+def check_positions(function: str, positions: object) -> None:
+    """Check that positions have names.
+
+    Raises:
+        OperandError: if they are a number or a plain array.
+    """
+    if isinstance(positions, int | np.ndarray | np.generic | jax.Array):
+        problem = f"positions must be an axis or a NamedArray, not {type_text(positions)}"
+        names = '"pos"' if np.ndim(positions) else "()"
+        raise OperandError(
+            message(function, problem, hint=f"name them: axn.named(positions, {names})")
+        )
+
+
+def numbered(function: str, positions: Axis | NamedArray) -> NamedArray:
+    """Return positions as numbers; along an axis they count from zero.
+
+    Raises:
+        OperandError: if they are neither an axis nor a NamedArray.
+    """
+    if isinstance(positions, NamedArray):
+        return positions
+    check_positions(function, positions)
+    return arange(sized(positions, function))

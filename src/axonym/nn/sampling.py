@@ -1,0 +1,185 @@
+"""Choose the next token from logits: filters that rule tokens out, a penalty on repeating them, and the draw.
+
+A filter gives logits of minus infinity to the tokens that it rules out, so filters are applied one after another.
+"""
+
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from ..array import NamedArray
+from ..axis import AxisSelector
+from ..core import Core, facts
+from ..dtypes import widen
+from ..engine import checks
+from ..errors import ArgumentError, OperandError, message
+from ..ops.cumulative import cumsum
+from ..ops.elementwise import exp
+from ..ops.reduce import argmax
+from ..ops.softmax import softmax
+from ..ops.sorting import sort, top_k
+from ..ops.where import where
+from ..random import categorical
+from .inputs import named_axis
+from .settings import integer
+
+__all__ = ["keep_min_p", "keep_top_k", "keep_top_p", "penalize_repetition", "sample"]
+
+Number: TypeAlias = float | jax.Array | NamedArray
+
+
+def keep_top_k(logits: NamedArray, Vocab: AxisSelector, k: int) -> NamedArray:
+    """Rule out all but the `k` most probable tokens, and those as probable as the last of them.
+
+    Args:
+        logits: axes {Vocab, ...}.
+        Vocab: the axis of tokens.
+        k: static; more than there are tokens keeps all.
+
+    Raises:
+        ArgumentError: if `k` is not an int of at least one.
+
+    Examples:
+        >>> axn.nn.keep_top_k(axn.named([1.0, 3.0, 2.0], "vocab"), "vocab", 2).tolist()
+        [-inf, 3.0, 2.0]
+    """
+    name = named_axis("keep_top_k", logits, Vocab)
+    k = min(integer("keep_top_k", "k", k, least=1), logits.axis_size(name))
+    return _at_least(logits, top_k(logits, name, k)[0][name, -1])
+
+
+def keep_top_p(logits: NamedArray, Vocab: AxisSelector, p: Number) -> NamedArray:
+    """Rule out all but the most probable tokens whose probabilities sum to at least `p`, as few as possible.
+
+    Tokens as probable as the last of them stay, too.
+
+    Args:
+        logits: axes {Vocab, ...}.
+        Vocab: the axis of tokens.
+        p: above 0, up to 1, which keeps all; may be traced, and have axes of `logits` such as batch.
+
+    Raises:
+        ArgumentError: if `p` is a number out of range.
+
+    Reference:
+        Holtzman et al. (2019), The curious case of neural text degeneration, section 3.1 (nucleus sampling).
+    """
+    name = named_axis("keep_top_p", logits, Vocab)
+    _check("keep_top_p", "p", p, 0, 1, open_below=True)
+    ordered = sort(widen(logits), name, descending=True)
+    probabilities = softmax(ordered, name)
+    before = cumsum(probabilities, name) - probabilities
+    # Rounded sums may reach one before the last token.
+    kept = (before < p) | (p >= 1)
+    return _at_least(logits, where(kept, ordered, jnp.inf).min(name))
+
+
+def keep_min_p(logits: NamedArray, Vocab: AxisSelector, min_p: Number) -> NamedArray:
+    """Rule out tokens that are less probable than `min_p` times the most probable one.
+
+    Args:
+        logits: axes {Vocab, ...}.
+        Vocab: the axis of tokens.
+        min_p: from 0, which keeps all, to 1; may be traced, and have axes of `logits` such as batch.
+
+    Raises:
+        ArgumentError: if `min_p` is a number out of range.
+
+    Reference:
+        Nguyen et al. (2024), Turning up the heat: min-p sampling for creative and coherent LLM outputs.
+    """
+    name = named_axis("keep_min_p", logits, Vocab)
+    _check("keep_min_p", "min_p", min_p, 0, 1)
+    wide = widen(logits)
+    shares = exp(wide - wide.max(name))
+    return where(shares < min_p, -jnp.inf, logits)
+
+
+def penalize_repetition(logits: NamedArray, seen: NamedArray, penalty: Number) -> NamedArray:
+    """Divide positive logits of tokens that have occurred by `penalty`, and multiply negative ones by it.
+
+    Args:
+        logits: axes {...}, that of tokens among them.
+        seen: whether each token has occurred, or how often: booleans or integers, axes among those of `logits`.
+        penalty: positive; 1 changes nothing; may be traced, and have axes of `logits` such as batch.
+
+    Raises:
+        ArgumentError: if `penalty` is a number, and not positive.
+        OperandError: if `seen` has floats, such as probabilities.
+
+    Examples:
+        >>> Vocab = axn.Axis("vocab", 3)
+        >>> seen = axn.bincount(axn.named([0, 2], "pos"), Vocab)
+        >>> axn.nn.penalize_repetition(axn.named([2.0, 1.0, -1.0], Vocab), seen, 2.0).tolist()
+        [1.0, 1.0, -2.0]
+
+    Reference:
+        Keskar et al. (2019), CTRL: a conditional transformer language model for controllable generation, section 4.1.
+    """
+    function = "penalize_repetition"
+    for x in (logits, seen):
+        if not isinstance(x, Core):
+            raise checks.unnamed(function, x)
+    if jnp.issubdtype(seen.dtype, jnp.inexact):
+        problem = f"seen must be booleans or counts, not {seen.dtype}"
+        hint = 'axn.bincount(tokens, Vocab, "pos") counts tokens'
+        raise OperandError(message(function, problem, f"seen has: {facts(seen)}", hint=hint))
+    _check(function, "penalty", penalty, 0, jnp.inf, open_below=True)
+    changed = where(logits > 0, logits / penalty, logits * penalty)
+    return where(seen > 0, changed, logits).astype(logits.dtype)
+
+
+def sample(
+    logits: NamedArray,
+    Vocab: AxisSelector,
+    temperature: Number = 1.0,
+    *,
+    key: jax.Array | None = None,
+) -> NamedArray:
+    """Draw a token with probabilities `softmax(logits / temperature)`; the most probable one at temperature 0.
+
+    Args:
+        logits: axes {Vocab, ...}.
+        Vocab: the axis of tokens.
+        temperature: at least 0; may be traced, and have axes of `logits` such as batch.
+        key: for the draw; not needed for a temperature that is the number 0.
+
+    Returns:
+        Integers, the axes of `logits` without `Vocab`.
+
+    Raises:
+        ArgumentError: if `temperature` is a number, and negative.
+        OperandError: without a key.
+    """
+    name = named_axis("sample", logits, Vocab)
+    _check("sample", "temperature", temperature, 0, jnp.inf)
+    best = argmax(logits, name)
+    is_number = isinstance(temperature, int | float)
+    if is_number and temperature == 0:
+        return best
+    if key is None:
+        hint = "pass key=..., or temperature=0 for the most probable token"
+        raise OperandError(message("sample", "a draw needs a key", hint=hint))
+    if is_number:
+        return categorical(key, widen(logits) / temperature, name).astype(best.dtype)
+    warm = temperature > 0
+    drawn = categorical(key, widen(logits) / where(warm, temperature, 1.0), name)
+    return where(warm, drawn.astype(best.dtype), best)
+
+
+def _at_least(logits: NamedArray, least: NamedArray) -> NamedArray:
+    """Rule out tokens with smaller logits; NaN stays, so that it is not taken for a choice."""
+    return where(logits < least, -jnp.inf, logits)
+
+
+def _check(
+    function: str, what: str, value: Any, least: float, most: float, *, open_below: bool = False
+) -> None:
+    """Raise for a Python number out of range; arrays are not looked at."""
+    if not isinstance(value, int | float):
+        return
+    if not least <= value <= most or (open_below and value == least):
+        start = "above" if open_below else "at least"
+        end = "" if most == jnp.inf else f" and at most {most}"
+        raise ArgumentError(message(function, f"{what} must be {start} {least}{end}, not {value}"))

@@ -1,0 +1,314 @@
+"""Alternating layers of several kinds, such as local and global attention, in one compiled loop."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, overload
+
+import equinox as eqx
+import jax
+
+from ...array import NamedArray, is_named_array
+from ...axis import Axis, shown
+from ...errors import OperandError, ShardingError, message
+from ...kinds import is_array
+from ...mesh.assignment import Entry
+from ...ops.join import concatenate
+from ...ops.shape import flatten_axes, rearrange
+from ...transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
+from ...transform.leaves import hole_without, is_hole
+from ...transform.loop import check_names, loop
+from ...transform.vmap import vmap
+from ..layer import in_scope
+from . import running
+from .stacked import BlockFoldable, Stacked
+
+__all__ = ["Interleaved"]
+
+M = TypeVar("M", bound=eqx.Module)
+P = ParamSpec("P")
+R = TypeVar("R")
+N = TypeVar(
+    "N", bound=eqx.Module
+)  # what `init` makes; no type can say "of this class, with layers N"
+N2 = TypeVar("N2", bound=eqx.Module)
+Steps = Callable[..., Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Repetition:
+    """How a loop applies one layer of each kind.
+
+    Attributes:
+        pairs: how it applies one layer, see `running.Step`.
+        Pattern: the axis of the layers within one repetition.
+        policy: what each layer keeps for the backward pass.
+        grouped: whether repetitions are part of a group, see `running.in_turn`.
+        unrolled: whether there is no compiled loop around them.
+        named: collects the checkpoint names inside the layers, if the policy has any. A set is not hashable, so each
+            call traces such a loop again and finds them.
+    """
+
+    pairs: Steps
+    Pattern: Axis
+    policy: ScanCheckpointPolicy
+    grouped: bool
+    unrolled: bool
+    named: Any
+
+    def __call__(
+        self, function: str, fn: Steps, carry: Any, layers: Sequence[Any], given: Any
+    ) -> tuple[Any, Any]:
+        """Apply the layers, and return the carry and the stacked outputs."""
+        step, how = (
+            running.Step(function, self.pairs, fn),
+            {"grouped": self.grouped, "unrolled": self.unrolled},
+        )
+        carry, outputs = running.in_turn(step, self.policy, layers, carry, given, self.named, **how)
+        return carry, running.joined(function, outputs, self.Pattern, numbers=True)
+
+
+class Interleaved(BlockFoldable[M]):
+    """Alternating layers of several kinds: a loop over repetitions of a pattern, then the remaining layers.
+
+    Its methods, arguments and outputs are those of a `Stacked` of all layers, in order of depth. The program is as long
+    as one repetition and the remaining layers.
+
+    Attributes:
+        repeated: the repetitions, each a tuple of one layer of each kind. The size of its `Block` is their number.
+        rest: the last layers, if the number of layers is not a multiple of the length of the pattern.
+        Block: the axis of all layers.
+        gradient_checkpointing: what each layer keeps for the backward pass. With `nested`, groups are of repetitions.
+    """
+
+    repeated: Stacked[Any]
+    rest: tuple[M, ...]
+    Block: Axis = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
+    gradient_checkpointing: ScanCheckpointPolicy = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    # mypy infers only the common type of several kinds in a sequence
+    @overload
+    @classmethod
+    def init(
+        cls: "type[Interleaved[Any]]",
+        Block: Axis,
+        pattern: tuple[Callable[..., N], Callable[..., N2]],
+        *,
+        gradient_checkpointing: ScanCheckpointSpec = False,
+    ) -> "Callable[..., Interleaved[N | N2]]": ...
+    @overload
+    @classmethod
+    def init(
+        cls: "type[Interleaved[Any]]",
+        Block: Axis,
+        pattern: Sequence[Callable[..., N]],
+        *,
+        gradient_checkpointing: ScanCheckpointSpec = False,
+    ) -> "Callable[..., Interleaved[N]]": ...
+    @classmethod
+    def init(
+        cls: "type[Interleaved[Any]]",
+        Block: Axis,
+        pattern: Sequence[Callable[..., N]],
+        *,
+        gradient_checkpointing: ScanCheckpointSpec = False,
+    ) -> "Callable[..., Interleaved[N]]":
+        """Return a function that makes the layers, each with the constructor of its kind and its own key.
+
+        All constructors get the same arguments, under the rules of `Stacked.init`.
+
+        Args:
+            Block: the axis of all layers.
+            pattern: for each layer of a repetition, a class with a constructor `init`, or a function that returns a
+                module.
+            gradient_checkpointing: see `ScanCheckpointPolicy`.
+
+        Examples:
+            >>> Layers, Embed = axn.make_axes(layers=5, embed=4)
+            >>> norms = axn.nn.Interleaved.init(Layers, (axn.nn.LayerNorm, axn.nn.RmsNorm))(Embed)
+            >>> [type(layer).__name__ for layer in norms.unstacked()]
+            ['LayerNorm', 'RmsNorm', 'LayerNorm', 'RmsNorm', 'LayerNorm']
+        """
+        policy = ScanCheckpointPolicy.make(gradient_checkpointing)
+        if not isinstance(pattern, list | tuple) or not pattern:
+            problem = f"pattern must be a list of classes, one for each layer of a repetition, not {pattern!r}"
+            raise OperandError(
+                message("Interleaved.init", problem, hint="write (Local, Local, Global)")
+            )
+        makes = [running.constructor("Interleaved.init", Block, kind) for kind in pattern]
+        period, repetitions = len(makes), Block.size // len(makes)
+        end = repetitions * period
+
+        def initialize(*args: Any, **kwargs: Any) -> Interleaved[N]:
+            given = (args, running.split_arguments("Interleaved.init", Block, args, kwargs))
+            Repeated = Block.resize(repetitions)
+            kinds = []
+            for i, make in enumerate(makes):
+                own, named = running.part(given, Block, slice(i, end, period))
+                kinds.append(vmap(make, Repeated)(*own, **named))
+            rest = []
+            for i in range(end, Block.size):
+                own, named = running.part(given, Block, i)
+                rest.append(makes[i - end](*own, **named))
+            layers: Any = tuple(kinds)
+            repeated = Stacked(layers, Repeated, ScanCheckpointPolicy(disable=True))
+            return cls(repeated, tuple(rest), Block, policy)
+
+        return initialize
+
+    @in_scope
+    def _run(
+        self,
+        function: str,
+        step: running.Step,
+        unroll: int | bool,
+        init: Any,
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
+        policy, named = self.gradient_checkpointing, set[str]()
+        groups = policy.groups(self.repeated.Block.size)
+        unrolled = unroll is True or unroll >= self.repeated.Block.size // groups
+        repetition = _Repetition(
+            step.pairs, self._Pattern, policy, groups > 1, unrolled, named if policy.names else None
+        )
+        looped = loop(
+            function,
+            step.fn,
+            self.repeated.Block,
+            policy,
+            False,
+            unroll,
+            checkpointed=True,
+            pairs=repetition,
+        )
+        layers = running.vectors_laid_out(self.repeated.stacked)
+        carry, outputs = looped(init, layers, self._given((args, kwargs)))
+        carry, others = running.in_turn(
+            step, policy, self.rest, carry, self._given_rest((args, kwargs)), named
+        )
+        check_names(function, policy, named)
+        return carry, self._joined(function, outputs, others, numbers=True)
+
+    def vmap_via(self, fn: Callable[Concatenate[M, P], R]) -> Callable[P, R]:
+        """Return a function that calls `fn(layer, *args, **kwargs)` for all layers of a kind at once."""
+        call: Steps = fn
+
+        def repetition(layers: tuple[M, ...], given: Any) -> Any:
+            results = [
+                call(layer, *own, **named)
+                for layer, (own, named) in zip(layers, given, strict=True)
+            ]
+            return running.joined("Interleaved.vmap", results, self._Pattern, numbers=False)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            here, over = self._here()
+            arguments = (
+                args,
+                running.split_arguments("Interleaved.vmap", here.Block, args, kwargs, over),
+            )
+            outputs = vmap(repetition, here.repeated.Block)(
+                here.repeated.stacked, here._given(arguments)
+            )
+            given = zip(here.rest, here._given_rest(arguments), strict=True)
+            others = [call(layer, *own, **named) for layer, (own, named) in given]
+            return here._joined("Interleaved.vmap", outputs, others, numbers=False)
+
+        return run
+
+    def _here(self) -> tuple[Self, Entry]:
+        """Return the layers that this device has, and the mesh axes over which a shard_map splits them.
+
+        Raises:
+            ShardingError: if there are remaining layers, which would be on every device but come last.
+        """
+        Repeated, over = running.block_here(self.repeated.stacked, self.repeated.Block)
+        if not over:
+            return self, ()
+        if self.rest:
+            problem = f"repetitions are split over {', '.join(over)}, but the remaining layers are on every device"
+            fact = f"{shown(self.Block)}: {self.repeated.Block.size} repetitions of {self._Pattern.size} layers"
+            hint = "apply `repeated` here, and `rest` after the last of the devices; or choose another depth"
+            raise ShardingError(
+                message(
+                    "Interleaved", problem, f"{fact}, and {len(self.rest)} left over", hint=hint
+                )
+            )
+        Block = self.Block.resize(Repeated.size * self._Pattern.size)
+        repeated = dataclasses.replace(self.repeated, Block=Repeated)
+        return dataclasses.replace(self, repeated=repeated, Block=Block), over
+
+    def unstacked(self) -> tuple[M, ...]:
+        """Return the layers one by one, in order of depth."""
+        here, _ = self._here()
+        return (*itertools.chain(*here.repeated.unstacked()), *here.rest)
+
+    def with_layers(self, layers: Iterable[M]) -> Self:
+        """Return a copy with other layers; the inverse of `unstacked`.
+
+        Raises:
+            AxisSizeError: if their number differs.
+            OperandError: if layers of one kind differ in more than the values of their arrays.
+        """
+        given, period, (here, _) = self._as_many(layers), self._Pattern.size, self._here()
+        repetitions: Any = [given[i : i + period] for i in range(0, here._end, period)]
+        repeated = self.repeated.with_layers(repetitions)
+        return type(self)(repeated, given[here._end :], self.Block, self.gradient_checkpointing)
+
+    def _layer(self, at: int) -> M:
+        if at >= self._end:
+            return self.rest[at - self._end]
+        layers: tuple[M, ...] = self.repeated.get_layer(at // self._Pattern.size)
+        return layers[at % self._Pattern.size]
+
+    @property
+    def _Pattern(self) -> Axis:  # noqa: N802
+        """The axis of the layers within one repetition."""
+        return Axis(f"{self.Block.name}.pattern", len(self.repeated.stacked))
+
+    @property
+    def _end(self) -> int:
+        """The index of the first remaining layer."""
+        return self.repeated.Block.size * self._Pattern.size
+
+    def _given(self, arguments: Any) -> Any:
+        """Return the arguments of each layer of a repetition, for all repetitions."""
+        period = self._Pattern.size
+        return tuple(
+            running.part(arguments, self.Block, slice(i, self._end, period)) for i in range(period)
+        )
+
+    def _given_rest(self, arguments: Any) -> Any:
+        return [running.part(arguments, self.Block, i) for i in range(self._end, self.Block.size)]
+
+    def _joined(self, function: str, outputs: Any, others: Any, *, numbers: bool) -> Any:
+        """Join the outputs of the repetitions, by repetition and layer, with those of the remaining layers."""
+        Repeated, Pattern, Block = self.repeated.Block, self._Pattern, self.Block
+
+        def merge(leaf: Any) -> Any:
+            if is_hole(leaf):
+                return hole_without(leaf, Pattern.name)
+            if isinstance(leaf, NamedArray):
+                return flatten_axes(
+                    rearrange(leaf, (Repeated.name, Pattern.name, ...)),
+                    (Repeated, Pattern),
+                    Block.name,
+                )
+            if is_array(leaf):
+                return leaf.reshape(self._end, *leaf.shape[2:])
+            return leaf
+
+        def append(leaf: Any, other: Any) -> Any:
+            if is_hole(leaf):
+                return leaf
+            if isinstance(leaf, NamedArray):
+                return concatenate(Block, (leaf, other))
+            if is_array(leaf):
+                return jax.numpy.concatenate((leaf, other))
+            return leaf
+
+        merged = jax.tree.map(merge, outputs, is_leaf=is_named_array)
+        if not others:
+            return merged
+        rest = running.joined(function, others, Block.resize(len(others)), numbers=numbers)
+        return jax.tree.map(append, merged, rest, is_leaf=is_named_array)

@@ -1,0 +1,127 @@
+"""Products with parameters."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import equinox as eqx
+import jax
+from jax import lax
+from jax.typing import DTypeLike
+
+from ..array import NamedArray
+from ..axis import Axis, axis_name
+from ..dtypes import widened_to
+from ..mesh import tracing
+from ..mesh.context import context_mesh, current_mapping
+from ..ops.contract import dot
+from ..partitioning.shard import auto_sharded
+
+X = TypeVar("X")
+W = TypeVar("W")
+R = TypeVar("R")
+LayerT = TypeVar("LayerT", bound=eqx.Module)
+
+
+def gathered(
+    fn: Callable[[X, W], R],
+    x: X,
+    weights: W,
+    keep: Callable[..., bool] | None = None,
+) -> R:
+    """Call a function of inputs and weights, after gathering weights that are stored in another layout.
+
+    Otherwise, the compiler may move the larger activations, or the weights several times. The backward pass gathers the
+    weights again: if kept, those of all layers of a loop would be on every device at once.
+
+    Args:
+        fn: the function.
+        x: its first argument, a tree.
+        weights: its second one.
+        keep: which intermediates to keep for the backward pass, as a policy of `jax.checkpoint`; by default none, for
+            functions whose gradient needs none, such as one product.
+    """
+    if current_mapping() is None or context_mesh() is None:
+        return fn(x, weights)
+
+    if not tracing.tracing():
+        # No program is traced, though perhaps a gradient: arrays are moved at once. JAX would evaluate a checkpoint
+        # operation by operation, and raise for constraints on weights on one device.
+        return fn(x, auto_sharded(weights))
+
+    def run(x: X, weights: W) -> R:
+        return fn(x, auto_sharded(weights))
+
+    result: R = jax.checkpoint(run, prevent_cse=False, policy=keep)(x, weights)
+    return result
+
+
+def multiply(
+    x: NamedArray,
+    weight: NamedArray,
+    axis: tuple[Axis, ...],
+    dot_general: Callable[..., jax.Array] | None = None,
+) -> NamedArray:
+    """Contract an input and a weight, `gathered`."""
+    names = axis_name(axis)  # a block of the weight has other sizes
+    if dot_general is None:
+        dot_general = lax.dot_general
+
+    def product(x: NamedArray, weight: NamedArray) -> NamedArray:
+        return dot(x, weight, axis=names, dot_general=dot_general)
+
+    return gathered(product, x, weight)
+
+
+def add_bias(y: NamedArray, bias: NamedArray | None) -> NamedArray:
+    """Add a bias, if there is one, in the layout of the mapping: another one would change that of the result."""
+    if bias is None:
+        return y
+    return y + auto_sharded(bias)
+
+
+def widened_layer(layer: LayerT, dtype: DTypeLike) -> LayerT:
+    """Return a layer whose floating arrays are of a dtype, or wider."""
+    arrays, rest = eqx.partition(layer, eqx.is_inexact_array)
+    widened: LayerT = eqx.combine(jax.tree.map(partial(widened_to, dtype), arrays), rest)
+    return widened
+
+
+def stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Return the axes of `outputs` in a weight: one that is also an input is called `<name>.out`."""
+    taken = axis_name(inputs)
+
+    def stored(axis: Axis) -> Axis:
+        if axis.name in taken:
+            return axis.derive("out")
+        return axis
+
+    return tuple(map(stored, outputs))
+
+
+def derived_names(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> dict[str, str]:
+    """Return the names of those outputs that are called otherwise in a weight: `{"embed": "embed.out"}`."""
+    pairs = zip(outputs, stored_outputs(inputs, outputs), strict=True)
+    return {out.name: stored.name for out, stored in pairs if out != stored}
+
+
+def parameters_of(weight: NamedArray | None, bias: NamedArray | None) -> list[NamedArray]:
+    """Return those parameters that a layer has.
+
+    Laid out before the kernel, one with another sharding is gathered once, not again in the backward pass.
+    """
+    return [auto_sharded(own) for own in (weight, bias) if own is not None]
+
+
+def affine(
+    x: jax.Array,
+    parameters: Sequence[jax.Array],
+    weighted: bool,
+    biased: bool,
+) -> jax.Array:
+    """Multiply by the first parameter, if `weighted`, and add the last one, if `biased`."""
+    if weighted:
+        x = x * widened_to(x.dtype, parameters[0])
+    if biased:
+        x = x + widened_to(x.dtype, parameters[-1])
+    return x

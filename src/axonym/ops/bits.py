@@ -1,0 +1,64 @@
+"""Bits packed into bytes along an axis."""
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from ..axis import AxisSelector
+from ..engine import along
+from ..errors import ArgumentError, OperandError, message
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = ["packbits", "unpackbits"]
+
+
+def packbits(x: "NamedArray", axis: AxisSelector, *, bitorder: str = "big") -> "NamedArray":
+    """Pack every eight elements along `axis` into the bits of a byte; the last byte is padded with zeros.
+
+    Args:
+        x: booleans, or integers, of which all but zero count as true; axes {axis, ...}.
+        axis: the axis to pack; its size is divided by eight and rounded up.
+        bitorder: whether the first element is the highest bit ("big") or the lowest ("little").
+    """
+    return along.along_with(_packbits, x, axis, bitorder=_order_of_bits("packbits", bitorder))
+
+
+def unpackbits(
+    x: "NamedArray", axis: AxisSelector, *, count: int | None = None, bitorder: str = "big"
+) -> "NamedArray":
+    """Unpack each byte along `axis` to eight zeros or ones: the inverse of `packbits`.
+
+    Args:
+        x: bytes (uint8); axes {axis, ...}.
+        axis: the axis to unpack, whose size becomes `count`.
+        count: how many bits to keep, None for all; if negative, how many to drop.
+        bitorder: as for `packbits`.
+    """
+    return along.along_with(
+        _unpackbits, x, axis, count=count, bitorder=_order_of_bits("unpackbits", bitorder)
+    )
+
+
+def _order_of_bits(function: str, bitorder: str) -> str:
+    if bitorder not in ("big", "little"):
+        raise ArgumentError(
+            message(function, f"unknown bitorder {bitorder!r}", hint="orders: big, little")
+        )
+    return bitorder
+
+
+def _packbits(array: jax.Array, axis: int, bitorder: str) -> jax.Array:
+    if not (array.dtype == bool or jnp.issubdtype(array.dtype, jnp.integer)):
+        raise OperandError(message("packbits", f"needs booleans or integers, got {array.dtype}"))
+    return jnp.packbits(array, axis, bitorder)
+
+
+def _unpackbits(array: jax.Array, axis: int, count: int | None, bitorder: str) -> jax.Array:
+    if array.dtype != jnp.uint8:
+        raise OperandError(
+            message("unpackbits", f"needs uint8, got {array.dtype}", hint='write x.astype("uint8")')
+        )
+    return jnp.unpackbits(array, axis, count, bitorder)

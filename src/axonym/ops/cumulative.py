@@ -1,0 +1,194 @@
+"""Cumulative sums, products and extrema along an axis."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import DTypeLike
+
+from ..axis import AxisSelector
+from ..engine import along
+from ..engine.checks import Function
+from ..engine.padded import accumulated
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+
+__all__ = [
+    "cumlogsumexp",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
+    "nancumprod",
+    "nancumsum",
+]
+
+
+Positions = tuple[int, ...]
+
+
+def cumlogsumexp(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
+    """Return the cumulative log-sum-exp along `axis`, without overflow.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to accumulate along.
+        reverse: accumulate from the end.
+    """
+    return along.along_with(_cumlogsumexp, x, axis, reverse=reverse)
+
+
+def cummax(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
+    """Return the cumulative maximum along `axis`, from the end if `reverse`."""
+    return along.along_with(_cummax, x, axis, reverse=reverse)
+
+
+def cummin(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
+    """Return the cumulative minimum along `axis`, from the end if `reverse`."""
+    return along.along_with(_cummin, x, axis, reverse=reverse)
+
+
+def cumprod(
+    x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None, *, reverse: bool = False
+) -> "NamedArray":
+    """Return the cumulative product along `axis`, from the end if `reverse`."""
+    if dtype is None and not reverse:
+        return along.along(jnp.cumprod, x, axis)
+    return along.along_with(_cumprod, x, axis, dtype=dtype, reverse=reverse)
+
+
+def cumsum(
+    x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None, *, reverse: bool = False
+) -> "NamedArray":
+    """Return the cumulative sum along `axis`.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis to accumulate along.
+        dtype: the dtype to compute in and return.
+        reverse: accumulate from the end, as for the returns of an episode of rewards.
+
+    Examples:
+        >>> axn.cumsum(axn.named([1, 2, 3], "time"), "time", reverse=True)
+        NamedArray(int32[time=3])
+        [6 5 3]
+    """
+    if dtype is None and not reverse:
+        return along.along(_cumsum, x, axis)
+    return along.along_with(_cumsum, x, axis, dtype=dtype, reverse=reverse)
+
+
+def cumulative_prod(
+    x: "NamedArray",
+    axis: AxisSelector,
+    *,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+) -> "NamedArray":
+    """Return `cumprod`; with `include_initial`, after an additional first element of one."""
+    return along.along_with(
+        jnp.cumulative_prod, x, axis, dtype=dtype, include_initial=include_initial
+    )
+
+
+def cumulative_sum(
+    x: "NamedArray",
+    axis: AxisSelector,
+    *,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+) -> "NamedArray":
+    """Return `cumsum`; with `include_initial`, after an additional first element of zero, as for offsets.
+
+    Examples:
+        >>> lengths = axn.named([3, 1, 2], "document")
+        >>> axn.cumulative_sum(lengths, "document", include_initial=True)
+        NamedArray(int32[document=4])
+        [0 3 4 6]
+    """
+    return along.along_with(_cumulative_sum, x, axis, dtype=dtype, include_initial=include_initial)
+
+
+def nancumprod(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
+    """Return `cumprod` with NaN counted as one."""
+    return along.along_with(jnp.nancumprod, x, axis, dtype=dtype)
+
+
+def nancumsum(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
+    """Return `cumsum` with NaN counted as zero."""
+    return along.along_with(_nancumsum, x, axis, dtype=dtype)
+
+
+def _backwards(
+    fn: Function, forwards: Function, array: jax.Array, axis: int, dtype: DTypeLike | None
+) -> jax.Array:
+    """Apply a function of `jax.lax` from the end, in the dtype of the `jax.numpy` one, which only runs forwards."""
+    like = jax.ShapeDtypeStruct((1,), array.dtype)
+    wanted = jax.eval_shape(partial(forwards, axis=0, dtype=dtype), like).dtype
+    if wanted == np.bool_:
+        # Convert to booleans first: as numbers, 1 and -1 would cancel.
+        count: jax.Array = fn((array != 0).astype(int), axis % array.ndim, reverse=True)
+        return count.astype(bool)
+    numbers = lax.convert_element_type(array, wanted)
+    result: jax.Array = fn(numbers, axis % array.ndim, reverse=True)
+    return result
+
+
+def _cumlogsumexp(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
+    if not jnp.issubdtype(array.dtype, jnp.inexact):
+        array = array.astype(jnp.result_type(float))
+    return lax.cumlogsumexp(array, axis % array.ndim, reverse)
+
+
+def _cummax(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
+    return _of_numbers(lax.cummax, array, axis, reverse)
+
+
+def _cummin(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
+    return _of_numbers(lax.cummin, array, axis, reverse)
+
+
+def _of_numbers(fn: Function, array: jax.Array, axis: int, reverse: bool) -> jax.Array:
+    """Apply a function of `jax.lax` that takes no booleans."""
+    if array.dtype == bool:
+        return _of_numbers(fn, array.astype(jnp.int8), axis, reverse).astype(bool)
+    result: jax.Array = fn(array, axis % array.ndim, reverse)
+    return result
+
+
+def _cumprod(array: jax.Array, axis: int, dtype: DTypeLike | None, reverse: bool) -> jax.Array:
+    if reverse:
+        return _backwards(lax.cumprod, jnp.cumprod, array, axis, dtype)
+    return jnp.cumprod(array, axis, dtype)
+
+
+def _cumsum(
+    array: jax.Array, axis: int, dtype: DTypeLike | None = None, reverse: bool = False
+) -> jax.Array:
+    def accumulate(array: jax.Array) -> jax.Array:
+        if reverse:
+            return _backwards(lax.cumsum, jnp.cumsum, array, axis, dtype)
+        return jnp.cumsum(array, axis, dtype)
+
+    return accumulated(accumulate, array, axis, reverse=reverse)
+
+
+def _cumulative_sum(
+    array: jax.Array, axis: int, include_initial: bool = False, **options: Any
+) -> jax.Array:
+    sums = accumulated(lambda x: jnp.cumulative_sum(x, axis=axis, **options), array, axis)
+    if not include_initial:
+        return sums
+    zero = jnp.zeros_like(lax.slice_in_dim(sums, 0, 1, axis=axis))
+    return jnp.concatenate([zero, sums], axis)
+
+
+def _nancumsum(array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:
+    return accumulated(lambda x: jnp.nancumsum(x, axis, dtype), array, axis)

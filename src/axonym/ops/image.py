@@ -1,0 +1,78 @@
+"""Images over named axes: `axn.image`."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import jax
+
+from ..axis import Axis, AxisSpec, spec
+from ..core import shape_of, wrap
+from ..engine import checks, kernels
+from ..errors import ArgumentError, message, suggestion
+from ..mesh import auto, explicit
+from ..names import plans
+from ..names.plans import Names
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = ["resize"]
+
+_METHODS = ("nearest", "linear", "cubic", "lanczos3", "lanczos5")
+
+
+def resize(
+    x: "NamedArray",
+    new_axes: AxisSpec | Mapping[str, int],
+    method: str = "linear",
+    *,
+    antialias: bool = True,
+) -> "NamedArray":
+    """Resample along axes, which get other sizes; all other axes, such as channels, are batch axes.
+
+    Args:
+        x: axes {those of `new_axes`, ...}.
+        new_axes: the axes with their new sizes.
+        method: "nearest", "linear", "cubic", "lanczos3" or "lanczos5".
+        antialias: whether to blur before an axis becomes shorter.
+
+    Raises:
+        AxisNotFoundError: if an axis is missing.
+        ArgumentError: if the method is unknown.
+
+    Examples:
+        >>> Height, Width, Channel = axn.make_axes(height=4, width=6, channel=3)
+        >>> axn.image.resize(axn.ones((Height, Width, Channel)), {"height": 8, "width": 3}).shape
+        {'height': 8, 'width': 3, 'channel': 3}
+    """
+    if method not in _METHODS:
+        problem, known = f"unknown method {method!r}", f"methods: {', '.join(_METHODS)}"
+        raise ArgumentError(message("resize", problem, known, hint=suggestion(method, _METHODS)))
+    wanted: tuple[Axis, ...] = spec(new_axes, "resize")
+    checks.require("resize", x, [axis.name for axis in wanted])
+    sizes = tuple((axis.name, axis.size) for axis in wanted)
+    kernel = _resized(x.names, sizes, method, bool(antialias))
+    return wrap(x, kernel.call(x.array), x.names)
+
+
+@lru_cache(plans.CACHE)
+def _resized(
+    names: Names, wanted: tuple[tuple[str, int], ...], method: str, antialias: bool
+) -> kernels.Kernel:
+    at = plans.positions(names, tuple(name for name, _ in wanted))
+
+    def body(array: jax.Array) -> jax.Array:
+        shape = list(shape_of("resize", array, names))
+        for position, (_, size) in zip(at, wanted, strict=True):
+            shape[position] = size
+
+        def resample(array: jax.Array) -> jax.Array:
+            resized: jax.Array = jax.image.resize(array, shape, method, antialias)
+            return resized
+
+        array = auto.whole(array, at, names)
+        resampled: jax.Array = auto.local(resample, [array], list(explicit.entries_of(array)))
+        return resampled
+
+    return kernels.Kernel(names, body)

@@ -1,0 +1,180 @@
+"""Padding."""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ..axis import Axis, AxisKey, AxisSelector, Pairs, names_in, selection, shown, sized
+from ..core import Core, Operand, facts, shape_of, wrap
+from ..engine import checks, kernels
+from ..engine.batched import batched
+from ..engine.operands import payload, static_count
+from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
+from ..kinds import type_text
+from ..mesh import auto, explicit
+from ..names import plans
+from ..names.plans import Names
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = ["pad", "pad_left"]
+
+
+_MODES = (
+    *("constant", "edge", "empty", "linear_ramp", "maximum", "mean"),
+    *("median", "minimum", "reflect", "symmetric", "wrap"),
+)
+
+
+def pad(
+    x: "NamedArray",
+    pad_width: Mapping[AxisKey, tuple[int, int] | int],
+    *,
+    mode: str = "constant",
+    constant_values: Operand = 0,
+    end_values: float = 0,
+    stat_length: int | None = None,
+    reflect_type: str = "even",
+) -> "NamedArray":
+    """Pad an array along axes, which keep their names.
+
+    Args:
+        x: the array.
+        pad_width: a mapping from axes to (before, after), the numbers of elements to add, or to one number for both.
+        mode: as in `jax.numpy.pad`: "constant", "edge", "empty", "linear_ramp", "maximum", "mean", "median",
+            "minimum", "reflect", "symmetric" or "wrap".
+        constant_values: a scalar, for "constant"; it may be traced.
+        end_values: the number at which a "linear_ramp" ends.
+        stat_length: how many elements at each end "maximum", "mean", "median" and "minimum" are taken over; None
+            means all.
+        reflect_type: "odd" or "even", for "reflect" and "symmetric".
+
+    Raises:
+        AxisNotFoundError: if an axis is missing.
+        AxisSizeError: if an axis has no elements, and the mode needs some.
+        ArgumentError: if the mode is unknown, or a number is negative.
+
+    Examples:
+        >>> axn.pad(axn.named([1, 2], "x"), {"x": (1, 2)}).tolist()
+        [0, 1, 2, 0, 0]
+    """
+    if not isinstance(x, Core):
+        raise checks.unnamed("pad", x)
+    (array,), names = x.node
+    if not isinstance(pad_width, Mapping):
+        wanted = "a dict from axes to (before, after)"
+        problem = f"pad_width must be {wanted}, not {type_text(pad_width)}"
+        hint = 'write {"pos": (0, 1)}'
+        raise OperandError(message("pad", problem, f"array has: {facts(x)}", hint=hint))
+    if mode not in _MODES:
+        raise ArgumentError(message("pad", f"unknown mode {mode!r}", f"modes: {', '.join(_MODES)}"))
+
+    given = selection(tuple(pad_width), "pad")
+    widths = tuple(_both(axis, width) for axis, width in pad_width.items())
+    options: dict[str, object] = {}
+    if mode in ("maximum", "mean", "median", "minimum"):
+        options["stat_length"] = stat_length
+    elif mode in ("reflect", "symmetric"):
+        if reflect_type not in ("even", "odd"):
+            problem = f"unknown reflect_type {reflect_type!r}"
+            raise ArgumentError(message("pad", problem, "types: even, odd"))
+        options["reflect_type"] = reflect_type
+    elif mode == "linear_ramp":
+        options["end_values"] = end_values
+
+    fixed = kernels.static(pad, options)
+    kernel = checks.planned("pad", (x,), _padded, names, given, widths, mode, fixed)
+    value = _scalar("pad", constant_values)
+    return wrap(x, kernel.call(array, value), names)
+
+
+def _both(axis: AxisSelector, width: tuple[int, int] | int) -> tuple[int, int]:
+    before = after = width
+    if isinstance(width, tuple | list) and len(width) == 2:
+        before, after = width
+    return static_count("pad", before, axis), static_count("pad", after, axis)
+
+
+def _scalar(function: str, value: Operand) -> Any:
+    """Return the array of an operand without axes, checked."""
+    scalar = payload(function, value)
+    if jnp.ndim(scalar):
+        has = f"shape {jnp.shape(scalar)}"
+        if isinstance(value, Core):
+            has = f"axes {', '.join(value.names)}"
+        raise OperandError(message(function, f"the fill value must be a scalar, but has {has}"))
+    return scalar
+
+
+@lru_cache(plans.CACHE)
+def _padded(
+    names: Names,
+    given: Pairs,
+    widths: tuple[tuple[int, int], ...],
+    mode: str,
+    options: kernels.Options,
+) -> kernels.Kernel:
+    at = plans.positions(names, names_in(given))
+
+    def body(array: jax.Array, value: jax.Array) -> jax.Array:
+        shape = shape_of("pad", array, names)
+        checks.check_given("pad", given, names, shape)
+        every = [(0, 0)] * len(shape)
+        for (name, _), position, width in zip(given, at, widths, strict=True):
+            every[position] = width
+            if any(width) and not shape[position] and mode not in ("constant", "empty"):
+                problem = f"axis {name!r} is empty, and mode {mode!r} extends existing elements"
+                raise AxisSizeError(message("pad", problem, f"array has: {describe(names, shape)}"))
+
+        def padded(array: jax.Array, value: jax.Array) -> jax.Array:
+            if mode == "constant":
+                return jnp.pad(array, every, constant_values=value)
+            return jnp.pad(array, every, mode, **kernels.keywords_of(options))
+
+        array = auto.whole(array, at)
+        result: jax.Array = auto.local(padded, [array, value], list(explicit.entries_of(array)))
+        return result
+
+    return kernels.Kernel(names, body)
+
+
+def pad_left(
+    x: "NamedArray", axis: AxisSelector, new_axis: Axis, value: Operand = 0
+) -> "NamedArray":
+    """Pad an axis at the start with a value, up to the size of `new_axis`, which replaces it.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: the axis.
+        new_axis: the axis with its new size and, perhaps, a new name.
+        value: a scalar, or an array whose axes are among the other axes of `x`.
+
+    Raises:
+        AxisNotFoundError: if `axis` is missing.
+        AxisSizeError: if `new_axis` is shorter than `axis`.
+
+    Examples:
+        >>> axn.pad_left(axn.named([1, 2], "pos"), "pos", axn.Axis("padded", 4), -1)
+        NamedArray(int32[padded=4])
+        [-1 -1  1  2]
+    """
+    new = sized(new_axis, "pad_left")
+    return batched(_pad_left, (x, value), (axis, ()), (new.name,), in_place=True, new_axis=new)
+
+
+def _pad_left(array: jax.Array, value: jax.Array, *, new_axis: Axis) -> jax.Array:
+    extra = new_axis.size - array.shape[-1]
+    if extra < 0:
+        problem = f"cannot pad {array.shape[-1]} elements to {shown(new_axis)}"
+        raise AxisSizeError(message("pad_left", problem, hint="cut them with x.slice(...)"))
+    value = value.astype(array.dtype)
+    widths = [*[(0, 0, 0)] * (array.ndim - 1), (extra, 0, 0)]
+    if not value.ndim:
+        return lax.pad(array, value, widths)
+    padded = lax.pad(array, jnp.zeros((), array.dtype), widths)
+    return jnp.where(jnp.arange(new_axis.size) < extra, value[..., None], padded)

@@ -1,0 +1,147 @@
+"""Functions that make axes longer by copies of elements or of whole arrays."""
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from ..axis import AxisKey, AxisSelector, Pairs, names_in, selection, selector
+from ..core import Core, Operand, facts, shape_of, wrap
+from ..dtypes import widened
+from ..engine import along, checks, kernels
+from ..engine.batched import batched
+from ..engine.operands import payload, static_count
+from ..errors import ArgumentError, AxisSizeError, OperandError, message
+from ..kinds import type_text
+from ..mesh import auto, explicit
+from ..names import plans
+from ..names.plans import Names
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+
+__all__ = ["repeat", "tile"]
+
+
+def repeat(
+    x: "NamedArray",
+    repeats: Operand | Sequence[int],
+    axis: AxisSelector,
+    total_repeat_length: int | None = None,
+) -> "NamedArray":
+    """Repeat each element along an axis, which keeps its name.
+
+    Args:
+        x: axes {axis, ...}.
+        repeats: how often; one integer for all, or one for each position of `axis`, which may be traced and have more
+            axes of `x`.
+        axis: the axis.
+        total_repeat_length: the new size of the axis, needed if `repeats` is traced or has more axes; the result is
+            cut, or padded with the last element, to this size.
+
+    Raises:
+        AxisNotFoundError: if `axis` is missing.
+        ArgumentError: if the new size is not known.
+
+    Examples:
+        >>> axn.repeat(axn.named([1, 2], "x"), 2, "x").tolist()
+        [1, 1, 2, 2]
+        >>> axn.repeat(axn.named([1, 2], "x"), [3, 1], "x").tolist()
+        [1, 1, 1, 2]
+    """
+    name, _ = selector(axis, "repeat")
+    if isinstance(repeats, int | np.integer) and not isinstance(repeats, bool):
+        count = static_count("repeat", repeats, axis)
+        length = total_repeat_length
+        return along.along_with(jnp.repeat, x, axis, repeats=count, total_repeat_length=length)
+    if isinstance(repeats, list | tuple):
+        repeats = np.asarray(repeats, None if len(repeats) else int)  # by default, none are floats
+    values = payload("repeat", repeats)
+    dtype = jnp.result_type(values)
+    if not jnp.issubdtype(dtype, jnp.integer):
+        raise OperandError(message("repeat", f"repeats must be integers, not {dtype}"))
+    if total_repeat_length is None:
+        if isinstance(values, Tracer) or jnp.ndim(values) > 1:
+            problem = "the new size of the axis cannot be computed from these repeats"
+            raise ArgumentError(message("repeat", problem, hint="give it: total_repeat_length=..."))
+        known = np.asarray(values)
+        if not known.ndim:
+            return repeat(x, known[()], axis)
+        static_count("repeat", known.min(initial=0), axis)
+        total_repeat_length = int(known.sum())
+
+    is_one = not jnp.ndim(values)
+    if isinstance(repeats, Core):
+        is_one = not repeats.names  # one for each position of its anonymous dimensions
+    core = (axis, () if is_one else axis)
+    return batched(
+        _repeat,
+        (x, repeats),
+        core,
+        (name,),
+        each=True,
+        in_place=True,
+        total_repeat_length=total_repeat_length,
+    )
+
+
+def _repeat(array: jax.Array, repeats: jax.Array, *, total_repeat_length: int) -> jax.Array:
+    return jnp.repeat(array, widened(repeats), total_repeat_length=total_repeat_length)
+
+
+def tile(x: "NamedArray", reps: Mapping[AxisKey, int]) -> "NamedArray":
+    """Repeat a whole array along axes; axes that it lacks are added in front.
+
+    Args:
+        x: the array.
+        reps: a mapping from axes to numbers of copies; for an axis that `x` lacks, its size.
+
+    Examples:
+        >>> axn.tile(axn.named([1, 2], "x"), {"x": 2, "copy": 2})
+        NamedArray(int32[copy=2, x=4])
+        [[1 2 1 2]
+         [1 2 1 2]]
+    """
+    if not isinstance(x, Core):
+        raise checks.unnamed("tile", x)
+    (array,), names = x.node
+    if not isinstance(reps, Mapping):
+        problem = f"reps must be a dict from axes to ints, not {type_text(reps)}"
+        hint = 'write {"pos": 2}'
+        raise OperandError(message("tile", problem, f"array has: {facts(x)}", hint=hint))
+    given = selection(tuple(reps), "tile")
+    counts = tuple(static_count("tile", count, axis) for axis, count in reps.items())
+    kernel = checks.planned("tile", (x,), _tiled, names, given, counts)
+    return wrap(x, kernel.call(array), kernel.names)
+
+
+@lru_cache(plans.CACHE)
+def _tiled(names: Names, given: Pairs, counts: tuple[int, ...]) -> kernels.Kernel:
+    table = dict(zip(names_in(given), counts, strict=True))
+    new = plans.without(tuple(table), names)
+    target = (*new, *names)
+    present: list[tuple[str, int | None]] = []
+    for name, size in given:
+        if name in names:
+            present.append((name, size))
+        elif size not in (None, table[name]):
+            problem = f"axis {name!r} was given with size {size} for {table[name]} copies"
+            raise AxisSizeError(problem)
+    there = tuple(present)
+
+    def body(array: jax.Array) -> jax.Array:
+        shape = shape_of("tile", array, names)
+        checks.check_given("tile", there, names, shape)
+        copied = plans.positions(names, names_in(there))
+        lined = kernels.lined_up(auto.whole(array, copied), names, target)
+        reps = [table.get(name, 1) for name in target]
+        copy = partial(jnp.tile, reps=[*[1] * (len(shape) - len(names)), *reps])
+        result: jax.Array = auto.local(copy, [lined], list(explicit.entries_of(lined)))
+        return result
+
+    return kernels.Kernel(target, body)

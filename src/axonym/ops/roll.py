@@ -1,0 +1,102 @@
+"""Functions that move elements along axes: rolling, reversing and rotating."""
+
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from ..axis import AxisSelection, AxisSelector, names_in, selection
+from ..core import Core, Operand
+from ..engine import checks, reduction
+from ..engine.batched import batched, hashable
+from ..engine.kernels import with_options
+from ..errors import ArgumentError, OperandError, message
+from ..mesh import auto
+from .cumulative import Positions
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = ["flip", "roll", "rot90"]
+
+
+def flip(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
+    """Reverse the order of elements along `axis`: one axis, several, or None for all."""
+    return reduction.normalization(_flip, x, axis)
+
+
+def roll(x: "NamedArray", shift: Operand | Sequence[Operand], axis: AxisSelection) -> "NamedArray":
+    """Shift elements along `axis`; those shifted beyond the end reappear at the start.
+
+    A Python int is static: each value compiles its own program. An array may be traced, and may have other axes of
+    `x`, each position of which is then shifted by its own amount.
+
+    Args:
+        x: axes {axis, ...}.
+        shift: one number of positions for all axes, or a sequence with one for each.
+        axis: one axis or several.
+
+    Raises:
+        ArgumentError: if the number of shifts is not that of the axes.
+        OperandError: if a shift is not an integer.
+
+    Examples:
+        >>> x = axn.named([[0, 1, 2], [3, 4, 5]], ("batch", "time"))
+        >>> axn.roll(x, axn.named([0, 1], "batch"), "time")
+        NamedArray(int32[batch=2, time=3])
+        [[0 1 2]
+         [5 3 4]]
+    """
+    axis = hashable(axis, "roll")
+    names = names_in(selection(axis, "roll"))
+    shifts = tuple(shift) if isinstance(shift, Sequence) else (shift,) * len(names)
+    if len(shifts) != len(names):
+        problem = f"{len(shifts)} shifts for {len(names)} axes"
+        raise ArgumentError(message("roll", problem, f"axes: {', '.join(names)}"))
+    if all(isinstance(each, int | np.integer) for each in shifts):
+        return reduction.normalization(with_options(_roll, shift=shifts), x, axis)
+    if not isinstance(x, Core):
+        raise checks.unnamed("roll", x)
+    core = [axis, *[()] * len(shifts)]
+    return batched(_roll, [x, *shifts], core, names, each=True, in_place=True)
+
+
+def rot90(x: "NamedArray", axis1: AxisSelector, axis2: AxisSelector, k: int = 1) -> "NamedArray":
+    """Rotate values by `k` right angles in the plane of two axes, from `axis1` towards `axis2`.
+
+    Names stay and values move: counterclockwise, if `axis1` points down and `axis2` to the right, as for the rows and
+    columns of an image. If `k` is odd, the two axes exchange their sizes.
+
+    Examples:
+        >>> axn.rot90(axn.named([[1, 2, 3], [4, 5, 6]], ("row", "column")), "row", "column")
+        NamedArray(int32[row=3, column=2])
+        [[3 6]
+         [2 5]
+         [1 4]]
+    """
+    return reduction.normalization(with_options(_rot90, k=operator.index(k) % 4), x, (axis1, axis2))
+
+
+def _flip(array: jax.Array, axis: Positions) -> jax.Array:
+    return lax.rev(array, [at % array.ndim for at in axis])
+
+
+def _roll(
+    array: jax.Array, *traced: jax.Array, axis: Positions | None = None, shift: tuple[int, ...] = ()
+) -> jax.Array:
+    """Roll along `axis` by static shifts, or along all dimensions by traced ones."""
+    if axis is not None:
+        return jnp.roll(auto.whole(array, axis), shift, axis)
+    for each in traced:
+        if not jnp.issubdtype(each.dtype, jnp.integer):
+            raise OperandError(message("roll", f"a shift must be an integer, not {each.dtype}"))
+    every = range(array.ndim)
+    return jnp.roll(auto.whole(array, every), jnp.stack(traced), tuple(every))
+
+
+def _rot90(array: jax.Array, axis: tuple[int, int], k: int) -> jax.Array:
+    return jnp.rot90(auto.whole(array, axis), k, axis)

@@ -1,0 +1,171 @@
+"""Softmax and standardisation over axes, which stay."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from ..axis import AxisSelection
+from ..core import Core, Operand, facts
+from ..engine import pointwise, reduction
+from ..engine.batched import hashable
+from ..errors import OperandError, message
+from . import reduce
+from .cumulative import Positions
+
+if TYPE_CHECKING:
+    from ..array import NamedArray
+
+__all__ = ["log_softmax", "softmax", "standardize"]
+
+
+def log_softmax(
+    x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None
+) -> "NamedArray":
+    """Return the logarithm of `softmax`; arguments and errors are the same."""
+    _check_chosen("log_softmax", x, axis)
+    return reduction.normalization(jax.nn.log_softmax, x, axis, where)
+
+
+def softmax(
+    x: "NamedArray", axis: AxisSelection | None = None, *, where: Operand | None = None
+) -> "NamedArray":
+    """Return exponentials divided by their sum over `axis`: positive numbers that sum to one.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, or several; for all, write `x.names`.
+        where: axes among those of `x`; the elements to include; the others become zero.
+
+    Raises:
+        OperandError: without an axis.
+    """
+    _check_chosen("softmax", x, axis)
+    return reduction.normalization(_softmax, x, axis, where)
+
+
+def standardize(
+    x: "NamedArray",
+    axis: AxisSelection | None = None,
+    *,
+    mean: Operand | None = None,
+    variance: Operand | None = None,
+    epsilon: float = 1e-5,
+    where: Operand | None = None,
+) -> "NamedArray":
+    """Shift and scale elements so that over `axis` their mean is zero and their variance one.
+
+    The variance is the mean of squared differences from the mean, in two passes, which avoids cancellation.
+
+    Args:
+        x: axes {axis, ...}.
+        axis: one axis, or several; for all, write `x.names`.
+        mean: the mean, if already known; axes among those of `x`.
+        variance: the variance, if already known; axes among those of `x`.
+        epsilon: a number added to the variance.
+        where: axes among those of `x`; the elements to include in the mean and the variance.
+
+    Raises:
+        OperandError: without an axis.
+    """
+    _check_chosen("standardize", x, axis)
+    if mean is None and variance is None and isinstance(epsilon, int | float):
+        return reduction.normalization(_standardize, x, axis, where, epsilon)
+    if axis is not None:
+        axis = hashable(axis, "standardize")
+    if mean is None:
+        mean = reduce.mean(x, axis, where=where)
+    if variance is None:
+        variance = reduce.mean(pointwise.binary(_squared_distance, x, mean), axis, where=where)
+    return pointwise.nary(_standardize, x, mean, variance, epsilon)
+
+
+def _check_chosen(function: str, x: object, axis: AxisSelection | None) -> None:
+    """Check that the axes to normalise over were given: over all, elements of a batch would see each other."""
+    if axis is not None or not isinstance(x, Core):
+        return
+    example = repr(x.names[-1]).replace("'", '"') if x.names else "..."
+    problem = "say over which axis: without one, elements of a batch would be normalised together"
+    hint = f"write {function}(x, {example}); for all axes, {function}(x, x.names)"
+    raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
+
+
+def _softmax(array: jax.Array, axis: Positions, where: jax.Array | None = None) -> jax.Array:
+    softened: jax.Array = _softened(
+        array, axis, where
+    )  # by position: JAX's own checks miscount a static keyword
+    return softened
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _softened(array: jax.Array, axis: Positions, where: jax.Array | None) -> jax.Array:
+    return jax.nn.softmax(array, axis, where)
+
+
+@_softened.defjvp
+def _softmax_jvp(axis: Positions, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    """Save only the result for the backward pass, which attention needs anyway, and not the exponentials."""
+    array, where = primals
+    result = _softened(array, axis, where)
+    if where is None:
+        return result, _softmax_change(result, tangents[0], axis)
+    change = jax.checkpoint(_masked_change, prevent_cse=False, static_argnums=2)
+    return result, change(result, tangents[0], axis)
+
+
+def _softmax_change(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:
+    weighted = result * tangent
+    return weighted - result * weighted.sum(axis, keepdims=True)
+
+
+def _masked_change(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:
+    """Treat zeros as constants: times a tangent that is not finite, they would give NaN.
+
+    The mask follows from the result, so that it is not saved.
+    """
+    hidden = result == 0
+    change = _softmax_change(result, jnp.where(hidden, 0, tangent), axis)
+    return jnp.where(hidden, 0, change)
+
+
+def _standardize(
+    array: jax.Array,
+    *numbers: ArrayLike,
+    axis: Positions | None = None,
+    where: jax.Array | None = None,
+) -> jax.Array:
+    """Standardize over axes, by an epsilon alone, or by a mean, a variance and an epsilon."""
+    if axis is not None:
+        return _standardize_over(array, *numbers, axis=axis, where=where)
+    mean, variance, epsilon = numbers
+    result: jax.Array = (array - mean) * lax.rsqrt(variance + epsilon)
+    return result
+
+
+def _standardize_over(
+    array: jax.Array, epsilon: ArrayLike, *, axis: Positions, where: jax.Array | None
+) -> jax.Array:
+    # By hand, because `jnp.var` would compute the mean again, and save the differences from it twice.
+    dtype = array.dtype
+    is_narrow = jnp.issubdtype(dtype, jnp.inexact) and dtype.itemsize < 4
+    wide = array.astype(jnp.float32) if is_narrow else array
+
+    centered = wide - jnp.mean(wide, axis, keepdims=True, where=where)
+    variance = jnp.mean(_squares(centered), axis, keepdims=True, where=where)
+    # Not in float16, where a variance above 65504 overflows, as does the slope of the root near zero.
+    result: jax.Array = centered * lax.rsqrt(variance + epsilon)
+    return result.astype(dtype) if is_narrow else result
+
+
+def _squares(array: jax.Array) -> jax.Array:
+    """Square absolute values without taking them: that of a complex number has no slope at zero."""
+    if jnp.iscomplexobj(array):
+        return jnp.real(array * jnp.conj(array))
+    return jnp.square(array)
+
+
+def _squared_distance(array: jax.Array, mean: jax.Array) -> jax.Array:
+    return jnp.square(jnp.abs(array - mean))

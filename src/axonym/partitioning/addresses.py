@@ -1,0 +1,458 @@
+"""What names stand for inside a shard_map: mesh axes to communicate over, and what each device is known to hold."""
+
+import itertools
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax import lax
+from jax.sharding import AxisType
+
+from ..axis import AxisSelection, selection
+from ..errors import AxisNotFoundError, AxisSizeError, ShardingError, describe, message, suggestion
+from ..mesh import assignment, context, explicit, partition
+from ..mesh.assignment import AxisMapping, Entry
+from ..names.plans import Names
+
+REDUCTIONS = ("psum", "pmean", "pmax", "pmin")
+
+
+def targets(
+    function: str,
+    name: str,
+    over: AxisSelection | None,
+    names: Names,
+    present: set[str],
+    array: jax.Array | None = None,
+) -> dict[str, Entry]:
+    """Return the axes of an array that a name stands for, and the mesh axes of their blocks."""
+    if name in names:
+        cut = name if function == "psum_scatter" else None
+        return {name: mesh_axes_of(function, name if over is None else over, names, array, cut)}
+    if name in present:
+        return {}
+    if name not in manual_axes():
+        facts = f"axes of the arrays: {', '.join(sorted(present)) or 'none'}"
+        hint = suggestion(name, {*present, *manual_axes()})
+        raise AxisNotFoundError(message(function, f"no array has axis {name!r}", facts, hint=hint))
+    found: dict[str, Entry] = {}
+    for own in names:
+        entry = _entry(own, names)
+        if name not in entry:
+            continue
+        if not _comes_next(function, name, own, entry, names, array):
+            first = _next_of(function, entry)
+            raise _out_of_order(function, own, entry, first, (name,), together=f'by "{own}"')
+        found[own] = (name,)
+    return found
+
+
+def _next_of(function: str, entry: Entry) -> str:
+    """Return the mesh axis to take first: blocks of the last one are gathered first, and scattered last."""
+    return entry[-1] if function == "all_gather" else entry[0]
+
+
+def _out_of_order(
+    function: str, own: str, entry: Entry, first: str, axes: Entry, together: str
+) -> ShardingError:
+    later = ", ".join(map(repr, axes))
+    problem = f"axis {own!r} is split over {', '.join(entry)}: {first!r} comes before {later}"
+    given = "..." if function == "all_to_all" else f'x, "{own}"'
+    alone = f"axn.{function}({given}, over={spelled(axes)})"
+    hint = f"take all {together}; or {first} first, and then {alone}"
+    return ShardingError(message(function, problem, hint=hint))
+
+
+def _comes_next(
+    function: str, name: str, own: str, entry: Entry, names: Names, array: jax.Array | None
+) -> bool:
+    """Return whether this one of its mesh axes is the next to gather or scatter an axis over."""
+    if _next_of(function, entry) == name:
+        return True
+    if array is None:
+        return False
+    # If the present size of the axis shows it, this was done for the mesh axes before.
+    at = entry.index(name)
+    if function == "all_gather":
+        now, at_first = entry[: at + 1], entry
+    else:
+        now, at_first = entry[:at], ()
+    is_now = _is_block(array, names, own, now)
+    return is_now and not _is_block(array, names, own, at_first)
+
+
+def mesh_axes_of(
+    function: str,
+    axis: AxisSelection,
+    names: Names,
+    array: jax.Array | None = None,
+    cut: str | None = None,
+) -> Entry:
+    """Find the Manual mesh axes that axes, of arrays or of the mesh, stand for.
+
+    Args:
+        function: the name for errors.
+        axis: the axes.
+        names: the names of the array in question, if there is one.
+        array: the array itself, which shows whether it is a parameter where its names do not.
+        cut: the axis to scatter, whose size does not show its mesh axes.
+
+    Raises:
+        AxisSizeError: if the size of an `Axis` is neither the local nor the global one.
+        ShardingError: if one is an axis of neither the mapping, the mesh nor the arrays, or of the mesh and not Manual;
+            if it is ambiguous whether the array is a parameter, and the axis has different mesh axes then.
+    """
+    manual = manual_axes()
+    found: list[str] = []
+    unclear: list[str] = []
+    for name, size in selection(axis, function):
+        if name in names or _is_mapped(name, names):
+            if array is None:
+                entry: Entry | None = _entry(name, names)
+            else:
+                entry = _entry_of(function, name, names, array, cut)
+            if entry is None:
+                unclear.append(name)
+            else:
+                found += entry
+                require_size(function, (name, size), names, array, entry)
+        elif name in manual:
+            found.append(name)
+        else:
+            _require_known(function, name)
+    for name in unclear:
+        stored, computed = readings(name, names)
+        # Together with the others, both may be the same: a sum does not depend on the order of mesh axes.
+        if function not in REDUCTIONS or not {*stored} <= {*computed, *found}:
+            raise _unclear(function, name, names, array, stored, computed)
+        found += computed
+    return partition.only(dict.fromkeys(found), manual)
+
+
+def _is_mapped(name: str, names: Names) -> bool:
+    return any(assignment.looked_up(mapping, name) is not None for mapping in _mappings(names))
+
+
+def _require_known(function: str, name: str) -> None:
+    """Raise for a name that is unknown here, as far as names are known."""
+    mesh, scope = context.context_mesh(), context.current_scope()
+    if mesh is not None and name in mesh.axis_names:
+        kind = partition.mesh_types(mesh)[name].name
+        problem = (
+            f"mesh axis {name!r} is {kind}, but collectives need a Manual axis, inside of shard_map"
+        )
+        raise ShardingError(message(function, problem, f"mesh: {partition.describe_mesh(mesh)}"))
+    if scope is None or name in scope.names:
+        return
+    mappings = (scope.mappings.compute, scope.mappings.parameters)
+    if all(assignment.looked_up(mapping, name) is None for mapping in mappings):
+        known = sorted({*scope.names, *itertools.chain(*mappings), *manual_axes()})
+        problem = f"{name!r} is an axis of neither the arguments, the mapping nor the mesh"
+        facts, hint = f"there are: {', '.join(known)}", suggestion(name, known)
+        raise ShardingError(message(function, problem, facts, hint=hint))
+
+
+def manual_axes() -> Entry:
+    """List the mesh axes to communicate over: Manual ones that no surrounding `vmap` maps over."""
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        return ()
+    free = partition.axes_of_type(mesh, AxisType.Manual) - set(context.taken_axes())
+    return partition.only(mesh.axis_names, free)
+
+
+def _mappings(names: Names) -> tuple[AxisMapping, ...]:
+    """List the mappings to look a name up in: for data, only the current one; otherwise that of parameters as well."""
+    current, scope = context.current_mapping(), context.current_scope()
+    computed = () if current is None else (current,)
+    if scope is None or scope.is_data(names):
+        return computed
+    stored = scope.mappings.of(names)
+    if not names and scope.is_data(scope.names):
+        return (*computed, stored)
+    return (stored, *computed)
+
+
+def _entry_of(
+    function: str, name: str, names: Names, array: jax.Array, cut: str | None
+) -> Entry | None:
+    """Look up the mesh axes of an axis for an array that may be a parameter, or data that has lost its batch axis."""
+    stored, computed = readings(name, names)
+    scope = context.current_scope()
+    if stored == computed or scope is None:
+        return stored
+    # What remains possible: both readings, without those that the array contradicts.
+    possible = [stored, computed]
+    if name not in names:
+        # If values differ between the devices of only one of the two, it is that one.
+        possible = [entry for entry in possible if _may_vary(array, entry)] or [computed]
+    elif name != cut:
+        # Whole data can be sent on, but not gathered.
+        if not computed and function != "ppermute":
+            possible = [stored]
+        possible = [entry for entry in possible if _is_block(array, names, name, entry)]
+    if len(possible) == 1:
+        return possible[0]
+    if scope.is_in_data:
+        return computed
+    current: Mapping[str, Entry] = context.current_mapping() or {}
+    is_of_parameters = name in names and assignment.looked_up(current, name) is None
+    return stored if is_of_parameters else None
+
+
+def _unclear(
+    function: str, name: str, names: Names, array: jax.Array | None, stored: Entry, computed: Entry
+) -> ShardingError:
+    over = "" if function in (*REDUCTIONS, "ppermute") else "over="
+    told: list[str] = []
+    for entry in (computed, stored):
+        told.append(f"{over}{spelled(entry)}" if entry else f"no axn.{function}")
+    problem = "cannot tell whether the array is a parameter, "
+    problem += f"whose axis {name!r} is split over other mesh axes"
+    hint = f"name the mesh axes: {told[0]} for what is computed, {told[1]} for a parameter"
+    return ShardingError(
+        message(function, problem, has(names, array), *_mapping_facts(), hint=hint)
+    )
+
+
+def _mapping_facts() -> tuple[str, ...]:
+    scope = context.current_scope()
+    if scope is None:
+        return ()
+    mappings = scope.mappings
+    return f"parameters: {mappings.parameters}", f"compute: {mappings.compute}"
+
+
+def readings(name: str, names: Names) -> tuple[Entry, Entry]:
+    """Look up the mesh axes of an axis twice, for a parameter and for data, where names leave it open."""
+    scope, current = context.current_scope(), context.current_mapping()
+    if scope is None or scope.is_data(names) or not scope.is_data(scope.names):
+        known = _entry(name, names)
+        return known, known
+    computed = () if current is None else (current,)
+    stored = (scope.mappings.of(names), *computed)
+    return _entry(name, names, stored), _entry(name, names, computed)
+
+
+def _all_readings(names: Names) -> Iterator[tuple[str, Entry]]:
+    for name in names:
+        for entry in readings(name, names):
+            yield name, entry
+
+
+def _may_vary(array: jax.Array, axes: Entry) -> bool:
+    return not _fixed_axes(array, axes) or not is_checked(axes)
+
+
+def _fixed_axes(array: jax.Array, axes: Entry) -> Entry:
+    """Return the mesh axes along which an array is the same on all devices, by its type."""
+    return partition.without(axes, jax.typeof(array).mat.varying)
+
+
+def _is_block(array: jax.Array, names: Names, name: str, axes: Entry) -> bool:
+    """Return whether an axis has the size of a block over mesh axes; without mesh axes, the global size."""
+    scope = context.current_scope()
+    size = array.shape[dimension(array, names, name)]
+    return scope is not None and (name, size * count_of(axes)) in scope.sizes
+
+
+def require_computed(function: str, name: str, names: Names, array: Any) -> None:
+    """Raise for a reduction over an axis that splits only parameters: no sum of anything else is partial over it."""
+    current, scope = context.current_mapping(), context.current_scope()
+    if scope is None or assignment.looked_up(current or {}, name) is not None:
+        return
+    stored = assignment.looked_up(scope.mappings.parameters, name) or ()
+    entry = partition.only(stored, manual_axes())
+    if entry:
+        problem = f"only the mapping of parameters has axis {name!r}, "
+        problem += "so there are no partial sums over it"
+        hint = "for a sum over blocks of parameters, "
+        hint += f'name the mesh axis: axn.{function}(x, "{entry[0]}")'
+        facts = (has(names, array), *_mapping_facts())
+        raise ShardingError(message(function, problem, *facts, hint=hint))
+
+
+def _entry(name: str, names: Names, mappings: Sequence[AxisMapping] | None = None) -> Entry:
+    """Look up the mesh axes of an axis; a derived one yields to the other axes of its array."""
+    if mappings is None:
+        mappings = _mappings(names)
+    for mapping in mappings:
+        entry = assignment.looked_up(mapping, name)
+        if entry is None:
+            continue
+        used: set[str] = set()
+        if name not in mapping:
+            for other in names:
+                used.update(mapping.get(other, ()))
+        return partition.without(partition.only(entry, manual_axes()), used)
+    return ()
+
+
+def is_checked(axes: Entry) -> bool:
+    """Return whether JAX tracks what varies between devices: not with `check=False`."""
+    return bool(jax.typeof(lax.axis_index(axes)).mat.varying)
+
+
+def require_partial(function: str, array: jax.Array, names: Names, axes: Entry) -> None:
+    """Raise for a sum of values that are the same on all devices."""
+    same = _fixed_axes(array, axes)
+    if same and is_checked(axes):
+        problem = f"the array is the same on all devices of mesh axis {same[0]!r}"
+        hint = (
+            "it needs no sum: a gradient with respect to a replicated value is summed already. "
+            f'For a multiple, write x * axn.collectives.axis_size("{same[0]}")'
+        )
+        raise ShardingError(message(function, problem, has(names, array), hint=hint))
+
+
+def require_blocks(
+    function: str, array: jax.Array, names: Names, name: str, axes: Entry, told: bool
+) -> None:
+    """Raise for a gather of what each device has whole; by its size only if `over` is not given."""
+    same = _fixed_axes(array, axes)
+    if same and is_checked(axes):
+        problem = f"axis {name!r} is already whole: the array is the same on all devices of mesh axis {same[0]!r}"
+        raise ShardingError(message(function, problem, has(names, array)))
+    if told:
+        _require_last(function, array, names, name, axes)
+        return
+    entry = _entry(name, names) or axes  # of several mesh axes, some may be gathered before others
+    if any(_is_block(array, names, name, over) for over in (axes, entry)):
+        return
+    rest, size = partition.without(entry, axes), array.shape[dimension(array, names, name)]
+    if _is_block(array, names, name, ()):
+        problem = f"axis {name!r} is already whole: it has size {size} in the arguments"
+    elif _is_block(array, names, name, rest):
+        problem = f"axis {name!r} is already gathered over {', '.join(axes)}: it is split only over {', '.join(rest)}"
+    else:
+        return
+    hint = f'if these are blocks, name their mesh axis: axn.{function}(..., over="{axes[-1]}")'
+    raise ShardingError(message(function, problem, has(names, array), hint=hint))
+
+
+def _require_last(function: str, array: jax.Array, names: Names, name: str, axes: Entry) -> None:
+    """Raise for a gather over mesh axes before the ones after them, if the size shows that these remain."""
+    entries = readings(name, names)
+    left: list[Entry] = []
+    for entry in entries:
+        for count in range(1, len(entry) + 1):
+            start = entry[:count]
+            if {*axes} <= {*start} and _is_block(array, names, name, start):
+                left.append(start)
+    is_last = any(start[-len(axes) :] == axes for start in left)
+    if not left or is_last or _is_block(array, names, name, axes):
+        return
+    whole = left[0]
+    first = partition.without(whole, axes)[-1]
+    early = partition.only(axes, whole[: whole.index(first)])
+    together = f'by "{name}"' if whole in entries else f"with over={spelled(whole)}"
+    raise _out_of_order(function, name, whole, first, early, together)
+
+
+def require_whole(
+    function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry
+) -> None:
+    """Raise for a scatter of what is a block already."""
+    if _is_block(array, names, name, axes) and not _is_block(array, names, name, ()):
+        problem = f"axis {name!r} is already split: it has size {array.shape[dim] * count_of(axes)} in the arguments"
+        hint = f'for the sum of blocks, axn.psum(x, "{axes[-1]}"); to split them again, over="{axes[-1]}"'
+        raise ShardingError(message(function, problem, has(names, array), hint=hint))
+
+
+def require_no_blocks(
+    function: str, name: str, names: Names, array: jax.Array, axes: Entry
+) -> None:
+    """Raise for a reduction over a name whose devices hold different blocks of another axis."""
+    if not names or name in manual_axes():
+        return
+    mine = set(itertools.chain(*readings(name, names))) & {*axes}
+    for own, entry in _all_readings(names):
+        shared = partition.only(entry, mine)
+        is_block = shared and _is_block(array, names, own, entry)
+        if is_block and not _is_block(array, names, own, ()):
+            problem = f"{own!r} is split over mesh axis {shared[0]!r}, like {name!r}: "
+            problem += "its blocks would be reduced into one"
+            hint = "gather it or reduce over it first; "
+            hint += f'or name the mesh axis: axn.{function}(x, "{shared[0]}")'
+            raise ShardingError(message(function, problem, has(names, array), hint=hint))
+
+
+def require_even(
+    function: str, array: jax.Array, names: Names, name: str, dim: int, axes: Entry
+) -> None:
+    """Raise for an uneven scatter of an axis, counting the Explicit mesh axes that split it already."""
+    beside = explicit.entries_of(array)[dim]
+    ways = count_of(axes) * partition.ways_on(explicit.mesh_of_type(array), beside)
+    if array.shape[dim] % ways:
+        over = ", ".join((*axes, *beside))
+        problem = (
+            f"{name}={array.shape[dim]} cannot be split evenly in {ways} over mesh axis {over}"
+        )
+        raise AxisSizeError(message(function, problem, has(names, array)))
+
+
+def require_axis(function: str, name: str, names: Names, array: Any) -> None:
+    """Raise for an array without the axis."""
+    if name not in names:
+        hint = suggestion(name, names)
+        raise AxisNotFoundError(
+            message(function, f"no axis named {name!r}", has(names, array), hint=hint)
+        )
+
+
+def require_size(
+    function: str, axis: tuple[str, int | None], names: Names, array: jax.Array | None, axes: Entry
+) -> None:
+    """Raise for an `Axis` whose size is neither that of a block over mesh axes nor the global one, if known."""
+    name, size = axis
+    if size is None:
+        return
+    scope, ways = context.current_scope(), count_of(axes)
+    outside: set[int] = set()
+    if scope is not None:
+        outside = {whole for own, whole in scope.sizes if own == name}
+    here = {whole // ways for whole in outside}
+    accepted = here | outside
+    facts: list[str] = []
+    if array is not None:
+        facts.append(has(names, array))
+    if array is not None and name in names:
+        block = array.shape[dimension(array, names, name)]
+        here, accepted = {block}, accepted | {block, block * ways}
+        if not outside and not axes:
+            outside = {block}
+    if not outside or size in accepted:
+        return
+
+    inner, outer = _alternatives(here), _alternatives(outside)
+    known = inner if inner == outer else f"{inner} here and {outer} outside"
+    problem = f"axis {name!r} was given with size {size}, but has size {known}"
+    raise AxisSizeError(message(function, problem, *facts))
+
+
+def _alternatives(sizes: set[int]) -> str:
+    return " or ".join(map(str, sorted(sizes)))
+
+
+def has(names: Names, array: Any) -> str:
+    """Describe an array, for an error."""
+    return f"array has: {describe(names, getattr(array, 'shape', None))}"
+
+
+def dimension(array: jax.Array, names: Names, name: str) -> int:
+    """Return the position of a named dimension."""
+    return array.ndim - len(names) + names.index(name)
+
+
+def count_of(axes: Entry) -> int:
+    """Return the number of devices along mesh axes."""
+    return math.prod(map(lax.axis_size, axes))
+
+
+def spelled(axes: Entry) -> str:
+    """Write mesh axes as in a call."""
+    if len(axes) == 1:
+        return json.dumps(axes[0])
+    return f"({', '.join(map(json.dumps, axes))})"

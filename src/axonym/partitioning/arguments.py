@@ -1,0 +1,216 @@
+"""Match arguments with the parameters of a function, for donation and for names in programs and errors."""
+
+import functools
+import inspect
+import itertools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+
+from ..array import NamedArray, is_named_array
+from ..errors import ArgumentError, message
+from ..mesh import constraints
+from ..mesh.assignment import MeshLike
+from ..names.plans import Names
+
+
+def is_traced(kind: type) -> bool:
+    """Return whether values of a type are traced, not static."""
+    return issubclass(
+        kind, jax.Array | Tracer | np.ndarray | np.generic | jax.ShapeDtypeStruct | jax.Ref
+    )
+
+
+def is_deleted(leaf: Any) -> bool:
+    """Return whether the memory of an array has been freed or given away."""
+    ask = None if isinstance(leaf, Tracer) else getattr(leaf, "is_deleted", None)
+    return ask is not None and bool(ask())
+
+
+def _positional(fn: Callable[..., Any]) -> list[inspect.Parameter]:
+    """List the parameters that are filled by position."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return []
+    by_keyword = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
+    return [parameter for parameter in parameters if parameter.kind not in by_keyword]
+
+
+def labels(
+    fn: Callable[..., Any], args: Any, kwargs: Any, is_leaf: Any = None
+) -> list[tuple[str, Any]]:
+    """Name the leaves of arguments after the parameters, such as `model.layers[0].weight.array`."""
+    given = [*zip(_places(fn, len(args)), args, strict=True), *sorted(kwargs.items())]
+    labelled: list[tuple[str, Any]] = []
+    for name, part in given:
+        for path, leaf in jax.tree.leaves_with_path(part, is_leaf=is_leaf):
+            labelled.append((name + jax.tree_util.keystr(path), leaf))
+    return labelled
+
+
+def _places(fn: Callable[..., Any], count: int) -> list[str]:
+    """Name the arguments that are given by position, those that `*args` takes by number."""
+    names: list[str] = []
+    for parameter in _positional(fn):
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            names += [f"{parameter.name}[{i}]" for i in range(count - len(names))]
+        else:
+            names.append(parameter.name)
+    names += [f"args[{i}]" for i in range(len(names), count)]
+    return names[:count]
+
+
+def by_parameter(fn: Callable[..., Any], path: str) -> str:
+    """Let the path of a positional argument begin with the name of its parameter, not its position."""
+    first, dot, rest = path.partition(".")
+    place, known = int(first), f"args[{first}]"
+    named = _positional(fn)
+    if named and named[-1].kind is inspect.Parameter.VAR_POSITIONAL:
+        named.pop()
+    if place < len(named):
+        known = named[place].name
+    return f"{known}{dot}{rest}"
+
+
+def check_mesh(
+    function: str, fn: Callable[..., Any], mesh: MeshLike | None, args: Any, kwargs: Any
+) -> None:
+    """Check, while a function is traced, that its arguments lie on a mesh.
+
+    Raises:
+        ShardingError: if one lies on another.
+    """
+    if mesh is None:
+        return
+    for path, leaf in labels(fn, args, kwargs, is_named_array):
+        array = leaf
+        names: Names = ()
+        if isinstance(leaf, NamedArray):
+            array, names = leaf.array, leaf.names
+        if isinstance(array, Tracer) and constraints.is_elsewhere(array, mesh):
+            raise constraints.elsewhere(function, f"argument {path}", array, names, mesh)
+
+
+def defined_in(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of the user's file: a module is defined where its `__call__` is."""
+    fn = inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
+    return fn if hasattr(fn, "__code__") else inspect.unwrap(type(fn).__call__)
+
+
+def enclosed(fn: Callable[..., Any]) -> list[Any]:
+    """Return the values of the variables that a function closes over."""
+    cells = getattr(inspect.unwrap(fn), "__closure__", None) or ()
+    values = []
+    for cell in cells:
+        with suppress(ValueError):  # a variable that has no value yet
+            values.append(cell.cell_contents)
+    return values
+
+
+def donated_before(function: str, fn: Callable[..., Any], args: Any, kwargs: Any) -> ArgumentError:
+    """Build the error for arguments whose memory is gone; some releases of JAX crash instead of raising one."""
+    gone = [name for name, leaf in labels(fn, args, kwargs, is_named_array) if is_deleted(leaf)]
+    problem = f"argument {gone[0] if gone else 'fn'} was donated to an earlier call, which reused its memory"
+    rest = (
+        [f"so were: {', '.join(gone[1:4])}{', ...' if len(gone) > 4 else ''}"]
+        if len(gone) > 1
+        else []
+    )
+    hint = "go on with what that call returned, or keep its arguments: donate_args=False"
+    return ArgumentError(message(function, problem, *rest, hint=hint))
+
+
+def described(fn: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, str]:
+    """Describe, for each argument or leaf of one, what other calls must pass."""
+
+    def one(leaf: Any) -> str:
+        if not isinstance(leaf, NamedArray):
+            return "an array" if is_traced(type(leaf)) else repr(leaf)
+        if not leaf.names:
+            return "an array without axes"
+        return f"an array with the axes {', '.join(leaf.names)}"
+
+    return {name: one(leaf) for name, leaf in labels(fn, args, kwargs, is_named_array)}
+
+
+def identifiers(paths: Iterable[str]) -> list[str]:
+    """Turn the paths of leaves into distinct identifiers, such as `model_layers_0_weight`."""
+    names: dict[str, None] = {}
+    for path in paths:
+        name = base = "_".join(re.findall(r"\w+", path.removesuffix(".array")))
+        # `x.a_b` and `x.a.b` are spelled alike
+        counter = itertools.count(1)
+        while name in names:
+            name = f"{base}_{next(counter)}"
+        names[name] = None
+    return list(names)
+
+
+def signature_of(names: Iterable[str]) -> inspect.Signature:
+    """Return a signature with these parameters, by which JAX calls the arguments in programs and errors."""
+    kind = inspect.Parameter.POSITIONAL_ONLY  # any name, keywords of Python among them
+    return inspect.Signature([inspect.Parameter(name, kind) for name in names])
+
+
+def donations(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    donate_args: Any,
+    donate_kwargs: Any,
+) -> list[bool]:
+    """Return for each leaf of the arguments whether it is donated.
+
+    What is said of a parameter by position also holds when it is passed by name, and the other way round.
+    """
+    if donate_args is None and donate_kwargs is None:
+        return [False] * len(jax.tree.leaves((args, kwargs)))
+
+    listed: tuple[Any, ...] = ()
+    if donate_args is not None and not isinstance(donate_args, bool):
+        listed = tuple(donate_args)
+    keyed: dict[str | None, Any] = {}
+    if donate_kwargs is not None and not isinstance(donate_kwargs, bool):
+        keyed = dict(donate_kwargs)
+    names = _names_by_place(fn)
+    by_name = {**dict(zip(names, listed, strict=False)), **keyed}
+
+    leaves: list[bool] = []
+    for place, argument in enumerate(args):
+        gift: Any = False
+        if isinstance(donate_args, bool):
+            gift = donate_args
+        elif place < len(listed):
+            gift = listed[place]
+        elif place < len(names):
+            gift = keyed.get(names[place], False)
+        leaves += _on_leaves(gift, argument)
+    for name, argument in sorted(kwargs.items()):
+        gift = donate_kwargs
+        if not isinstance(donate_kwargs, bool):
+            gift = by_name.get(name, False)
+        leaves += _on_leaves(gift, argument)
+    return leaves
+
+
+def _names_by_place(fn: Callable[..., Any]) -> list[str | None]:
+    """List the parameters that are filled by position; None for those that cannot be passed by name."""
+    names: list[str | None] = []
+    for parameter in _positional(fn):
+        has_both = parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        names.append(parameter.name if has_both else None)
+    return names
+
+
+def _on_leaves(prefix: Any, tree: Any) -> list[bool]:
+    """Spread a tree of bools, a prefix of another tree, over all leaves of that one."""
+    spread = jax.tree.map(
+        lambda flag, below: [bool(flag)] * len(jax.tree.leaves(below)), prefix, tree
+    )
+    return jax.tree.leaves(spread)

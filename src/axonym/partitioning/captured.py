@@ -1,0 +1,60 @@
+"""Arrays that a function closes over, for transformations that JAX lets take them as arguments only.
+
+On a mesh with Auto axes, a function inside of `jax.shard_map` may close over arrays, and has them whole on each device.
+On Explicit axes, JAX refuses them (https://github.com/jax-ml/jax/issues/29162). So they are found in the variables of
+the function, and a copy of it gets them as arguments.
+"""
+
+import dis
+from collections.abc import Mapping
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+import jax
+
+from ..mesh import explicit
+
+
+def typed_variables(fn: Any) -> dict[str, Any]:
+    """Return the outer variables of a function that hold arrays whose types have Explicit mesh axes."""
+    if not isinstance(fn, FunctionType):
+        return {}
+    cells = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+    enclosed = {name: cell.cell_contents for name, cell in cells if _is_filled(cell)}
+    used = (name for name in fn.__code__.co_names if name in fn.__globals__)
+    variables = {**{name: fn.__globals__[name] for name in used}, **enclosed}
+    return {name: value for name, value in variables.items() if arrays_in(value)}
+
+
+def arrays_in(value: Any) -> list[jax.Array]:
+    """List the arrays in a tree whose types have Explicit mesh axes."""
+    try:
+        leaves = jax.tree.leaves(value)
+    except ValueError:  # a dict whose keys have no order, which is no tree for JAX
+        return []
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
+    return [array for array in arrays if explicit.has_explicit_axes(array)]
+
+
+def with_variables(fn: Any, values: Mapping[str, Any]) -> Any:
+    """Return a copy of a function in which some of its outer variables have other values."""
+    if not values:
+        return fn
+    code: CodeType = fn.__code__
+    cells = [
+        CellType(values[name]) if name in values else cell
+        for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True)
+    ]
+    # What it assigns to a global variable must not be lost in a copy.
+    writes = any(step.opname == "STORE_GLOBAL" for step in dis.get_instructions(code))
+    outer = fn.__globals__ if writes else {**fn.__globals__, **values}
+    copy = FunctionType(code, outer, fn.__name__, fn.__defaults__, tuple(cells))
+    copy.__kwdefaults__ = fn.__kwdefaults__
+    return copy
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # a variable that is not assigned yet
+        return False

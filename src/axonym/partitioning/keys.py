@@ -1,0 +1,90 @@
+"""Keys of a mapping that no array has: most often misspelled names."""
+
+from collections.abc import Set
+
+from ..errors import ShardingError, message, suggestion
+from ..mesh.assignment import AxisMapping, Mappings, MeshLike, matches, with_bases
+from ..mesh.context import Ledger
+from ..mesh.partition import no_mesh_axis
+
+
+def check_keys(
+    function: str,
+    mapping: AxisMapping | Mappings,
+    names: Set[str],
+    mesh: MeshLike | None,
+    paths: Set[str] = frozenset(),
+    *,
+    ledger: Ledger | None = None,
+) -> None:
+    """Raise ShardingError for a key of the mapping that no array has, or a mesh axis that the mesh does not have.
+
+    Args:
+        function: the name for errors.
+        mapping: the mapping, or several.
+        names: the names of the known arrays.
+        mesh: the mesh, if there is one.
+        paths: the paths of the arrays, for patterns that override a mapping.
+        ledger: notes of what was laid out inside of a function. Without it, these are all arrays that the mapping is
+            for. Keys of `Mappings.compute` are then not checked, since activations are not known.
+    """
+    if isinstance(mapping, Mappings):
+        for own in (mapping.parameters, *(extra for _, extra in mapping.overrides)):
+            check_keys(function, own, names, mesh, ledger=ledger)
+        computed = names | mapping.compute.keys() if ledger is None else names
+        check_keys(function, mapping.compute, computed, mesh, ledger=ledger)
+        for pattern, _ in mapping.overrides:
+            if not any(matches(pattern, path) for path in paths):
+                problem = f"no array has a path that matches {pattern!r}"
+                shown = sorted(paths - {""})  # an array that is a whole tree has no path
+                parts = {part for path in shown for part in path.split(".")}
+                facts = (
+                    f"paths: {', '.join(shown[:8]) or 'none'}{', ...' if len(shown) > 8 else ''}"
+                )
+                raise ShardingError(
+                    message(function, problem, facts, hint=suggestion(pattern, parts))
+                )
+        return
+    check_mesh_axes(function, mapping, mesh)
+    known = with_bases(names if ledger is None else names | ledger.seen.get(mapping, set()))
+    for key in mapping:
+        if key not in known:
+            hint = (
+                suggestion(key, known)
+                or "pass strict=False where one mapping serves several models"
+            )
+            raise _unknown(function, key, mapping, known, hint)
+
+
+def check_keys_of_data(
+    function: str, mapping: AxisMapping, names: Set[str], mesh: MeshLike
+) -> None:
+    """Do `check_keys` for a mapping that may also be for a model, which computes with these arrays.
+
+    Its keys may be axes of the model, but one must be an axis of the data, and a key that resembles an axis of the data
+    without an entry of its own is misspelled: the data would be the same on all processes.
+    """
+    check_mesh_axes(function, mapping, mesh)
+    known = with_bases(names)
+    is_for_others = bool(names) and not known & mapping.keys()
+    for key in mapping:
+        hint = suggestion(key, known - mapping.keys())
+        if key not in known and (is_for_others or hint is not None):
+            hint = hint or "pass strict=False if all of it is the same on all processes"
+            raise _unknown(function, key, mapping, known, hint)
+
+
+def check_mesh_axes(function: str, mapping: AxisMapping, mesh: MeshLike | None) -> None:
+    """Raise ShardingError for a mesh axis that the mesh does not have."""
+    for key, entry in mapping.entries:
+        for axis in entry:
+            if mesh is not None and axis not in mesh.axis_names:
+                raise no_mesh_axis(function, key, axis, mesh, f"mapping: {mapping}")
+
+
+def _unknown(
+    function: str, key: str, mapping: AxisMapping, known: Set[str], hint: str
+) -> ShardingError:
+    problem = f"the mapping has axis {key!r}, which no array here has"
+    axes = f"axes of the arrays: {', '.join(sorted(known)) or 'none'}"
+    return ShardingError(message(function, problem, f"mapping: {mapping}", axes, hint=hint))

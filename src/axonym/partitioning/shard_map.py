@@ -1,0 +1,577 @@
+"""`shard_map`: run a function once per device, on local blocks by a mapping."""
+
+import dataclasses
+import functools
+import itertools
+import re
+from collections.abc import Callable, Collection, Sequence, Set
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from ..array import NamedArray, is_named_array
+from ..core import shape_of
+from ..errors import OperandError, ShardingError, describe, message, suggestion
+from ..kinds import type_text
+from ..mesh import assignment, context, explicit, partition, tracing
+from ..mesh.assignment import Entry, Mappings, MeshLike, ResourceMapping
+from ..mesh.context import Scope
+from . import captured
+from .addresses import spelled
+from .arguments import check_mesh
+from .held import array_of, fill, holds_array, names_held_by, spec_of, without_data
+from .jit import NamedJit, Roles
+from .keys import check_keys
+from .shard import names_of, no_mapping, no_mesh, static_axes
+
+__all__ = ["ShardMap", "shard_map"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Rest = ParamSpec("Rest")
+T = TypeVar("T")
+
+
+@overload
+def shard_map(
+    f: Callable[P, R],
+    mapping: ResourceMapping | Mappings | None = None,
+    mesh: MeshLike | None = None,
+    out_mapping: ResourceMapping | Mappings | None = None,
+    manual_axes: Collection[str] | None = None,
+    check: bool = True,
+    *,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    strict: bool = True,
+) -> "ShardMap[P, R]": ...
+@overload
+def shard_map(
+    f: None = None,
+    mapping: ResourceMapping | Mappings | None = None,
+    mesh: MeshLike | None = None,
+    out_mapping: ResourceMapping | Mappings | None = None,
+    manual_axes: Collection[str] | None = None,
+    check: bool = True,
+    *,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    strict: bool = True,
+) -> "Callable[[Callable[P, R]], ShardMap[P, R]]": ...
+def shard_map(
+    f: Callable[P, R] | None = None,
+    mapping: ResourceMapping | Mappings | None = None,
+    mesh: MeshLike | None = None,
+    out_mapping: ResourceMapping | Mappings | None = None,
+    manual_axes: Collection[str] | None = None,
+    check: bool = True,
+    *,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    strict: bool = True,
+) -> Any:
+    """Run a function once per device, on the local blocks of its arguments by a mapping.
+
+    Inside, arrays have the same names and local sizes, and devices communicate by `axn.collectives`. Results
+    are assembled from their blocks by the names that they have at the end. Values that are not arrays are passed
+    through. A call outside `jax.jit` is compiled, and cached as in `named_jit`.
+
+    Args:
+        f: the function; without it, a decorator is returned.
+        mapping: lays out the arguments; by default the current mapping. `Mappings` has separate layouts for parameters
+            and data. It is also the current one inside, for collectives and for mesh axes that are not Manual.
+        mesh: by default the mesh of `set_mesh`.
+        out_mapping: lays out the results; by default `mapping`.
+        manual_axes: the mesh axes over which the function runs once per device; by default all. On the others, arrays
+            stay whole inside, and Auto or Explicit as they were.
+        check: raise for results that differ between devices where their layout says otherwise, and for sizes that show
+            that a block is whole already. Without it, gradients of replicated arguments are not summed either.
+        in_specs: PartitionSpecs of plain arrays among the positional arguments, as a prefix of their tree, None
+            elsewhere; plain arrays are replicated by default.
+        out_specs: the same for plain arrays of the result.
+        strict: raise for keys of a given mapping that no array has.
+
+    Raises:
+        ShardingError: at the call, if there is no mapping or mesh, if they do not fit the arrays, or by `check`.
+
+    Examples:
+        >>> Batch = axn.Axis("batch", 8)
+        >>> mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> total = axn.shard_map(lambda x: axn.psum(x.sum("batch"), "batch"), {"batch": "data"}, mesh)
+        >>> total(axn.arange(Batch)).item()
+        28
+    """
+    if f is None:
+        return functools.partial(
+            shard_map,
+            mapping=mapping,
+            mesh=mesh,
+            out_mapping=out_mapping,
+            manual_axes=manual_axes,
+            check=check,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            strict=strict,
+        )
+    if not callable(f):
+        problem = f"the first argument is the function; got {type_text(f)}"
+        raise OperandError(
+            message("shard_map", problem, hint="as a decorator: @axn.shard_map(mapping={...})")
+        )
+    manual = manual_axes
+    if isinstance(manual, str):
+        manual = (manual,)
+    options = _Options(
+        mapping=_both(mapping),
+        out_mapping=_both(out_mapping),
+        mesh=mesh,
+        manual=None if manual is None else tuple(manual),
+        check=check,
+        strict=strict,
+        in_specs=in_specs,
+        out_specs=out_specs,
+    )
+    return ShardMap(f, options)
+
+
+def _both(mapping: ResourceMapping | Mappings | None) -> Mappings | None:
+    if mapping is None or isinstance(mapping, Mappings):
+        return mapping
+    return Mappings(mapping)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Options:
+    mapping: Mappings | None
+    out_mapping: Mappings | None
+    mesh: MeshLike | None
+    manual: Entry | None
+    check: bool
+    strict: bool
+    in_specs: Any
+    out_specs: Any
+
+    def checked_mappings(self) -> list[Mappings]:
+        """Return the mappings each of whose keys must be an axis of an array."""
+        if not self.strict:
+            return []
+        return [own for own in (self.mapping, self.out_mapping) if own is not None]
+
+
+class ShardMap(Generic[P, R]):
+    """A function that runs once per device, made by `shard_map`."""
+
+    def __init__(self, f: Callable[P, R], options: _Options) -> None:
+        functools.update_wrapper(self, f, updated=())
+        self._f = f
+        self._options = options
+        self._compiled = NamedJit(self._mapped, Roles(function="shard_map"), None, None, {})
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function on each device."""
+        mappings = self._options.mapping or _both(context.current_mapping())
+        if mappings is None:
+            raise no_mapping("shard_map")
+        run = self._mapped if tracing.tracing() else self._compiled
+        with context.context(mapping=None):
+            result: R = run(self._f, mappings, args, kwargs)
+        return result
+
+    @overload  # not Self: for a class method, the class is the first argument already
+    def __get__(self, instance: None, owner: Any = None) -> "ShardMap[..., R]": ...
+    @overload
+    def __get__(
+        self: Callable[Concatenate[T, Rest], R], instance: T, owner: Any = None
+    ) -> Callable[Rest, R]: ...
+    @overload  # a static method has no place for the instance
+    def __get__(self, instance: Any, owner: Any = None) -> Callable[..., R]: ...
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """Bind a method to its instance."""
+        return self if instance is None else functools.partial(self, instance)
+
+    def _mapped(self, f: Callable[P, R], mappings: Mappings, args: Any, kwargs: Any) -> Any:
+        """Lay out the arguments, run the function on their blocks, and assemble its results."""
+        options = self._options
+        mesh, is_nested = _mesh(options.mesh, mappings)
+        check_mesh("shard_map", f, mesh, args, kwargs)
+        blocks = _Blocks(mesh, _manual_axes(mesh, options.manual), options.check, (f, args, kwargs))
+        leaves, tree = jax.tree.flatten((f, args, kwargs), is_leaf=is_named_array)
+        held, held_tree = jax.tree.flatten(blocks.held(f))
+        given = [
+            *_spread("in_specs", None, f),
+            *_spread("in_specs", options.in_specs, args),
+            *_spread("in_specs", None, kwargs),
+            *map(spec_of, held),
+        ]
+        arrays, specs = blocks.cut([*leaves, *held], given, mappings)
+        scope = Scope(mappings, frozenset(blocks.whole))
+        strict = options.checked_mappings()
+        names = frozenset(names_of((f, args, kwargs)))
+        ledger = context.Ledger(context.current().ledger, names, strict)
+        # The layout of the results follows from their names, which are known when the function was traced. JAX reads
+        # `out_specs` after that (tests/upstream/test_out_specs.py); if it did before, an empty list would be an error.
+        out_specs: list[PartitionSpec] = []
+        results: list[Any] = []
+
+        def local(*local_arrays: jax.Array) -> list[jax.Array]:
+            filled = fill([*leaves, *held], local_arrays)
+            its_f, its_args, its_kwargs = jax.tree.unflatten(tree, filled[: len(leaves)])
+            variables = jax.tree.unflatten(held_tree, filled[len(leaves) :])
+            its_f = captured.with_variables(its_f, variables)
+            with context.context(mapping=mappings.compute, scope=scope, ledger=ledger):
+                result = blocks.call(its_f, its_args, its_kwargs)
+            out_mappings = options.out_mapping or mappings
+            blocks_out, out_specs[:] = blocks.join(result, options.out_specs, out_mappings)
+            results[:] = [jax.tree.map(without_data, result, is_leaf=is_named_array)]
+            return blocks_out
+
+        # To JAX, no Manual axes mean all axes.
+        if blocks.manual:
+            local = jax.shard_map(
+                local,
+                mesh=None if is_nested else options.mesh,
+                in_specs=tuple(specs),
+                out_specs=out_specs,
+                # JAX wants the Auto axes of a surrounding vmap among them; none of our arrays is split over these.
+                axis_names={*blocks.manual, *_taken_auto(mesh)},
+                check_vma=options.check,
+            )
+        whole = local(*arrays)
+        (result,) = results
+        for own in strict:
+            for mapping in (own.parameters, own.compute):
+                check_keys("shard_map", mapping, names | names_of(result), mesh, ledger=ledger)
+        out_leaves, out_tree = jax.tree.flatten(result, is_leaf=is_named_array)
+        return jax.tree.unflatten(out_tree, fill(out_leaves, whole))
+
+
+def _mesh(given: MeshLike | None, mappings: Mappings) -> tuple[MeshLike, bool]:
+    """Choose the mesh, and return whether it is that of a surrounding shard_map."""
+    current = context.context_mesh()
+    if given is not None:
+        given = context.context_mesh(given)
+    if current is None:
+        if given is None:
+            raise no_mesh("shard_map", mappings.compute)
+        return given, False
+    if given is not None and not _is_same_mesh(given, current):
+        facts = (f"given: {_mesh_text(given)}", f"current: {_mesh_text(current)}")
+        hint = "leave the mesh out, or call outside of axn.set_mesh and of other shard_maps"
+        problem = "the given mesh is not the current one"
+        raise ShardingError(message("shard_map", problem, *facts, hint=hint))
+    is_nested = AxisType.Manual in current.axis_types
+    if given is None or is_nested:
+        return current, is_nested
+    return given, is_nested
+
+
+def _is_same_mesh(given: MeshLike, current: MeshLike) -> bool:
+    """Compare two meshes; axes that are Manual in the current one may be of any type in the other."""
+    if dict(given.shape) != dict(current.shape):
+        return False
+    types, asked = partition.mesh_types(current), partition.mesh_types(given)
+    return all(kind in (asked[axis], AxisType.Manual) for axis, kind in types.items())
+
+
+def _mesh_text(mesh: MeshLike) -> str:
+    kinds = ", ".join(kind.name for kind in mesh.axis_types)
+    return f"{partition.describe_mesh(mesh)} ({kinds})"
+
+
+def _manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
+    """Check the mesh axes that are to be Manual; leave out those of a surrounding shard_map."""
+    for axis in asked or ():
+        if axis not in mesh.axis_names:
+            problem = f"manual axis {axis!r} is not an axis of the mesh"
+            facts = f"mesh: {partition.describe_mesh(mesh)}"
+            raise ShardingError(
+                message("shard_map", problem, facts, hint=suggestion(axis, mesh.axis_names))
+            )
+    unavailable = partition.axes_of_type(mesh, AxisType.Manual) | set(context.taken_axes())
+    return partition.without(mesh.axis_names if asked is None else asked, unavailable)
+
+
+def _taken_auto(mesh: MeshLike) -> Entry:
+    return partition.only(context.taken_axes(), partition.axes_of_type(mesh, AxisType.Auto))
+
+
+def _spread(what: str, specs: Any, tree: Any) -> list[PartitionSpec | None]:
+    """Spread the specs of plain arrays, a prefix of a tree, over all its leaves."""
+    found: list[PartitionSpec | None] = []
+
+    def one(spec: Any, below: Any) -> None:
+        is_spec = isinstance(spec, PartitionSpec)
+        if spec is not None and (not is_spec or is_named_array(below)):
+            got = "a NamedArray, which the mapping lays out" if is_spec else repr(spec)
+            problem = f"{what} takes a PartitionSpec for a plain array, and None elsewhere; "
+            problem += f"got {got}"
+            raise OperandError(message("shard_map", problem))
+        found.extend([spec] * len(jax.tree.leaves(below, is_leaf=is_named_array)))
+
+    try:
+        jax.tree.map(one, specs, tree, is_leaf=lambda x: x is None or isinstance(x, PartitionSpec))
+    except ValueError as error:
+        problem = f"{what} does not match the structure of its tree"
+        hint = "give one PartitionSpec or None for each part of the tree, in the same tuples, lists and dicts"
+        raise OperandError(message("shard_map", problem, hint=hint)) from error
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    """How the arrays of one call are split into blocks and assembled."""
+
+    mesh: MeshLike
+    manual: Entry
+    check: bool
+    given: Any
+    whole: set[tuple[str, int]] = dataclasses.field(default_factory=set)
+
+    def cut(
+        self, leaves: list[Any], given: list[PartitionSpec | None], mappings: Mappings
+    ) -> tuple[list[jax.Array], list[PartitionSpec]]:
+        """Lay out the arguments, and return how they are split."""
+        arrays: list[jax.Array] = []
+        specs: list[PartitionSpec] = []
+        for leaf, spec in zip(leaves, given, strict=True):
+            if not holds_array(leaf):
+                continue
+            if isinstance(leaf, NamedArray):
+                mapping = mappings.of(leaf.names)
+                shape = shape_of("shard_map", leaf.array, leaf.names)
+                context.note(mapping, leaf.names)
+                spec = partition.partition_spec(leaf.names, shape, mapping, self.mesh, "shard_map")
+                self.whole.update(leaf.shape.items())
+            array = jnp.asarray(array_of(leaf))
+            full = self._fitting("in_specs", spec, array.shape, whole=True)
+            arrays.append(self._moved(array, full))
+            specs.append(self._only_manual(full))
+        return arrays, specs
+
+    def call(self, f: Any, args: Any, kwargs: Any) -> Any:
+        """Call the function on blocks, and explain errors of JAX about arrays that it closes over."""
+        try:
+            return f(*args, **kwargs)
+        except (NotImplementedError, ValueError) as flaw:
+            # Ours have other types; JAX's speak of meshes, and a user's mostly do not.
+            is_plain = type(flaw) in (NotImplementedError, ValueError)
+            if is_plain and re.search("mesh|shard", str(flaw)):
+                self._check_variables(f, flaw)
+            raise
+        except AssertionError as flaw:
+            if flaw.args or not _is_raised_by_jax(flaw):
+                raise
+            raise _unknown_mesh_axis(self.mesh) from flaw
+
+    def held(self, f: Any) -> dict[str, Any]:
+        """Return the variables with arrays that a function closes over, and that are whole on each device."""
+        variables = captured.typed_variables(f)
+        return {name: value for name, value in variables.items() if not self._has_split(value)}
+
+    def _has_split(self, tree: Any) -> bool:
+        for leaf in jax.tree.leaves(tree):
+            for entry in partition.entries_in(spec_of(leaf) or PartitionSpec()):
+                if partition.only(entry, self.manual):
+                    return True
+        return False
+
+    def _check_variables(self, f: Any, flaw: Exception) -> None:
+        """Raise ShardingError, where JAX raised another error, if a function closes over split arrays."""
+        variables = captured.typed_variables(f)
+        if not variables:
+            return
+        facts: list[str] = []
+        for name, value in variables.items():
+            types = ", ".join(str(jax.typeof(array)) for array in captured.arrays_in(value))
+            facts.append(f"{name}: {types}")
+        problem = f"the function closes over {', '.join(variables)}, on Explicit axes of the mesh"
+        hint = "pass it as an argument: each device gets its block by the mapping"
+        raise ShardingError(message("shard_map", problem, *facts, hint=hint)) from flaw
+
+    def _fitting(
+        self, what: str, spec: PartitionSpec | None, shape: tuple[int, ...], whole: bool
+    ) -> PartitionSpec:
+        """Check the spec of a plain array."""
+        entries = [] if spec is None else partition.entries_in(spec)
+        used = [axis for entry in entries for axis in entry]
+        known = self.mesh.axis_names
+        problem = hint = None
+        for axis in used:
+            if axis not in known:
+                problem, hint = f"{axis!r} is not an axis of the mesh", suggestion(axis, known)
+            elif used.count(axis) > 1:
+                problem = f"mesh axis {axis!r} is used twice"
+        if len(entries) > len(shape):
+            problem = f"it is for at least {len(entries)} dimensions"
+        elif whole and problem is None:
+            problem = self._uneven(shape, entries)
+        if problem is not None:
+            problem = f"{what} has {spec}, but {problem}"
+            facts = f"array has: shape {shape}", f"mesh: {partition.describe_mesh(self.mesh)}"
+            raise ShardingError(message("shard_map", problem, *facts, hint=hint))
+        return PartitionSpec() if spec is None else spec
+
+    def _uneven(self, shape: tuple[int, ...], entries: Sequence[Entry]) -> str | None:
+        for size, entry in zip(shape, entries, strict=False):
+            ways = partition.ways_on(self.mesh, entry)
+            if size % ways:
+                over = ", ".join(entry)
+                return f"{size} cannot be split evenly in {ways} over mesh axis {over}"
+        return None
+
+    def _only_manual(self, spec: PartitionSpec) -> PartitionSpec:
+        entries = partition.entries_in(spec)
+        return partition.spec_from([partition.only(entry, self.manual) for entry in entries])
+
+    def _moved(self, array: jax.Array, spec: PartitionSpec) -> jax.Array:
+        """Move an argument by type where mesh axes are Explicit; JAX does so for Auto ones."""
+        free = partition.axes_of_type(self.mesh, AxisType.Explicit)
+        if not free:
+            return array
+        free -= set(context.taken_axes())
+        wanted: list[Entry] = []
+        for entry in partition.entries_in(spec):
+            # JAX puts Manual axes before others that split the same dimension.
+            ordered = sorted(entry, key=lambda axis: axis not in self.manual)
+            wanted.append(partition.only(ordered, free))
+        wanted += [()] * (array.ndim - len(wanted))
+        if tuple(wanted) == explicit.entries_of(array):
+            return array
+        sharding = NamedSharding(self.mesh, partition.spec_from(wanted))
+        moved: jax.Array = jax.reshard(array, sharding)
+        return moved
+
+    def join(
+        self, result: Any, out_specs: Any, mappings: Mappings
+    ) -> tuple[list[jax.Array], list[PartitionSpec]]:
+        """Return how the blocks of the results are assembled, and check that they can be."""
+        leaves = jax.tree.leaves_with_path(result, is_leaf=is_named_array)
+        given = _spread("out_specs", out_specs, result)
+        arrays: list[jax.Array] = []
+        specs: list[PartitionSpec] = []
+        for (path, leaf), spec in zip(leaves, given, strict=True):
+            if not holds_array(leaf):
+                continue
+            array = jnp.asarray(array_of(leaf))
+            if isinstance(leaf, NamedArray):
+                mapping, shape = mappings.of(leaf.names), shape_of("shard_map", array, leaf.names)
+                context.note(mapping, leaf.names)
+                table = partition.entries_for(leaf.names, shape, mapping, self.mesh, "shard_map")
+                entries: list[Entry] = [()] * (len(shape) - len(leaf.names))
+                entries += [table.get(name, ()) for name in leaf.names]
+                spec = partition.spec_from(entries)
+            spec = self._only_manual(self._fitting("out_specs", spec, array.shape, whole=False))
+            if self.check:
+                self._check(jax.tree_util.keystr(path), leaf, array, spec, mappings)
+            arrays.append(array)
+            specs.append(spec)
+        return arrays, specs
+
+    def _check(
+        self, path: str, leaf: Any, array: jax.Array, spec: PartitionSpec, mappings: Mappings
+    ) -> None:
+        """Raise ShardingError for a result that cannot have its layout."""
+        names, entries = names_held_by(leaf), partition.entries_in(spec)
+        where = f"the result at {path}" if path else "the result"
+        facts = (
+            f"it has: {describe(names, array.shape)}",
+            f"mapping of the results: {mappings.of(names)}",
+            f"mesh: {partition.describe_mesh(self.mesh)}",
+        )
+        promised = set(itertools.chain.from_iterable(entries))
+        varying = jax.typeof(array).mat.varying
+        for axis in self.manual:
+            if axis in varying and axis not in promised:
+                problem = f"{where} differs between the devices of mesh axis {axis!r}, "
+                problem += "but is not split over it"
+                hint = _missing_collective(axis, mappings)
+                raise ShardingError(message("shard_map", problem, *facts, hint=hint))
+
+        sizes = array.shape[array.ndim - len(names) :]
+        named_entries = entries[len(entries) - len(names) :]
+        for name, size, entry in zip(names, sizes, named_entries, strict=bool(names)):
+            flaw = self._block_flaw((name, size), entry, varying, mappings)
+            if flaw is not None:
+                ways = partition.ways_on(self.mesh, entry)
+                then = f"assembled, it would have {ways} times {size}"
+                problem, hint = flaw
+                problem = f"{where} {problem}"
+                raise ShardingError(message("shard_map", problem, *facts, then, hint=hint))
+
+    def _block_flaw(
+        self, axis: tuple[str, int], entry: Entry, varying: Set[str], mappings: Mappings
+    ) -> tuple[str, str] | None:
+        """Return what shows that an axis of a result is not a block over mesh axes, and what would work."""
+        name, size = axis
+        ways = partition.ways_on(self.mesh, entry)
+        assembled = (name, size * ways)
+        if ways == 1 or assembled in self.whole or assembled in self._declared():
+            return None
+
+        over = ", ".join(entry)
+        if axis in self.whole:
+            problem = f"has axis {name!r} whole, but its layout splits it over {over}"
+            block = f'x["{name}", axn.dblock(axn.axis_index({spelled(entry)}), {size // ways})]'
+            hint = f'axn.psum_scatter(x, "{name}") for a part of a sum, {block} for a whole; '
+            hint += f'or pass out_mapping={{"{name}": None, ...}}'
+            return problem, hint
+
+        computed = partition.only(assignment.looked_up(mappings.compute, name) or (), self.manual)
+        if (name, size * partition.ways_on(self.mesh, computed)) in self.whole:
+            problem = f"has axis {name!r} split over {', '.join(computed)}, as it is computed, "
+            problem += f"but its layout, that of parameters, splits it over {over}"
+            hint = "name the mesh axes of its blocks: "
+            hint += f'out_mapping={{"{name}": {spelled(computed)}, ...}}'
+            return problem, hint
+
+        same = partition.without(entry, varying)
+        if same:
+            problem = f"is the same on all devices of mesh axis {same[0]!r}, "
+            problem += f"but split over it by {name!r}"
+            hint = f'if it is a block, axn.pcast(x, "{same[0]}"); '
+            hint += f'or pass out_mapping={{"{name}": None, ...}}'
+            return problem, hint
+        return None
+
+    def _declared(self) -> set[tuple[str, int]]:
+        """Collect the axes in static fields of modules: alternating layers are stored by repetition."""
+        found = set[tuple[str, int]]()
+
+        def visit(node: Any) -> bool:
+            if isinstance(node, eqx.Module):
+                for axes in static_axes(node).values():
+                    found.update((axis.name, axis.size) for axis in axes)
+            return False
+
+        jax.tree.leaves(self.given, is_leaf=visit)
+        return found
+
+
+def _is_raised_by_jax(error: BaseException) -> bool:
+    """Return whether an error was raised by JAX itself, not by what it called."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("jax.")
+
+
+def _unknown_mesh_axis(mesh: MeshLike) -> ShardingError:
+    """Build the error for an assertion of JAX that says nothing: one of its collectives met an unknown name."""
+    problem = "a collective of jax.lax got a name that is not a mesh axis of this shard_map"
+    hint = 'axn.psum(x, "batch") takes names of axes, jax.lax.psum those of the mesh'
+    return ShardingError(
+        message("shard_map", problem, f"mesh: {partition.describe_mesh(mesh)}", hint=hint)
+    )
+
+
+def _missing_collective(mesh_axis: str, mappings: Mappings) -> str:
+    """Return the hint that makes a value the same on all devices of a mesh axis."""
+    both = (*mappings.compute.entries, *mappings.parameters.entries)
+    name = next((name for name, entry in both if mesh_axis in entry), mesh_axis)
+    return (
+        f'axn.psum(x, "{name}") or axn.pmean for a part of a sum, axn.all_gather(x, "{name}", to="invarying") for a '
+        f"block; or map an axis of the result to {mesh_axis!r} with out_mapping"
+    )

@@ -1,0 +1,118 @@
+"""Shared parts of quantised products: scaled operands, and the gradients of a product."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import DTypeLike
+
+from ..dtypes import at_least_float32
+from ..errors import ArgumentError, OperandError, message
+from ..mesh.tracing import varying
+
+Pair: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+DimensionNumbers: TypeAlias = tuple[Pair, Pair]
+Dtypes: TypeAlias = tuple[DTypeLike, DTypeLike, DTypeLike]
+"""The dtypes of the operands and of their product."""
+
+
+class Scaled(NamedTuple):
+    """An array in a narrow dtype, and its scale."""
+
+    values: jax.Array
+    scale: jax.Array
+
+    @property
+    def ndim(self) -> int:
+        """The number of dimensions."""
+        return self.values.ndim
+
+    def restored(self) -> jax.Array:
+        """Return what the array stands for, in the dtype of the scale."""
+        return self.values.astype(self.scale.dtype) * self.scale
+
+
+def hashable(dimension_numbers: Sequence[Sequence[Sequence[int]]]) -> DimensionNumbers:
+    """Give the dimension numbers of `lax.dot_general` a form that a cache can key on."""
+    (left, right), (left_batch, right_batch) = dimension_numbers
+    return (tuple(left), tuple(right)), (tuple(left_batch), tuple(right_batch))
+
+
+def dtypes_of(left: jax.Array, right: jax.Array, preferred: DTypeLike | None) -> Dtypes:
+    """Return the dtypes of the operands and of their product.
+
+    Raises:
+        OperandError: if one is complex: 8-bit numbers are real.
+    """
+    product = jnp.dtype(preferred or jnp.promote_types(left.dtype, right.dtype))
+    dtypes = (left.dtype, right.dtype, product)
+    for dtype in dtypes:
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            hint = "multiply the real and the imaginary parts separately, or without quantisation"
+            problem = f"a quantised product supports only real numbers, not {dtype}"
+            raise OperandError(message("axonym.quant", problem, hint=hint))
+    return dtypes
+
+
+def divided(x: jax.Array, scale: jax.Array) -> jax.Array:
+    """Divide by a scale in float32, or in the dtype of the operand if it is wider, even with strict promotion."""
+    dtype = at_least_float32(x.dtype)
+    return x.astype(dtype) / scale.astype(dtype)
+
+
+def equally_varying(left: jax.Array, right: jax.Array) -> list[jax.Array]:
+    """Make both operands vary between the same devices of a shard_map, so that autodiff sums gradients correctly."""
+    axes = {axis for x in (left, right) for axis in jax.typeof(x).mat.varying}
+    return [varying(x, axes) for x in (left, right)]
+
+
+@jax.custom_vjp
+def once_differentiable(x: jax.Array) -> jax.Array:
+    """Return an operand unchanged, inside a gradient rule, which JAX would differentiate as written.
+
+    Rounding has derivative zero: second derivatives would be only those of the scales. The forward pass may be
+    differentiated if nothing uses the result, such as a gradient under `stop_gradient`.
+    """
+    return x
+
+
+def _refused(_: None, gradient: jax.Array) -> Any:
+    problem = "a quantised product has no second derivative"
+    facts = "a function that computes a gradient is differentiated with respect to an operand of the product"
+    hint = "take the inner gradient without quantised products, or put `jax.lax.stop_gradient` around it"
+    raise ArgumentError(message("axonym.quant", problem, facts, hint=hint))
+
+
+once_differentiable.defvjp(lambda x: (x, None), _refused)
+
+
+def cotangent(
+    multiply: Callable[[Any, Any, DimensionNumbers], jax.Array],
+    gradient: jax.Array | Scaled,
+    other: jax.Array | Scaled,
+    dimension_numbers: DimensionNumbers,
+    *,
+    of_left: bool,
+) -> jax.Array:
+    """Multiply the gradient of a product by one operand, for the gradient of the other operand.
+
+    Args:
+        multiply: `lax.dot_general`, or a replacement.
+        gradient: of the product; its dimensions are batch, those of only the left operand, those of only the right.
+        other: the operand to multiply by.
+        dimension_numbers: of the product.
+        of_left: whether the result is the gradient of the left operand.
+    """
+    (summed, of_other), (batch, batch_of_other) = dimension_numbers
+    if not of_left:
+        summed, of_other = of_other, summed
+        batch, batch_of_other = batch_of_other, batch
+    alone = tuple(at for at in range(other.ndim) if at not in (*of_other, *batch_of_other))
+    start = gradient.ndim - len(alone) if of_left else len(batch)
+    contract = (tuple(range(start, start + len(alone))), alone)
+    result = multiply(gradient, other, (contract, (tuple(range(len(batch))), batch_of_other)))
+    own = tuple(at for at in range(result.ndim) if at not in (*summed, *batch))
+    order = (*batch, *own, *(summed[of_other.index(at)] for at in sorted(of_other)))
+    return lax.transpose(result, [order.index(at) for at in range(result.ndim)])

@@ -1,0 +1,1 @@
+"""What only tells: checks and pictures of layouts."""

@@ -1,0 +1,522 @@
+"""Check a mapping for a mesh of any size, without devices: its layouts, and all problems."""
+
+import dataclasses
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Set
+from typing import Any, Literal, TypeAlias
+
+import equinox as eqx
+import jax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from ..array import NamedArray, is_named_array
+from ..errors import ShardingError, describe, message, suggestion
+from ..mesh import assignment, constraints, context, partition
+from ..mesh.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
+from ..names.plans import Names
+from ..partitioning.shard import mapping_for, names_held, names_of, no_mapping, paths_of, several_of
+from ..transform.leaves import refilled
+from .picture import Picture
+from .show import ArrayLayout, Layouts, array_table, arrays_of, planned
+from .table import Printed, Table, byte_text, listed
+from .target import Call, abstract_array, abstract_mesh, is_array, joined, place_of, unwrapped
+
+__all__ = ["Problem", "Report", "check"]
+
+Kind: TypeAlias = Literal[
+    "unknown axis",
+    "unknown mesh axis",
+    "unknown path",
+    "conflict",
+    "uneven",
+    "replicated",
+    "layout",
+    "stopped",
+]
+WIDTH = 120
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """An error or a warning about a layout.
+
+    Attributes:
+        kind: `unknown axis` (a key that no array has), `unknown mesh axis`, `unknown path` (a pattern of `Mappings`
+            that no path matches), `conflict` (a mesh axis would split two axes of one array), `uneven` (a size that
+            does not divide), `replicated` (a large array that every device holds whole), `layout` (any other layout
+            inside the function), `stopped` (where an error of layout ended tracing).
+        severity: `error` or `warning`.
+        text: the description.
+        where: paths of the arrays; for an array inside the function, its axes.
+        hint: what would work.
+    """
+
+    kind: Kind
+    severity: Literal["error", "warning"]
+    text: str
+    where: tuple[str, ...] = ()
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        text = self.text
+        if self.where:
+            text += f" (at {listed(self.where, WIDTH)})"
+        if self.hint:
+            text += f"; {self.hint}"
+        return text
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Report(Printed):
+    """The result of `check`, which prints as tables, also in notebooks.
+
+    Attributes:
+        title: what was checked.
+        model: the layouts of the arrays of a tree, or of the module that is called.
+        arguments: those of the arguments; their paths begin with the name of the parameter.
+        results: those of the results; their paths begin with `result`.
+        inside: the distinct layouts inside the function; in a `shard_map`, those of the local blocks on the mesh axes
+            that are not Manual.
+        problems: errors first, then warnings.
+        totals: for the model, each argument and the result: bytes of all arrays, and bytes per device.
+    """
+
+    title: str
+    model: tuple[ArrayLayout, ...]
+    arguments: tuple[ArrayLayout, ...]
+    results: tuple[ArrayLayout, ...]
+    inside: tuple[ArrayLayout, ...]
+    problems: tuple[Problem, ...]
+    totals: Mapping[str, tuple[int, int]]
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        """The problems that make the layout impossible."""
+        return tuple(problem for problem in self.problems if problem.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        """The other problems."""
+        return tuple(problem for problem in self.problems if problem.severity == "warning")
+
+    def picture(self) -> Picture:
+        """Return a picture of the arrays of model, arguments and results, as `Layouts.picture` does."""
+        return Layouts((*self.model, *self.arguments, *self.results)).picture()
+
+    def parts(self) -> Iterator[str | Table]:
+        """Yield the paragraphs and tables."""
+        yield _paragraph(self.title, "  ")
+        for title, arrays in (
+            ("model", self.model),
+            ("arguments", self.arguments),
+            ("results", self.results),
+        ):
+            if arrays:
+                yield array_table(arrays, (title, "layout"))
+        if self.inside:
+            rows = tuple((array.cells[1], array.layout) for array in self.inside)
+            yield Table(("laid out inside", "layout"), rows)
+        held: list[str] = []
+        for what, (size, own) in self.totals.items():
+            held.append(f"{what} {byte_text(own)} of {byte_text(size)}")
+        yield _paragraph(f"bytes per device: {', '.join(held) or 'none'}", "  ")
+
+        lines = [f"{_count(self.errors, 'error')}, {_count(self.warnings, 'warning')}"]
+        for problem in self.problems:
+            lines.append(_paragraph(f"  {problem.severity}: {problem}", "    "))
+        yield "\n".join(lines)
+
+
+def _count(problems: tuple[Problem, ...], what: str) -> str:
+    ending = "" if len(problems) == 1 else "s"
+    return f"{len(problems)} {what}{ending}"
+
+
+def _paragraph(text: str, indent: str) -> str:
+    return textwrap.fill(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+class _Findings:
+    """Distinct problems, each with all its places."""
+
+    def __init__(self) -> None:
+        self._found: dict[Problem, list[str]] = {}
+
+    def add(self, problem: Problem, *where: str) -> None:
+        places = self._found.setdefault(problem, [])
+        places += [place for place in where if place not in places]
+
+    def __iter__(self) -> Iterator[Problem]:
+        return iter(self._found)
+
+    def all(self) -> tuple[Problem, ...]:
+        found: list[Problem] = []
+        for problem, where in self._found.items():
+            found.append(dataclasses.replace(problem, where=tuple(where)))
+        return tuple(sorted(found, key=lambda problem: problem.severity))
+
+
+def check(
+    fn_or_model: Any,
+    mapping: ResourceMapping | Mappings | None,
+    mesh: MeshLike | Mapping[str, int],
+    *args: Any,
+    strict: bool = False,
+    replicated_above: int = 2**20,
+    quiet: bool = False,
+    **kwargs: Any,
+) -> Report:
+    """Check a mapping for a tree or a function on a mesh of any size, without devices or computation.
+
+    The arrays of a tree, such as a module without arguments, are laid out. A function, or a module with arguments, is
+    traced with abstract arrays: arguments, the module and results are laid out by the mapping, which is also the
+    current one inside. What cannot be laid out counts as replicated, so that all problems are found at once.
+
+    Args:
+        fn_or_model: a tree, or a function. The mappings of a `named_jit` function are replaced by the ones given here.
+            A function without arguments, such as an initialiser, is called.
+        mapping: axis names to mesh axes; `Mappings` for separate layouts of parameters and computation; None for the
+            current mapping. A key that no array has is an error if named arguments were given, otherwise a warning,
+            since most activations are not seen then. Patterns of `Mappings` see the paths of `named_jit`: those of
+            arguments begin with the position or the keyword, those of results have no prefix.
+        mesh: a mesh, an `AbstractMesh`, or sizes such as `{"data": 64, "model": 8}`, whose axes are then Auto. On
+            Explicit axes, the function is traced with layouts in its types.
+        args: arguments: trees of arrays or of `jax.ShapeDtypeStruct`s, named or not; all else is static.
+        strict: raise if there are errors, instead of only reporting them.
+        replicated_above: warn of arrays of more bytes than this that every device holds whole.
+        quiet: do not print the report.
+        kwargs: keyword arguments.
+
+    Returns:
+        The report, with its content in attributes.
+
+    Raises:
+        ShardingError: if there is no mapping; with `strict`, if there are errors, with all of them in one message.
+
+    Examples:
+        >>> Vocab, Embed = axn.make_axes(vocab=50257, embed=768)
+        >>> table = {"table": axn.NamedArray(jax.ShapeDtypeStruct((50257, 768), jnp.float32), (Vocab, Embed))}
+        >>> report = axn.partitioning.check(table, {"vocab": "model"}, {"data": 64, "model": 8}, quiet=True)
+        >>> print(report.errors[0])
+        vocab=50257 cannot be split evenly in 8 over mesh axis model (at table); nearest that divide: 50256 or 50264
+    """
+    abstract = abstract_mesh(mesh)
+    given: Mappings | AxisMapping
+    if isinstance(mapping, Mappings):
+        given = mappings = mapping
+    else:
+        resolved = context.resolve_mapping(mapping)
+        if resolved is None:
+            raise no_mapping("check")
+        given, mappings = resolved, Mappings(resolved)
+
+    call = unwrapped(fn_or_model, args, kwargs)
+    run = _Run(mappings, abstract, replicated_above)
+    if call.is_traced:
+        run.function(call)
+    else:
+        run.count(call.target)
+        run.model = run.lay_out("", "", call.target, several_of(call.target))
+    run.check_keys()
+
+    on = partition.describe_mesh(abstract)
+    report = run.report(f"{call.name} on the mesh {on}, mapping {given}")
+    if strict and report.errors:
+        problem = f"{call.name} cannot be laid out, {_count(report.errors, 'error')}"
+        facts = (*map(str, report.errors), f"mapping: {given}", f"mesh: {on}")
+        raise ShardingError(message("check", problem, *facts))
+    if not quiet:
+        print(report)
+    return report
+
+
+class _Run:
+    """The state of one check."""
+
+    def __init__(self, mappings: Mappings, mesh: AbstractMesh, replicated_above: int) -> None:
+        self._given = mappings
+        self._mesh = mesh
+        self._replicated_above = replicated_above
+        self._found = _Findings()
+        self._audit = context.Audit()
+        self._ledger = context.Ledger()
+        self._names: set[str] = set()
+        self._paths: set[str] = set()
+        self.model: tuple[ArrayLayout, ...] = ()
+        self.arguments: tuple[ArrayLayout, ...] = ()
+        self.results: tuple[ArrayLayout, ...] = ()
+        self._mappings = Mappings(
+            self._on_mesh(mappings.parameters),
+            self._on_mesh(mappings.compute),
+            {pattern: self._on_mesh(extra) for pattern, extra in mappings.overrides},
+        )
+
+    def _on_mesh(self, mapping: AxisMapping) -> AxisMapping:
+        """Remove mesh axes that do not exist, and report them."""
+        known = self._mesh.axis_names
+        entries: list[tuple[str, assignment.Entry]] = []
+        for name, entry in mapping.entries:
+            for axis in partition.without(entry, known):
+                text = f"axis {name!r} is mapped to {axis!r}, which is not an axis of the mesh"
+                hint = suggestion(axis, known)
+                self._found.add(Problem("unknown mesh axis", "error", text, hint=hint))
+            entries.append((name, partition.only(entry, known)))
+        return dataclasses.replace(mapping, entries=tuple(entries))
+
+    def count(self, *trees: object) -> None:
+        """Record the arrays that the mapping is for: keys are compared with their names, patterns with their paths."""
+        self._names |= names_of(trees)
+        self._paths.update(*map(paths_of, trees))
+
+    def lay_out(
+        self, shown: str, seen: str, tree: object, several: Set[str]
+    ) -> tuple[ArrayLayout, ...]:
+        """Lay out the arrays of a tree, or of a part of one, and report what is wrong.
+
+        Args:
+            shown: the path of the tree in the report.
+            seen: its path as patterns see it.
+            tree: the tree.
+            several: the `several_of` of all trees that are laid out together.
+        """
+        rows: list[ArrayLayout] = []
+        for own, names, payload in arrays_of(tree, "check"):
+            path = joined(seen, own)
+            mapping = mapping_for(self._mappings, names, payload.shape, path, several)
+            rows.append(self._lay_out(joined(shown, own), names, abstract_array(payload), mapping))
+        return tuple(rows)
+
+    def _lay_out(
+        self, path: str, names: Names, array: jax.ShapeDtypeStruct, mapping: AxisMapping
+    ) -> ArrayLayout:
+        faults = _faults(names, tuple(array.shape), mapping, self._mesh)
+        for fault in faults:
+            self._found.add(fault, path or "array")
+        if faults:
+            whole = planned(path, (), array, mapping, self._mesh, "check")
+            return dataclasses.replace(whole, names=names, spec=None, note="impossible")
+
+        row = planned(path, names, array, mapping, self._mesh, "check")
+        is_large = (row.nbytes or 0) > self._replicated_above
+        if is_large and row.nbytes == row.nbytes_per_device and self._mesh.size > 1:
+            limit = byte_text(self._replicated_above)
+            text = f"each of {self._mesh.size} devices holds all of an array above {limit}"
+            self._found.add(Problem("replicated", "warning", text), path or "array")
+        return row
+
+    def function(self, call: Call) -> None:
+        """Trace a function, and lay out its arguments, its results and the arrays inside."""
+        parts = call.target, call.args, call.kwargs
+        several = several_of(parts)
+        self.count(*parts)
+
+        given = call.by_parameter()
+        if call.is_method:
+            seen, owner = given.pop(next(iter(given)))
+        else:
+            seen, owner = call.owner()
+        self.model = self.lay_out("", seen, owner, several)
+        for shown, (place, value) in given.items():
+            self.arguments += self.lay_out(shown, place, value, several)
+
+        result, stop = None, None
+        try:
+            with (
+                # clears the current mesh, whatever its size
+                jax.sharding.use_abstract_mesh(AbstractMesh((), ())),
+                jax.sharding.use_abstract_mesh(self._mesh),
+                context.context(
+                    mapping=self._mappings.compute, audit=self._audit, ledger=self._ledger
+                ),
+            ):
+                result = self._trace(call, several)
+        except Exception as error:
+            stop = error
+
+        if stop is not None:
+            self._report_inside()
+            self._found.add(self._stopped(stop))
+            return
+        self.count(result)
+        self.results = self.lay_out("result", "", result, several_of(result))
+        self._report_inside()
+
+    def _stopped(self, error: Exception) -> Problem:
+        """Report where tracing ended because of a layout, or raise the error of the function."""
+        place, text = f"tracing stopped in {place_of(error)}", str(error)
+        is_ours = isinstance(error, ShardingError)
+        # JAX does not export the classes of its sharding errors, and those about sizes and meshes are plain
+        # ValueErrors. All arguments are on the mesh of the check.
+        is_plain = type(error) is ValueError
+        is_elsewhere = isinstance(error, ShardingError) and error.hint == constraints.MOVE_HINT
+        if is_elsewhere or (is_plain and "should match the aval mesh" in text):
+            problem = f"{place}: an array that is not an argument is on another mesh"
+            return Problem("stopped", "error", problem, hint="pass it as an argument")
+
+        is_theirs = type(error).__name__.startswith("Sharding")
+        is_theirs = is_theirs or (is_plain and "sharding" in text.lower())
+        has_cause = any(problem.severity == "error" for problem in self._found)
+        if not is_ours and not (is_theirs and has_cause):
+            raise error
+        return Problem("stopped", "error", f"{place}: {text.splitlines()[0]}")
+
+    def _trace(self, call: Call, several: Set[str]) -> Any:
+        """Trace the function with abstract arrays, and return its abstract result."""
+        parts = call.target, call.args, call.kwargs
+        leaves, tree = jax.tree_util.tree_flatten_with_path(parts, is_leaf=is_named_array)
+        forms = [self._abstract(keys, value, several) for keys, value in leaves]
+
+        def run(arrays: list[Any]) -> Any:
+            traced = iter(arrays)
+            filled: list[Any] = []
+            for (_, value), form in zip(leaves, forms, strict=True):
+                filled.append(value if form is None else refilled(value, next(traced)))
+            fn, args, kwargs = jax.tree.unflatten(tree, filled)
+            return eqx.filter(fn(*args, **kwargs), is_array)
+
+        return jax.eval_shape(run, [form for form in forms if form is not None])
+
+    def _abstract(self, keys: Any, value: Any, several: Set[str]) -> jax.ShapeDtypeStruct | None:
+        """Return the abstract form of an array, with its layout where that is part of its type; None for all else."""
+        payload: Any = value
+        names: Names = ()
+        if isinstance(value, NamedArray):
+            payload = value.array
+        if not is_array(payload):
+            return None
+        array = abstract_array(payload)
+        if AxisType.Explicit not in self._mesh.axis_types:
+            return array
+
+        if isinstance(value, NamedArray):
+            names = names_held("check", keys, value)
+        shape = tuple(array.shape)
+        mapping = mapping_for(self._mappings, names, shape, assignment.path_text(keys[1:]), several)
+        spec = PartitionSpec()
+        if not _faults(names, shape, mapping, self._mesh):
+            spec = partition.partition_spec(names, shape, mapping, self._mesh)
+        explicit = partition.axes_of_type(self._mesh, AxisType.Explicit)
+        own = [partition.only(entry, explicit) for entry in partition.entries_in(spec)]
+        sharding = NamedSharding(self._mesh, partition.spec_from(own))
+        return jax.ShapeDtypeStruct(
+            shape, array.dtype, sharding=sharding, weak_type=array.weak_type
+        )
+
+    def _report_inside(self) -> None:
+        """Report the impossible layouts inside."""
+        known = set(self._found)
+        for refused in self._audit.refused:
+            faults = [Problem("layout", "error", refused.error.problem, hint=refused.error.hint)]
+            # not if another mapping was made current inside, or some mesh axes are Manual there
+            if refused.mapping == self._mappings.compute and refused.mesh == self._mesh:
+                faults = _faults(refused.names, refused.shape, refused.mapping, self._mesh)
+            for fault in faults:
+                if fault not in known:  # otherwise, the paths of arrays are more specific
+                    self._found.add(fault, describe(refused.names, refused.shape))
+
+    def check_keys(self) -> None:
+        """Report keys of the mappings that no array has, and patterns that no path matches."""
+        given = self._given
+        is_traced = any(row.names for row in self.arguments)
+        is_complete = is_traced or given.parameters != given.compute
+        inside: set[str] = set()
+        for names, _, _ in self._audit.arrays:
+            inside.update(names)
+
+        self._check_keys_of(given.parameters, inside, "error" if is_complete else "warning")
+        for _, extra in given.overrides:
+            self._check_keys_of(extra, inside, "error")
+        if is_traced:
+            for mapping in (given.compute, *self._ledger.entered):
+                self._check_keys_of(mapping, inside, "error")
+        for pattern, _ in given.overrides:
+            if not _matches_any(pattern, self._paths):
+                self._found.add(self._unmatched(pattern))
+
+    def _check_keys_of(
+        self, mapping: AxisMapping, inside: Set[str], severity: Literal["error", "warning"]
+    ) -> None:
+        current = (self._given.compute, *self._ledger.entered)
+        is_current = any(mapping.entries == own.entries for own in current)
+        laid_out = self._names | inside if is_current else self._names
+        known = assignment.with_bases(laid_out)
+        for key in mapping:
+            if key in known:
+                continue
+            text = f"the mapping has axis {key!r}, which no array here has"
+            hint = suggestion(key, known)
+            if key in assignment.with_bases(inside):
+                text = f"the mapping has axis {key!r}, "
+                text += "which only arrays inside of the function have"
+                hint = "those are laid out by `compute` of the Mappings, so write it there"
+            self._found.add(Problem("unknown axis", severity, text, hint=hint))
+
+    def _unmatched(self, pattern: str) -> Problem:
+        paths = sorted(self._paths - {""})  # an array that is a whole tree has no path
+        shown = listed(paths, WIDTH) or "none"
+        text = f"no array has a path that matches {pattern!r}; paths: {shown}"
+        parts: set[str] = set()
+        for path in paths:
+            parts.update(path.split("."))
+        hint = suggestion(pattern, parts)
+        rows = (*self.model, *self.arguments, *self.results)
+        if _matches_any(pattern, (row.path for row in rows)):
+            hint = "write positions or keywords for arguments, and results without a prefix"
+        return Problem("unknown path", "error", text, hint=hint)
+
+    def report(self, title: str) -> Report:
+        """Make the report."""
+        groups: dict[str, list[ArrayLayout]] = {}
+        if self.model:
+            groups["model"] = [*self.model]
+        for row in (*self.arguments, *self.results):
+            groups.setdefault(row.path.partition(".")[0], []).append(row)
+        totals: dict[str, tuple[int, int]] = {}
+        for what, rows in groups.items():
+            whole = sum(row.nbytes or 0 for row in rows)
+            totals[what] = whole, sum(row.nbytes_per_device or 0 for row in rows)
+
+        inside: list[ArrayLayout] = []
+        for names, shape, spec in dict.fromkeys(self._audit.arrays):
+            inside.append(ArrayLayout("", names, shape, None, spec, planned=True))
+        problems = self._found.all()
+        return Report(
+            title, self.model, self.arguments, self.results, tuple(inside), problems, totals
+        )
+
+
+def _matches_any(pattern: str, paths: Iterable[str]) -> bool:
+    return any(assignment.matches(pattern, path) for path in paths)
+
+
+def _faults(
+    names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike
+) -> list[Problem]:
+    """List all problems of a mapping, whose mesh axes exist, with one array."""
+    faults: list[Problem] = []
+    table = dict(mapping.entries)
+    used: dict[str, str] = {}
+    for name in names:
+        for axis in table.get(name, ()):
+            if axis in used:
+                text = f"mesh axis {axis!r} would shard both {used[axis]!r} and {name!r} "
+                text += "of one array"
+                hint = "map one of the two elsewhere, or rename it there"
+                faults.append(Problem("conflict", "error", text, hint=hint))
+            used.setdefault(axis, name)
+        if name in table:  # go on with the remaining mesh axes, to find sizes that do not divide
+            table[name] = tuple(axis for axis in dict.fromkeys(table[name]) if used[axis] == name)
+
+    entries = partition.entries_for(names, shape, AxisMapping(tuple(table.items())), mesh, "check")
+    for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
+        axes = entries.get(name, ())
+        ways = partition.ways_on(mesh, axes)
+        if size % ways:
+            over = ", ".join(axes)
+            text = f"{name}={size} cannot be split evenly in {ways} over mesh axis {over}"
+            below = size // ways * ways
+            near = " or ".join(str(near) for near in (below, below + ways) if near)
+            faults.append(Problem("uneven", "error", text, hint=f"nearest that divide: {near}"))
+    return faults

@@ -1,0 +1,506 @@
+"""Show layouts: of each array of a tree, and of the blocks of one array."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.core import Tracer
+from jax.sharding import AxisType, NamedSharding, PartitionSpec, Sharding
+
+from ..array import NamedArray, is_named_array
+from ..core import facts, shape_of
+from ..engine import checks
+from ..errors import OperandError, describe, message
+from ..kinds import has_type, type_text
+from ..mesh import assignment, context, partition
+from ..mesh.assignment import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
+from ..names.plans import Names
+from ..partitioning.keys import check_keys
+from ..partitioning.shard import mapping_for, names_held, names_of, no_mesh, paths_of, several_of
+from ..printing import summary
+from .picture import Drawing, Picture, Side, cut
+from .table import Cell, Printed, Table, byte_text, grouped, numbers
+
+__all__ = [
+    "ArrayLayout",
+    "Block",
+    "Blocks",
+    "Layouts",
+    "array_table",
+    "arrays_of",
+    "planned",
+    "show",
+    "visualize",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayLayout:
+    """How one array of a tree is laid out.
+
+    Attributes:
+        path: its path in the tree, such as `layers.0.weight`.
+        names: the names of the trailing dimensions.
+        shape: all sizes.
+        dtype: the dtype, or None if unknown.
+        spec: mesh axes per dimension, or None if no PartitionSpec describes the layout.
+        nbytes: bytes of the array, or None if unknown.
+        nbytes_per_device: bytes on each device that holds a part, or None if unknown.
+        planned: whether this is the layout by a mapping, not the actual one.
+        note: replaces the spec, such as `one device`.
+        mesh: the axes of the mesh with their sizes; none if there is no spec.
+    """
+
+    path: str
+    names: Names
+    shape: tuple[int, ...]
+    dtype: str | None
+    spec: PartitionSpec | None
+    nbytes: int | None = None
+    nbytes_per_device: int | None = None
+    planned: bool = False
+    note: str = ""
+    mesh: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def layout(self) -> tuple[str, ...]:
+        """The layout by name, such as `("batch→data", "embed→(fsdp, model)")`."""
+        if self.spec is None:
+            return (self.note,)
+        entries = _entries(self.spec, len(self.shape))
+        split: list[str] = []
+        for label, axes in zip(_labels(self.names, self.shape), entries, strict=True):
+            if len(axes) == 1:
+                split.append(f"{label}→{axes[0]}")
+            elif axes:
+                split.append(f"{label}→({', '.join(axes)})")
+        return tuple(split) or ("replicated",)
+
+    @property
+    def cells(self) -> tuple[str, Cell, str, Cell, str, str]:
+        """The row of a table: path, axes, dtype, layout, bytes, bytes per device."""
+        anonymous = self.shape[: len(self.shape) - len(self.names)]
+        axes: list[str] = []
+        if anonymous:
+            axes.append(f"anonymous {anonymous}")
+        for name, size in zip(self.names, self.shape[len(anonymous) :], strict=True):
+            axes.append(f"{name}={size}")
+        return (
+            self.path or "array",
+            tuple(axes) or "no axes",
+            self.dtype or "",
+            self.layout,
+            byte_text(self.nbytes),
+            byte_text(self.nbytes_per_device),
+        )
+
+    def drawing(self, title: str) -> Drawing:
+        """Draw the array; of more than two dimensions, those that are split."""
+        entries = _entries(self.spec or PartitionSpec(), len(self.shape))
+        ways = [math.prod(dict(self.mesh)[axis] for axis in entry) for entry in entries]
+        spelled = [
+            f"{label}={size}"
+            for label, size in zip(_labels(self.names, self.shape), self.shape, strict=True)
+        ]
+        spelled = [
+            f"{text} → {', '.join(entry)}" if entry else text
+            for text, entry in zip(spelled, entries, strict=True)
+        ]
+
+        def side(dims: Sequence[int]) -> Side:
+            size, parts = math.prod(self.shape[i] for i in dims), math.prod(ways[i] for i in dims)
+            return Side(", ".join(spelled[i] for i in dims), size, parts)
+
+        down, across = _sides(ways)
+        sides = [entries[i] for i in down], [entries[i] for i in across]
+        count = math.prod(size for _, size in self.mesh)
+        size, held = byte_text(self.nbytes), byte_text(self.nbytes_per_device)
+        caption = self.note or (f"{size}, on each device {held}" if held else size)
+        return Drawing(title, caption, side(down), side(across), cut(sides, self.mesh), count)
+
+
+def _sides(ways: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Choose the dimensions to draw from top to bottom, and those from left to right."""
+    dims = list(range(len(ways)))
+    if len(dims) > 2:
+        whole = [i for i in dims if ways[i] == 1]
+        split = [i for i in dims if ways[i] > 1]
+        dims = split if len(split) > 1 else sorted(split + whole[-2 + len(split) :])
+    return ([], dims) if len(dims) < 2 else (dims[:1], dims[1:])
+
+
+def _labels(names: Names, shape: Sequence[int]) -> tuple[str, ...]:
+    """Name each dimension; anonymous ones by position."""
+    return (*(f"dim {i}" for i in range(len(shape) - len(names))), *names)
+
+
+def _entries(spec: PartitionSpec, ndim: int) -> list[Entry]:
+    """Return the mesh axes of each dimension."""
+    found = partition.entries_in(spec)
+    return found + [()] * (ndim - len(found))
+
+
+def array_table(arrays: Sequence[ArrayLayout], titles: tuple[str, str]) -> Table:
+    """Make a table of layouts, with total bytes at its end."""
+    each = [array.nbytes_per_device for array in arrays]
+    held = None
+    if None not in each:  # where the compiler decides, nobody knows yet
+        held = sum(nbytes or 0 for nbytes in each)
+    whole = byte_text(sum(array.nbytes or 0 for array in arrays))
+    last = None
+    if len(arrays) > 1:
+        last = ("all", f"{len(arrays)} arrays", "", "", whole, byte_text(held))
+    header = (titles[0], "axes", "dtype", titles[1], "bytes", "per device")
+    return Table(header, grouped(array.cells for array in arrays), last)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Layouts(Printed):
+    """The layouts of the arrays of a tree, which print as a table, also in notebooks.
+
+    Attributes:
+        arrays: the layout of each array.
+    """
+
+    arrays: tuple[ArrayLayout, ...]
+
+    def parts(self) -> Iterator[str | Table]:
+        """Yield the paragraphs and tables."""
+        for planned, title in ((False, "layout"), (True, "planned layout")):
+            arrays = [array for array in self.arrays if array.planned is planned]
+            if arrays:
+                yield array_table(arrays, ("array", title))
+        if not self.arrays:
+            yield "no arrays"
+
+    def picture(self) -> Picture:
+        """Return a picture of the arrays, which notebooks show: the blocks of each, in the colours of their devices.
+
+        Like rows of the table, arrays that differ only in numbers in their paths are drawn once.
+        """
+        by_cells: dict[tuple[Cell, ...], ArrayLayout] = {
+            array.cells[1:]: array for array in self.arrays
+        }
+        rows = grouped(array.cells for array in self.arrays)
+        drawings = tuple(
+            by_cells[cells].drawing(path)
+            for path, cells in ((str(row[0]), row[1:]) for row in rows)
+        )
+        meshes = dict.fromkeys(array.mesh for array in self.arrays if array.mesh)
+        title = "; ".join(", ".join(f"{axis}={size}" for axis, size in mesh) for mesh in meshes)
+        return Picture(f"mesh {title}" if title else "no mesh", drawings)
+
+
+def arrays_of(tree: Any, function: str) -> Iterator[tuple[str, Names, Any]]:
+    """Yield path, names and payload of each array of a tree, plain ones included; no names for fewer dimensions."""
+    for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=is_named_array):
+        if isinstance(leaf, NamedArray):
+            if has_type(leaf.array):
+                names = names_held(function, keys, leaf)
+                yield assignment.path_text(keys), names, leaf.array
+        elif has_type(leaf):
+            yield assignment.path_text(keys), (), leaf
+
+
+def show(
+    tree: Any,
+    mapping: ResourceMapping | Mappings | None = None,
+    mesh: MeshLike | None = None,
+    *,
+    strict: bool = True,
+) -> Layouts:
+    """Show how each array of a tree is laid out: names, sizes, dtype, layout, bytes and bytes per device.
+
+    Without a mapping, layouts are the actual ones: where elements are, or, for a traced array on a mesh with Explicit
+    axes, its type. On Auto axes, the compiler decides after tracing. For such arrays, and for abstract ones without a
+    sharding, the table has the layout by the current mapping, in a column `planned layout`.
+
+    Args:
+        tree: any tree. Arrays may be traced, or `jax.ShapeDtypeStruct`.
+        mapping: show the layout by this mapping instead.
+        mesh: the mesh for that; by default the one of `set_mesh`.
+        strict: raise for keys of a given mapping that no array of the tree has, as `shard` does.
+
+    Returns:
+        An object that prints as a table, also in notebooks. Arrays that differ only in numbers in their paths share a
+        row, with the bytes of one of them.
+
+    Raises:
+        ShardingError: if there is a mapping and no mesh, or they do not fit the arrays.
+
+    Examples:
+        >>> mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+        >>> x = axn.ones(axn.make_axes(batch=8, embed=16))
+        >>> axn.partitioning.show({"x": x}, {"batch": "data"}, mesh)
+        array  axes               dtype    planned layout  bytes  per device
+        x      batch=8, embed=16  float32  batch→data      512 B       128 B
+    """
+    resolved: Mappings | None
+    if isinstance(mapping, Mappings):
+        resolved = mapping
+    else:
+        current = context.resolve_mapping(mapping)
+        resolved = None if current is None else Mappings(current)
+    mesh = context.context_mesh(mesh)
+    if mapping is not None and resolved is not None:
+        if mesh is None:
+            raise no_mesh("show", resolved.compute)
+        if strict:
+            check_keys("show", resolved, names_of(tree), mesh, paths_of(tree))
+    rows: list[ArrayLayout] = []
+    several = several_of(tree)
+    for path, names, array in arrays_of(tree, "show"):
+        row = None
+        if mapping is None:
+            row = _actual(path, names, array)
+        if row is None and resolved is not None and mesh is not None:
+            own = mapping_for(resolved, names, array.shape, path, several)
+            row = planned(path, names, array, own, mesh, "show")
+        if row is None:
+            row = _row(path, names, array, None, note="not known")
+        rows.append(row)
+    return Layouts(tuple(rows))
+
+
+def planned(
+    path: str, names: Names, array: Any, mapping: AxisMapping, mesh: MeshLike, function: str
+) -> ArrayLayout:
+    """Return how a mapping lays out one array.
+
+    Raises:
+        ShardingError: if it does not fit.
+    """
+    spec = partition.partition_spec(names, tuple(array.shape), mapping, mesh, function)
+    return dataclasses.replace(_row(path, names, array, spec, mesh), planned=True)
+
+
+def _row(
+    path: str, names: Names, array: Any, spec: Any, mesh: Any = None, note: str = ""
+) -> ArrayLayout:
+    """Derive the layout from an array and its spec; with a note instead, every device has the array whole."""
+    shape, nbytes = tuple(array.shape), math.prod(array.shape) * array.dtype.itemsize
+    ways = 1
+    if mesh is not None:
+        for entry in partition.entries_in(spec or PartitionSpec()):
+            ways *= partition.ways_on(mesh, entry)
+    held = None
+    if note not in {"not known", "host"}:
+        held = nbytes // ways
+    axes: tuple[tuple[str, int], ...] = ()
+    if spec is not None and mesh is not None:
+        axes = tuple(mesh.shape.items())
+    return ArrayLayout(
+        path, names, shape, str(array.dtype), spec, nbytes, held, note=note, mesh=axes
+    )
+
+
+def _actual(path: str, names: Names, array: Any) -> ArrayLayout | None:
+    """Return how an array is laid out, or None if it does not know."""
+    if isinstance(array, np.ndarray | np.generic):
+        return _row(path, names, array, None, note="host")
+    traced = isinstance(array, Tracer)
+    sharding = (jax.typeof(array) if traced else array).sharding
+    if isinstance(sharding, NamedSharding):
+        kinds = set(sharding.mesh.axis_types)
+        if traced and kinds == {AxisType.Manual}:
+            return _row(path, names, array, None, note="local block")
+        if traced and kinds != {AxisType.Explicit}:
+            return None
+        return _row(path, names, array, sharding.spec, sharding.mesh)
+    if sharding is None:
+        return None
+    count, block = len(sharding.device_set), math.prod(sharding.shard_shape(tuple(array.shape)))
+    note = "one device" if count == 1 else f"{count} devices"
+    row = _row(path, names, array, None, note=note)
+    return dataclasses.replace(row, nbytes_per_device=block * array.dtype.itemsize)
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """A block of an array, and the devices that hold it.
+
+    Attributes:
+        slices: the positions of the block along each axis; anonymous dimensions are `dim 0`, ...
+        devices: numbers of the devices in the order of the mesh, the last axis fastest; without a mesh, their ids.
+        coordinates: the positions of these devices along each axis of the mesh.
+    """
+
+    slices: Mapping[str, slice]
+    devices: tuple[int, ...]
+    coordinates: Mapping[str, tuple[int, ...]]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Blocks(Printed):
+    """The devices that hold each block of an array, which print as tables, also in notebooks.
+
+    Attributes:
+        title: what is laid out on what.
+        blocks: the blocks, in the order of their first devices.
+    """
+
+    title: str
+    blocks: tuple[Block, ...]
+
+    def parts(self) -> Iterator[str | Table]:
+        """Yield the paragraphs and tables."""
+        yield self.title
+        if not self.blocks:
+            return
+        mesh_axes, axes = tuple(self.blocks[0].coordinates), tuple(self.blocks[0].slices)
+        rows: list[tuple[Cell, ...]] = []
+        for block in self.blocks:
+            places = map(numbers, block.coordinates.values())
+            ranges = [f"{part.start}:{part.stop}" for part in block.slices.values()]
+            rows.append((_several("device", block.devices), *places, *ranges))
+        yield Table(("held by", *mesh_axes, *axes), tuple(rows))
+        if len(axes) == 2 and len(self.blocks) > 1:
+            yield self._grid(*axes)
+
+    def _grid(self, down: str, across: str) -> Table:
+        """Draw the array with devices in place of its blocks."""
+        at: dict[tuple[int, int], dict[tuple[int, int], str]] = {}
+        for block in self.blocks:
+            cells = at.setdefault(_range(block, down), {})
+            cells[_range(block, across)] = numbers(block.devices)
+        columns = sorted(set(itertools.chain(*at.values())))
+        header = ("", *(f"{across} {first}:{last}" for first, last in columns))
+        rows: list[tuple[Cell, ...]] = []
+        for (first, last), cells in sorted(at.items()):
+            rows.append((f"{down} {first}:{last}", *(cells[column] for column in columns)))
+        return Table(header, tuple(rows))
+
+
+def _range(block: Block, axis: str) -> tuple[int, int]:
+    return block.slices[axis].start, block.slices[axis].stop
+
+
+def _several(what: str, values: Sequence[int]) -> str:
+    ending = "" if len(values) == 1 else "s"
+    return f"{what}{ending} {numbers(values)}"
+
+
+def visualize(x: NamedArray) -> Blocks:
+    """Show which devices hold which block of an array, by name.
+
+    A traced array on a mesh with Explicit axes has its layout in its type. On Auto axes, the compiler decides: the
+    blocks are printed afterwards, as the returned object says.
+
+    Args:
+        x: an array on devices, or a traced one.
+
+    Returns:
+        An object that prints as a table, also in notebooks: a row for each block and, if the array has two dimensions,
+        a drawing. Devices are numbered by their place in the mesh.
+
+    Raises:
+        OperandError: if it is not a NamedArray, or has no devices.
+
+    Examples:
+        >>> mesh = jax.make_mesh((2, 2, 2), ("data", "model", "rest"), axis_types=(jax.sharding.AxisType.Auto,) * 3)
+        >>> x = axn.ones(axn.make_axes(batch=8, embed=16))
+        >>> axn.partitioning.visualize(axn.shard(x, {"batch": "data", "embed": "model"}, mesh))
+        float32[batch=8@data, embed=16@model] on the mesh data=2, model=2, rest=2
+        <BLANKLINE>
+        held by      data  model  rest  batch  embed
+        devices 0-1  0     0      0-1   0:4    0:8
+        devices 2-3  0     1      0-1   0:4    8:16
+        devices 4-5  1     0      0-1   4:8    0:8
+        devices 6-7  1     1      0-1   4:8    8:16
+        <BLANKLINE>
+                   embed 0:8  embed 8:16
+        batch 0:4  0-1        2-3
+        batch 4:8  4-5        6-7
+    """
+    if not isinstance(x, NamedArray):
+        raise checks.unnamed("visualize", x)
+    names, array = x.names, x.array
+    shape = shape_of("visualize", array, names)
+    traced = isinstance(array, Tracer)
+    sharding = getattr(jax.typeof(array) if traced else array, "sharding", None)
+    if sharding is None:
+        problem = f"a NamedArray holds {type_text(array)}, which is not on a device"
+        abstract = "axn.partitioning.show(x, mapping, mesh) shows how a mapping would lay it out"
+        hint = "lay it out with axn.shard"
+        if isinstance(array, jax.ShapeDtypeStruct):
+            hint = abstract
+        raise OperandError(message("visualize", problem, f"array has: {facts(x)}", hint=hint))
+    if not traced:
+        return _laid_out(summary(x), names, shape, sharding)
+    kinds = set(sharding.mesh.axis_types)
+    if AxisType.Manual in kinds:
+        return Blocks(f"{summary(x)} is a block that each device has of its own", ())
+    if kinds == {AxisType.Explicit}:
+        return _laid_out(summary(x), names, shape, sharding)
+    _print_when_decided(array, names)
+    return Blocks(
+        f"{array.dtype}[{describe(names, shape)}] is laid out by the compiler; its blocks are printed then",
+        (),
+    )
+
+
+def _print_when_decided(array: Any, names: Names) -> None:
+    """Print the blocks of a traced array once the compiler has laid it out."""
+
+    # Under `vmap`, the compiler's layout has the mapped dimension too; this is how JAX reports it.
+    @jax.custom_batching.custom_vmap
+    def look(array: Any) -> tuple[()]:
+        shape = tuple(array.shape)
+        title = f"{array.dtype}[{describe(names, shape)}]"
+        jax.debug.inspect_array_sharding(
+            array, callback=lambda decided: print(_laid_out(title, names, shape, decided))
+        )
+        return ()
+
+    @look.def_vmap
+    def look_batched(size: int, batched: object, array: object) -> tuple[tuple[()], tuple[()]]:
+        _print_when_decided(array, names)
+        return (), ()
+
+    look(jax.lax.stop_gradient(array))
+
+
+def _laid_out(title: str, names: Names, shape: tuple[int, ...], sharding: Sharding) -> Blocks:
+    held: dict[tuple[tuple[int, int], ...], list[tuple[int, tuple[int, ...]]]] = {}
+    mesh_axes: tuple[str, ...] = ()
+    if isinstance(sharding, NamedSharding):
+        mesh = sharding.mesh
+        mesh_axes, place = mesh.axis_names, f"the mesh {partition.describe_mesh(mesh)}"
+        for number, at in enumerate(np.ndindex(*sharding.mesh.shape.values())):
+            held.setdefault(_ranges_at(at, shape, sharding), []).append((number, at))
+    else:
+        indices: Mapping[Any, Any] = sharding.devices_indices_map(shape)
+        place = _several("device", sorted(device.id for device in indices))
+        for device, index in indices.items():
+            ranges = tuple(part.indices(size)[:2] for part, size in zip(index, shape, strict=True))
+            held.setdefault(ranges, []).append((device.id, ()))
+    blocks: list[Block] = []
+    for ranges, holders in held.items():
+        numbers_of, places = zip(*holders, strict=True)
+        coordinates: dict[str, tuple[int, ...]] = {}
+        for axis, at in zip(mesh_axes, zip(*places, strict=True), strict=True):
+            coordinates[axis] = tuple(sorted(set(at)))
+        slices: dict[str, slice] = {}
+        for label, part in zip(_labels(names, shape), ranges, strict=True):
+            slices[label] = slice(*part)
+        blocks.append(Block(slices, tuple(sorted(numbers_of)), coordinates))
+    return Blocks(f"{title} on {place}", tuple(blocks))
+
+
+def _ranges_at(
+    at: tuple[int, ...], shape: tuple[int, ...], sharding: NamedSharding
+) -> tuple[tuple[int, int], ...]:
+    """Find the block of an array at one place of the mesh."""
+    sizes = sharding.mesh.shape
+    coordinates = dict(zip(sharding.mesh.axis_names, at, strict=True))
+    ranges = []
+    for size, entry in zip(shape, _entries(sharding.spec, len(shape)), strict=True):
+        part, ways = 0, 1
+        for axis in entry:  # the first axis of an entry varies slowest
+            part, ways = part * sizes[axis] + coordinates[axis], ways * sizes[axis]
+        ranges.append((part * size // ways, (part + 1) * size // ways))
+    return tuple(ranges)

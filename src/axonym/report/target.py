@@ -1,0 +1,142 @@
+"""What a check looks at: a tree, or a call of a function, with abstract arrays on a mesh of any size."""
+
+import functools
+import inspect
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from ..errors import OperandError, message
+from ..mesh import assignment
+from ..partitioning.jit import NamedJit
+
+
+class Call(NamedTuple):
+    """A function with arguments, or a tree without any.
+
+    Attributes:
+        target: the function or the tree.
+        args: the arguments by position.
+        kwargs: the arguments by name.
+        is_method: whether the first argument is the owner of a method.
+    """
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    is_method: bool
+
+    @property
+    def name(self) -> str:
+        """The name of the function, or of the type of the tree."""
+        named = getattr(self.target, "func", self.target)  # of a method
+        return str(getattr(named, "__name__", type(named).__name__))
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether a function is called; a module is a tree, though it can be called."""
+        if self.args or self.kwargs:
+            return True
+        target = self.target
+        is_bound = isinstance(target, functools.partial | eqx.Partial) or hasattr(
+            target, "__func__"
+        )
+        is_alone = is_bound or hasattr(target, "__wrapped__") or jax.tree_util.all_leaves([target])
+        return callable(target) and is_alone
+
+    def owner(self) -> tuple[str, Any]:
+        """Return the owner of a method, otherwise the function, with its path in the function."""
+        fn = self.target
+        if isinstance(fn, jax.tree_util.Partial) and len(fn.args) == 1 and not fn.keywords:
+            owner = fn.args[0]
+        else:
+            owner = getattr(fn, "__self__", fn)
+        for keys, part in jax.tree.leaves_with_path(fn, is_leaf=lambda part: part is owner):
+            if part is owner:
+                return assignment.path_text(keys), owner
+        return "", owner
+
+    def by_parameter(self) -> dict[str, tuple[str, Any]]:
+        """Return arguments and their paths by parameter name; a wrong call fails when it is traced."""
+        given = {**{str(i): value for i, value in enumerate(self.args)}, **self.kwargs}
+        places = [str(i) for i in range(len(self.args))]
+        try:
+            bound = inspect.signature(self.target).bind(
+                *places, **{key: key for key in self.kwargs}
+            )
+        except (TypeError, ValueError):
+            return {path: (path, value) for path, value in given.items()}
+        found: dict[str, tuple[str, Any]] = {}
+        for name, below in bound.arguments.items():
+            for keys, path in jax.tree.leaves_with_path(below):
+                found[joined(name, assignment.path_text(keys))] = path, given[path]
+        return found
+
+
+def unwrapped(fn: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    """Unwrap a named_jit, whose mappings are not those to check; the owner of its method is the first argument."""
+    is_method = False
+    if isinstance(fn, functools.partial) and isinstance(fn.func, NamedJit):
+        bound = fn
+        is_method = len(bound.args) == 1 and not bound.keywords
+        fn, args, kwargs = bound.func, (*bound.args, *args), {**bound.keywords, **kwargs}
+    if isinstance(fn, NamedJit):
+        fn = vars(fn)["__wrapped__"]
+    return Call(fn, args, kwargs, is_method)
+
+
+def abstract_mesh(mesh: object) -> AbstractMesh:
+    """Return a mesh without devices.
+
+    Raises:
+        OperandError: if it is neither a mesh nor a dict of sizes.
+    """
+    if isinstance(mesh, Mesh):
+        abstract: AbstractMesh = mesh.abstract_mesh
+        return abstract
+    if isinstance(mesh, AbstractMesh):
+        return mesh
+    if not isinstance(mesh, Mapping) or not all(map(_is_size, mesh.values())):
+        problem = f"a mesh must be a Mesh, an AbstractMesh or a dict of sizes, not {mesh!r}"
+        raise OperandError(message("check", problem, hint='write {"data": 64, "model": 8}'))
+    sizes = tuple(map(int, mesh.values()))
+    return AbstractMesh(sizes, tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, int | np.integer) and int(size) > 0
+
+
+def is_array(leaf: object) -> bool:
+    """Return whether a leaf is an array, perhaps an abstract one."""
+    return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
+
+
+def abstract_array(array: Any) -> jax.ShapeDtypeStruct:
+    """Return an array without values, as JAX sees it."""
+    if isinstance(array, np.ndarray | np.generic):  # float64 may be float32 to JAX
+        array = jax.typeof(array)
+    return jax.ShapeDtypeStruct(
+        array.shape, array.dtype, weak_type=getattr(array, "weak_type", False)
+    )
+
+
+def joined(*paths: str) -> str:
+    """Join the parts of a path that are not empty."""
+    return ".".join(filter(None, paths))
+
+
+def place_of(error: BaseException) -> str:
+    """Return the innermost line of the user's code in the traceback of an error."""
+    ours = {"axonym", "jax", "jaxlib", "equinox", "contextlib", "functools"}
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in ours:
+            code = frame.f_code
+            return f"{code.co_name}, {Path(code.co_filename).name} line {line}"
+    return "JAX"

@@ -1,0 +1,402 @@
+"""Whether a state dict fits a model: one error for everything that does not, with the call that would."""
+
+import dataclasses
+import itertools
+import warnings
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import ArgumentError, OperandError, message, suggestion
+from ..kinds import Payload
+from ..mesh.assignment import with_bases
+from .axes import StoredArray, StoredAxes, StoredAxis
+from .places import Form, Index, Place, axes_of, on_host, spec_of
+from .record import axes_text
+
+Entries: TypeAlias = Mapping[str, tuple[Place, Index]]
+KINDS = ("missing", "unexpected", "wrong axes", "wrong shape", "wrong dtype", "wrong values")
+SHOWN = 20  # of each kind
+
+
+@dataclasses.dataclass(frozen=True)
+class Rival:
+    """Another reading of the same state dict, for hints.
+
+    Attributes:
+        call: how to ask for it.
+        entries: makes its entries, which have the same keys.
+    """
+
+    call: str
+    entries: Callable[[], Entries]
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """How a state dict is read.
+
+    Attributes:
+        function: the name of the function that the user called.
+        entries: the arrays of the model by key.
+        state: the state dict.
+        prefix: the first component of the keys that belong to the model.
+        strict: whether missing and unexpected keys are errors.
+        cast: whether dtypes may differ.
+        rename_axes: from names of the model to those that the axes have in the state dict.
+        rivals: other readings.
+        torch: the reading in the layouts of torch, where this one is not, and the user has not chosen any layouts.
+    """
+
+    function: str
+    entries: Entries
+    state: Mapping[str, Any]
+    prefix: str | None
+    strict: bool
+    cast: bool
+    rename_axes: Mapping[str, str]
+    rivals: tuple[Rival, ...]
+    torch: Rival | None
+
+    def called(self, name: str) -> str:
+        """Return the name that an axis of the model has in the state dict; derived ones follow their base."""
+        bases = [base for base in with_bases((name,)) if base in self.rename_axes]
+        if not bases:
+            return name
+        base = max(bases, key=len)
+        return self.rename_axes[base] + name[len(base) :]
+
+    def extra(self) -> list[str]:
+        """Return the keys that the model lacks."""
+        own = f"{self.prefix}." if self.prefix else ""
+        return [key for key in self.state if key not in self.entries and key.startswith(own)]
+
+
+@dataclasses.dataclass
+class Flaws:
+    """What does not fit: keys and what is wrong with them, by kind."""
+
+    found: dict[str, list[tuple[str, str]]] = dataclasses.field(default_factory=dict)
+
+    def add(self, kind: str, key: str, text: str) -> None:
+        """Note that something does not fit."""
+        self.found.setdefault(kind, []).append((key, text))
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each flaw, up to a limit for each kind."""
+        for kind in KINDS:
+            flaws = self.found.get(kind, [])
+            yield from (f"{kind}: {key}: {text}" for key, text in flaws[:SHOWN])
+            if len(flaws) > SHOWN:
+                yield f"{kind}: and {len(flaws) - SHOWN} more"
+
+
+def fit(reading: Reading) -> dict[str, Form]:
+    """Return the stored forms of the arrays that the model has and the state dict has.
+
+    Raises:
+        ArgumentError: if something does not fit.
+    """
+    _require_axes(reading)
+    flaws = Flaws()
+    forms: dict[str, Form] = {}
+    specs: dict[str, Any] = {}
+    extra = reading.extra()
+    for key, (place, _) in reading.entries.items():
+        if key not in reading.state:
+            # Without values, it cannot stay as it is.
+            if reading.strict or isinstance(place.array, jax.ShapeDtypeStruct):
+                flaws.add("missing", key, _missing_text(flaws, key, place, extra))
+            continue
+        specs[key] = spec_of(reading.function, reading.state, key)
+        form = _form(reading, flaws, key, specs[key])
+        if form is not None:
+            forms[key] = form
+        _compare_dtypes(reading, flaws, key, specs[key].dtype)
+    if reading.strict:
+        for key in extra:
+            shape = spec_of(reading.function, reading.state, key).shape
+            flaws.add("unexpected", key, str(tuple(shape)))
+    if flaws.found:
+        kinds = [kind for kind in KINDS if kind in flaws.found]
+        counts = ", ".join(f"{len(flaws.found[kind])} {kind}" for kind in kinds)
+        hint = "; ".join(_hints(reading, flaws, specs))
+        problem = f"the state dict does not fit: {counts}"
+        raise ArgumentError(message(reading.function, problem, *flaws.lines(), hint=hint or None))
+    if not reading.strict:
+        _require_use(reading, forms, extra)
+    _warn_of_squares(reading, specs)
+    return forms
+
+
+def _missing_text(flaws: Flaws, key: str, place: Place, extra: list[str]) -> str:
+    """Describe an array that is missing, and the key that is nearest, unless the line will not be shown."""
+    near = None
+    if len(flaws.found.get("missing", ())) < SHOWN:
+        near = suggestion(key, extra)
+    if near:
+        return f"{place.form.text}; {near}"
+    return place.form.text
+
+
+def _require_axes(reading: Reading) -> None:
+    """Raise unless the table of names has strings, and is about axes of the model."""
+    table: Any = reading.rename_axes
+    parts = (place.form.parts for place, _ in reading.entries.values())
+    names = with_bases(set(itertools.chain.from_iterable(parts)))
+    if not isinstance(table, Mapping) or not _are_strings((*table, *table.values())):
+        problem = f"rename_axes must be a dict from names of the model to names of the state dict, not {table!r}"
+        hint = 'write rename_axes={"embed": "hidden"}'
+        raise OperandError(message(reading.function, problem, hint=hint))
+    for name in table:
+        if name not in names:
+            problem = f"rename_axes has {name!r}, which no array of the model has"
+            there = f"axes of the model: {', '.join(sorted(names))}"
+            near = suggestion(name, names)
+            raise ArgumentError(message(reading.function, problem, there, hint=near))
+
+
+def _are_strings(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+def _form(reading: Reading, flaws: Flaws, key: str, spec: Any) -> Form | None:
+    """Return the stored form of an array, by the axes that it was saved with."""
+    place, _ = reading.entries[key]
+    axes, shape = axes_of(reading.state, key, spec), tuple(spec.shape)
+    given = str(shape) if axes is None else f"saved as {axes_text(axes, shape)}"
+    form = place.form_of(axes, reading.called)
+    if form is None:
+        flaws.add("wrong axes", key, f"{given}, but the model has {place.form.text}")
+    elif form.shape != shape or not _same_sizes(axes, form, place.axes):
+        flaws.add("wrong shape", key, f"{given}, but the model has {place.form.text}")
+    return form
+
+
+def _same_sizes(axes: StoredAxes | None, form: Form, own: StoredAxes) -> bool:
+    """Return whether axes that are flattened have the sizes of the model, too; those without names only have places."""
+    if axes is None or None in axes or None in own:
+        return True
+    return [axis.size for axis in _flat(axes)] == [axis.size for axis in _flat(form.axes)]
+
+
+def _flat(axes: StoredAxes | None) -> list[StoredAxis]:
+    """List the axes of all dimensions that have names."""
+    return list(itertools.chain.from_iterable(dim or () for dim in axes or ()))
+
+
+def _compare_dtypes(reading: Reading, flaws: Flaws, key: str, given: Any) -> None:
+    place, _ = reading.entries[key]
+    dtype = place.array.dtype
+    if given == dtype:
+        return
+    if not (reading.cast and _kind(given) == _kind(dtype)):
+        flaws.add("wrong dtype", key, f"{given}, but the model has {dtype}")
+    elif jnp.issubdtype(dtype, jnp.integer):
+        least, most = bounds(on_host(reading.state[key]))
+        limits = jnp.iinfo(dtype)  # type: ignore[no-untyped-call]  # of jax
+        if least < limits.min or most > limits.max:
+            room = f"{dtype} has {limits.min} to {limits.max}"
+            flaws.add("wrong values", key, f"{least} to {most} in {given}, but {room}")
+
+
+def bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    """Return the least and the greatest number of an array of integers; zeros if it is empty."""
+    if not array.size:
+        return 0, 0
+    # NumPy does not compare integers of four bits.
+    if array.dtype.kind not in "iu":
+        array = array.astype(np.int64)
+    return int(array.min()), int(array.max())
+
+
+def _hints(reading: Reading, flaws: Flaws, specs: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what would work."""
+    found = flaws.found
+    if "missing" in found or "unexpected" in found:
+        prefix = _prefix_hint(reading)
+        if prefix:
+            yield prefix
+        elif reading.strict and specs:
+            yield "pass strict=False to ignore missing and unexpected keys"
+        elif "missing" in found and not reading.strict:
+            yield "an abstract model has no arrays to keep: initialise it"
+    other = None
+    if "wrong axes" in found or "wrong shape" in found:
+        other = _layout_hint(reading, specs)
+    if other:
+        yield other
+    elif "wrong axes" in found:
+        yield _axes_hint(reading, [key for key, _ in found["wrong axes"]], specs)
+    for key, _ in found.get("wrong dtype", ()):
+        if _kind(specs[key].dtype) == _kind(reading.entries[key][0].array.dtype):
+            yield "pass cast=True to convert dtypes"
+            return
+
+
+def _prefix_hint(reading: Reading) -> str | None:
+    """Return the prefix under which most arrays of the model are found, if there is one."""
+    prefix = f"{reading.prefix}." if reading.prefix else ""
+    names = {key.removeprefix(prefix) for key in reading.entries}
+    here = {key.removeprefix(prefix) for key in reading.state if key.startswith(prefix)}
+    found, count = _most(_starts(reading.state, names))
+    if count and (reading.prefix or "") in found:
+        return None
+    if count * 2 > len(names):
+        if len(found) > 1:
+            return f"there are {len(found)} prefixes with such keys; pass one of them, as in prefix={found[0]!r}"
+        there, call = "without a prefix", "leave the prefix out"
+        if found[0]:
+            there, call = f"after {found[0]!r}", f"pass prefix={found[0]!r}"
+        return f"{call}: {count} of {len(names)} keys are there {there}"
+    found, count = _most(filter(None, _starts(names, here)))
+    if count * 2 > len(names):
+        shorter = f"pass rename=lambda key: key.removeprefix({f'{found[0]}.'!r})"
+        return f"{shorter}: {count} of {len(names)} keys are there without it"
+    return None
+
+
+def _starts(keys: Iterable[str], names: Container[str]) -> Iterator[str]:
+    """Yield the beginnings of keys that leave one of the names."""
+    for key in keys:
+        for start, rest in _splits(key):
+            if rest in names:
+                yield start
+
+
+def _most(values: Iterable[str]) -> tuple[list[str], int]:
+    """Return the most frequent values, and how often each of them occurs."""
+    counts = Counter(values)
+    most = max(counts.values(), default=0)
+    return [value for value, count in counts.items() if count == most], most
+
+
+def _splits(key: str) -> Iterator[tuple[str, str]]:
+    """Yield all beginnings of a key, also the empty one, and the rest of it after each."""
+    yield "", key
+    at = key.find(".")
+    while at >= 0:
+        yield key[:at], key[at + 1 :]
+        at = key.find(".", at + 1)
+
+
+def _axes_hint(reading: Reading, keys: Iterable[str], specs: Mapping[str, Any]) -> str:
+    """Return how to load arrays saved with other names: those that only one side has are paired, if all agree."""
+    table: dict[str, str] = {}
+    certain = True
+    for key in keys:
+        place, _ = reading.entries[key]
+        there = _flat(axes_of(reading.state, key, specs[key]))
+        own = _flat(place.axes)
+        names = {axis.name for axis in there}
+        renamed = {reading.called(axis.name) for axis in own}
+        left = [axis for axis in own if reading.called(axis.name) not in names]
+        others = [axis for axis in there if axis.name not in renamed]
+        certain = certain and len(left) == len(others)
+        for mine, other in zip(left, others, strict=False):
+            is_same = table.setdefault(mine.name, other.name) == other.name
+            certain = certain and is_same and mine.size == other.size
+    certain = certain and len(set(table.values())) == len(table) > 0
+    comparison = "numpy.asarray(array) of a value has no names to compare"
+    if not certain:
+        return comparison
+    table = {**reading.rename_axes, **table}
+    return f"if these are the same axes, pass rename_axes={table}; {comparison}"
+
+
+def _layout_hint(reading: Reading, specs: Mapping[str, Any]) -> str | None:
+    """Return the other reading that fits most arrays, if it fits more than this one."""
+    most, call = _fitting(reading, reading.entries, specs), None
+    for rival in reading.rivals:
+        count = _fitting(reading, rival.entries(), specs)
+        if count > most:
+            most, call = count, rival.call
+    return call and f"{call}: {most} of {len(specs)} arrays fit then"
+
+
+def _fitting(reading: Reading, entries: Entries, specs: Mapping[str, Any]) -> int:
+    """Count the arrays that fit entries of the same keys."""
+    count = 0
+    for key, spec in specs.items():
+        form = entries[key][0].form_of(axes_of(reading.state, key, spec), reading.called)
+        count += form is not None and form.shape == tuple(spec.shape)
+    return count
+
+
+def _require_use(reading: Reading, forms: Mapping[str, Form], extra: list[str]) -> None:
+    """Raise if nothing is loaded; warn if there are both arrays without a key and keys without an array."""
+    total = len(reading.entries)
+    absent = [key for key in reading.entries if key not in forms]
+    if not absent:
+        return
+    near = suggestion(absent[0], extra)
+    hint = _prefix_hint(reading) or (near and f"for {absent[0]!r}: {near}")
+    own, others = _some(absent), _some(extra or list(reading.state))
+    if not forms:
+        problem = (
+            f"nothing would be loaded: the state dict has none of the {total} arrays of the model"
+        )
+        lines = (f"the model has: {own}", f"the state dict has: {others}")
+        raise ArgumentError(message(reading.function, problem, *lines, hint=hint))
+    if extra:
+        problem = (
+            f"{len(absent)} of {total} arrays stay as they are, and {len(extra)} keys are not used"
+        )
+        text = message(
+            reading.function, problem, f"they stay: {own}", f"not used: {others}", hint=hint
+        )
+        warnings.warn(text, stacklevel=5)
+
+
+def _some(keys: list[str]) -> str:
+    shown = ", ".join(keys[:3]) or "nothing"
+    if len(keys) > 3:
+        shown += f" and {len(keys) - 3} more"
+    return shown
+
+
+def _warn_of_squares(reading: Reading, specs: Mapping[str, Any]) -> None:
+    """Warn of arrays of torch that fit the model as they are, but would have other places in the layouts of torch."""
+    if reading.torch is None or getattr(reading.state, "spec", None) is not None:
+        return
+    of_torch = [key for key, spec in specs.items() if _is_of_torch(spec, reading.state[key])]
+    if not of_torch:
+        return
+    entries = reading.torch.entries()
+    squares = [
+        key for key in of_torch if _differs(reading.entries[key][0].form, entries[key][0].form)
+    ]
+    if squares:
+        problem = f"{len(squares)} arrays, which seem to be from torch, fit in its layout as well, with axes exchanged"
+        hint = f"{reading.torch.call}; or pass layouts={{}} to read them as they are"
+        warnings.warn(
+            message(reading.function, problem, f"they are: {_some(squares)}", hint=hint),
+            stacklevel=5,
+        )
+
+
+def _is_of_torch(spec: Any, value: Payload) -> bool:
+    of_file = isinstance(spec, StoredArray) and spec.is_foreign
+    return of_file or type(value).__module__.partition(".")[0] == "torch"
+
+
+def _differs(one: Form, other: Form) -> bool:
+    """Return whether two forms of one shape have elements at other places."""
+
+    def walked(form: Form) -> list[tuple[str, bool]]:
+        return [(axis.name, axis.flipped) for axis in _flat(form.axes) if axis.size > 1]
+
+    return one.shape == other.shape and walked(one) != walked(other)
+
+
+def _kind(dtype: Any) -> Any:
+    """Return the kind of numbers, among which dtypes convert."""
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    for kind in kinds:
+        if jnp.issubdtype(dtype, kind):
+            return kind
+    return dtype

@@ -1,0 +1,266 @@
+"""The format of safetensors files: a header of JSON, and the bytes of the arrays.
+
+Files are held to the rules of the safetensors package, https://github.com/huggingface/safetensors: each byte belongs to
+one array, and the header to JSON's letter. Besides, no name occurs twice, and booleans are zeros and ones.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from ..errors import ArgumentError, message
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    code: jnp.dtype(kind)
+    for code, kind in {
+        "BOOL": jnp.bool_,
+        "U8": jnp.uint8,
+        "I8": jnp.int8,
+        "U16": jnp.uint16,
+        "I16": jnp.int16,
+        "U32": jnp.uint32,
+        "I32": jnp.int32,
+        "U64": jnp.uint64,
+        "I64": jnp.int64,
+        "F8_E4M3": jnp.float8_e4m3fn,
+        "F8_E5M2": jnp.float8_e5m2,
+        "F8_E8M0": jnp.float8_e8m0fnu,
+        "F8_E4M3FNUZ": jnp.float8_e4m3fnuz,
+        "F8_E5M2FNUZ": jnp.float8_e5m2fnuz,
+        "F16": jnp.float16,
+        "BF16": jnp.bfloat16,
+        "F32": jnp.float32,
+        "F64": jnp.float64,
+        "C64": jnp.complex64,
+    }.items()
+}
+CODES = {kind: code for code, kind in DTYPES.items()}
+HEADER_LIMIT = 100_000_000  # of the package
+DEPTH_LIMIT = 127  # of the package: that of serde_json
+DIMENSION_LIMIT = 64  # of NumPy
+METADATA = "__metadata__"
+Unreadable = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""What is raised where text has another form than expected."""
+
+
+class Entry(NamedTuple):
+    """An array in a header."""
+
+    key: str
+    code: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+class File(NamedTuple):
+    """An opened file."""
+
+    arrays: dict[str, np.ndarray[Any, Any]]
+    metadata: dict[str, str]
+
+
+def header_of(
+    keys: Sequence[str], specs: Mapping[str, Any], metadata: Mapping[str, str]
+) -> tuple[bytes, list[str]]:
+    """Make the beginning of a file; returns it and the keys in the order of the arrays' bytes."""
+    header: dict[str, Any] = {METADATA: metadata}
+    ordered = sorted(keys, key=lambda key: -specs[key].dtype.itemsize)  # then all are aligned
+    end = 0
+    for key in ordered:
+        start, end = end, end + specs[key].size * specs[key].dtype.itemsize
+        header[key] = {
+            "dtype": CODES[specs[key].dtype],
+            "shape": specs[key].shape,
+            "data_offsets": (start, end),
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, ordered
+
+
+def parse(text: bytes | str) -> Any:
+    """Read JSON, by the letter of its standard.
+
+    Raises:
+        ValueError: if it is none, a name occurs twice in an object, or a text is not valid Unicode.
+        RecursionError, ValueError: if it is nested too deeply.
+    """
+    # Of bytes, the json module would guess an encoding.
+    string = text if isinstance(text, str) else text.decode("utf-8")
+    value = json.loads(
+        string,
+        object_pairs_hook=_distinct,
+        parse_constant=_refused,
+        parse_int=_integer,
+        parse_float=_finite,
+    )
+    level = [value]
+    for _ in range(DEPTH_LIMIT + 1):
+        for each in level:
+            if isinstance(each, str):
+                each.encode("utf-8")  # an escape may be half of a character
+        inside = [
+            each.values() if isinstance(each, dict) else each
+            for each in level
+            if isinstance(each, dict | list)
+        ]
+        level = [child for children in inside for child in children]
+    if level:
+        raise ValueError("too deep")
+    return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    for name, _ in pairs:
+        name.encode("utf-8")
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _refused(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _integer(text: str) -> int | float:
+    if text == "-0":
+        return -0.0
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is out of range")
+    return number
+
+
+def open_file(file: Path) -> File:
+    """Map the arrays of a file into memory; only those of booleans are read, to see that they are.
+
+    Raises:
+        ArgumentError: if the file is damaged, is incomplete, or has a dtype that JAX lacks or a 4-bit one.
+        OSError: if it cannot be read.
+    """
+    entries, metadata, start = _header(file)
+    data = np.asarray(np.memmap(file, np.uint8, "r"))[start:]
+    _check_coverage(file, entries, len(data))
+    arrays = {
+        each.key: data[each.start : each.end].view(DTYPES[each.code]).reshape(each.shape)
+        for each in entries
+    }
+    for each in entries:
+        if each.code == "BOOL" and (data[each.start : each.end] > 1).any():
+            problem = f"{each.key!r} in {file.name} has booleans other than 0 and 1"
+            raise ArgumentError(
+                message("load_state_dict", problem, "operations would disagree on what they are")
+            )
+    return File(arrays, metadata)
+
+
+def metadata_of(file: Path) -> dict[str, str]:
+    """Read the metadata of a file.
+
+    Raises:
+        ArgumentError: if the file has no readable header.
+        OSError: if it cannot be read.
+    """
+    return _header(file)[1]
+
+
+def _header(file: Path) -> tuple[list[Entry], dict[str, str], int]:
+    """Read the header of a file: its arrays, its metadata, and where the bytes of the arrays start."""
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if size < 8 or length > min(HEADER_LIMIT, size - 8):
+            raise ArgumentError(
+                message(
+                    "load_state_dict", f"{file.name} is not a safetensors file, or is incomplete"
+                )
+            )
+        text = opened.read(length)
+    try:
+        header = parse(text)
+        metadata = _metadata(header.pop(METADATA, None))
+        entries = [_entry(key, entry) for key, entry in header.items()]
+    except Unreadable:
+        raise ArgumentError(
+            message("load_state_dict", f"{file.name} has no readable header")
+        ) from None
+    for each in entries:
+        _check(file, each)
+    return entries, metadata, 8 + length
+
+
+def _metadata(found: Any) -> dict[str, str]:
+    metadata = {} if found is None else dict(found.items())
+    if not all(isinstance(text, str) for text in metadata.values()):
+        raise TypeError
+    return metadata
+
+
+def _entry(key: str, entry: Any) -> Entry:
+    """Parse the header of an array: key, dtype, shape and where its bytes start and end.
+
+    Raises:
+        KeyError, TypeError, ValueError: if it cannot be read.
+    """
+    code, shape, (start, end) = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(code, str) or not isinstance(shape, list):
+        raise TypeError
+    if not all(type(number) is int for number in (*shape, start, end)):
+        raise TypeError
+    return Entry(key, code, tuple(shape), start, end)
+
+
+def _check(file: Path, entry: Entry) -> None:
+    """Raise ArgumentError unless the dtype is known, and the shape fits the bytes."""
+    key, code, shape, start, end = entry
+    kind = DTYPES.get(code)
+    if kind is None:
+        raise ArgumentError(message("load_state_dict", f"{key!r} in {file.name} has dtype {code}"))
+    fits = min((*shape, start, end)) >= 0 and end - start == math.prod(shape) * kind.itemsize
+    # NumPy multiplies sizes also where one of them is zero.
+    possible = (
+        len(shape) <= DIMENSION_LIMIT and math.prod(filter(None, shape)) * kind.itemsize < 2**63
+    )
+    if not fits or not possible:
+        raise ArgumentError(_damaged(file, entry, f"bytes {start} to {end}"))
+
+
+def _check_coverage(file: Path, entries: list[Entry], total: int) -> None:
+    """Raise ArgumentError unless each byte belongs to exactly one array."""
+    reached = 0
+    for each in sorted(entries, key=lambda each: (each.start, each.end)):
+        if each.end > total:
+            raise ArgumentError(
+                _damaged(file, each, f"bytes {each.start} to {each.end} of {total}")
+            )
+        if each.start != reached:
+            kind = (
+                "overlap those of another array"
+                if each.start < reached
+                else "follow bytes of no array"
+            )
+            raise ArgumentError(
+                _damaged(file, each, f"bytes {each.start} to {each.end}, which {kind}")
+            )
+        reached = each.end
+    if reached != total:
+        problem = f"{file.name} has {total - reached} bytes after those of its arrays"
+        raise ArgumentError(message("load_state_dict", problem))
+
+
+def _damaged(file: Path, entry: Entry, lies: str) -> str:
+    problem = f"{entry.key!r} in {file.name} is incomplete or damaged"
+    return message(
+        "load_state_dict", problem, f"shape {entry.shape} of {DTYPES[entry.code]}, {lies}"
+    )

@@ -1,0 +1,491 @@
+"""The keys and stored forms of the arrays of a tree in a state dict."""
+
+import dataclasses
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.core import Tracer
+from jax.experimental import multihost_utils
+
+from ..array import NamedArray, is_named_array
+from ..axis import names_in, selection
+from ..core import facts, shape_of, sizes_of
+from ..engine.operands import own_names
+from ..errors import (
+    ArgumentError,
+    AxisError,
+    AxisNotFoundError,
+    AxisSizeError,
+    OperandError,
+    describe,
+    message,
+    suggestion,
+)
+from ..kinds import Payload, Tree, type_text
+from ..mesh import auto
+from ..mesh.assignment import path_text
+from ..names import plans
+from ..names.plans import Names
+from ..nn.stack.interleaved import Interleaved
+from ..nn.stack.stacked import BlockSeq, Stacked
+from ..partitioning.shard import is_optimiser_state
+from .axes import StoredArray, StoredAxes, StoredAxis
+from .layouts import Layout, Stored
+from .record import axes_text
+
+Index: TypeAlias = tuple[int, ...]
+
+
+class Numbers(NamedTuple):
+    """Number the layers that are stored along one axis."""
+
+    first: int
+    step: int
+
+
+Parts: TypeAlias = tuple[str | Numbers, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """The stored form of an array.
+
+    Attributes:
+        array: the shape of the array.
+        parts: the names of its dimensions, with axes split.
+        split: its shape with axes split.
+        groups: the parts of each stored dimension.
+        flipped: the parts that are stored in reverse.
+    """
+
+    array: Index
+    parts: Names
+    split: Index
+    groups: tuple[Names, ...]
+    flipped: frozenset[str] = frozenset()
+
+    @functools.cached_property
+    def order(self) -> Index:
+        """The order of the parts in the stored form."""
+        return tuple(map(self.parts.index, itertools.chain.from_iterable(self.groups)))
+
+    @functools.cached_property
+    def reversed_parts(self) -> frozenset[str]:
+        """The parts that are stored in reverse, and have more than one element."""
+        sizes = zip(self.parts, self.split, strict=True)
+        return frozenset(name for name, size in sizes if name in self.flipped and size > 1)
+
+    @functools.cached_property
+    def steps(self) -> tuple[Any, ...]:
+        """An index that reverses some of them, in that order; its result is an array, also without dimensions."""
+        backwards, forwards = slice(None, None, -1), slice(None)
+        parts = [self.parts[at] for at in self.order]
+        return (*(backwards if name in self.reversed_parts else forwards for name in parts), ...)
+
+    @functools.cached_property
+    def shape(self) -> Index:
+        """The stored shape."""
+        return tuple(math.prod(axis.size for axis in group) for group in self.axes)
+
+    @functools.cached_property
+    def axes(self) -> tuple[tuple[StoredAxis, ...], ...]:
+        """The parts of each stored dimension with their sizes."""
+        sizes = dict(zip(self.parts, self.split, strict=True))
+
+        def stored(name: str) -> StoredAxis:
+            return StoredAxis(name, sizes[name], name in self.reversed_parts)
+
+        return tuple(tuple(map(stored, group)) for group in self.groups)
+
+    @property
+    def text(self) -> str:
+        """The stored shape with names, for errors."""
+        return axes_text(self.axes, self.shape)
+
+    def store(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Bring an array into its stored form, contiguous: other libraries write its buffer, or need such strides."""
+        ordered: np.ndarray[Any, Any] = array.reshape(self.split).transpose(self.order)[self.steps]
+        return np.asarray(ordered.reshape(self.shape), order="C")
+
+    def restore(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Bring an array back; without split axes, it is a view, of which only the used part is read."""
+        apart: np.ndarray[Any, Any] = stored.reshape([self.split[at] for at in self.order])[
+            self.steps
+        ]
+        return apart.transpose(np.argsort(self.order)).reshape(self.array)
+
+
+def form(path: str, names: Names, shape: Index, stored: Stored | None) -> Form:
+    """Work out the stored form of the array at a path, whose dimensions all have names."""
+    stored = Stored(names) if stored is None else stored
+    where, has = f"layout of {path}", f"the array has: {describe(names, shape)}"
+    groups = [names_in(selection(dim)) for dim in stored.dims]
+    listed = tuple(itertools.chain.from_iterable(groups))
+    parts: list[str] = []
+    for whole in names:
+        if whole in stored.split:
+            parts.append(stored.split[whole][0])
+        parts.append(whole)
+    plans.distinct(tuple(parts), f"{where}: ")
+    plans.distinct(listed, f"{where}: ")
+    _require_known(where, stored.split, names, has)
+    _require_known(where, (*listed, *stored.flipped), parts, has)
+
+    sizes = sizes_of(names, shape)
+    for whole, (part, count) in stored.split.items():
+        if count < 1 or sizes[whole] % count:
+            problem = f"{whole}={sizes[whole]} cannot be split evenly in {part}={count}"
+            raise AxisSizeError(message(where, problem, has))
+        sizes |= {part: count, whole: sizes[whole] // count}
+    first = [(name,) for name in parts if name not in listed]
+    split = tuple(sizes[name] for name in parts)
+    return Form(shape, tuple(parts), split, (*first, *groups), frozenset(stored.flipped))
+
+
+def _require_known(where: str, names: Iterable[str], known: Sequence[str], has: str) -> None:
+    for name in names:
+        if name not in known:
+            hint = suggestion(name, known)
+            problem = f"there is no axis {name!r}"
+            raise AxisNotFoundError(message(where, problem, has, hint=hint))
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """An array of a tree, and its place in a state dict.
+
+    Attributes:
+        path: the path of the array in the tree.
+        leaf: the array, named or plain.
+        names: a name for each dimension; anonymous ones are counted.
+        shape: its shape.
+        parts: the components of its key; `Numbers` stand for those of layers.
+        layers: the names of the dimensions along which layers are stored, outermost first.
+        form: the stored form, of each layer if there are any.
+    """
+
+    path: str
+    leaf: Payload
+    names: Names
+    shape: Index
+    parts: Parts
+    layers: Names
+    form: Form
+
+    @property
+    def array(self) -> Any:
+        """The array without its names."""
+        if isinstance(self.leaf, NamedArray):
+            return self.leaf.array
+        return self.leaf
+
+    @functools.cached_property
+    def axes(self) -> StoredAxes:
+        """The axes of the stored form, of each layer; None for dimensions without a name."""
+        named = {*own_names(self.leaf), *self.layers}
+        unnamed = {name for name in self.names if name not in named}
+
+        def known(group: tuple[StoredAxis, ...]) -> tuple[StoredAxis, ...] | None:
+            if unnamed.isdisjoint(axis.name for axis in group):
+                return group
+            return None
+
+        return tuple(map(known, self.form.axes))
+
+    def form_of(self, axes: StoredAxes | None, called: Callable[[str], str]) -> Form | None:
+        """Return the form of an array that was saved with given axes, in any order; None if the axes are others.
+
+        Args:
+            axes: those of each dimension; None if they are not known, which makes it the form of the model.
+            called: the name that a name of the model has there.
+        """
+        if axes is None:
+            return self.form
+        own = self.axes
+        if None in own or None in axes:  # dimensions without a name have a place
+            pairs = itertools.zip_longest(_renamed(own, called), axes)
+            if all(None in pair or pair[0] == pair[1] for pair in pairs):
+                return self.form
+            return None
+        dims = [dim for dim in axes if dim is not None]
+        listed = list(itertools.chain.from_iterable(dims))
+        left = tuple(name for name in self.names if name not in self.layers)
+        for parts, split in ((self.form.parts, self.form.split), (left, self.form.array)):
+            names = {called(name): name for name in parts}
+            if len(names) == len(parts) and sorted(names) == sorted(axis.name for axis in listed):
+                groups = tuple(tuple(names[axis.name] for axis in dim) for dim in dims)
+                flipped = frozenset(names[axis.name] for axis in listed if axis.flipped)
+                return Form(self.form.array, parts, split, groups, flipped)
+        return None
+
+    def entries(self) -> Iterator[tuple[str, Index]]:
+        """Yield the key of each stored array, and the indices of its layers."""
+        layers = [range(self.shape[self.names.index(name)]) for name in self.layers]
+        for index in itertools.product(*layers):
+            at = iter(index)
+            key: list[str] = []
+            for part in self.parts:
+                if isinstance(part, Numbers):
+                    part = str(part.first + part.step * next(at))
+                key.append(part)
+            yield ".".join(key), index
+
+    def read(self, index: Index) -> np.ndarray[Any, Any]:
+        """Bring the part of given layers to the host."""
+        array, names = self.array, list(self.names)
+        for name, at in zip(self.layers, index, strict=True):
+            dim = names.index(name)
+            names.remove(name)
+            if isinstance(array, jax.Array):
+                array = lax.dynamic_index_in_dim(auto.whole(array, (dim,)), at, dim, keepdims=False)
+            else:
+                array = array.take(at, dim)
+        return on_host(array)
+
+    def block(
+        self, at: Sequence[slice], layers: Mapping[Index, np.ndarray[Any, Any]]
+    ) -> np.ndarray[Any, Any]:
+        """Assemble a block of the array from those of its layers, which `Form.restore` returns."""
+        bounds = [range(*part.indices(size)) for part, size in zip(at, self.shape, strict=True)]
+        rest: Tree = tuple(
+            part for part, name in zip(at, self.names, strict=True) if name not in self.layers
+        )
+        rest += (...,)  # the result is an array, also without dimensions
+        if not self.layers:
+            whole: np.ndarray[Any, Any] = layers[()][rest]
+            return whole
+        result = np.empty([len(bound) for bound in bounds], self.array.dtype)
+        dims = [self.names.index(name) for name in self.layers]
+        for index in itertools.product(*(bounds[dim] for dim in dims)):
+            where: list[Payload] = [slice(None)] * len(bounds)
+            for dim, number in zip(dims, index, strict=True):
+                where[dim] = number - bounds[dim].start
+            result[tuple(where)] = layers[index][rest]
+        return result
+
+
+def _renamed(axes: StoredAxes, called: Callable[[str], str]) -> StoredAxes:
+    """Give axes the names that they have in a state dict."""
+    renamed: list[tuple[StoredAxis, ...] | None] = []
+    for dim in axes:
+        if dim is None:
+            renamed.append(None)
+        else:
+            renamed.append(tuple(axis._replace(name=called(axis.name)) for axis in dim))
+    return tuple(renamed)
+
+
+def on_host(array: Payload) -> np.ndarray[Any, Any]:
+    """Bring an array to the host, from all processes that have a part of it."""
+    if isinstance(array, jax.Array) and not (
+        array.is_fully_addressable or array.is_fully_replicated
+    ):
+        array = multihost_utils.process_allgather(array, tiled=True)
+    return np.asarray(array)
+
+
+def require_state(function: str, state: Any, hint: str) -> None:
+    """Raise unless `state` is a mapping with strings as keys; the hint shows the call."""
+    if not isinstance(state, Mapping):
+        problem = f"a state dict must be a mapping from keys to arrays, not {type_text(state)}"
+        raise OperandError(message(function, problem, hint=hint))
+    for key in state:
+        if not isinstance(key, str):
+            problem = f"keys of a state dict must be strings, not {key!r}"
+            raise ArgumentError(message(function, problem, hint=f"write {str(key)!r}"))
+
+
+def require_values(function: str, key: str, array: Payload) -> None:
+    """Raise ArgumentError for an array without values that can be stored."""
+    if isinstance(array, Tracer):
+        problem = f"{key!r} is traced: it has no values before the function runs"
+        raise ArgumentError(
+            message(function, problem, hint="call it outside of jit, grad, vmap and scan")
+        )
+    if isinstance(array, jax.Array) and jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        problem = f"{key!r} is a key of jax.random, not an array of numbers"
+        hint = "leave it out of the model: eqx.partition; or keep its numbers: jax.random.key_data(key)"
+        raise ArgumentError(message(function, problem, hint=hint))
+    if isinstance(array, jax.ShapeDtypeStruct):
+        problem = f"{key!r} is abstract: it has a shape and a dtype, but no values"
+        raise ArgumentError(
+            message(function, problem, hint="initialise the model, or load it with from_state_dict")
+        )
+
+
+def spec_of(function: str, state: Mapping[str, Any], key: str) -> Any:
+    """Return an array of a state dict, or an object with its shape and dtype.
+
+    Raises:
+        ArgumentError: if it is abstract.
+        OperandError: if it has names, or numpy cannot read it.
+    """
+    spec = getattr(state, "spec", None)
+    if spec is not None:
+        return spec(key)
+    value = state[key]
+    require_values(function, key, value)
+    if isinstance(value, np.ndarray | jax.Array):
+        return value
+    if isinstance(value, NamedArray):
+        problem = f"{key!r} is a NamedArray; values of a state dict must be plain arrays, in the layout of the file"
+        hint = "pass its `.array`, with the axes in the order of the file: x.rearrange((...)).array"
+        raise OperandError(message(function, problem, f"its axes: {facts(value)}", hint=hint))
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        problem, told = (
+            f"numpy cannot read {key!r}, a {type(value).__name__}",
+            str(error).partition("\n")[0],
+        )
+        hint = "pass tensor.detach(), and .float() of bfloat16; or save to a safetensors file, and use load_state_dict"
+        of_torch = type(value).__module__.partition(".")[0] == "torch"
+        raise OperandError(
+            message(function, problem, told, hint=hint if of_torch else None)
+        ) from error
+
+
+def axes_of(state: Mapping[str, Any], key: str, spec: Any) -> StoredAxes | None:
+    """Return the axes that an array of a state dict was saved with, or None; `spec` is what `spec_of` returns."""
+    axes = getattr(state, "axes", None)
+    if axes is not None:
+        found: StoredAxes = axes(key)
+        return found
+    if isinstance(spec, StoredArray):
+        return spec.axes
+    return None
+
+
+def places(tree: Tree, layouts: Mapping[type, Layout]) -> Iterator[Place | None]:
+    """Yield the place of each leaf of a tree in order, named arrays as leaves; None for leaves that are not arrays."""
+    yield from _walk(tree, (), (), (), None, layouts)
+
+
+def _walk(
+    node: Tree,
+    path: Names,
+    parts: Parts,
+    blocks: Names,
+    stored: Stored | None,
+    layouts: Mapping[type, Layout],
+    optimised: bool = False,
+) -> Iterator[Place | None]:
+    optimised = optimised or is_optimiser_state(node)
+    children = jax.tree.leaves_with_path(node, is_leaf=lambda each: each is not node)
+    if is_named_array(node) or (children and not children[0][0]):
+        kept = _kept(node, path) if optimised else None
+        yield kept or _place(node, path, parts, blocks, stored)
+        return
+    if isinstance(node, Stacked | BlockSeq | Interleaved):
+        for where, part, further, layer in _layers(node):
+            inner = (*path, *where), (*parts, part), (*blocks, *further)
+            yield from _walk(layer, *inner, None, layouts, optimised)
+        return
+    layout = _layout_of(node, layouts)
+    forms: Mapping[str, Stored] = {}
+    if layout is not None:
+        forms = _forms(node, path, layout, [path_text(keys) for keys, _ in children])
+    for keys, child in children:
+        name = path_text(keys)
+        own = (*path, name), (*parts, name), blocks, forms.get(name)
+        yield from _walk(child, *own, layouts, optimised)
+
+
+def _layout_of(node: object, layouts: Mapping[type, Layout]) -> Layout | None:
+    for kind in type(node).__mro__:
+        if kind in layouts:
+            return layouts[kind]
+    return None
+
+
+def _forms(node: Tree, path: Names, layout: Layout, known: Sequence[str]) -> Mapping[str, Stored]:
+    """Get the forms of the fields of a module from a layout, and check them."""
+    forms: Any = layout(node)
+    if not isinstance(forms, Mapping):
+        problem = f"a layout must return a dict from fields to Stored, not {type_text(forms)}"
+        raise OperandError(
+            message(
+                f"layout of {type(node).__name__}", problem, hint='write {"weight": Stored(...)}'
+            )
+        )
+    for field, stored in forms.items():
+        where = f"layout of {'.'.join((*path, str(field)))}"
+        if field not in known and not hasattr(
+            node, str(field)
+        ):  # a bias that is None is not in the tree
+            problem, there = (
+                f"{type(node).__name__} has no such field",
+                f"it has: {', '.join(known) or 'none'}",
+            )
+            raise ArgumentError(message(where, problem, there, hint=suggestion(field, known)))
+        if not isinstance(stored, Stored):
+            problem = f"the form of a field must be a Stored, not {type_text(stored)}"
+            raise OperandError(message(where, problem, hint='write Stored(("mlp", "embed"))'))
+    return forms
+
+
+def _layers(node: Tree) -> Iterator[tuple[Names, str | Numbers, Names, Any]]:
+    """Yield the layers of a module that has several: path, number in keys, axis of storage, and module.
+
+    Numbers are those of `node.unstacked()`: all modules with the same layers have the same keys.
+    """
+    if isinstance(node, Stacked):
+        yield ("stacked",), Numbers(0, 1), (node.Block.name,), node.stacked
+    elif isinstance(node, BlockSeq):
+        for i, layer in enumerate(node.blocks):
+            yield ("blocks", str(i)), str(i), (), layer
+    else:
+        kinds, Block = node.repeated.stacked, node.repeated.Block
+        for i, layer in enumerate(kinds):
+            yield ("repeated", "stacked", str(i)), Numbers(i, len(kinds)), (Block.name,), layer
+        for i, layer in enumerate(node.rest):
+            yield ("rest", str(i)), str(Block.size * len(kinds) + i), (), layer
+
+
+def _kept(leaf: Payload, path: Names) -> Place | None:
+    """Return the place of an optimiser's array with fewer dimensions than names: whole, by its path."""
+    if not isinstance(leaf, NamedArray) or not hasattr(leaf.array, "shape"):
+        return None
+    shape = leaf.array.shape
+    if len(shape) >= len(leaf.names):
+        return None
+    names = _numbered(range(len(shape)))
+    where = ".".join(path)
+    return Place(where, leaf, names, shape, path, (), form(where, names, shape, None))
+
+
+def _numbered(dims: Iterable[int]) -> Names:
+    """Name dimensions that have no names."""
+    return tuple(f"dimension {at}" for at in dims)
+
+
+def _place(
+    leaf: Payload, path: Names, parts: Parts, blocks: Names, stored: Stored | None
+) -> Place | None:
+    array = leaf.array if isinstance(leaf, NamedArray) else leaf
+    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+        return None
+    spelled = ".".join(path)
+    names = own_names(leaf)
+    shape = shape_of(spelled, array, names)
+    unnamed = len(shape) - len(names)
+    first: Names = ()
+    if not isinstance(leaf, NamedArray):  # plain arrays have layers first
+        first = blocks[:unnamed]
+    names = (*first, *_numbered(range(len(first), unnamed)), *names)
+    for name in blocks:
+        if name not in names:
+            problem = f"{spelled} is in a Stacked over {name!r}, but has no such axis"
+            raise AxisError(message("state dict", problem, f"it has: {describe(names, shape)}"))
+    left = sizes_of(names, shape)
+    for name in blocks:
+        left.pop(name, None)
+    own = form(spelled, tuple(left), tuple(left.values()), stored)
+    return Place(spelled, leaf, names, shape, parts, blocks, own)

@@ -1,0 +1,177 @@
+"""Files that replace earlier ones at once: whoever opens them finds all of the old ones or all of the new ones.
+
+A file is written beside its place, and renamed once it is on the disk. Several files have names that none has had; then
+one step makes them valid: the renaming of their index, or the removal of a single file, which goes before an index.
+Each has the number of its save in its metadata, as the index has, so that files of two saves are never taken for one.
+What a killed save leaves is removed by the next one.
+"""
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError, message
+from .format import File, Unreadable, metadata_of, open_file, parse
+
+SAVE = "axonym.save"
+UNFINISHED = ".unfinished"
+
+
+def index_of(target: Path) -> Path:
+    """Return the index of the files that stand for one."""
+    return target.with_name(f"{target.name}.index.json")
+
+
+def write(file: Path, parts: Iterable[Any]) -> None:
+    """Replace a file by one with the given bytes, once they are all on the disk."""
+    unfinished = file.with_name(file.name + UNFINISHED)
+    with unfinished.open("wb") as out:
+        for part in parts:
+            out.write(part)
+        out.flush()
+        os.fsync(out.fileno())
+    unfinished.replace(file)
+
+
+class Replacement:
+    """The files of one save.
+
+    Attributes:
+        target: the file that the user named.
+        files: those to write, in any order, before `finish`.
+        metadata: the number of the save, for each of several files.
+    """
+
+    def __init__(self, target: Path, count: int) -> None:
+        """Choose names, and remove what a killed save has left."""
+        self.target = target
+        self.listed = _listed(index_of(target))
+        self._remove(lambda name: name not in self.listed and self._is_ours(name))
+        self.files, self.metadata = [target], dict[str, str]()
+        if count > 1:
+            save = secrets.token_hex(8)
+            self.metadata = {SAVE: save}
+            self.files = self._numbered(target.stem, count)
+            if any(map(os.path.lexists, self.files)):
+                self.files = self._numbered(f"{target.stem}-{save}", count)
+
+    def finish(self, files_of: Mapping[str, Path], total_size: int) -> None:
+        """Make the written files the valid ones, and remove the earlier ones."""
+        index, kept = index_of(self.target), {file.name for file in self.files}
+        _sync(self.target.parent)
+        if self.metadata:
+            metadata = {"total_size": total_size, **self.metadata}
+            where = {key: file.name for key, file in files_of.items()}
+            write(
+                index, [json.dumps({"metadata": metadata, "weight_map": where}, indent=2).encode()]
+            )
+            _sync(index.parent)  # before the files go that the earlier index lists
+            self.target.unlink(missing_ok=True)
+        else:
+            index.unlink(missing_ok=True)
+        self._remove(lambda name: name not in kept and (name in self.listed or self._is_ours(name)))
+        _sync(index.parent)
+
+    def _numbered(self, stem: str, count: int) -> list[Path]:
+        names = [f"{stem}-{at:05}-of-{count:05}{self.target.suffix}" for at in range(1, count + 1)]
+        return [self.target.with_name(name) for name in names]
+
+    def _remove(self, chosen: Callable[[str], bool]) -> None:
+        """Remove the chosen ones of the files that a save writes beside its target."""
+        stem, suffix = re.escape(self.target.stem), re.escape(self.target.suffix)
+        whole, index = re.escape(self.target.name), re.escape(index_of(self.target).name)
+        numbered = rf"{stem}(?:-[0-9a-f]{{16}})?-\d{{5,}}-of-\d{{5,}}{suffix}"
+        pattern = re.compile(rf"(?:{whole}|{index}|{numbered}){re.escape(UNFINISHED)}|{numbered}")
+        for name in os.listdir(self.target.parent):
+            if pattern.fullmatch(name) and chosen(name):
+                self.target.with_name(name).unlink(missing_ok=True)
+
+    def _is_ours(self, name: str) -> bool:
+        """Return whether one of several files is unfinished or from here: others may be in use elsewhere."""
+        if name.endswith(UNFINISHED):
+            return True
+        try:
+            return SAVE in metadata_of(self.target.with_name(name))
+        except ArgumentError:
+            return False
+
+
+def open_set(index: Path) -> dict[str, tuple[Path, File]]:
+    """Open all files that an index lists, and return the one of each key.
+
+    Raises:
+        ArgumentError: if the index cannot be read, or the files are not those that it was written for.
+    """
+    text = index.read_bytes()
+    where, save = _parsed(index, text)
+    try:
+        files = {file: open_file(file) for file in dict.fromkeys(where.values())}
+    except OSError:
+        if index.read_bytes() != text:  # replaced in the meantime
+            return open_set(index)
+        for file in where.values():
+            if not os.path.isfile(file):
+                problem = f"{index.name} lists {file.name}, which is no file here"
+                raise ArgumentError(message("load_state_dict", problem)) from None
+        raise
+    _require_one_save(index, save, files)
+    absent = [key for key, file in where.items() if key not in files[file].arrays]
+    if absent:
+        problem = f"{index.name} lists {len(absent)} arrays that its files lack"
+        first = f"the first: {absent[0]} in {where[absent[0]].name}"
+        raise ArgumentError(message("load_state_dict", problem, first))
+    return {key: (file, files[file]) for key, file in where.items()}
+
+
+def _require_one_save(index: Path, save: str | None, files: Mapping[Path, File]) -> None:
+    """Raise unless all files have the number of one save; an index of others may have none."""
+    lines = [f"{index.name}: save {save or 'unknown'}"]
+    found: set[str | None] = set() if save is None else {save}
+    for file, opened in files.items():
+        own = opened.metadata.get(SAVE)
+        found.add(own)
+        lines.append(f"{file.name}: save {own or 'unknown'}")
+    if len(found) > 1:
+        problem = f"{index.name} and its files are not all from one save"
+        hint = "copy all files of one save, the index too"
+        raise ArgumentError(message("load_state_dict", problem, *lines, hint=hint))
+
+
+def _parsed(index: Path, text: bytes) -> tuple[dict[str, Path], str | None]:
+    """Read an index: the file of each array, and the number of the save."""
+    try:
+        content = parse(text)
+        where = {key: index.with_name(name) for key, name in content["weight_map"].items()}
+        metadata = content.get("metadata") or {}
+        save = metadata.get(SAVE)
+        if not (save is None or isinstance(save, str)) or any(
+            "\0" in file.name for file in where.values()
+        ):
+            raise TypeError
+    except Unreadable:
+        problem = f"{index.name} is not a readable index of files"
+        raise ArgumentError(message("load_state_dict", problem)) from None
+    return where, save
+
+
+def _listed(index: Path) -> set[str]:
+    """Return the names of the files that an index lists; none if there is no index, or no readable one."""
+    try:
+        return {file.name for file in _parsed(index, index.read_bytes())[0].values()}
+    except (FileNotFoundError, ArgumentError):
+        return set()
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    if os.name == "nt":  # which opens no folders
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

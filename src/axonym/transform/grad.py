@@ -1,0 +1,358 @@
+"""Derivatives of functions of named arrays: gradients, and Jacobians with the names of both sides."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from ..array import NamedArray, is_named_array
+from ..core import facts, shape_of
+from ..errors import (
+    AxisClashError,
+    AxisError,
+    AxisNotFoundError,
+    AxisSizeError,
+    OperandError,
+    message,
+    suggestion,
+)
+from ..mesh import context, explicit
+from ..names import plans
+from .leaves import is_hole, refilled
+
+__all__ = ["grad", "hessian", "jacfwd", "jacrev", "value_and_grad"]
+
+Function = Callable[..., Any]
+P = ParamSpec("P")
+R = TypeVar("R")
+Renames = Mapping[str, str]
+
+
+def grad(
+    fn: Callable[P, Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[P, Any]:
+    """Make the function that computes the gradient of a scalar, which may be a NamedArray without axes.
+
+    A gradient has the axes of its argument. For a function that returns `x.scalar()`, `jax.grad` does the same.
+
+    Args:
+        fn: a function that returns a scalar, or a pair of one and anything else with `has_aux`.
+        argnums: the positions of the arguments to differentiate with respect to.
+        has_aux: the function returns a pair, whose second part is returned after the gradient.
+        holomorphic: as in `jax.grad`.
+        allow_int: as in `jax.grad`.
+
+    Raises:
+        AxisSizeError: if the function returns an array with dimensions.
+
+    Examples:
+        >>> axn.grad(lambda x: (x**2).sum())(axn.named([1.0, 2.0], "x"))
+        NamedArray(float32[x=2])
+        [2. 4.]
+    """
+    both = _value_and_grad("grad", fn, argnums, has_aux, holomorphic, allow_int)
+
+    @functools.wraps(fn)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, gradients = both(*args, **kwargs)
+        return (gradients, value[1]) if has_aux else gradients
+
+    return gradient
+
+
+def value_and_grad(
+    fn: Callable[P, R],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Callable[P, tuple[R, Any]]:
+    """Make the function that computes the value of `fn` and its gradient; arguments are those of `grad`.
+
+    Examples:
+        >>> loss, gradient = axn.value_and_grad(lambda x: (x**2).sum())(axn.named([1.0, 2.0], "x"))
+        >>> loss
+        NamedArray(float32[])
+        5.0
+    """
+    return _value_and_grad("value_and_grad", fn, argnums, has_aux, holomorphic, allow_int)
+
+
+def _value_and_grad(
+    function: str,
+    fn: Function,
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    holomorphic: bool,
+    allow_int: bool,
+) -> Function:
+    @functools.wraps(fn)
+    def scalar(*args: object, **kwargs: object) -> Any:
+        returned = fn(*args, **kwargs)
+        value = returned
+        if has_aux:
+            value, _ = _pair(function, returned)
+        if isinstance(value, NamedArray):
+            if shape_of(function, value.array, value.names):
+                problem, facts_there = (
+                    "the function must return a scalar",
+                    f"it returned: {facts(value)}",
+                )
+                raise AxisSizeError(
+                    message(function, problem, facts_there, hint="reduce it: x.sum()")
+                )
+            value = value.array
+        return value, returned
+
+    both = jax.value_and_grad(
+        scalar, argnums, has_aux=True, holomorphic=holomorphic, allow_int=allow_int
+    )
+
+    @functools.wraps(fn)
+    def value_and_gradient(*args: object, **kwargs: object) -> Any:
+        if context.taken_axes():  # gradients are mapped even if the arguments are not
+            called = list(args)
+            for number in (argnums,) if isinstance(argnums, int) else argnums:
+                if -len(args) <= number < len(args):
+                    called[number] = jax.tree.map(_off_taken_axes, called[number])
+            args = tuple(called)
+        (_, returned), gradients = both(*args, **kwargs)
+        return returned, gradients
+
+    return value_and_gradient
+
+
+def _off_taken_axes(leaf: object) -> Any:
+    return explicit.off_taken_axes(leaf) if isinstance(leaf, jax.Array) else leaf
+
+
+def jacfwd(
+    fn: Callable[P, Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    rename: Renames | None = None,
+) -> Callable[P, Any]:
+    """Make the function that computes the Jacobian by forward mode, one pass per element of the argument.
+
+    The result has the axes of the output and then those of the argument. For trees, it is the tree of outputs whose
+    leaves are trees of arguments, as in `jax.jacfwd`. Dimensions without names come first; if neither side is a
+    NamedArray, the result is a plain array.
+
+    Args:
+        fn: a function of arrays, which returns arrays.
+        argnums: the positions of the arguments to differentiate with respect to.
+        has_aux: the function returns a pair, whose second part is returned after the Jacobian.
+        holomorphic: as in `jax.jacfwd`.
+        rename: other names for axes of the arguments, needed for those that the output has too.
+
+    Raises:
+        AxisClashError: if an output and an argument have an axis of the same name that `rename` lacks.
+        AxisNotFoundError: if `rename` has an axis that no argument has.
+
+    Examples:
+        >>> X = axn.Axis("x", 3)
+        >>> axn.jacfwd(lambda x: x**2, rename={"x": "x_in"})(axn.arange(X, dtype=float)).shape
+        {'x': 3, 'x_in': 3}
+    """
+    return _jacobian("jacfwd", jax.jacfwd, fn, argnums, has_aux, rename, holomorphic=holomorphic)
+
+
+def jacrev(
+    fn: Callable[P, Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    rename: Renames | None = None,
+) -> Callable[P, Any]:
+    """Make the function that computes the Jacobian by reverse mode, one pass per element of the output.
+
+    Arguments and results are those of `jacfwd`; `allow_int` is that of `jax.jacrev`.
+    """
+    return _jacobian(
+        "jacrev",
+        jax.jacrev,
+        fn,
+        argnums,
+        has_aux,
+        rename,
+        holomorphic=holomorphic,
+        allow_int=allow_int,
+    )
+
+
+def hessian(
+    fn: Callable[P, Any],
+    argnums: int | Sequence[int] = 0,
+    *,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    rename: Renames | tuple[Renames, Renames] | None = None,
+) -> Callable[P, Any]:
+    """Make the function that computes second derivatives, the Jacobian of the Jacobian.
+
+    The result has the axes of the output, those of the argument, and those of the argument again, which need other
+    names by `rename`. If the output has axes of the argument too, give two mappings, for the first and the second
+    appearance of the argument's axes.
+
+    Examples:
+        >>> x = axn.named([1.0, 2.0, 3.0], "x")
+        >>> axn.hessian(lambda x: (x**3).sum(), rename={"x": "x_2"})(x).shape
+        {'x': 3, 'x_2': 3}
+    """
+    first, second = rename if isinstance(rename, tuple) else (None, rename)
+    inner = _jacobian("hessian", jax.jacrev, fn, argnums, has_aux, first, holomorphic=holomorphic)
+    return _jacobian(
+        "hessian", jax.jacfwd, inner, argnums, has_aux, second, holomorphic=holomorphic
+    )
+
+
+def _jacobian(
+    function: str,
+    transform: Function,
+    fn: Function,
+    argnums: int | Sequence[int],
+    has_aux: bool,
+    rename: Renames | None,
+    **options: object,
+) -> Function:
+    """Transform a function of plain arrays, and name the result; JAX would nest named arrays."""
+    argnums = int(argnums) if isinstance(argnums, Integral) else argnums
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    renames = dict(rename or {})
+
+    @functools.wraps(fn)
+    def jacobian(*args: object, **kwargs: object) -> Any:
+        for number in numbers:
+            if not -len(args) <= number < len(args):
+                problem = f"argument {number} is to be differentiated, but {len(args)} were given by position"
+                raise OperandError(message(function, problem))
+        taken = [_flat(args[number]) for number in numbers]
+        _check_renames(function, renames, [leaf for leaves, _ in taken for leaf in leaves])
+        raw = list(args)
+        for number, (leaves, tree) in zip(numbers, taken, strict=True):
+            raw[number] = tree.unflatten([_array(function, leaf) for leaf in leaves])
+        outputs: list[tuple[list[_Side], Any]] = []
+
+        def positional(*args: object, **kwargs: object) -> Any:
+            called = list(args)
+            for number, (leaves, tree) in zip(numbers, taken, strict=True):
+                arrays = tree.flatten_up_to(args[number])
+                called[number] = tree.unflatten(map(refilled, leaves, arrays))
+            returned = fn(*called, **kwargs)
+            value, aux = _pair(function, returned) if has_aux else (returned, None)
+            leaves, tree = _flat(value)
+            arrays = [_array(function, leaf) for leaf in leaves]
+            outputs[:] = [(list(map(_side, leaves, arrays)), tree)]
+            plain = tree.unflatten(arrays)
+            return (plain, aux) if has_aux else plain
+
+        result = transform(positional, argnums, has_aux=has_aux, **options)(*raw, **kwargs)
+        blocks, aux = result if has_aux else (result, None)
+        ((sides, tree),) = outputs
+        rows: list[Any] = []
+        for side, row in zip(sides, tree.flatten_up_to(blocks), strict=True):
+            if isinstance(argnums, int):
+                row = (row,)
+            parts: list[Any] = []
+            for (leaves, below), part in zip(taken, row, strict=True):
+                named: list[Any] = []
+                for leaf, x in zip(leaves, below.flatten_up_to(part), strict=True):
+                    named.append(_block(function, side, _names(leaf), x, renames))
+                parts.append(below.unflatten(named))
+            rows.append(parts[0] if isinstance(argnums, int) else tuple(parts))
+        jacobians = tree.unflatten(rows)
+        return (jacobians, aux) if has_aux else jacobians
+
+    return jacobian
+
+
+def _pair(function: str, returned: object) -> tuple[Any, Any]:
+    if isinstance(returned, tuple | list) and len(returned) == 2:
+        return returned[0], returned[1]
+    got = type(returned).__name__
+    if isinstance(returned, tuple | list):
+        got = f"a {got} of {len(returned)}"
+    problem = "with has_aux, the function must return a pair of value and auxiliary data, "
+    raise OperandError(message(function, f"{problem}not {got}"))
+
+
+class _Side(NamedTuple):
+    """The names of an output, None for a plain array, and its number of dimensions."""
+
+    names: tuple[str, ...] | None
+    ndim: int
+
+
+def _side(leaf: Any, array: Any) -> _Side:
+    return _Side(_names(leaf), jnp.ndim(array))
+
+
+def _flat(tree: object) -> tuple[list[Any], Any]:
+    return jax.tree.flatten(tree, is_leaf=lambda x: is_named_array(x) and not is_hole(x))
+
+
+def _names(leaf: object) -> tuple[str, ...] | None:
+    return leaf.names if isinstance(leaf, NamedArray) else None
+
+
+def _array(function: str, leaf: object) -> Any:
+    if not isinstance(leaf, NamedArray):
+        return leaf
+    shape_of(function, leaf.array, leaf.names)
+    return leaf.array
+
+
+def _check_renames(function: str, renames: Renames, inputs: Sequence[Any]) -> None:
+    known: dict[str, None] = {}
+    for leaf in inputs:
+        known.update(dict.fromkeys(_names(leaf) or ()))
+    for name in renames:
+        if name not in known:
+            problem = f"rename has axis {name!r}, which no argument has"
+            lines = f"axes of the arguments: {', '.join(known) or 'none'}"
+            raise AxisNotFoundError(message(function, problem, lines, hint=suggestion(name, known)))
+
+
+def _block(
+    function: str, output: _Side, argument: tuple[str, ...] | None, array: Any, renames: Renames
+) -> Any:
+    """Name the derivatives of one output with respect to one argument."""
+    if output.names is None and argument is None:
+        return array
+    left, right = output.names or (), argument or ()
+    lines = (
+        f"the output has: {', '.join(left) or 'no axes'}",
+        f"the argument has: {', '.join(right) or 'no axes'}",
+    )
+    own = tuple((old, new) for old, new in renames.items() if old in right)
+    try:
+        inner = plans.rename(right, own)
+    except AxisError as flaw:
+        raise type(flaw)(message(function, f"with rename, {flaw}", *lines)) from None
+    for old, name in zip(right, inner, strict=True):
+        if name in left:
+            problem = f"the output and the argument both have axis {name!r}"
+            hint = f'give that of the argument another name: rename={{"{old}": "{old}_in"}}'
+            raise AxisClashError(message(function, problem, *lines, hint=hint))
+    # Anonymous dimensions lead: first those of the output, then those of the argument.
+    outer, start = output.ndim - len(left), array.ndim - len(right)
+    order = (
+        *range(outer),
+        *range(output.ndim, start),
+        *range(outer, output.ndim),
+        *range(start, array.ndim),
+    )
+    return NamedArray(jnp.transpose(array, order), (*left, *inner))

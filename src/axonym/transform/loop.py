@@ -1,0 +1,464 @@
+"""The loop over a named axis that `scan`, `fold`, `map` and stacks of layers share."""
+
+import functools
+import itertools
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.core import Tracer
+
+from ..array import NamedArray, is_named_array
+from ..axis import Axis, AxisSelector, selector
+from ..core import wrap
+from ..engine import kernels
+from ..errors import AxisError, AxisSizeError, OperandError, describe, message, suggestion
+from ..kinds import is_array, type_text
+from ..mesh import auto, context, explicit, tracing
+from .carry import Keeper, settled
+from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
+from .leaves import MAPPED, Arguments, Frame, Outputs, axis_first, dimension_of, is_hole, spread
+
+
+def scanned_by_default(leaf: object) -> bool:
+    """Return whether a leaf is scanned: named arrays that have the axis are, and plain arrays with a dimension."""
+    return isinstance(leaf, NamedArray) or (is_array(leaf) and leaf.ndim > 0)  # type: ignore[attr-defined]  # an array has ndim
+
+
+Pairs = Callable[..., tuple[Any, Any]]
+
+
+class _Plan(NamedTuple):
+    """A loop without its step and its arrays, as the key of a cache.
+
+    Attributes:
+        function: its name in errors.
+        pairs: how the step is called, see `loop`.
+        axis: the axis that it runs along.
+        size: its size.
+        policy: what is kept for the backward pass.
+        groups: the number of groups of steps.
+        reverse: whether it runs from the last position to the first.
+        unroll: the number of steps in one iteration.
+        kind: the type of `unroll`, since True is equal to 1.
+        checkpointed: whether the step follows the policy itself.
+        carry: the carry.
+        arguments: the arguments of one step.
+    """
+
+    function: str
+    pairs: Pairs
+    axis: str
+    size: int
+    policy: ScanCheckpointPolicy
+    groups: int
+    reverse: bool
+    unroll: int | bool
+    kind: type
+    checkpointed: bool
+    carry: Frame
+    arguments: Frame
+
+
+def loop(
+    function: str,
+    step: Callable[..., Any],
+    axis: AxisSelector,
+    remat: ScanCheckpointSpec,
+    reverse: bool,
+    unroll: int | bool,
+    is_scanned: object = scanned_by_default,
+    *,
+    checkpointed: bool = False,
+    pairs: Pairs | None = None,
+) -> Callable[..., Any]:
+    """Make the function `(init, *args, **kwargs)` that loops `step` over the axis.
+
+    Args:
+        function: its name in errors.
+        checkpointed: whether the step applies `remat` itself, so that only groups of steps remain.
+        pairs: a module-level function that calls the step and makes a pair of carry and output of its result:
+            `pairs(function, step, carry, *args, **kwargs)`. By default, the step returns one. The compiled loop is
+            cached as long as `step` lives, so do not wrap it in a new function at each call.
+    """
+    name, size = selector(axis, function)
+    policy = ScanCheckpointPolicy.make(remat)
+
+    @functools.wraps(step)
+    def looped(init: object, *args: object, **kwargs: object) -> Any:
+        tells = is_scanned if callable(is_scanned) else None
+        given = None if tells else spread(function, is_scanned, (args, kwargs))
+
+        def dimension(i: int, leaf: object) -> int | None:
+            at = dimension_of(leaf, name)
+            if at is None:
+                return None
+            told = tells if given is None else given[i]
+            is_told = told(leaf) if callable(told) else told
+            return at if is_told else None
+
+        arguments = Arguments(function, (name, size), (args, kwargs), dimension)
+        start = Outputs(init)
+        carry, held = Frame.of(start.rebuild([MAPPED] * len(start.arrays)))
+        rest, whole = Frame.of(arguments.rebuild([MAPPED] * len(arguments.arrays)))
+        plan = _Plan(
+            function=function,
+            pairs=pairs or _returned,
+            axis=name,
+            size=arguments.size,
+            policy=policy,
+            groups=policy.groups(arguments.size),
+            reverse=reverse,
+            unroll=unroll,
+            kind=type(unroll),
+            checkpointed=checkpointed,
+            carry=carry,
+            arguments=rest,
+        )
+        # Transposes here are compiled once for all steps.
+        scanned = list(map(_leading, arguments.arrays, arguments.dims))
+        arrays = (list(map(jnp.asarray, start.arrays)), held, scanned, whole)
+        run = _remembered(step, plan, arrays) or functools.partial(_run, plan, step)
+        last, outputs = run(*arrays)
+        stacked = axis_first(function, Axis(name, plan.size))
+        return carry.rebuild(last, held), outputs.rebuild(outputs.arrays, stacked)
+
+    return looped
+
+
+Compiler = Callable[[_Plan], Callable[..., Callable[..., Any] | None]]
+
+# A cache that does not keep a step alive: its compiled loops, and what they close over, are dropped with it. The key is
+# the identity, since equal steps may close over different values.
+_loops: dict[int, tuple["weakref.ref[Any]", Compiler]] = {}
+
+
+def _remembered(
+    step: Callable[..., Any], plan: _Plan, arrays: Sequence[Any]
+) -> Callable[..., Any] | None:
+    """Return the compiled loop of a step outside transformations; None if it cannot be cached.
+
+    As in JAX itself, a step is the same as long as it is the same object. Inside another trace, the loop becomes part
+    of that program as it is written, with its constants. Under `jax.disable_jit`, there is no program: steps get
+    values, for debuggers and prints.
+    """
+    config: Any = jax.config  # its stubs leave the options out
+    if config.jax_disable_jit or any(map(_is_traced, itertools.chain(*arrays))):
+        return None
+    try:
+        key, known = id(step), _loops.get(id(step))
+        if known is None or known[0]() is not step:
+            reference = weakref.ref(step, lambda _: _loops.pop(key, None))
+            known = _loops[key] = reference, _compiler(reference)
+        chosen = known[1](plan)
+    except TypeError:  # a step without weak references, or a part of the plan that is not hashable
+        return None
+    return chosen(*arrays)
+
+
+def _is_traced(array: object) -> bool:
+    return isinstance(array, Tracer)
+
+
+def _compiler(step: "weakref.ref[Any]") -> Compiler:
+    """Return a function that compiles the loops of a step and caches them."""
+
+    @functools.lru_cache(64)
+    def compiled(plan: _Plan) -> Callable[..., Callable[..., Any] | None]:
+        def run(*arrays: Any) -> Any:
+            return _run(plan, step(), *arrays)
+
+        looped = jax.jit(run, inline=tracing.INLINE)
+        closes: list[bool] = []
+
+        def chosen(*arrays: object) -> Callable[..., Any] | None:
+            # Arrays that a step closes over would be copied into a cached program; otherwise, they are arguments.
+            if not closes:
+                closes.append(any(jnp.ndim(const) for const in looped.trace(*arrays).jaxpr.consts))
+            return None if closes[0] else looped
+
+        return chosen
+
+    return compiled
+
+
+def _run(
+    plan: _Plan,
+    fn: object,
+    start: Sequence[Any],
+    held: Sequence[Any],
+    scanned: Sequence[Any],
+    whole: Sequence[Any],
+) -> Any:
+    """Return the arrays of the last carry, and the `Outputs`.
+
+    Args:
+        start: the arrays of the carry that change.
+        held: arrays in it that do not change.
+        scanned: the arrays of the arguments that are scanned.
+        whole: the others.
+    """
+
+    def loop(start: Sequence[Any], keep: Keeper) -> Any:
+        step = _step(plan, fn, held, whole, keep)
+        run = _one_by_one(plan, step) if plan.groups == 1 else _in_groups(plan, step)
+        if plan.policy.names and not plan.checkpointed:
+            # JAX remembers the step that it traces here.
+            check_names(plan.function, plan.policy, names_within(run, start, scanned))
+        return run(start, scanned)
+
+    start = list(
+        map(explicit.off_taken_axes, start)
+    )  # a carry that is not mapped yet may become so
+    with context.hiding((plan.axis,), loop=True):
+        return settled(loop, start)
+
+
+Step = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def _step(plan: _Plan, fn: Any, held: Sequence[Any], whole: Sequence[Any], keep: Keeper) -> Step:
+    """Make the step on arrays: the carry that changes, and the scanned arguments of one position."""
+
+    def step(carry: Any, scanned: Any) -> tuple[Any, Outputs]:
+        args, kwargs = plan.arguments.rebuild(scanned, whole)
+        before = plan.carry.rebuild(carry, held)
+        following, out = plan.pairs(plan.function, fn, before, *args, **kwargs)
+        after = Outputs(
+            _same_axes(plan.function, plan.carry.rebuild(carry, held), following)
+        ).arrays
+        return keep(carry, list(map(jnp.asarray, after))), Outputs(out)
+
+    return step
+
+
+def _one_by_one(plan: _Plan, step: Step) -> Step:
+    """Make a loop over all steps."""
+    checked = (
+        step if plan.checkpointed else _checkpointed(plan, _marked(plan.policy, step), plan.size)
+    )
+
+    def run(carry: object, xs: object) -> Any:
+        steps = None if xs else plan.size  # JAX takes no symbolic length, but that of an array
+        return lax.scan(checked, carry, xs, length=steps, reverse=plan.reverse, unroll=plan.unroll)
+
+    return run
+
+
+def _in_groups(plan: _Plan, step: Step) -> Step:
+    """Make a loop over groups of steps; the carries between groups are kept, not those within one."""
+    groups, length = plan.groups, plan.size // plan.groups
+    checked = step if plan.checkpointed else _checkpointed(plan, step, length)
+
+    def group(carry: object, xs: object) -> Any:
+        return lax.scan(checked, carry, xs, length=length, reverse=plan.reverse, unroll=plan.unroll)
+
+    checked_group = plan.policy.wrap(_marked(plan.policy, group))
+
+    def run(carry: Any, xs: Any) -> Any:
+        grouped = [x.reshape(groups, length, *x.shape[1:]) for x in xs]
+        last, ys = lax.scan(checked_group, carry, grouped, length=groups, reverse=plan.reverse)
+        return last, jax.tree.map(lambda y: y.reshape(groups * length, *y.shape[2:]), ys)
+
+    return run
+
+
+def _checkpointed(plan: _Plan, step: Step, length: int) -> Step:
+    unrolled = plan.unroll is True or length in range(
+        plan.unroll + 1
+    )  # a symbolic length has no order
+    return plan.policy.wrap(step, unrolled=unrolled)
+
+
+def _marked(policy: ScanCheckpointPolicy, step: Step) -> Step:
+    def marked(carry: object, xs: object) -> tuple[Any, Any]:
+        return step(*policy.mark(carry, xs))
+
+    return marked
+
+
+def names_within(fn: Callable[..., Any], *args: object) -> set[str]:
+    """Return the names that `tree_checkpoint_name` gives to values inside a function."""
+    return _named(jax.make_jaxpr(fn)(*args).jaxpr)
+
+
+def _named(jaxpr: Any) -> set[str]:
+    found: set[str] = set()
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "name":
+            found.add(equation.params["name"])
+        for value in equation.params.values():
+            parts = value if isinstance(value, tuple | list) else (value,)
+            for part in parts:
+                inner = getattr(part, "jaxpr", part)
+                if hasattr(inner, "eqns"):
+                    found |= _named(inner)
+    return found
+
+
+def check_names(function: str, policy: ScanCheckpointPolicy, found: Iterable[str]) -> None:
+    """Warn of names in a policy that no value has, since they save nothing."""
+    known = sorted(set(found))
+    for name in policy.names:
+        if name not in known:
+            problem = (
+                f"the checkpoint policy names {name!r}, but no value inside of a step has this name"
+            )
+            line = f"names there: {', '.join(map(repr, known)) or 'none'}"
+            hint = suggestion(name, known) or "give it with tree_checkpoint_name"
+            warnings.warn(message(function, problem, line, hint=hint), stacklevel=2)
+
+
+def pair(function: str, result: object) -> tuple[Any, Any]:
+    """Check that a step returned a carry and an output.
+
+    Raises:
+        OperandError: if not.
+    """
+    if isinstance(result, tuple) and len(result) == 2:
+        return result
+    problem = f"the step must return a pair of carry and output, not {type_text(result)}"
+    raise OperandError(
+        message(function, problem, hint="use fold for a step that returns the carry alone")
+    )
+
+
+def _returned(
+    function: str, step: Callable[..., Any], *args: object, **kwargs: object
+) -> tuple[Any, Any]:
+    return pair(function, step(*args, **kwargs))
+
+
+def _leading(array: object, dim: int) -> jax.Array:
+    array = jnp.asarray(array)
+    return jnp.moveaxis(auto.whole(array, (dim,)), dim, 0)
+
+
+def _same_axes(function: str, before: object, after: object) -> Any:
+    """Give the carry of a step its previous axis order.
+
+    Raises:
+        AxisError: if an array has other axes than before; AxisSizeError for other sizes.
+        OperandError: if anything else than the values of arrays changes.
+    """
+    tree: Any
+    olds, tree = jax.tree.flatten_with_path(before, is_leaf=is_named_array)
+    news, other = jax.tree.flatten(after, is_leaf=is_named_array)
+    if tree != other:
+        lines = (f"before: {tree}", f"after: {other}")
+        raise OperandError(message(function, "a step changes the structure of the carry", *lines))
+    return jax.tree.unflatten(
+        tree, [_same(function, *old, new) for old, new in zip(olds, news, strict=True)]
+    )
+
+
+def _same(function: str, path: Any, old: Any, new: Any) -> Any:
+    """Check one leaf of a carry, and give it its previous axis order."""
+    if _is_data(old) and _is_data(new):
+        before, after = old, new
+    elif (
+        isinstance(old, NamedArray)
+        and isinstance(new, NamedArray)
+        and _holds_data(old)
+        and _holds_data(new)
+    ):
+        if set(old.names) != set(new.names):
+            hint = "start with the axes that a step returns, or reduce what it returns"
+            raise AxisError(_changed(function, "changes the axes of the carry", old, new, hint))
+        if old.names != new.names:
+            new = wrap(new, kernels.lined_up(new.array, new.names, old.names), old.names)
+        before, after = old.array, new.array
+    elif not (_holds_data(old) or _holds_data(new)) and (
+        old is new or _static(old) == _static(new)
+    ):
+        return new
+    else:
+        problem, start = "changes what an entry of the carry is", _named_start(old, new)
+        raise OperandError(_changed(function, problem, old, new, start))
+    if jnp.shape(before) != jnp.shape(after):
+        raise AxisSizeError(_changed(function, "changes sizes of the carry", old, new))
+    first, then = jax.typeof(before), jax.typeof(after)
+    # JAX gives a weakly typed start the dtype that both promote to, and traces the step again.
+    if first.dtype != then.dtype and not (
+        first.weak_type and jnp.result_type(before, after) != first.dtype
+    ):
+        lines = f"before: {_kind(old)}, {first.dtype}", f"after: {_kind(new)}, {then.dtype}"
+        hint = f'cast what it returns, x.astype("{first.dtype}"), or start with {then.dtype}'
+        raise OperandError(
+            message(function, f"a step changes the dtype of {_place(path)}", *lines, hint=hint)
+        )
+    if first.mat.varying != then.mat.varying:
+        raise OperandError(_varies(function, path, old, first.mat.varying, then.mat.varying))
+    return new
+
+
+def _place(path: Any) -> str:
+    return f"carry{jax.tree_util.keystr(path)}" if path else "the carry"
+
+
+def _varies(function: str, path: object, leaf: object, before: Set[str], after: Set[str]) -> str:
+    """Describe that a step changes whether an array differs between the devices of a shard_map."""
+    axes = tuple(sorted(after - before))
+    becomes, cast = "differ between the", "let it vary from the start"
+    if not axes:
+        axes = tuple(sorted(before - after))
+        becomes, cast = "the same on all", "cast what it returns"
+    listed = ", ".join(map(repr, axes))
+    problem = f"a step makes {_place(path)} {becomes} devices of mesh axis {listed}"
+    facts: list[str] = []
+    for when, over in (("before", before), ("after", after)):
+        named = ", ".join(sorted(over)) or "no mesh axis"
+        facts.append(f"{when}: {_kind(leaf)}, varying over {named}")
+    return message(function, problem, *facts, hint=f"{cast}: axn.pcast(x, {_addresses_of(axes)})")
+
+
+def _addresses_of(mesh_axes: tuple[str, ...]) -> str:
+    """Write the axes that are mapped to mesh axes, or a mesh axis itself if none is mapped to only these."""
+    entries = dict(context.current_mapping() or {})
+    scope = context.current_scope()
+    stored = {} if scope is None else dict(scope.mappings.parameters.entries)
+    fits: dict[str, str] = {}
+    for name, entry in entries.items():
+        if {*entry} <= {*mesh_axes} and stored.get(name, entry) == entry:
+            for axis in entry:
+                fits.setdefault(axis, name)
+    names = dict.fromkeys(fits.get(axis, axis) for axis in mesh_axes)
+    shown = [f'"{name}"' for name in names]
+    return shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
+
+
+def _is_data(leaf: object) -> bool:
+    return is_array(leaf) or isinstance(leaf, int | float | complex)
+
+
+def _holds_data(leaf: object) -> bool:
+    payload = leaf.array if isinstance(leaf, NamedArray) else leaf
+    return _is_data(payload) and not is_hole(leaf)
+
+
+def _static(leaf: object) -> Any:
+    if isinstance(leaf, NamedArray):
+        return NamedArray, leaf.names, leaf.array
+    return leaf
+
+
+def _changed(function: str, what: str, old: object, new: object, hint: str | None = None) -> str:
+    facts = f"before: {_kind(old)}", f"after: {_kind(new)}"
+    return message(function, f"a step {what}", *facts, hint=hint)
+
+
+def _named_start(old: object, new: object) -> str | None:
+    """Return the hint for a loop that starts with a plain number or array, and goes on with named ones."""
+    if isinstance(old, NamedArray) or not isinstance(new, NamedArray):
+        return None
+    return f"start with a named array too, such as axn.zeros({'()' if not new.names else '(...)'})"
+
+
+def _kind(leaf: Any) -> str:
+    if isinstance(leaf, NamedArray):
+        return f"a NamedArray with {describe(leaf.names, getattr(leaf.array, 'shape', None))}"
+    return f"a plain array of shape {leaf.shape}" if is_array(leaf) else repr(leaf)

@@ -1,0 +1,86 @@
+"""Tuning by thin matrices: only they learn, only what the assistant says counts, and the sum is one model."""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from config import DecoderConfig
+from decoder import Decoder
+from finetune import Options, conversations, main, read
+from huggingface import load, save
+from layouts import make_mesh
+from tokenizer import Bytes
+
+import axonym as axn
+import axonym.nn as nn
+from axonym import state_dict as sd
+from tests.nn.layouts import fails
+
+CONFIG = DecoderConfig(vocab=256, layers=2, embed=32, mlp=48, heads=4, kv_heads=2, head_dim=8, positions=32)
+LINES = [{"prompt": "is it? ", "completion": "yes"}, {"prompt": "and that? ", "completion": "no"}]
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    model = jax.jit(functools.partial(Decoder.init, CONFIG))(key=jax.random.key(0))
+    # With logits as large as those of a model that has learnt.
+    save(jax.tree.map(lambda leaf: 5 * leaf, model), tmp_path / "model", eos_token_id=0)
+    (tmp_path / "data.jsonl").write_text("\n".join(map(json.dumps, LINES)))
+    small = {"length": 16, "batch": 4, "steps": 40, "learning_rate": 3e-2, "rank": 2}
+    small |= {"layers": ("attention.query", "mlp.up", "mlp.down")}
+    precision = "params=float32,compute=float32,output=float32"
+    return Options(tmp_path / "model", tmp_path / "data.jsonl", tmp_path / "out", precision=precision, **small)
+
+
+@pytest.mark.parametrize("strategy", ["single", "fsdp+tp"])
+def test_thin_matrices_learn_and_are_added_to_the_weights(options: Options, strategy: str) -> None:
+    options = dataclasses.replace(options, strategy=strategy, mesh=(2, 2) if strategy != "single" else (1, 1))
+    losses = main(options)
+    assert losses[-1] < 0.6 * losses[0]
+    before, merged = load(options.model), load(options.out / "merged")
+    changed = [
+        found.path
+        for found, new in zip(axn.parameters.walk(before), axn.parameters.walk(merged), strict=True)
+        if (np.asarray(found.array.array) != np.asarray(new.array.array)).any()
+    ]
+    assert changed == [f"blocks.repeated.stacked.0.{layer}.weight" for layer in options.layers]
+    kept = sd.load_state_dict(options.out / "adapters.safetensors")
+    assert {key.split(".")[-2] for key in kept} == {"down", "up"}
+    assert sum(array.size for array in kept.values()) == 2 * 2 * ((32 + 32) + (32 + 48) + (48 + 32))
+    assert json.loads((options.out / "merged" / "config.json").read_text())["eos_token_id"] == 0
+    # Read again, and beside the weights, the thin matrices are what was merged.
+    tokens = axn.named(np.arange(8, dtype=np.int32), "pos")
+    run = jax.jit(lambda model: model(tokens))
+    with axn.set_mesh(make_mesh((1, 1))):
+        again = read(before, dataclasses.replace(options, strategy="single"))
+        found = np.asarray(run(again).array)
+    np.testing.assert_allclose(found, run(merged).array, rtol=1e-4, atol=1e-4)
+    thin = eqx.filter(again, nn.lora_filter(again))
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(thin))
+
+
+def test_only_what_the_assistant_says_counts(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    chat = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]}
+    file.write_text(json.dumps(LINES[1]) + "\n" + json.dumps(chat))
+    tokens, counted = conversations(file, Bytes(), 30)
+    assert bytes(tokens[0][counted[0]].tolist()) == b"no\0"
+    assert bytes(tokens[1][counted[1]].tolist()) == b"bc\n\0"
+    assert bytes(tokens[1].tolist()) == b"<|user|>\na\n<|assistant|>\nbc\n\0\0\0"
+    assert tokens.shape == counted.shape == (2, 31)
+
+
+def test_flaws(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
+    wanted = '{"prompt": "...", "completion": "..."} or {"messages": [...]}'
+    fails(ValueError, f"{file}, line 2: expected {wanted}", lambda: conversations(file, Bytes(), 8))
+    file.write_text('{"prompt": "a long one", "completion": "b"}\n')
+    text = f"{file} has nothing that the assistant says within 8 tokens"
+    fails(ValueError, text, lambda: conversations(file, Bytes(), 8))

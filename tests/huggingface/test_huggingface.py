@@ -1,0 +1,213 @@
+"""The decoder of examples/lm against `transformers` on torch: logits, gradients, generation, and files both ways.
+
+Models are tiny and random, and saved as `transformers` saves them. All parameters are drawn anew, with numbers so large
+that each of them matters.
+"""
+
+import functools
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+import transformers
+from huggingface import load, save
+
+import axonym as axn
+
+SMALL = {
+    "vocab_size": 67,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+GPT2 = {"vocab_size": 67, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "n_inner": None}
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e5,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+QWEN_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+
+ROWS = {
+    "gpt2": ("GPT2Config", GPT2),
+    "gpt2 untied": ("GPT2Config", {**GPT2, "tie_word_embeddings": False, "n_inner": 40, "activation_function": "gelu"}),
+    "llama": ("LlamaConfig", SMALL),
+    "llama tied, biased": (
+        "LlamaConfig",
+        {**SMALL, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
+    ),
+    "llama, linear": ("LlamaConfig", {**SMALL, "rope_parameters": LINEAR, "num_key_value_heads": 1}),
+    "llama 3": ("LlamaConfig", {**SMALL, "rope_parameters": LLAMA3, "rms_norm_eps": 1e-5, "head_dim": 16}),
+    "mistral": ("MistralConfig", {**SMALL, "sliding_window": 4}),
+    "mistral, no window": ("MistralConfig", {**SMALL, "sliding_window": None, "head_dim": 16}),
+    "qwen2": ("Qwen2Config", {**SMALL, "tie_word_embeddings": True}),
+    "qwen2, upper window": (
+        "Qwen2Config",
+        {**SMALL, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1, "num_hidden_layers": 3},
+    ),
+    "qwen3": ("Qwen3Config", {**SMALL, "head_dim": 16}),
+    "qwen3 tied, biased": ("Qwen3Config", {**SMALL, "tie_word_embeddings": True, "attention_bias": True}),
+    "gemma2": (
+        "Gemma2Config",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "head_dim": 16,
+            "sliding_window": 4,
+            "query_pre_attn_scalar": 12,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gemma2, no caps": (
+        "Gemma2Config",
+        {
+            **SMALL,
+            "head_dim": 8,
+            "sliding_window": 64,
+            "query_pre_attn_scalar": 8,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "attention_bias": True,
+        },
+    ),
+    "gemma3": (
+        "Gemma3TextConfig",
+        {**SMALL, "num_hidden_layers": 7, "head_dim": 8, "sliding_window": 4, "query_pre_attn_scalar": 10},
+    ),
+    "gemma3, scaled": (
+        "Gemma3TextConfig",
+        {
+            **SMALL,
+            "num_hidden_layers": 3,
+            "head_dim": 16,
+            "sliding_window": 5,
+            "query_pre_attn_scalar": 16,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            },
+        },
+    ),
+    "mixtral": ("MixtralConfig", {**SMALL, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    "mixtral, window": (
+        "MixtralConfig",
+        {**SMALL, "num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": 4, "tie_word_embeddings": True},
+    ),
+    "qwen2 moe": ("Qwen2MoeConfig", {**SMALL, **QWEN_MOE, "shared_expert_intermediate_size": 40}),
+    "qwen3 moe": ("Qwen3MoeConfig", {**SMALL, **QWEN_MOE, "head_dim": 16, "norm_topk_prob": True}),
+    "qwen3 moe, raw weights": ("Qwen3MoeConfig", {**SMALL, **QWEN_MOE, "norm_topk_prob": False, "num_experts": 5}),
+}
+TOKENS = np.random.default_rng(0).integers(67, size=(2, 13))
+BATCH = axn.named(jnp.asarray(TOKENS, jnp.int32), ("batch", "pos"))
+
+rows = pytest.mark.parametrize("name", ROWS)
+
+
+@functools.cache
+def theirs(name):
+    kind, settings = ROWS[name]
+    config = getattr(transformers, kind)(**settings)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("theirs")
+
+
+@functools.cache
+def ours(name, folder):
+    theirs(name).save_pretrained(folder / name, max_shard_size="20KB")
+    return load(folder / name)
+
+
+@jax.jit
+def logits(model, tokens):
+    return model(tokens)
+
+
+@functools.cache
+def expected(name):
+    with torch.no_grad():
+        return theirs(name)(torch.as_tensor(TOKENS)).logits.numpy()
+
+
+@rows
+def test_logits_are_those_of_transformers(name, folder):
+    found = logits(ours(name, folder), BATCH).rearrange(("batch", "pos", "vocab"))
+    np.testing.assert_allclose(found.array, expected(name), atol=1e-4, rtol=1e-4)
+
+
+@rows
+def test_gradients_are_those_of_transformers(name, folder):
+    model, other = ours(name, folder), theirs(name)
+    value, gradients = jax.jit(jax.value_and_grad(lambda model: model.loss(BATCH).scalar()))(model)
+    loss = other(torch.as_tensor(TOKENS), labels=torch.as_tensor(TOKENS)).loss
+    np.testing.assert_allclose(value, loss.item(), rtol=1e-5)
+    other.zero_grad()
+    loss.backward()
+    # A model whose parameters are the gradients goes the way of all models: so the keys are theirs.
+    kept = [parameter.detach().clone() for parameter in other.parameters()]
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.copy_(parameter.grad)
+        other.save_pretrained(folder / f"{name} gradients")
+        for parameter, old in zip(other.parameters(), kept, strict=True):
+            parameter.copy_(old)
+    wanted = load(folder / f"{name} gradients")
+    for (path, mine), its in zip(jax.tree.leaves_with_path(gradients), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(mine, its, atol=1e-4, rtol=1e-3, err_msg=jax.tree_util.keystr(path))
+
+
+@rows
+def test_what_is_written_is_loaded_by_transformers(name, folder, tmp_path):
+    save(ours(name, folder), tmp_path, max_bytes=30_000)
+    again, told = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, output_loading_info=True, attn_implementation="eager"
+    )
+    assert not any(told.values()), told
+    with torch.no_grad():
+        found = again.eval()(torch.as_tensor(TOKENS)).logits.numpy()
+    np.testing.assert_allclose(found, expected(name), atol=1e-5, rtol=1e-5)
+
+
+@rows
+def test_greedy_generation_is_that_of_transformers(name, folder):
+    model, New = ours(name, folder), axn.Axis("new", 9)
+    lengths = [13, 6]
+    count = axn.named(lengths, "batch")
+    found = continued(model, BATCH, count, New).rearrange(("batch", "new")).tolist()
+    for row, length, tokens in zip(TOKENS, lengths, found, strict=True):
+        prompt = torch.as_tensor(row[None, :length])
+        mask = torch.ones_like(prompt)
+        with torch.no_grad():
+            text = theirs(name).generate(prompt, attention_mask=mask, do_sample=False, max_new_tokens=9)
+        assert tokens == text[0, length:].tolist()
+
+
+@functools.partial(jax.jit, static_argnames="New")
+def continued(model, prompts, count, New):
+    cache = model.cache(24, prompts.resolve_axis("batch"))
+    return axn.nn.generate(model.extend, cache, prompts, New, count=count).tokens

@@ -1,0 +1,148 @@
+"""Mistakes with transformations."""
+
+import jax
+import jax.numpy as jnp
+
+import axonym as axn
+from axonym import nn
+from tests.mistakes.answers import says, silent, theirs
+
+Batch, Pos, Embed, Mlp = axn.make_axes(batch=8, pos=4, embed=16, mlp=32)
+KEY = jax.random.key(0)
+
+
+@theirs("Gradient only defined for scalar-output functions", page="faq.md", answer="`.scalar()` makes one")
+def test_a_gradient_of_a_named_loss(x: axn.NamedArray) -> None:
+    jax.grad(lambda x: (x**2).mean())(x)
+
+
+@says(
+    """
+    grad: the function must return a scalar
+      it returned: batch=8, pos=4
+      hint: reduce it: x.sum()
+    """
+)
+def test_a_gradient_of_an_array(x: axn.NamedArray) -> None:
+    axn.grad(lambda x: (x**2).mean("embed"))(x)
+
+
+@says(
+    """
+    scalar: the array has dimensions
+      array has: batch=8, pos=4
+      hint: reduce them first, as x.mean().scalar() does
+    """
+)
+def test_a_scalar_of_an_array(x: axn.NamedArray) -> None:
+    x.mean("embed").scalar()
+
+
+@says(
+    """
+    sum: an array of shape (4, 16) cannot have the 3 axes batch, pos, embed
+      raw jax.vmap, lax.scan and indexing remove the leading dimension, but not its name
+      hint: use axn.vmap(f, "batch") or axn.scan(f, "batch"), or make the axis anonymous first: x.untag("batch")
+    """
+)
+def test_vmap_of_jax_over_a_named_axis(x: axn.NamedArray) -> None:
+    jax.vmap(lambda row: row.sum("embed"))(x)
+
+
+@says(
+    """
+    sum: an array of shape (4, 16) cannot have the 3 axes batch, pos, embed
+      raw jax.vmap, lax.scan and indexing remove the leading dimension, but not its name
+      hint: use axn.vmap(f, "batch") or axn.scan(f, "batch"), or make the axis anonymous first: x.untag("batch")
+    """
+)
+def test_scan_of_jax_over_a_named_axis(x: axn.NamedArray) -> None:
+    jax.lax.scan(lambda carry, row: (carry + row.sum(), None), axn.zeros(()), x)
+
+
+@silent("no code of ours runs", page="guides/transforms.md", answer="take a dimension, and leave its name")
+def test_vmap_of_jax_over_another_axis_that_only_passes_through(x: axn.NamedArray) -> None:
+    assert jax.vmap(lambda row: row, in_axes=1)(x).axes[0].size == 4
+
+
+@says(
+    """
+    scan: no argument has axis 'post', so its size is unknown
+      an argument has: batch=8, pos=4, embed=16
+      hint: did you mean 'pos'? Or, for a new axis, give its size: Axis("post", size)
+    """
+)
+def test_a_misspelt_axis_of_scan(x: axn.NamedArray) -> None:
+    axn.scan(lambda carry, row: (carry, row), "post")(axn.zeros(()), x)
+
+
+@says(
+    """
+    vmap: no argument has axis 'bach', so its size is unknown
+      an argument has: batch=8, pos=4, embed=16
+      hint: did you mean 'batch'? Or, for a new axis, give its size: Axis("bach", size)
+    """
+)
+def test_a_misspelt_axis_of_vmap(x: axn.NamedArray) -> None:
+    axn.vmap(lambda row: row, "bach")(x)
+
+
+@says(
+    """
+    fold: a step changes the axes of the carry
+      before: a NamedArray with no axes
+      after: a NamedArray with batch=8
+      hint: start with the axes that a step returns, or reduce what it returns
+    """
+)
+def test_a_carry_that_changes_axes(x: axn.NamedArray) -> None:
+    axn.fold(lambda carry, row: carry + row["embed", 0], "pos")(axn.zeros(()), x)
+
+
+@says(
+    """
+    fold: a step changes the dtype of the carry
+      before: a NamedArray with no axes, bfloat16
+      after: a NamedArray with no axes, float32
+      hint: cast what it returns, x.astype("bfloat16"), or start with float32
+    """
+)
+def test_a_carry_that_changes_its_dtype(x: axn.NamedArray) -> None:
+    axn.fold(lambda carry, row: carry + row.sum(), "pos")(axn.zeros((), jnp.bfloat16), x)
+
+
+@says(
+    """
+    fold: a step changes what an entry of the carry is
+      before: a plain array of shape ()
+      after: a NamedArray with no axes
+      hint: start with a named array too, such as axn.zeros(())
+    """
+)
+def test_a_carry_that_starts_as_a_number(x: axn.NamedArray) -> None:
+    axn.fold(lambda carry, row: carry + row.sum(), "pos")(0.0, x)
+
+
+@says(
+    """
+    scan: the step must return a pair of carry and output, not NamedArray
+      hint: use fold for a step that returns the carry alone
+    """
+)
+def test_a_step_that_returns_no_pair(x: axn.NamedArray) -> None:
+    axn.scan(lambda carry, row: carry + row.sum(), "pos")(axn.zeros(()), x)
+
+
+@theirs("cond branch outputs must have the same pytree structure", page="faq.md", answer="Let both end in the same one")
+def test_branches_in_different_orders(x: axn.NamedArray) -> None:
+    jax.lax.cond(True, lambda x: x, lambda x: x.rearrange(("embed", ...)), x)
+
+
+@theirs("this argument was not marked as static", page="faq.md", answer="close over the axis")
+def test_jit_of_jax_with_an_axis(x: axn.NamedArray) -> None:
+    jax.jit(lambda x, axis: x.sum(axis))(x, Embed)
+
+
+@theirs("unbound axis name: e", page="faq.md", answer="`axn.tree.map` passes named arrays whole")
+def test_tree_map_of_jax_over_names(x: axn.NamedArray) -> None:
+    jax.tree.map(lambda p: p.mean("embed"), nn.LayerNorm.init(Embed))

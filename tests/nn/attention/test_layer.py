@@ -1,0 +1,115 @@
+"""Attention as a layer, against the one of Equinox, PyTorch's formula for groups by hand, and itself token by token."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import AxisNotFoundError
+from tests.nn.attending import by_hand
+from tests.nn.layouts import draw, fails, same
+
+Batch, Pos, Embed, Heads, HeadDim = axn.make_axes(batch=2, pos=5, embed=16, heads=4, head_dim=4)
+KVHeads, Group = axn.make_axes(kv_heads=2, group=2)
+KEY = jax.random.key(0)
+
+
+def of_equinox(theirs: eqx.nn.MultiheadAttention) -> nn.Attention:
+    """Give our layer the weights of theirs."""
+    ours = nn.Attention.init(Embed, Heads, HeadDim, key=KEY)
+
+    def linear(layer: nn.Linear, given: eqx.nn.Linear) -> nn.Linear:
+        assert given.bias is not None
+        assert layer.bias is not None
+        weight = axn.named(given.weight.T.reshape(layer.weight.array.shape), layer.weight.names)
+        bias = axn.named(given.bias.reshape(layer.bias.array.shape), layer.bias.names)
+        return eqx.tree_at(lambda layer: (layer.weight, layer.bias), layer, (weight, bias))
+
+    parts = (ours.query, ours.key, ours.value, ours.out)
+    given = (theirs.query_proj, theirs.key_proj, theirs.value_proj, theirs.output_proj)
+    filled = tuple(map(linear, parts, given))
+    return eqx.tree_at(lambda layer: (layer.query, layer.key, layer.value, layer.out), ours, filled)
+
+
+def test_equals_multi_head_attention_of_equinox() -> None:
+    biases = {f"use_{name}_bias": True for name in ("query", "key", "value", "output")}
+    theirs = eqx.nn.MultiheadAttention(4, 16, **biases, key=KEY)
+    ours = of_equinox(theirs)
+    x, other = draw(Batch, Pos, Embed), draw(Batch, Pos.resize(7), Embed, seed=1)
+
+    def expected(mask: jax.Array | None, context: axn.NamedArray) -> jax.Array:
+        return jax.vmap(lambda x, y: theirs(x, y, y, mask=mask))(x.array, context.array)
+
+    names = ("batch", "pos", "embed")
+    same(ours(x), names, expected(None, x))
+    same(ours(x, nn.causal()), names, expected(jnp.tri(5, dtype=bool), x))
+    same(ours(x, context=other), names, expected(None, other))
+
+
+def test_grouped_heads_and_a_single_head_of_keys() -> None:
+    x = draw(Batch, Pos, Embed)
+    for kv_heads in ((KVHeads,), ()):
+        layer = nn.Attention.init(Embed, (KVHeads, Group), HeadDim, KVHeads=kv_heads, use_bias=False, key=KEY)
+        q = layer.query(x).rearrange(("batch", "kv_heads", "group", "pos", "head_dim")).array
+        k, v = layer.key(x), layer.value(x)
+        if not kv_heads:
+            k, v = (y.broadcast_axis(KVHeads) for y in (k, v))
+        k, v = (y.rearrange(("batch", "kv_heads", "pos", "head_dim")).array for y in (k, v))
+        attended = axn.named(by_hand(q, k, v).astype(np.float32), ("batch", "kv_heads", "group", "pos", "head_dim"))
+        expected = layer.out(attended).rearrange(x.names)
+        same(layer(x), x.names, expected.array)
+
+
+def test_tokens_through_a_cache_equal_the_whole() -> None:
+    layer = nn.Attention.init(Embed, (KVHeads, Group), HeadDim, KVHeads=KVHeads, key=KEY)
+    x, rope = draw(Batch, Pos, Embed), nn.RotaryEmbedding.init(HeadDim)
+    whole = layer(x, nn.causal(), rotate=rope.at(Pos))
+
+    cache = nn.KVCache.init("pos.key", (Batch, axn.Axis("pos.key", 8), KVHeads, HeadDim))
+    Prompt = Pos.resize(3)
+    first, cache = layer.extend(x["pos", :3], cache, rotate=rope.at(cache.positions(Prompt)))
+    rest = []
+    for i in (3, 4):
+        one, cache = layer.extend(x["pos", i], cache, rotate=rope.at(cache.positions(None)))
+        rest.append(one)
+    found = axn.concatenate("pos", [first, axn.stack(axn.Axis("pos", 2), rest)])
+    same(found.rearrange(whole.names), whole.names, whole.array)
+
+
+def test_dropout_needs_a_key_and_drops_nothing_without() -> None:
+    layer = nn.Attention.init(Embed, Heads, HeadDim, dropout=0.5, key=KEY)
+    plain = nn.Attention.init(Embed, Heads, HeadDim, key=KEY)
+    x = draw(Batch, Pos, Embed)
+    same(layer(x), x.names, plain(x).array)
+    assert not jnp.allclose(layer(x, key=KEY).array, layer(x).array)
+
+
+def test_heads_of_keys_are_among_those_of_queries() -> None:
+    fails(
+        AxisNotFoundError,
+        "Attention.init: keys and values have heads kv_heads=2, which queries lack\n"
+        "  Heads: heads=4\n"
+        "  hint: grouped heads are two axes of queries: Heads=(KVHeads, Group)",
+        lambda: nn.Attention.init(Embed, Heads, HeadDim, KVHeads=KVHeads, key=KEY),
+    )
+
+
+def test_positions_are_where_the_layer_looks_for_them() -> None:
+    layer = nn.Attention.init(Embed, Heads, HeadDim, key=KEY)
+    x = draw(Batch, Pos, Embed)
+    fails(
+        AxisNotFoundError,
+        "Attention: the input has no axis 'pos', the positions\n"
+        "  input has: batch=2, seq=5, embed=16\n"
+        '  hint: make the layer with pos="...", the name of its positions',
+        lambda: layer(x.rename({"pos": "seq"})),
+    )
+    fails(
+        AxisNotFoundError,
+        "Attention: the context has no axis 'pos', the positions\n"
+        "  context has: batch=2, frames=5, embed=16\n"
+        '  hint: rename its positions: context.rename({"...": "pos"})',
+        lambda: layer(x, context=x.rename({"pos": "frames"})),
+    )

@@ -1,0 +1,255 @@
+"""Masks, against loops over positions."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import ArgumentError, AxisClashError, OperandError
+from tests.nn.layouts import draw, fails, same
+
+Q, K = axn.make_axes(pos=5, key_pos=7)
+IDS = np.array([[0, 0, 1, 1, 1], [2, 2, 2, 2, 0]])
+KEY_IDS = np.array([[0, 0, 0, 1, 1, 1, 1], [2, 0, 2, 2, 0, 0, 1]])
+PADDING = np.array([[1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 1, 1, 1]], bool)
+SEGMENTS = nn.segments(axn.named(IDS, ("batch", "pos")), axn.named(KEY_IDS, ("batch", "key_pos")))
+PREFIX = np.array([2, 4])
+
+# Each mask with its condition on batch, query and key, which count from the starts.
+MASKS = {
+    "all": (nn.AttentionMask(), lambda b, q, k: True),
+    "causal": (nn.causal(), lambda b, q, k: k <= q),
+    "window": (nn.window(2), lambda b, q, k: abs(q - k) < 2),
+    "causal window": (nn.causal() & nn.window(3), lambda b, q, k: 0 <= q - k < 3),
+    "two windows": (nn.window(4) & nn.window(2) & nn.causal(), lambda b, q, k: 0 <= q - k < 2),
+    "prefix": (nn.prefix(3), lambda b, q, k: k < 3),
+    "two prefixes": (nn.prefix(3) & nn.prefix(axn.named(PREFIX, "batch")), lambda b, q, k: k < min(3, PREFIX[b])),
+    "prefix lm": (nn.causal() | nn.prefix(2), lambda b, q, k: k <= q or k < 2),
+    "segments": (SEGMENTS, lambda b, q, k: IDS[b, q - 1] == KEY_IDS[b, k + 1]),
+    "array": (
+        nn.causal() & axn.named(PADDING, ("batch", "key_pos")),
+        lambda b, q, k: k <= q and PADDING[b, k + 1],
+    ),
+    "all four": (
+        nn.causal() & nn.window(3) & SEGMENTS | nn.prefix(axn.named(PREFIX, "batch")),
+        lambda b, q, k: (0 <= q - k < 3 and IDS[b, q - 1] == KEY_IDS[b, k + 1]) or k < PREFIX[b],
+    ),
+    "and of ors": (
+        (nn.causal() | nn.prefix(2)) & (nn.window(2) | axn.named(PADDING, ("batch", "key_pos"))),
+        lambda b, q, k: (k <= q or k < 2) and (abs(q - k) < 2 or PADDING[b, k + 1]),
+    ),
+    "or with all": (nn.causal() | nn.AttentionMask(), lambda b, q, k: True),
+}
+
+
+@eqx.filter_jit
+def materialized(masks):
+    return [mask.materialize(Q, K, 1, -1) for mask in masks]
+
+
+def test_masks_against_loops():
+    for (name, (_, condition)), seen in zip(MASKS.items(), materialized([m for m, _ in MASKS.values()]), strict=True):
+        expected = np.array(
+            [[[bool(condition(b, q + 1, k - 1)) for k in range(7)] for q in range(5)] for b in range(2)]
+        )
+        full = seen.broadcast_axis(axn.Axis("batch", 2)).rearrange(("batch", "pos", "key_pos"))
+        assert seen.dtype == bool
+        assert np.array_equal(full.array, expected), name
+
+
+def test_segments_of_keys_are_by_default_those_of_queries():
+    P = Q.alias("key_pos")
+    ids = axn.named(IDS, ("batch", "pos"))
+    same(nn.segments(ids).materialize(Q, P), ("batch", "pos", "key_pos"), IDS[:, :, None] == IDS[:, None, :])
+
+
+def test_structure_can_be_asked():
+    mask = nn.causal() & nn.window(3) & SEGMENTS | nn.prefix(2)
+    assert (mask.causal, mask.window, mask.prefix, mask.explicit) == (True, 3, None, None)
+    assert mask.segment_ids[0][0].names == ("batch", "pos")
+    assert len(mask.clauses) == 2
+    (other,) = mask.alternatives
+    assert (other.causal, other.window, other.prefix, other.segment_ids) == (False, None, 2, ())
+    assert jax.tree.structure(nn.causal() & nn.window(3)) == jax.tree.structure(nn.window(3) & nn.causal())
+    assert jax.tree.structure(nn.window(2)) != jax.tree.structure(nn.window(3))
+    assert nn.AttentionMask.of(mask) is mask
+    explicit = axn.named(PADDING, ("batch", "key_pos"))
+    assert nn.AttentionMask.of(explicit).explicit is explicit
+
+
+def test_arrays_of_other_axes_combine():
+    padding, rows = axn.named(PADDING, ("batch", "key_pos")), axn.named([True, False, True, True, True], "pos")
+    both = (nn.causal() & padding & rows).materialize(Q, K)
+    same(both, ("batch", "pos", "key_pos"), np.tri(5, 7, dtype=bool) & PADDING[:, None] & rows.array[:, None])
+
+
+def test_masks_pass_through_transformations():
+    ids = axn.named(IDS, ("batch", "pos"))
+    mask = nn.causal() & nn.segments(ids)
+    P = Q.alias("key_pos")
+    each = axn.vmap(lambda mask: mask.materialize(Q, P), "batch")(mask)
+    same(each, ("batch", "pos", "key_pos"), mask.materialize(Q, P).array)
+
+
+# masks as arrays
+def loop(q_start, k_start):
+    return np.array([[i + q_start >= j + k_start for j in range(7)] for i in range(5)])
+
+
+@pytest.mark.parametrize(("q_start", "k_start"), [(0, 0), (2, 0), (0, 3), (-1, -4), (10, 0), (0, 10)])
+def test_causal_mask_with_starts(q_start, k_start):
+    same(nn.causal_mask(Q, K, q_start, k_start), ("pos", "key_pos"), loop(q_start, k_start))
+    traced = jax.jit(lambda q, k: nn.causal_mask(Q, K, q_start=q, k_start=k))(q_start, k_start)
+    same(traced, ("pos", "key_pos"), loop(q_start, k_start))
+    zero = lambda start: axn.named(start, ())  # noqa: E731
+    same(nn.causal_mask(Q, K, zero(q_start), zero(k_start)), ("pos", "key_pos"), loop(q_start, k_start))
+    assert traced.dtype == bool
+
+
+def test_causal_mask_with_starts_that_have_axes():
+    starts = axn.named([0, 3, -2, 5], "batch")
+    expected = np.stack([loop(start, 0) for start in (0, 3, -2, 5)])
+    same(nn.causal_mask(Q, K, starts), ("batch", "pos", "key_pos"), expected)
+    expected = np.stack([loop(0, start) for start in (0, 3, -2, 5)])
+    same(nn.causal_mask(Q, K, k_start=starts), ("batch", "pos", "key_pos"), expected)
+    both = nn.causal_mask(Q, K, starts, axn.named([1, 2], "heads"))
+    expected = np.array([[loop(q, k) for q in (0, 3, -2, 5)] for k in (1, 2)])
+    same(both.rearrange(("heads", "batch", ...)), ("heads", "batch", "pos", "key_pos"), expected)
+    same(nn.causal_mask(Q, K, starts, starts), ("batch", "pos", "key_pos"), np.stack([loop(0, 0)] * 4))
+
+
+def test_combining_masks():
+    causal, padding = nn.causal_mask(Q, K), axn.named(np.arange(14).reshape(2, 7) % 3 > 0, ("batch", "key_pos"))
+    for combine, operator in ((nn.combine_masks_and, np.logical_and), (nn.combine_masks_or, np.logical_or)):
+        assert combine(None, None) is None
+        assert combine(causal, None) is causal
+        assert combine(None, causal) is causal
+        expected = operator(causal.array[None], padding.array[:, None])
+        for pair in ((causal, padding), (padding, causal)):
+            same(combine(*pair).rearrange(("batch", "pos", "key_pos")), ("batch", "pos", "key_pos"), expected)
+        full = causal.broadcast_axis(axn.Axis("batch", 2))
+        same(combine(full, padding).rearrange(full.names), full.names, expected)
+
+
+def test_arrays_combine_with_masks_on_either_side():
+    QPos, KPos = axn.make_axes(pos=4, key_pos=4)
+    some = axn.named(np.array([True, False, True, True]), "key_pos")
+    for left, right in ((some & nn.causal(), nn.causal() & some), (some | nn.causal(), nn.causal() | some)):
+        assert isinstance(left, nn.AttentionMask)
+        assert axn.array_equal(left.materialize(QPos, KPos), right.materialize(QPos, KPos))
+
+
+def test_prefix_lm_mask():
+    expected = [[k - 1 <= q + 2 or k - 1 < 4 for k in range(7)] for q in range(5)]
+    same(nn.prefix_lm_mask(Q, K, 4, q_start=2, k_start=-1), ("pos", "key_pos"), expected)
+    lengths = axn.named([1, 6], "batch")
+    expected = [[[k <= q or k < n for k in range(7)] for q in range(5)] for n in (1, 6)]
+    same(nn.prefix_lm_mask(Q, K, lengths).rearrange(("batch", ...)), ("batch", "pos", "key_pos"), expected)
+
+
+def test_forgetful_causal_mask():
+    Long = axn.Axis("key_pos", 4000)
+    for key, sampled in itertools.product(jax.random.split(jax.random.key(0), 2), (False, True)):
+        mask = nn.forgetful_causal_mask(Long, 0.4, sampled, key=key)
+        assert mask.axes == (Long,)
+        assert mask.dtype == bool
+        assert mask.array[0]
+        hidden = 1 - mask.array.mean()
+        assert hidden < 0.43 if sampled else abs(hidden - 0.4) < 0.03
+    assert nn.forgetful_causal_mask(Long, 1.0, False, key=key).array.sum() == 1
+    assert nn.forgetful_causal_mask(Long, 0.0, key=key).array.all()
+
+
+def test_dropout_mask():
+    mask = nn.dropout_mask(axn.make_axes(a=40, b=50), 0.3, key=jax.random.key(0))
+    assert mask.names == ("a", "b")
+    assert abs(mask.array.mean() - 0.7) < 0.05
+
+
+def test_mask_to_bias():
+    mask = nn.causal_mask(Q, K)
+    bias = nn.mask_to_bias(mask)
+    same(bias, ("pos", "key_pos"), np.where(np.tri(5, 7, dtype=bool), 0.0, -1e9))
+    q, k = draw(Q, axn.Axis("dim", 4)), draw(K, axn.Axis("dim", 4), seed=1)
+    weights = nn.dot_product_attention_weights("dim", "key_pos", q, k, bias=bias)
+    same(weights, ("pos", "key_pos"), nn.dot_product_attention_weights("dim", "key_pos", q, k, mask=mask).array)
+
+
+# errors
+def test_errors():
+    def fails(error, message, call):
+        with pytest.raises(error) as caught:
+            call()
+        assert type(caught.value) is error
+        assert str(caught.value) == message
+
+    for function, call in (
+        ("causal_mask", lambda: nn.causal_mask(Q, Q)),
+        ("prefix_lm_mask", lambda: nn.prefix_lm_mask(Q, Q, 2)),
+        ("materialize", lambda: nn.window(2).materialize(Q, Q)),
+    ):
+        fails(
+            AxisClashError,
+            f"{function}: the position axes of queries and keys are both named 'pos'\n"
+            '  hint: give those of keys another name: KPos.derive("key")',
+            call,
+        )
+    with pytest.raises(OperandError, match=r"^arange: axis 'pos' needs a size here"):
+        nn.causal_mask("pos", K)
+    fails(ArgumentError, "window: a window must have at least one position, not 0", lambda: nn.window(0))
+    fails(ArgumentError, "window: size must be an int, not 2.5", lambda: nn.window(2.5))
+    fails(
+        OperandError,
+        "segments: segment ids must be a NamedArray of integers, not float32",
+        lambda: nn.segments(draw(Q)),
+    )
+    fails(
+        OperandError,
+        "segments: segment ids must be a NamedArray of integers, not ArrayImpl",
+        lambda: nn.segments(axn.arange(Q), jnp.arange(7)),
+    )
+    fails(
+        OperandError,
+        "&: a mask must be an AttentionMask or a NamedArray of booleans, not an array of float32\n"
+        "  hint: add numbers to the scores as a bias",
+        lambda: nn.causal() & draw(K),
+    )
+    fails(
+        OperandError,
+        "|: a mask must be an AttentionMask or a NamedArray of booleans, not bool",
+        lambda: nn.causal() | True,
+    )
+    fails(
+        ArgumentError,
+        "forgetful_causal_mask: mask_prob must be a probability from 0 to 1, not 1.5",
+        lambda: nn.forgetful_causal_mask(K, 1.5, key=jax.random.key(0)),
+    )
+    fails(
+        ArgumentError,
+        "dropout_mask: dropout_rate must be a probability from 0 to 1, not -1",
+        lambda: nn.dropout_mask(K, -1, key=jax.random.key(0)),
+    )
+
+
+def test_conditions_are_no_arrays():
+    problem = "a mask must be a NamedArray of booleans, not"
+    fails(OperandError, f"mask_to_bias: {problem} bool", lambda: nn.mask_to_bias(True))
+    fails(
+        OperandError,
+        f"mask_to_bias: {problem} AttentionMask\n  hint: use mask.materialize(QPos, KPos)",
+        lambda: nn.mask_to_bias(nn.causal()),
+    )
+    array = nn.causal_mask(Q, K)
+    for combine, operator in ((nn.combine_masks_and, "&"), (nn.combine_masks_or, "|")):
+        for pair in ((nn.causal(), array), (array, nn.causal()), (None, nn.causal())):
+            fails(
+                OperandError,
+                f"{combine.__name__}: {problem} AttentionMask\n"
+                f"  hint: write mask1 {operator} mask2, where the first is an AttentionMask",
+                lambda combine=combine, pair=pair: combine(*pair),
+            )

@@ -1,0 +1,76 @@
+"""Make what the pages show when mkdocs builds them: notebooks are run, and pictures are drawn.
+
+Nothing of it is kept in the repository. A picture is asked for by a comment, `<!-- picture: name -->`; its name is that
+of a function of tools/pictures.py.
+"""
+
+import concurrent.futures
+import json
+import re
+import runpy
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = ROOT / "docs/notebooks"
+COMMENT = re.compile(r"^<!-- picture: (\S+) -->$", re.MULTILINE)
+# What was made for which sources, for `mkdocs serve`, which builds anew after each change of a page.
+made: dict[tuple[str, str], str] = {}
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Replace the files of notebooks by pages, and draw the pictures."""
+    notebooks = sorted(NOTEBOOKS.glob("*.py"))
+    for path in notebooks:
+        source = files.get_file_from_path(f"notebooks/{path.name}")
+        if source is not None:
+            files.remove(source)
+    # Two at a time: each waits for its compiler on one core.
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        pictures = pool.submit(output_of, ROOT / "tools/pictures.py", "*.py")
+        ran = pool.map(lambda path: output_of(ROOT / "tools/notebook.py", path.name, path), notebooks)
+        found = dict(zip(notebooks, ran, strict=True))
+        config["extra"]["pictures"] = json.loads(pictures.result())
+    write = runpy.run_path(str(ROOT / "tools/notebook.py"))["page"]
+    for path, content in found.items():
+        download = f"{path.stem}.ipynb"
+        text = write(json.loads(content), download)
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=text))
+        files.append(File.generated(config, f"notebooks/{download}", content=content))
+    return files
+
+
+def output_of(tool: Path, what: str, *arguments: Path) -> str:
+    """Return what a tool writes to the file that is its last argument; say how long it took."""
+    sources = "".join(path.read_text(encoding="utf-8") for path in (tool, *arguments))
+    if (what, sources) in made:
+        return made[what, sources]
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "output"
+        command = [sys.executable, str(tool), *map(str, arguments), str(target)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise PluginError(f"{tool.name} failed for {what}:\n{done.stderr[-3000:]}")
+        made[what, sources] = target.read_text(encoding="utf-8")
+    print(f"{tool.stem} {what}: {time.perf_counter() - start:.0f} s", flush=True)
+    return made[what, sources]
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Put pictures where a page asks for them."""
+
+    def picture(comment: re.Match[str]) -> str:
+        drawn = config["extra"]["pictures"]
+        if comment[1] not in drawn:
+            raise PluginError(f"{page.file.src_path} asks for the picture {comment[1]}, which tools/pictures.py lacks")
+        return f'<div class="output">\n{drawn[comment[1]]}\n</div>'
+
+    return COMMENT.sub(picture, markdown)
