@@ -5,6 +5,7 @@ have another order is transposed, and all else that differs is listed in one err
 """
 
 import logging
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ import axonym as axn
 from axonym import NamedArray
 
 T = TypeVar("T")
+# How orbax and tensorstore say that something could not be written.
+FAILURES = (OSError, ValueError, RuntimeError)
 
 
 class Form(NamedTuple):
@@ -34,8 +37,8 @@ class Form(NamedTuple):
         return ", ".join(f"{name}={size}" for name, size in self.axes) or "a number"
 
 
-# Each save would be told in a dozen lines.
-logging.getLogger("absl").setLevel(logging.ERROR)
+# Each save would be told in a dozen lines, and one that fails in hundreds.
+logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 
 class Checkpoints:
@@ -51,6 +54,8 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, keep: int = 2, keep_every: int | None = None) -> None:
+        self._folder = folder.absolute()
+        self._under_way: int | None = None
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".writable-{jax.process_index()}"
         probe.write_text("")
@@ -58,10 +63,15 @@ class Checkpoints:
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep, keep_period=keep_every, cleanup_tmp_directories=True, enable_async_checkpointing=True
         )
-        self._manager = ocp.CheckpointManager(folder.absolute(), options=options)
+        self._manager = ocp.CheckpointManager(self._folder, options=options)
+
+    def path(self, step: int) -> Path:
+        """Return the folder of a checkpoint."""
+        return self._folder / str(step)
 
     def latest(self) -> int | None:
-        """Return the number of steps of the last whole checkpoint."""
+        """Return the number of steps of the last whole checkpoint; one that is being written is waited for."""
+        self.wait()
         return self._manager.latest_step()
 
     def save(self, step: int, state: Any, about: Mapping[str, Any], *, wait: bool = False) -> None:
@@ -75,15 +85,34 @@ class Checkpoints:
             about: what else to keep, as JSON.
             wait: until it is on the disk.
         """
+        self.wait()
         arrays, forms = flattened(state)
         told = ocp.args.JsonSave({**about, "forms": forms})
         kept = ocp.args.Composite(arrays=ocp.args.StandardSave(arrays), about=told)
+        self._under_way = step
         try:
             self._manager.save(step, args=kept, force=wait)
-            if wait:
-                self._manager.wait_until_finished()
-        except (OSError, ValueError, RuntimeError) as error:
-            print(f"warning: no checkpoint of step {step}: {error}", file=sys.stderr)
+        except FAILURES as error:
+            self._failed(error)
+        if wait:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until what was saved is on the disk; where it failed, a warning is printed."""
+        try:
+            self._manager.wait_until_finished()
+        except FAILURES as error:
+            self._failed(error)
+        self._under_way = None
+
+    def _failed(self, error: Exception) -> None:
+        step, self._under_way = self._under_way, None
+        reason = str(error).partition(" [source locations")[0][:300]
+        print(f"warning: no checkpoint of step {step}, the run goes on: {reason}", file=sys.stderr)
+        if jax.process_index() == 0:
+            # What is left of it would take room on a disk that may be full.
+            for part in self._folder.glob(f"{step}.orbax-checkpoint-tmp*"):
+                shutil.rmtree(part, ignore_errors=True)
 
     def about(self, step: int) -> dict[str, Any]:
         """Return what was kept beside the arrays."""
@@ -114,7 +143,7 @@ class Checkpoints:
 
     def close(self) -> None:
         """Wait until all is on the disk."""
-        self._manager.wait_until_finished()
+        self.wait()
         self._manager.close()
 
     def _forms(self, step: int) -> dict[str, Any]:

@@ -1,6 +1,9 @@
 """Checkpoints of examples/lm: into any layout, checked by names, whole or absent."""
 
 import json
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -82,19 +85,56 @@ def test_all_that_differs_is_told_at_once(tmp_path: Path) -> None:
     checkpoints.close()
 
 
-def test_a_checkpoint_that_fails_is_told_and_the_one_before_it_stays(
+@contextmanager
+def no_file_larger_than(size: int) -> Iterator[None]:
+    """Let writes fail as on a disk that is full: those of other threads and libraries, too."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_told_by_step_and_the_checkpoints_around_it_are_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    states = {step: {"x": jax.random.normal(jax.random.key(step), (50_000,))} for step in range(1, 4)}
+    checkpoints.save(1, states[1], {}, wait=True)
+    with no_file_larger_than(50_000):
+        checkpoints.save(2, states[2], {})
+        assert checkpoints.latest() == 1
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning")]
+    assert len(told) == 1
+    assert told[0].startswith("warning: no checkpoint of step 2, the run goes on: ")
+    assert "Failed writing" in told[0]
+    # Nothing is left of it, which would fill the disk.
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+    checkpoints.save(3, states[3], {})
+    checkpoints.close()
+    assert capsys.readouterr().err == ""
+    again, place = Checkpoints(tmp_path), jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P())
+    assert again.latest() == 3
+    for step in (1, 3):
+        restored = again.restore(step, states[step], {"x": place})
+        np.testing.assert_array_equal(restored["x"], states[step]["x"])
+    again.close()
+
+
+def test_a_checkpoint_that_fails_at_once_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.save(1, {"x": jnp.zeros(3)}, {}, wait=True)
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError("No space left on device")
 
     monkeypatch.setattr(checkpoints._manager, "save", full)
     checkpoints.save(2, {"x": jnp.zeros(3)}, {})
-    assert capsys.readouterr().err == "warning: no checkpoint of step 2: No space left on device\n"
-    assert checkpoints.latest() == 1
+    told = "warning: no checkpoint of step 2, the run goes on: No space left on device\n"
+    assert capsys.readouterr().err == told
+    assert checkpoints.latest() is None
     checkpoints.close()
 
 
