@@ -172,6 +172,7 @@ class Run:
         """Return the state to go on with, and the number of steps that were taken."""
         if self.checkpoints is not None and (step := self.checkpoints.latest()) is not None:
             self.check_same(self.checkpoints.about(step)["options"], step)
+            print(f"going on after {step} steps", file=sys.stderr)
             template = jax.eval_shape(self.trainer.init, jax.random.key(0))
             return self.checkpoints.restore(step, template, self.trainer.shardings(template, self.mesh)), step
         if self.options.start is None:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -221,45 +220,40 @@ def losses(out: Path) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for line in read(out / "metrics.jsonl") if "loss" in line]
 
 
-def arguments(text: Path, out: Path) -> list[str]:
-    sizes = "--layers 1 --embed 16 --heads 2 --positions 8 --batch 4 --microbatches 1"
-    run = f"--strategy single --sample 0 --steps 120 --save-every 3 --data {text} --out {out}"
-    return [sys.executable, str(EXAMPLE / "train.py"), *sizes.split(), *run.split()]
-
-
-def test_a_run_that_is_killed_goes_on_with_the_same_losses(text: Path, tmp_path: Path) -> None:
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
+def test_a_run_that_is_killed_at_random_moments_goes_on_with_the_same_losses(tmp_path: Path) -> None:
     quickly = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "programs")}
     quickly |= {"JAX_ENABLE_COMPILATION_CACHE": "true", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    program = [sys.executable, str(Path(__file__).with_name("kills.py")), str(tmp_path / "runs"), "10"]
+    done = subprocess.run(program, env=quickly, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.startswith("10 kills: ")
 
-    def start(out: Path) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(arguments(text, out), env=quickly, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
-    def interrupted(after: int, by: signal.Signals) -> int:
-        """Start a run, and send it a signal a number of steps later."""
-        before = len(losses(killed))
-        with start(killed) as process:
-            # The lines of steps behind the last checkpoint go when the run goes on.
-            least = before
-            while process.poll() is None:
-                least = min(least, len(losses(killed)))
-                if len(losses(killed)) >= least + after:
-                    process.send_signal(by)
-                    break
-                time.sleep(0.002)
-        return process.returncode
+def test_a_run_that_is_asked_to_stop_saves_first(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = changed({"strategy": "single", "steps": 8}, data=text, save_every=100, out=tmp_path / "run")
+    add = Metrics.add
 
-    for after in (7, 31):
-        assert interrupted(after, signal.SIGKILL) == -signal.SIGKILL
-    assert interrupted(5, signal.SIGTERM) == STOPPED
-    stopped = len(losses(killed))
-    assert 0 < stopped < 120
-    assert max(int(step.name) for step in (killed / "checkpoints").iterdir()) == stopped
-    for out in (killed, whole):
-        with start(out) as process:
-            assert process.wait() == 0
-    assert losses(killed) == losses(whole)
-    assert [step for step, _ in losses(whole)] == list(range(120))
+    def asked(self: Metrics, step: int, **values: float) -> None:
+        add(self, step, **values)
+        if step == 4:
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Metrics, "add", asked)
+        with pytest.raises(SystemExit) as caught:
+            main(options)
+    assert caught.value.code == STOPPED
+    assert "\nstopped after 5 steps\n" in capsys.readouterr().err
+    stopped = losses(options.out)
+    assert [step for step, _ in stopped] == list(range(5))
+    main(options)
+    assert "going on after 5 steps\n" in capsys.readouterr().err
+    alone = dataclasses.replace(options, out=tmp_path / "alone")
+    main(alone)
+    assert losses(options.out) == losses(alone.out)
+    assert losses(options.out)[:5] == stopped
 
 
 def test_a_run_goes_on_under_another_layout_but_not_as_another_run(text: Path, tmp_path: Path) -> None:
