@@ -28,7 +28,7 @@ _along_one: dict[Function, dict[tuple[Names, Any], Any]] = {}
 def _along(
     fn: Function,
     names: Names,
-    axis: Any,
+    axis: object,
     removes: bool,
     to: tuple[str, int | None] | None,
     options: Options,
@@ -95,13 +95,13 @@ def along_with(
     axis: AxisSelection | None,
     *,
     to: AxisSelector | None = None,
-    **options: Any,
+    **options: object,
 ) -> "NamedArray":
     """Apply a function with options along one axis, which the result may rename to `to`."""
     return _apply_along(fn, x, axis, False, to, options)
 
 
-def search(fn: Function, x: Core, axis: AxisSelection | None, **options: Any) -> "NamedArray":
+def search(fn: Function, x: Core, axis: AxisSelection | None, **options: object) -> "NamedArray":
     """Apply a function that finds a position along an axis, or along several, flattened."""
     return _apply_along(fn, x, axis, True, None, options)
 
@@ -112,7 +112,7 @@ def _apply_along(
     axis: AxisSelection | None,
     removes: bool,
     to: AxisSelector | None,
-    options: dict[str, Any],
+    options: dict[str, object],
 ) -> "NamedArray":
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)

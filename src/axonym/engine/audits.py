@@ -40,7 +40,7 @@ _current = jax.make_user_context(default_value=None)
 
 def checking(report: Report) -> AbstractContextManager[Any]:
     """Make a report current."""
-    context: AbstractContextManager[Any] = _current(report)
+    context: AbstractContextManager[object] = _current(report)
     return context
 
 
@@ -51,7 +51,7 @@ def current_report() -> Report | None:
 
 
 def expect(
-    function: str, what: str, numbers: Any, least: Any, most: Any, *lines: str, room: str
+    function: str, what: str, numbers: object, least: object, most: object, *lines: str, room: str
 ) -> None:
     """Report the first of some numbers that is not in a range, both ends included; do nothing where nothing is checked.
 
@@ -68,7 +68,7 @@ def expect(
     if report is None:
         return
 
-    def look(numbers: Any) -> None:
+    def look(numbers: object) -> None:
         numbers = np.asarray(numbers)
         for number in numbers[(numbers < least) | (numbers > most)][:1].tolist():
             report.add(message(function, f"{what} {number} is out of range for {room}", *lines))

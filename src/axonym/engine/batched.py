@@ -61,7 +61,7 @@ def batched(
     each: bool = False,
     outer: bool = False,
     in_place: bool = False,
-    **options: Any,
+    **options: object,
 ) -> "NamedArray | tuple[NamedArray, ...]":
     """Apply a positional function to the core axes of its operands, for each position of their batch axes.
 

@@ -14,12 +14,12 @@ from jax.sharding import AxisType
 from ..mesh import context, explicit, partition
 
 
-def highest(array: jax.Array, axis: Iterable[int] | None = None, **options: Any) -> jax.Array:
+def highest(array: jax.Array, axis: Iterable[int] | None = None, **options: object) -> jax.Array:
     """Do `jnp.max`; NaN is larger than all numbers, on all devices."""
     return _extremum(jnp.max, array, axis, options)
 
 
-def lowest(array: jax.Array, axis: Iterable[int] | None = None, **options: Any) -> jax.Array:
+def lowest(array: jax.Array, axis: Iterable[int] | None = None, **options: object) -> jax.Array:
     """Do `jnp.min`; NaN is smaller than all numbers, on all devices."""
     return _extremum(jnp.min, array, axis, options)
 
@@ -28,7 +28,7 @@ def _extremum(
     fn: Callable[..., jax.Array],
     array: jax.Array,
     axis: Iterable[int] | None,
-    options: dict[str, Any],
+    options: dict[str, object],
 ) -> jax.Array:
     if axis is None:
         axis = range(array.ndim)

@@ -146,7 +146,7 @@ def _of_axes(
     sided = "E" in "".join(out)
 
     @wraps(fn)
-    def of_axes(array: jax.Array, *others: jax.Array, **options: Any) -> Any:
+    def of_axes(array: jax.Array, *others: jax.Array, **options: object) -> Any:
         at = array.ndim - len(rows) - len(columns)
         lead, shape = array.shape[:at], array.shape[at:]
         sizes = {"R": shape[: len(rows)], "C": shape[len(rows) :], "E": ()}

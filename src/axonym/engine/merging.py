@@ -73,6 +73,6 @@ def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array,
     return primals[0], lax.optimization_barrier(tangents[0])
 
 
-def like(value: int, other: Any) -> Any:
+def like(value: int, other: object) -> Any:
     """Return a number, or a symbolic size, in the dtype of an array of integers."""
     return (jnp if is_symbolic_dim(value) else np).asarray(value, jnp.result_type(other))

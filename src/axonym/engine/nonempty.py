@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from ..errors import AxisSizeError, describe, message
 from ..names.plans import Names
@@ -25,7 +24,7 @@ def check_nonempty(
     names: Names,
     shape: tuple[int, ...],
     removed: Sequence[int],
-    options: dict[str, Any],
+    options: dict[str, object],
 ) -> None:
     """Check that a function that has no result of no elements has some, or an initial value.
 

@@ -100,7 +100,7 @@ def unary(fn: Function, x: Core) -> "NamedArray":
     return made
 
 
-def unary_with(fn: Function, x: Core, **options: Any) -> "NamedArray":
+def unary_with(fn: Function, x: Core, **options: object) -> "NamedArray":
     """Apply a function that has options to each element."""
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
@@ -119,7 +119,7 @@ _with_one: dict[Function, dict[Names, Any]] = {}
 _with_two: dict[Function, dict[Names, Any]] = {}
 
 
-def binary(fn: Function, x: Payload, y: Any) -> "NamedArray":
+def binary(fn: Function, x: Payload, y: object) -> "NamedArray":
     """Apply a function of two operands, at least one of them named, to each pair of elements by name."""
     if fn.__class__ is _UFUNC:
         fn = _stand_ins.get(id(fn)) or _stand_in(fn)
@@ -160,7 +160,7 @@ def _paired(fn: Function, x: Core, y: Core) -> Kernel:
     return plans.keep(_of_two.setdefault(fn, {}), names, kernel)
 
 
-def between(fn: Function, x: Core, low: Any, high: Any) -> "NamedArray":
+def between(fn: Function, x: Core, low: object, high: object) -> "NamedArray":
     """Apply a function that takes two Python numbers to each element."""
     try:
         (array,), names = x.node
@@ -202,7 +202,7 @@ def parted(
     return like, tuple(named), arrays
 
 
-def nary(fn: Function, *operands: Payload, **options: Any) -> "NamedArray":
+def nary(fn: Function, *operands: Payload, **options: object) -> "NamedArray":
     """Apply a function of any number of operands, at least one of them named, to elements by name."""
     like, named, arrays = parted(fn, operands)
     kernel = planned(fn, operands, _elementwise, fn, named, static(fn, options))

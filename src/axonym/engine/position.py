@@ -129,7 +129,7 @@ def _are_adjacent(at: Sequence[int]) -> bool:
     return max(at) - min(at) + 1 == len(at)
 
 
-def run_with_ints(kernel: kernels.Kernel, array: Payload, *arguments: Any) -> Any:
+def run_with_ints(kernel: kernels.Kernel, array: Payload, *arguments: object) -> Any:
     """Call a kernel; while tracing, Python ints are passed unchanged, so that they stay static."""
     if isinstance(array, Tracer) and any(isinstance(argument, int) for argument in arguments):
         return kernel.body(array, *arguments)
@@ -145,7 +145,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
     rest = tuple(step for step in steps if isinstance(step, gathered))
     target = selected_names(names, steps)
 
-    def body(array: jax.Array, *arguments: Any) -> jax.Array:
+    def body(array: jax.Array, *arguments: object) -> jax.Array:
         shape_of(function, array, names)
         current = names
         left: list[Payload] = []
@@ -215,7 +215,7 @@ class _Index:
         self.vectors: list[Vector] = []
         self.strides: dict[str, tuple[int, int]] = {}
 
-    def add(self, step: Step, argument: Any) -> None:
+    def add(self, step: Step, argument: object) -> None:
         """Index one axis."""
         name = step.name
         size = self.sizes[name]
@@ -236,7 +236,7 @@ class _Index:
             if isinstance(step, Gather):
                 self.vectors.append(Vector(name, positions, axes))
 
-    def _put(self, name: str, dim: Any) -> None:
+    def _put(self, name: str, dim: object) -> None:
         self.dims[self.anonymous + self.names.index(name)] = dim
 
     def _add_slice(self, step: Strided, size: int) -> None:
@@ -293,7 +293,7 @@ def _from_first(union: Names, axes: Names) -> Names:
     return union[min(map(union.index, axes), default=len(union)) :]
 
 
-def _within(start: Any, length: int, size: int, mode: str | None) -> jax.Array:
+def _within(start: object, length: int, size: int, mode: str | None) -> jax.Array:
     """Return the positions of a window, where a negative one does not count from the end."""
     positions: jax.Array = jnp.arange(length) + widened(start)
     if mode == "clip":
@@ -346,7 +346,7 @@ def _arranged(
 
 
 def _elements(
-    array: jax.Array, at: tuple[Any, ...], reach: Reach, count: int, is_sorted: bool = False
+    array: jax.Array, at: tuple[object, ...], reach: Reach, count: int, is_sorted: bool = False
 ) -> jax.Array:
     """Read elements at `count` positions."""
     mode = reach.mode
@@ -364,7 +364,7 @@ def _elements(
     return found
 
 
-def in_range(array: jax.Array, at: tuple[Any, ...], count: int, wraps: bool) -> tuple[Any, ...]:
+def in_range(array: jax.Array, at: tuple[object, ...], count: int, wraps: bool) -> tuple[Any, ...]:
     """Move the positions of an index into range, if the compiler may forget to."""
     if not may_merge(array, count):
         return at

@@ -18,7 +18,7 @@ from ..names.plans import Names
 from .merging import fitted, like, settled_gradient
 
 
-def sliced(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+def sliced(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
     """Take a slice, on a mesh with Explicit axes too."""
     known = length == array.shape[at] or isinstance(start, int)
     if known and _stays_split(array, at, length):
@@ -32,7 +32,7 @@ def sliced(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
 
 
 def at_start(
-    read: Callable[..., jax.Array], array: jax.Array, at: int, start: Any, length: int
+    read: Callable[..., jax.Array], array: jax.Array, at: int, start: object, length: int
 ) -> jax.Array:
     """Read a piece along a dimension, which is gathered first on a mesh with Explicit axes.
 
@@ -41,13 +41,13 @@ def at_start(
     if isinstance(start, int) or not context.taken_axes():
         return read(auto.whole(array, (at,)), at, start, length)
 
-    def piece(array: jax.Array, start: Any) -> jax.Array:
+    def piece(array: jax.Array, start: object) -> jax.Array:
         return read(array, at, start, length)
 
     return read_locally(piece, [array, start], (), (at,), (), range(array.ndim), {})
 
 
-def _one_of_split(array: jax.Array, at: int, start: Any) -> jax.Array:
+def _one_of_split(array: jax.Array, at: int, start: object) -> jax.Array:
     """Take one position along a split dimension, so that only this position is communicated.
 
     The compiler does that for a gather at a list of positions; for a slice it gathers the array, or moves parts of it.
@@ -81,7 +81,7 @@ def _stays_split(array: jax.Array, at: int, length: int) -> bool:
     return not length % math.prod(shape[axis] for axis in explicit.entries_of(array)[at])
 
 
-def _cut(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
+def _cut(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
     """Take a slice; where arrays are concrete the start is an argument, so that a loop over starts compiles once."""
     if length == array.shape[at]:
         return array

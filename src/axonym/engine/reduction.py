@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @lru_cache(plans.CACHE)
 def _reduction(
-    fn: Function, names: Names, axis: Any, where: Names | None, removes: bool, options: Options
+    fn: Function, names: Names, axis: object, where: Names | None, removes: bool, options: Options
 ) -> Kernel:
     """Make the kernel of a function over axes that may have a mask; `axis` None means all of them."""
     function, keywords = title(fn), keywords_of(options)
@@ -62,14 +62,14 @@ def _reduction(
 
 
 def reduction(
-    fn: Function, x: Core, axis: AxisSelection | None, where: Any = None, **options: Any
+    fn: Function, x: Core, axis: AxisSelection | None, where: object = None, **options: object
 ) -> "NamedArray":
     """Apply a function that removes `axis`, over the elements where `where` is true."""
     return _over(fn, x, axis, where, True, options)
 
 
 def normalization(
-    fn: Function, x: Core, axis: AxisSelection | None, where: Any = None, *numbers: float
+    fn: Function, x: Core, axis: AxisSelection | None, where: object = None, *numbers: float
 ) -> "NamedArray":
     """Apply a function of an array and numbers over `axis` that keeps it, over the elements where `where` is true."""
     return _over(fn, x, axis, where, False, {}, *numbers)
@@ -79,15 +79,15 @@ def _over(
     fn: Function,
     x: Core,
     axis: AxisSelection | None,
-    where: Any,
+    where: object,
     removes: bool,
-    options: dict[str, Any],
+    options: dict[str, object],
     *numbers: float,
 ) -> "NamedArray":
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
     (array,), names = x.node
-    arrays: tuple[Any, ...] = (array,)
+    arrays: tuple[object, ...] = (array,)
     masked: Names | None = None
     if isinstance(where, Core):
         (mask,), masked = where.node

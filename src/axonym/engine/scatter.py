@@ -272,7 +272,7 @@ def _in_batches(
         factors = _in_batches(plan, "multiply", jnp.ones_like(array), update, position)
         result: jax.Array = BLOCKWISE[operation](array, factors)
         return result
-    own: tuple[Any, ...] = (*range(array.ndim - len(plan.names)), *plan.names)
+    own: tuple[object, ...] = (*range(array.ndim - len(plan.names)), *plan.names)
     sizes = dict(zip(own, array.shape, strict=True)) | position.sizes
     at = tuple(i for i, dim in enumerate(position.dims) if not isinstance(dim, slice))
     numbers = lax.ScatterDimensionNumbers(
@@ -307,7 +307,7 @@ def _fitted(
     plan: Write,
     update: Payload,
     array: jax.Array,
-    labels: tuple[Any, ...],
+    labels: tuple[object, ...],
     sizes: Mapping[str, int],
 ) -> Any:
     """Align an update with the dimensions of the indexed part, whose axes must contain its own."""
@@ -334,7 +334,7 @@ def _fitted(
         raise OperandError(
             message(function, "the update has more anonymous dimensions than the array", *lines)
         )
-    own_labels: tuple[Any, ...] = (*range(anonymous - leading, anonymous), *own)
+    own_labels: tuple[object, ...] = (*range(anonymous - leading, anonymous), *own)
     return kernels.lined_up(update, own_labels, labels)
 
 

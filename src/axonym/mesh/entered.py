@@ -31,7 +31,7 @@ class Entered(Generic[V]):
     __slots__ = ("before", "inner", "left", "thread", "value")
 
     def __init__(
-        self, value: V, inner: AbstractContextManager[Any] | None, before: "Entered[V] | None"
+        self, value: V, inner: AbstractContextManager[object] | None, before: "Entered[V] | None"
     ) -> None:
         self.value = value
         self.inner = inner
@@ -54,7 +54,7 @@ class Blocks(Generic[V]):
         self._local = threading.local()
         self.innermost: ContextVar[Entered[V]] = ContextVar(function, default=self._root)
 
-    def enter(self, value: V, inner: AbstractContextManager[Any]) -> Entered[V]:
+    def enter(self, value: V, inner: AbstractContextManager[object]) -> Entered[V]:
         """Enter a block.
 
         Raises:

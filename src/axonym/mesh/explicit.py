@@ -71,7 +71,11 @@ def _without_taken(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
 
 def relayout(
-    array: jax.Array, entries: Sequence[Entry], names: Sequence[Any] = (), *, is_asked: bool = False
+    array: jax.Array,
+    entries: Sequence[Entry],
+    names: Sequence[object] = (),
+    *,
+    is_asked: bool = False,
 ) -> jax.Array:
     """Reshard an array with an explicit sharding, if it differs.
 
@@ -191,7 +195,7 @@ def settle(
 
 
 def _offered(
-    label: object, operands: Sequence[tuple[Sequence[Any], Sequence[Entry]]], asked: Entry
+    label: object, operands: Sequence[tuple[Sequence[object], Sequence[Entry]]], asked: Entry
 ) -> Entry:
     """Return the mesh axes that an operand has for a label, those that are asked for if one has them."""
     offers: list[Entry] = []
@@ -249,7 +253,7 @@ def agree(
     table = settle(labels, list(zip(operands, layouts, strict=True)), decided)
     used = tuple(itertools.chain.from_iterable(table.values()))
 
-    moved: list[Any] = []
+    moved: list[object] = []
     for array, own, layout in zip(arrays, operands, layouts, strict=True):
         free = [without(entry, used) for entry in _without_taken(layout)]
         wanted = [table.get(label, entry) for label, entry in zip(own, free, strict=True)]

@@ -70,7 +70,7 @@ class _Conv(Layer):
             apart * (size - 1) for size, apart in zip(self.kernel_size, self.dilation, strict=True)
         ]
 
-    def _apply(self, x: NamedArray, spatial: Names, **options: Any) -> NamedArray:
+    def _apply(self, x: NamedArray, spatial: Names, **options: object) -> NamedArray:
         """Convolve with the weight, and add the bias."""
         options |= {"rhs_dilation": self.dilation, "feature_group_count": self.groups}
         operands = (x.names, self.weight.names)

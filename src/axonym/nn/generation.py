@@ -118,7 +118,7 @@ def generate(
             ended = ended | equal(token, end)
         return token, seen, ended, is_real
 
-    def step(carry: Any, key: Any = None) -> Any:
+    def step(carry: Any, key: object = None) -> Any:
         cache, token, seen, ended, number = carry
         cache, logits = extend(cache, token, (~ended).astype(int) if counts else None)
         token, seen, ended, is_real = chosen(logits, seen, ended, key)

@@ -13,7 +13,7 @@ In `Out`, a name also stands for the axis `<name>.out` of a weight, see `Linear`
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 import jax
 from jax.typing import DTypeLike
@@ -138,7 +138,7 @@ def variance_scaling(
         >>> round(weights.std().item(), 2)  # 1 / sqrt(256)
         0.06
     """
-    choices: tuple[tuple[str, str, Any], ...] = (
+    choices: tuple[tuple[str, str, object], ...] = (
         ("mode", mode, Mode),
         ("distribution", distribution, Distribution),
     )

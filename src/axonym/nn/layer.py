@@ -36,7 +36,7 @@ else:
     class _Made(type(eqx.Module)):
         """The class of modules that `init` makes; calling such a class fills in its fields."""
 
-        def __call__(cls, *args: Any, **options: Any) -> Any:
+        def __call__(cls, *args: object, **options: object) -> Any:
             __tracebackhide__ = True
             try:
                 return super().__call__(*args, **options)
@@ -49,7 +49,7 @@ else:
         """An Equinox module that says how it is made."""
 
 
-def _fits(cls: type, args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+def _fits(cls: type, args: tuple[object, ...], options: Mapping[str, object]) -> bool:
     """Return whether arguments can be those of a class."""
     try:
         inspect.signature(cls).bind(*args, **options)
@@ -73,7 +73,7 @@ def _made_by_init(cls: Any) -> OperandError:
 class Layer(Made):
     """An Equinox module whose operations carry its name."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         if "__call__" in vars(cls):
             setattr(cls, "__call__", in_scope(vars(cls)["__call__"]))  # noqa: B010  # of a type, it is read-only

@@ -320,7 +320,7 @@ def _by_blocks(
     slides: tuple[_Slide, ...],
     entries: Sequence[assignment.Entry],
     manual: Set[str],
-    outside: Any,
+    outside: object,
     x: jax.Array,
 ) -> jax.Array:
     """Reduce the windows of each block on its own device; blocks exchange their edges."""
@@ -349,7 +349,7 @@ def _by_blocks(
     return trimmed(run(x), moves)
 
 
-def _neutral(reduction: Reduction, dtype: Any) -> Any:
+def _neutral(reduction: Reduction, dtype: object) -> Any:
     """Return the identity of `lax.add`, `lax.max` or `lax.min`."""
     if reduction is lax.add:
         return 0

@@ -3,7 +3,7 @@
 A filter gives logits of minus infinity to the tokens that it rules out, so filters are applied one after another.
 """
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -174,7 +174,7 @@ def _at_least(logits: NamedArray, least: NamedArray) -> NamedArray:
 
 
 def _check(
-    function: str, what: str, value: Any, least: float, most: float, *, open_below: bool = False
+    function: str, what: str, value: object, least: float, most: float, *, open_below: bool = False
 ) -> None:
     """Raise for a Python number out of range; arrays are not looked at."""
     if not isinstance(value, int | float):

@@ -51,7 +51,7 @@ def fraction(function: str, what: str, value: float, kind: str = "a probability"
     raise ArgumentError(message(function, f"{what} must be {kind} from 0 to 1, not {value}"))
 
 
-def as_python(value: Any) -> Any:
+def as_python(value: object) -> Any:
     """Return a NumPy number as a Python one, which changes no dtype; others, perhaps traced, stay as they are."""
     if isinstance(value, np.generic):
         return value.item()

@@ -63,7 +63,7 @@ def pads(function: str, padding: Padding, count: int) -> Pads:
     return tuple(pairs)
 
 
-def _as_tuple(value: Any, count: int) -> tuple[Any, ...]:
+def _as_tuple(value: object, count: int) -> tuple[Any, ...]:
     """Return several values as a tuple, and one value as often as there are axes."""
     if isinstance(value, Iterable):
         return tuple(value)

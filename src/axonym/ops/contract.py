@@ -155,7 +155,7 @@ def einsum(
     for x in arrays:
         if not isinstance(x, Core):
             raise checks.unnamed("einsum", x)
-    dtype: Any = preferred_element_type
+    dtype: object = preferred_element_type
     aliases = pattern.bind("einsum", axis_aliases, sizes=False) if axis_aliases else ()
     operands = tuple(x.node[1] for x in arrays)
     payloads = [x.node[0][0] for x in arrays]

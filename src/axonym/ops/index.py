@@ -8,7 +8,7 @@ of the axis that it indexes.
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -73,7 +73,7 @@ _PLAIN, _FILL = Reach(), Reach("fill")
 _MODES = ("fill", "clip", "wrap")
 
 
-def index(x: "NamedArray", selectors: Mapping[AxisKey, Any]) -> "NamedArray":
+def index(x: "NamedArray", selectors: Mapping[AxisKey, object]) -> "NamedArray":
     """Index by name.
 
     Ints and slices are applied first. Then index arrays are matched by name, and their axes replace the indexed axes if
@@ -194,7 +194,7 @@ _filling: dict[tuple[Names, str, Names, str], kernels.Kernel] = {}
 
 
 def _read(
-    function: str, x: Core, steps: tuple[Step, ...], arguments: Sequence[Any], reach: Reach
+    function: str, x: Core, steps: tuple[Step, ...], arguments: Sequence[object], reach: Reach
 ) -> "NamedArray":
     (array,), names = x.node
     kernel = checks.planned(function, (x,), reading, names, steps, function, reach)

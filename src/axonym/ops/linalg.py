@@ -397,7 +397,7 @@ def norm(
     return over(jnp.linalg.norm, [x], row, column, "", ord=ord, axis=(-2, -1))
 
 
-def _norm(array: jax.Array, axis: tuple[int, ...], ord: Any = 2) -> jax.Array:
+def _norm(array: jax.Array, axis: tuple[int, ...], ord: object = 2) -> jax.Array:
     return _vector_norm(array, axis, ord)
 
 

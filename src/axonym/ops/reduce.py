@@ -279,7 +279,7 @@ def nanprod(
     return reduction.reduction(_nanprod, x, axis, where, **options)
 
 
-def _nanprod(x: jax.Array, axis: At, where: Mask = None, **options: Any) -> jax.Array:
+def _nanprod(x: jax.Array, axis: At, where: Mask = None, **options: object) -> jax.Array:
     return _multiplied(jnp.nanprod, x, axis, where, options)
 
 
@@ -336,7 +336,7 @@ def prod(
     return reduction.reduction(_prod, x, axis, where, **_dtype(dtype), **_start("prod", initial))
 
 
-def _prod(x: jax.Array, axis: At, where: Mask = None, **options: Any) -> jax.Array:
+def _prod(x: jax.Array, axis: At, where: Mask = None, **options: object) -> jax.Array:
     return _multiplied(jnp.prod, x, axis, where, options)
 
 
@@ -345,7 +345,7 @@ def _multiplied(
     x: jax.Array,
     axis: At,
     where: Mask,
-    options: dict[str, Any],
+    options: dict[str, object],
 ) -> jax.Array:
     """Multiply over axes within `local`: JAX's gradient reshapes and slices sharded dimensions."""
     removed = {at % x.ndim for at in axis}

@@ -271,7 +271,7 @@ def _segment_max(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
     return _extreme(jax.ops.segment_max, *_flat(x, ids), **options)
 
 
-def _segment_mean(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
+def _segment_mean(x: jax.Array, ids: jax.Array, **options: object) -> jax.Array:
     # As in jnp.mean, half precision is only used for the result.
     dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
     total = _segment_sum(x.astype(at_least_float32(dtype)), ids, **options)

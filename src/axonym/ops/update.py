@@ -94,7 +94,7 @@ class Part:
 
     __slots__ = ("_arguments", "_steps", "_x")
 
-    def __init__(self, x: "NamedArray", selectors: Mapping[AxisKey, Any]) -> None:
+    def __init__(self, x: "NamedArray", selectors: Mapping[AxisKey, object]) -> None:
         self._x = x
         self._steps, self._arguments = steps_of("at", x, selectors)
 

@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import jax
 from jax import lax
@@ -258,7 +257,7 @@ def _is_block(array: jax.Array, names: Names, name: str, axes: Entry) -> bool:
     return scope is not None and (name, size * count_of(axes)) in scope.sizes
 
 
-def require_computed(function: str, name: str, names: Names, array: Any) -> None:
+def require_computed(function: str, name: str, names: Names, array: object) -> None:
     """Raise for a reduction over an axis that splits only parameters: no sum of anything else is partial over it."""
     current, scope = context.current_mapping(), context.current_scope()
     if scope is None or assignment.looked_up(current or {}, name) is not None:
@@ -393,7 +392,7 @@ def require_even(
         raise AxisSizeError(message(function, problem, has(names, array)))
 
 
-def require_axis(function: str, name: str, names: Names, array: Any) -> None:
+def require_axis(function: str, name: str, names: Names, array: object) -> None:
     """Raise for an array without the axis."""
     if name not in names:
         hint = suggestion(name, names)
@@ -436,7 +435,7 @@ def _alternatives(sizes: set[int]) -> str:
     return " or ".join(map(str, sorted(sizes)))
 
 
-def has(names: Names, array: Any) -> str:
+def has(names: Names, array: object) -> str:
     """Describe an array, for an error."""
     return f"array has: {describe(names, getattr(array, 'shape', None))}"
 

@@ -26,7 +26,7 @@ def is_traced(kind: type) -> bool:
     )
 
 
-def is_deleted(leaf: Any) -> bool:
+def is_deleted(leaf: object) -> bool:
     """Return whether the memory of an array has been freed or given away."""
     ask = None if isinstance(leaf, Tracer) else getattr(leaf, "is_deleted", None)
     return ask is not None and bool(ask())
@@ -79,7 +79,7 @@ def by_parameter(fn: Callable[..., Any], path: str) -> str:
 
 
 def check_mesh(
-    function: str, fn: Callable[..., Any], mesh: MeshLike | None, args: Any, kwargs: Any
+    function: str, fn: Callable[..., Any], mesh: MeshLike | None, args: object, kwargs: object
 ) -> None:
     """Check, while a function is traced, that its arguments lie on a mesh.
 
@@ -113,7 +113,9 @@ def enclosed(fn: Callable[..., Any]) -> list[Any]:
     return values
 
 
-def donated_before(function: str, fn: Callable[..., Any], args: Any, kwargs: Any) -> ArgumentError:
+def donated_before(
+    function: str, fn: Callable[..., Any], args: object, kwargs: object
+) -> ArgumentError:
     """Build the error for arguments whose memory is gone; some releases of JAX crash instead of raising one."""
     gone = [name for name, leaf in labels(fn, args, kwargs, is_named_array) if is_deleted(leaf)]
     problem = f"argument {gone[0] if gone else 'fn'} was donated to an earlier call, which reused its memory"
@@ -126,10 +128,10 @@ def donated_before(function: str, fn: Callable[..., Any], args: Any, kwargs: Any
     return ArgumentError(message(function, problem, *rest, hint=hint))
 
 
-def described(fn: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, str]:
+def described(fn: Callable[..., Any], args: object, kwargs: object) -> dict[str, str]:
     """Describe, for each argument or leaf of one, what other calls must pass."""
 
-    def one(leaf: Any) -> str:
+    def one(leaf: object) -> str:
         if not isinstance(leaf, NamedArray):
             return "an array" if is_traced(type(leaf)) else repr(leaf)
         if not leaf.names:
@@ -208,7 +210,7 @@ def _names_by_place(fn: Callable[..., Any]) -> list[str | None]:
     return names
 
 
-def _on_leaves(prefix: Any, tree: Any) -> list[bool]:
+def _on_leaves(prefix: object, tree: object) -> list[bool]:
     """Spread a tree of bools, a prefix of another tree, over all leaves of that one."""
     spread = jax.tree.map(
         lambda flag, below: [bool(flag)] * len(jax.tree.leaves(below)), prefix, tree

@@ -15,7 +15,7 @@ import jax
 from ..mesh import explicit
 
 
-def typed_variables(fn: Any) -> dict[str, Any]:
+def typed_variables(fn: object) -> dict[str, Any]:
     """Return the outer variables of a function that hold arrays whose types have Explicit mesh axes."""
     if not isinstance(fn, FunctionType):
         return {}
@@ -26,7 +26,7 @@ def typed_variables(fn: Any) -> dict[str, Any]:
     return {name: value for name, value in variables.items() if arrays_in(value)}
 
 
-def arrays_in(value: Any) -> list[jax.Array]:
+def arrays_in(value: object) -> list[jax.Array]:
     """List the arrays in a tree whose types have Explicit mesh axes."""
     try:
         leaves = jax.tree.leaves(value)

@@ -398,7 +398,7 @@ def _reduced(
     return _each(function, one, x, numbers=True)
 
 
-def _require_reducible(function: str, name: str, names: Names, array: Any) -> None:
+def _require_reducible(function: str, name: str, names: Names, array: object) -> None:
     """Raise for an axis that an array has itself, or that a surrounding `vmap` hides."""
     scope = context.current_scope()
     if scope is not None and name in scope.hidden and mesh_axes_of(function, name, names):
@@ -440,7 +440,7 @@ def _widened_on_cpus(reduce: Callable[[jax.Array], Any], array: jax.Array) -> An
 def _each(function: str, one: Callable[..., Any], x: T, numbers: bool = False) -> T:
     """Apply `one(array, names)` to each named or plain array of a tree."""
 
-    def leaf(value: Any) -> Any:
+    def leaf(value: object) -> Any:
         if isinstance(value, NamedArray):
             shape_of(function, value.array, value.names)
             return NamedArray(one(jnp.asarray(value.array), value.names), value.names)

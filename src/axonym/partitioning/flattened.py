@@ -28,17 +28,17 @@ class Flattened:
         self._known: dict[int, tuple[weakref.ref[Any], list[Any], Structure]] = {}
         self._structures: dict[Any, Structure] = {}
 
-    def structure(self, tree: Any) -> Structure:
+    def structure(self, tree: object) -> Structure:
         """Return the one object for a tree structure."""
         known = self._structures.get(tree)
         return self._structures.setdefault(tree, Structure(tree)) if known is None else known
 
-    def get(self, module: Any) -> tuple[list[Any], Structure] | None:
+    def get(self, module: object) -> tuple[list[Any], Structure] | None:
         """Return leaves and structure of a module, if they are known."""
         known = self._known.get(id(module))
         return known[1:] if known is not None and known[0]() is module else None
 
-    def remember(self, module: Any, leaves: list[Any], structure: Structure) -> None:
+    def remember(self, module: object, leaves: list[object], structure: Structure) -> None:
         """Keep leaves and structure of a module until it is gone."""
         key, known = id(module), self._known
         known[key] = (weakref.ref(module, lambda _: known.pop(key, None)), leaves, structure)

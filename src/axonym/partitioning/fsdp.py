@@ -68,7 +68,7 @@ def fsdp(*args: Any, **options: Any) -> Any:
 
 
 def fsdp_mapping(
-    tree: Any,
+    tree: object,
     mesh_axis: MeshAxes,
     mesh: MeshLike | None = None,
     *,

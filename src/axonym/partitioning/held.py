@@ -11,41 +11,41 @@ from ..mesh import explicit, partition
 from ..names.plans import Names
 
 
-def holds_array(leaf: Any) -> bool:
+def holds_array(leaf: object) -> bool:
     """Return whether a leaf is an array, or holds one."""
     array = array_of(leaf)
     return hasattr(array, "shape") and hasattr(array, "dtype")
 
 
-def spec_of(leaf: Any) -> PartitionSpec | None:
+def spec_of(leaf: object) -> PartitionSpec | None:
     """Return the layout that the type of an array has, if it is one."""
     if not isinstance(leaf, jax.Array):
         return None
     return partition.spec_from(explicit.entries_of(leaf))
 
 
-def fill(leaves: Sequence[Any], arrays: Iterable[Any]) -> list[Any]:
+def fill(leaves: Sequence[object], arrays: Iterable[object]) -> list[Any]:
     """Put arrays in the place of those that leaves hold."""
     rest = iter(arrays)
     return [refilled(leaf, next(rest)) if holds_array(leaf) else leaf for leaf in leaves]
 
 
-def array_of(leaf: Any) -> Any:
+def array_of(leaf: object) -> Any:
     """Return the array that a leaf is or holds."""
     return leaf.array if isinstance(leaf, NamedArray) else leaf
 
 
-def names_held_by(leaf: Any) -> Names:
+def names_held_by(leaf: object) -> Names:
     """Return the names of an array; none of one without."""
     return leaf.names if isinstance(leaf, NamedArray) else ()
 
 
-def refilled(leaf: Any, array: Any) -> Any:
+def refilled(leaf: object, array: object) -> Any:
     """Put an array in the place of the one that a leaf is or holds."""
     return NamedArray(array, leaf.names) if isinstance(leaf, NamedArray) else array
 
 
-def without_data(leaf: Any) -> Any:
+def without_data(leaf: object) -> Any:
     """Keep a placeholder for an array: a tracer must not outlive its trace."""
     if not holds_array(leaf):
         return leaf

@@ -71,8 +71,8 @@ def named_jit(
     *,
     in_axis_resources: ResourceMapping | None = None,
     out_axis_resources: ResourceMapping | None = None,
-    donate_args: Any = None,
-    donate_kwargs: Any = None,
+    donate_args: object = None,
+    donate_kwargs: object = None,
     strict: bool = True,
     **jit_options: Any,
 ) -> Any:
@@ -154,7 +154,7 @@ _DECIDED = (
 )
 
 
-def _check_bools(**donated: Any) -> None:
+def _check_bools(**donated: object) -> None:
     """Raise for what may be numbers or names of arguments, as in `jax.jit`."""
     for option, given in donated.items():
         for leaf in jax.tree.leaves(given):
@@ -166,7 +166,7 @@ def _check_bools(**donated: Any) -> None:
                 raise OperandError(message("named_jit", problem, hint=hint))
 
 
-def _check_keywords(fn: Callable[..., Any], donate_kwargs: Any) -> None:
+def _check_keywords(fn: Callable[..., Any], donate_kwargs: object) -> None:
     """Raise for names that no call can pass by keyword; calls may leave keywords out."""
     if not isinstance(donate_kwargs, Mapping):
         return
@@ -220,7 +220,7 @@ class _Result:
     rest: Any
 
 
-def _kind(leaf: Any) -> Any:
+def _kind(leaf: object) -> Any:
     """Return what tells a static value from equal ones: its type, and for zeros their signs."""
     kind = type(leaf)
     if kind in (float, complex) and leaf == 0:
@@ -245,7 +245,7 @@ class _Signature:
         self.dynamic = dynamic
         self.donated = donated
 
-    def arrays(self, leaves: list[Any]) -> list[Any]:
+    def arrays(self, leaves: list[object]) -> list[Any]:
         """Return the leaves that are arrays."""
         if len(self.dynamic) == len(leaves):
             return leaves
@@ -261,8 +261,8 @@ class NamedJit(Generic[P, R]):
         self,
         fn: Callable[P, R],
         roles: Roles,
-        donate_args: Any,
-        donate_kwargs: Any,
+        donate_args: object,
+        donate_kwargs: object,
         jit_options: dict[str, Any],
     ) -> None:
         functools.update_wrapper(self, fn, updated=())
@@ -303,7 +303,7 @@ class NamedJit(Generic[P, R]):
     ) -> Callable[Rest, R]: ...
     @overload  # a static method has no place for the instance
     def __get__(self, instance: Any, owner: Any = None) -> Callable[..., R]: ...
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: Any, owner: object = None) -> Any:
         """Bind a compiled method to its instance."""
         return self if instance is None else functools.partial(self, instance)
 
@@ -316,7 +316,7 @@ class NamedJit(Generic[P, R]):
         return Traced(*self._ahead("trace", args, kwargs))
 
     def _ahead(
-        self, step: str, args: Any, kwargs: Any
+        self, step: str, args: object, kwargs: object
     ) -> tuple[Any, Callable[[Any], "NamedJit[P, R]"]]:
         """Run a stage ahead of time; return it, and a function that makes it callable."""
         signature, leaves = self._prepare(args, kwargs, ahead=True)
@@ -369,14 +369,14 @@ class NamedJit(Generic[P, R]):
         name: str = getattr(self._fn, "__name__", "named_jit")
         return name
 
-    def _paths(self, args: Any, kwargs: Any) -> list[str]:
+    def _paths(self, args: object, kwargs: object) -> list[str]:
         """Return the paths of all leaves: those of the function, if it has arrays, and of the arguments."""
         own = jax.tree.leaves_with_path(self._bound)
         paths = [f"fn{jax.tree_util.keystr(path[1:])}" for path, _ in own]
         return paths + [path for path, _ in labels(self.__wrapped__, args, kwargs)]
 
     def _statics(
-        self, leaves: list[Any], offset: int, ahead: bool
+        self, leaves: list[object], offset: int, ahead: bool
     ) -> tuple[tuple[int, Any, Any], ...]:
         """List the leaves that are not arrays, with positions and types; which types are arrays is remembered.
 
@@ -388,7 +388,7 @@ class NamedJit(Generic[P, R]):
                 known.add(kind)
             else:
                 others.add(kind)
-        statics: list[tuple[int, Any, Any]] = []
+        statics: list[tuple[int, object, object]] = []
         for place, leaf in enumerate(leaves, start=offset):
             if type(leaf) in known or (ahead and type(leaf) is jax.ShapeDtypeStruct):
                 continue
@@ -481,7 +481,7 @@ class NamedJit(Generic[P, R]):
             result = lay_out_tree(result, results, mesh, None, roles.function, _path_of_result)
         return self._taken_apart(result)
 
-    def _taken_apart(self, result: Any) -> tuple[list[Any], _Result]:
+    def _taken_apart(self, result: object) -> tuple[list[Any], _Result]:
         """Return the arrays of a result, and how to rebuild it."""
         # a reference too, for which JAX raises
         arrays, rest = eqx.partition(
@@ -514,7 +514,7 @@ class _AheadOfTime(NamedJit[P, R]):
     """A NamedJit that was compiled ahead of time, and compiles nothing."""
 
     def __init__(
-        self, whole: NamedJit[P, R], signature: _Signature, known: dict[str, str], compiled: Any
+        self, whole: NamedJit[P, R], signature: _Signature, known: dict[str, str], compiled: object
     ) -> None:
         self.__dict__.update(vars(whole))
         key = next(key for key, own in self._signatures.items() if own is signature)
@@ -522,7 +522,7 @@ class _AheadOfTime(NamedJit[P, R]):
         self._known = known
 
     def _compile(
-        self, structures: Any, statics: Any, args: Any, kwargs: Any, count: int
+        self, structures: object, statics: object, args: object, kwargs: object, count: int
     ) -> _Signature:
         """Raise for arguments of another structure, or with other static values."""
         given = described(self.__wrapped__, args, kwargs)

@@ -75,7 +75,7 @@ def from_local(
     if mapping is not None and strict:
         check_keys_of_data("from_local", resolved, names_of(tree), concrete)
 
-    def loaded(leaf: Any) -> Any:
+    def loaded(leaf: object) -> Any:
         return _from_local(leaf, resolved, concrete) if isinstance(leaf, NamedArray) else leaf
 
     made: T = jax.tree.map(loaded, tree, is_leaf=is_named_array)
@@ -118,7 +118,7 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
     return wrap(x, _assemble(sizes, sharding, load), names)
 
 
-def _on_this_host(array: Any) -> bool:
+def _on_this_host(array: object) -> bool:
     """Return whether the values of an array can be read here."""
     if isinstance(array, Tracer) or not isinstance(array, jax.Array):
         return isinstance(array, np.ndarray | np.generic)

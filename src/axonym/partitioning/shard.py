@@ -81,7 +81,7 @@ class _MeshBlock(AbstractContextManager[Any]):
             raise
         return self._mesh
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: object) -> None:
         assert self._entered is not None
         _meshes.leave(self._entered, *raised)
 
@@ -163,7 +163,7 @@ def no_mesh(function: str, mapping: AxisMapping | Mappings) -> ShardingError:
     return ShardingError(message(function, "there is no mesh", f"mapping: {mapping}", hint=hint))
 
 
-def names_of(tree: Any) -> set[str]:
+def names_of(tree: object) -> set[str]:
     """Collect the names of all named arrays of a tree."""
     leaves = jax.tree.leaves(tree, is_leaf=is_named_array)
     names: set[str] = set()
@@ -173,13 +173,13 @@ def names_of(tree: Any) -> set[str]:
     return names
 
 
-def paths_of(tree: Any) -> set[str]:
+def paths_of(tree: object) -> set[str]:
     """Collect the paths of all named arrays of a tree, such as `layers.0.weight`."""
     leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
     return {assignment.path_text(path) for path, leaf in leaves if isinstance(leaf, NamedArray)}
 
 
-def several_of(tree: Any) -> set[str]:
+def several_of(tree: object) -> set[str]:
     """Collect the names of axes whose size is not one in some array of a tree."""
     names: set[str] = set()
     for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
@@ -195,7 +195,7 @@ def static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
     """Return the axes that a module holds in static fields, by field."""
     found: dict[str, tuple[Axis, ...]] = {}
     for field in dataclasses.fields(module):
-        value: Any = None
+        value: object = None
         if field.metadata.get("static"):
             value = getattr(module, field.name, None)
         several: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
@@ -204,7 +204,7 @@ def static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
     return found
 
 
-def names_held(function: str, path: Any, x: NamedArray) -> Names:
+def names_held(function: str, path: object, x: NamedArray) -> Names:
     """Return the names by which an array of a tree is laid out: none, if it has fewer dimensions than names.
 
     Optimisers map functions over the arrays of a tree and may keep less of each, under all its names.
@@ -218,7 +218,7 @@ def names_held(function: str, path: Any, x: NamedArray) -> Names:
     return x.names
 
 
-def is_optimiser_state(node: Any) -> bool:
+def is_optimiser_state(node: object) -> bool:
     """Return whether a node is a state of optax, which may keep less of an array under all its names."""
     return hasattr(node, "_fields") and type(node).__module__.partition(".")[0] == "optax"
 
@@ -267,7 +267,7 @@ def lay_out_tree(
     if several is None:
         several = several_of(tree)
 
-    def one(path: Any, leaf: Any) -> Any:
+    def one(path: object, leaf: object) -> Any:
         # otherwise None in a filtered tree, or the placeholder of optax for a masked array
         if not isinstance(leaf, NamedArray) or not hasattr(leaf.array, "shape"):
             return leaf
@@ -323,7 +323,7 @@ def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, fun
 
 
 def pspec_for(
-    tree: Any,
+    tree: object,
     resource_mapping: ResourceMapping | None = None,
     mesh: MeshLike | None = None,
     *,
@@ -353,7 +353,7 @@ def pspec_for(
         check_keys("pspec_for", mapping, names_of(tree), mesh)
     several = several_of(tree)
 
-    def one(path: Any, leaf: Any) -> PartitionSpec | None:
+    def one(path: object, leaf: object) -> PartitionSpec | None:
         if isinstance(leaf, NamedArray):
             if not hasattr(leaf.array, "shape"):
                 return None

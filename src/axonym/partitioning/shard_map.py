@@ -69,8 +69,8 @@ def shard_map(
     manual_axes: Collection[str] | None = None,
     check: bool = True,
     *,
-    in_specs: Any = None,
-    out_specs: Any = None,
+    in_specs: object = None,
+    out_specs: object = None,
     strict: bool = True,
 ) -> Any:
     """Run a function once per device, on the local blocks of its arguments by a mapping.
@@ -188,11 +188,11 @@ class ShardMap(Generic[P, R]):
     ) -> Callable[Rest, R]: ...
     @overload  # a static method has no place for the instance
     def __get__(self, instance: Any, owner: Any = None) -> Callable[..., R]: ...
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: Any, owner: object = None) -> Any:
         """Bind a method to its instance."""
         return self if instance is None else functools.partial(self, instance)
 
-    def _mapped(self, f: Callable[P, R], mappings: Mappings, args: Any, kwargs: Any) -> Any:
+    def _mapped(self, f: Callable[P, R], mappings: Mappings, args: object, kwargs: object) -> Any:
         """Lay out the arguments, run the function on their blocks, and assemble its results."""
         options = self._options
         mesh, is_nested = _mesh(options.mesh, mappings)
@@ -214,7 +214,7 @@ class ShardMap(Generic[P, R]):
         # The layout of the results follows from their names, which are known when the function was traced. JAX reads
         # `out_specs` after that (tests/upstream/test_out_specs.py); if it did before, an empty list would be an error.
         out_specs: list[PartitionSpec] = []
-        results: list[Any] = []
+        results: list[object] = []
 
         def local(*local_arrays: jax.Array) -> list[jax.Array]:
             filled = fill([*leaves, *held], local_arrays)
@@ -298,7 +298,7 @@ def _taken_auto(mesh: MeshLike) -> Entry:
     return partition.only(context.taken_axes(), partition.axes_of_type(mesh, AxisType.Auto))
 
 
-def _spread(what: str, specs: Any, tree: Any) -> list[PartitionSpec | None]:
+def _spread(what: str, specs: object, tree: Any) -> list[PartitionSpec | None]:
     """Spread the specs of plain arrays, a prefix of a tree, over all its leaves."""
     found: list[PartitionSpec | None] = []
 
@@ -331,7 +331,7 @@ class _Blocks:
     whole: set[tuple[str, int]] = dataclasses.field(default_factory=set)
 
     def cut(
-        self, leaves: list[Any], given: list[PartitionSpec | None], mappings: Mappings
+        self, leaves: list[object], given: list[PartitionSpec | None], mappings: Mappings
     ) -> tuple[list[jax.Array], list[PartitionSpec]]:
         """Lay out the arguments, and return how they are split."""
         arrays: list[jax.Array] = []
@@ -366,19 +366,19 @@ class _Blocks:
                 raise
             raise _unknown_mesh_axis(self.mesh) from flaw
 
-    def held(self, f: Any) -> dict[str, Any]:
+    def held(self, f: object) -> dict[str, Any]:
         """Return the variables with arrays that a function closes over, and that are whole on each device."""
         variables = captured.typed_variables(f)
         return {name: value for name, value in variables.items() if not self._has_split(value)}
 
-    def _has_split(self, tree: Any) -> bool:
+    def _has_split(self, tree: object) -> bool:
         for leaf in jax.tree.leaves(tree):
             for entry in partition.entries_in(spec_of(leaf) or PartitionSpec()):
                 if partition.only(entry, self.manual):
                     return True
         return False
 
-    def _check_variables(self, f: Any, flaw: Exception) -> None:
+    def _check_variables(self, f: object, flaw: Exception) -> None:
         """Raise ShardingError, where JAX raised another error, if a function closes over split arrays."""
         variables = captured.typed_variables(f)
         if not variables:
@@ -445,7 +445,7 @@ class _Blocks:
         return moved
 
     def join(
-        self, result: Any, out_specs: Any, mappings: Mappings
+        self, result: object, out_specs: object, mappings: Mappings
     ) -> tuple[list[jax.Array], list[PartitionSpec]]:
         """Return how the blocks of the results are assembled, and check that they can be."""
         leaves = jax.tree.leaves_with_path(result, is_leaf=is_named_array)
@@ -471,7 +471,7 @@ class _Blocks:
         return arrays, specs
 
     def _check(
-        self, path: str, leaf: Any, array: jax.Array, spec: PartitionSpec, mappings: Mappings
+        self, path: str, leaf: object, array: jax.Array, spec: PartitionSpec, mappings: Mappings
     ) -> None:
         """Raise ShardingError for a result that cannot have its layout."""
         names, entries = names_held_by(leaf), partition.entries_in(spec)
@@ -540,7 +540,7 @@ class _Blocks:
         """Collect the axes in static fields of modules: alternating layers are stored by repetition."""
         found = set[tuple[str, int]]()
 
-        def visit(node: Any) -> bool:
+        def visit(node: object) -> bool:
             if isinstance(node, eqx.Module):
                 for axes in static_axes(node).values():
                     found.update((axis.name, axis.size) for axis in axes)

@@ -36,7 +36,7 @@ class Compiled(_Stage, jax.stages.Compiled):
         super().__init__(stage, calling)
         self._called = calling(stage)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Call the function."""
         return self._called(*args, **kwargs)
 

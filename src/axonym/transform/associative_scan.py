@@ -71,7 +71,7 @@ def associative_scan(
         problem = f"each element must be an array with axis {name!r}, not {_kind(leaf)}"
         raise OperandError(message(_FUNCTION, problem))
 
-    def run(elements: Any) -> Any:
+    def run(elements: object) -> Any:
         dims = Arguments(_FUNCTION, (name, size), ((elements,), {}), dimension).dims
         parts = Outputs(elements)
         # `lax` wants the axis at one position in all arrays; unlike a transpose, leading size-1 dimensions are free.
@@ -98,7 +98,7 @@ def associative_scan(
     compiled = jax.jit(run)
 
     @functools.wraps(f)
-    def scanned(elements: Any) -> Any:
+    def scanned(elements: object) -> Any:
         # On a mesh with Explicit and Auto axes, JAX loses the layout of slices that are taken outside of a program.
         lost = any(map(_is_on_mixed_axes, jax.tree.leaves(elements)))
         return (compiled if lost else run)(elements)
@@ -121,7 +121,7 @@ def _same_axes(element: object, result: object) -> list[jax.Array]:
         OperandError: if the structure differs.
         AxisError: if an array has other axes, or other sizes.
     """
-    tree: Any
+    tree: object
     olds, tree = jax.tree.flatten(element, is_leaf=is_named_array)
     news, other = jax.tree.flatten(result, is_leaf=is_named_array)
     if tree != other or any(map(_differ, olds, news)):

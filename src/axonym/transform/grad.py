@@ -61,7 +61,7 @@ def grad(
     both = _value_and_grad("grad", fn, argnums, has_aux, holomorphic, allow_int)
 
     @functools.wraps(fn)
-    def gradient(*args: Any, **kwargs: Any) -> Any:
+    def gradient(*args: P.args, **kwargs: P.kwargs) -> object:
         value, gradients = both(*args, **kwargs)
         return (gradients, value[1]) if has_aux else gradients
 
@@ -315,7 +315,7 @@ def _array(function: str, leaf: object) -> Any:
     return leaf.array
 
 
-def _check_renames(function: str, renames: Renames, inputs: Sequence[Any]) -> None:
+def _check_renames(function: str, renames: Renames, inputs: Sequence[object]) -> None:
     known: dict[str, None] = {}
     for leaf in inputs:
         known.update(dict.fromkeys(_names(leaf) or ()))

@@ -92,7 +92,7 @@ class Arguments:
         self,
         function: str,
         axis: tuple[str, int | None],
-        arguments: tuple[tuple[Any, ...], dict[str, Any]],
+        arguments: tuple[tuple[object, ...], dict[str, object]],
         dimension: Callable[[int, Any], int | None],
     ) -> None:
         """Split arguments; `dimension` returns the mapped dimension of the leaf at a position, or None."""
@@ -128,7 +128,7 @@ class Arguments:
         for i in holes:
             self._leaves[i] = hole_without(self._leaves[i], self.axis)
 
-    def rebuild(self, arrays: Sequence[Any]) -> Any:
+    def rebuild(self, arrays: Sequence[object]) -> Any:
         """Rebuild the arguments with other arrays, which lack the mapped dimension."""
         leaves = list(self._leaves)
         for slot, names, array in zip(self._slots, self._names, arrays, strict=True):
@@ -201,11 +201,11 @@ _WHOLE = {
 }
 
 
-def _spellings(arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> list[str]:
+def _spellings(arguments: tuple[tuple[object, ...], dict[str, object]]) -> list[str]:
     """Describe where each leaf of arguments is: `argument 0`, `argument x.weight`."""
     spelled = []
     for path, _ in jax.tree.leaves_with_path(arguments, is_leaf=is_named_array):
-        which: Any = path[1]
+        which: object = path[1]
         rest = jax.tree_util.keystr(path[2:])
         spelled.append(f"argument {getattr(which, 'idx', getattr(which, 'key', which))}{rest}")
     return spelled
@@ -227,7 +227,7 @@ class Outputs:
     def __init__(self, tree: object, *, numbers: bool = True) -> None:
         """Split a result; leaves that are not arrays stay as they are, and so do Python numbers without `numbers`."""
         leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
-        kept: list[Any] = []
+        kept: list[object] = []
         self.arrays = []
         for leaf in leaves:
             if is_hole(leaf):
@@ -274,7 +274,7 @@ class Outputs:
         return tuple(self.arrays), self._rest
 
     @staticmethod
-    def put_together(rest: "_Rest", arrays: Sequence[Any]) -> "Outputs":
+    def put_together(rest: "_Rest", arrays: Sequence[object]) -> "Outputs":
         """Make the node from its parts."""
         made = object.__new__(Outputs)
         made._rest, made.arrays = rest, arrays
@@ -303,7 +303,7 @@ class _Rest:
         return hash(self.tree)
 
     def _told(self) -> list[Any]:
-        told: list[Any] = []
+        told: list[object] = []
         for leaf in self.leaves:
             if isinstance(leaf, NamedArray):
                 told.append((type(leaf), leaf.names, leaf.array))
@@ -340,7 +340,7 @@ class Frame(NamedTuple):
         """Remove the arrays from a tree, in which `MAPPED` marks those already removed."""
         leaves, structure = jax.tree.flatten(tree)
         whole: list[jax.Array] = []
-        kinds: list[Any] = []
+        kinds: list[object] = []
         for leaf in leaves:
             if leaf is MAPPED:
                 kinds.append(MAPPED)
@@ -351,10 +351,10 @@ class Frame(NamedTuple):
                 kinds.append(_Constant(leaf))
         return Frame(structure, tuple(kinds)), whole
 
-    def rebuild(self, mapped: Iterable[Any], whole: Iterable[Any]) -> Any:
+    def rebuild(self, mapped: Iterable[object], whole: Iterable[object]) -> Any:
         """Rebuild the tree with other arrays."""
         rest, others = iter(mapped), iter(whole)
-        leaves: list[Any] = []
+        leaves: list[object] = []
         for kind in self.leaves:
             if kind is MAPPED:
                 leaves.append(next(rest))

@@ -203,7 +203,7 @@ def _run(
         whole: the others.
     """
 
-    def loop(start: Sequence[Any], keep: Keeper) -> Any:
+    def loop(start: Sequence[object], keep: Keeper) -> Any:
         step = _step(plan, fn, held, whole, keep)
         run = _one_by_one(plan, step) if plan.groups == 1 else _in_groups(plan, step)
         if plan.policy.names and not plan.checkpointed:
@@ -345,7 +345,7 @@ def _same_axes(function: str, before: object, after: object) -> Any:
         AxisError: if an array has other axes than before; AxisSizeError for other sizes.
         OperandError: if anything else than the values of arrays changes.
     """
-    tree: Any
+    tree: object
     olds, tree = jax.tree.flatten_with_path(before, is_leaf=is_named_array)
     news, other = jax.tree.flatten(after, is_leaf=is_named_array)
     if tree != other:

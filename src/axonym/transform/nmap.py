@@ -43,7 +43,7 @@ def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(fn)
-    def lifted(*args: Any, **kwargs: Any) -> Any:
+    def lifted(*args: object, **kwargs: object) -> Any:
         leaves, tree = jax.tree.flatten((args, kwargs), is_leaf=is_named_array)
         named = [leaf for leaf in leaves if isinstance(leaf, NamedArray)]
         if not named:

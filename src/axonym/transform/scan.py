@@ -23,7 +23,7 @@ def scan(
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
-    is_scanned: Any = scanned_by_default,
+    is_scanned: object = scanned_by_default,
 ) -> Callable[P, tuple[Carry, Output]]:
     """Loop over an axis with a carry.
 
@@ -70,7 +70,7 @@ def fold(
     remat: ScanCheckpointSpec = False,
     reverse: bool = False,
     unroll: int | bool = 1,
-    is_scanned: Any = scanned_by_default,
+    is_scanned: object = scanned_by_default,
 ) -> Callable[P, R]:
     """Loop over an axis with a carry and no outputs: `fn(carry, *args, **kwargs)` returns the next carry.
 
@@ -84,7 +84,7 @@ def fold(
     looped = loop("fold", fn, axis, remat, reverse, unroll, is_scanned, pairs=_no_output)
 
     @functools.wraps(fn)
-    def folded(init: Any, *args: Any, **kwargs: Any) -> Any:
+    def folded(init: object, *args: object, **kwargs: object) -> Any:
         return looped(init, *args, **kwargs)[0]
 
     return cast("Callable[P, R]", folded)
@@ -111,8 +111,9 @@ def map(
     looped = loop("map", fn, axis, remat, reverse, unroll, is_mapped, pairs=_no_carry)
 
     @functools.wraps(fn)
-    def mapped(*args: Any, **kwargs: Any) -> Any:
-        return looped(None, *args, **kwargs)[1]
+    def mapped(*args: P.args, **kwargs: P.kwargs) -> R:
+        results: R = looped(None, *args, **kwargs)[1]
+        return results
 
     return mapped
 

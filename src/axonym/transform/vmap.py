@@ -26,9 +26,9 @@ def vmap(
     fn: Callable[P, R],
     axis: AxisSelection,
     *,
-    default: Any = 0,
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    default: object = 0,
+    args: Sequence[object] = (),
+    kwargs: Mapping[str, object] | None = None,
 ) -> Callable[P, R]:
     """Map a function over one or several axes, which the function does not see.
 
@@ -66,9 +66,9 @@ def vmap(
 def _vmap(
     fn: Callable[..., Any],
     axis: tuple[str, int | None],
-    default: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    default: object,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
 ) -> Callable[..., Any]:
     name = axis[0]
     parameters = _parameters(fn, args, kwargs)
@@ -90,8 +90,8 @@ def _vmap(
         return jax.vmap(called, in_axes=(None, *dims), axis_size=size, spmd_axis_name=mesh_axes)
 
     @functools.wraps(fn)
-    def mapped(*positional: Any, **keyword: Any) -> Any:
-        dims: list[Any] | None = None
+    def mapped(*positional: object, **keyword: object) -> Any:
+        dims: list[object] | None = None
         if args or kwargs:
             given = _given(positional, keyword, parameters, default, args, kwargs)
             dims = spread("vmap", given, (positional, keyword))
@@ -104,7 +104,7 @@ def _vmap(
                 return names.index(name) - len(names)
             if not is_array(leaf) or leaf.ndim == 0:
                 return None
-            at: Any = default
+            at: object = default
             if dims is not None:
                 at = dims[i]
             return cast("int | None", at(leaf) if callable(at) else at)
@@ -162,7 +162,9 @@ def _split(
     return split
 
 
-def _parameters(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+def _parameters(
+    fn: Callable[..., Any], args: tuple[object, ...], kwargs: dict[str, object]
+) -> list[str]:
     """Return the names of positional parameters, and check that those in `args` and `kwargs` exist."""
     if not args and not kwargs:
         return []
@@ -188,12 +190,12 @@ def _parameters(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _given(
-    positional: tuple[Any, ...],
-    keyword: dict[str, Any],
+    positional: tuple[object, ...],
+    keyword: dict[str, object],
     parameters: list[str],
     default: object,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
 ) -> Any:
     """Return the setting of each argument, whether it is passed by position or by name."""
     named = dict(zip(parameters, args, strict=False)) | kwargs

@@ -218,7 +218,7 @@ def _on_mesh(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray,
     return _named(operands, local, names)
 
 
-def _array_of(leaf: Any) -> jax.Array:
+def _array_of(leaf: object) -> jax.Array:
     if isinstance(leaf, NamedArray):
         return leaf.array
     array: jax.Array = kernels.run(jnp.asarray, leaf)
@@ -261,7 +261,7 @@ def _made(
     return auto_sharded(NamedArray(array, names))
 
 
-def _take(x: Any, plan: _Plan, at: _At) -> Any:
+def _take(x: object, plan: _Plan, at: _At) -> Any:
     """Slice an array to a block of queries and of keys, if it has their axes; numbers stay as they are."""
     if not isinstance(x, NamedArray):
         return x
@@ -272,7 +272,7 @@ def _take(x: Any, plan: _Plan, at: _At) -> Any:
 
 
 def _window(plan: _Plan, x: NamedArray, at: _At) -> tuple[list[Any], tuple[int, ...]]:
-    starts: list[Any] = [0] * x.array.ndim
+    starts: list[object] = [0] * x.array.ndim
     sizes = list(x.array.shape)
     for name, start, block in zip((QUERIES, KEYS), at.starts, plan.blocks, strict=True):
         if name in x.names:
@@ -324,7 +324,7 @@ def _seen(plan: _Plan, rest: _Rest, at: _At, once: bool) -> NamedArray | None:
 
 
 def _masked(
-    plan: _Plan, rest: _Rest, at: _At, scores: NamedArray, bias: Any, *, once: bool
+    plan: _Plan, rest: _Rest, at: _At, scores: NamedArray, bias: object, *, once: bool
 ) -> NamedArray:
     """Set hidden scores of a block to the lowest number; scores that a bias made as low stay above it."""
     small = lowest(scores.dtype)
@@ -352,7 +352,7 @@ def _weigh(plan: _Plan, rest: _Rest, at: _At, weights: NamedArray, value: NamedA
     )
 
 
-def _key_blocks(plan: _Plan, rest: _Rest, start: Any) -> tuple[Any, Any]:
+def _key_blocks(plan: _Plan, rest: _Rest, start: object) -> tuple[Any, Any]:
     """Return the first block of keys that the block of queries from `start` on may see, and the one after the last."""
     if rest.mask is None:
         return 0, plan.counts[1]

@@ -363,7 +363,7 @@ class KVCache(Layer):
         return {name: widened(index) % size}
 
     def _check(
-        self, what: str, x: NamedArray, kept: NamedArray, pos: str | None, at: Mapping[str, Any]
+        self, what: str, x: NamedArray, kept: NamedArray, pos: str | None, at: Mapping[str, object]
     ) -> None:
         """Check that new keys or values have the axes of the cache."""
         if not isinstance(x, Core):
@@ -389,7 +389,7 @@ class KVCache(Layer):
                 raise _two_sizes("KVCache", name, what, x, "cache", kept)
 
 
-def _of_layer(x: NamedArray, at: dict[str, Any]) -> NamedArray:
+def _of_layer(x: NamedArray, at: dict[str, object]) -> NamedArray:
     """Return the part of an array that belongs to a layer; all of it where there is no index."""
     if at:
         return x[at]
@@ -471,7 +471,7 @@ def _real(count: int | Operand | None, number: int, key: NamedArray) -> Any:
     return count
 
 
-def _outside(numbers: Any, least: int, most: int) -> bool:
+def _outside(numbers: object, least: int, most: int) -> bool:
     """Return whether a number is outside a range; false if it is not known here."""
     if isinstance(numbers, Tracer) or not getattr(numbers, "is_fully_addressable", True):
         return False

@@ -273,7 +273,7 @@ def _check_named(what: str, given: Any) -> None:
         raise OperandError(message(FUNCTION, problem, hint=hint))
 
 
-def _check_axes(what: str, tree: Any, axes: tuple[Axis, ...]) -> None:
+def _check_axes(what: str, tree: object, axes: tuple[Axis, ...]) -> None:
     """Check that the arrays of a tree have only axes of the scores."""
     names = [axis.name for axis in axes]
     for leaf in jax.tree.leaves(tree, is_leaf=is_named_array):
@@ -288,7 +288,7 @@ def _check_axes(what: str, tree: Any, axes: tuple[Axis, ...]) -> None:
                 raise AxisNotFoundError(message(FUNCTION, problem, *lines, hint=hint))
 
 
-def lowest(dtype: Any) -> Any:
+def lowest(dtype: object) -> Any:
     """Return a finite number of a dtype, so low that its softmax is zero next to any score."""
     return jnp.finfo(dtype).min  # type: ignore[no-untyped-call]  # of jax
 

@@ -297,7 +297,7 @@ def _free_axes(mesh: MeshLike) -> set[str]:
 
 
 def _on_idle(
-    kernel: Callable[..., NamedArray], idle: set[str], operands: Any, rest: Any
+    kernel: Callable[..., NamedArray], idle: set[str], operands: object, rest: object
 ) -> NamedArray:
     """Run a kernel that leaves mesh axes idle: all devices along them compute the same.
 
@@ -313,12 +313,12 @@ def _on_idle(
     def call(counting: Any, floating: Any) -> NamedArray:
         return kernel(*eqx.combine(floating, counting, static))
 
-    def forward(counting: Any, floating: Any) -> Any:
+    def forward(counting: object, floating: object) -> Any:
         return everywhere(
             lambda counting, floating: jax.vjp(functools.partial(call, counting), floating)
         )(counting, floating)
 
-    def backward(pull: Any, by_out: NamedArray) -> Any:
+    def backward(pull: object, by_out: NamedArray) -> Any:
         return None, *everywhere(lambda pull, by_out: pull(by_out))(pull, by_out)
 
     run = jax.custom_vjp(everywhere(call))
@@ -407,7 +407,7 @@ def _by_splash(plan: _Plan, operands: Any, rest: Any) -> NamedArray:
             both.append(jnp.broadcast_to(folded, (q.shape[0], folded.shape[1])))
         ids = library.SegmentIds(*both)
 
-    def run(q: jax.Array, k: jax.Array, v: jax.Array, ids: Any, *, interpret: bool) -> Any:
+    def run(q: jax.Array, k: jax.Array, v: jax.Array, ids: object, *, interpret: bool) -> Any:
         of_head = _structure(library, mask, shape, q_start - k_start)
         kernel = library.make_splash_mha(
             mask=library.MultiHeadMask([of_head] * q.shape[1]),

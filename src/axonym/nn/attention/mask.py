@@ -198,7 +198,7 @@ def prefix(length: int | Operand) -> AttentionMask:
     return AttentionMask(prefix=length)
 
 
-def _both(combine: Callable[[Any, Any], Any], x: Any, y: Any) -> Any:
+def _both(combine: Callable[[Any, Any], Any], x: object, y: object) -> Any:
     """Combine two conditions, each of which may be None."""
     if x is None:
         return y
@@ -300,7 +300,7 @@ def combine_masks_or(mask1: NamedArray | None, mask2: NamedArray | None) -> Name
     return both
 
 
-def _check_arrays(function: str, operator: str, *masks: Any) -> None:
+def _check_arrays(function: str, operator: str, *masks: object) -> None:
     """Check that no mask is an `AttentionMask`, which is combined by an operator."""
     if any(isinstance(mask, AttentionMask) for mask in masks):
         hint = f"write mask1 {operator} mask2, where the first is an AttentionMask"

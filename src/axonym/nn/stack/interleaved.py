@@ -139,7 +139,7 @@ class Interleaved(BlockFoldable[M]):
         period, repetitions = len(makes), Block.size // len(makes)
         end = repetitions * period
 
-        def initialize(*args: Any, **kwargs: Any) -> Interleaved[N]:
+        def initialize(*args: object, **kwargs: object) -> Interleaved[N]:
             given = (args, running.split_arguments("Interleaved.init", Block, args, kwargs))
             Repeated = Block.resize(repetitions)
             kinds = []
@@ -162,9 +162,9 @@ class Interleaved(BlockFoldable[M]):
         function: str,
         step: running.Step,
         unroll: int | bool,
-        init: Any,
-        args: Any,
-        kwargs: Any,
+        init: object,
+        args: object,
+        kwargs: object,
     ) -> Any:
         policy, named = self.gradient_checkpointing, set[str]()
         groups = policy.groups(self.repeated.Block.size)
@@ -201,7 +201,7 @@ class Interleaved(BlockFoldable[M]):
             ]
             return running.joined("Interleaved.vmap", results, self._Pattern, numbers=False)
 
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def run(*args: P.args, **kwargs: P.kwargs) -> R:
             here, over = self._here()
             arguments = (
                 args,
@@ -212,7 +212,8 @@ class Interleaved(BlockFoldable[M]):
             )
             given = zip(here.rest, here._given_rest(arguments), strict=True)
             others = [call(layer, *own, **named) for layer, (own, named) in given]
-            return here._joined("Interleaved.vmap", outputs, others, numbers=False)
+            whole: R = here._joined("Interleaved.vmap", outputs, others, numbers=False)
+            return whole
 
         return run
 
@@ -271,14 +272,14 @@ class Interleaved(BlockFoldable[M]):
         """The index of the first remaining layer."""
         return self.repeated.Block.size * self._Pattern.size
 
-    def _given(self, arguments: Any) -> Any:
+    def _given(self, arguments: object) -> Any:
         """Return the arguments of each layer of a repetition, for all repetitions."""
         period = self._Pattern.size
         return tuple(
             running.part(arguments, self.Block, slice(i, self._end, period)) for i in range(period)
         )
 
-    def _given_rest(self, arguments: Any) -> Any:
+    def _given_rest(self, arguments: object) -> Any:
         return [running.part(arguments, self.Block, i) for i in range(self._end, self.Block.size)]
 
     def _joined(self, function: str, outputs: Any, others: Any, *, numbers: bool) -> Any:

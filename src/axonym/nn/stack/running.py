@@ -30,7 +30,7 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 T = TypeVar("T")
 
 
-def constructor(function: str, Block: Any, module: Any) -> Steps:
+def constructor(function: str, Block: object, module: Any) -> Steps:
     """Return the constructor of a module class, or a function as it is.
 
     Raises:
@@ -59,7 +59,7 @@ def constructor(function: str, Block: Any, module: Any) -> Steps:
     return make
 
 
-def block_here(layers: Any, Block: Axis) -> tuple[Axis, Entry]:
+def block_here(layers: object, Block: Axis) -> tuple[Axis, Entry]:
     """Return the axis of the layers that this device has, and the mesh axes over which a shard_map splits them."""
     for leaf in jax.tree.leaves(layers, is_leaf=is_named_array):
         if (
@@ -189,33 +189,40 @@ class Step:
     pairs: Steps
     fn: Steps
 
-    def __call__(self, layer: Any, carry: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, layer: object, carry: object, *args: object, **kwargs: object) -> Any:
         """Apply a layer."""
         return self.pairs(self.function, self.fn, carry, layer, *args, **kwargs)
 
 
 def to_pair(function: str, method: str, fn: Steps) -> Step:
     """Turn the function of `fold`, `scan` or `map` into a step that returns a carry and an output."""
-    return Step(function, {"fold": _folded, "map": _mapped, "scan": _scanned}[method], fn)
+    pairs: dict[str, Steps] = {"fold": _folded, "map": _mapped, "scan": _scanned}
+    return Step(function, pairs[method], fn)
 
 
-def _folded(_: str, fn: Steps, carry: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+def _folded(
+    _: str, fn: Steps, carry: object, layer: object, *args: object, **kwargs: object
+) -> Any:
     return fn(layer, carry, *args, **kwargs), None
 
 
-def _mapped(_: str, fn: Steps, carry: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+def _mapped(
+    _: str, fn: Steps, carry: object, layer: object, *args: object, **kwargs: object
+) -> Any:
     return carry, fn(layer, *args, **kwargs)
 
 
-def _scanned(function: str, fn: Steps, carry: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+def _scanned(
+    function: str, fn: Steps, carry: object, layer: object, *args: object, **kwargs: object
+) -> Any:
     return pair(function, fn(layer, carry, *args, **kwargs))
 
 
 def in_turn(
     step: Steps,
     policy: ScanCheckpointPolicy,
-    layers: Sequence[Any],
-    carry: Any,
+    layers: Sequence[object],
+    carry: object,
     given: Sequence[Given],
     named: set[str],
     *,
@@ -235,7 +242,7 @@ def in_turn(
         unrolled: whether there is no compiled loop around them.
     """
 
-    def marked(layer: Any, carry: Any, given: Given) -> Any:
+    def marked(layer: object, carry: object, given: Given) -> Any:
         if not grouped:
             carry, (layer, given) = policy.mark(carry, (layer, given))
         args, kwargs = given
@@ -255,7 +262,7 @@ def remat(
     if policy.disable:
         return fn
 
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> Any:
         arrays, rest = eqx.partition(args, eqx.is_array)
         static: list[Any] = []
 
@@ -302,7 +309,7 @@ def joined(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool)
     return jax.tree.map(join, *outputs, is_leaf=is_named_array)
 
 
-def difference(one: Any, other: Any, *, numbers: bool = False, at: str = "") -> str | None:
+def difference(one: object, other: object, *, numbers: bool = False, at: str = "") -> str | None:
     """Return where two trees differ in more than the values of their arrays, or of `numbers`; None if nowhere."""
     mine, theirs = _inside(one), _inside(other)
     is_leaf = is_named_array(one) or is_named_array(other) or is_array(one) or is_array(other)
@@ -335,7 +342,7 @@ def _are_alike(one: Any, other: Any, numbers: bool) -> bool:
     )
 
 
-def _inside(tree: Any) -> dict[str, Any] | None:
+def _inside(tree: object) -> dict[str, Any] | None:
     """Return the parts of a module, a dict, a list or a tuple."""
     if dataclasses.is_dataclass(tree):
         return {
@@ -350,7 +357,7 @@ def _inside(tree: Any) -> dict[str, Any] | None:
     )
 
 
-def _is_number(leaf: Any) -> bool:
+def _is_number(leaf: object) -> bool:
     return isinstance(leaf, int | float | complex)
 
 

@@ -119,7 +119,9 @@ class BlockFoldable(Layer, Generic[M]):
         function = f"{type(self).__name__}.{method}"
         step = running.to_pair(function, method, fn)
 
-        def run(init: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        def run(
+            init: object, args: tuple[object, ...], kwargs: dict[str, object]
+        ) -> tuple[Any, Any]:
             counted = args if method == "map" else (None, *args)  # as the caller counts arguments
             own, over = self._here()
             kwargs = running.split_arguments(function, own.Block, counted, kwargs, over)
@@ -140,9 +142,9 @@ class BlockFoldable(Layer, Generic[M]):
         function: str,
         step: running.Step,
         unroll: int | bool,
-        init: Any,
-        args: Any,
-        kwargs: Any,
+        init: object,
+        args: object,
+        kwargs: object,
     ) -> Any:
         """Apply `step(layer, carry, *args, **kwargs)`, and return the last carry and the stacked outputs."""
 
@@ -231,7 +233,7 @@ class Stacked(BlockFoldable[M]):
         policy = ScanCheckpointPolicy.make(gradient_checkpointing)
         make = running.constructor("Stacked.init", Block, module)
 
-        def initialize(*args: Any, **kwargs: Any) -> Stacked[N]:
+        def initialize(*args: object, **kwargs: object) -> Stacked[N]:
             kwargs = running.split_arguments("Stacked.init", Block, args, kwargs)
             return cls(vmap(make, Block)(*args, **kwargs), Block, policy)
 
@@ -346,7 +348,7 @@ class BlockSeq(BlockFoldable[M]):
         kinds = module if isinstance(module, Sequence) else (module,)
         makes = [running.constructor("BlockSeq.init", Block, kind) for kind in kinds]
 
-        def initialize(*args: Any, **kwargs: Any) -> BlockSeq[N]:
+        def initialize(*args: object, **kwargs: object) -> BlockSeq[N]:
             kwargs = running.split_arguments("BlockSeq.init", Block, args, kwargs)
             given = [running.part((args, kwargs), Block, i) for i in range(Block.size)]
             blocks = tuple(
@@ -358,7 +360,13 @@ class BlockSeq(BlockFoldable[M]):
 
     @in_scope
     def _run(
-        self, function: str, step: Steps, unroll: int | bool, init: Any, args: Any, kwargs: Any
+        self,
+        function: str,
+        step: Steps,
+        unroll: int | bool,
+        init: object,
+        args: object,
+        kwargs: object,
     ) -> Any:
         policy, depth = self.gradient_checkpointing, self.Block.size
         groups = policy.groups(depth)
