@@ -483,3 +483,27 @@ def test_static_axes():
     layer = axn.nn.Linear.init(E, (B, M), key=jax.random.key(0))
     assert static_axes(layer) == {"In": (E,), "Out": (B, M)}
     assert static_axes(axn.nn.Dropout(0.5)) == {"broadcast_axes": ()}
+
+
+@pytest.mark.parametrize("own", [AxisType.Auto, AxisType.Explicit])
+def test_plain_arrays_of_an_abstract_tree_get_a_place_too(own):
+    mesh = jax.make_mesh((2, 4), ("data", "model"), axis_types=(own,) * 2)
+    elsewhere = NamedSharding(jax.make_mesh((8,), ("data",)), P("data"))
+
+    def init():
+        state = {"count": jnp.zeros(()), "table": draw(B, E)}
+        return state | {"rows": jax.lax.with_sharding_constraint(jnp.zeros(4), P())}
+
+    with axn.set_mesh(mesh):
+        abstract = jax.eval_shape(init) | {"placed": jax.ShapeDtypeStruct((8,), "float32", sharding=elsewhere)}
+        found = axn.shard(abstract, {"batch": "data"})
+        assert found["table"].array.sharding == NamedSharding(mesh, P("data", None))
+        for path in ("count", "rows"):
+            assert found[path].sharding.mesh == mesh
+            assert found[path].sharding.is_fully_replicated
+            assert (found[path].shape, found[path].dtype) == (abstract[path].shape, abstract[path].dtype)
+        assert found["placed"].sharding == elsewhere
+        typed = jax.ShapeDtypeStruct((4,), "float32", sharding=NamedSharding(mesh.abstract_mesh, P("model")))
+        assert axn.shard(typed, {}).sharding == NamedSharding(mesh, P("model"))
+    # Types of another mesh say nothing about this one.
+    assert axn.shard(typed, {}, jax.make_mesh((8,), ("x",))).sharding.spec == P()

@@ -102,11 +102,11 @@ def shard(
 ) -> T:
     """Lay out each named array of a tree; plain arrays stay as they are.
 
-    Outside jit, arrays are moved, and abstract ones, as `jax.eval_shape` returns them, get their shardings; inside,
-    it is a constraint for the compiler (Auto mesh axes) or changes the type (Explicit ones). Optimisers may keep less
-    of an array under its names: entries of a tree with fewer dimensions than names are replicated, and so are axes
-    with one element that have more elsewhere in the tree. Of several processes, each must pass the same whole arrays,
-    which is checked; `from_local` joins parts.
+    Outside jit, arrays are moved, and abstract ones, as `jax.eval_shape` returns them, get their shardings, plain ones
+    included, which are replicated unless their type says otherwise. Inside, it is a constraint for the compiler (Auto
+    mesh axes) or changes the type (Explicit ones). Optimisers may keep less of an array under its names: entries of a
+    tree with fewer dimensions than names are replicated, and so are axes with one element that have more elsewhere in
+    the tree. Of several processes, each must pass the same whole arrays, which is checked; `from_local` joins parts.
 
     Args:
         x: a NamedArray or a tree of them.
@@ -268,6 +268,8 @@ def lay_out_tree(
         several = several_of(tree)
 
     def one(path: object, leaf: object) -> Any:
+        if isinstance(leaf, jax.ShapeDtypeStruct) and not tracing.transforming():
+            return _planned_as_it_is(leaf, mesh)
         # otherwise None in a filtered tree, or the placeholder of optax for a masked array
         if not isinstance(leaf, NamedArray) or not hasattr(leaf.array, "shape"):
             return leaf
@@ -296,6 +298,24 @@ def _located(error: ShardingError, path: str) -> ShardingError:
 def _planned(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str) -> Any:
     """Return an abstract array that says where its data will be, as loaders of checkpoints want it."""
     spec = partition.partition_spec(names, tuple(array.shape), mapping, mesh, function)
+    return _placed(array, spec, mesh)
+
+
+def _planned_as_it_is(array: jax.ShapeDtypeStruct, mesh: MeshLike) -> jax.ShapeDtypeStruct:
+    """Return an abstract array without names that says where its data will be: by its type, or on all devices.
+
+    Without a sharding, a loader would take the one in the file, which may be of another mesh.
+    """
+    own = array.sharding
+    if not isinstance(own, NamedSharding):
+        return _placed(array, PartitionSpec(), mesh)
+    if isinstance(own.mesh, Mesh):
+        return array
+    types = mesh.abstract_mesh if isinstance(mesh, Mesh) else mesh
+    return _placed(array, own.spec if own.mesh == types else PartitionSpec(), mesh)
+
+
+def _placed(array: Any, spec: PartitionSpec, mesh: MeshLike) -> jax.ShapeDtypeStruct:
     current = jax.sharding.get_mesh()
     placed = NamedSharding(mesh if isinstance(mesh, Mesh) or current.empty else current, spec)
     return jax.ShapeDtypeStruct(
