@@ -110,7 +110,7 @@ def test_a_layer_of_a_stack_that_changes_axes(x: axn.NamedArray) -> None:
     """
     dot_product_attention: the query has axis 'pos', the positions of keys
       query has: batch=8, pos=4, embed=16
-      hint: rename it on keys and values: key.rename({"pos": "pos.key"})
+      hint: rename it on keys and values: keys.rename({"pos": "pos.key"})
     """
 )
 def test_keys_that_were_not_renamed(x: axn.NamedArray) -> None:
@@ -119,9 +119,9 @@ def test_keys_that_were_not_renamed(x: axn.NamedArray) -> None:
 
 @says(
     """
-    dot_product_attention: the key has axis 'pos', the positions of queries
-      key has: batch=8, pos=4, embed=16
-      hint: rename it: key.rename({"pos": "pos.key"})
+    dot_product_attention: the keys have axis 'pos', the positions of queries
+      keys have: batch=8, pos=4, embed=16
+      hint: rename it: keys.rename({"pos": "pos.key"})
     """
 )
 def test_keys_that_were_not_renamed_as_said(x: axn.NamedArray) -> None:
@@ -130,9 +130,9 @@ def test_keys_that_were_not_renamed_as_said(x: axn.NamedArray) -> None:
 
 @says(
     """
-    dot_product_attention: the value has axis 'pos', the positions of queries
-      value has: batch=8, pos=4, embed=16
-      hint: rename it: value.rename({"pos": "pos.key"})
+    dot_product_attention: the values have axis 'pos', the positions of queries
+      values have: batch=8, pos=4, embed=16
+      hint: rename it: values.rename({"pos": "pos.key"})
     """
 )
 def test_values_that_were_not_renamed(x: axn.NamedArray) -> None:

@@ -289,8 +289,8 @@ def test_groups_of_a_norm_that_do_not_divide() -> None:
 
 @says(
     """
-    KVCache: axis 'batch' has size 8 in the key, and 2 in the cache
-      key has: batch=8, pos=4, embed=16
+    KVCache: axis 'batch' has size 8 in the keys, and 2 in the cache
+      keys have: batch=8, pos=4, embed=16
       cache has: batch=2, pos.key=4, embed=16
     """
 )
@@ -310,7 +310,7 @@ def test_a_cache_without_positions() -> None:
 
 @says(
     """
-    KVCache.attend() missing 2 required positional arguments: 'key' and 'value'
+    KVCache.attend() missing 2 required positional arguments: 'keys' and 'values'
     """
 )
 def test_a_cache_that_is_called_by_position(x: axn.NamedArray) -> None:

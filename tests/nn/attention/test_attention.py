@@ -273,18 +273,18 @@ def test_dropout_of_weights():
     q, k, _ = inputs(B, H)
     identity = axn.named(np.eye(7, dtype=np.float32), ("key_pos", "out"))
     key = jax.random.key(0, impl="rbg")
-    dropped = attend(q, k, identity, dropout=0.25, prng=key)
+    dropped = attend(q, k, identity, dropout=0.25, key=key)
     whole = attend(q, k, identity, dropout=0.25, inference=True)
     left = np.asarray(dropped.array != 0)
     assert abs(left.mean() - 0.75) < 0.1
     same(dropped, whole.names, whole.array * left / 0.75)
-    same(attend(q, k, identity, dropout=0.25, prng=key), dropped.names, dropped.array)
+    same(attend(q, k, identity, dropout=0.25, key=key), dropped.names, dropped.array)
 
 
 @pytest.mark.parametrize("implementation", ["plain", "blockwise"])
 def test_numbers_of_numpy_leave_the_dtype(implementation):
     q, k, v = (x.astype(jnp.bfloat16) for x in inputs(B))
-    options = {"dropout": 0.5, "prng": jax.random.key(0, impl="rbg"), "scale": 0.5, "soft_cap": 3.0}
+    options = {"dropout": 0.5, "key": jax.random.key(0, impl="rbg"), "scale": 0.5, "soft_cap": 3.0}
     expected = attend(q, k, v, implementation=implementation, block_size=2, **options)
     options |= {name: np.float64(options[name]) for name in ("dropout", "scale", "soft_cap")}
     for block_size in (np.int64(2), (np.int64(2), np.int64(2))):

@@ -237,7 +237,7 @@ def test_hidden_blocks_are_not_read():
 
 def test_dropout_is_the_same_in_both_passes():
     q, k, _ = inputs()
-    options = {"mask": nn.causal(), "q_start": 4, "dropout": 0.4, "prng": jax.random.key(0, impl="rbg")}
+    options = {"mask": nn.causal(), "q_start": 4, "dropout": 0.4, "key": jax.random.key(0, impl="rbg")}
     identity = axn.named(np.eye(11, dtype=np.float32), ("key_pos", "out"))
     kept = jax.jit(lambda q, k: attend(q, k, identity, **options))(q, k)
     whole = attend(q, k, identity, **options, inference=True, implementation="plain")

@@ -426,26 +426,26 @@ def test_keys_and_values_that_do_not_fit():
     )
     fails(
         AxisNotFoundError,
-        f"KVCache: the key lacks axis 'heads'\n  key has: batch=4, head=2, pos=4, head_dim=8\n{HAS}\n"
+        f"KVCache: the keys lack axis 'heads'\n  keys have: batch=4, head=2, pos=4, head_dim=8\n{HAS}\n"
         "  hint: did you mean 'head'?",
         lambda: cache.extend("pos", k.rename({"heads": "head"}), v),
     )
     fails(
         AxisNotFoundError,
-        "KVCache: the value lacks axis 'pos'\n  value has: batch=4, heads=2, out=6\n"
+        "KVCache: the values lack axis 'pos'\n  values have: batch=4, heads=2, out=6\n"
         "  cache has: batch=4, heads=2, key_pos=6, out=6",
         lambda: cache.extend("pos", k, v["pos", 0]),
     )
     fails(
         AxisClashError,
-        f"KVCache: a new key must not have axis 'pos'\n  key has: batch=4, heads=2, pos=4, head_dim=8\n{HAS}",
+        f"KVCache: new keys must not have axis 'pos'\n  keys have: batch=4, heads=2, pos=4, head_dim=8\n{HAS}",
         lambda: cache.extend(None, k, v),
     )
     more = k.broadcast_axis(axn.Axis("key_pos", 2))
     fails(
         AxisClashError,
-        "KVCache: a new key must not have axis 'key_pos'\n"
-        f"  key has: key_pos=2, batch=4, heads=2, pos=4, head_dim=8\n{HAS}\n"
+        "KVCache: new keys must not have axis 'key_pos'\n"
+        f"  keys have: key_pos=2, batch=4, heads=2, pos=4, head_dim=8\n{HAS}\n"
         "  hint: give the positions of new tokens another name",
         lambda: cache.extend("pos", more, v),
     )
@@ -492,7 +492,7 @@ def test_counts_that_are_none():
     """What is known is checked, also while something else is traced; a dtype is always known."""
     cache, k, v = empty(6, lengths=B), K["pos", :4], V["pos", :4]
     text = "KVCache: the count of real tokens must be from 0 to 4, the number of new tokens\n"
-    text += "  key has: batch=4, heads=2, pos=4, head_dim=8"
+    text += "  keys have: batch=4, heads=2, pos=4, head_dim=8"
     ragged = axn.named([4, -1, 2, 3], "batch")
     for count in (5, -1, np.int32(5), jnp.array(-1), axn.named([1, 2, 5, 3], "batch"), ragged):
         fails(ArgumentError, text, lambda count=count: cache.extend("pos", k, v, count=count))
@@ -501,7 +501,7 @@ def test_counts_that_are_none():
     fails(
         ArgumentError,
         "KVCache: the count of real tokens must be from 0 to 1, the number of new tokens\n"
-        "  key has: batch=4, heads=2, head_dim=8",
+        "  keys have: batch=4, heads=2, head_dim=8",
         lambda: cache.extend(None, k["pos", 0], v["pos", 0], count=2),
     )
     call = lambda count: cache.extend("pos", k, v, count=count).length  # noqa: E731
@@ -521,21 +521,21 @@ def test_sizes_that_differ():
         for size in (1, 2):
             fails(
                 AxisSizeError,
-                f"KVCache.attend: axis 'pos' has size {size} in the query, and 4 in the key\n"
+                f"KVCache.attend: axis 'pos' has size {size} in the query, and 4 in the keys\n"
                 f"  query has: batch=4, heads=2, group=3, pos={size}, head_dim=8\n"
-                "  key has: batch=4, heads=2, pos=4, head_dim=8",
+                "  keys have: batch=4, heads=2, pos=4, head_dim=8",
                 lambda cache=cache, size=size: cache.attend("pos", "head_dim", Q["pos", :size], k, v),
             )
     fails(
         AxisSizeError,
-        "KVCache: axis 'pos' has size 3 in the value, and 4 in the key\n"
-        "  value has: batch=4, heads=2, pos=3, out=6\n  key has: batch=4, heads=2, pos=4, head_dim=8",
+        "KVCache: axis 'pos' has size 3 in the values, and 4 in the keys\n"
+        "  values have: batch=4, heads=2, pos=3, out=6\n  keys have: batch=4, heads=2, pos=4, head_dim=8",
         lambda: cache.extend("pos", k, v["pos", :3]),
     )
     fails(
         AxisSizeError,
-        f"KVCache: axis 'heads' has size 1 in the key, and 2 in the cache\n"
-        f"  key has: batch=4, heads=1, pos=4, head_dim=8\n{HAS}",
+        f"KVCache: axis 'heads' has size 1 in the keys, and 2 in the cache\n"
+        f"  keys have: batch=4, heads=1, pos=4, head_dim=8\n{HAS}",
         lambda: empty(6, lengths=B).extend("pos", k["heads", :1], v),
     )
     with pytest.raises(OperandError, match=r"^KVCache\.attend: expected a NamedArray, got a plain array"):
@@ -546,8 +546,8 @@ def test_caches_that_cannot_be():
     axes = "\n  axes: batch=4, key_pos=6, heads=2, head_dim=8"
     fails(
         AxisSizeError,
-        "KVCache.init: axis 'key_pos' has size 6 in the key, and 5 in the value\n"
-        "  key has: key_pos=6, head_dim=8\n  value has: key_pos=5, head_dim=8",
+        "KVCache.init: axis 'key_pos' has size 6 in the keys, and 5 in the values\n"
+        "  keys have: key_pos=6, head_dim=8\n  values have: key_pos=5, head_dim=8",
         lambda: nn.KVCache.init("key_pos", (axn.Axis("key_pos", 6), D), (axn.Axis("key_pos", 5), D)),
     )
     fails(
@@ -645,8 +645,8 @@ def test_layers_that_are_none():
     every = k.broadcast_axis(Layers)
     fails(
         AxisClashError,
-        "KVCache: a new key must not have axis 'layers'\n"
-        "  key has: layers=3, batch=4, heads=2, pos=4, head_dim=8\n"
+        "KVCache: new keys must not have axis 'layers'\n"
+        "  keys have: layers=3, batch=4, heads=2, pos=4, head_dim=8\n"
         "  cache has: layers=3, batch=4, heads=2, key_pos=6, head_dim=8",
         lambda: caches.extend("pos", every, v, layer=("layers", 1)),
     )

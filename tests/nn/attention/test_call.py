@@ -26,14 +26,14 @@ def test_operands_that_do_not_fit():
     fails(
         OperandError,
         "dot_product_attention: the first three arguments must be axes, not arrays\n"
-        "  hint: dot_product_attention(QPos, KPos, Key, query, key, value): the positions of queries come first",
+        "  hint: dot_product_attention(QPos, KPos, HeadDim, query, keys, values): the positions of queries come first",
         lambda: nn.dot_product_attention("key_pos", "head_dim", q, k, v, nn.causal()),
     )
     fails(
         AxisClashError,
         "dot_product_attention: the query has axis 'pos', the positions of keys\n"
         "  query has: batch=4, pos=5, head_dim=8\n"
-        '  hint: rename it on keys and values: key.rename({"pos": "pos.key"})',
+        '  hint: rename it on keys and values: keys.rename({"pos": "pos.key"})',
         lambda: nn.dot_product_attention("pos", "pos", "head_dim", q, q, q),
     )
     fails(
@@ -45,18 +45,18 @@ def test_operands_that_do_not_fit():
     )
     fails(
         AxisNotFoundError,
-        "dot_product_attention: the key lacks axis 'key_pos'\n  key has: batch=4, other=7, head_dim=8",
+        "dot_product_attention: the keys lack axis 'key_pos'\n  keys have: batch=4, other=7, head_dim=8",
         lambda: attend(q, k.rename({"key_pos": "other"}), v),
     )
     fails(
         AxisNotFoundError,
-        "dot_product_attention: the value lacks axis 'key_pos'\n  value has: batch=4, other=7, head_dim=8",
+        "dot_product_attention: the values lack axis 'key_pos'\n  values have: batch=4, other=7, head_dim=8",
         lambda: attend(q, k, v.rename({"key_pos": "other"})),
     )
     fails(
         AxisSizeError,
-        "dot_product_attention: axis 'key_pos' was given with size 9, but the key has size 7\n"
-        "  key has: batch=4, key_pos=7, head_dim=8",
+        "dot_product_attention: axis 'key_pos' was given with size 9, but the keys have size 7\n"
+        "  keys have: batch=4, key_pos=7, head_dim=8",
         lambda: nn.dot_product_attention(Q, axn.Axis("key_pos", 9), D, q, k, v),
     )
     fails(
@@ -68,13 +68,13 @@ def test_operands_that_do_not_fit():
     for given in ((q.array, k, v), (q, k.array, v), (q, k, v.array)):
         with pytest.raises(OperandError, match=r"^dot_product_attention: expected a NamedArray, got a plain array"):
             attend(*given)
-    for what, x in (("key", k), ("value", v)):
-        given = {"key": k, "value": v, what: x.rename({"batch": "pos"})}
+    for what, x in (("keys", k), ("values", v)):
+        given = {"keys": k, "values": v, what: x.rename({"batch": "pos"})}
         fails(
             AxisClashError,
-            f"dot_product_attention: the {what} has axis 'pos', the positions of queries\n"
-            f"  {what} has: pos=4, key_pos=7, head_dim=8",
-            lambda given=given: attend(q, k=given["key"], v=given["value"]),
+            f"dot_product_attention: the {what} have axis 'pos', the positions of queries\n"
+            f"  {what} have: pos=4, key_pos=7, head_dim=8",
+            lambda given=given: attend(q, k=given["keys"], v=given["values"]),
         )
 
 
@@ -113,13 +113,13 @@ def test_options_that_make_no_sense():
     q, k, v = inputs(B)
     fails(
         OperandError,
-        "dot_product_attention: dropout with probability 0.1 needs a key\n  hint: pass prng=..., or inference=True",
+        "dot_product_attention: dropout with probability 0.1 needs a key\n  hint: pass key=..., or inference=True",
         lambda: attend(q, k, v, dropout=0.1),
     )
     fails(
         ArgumentError,
         "dot_product_attention: dropout must be a probability from 0 to 1, not 1.5",
-        lambda: attend(q, k, v, dropout=1.5, prng=jax.random.key(0)),
+        lambda: attend(q, k, v, dropout=1.5, key=jax.random.key(0)),
     )
     fails(
         ArgumentError,

@@ -36,10 +36,10 @@ _IMPLEMENTATIONS: Mapping[str, Callable[[AttentionCall], NamedArray]] = {
 def dot_product_attention(
     QPos: AxisSelector | None,
     KPos: AxisSelector,
-    Key: AxisSelector,
+    HeadDim: AxisSelector,
     query: NamedArray,
-    key: NamedArray,
-    value: NamedArray,
+    keys: NamedArray,
+    values: NamedArray,
     mask: AttentionMask | NamedArray | None = None,
     bias: NamedArray | None = None,
     *,
@@ -52,7 +52,7 @@ def dot_product_attention(
     k_start: int | Operand = 0,
     dropout: float = 0.0,
     inference: bool = False,
-    prng: jax.Array | None = None,
+    key: jax.Array | None = None,
     implementation: str | None = None,
     block_size: int | tuple[int, int] | None = None,
 ) -> NamedArray:
@@ -65,15 +65,15 @@ def dot_product_attention(
     Args:
         QPos: the axis of query positions; None for one query without it.
         KPos: the axis of key and value positions, under another name.
-        Key: the feature axis of queries and keys.
-        query: axes {QPos, Key, ...}.
-        key: axes {KPos, Key, ...}.
-        value: axes {KPos, ...}.
+        HeadDim: the axis of features of queries and keys.
+        query: axes {QPos, HeadDim, ...}.
+        keys: axes {KPos, HeadDim, ...}.
+        values: axes {KPos, ...}.
         mask: which keys each query sees: an `AttentionMask`, or booleans over axes of the scores.
         bias: added to the scores; axes among theirs.
         attention_dtype: the dtype of scores and softmax; by default float32, or that of the query if it is wider.
         precision: as in `jax.numpy.einsum`.
-        scale: a factor for the scores; by default one over the square root of the size of `Key`.
+        scale: a factor for the scores; by default one over the square root of the size of `HeadDim`.
         soft_cap: c, for scores c * tanh(score / c), before bias and mask.
         sinks: extra logits of the softmax that have no value, so weights sum to less than one; axes among those of the
             scores without `KPos`, such as heads.
@@ -82,7 +82,7 @@ def dot_product_attention(
         k_start: the position of the first key.
         dropout: the probability that a weight is set to zero; the others are scaled up.
         inference: whether to skip dropout.
-        prng: the key for dropout. What is dropped also depends on the implementation and its blocks.
+        key: for dropout. What is dropped also depends on the implementation and its blocks.
         implementation: "plain" holds all scores; "blockwise" holds one block at a time, also in the backward pass, so
             its memory is linear in the number of positions. "xla" and "cudnn" call `jax.nn.dot_product_attention`,
             "splash" the TPU kernel of that name. Only "plain" and "xla" have forward-mode and second derivatives,
@@ -91,7 +91,7 @@ def dot_product_attention(
         block_size: the number of query positions, and of key positions, in a block; for "blockwise" and "splash".
 
     Returns:
-        The axes of `query`, with `Key` replaced by the axes of `value` that the weights lack.
+        The axes of `query`, with `HeadDim` replaced by the axes of `values` that the weights lack.
 
     Raises:
         AxisClashError: if `query` has `KPos`, or the others have `QPos`.
@@ -120,10 +120,10 @@ def dot_product_attention(
     call = AttentionCall.of(
         QPos,
         KPos,
-        Key,
+        HeadDim,
         query,
-        key,
-        value,
+        keys,
+        values,
         mask,
         attention_dtype,
         scale,
@@ -134,7 +134,7 @@ def dot_product_attention(
         q_start=q_start,
         k_start=k_start,
         dropout=0.0 if inference else fraction("dot_product_attention", "dropout", dropout),
-        prng=prng,
+        key=key,
         block_size=block_size if block_size is None else _blocks(block_size),
     )
     return _IMPLEMENTATIONS[implementation or choose(call)](call)
@@ -146,10 +146,10 @@ def _blocks(block_size: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def dot_product_attention_weights(
-    Key: AxisSelector,
+    HeadDim: AxisSelector,
     KPos: AxisSelector,
     query: NamedArray,
-    key: NamedArray,
+    keys: NamedArray,
     mask: NamedArray | None = None,
     bias: NamedArray | None = None,
     attention_dtype: DTypeLike | None = None,
@@ -164,15 +164,15 @@ def dot_product_attention_weights(
     A query that sees no key gives all keys equal weight.
 
     Args:
-        Key: the feature axis of queries and keys.
+        HeadDim: the axis of features of queries and keys.
         KPos: the axis of key positions.
-        query: axes {Key, ...}.
-        key: axes {KPos, Key, ...}.
+        query: axes {HeadDim, ...}.
+        keys: axes {KPos, HeadDim, ...}.
         mask: booleans, axes among those of the scores; true for keys to attend to.
         bias: added to the scores; axes among theirs.
         attention_dtype: the dtype of scores and softmax; by default float32, or that of the query if it is wider.
         precision: as in `jax.numpy.einsum`.
-        scaling_factor: a factor for the scores; by default one over the square root of the size of `Key`.
+        scaling_factor: a factor for the scores; by default one over the square root of the size of `HeadDim`.
         soft_cap: as in `dot_product_attention`.
         sinks: as in `dot_product_attention`.
     """
@@ -188,6 +188,6 @@ def dot_product_attention_weights(
     }
     return weights(
         AttentionCall.of(
-            None, KPos, Key, query, key, key, mask, attention_dtype, scaling_factor, **options
+            None, KPos, HeadDim, query, keys, keys, mask, attention_dtype, scaling_factor, **options
         )
     )

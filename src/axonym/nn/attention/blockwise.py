@@ -99,23 +99,23 @@ class _Rest(NamedTuple):
     mask: AttentionMask | None
     q_start: Any
     k_start: Any
-    prng: Any
+    key: Any
 
 
 def blockwise(call: AttentionCall) -> NamedArray:
     """Compute attention with one block of scores at a time."""
     if call.q_pos is None:
         return plain(call)  # its scores are linear in the number of positions
-    sizes = call.query.axis_size(call.q_pos), call.key.axis_size(call.k_pos)
+    sizes = call.query.axis_size(call.q_pos), call.keys.axis_size(call.k_pos)
     if not min(sizes):
         return plain(call)  # there is no block
     new = {call.q_pos: QUERIES, call.k_pos: KEYS}
-    operands = _Operands(call.scoring_query, call.key, call.value, call.bias)
+    operands = _Operands(call.scoring_query, call.keys, call.values, call.bias)
     rest = _Rest(
         call.mask,
         _without_zero(call.q_start),
         _without_zero(call.k_start),
-        call.prng if call.dropout else None,
+        call.key if call.dropout else None,
     )
     operands, rest = auto_sharded(rename_all((_led(operands, rest), rest), new))
 
@@ -125,7 +125,7 @@ def blockwise(call: AttentionCall) -> NamedArray:
         names=renamed(scoring.names, new),
         dtype=at_least_float32(scoring.dtype),
     )
-    dtype = jnp.promote_types(call.query.dtype, call.value.dtype)
+    dtype = jnp.promote_types(call.query.dtype, call.values.dtype)
     out_names = renamed(call.out_names, new)
     plan = _Plan(scoring, out_names, dtype, call.dropout, sizes, _blocks(call, sizes))
 
@@ -340,7 +340,7 @@ def _masked(
 def _weigh(plan: _Plan, rest: _Rest, at: _At, weights: NamedArray, value: NamedArray) -> NamedArray:
     """Sum values of a block."""
     if plan.dropout:
-        key = functools.reduce(jax.random.fold_in, at.numbers, rest.prng)
+        key = functools.reduce(jax.random.fold_in, at.numbers, rest.key)
         weights = Dropout(plan.dropout)(weights, key=key)
     return dot(
         weights.astype(value.dtype),

@@ -42,6 +42,7 @@ from ...partitioning.shard import auto_sharded
 from ..layer import Layer
 from ..settings import integer
 from .attention import dot_product_attention
+from .call import told
 from .mask import AttentionMask, causal
 from .visible import positions, visible
 
@@ -118,7 +119,7 @@ class KVCache(Layer):
                 raise AxisNotFoundError(message("KVCache.init", problem, f"axes: {facts(x)}"))
         size = key.axis_size(KPos)
         if value.axis_size(KPos) != size:
-            raise _two_sizes("KVCache.init", axis_name(KPos), "key", key, "value", value)
+            raise _two_sizes("KVCache.init", axis_name(KPos), "keys", key, "values", value)
         if isinstance(window, bool):
             raise ArgumentError(message("KVCache.init", f"window must be an int, not {window}"))
         if window is not None:
@@ -177,8 +178,8 @@ class KVCache(Layer):
     def extend(
         self,
         Pos: AxisSelector | None,
-        key: NamedArray,
-        value: NamedArray,
+        keys: NamedArray,
+        values: NamedArray,
         *,
         count: int | Operand | None = None,
         layer: tuple[AxisSelector, int | Operand] | None = None,
@@ -187,30 +188,30 @@ class KVCache(Layer):
 
         Args:
             Pos: the position axis of the new tokens, under another name than `KPos`; None for one token without it.
-            key: axes {Pos, ...}: those of the cache without `KPos`.
-            value: the same, for values.
+            keys: axes {Pos, ...}: those of the cache without `KPos`.
+            values: the same.
             count: how many of the tokens are real, from the first on; by default all. It may have axes of `length`.
                 The rest is padding, which no later query sees.
             layer: an axis of `length` and the index along it to extend: `("layers", i)`. The tokens and the count lack
                 that axis. All other layers stay as they are, in place. A traced index must be in range.
 
         Raises:
-            AxisNotFoundError: if a key or a value lacks an axis, or `length` one of `count` or that of `layer`.
-            AxisClashError: if a key or a value has one that the cache lacks.
+            AxisNotFoundError: if keys or values lack an axis, or `length` one of `count` or that of `layer`.
+            AxisClashError: if keys or values have one that the cache lacks.
             AxisSizeError: if an axis has two sizes, or the index of `layer` is out of range.
             OperandError: if `count` or the index of `layer` is not an integer.
             ArgumentError: if the tokens do not fit, or `count` is not from 0 to their number.
         """
         at = self._at(layer)
         pos = None if Pos is None else axis_name(Pos)
-        self._check("key", key, self.key, pos, at)
-        self._check("value", value, self.value, pos, at)
-        number = 1 if pos is None else key.axis_size(pos)
-        if pos is not None and value.axis_size(pos) != number:
-            raise _two_sizes("KVCache", pos, "value", value, "key", key)
+        self._check("keys", keys, self.key, pos, at)
+        self._check("values", values, self.value, pos, at)
+        number = 1 if pos is None else keys.axis_size(pos)
+        if pos is not None and values.axis_size(pos) != number:
+            raise _two_sizes("KVCache", pos, "values", values, "keys", keys)
 
         start = _of_layer(self.length, at)
-        length = (start + _real(count, number, key)).astype(self.length.dtype)
+        length = (start + _real(count, number, keys)).astype(self.length.dtype)
         if isinstance(count, Core) and length.names != start.names:
             problem = "the count has axes that the length of the cache lacks"
             lines = f"count has: {facts(count)}", f"length has: {facts(start)}"
@@ -218,13 +219,13 @@ class KVCache(Layer):
             raise AxisNotFoundError(message("KVCache", problem, *lines, hint=hint))
         self._check_room(number, length)
 
-        places = positions(None if pos is None else key.resolve_axis(pos), start)
+        places = positions(None if pos is None else keys.resolve_axis(pos), start)
         if self.window is not None:
             places = places % self.key.axis_size(self.KPos)
         index = {**at, self.KPos: places}
         is_ring = self.window is not None
-        keys = _put(self.key, key.astype(self.key.dtype), index, start.names, is_ring)
-        values = _put(self.value, value.astype(self.value.dtype), index, start.names, is_ring)
+        keys = _put(self.key, keys.astype(self.key.dtype), index, start.names, is_ring)
+        values = _put(self.value, values.astype(self.value.dtype), index, start.names, is_ring)
         if at:
             length = self.length.at[at].set(length)
         return auto_sharded(dataclasses.replace(self, key=keys, value=values, length=length))
@@ -245,10 +246,10 @@ class KVCache(Layer):
     def attend(
         self,
         Pos: AxisSelector | None,
-        Key: AxisSelector,
+        HeadDim: AxisSelector,
         query: NamedArray,
-        key: NamedArray,
-        value: NamedArray,
+        keys: NamedArray,
+        values: NamedArray,
         mask: AttentionMask | NamedArray | None = None,
         *,
         count: int | Operand | None = None,
@@ -259,10 +260,10 @@ class KVCache(Layer):
 
         Args:
             Pos: the position axis of the new tokens; None for one token without it.
-            Key: the feature axis of queries and keys.
-            query: axes {Pos, Key, ...}.
-            key: axes {Pos, Key, ...}.
-            value: axes {Pos, ...}.
+            HeadDim: the axis of features of queries and keys.
+            query: axes {Pos, HeadDim, ...}.
+            keys: axes {Pos, HeadDim, ...}.
+            values: axes {Pos, ...}.
             mask: a further mask. In a ring buffer, where `KPos` counts slots, it may not compare positions.
             count: how many of the tokens are real; see `extend`. The results of padding are meaningless.
             layer: which of several caches, stored along an axis, to extend and attend to; see `extend`.
@@ -280,13 +281,13 @@ class KVCache(Layer):
             if name in options:
                 problem = f"{name} must not be given: the cache tracks positions"
                 raise ArgumentError(message("KVCache.attend", problem, hint="cache.positions(Pos)"))
-        filled = self.extend(Pos, key, value, count=count, layer=layer)
+        filled = self.extend(Pos, keys, values, count=count, layer=layer)
         at = self._at(layer)
-        Tokens = None if Pos is None else key.resolve_axis(axis_name(Pos))
+        Tokens = None if Pos is None else keys.resolve_axis(axis_name(Pos))
         if not isinstance(query, Core):
             raise checks.unnamed("KVCache.attend", query)
         if Tokens is not None and query.shape.get(Tokens.name, Tokens.size) != Tokens.size:
-            raise _two_sizes("KVCache.attend", Tokens.name, "query", query, "key", key)
+            raise _two_sizes("KVCache.attend", Tokens.name, "query", query, "keys", keys)
 
         given = AttentionMask()
         if mask is not None:
@@ -301,9 +302,9 @@ class KVCache(Layer):
             if seen is not None:
                 given = given & seen
             start = 0  # slots are not positions
-        keys, values = _of_layer(filled.key, at), _of_layer(filled.value, at)
+        kept = _of_layer(filled.key, at), _of_layer(filled.value, at)
         attended = dot_product_attention(
-            Pos, self.KPos, Key, query, keys, values, given, q_start=start, **options
+            Pos, self.KPos, HeadDim, query, *kept, given, q_start=start, **options
         )
         return attended, filled
 
@@ -369,20 +370,20 @@ class KVCache(Layer):
         if not isinstance(x, Core):
             raise checks.unnamed("KVCache", x)
         wanted = plans.without(kept.names, (self.KPos, *at))
-        lines = f"{what} has: {facts(x)}", f"cache has: {facts(kept)}"
+        lines = told(what, x), told("cache", kept)
         needed = wanted if pos is None else (*wanted, pos)
         for name in needed:
             if name not in x.names:
                 hint = suggestion(name, x.names)
                 raise AxisNotFoundError(
-                    message("KVCache", f"the {what} lacks axis {name!r}", *lines, hint=hint)
+                    message("KVCache", f"the {what} lack axis {name!r}", *lines, hint=hint)
                 )
         for name in x.names:
             if name not in wanted and name != pos:
                 hint = None
                 if name == self.KPos:
                     hint = "give the positions of new tokens another name"
-                problem = f"a new {what} must not have axis {name!r}"
+                problem = f"new {what} must not have axis {name!r}"
                 raise AxisClashError(message("KVCache", problem, *lines, hint=hint))
         for name in wanted:
             if x.axis_size(name) != kept.axis_size(name):
@@ -459,7 +460,7 @@ def _held(last: jax.Array, place: jax.Array, *, size: int) -> jax.Array:
     return jnp.where(held < 0, np.iinfo(np.int32).max, held)
 
 
-def _real(count: int | Operand | None, number: int, key: NamedArray) -> Any:
+def _real(count: int | Operand | None, number: int, keys: NamedArray) -> Any:
     """Return how many of some tokens are real; checked unless it is traced."""
     if count is None:
         return number
@@ -467,7 +468,7 @@ def _real(count: int | Operand | None, number: int, key: NamedArray) -> Any:
     numbers = count.node[0][0] if isinstance(count, Core) else count
     if _outside(numbers, 0, number):
         problem = f"the count of real tokens must be from 0 to {number}, the number of new tokens"
-        raise ArgumentError(message("KVCache", problem, f"key has: {facts(key)}"))
+        raise ArgumentError(message("KVCache", problem, told("keys", keys)))
     return count
 
 
@@ -505,6 +506,4 @@ def _two_sizes(
 ) -> AxisSizeError:
     """Build the error of an axis with different sizes in two operands."""
     problem = f"axis {name!r} has size {x.axis_size(name)} in the {what}, and {y.axis_size(name)} in the {other}"
-    return AxisSizeError(
-        message(function, problem, f"{what} has: {facts(x)}", f"{other} has: {facts(y)}")
-    )
+    return AxisSizeError(message(function, problem, told(what, x), told(other, y)))

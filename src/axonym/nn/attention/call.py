@@ -83,8 +83,8 @@ class AttentionCall:
         k_pos: the axis of key and value positions.
         feature: the feature axis of queries and keys.
         query: axes {feature, ...}, and q_pos, not yet multiplied by `scale`.
-        key: axes {k_pos, feature, ...}.
-        value: axes {k_pos, ...}.
+        keys: axes {k_pos, feature, ...}.
+        values: axes {k_pos, ...}.
         mask: which keys each query sees.
         bias: axes among those of the scores.
         sinks: axes among those of the scores without k_pos.
@@ -95,7 +95,7 @@ class AttentionCall:
         q_start: the position of the first query.
         k_start: the position of the first key.
         dropout: the probability that a weight is dropped; 0 at inference.
-        prng: the key for dropout.
+        key: for dropout.
         block_size: the numbers of query and key positions in a block.
     """
 
@@ -103,8 +103,8 @@ class AttentionCall:
     k_pos: str
     feature: str
     query: NamedArray
-    key: NamedArray
-    value: NamedArray
+    keys: NamedArray
+    values: NamedArray
     mask: AttentionMask | None = None
     bias: NamedArray | None = None
     sinks: NamedArray | None = None
@@ -115,17 +115,17 @@ class AttentionCall:
     q_start: int | Operand = 0
     k_start: int | Operand = 0
     dropout: float = 0.0
-    prng: jax.Array | None = None
+    key: jax.Array | None = None
     block_size: tuple[int, int] | None = None
 
     @staticmethod
     def of(
         QPos: AxisSelector | None,
         KPos: AxisSelector,
-        Key: AxisSelector,
+        HeadDim: AxisSelector,
         query: NamedArray,
-        key: NamedArray,
-        value: NamedArray,
+        keys: NamedArray,
+        values: NamedArray,
         mask: AttentionMask | NamedArray | None,
         attention_dtype: Any,
         scale: float | None,
@@ -133,37 +133,38 @@ class AttentionCall:
         **others: Any,
     ) -> "AttentionCall":
         """Check and resolve arguments."""
-        if any(isinstance(axis, Core) for axis in (QPos, KPos, Key)):
+        if any(isinstance(axis, Core) for axis in (QPos, KPos, HeadDim)):
             problem = "the first three arguments must be axes, not arrays"
-            hint = "dot_product_attention(QPos, KPos, Key, query, key, value): the positions of queries come first"
+            call = "dot_product_attention(QPos, KPos, HeadDim, query, keys, values)"
+            hint = f"{call}: the positions of queries come first"
             raise OperandError(message(FUNCTION, problem, hint=hint))
         q_pos = None if QPos is None else axis_name(QPos)
-        k_pos, feature = axis_name(KPos), axis_name(Key)
-        _require("query", query, Key)
+        k_pos, feature = axis_name(KPos), axis_name(HeadDim)
+        _require("query", query, HeadDim)
         if QPos is not None:
             _require("query", query, QPos)
-        _apart(query, key, value, q_pos, k_pos)
-        _require("key", key, Key, KPos)
-        _require("value", value, KPos)
+        _apart(query, keys, values, q_pos, k_pos)
+        _require("keys", keys, HeadDim, KPos)
+        _require("values", values, KPos)
         if attention_dtype is None:
-            attention_dtype = at_least_float32(jnp.promote_types(query.dtype, key.dtype))
+            attention_dtype = at_least_float32(jnp.promote_types(query.dtype, keys.dtype))
         if scale is None:
             scale = 1 / math.sqrt(query.axis_size(feature))
-        call = AttentionCall(
+        checked = AttentionCall(
             q_pos,
             k_pos,
             feature,
             query,
-            key,
-            value,
+            keys,
+            values,
             None if mask is None else AttentionMask.of(mask, FUNCTION),
             dtype=jnp.dtype(attention_dtype),
             scale=as_python(scale),
             soft_cap=as_python(soft_cap),
             **others,
         )
-        call._check()
-        return call
+        checked._check()
+        return checked
 
     def _check(self) -> None:
         """Check what has axes of the scores, and the key for dropout."""
@@ -175,18 +176,18 @@ class AttentionCall:
         _check_axes("bias", self.bias, axes)
         _check_axes("sink", self.sinks, without_axes(axes, self.k_pos))
 
-        if self.dropout and self.prng is None:
+        if self.dropout and self.key is None:
             problem = f"dropout with probability {self.dropout} needs a key"
-            raise OperandError(message(FUNCTION, problem, hint="pass prng=..., or inference=True"))
+            raise OperandError(message(FUNCTION, problem, hint="pass key=..., or inference=True"))
 
     @property
     def score_axes(self) -> tuple[Axis, ...]:
         """The axes of the scores: those that queries and keys share, those of the queries, of the keys, and k_pos."""
-        query, key = axes_of(FUNCTION, self.query), axes_of(FUNCTION, self.key)
-        shared = [axis for axis in query if axis.name in self.key.names]
-        own = without_axes(query, self.key.names)
-        others = without_axes(key, (*self.query.names, self.k_pos))
-        position = self.key.resolve_axis(self.k_pos)
+        query, keys = axes_of(FUNCTION, self.query), axes_of(FUNCTION, self.keys)
+        shared = [axis for axis in query if axis.name in self.keys.names]
+        own = without_axes(query, self.keys.names)
+        others = without_axes(keys, (*self.query.names, self.k_pos))
+        position = self.keys.resolve_axis(self.k_pos)
         return without_axes((*shared, *own, *others, position), self.feature)
 
     @property
@@ -223,7 +224,7 @@ class AttentionCall:
     def out_names(self) -> tuple[str, ...]:
         """The axes of the result: those of the query, with `feature` replaced by new axes of the value, and others."""
         scores = axis_name(self.score_axes)
-        new = plans.without(self.value.names, (*scores, self.k_pos))
+        new = plans.without(self.values.names, (*scores, self.k_pos))
 
         order: list[str] = []
         for name in self.query.names:
@@ -237,32 +238,44 @@ def _require(what: str, x: NamedArray, *axes: AxisSelector) -> None:
         raise checks.unnamed(FUNCTION, x)
     for name, size in selection(axes, FUNCTION):
         if name not in x.names:
-            problem, hint = f"the {what} lacks axis {name!r}", suggestion(name, x.names)
-            raise AxisNotFoundError(
-                message(FUNCTION, problem, f"{what} has: {facts(x)}", hint=hint)
-            )
+            problem = f"the {what} {_verb(what, 'lacks', 'lack')} axis {name!r}"
+            hint = suggestion(name, x.names)
+            raise AxisNotFoundError(message(FUNCTION, problem, told(what, x), hint=hint))
         if size not in (None, x.axis_size(name)):
-            problem = f"axis {name!r} was given with size {size}, but the {what} has size {x.axis_size(name)}"
-            raise AxisSizeError(message(FUNCTION, problem, f"{what} has: {facts(x)}"))
+            have = f"the {what} {_verb(what)} size {x.axis_size(name)}"
+            problem = f"axis {name!r} was given with size {size}, but {have}"
+            raise AxisSizeError(message(FUNCTION, problem, told(what, x)))
+
+
+def _verb(what: str, of_one: str = "has", of_several: str = "have") -> str:
+    """Return the verb that goes with an operand."""
+    if what in ("keys", "values"):
+        return of_several
+    return of_one
+
+
+def told(what: str, x: NamedArray) -> str:
+    """Write the axes of an operand of attention, for errors."""
+    return f"{what} {_verb(what)}: {facts(x)}"
 
 
 def _apart(
-    query: NamedArray, key: NamedArray, value: NamedArray, q_pos: str | None, k_pos: str
+    query: NamedArray, keys: NamedArray, values: NamedArray, q_pos: str | None, k_pos: str
 ) -> None:
     """Check that query positions and key positions are different axes."""
     if k_pos in query.names:
         problem = f"the query has axis {k_pos!r}, the positions of keys"
-        hint = f'rename it on keys and values: key.rename({{"{k_pos}": "{k_pos}.key"}})'
-        raise AxisClashError(message(FUNCTION, problem, f"query has: {facts(query)}", hint=hint))
-    for what, x in (("key", key), ("value", value)):
+        hint = f'rename it on keys and values: keys.rename({{"{k_pos}": "{k_pos}.key"}})'
+        raise AxisClashError(message(FUNCTION, problem, told("query", query), hint=hint))
+    for what, x in (("keys", keys), ("values", values)):
         if not isinstance(x, Core):
             raise checks.unnamed(FUNCTION, x)
         if q_pos in x.names:
-            problem = f"the {what} has axis {q_pos!r}, the positions of queries"
+            problem = f"the {what} have axis {q_pos!r}, the positions of queries"
             rename: str | None = None
             if k_pos not in x.names:
                 rename = f'rename it: {what}.rename({{"{q_pos}": "{k_pos}"}})'
-            raise AxisClashError(message(FUNCTION, problem, f"{what} has: {facts(x)}", hint=rename))
+            raise AxisClashError(message(FUNCTION, problem, told(what, x), hint=rename))
 
 
 def _check_named(what: str, given: Any) -> None:
@@ -295,14 +308,14 @@ def lowest(dtype: object) -> Any:
 
 def weights(call: AttentionCall) -> NamedArray:
     """Return the weight of each key, before dropout."""
-    scored = call.scoring(call.scoring_query, call.key, call.bias)
+    scored = call.scoring(call.scoring_query, call.keys, call.bias)
     if call.mask is not None:
         Queries = None
         if call.q_pos is not None and call.query.axis_size(call.q_pos) != 1:
             # The one position of a step of decoding broadcasts without an axis.
             Queries = call.query.resolve_axis(call.q_pos)
         queries = positions(Queries, call.q_start)
-        keys = positions(call.key.resolve_axis(call.k_pos), call.k_start)
+        keys = positions(call.keys.resolve_axis(call.k_pos), call.k_start)
         seen = visible(call.mask, queries, keys, call.q_pos, call.k_pos)
         if seen is not None:
             scored = where(seen, scored, lowest(scored.dtype))
@@ -319,9 +332,9 @@ def beside_sinks(log_sum: NamedArray, sinks: NamedArray) -> NamedArray:
 
 def plain(call: AttentionCall) -> NamedArray:
     """Compute attention with all scores at once."""
-    weighed = Dropout(call.dropout)(weights(call), key=call.prng)
+    weighed = Dropout(call.dropout)(weights(call), key=call.key)
     return dot(
-        weighed, call.value, axis=call.k_pos, out_axes=call.out_names, precision=call.precision
+        weighed, call.values, axis=call.k_pos, out_axes=call.out_names, precision=call.precision
     )
 
 

@@ -95,20 +95,20 @@ class _Plan:
 def _shared(call: AttentionCall) -> Names:
     """Return the axes that queries and keys share, except features."""
     names = plans.without(call.query.names, (call.feature,))
-    return tuple(name for name in names if name in call.key.names)
+    return tuple(name for name in names if name in call.keys.names)
 
 
 def _against(call: AttentionCall) -> Iterator[str]:
     """Yield what no kernel supports."""
-    operands = (call.query, call.key, call.value)
+    operands = (call.query, call.keys, call.values)
     shared = _shared(call)
-    keys = plans.without(call.key.names, (call.feature,))
-    features = plans.without(call.value.names, keys)
+    keys = plans.without(call.keys.names, (call.feature,))
+    features = plans.without(call.values.names, keys)
     if call.q_pos is None:
         yield "the queries have no axis of positions"
-    elif set(call.key.names) != {*shared, call.k_pos, call.feature}:
+    elif set(call.keys.names) != {*shared, call.k_pos, call.feature}:
         yield "the keys have an axis that the queries lack"
-    elif len(features) != 1 or set(call.value.names) != {*shared, call.k_pos, *features}:
+    elif len(features) != 1 or set(call.values.names) != {*shared, call.k_pos, *features}:
         yield "the values must have the axes of the keys, with one axis of features"
     if any(x.array.ndim > len(x.names) for x in operands):
         yield "an array has anonymous dimensions"
@@ -125,13 +125,13 @@ def _against_jax_nn(call: AttentionCall) -> Iterator[str]:
     yield from _against(call)
     if call.soft_cap is not None or call.sinks is not None:
         yield "it does not support soft_cap or sinks"
-    if call.key.size != call.value.size:
+    if call.keys.size != call.values.size:
         yield "keys and values have different numbers of features"
 
 
 def _against_checks(call: AttentionCall) -> Iterator[str]:
     """Yield that a kernel does not declare over which mesh axes its result varies, which `shard_map` may check."""
-    if any(jax.typeof(x.array).mat.varying for x in (call.query, call.key, call.value)):
+    if any(jax.typeof(x.array).mat.varying for x in (call.query, call.keys, call.values)):
         yield "it runs in a shard_map only with check=False"
 
 
@@ -175,7 +175,7 @@ def _against_splash(call: AttentionCall) -> Iterator[str]:
 
 def _positions(call: AttentionCall) -> tuple[int, int]:
     """Return the numbers of positions of queries and keys."""
-    return call.query.axis_size(call.q_pos or call.feature), call.key.axis_size(call.k_pos)
+    return call.query.axis_size(call.q_pos or call.feature), call.keys.axis_size(call.k_pos)
 
 
 def _leaves_out(mask: AttentionMask, offset: int, queries: int, keys: int) -> bool:
@@ -232,7 +232,7 @@ def _computed(
         raise ArgumentError(message("dot_product_attention", text, hint=hint))
 
     shared, q_pos = _shared(call), str(call.q_pos)
-    (features,) = plans.without(call.value.names, (*shared, call.k_pos))
+    (features,) = plans.without(call.values.names, (*shared, call.k_pos))
     new = {q_pos: QUERIES, call.k_pos: KEYS}
     for_scores, for_values = {**new, call.feature: FEATURES}, {**new, features: OUT}
     plan = _Plan(
@@ -245,8 +245,8 @@ def _computed(
         soft_cap=call.soft_cap,
         block_size=call.block_size or (BLOCK, BLOCK),
     )
-    query, key = rename_all((call.query, call.key), for_scores)
-    operands = query, key, rename_all(call.value, for_values)
+    query, key = rename_all((call.query, call.keys), for_scores)
+    operands = query, key, rename_all(call.values, for_values)
     rest = rename_all((call.mask, call.bias, call.q_start, call.k_start), new)
     run = functools.partial(kernel, plan)
     out = _on_mesh(run, *auto_sharded((operands, rest)), check=name == "xla")

@@ -157,7 +157,7 @@ class Attention(Layer):
             implementation=implementation,
             dropout=self.dropout,
             inference=key is None,
-            prng=key,
+            key=key,
         )
         return self.out(attended)
 
