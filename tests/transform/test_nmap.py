@@ -144,3 +144,28 @@ def test_an_anonymous_dimension_on_the_mesh_axis_of_a_name(mesh, jit):
     x, w = axn.shard(draw(X, Y), {"x": "data"}, strict=False), axn.shard(draw(Y), {"y": "data"})
     f = lambda x, w: axn.nmap(jnp.dot)(x.untag("y"), w.untag("y"))  # noqa: E731
     same((jax.jit(f) if jit else f)(x, w), ("x",), draw(X, Y).array @ draw(Y).array)
+
+
+def test_names_for_what_the_function_returns():
+    x = draw(A, B, C)
+    expected = np.einsum("abc,adc->acbd", x.array, x.array)
+    outer = lambda a: jnp.outer(a, a)  # noqa: E731
+    for names in (("left", "right"), axn.make_axes(left=3, right=3)):
+        same(axn.nmap(outer, out_axis=names)(x.untag("b")), ("a", "c", "left", "right"), expected)
+    # Axes that the function names itself come last, as they do in what it returns.
+    half = lambda a: axn.NamedArray(jnp.outer(a, a), ("own",))  # noqa: E731
+    same(axn.nmap(half, out_axis="left")(x.untag("b")), ("a", "c", "left", "own"), expected)
+
+
+def test_names_that_do_not_fit_what_the_function_returns():
+    x = draw(A, B).untag("b")
+    with pytest.raises(AxisSizeError) as caught:
+        axn.nmap(jnp.sum, out_axis="b")(x)
+    assert str(caught.value) == (
+        "nmap: out_axis has 1 names, but the function returned an array with 0 dimensions\n"
+        "  it returned: shape (), beside a"
+    )
+    with pytest.raises(AxisSizeError, match=r"^tag: axis 'b' was given with size 5"):
+        axn.nmap(jnp.sort, out_axis=axn.Axis("b", 5))(x)
+    with pytest.raises(AxisClashError, match=r"^tag: axis 'a' would appear twice"):
+        axn.nmap(jnp.sort, out_axis="a")(x)

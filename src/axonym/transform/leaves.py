@@ -12,7 +12,15 @@ import numpy as np
 from ..array import NamedArray, is_named_array
 from ..axis import Axis
 from ..core import facts, renamed_hole, shape_of, wrap
-from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message, suggestion
+from ..errors import (
+    ArgumentError,
+    AxisClashError,
+    AxisSizeError,
+    OperandError,
+    describe,
+    message,
+    suggestion,
+)
 from ..kinds import is_array
 from ..names import plans
 
@@ -394,15 +402,22 @@ def _is_importable(value: object) -> bool:
     return value is not None and getattr(module, getattr(value, "__qualname__", ""), None) is value
 
 
-def axis_first(function: str, axis: Axis) -> Callable[[NamedArray, Any], NamedArray]:
-    """Return how to name an array whose first dimension is new: the axis comes first, after anonymous dimensions.
+def axis_placed(
+    function: str, axis: Axis, out_axis: int = 0
+) -> Callable[[NamedArray, Any], NamedArray]:
+    """Return how to name an array whose first dimension is new.
+
+    Args:
+        function: what the user called.
+        axis: the new axis.
+        out_axis: its place among the names of the result, which come after anonymous dimensions.
 
     Raises:
         AxisClashError: if the array has the axis already.
+        ArgumentError: if it has no such place.
     """
 
     def name(like: NamedArray, array: Any) -> NamedArray:
-        names = (axis.name, *like.names)
         if axis.name in like.names:
             problem = f"a result already has axis {axis.name!r}, along which results are stacked"
             line = f"the result of one step has: {describe(like.names, None if is_hole(like) else array.shape[1:])}"
@@ -411,11 +426,41 @@ def axis_first(function: str, axis: Axis) -> Callable[[NamedArray, Any], NamedAr
                 "or rename it"
             )
             raise AxisClashError(message(function, problem, line, hint=hint))
+        at = _place(function, axis.name, out_axis, describe(like.names, None), len(like.names))
+        names = (*like.names[:at], axis.name, *like.names[at:])
         if is_hole(like):
             return renamed_hole(like, names, axis)
         anonymous = array.ndim - 1 - len(like.names)
-        if anonymous > 0:
-            array = jnp.moveaxis(array, 0, anonymous)
+        if anonymous + at:
+            array = jnp.moveaxis(array, 0, anonymous + at)
         return wrap(like, array, names)
 
     return name
+
+
+def dimension_placed(function: str, axis: str, out_axis: int) -> Callable[[Any], Any]:
+    """Return how to move the first dimension of a plain array, which is new, to its place."""
+
+    def move(array: Any) -> Any:
+        at = _place(function, axis, out_axis, f"shape {array.shape[1:]}", array.ndim - 1)
+        if not at:
+            return array
+        return jnp.moveaxis(array, 0, at)
+
+    return move
+
+
+def _place(function: str, axis: str, out_axis: int, has: str, count: int) -> int:
+    """Return how many of the axes of one step come before the new one."""
+    hint = "0 is before all others, and -1 behind them"
+    if not isinstance(out_axis, int):
+        problem = f"out_axis is the place of axis {axis!r}, an int, not {out_axis!r}"
+        raise ArgumentError(message(function, problem, hint=hint))
+    at = out_axis
+    if at < 0:
+        at += count + 1
+    if not 0 <= at <= count:
+        problem = f"out_axis={out_axis} is no place for axis {axis!r} beside {count} others"
+        line = f"the result of one step has: {has}"
+        raise ArgumentError(message(function, problem, line, hint=hint))
+    return at

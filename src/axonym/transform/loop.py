@@ -21,7 +21,17 @@ from ..kinds import is_array, type_text
 from ..mesh import auto, context, explicit, tracing
 from .carry import Keeper, settled
 from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
-from .leaves import MAPPED, Arguments, Frame, Outputs, axis_first, dimension_of, is_hole, spread
+from .leaves import (
+    MAPPED,
+    Arguments,
+    Frame,
+    Outputs,
+    axis_placed,
+    dimension_of,
+    dimension_placed,
+    is_hole,
+    spread,
+)
 
 
 def scanned_by_default(leaf: object) -> bool:
@@ -75,6 +85,7 @@ def loop(
     *,
     checkpointed: bool = False,
     pairs: Pairs | None = None,
+    out_axis: int = 0,
 ) -> Callable[..., Any]:
     """Make the function `(init, *args, **kwargs)` that loops `step` over the axis.
 
@@ -84,6 +95,7 @@ def loop(
         pairs: a module-level function that calls the step and makes a pair of carry and output of its result:
             `pairs(function, step, carry, *args, **kwargs)`. By default, the step returns one. The compiled loop is
             cached as long as `step` lives, so do not wrap it in a new function at each call.
+        out_axis: the place of the axis in outputs.
     """
     name, size = selector(axis, function)
     policy = ScanCheckpointPolicy.make(remat)
@@ -124,8 +136,9 @@ def loop(
         arrays = (list(map(jnp.asarray, start.arrays)), held, scanned, whole)
         run = _remembered(step, plan, arrays) or functools.partial(_run, plan, step)
         last, outputs = run(*arrays)
-        stacked = axis_first(function, Axis(name, plan.size))
-        return carry.rebuild(last, held), outputs.rebuild(outputs.arrays, stacked)
+        stacked = axis_placed(function, Axis(name, plan.size), out_axis)
+        moved = dimension_placed(function, name, out_axis)
+        return carry.rebuild(last, held), outputs.rebuild(outputs.arrays, stacked, moved)
 
     return looped
 

@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 
 from ..array import NamedArray, is_named_array
+from ..axis import Axis, AxisSelection, selection
 from ..core import shape_of, wrap
 from ..engine import checks
-from ..errors import OperandError, message
+from ..errors import AxisSizeError, OperandError, describe, message
 from ..mesh import auto, context, explicit
 from ..names import plans
 from .leaves import Outputs
@@ -18,19 +19,21 @@ from .leaves import Outputs
 __all__ = ["nmap"]
 
 
-def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
+def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Callable[..., Any]:
     """Make a positional function work on named arrays: it sees only anonymous dimensions.
 
     The function is mapped over all names of its arguments; arrays of the result have these names after the dimensions
     that the function returns, which stay anonymous. `x.untag("a", "b")` makes axes visible to the function, and
-    `.tag(...)` names dimensions that it returned.
-    On a mesh with Explicit axes, the dimensions that the function sees are gathered first.
+    `.tag(...)` names dimensions that it returned. With `out_axis`, they have these names and come after the others, as
+    those of `jax.vmap` do. On a mesh with Explicit axes, the dimensions that the function sees are gathered first.
 
     Args:
         fn: a function of arrays and other arguments, such as any function of `jax.numpy`.
+        out_axis: names for the dimensions of what the function returns, the same for all arrays of it.
 
     Raises:
-        AxisSizeError: if one name has two sizes.
+        AxisSizeError: if one name has two sizes, or `out_axis` names another number of dimensions than there are.
+        AxisClashError: if a result would have a name twice.
         OperandError: if no argument is a NamedArray.
 
     Examples:
@@ -40,6 +43,8 @@ def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
         [[1. 4.]
          [2. 5.]
          [3. 6.]]
+        >>> axn.nmap(jnp.sort, out_axis="embed")(x.untag("embed")).names
+        ('batch', 'embed')
     """
 
     @functools.wraps(fn)
@@ -75,12 +80,31 @@ def nmap(fn: Callable[..., Any]) -> Callable[..., Any]:
         arrays, taken = explicit.agree(names, labels, seen, context.mapped(names))
         with context.taking(taken), context.hiding(names):
             results = mapped(*arrays)
-        behind = functools.partial(_name, names)
-        return results.rebuild(
-            results.arrays, behind, functools.partial(wrap, named[0], names=names)
-        )
+
+        def placed(like: NamedArray, array: object) -> NamedArray:
+            result = _name(names, like, array)
+            if out_axis is None:
+                return result
+            return _tagged(result, out_axis, names)
+
+        def plain(array: object) -> NamedArray:
+            return placed(wrap(named[0], array, ()), array)
+
+        return results.rebuild(results.arrays, placed, plain)
 
     return lifted
+
+
+def _tagged(x: NamedArray, out_axis: AxisSelection, names: tuple[str, ...]) -> NamedArray:
+    """Name the anonymous dimensions, and put the names that were mapped over before them."""
+    new = selection(out_axis, "nmap")
+    shape = x.array.shape[: x.array.ndim - len(x.names)]
+    if len(shape) != len(new):
+        problem = f"out_axis has {len(new)} names, but the function returned an array with {len(shape)} dimensions"
+        line = f"it returned: shape {shape}, beside {describe(x.names, None)}"
+        raise AxisSizeError(message("nmap", problem, line))
+    axes = [name if size is None else Axis(name, size) for name, size in new]
+    return x.tag(*axes).rearrange((*names, ...))
 
 
 def _dimension(leaf: NamedArray, name: str, names: tuple[str, ...]) -> int | None:

@@ -24,6 +24,7 @@ def scan(
     reverse: bool = False,
     unroll: int | bool = 1,
     is_scanned: object = scanned_by_default,
+    out_axis: int = 0,
 ) -> Callable[P, tuple[Carry, Output]]:
     """Loop over an axis with a carry.
 
@@ -43,14 +44,16 @@ def scan(
         unroll: the number of steps in one iteration of the compiled loop; True unrolls all.
         is_scanned: which of the arguments' leaves may be scanned: a function of a leaf, a bool, or a tree of these that
             is a prefix of `(args, kwargs)`.
+        out_axis: the place of the axis in the outputs, as in `jax.vmap`: 0 is first, and -1 last.
 
     Returns:
-        A function that returns the last carry and the outputs, stacked along the axis, which comes first.
+        A function that returns the last carry and the outputs, stacked along the axis.
 
     Raises:
         AxisSizeError: if sizes of the axis differ or are unknown.
         AxisError: if a step changes the axes of the carry.
         AxisClashError: if an output already has the axis.
+        ArgumentError: if an output has no such place as `out_axis`.
         OperandError: if a step does not return a pair, or changes the structure or a dtype of the carry.
 
     Examples:
@@ -60,7 +63,7 @@ def scan(
         NamedArray(float32[time=4])
         [1. 2. 3. 4.]
     """
-    return loop("scan", f, axis, remat, reverse, unroll, is_scanned)
+    return loop("scan", f, axis, remat, reverse, unroll, is_scanned, out_axis=out_axis)
 
 
 def fold(
@@ -98,6 +101,7 @@ def map(
     reverse: bool = False,
     unroll: int | bool = 1,
     is_mapped: Any = scanned_by_default,
+    out_axis: int = 0,
 ) -> Callable[P, R]:
     """Apply a function at each position of an axis in sequence; `vmap` does so in parallel.
 
@@ -108,7 +112,9 @@ def map(
         >>> axn.map(lambda x: x * 2, Time)(axn.ones(Time)).tolist()
         [2.0, 2.0, 2.0]
     """
-    looped = loop("map", fn, axis, remat, reverse, unroll, is_mapped, pairs=_no_carry)
+    looped = loop(
+        "map", fn, axis, remat, reverse, unroll, is_mapped, pairs=_no_carry, out_axis=out_axis
+    )
 
     @functools.wraps(fn)
     def mapped(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -14,7 +14,7 @@ from ..errors import OperandError, message, suggestion
 from ..kinds import is_array
 from ..mesh import assignment, constraints, context, explicit, partition
 from ..mesh.assignment import Entry
-from .leaves import Arguments, Outputs, axis_first, spread
+from .leaves import Arguments, Outputs, axis_placed, dimension_placed, spread
 
 __all__ = ["vmap"]
 
@@ -29,11 +29,12 @@ def vmap(
     default: object = 0,
     args: Sequence[object] = (),
     kwargs: Mapping[str, object] | None = None,
+    out_axis: int = 0,
 ) -> Callable[P, R]:
     """Map a function over one or several axes, which the function does not see.
 
     Named arrays with the axis are mapped over it, and others are passed whole. Plain arrays are mapped over dimension
-    0; plain scalars and everything else are passed whole. In the result, the axis comes first; leaves that are not
+    0; plain scalars and everything else are passed whole. Leaves of the result that are not
     arrays, Python numbers included, stay as they are. If the current mapping maps the axis to mesh axes, it is laid out
     on them, and stays so inside the function.
 
@@ -44,10 +45,12 @@ def vmap(
             returns one of these.
         args: the same for each positional argument, or trees of it; those left out take the default.
         kwargs: the same for arguments by name.
+        out_axis: the place of the axis in the result, as in `jax.vmap`: 0 is first, and -1 last.
 
     Raises:
         AxisSizeError: if sizes of the axis differ, or neither an argument nor an `Axis` gives one.
         AxisClashError: if the result of the function already has the axis.
+        ArgumentError: if a result has no such place as `out_axis`.
         OperandError: if `args` or `kwargs` do not fit the function, or a dimension does not exist.
         ShardingError: if the mapping and the mesh do not fit the axis.
 
@@ -58,8 +61,11 @@ def vmap(
         [3. 3.]
     """
     mapped: Callable[..., Any] = fn
+    place = out_axis
     for pair in reversed(selection(axis, "vmap")):
-        mapped = _vmap(mapped, pair, default, tuple(args), dict(kwargs or {}))
+        mapped = _vmap(mapped, pair, default, tuple(args), dict(kwargs or {}), place)
+        if isinstance(out_axis, int) and out_axis < 0:
+            place -= 1  # in front of the one behind it
     return mapped
 
 
@@ -69,6 +75,7 @@ def _vmap(
     default: object,
     args: tuple[object, ...],
     kwargs: dict[str, object],
+    out_axis: int,
 ) -> Callable[..., Any]:
     name = axis[0]
     parameters = _parameters(fn, args, kwargs)
@@ -112,7 +119,8 @@ def _vmap(
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
         outputs = _batched(batched, name, arguments)
         arrays = list(map(constraints.unsplit_if_empty, outputs.arrays))
-        return outputs.rebuild(arrays, axis_first("vmap", Axis(name, arguments.size)))
+        placed = axis_placed("vmap", Axis(name, arguments.size), out_axis)
+        return outputs.rebuild(arrays, placed, dimension_placed("vmap", name, out_axis))
 
     return mapped
 

@@ -22,7 +22,7 @@ from ...ops.join import stack
 from ...partitioning.addresses import count_of, readings
 from ...partitioning.shard import auto_sharded
 from ...transform.checkpoint import ScanCheckpointPolicy
-from ...transform.leaves import Arguments, axis_first, dimension_of, hole_without, is_hole
+from ...transform.leaves import Arguments, axis_placed, dimension_of, hole_without, is_hole
 from ...transform.loop import names_within, pair
 
 Steps = Callable[..., Any]
@@ -299,7 +299,7 @@ def joined(function: str, outputs: Sequence[Any], Block: Axis, *, numbers: bool)
     def join(*leaves: Any) -> Any:
         first = leaves[0]
         if is_hole(first):
-            return axis_first(function, Block)(first, first.array)
+            return axis_placed(function, Block)(first, first.array)
         if isinstance(first, NamedArray):
             return stack(Block, leaves)
         if is_array(first) or (numbers and _is_number(first)):
