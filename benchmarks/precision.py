@@ -16,13 +16,14 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 
 import jax
-import jax.numpy as jnp
 import jmp
 import numpy as np
 import optax
-from data import batches, load_text, train_valid_split
+from data import train_valid_split
 from gpt2 import Gpt2, Gpt2Config
 from measure import table
+from rows import Windows, batch_of
+from texts import load_text
 
 import axonym as axn
 from axonym import quant
@@ -64,8 +65,7 @@ def train(dtype: str, dot_general: Any, text: tuple[np.ndarray, np.ndarray], ste
         return quant.apply_updates(model, updates, overwrites), state, value
 
     def draw(tokens: np.ndarray, i: int) -> axn.NamedArray:
-        windows = batches(tokens, microbatches=1, batch=BATCH, length=CONFIG.positions, seed=0, step=i)
-        return axn.named(jnp.asarray(windows[0]), ("batch", "pos"))
+        return batch_of(Windows(tokens, CONFIG.positions, seed=0), i, BATCH).part(0).tokens
 
     losses = []
     for i in range(steps):

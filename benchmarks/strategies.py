@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 
 import numpy as np  # noqa: E402
 from config import DecoderConfig  # noqa: E402
-from data import batches  # noqa: E402
 from layouts import STRATEGIES, Strategy, make_mesh  # noqa: E402
 from measure import collectives, table, totals  # noqa: E402
+from rows import Windows, batch_of  # noqa: E402
 from trainer import Recipe, Trainer  # noqa: E402
 
 import axonym as axn  # noqa: E402
@@ -35,7 +35,7 @@ def row(strategy: Strategy, mode: Literal["auto", "explicit"]) -> dict[str, obje
     with axn.set_mesh(make_mesh((1, 1) if strategy == "single" else (4, 2), mode)):
         state = trainer.init(jax.random.key(0))
         for step in range(5):
-            drawn = batches(TEXT, microbatches=2, batch=16, length=16, seed=0, step=step)
+            drawn = batch_of(Windows(TEXT, length=16, seed=0), step, batch=16, microbatches=2)
             arguments = trainer.place(drawn), jax.random.key(step)
             if step == 0:
                 found = totals(collectives(trainer.step.lower(state, *arguments).compile()))

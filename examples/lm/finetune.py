@@ -2,9 +2,9 @@
 
     python finetune.py --model ~/Llama-3.2-1B --data chats.jsonl --out tuned
 
-A line of the data is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}, or
-{"prompt": "...", "completion": "..."}. Only what the assistant says counts. The folder has the thin matrices alone, in
-`adapters.safetensors`, and in `merged` a model with the sum of both, for `generate.py` and for Hugging Face.
+The data are conversations, one on each line, see `chats.py`; they are written by the template of the model, if it has
+one, and only what the assistant says counts. The folder has the thin matrices alone, in `adapters.safetensors`, and in
+`merged` a model with the sum of both, for `generate.py` and for Hugging Face.
 """
 
 import dataclasses
@@ -21,11 +21,11 @@ import jmp
 import numpy as np
 import optax
 import tyro
+from chats import conversations, read_template
 from decoder import Decoder
 from generate import read_tokenizer
 from huggingface import load, save
 from layouts import STRATEGIES, Strategy, make_mesh
-from tokenizer import Tokenizer
 from tqdm import tqdm
 
 import axonym as axn
@@ -68,48 +68,6 @@ class Options:
     mesh: tuple[int, int] = (1, 1)
     precision: str = "params=float32,compute=bfloat16,output=float32"
     seed: int = 0
-
-
-def said(line: str) -> list[tuple[str, bool]]:
-    """Return the parts of a conversation, and whether each is what the model learns to say."""
-    told = json.loads(line)
-    if "prompt" in told:
-        return [(told["prompt"], False), (told["completion"], True)]
-    parts: list[tuple[str, bool]] = []
-    for message in told["messages"]:
-        parts += [(f"<|{message['role']}|>\n", False), (f"{message['content']}\n", message["role"] == "assistant")]
-    return parts
-
-
-def conversations(path: Path, tokenizer: Tokenizer, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of all conversations, padded, and which of them count; (number, length + 1) each.
-
-    Raises:
-        ValueError: where a line is no conversation, or none has a part that counts.
-    """
-    tokens: list[list[int]] = []
-    counts: list[list[bool]] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        try:
-            parts = said(line)
-        except (ValueError, KeyError, TypeError):
-            wanted = '{"prompt": "...", "completion": "..."} or {"messages": [...]}'
-            raise ValueError(f"{path}, line {number}: expected {wanted}") from None
-        own: list[int] = []
-        learned: list[bool] = []
-        for text, counted in parts:
-            # The end of a text is learnt behind what the model says.
-            encoded = [*tokenizer.encode(text), *(tokenizer.ends[:1] if counted else ())]
-            own += encoded
-            learned += [counted] * len(encoded)
-        tokens.append(own[: length + 1])
-        counts.append(learned[: length + 1])
-    table, mask = np.zeros((len(tokens), length + 1), np.int32), np.zeros((len(tokens), length + 1), bool)
-    for i, (own, learned) in enumerate(zip(tokens, counts, strict=True)):
-        table[i, : len(own)], mask[i, : len(own)] = own, learned
-    if not mask[:, 1:].any():
-        raise ValueError(f"{path} has nothing that the assistant says within {length} tokens")
-    return table, mask
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,8 +142,9 @@ def write(adapted: Decoder, options: Options) -> None:
     settings = json.loads((options.model / "config.json").read_text())
     kept = {key: settings[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in settings}
     save(nn.merge_lora(adapted), options.out / "merged", **kept)
-    for file in options.model.glob("tokenizer*.json"):
-        shutil.copy(file, options.out / "merged")
+    for pattern in ("tokenizer*.json", "special_tokens_map.json", "chat_template.jinja"):
+        for file in options.model.glob(pattern):
+            shutil.copy(file, options.out / "merged")
 
 
 def read(model: Decoder, options: Options) -> Decoder:
@@ -198,7 +157,8 @@ def read(model: Decoder, options: Options) -> Decoder:
 def main(options: Options) -> list[float]:
     """Tune, write the result, and return the losses."""
     tokenizer = read_tokenizer(options.model)
-    tokens, counted = conversations(options.data, tokenizer, options.length)
+    template = read_template(options.model)
+    tokens, counted = conversations(options.data, tokenizer, options.length, template)
     options.out.mkdir(exist_ok=True)
     mesh = make_mesh(options.mesh)
     with axn.set_mesh(mesh):

@@ -156,7 +156,8 @@ def save(model: Decoder, folder: Path, *, max_bytes: int = 5_000_000_000, **sett
     folder.mkdir(parents=True, exist_ok=True)
     state = sd.to_torch_compatible_state_dict(model, rename=KEYS.get(name, LLAMA), layouts=LAYOUTS.get(name, {}))
     sd.save_state_dict(together(state), folder / "model.safetensors", max_bytes=max_bytes)
-    (folder / "config.json").write_text(json.dumps({**config, "dtype": dtype, **settings}, indent=2) + "\n")
+    if jax.process_index() == 0:
+        (folder / "config.json").write_text(json.dumps({**config, "dtype": dtype, **settings}, indent=2) + "\n")
 
 
 def apart(files: Mapping[str, np.ndarray], tied: bool) -> Arrays:
@@ -180,8 +181,37 @@ def apart(files: Mapping[str, np.ndarray], tied: bool) -> Arrays:
     for key, numbered in experts.items():
         parts = [files[numbered[i]] for i in sorted(numbered)]
         specs[key] = jax.ShapeDtypeStruct((len(parts), *parts[0].shape), parts[0].dtype)
-        makers[key] = lambda parts=parts: np.stack(parts)
+        makers[key] = lambda parts=parts: stacked(parts)
     return Arrays(specs, lambda key: makers[key]())
+
+
+def stacked(parts: list[np.ndarray]) -> np.ndarray:
+    """Stack arrays; those of one file that lie in it at equal distances are not read, but seen as one array.
+
+    The experts of a layer do, as long as the order of their names is that of their numbers.
+    """
+    # Not `StoredArray`, which knows the axes of the parts.
+    plain = [part.view(np.ndarray) for part in parts]
+    first = plain[0]
+    places = [part.__array_interface__["data"][0] for part in plain]
+    steps = set(np.diff(places).tolist())
+    alike = {(part.shape, part.strides, part.dtype.str, id(buffer_of(part))) for part in plain}
+    if len(steps) != 1 or len(alike) != 1 or isinstance(buffer_of(first), np.ndarray):
+        return np.stack(plain)
+    return np.lib.stride_tricks.as_strided(
+        first, (len(plain), *first.shape), (steps.pop(), *first.strides), writeable=False
+    )
+
+
+def buffer_of(array: np.ndarray) -> object:
+    """Return what holds the memory of an array: the map of a file, or an array itself."""
+    held: object = array
+    while isinstance(held, np.ndarray | memoryview):
+        below = held.base if isinstance(held, np.ndarray) else held.obj
+        if below is None:
+            break
+        held = below
+    return held
 
 
 def together(state: sd.StateDict) -> Arrays:

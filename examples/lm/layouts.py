@@ -8,6 +8,7 @@ import jax
 import axonym as axn
 
 Strategy = Literal["single", "dp", "fsdp", "tp", "fsdp+tp"]
+KINDS = {"auto": jax.sharding.AxisType.Auto, "explicit": jax.sharding.AxisType.Explicit}
 HEADS = {"kv_heads": "model", "mlp": "model"}
 
 # For each strategy: how parameters and optimiser state are laid out, and how the computation is.
@@ -27,6 +28,14 @@ def make_mesh(shape: tuple[int, int], axis_types: Literal["auto", "explicit"] = 
         raise ValueError(f"a mesh of {shape[0]} x {shape[1]} must have at least 1 device along each axis")
     if math.prod(shape) > have:
         raise ValueError(f"a mesh of {shape[0]} x {shape[1]} needs {math.prod(shape)} devices, this machine has {have}")
-    kind = {"auto": jax.sharding.AxisType.Auto, "explicit": jax.sharding.AxisType.Explicit}[axis_types]
     devices = jax.devices()[: math.prod(shape)]
-    return jax.make_mesh(shape, ("data", "model"), axis_types=(kind, kind), devices=devices)
+    return jax.make_mesh(shape, ("data", "model"), axis_types=(KINDS[axis_types],) * 2, devices=devices)
+
+
+def abstract_mesh(
+    shape: tuple[int, int], axis_types: Literal["auto", "explicit"] = "auto"
+) -> jax.sharding.AbstractMesh:
+    """Describe a mesh of devices that need not exist."""
+    if min(shape) < 1:
+        raise ValueError(f"a mesh of {shape[0]} x {shape[1]} must have at least 1 device along each axis")
+    return jax.sharding.AbstractMesh(shape, ("data", "model"), axis_types=(KINDS[axis_types],) * 2)

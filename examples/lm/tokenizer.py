@@ -20,7 +20,9 @@ class Tokenizer(Protocol):
     vocab: int
     ends: tuple[int, ...]
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str, *, bare: bool = False) -> list[int]:
+        """Return the tokens of a text; `bare` is without those that some tokenizers put around each text."""
+        ...
 
     def decode(self, tokens: Sequence[int]) -> str: ...
 
@@ -31,7 +33,7 @@ class Bytes:
     vocab = 256
     ends = (0,)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, bare: bool = False) -> list[int]:
         return list(text.encode())
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -54,8 +56,8 @@ class Vocabulary:
         self.vocab = self._loaded.get_vocab_size()
         self.ends = ends or (() if own is None else (own,))
 
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._loaded.encode(text).ids
+    def encode(self, text: str, *, bare: bool = False) -> list[int]:
+        ids: list[int] = self._loaded.encode(text, add_special_tokens=not bare).ids
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -81,7 +83,7 @@ def learn(texts: Iterator[str], vocab: int, out: Path) -> None:
 
 def main() -> None:
     """Learn a tokenizer from files."""
-    from data import text_of
+    from texts import text_of
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text", type=Path, help="a text file, or a folder of them")

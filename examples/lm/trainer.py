@@ -8,14 +8,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jmp
-import numpy as np
 import optax
 from config import DecoderConfig
 from decoder import Decoder
 from layouts import STRATEGIES, Strategy
+from rows import Batch
 
 import axonym as axn
-from axonym import NamedArray
+import axonym.nn as nn
+from axonym import Axis, NamedArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Recipe:
         z_loss: keeps logits from drifting, see `axn.nn.cross_entropy_loss`.
         balance: keeps the load of experts even, see `Decoder.loss`.
         ema: the weight of the past in a moving average of the parameters; 0 for none.
+        mup: the width at which the rates were tuned: those of wider models, and their initial values, are scaled from
+            it, see `axn.mup`. None scales nothing.
         precision: dtypes of parameters, computation and outputs.
     """
 
@@ -48,6 +51,7 @@ class Recipe:
     z_loss: float = 0.0
     balance: float = 0.01
     ema: float = 0.0
+    mup: int | None = None
     precision: str = "params=float32,compute=bfloat16,output=float32"
 
 
@@ -79,11 +83,56 @@ def make_schedule(recipe: Recipe) -> optax.Schedule:
     return optax.join_schedules(parts, [recipe.warmup, fall])
 
 
-def make_optimizer(recipe: Recipe) -> optax.GradientTransformation:
+@dataclasses.dataclass(frozen=True)
+class Widths:
+    """The maximal update parametrisation of a decoder, whose width grows by heads of one size.
+
+    The norm in front of the scores is scaled in place of what scores, which may be the table of the tokens: the scores
+    are the same, and files of the model need no factor.
+
+    Attributes:
+        config: of the model.
+        base: the width at which the rates were tuned.
+    """
+
+    config: DecoderConfig
+    base: int
+
+    def __post_init__(self) -> None:
+        grown = {"kv_heads": self.config.kv_heads, "mlp": self.config.mlp}
+        flawed = [f"{name}={size}" for name, size in grown.items() if size * self.base % self.config.embed]
+        if self.base < 1 or flawed:
+            ratio = f"{self.base}/{self.config.embed}"
+            raise ValueError(f"mup={self.base}: a model of that width would have {ratio} of {' and '.join(flawed)}")
+
+    @property
+    def factors(self) -> axn.mup.Mup:
+        sizes = {"embed": self.config.embed, "kv_heads": self.config.kv_heads, "mlp": self.config.mlp}
+        return axn.mup.Mup({name: size * self.base // self.config.embed for name, size in sizes.items()})
+
+    def last_norm(self, model: Decoder) -> Decoder:
+        """Scale the norm in front of the scores."""
+        norm = jax.tree.map(lambda x: x * (self.base / self.config.embed), model.norm)
+        return eqx.tree_at(lambda model: model.norm, model, norm)
+
+    def initial(self, model: Decoder) -> Decoder:
+        """Scale the initial values of a model, which have a fixed standard deviation at any width."""
+        return self.last_norm(self.factors.initial(model, "constant"))
+
+    def updates(self, updates: Decoder, _: object) -> Decoder:
+        """Scale the updates of Adam."""
+        return self.last_norm(self.factors.scaled_updates(updates))
+
+
+def make_optimizer(recipe: Recipe, widths: Widths | None = None) -> optax.GradientTransformation:
     """Make AdamW with a schedule and clipping."""
-    decay = {"weight_decay": recipe.weight_decay, "mask": axn.parameters.decay_mask}
-    adamw = optax.adamw(make_schedule(recipe), b2=0.95, **decay)
-    return optax.chain(optax.clip_by_global_norm(recipe.clip), adamw)
+    return optax.chain(
+        optax.clip_by_global_norm(recipe.clip),
+        optax.scale_by_adam(b2=0.95),
+        optax.identity() if widths is None else optax.stateless(widths.updates),
+        optax.add_decayed_weights(recipe.weight_decay, mask=axn.parameters.decay_mask),
+        optax.scale_by_learning_rate(make_schedule(recipe)),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,17 +148,27 @@ class Trainer:
 
     @functools.cached_property
     def optimizer(self) -> optax.GradientTransformation:
-        return make_optimizer(self.recipe)
+        return make_optimizer(self.recipe, self.widths)
+
+    @functools.cached_property
+    def widths(self) -> Widths | None:
+        return None if self.recipe.mup is None else Widths(self.config, self.recipe.mup)
 
     @functools.cached_property
     def mappings(self) -> tuple[axn.ResourceMapping, axn.ResourceMapping]:
         return STRATEGIES[self.recipe.strategy]
 
-    def loss(self, model: Decoder, tokens: NamedArray, key: jax.Array | None) -> jax.Array:
+    def loss(self, model: Decoder, batch: Batch, key: jax.Array | None) -> jax.Array:
         """Compute the loss in the compute layout and precision; without a key, the cross entropy alone."""
-        added = {} if key is None else {"z_loss": self.recipe.z_loss, "balance": self.recipe.balance}
+        options: dict[str, float] = {}
+        if key is not None:
+            options = {"z_loss": self.recipe.z_loss, "balance": self.recipe.balance}
+        mask = None
+        if batch.documents is not None:
+            mask = nn.segments(batch.documents)
         with axn.axis_mapping(self.mappings[1]):
-            return self.policy.cast_to_compute(model).loss(tokens, key=key, **added).scalar()
+            computing = self.policy.cast_to_compute(model)
+            return computing.loss(batch.tokens, mask, where=batch.counted, key=key, **options).scalar()
 
     def state(self, model: Decoder) -> State:
         """Return the state before the first step."""
@@ -120,25 +179,31 @@ class Trainer:
     @functools.cached_property
     def init(self) -> axn.NamedJit[[jax.Array], State]:
         """Make the state, each parameter where it will stay."""
-        make = lambda key: self.state(Decoder.init(self.config, key=key))  # noqa: E731
-        return axn.named_jit(make, axis_resources=self.mappings[0])
+        return axn.named_jit(self.fresh, axis_resources=self.mappings[0])
+
+    def fresh(self, key: jax.Array) -> State:
+        """Return the state of a new model."""
+        model = Decoder.init(self.config, key=key)
+        return self.state(model if self.widths is None else self.widths.initial(model))
 
     @functools.cached_property
-    def step(self) -> axn.NamedJit[[State, NamedArray, jax.Array], tuple[State, Told]]:
-        """Take one step over the microbatches of a batch, whose axes are microbatch, batch and pos.
+    def step(self) -> axn.NamedJit[[State, Batch, jax.Array], tuple[State, Told]]:
+        """Take one step over the microbatches of a batch.
 
         Where the loss or the gradient is not finite, the state stays as it is.
         """
 
-        def accumulate(total: tuple[jax.Array, Decoder], tokens: NamedArray, key: jax.Array, model: Decoder) -> object:
-            loss, grads = jax.value_and_grad(self.loss)(model, tokens, key)
-            return jax.tree.map(jnp.add, total, (loss, axn.auto_sharded(grads)))
+        def accumulate(total: object, part: Batch, share: NamedArray, key: jax.Array, model: Decoder) -> object:
+            loss, grads = jax.value_and_grad(self.loss)(model, part, key)
+            weight = share.scalar()
+            return jax.tree.map(lambda x, new: x + weight * new, total, (loss, axn.auto_sharded(grads)))
 
-        def step(state: State, tokens: NamedArray, key: jax.Array) -> tuple[State, Told]:
-            count = tokens.axis_size("microbatch")
+        def step(state: State, batch: Batch, key: jax.Array) -> tuple[State, Told]:
+            count = batch.tokens.axis_size("microbatch")
             zero = jnp.zeros(()), jax.tree.map(jnp.zeros_like, state.model)
             run = axn.fold(functools.partial(accumulate, model=state.model), "microbatch")
-            loss, grads = jax.tree.map(lambda x: x / count, run(zero, tokens, jax.random.split(key, count)))
+            total = run(zero, batch, batch.shares(), jax.random.split(key, count))
+            loss, grads = jax.tree.map(lambda x: x / count, total)
             told = Told(loss, norm_of(grads))
             updates, optimizer = self.optimizer.update(grads, state.optimizer, state.model)
             model = optax.apply_updates(state.model, updates)
@@ -156,32 +221,32 @@ class Trainer:
         return jax.tree.map(lambda old, new: past * old + (1 - past) * new, average, model)
 
     @functools.cached_property
-    def evaluate(self) -> axn.NamedJit[[Decoder, NamedArray], jax.Array]:
-        """Compute the loss of tokens without dropout."""
-        return axn.named_jit(lambda model, tokens: self.loss(model, tokens, None), axis_resources=self.mappings[0])
+    def evaluate(self) -> axn.NamedJit[[Decoder, Batch], jax.Array]:
+        """Compute the loss of a batch of one part without dropout."""
+        return axn.named_jit(lambda model, batch: self.loss(model, batch, None), axis_resources=self.mappings[0])
 
     @functools.cached_property
-    def gradients(self) -> axn.NamedJit[[Decoder, NamedArray, jax.Array], Decoder]:
-        """Compute the gradients of one microbatch, to look for the one that is not finite."""
+    def gradients(self) -> axn.NamedJit[[Decoder, Batch, jax.Array], Decoder]:
+        """Compute the gradients of one microbatch, to look for one that is not finite."""
         return axn.named_jit(jax.grad(self.loss), axis_resources=self.mappings[0])
 
-    def place(self, tokens: np.ndarray) -> NamedArray:
-        """Put a batch on the devices."""
-        batch = NamedArray(tokens, ("microbatch", "batch", "pos"))
-        return axn.shard(batch, {"batch": self.mappings[1].get("batch")})
+    def own_rows(self, batch: int, mesh: jax.sharding.Mesh) -> slice:
+        """Return which rows of a microbatch the devices of this process have."""
+        return axn.local_slices(Axis("batch", batch), self.rows, mesh, strict=False)["batch"]
+
+    def place(self, batch: Batch, mesh: jax.sharding.Mesh | None = None) -> Batch:
+        """Put the rows of this process on its devices."""
+        return axn.from_local(batch, self.rows, mesh, strict=False)
+
+    @property
+    def rows(self) -> axn.ResourceMapping:
+        """How the rows of a batch are laid out."""
+        return {"batch": self.mappings[1].get("batch")}
 
     def shardings(self, state: State, mesh: jax.sharding.Mesh) -> State:
         """Return where each array of a state goes."""
         specs = axn.pspec_for(state, self.mappings[0], mesh)
         return jax.tree.map(lambda spec: jax.sharding.NamedSharding(mesh, spec), specs, is_leaf=is_spec)
-
-    def culprits(self, model: Decoder, tokens: NamedArray, key: jax.Array) -> list[str]:
-        """Return the parameters whose values, or else whose gradients, are not finite; in order of depth."""
-        bad = not_finite(model)
-        count = tokens.axis_size("microbatch")
-        for i, part_key in enumerate(jax.random.split(key, count)):
-            bad = bad or not_finite(self.gradients(model, tokens["microbatch", i], part_key))
-        return bad
 
 
 def norm_of(tree: object) -> jax.Array:
@@ -191,8 +256,3 @@ def norm_of(tree: object) -> jax.Array:
 
 def is_spec(node: object) -> bool:
     return isinstance(node, jax.P)
-
-
-def not_finite(model: Decoder) -> list[str]:
-    """Return the paths of arrays with numbers that are not finite."""
-    return [found.path for found in axn.parameters.walk(model) if not bool(jnp.isfinite(found.array.array).all())]

@@ -19,7 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "lm"))
 
 from metrics import read
-from train import Options, main as train
+from options import Options
+from train import main as train
 from trainer import Recipe
 
 PRECISION = "params=float32,compute=float32,output=float32"
@@ -67,27 +68,29 @@ def checkpoints(out: Path) -> tuple[list[int], bool]:
 
 
 def killed(options: Options, chance: random.Random, saving: bool) -> tuple[int | None, bool]:
-    """Start a run and kill it some time after its first step; returns how it ended, and whether it was saving."""
+    """Start a run and kill it some steps later; returns how it ended, and whether a checkpoint was being written."""
+    file = options.out / "metrics.jsonl"
+    before = file.stat().st_mtime_ns if file.exists() else 0
     child, begin = started(options), time.monotonic()
-    before = (options.out / "metrics.jsonl").stat().st_mtime_ns if losses(options.out) else 0
-    stepped = moment = None
+    steps, pause = chance.randrange(12), chance.uniform(0, 0.02)
+    first = None
     while (status := ended(child)) is None:
-        now = time.monotonic()
-        assert now < begin + LIMIT, f"{options.out}.log"
-        if stepped is None:
-            file = options.out / "metrics.jsonl"
-            # The file is written anew when a run goes on, and is then longer by each step.
-            if file.exists() and file.stat().st_mtime_ns != before and losses(options.out):
-                stepped = now
-                wanted = now + chance.uniform(0, 1.5)
-        elif moment is None and (now >= wanted and (not saving or checkpoints(options.out)[1])):
-            moment = now + (chance.uniform(0, 0.02) if saving else 0)
-        elif moment is not None and now >= moment:
-            writing = checkpoints(options.out)[1]
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return None, writing
+        assert time.monotonic() < begin + LIMIT, f"{options.out}.log"
         time.sleep(0.001)
+        # The file is written anew when a run goes on.
+        if not file.exists() or file.stat().st_mtime_ns == before:
+            continue
+        taken = len(losses(options.out))
+        first = taken if first is None else first
+        if taken < first + steps or (saving and not checkpoints(options.out)[1]):
+            continue
+        time.sleep(pause)
+        writing = checkpoints(options.out)[1]
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        if os.waitstatus_to_exitcode(status) == -signal.SIGKILL:
+            return None, writing
+        return os.waitstatus_to_exitcode(status), False
     return status, False
 
 

@@ -1,17 +1,11 @@
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from data import (
-    STDLIB_LIMIT,
-    batches,
-    load_text,
-    load_tokens,
-    train_valid_split,
-    unigram_entropy,
-    write_tokens,
-)
+from data import load_tokens, train_valid_split, unigram_entropy, write_tokens
+from texts import STDLIB_LIMIT, load_text
 from tokenizer import Bytes, Vocabulary, learn
 
 
@@ -36,7 +30,7 @@ def test_stdlib_is_python_source_and_the_same_every_time(stdlib: np.ndarray) -> 
 
 
 def test_stdlib_loses_whole_files_to_the_limit(monkeypatch: pytest.MonkeyPatch, stdlib: np.ndarray) -> None:
-    monkeypatch.setattr("data.STDLIB_LIMIT", 100_000)
+    monkeypatch.setattr("texts.STDLIB_LIMIT", 100_000)
     head = load_text()
     assert 0 < head.size <= 100_000
     assert head[-1] == 0
@@ -110,44 +104,6 @@ def test_entropy() -> None:
         unigram_entropy(np.zeros(0, np.uint8))
 
 
-def test_batches_depend_on_seed_and_step_alone() -> None:
-    text = np.random.default_rng(0).integers(1, 256, 10_000).astype(np.uint8)
-    first = batches(text, microbatches=2, batch=8, length=16, seed=0, step=3)
-    assert first.shape == (2, 4, 17)
-    assert first.dtype == np.int32
-    np.testing.assert_array_equal(first, batches(text, microbatches=2, batch=8, length=16, seed=0, step=3))
-    whole = batches(text, microbatches=1, batch=8, length=16, seed=0, step=3)
-    np.testing.assert_array_equal(first.reshape(whole.shape), whole)
-    for other in ({"seed": 1, "step": 3}, {"seed": 0, "step": 4}):
-        assert not np.array_equal(first, batches(text, microbatches=2, batch=8, length=16, **other))
-
-
-def test_batches_are_windows_of_the_text() -> None:
-    text = np.arange(20, dtype=np.uint8)
-    windows = batches(text, microbatches=1, batch=500, length=4, seed=0, step=0)[0]
-    np.testing.assert_array_equal(windows - windows[:, :1], np.broadcast_to(np.arange(5), (500, 5)))
-    # Every window is possible, the last one too.
-    assert set(windows[:, 0]) == set(range(16))
-
-
-def test_text_of_one_window() -> None:
-    text = np.arange(5, dtype=np.uint8)
-    np.testing.assert_array_equal(batches(text, microbatches=1, batch=1, length=4, seed=0, step=0), text[None, None])
-    message = (
-        "a window takes 6 bytes (length 5, and one more to predict), but the text has 5; "
-        "pass a longer text, or a length of at most 4"
-    )
-    with raises(ValueError, message):
-        batches(text, microbatches=1, batch=1, length=5, seed=0, step=0)
-
-
-@pytest.mark.parametrize(("batch", "microbatches"), [(8, 3), (8, 0), (0, 1)])
-def test_microbatches_divide_the_batch(batch: int, microbatches: int) -> None:
-    message = f"cannot split a batch of {batch} into {microbatches} microbatches; microbatches must divide batch"
-    with raises(ValueError, message):
-        batches(np.zeros(99, np.uint8), microbatches=microbatches, batch=batch, length=4, seed=0, step=0)
-
-
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
     file = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
@@ -188,7 +144,44 @@ def test_what_is_no_file_of_tokens_is_refused(tmp_path: Path, words: Vocabulary)
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(ValueError, match="is damaged, or no file of tokens: "):
         load_tokens(file, words)
+    np.save(file, np.zeros(0, np.uint8))
+    with raises(ValueError, f"{file} has no tokens"):
+        load_tokens(file, words)
     lines = tmp_path / "lines.jsonl"
+    lines.write_text("")
+    with raises(ValueError, f"{lines} has no texts"):
+        load_tokens(lines, Bytes())
     lines.write_text('{"text": "a"}\n{"txt": "b"}\n')
     with raises(ValueError, f'{lines}, line 2: expected {{"text": "..."}}'):
         load_tokens(lines, Bytes())
+
+
+def test_parquet_files_are_read_by_rows_and_flaws_are_told(tmp_path: Path, words: Vocabulary) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    file = folder / "a.parquet"
+    texts = ["the cat", "sat on", "the mat"]
+    parquet.write_table(pyarrow.table({"id": [1, 2, 3], "text": texts}), file, row_group_size=2)
+    (folder / "b.jsonl").write_text('{"text": "the dog"}\n')
+    expected = [token for text in (*texts, "the dog") for token in (*words.encode(text), *words.ends)]
+    assert load_tokens(folder, words).tolist() == expected
+    assert bytes(load_tokens(folder, Bytes()).tolist()) == b"the cat\0sat on\0the mat\0the dog\0"
+    parquet.write_table(pyarrow.table({"id": [1], "txt": ["a"]}), file)
+    with raises(ValueError, f'{file} has no column "text", but id, txt'):
+        load_tokens(file, words)
+    parquet.write_table(pyarrow.table({"text": ["a", None]}), file)
+    with raises(ValueError, f"{file}, row 2: expected a text, not None"):
+        load_tokens(file, words)
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(ValueError, match="is damaged, or no Parquet file: "):
+        load_tokens(file, words)
+
+
+def test_a_parquet_file_needs_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    file = tmp_path / "a.parquet"
+    file.write_bytes(b"")
+    with raises(ValueError, f"{file} is a Parquet file, to read it: pip install pyarrow"):
+        load_tokens(file, Bytes())

@@ -12,15 +12,13 @@ import numpy as np
 import pytest
 from config import DecoderConfig
 from decoder import Decoder
-from finetune import Options, conversations, main, read
+from finetune import Options, main, read
 from huggingface import load, save
 from layouts import make_mesh
-from tokenizer import Bytes
 
 import axonym as axn
 import axonym.nn as nn
 from axonym import state_dict as sd
-from tests.nn.layouts import fails
 
 CONFIG = DecoderConfig(vocab=256, layers=2, embed=32, mlp=48, heads=4, kv_heads=2, head_dim=8, positions=32)
 LINES = [{"prompt": "is it? ", "completion": "yes"}, {"prompt": "and that? ", "completion": "no"}]
@@ -63,24 +61,3 @@ def test_thin_matrices_learn_and_are_added_to_the_weights(options: Options, stra
     np.testing.assert_allclose(found, run(merged).array, rtol=1e-4, atol=1e-4)
     thin = eqx.filter(again, nn.lora_filter(again))
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(thin))
-
-
-def test_only_what_the_assistant_says_counts(tmp_path: Path) -> None:
-    file = tmp_path / "data.jsonl"
-    chat = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]}
-    file.write_text(json.dumps(LINES[1]) + "\n" + json.dumps(chat))
-    tokens, counted = conversations(file, Bytes(), 30)
-    assert bytes(tokens[0][counted[0]].tolist()) == b"no\0"
-    assert bytes(tokens[1][counted[1]].tolist()) == b"bc\n\0"
-    assert bytes(tokens[1].tolist()) == b"<|user|>\na\n<|assistant|>\nbc\n\0\0\0"
-    assert tokens.shape == counted.shape == (2, 31)
-
-
-def test_flaws(tmp_path: Path) -> None:
-    file = tmp_path / "data.jsonl"
-    file.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
-    wanted = '{"prompt": "...", "completion": "..."} or {"messages": [...]}'
-    fails(ValueError, f"{file}, line 2: expected {wanted}", lambda: conversations(file, Bytes(), 8))
-    file.write_text('{"prompt": "a long one", "completion": "b"}\n')
-    text = f"{file} has nothing that the assistant says within 8 tokens"
-    fails(ValueError, text, lambda: conversations(file, Bytes(), 8))

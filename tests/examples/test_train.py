@@ -2,8 +2,11 @@
 
 import dataclasses
 import functools
+import importlib.util
 import json
 import os
+import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,17 +14,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from config import DecoderConfig
-from data import batches
 from decoder import Decoder
 from layouts import STRATEGIES, make_mesh
 from metrics import Metrics, read
+from options import LEAST, Options, make_config
+from report import report
+from rows import Batch, Packed, Windows, batch_of
+from run import Run, check
 from tokenizer import Bytes
-from train import LEAST, STOPPED, Options, Run, check, main, make_config, report
-from trainer import Recipe, Trainer, make_optimizer, make_schedule
+from train import STOPPED, main
+from trainer import Recipe, Trainer, Widths, make_optimizer, make_schedule
 
 import axonym as axn
 from benchmarks.measure import collectives
@@ -47,9 +52,9 @@ def mesh_of(strategy: str, axis_types: Any = "auto") -> jax.sharding.Mesh:
     return make_mesh((1, 1) if strategy == "single" else (4, 2), axis_types)
 
 
-def tokens_of(step: int) -> np.ndarray:
+def tokens_of(step: int) -> Batch:
     """Draw the batch of a step."""
-    return batches(TEXT, microbatches=2, batch=16, length=8, seed=0, step=step)
+    return batch_of(Windows(TEXT, length=8, seed=0), step, batch=16, microbatches=2)
 
 
 def train(strategy: Any, axis_types: Any = "auto") -> list[float]:
@@ -109,7 +114,7 @@ def test_tensor_parallelism_takes_two_all_reduces_per_block_forward() -> None:
     trainer = trainer_of(dataclasses.replace(RECIPE, strategy="tp"), heads=8)
     with axn.set_mesh(make_mesh((1, 8))):
         model = jax.eval_shape(trainer.init, jax.random.key(0)).model
-        tokens = axn.NamedArray(tokens_of(0)[0], ("batch", "pos"))
+        tokens = tokens_of(0).part(0)
         forward = trainer.evaluate.lower(model, tokens).compile()
     assert [(c.kind, c.count) for c in collectives(forward)] == [("all-reduce", SMALL.layers)] * 2
 
@@ -190,30 +195,6 @@ def test_an_average_follows_the_parameters() -> None:
         expected = 0.75 * expected + 0.25 * np.asarray(state.model.norm.weight.array)
         np.testing.assert_allclose(state.average.norm.weight.array, expected, rtol=1e-6)
         assert (expected != before).any()
-
-
-def test_a_step_that_is_not_finite_changes_nothing_and_is_explained(text: Path, tmp_path: Path) -> None:
-    # So large a rate that the second step is too much.
-    options = changed({"learning_rate": 1e38, "warmup": 0, "clip": 1e38}, data=text, out=tmp_path / "run")
-    with pytest.raises(FloatingPointError) as caught:
-        main(options)
-    told = str(caught.value)
-    assert told.startswith("the loss of step 1 is ")
-    assert "; not finite first in: " in told
-    assert told.endswith("; there is no checkpoint")
-
-    trainer = trainer_of(dataclasses.replace(RECIPE, strategy="single"))
-    with axn.set_mesh(mesh_of("single")):
-        state = trainer.init(jax.random.key(0))
-        norm = dataclasses.replace(state.model.norm, weight=axn.full_like(state.model.norm.weight, jnp.nan))
-        state = dataclasses.replace(state, model=dataclasses.replace(state.model, norm=norm))
-        kept = jax.tree.map(np.asarray, state)
-        tokens, key = trainer.place(tokens_of(0)), jax.random.key(0)
-        state, told = trainer.step(state, tokens, key)
-        assert np.isnan(told.loss)
-        for mine, old in zip(jax.tree.leaves(state), jax.tree.leaves(kept), strict=True):
-            np.testing.assert_array_equal(mine, old)
-        assert trainer.culprits(state.model, tokens, key) == ["norm.weight"]
 
 
 def losses(out: Path) -> list[tuple[int, float]]:
@@ -315,6 +296,13 @@ def test_a_run_needs_a_folder_around_its_own() -> None:
         main(changed(data=Path("/no/text"), out=Path("/nowhere/run")))
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.write_text("a file")
+    with pytest.raises(OSError, match=f"^nothing can be written to out={out}: File exists$"):
+        main(changed(data=Path("/no/text"), out=out))
+
+
 @pytest.mark.parametrize(("mesh", "spelled"), [((0, 1), "0 x 1"), ((-1, -1), "-1 x -1")])
 def test_a_mesh_without_devices_is_refused(mesh: tuple[int, int], spelled: str) -> None:
     with pytest.raises(ValueError, match=f"^a mesh of {spelled} must have at least 1 device along each axis$"):
@@ -357,6 +345,118 @@ def test_sizes_that_the_mesh_does_not_divide_are_refused(options: Options, messa
     with pytest.raises(axn.errors.ShardingError) as raised:
         check(run_of(options))
     assert message in str(raised.value).splitlines()[0]
+
+
+def test_a_dry_run_shows_layouts_of_more_devices_than_there_are(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = changed(data=text, mesh=(16, 4), batch=32, embed=64, dry_run=True, out=text.parent / "run")
+    assert main(options) is None
+    printed = capsys.readouterr().out
+    assert "embed→data" in printed
+    assert "on each device, beside what one layer computes:" in printed
+    assert not (options.out / "metrics.jsonl").exists()
+    with pytest.raises(axn.errors.ShardingError, match="batch=8 cannot be split evenly in 16 over mesh axis data"):
+        main(dataclasses.replace(options, batch=16))
+
+
+def test_a_trace_and_numbers_for_tensorboard_are_written(text: Path, tmp_path: Path) -> None:
+    is_there = importlib.util.find_spec("tensorboardX") is not None
+    options = changed({"strategy": "single", "steps": 5}, data=text, profile=2, tensorboard=is_there, sample=0)
+    main(dataclasses.replace(options, out=tmp_path / "run"))
+    assert [path.suffix for path in (tmp_path / "run" / "profile").rglob("*.pb")] == [".pb"]
+    if is_there:
+        (written,) = (tmp_path / "run" / "tensorboard").iterdir()
+        assert b"tokens_per_s" in written.read_bytes()
+
+
+def test_numbers_for_tensorboard_need_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    message = "^numbers for TensorBoard are written by tensorboardX: pip install tensorboardX$"
+    with pytest.raises(ValueError, match=message):
+        Metrics(tmp_path / "metrics.jsonl", tensorboard=tmp_path)
+
+
+def test_numbers_that_find_no_room_are_told_once_and_the_file_stays_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    metrics.add(0, loss=1.0)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (40, hard))
+        for step in range(1, 4):
+            metrics.add(step, loss=float(step))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    told = "warning: no numbers of step 1, the run goes on: No space left on device\n"
+    assert capsys.readouterr().err == told
+    metrics.add(4, loss=4.0)
+    metrics.close()
+    assert read(tmp_path / "metrics.jsonl") == [{"step": 0, "loss": 1.0}, {"step": 4, "loss": 4.0}]
+
+
+@pytest.mark.parametrize("documents", ["masked", "packed"])
+def test_runs_on_documents_learn_and_go_on_where_they_stopped(documents: Any, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    texts = [json.dumps({"text": "to be or not to be"[: 5 + i % 13]}) for i in range(400)]
+    lines.write_text("\n".join(texts))
+    options = changed(
+        {"strategy": "dp", "steps": 60, "learning_rate": 1e-2}, data=lines, documents=documents, sample=0, save_every=30
+    )
+    whole = main(dataclasses.replace(options, out=tmp_path / "whole"))
+    assert whole is not None
+    assert whole < 1.5
+    shutil.rmtree(tmp_path / "whole" / "checkpoints" / "60")
+    before = losses(tmp_path / "whole")
+    assert main(dataclasses.replace(options, out=tmp_path / "whole")) == whole
+    assert losses(tmp_path / "whole") == before
+
+
+def test_parts_of_unequal_counts_have_the_gradient_of_the_whole() -> None:
+    config = dataclasses.replace(make_config(SMALL, 256), dropout=0.0)
+    batch = batch_of(Packed(np.where(TEXT < 30, 0, TEXT), 8, 0, 0), 0, 16, 4)
+    counts = np.asarray(batch.counted.array).sum((1, 2))
+    assert len(set(counts.tolist())) > 1
+    whole = jax.tree.map(lambda x: x.flatten_axes(("microbatch", "batch"), "batch"), batch, is_leaf=axn.is_named_array)
+    whole = jax.tree.map(lambda x: x.broadcast_axis(axn.Axis("microbatch", 1)), whole, is_leaf=axn.is_named_array)
+    told = []
+    trainer = Trainer(dataclasses.replace(RECIPE, strategy="single", balance=0.0), config)
+    with axn.set_mesh(mesh_of("single")):
+        for own in (batch, whole):
+            state = trainer.init(jax.random.key(0))
+            told.append(trainer.step(state, own, jax.random.key(0))[1])
+    np.testing.assert_allclose(told[0].loss, told[1].loss, rtol=1e-6)
+    np.testing.assert_allclose(told[0].gradient, told[1].gradient, rtol=1e-5)
+
+
+def test_a_wide_model_moves_like_the_one_its_rates_were_tuned_on() -> None:
+    def scores(embed: int, mup: int | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the spread of the scores before training, and how far three steps move them."""
+        options = dataclasses.replace(SMALL, embed=embed, heads=embed // 16, positions=8)
+        config = dataclasses.replace(make_config(options, 256), dropout=0.0, mlp=3 * embed)
+        recipe = dataclasses.replace(RECIPE, strategy="single", warmup=0, schedule="constant", mup=mup)
+        trainer = Trainer(recipe, config)
+        part = tokens_of(9).part(0)
+        look = jax.jit(lambda model: model(part.tokens["pos", :-1]).array)
+        with axn.set_mesh(mesh_of("single")):
+            state = trainer.init(jax.random.key(0))
+            before = look(state.model)
+            for i in range(3):
+                state, _ = trainer.step(state, tokens_of(i), jax.random.key(i))
+            moved = look(state.model) - before
+        return np.std(before), np.sqrt(np.mean(np.square(moved)))
+
+    base, same = scores(32, None), scores(32, 32)
+    np.testing.assert_allclose(same, base, rtol=1e-4)
+    plain, scaled = scores(256, None), scores(256, 32)
+    assert 0.3 < scaled[1] / base[1] < 1.4
+    assert plain[1] / base[1] > 2
+    assert scaled[0] < base[0]
+
+
+def test_a_width_that_the_base_does_not_divide_is_refused() -> None:
+    config = dataclasses.replace(make_config(SMALL, 256), embed=48, heads=3, kv_heads=3)
+    with pytest.raises(ValueError, match=r"^mup=32: a model of that width would have 32/48 of mlp=32$"):
+        Widths(dataclasses.replace(config, mlp=32), 32)
 
 
 def test_what_the_model_or_the_text_cannot_give_is_refused() -> None:

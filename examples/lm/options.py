@@ -1,0 +1,151 @@
+"""The options of a training run, and which of them make sense."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import Literal
+
+import tyro
+from config import DecoderConfig
+from processes import Processes
+from trainer import Recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of a training run.
+
+    Attributes:
+        recipe: how the model is trained.
+        together: which of many processes this is.
+        mesh: devices along the mesh axes data and model; by default 4 and 2, or 1 and 1 for a single device.
+        axis_types: how JAX treats shardings: decided by the compiler, or part of types.
+        data: texts (plain, .jsonl, .parquet, or a folder), or a file of tokens; by default the source of Python's
+            standard library.
+        documents: how rows are made of them: windows of all joined, which see across their ends; windows that are
+            masked there; or whole documents packed side by side.
+        tokenizer: a `tokenizer.json`; by default tokens are bytes.
+        start: the folder of a model to start from; the options of sizes do not count then.
+        family: the form of the model.
+        layers: number of blocks.
+        embed: width of the residual stream.
+        heads: number of attention heads.
+        kv_heads: number of heads of keys and values; by default as many.
+        positions: tokens per sequence.
+        dropout: probability of dropping.
+        batch: sequences per step.
+        seed: of parameters, data order and dropout.
+        evaluate_every: steps between looks at the held-out text; 0 looks at the end only.
+        save_every: steps between checkpoints; 0 keeps none.
+        keep: how many of the last checkpoints are kept.
+        keep_every: checkpoints of every so many steps are kept, too.
+        sample: tokens to generate at the end.
+        tensorboard: write numbers for TensorBoard, too.
+        profile: steps of which a trace is written, after the first two.
+        dry_run: show layouts and memory, and end; the mesh may be larger than the machine.
+        out: the folder of the run.
+    """
+
+    recipe: tyro.conf.OmitArgPrefixes[Recipe] = Recipe()  # noqa: RUF009  # it is frozen
+    together: tyro.conf.OmitArgPrefixes[Processes] = Processes()  # noqa: RUF009
+    mesh: tuple[int, int] | None = None
+    axis_types: Literal["auto", "explicit"] = "auto"
+    data: Path | None = None
+    documents: Literal["joined", "masked", "packed"] = "joined"
+    tokenizer: Path | None = None
+    start: Path | None = None
+    family: Literal["llama", "gpt2"] = "llama"
+    layers: int = 4
+    embed: int = 128
+    heads: int = 4
+    kv_heads: int | None = None
+    positions: int = 128
+    dropout: float = 0.05
+    batch: int = 32
+    seed: int = 0
+    evaluate_every: int = 0
+    save_every: int = 0
+    keep: int = 2
+    keep_every: int | None = None
+    sample: int = 96
+    tensorboard: bool = False
+    profile: int = 0
+    dry_run: bool = False
+    out: Path = Path(__file__).parent / "run"
+
+    @property
+    def mesh_shape(self) -> tuple[int, int]:
+        if self.mesh is not None:
+            return self.mesh
+        return (1, 1) if self.recipe.strategy == "single" else (4, 2)
+
+    def spelled(self) -> dict[str, str]:
+        """Return the options that make a run what it is, as text."""
+        own = {**vars(self), **{f"recipe.{key}": value for key, value in vars(self.recipe).items()}}
+        return {key: str(value) for key, value in own.items() if key not in MAY_CHANGE}
+
+
+# The least that each of these options can be.
+LEAST = {
+    **dict.fromkeys(("layers", "embed", "heads", "positions", "batch", "keep", "recipe.microbatches"), 1),
+    **dict.fromkeys(("recipe.steps", "recipe.warmup", "seed", "sample", "evaluate_every", "save_every", "profile"), 0),
+}
+# Where a run goes, and how often it looks up: these may differ when it goes on.
+MAY_CHANGE = {
+    *("recipe", "recipe.strategy", "together", "mesh", "axis_types", "out"),
+    *("evaluate_every", "save_every", "keep", "keep_every", "sample", "tensorboard", "profile", "dry_run"),
+}
+
+
+def make_config(options: Options, vocab: int) -> DecoderConfig:
+    """Return the sizes and forms of a new model."""
+    if options.embed % options.heads:
+        sizes = f"embed={options.embed} is not a multiple of heads={options.heads}"
+        raise ValueError(f"heads must divide embed: {sizes}")
+    config = DecoderConfig(
+        vocab=vocab,
+        layers=options.layers,
+        embed=options.embed,
+        # A gate makes three matrices of two: so wide, they have as many numbers.
+        mlp=32 * round(8 * options.embed / 3 / 32) or 32,
+        heads=options.heads,
+        kv_heads=options.kv_heads or options.heads,
+        head_dim=options.embed // options.heads,
+        positions=options.positions,
+        dropout=options.dropout,
+    )
+    if options.family == "llama":
+        return config
+    return dataclasses.replace(
+        config,
+        mlp=4 * options.embed,
+        norm="layer",
+        biases=frozenset({"qkv", "out", "mlp"}),
+        activation="gelu_tanh",
+        gated=False,
+        rope=None,
+        tied=True,
+    )
+
+
+def check_options(options: Options) -> None:
+    """Refuse values that make no sense, and a folder that cannot be written, before anything is read.
+
+    Raises:
+        ValueError: for a value.
+        OSError: for the folder.
+    """
+    for name, least in LEAST.items():
+        value = functools.reduce(getattr, name.split("."), options)
+        if value < least:
+            raise ValueError(f"{name}={value} must be at least {least}")
+    out = options.out
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"no folder {out.parent.absolute()} for out={out}")
+    try:
+        out.mkdir(exist_ok=True)
+        probe = out / ".writable"
+        probe.write_text("")
+        probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise OSError(f"nothing can be written to out={out}: {error.strerror}") from None

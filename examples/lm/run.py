@@ -1,0 +1,154 @@
+"""A run: what it reads, where it begins, and what it keeps."""
+
+import dataclasses
+import functools
+import sys
+from typing import Any
+
+import jax
+import numpy as np
+from config import DecoderConfig
+from data import Tokens, load_tokens, train_valid_split
+from generate import read_tokenizer
+from huggingface import load
+from layouts import abstract_mesh, make_mesh
+from options import Options, check_options, make_config
+from processes import is_first
+from rows import Batch, Packed, Rows, Windows, batch_of
+from tokenizer import Bytes, Tokenizer, Vocabulary
+from trainer import State, Trainer
+
+import axonym as axn
+from axonym import NamedArray
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run: what it reads, where it is, and where it goes."""
+
+    options: Options
+    tokenizer: Tokenizer
+    train: Tokens
+    valid: Tokens
+    config: DecoderConfig
+    mesh: jax.sharding.Mesh
+
+    @functools.cached_property
+    def trainer(self) -> Trainer:
+        return Trainer(self.options.recipe, self.config)
+
+    @functools.cached_property
+    def sources(self) -> tuple[Rows, Rows]:
+        """The rows to train on, and those that are held out."""
+        return self.source(self.train), self.source(self.valid)
+
+    @functools.cached_property
+    def checkpoints(self) -> Any:
+        """The checkpoints of the run; None where none are kept."""
+        if not self.options.save_every:
+            return None
+        from checkpoint import Checkpoints
+
+        return Checkpoints(self.options.out / "checkpoints", self.options.keep, self.options.keep_every)
+
+    def source(self, tokens: Tokens) -> Rows:
+        """Return where rows of some tokens come from."""
+        options = self.options
+        if options.documents == "joined":
+            return Windows(tokens, options.positions, options.seed)
+        if not self.tokenizer.ends:
+            raise ValueError(f"documents={options.documents}, but the tokenizer has no token that ends a document")
+        end = self.tokenizer.ends[0]
+        if options.documents == "masked":
+            return Windows(tokens, options.positions, options.seed, end)
+        return Packed(tokens, options.positions, options.seed, end)
+
+    def batch(self, source: Rows, step: int, microbatches: int) -> Batch:
+        """Draw the batch of a step, and put it on the devices; of many processes, each draws its own rows."""
+        size = self.options.batch
+        own = self.trainer.own_rows(size // microbatches, self.mesh)
+        return self.trainer.place(batch_of(source, step, size, microbatches, own), self.mesh)
+
+    def train_batch(self, step: int) -> Batch:
+        return self.batch(self.sources[0], step, self.options.recipe.microbatches)
+
+    def held_out(self, state: State) -> float:
+        """Return the loss of the held-out text, under the average of the parameters where there is one."""
+        model = state.model if state.average is None else state.average
+        parts = (self.batch(self.sources[1], i, 1).part(0) for i in range(8))
+        return float(np.mean([self.trainer.evaluate(model, part) for part in parts]))
+
+    def begin(self) -> tuple[State, int]:
+        """Return the state to go on with, and the number of steps that were taken."""
+        if self.checkpoints is not None and (step := self.checkpoints.latest()) is not None:
+            self.check_same(self.checkpoints.about(step)["options"], step)
+            if is_first():
+                print(f"going on after {step} steps", file=sys.stderr)
+            template = jax.eval_shape(self.trainer.init, jax.random.key(0))
+            return self.checkpoints.restore(step, template, self.trainer.shardings(template, self.mesh)), step
+        if self.options.start is None:
+            return self.trainer.init(jax.random.fold_in(jax.random.key(self.options.seed), 0)), 0
+        model = load(self.options.start, mapping=self.trainer.mappings[0], mesh=self.mesh)
+        model = dataclasses.replace(model, config=self.config)
+        return axn.named_jit(self.trainer.state, axis_resources=self.trainer.mappings[0])(model), 0
+
+    def check_same(self, saved: dict[str, Any], step: int) -> None:
+        """Refuse to go on with another run."""
+        own = self.options.spelled()
+        differ = [f"{key}={own[key]!r}, but it was {saved.get(key)!r}" for key in own if own[key] != saved.get(key)]
+        if differ:
+            where = f"{self.options.out} has a run of {step} steps with other options"
+            raise ValueError(f"{where}: {'; '.join(differ)}; pass another --out")
+
+    def save(self, state: State, step: int, *, wait: bool = False) -> None:
+        """Keep a checkpoint, if any are kept."""
+        if self.checkpoints is not None:
+            self.checkpoints.save(step, state, {"options": self.options.spelled()}, wait=wait)
+
+    def last_checkpoint(self) -> str:
+        """Say which checkpoint is the last."""
+        step = None if self.checkpoints is None else self.checkpoints.latest()
+        if step is None:
+            return "there is no checkpoint"
+        return f"the last good checkpoint: {self.checkpoints.path(step)}"
+
+
+def check(run: Run) -> None:
+    """Refuse what cannot work, before anything is compiled."""
+    options, config = run.options, run.config
+    if options.positions > config.positions:
+        raise ValueError(f"positions={options.positions}, but the model knows {config.positions}")
+    for name, tokens in (("held-out text", run.valid), ("text", run.train)):
+        if tokens.size <= options.positions:
+            need = f"{options.positions + 1} tokens for one sequence"
+            raise ValueError(f"the {name} has {tokens.size} tokens and must have {need}: give more text")
+    microbatches = options.recipe.microbatches
+    if options.batch % microbatches:
+        raise ValueError(f"batch={options.batch} is not a multiple of microbatches={microbatches}")
+    rows = {"batch": options.batch // microbatches, "pos": options.positions + 1}
+    tokens = NamedArray(np.zeros(tuple(rows.values()), np.int32), tuple(rows))
+    parameters, compute = run.trainer.mappings
+    state = jax.eval_shape(run.trainer.fresh, jax.random.key(0))
+    axn.pspec_for(state, parameters, run.mesh)
+    axn.pspec_for(tokens, compute, run.mesh, strict=False)
+
+
+def prepare(options: Options) -> Run:
+    """Read what a run needs."""
+    check_options(options)
+    if options.start is not None:
+        tokenizer = read_tokenizer(options.start)
+    else:
+        tokenizer = Vocabulary(options.tokenizer) if options.tokenizer else Bytes()
+    end = tokenizer.ends[0] if tokenizer.ends else None
+    train, valid = train_valid_split(load_tokens(options.data, tokenizer), end=end)
+    if options.start is not None:
+        from families import read_file
+
+        config = dataclasses.replace(read_file(options.start), dropout=options.dropout)
+    else:
+        config = make_config(options, tokenizer.vocab)
+    make = abstract_mesh if options.dry_run else make_mesh
+    run = Run(options, tokenizer, train, valid, config, make(options.mesh_shape, options.axis_types))
+    check(run)
+    return run

@@ -1,0 +1,130 @@
+"""Conversations: as the template of the model writes them; only what the assistant says counts."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chats import conversations, read_template
+from tokenizer import END, Bytes, Vocabulary, learn
+
+from tests.nn.layouts import fails
+
+LINES = [{"prompt": "is it? ", "completion": "yes"}, {"prompt": "and that? ", "completion": "no"}]
+
+
+def test_only_what_the_assistant_says_counts(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    chat = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "bc"}]}
+    file.write_text(json.dumps(LINES[1]) + "\n" + json.dumps(chat))
+    tokens, counted = conversations(file, Bytes(), 30)
+    assert bytes(tokens[0][counted[0]].tolist()) == b"no\0"
+    assert bytes(tokens[1][counted[1]].tolist()) == b"bc\n\0"
+    assert bytes(tokens[1].tolist()) == b"<|user|>\na\n<|assistant|>\nbc\n\0\0\0"
+    assert tokens.shape == counted.shape == (2, 31)
+
+
+# Marks turns, begins the text with a token of its own, and refuses two turns of the same role, as those of Llama do.
+TEMPLATE = """{{- bos_token }}
+{%- for message in messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('roles must alternate') }}
+    {%- endif %}
+    {{- '<' + message['role'] + '>' + message['content'] | trim + '<end>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<assistant>' }}
+{%- endif %}
+"""
+TURNS = [("user", "hi"), ("assistant", " so "), ("user", "and?"), ("assistant", "no")]
+
+
+def model_with(folder: Path, **settings: Any) -> Path:
+    if "chat_template" in settings:
+        pytest.importorskip("jinja2")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": {"content": "<s>"}, **settings}))
+    return folder
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_template_of_the_model_writes_conversations(named: bool, tmp_path: Path) -> None:
+    several = [{"name": "tools", "template": ""}, {"name": "default", "template": TEMPLATE}]
+    template = read_template(model_with(tmp_path, chat_template=several if named else TEMPLATE))
+    file = tmp_path / "data.jsonl"
+    messages = [{"role": role, "content": content} for role, content in TURNS]
+    file.write_text(json.dumps({"messages": messages}))
+    tokens, counted = conversations(file, Bytes(), 80, template)
+    written = "<s><user>hi<end><assistant>so<end><user>and?<end><assistant>no<end>"
+    assert bytes(tokens[0].tolist()).rstrip(b"\0").decode() == written
+    assert bytes(tokens[0][counted[0]].tolist()) == b"so<end>no<end>"
+    file.write_text(json.dumps({"messages": messages[1:]}))
+    text = f"{file}, line 1: the chat template of {tmp_path}: roles must alternate"
+    fails(ValueError, text, lambda: conversations(file, Bytes(), 80, template))
+
+
+def test_a_tokenizer_adds_its_own_tokens_once_or_not_at_all(tmp_path: Path) -> None:
+    learn(iter(["is it yes and that no"]), 300, tmp_path / "tokenizer.json")
+    settings = json.loads((tmp_path / "tokenizer.json").read_text())
+    first = {"type_id": 0}
+    settings["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": END, **first}}, {"Sequence": {"id": "A", **first}}],
+        "pair": [{"Sequence": {"id": "A", **first}}, {"Sequence": {"id": "B", **first}}],
+        "special_tokens": {END: {"id": END, "ids": [0], "tokens": [END]}},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
+    vocabulary = Vocabulary(tmp_path / "tokenizer.json")
+    assert vocabulary.encode("is")[0] == 0
+    file = tmp_path / "data.jsonl"
+    file.write_text("\n".join(map(json.dumps, LINES)))
+    tokens, counted = conversations(file, vocabulary, 40)
+    for i, line in enumerate(LINES):
+        prompt, answer = (vocabulary.encode(line[key], bare=True) for key in ("prompt", "completion"))
+        expected = [0, *prompt, *answer, 0]
+        assert tokens[i, : len(expected)].tolist() == expected
+        assert tokens[i][counted[i]].tolist() == [*answer, 0]
+    file.write_text(json.dumps({"messages": [{"role": role, "content": content} for role, content in TURNS]}))
+    template = read_template(model_with(tmp_path, chat_template=TEMPLATE))
+    tokens, _ = conversations(file, vocabulary, 60, template)
+    assert not (tokens[0, :10] == 0).any()
+
+
+def test_a_template_may_have_a_file_of_its_own(tmp_path: Path) -> None:
+    assert read_template(tmp_path) is None
+    assert read_template(model_with(tmp_path)) is None
+    pytest.importorskip("jinja2")
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}{{ messages[0].content }}")
+    template = read_template(tmp_path)
+    assert template is not None
+    assert template([{"role": "user", "content": "é"}], False) == "<s>é"
+
+
+def test_a_template_that_takes_words_back_is_refused(tmp_path: Path) -> None:
+    # As those that leave out the thoughts before the last answer.
+    template = read_template(model_with(tmp_path, chat_template="{{ messages[-1].content }}"))
+    file = tmp_path / "data.jsonl"
+    file.write_text(json.dumps({"messages": [{"role": role, "content": content} for role, content in TURNS]}))
+    text = f"{file}, line 1: the template changes what was said before, so what counts is not known"
+    fails(ValueError, text, lambda: conversations(file, Bytes(), 80, template))
+
+
+def test_a_template_needs_a_package_and_reaches_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = "{{ messages.__class__.__mro__[1].__subclasses__() }}"
+    reaching = read_template(model_with(tmp_path, chat_template=source))
+    assert reaching is not None
+    with pytest.raises(ValueError, match="is unsafe"):
+        reaching([], False)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    text = f"{tmp_path} has a chat template, to run it: pip install jinja2"
+    fails(ValueError, text, lambda: read_template(tmp_path))
+
+
+def test_flaws(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    file.write_text('{"prompt": "a", "completion": "b"}\n{"prompt": "a"}\n')
+    wanted = '{"prompt": "...", "completion": "..."} or {"messages": [...]}'
+    fails(ValueError, f"{file}, line 2: expected {wanted}", lambda: conversations(file, Bytes(), 8))
+    file.write_text('{"prompt": "a long one", "completion": "b"}\n')
+    text = f"{file} has nothing that the assistant says within 8 tokens"
+    fails(ValueError, text, lambda: conversations(file, Bytes(), 8))

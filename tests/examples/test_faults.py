@@ -1,0 +1,158 @@
+"""Where numbers first stop being finite: the layer, and along which axes."""
+
+import dataclasses
+import functools
+import itertools
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from faults import Look, first_fault, of_gradients
+from layouts import make_mesh
+from options import Options, make_config
+from rows import Batch, Windows, batch_of
+from train import main
+from trainer import Recipe, State, Trainer
+
+import axonym as axn
+
+FLOAT32 = "params=float32,compute=float32,output=float32"
+RECIPE = Recipe(microbatches=2, steps=5, warmup=0, precision=FLOAT32)
+SMALL = Options(RECIPE, layers=3, embed=16, heads=4, positions=8, batch=16, dropout=0.1, sample=0)
+TEXT = np.random.default_rng(0).integers(0, 255, 4000).astype(np.uint8)
+RARE = 255  # the token of one place alone
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    return Trainer(RECIPE, make_config(SMALL, 256))
+
+
+def with_leaf(model: Any, where: Any, value: float, **at: Any) -> Any:
+    """Return a model with a number in place of some of an array."""
+    return eqx.tree_at(where, model, where(model).at[at].set(value))
+
+
+def block(model: Any) -> Any:
+    return model.blocks.repeated.stacked[0]
+
+
+# What is wrong with the model, and what is told: a huge weight is finite, its products are not.
+CASES = {
+    "parameter": (
+        lambda model: with_leaf(model, lambda m: block(m).mlp.up.weight, jnp.nan, layers=1, embed=3),
+        "parameter blocks.repeated.stacked.0.mlp.up.weight: NaN at layers=1, embed=3, all of mlp",
+    ),
+    "columns of a layer": (
+        lambda model: with_leaf(model, lambda m: block(m).mlp.up.weight, 3e38, layers=1, mlp=slice(4, 7)),
+        "blocks.1.mlp.up: NaN at all of batch, mlp=4 to 6, all of pos",
+    ),
+    "a head": (
+        lambda model: with_leaf(model, lambda m: block(m).attention.query.weight, 3e38, layers=2, kv_heads=1),
+        "blocks.2.attention.query: NaN at all of batch, kv_heads=1, all of group, all of head_dim, all of pos",
+    ),
+    "a token": (
+        # Dropout scales it beyond what is finite.
+        lambda model: with_leaf(model, lambda m: m.embedding.weight, 3.3e38, vocab=RARE),
+        "blocks.0.attention_norm: NaN at batch=5, all of embed, pos=3",
+    ),
+    "the last norm": (
+        lambda model: with_leaf(model, lambda m: m.norm.weight, 3.3e38, embed=5),
+        "norm: infinity at ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("strategy", ["single", "fsdp+tp"])
+def test_the_first_layer_and_its_axes_are_told(trainer: Trainer, name: str, strategy: Any) -> None:
+    spoil, expected = CASES[name]
+    trainer = Trainer(dataclasses.replace(RECIPE, strategy=strategy), trainer.config)
+    batch = batch_of(Windows(TEXT, 8, 0), 0, 16, 2)
+    tokens = np.array(batch.tokens.array)
+    tokens[0, 5, 3] = RARE
+    batch = Batch(axn.NamedArray(tokens, batch.tokens.names))
+    with axn.set_mesh(make_mesh((1, 1) if strategy == "single" else (4, 2))):
+        model = spoil(trainer.init(jax.random.key(0)).model)
+        told = first_fault(trainer, model, trainer.place(batch), jax.random.key(1))
+    parts = dict.fromkeys(expected.split(": ")[-1].removeprefix("NaN at ").split(", "))
+    if not expected.startswith("blocks"):
+        assert told.startswith(expected)
+        return
+    # The order of axes is that of the layer.
+    what, where = told.split(": NaN at ")
+    assert what == expected.split(": ")[0]
+    assert sorted(where.split(", ")) == sorted(parts)
+
+
+def test_of_gradients_that_are_not_finite_the_deepest_is_told(trainer: Trainer) -> None:
+    zeros = jax.tree.map(jnp.zeros_like, jax.jit(trainer.fresh)(jax.random.key(0)).model)
+    assert of_gradients(zeros) is None
+    bad = with_leaf(zeros, lambda m: m.embedding.weight, jnp.nan, vocab=3)
+    assert of_gradients(bad) == "the gradient of embedding.weight: NaN at vocab=3, all of embed"
+    bad = with_leaf(bad, lambda m: block(m).mlp.down.weight, jnp.inf, layers=0)
+    bad = with_leaf(bad, lambda m: block(m).attention.key.weight, jnp.nan, layers=slice(0, 2), kv_heads=2)
+    where = "layers=0, 1, all of embed, kv_heads=2, all of head_dim"
+    assert of_gradients(bad) == f"the gradient of blocks.repeated.stacked.0.attention.key.weight: NaN at {where}"
+    bad = with_leaf(bad, lambda m: m.norm.weight, jnp.inf, embed=0)
+    assert of_gradients(bad) == "the gradient of norm.weight: infinity at embed=0"
+
+
+def test_places_are_spelled_by_axis() -> None:
+    x = np.zeros((4, 12, 3), np.float32)
+    x[1, 2:6] = np.inf
+    look = Look.at("x", axn.named(x, ("batch", "pos", "embed")))
+    assert look.told() == "x: infinity at batch=1, pos=2 to 5, all of embed"
+    x[3, ::2, 0] = np.nan
+    look = Look.at("x", axn.named(x, ("batch", "pos", "embed")))
+    assert look.told() == "x: NaN at batch=1, 3, pos=0, 2, 3, 4, ..., all of embed"
+    assert Look.at("x", axn.named(np.zeros(3, np.float32), "embed")).told() is None
+    assert Look.at("x", axn.named(np.float32(np.nan), ())).told() == "x: NaN"
+
+
+def test_a_run_stops_with_the_layer_the_axis_and_the_last_good_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("to be or not to be, that is the question. " * 400)
+    recipe = dataclasses.replace(RECIPE, strategy="single")
+    options = dataclasses.replace(SMALL, recipe=recipe, data=file, save_every=2, out=tmp_path / "run")
+    spoil, _ = CASES["columns of a layer"]
+    take = Trainer.__dict__["step"].func
+
+    def spoiling(trainer: Trainer) -> Any:
+        step, count = take(trainer), itertools.count(1)
+
+        def run(state: State, batch: Batch, key: jax.Array) -> Any:
+            state, told = step(state, batch, key)
+            if next(count) == 3:
+                state = dataclasses.replace(state, model=spoil(state.model))
+            return state, told
+
+        return run
+
+    monkeypatch.setattr(Trainer, "step", functools.cached_property(spoiling))
+    Trainer.step.__set_name__(Trainer, "step")
+    with pytest.raises(FloatingPointError) as caught:
+        main(options)
+    told = str(caught.value)
+    assert told.startswith("the loss of step 3 is nan, its gradient ")
+    assert "; not finite first: blocks.1.mlp.up: NaN at " in told
+    assert told.endswith(f"; the last good checkpoint: {options.out / 'checkpoints' / '2'}")
+
+
+def test_a_step_that_is_not_finite_changes_nothing(trainer: Trainer) -> None:
+    with axn.set_mesh(make_mesh((1, 1))):
+        single = Trainer(dataclasses.replace(RECIPE, strategy="single"), trainer.config)
+        state = single.init(jax.random.key(0))
+        state = dataclasses.replace(state, model=CASES["the last norm"][0](state.model))
+        kept = jax.tree.map(np.asarray, state)
+        batch = single.place(batch_of(Windows(TEXT, 8, 0), 0, 16, 2))
+        state, told = single.step(state, batch, jax.random.key(0))
+        assert not np.isfinite(told.loss)
+        for mine, old in zip(jax.tree.leaves(state), jax.tree.leaves(kept), strict=True):
+            np.testing.assert_array_equal(mine, old)
