@@ -5,9 +5,10 @@ read, how arrays get their names, and what is current. `axonym.compat.haliax` is
 than this and what users have.
 """
 
-from ..axis import AxisKey, selection, selector, shown, sized, spec
+from ..axis import AxisKey, Pairs, names_in, selection, selector, selectors, shown, sized, spec
 from ..core import facts, shape_of, wrap
 from ..dtypes import limits
+from ..kinds import Payload, Tree
 from ..mesh.assignment import AxisMapping, MeshLike
 from ..mesh.auto import whole
 from ..mesh.context import context_mesh, resolve_mapping
@@ -19,13 +20,18 @@ __all__ = [
     "AxisKey",
     "AxisMapping",
     "MeshLike",
+    "Pairs",
+    "Payload",
+    "Tree",
     "context_mesh",
     "facts",
     "limits",
+    "names_in",
     "nary",
     "resolve_mapping",
     "selection",
     "selector",
+    "selectors",
     "selectors_of",
     "shape_of",
     "shown",

@@ -3,18 +3,23 @@
 import functools
 import re
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 import jax
+from jax.typing import ArrayLike
 
 import axonym
 from axonym.errors import AxisNotFoundError, AxisSizeError, OperandError
 
-__all__ = ["KindError", "SizeConflictError", "adapted", "adopt"]
+__all__ = ["Function", "KindError", "Operand", "SizeConflictError", "adapted", "adopt"]
 
 P = ParamSpec("P")
 _MISSING = re.compile(r"no axis named '([^']*)'")  # programs match Haliax's words: "not found"
 R = TypeVar("R")
+Function: TypeAlias = Callable[..., Any]
+"""A function of a program, of Axonym or of JAX, with any arguments."""
+Operand: TypeAlias = axonym.NamedArray | ArrayLike
+"""What Haliax's operations take."""
 
 
 class SizeConflictError(AxisSizeError, RuntimeError):
@@ -26,7 +31,7 @@ class KindError(OperandError, ValueError):
 
 
 @functools.cache
-def _named_array() -> Any:
+def _named_array() -> type[axonym.NamedArray]:
     from .core import NamedArray  # imported here because it lists all operations as methods
 
     return NamedArray
@@ -44,7 +49,7 @@ def adopt(result: R) -> R:
     return cast(R, jax.tree.map(_adopted, result, is_leaf=axonym.is_named_array))
 
 
-def _adopted(leaf: Any) -> Any:
+def _adopted(leaf: object) -> object:
     if type(leaf) is not axonym.NamedArray:
         return leaf
     made = object.__new__(_named_array())

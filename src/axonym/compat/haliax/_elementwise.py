@@ -3,7 +3,6 @@
 Unlike in Axonym, all operands may be plain arrays: the result is then that of `jax.numpy`.
 """
 
-from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import axonym as axn
 from axonym import NamedArray
 
-from ._adapt import KindError, adapted
+from ._adapt import Function, KindError, Operand, adapted
 
 __all__ = [
     "abs",
@@ -117,24 +116,36 @@ __all__ = [
     "true_divide",
     "trunc",
 ]
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Function)
 
 
-def unary(named: Callable[..., Any], positional: Callable[..., Any]) -> Callable[[Any], Any]:
+def unary(named: Function, positional: Function) -> Function:
     """Make a function of one array; a plain array gives the plain result of `jax.numpy`."""
-    of_named = adapted(named)
+    by_kind = of_either(named, positional)
 
-    def call(a: Any) -> Any:
-        return of_named(a) if isinstance(a, NamedArray) else positional(a)
+    def call(a: Operand) -> Any:
+        return by_kind(a)
 
     return titled(call, named, "Apply `{}` to each element; a plain array gives a plain array.")
 
 
-def binary(named: Callable[..., Any], positional: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+def of_either(named: Function, positional: Function) -> Function:
+    """Make a function that calls one for a NamedArray as first argument, and the other one for a plain array."""
+    of_named = adapted(named)
+
+    def call(a: Operand, *args: object, **kwargs: object) -> Any:
+        if isinstance(a, NamedArray):
+            return of_named(a, *args, **kwargs)
+        return positional(a, *args, **kwargs)
+
+    return call
+
+
+def binary(named: Function, positional: Function) -> Function:
     """Make a function of two arrays by name; two plain arrays give the plain result of `jax.numpy`."""
     of_named = adapted(named)
 
-    def call(a: Any, b: Any) -> Any:
+    def call(a: Operand, b: Operand) -> Any:
         if not (isinstance(a, NamedArray) or isinstance(b, NamedArray)):
             return positional(a, b)
         try:
@@ -151,7 +162,7 @@ def binary(named: Callable[..., Any], positional: Callable[..., Any]) -> Callabl
     )
 
 
-def titled(call: F, named: Callable[..., Any], doc: str) -> F:
+def titled(call: F, named: Function, doc: str) -> F:
     """Name a function after the one that it adapts, and set its docstring."""
     function: Any = call
     function.__name__ = function.__qualname__ = named.__name__
@@ -161,32 +172,42 @@ def titled(call: F, named: Callable[..., Any], doc: str) -> F:
 
 def raw(x: Any) -> Any:
     """Return the array of a NamedArray, and anything else as it is."""
-    return x.array if isinstance(x, NamedArray) else x
+    if isinstance(x, NamedArray):
+        return x.array
+    return x
 
 
 def boolean(mask: Any) -> Any:
     """Convert a mask of zeros and ones to booleans, as `jax.numpy` requires; return others unchanged."""
-    return mask != 0 if isinstance(mask, NamedArray) and mask.dtype != bool else mask
+    if isinstance(mask, NamedArray) and mask.dtype != bool:
+        return mask != 0
+    return mask
 
 
-def axisless_meets_plain(*operands: Any) -> bool:
+def axisless_meets_plain(*operands: object) -> bool:
     """Return whether the named operands have no axes, and a plain one has dimensions, which then nothing names."""
-    named = [x for x in operands if isinstance(x, NamedArray)]
-    others = [x for x in operands if not isinstance(x, NamedArray)]
-    return not any(jnp.ndim(x.array) for x in named) and any(getattr(x, "ndim", 0) for x in others)
+    is_met = False
+    for x in operands:
+        if not isinstance(x, NamedArray):
+            is_met = is_met or bool(getattr(x, "ndim", 0))
+        elif jnp.ndim(x.array):
+            return False
+    return is_met
 
 
-def ndim(a: Any) -> int:
+def ndim(a: Operand) -> int:
     """Return the number of dimensions."""
-    return int(a.ndim) if isinstance(a, NamedArray) else jnp.ndim(a)
+    if isinstance(a, NamedArray):
+        return a.ndim
+    return jnp.ndim(a)
 
 
-def round(a: Any, decimals: int = 0) -> Any:
+def round(a: Operand, decimals: int = 0) -> Any:
     """Round each element to a number of decimals; a plain array gives a plain array."""
-    return _round(a, decimals) if isinstance(a, NamedArray) else jnp.round(a, decimals)
+    return _round(a, decimals)
 
 
-_round = adapted(axn.round)
+_round = of_either(axn.round, jnp.round)
 abs = unary(axn.abs, jnp.abs)
 absolute = abs
 add = binary(axn.add, jnp.add)

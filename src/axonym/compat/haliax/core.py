@@ -9,19 +9,21 @@ import dataclasses
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 import axonym as axn
-from axonym import Axis, AxisSelection, AxisSelector
-from axonym.engine import facts, selection, selector, wrap
+from axonym import Axis, AxisSelection, AxisSelector, AxisSpec
+from axonym.engine import Pairs, facts, names_in, selection, selector, selectors, wrap
 from axonym.errors import AxisClashError, AxisSizeError, message
 
 from . import _contract, _elementwise, _index, _reduce
-from ._adapt import KindError, adapted
+from ._adapt import Function, KindError, Operand, adapted
 from ._annotation import NamedArrayAxes, NamedArrayAxesSpec, NamedArrayMeta, parsed
 from ._index import index, slice, take, updated_slice
 from ._node import SizedNames, registered
@@ -41,7 +43,7 @@ from ._shape import (
     unflatten_axis,
 )
 from .axis import is_one
-from .util import ensure_tuple
+from .util import ensure_tuple, is_jax_or_hax_array_like
 
 __all__ = [
     "NamedArray",
@@ -76,7 +78,7 @@ __all__ = [
 
 NamedOrNumeric = Any
 NamedIndex = Any
-SliceSpec: TypeAlias = tuple[AxisSelector | Any, ...] | Mapping[AxisSelector, Any]
+SliceSpec: TypeAlias = tuple[object, ...] | Mapping[AxisSelector, Any]
 
 _checks: ContextVar[bool] = ContextVar("shape_checks", default=True)
 
@@ -86,7 +88,7 @@ def enable_shape_checks(enabled: bool) -> Generator[bool]:
     """Set whether `NamedArray(...)` compares the axes with the array, in this thread; yield the previous setting."""
     token = _checks.set(enabled)
     try:
-        yield bool(token.old_value) if token.old_value is not token.MISSING else True
+        yield token.old_value is token.MISSING or bool(token.old_value)
     finally:
         _checks.reset(token)
 
@@ -96,11 +98,11 @@ def are_shape_checks_enabled() -> bool:
     return _checks.get()
 
 
-def method(function: Callable[..., Any]) -> Callable[..., Any]:
+def method(function: Function) -> Function:
     """Convert a function to a method: its first parameter becomes `self`."""
 
     @functools.wraps(function)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: object, *args: object, **kwargs: object) -> Any:
         return function(self, *args, **kwargs)
 
     signature = inspect.signature(function)
@@ -110,7 +112,16 @@ def method(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _refuse(self: Any, value: Any) -> None:
+def reflected(function: Function) -> Function:
+    """Convert an operation to the method of its operator for the right operand."""
+
+    def call(self: object, other: object) -> Any:
+        return function(other, self)
+
+    return call
+
+
+def _refuse(self: object, value: object) -> None:
     raise dataclasses.FrozenInstanceError(
         "cannot assign to a field of a NamedArray: use dataclasses.replace"
     )
@@ -120,7 +131,7 @@ def _refuse(self: Any, value: Any) -> None:
 class _Fields:
     """The fields of NamedArray for `dataclasses`."""
 
-    array: Any
+    array: object
     axes: tuple[Axis, ...]
 
 
@@ -136,7 +147,7 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
     __dataclass_fields__ = _Fields.__dataclass_fields__
     __match_args__ = ("array", "axes")
 
-    def __init__(self, array: Any, axes: Any) -> None:
+    def __init__(self, array: Any, axes: AxisSpec) -> None:
         given = _pairs("NamedArray", axes)
         if None in dict(given).values():
             hint = "hax.named(array, ...) takes names, and finds the sizes"
@@ -144,26 +155,15 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
                 message("NamedArray", "axes need sizes here, and a name has none", hint=hint)
             )
         if len(dict(given)) != len(given):
-            shown = ", ".join(f"{name}={size}" for name, size in given)
-            raise AxisClashError(
-                message(
-                    "NamedArray", "Axes must be unique, but a name appears twice", f"axes: {shown}"
-                )
-            )
-        if are_shape_checks_enabled() and hasattr(array, "shape") and hasattr(array, "dtype"):
-            _agreed(
-                "NamedArray",
-                "Shape of underlying array does not match shape of axes",
-                array.shape,
-                given,
-            )
-        names = tuple(name for name, _ in given)
-        self.node = (
-            (array,),
-            names
-            if hasattr(array, "shape")
-            else SizedNames.of(names, [size or 0 for _, size in given]),
-        )
+            problem = "Axes must be unique, but a name appears twice"
+            raise AxisClashError(message("NamedArray", problem, f"axes: {_listed(given)}"))
+        if are_shape_checks_enabled() and is_jax_or_hax_array_like(array):
+            problem = "Shape of underlying array does not match shape of axes"
+            _agreed("NamedArray", problem, array.shape, given)
+        names = names_in(given)
+        if not hasattr(array, "shape"):
+            names = SizedNames.of(names, [size or 0 for _, size in given])
+        self.node = ((array,), names)
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -176,17 +176,17 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
         return super().axes
 
     @property
-    def shape(self) -> Any:
+    def shape(self) -> dict[str, int]:
         """The sizes of the axes: a plain dict, which can be iterated."""
         return dict(super().shape)
 
-    def __renamed_hole__(self, names: tuple[str, ...], new: Axis | None) -> Any:
+    def __renamed_hole__(self, names: tuple[str, ...], new: Axis | None) -> axn.NamedArray:
         if not isinstance(self.names, SizedNames):
             return super().__renamed_hole__(names, new)
-        sizes = dict(zip(self.names, self.names.sizes, strict=True)) | (
-            {new.name: new.size} if new else {}
-        )
-        return wrap(self, self.array, SizedNames.of(names, [sizes[name] for name in names]))
+        sizes = dict(zip(self.names, self.names.sizes, strict=True))
+        if new is not None:
+            sizes[new.name] = new.size
+        return wrap(self, self.array, SizedNames.of(names, [*map(sizes.__getitem__, names)]))
 
     array = axn.NamedArray.array.setter(_refuse)  # type: ignore[attr-defined]  # mypy takes properties for functions
     axes = axes.setter(_refuse)  # type: ignore[attr-defined]  # as above
@@ -200,42 +200,42 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
     @adapted
     def axis_indices(self, axis: AxisSelection) -> Any:
         """Return the position of an axis, or a tuple of positions; None for a missing axis."""
-        given = [each for each in selection(axis, "axis_indices") if each[0] in self.names]
-        self.resolve_axis(tuple(name if size is None else Axis(name, size) for name, size in given))
-        found = tuple(
-            self.names.index(name) if name in self.names else None for name, _ in selection(axis)
-        )
-        return found[0] if is_one(axis) else found
+        asked = selection(axis, "axis_indices")
+        self.resolve_axis(selectors(tuple(pair for pair in asked if pair[0] in self.names)))
+        places = {name: at for at, name in enumerate(self.names)}
+        found = tuple(map(places.get, names_in(asked)))
+        if is_one(axis):
+            return found[0]
+        return found
 
     _lookup_indices = axis_indices
 
     @adapted
     def resolve_axis(self, axes: AxisSelection) -> Any:
         """Return an axis with its size, a tuple of several, or a dict for a dict."""
-        found: Any = super().resolve_axis(axes)
-        return {axis.name: axis.size for axis in found} if isinstance(axes, Mapping) else found
+        if isinstance(axes, Mapping):
+            return {axis.name: axis.size for axis in super().resolve_axis(axes)}
+        return super().resolve_axis(axes)
 
     @adapted
     def axis_size(self, axis: AxisSelection) -> Any:
         """Return the size of an axis, or a tuple of the sizes of several."""
         return super().axis_size(axis)
 
-    def matches_axes(self, spec: Any) -> bool:
+    def matches_axes(self, spec: object) -> bool:
         """Return whether the axes, and any dtype, match an annotation or the contents of its brackets."""
         return parsed(spec).fits(self.names, getattr(self.array, "dtype", None))
 
-    def tree_flatten(self) -> Any:
+    def tree_flatten(self) -> tuple[tuple[jax.Array], tuple[Axis, ...]]:
         """Return the array as the only child, and the axes."""
         return (self.array,), self.axes
 
     @classmethod
-    def tree_unflatten(cls, aux: Any, tree: Any) -> Any:
+    def tree_unflatten(cls, aux: tuple[Axis, ...], tree: Sequence[Any]) -> "NamedArray":
         """Build an array from a child and axes, unchecked."""
         made = object.__new__(cls)
-        made.node = (
-            (tree[0],),
-            SizedNames.of([axis.name for axis in aux], [axis.size for axis in aux]),
-        )
+        sizes = [axis.size for axis in aux]
+        made.node = ((tree[0],), SizedNames.of(axn.axis_name(aux), sizes))
         return made
 
     def item(self) -> Any:
@@ -257,11 +257,11 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
     def __complex__(self) -> complex:
         return complex(self.item())
 
-    def __tree_pp__(self, **options: Any) -> Any:
+    def __tree_pp__(self, **options: Any) -> object:
         return self.__pdoc__(**options)
 
     @property
-    def at(self) -> Any:
+    def at(self) -> _index.At:
         """Select a part to update."""
         return _index.At(self)
 
@@ -288,11 +288,11 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
     unflatten_axis = method(unflatten_axis)
     updated_slice = method(updated_slice)
 
-    def broadcast_to(self, axes: Any) -> Any:
+    def broadcast_to(self, axes: AxisSpec) -> axn.NamedArray:
         """Add the axes that this lacks, in front, and put the given axes in the given order."""
         return broadcast_to(self, axes)
 
-    def dot(self, *args: Any, **kwargs: Any) -> Any:
+    def dot(self, *args: Any, **kwargs: Any) -> axn.NamedArray:
         """Multiply with other arrays by name and sum over `axis=`; passing the axes first is deprecated."""
         if "axis" not in kwargs and args and not isinstance(args[0], axn.NamedArray):
             text = "x.dot(axis, y) is deprecated: write x.dot(y, axis=axis)"
@@ -322,7 +322,14 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
         """Return the index of the largest element."""
         return _reduce.argmax(self, axis)
 
-    def var(self, axis: Any = None, dtype: Any = None, ddof: int = 0, *, where: Any = None) -> Any:
+    def var(
+        self,
+        axis: AxisSelection | None = None,
+        dtype: DTypeLike | None = None,
+        ddof: int = 0,
+        *,
+        where: axn.NamedArray | None = None,
+    ) -> Any:
         """Return the variance; unlike in `hax.var`, dtype and ddof may be positional."""
         return _reduce.var(self, axis, dtype=dtype, ddof=ddof, where=where)
 
@@ -333,7 +340,7 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
     copy = method(_elementwise.copy)
     round = method(_elementwise.round)
 
-    def clip(self, a_min: Any = None, a_max: Any = None) -> Any:
+    def clip(self, a_min: Operand | None = None, a_max: Operand | None = None) -> axn.NamedArray:
         """Limit each element to an interval."""
         return _clip(self, a_min, a_max)
 
@@ -361,71 +368,48 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
     __truediv__ = _elementwise.true_divide
     __xor__ = _elementwise.bitwise_xor
 
-    def __radd__(self, other: Any) -> Any:
-        return _elementwise.add(other, self)
-
-    def __rand__(self, other: Any) -> Any:
-        return _elementwise.bitwise_and(other, self)
-
-    def __rdivmod__(self, other: Any) -> Any:
-        return _elementwise.divmod(other, self)
-
-    def __rfloordiv__(self, other: Any) -> Any:
-        return _elementwise.floor_divide(other, self)
-
-    def __rlshift__(self, other: Any) -> Any:
-        return _elementwise.left_shift(other, self)
-
-    def __rmod__(self, other: Any) -> Any:
-        return _elementwise.mod(other, self)
-
-    def __rmul__(self, other: Any) -> Any:
-        return _elementwise.multiply(other, self)
-
-    def __ror__(self, other: Any) -> Any:
-        return _elementwise.bitwise_or(other, self)
-
-    def __rpow__(self, other: Any) -> Any:
-        return _elementwise.power(other, self)
-
-    def __rrshift__(self, other: Any) -> Any:
-        return _elementwise.right_shift(other, self)
-
-    def __rsub__(self, other: Any) -> Any:
-        return _elementwise.subtract(other, self)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return _elementwise.true_divide(other, self)
-
-    def __rxor__(self, other: Any) -> Any:
-        return _elementwise.bitwise_xor(other, self)
+    __radd__ = reflected(_elementwise.add)
+    __rand__ = reflected(_elementwise.bitwise_and)
+    __rdivmod__ = reflected(_elementwise.divmod)
+    __rfloordiv__ = reflected(_elementwise.floor_divide)
+    __rlshift__ = reflected(_elementwise.left_shift)
+    __rmod__ = reflected(_elementwise.mod)
+    __rmul__ = reflected(_elementwise.multiply)
+    __ror__ = reflected(_elementwise.bitwise_or)
+    __rpow__ = reflected(_elementwise.power)
+    __rrshift__ = reflected(_elementwise.right_shift)
+    __rsub__ = reflected(_elementwise.subtract)
+    __rtruediv__ = reflected(_elementwise.true_divide)
+    __rxor__ = reflected(_elementwise.bitwise_xor)
 
 
 _clip = adapted(axn.clip)
 _selection, _selector = adapted(selection), adapted(selector)
 
 
-def _pairs(function: str, axes: Any) -> list[tuple[str, int | None]]:
+def _pairs(function: str, axes: AxisSelection) -> Pairs:
     """Normalise axes to pairs of a name and a size; a name may occur twice."""
     if isinstance(axes, Axis | str | Mapping):
-        return list(_selection(axes, function))
+        return _selection(axes, function)
     if not isinstance(axes, Sequence):
         raise KindError(message(function, f"expected axes, got {type(axes).__name__}"))
-    return [_selector(axis, function) for axis in axes]
+    return tuple(_selector(axis, function) for axis in axes)
 
 
-def _agreed(
-    function: str, text: str, shape: Any, given: Sequence[tuple[str, int | None]]
-) -> tuple[Axis, ...]:
+def _agreed(function: str, text: str, shape: Sequence[int], given: Pairs) -> tuple[Axis, ...]:
     """Compare axes with the shape of an array, and return them with all sizes."""
-    fits = len(shape) == len(given) and all(
-        size in (None, real) for (_, size), real in zip(given, shape, strict=True)
-    )
+    fits = len(shape) == len(given)
+    for (_, size), real in zip(given, shape, strict=False):
+        fits = fits and size in (None, real)
     if not fits:
-        shown = ", ".join(name if size is None else f"{name}={size}" for name, size in given)
-        lines = (f"shape of the array: {tuple(shape)}", f"axes: {shown or 'none'}")
+        lines = (f"shape of the array: {tuple(shape)}", f"axes: {_listed(given) or 'none'}")
         raise AxisSizeError(message(function, text, *lines))
-    return tuple(Axis(name, real) for (name, _), real in zip(given, shape, strict=True))
+    return tuple(map(Axis, names_in(given), shape))
+
+
+def _listed(given: Pairs) -> str:
+    """List axes in an error: `batch=2, embed`."""
+    return ", ".join(name if size is None else f"{name}={size}" for name, size in given)
 
 
 def check_shape(jnp_shape: Sequence[int], hax_axes: AxisSelection) -> tuple[Axis, ...]:
@@ -433,7 +417,7 @@ def check_shape(jnp_shape: Sequence[int], hax_axes: AxisSelection) -> tuple[Axis
     return _agreed("check_shape", "Shape mismatch", jnp_shape, _pairs("check_shape", hax_axes))
 
 
-def named(a: Any, axis: AxisSelection) -> NamedArray:
+def named(a: object, axis: AxisSelection) -> NamedArray:
     """Name the dimensions of anything that `jax.numpy.asarray` accepts; there are no anonymous ones."""
     if isinstance(a, axn.NamedArray):
         raise KindError(

@@ -2,17 +2,17 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 
 from axonym import AxisSelector, is_named_array, tree
-from axonym.engine import selector
+from axonym.engine import Payload, Tree, selector
 from axonym.nn import Stacked
 
-from ._adapt import adapted
+from ._adapt import Function, adapted
 from .hof import vmap
 
 __all__ = [
@@ -28,22 +28,21 @@ __all__ = [
 ]
 
 IsLeaf = Callable[[Any], bool] | None
+Static: TypeAlias = tuple[tuple[Payload, ...], Any]
 _trees = tree  # also the names of arguments
 
 
 @adapted
-def tree_map(fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
+def tree_map(fn: Function, tree: Tree, *rest: Tree, is_leaf: IsLeaf = None) -> Tree:
     """Apply a function to each leaf."""
     return _trees.map(fn, tree, *rest, is_leaf=is_leaf)
 
 
 @adapted
-def scan_aware_tree_map(
-    fn: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None
-) -> Any:
+def scan_aware_tree_map(fn: Function, tree: Tree, *rest: Tree, is_leaf: IsLeaf = None) -> Tree:
     """Apply a function to each leaf; inside a `Stacked`, to the leaves of each layer, by Haliax's `vmap`."""
 
-    def apply(node: Any, *others: Any) -> Any:
+    def apply(node: Tree, *others: Tree) -> Tree:
         if not isinstance(node, Stacked):
             return fn(node, *others)
         mapped = vmap(functools.partial(scan_aware_tree_map, fn, is_leaf=is_leaf), node.Block)
@@ -59,30 +58,30 @@ def scan_aware_tree_map(
     )
 
 
-def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], Any]:
+def tree_flatten(tree: Tree, is_leaf: IsLeaf = None) -> tuple[list[Payload], Any]:
     """Return the leaves and the structure."""
     return _trees.flatten(tree, is_leaf=is_leaf)
 
 
-def tree_unflatten(treedef: Any, leaves: Any) -> Any:
+def tree_unflatten(treedef: Any, leaves: Iterable[Payload]) -> Tree:
     """Rebuild a tree from its structure and leaves."""
     return jax.tree.unflatten(treedef, leaves)
 
 
-def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
+def tree_leaves(tree: Tree, is_leaf: IsLeaf = None) -> list[Payload]:
     """Return the leaves."""
     return _trees.leaves(tree, is_leaf=is_leaf)
 
 
-def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> Any:
+def tree_structure(tree: Tree, is_leaf: IsLeaf = None) -> Any:
     """Return the structure."""
     return _trees.structure(tree, is_leaf=is_leaf)
 
 
 @adapted
 def resize_axis(
-    tree: Any, old_axis: AxisSelector, new_size: int, key: jax.Array | None = None
-) -> Any:
+    tree: Tree, old_axis: AxisSelector, new_size: int, key: jax.Array | None = None
+) -> Tree:
     """Resize an axis in all named arrays of a tree and in static fields of modules; a tree without it is unchanged."""
     name, _ = selector(old_axis, "resize_axis")
     if not any(is_named_array(leaf) and name in leaf.names for leaf in tree_leaves(tree)):
@@ -90,14 +89,14 @@ def resize_axis(
     return _trees.resize_axis(tree, old_axis, new_size, key)
 
 
-def hashable_partition(pytree: Any, filter_spec: Any) -> tuple[Any, tuple[tuple[Any, ...], Any]]:
+def hashable_partition(pytree: Tree, filter_spec: Tree) -> tuple[Tree, Static]:
     """Partition a tree by a filter: the leaves that pass, and the others as a tuple of leaves and the structure."""
     dynamic, static = eqx.partition(pytree, filter_spec)
     leaves, structure = jax.tree.flatten(static)
     return dynamic, (tuple(leaves), structure)
 
 
-def hashable_combine(dynamic: Any, static: tuple[tuple[Any, ...], Any]) -> Any:
+def hashable_combine(dynamic: Tree, static: Static) -> Tree:
     """Undo `hashable_partition`."""
     leaves, structure = static
     return eqx.combine(dynamic, jax.tree.unflatten(structure, leaves))

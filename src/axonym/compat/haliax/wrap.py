@@ -1,13 +1,12 @@
 """Conversion of functions of arrays to functions of named arrays."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from axonym import Axis, AxisSelection, AxisSelector, NamedArray
-from axonym.engine import facts, nary, selection, whole, wrap
+from axonym import AxisSelection, AxisSelector, NamedArray, axis_name
+from axonym.engine import Tree, facts, nary, selection, selectors, whole, wrap
 from axonym.errors import ArgumentError, message
 
-from ._adapt import KindError, adapted
+from ._adapt import Function, KindError, Operand, adapted
 from ._elementwise import axisless_meets_plain, raw
 from ._reduce import of_leaves
 
@@ -22,6 +21,9 @@ __all__ = [
 ]
 
 
+Positions: TypeAlias = int | tuple[int, ...] | None  # in the form of `jax.numpy`
+
+
 class ReductionFunction(Protocol):
     """A reduction over any axes, with an optional mask."""
 
@@ -30,7 +32,7 @@ class ReductionFunction(Protocol):
         array: NamedArray,
         axis: AxisSelection | None = None,
         where: NamedArray | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> NamedArray:
         """Reduce."""
         ...
@@ -40,7 +42,7 @@ class SimpleReductionFunction(Protocol):
     """A reduction over one axis or all of them."""
 
     def __call__(
-        self, array: NamedArray, axis: AxisSelector | None = None, **kwargs: Any
+        self, array: NamedArray, axis: AxisSelector | None = None, **kwargs: object
     ) -> NamedArray:
         """Reduce."""
         ...
@@ -48,27 +50,26 @@ class SimpleReductionFunction(Protocol):
 
 def unwrap_namedarrays(*a: Any) -> tuple[Any, ...]:
     """Return the arrays of NamedArrays, and anything else unchanged."""
-    return tuple(raw(x) for x in a)
+    return tuple(map(raw, a))
 
 
 @adapted
-def wrap_elemwise_unary(f: Callable[..., Any], a: Any, *args: Any, **kwargs: Any) -> Any:
+def wrap_elemwise_unary(f: Function, a: Operand, *args: object, **kwargs: object) -> Any:
     """Apply a function of an array, which keeps its shape."""
-    return (
-        wrap(a, f(a.array, *args, **kwargs), a.names)
-        if isinstance(a, NamedArray)
-        else f(a, *args, **kwargs)
-    )
+    made = f(raw(a), *args, **kwargs)
+    if isinstance(a, NamedArray):
+        return wrap(a, made, a.names)
+    return made
 
 
-def wrap_elemwise_binary(op: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def wrap_elemwise_binary(op: Function) -> Function:
     """Convert a function of two arrays, which broadcasts by position, to one that broadcasts by name."""
 
-    def wrap_elemwise_binary(a: Any, b: Any) -> Any:  # errors say this name
+    def wrap_elemwise_binary(a: object, b: object) -> Any:  # errors say this name
         return op(a, b)
 
     @adapted
-    def call(a: Any, b: Any) -> Any:
+    def call(a: Operand, b: Operand) -> Any:
         is_named = isinstance(a, NamedArray) or isinstance(b, NamedArray)
         if not is_named or axisless_meets_plain(a, b):
             return op(raw(a), raw(b))
@@ -79,21 +80,21 @@ def wrap_elemwise_binary(op: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
 
 @adapted
 def wrap_reduction_call(
-    fn: Callable[..., Any],
-    a: Any,
+    fn: Function,
+    a: Tree,
     axis: AxisSelection | None,
     where: NamedArray | None = None,
     single_axis_only: bool = False,
     supports_where: bool = True,
     **kwargs: Any,
-) -> Any:
+) -> Tree:
     """Apply a function that removes dimensions to a NamedArray, a plain array, or each array of a tree.
 
     The function is called with `axis`, an int, a tuple of ints or None, and with `where` only if there is one.
     """
     if not isinstance(a, NamedArray):
 
-        def leaf(x: Any) -> Any:
+        def leaf(x: Tree) -> Tree:
             return wrap_reduction_call(
                 fn, x, axis, where, single_axis_only, supports_where, **kwargs
             )
@@ -112,36 +113,35 @@ def wrap_reduction_call(
 
 @adapted
 def wrap_axiswise_call(
-    fn: Callable[..., Any],
-    a: Any,
+    fn: Function,
+    a: Operand,
     axis: AxisSelection | None,
     *,
     single_axis_only: bool,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Any:
     """Apply a function that keeps the shape along axes; without axis, return its plain result."""
     if not isinstance(a, NamedArray) or axis is None:
         return fn(raw(a), axis=axis, **kwargs)
-    at, _ = _positions("wrap_axiswise_call", a, axis, single_axis_only)
-    array = whole(a.array, at if isinstance(at, tuple) else (at,))
-    return wrap(a, fn(array, axis=at, **kwargs), a.names)
+    at, rest = _positions("wrap_axiswise_call", a, axis, single_axis_only)
+    dims = tuple(i for i, name in enumerate(a.names) if name not in rest)
+    return wrap(a, fn(whole(a.array, dims), axis=at, **kwargs), a.names)
 
 
 def _positions(
-    function: str, a: Any, axis: AxisSelection | None, single: bool
-) -> tuple[Any, tuple[str, ...]]:
+    function: str, a: NamedArray, axis: AxisSelection | None, single: bool
+) -> tuple[Positions, tuple[str, ...]]:
     """Return the positions of axes in the form of `jax.numpy`, and the names of the others."""
     if axis is None:
         return None, ()
-    chosen = a.resolve_axis(
-        tuple(
-            name if size is None else Axis(name, size) for name, size in selection(axis, function)
-        )
-    )
+    chosen = a.resolve_axis(selectors(selection(axis, function)))
     if single and len(chosen) != 1:
         raise ArgumentError(
             message(function, f"takes one axis, not {len(chosen)}", f"array has: {facts(a)}")
         )
-    names = tuple(each.name for each in chosen)
-    at = tuple(a.names.index(name) for name in names)
-    return (at[0] if len(at) == 1 else at), tuple(name for name in a.names if name not in names)
+    names = axis_name(chosen)
+    at = tuple(map(a.names.index, names))
+    rest = tuple(name for name in a.names if name not in names)
+    if len(at) == 1:
+        return at[0], rest
+    return at, rest

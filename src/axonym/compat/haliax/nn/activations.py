@@ -5,15 +5,15 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 import axonym as axn
-from axonym import Axis
+from axonym import Axis, AxisSelector
 from axonym.engine import shown, sized
 from axonym.errors import ArgumentError, message
 
-from .._adapt import KindError, adapted
-from .._elementwise import unary
+from .._adapt import KindError, Operand, adapted
+from .._elementwise import of_either, unary
 
 __all__ = [
     "A",
@@ -65,38 +65,38 @@ softplus = unary(axn.nn.softplus, jax.nn.softplus)
 swish = silu
 
 
-def gelu(a: Any, approximate: bool = True) -> Any:
+def gelu(a: Operand, approximate: bool = True) -> Any:
     """Return x times the normal distribution function of x, by default approximated by tanh; also for plain arrays."""
-    return _gelu(a, approximate) if isinstance(a, axn.NamedArray) else jax.nn.gelu(a, approximate)
+    return _gelu(a, approximate)
 
 
-def quick_gelu(x: Any) -> Any:
+def quick_gelu(x: Operand) -> Any:
     """Return x * sigmoid(1.702 x) of each element; also for plain arrays."""
-    return _quick_gelu(x) if isinstance(x, axn.NamedArray) else x * jax.nn.sigmoid(x * 1.702)
+    return _quick_gelu(x)
 
 
-def relu_squared(x: Any) -> Any:
+def relu_squared(x: Operand) -> Any:
     """Return max(x, 0) squared of each element; also for plain arrays."""
-    return _relu_squared(x) if isinstance(x, axn.NamedArray) else jnp.square(jax.nn.relu(x))
+    return _relu_squared(x)
 
 
-def glu(x: Any, axis: Any) -> Any:
+def glu(x: Operand, axis: AxisSelector | int) -> Any:
     """Return the first half along an axis times the sigmoid of the second; in Haliax, this always fails."""
-    return _glu(x, axis) if isinstance(x, axn.NamedArray) else jax.nn.glu(x, axis)
+    return _glu(x, axis)
 
 
-def one_hot(x: Any, class_axis: Axis, *, dtype: DTypeLike | None = None) -> Any:
+def one_hot(x: Operand, class_axis: Axis, *, dtype: DTypeLike | None = None) -> axn.NamedArray:
     """Convert class numbers to vectors over `class_axis`, the last axis; a single int may count from the end.
 
     Raises:
         ClassError: if an int is out of range.
     """
-    return _one_hot(
-        x if isinstance(x, axn.NamedArray) else _class(x, class_axis), class_axis, dtype=dtype
-    )
+    if not isinstance(x, axn.NamedArray):
+        x = _class(x, class_axis)
+    return _one_hot(x, class_axis, dtype=dtype)
 
 
-def _class(x: Any, class_axis: Axis) -> axn.NamedArray:
+def _class(x: ArrayLike, class_axis: Axis) -> axn.NamedArray:
     """Convert a single class number to a NamedArray without axes."""
     if jnp.ndim(x) or not jnp.issubdtype(jnp.result_type(x), jnp.integer):
         problem = f"a class number must be a NamedArray, an int or a single integer, not {type(x).__name__}"
@@ -105,18 +105,13 @@ def _class(x: Any, class_axis: Axis) -> axn.NamedArray:
         )
     size = sized(class_axis, "one_hot").size
     if isinstance(x, int | np.integer) and not -size <= x < size:
-        raise ClassError(
-            message(
-                "one_hot",
-                "the class number is out of range",
-                f"axis of classes: {shown(class_axis)}",
-            )
-        )
+        facts = f"axis of classes: {shown(class_axis)}"
+        raise ClassError(message("one_hot", "the class number is out of range", facts))
     return axn.NamedArray(jnp.where(jnp.less(x, 0), jnp.add(x, size), x), ())
 
 
-_gelu: Any = adapted(axn.nn.gelu)
-_glu: Any = adapted(axn.nn.glu)
-_one_hot: Any = adapted(axn.one_hot)
-_quick_gelu: Any = adapted(axn.nn.quick_gelu)
-_relu_squared: Any = adapted(axn.nn.relu_squared)
+_gelu = of_either(axn.nn.gelu, jax.nn.gelu)
+_glu = of_either(axn.nn.glu, jax.nn.glu)
+_one_hot = adapted(axn.one_hot)
+_quick_gelu = of_either(axn.nn.quick_gelu, lambda x: x * jax.nn.sigmoid(x * 1.702))
+_relu_squared = of_either(axn.nn.relu_squared, lambda x: jnp.square(jax.nn.relu(x)))

@@ -8,14 +8,15 @@ from typing import Any, Self, TypeVar
 
 import equinox as eqx
 import jax
+from jax.typing import DTypeLike
 
 import axonym as axn
 from axonym import Axis, AxisSelection, AxisSpec, axis_size
-from axonym.engine import spec
+from axonym.engine import Tree, spec
 
-from .._adapt import adapted, adopt
+from .._adapt import Function, Operand, adapted, adopt
 from .._node import is_hole
-from .._reduce import reduction
+from .._reduce import along, reduction
 from ..state_dict import ModuleWithStateDictSerialization
 from ..util import UNSPECIFIED
 
@@ -45,7 +46,7 @@ class LayerNormBase(ModuleWithStateDictSerialization):
     weight: axn.NamedArray | None = _LEFT_OUT
     bias: axn.NamedArray | None = _LEFT_OUT
     eps: float = eqx.field(static=True, default=1e-5)
-    dtype: Any = eqx.field(static=True, default=None)
+    dtype: DTypeLike | None = eqx.field(static=True, default=None)
     use_weight: InitVar[bool] = dataclasses.field(default=True, kw_only=True)
     use_bias: InitVar[bool] = dataclasses.field(default=True, kw_only=True)
 
@@ -53,9 +54,9 @@ class LayerNormBase(ModuleWithStateDictSerialization):
         if isinstance(self.weight, int | float):  # the position of eps in older models
             self.eps, self.weight = self.weight, _LEFT_OUT
         if self.weight is _LEFT_OUT:
-            self.weight = _filled(axn.ones, self.axis) if use_weight else None
+            self.weight = _filled(axn.ones, self.axis, use_weight)
         if self.bias is _LEFT_OUT:
-            self.bias = _filled(axn.zeros, self.axis) if use_bias else None
+            self.bias = _filled(axn.zeros, self.axis, use_bias)
 
     @classmethod
     def init(
@@ -65,14 +66,14 @@ class LayerNormBase(ModuleWithStateDictSerialization):
         *,
         use_weight: bool = True,
         use_bias: bool = True,
-        dtype: Any = None,
+        dtype: DTypeLike | None = None,
     ) -> Self:
         """Make a layer with a weight of ones and a bias of zeros."""
-        weight = _filled(axn.ones, axis) if use_weight else None
-        return cls(axis, weight, _filled(axn.zeros, axis) if use_bias else None, eps, dtype)
+        weight, bias = _filled(axn.ones, axis, use_weight), _filled(axn.zeros, axis, use_bias)
+        return cls(axis, weight, bias, eps, dtype)
 
     @abc.abstractmethod
-    def __call__(self, x: Any, *, key: jax.Array | None = None) -> Any:
+    def __call__(self, x: axn.NamedArray, *, key: jax.Array | None = None) -> axn.NamedArray:
         """Normalise `x`."""
 
     def flatten_for_export(self) -> Self:
@@ -89,18 +90,26 @@ class LayerNormBase(ModuleWithStateDictSerialization):
         axes = spec(template.axis)
         return self._with(template.axis, lambda x: axn.unflatten_axis(x, FLAT, axes))
 
-    def _with(self, axis: AxisSpec, change: Callable[[Any], Any]) -> Self:
-        parameters = [
-            x if x is None or is_hole(x) else adapted(change)(x) for x in (self.weight, self.bias)
-        ]
-        return dataclasses.replace(self, axis=axis, weight=parameters[0], bias=parameters[1])
+    def _with(self, axis: AxisSpec, change: Callable[[axn.NamedArray], axn.NamedArray]) -> Self:
+        def changed(x: axn.NamedArray | None) -> axn.NamedArray | None:
+            if x is None or is_hole(x):
+                return x
+            return adapted(change)(x)
+
+        weight, bias = changed(self.weight), changed(self.bias)
+        return dataclasses.replace(self, axis=axis, weight=weight, bias=bias)
 
     @adapted
-    def _normalized(self, layer: Callable[..., Any], x: Any) -> Any:
+    def _normalized(self, layer: Function, x: axn.NamedArray) -> axn.NamedArray:
         """Apply a layer of Axonym; a weight with all axes determines their order in the result, as in `weight * x`."""
-        out = layer(spec(self.axis), self.weight, self.bias, self.eps, self.dtype)(x)
-        names = out.names if self.weight is None else self.weight.names
-        return out if names == out.names or set(names) != set(out.names) else out.rearrange(names)
+        out: axn.NamedArray = layer(spec(self.axis), self.weight, self.bias, self.eps, self.dtype)(
+            x
+        )
+        if self.weight is None or self.weight.names == out.names:
+            return out
+        if set(self.weight.names) != set(out.names):
+            return out
+        return out.rearrange(self.weight.names)
 
 
 class LayerNorm(LayerNormBase):
@@ -109,7 +118,7 @@ class LayerNorm(LayerNormBase):
     It computes in `dtype`, by default at least float32, and returns the dtype of its input, as in Axonym.
     """
 
-    def __call__(self, x: Any, *, key: jax.Array | None = None) -> Any:
+    def __call__(self, x: axn.NamedArray, *, key: jax.Array | None = None) -> axn.NamedArray:
         """Normalise `x`, whose axes do not change."""
         return self._normalized(axn.nn.LayerNorm, x)
 
@@ -120,34 +129,30 @@ class RmsNorm(LayerNormBase):
     It computes in `dtype`, by default at least float32, and returns the dtype of its input, as in Axonym.
     """
 
-    def __call__(self, x: Any, *, key: jax.Array | None = None) -> Any:
+    def __call__(self, x: axn.NamedArray, *, key: jax.Array | None = None) -> axn.NamedArray:
         """Normalise `x`, whose axes do not change."""
         return self._normalized(axn.nn.RmsNorm, x)
 
 
-def _filled(make: Callable[[AxisSpec], axn.NamedArray], axis: AxisSpec) -> Any:
+def _filled(
+    make: Callable[[AxisSpec], axn.NamedArray], axis: AxisSpec, is_used: bool
+) -> axn.NamedArray | None:
+    if not is_used:
+        return None
     return adopt(make(axis))
 
 
-def softmax(a: Any, axis: AxisSelection | None = None) -> Any:
+def softmax(a: Operand, axis: AxisSelection | None = None) -> Any:
     """Return exponentials divided by their sum over axes; `axis=None` means all, and returns a plain array."""
-    return _normalized(_softmax, jax.nn.softmax, a, axis)
+    return along(_softmax, jax.nn.softmax, a, axis)
 
 
-def log_softmax(a: Any, axis: AxisSelection | None = None) -> Any:
+def log_softmax(a: Operand, axis: AxisSelection | None = None) -> Any:
     """Return the logarithm of `softmax`; `axis=None` means all axes, and returns a plain array."""
-    return _normalized(_log_softmax, jax.nn.log_softmax, a, axis)
+    return along(_log_softmax, jax.nn.log_softmax, a, axis)
 
 
-def _normalized(
-    named: Callable[..., Any], positional: Callable[..., Any], a: Any, axis: Any
-) -> Any:
-    if isinstance(a, axn.NamedArray) and axis is not None:
-        return named(a, axis)
-    return positional(a.array if isinstance(a, axn.NamedArray) else a, axis=axis)
-
-
-def logsumexp(a: Any, axis: AxisSelection | None = None) -> Any:
+def logsumexp(a: Tree, axis: AxisSelection | None = None) -> Tree:
     """Return the logarithm of the sum of exponentials over axes, of an array or of each array of a tree."""
     return _logsumexp(a, axis)
 
