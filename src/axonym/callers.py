@@ -23,7 +23,7 @@ def layer_at_work() -> str | None:
         The path below the outermost module that holds the layer; None if there is no such module.
     """
     path: list[str] = []
-    current: Any = None
+    current: object = None
     frame = inspect.currentframe()
     while frame is not None:
         variables = frame.f_locals
@@ -54,7 +54,7 @@ def array_at_work() -> Any:
     return None
 
 
-def _is_module(value: Any) -> bool:
+def _is_module(value: object) -> bool:
     """Return whether a value is a module that a user knows of; Equinox makes each bound method one too."""
     import equinox as eqx  # names are reasoned about without JAX
 
@@ -63,7 +63,7 @@ def _is_module(value: Any) -> bool:
     )
 
 
-def _path_within(holder: Any, part: Any) -> list[str] | None:
+def _path_within(holder: object, part: object) -> list[str] | None:
     """Return the path of a part of a module: the part itself, or else the only one of its type."""
     alike: list[list[str]] = []
     for path, value in _walk(holder):
@@ -74,9 +74,9 @@ def _path_within(holder: Any, part: Any) -> list[str] | None:
     return alike[0] if len(alike) == 1 else None
 
 
-def _walk(root: Any) -> Iterator[tuple[list[str], Any]]:
+def _walk(root: object) -> Iterator[tuple[list[str], object]]:
     """Yield the parts of a module with their paths, the nearest first."""
-    waiting: deque[tuple[list[str], Any]] = deque([([], root)])
+    waiting: deque[tuple[list[str], object]] = deque([([], root)])
     for _ in range(_MOST):
         if not waiting:
             return
@@ -86,9 +86,9 @@ def _walk(root: Any) -> Iterator[tuple[list[str], Any]]:
             waiting.append(([*path, name], below))
 
 
-def _parts(value: Any) -> Iterable[tuple[str, Any]]:
+def _parts(value: object) -> Iterable[tuple[str, object]]:
     if _is_module(value):
-        fields: dict[str, Any] = vars(value)
+        fields: dict[str, object] = vars(value)
         return fields.items()
     if isinstance(value, Mapping):
         return [(str(key), below) for key, below in value.items()]

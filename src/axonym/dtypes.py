@@ -5,22 +5,22 @@ from typing import Any, TypeVar
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.typing import DTypeLike
 
 from .kinds import Payload
 
 A = TypeVar("A")
 
 
-def widened(positions: Payload) -> Any:
+def widened(positions: Payload) -> Payload:
     """Convert integers of less than 32 bits to a type that can hold all positions along an axis."""
     dtype = getattr(positions, "dtype", None)
-    narrow = dtype is not None and dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.integer)
-    if narrow:
+    if dtype is not None and dtype.itemsize < 4 and jnp.issubdtype(dtype, jnp.integer):
         return positions.astype(np.int32)
     return positions
 
 
-def at_least_float32(dtype: Any) -> Any:
+def at_least_float32(dtype: DTypeLike) -> Any:
     """Return the dtype to compute in: `dtype` itself if it is float32 or wider, and otherwise float32.
 
     This is `jax.numpy.promote_types` with float32, even with strict dtype promotion.
@@ -30,7 +30,7 @@ def at_least_float32(dtype: Any) -> Any:
     return jnp.dtype(jnp.float32)
 
 
-def inexact_dtype(dtype: Any) -> Any:
+def inexact_dtype(dtype: DTypeLike) -> Any:
     """Return the dtype in which `jax.numpy` computes means and roots: for integers and masks, a float.
 
     Unlike `jax.numpy.result_type(x, float)`, it has 64 bits only for 64-bit integers, and ignores strict dtype
@@ -38,17 +38,19 @@ def inexact_dtype(dtype: Any) -> Any:
     """
     if jnp.issubdtype(dtype, jnp.inexact):
         return dtype
-    return jnp.dtype(jnp.float64 if jnp.dtype(dtype).itemsize == 8 else jnp.float32)
+    if jnp.dtype(dtype).itemsize == 8:
+        return jnp.dtype(jnp.float64)
+    return jnp.dtype(jnp.float32)
 
 
-def as_inexact(x: Payload) -> Any:
+def as_inexact(x: Payload) -> Payload:
     """Convert integers and masks to the floats that `jax.numpy` would compute with."""
     if jnp.issubdtype(x.dtype, jnp.inexact):
         return x
     return x.astype(inexact_dtype(x.dtype))
 
 
-def of_one_rank(x: Payload, y: Any) -> tuple[Any, Any]:
+def of_one_rank(x: Payload, y: Payload) -> tuple[Payload, Payload]:
     """Add leading dimensions of size 1 to the array that has fewer, even if JAX may not promote ranks."""
     if x.ndim == y.ndim:
         return x, y
@@ -63,7 +65,7 @@ def widen(x: A) -> A:
     return wide
 
 
-def widened_to(dtype: Any, x: Payload) -> Any:
+def widened_to(dtype: Any, x: Payload) -> Payload:
     """Convert an array to a wider dtype, as implicit promotion would."""
     if x.dtype.itemsize < dtype.itemsize:
         return x.astype(dtype)

@@ -1,9 +1,9 @@
 """The functions of `jax.tree`, with named arrays kept whole as leaves, and changes of whole models."""
 
 import dataclasses
-from collections.abc import Callable
-from functools import partial
-from typing import Any, TypeVar
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -25,17 +25,16 @@ from .transform.vmap import vmap
 __all__ = ["flatten", "leaves", "map", "resize_axis", "scan_aware_map", "structure", "unflatten"]
 
 T = TypeVar("T")
+IsLeaf: TypeAlias = Callable[[Any], bool] | None
 
 
-def _is_leaf(is_leaf: Callable[[Any], bool] | None) -> Callable[[Any], bool]:
+def _is_leaf(is_leaf: IsLeaf) -> Callable[[object], bool]:
     if is_leaf is None:
         return is_named_array
     return lambda x: is_named_array(x) or is_leaf(x)
 
 
-def map(
-    fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: Callable[[Any], bool] | None = None
-) -> Any:
+def map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsLeaf = None) -> Tree:
     """Apply a function to each leaf; a named array is one leaf.
 
     Examples:
@@ -45,31 +44,27 @@ def map(
     return jax.tree.map(fn, tree, *rest, is_leaf=_is_leaf(is_leaf))
 
 
-def leaves(tree: Tree, *, is_leaf: Callable[[Any], bool] | None = None) -> list[Payload]:
+def leaves(tree: Tree, *, is_leaf: IsLeaf = None) -> list[Payload]:
     """Return the leaves."""
     return jax.tree.leaves(tree, is_leaf=_is_leaf(is_leaf))
 
 
-def flatten(
-    tree: Tree, *, is_leaf: Callable[[Any], bool] | None = None
-) -> tuple[list[Payload], Any]:
+def flatten(tree: Tree, *, is_leaf: IsLeaf = None) -> tuple[list[Payload], Any]:
     """Return the leaves and the structure."""
     return jax.tree.flatten(tree, is_leaf=_is_leaf(is_leaf))
 
 
-def structure(tree: Tree, *, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+def structure(tree: Tree, *, is_leaf: IsLeaf = None) -> Any:
     """Return the structure."""
     return jax.tree.structure(tree, is_leaf=_is_leaf(is_leaf))
 
 
-def unflatten(structure: Any, leaves: Any) -> Any:
+def unflatten(structure: Any, leaves: Iterable[Payload]) -> Tree:
     """Rebuild a tree from its structure and leaves."""
     return jax.tree.unflatten(structure, leaves)
 
 
-def scan_aware_map(
-    fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: Callable[[Any], bool] | None = None
-) -> Any:
+def scan_aware_map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsLeaf = None) -> Tree:
     """Apply a function to each leaf; inside a `Stacked`, to the leaves of each layer.
 
     All layers are computed at once by `vmap`; `fn` gets arrays without the layer axis, as it would from `map` over a
@@ -84,11 +79,11 @@ def scan_aware_map(
         [3. 3.]
     """
 
-    def apply(node: Tree, *others: Payload) -> Any:
+    def apply(node: Tree, *others: Payload) -> Tree:
         if not isinstance(node, Stacked):
             return fn(node, *others)
 
-        def layer(*layers: Any) -> Any:
+        def layer(*layers: Tree) -> Tree:
             return scan_aware_map(fn, *layers, is_leaf=is_leaf)
 
         mapped = vmap(layer, node.Block)(node.stacked, *(other.stacked for other in others))
@@ -127,12 +122,7 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
         ((Axis(name='vocab', size=16), Axis(name='embed', size=4)), Axis(name='vocab', size=16))
     """
     (name, size), new = selector(axis, "resize_axis"), Axis("new", new_size).size
-    known = {
-        own
-        for leaf in leaves(tree)
-        if is_named_array(leaf) and not is_hole(leaf)
-        for own in leaf.axes
-    }
+    known: set[Axis] = set().union(*map(_axes_in, leaves(tree)))
     affected = {own for own in known if name in with_bases((own.name,))}
     if not affected:
         names = sorted({own.name for own in known})
@@ -144,21 +134,33 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
         if size is not None and own.size != size:
             problem = f"axis {own.name!r} has size {own.size}, but {size} was given"
             raise AxisSizeError(message("resize_axis", problem))
-    keys = None if key is None else iter(jax.random.split(key, len(leaves(tree))))
+    keys: Iterator[jax.Array | None] = itertools.repeat(None)
+    if key is not None:
+        keys = iter(jax.random.split(key, len(leaves(tree))))
 
-    def resize(leaf: Payload) -> Any:
-        own_key = None if keys is None else next(keys)
-        for own in leaf.axes if is_named_array(leaf) and not is_hole(leaf) else ():
-            if own in affected:
-                abstract = isinstance(leaf.array, jax.ShapeDtypeStruct)
-                run = partial(eqx.filter_eval_shape, _resized) if abstract else _resized
-                leaf = run(leaf, own, new, own_key)
+    def resize(leaf: Payload) -> Payload:
+        own_key = next(keys)
+        for own in _axes_in(leaf):
+            if own in affected and isinstance(leaf.array, jax.ShapeDtypeStruct):
+                leaf = eqx.filter_eval_shape(_resized, leaf, own, new, own_key)
+            elif own in affected:
+                leaf = _resized(leaf, own, new, own_key)
         return leaf
 
-    resized: T = _rebuilt(
-        map(resize, tree), lambda own: own.resize(new) if name in with_bases((own.name,)) else own
-    )
-    return resized
+    def resized(own: Axis) -> Axis:
+        if name in with_bases((own.name,)):
+            return own.resize(new)
+        return own
+
+    rebuilt: T = _rebuilt(map(resize, tree), resized)
+    return rebuilt
+
+
+def _axes_in(leaf: Payload) -> tuple[Axis, ...]:
+    """Return the axes of a leaf; none if it is not a named array, or one whose array a filter has replaced."""
+    if not isinstance(leaf, NamedArray) or is_hole(leaf):
+        return ()
+    return leaf.axes
 
 
 def _resized(x: NamedArray, axis: Axis, size: int, key: jax.Array | None) -> NamedArray:
@@ -174,7 +176,7 @@ def _resized(x: NamedArray, axis: Axis, size: int, key: jax.Array | None) -> Nam
     return auto_sharded(concatenate(axis.name, [x, added.astype(x.dtype).rearrange(x.names)]))
 
 
-def _rebuilt(tree: Tree, change: Callable[[Axis], Axis]) -> Any:
+def _rebuilt(tree: Tree, change: Callable[[Axis], Axis]) -> Tree:
     """Change the axes in static fields of modules."""
     if is_named_array(tree):
         return tree
@@ -190,7 +192,7 @@ def _rebuilt(tree: Tree, change: Callable[[Axis], Axis]) -> Any:
     return made
 
 
-def _changed(value: Payload, change: Callable[[Axis], Axis]) -> Any:
+def _changed(value: object, change: Callable[[Axis], Axis]) -> object:
     if isinstance(value, Axis):
         return change(value)
     if type(value) is tuple:

@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..kinds import Payload
 
@@ -28,7 +29,7 @@ StoredAxes: TypeAlias = tuple[tuple[StoredAxis, ...] | None, ...]
 None for a dimension without a name."""
 
 
-class StoredArray(np.ndarray[Any, Any]):
+class StoredArray(np.ndarray[Any, np.dtype[Any]]):
     """A NumPy array of a state dict, and the axes that it was saved with.
 
     Only the array itself has them. Slices, copies and results of operations do not, and neither does
@@ -43,7 +44,7 @@ class StoredArray(np.ndarray[Any, Any]):
     is_foreign: bool = False
 
     def __array_wrap__(
-        self, array: Payload, context: Any = None, return_scalar: bool = False
+        self, array: Payload, context: object = None, return_scalar: bool = False
     ) -> Any:
         plain = np.asarray(array)
         if return_scalar:
@@ -52,7 +53,7 @@ class StoredArray(np.ndarray[Any, Any]):
 
     @staticmethod
     def of(
-        array: np.ndarray[Any, Any], axes: StoredAxes | None, is_foreign: bool = False
+        array: NDArray[np.generic], axes: StoredAxes | None, is_foreign: bool = False
     ) -> "StoredArray":
         """View an array as one with given axes."""
         stored = array.view(StoredArray)

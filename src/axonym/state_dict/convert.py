@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
+from numpy.typing import NDArray
 
 from ..array import is_named_array
 from ..axis import Axis
@@ -44,7 +45,7 @@ IN_FIRST: Mapping[type, Layout] = {Linear: in_first, MoELinear: in_first}
 IN_FIRST_CALL = "layouts={axn.nn.Linear: axn.state_dict.in_first}"
 
 
-class StateDict(Mapping[str, np.ndarray[Any, Any]]):
+class StateDict(Mapping[str, NDArray[np.generic]]):
     """The arrays of a model by key, each brought to the host when it is looked up; `dict(state)` fetches all.
 
     All processes have to look up the same arrays in the same order.
@@ -138,7 +139,7 @@ def to_torch_compatible_state_dict(
 
 def from_state_dict(
     tree: T,
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, Payload],
     prefix: str | None = None,
     strict: bool = True,
     *,
@@ -205,7 +206,7 @@ def from_state_dict(
 
 def from_torch_compatible_state_dict(
     tree: T,
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, Payload],
     prefix: str | None = None,
     strict: bool = True,
     *,
@@ -235,7 +236,7 @@ def from_torch_compatible_state_dict(
 def _filled(
     function: str,
     tree: Tree,
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, Payload],
     prefix: str | None,
     strict: bool,
     cast: bool,
@@ -246,7 +247,7 @@ def _filled(
     mesh: MeshLike | None,
     rivals: tuple[Rival, ...],
     torch: Rival | None,
-) -> Any:
+) -> Tree:
     require_state(function, state_dict, f"write {function}(model, state_dict)")
     own = mapping if isinstance(mapping, Mappings) else context.resolve_mapping(mapping)
     around = context.context_mesh(mesh)
@@ -274,13 +275,16 @@ def _filled(
 
 
 def _read(
-    spot: Place, keys: Mapping[Index, str], forms: Mapping[str, Form], state_dict: Mapping[str, Any]
-) -> dict[Index, np.ndarray[Any, Any]]:
+    spot: Place,
+    keys: Mapping[Index, str],
+    forms: Mapping[str, Form],
+    state_dict: Mapping[str, Payload],
+) -> dict[Index, NDArray[np.generic]]:
     """Bring the layers of an array to the host; those without a key are those of the tree.
 
     Not block by block: all processes have to bring the same arrays to the host.
     """
-    layers: dict[Index, np.ndarray[Any, Any]] = {}
+    layers: dict[Index, NDArray[np.generic]] = {}
     for _, index in spot.entries():
         key = keys.get(index)
         if key is None:
@@ -293,14 +297,14 @@ def _read(
 def _loaded(
     function: str,
     place: Place,
-    layers: Mapping[Index, np.ndarray[Any, Any]],
+    layers: Mapping[Index, NDArray[np.generic]],
     mapping: AxisMapping | Mappings | None,
     mesh: MeshLike | None,
-) -> Any:
+) -> Payload:
     """Load an array, each device its part."""
     dtype, whole = place.array.dtype, (slice(None),) * len(place.shape)
 
-    def block(at: Any) -> Any:
+    def block(at: Any) -> NDArray[np.generic]:
         return place.block(at, layers).astype(dtype, copy=False)
 
     sharding = getattr(place.array, "sharding", None)
@@ -379,7 +383,7 @@ def _renamer(function: str, rename: Rename | None) -> Callable[[str], str]:
     return lambda name: pattern.sub(lambda run: table[run[0]], name)
 
 
-def _text(function: str, old: Any, new: Any) -> str:
+def _text(function: str, old: object, new: object) -> str:
     if not isinstance(old, str) or not isinstance(new, str):
         raise OperandError(
             message(function, f"rename turns {old!r} into {new!r}, but keys must be strings")

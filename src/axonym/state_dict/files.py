@@ -7,13 +7,14 @@ from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from numpy.typing import NDArray
 
 from ..errors import ArgumentError, message
+from ..kinds import Payload, Typed
 from .axes import StoredArray, StoredAxes
 from .format import CODES, METADATA, File, Unreadable, header_of, open_file, parse
 from .places import axes_of, on_host, require_state, spec_of
@@ -26,7 +27,7 @@ AXES = "axonym.axes"
 
 
 def save_state_dict(
-    state_dict: Mapping[str, Any],
+    state_dict: Mapping[str, Payload],
     path: str | os.PathLike[str],
     *,
     max_bytes: int | None = None,
@@ -66,7 +67,7 @@ def save_state_dict(
         raise ArgumentError(message("save_state_dict", problem, hint="pass text as metadata="))
     _require_text(metadata or {})
     target = Path(path)
-    specs: dict[str, Any] = {}
+    specs: dict[str, Typed] = {}
     for key in state_dict:
         specs[key] = spec_of("save_state_dict", state_dict, key)
         if specs[key].dtype not in CODES:
@@ -103,7 +104,7 @@ def save_state_dict(
 
 
 def _axes_metadata(
-    state_dict: Mapping[str, Any], keys: Iterable[str], specs: Mapping[str, Any]
+    state_dict: Mapping[str, Payload], keys: Iterable[str], specs: Mapping[str, Typed]
 ) -> dict[str, str]:
     """Return the axes of arrays as metadata; nothing if none are known."""
     known: dict[str, StoredAxes] = {}
@@ -116,9 +117,8 @@ def _axes_metadata(
     return {}
 
 
-def _bytes_of(spec: Any) -> int:
-    size: int = spec.size * spec.dtype.itemsize
-    return size
+def _bytes_of(spec: Typed) -> int:
+    return math.prod(spec.shape) * spec.dtype.itemsize
 
 
 def _require_text(metadata: Mapping[str, str]) -> None:
@@ -135,7 +135,7 @@ def _require_text(metadata: Mapping[str, str]) -> None:
             )
 
 
-def _groups(specs: Mapping[str, Any], max_bytes: int | None) -> list[list[str]]:
+def _groups(specs: Mapping[str, Typed], max_bytes: int | None) -> list[list[str]]:
     """Return the keys of the arrays of each file."""
     groups: list[list[str]] = [[]]
     filled = 0
@@ -149,7 +149,7 @@ def _groups(specs: Mapping[str, Any], max_bytes: int | None) -> list[list[str]]:
     return groups
 
 
-def _parts(header: bytes, arrays: Iterator[np.ndarray[Any, Any]]) -> Iterator[Any]:
+def _parts(header: bytes, arrays: Iterator[NDArray[np.generic]]) -> Iterator[bytes | memoryview]:
     """Yield the bytes of a file."""
     yield header
     for array in arrays:
@@ -174,7 +174,7 @@ def _together(file: Path) -> Generator[None]:
         raise failure
 
 
-def load_state_dict(path: str | os.PathLike[str]) -> dict[str, np.ndarray[Any, Any]]:
+def load_state_dict(path: str | os.PathLike[str]) -> dict[str, NDArray[np.generic]]:
     """Open safetensors files and return their arrays by key.
 
     The arrays are memory-mapped: none but booleans is read before it is used. They are read-only, and of the class

@@ -10,15 +10,18 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
+from numpy.typing import NDArray
 
 from ..errors import ArgumentError, OperandError, message, suggestion
-from ..kinds import Payload
+from ..kinds import Payload, Typed
 from ..mesh.assignment import with_bases
 from .axes import StoredArray, StoredAxes, StoredAxis
 from .places import Form, Index, Place, axes_of, on_host, spec_of
 from .record import axes_text
 
 Entries: TypeAlias = Mapping[str, tuple[Place, Index]]
+Specs: TypeAlias = Mapping[str, Typed]
 KINDS = ("missing", "unexpected", "wrong axes", "wrong shape", "wrong dtype", "wrong values")
 SHOWN = 20  # of each kind
 
@@ -54,7 +57,7 @@ class Reading:
 
     function: str
     entries: Entries
-    state: Mapping[str, Any]
+    state: Mapping[str, Payload]
     prefix: str | None
     strict: bool
     cast: bool
@@ -104,7 +107,7 @@ def fit(reading: Reading) -> dict[str, Form]:
     _require_axes(reading)
     flaws = Flaws()
     forms: dict[str, Form] = {}
-    specs: dict[str, Any] = {}
+    specs: dict[str, Typed] = {}
     extra = reading.extra()
     for key, (place, _) in reading.entries.items():
         if key not in reading.state:
@@ -164,7 +167,7 @@ def _are_strings(values: Iterable[object]) -> bool:
     return all(isinstance(value, str) for value in values)
 
 
-def _form(reading: Reading, flaws: Flaws, key: str, spec: Any) -> Form | None:
+def _form(reading: Reading, flaws: Flaws, key: str, spec: Typed) -> Form | None:
     """Return the stored form of an array, by the axes that it was saved with."""
     place, _ = reading.entries[key]
     axes, shape = axes_of(reading.state, key, spec), tuple(spec.shape)
@@ -189,7 +192,7 @@ def _flat(axes: StoredAxes | None) -> list[StoredAxis]:
     return list(itertools.chain.from_iterable(dim or () for dim in axes or ()))
 
 
-def _compare_dtypes(reading: Reading, flaws: Flaws, key: str, given: Any) -> None:
+def _compare_dtypes(reading: Reading, flaws: Flaws, key: str, given: DTypeLike) -> None:
     place, _ = reading.entries[key]
     dtype = place.array.dtype
     if given == dtype:
@@ -204,7 +207,7 @@ def _compare_dtypes(reading: Reading, flaws: Flaws, key: str, given: Any) -> Non
             flaws.add("wrong values", key, f"{least} to {most} in {given}, but {room}")
 
 
-def bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+def bounds(array: NDArray[np.generic]) -> tuple[int, int]:
     """Return the least and the greatest number of an array of integers; zeros if it is empty."""
     if not array.size:
         return 0, 0
@@ -214,7 +217,7 @@ def bounds(array: np.ndarray[Any, Any]) -> tuple[int, int]:
     return int(array.min()), int(array.max())
 
 
-def _hints(reading: Reading, flaws: Flaws, specs: Mapping[str, Any]) -> Iterator[str]:
+def _hints(reading: Reading, flaws: Flaws, specs: Specs) -> Iterator[str]:
     """Yield what would work."""
     found = flaws.found
     if "missing" in found or "unexpected" in found:
@@ -284,7 +287,7 @@ def _splits(key: str) -> Iterator[tuple[str, str]]:
         at = key.find(".", at + 1)
 
 
-def _axes_hint(reading: Reading, keys: Iterable[str], specs: Mapping[str, Any]) -> str:
+def _axes_hint(reading: Reading, keys: Iterable[str], specs: Specs) -> str:
     """Return how to load arrays saved with other names: those that only one side has are paired, if all agree."""
     table: dict[str, str] = {}
     certain = True
@@ -308,7 +311,7 @@ def _axes_hint(reading: Reading, keys: Iterable[str], specs: Mapping[str, Any]) 
     return f"if these are the same axes, pass rename_axes={table}; {comparison}"
 
 
-def _layout_hint(reading: Reading, specs: Mapping[str, Any]) -> str | None:
+def _layout_hint(reading: Reading, specs: Specs) -> str | None:
     """Return the other reading that fits most arrays, if it fits more than this one."""
     most, call = _fitting(reading, reading.entries, specs), None
     for rival in reading.rivals:
@@ -318,7 +321,7 @@ def _layout_hint(reading: Reading, specs: Mapping[str, Any]) -> str | None:
     return call and f"{call}: {most} of {len(specs)} arrays fit then"
 
 
-def _fitting(reading: Reading, entries: Entries, specs: Mapping[str, Any]) -> int:
+def _fitting(reading: Reading, entries: Entries, specs: Specs) -> int:
     """Count the arrays that fit entries of the same keys."""
     count = 0
     for key, spec in specs.items():
@@ -359,7 +362,7 @@ def _some(keys: list[str]) -> str:
     return shown
 
 
-def _warn_of_squares(reading: Reading, specs: Mapping[str, Any]) -> None:
+def _warn_of_squares(reading: Reading, specs: Specs) -> None:
     """Warn of arrays of torch that fit the model as they are, but would have other places in the layouts of torch."""
     if reading.torch is None or getattr(reading.state, "spec", None) is not None:
         return
@@ -379,7 +382,7 @@ def _warn_of_squares(reading: Reading, specs: Mapping[str, Any]) -> None:
         )
 
 
-def _is_of_torch(spec: Any, value: Payload) -> bool:
+def _is_of_torch(spec: Typed, value: Payload) -> bool:
     of_file = isinstance(spec, StoredArray) and spec.is_foreign
     return of_file or type(value).__module__.partition(".")[0] == "torch"
 
@@ -393,7 +396,7 @@ def _differs(one: Form, other: Form) -> bool:
     return one.shape == other.shape and walked(one) != walked(other)
 
 
-def _kind(dtype: Any) -> Any:
+def _kind(dtype: DTypeLike) -> object:
     """Return the kind of numbers, among which dtypes convert."""
     kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
     for kind in kinds:

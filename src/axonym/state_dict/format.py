@@ -8,12 +8,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import ArgumentError, message
+from ..kinds import Typed
 
 DTYPES: dict[str, np.dtype[Any]] = {
     code: jnp.dtype(kind)
@@ -61,19 +63,19 @@ class Entry(NamedTuple):
 class File(NamedTuple):
     """An opened file."""
 
-    arrays: dict[str, np.ndarray[Any, Any]]
+    arrays: dict[str, NDArray[np.generic]]
     metadata: dict[str, str]
 
 
 def header_of(
-    keys: Sequence[str], specs: Mapping[str, Any], metadata: Mapping[str, str]
+    keys: Sequence[str], specs: Mapping[str, Typed], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[str]]:
     """Make the beginning of a file; returns it and the keys in the order of the arrays' bytes."""
-    header: dict[str, Any] = {METADATA: metadata}
+    header: dict[str, object] = {METADATA: metadata}
     ordered = sorted(keys, key=lambda key: -specs[key].dtype.itemsize)  # then all are aligned
     end = 0
     for key in ordered:
-        start, end = end, end + specs[key].size * specs[key].dtype.itemsize
+        start, end = end, end + math.prod(specs[key].shape) * specs[key].dtype.itemsize
         header[key] = {
             "dtype": CODES[specs[key].dtype],
             "shape": specs[key].shape,
@@ -116,7 +118,7 @@ def parse(text: bytes | str) -> Any:
     return value
 
 
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
     for name, _ in pairs:
         name.encode("utf-8")
     found = dict(pairs)
@@ -125,7 +127,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refused(text: str) -> Any:
+def _refused(text: str) -> NoReturn:
     raise ValueError(f"{text} is not JSON")
 
 

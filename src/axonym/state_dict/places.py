@@ -5,6 +5,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import EllipsisType
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -13,6 +14,7 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jax.experimental import multihost_utils
+from numpy.typing import NDArray
 
 from ..array import NamedArray, is_named_array
 from ..axis import names_in, selection
@@ -28,7 +30,7 @@ from ..errors import (
     message,
     suggestion,
 )
-from ..kinds import Payload, Tree, type_text
+from ..kinds import Payload, Tree, Typed, type_text
 from ..mesh import auto
 from ..mesh.assignment import path_text
 from ..names import plans
@@ -83,7 +85,7 @@ class Form:
         return frozenset(name for name, size in sizes if name in self.flipped and size > 1)
 
     @functools.cached_property
-    def steps(self) -> tuple[Any, ...]:
+    def steps(self) -> tuple[slice | EllipsisType, ...]:
         """An index that reverses some of them, in that order; its result is an array, also without dimensions."""
         backwards, forwards = slice(None, None, -1), slice(None)
         parts = [self.parts[at] for at in self.order]
@@ -109,14 +111,14 @@ class Form:
         """The stored shape with names, for errors."""
         return axes_text(self.axes, self.shape)
 
-    def store(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def store(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
         """Bring an array into its stored form, contiguous: other libraries write its buffer, or need such strides."""
-        ordered: np.ndarray[Any, Any] = array.reshape(self.split).transpose(self.order)[self.steps]
+        ordered: NDArray[np.generic] = array.reshape(self.split).transpose(self.order)[self.steps]
         return np.asarray(ordered.reshape(self.shape), order="C")
 
-    def restore(self, stored: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def restore(self, stored: NDArray[np.generic]) -> NDArray[np.generic]:
         """Bring an array back; without split axes, it is a view, of which only the used part is read."""
-        apart: np.ndarray[Any, Any] = stored.reshape([self.split[at] for at in self.order])[
+        apart: NDArray[np.generic] = stored.reshape([self.split[at] for at in self.order])[
             self.steps
         ]
         return apart.transpose(np.argsort(self.order)).reshape(self.array)
@@ -180,7 +182,7 @@ class Place:
     form: Form
 
     @property
-    def array(self) -> Any:
+    def array(self) -> Payload:
         """The array without its names."""
         if isinstance(self.leaf, NamedArray):
             return self.leaf.array
@@ -237,7 +239,7 @@ class Place:
                 key.append(part)
             yield ".".join(key), index
 
-    def read(self, index: Index) -> np.ndarray[Any, Any]:
+    def read(self, index: Index) -> NDArray[np.generic]:
         """Bring the part of given layers to the host."""
         array, names = self.array, list(self.names)
         for name, at in zip(self.layers, index, strict=True):
@@ -250,8 +252,8 @@ class Place:
         return on_host(array)
 
     def block(
-        self, at: Sequence[slice], layers: Mapping[Index, np.ndarray[Any, Any]]
-    ) -> np.ndarray[Any, Any]:
+        self, at: Sequence[slice], layers: Mapping[Index, NDArray[np.generic]]
+    ) -> NDArray[np.generic]:
         """Assemble a block of the array from those of its layers, which `Form.restore` returns."""
         bounds = [range(*part.indices(size)) for part, size in zip(at, self.shape, strict=True)]
         rest: Tree = tuple(
@@ -259,7 +261,7 @@ class Place:
         )
         rest += (...,)  # the result is an array, also without dimensions
         if not self.layers:
-            whole: np.ndarray[Any, Any] = layers[()][rest]
+            whole: NDArray[np.generic] = layers[()][rest]
             return whole
         result = np.empty([len(bound) for bound in bounds], self.array.dtype)
         dims = [self.names.index(name) for name in self.layers]
@@ -282,7 +284,7 @@ def _renamed(axes: StoredAxes, called: Callable[[str], str]) -> StoredAxes:
     return tuple(renamed)
 
 
-def on_host(array: Payload) -> np.ndarray[Any, Any]:
+def on_host(array: Payload) -> NDArray[np.generic]:
     """Bring an array to the host, from all processes that have a part of it."""
     if isinstance(array, jax.Array) and not (
         array.is_fully_addressable or array.is_fully_replicated
@@ -291,7 +293,7 @@ def on_host(array: Payload) -> np.ndarray[Any, Any]:
     return np.asarray(array)
 
 
-def require_state(function: str, state: Any, hint: str) -> None:
+def require_state(function: str, state: object, hint: str) -> None:
     """Raise unless `state` is a mapping with strings as keys; the hint shows the call."""
     if not isinstance(state, Mapping):
         problem = f"a state dict must be a mapping from keys to arrays, not {type_text(state)}"
@@ -320,14 +322,14 @@ def require_values(function: str, key: str, array: Payload) -> None:
         )
 
 
-def spec_of(function: str, state: Mapping[str, Any], key: str) -> Any:
+def spec_of(function: str, state: Mapping[str, Payload], key: str) -> Typed:
     """Return an array of a state dict, or an object with its shape and dtype.
 
     Raises:
         ArgumentError: if it is abstract.
         OperandError: if it has names, or numpy cannot read it.
     """
-    spec = getattr(state, "spec", None)
+    spec: Callable[[str], Typed] | None = getattr(state, "spec", None)
     if spec is not None:
         return spec(key)
     value = state[key]
@@ -352,7 +354,7 @@ def spec_of(function: str, state: Mapping[str, Any], key: str) -> Any:
         ) from error
 
 
-def axes_of(state: Mapping[str, Any], key: str, spec: Any) -> StoredAxes | None:
+def axes_of(state: Mapping[str, Payload], key: str, spec: Typed) -> StoredAxes | None:
     """Return the axes that an array of a state dict was saved with, or None; `spec` is what `spec_of` returns."""
     axes = getattr(state, "axes", None)
     if axes is not None:
@@ -431,7 +433,7 @@ def _forms(node: Tree, path: Names, layout: Layout, known: Sequence[str]) -> Map
     return forms
 
 
-def _layers(node: Tree) -> Iterator[tuple[Names, str | Numbers, Names, Any]]:
+def _layers(node: Tree) -> Iterator[tuple[Names, str | Numbers, Names, Tree]]:
     """Yield the layers of a module that has several: path, number in keys, axis of storage, and module.
 
     Numbers are those of `node.unstacked()`: all modules with the same layers have the same keys.

@@ -124,7 +124,9 @@ class ScanCheckpointPolicy(axonym.ScanCheckpointPolicy):
 
 
 ScanCheckpointSpec: TypeAlias = (
-    ScanCheckpointPolicy | bool | Literal["offload", "recompute", "full", "save_all", "nested"]
+    axonym.ScanCheckpointPolicy
+    | bool
+    | Literal["offload", "recompute", "full", "save_all", "nested"]
 )
 
 _SHORT: dict[bool | str, ScanCheckpointPolicy] = {
@@ -138,13 +140,11 @@ _SHORT: dict[bool | str, ScanCheckpointPolicy] = {
 }
 
 
-def policy_of(spec: Any) -> axonym.ScanCheckpointPolicy:
+def policy_of(spec: ScanCheckpointSpec) -> axonym.ScanCheckpointPolicy:
     """Make a policy from a value of `remat` or `gradient_checkpointing`."""
-    return (
-        spec
-        if isinstance(spec, axonym.ScanCheckpointPolicy)
-        else ScanCheckpointPolicy.from_bool_or_str(spec)
-    )
+    if isinstance(spec, axonym.ScanCheckpointPolicy):
+        return spec
+    return ScanCheckpointPolicy.from_bool_or_str(spec)
 
 
 def tree_checkpoint_name(x: T, name: str) -> T:

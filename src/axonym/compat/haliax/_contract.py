@@ -1,9 +1,12 @@
 """Contractions, `dot` and `einsum`, and `rearrange`."""
 
+import itertools
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import EllipsisType
+from typing import Any, TypeAlias
 
 import jax
 from jax.lax import PrecisionLike
@@ -11,17 +14,17 @@ from jax.typing import DTypeLike
 
 import axonym as axn
 from axonym import AxisSelection, AxisSelector
-from axonym.engine import selection
+from axonym.engine import names_in, selection, selectors
 from axonym.errors import OperandError, message
 
 from ._adapt import adapted
-from ._shape import selection_of
 from .axis import PartialAxisSpec, rearrange_for_partial_order
 from .partitioning import auto_sharded, on_entered_mesh
 
 __all__ = ["dot", "einsum", "rearrange"]
 
 DotGeneralOp = Callable[..., jax.Array]
+Arrays: TypeAlias = tuple[Any, ...]
 
 
 @adapted
@@ -61,11 +64,12 @@ def dot(
     if axis is not None:
         arrays, axis = _alone_summed(arrays, axis)
     if out_axes is not None:
-        union = dict.fromkeys(name for x in arrays for name in x.names)
-        summed = set(union) if axis is None else {name for name, _ in selection(axis)}
-        out_axes = rearrange_for_partial_order(
-            out_axes, tuple(name for name in union if name not in summed)
-        )
+        left: dict[str, None] = {}
+        if axis is not None:
+            left = dict.fromkeys(itertools.chain(*(x.names for x in arrays)))
+            for name in names_in(selection(axis)):
+                left.pop(name, None)
+        out_axes = rearrange_for_partial_order(out_axes, tuple(left))
     product = axn.dot(
         *arrays,
         axis=axis,
@@ -77,23 +81,27 @@ def dot(
     return on_entered_mesh(product)
 
 
-def _alone_summed(
-    arrays: tuple[Any, ...], axis: AxisSelection
-) -> tuple[tuple[Any, ...], AxisSelection]:
+def _alone_summed(arrays: Arrays, axis: AxisSelection) -> tuple[Arrays, AxisSelection]:
     """Sum over the axes that only one array has, which is an error in Axonym."""
     given = selection(axis, "dot")
-    if len(arrays) < 2 or not all(isinstance(x, axn.NamedArray) for x in arrays):
+    if len(arrays) < 2 or not _are_named(arrays):
         return arrays, axis
-    holders = {name: sum(name in x.names for x in arrays) for name, _ in given}
-    alone = [each for each in selection_of(axis) if holders[axn.axis_name(each)] == 1]
+    holders = Counter(itertools.chain(*(x.names for x in arrays)))
+    alone = tuple(pair for pair in given if holders[pair[0]] == 1)
     if not alone:
         return arrays, axis
-    names = axn.axis_name(alone)
-    own = [
-        [each for each, name in zip(alone, names, strict=True) if name in x.names] for x in arrays
-    ]
-    summed = tuple(x.sum(axes) if axes else x for x, axes in zip(arrays, own, strict=True))
-    return summed, axn.without_axes(axis, names)
+
+    def summed(x: axn.NamedArray) -> axn.NamedArray:
+        own = tuple(pair for pair in alone if pair[0] in x.names)
+        if not own:
+            return x
+        return x.sum(selectors(own))
+
+    return tuple(map(summed, arrays)), axn.without_axes(axis, names_in(alone))
+
+
+def _are_named(arrays: Iterable[object]) -> bool:
+    return all(isinstance(x, axn.NamedArray) for x in arrays)
 
 
 @adapted
@@ -125,19 +133,19 @@ def einsum(
     return on_entered_mesh(result)
 
 
-def _braces_each(equation: str, arrays: Sequence[Any], aliases: Mapping[str, AxisSelector]) -> str:
+def _braces_each(equation: str, arrays: Arrays, aliases: Mapping[str, AxisSelector]) -> str:
     """Give each array its own braces, with the names that it has; a name that none has stays in the first."""
-    shared = (
-        re.fullmatch(r"\s*\{([^{}]*)\}\s*(->.*)", equation) if isinstance(equation, str) else None
-    )
-    if shared is None or len(arrays) < 2 or not all(isinstance(x, axn.NamedArray) for x in arrays):
+    if not isinstance(equation, str) or len(arrays) < 2 or not _are_named(arrays):
         return equation
-    real = {name: axn.axis_name(aliases.get(name, name)) for name in shared[1].split()}
-    unknown = {
-        name for name in real if name != "..." and not any(real[name] in x.names for x in arrays)
-    }
-    own = [[name for name in real if name == "..." or real[name] in x.names] for x in arrays]
-    own[0] += unknown
+    shared = re.fullmatch(r"\s*\{([^{}]*)\}\s*(->.*)", equation)
+    if shared is None:
+        return equation
+    own: list[list[str]] = [[] for _ in arrays]
+    for name in dict.fromkeys(shared[1].split()):
+        real = axn.axis_name(aliases.get(name, name))
+        holders = [at for at, x in enumerate(arrays) if name == "..." or real in x.names]
+        for at in holders or [0]:
+            own[at].append(name)
     return ", ".join(f"{{{' '.join(names)}}}" for names in own) + shared[2]
 
 
@@ -153,21 +161,25 @@ def rearrange(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArra
         args: the order or the expression, which may also be the keyword `axes` or `expression`.
         kwargs: the axes that names in the expression stand for.
     """
-    given = [
-        *args,
-        *(kwargs.pop(key) for key in ("axes", "expression") if not args and key in kwargs),
-    ]
+    given = list(args)
+    for key in ("axes", "expression"):
+        if not args and key in kwargs:
+            given.append(kwargs.pop(key))
     if len(given) != 1:
         raise OperandError(
             message("rearrange", f"expected one order of axes or one expression, got {len(given)}")
         )
     (order,) = given
-    if (
-        isinstance(order, Sequence)
-        and not isinstance(order, str)
-        and isinstance(array, axn.NamedArray)
-    ):
-        order = [entry if entry is ... else axn.axis_name(entry) for entry in order]
-        order = rearrange_for_partial_order(order, array.names) if order.count(...) > 1 else order
-    result = axn.rearrange(array, order, **kwargs)
-    return auto_sharded(result) if isinstance(order, str) else result
+    if isinstance(order, str):
+        return auto_sharded(axn.rearrange(array, order, **kwargs))
+    if isinstance(order, Sequence) and isinstance(array, axn.NamedArray):
+        order = list(map(_entry, order))
+        if order.count(...) > 1:
+            order = rearrange_for_partial_order(order, array.names)
+    return axn.rearrange(array, order, **kwargs)
+
+
+def _entry(entry: AxisSelector | EllipsisType) -> str | EllipsisType:
+    if entry is ...:
+        return entry
+    return axn.axis_name(entry)

@@ -2,19 +2,28 @@
 
 import functools
 import warnings
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
 from axonym import quant
 from axonym.quant import OverwriteWithGradient
 
+from ._adapt import Function
+
 __all__ = ["DefaultDotGeneralOp", "DotGeneralOp", "Fp8DotGeneralOp", "Int8DotGeneralOp"]
+
+
+Pair: TypeAlias = tuple[Sequence[int], Sequence[int]]
+DotDimensionNumbers: TypeAlias = tuple[Pair, Pair]
+Three: TypeAlias = tuple[jax.Array, ...]  # for the two operands and the gradient of the product
 
 
 class DotGeneralOp(Protocol):
@@ -22,10 +31,10 @@ class DotGeneralOp(Protocol):
 
     def __call__(
         self,
-        lhs: Any,
-        rhs: Any,
-        dimension_numbers: Any,
-        precision: Any = None,
+        lhs: jax.Array,
+        rhs: jax.Array,
+        dimension_numbers: DotDimensionNumbers,
+        precision: PrecisionLike = None,
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
         """Multiply two arrays."""
@@ -42,10 +51,10 @@ class DefaultDotGeneralOp(eqx.Module):
 
     def __call__(
         self,
-        lhs: Any,
-        rhs: Any,
-        dimension_numbers: Any,
-        precision: Any = None,
+        lhs: jax.Array,
+        rhs: jax.Array,
+        dimension_numbers: DotDimensionNumbers,
+        precision: PrecisionLike = None,
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
         """Multiply two arrays."""
@@ -97,10 +106,10 @@ class Fp8DotGeneralOp(OverwriteWithGradient):
 
     def __call__(
         self,
-        lhs: Any,
-        rhs: Any,
-        dimension_numbers: Any,
-        precision: Any = None,
+        lhs: jax.Array,
+        rhs: jax.Array,
+        dimension_numbers: DotDimensionNumbers,
+        precision: PrecisionLike = None,
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
         """Multiply like `jax.lax.dot_general`; `precision` is ignored."""
@@ -129,7 +138,7 @@ class Int8DotGeneralOp(OverwriteWithGradient):
         cfg: the product, with the signature of `jax.lax.dot_general`.
     """
 
-    cfg: Any
+    cfg: Function
 
     @classmethod
     def init(cls) -> "Int8DotGeneralOp":
@@ -138,10 +147,10 @@ class Int8DotGeneralOp(OverwriteWithGradient):
 
     def __call__(
         self,
-        lhs: Any,
-        rhs: Any,
-        dimension_numbers: Any,
-        precision: Any = None,
+        lhs: jax.Array,
+        rhs: jax.Array,
+        dimension_numbers: DotDimensionNumbers,
+        precision: PrecisionLike = None,
         preferred_element_type: DTypeLike | None = None,
     ) -> jax.Array:
         """Multiply like `jax.lax.dot_general`."""
@@ -168,7 +177,7 @@ def _latest_first(history: jax.Array) -> jax.Array:
     return jnp.concatenate([history[..., :1], history[..., :0:-1]], axis=-1)
 
 
-def _scale(history: jax.Array, scale: jax.Array, dtype: Any) -> jax.Array:
+def _scale(history: jax.Array, scale: jax.Array, dtype: DTypeLike) -> jax.Array:
     """Return the divisor of a step."""
     limit = float(jnp.finfo(dtype).max)  # type: ignore[no-untyped-call]  # of jax
     used = history.max(-1, keepdims=True) / limit
@@ -176,17 +185,17 @@ def _scale(history: jax.Array, scale: jax.Array, dtype: Any) -> jax.Array:
 
 
 @jax.custom_vjp
-def _recorded(product: jax.Array, scales: Any, after: Any) -> jax.Array:
+def _recorded(product: jax.Array, scales: Three, after: Three) -> jax.Array:
     """Return the product, with the next values as gradient of the scales."""
     return product
 
 
-def _record(product: jax.Array, scales: Any, after: Any) -> tuple[jax.Array, Any]:
+def _record(product: jax.Array, scales: Three, after: Three) -> tuple[jax.Array, Three]:
     return product, after
 
 
-def _tell(after: Any, gradient: jax.Array) -> tuple[jax.Array, Any, Any]:
-    return gradient, after, jax.tree.map(jnp.zeros_like, after)
+def _tell(after: Three, gradient: jax.Array) -> tuple[jax.Array, Three, Three]:
+    return gradient, after, tuple(map(jnp.zeros_like, after))
 
 
 _recorded.defvjp(_record, _tell)

@@ -5,24 +5,27 @@
 
 import builtins
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import EllipsisType
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 import axonym as axn
 from axonym import Axis, AxisSelector, axis_name
-from axonym.engine import facts, selector, selectors_of, shown, wrap
+from axonym.engine import AxisKey, facts, selector, selectors_of, shown, wrap
 from axonym.errors import AxisNotFoundError, AxisSizeError, BroadcastError, OperandError, message
 
-from ._adapt import adapted
+from ._adapt import Operand, adapted
 from ._shape import common_axes
 from .types import GatherScatterModeStr
 
 __all__ = ["index", "slice", "take", "updated_slice"]
 
-Selectors = Mapping[AxisSelector, Any]
+Selectors: TypeAlias = Mapping[AxisSelector, Any]
+Item: TypeAlias = Selectors | tuple[object, ...] | EllipsisType
 
 
 @adapted
@@ -37,7 +40,7 @@ def index(array: axn.NamedArray, slices: Selectors) -> axn.NamedArray:
 
 
 @adapted
-def getitem(array: axn.NamedArray, item: Any) -> axn.NamedArray:
+def getitem(array: axn.NamedArray, item: Item) -> axn.NamedArray:
     """Index by a dict, or by pairs of an axis and a selector."""
     if item is ...:
         hint = "use the array itself; only x.at and references take ..."
@@ -46,18 +49,15 @@ def getitem(array: axn.NamedArray, item: Any) -> axn.NamedArray:
 
 
 def _indexed(array: axn.NamedArray, slices: Selectors) -> axn.NamedArray:
-    selectors = _selectors(array, slices)
-    return _ordered(axn.index(array, selectors), array, selectors)
+    parts = _selectors(array, slices)
+    return _ordered(axn.index(array, parts), array, parts)
 
 
 def _selectors(array: axn.NamedArray, slices: Selectors) -> dict[AxisSelector, Any]:
     """Check the axes of an index, and convert slices of Pallas to dslices."""
     if not isinstance(slices, Mapping):
-        raise OperandError(
-            message(
-                "index", f"an index is a dict from axes to selectors, not {type(slices).__name__}"
-            )
-        )
+        problem = f"an index is a dict from axes to selectors, not {type(slices).__name__}"
+        raise OperandError(message("index", problem))
     found: dict[AxisSelector, Any] = {}
     for axis, part in slices.items():
         name, size = selector(axis, "index")
@@ -66,13 +66,13 @@ def _selectors(array: axn.NamedArray, slices: Selectors) -> dict[AxisSelector, A
         found[name] = window(part)
     if not isinstance(array, axn.NamedArray):
         return found
-    return {
-        axis: _unknown(array.shape.get(axis_name(axis)), part)
-        for axis, part in paired(array.axes, found).items()
-    }
+    found = paired(array.axes, found)
+    for axis, part in found.items():
+        found[axis] = _unknown(array.shape.get(axis_name(axis)), part)
+    return found
 
 
-def window(part: Any) -> Any:
+def window(part: Any) -> object:
     """Convert a dynamic slice of JAX, such as `pl.ds(1, 3)`, to a dslice, or to a slice if it has a stride."""
     if isinstance(part, axn.dslice | builtins.slice) or not (
         hasattr(part, "start") and hasattr(part, "size")
@@ -85,11 +85,15 @@ def window(part: Any) -> Any:
 
 
 def parts_of(
-    function: str, x: axn.NamedArray, axes: Sequence[Axis], item: Any
+    function: str, x: axn.NamedArray, axes: Sequence[Axis], item: Item
 ) -> dict[AxisSelector, Any]:
     """Parse the contents of brackets that select a part of a view of `x` with these axes."""
-    selectors = {axis: window(part) for axis, part in selectors_of(function, x, item).items()}
-    return paired(axes, selectors)
+    return paired(axes, windows(selectors_of(function, x, item)))
+
+
+def windows(selectors: Mapping[AxisKey, Any]) -> dict[AxisKey, object]:
+    """Apply `window` to each selector."""
+    return {axis: window(part) for axis, part in selectors.items()}
 
 
 def paired(axes: Sequence[Axis], selectors: Mapping[AxisSelector, Any]) -> dict[AxisSelector, Any]:
@@ -98,18 +102,17 @@ def paired(axes: Sequence[Axis], selectors: Mapping[AxisSelector, Any]) -> dict[
     As in Haliax, it is then paired with that axis, position by position. An array that fits none keeps the name of the
     axis that it indexes, and so does a list.
     """
-    indexed = {axis_name(axis) for axis in selectors}
-    kept = [axis for axis in axes if axis.name not in indexed]
+    indexed = set(map(axis_name, selectors))
 
-    def one(part: Any) -> Any:
-        if (
-            not isinstance(part, jax.Array)
-            or part.ndim != 1
-            or not jnp.issubdtype(part.dtype, jnp.integer)
-        ):
+    def one(part: object) -> object:
+        if not isinstance(part, jax.Array) or part.ndim != 1:
             return part
-        name = next((axis.name for axis in kept if axis.size == part.shape[0]), None)
-        return part if name is None else axn.NamedArray(part, (name,))
+        if not jnp.issubdtype(part.dtype, jnp.integer):
+            return part
+        for axis in axes:
+            if axis.name not in indexed and axis.size == part.shape[0]:
+                return axn.NamedArray(part, (axis.name,))
+        return part
 
     return {axis: one(part) for axis, part in selectors.items()}
 
@@ -117,24 +120,27 @@ def paired(axes: Sequence[Axis], selectors: Mapping[AxisSelector, Any]) -> dict[
 def _ordered(result: axn.NamedArray, array: axn.NamedArray, selectors: Selectors) -> axn.NamedArray:
     """Order the axes of an indexed array as Haliax does."""
     order = _order(array, selectors)
-    return result if order is None or order == result.names else axn.rearrange(result, order)
+    if order is None or order == result.names:
+        return result
+    return axn.rearrange(result, order)
 
 
 def _order(array: axn.NamedArray, selectors: Selectors) -> tuple[str, ...] | None:
     """Return the order of the axes of an indexed array; None if it is the same as in Axonym."""
-    parts = {
-        axis_name(axis): part
-        for axis, part in selectors.items()
-        if not isinstance(part, builtins.slice)
-    }
+    parts: dict[str, object] = {}
+    for axis, part in selectors.items():
+        if not isinstance(part, builtins.slice):
+            parts[axis_name(axis)] = part
     operands = [_own_axes(name, parts[name]) for name in array.names if name in parts]
-    union = tuple(axis.name for axis in common_axes(operands))
+    union = axis_name(common_axes(operands))
     if not union:
         return None
     indexed = {*union, *parts}
     at = [i for i, name in enumerate(array.names) if name in indexed]
     kept = [name for name in array.names if name not in indexed]
-    first = at[0] if at[-1] - at[0] + 1 == len(at) else 0
+    first = 0
+    if at[-1] - at[0] + 1 == len(at):  # they are adjacent
+        first = at[0]
     return (*kept[:first], *union, *kept[first:])
 
 
@@ -144,25 +150,24 @@ def _own_axes(name: str, part: Any) -> tuple[Axis, ...]:
         return part.axes
     if isinstance(part, axn.dslice):
         return (Axis(name, part.size),)
-    shape = np.shape(part)
-    return (Axis(name, shape[0]),) if shape else ()
+    return tuple(Axis(name, size) for size in np.shape(part)[:1])
 
 
 @adapted
-def take(array: axn.NamedArray, axis: AxisSelector, index: Any) -> axn.NamedArray:
+def take(array: axn.NamedArray, axis: AxisSelector, index: Operand) -> axn.NamedArray:
     """Take elements along an axis, which is replaced by the axes of `index`.
 
     Unlike in Axonym, the new axes come first if the index has other axes of the array, and the index may be a plain
     array.
     """
     result = axn.take(array, axis, index)
-    name = selector(axis)[0]
-    if not isinstance(index, axn.NamedArray) or not any(
-        other in array.names for other in index.names if other != name
-    ):
+    if not isinstance(index, axn.NamedArray):
         return result
-    new = [other for other in index.names if other == name or other not in array.names]
-    return axn.rearrange(result, (*new, *(other for other in result.names if other not in new)))
+    shared = {*index.names} & {*array.names} - {axis_name(axis)}
+    if not shared:
+        return result
+    new = [name for name in index.names if name not in shared]
+    return axn.rearrange(result, (*new, *(name for name in result.names if name not in new)))
 
 
 @adapted
@@ -172,7 +177,10 @@ def slice(array: axn.NamedArray, *args: Any, **kwargs: Any) -> axn.NamedArray:
     There are two forms: `(array, axis, new_axis=None, start=0, length=None)` cuts along one axis, and
     `(array, {axis: start}, {axis: length or Axis})` along several. A new name or `Axis` may replace the axis.
     """
-    if isinstance(args[0] if args else kwargs.get("start"), Mapping):
+    start = kwargs.get("start")
+    if args:
+        start = args[0]
+    if isinstance(start, Mapping):
         return _sliced_along(array, *args, **kwargs)
     return _sliced(array, *args, **kwargs)
 
@@ -181,12 +189,16 @@ def _sliced(
     array: axn.NamedArray,
     axis: AxisSelector,
     new_axis: AxisSelector | None = None,
-    start: Any = 0,
+    start: Operand = 0,
     length: int | Axis | None = None,
 ) -> axn.NamedArray:
     name = selector(axis, "slice")[0]
-    new, size = (name, None) if new_axis is None else selector(new_axis, "slice")
-    wanted = length.size if isinstance(length, Axis) else size if length is None else length
+    new, size = name, None
+    if new_axis is not None:
+        new, size = selector(new_axis, "slice")
+    wanted = size
+    if length is not None:
+        wanted = to_size(length)
     if wanted is None:
         hint = "give the length, or an Axis as new_axis"
         raise OperandError(message("slice", f"the piece along {name!r} has no length", hint=hint))
@@ -195,7 +207,9 @@ def _sliced(
     if isinstance(array, axn.NamedArray) and name in array.names:
         start = fitting(start, array.axis_size(name), wanted)
     result = axn.slice(array, axis, start=start, length=wanted)
-    return result if new == name else axn.rename(result, {name: new})
+    if new == name:
+        return result
+    return axn.rename(result, {name: new})
 
 
 def _sliced_along(array: axn.NamedArray, start: Selectors, length: Selectors) -> axn.NamedArray:
@@ -210,24 +224,30 @@ def _sliced_along(array: axn.NamedArray, start: Selectors, length: Selectors) ->
             )
         _, size = lengths.pop(name)
         have = array.resolve_axis(axis)
-        count = size.size if isinstance(size, Axis) else size
+        count = to_size(size)
         if isinstance(begin, int) and begin > have.size - count:
-            raise AxisSizeError(
-                message(
-                    "slice", f"cannot cut {count} elements, starting at {begin}, from {shown(have)}"
-                )
-            )
+            problem = f"cannot cut {count} elements, starting at {begin}, from {shown(have)}"
+            raise AxisSizeError(message("slice", problem))
         array = axn.slice(array, axis, start=fitting(begin, have.size, count), length=count)
         if isinstance(size, Axis) and size.name != name:
             renames[name] = size.name
     if lengths:
         problem = f"axis {next(iter(lengths))!r} has a length, but no start"
         raise AxisNotFoundError(message("slice", problem))
-    return axn.rename(array, renames) if renames else array
+    if not renames:
+        return array
+    return axn.rename(array, renames)
+
+
+def to_size(length: int | Axis) -> int:
+    """Return a number of elements, which an `Axis` gives by its size."""
+    if isinstance(length, Axis):
+        return length.size
+    return length
 
 
 @adapted
-def updated_slice(array: axn.NamedArray, start: Selectors, update: Any) -> axn.NamedArray:
+def updated_slice(array: axn.NamedArray, start: Selectors, update: Operand) -> axn.NamedArray:
     """Write a piece into an array at starts that may be traced; it is converted to the dtype of the array.
 
     Raises:
@@ -235,16 +255,13 @@ def updated_slice(array: axn.NamedArray, start: Selectors, update: Any) -> axn.N
     """
     if not isinstance(array, axn.NamedArray) or not isinstance(start, Mapping):
         return axn.updated_slice(array, start, cast_to(array, update))
-    sizes = (
-        dict(zip(update.names, np.shape(update.array), strict=False))
-        if isinstance(update, axn.NamedArray)
-        else {}
-    )
-    extra = [name for name in sizes if name not in array.names]
-    if extra:
-        listed = ", ".join(extra)
-        problem = f"the update has axes ({listed}) that are not in the original array with shape {array.shape}"
-        raise BroadcastError(message("updated_slice", problem, f"update has: {facts(update)}"))
+    sizes: dict[str, int] = {}
+    if isinstance(update, axn.NamedArray):
+        sizes = dict(zip(update.names, np.shape(update.array), strict=False))
+        extra = ", ".join(name for name in sizes if name not in array.names)
+        if extra:
+            problem = f"the update has axes ({extra}) that are not in the original array with shape {array.shape}"
+            raise BroadcastError(message("updated_slice", problem, f"update has: {facts(update)}"))
     starts: dict[AxisSelector, Any] = dict(start)
     for axis, begin in start.items():
         if axis_name(axis) not in array.names:
@@ -264,7 +281,9 @@ def fitting(start: Any, size: int, length: int) -> Any:
     """
     if not isinstance(start, int | np.integer):
         return start
-    return max(0, min(start + size if start < 0 else start, size - length))
+    if start < 0:
+        start += size
+    return max(0, min(start, size - length))
 
 
 def cast_to(array: axn.NamedArray, update: Any) -> Any:
@@ -292,34 +311,32 @@ class At:
         self._x = x
 
     @adapted
-    def __getitem__(self, item: Any) -> "AtPart":
+    def __getitem__(self, item: Item) -> "AtPart":
         return AtPart(self._x, selectors_of("at", self._x, item))
 
 
-def _traced(part: Any) -> Any:
+def _traced(part: object) -> object:
     """Convert an index to an array, so that `mode` applies; in Axonym, a Python int out of range is an error."""
-    return jnp.asarray(part) if isinstance(part, int | np.integer) else part
+    if isinstance(part, int | np.integer):
+        return jnp.asarray(part)
+    return part
 
 
-def _unknown(size: int | None, part: Any) -> Any:
+def _unknown(size: int | None, part: object) -> object:
     """Hide the numbers of an index: Axonym refuses those out of range that it knows, and moves all others."""
-    if isinstance(part, axn.dslice):
-        beyond = (
-            isinstance(part.start, int) and size is not None and not -part.size < part.start < size
-        )
-        return axn.dslice(jnp.asarray(part.start), part.size) if beyond else part
-    if isinstance(part, axn.NamedArray):
-        return (
-            wrap(part, jnp.asarray(part.array), part.names)
-            if isinstance(part.array, np.ndarray)
-            else part
-        )
+    if isinstance(part, axn.dslice) and isinstance(part.start, int):
+        if size is None or -part.size < part.start < size:
+            return part
+        return axn.dslice(jnp.asarray(part.start), part.size)
+    if isinstance(part, axn.NamedArray) and isinstance(part.array, np.ndarray):
+        return wrap(part, jnp.asarray(part.array), part.names)
     if isinstance(part, np.ndarray):
         return jnp.asarray(part)
-    plain = isinstance(part, list | tuple) and all(
-        isinstance(each, int | np.integer) for each in part
-    )
-    return jnp.asarray(part) if plain and part else part
+    if not isinstance(part, list | tuple) or not part:
+        return part
+    if all(isinstance(each, int | np.integer) for each in part):
+        return jnp.asarray(part)
+    return part
 
 
 def _writing(operation: str) -> Callable[..., axn.NamedArray]:
@@ -328,7 +345,7 @@ def _writing(operation: str) -> Callable[..., axn.NamedArray]:
     @adapted
     def write(
         self: "AtPart",
-        update: Any,
+        update: Operand,
         *,
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
@@ -362,7 +379,8 @@ class AtPart:
     @adapted
     def __init__(self, x: axn.NamedArray, selectors: Selectors) -> None:
         self._x = x
-        self._selectors = {axis: _traced(part) for axis, part in _selectors(x, selectors).items()}
+        parts = _selectors(x, selectors)
+        self._selectors = dict(zip(parts, map(_traced, parts.values()), strict=True))
         self._part = part_of(x, self._selectors)
 
     @adapted
@@ -372,7 +390,7 @@ class AtPart:
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
         mode: GatherScatterModeStr | None = None,
-        fill_value: Any = None,
+        fill_value: ArrayLike | None = None,
     ) -> axn.NamedArray:
         """Read the part, with a choice of the values for indices out of range."""
         part = self._part.get(
@@ -395,7 +413,7 @@ class AtPart:
 
     def apply(
         self,
-        func: Callable[[Any], Any],
+        func: Callable[[jax.Array], ArrayLike],
         *,
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
@@ -418,14 +436,14 @@ class AtPart:
 
     @adapted
     def _apply_often(
-        self, func: Callable[[Any], Any], mode: GatherScatterModeStr | None
+        self, func: Callable[[jax.Array], ArrayLike], mode: GatherScatterModeStr | None
     ) -> axn.NamedArray:
         """Apply a function to each element as often as the index has it."""
         x = self._x
         never = axn.zeros_like(x, dtype=jnp.int32)
         times = part_of(never, self._selectors).add(1, mode=mode).array
 
-        def again(done: Any, array: jax.Array) -> jax.Array:
+        def again(done: jax.Array, array: jax.Array) -> jax.Array:
             return jnp.where(done < times, cast_to(x, func(array)), array)
 
         return wrap(x, jax.lax.fori_loop(0, times.max(initial=0), again, x.array), x.names)

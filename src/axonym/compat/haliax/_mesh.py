@@ -18,11 +18,9 @@ _NONE = AbstractMesh((), ())
 def uneven(mapping: Any) -> Any:
     """Convert a mapping to one under which sizes that do not divide are left to JAX; None stays None."""
     resolved = resolve_mapping(mapping)
-    return (
-        dataclasses.replace(resolved, uneven=True)
-        if isinstance(resolved, AxisMapping)
-        else resolved
-    )
+    if isinstance(resolved, AxisMapping):
+        return dataclasses.replace(resolved, uneven=True)
+    return resolved
 
 
 def current_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
@@ -36,16 +34,16 @@ def current_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
     return context_mesh() or _entered_mesh()
 
 
-def entering_mesh() -> AbstractContextManager[Any]:
+def entering_mesh() -> AbstractContextManager[object]:
     """Pass the mesh of `with mesh:` to `jax.set_mesh`, unless there is one already."""
-    entered = None if context_mesh() is not None else _entered_mesh()
+    if context_mesh() is not None:
+        return nullcontext()
+    entered = _entered_mesh()
     if entered is None:
         return nullcontext()
-    return (
-        jax.sharding.use_abstract_mesh(entered.abstract_mesh)
-        if transforming()
-        else jax.set_mesh(entered)
-    )
+    if transforming():
+        return jax.sharding.use_abstract_mesh(entered.abstract_mesh)
+    return jax.set_mesh(entered)
 
 
 def _entered_mesh() -> Mesh | None:

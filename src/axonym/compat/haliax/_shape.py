@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import axonym as axn
-from axonym import Axis, AxisSelection, AxisSelector, AxisSpec
-from axonym.engine import AxisKey, facts, selection, selector, shown, spec
+from axonym import Axis, AxisSelection, AxisSelector, AxisSpec, axis_name
+from axonym.engine import AxisKey, facts, selection, selector, selectors, shown, spec
 from axonym.errors import (
     AxisClashError,
     AxisNotFoundError,
@@ -19,7 +19,7 @@ from axonym.errors import (
     message,
 )
 
-from ._adapt import adapted
+from ._adapt import Operand, adapted
 from .partitioning import auto_sharded
 
 __all__ = [
@@ -43,7 +43,7 @@ __all__ = [
 
 @adapted
 def broadcast_to(
-    a: Any, axes: AxisSpec, ensure_order: bool = True, enforce_no_extra_axes: bool = True
+    a: Operand, axes: AxisSpec, ensure_order: bool = True, enforce_no_extra_axes: bool = True
 ) -> axn.NamedArray:
     """Add the axes that `a` lacks, in front, and give `axes` their order; a scalar may be broadcast too.
 
@@ -53,20 +53,21 @@ def broadcast_to(
         ensure_order: put the axes in the given order, unless they already are.
         enforce_no_extra_axes: raise an error if `a` has other axes.
     """
-    x = a if isinstance(a, axn.NamedArray) else axn.named(a, ())
-    have = {axis.name: axis for axis in x.axes}
-    entries: list[Any] = [
-        have.get(entry, entry) if isinstance(entry, str) else entry for entry in selection_of(axes)
-    ]
-    wanted = spec(entries, "broadcast_to")
-    names = tuple(axis.name for axis in wanted)
-    extra = [name for name in x.names if name not in names]
+    if not isinstance(a, axn.NamedArray):
+        a = axn.named(a, ())
+    sizes: dict[str, Any] = dict(selection(axes))
+    for name, size in sizes.items():
+        if size is None:
+            sizes[name] = a.shape.get(name)
+    wanted = spec(sizes, "broadcast_to")
+    names = axis_name(wanted)
+    extra = [name for name in a.names if name not in names]
     if extra and enforce_no_extra_axes:
-        lines = (f"array has: {shown(*x.axes)}", f"asked for: {shown(*wanted) or 'no axes'}")
+        lines = (f"array has: {shown(*a.axes)}", f"asked for: {shown(*wanted) or 'no axes'}")
         raise AxisNotFoundError(
             message("broadcast_to", f"the array has the extra axis {extra[0]!r}", *lines)
         )
-    x = axn.broadcast_axis(x, wanted)
+    x = axn.broadcast_axis(a, wanted)
     if not ensure_order or tuple(name for name in x.names if name in names) == names:
         return x
     return axn.rearrange(x, (*names, ...))
@@ -78,7 +79,7 @@ def broadcast_axis(a: axn.NamedArray, axis: AxisSpec) -> axn.NamedArray:
 
 
 def broadcast_arrays(
-    *arrays: Any, require_subset: bool = True, ensure_order: bool = True
+    *arrays: Operand | None, require_subset: bool = True, ensure_order: bool = True
 ) -> tuple[Any, ...]:
     """Broadcast all arrays to the axes of all; scalars and None are unchanged.
 
@@ -91,65 +92,68 @@ def broadcast_arrays(
 
 @adapted
 def broadcast_arrays_and_return_axes(
-    *arrays: Any, require_subset: bool = True, ensure_order: bool = True
+    *arrays: Operand | None, require_subset: bool = True, ensure_order: bool = True
 ) -> tuple[tuple[Any, ...], tuple[Axis, ...]]:
     """Apply `broadcast_arrays`, and return the common axes too."""
-    named = [x for x in arrays if isinstance(x, axn.NamedArray)]
+    named: list[axn.NamedArray] = []
     for x in arrays:
-        if x is not None and not isinstance(x, axn.NamedArray) and jnp.ndim(x):
+        if isinstance(x, axn.NamedArray):
+            named.append(x)
+        elif x is not None and jnp.ndim(x):
             problem = f"a plain array of shape {jnp.shape(x)} has no axes to broadcast"
             raise OperandError(
                 message("broadcast_arrays", problem, hint="name it first: hax.named(array, (...))")
             )
     axes = common_axes([x.axes for x in named])
     if require_subset:
-        known: set[str] = set()
-        for x in sorted(named, key=lambda x: x.size, reverse=True):
-            own = set(x.names)
-            if known and own and not (own <= known or known <= own):
-                raise _no_subset(named)
-            known |= own
-        first = next((x for x in named if set(x.names) == known), None)
-        axes = axes if first is None else first.axes
-    spread = tuple(
-        broadcast_to(x, axes, ensure_order=ensure_order) if isinstance(x, axn.NamedArray) else x
-        for x in arrays
-    )
-    return spread, axes
+        axes = _axes_of_all(named, axes)
+    spread: list[Operand | None] = []
+    for x in arrays:
+        if isinstance(x, axn.NamedArray):
+            x = broadcast_to(x, axes, ensure_order=ensure_order)
+        spread.append(x)
+    return tuple(spread), axes
+
+
+def _axes_of_all(named: Sequence[axn.NamedArray], common: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Return the axes of the first array that has all, or the common ones; the others must have a part of them."""
+    known: set[str] = set()
+    for x in sorted(named, key=lambda x: x.size, reverse=True):
+        own = set(x.names)
+        if known and own and not (own <= known or known <= own):
+            raise _no_subset(named)
+        known |= own
+    for x in named:
+        if set(x.names) == known:
+            return x.axes
+    return common
 
 
 def _no_subset(named: Sequence[axn.NamedArray]) -> BroadcastError:
-    lines = [
-        f"operand {i} has: {shown(*x.axes) or 'no axes'}" for i, x in enumerate(named, start=1)
-    ]
     problem = "cannot broadcast: no subset relationship between the axes"
     hint = "give one the axes of the others first: x.broadcast_axis(...)"
-    return BroadcastError(message("broadcast_arrays", problem, *lines, hint=hint))
+    return BroadcastError(message("broadcast_arrays", problem, *_operands(named), hint=hint))
+
+
+def _operands(named: Sequence[axn.NamedArray]) -> list[str]:
+    """List the operands in an error."""
+    return [f"operand {i} has: {facts(x)}" for i, x in enumerate(named, start=1)]
 
 
 def common_axes(operands: Sequence[tuple[Axis, ...]]) -> tuple[Axis, ...]:
     """Return the axes of the largest array, with other axes of smaller ones before them."""
-
-    def elements(axes: tuple[Axis, ...]) -> int:
-        return axn.axis_size(axes)
-
-    common: list[Axis] = []
-    for axes in sorted(operands, key=elements, reverse=True):
-        known = {axis.name: axis for axis in common}
+    common: dict[str, int] = {}
+    for axes in sorted(operands, key=axn.axis_size, reverse=True):
+        added: dict[str, int] = {}
         for axis in axes:
-            if known.get(axis.name, axis) != axis:
-                problem = (
-                    f"axis {axis.name!r} has two sizes: {known[axis.name].size} and {axis.size}"
-                )
-                raise AxisSizeError(
-                    message(
-                        "broadcast_arrays",
-                        problem,
-                        hint=f"rename one of the two {axis.name!r} axes",
-                    )
-                )
-        common = [*(axis for axis in axes if axis.name not in known), *common]
-    return tuple(common)
+            if axis.name not in common:
+                added[axis.name] = axis.size
+            elif common[axis.name] != axis.size:
+                problem = f"axis {axis.name!r} has two sizes: {common[axis.name]} and {axis.size}"
+                hint = f"rename one of the two {axis.name!r} axes"
+                raise AxisSizeError(message("broadcast_arrays", problem, hint=hint))
+        common = added | common
+    return spec(common)
 
 
 @adapted
@@ -157,9 +161,10 @@ def rename(array: axn.NamedArray, renames: Mapping[AxisKey, AxisSelector]) -> ax
     """Rename axes, all at once; unlike in Axonym, missing names and the sizes of old axes are ignored."""
     table: dict[AxisSelector, AxisSelector] = {}
     for old, new in renames.items():
-        name, (target, new_size) = selector(old, "rename")[0], selector(new, "rename")
+        name, _ = selector(old, "rename")
+        (target,) = selectors((selector(new, "rename"),))
         if not isinstance(array, axn.NamedArray) or name in array.names:
-            table[name] = target if new_size is None else new
+            table[name] = target
     return axn.rename(array, table)
 
 
@@ -186,30 +191,24 @@ def flatten_axes(*args: Any, **kwargs: Any) -> Any:
         given["array"] = given.pop("axes")
     if len(args) == 2 and "new_axis" not in kwargs:
         given["new_axis"] = given.pop("old_axes")
-    if len(args) > 3 or not {"array", "new_axis"} <= given.keys() <= {
-        "array",
-        "old_axes",
-        "new_axis",
-    }:
-        raise OperandError(
-            message(
-                "flatten_axes",
-                "expected (array, old_axes, new_axis) or (axes, [old_axes,] new_axis)",
-            )
-        )
+    known = {"array", "old_axes", "new_axis"}
+    if len(args) > 3 or not {"array", "new_axis"} <= given.keys() <= known:
+        problem = "expected (array, old_axes, new_axis) or (axes, [old_axes,] new_axis)"
+        raise OperandError(message("flatten_axes", problem))
     x, new = given["array"], given["new_axis"]
     if not isinstance(x, axn.NamedArray):
         return _flattened_spec(x, given.get("old_axes"), new)
-    old: Any = given.get("old_axes", x.names)
+    old: AxisSelection = given.get("old_axes", x.names)
     if not selection(old, "flatten_axes"):
         return axn.broadcast_axis(x, Axis(selector(new, "flatten_axes")[0], 1))
     return axn.flatten_axes(x, old, new)
 
 
-def _flattened_spec(axes: AxisSpec, old: AxisSelection | None, new: AxisSelector) -> Any:
+def _flattened_spec(axes: AxisSpec, old: AxisSelection | None, new: AxisSelector) -> AxisSpec:
     function = "flatten_axes"
-    have = spec(axes, function)
-    merged = have if old is None else tuple(axn.resolve_axis(have, tuple(selection_of(old))))
+    merged = have = spec(axes, function)
+    if old is not None:
+        merged = axn.resolve_axis(have, selectors(selection(old)))
     name, size = selector(new, function)
     made = Axis(name, axn.axis_size(merged))
     if size not in (None, made.size):
@@ -217,17 +216,14 @@ def _flattened_spec(axes: AxisSpec, old: AxisSelection | None, new: AxisSelector
         raise AxisSizeError(message(function, problem, f"axes: {shown(*have) or 'none'}"))
     if old is None:
         return made
-    first = min((have.index(axis) for axis in merged), default=0)
-    rest = [axis for axis in have if axis not in merged]
-    result = (*rest[:first], made, *rest[first:])
-    if name in [axis.name for axis in rest]:
+    first = min(map(have.index, merged), default=0)
+    rest = axn.without_axes(have, merged)
+    if name in axis_name(rest):
         raise AxisClashError(message(function, f"axis {name!r} would appear twice"))
-    return {axis.name: axis.size for axis in result} if isinstance(axes, Mapping) else result
-
-
-def selection_of(axes: AxisSelection) -> list[AxisSelector]:
-    """Return any selection as a list of selectors."""
-    return [name if size is None else Axis(name, size) for name, size in selection(axes)]
+    result = (*rest[:first], made, *rest[first:])
+    if isinstance(axes, Mapping):
+        return axn.union_axes({}, result)
+    return result
 
 
 @adapted
@@ -244,7 +240,7 @@ def flatten_all_axes_but(
 
     That function restores the old order of the axes, among new ones that keep their places.
     """
-    old = a.resolve_axis(tuple(selection_of(axis)))
+    old = a.resolve_axis(selectors(selection(axis)))
     before = a.names
     merged = flatten_axes(a, old, axis_name)
     if reorder_to_front:
@@ -254,9 +250,12 @@ def flatten_all_axes_but(
     def unflatten(b: axn.NamedArray) -> axn.NamedArray:
         b = axn.unflatten_axis(b, axis_name, old)
         ordered = iter([name for name in before if name in b.names])
-        return axn.rearrange(
-            b, tuple(next(ordered) if name in before else name for name in b.names)
-        )
+        order: list[str] = []
+        for name in b.names:
+            if name in before:
+                name = next(ordered)
+            order.append(name)
+        return axn.rearrange(b, order)
 
     return merged, unflatten
 
@@ -296,10 +295,8 @@ def _check_alike(function: str, arrays: Sequence[axn.NamedArray]) -> None:
     named = [x for x in arrays if isinstance(x, axn.NamedArray)]
     for x in named:
         if set(x.names) != set(named[0].names):
-            lines = [f"operand {i} has: {facts(each)}" for i, each in enumerate(named, start=1)]
-            raise AxisNotFoundError(
-                message(function, "the arrays do not have the same axes", *lines)
-            )
+            problem = "the arrays do not have the same axes"
+            raise AxisNotFoundError(message(function, problem, *_operands(named)))
 
 
 @adapted
@@ -310,5 +307,6 @@ def roll(array: axn.NamedArray, shift: Any, axis: AxisSelection) -> axn.NamedArr
         raise OperandError(
             message("roll", problem, f"array has: {shown(*array.axes) or 'no axes'}")
         )
-    each = list(shift) if isinstance(shift, jax.Array | np.ndarray) and shift.ndim == 1 else shift
-    return axn.roll(array, each, axis)
+    if isinstance(shift, jax.Array | np.ndarray) and shift.ndim == 1:
+        shift = list(shift)
+    return axn.roll(array, shift, axis)

@@ -9,7 +9,7 @@ import jax
 
 import axonym as axn
 from axonym import Axis, AxisSelection, AxisSelector, AxisSpec, make_axes
-from axonym.engine import selection, selector, spec
+from axonym.engine import Pairs, names_in, selection, selector, selectors, spec
 from axonym.errors import AxisClashError, AxisNotFoundError, message, suggestion
 
 from ._adapt import adapted
@@ -50,7 +50,6 @@ Ax = TypeVar("Ax", bound=AxisSelector)
 PartialAxisSpec: TypeAlias = Sequence[AxisSelector | EllipsisType]
 ShapeDict: TypeAlias = Mapping[str, int]
 PartialShapeDict: TypeAlias = Mapping[str, int | None]
-Pair = tuple[str, int | None]
 
 
 @jax.tree_util.register_pytree_node_class
@@ -59,7 +58,7 @@ class dslice(axn.dslice):  # noqa: N801  # Haliax's name
 
     __slots__ = ()
 
-    def __eq__(self, other: object) -> Any:
+    def __eq__(self, other: object) -> bool:
         if not isinstance(other, axn.dslice):
             return NotImplemented
         return self.size == other.size and self.start == other.start
@@ -77,18 +76,14 @@ ds = dslice
 dblock = dslice.block
 
 
-def _pairs(axes: AxisSelection, function: str) -> tuple[Pair, ...]:
+def _pairs(axes: AxisSelection, function: str) -> Pairs:
     """Return the name and the size of each axis; unlike elsewhere, a name may occur twice."""
     if isinstance(axes, Sequence) and not isinstance(axes, str):
         return tuple(selector(axis, function) for axis in axes)
     return selection(axes, function)
 
 
-def _axes(pairs: Sequence[Pair]) -> tuple[AxisSelector, ...]:
-    return tuple(name if size is None else Axis(name, size) for name, size in pairs)
-
-
-def is_one(axes: Any) -> bool:
+def is_one(axes: object) -> bool:
     """Return whether a selection is one selector, for which some functions return one axis and not a tuple."""
     return isinstance(axes, Axis | str)
 
@@ -96,8 +91,10 @@ def is_one(axes: Any) -> bool:
 @adapted
 def axis_name(ax: AxisSelection) -> Any:
     """Return the name of one axis, or a tuple with the names of several, which may repeat."""
-    names = tuple(name for name, _ in _pairs(ax, "axis_name"))
-    return names[0] if is_one(ax) else names
+    names = names_in(_pairs(ax, "axis_name"))
+    if is_one(ax):
+        return names[0]
+    return names
 
 
 @adapted
@@ -115,7 +112,7 @@ def axis_spec_to_shape_dict(axis_spec: AxisSelection) -> dict[str, int | None]:
 @adapted
 def axis_spec_to_tuple(axis_spec: AxisSelection) -> tuple[AxisSelector, ...]:
     """Return any selection as a tuple; an axis without a size becomes its name."""
-    return _axes(_pairs(axis_spec, "axis_spec_to_tuple"))
+    return selectors(_pairs(axis_spec, "axis_spec_to_tuple"))
 
 
 @adapted
@@ -141,8 +138,11 @@ def intersect_axes(ax1: AxisSelection, ax2: AxisSelection) -> Any:
     """Return the axes of `ax1` that are in `ax2`; unlike in Axonym, with the size in `ax2`, or as a name."""
     axn.intersect_axes(ax1, ax2)
     others = dict(selection(ax2, "intersect_axes"))
-    kept = [(name, others[name]) for name, _ in selection(ax1, "intersect_axes") if name in others]
-    return dict(kept) if isinstance(ax1, Mapping) else _axes(kept)
+    names = names_in(selection(ax1, "intersect_axes"))
+    kept = {name: others[name] for name in names if name in others}
+    if isinstance(ax1, Mapping):
+        return kept
+    return selectors(tuple(kept.items()))
 
 
 @adapted
@@ -161,9 +161,12 @@ def rearrange_for_partial_order(
     order has before its last `...`.
     """
     function = "rearrange_for_partial_order"
-    pairs = _pairs(axes, function)
-    known = [name for name, _ in pairs]
-    order = [entry if entry is ... else selector(entry, function)[0] for entry in partial_order]
+    known = names_in(_pairs(axes, function))
+    order: list[str | EllipsisType] = []
+    for entry in partial_order:
+        if entry is not ...:
+            entry, _ = selector(entry, function)
+        order.append(entry)
     said = [entry for entry in order if entry is not ...]
     line = f"axes: {', '.join(known) or 'none'}"
     for name in said:
@@ -176,8 +179,9 @@ def rearrange_for_partial_order(
     if left and ... not in order:
         problem = f"the order leaves out {', '.join(left)}: it must be a permutation of the axes, or contain ..."
         raise AxisNotFoundError(message(function, problem, line))
+    at = dict(zip(known, axes, strict=True))
     if ... not in order:
-        return tuple(axes[known.index(name)] for name in said)
+        return tuple(map(at.__getitem__, said))
     last = len(order) - 1 - order[::-1].index(...)
     rest, end = order[:last], order[last + 1 :]
     waiting = [name for name in known if name not in end]
@@ -189,7 +193,7 @@ def rearrange_for_partial_order(
         waiting = list(itertools.dropwhile(complete.__contains__, waiting))
         complete += itertools.takewhile(lambda name: name not in said, waiting)
     complete += [name for name in left if name not in complete] + end
-    return tuple(axes[known.index(name)] for name in complete)
+    return tuple(map(at.__getitem__, complete))
 
 
 @adapted
@@ -199,13 +203,18 @@ def replace_axis(axis_spec: AxisSelection, old: AxisSelector, new: AxisSelection
 
 
 @adapted
-def replace_missing_with_ellipsis(ax1: AxisSelection, ax2: AxisSelection) -> tuple[Any, ...]:
+def replace_missing_with_ellipsis(
+    ax1: AxisSelection, ax2: AxisSelection
+) -> tuple[AxisSelector | EllipsisType, ...]:
     """Replace each axis of `ax1` that is not in `ax2` by `...`."""
     known = dict(selection(ax2, "replace_missing_with_ellipsis"))
-    pairs = selection(ax1, "replace_missing_with_ellipsis")
-    return tuple(
-        axis if name in known else ... for (name, _), axis in zip(pairs, _axes(pairs), strict=True)
-    )
+    replaced: list[AxisSelector | EllipsisType] = []
+    for axis in selectors(selection(ax1, "replace_missing_with_ellipsis")):
+        if axn.axis_name(axis) in known:
+            replaced.append(axis)
+        else:
+            replaced.append(...)
+    return tuple(replaced)
 
 
 @adapted
@@ -227,7 +236,9 @@ def selects_axis(selector: AxisSelection, selected: AxisSelection) -> bool:
 def to_jax_shape(shape: AxisSpec) -> Any:
     """Return the size of an axis, or a tuple with the sizes of several."""
     sizes = tuple(axis.size for axis in spec(shape, "to_jax_shape"))
-    return sizes[0] if isinstance(shape, Axis) else sizes
+    if isinstance(shape, Axis):
+        return sizes[0]
+    return sizes
 
 
 @adapted
@@ -242,7 +253,9 @@ def unsize_axes(axis_spec: AxisSelection, to_unsize: AxisSelection | None = None
     bare = axn.unsize_axes(axis_spec, to_unsize)
     if to_unsize is None and is_one(axis_spec):
         return bare[0]
-    return axis_spec_to_shape_dict(bare) if isinstance(axis_spec, Mapping) else bare
+    if isinstance(axis_spec, Mapping):
+        return axis_spec_to_shape_dict(bare)
+    return bare
 
 
 @adapted
@@ -250,5 +263,6 @@ def without_axes(
     axis_spec: AxisSelection, to_remove: AxisSelection, allow_mismatched_sizes: bool = False
 ) -> Any:
     """Drop axes by name; missing ones are ignored, and so are sizes with `allow_mismatched_sizes`."""
-    removed = [name for name, _ in selection(to_remove)] if allow_mismatched_sizes else to_remove
-    return axn.without_axes(axis_spec, removed)
+    if allow_mismatched_sizes:
+        to_remove = names_in(selection(to_remove))
+    return axn.without_axes(axis_spec, to_remove)

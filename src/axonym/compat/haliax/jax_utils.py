@@ -11,13 +11,20 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import multihost_utils
 
-from axonym import Axis, is_named_array
-from axonym.engine import transforming
+from axonym import Axis, AxisSpec
+from axonym.engine import Tree, transforming
 from axonym.errors import ArgumentError, message
 
-from ._adapt import KindError
+from ._adapt import Function, KindError, Operand
 from ._checkpoint import tree_checkpoint_name
-from .util import UNSPECIFIED, is_jax_or_hax_array_like as is_jax_array_like, safe_wraps
+from ._elementwise import raw
+from ._index import to_size
+from .util import (
+    UNSPECIFIED,
+    ensure_tuple,
+    is_jax_or_hax_array_like as is_jax_array_like,
+    safe_wraps,
+)
 
 __all__ = [
     "F",
@@ -44,7 +51,7 @@ __all__ = [
     "tree_checkpoint_name",
 ]
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Function)
 T = TypeVar("T")
 
 combine = eqx.combine
@@ -59,19 +66,19 @@ class Static(eqx.Module):
     value: Any = eqx.field(static=True)
 
 
-def assert_equal(in_tree: Any, fail_message: str = "") -> None:
+def assert_equal(in_tree: Tree, fail_message: str = "") -> None:
     """Check that all processes have equal values."""
     multihost_utils.assert_equal(in_tree, fail_message)
 
 
-def broadcast_one_to_all(in_tree: Any, is_source: bool | None = None) -> Any:
+def broadcast_one_to_all(in_tree: Tree, is_source: bool | None = None) -> Tree:
     """Broadcast the values of one process, by default the first, to all."""
     return multihost_utils.broadcast_one_to_all(in_tree, is_source)
 
 
 def broadcast_prefix(
-    prefix_tree: Any, full_tree: Any, is_leaf: Callable[[Any], bool] | None = None
-) -> Any:
+    prefix_tree: Tree, full_tree: Tree, is_leaf: Callable[[Any], bool] | None = None
+) -> Tree:
     """Repeat the leaves of a tree prefix for all leaves of a tree, in its structure."""
     return jax.tree.broadcast(prefix_tree, full_tree, is_leaf=is_leaf)
 
@@ -93,12 +100,12 @@ def is_pallas_dslice(x: object) -> bool:
     return isinstance(x, pallas.Slice)
 
 
-def is_scalarish(x: Any) -> bool:
+def is_scalarish(x: object) -> bool:
     """Return whether `x` is a number or an array without dimensions, named or not."""
     return isinstance(x, bool | int | float | complex) or getattr(x, "ndim", None) == 0
 
 
-def ensure_scalar(x: Any, *, name: str = "value") -> Any:
+def ensure_scalar(x: Operand, *, name: str = "value") -> Any:
     """Return a number or an array without dimensions, converting a NamedArray to a plain array.
 
     Raises:
@@ -106,34 +113,38 @@ def ensure_scalar(x: Any, *, name: str = "value") -> Any:
     """
     if not is_scalarish(x):
         raise KindError(message("ensure_scalar", f"{name} must be a scalar, not {_kind(x)}"))
-    return x.array if is_named_array(x) else x
+    return raw(x)
 
 
-def _kind(x: Any) -> str:
+def _kind(x: object) -> str:
     shape = getattr(x, "shape", None)
-    return type(x).__name__ if shape is None else f"{type(x).__name__} of shape {shape}"
+    if shape is None:
+        return type(x).__name__
+    return f"{type(x).__name__} of shape {shape}"
 
 
 def maybe_rng_split(key: jax.Array | None, num: int = 2) -> Any:
     """Split a key, or return as many None for None; for `num=1`, the key is not split."""
     if key is None:
         return [None] * num
-    return jnp.expand_dims(key, 0) if num == 1 else jax.random.split(key, num)
+    if num == 1:
+        return jnp.expand_dims(key, 0)
+    return jax.random.split(key, num)
 
 
 def shaped_rng_split(key: jax.Array, split_shape: int | Sequence[int] = 2) -> jax.Array:
     """Split a key into an array of keys; for a single one, it is not split."""
-    shape = (split_shape,) if isinstance(split_shape, int) else tuple(split_shape)
+    shape = ensure_tuple(split_shape)
     keys: jax.Array = jnp.reshape(maybe_rng_split(key, math.prod(shape)), (*shape, *key.shape))
     return keys
 
 
-def to_jax_shape(shape: Any) -> tuple[int, ...]:
+def to_jax_shape(shape: AxisSpec | int | Sequence[Axis | int]) -> tuple[int, ...]:
     """Return the sizes of axes, each of which may be given as a size."""
     if isinstance(shape, Mapping):
         return tuple(shape.values())
-    given = (shape,) if isinstance(shape, Axis | int) else tuple(shape)
-    return tuple(axis.size if isinstance(axis, Axis) else axis for axis in given)
+    given: tuple[Axis | int, ...] = ensure_tuple(shape)
+    return tuple(map(to_size, given))
 
 
 def named_call(f: Any = UNSPECIFIED, name: str | None = None) -> Any:
@@ -148,7 +159,7 @@ def named_call(f: Any = UNSPECIFIED, name: str | None = None) -> Any:
             scope = f"{type(owner).__qualname__}.{f.__name__}"
 
     @safe_wraps(f)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Tree:
         with jax.named_scope(scope):
             return f(*args, **kwargs)
 
@@ -156,14 +167,14 @@ def named_call(f: Any = UNSPECIFIED, name: str | None = None) -> Any:
 
 
 def multilevel_scan(
-    f: Callable[[Any, Any], tuple[Any, Any]],
-    carry: Any,
-    xs: Any,
+    f: Callable[[Tree, Tree], tuple[Tree, Tree]],
+    carry: Tree,
+    xs: Tree,
     outer_size: int,
     length: int,
     reverse: bool = False,
     unroll: int | bool = 1,
-) -> tuple[Any, Any]:
+) -> tuple[Tree, Tree]:
     """Run a `lax.scan` in groups, saving only the carries between groups for the backward pass.
 
     Raises:
@@ -176,7 +187,7 @@ def multilevel_scan(
     grouped = jax.tree.map(lambda x: x.reshape(outer_size, inner, *x.shape[1:]), xs)
 
     @functools.partial(jax.checkpoint, prevent_cse=False)
-    def group(carry: Any, xs: Any) -> Any:
+    def group(carry: Tree, xs: Tree) -> tuple[Tree, Tree]:
         return lax.scan(f, carry, xs, length=inner, reverse=reverse, unroll=unroll)
 
     carry, ys = lax.scan(group, carry, grouped, length=outer_size, reverse=reverse)

@@ -7,14 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.typing import ArrayLike, DTypeLike
+from jax.typing import DTypeLike
 
 import axonym as axn
 from axonym import Axis, AxisSelector, NamedArray, axis_name
 from axonym.engine import AxisKey, wrap
 from axonym.errors import ArgumentError, message
 
-from ._adapt import adapted
+from ._adapt import Function, Operand, adapted
 from ._elementwise import axisless_meets_plain, raw
 
 __all__ = [
@@ -52,24 +52,24 @@ unique_inverse = adapted(axn.unique_inverse)
 unique_values = adapted(axn.unique_values)
 
 
-def _named(*operands: Any) -> bool:
+def _named(*operands: object) -> bool:
     """Return whether an operation on these values gives a NamedArray, rather than the result of `jax.numpy`."""
     return any(isinstance(x, NamedArray) for x in operands) and not axisless_meets_plain(*operands)
 
 
-def _chooses_named(condition: Any, x: Any, y: Any) -> bool:
+def _chooses_named(condition: Operand, x: Operand, y: Operand) -> bool:
     """Return whether `where` gives a NamedArray: a condition without axes decides nothing about that."""
     if isinstance(condition, NamedArray) and condition.ndim:
         return True
-    return any(isinstance(value, NamedArray) for value in (x, y)) and not axisless_meets_plain(
-        condition, x, y
-    )
+    if not isinstance(x, NamedArray) and not isinstance(y, NamedArray):
+        return False
+    return not axisless_meets_plain(condition, x, y)
 
 
 def where(
-    condition: Any,
-    x: Any = None,
-    y: Any = None,
+    condition: Operand,
+    x: Operand | None = None,
+    y: Operand | None = None,
     fill_value: int | None = None,
     new_axis: Axis | None = None,
 ) -> Any:
@@ -94,18 +94,18 @@ def where(
 _where = adapted(axn.where)
 
 
-def clip(array: Any, a_min: Any, a_max: Any) -> Any:
+def clip(array: Operand, a_min: Operand | None, a_max: Operand | None) -> Any:
     """Clip each element, by name; any of the three may have the most axes, and a bound may be None."""
     if not _named(array, a_min, a_max):
         return jnp.clip(raw(array), raw(a_min), raw(a_max))
     return _clip(array, a_min, a_max)
 
 
-_clip = adapted(axn.clip)
+_clip: Function = adapted(axn.clip)
 
 
 def isclose(
-    a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+    a: Operand, b: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> Any:
     """Return whether two elements differ by at most `atol + rtol * |b|`, by name."""
     if not _named(a, b):
@@ -117,23 +117,28 @@ _isclose = adapted(axn.isclose)
 
 
 def allclose(
-    a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+    a: Operand, b: Operand, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
 ) -> bool:
     """Return whether all elements are close; the result is a bool, so that this works only outside jit."""
     return bool(raw(isclose(a, b, rtol, atol, equal_nan)).all())
 
 
-def array_equal(a: Any, b: Any) -> bool:
+def array_equal(a: Operand, b: Operand) -> bool:
     """Return whether two arrays have the same axes, in any order, and equal elements; the result is a bool."""
-    return bool(_array_equal(a, b) if _named(a, b) else jnp.array_equal(raw(a), raw(b)))
+    if not _named(a, b):
+        return bool(jnp.array_equal(raw(a), raw(b)))
+    return bool(_array_equal(a, b))
 
 
-def array_equiv(a: Any, b: Any) -> bool:
+def array_equiv(a: Operand, b: Operand) -> bool:
     """Return whether two arrays are equal after one is broadcast to the axes of the other; the result is a bool."""
-    return bool(_array_equiv(a, b) if _named(a, b) else jnp.array_equiv(raw(a), raw(b)))
+    if not _named(a, b):
+        return bool(jnp.array_equiv(raw(a), raw(b)))
+    return bool(_array_equiv(a, b))
 
 
-_array_equal, _array_equiv = adapted(axn.array_equal), adapted(axn.array_equiv)
+_array_equal: Function = adapted(axn.array_equal)
+_array_equiv: Function = adapted(axn.array_equiv)
 
 
 @adapted
@@ -166,23 +171,29 @@ def pad(
     pad_width: Mapping[AxisKey, tuple[int, int]],
     *,
     mode: str = "constant",
-    constant_values: Any = 0,
+    constant_values: Operand = 0,
     **kwargs: Any,
 ) -> NamedArray:
     """Pad an array along axes, some of which it may lack."""
-    have = array.names if isinstance(array, NamedArray) else ()
+    have: tuple[str, ...] = ()
+    if isinstance(array, NamedArray):
+        have = array.names
     widths = {axis: width for axis, width in pad_width.items() if axis_name(axis) in have}
     if np.ndim(raw(constant_values)):  # in the form of `jax.numpy`, such as one for each end
-        named = {axis_name(axis): tuple(width) for axis, width in widths.items()}
-        ends = [named.get(name, (0, 0)) for name in have]
-        return wrap(
-            array, jnp.pad(array.array, ends, mode, constant_values=raw(constant_values)), have
+        ends: dict[str, tuple[int, int]] = dict.fromkeys(have, (0, 0))
+        for axis, (before, after) in widths.items():
+            ends[axis_name(axis)] = (before, after)
+        padded = jnp.pad(
+            array.array, list(ends.values()), mode, constant_values=raw(constant_values)
         )
+        return wrap(array, padded, have)
     return axn.pad(array, widths, mode=mode, constant_values=constant_values, **kwargs)
 
 
 @adapted
-def pad_left(array: NamedArray, axis: AxisSelector, new_axis: Axis, value: Any = 0) -> NamedArray:
+def pad_left(
+    array: NamedArray, axis: AxisSelector, new_axis: Axis, value: Operand = 0
+) -> NamedArray:
     """Pad an axis at the start with a value, up to the size of `new_axis`, which replaces it."""
     return axn.pad_left(array, axis, new_axis, value)
 
@@ -204,10 +215,10 @@ def unpackbits(
 @adapted
 def searchsorted(
     a: NamedArray,
-    v: NamedArray | ArrayLike,
+    v: Operand,
     *,
     side: str = "left",
-    sorter: NamedArray | ArrayLike | None = None,
+    sorter: Operand | None = None,
     method: str = "scan",
 ) -> Any:
     """Return the positions at which to insert values; the result has the axes of `v`, and is plain if `v` is.
@@ -220,7 +231,9 @@ def searchsorted(
         problem = f"the sorted values must have one axis, not {len(a.names)}"
         raise ArgumentError(message("searchsorted", problem))
     own: dict[AxisSelector, AxisSelector] = {a.names[0]: "sorted values"}
-    order = None if sorter is None else NamedArray(jnp.asarray(raw(sorter)), ("sorted values",))
+    order = None
+    if sorter is not None:
+        order = NamedArray(jnp.asarray(raw(sorter)), ("sorted values",))
     return axn.searchsorted(a.rename(own), v, side=side, sorter=order, method=method)
 
 
@@ -229,7 +242,7 @@ def bincount(
     x: NamedArray,
     Counts: Axis,
     *,
-    weights: NamedArray | ArrayLike | None = None,
+    weights: Operand | None = None,
     minlength: int = 0,
 ) -> NamedArray:
     """Count how often each integer below the size of `Counts` occurs; `minlength` is ignored."""

@@ -2,21 +2,24 @@
 
 import builtins
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias, cast
 
 import jax
 import numpy as np
 
 import axonym as axn
-from axonym import Axis, AxisSelector
+from axonym import Axis, AxisSelection, AxisSelector
 from axonym.engine import AxisKey, facts
 from axonym.errors import message
 
-from ._adapt import KindError, adapted
-from ._index import cast_to, parts_of, window
-from .core import NamedArray, SliceSpec
+from ._adapt import KindError, Operand, adapted
+from ._index import Item, cast_to, parts_of, window, windows
+from .core import NamedArray
 
 __all__ = ["NamedRef", "freeze", "get", "new_ref", "swap"]
+
+
+Stage: TypeAlias = dict[AxisSelector, Any]
 
 
 @jax.tree_util.register_pytree_node_class
@@ -34,17 +37,18 @@ class NamedRef(axn.NamedRef):
     __slots__ = ()
 
     @adapted
-    def __init__(self, _ref: Any, _axes: Any, _prefix: tuple[Any, ...] = ()) -> None:
+    def __init__(self, _ref: Any, _axes: AxisSelection, _prefix: tuple[object, ...] = ()) -> None:
         super().__init__(_ref, _axes)
-        parts: dict[AxisSelector, Any] = {
-            axis.name: window(part)
-            for axis, part in zip(self.whole.axes, _prefix, strict=bool(_prefix))
-        }
-        chosen = {name: part for name, part in parts.items() if not _is_whole(part)}
-        self.stages = (chosen,) if chosen else ()
+        chosen: Stage = {}
+        for axis, part in zip(self.whole.axes, _prefix, strict=bool(_prefix)):
+            part = window(part)
+            if not isinstance(part, builtins.slice) or part != builtins.slice(None):
+                chosen[axis.name] = part
+        if chosen:
+            self.stages = (chosen,)
 
     @property
-    def _ref(self) -> Any:
+    def _ref(self) -> jax.Array:
         return self.whole.array
 
     @property
@@ -52,7 +56,7 @@ class NamedRef(axn.NamedRef):
         return self.whole.axes
 
     @property
-    def _prefix(self) -> tuple[Any, ...]:
+    def _prefix(self) -> tuple[object, ...]:
         return tuple(_composed(axis, self.stages) for axis in self.whole.axes)
 
     @adapted
@@ -63,20 +67,18 @@ class NamedRef(axn.NamedRef):
     @adapted
     def slice(self, selector: Mapping[AxisKey, Any]) -> "NamedRef":
         """Return a view of a part; views of views compose."""
-        return self._viewing(
-            super().slice({axis: window(part) for axis, part in selector.items()}).stages
-        )
+        return self._viewing(super().slice(windows(selector)).stages)
 
     def unsliced(self) -> "NamedRef":
         """Return the whole array that this is a view of."""
         return self._viewing(())
 
-    def _viewing(self, stages: tuple[Any, ...]) -> "NamedRef":
+    def _viewing(self, stages: tuple[Stage, ...]) -> "NamedRef":
         made = object.__new__(NamedRef)
         made.whole, made.stages = self.whole, stages
         return made
 
-    def unsafe_buffer_pointer(self) -> Any:
+    def unsafe_buffer_pointer(self) -> int:
         """Return the address of the buffer."""
         return self._ref.unsafe_buffer_pointer()
 
@@ -85,10 +87,11 @@ class NamedRef(axn.NamedRef):
         """Read the view."""
         return super().value()
 
-    def __getitem__(self, item: Any) -> NamedArray:
-        whole: Any = self.value()
-        part: NamedArray = whole if item is ... else whole[item]
-        return part
+    def __getitem__(self, item: Item) -> NamedArray:
+        whole = cast(NamedArray, self.value())
+        if item is ...:
+            return whole
+        return cast(NamedArray, whole[item])
 
     @property
     def shape(self) -> Any:
@@ -96,48 +99,42 @@ class NamedRef(axn.NamedRef):
         return dict(super().shape)
 
     @adapted
-    def __setitem__(self, item: Any, value: Any) -> None:
-        is_plain = isinstance(value, list | np.ndarray | jax.Array)
-        if np.ndim(value) if is_plain else isinstance(value, axn.NamedArray) and value.ndim:
+    def __setitem__(self, item: Item, value: Any) -> None:
+        if isinstance(value, list | np.ndarray | jax.Array) and np.ndim(value):
+            value = NamedArray(value, jax.eval_shape(lambda: self[item]).axes)
+        if isinstance(value, axn.NamedArray) and value.ndim:
             part = jax.eval_shape(lambda: self[item])
-            value = NamedArray(value, part.axes) if is_plain else value
             if set(part.shape) > set(value.shape):
                 lines = (f"part has: {facts(part)}", f"value has: {facts(value)}")
-                raise KindError(
-                    message(
-                        "ref", "a value needs all axes of the part that it is written to", *lines
-                    )
-                )
+                problem = "a value needs all axes of the part that it is written to"
+                raise KindError(message("ref", problem, *lines))
         super().__setitem__(
             parts_of("ref", self.whole, self.axes, item), cast_to(self.whole, value)
         )
 
 
-def _is_whole(part: Any) -> bool:
-    return isinstance(part, builtins.slice) and part == builtins.slice(None)
-
-
-def _composed(axis: Axis, stages: tuple[dict[AxisSelector, Any], ...]) -> Any:
+def _composed(axis: Axis, stages: tuple[Stage, ...]) -> object:
     """Return the index of one axis of a view: a number, a dynamic slice of JAX, or `slice(None)` if no stage has it."""
     from jax.experimental import pallas  # slow to import, and rarely needed
 
     parts = [stage[axis.name] for stage in stages if axis.name in stage]
+    if not parts:
+        return builtins.slice(None)
     start: Any = 0
     size, stride = axis.size, 1
     for part in parts:
         if isinstance(part, builtins.slice):
-            first, stop, step = part.indices(size)
-            start, size, stride = (
-                start + first * stride,
-                len(range(first, stop, step)),
-                stride * step,
-            )
+            chosen = range(*part.indices(size))
+            start += chosen.start * stride
+            size, stride = len(chosen), stride * chosen.step
         elif isinstance(part, axn.dslice):
             start, size = start + part.start * stride, part.size
         else:
             at = getattr(part, "array", part)
-            return start + (at + size if isinstance(at, int) and at < 0 else at) * stride
-    return pallas.Slice(start, size, stride) if parts else builtins.slice(None)
+            if isinstance(at, int) and at < 0:
+                at += size
+            return start + at * stride
+    return pallas.Slice(start, size, stride)
 
 
 @adapted
@@ -153,13 +150,13 @@ def freeze(ref: NamedRef) -> NamedArray:
 
 
 @adapted
-def get(ref: NamedRef, idx: SliceSpec | Any = ...) -> NamedArray:
+def get(ref: NamedRef, idx: Item = ...) -> NamedArray:
     """Read a part of a reference: `ref[idx]`."""
     return ref[idx]
 
 
 @adapted
-def swap(ref: NamedRef, idx: SliceSpec | Any, value: Any) -> NamedArray:
+def swap(ref: NamedRef, idx: Item, value: Operand) -> NamedArray:
     """Write a part of a reference, and return its old value."""
     before = ref[idx]
     ref[idx] = value

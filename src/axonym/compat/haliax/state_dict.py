@@ -1,7 +1,8 @@
 """Models as flat dictionaries of arrays, with keys that modules can change."""
 
+import itertools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeAlias, TypeVar, cast
 
 import equinox as eqx
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from axonym import is_named_array
-from axonym.engine import shape_of, wrap
+from axonym.engine import Payload, Tree, shape_of, wrap
 from axonym.errors import ArgumentError, describe, message, suggestion
 from axonym.state_dict import (
     load_state_dict,
@@ -18,7 +19,8 @@ from axonym.state_dict import (
     to_state_dict as arrays_on_host,
 )
 
-from ._adapt import adapted, adopt
+from ._adapt import Function, adapted, adopt
+from ._elementwise import raw
 from .partitioning import auto_sharded
 from .util import is_jax_or_hax_array_like as is_jax_array_like
 
@@ -84,12 +86,14 @@ class ModuleWithStateDictSerialization(eqx.Module):
 
 def with_prefix(prefix: str | None, leaf: str | None) -> str | None:
     """Join two keys with a dot; None on either side gives the other."""
-    if prefix is None or leaf is None:
-        return leaf if prefix is None else prefix
+    if prefix is None:
+        return leaf
+    if leaf is None:
+        return prefix
     return f"{prefix}.{leaf}"
 
 
-def to_state_dict(tree: Any, prefix: str | None = None) -> StateDict:
+def to_state_dict(tree: Tree, prefix: str | None = None) -> StateDict:
     """Return the arrays and numbers of a tree by key; tuples, an error in Haliax, are treated like lists.
 
     Raises:
@@ -100,14 +104,16 @@ def to_state_dict(tree: Any, prefix: str | None = None) -> StateDict:
         return cast(StateDict, own(prefix))
     if not _is_leaf(tree):
         return _to_children(tree, prefix)
-    value = tree.array if is_named_array(tree) else tree
+    value = raw(tree)
     if value is None or not (_is_data(value)):
         return {}
+    return {_required("to_state_dict", prefix): value}
+
+
+def _required(function: str, prefix: str | None) -> str:
     if prefix is None:
-        raise ArgumentError(
-            message("to_state_dict", "an array alone has no key", hint="pass a prefix")
-        )
-    return {prefix: value}
+        raise ArgumentError(message(function, "an array alone has no key", hint="pass a prefix"))
+    return prefix
 
 
 def from_state_dict(tree: T, state_dict: StateDict, prefix: str | None = None) -> T:
@@ -125,7 +131,7 @@ def from_state_dict(tree: T, state_dict: StateDict, prefix: str | None = None) -
     return cast(T, _from_leaf(tree, state_dict, prefix))
 
 
-def to_numpy_state_dict(model: Any, prefix: str | None = None) -> StateDict:
+def to_numpy_state_dict(model: Tree, prefix: str | None = None) -> StateDict:
     """Return the arrays of a tree by key, on the host; numbers are kept."""
     # Before: stacked layers are split on the host. After: modules may return computed arrays.
     local = jax.tree.map(_to_host, model)
@@ -134,7 +140,7 @@ def to_numpy_state_dict(model: Any, prefix: str | None = None) -> StateDict:
 
 @adapted
 def to_torch_compatible_state_dict(
-    t: Any, *, flatten: bool = True, prefix: str | None = None, filter: Any = is_jax_array_like
+    t: Tree, *, flatten: bool = True, prefix: str | None = None, filter: Tree = is_jax_array_like
 ) -> StateDict:
     """Return the arrays of a tree by key, on the host, as torch stores them.
 
@@ -144,22 +150,25 @@ def to_torch_compatible_state_dict(
         prefix: the first component of all keys.
         filter: which arrays to include: a function of an array, or a tree of bools.
     """
-    kept = eqx.filter(flatten_modules_for_export(t) if flatten and callable(filter) else t, filter)
-    if flatten and not callable(filter):
+    form = t
+    if flatten:
+        form = flatten_modules_for_export(t)
+    if callable(filter):
+        kept = eqx.filter(form, filter)
+    else:
         # An array that is filtered out cannot be reshaped: reshape all, and filter afterwards.
-        leaves, structure = _with_none(flatten_modules_for_export(t))
-        chosen, _ = _with_none(kept)
-        kept = jax.tree.unflatten(
-            structure,
-            [None if one is None else leaf for leaf, one in zip(leaves, chosen, strict=True)],
-        )
+        leaves, structure = _with_none(form)
+        chosen, _ = _with_none(eqx.filter(t, filter))
+        for at, (_, one) in enumerate(zip(leaves, chosen, strict=True)):
+            if one is None:
+                leaves[at] = None
+        kept = jax.tree.unflatten(structure, leaves)
     listed = to_numpy_state_dict(kept, prefix)
     # The filter is not applied to `inference` of a Dropout, which is not an array.
-    return {
-        k: v
-        for k, v in listed.items()
-        if not isinstance(v, bool) or (callable(filter) and filter(v))
-    }
+    for key, value in list(listed.items()):
+        if isinstance(value, bool) and not (callable(filter) and filter(value)):
+            del listed[key]
+    return listed
 
 
 @adapted
@@ -180,110 +189,114 @@ def flatten_modules_for_export(t: T) -> T:
     """Convert each module of a tree to the form that other libraries store, by its `flatten_for_export`."""
     if isinstance(t, ModuleWithStateDictSerialization):
         return cast(T, t.flatten_for_export())
-    return t if _is_leaf(t) else cast(T, _rebuilt(t, flatten_modules_for_export))
+    if _is_leaf(t):
+        return t
+    return cast(T, _rebuilt(t, flatten_modules_for_export))
 
 
 def unflatten_modules_from_export(t: T, template: T) -> T:
     """Undo `flatten_modules_for_export`, with the axes of `template`."""
     if isinstance(t, ModuleWithStateDictSerialization):
         return cast(T, t.unflatten_from_export(cast(Any, template)))
-    return t if _is_leaf(t) else cast(T, _rebuilt(t, unflatten_modules_from_export, template))
+    if _is_leaf(t):
+        return t
+    return cast(T, _rebuilt(t, unflatten_modules_from_export, template))
 
 
 def save_state_dict(state_dict: StateDict, path: str | os.PathLike[str]) -> None:
     """Write arrays to a safetensors file; the first process writes, and all others wait for it."""
-    save_arrays(
-        {
-            key: value if hasattr(value, "dtype") else np.asarray(value)
-            for key, value in state_dict.items()
-        },
-        path,
-    )
+    arrays = dict(state_dict)
+    for key, value in arrays.items():
+        if not hasattr(value, "dtype"):
+            arrays[key] = np.asarray(value)
+    save_arrays(arrays, path)
 
 
-def _with_none(tree: Any) -> tuple[list[Any], Any]:
+def _with_none(tree: Tree) -> tuple[list[Payload], Any]:
     return jax.tree.flatten(tree, is_leaf=lambda leaf: leaf is None)
 
 
-def _to_host(leaf: Any) -> Any:
-    return arrays_on_host({"leaf": leaf})["leaf"] if isinstance(leaf, jax.Array) else leaf
+def _to_host(leaf: Payload) -> Payload:
+    if isinstance(leaf, jax.Array):
+        return arrays_on_host({"leaf": leaf})["leaf"]
+    return leaf
 
 
-def _is_data(value: Any) -> bool:
+def _is_data(value: object) -> bool:
     return is_jax_array_like(value) or isinstance(value, bool | int | float | complex)
 
 
-def _children(tree: Any) -> tuple[list[tuple[str, Any]], Any]:
-    """Return the children of a tree by name; a leaf has one child without a name."""
+def _children(tree: Tree) -> tuple[list[str], list[Tree], Any]:
+    """Return the names of the children of a tree, the children and the structure; a leaf is a child without a name."""
     children, structure = jax.tree_util.tree_flatten_with_path(
         tree, is_leaf=lambda each: each is not tree
     )
-    return [
-        (jax.tree_util.keystr(path, simple=True, separator="."), child) for path, child in children
-    ], structure
+    names = [jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in children]
+    return names, [child for _, child in children], structure
 
 
-def _is_leaf(tree: Any) -> bool:
+def _is_leaf(tree: Tree) -> bool:
     if is_named_array(tree):
         return True
-    return (
-        bool(jax.tree_util.all_leaves([tree], is_leaf=lambda each: each is None))
-        and tree is not None
-    )
+    return tree is not None and bool(jax.tree_util.all_leaves([tree]))
 
 
-def _rebuilt(tree: Any, change: Callable[..., Any], *others: Any) -> Any:
+def _rebuilt(tree: Tree, change: Function, *others: Tree) -> Tree:
     """Change each child of a tree, together with those of trees of the same structure."""
-    children, structure = _children(tree)
-    rows = zip(children, *(_children(other)[0] for other in others), strict=True)
-    return jax.tree.unflatten(structure, [change(*(child for _, child in row)) for row in rows])
+    _, children, structure = _children(tree)
+    beside = [_children(other)[1] for other in others]
+    rows = zip(children, *beside, strict=True)
+    return jax.tree.unflatten(structure, itertools.starmap(change, rows))
 
 
-def _own_method(tree: Any, name: str) -> Callable[..., Any] | None:
+def _own_method(tree: Tree, name: str) -> Function | None:
     """Return a method of a module by which it changes its form: Haliax asks for the method, not for a base class."""
-    return getattr(tree, name, None) if isinstance(tree, eqx.Module) else None
+    if not isinstance(tree, eqx.Module):
+        return None
+    return getattr(tree, name, None)
 
 
-def _keyed(tree: Any, prefix: str | None) -> tuple[list[tuple[str | None, Any]], Any]:
-    """Return the leaves of a tree by key."""
+def _keyed(tree: Tree, prefix: str | None) -> tuple[list[str | None], list[Tree], Any]:
+    """Return the keys of the children of a tree, the children and the structure."""
+    own: Mapping[str, str | None] = {}
     renamed = _own_method(tree, "_state_dict_key_map")
-    own: Mapping[str, str | None] = {} if renamed is None else renamed()
-    children, structure = _children(tree)
-    return [
-        (with_prefix(prefix, own.get(name, name)), child) for name, child in children
-    ], structure
+    if renamed is not None:
+        own = renamed()
+    names, children, structure = _children(tree)
+    return [with_prefix(prefix, own.get(name, name)) for name in names], children, structure
 
 
-def _to_children(tree: Any, prefix: str | None) -> StateDict:
+def _to_children(tree: Tree, prefix: str | None) -> StateDict:
     listed: StateDict = {}
-    for key, child in _keyed(tree, prefix)[0]:
+    keys, children, _ = _keyed(tree, prefix)
+    for key, child in zip(keys, children, strict=True):
         listed.update(to_state_dict(child, key))
     return listed
 
 
-def _from_children(tree: Any, state_dict: StateDict, prefix: str | None) -> Any:
-    keyed, structure = _keyed(tree, prefix)
-    return jax.tree.unflatten(
-        structure, [from_state_dict(child, state_dict, key) for key, child in keyed]
-    )
+def _from_children(tree: Tree, state_dict: StateDict, prefix: str | None) -> Tree:
+    keys, children, structure = _keyed(tree, prefix)
+    loaded = [
+        from_state_dict(child, state_dict, key) for key, child in zip(keys, children, strict=True)
+    ]
+    return jax.tree.unflatten(structure, loaded)
 
 
-def _from_leaf(leaf: Any, state_dict: StateDict, prefix: str | None) -> Any:
-    template = leaf.array if is_named_array(leaf) else leaf
+def _from_leaf(leaf: Payload, state_dict: StateDict, prefix: str | None) -> Payload:
+    template = raw(leaf)
     if template is None or not _is_data(template):
         return leaf
-    if prefix is None:
-        raise ArgumentError(
-            message("from_state_dict", "an array alone has no key", hint="pass a prefix")
-        )
+    prefix = _required("from_state_dict", prefix)
     if not is_jax_array_like(template):
         value = state_dict.get(prefix, template)
+        if not hasattr(value, "dtype"):
+            return value
         # It is an array in a file, and one for each layer in a stack, which share it.
-        return type(template)(np.ravel(value)[0].item()) if hasattr(value, "dtype") else value
+        return type(template)(np.ravel(value)[0].item())
     if prefix not in state_dict:
         raise MissingKeyError(prefix, state_dict)
     value = state_dict[prefix]
-    names = leaf.names if is_named_array(leaf) else ()
+    names = getattr(leaf, "names", ())
     shape = shape_of(prefix, template, names)
     if tuple(np.shape(value)) != shape:
         problem = f"{prefix!r} has shape {tuple(np.shape(value))}, but the model has {describe(names, shape)}"
@@ -291,14 +304,13 @@ def _from_leaf(leaf: Any, state_dict: StateDict, prefix: str | None) -> Any:
     _require_range(prefix, value)
     if not is_named_array(leaf):
         return jnp.asarray(value)
-    # Not by way of the first device, which may be too small.
-    loaded = auto_sharded(
-        wrap(leaf, np.asarray(value) if not isinstance(value, jax.Array) else value, names)
-    )
+    if not isinstance(value, jax.Array):  # not by way of the first device, which may be too small
+        value = np.asarray(value)
+    loaded = auto_sharded(wrap(leaf, value, names))
     return adopt(wrap(loaded, jnp.asarray(loaded.array), names))
 
 
-def _require_range(key: str, value: Any) -> None:
+def _require_range(key: str, value: Payload) -> None:
     """Raise for integers that JAX would wrap, where it has 32 bits for 64."""
     if isinstance(value, jax.Array) or not jnp.issubdtype(np.asarray(value).dtype, jnp.integer):
         return

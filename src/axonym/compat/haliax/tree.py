@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-
 from axonym.engine import Payload, Tree
 
 from . import tree_util

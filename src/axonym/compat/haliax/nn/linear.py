@@ -2,21 +2,31 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 
-from axonym import Axis, AxisSpec, NamedArray, is_named_array, nn, ragged_dot, random, zeros
+from axonym import (
+    Axis,
+    AxisSpec,
+    NamedArray,
+    axis_name,
+    axis_size,
+    is_named_array,
+    nn,
+    ragged_dot,
+    random,
+    zeros,
+)
 from axonym.engine import spec
 from axonym.errors import AxisClashError, message
 
-from .._adapt import adapted, adopt
+from .._adapt import Function, adapted, adopt
 from .._dot_general import DefaultDotGeneralOp
 from .._node import is_hole
 from ..partitioning import auto_sharded, on_entered_mesh
-from ..state_dict import ModuleWithStateDictSerialization
+from ..state_dict import ModuleWithStateDictSerialization, StateDict
 from ._constructor import TwoSpellings
 from .mup import (
     AbstractLinearReparam,
@@ -32,12 +42,20 @@ __all__ = ["Linear", "MoELinear", "gmm_sharded"]
 
 def hashable(axes: AxisSpec) -> AxisSpec:
     """Convert lists and dicts of axes to tuples, which compiled functions can use as cache keys."""
-    return axes if isinstance(axes, Axis | tuple) else spec(axes)
+    if isinstance(axes, Axis | tuple):
+        return axes
+    return spec(axes)
 
 
 def drawn(key: jax.Array, axes: tuple[Axis, ...], scale: float) -> NamedArray:
     """Draw weights from a normal distribution truncated at three standard deviations, times a scale."""
     return adopt(random.truncated_normal(key, axes, -3, 3) * scale)
+
+
+def _bias(axes: AxisSpec, is_used: bool) -> NamedArray | None:
+    if not is_used:
+        return None
+    return adopt(zeros(axes))
 
 
 class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpellings):
@@ -58,7 +76,7 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
     bias: NamedArray | None
     In: AxisSpec = eqx.field(static=True, converter=hashable)
     Out: AxisSpec = eqx.field(static=True, converter=hashable)
-    dot_general: Callable[..., Any] = eqx.field(default_factory=DefaultDotGeneralOp.init)
+    dot_general: Function = eqx.field(default_factory=DefaultDotGeneralOp.init)
     _reparam_cls: type[AbstractLinearReparam] = eqx.field(static=True, default=LinearStandardParam)
 
     @staticmethod
@@ -70,7 +88,7 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         key: jax.Array,
         use_bias: bool = True,
         out_first: bool = True,
-        dot_general: Callable[..., Any] | None = None,
+        dot_general: Function | None = None,
         init_scale: float = 1.0,
         reparam_cls: type[AbstractLinearReparam] = LinearStandardParam,
     ) -> "Linear":
@@ -81,21 +99,20 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
         """
         inputs, outputs = spec(In, "Linear.init"), spec(Out, "Linear.init")
         for axis in outputs:
-            if axis.name in [each.name for each in inputs]:
+            if axis.name in axis_name(inputs):
                 problem = f"axis {axis.name!r} is in both In and Out"
                 hint = f'give one side another name: Axis("{axis.name}", {axis.size}).alias("{axis.name}_out")'
                 raise AxisClashError(message("Linear.init", problem, hint=hint))
-        axes = (*outputs, *inputs) if out_first else (*inputs, *outputs)
+        axes = (*inputs, *outputs)
+        if out_first:
+            axes = (*outputs, *inputs)
         weight = drawn(key, axes, init_scale * reparam_cls.init_scale(In, Out))
         if dot_general is None:
             dot_general = DefaultDotGeneralOp.init()
-        elif jax.tree_util.all_leaves(
-            [dot_general]
-        ):  # a function, which transformations do not accept among arrays
+        elif jax.tree_util.all_leaves([dot_general]):
+            # a function, which transformations do not accept among arrays
             dot_general = jax.tree_util.Partial(dot_general)
-        return Linear(
-            weight, adopt(zeros(outputs)) if use_bias else None, In, Out, dot_general, reparam_cls
-        )
+        return Linear(weight, _bias(outputs, use_bias), In, Out, dot_general, reparam_cls)
 
     @adapted
     def __call__(self, inputs: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
@@ -105,51 +122,58 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
             AxisNotFoundError: if the inputs lack an axis of `In`.
             AxisClashError: if they already have one of `Out`.
         """
-        product = None if type(self.dot_general) is DefaultDotGeneralOp else self.dot_general
+        product: Function | None = self.dot_general
+        if type(product) is DefaultDotGeneralOp:
+            product = None
         weight = times(self.weight, self.reparam.active_scale)
         y = on_entered_mesh(nn.Linear(weight, None, spec(self.In), spec(self.Out), product)(inputs))
-        return y if self.bias is None else y + auto_sharded(self.bias)
+        if self.bias is None:
+            return y
+        return y + auto_sharded(self.bias)
 
     def flatten_for_export(self) -> "Linear":
         """Return the layer with one axis `__IN__` and one axis `__OUT__`, in their order in the weight."""
         inputs, outputs = spec(self.In), spec(self.Out)
         weight = _merged(_merged(self.weight, inputs, "__IN__"), outputs, "__OUT__")
         if _is_there(weight):
-            in_last = not inputs or self.weight.names[-1] in [axis.name for axis in inputs]
-            weight = weight.rearrange(
-                (..., *(("__OUT__", "__IN__") if in_last else ("__IN__", "__OUT__")))
-            )
+            order = ("__IN__", "__OUT__")
+            if not inputs or self.weight.names[-1] in axis_name(inputs):
+                order = ("__OUT__", "__IN__")
+            weight = weight.rearrange((..., *order))
         return dataclasses.replace(
             self,
             weight=weight,
             bias=_merged(self.bias, outputs, "__OUT__"),
-            In=Axis("__IN__", math.prod(axis.size for axis in inputs)),
-            Out=Axis("__OUT__", math.prod(axis.size for axis in outputs)),
+            In=Axis("__IN__", axis_size(inputs)),
+            Out=Axis("__OUT__", axis_size(outputs)),
         )
 
     def unflatten_from_export(self, template: Any) -> "Linear":
         """Undo `flatten_for_export`, with the axes of `template`."""
         inputs, outputs = spec(template.In), spec(template.Out)
         weight = _parted(_parted(self.weight, "__IN__", inputs), "__OUT__", outputs)
+        if _is_there(weight):
+            weight = weight.rearrange(template.weight.names)
         return dataclasses.replace(
             self,
-            weight=weight.rearrange(template.weight.names) if _is_there(weight) else weight,
+            weight=weight,
             bias=_parted(self.bias, "__OUT__", outputs),
             In=template.In,
             Out=template.Out,
         )
 
-    def to_state_dict(self, prefix: str | None = None) -> dict[str, Any]:
+    def to_state_dict(self, prefix: str | None = None) -> StateDict:
         """Return the arrays by key; the weight is scaled, as in use."""
         return super(Linear, self._scaled(self.reparam.active_scale)).to_state_dict(prefix)
 
-    def from_state_dict(self, state_dict: dict[str, Any], prefix: str | None = None) -> "Linear":
+    def from_state_dict(self, state_dict: StateDict, prefix: str | None = None) -> "Linear":
         """Return the layer with the arrays of a state dict, whose weight is scaled."""
         return super().from_state_dict(state_dict, prefix)._scaled(1 / self.reparam.active_scale)
 
     def _scaled(self, scale: float) -> "Linear":
-        is_there = _is_there(self.weight) and eqx.is_array_like(self.weight.array)
-        return dataclasses.replace(self, weight=times(self.weight, scale)) if is_there else self
+        if not _is_there(self.weight) or not eqx.is_array_like(self.weight.array):
+            return self
+        return dataclasses.replace(self, weight=times(self.weight, scale))
 
     @property
     def reparam(self) -> AbstractLinearReparam:
@@ -159,25 +183,33 @@ class Linear(ModuleWithStateDictSerialization, ReparamEnabled, metaclass=TwoSpel
     @staticmethod
     def input_reparam(use_mup: bool = True) -> type[AbstractLinearReparam]:
         """Return the parametrisation of layers at the input of a model."""
-        return InputLinearMup if use_mup else LinearStandardParam
+        return _reparam(InputLinearMup, use_mup)
 
     @staticmethod
     def hidden_reparam(use_mup: bool = True) -> type[AbstractLinearReparam]:
         """Return the parametrisation of layers between wide axes."""
-        return HiddenLinearMup if use_mup else LinearStandardParam
+        return _reparam(HiddenLinearMup, use_mup)
 
     @staticmethod
     def output_reparam(use_mup: bool = True) -> type[AbstractLinearReparam]:
         """Return the parametrisation of layers at the output of a model."""
-        return OutputLinearMup if use_mup else LinearStandardParam
+        return _reparam(OutputLinearMup, use_mup)
+
+
+def _reparam(mup: type[AbstractLinearReparam], use_mup: bool) -> type[AbstractLinearReparam]:
+    if use_mup:
+        return mup
+    return LinearStandardParam
 
 
 def times(weight: NamedArray, scale: float) -> NamedArray:
     """Multiply a weight by a scale, if any."""
-    return weight if scale == 1 else weight * scale
+    if scale == 1:
+        return weight
+    return weight * scale
 
 
-def _is_there(x: Any) -> bool:
+def _is_there(x: object) -> bool:
     """Return whether a parameter is an array that has not been filtered out of the layer."""
     return is_named_array(x) and not is_hole(x)
 
@@ -185,13 +217,17 @@ def _is_there(x: Any) -> bool:
 def _merged(x: Any, axes: tuple[Axis, ...], name: str) -> Any:
     if not _is_there(x):
         return x
-    return x.flatten_axes(axes, name) if axes else x.broadcast_axis(Axis(name, 1))
+    if not axes:
+        return x.broadcast_axis(Axis(name, 1))
+    return x.flatten_axes(axes, name)
 
 
 def _parted(x: Any, name: str, axes: tuple[Axis, ...]) -> Any:
     if not _is_there(x):
         return x
-    return x.unflatten_axis(name, axes) if axes else x[name, 0]
+    if not axes:
+        return x[name, 0]
+    return x.unflatten_axis(name, axes)
 
 
 class MoELinear(eqx.Module, metaclass=TwoSpellings):
@@ -230,9 +266,11 @@ class MoELinear(eqx.Module, metaclass=TwoSpellings):
     ) -> "MoELinear":
         """Make the layers of all experts, each with the scale of a `Linear`."""
         experts = spec(Experts, "MoELinear.init")
-        axes = (*experts, Out, In) if out_first else (*experts, In, Out)
+        axes = (*experts, In, Out)
+        if out_first:
+            axes = (*experts, Out, In)
         weight = drawn(key, axes, init_scale / math.sqrt(In.size))
-        return MoELinear(weight, adopt(zeros(Out)) if use_bias else None, Experts, In, Out, use_gmm)
+        return MoELinear(weight, _bias(Out, use_bias), Experts, In, Out, use_gmm)
 
     @adapted
     def __call__(
@@ -248,13 +286,18 @@ class MoELinear(eqx.Module, metaclass=TwoSpellings):
         experts = spec(self.Experts)
         weight, sizes, groups = self.weight, group_sizes, experts[0]
         if len(experts) > 1:
-            groups = Axis("__EXPERTS__", math.prod(axis.size for axis in experts))
-            weight, sizes = (each.flatten_axes(experts, groups) for each in (weight, sizes))
+            groups = Axis("__EXPERTS__", axis_size(experts))
+            weight, sizes = (
+                weight.flatten_axes(experts, groups),
+                sizes.flatten_axes(experts, groups),
+            )
         y = nn.MoELinear(weight, None, groups, self.In, self.Out)(inputs, sizes)
-        y = auto_sharded(
-            y.rearrange([self.Out.name if name == self.In.name else name for name in inputs.names])
-        )
-        return y if self.bias is None else auto_sharded(y + auto_sharded(self.bias))
+        order = list(inputs.names)
+        order[order.index(self.In.name)] = self.Out.name
+        y = auto_sharded(y.rearrange(order))
+        if self.bias is None:
+            return y
+        return auto_sharded(y + auto_sharded(self.bias))
 
     @property
     def out_first(self) -> bool:

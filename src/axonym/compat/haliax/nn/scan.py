@@ -2,8 +2,8 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, ParamSpec, Protocol, Self, TypeVar, cast, runtime_checkable
+from collections.abc import Sequence
+from typing import Any, ParamSpec, Protocol, Self, TypeAlias, TypeVar, cast, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -13,9 +13,10 @@ from jax.core import Tracer
 
 import axonym
 from axonym import Axis, is_named_array
+from axonym.engine import Payload, Tree
 from axonym.errors import ArgumentError, message
 
-from .._adapt import KindError, adapted, adopt
+from .._adapt import Function, KindError, adapted, adopt
 from .._checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec, policy_of
 from .._node import is_hole
 from ..hof import LoopError, looped, vmap
@@ -59,7 +60,7 @@ CarryT = TypeVar("CarryT")
 OutputT_co = TypeVar("OutputT_co", covariant=True)
 P = ParamSpec("P")
 Unroll = int | bool | None
-Steps = Callable[..., Any]
+Steps: TypeAlias = Function
 
 
 class ModuleInit(Protocol[M_co]):
@@ -100,19 +101,19 @@ class BlockFoldable(Protocol[M_co]):
     def init(
         cls,
         Block: Axis,
-        module: Any,
+        module: object,
         *,
-        gradient_checkpointing: Any = False,
+        gradient_checkpointing: ScanCheckpointSpec = False,
         prevent_cse: bool | None = None,
-    ) -> Callable[..., Any]:
+    ) -> Steps:
         """Return a function that makes the layers."""
         ...
 
-    def fold(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
+    def fold(self, init: Tree, *args: object, unroll: Unroll = None, **kwargs: object) -> Tree:
         """Apply the layers in sequence."""
         ...
 
-    def scan(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
+    def scan(self, init: Tree, *args: object, unroll: Unroll = None, **kwargs: object) -> Tree:
         """Apply the layers in sequence, and stack their outputs."""
         ...
 
@@ -141,34 +142,35 @@ class ConstructorError(KindError, AttributeError):
     """A class of layers has no `init`, for which Haliax raises AttributeError."""
 
 
-def _constructor(function: str, Block: Any, module: Any) -> Steps:
+def _constructor(function: str, Block: Axis, module: object) -> Steps:
     if not isinstance(Block, Axis):
         problem = f"Block must be an Axis, not {Block!r}"
         raise KindError(message(function, problem, hint='write Axis("layers", 12)'))
-    make: Steps | None = getattr(
-        module, "init", None if isinstance(module, type) or not callable(module) else module
-    )
-    if make is None:
-        problem = f"{getattr(module, '__name__', repr(module))} has no constructor `init`"
-        raise ConstructorError(
-            message(function, problem, hint="add a static method init(...) that returns a module")
-        )
-    return make
+    make: Steps | None = getattr(module, "init", None)
+    if make is not None:
+        return make
+    if callable(module) and not isinstance(module, type):
+        return module
+    problem = f"{getattr(module, '__name__', repr(module))} has no constructor `init`"
+    hint = "add a static method init(...) that returns a module"
+    raise ConstructorError(message(function, problem, hint=hint))
 
 
-def _policy(spec: Any, prevent_cse: bool | None) -> Any:
+def _policy(spec: ScanCheckpointSpec, prevent_cse: bool | None) -> axonym.ScanCheckpointPolicy:
     policy = policy_of(spec)
-    return policy if prevent_cse is None else dataclasses.replace(policy, prevent_cse=prevent_cse)
+    if prevent_cse is None:
+        return policy
+    return dataclasses.replace(policy, prevent_cse=prevent_cse)
 
 
 class _Loops:
     """Loops for both kinds of layers: a single key is passed unsplit to all of them."""
 
-    def fold(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
+    def fold(self, init: Tree, *args: object, unroll: Unroll = None, **kwargs: object) -> Tree:
         """Apply the layers in sequence, each to its part of the arguments that have one."""
         return self._loop("fold", _call, unroll)(init, *args, **kwargs)
 
-    def scan(self, init: Any, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Any:
+    def scan(self, init: Tree, *args: object, unroll: Unroll = None, **kwargs: object) -> Tree:
         """Apply the layers like `fold`; each returns a carry and an output, and outputs are stacked."""
         return self._loop("scan", _call, unroll)(init, *args, **kwargs)
 
@@ -189,7 +191,7 @@ class _Loops:
         via: Any = getattr(super(), f"{method}_via")
         loop = via(_with_key(fn), unroll=unroll)
 
-        def run(init: Any, *args: Any, **kwargs: Any) -> Any:
+        def run(init: Tree, *args: object, **kwargs: object) -> Tree:
             _check_key(function, own.Block, kwargs)
             return loop(init, *args, **_hidden_key(kwargs))
 
@@ -200,25 +202,30 @@ class _Loops:
 _KEY = "key of each layer"
 
 
-def _hidden_key(kwargs: dict[str, Any]) -> dict[str, Any]:
+def _hidden_key(kwargs: dict[str, object]) -> dict[str, object]:
     """Pass a key under another name, so that it is an argument like all others."""
-    return {_KEY if name == "key" else name: value for name, value in kwargs.items()}
+    return _moved(kwargs, "key", _KEY)
 
 
 def _with_key(fn: Steps) -> Steps:
     """Give a function its key under its own name again."""
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return fn(
-            *args, **{"key" if name == _KEY else name: value for name, value in kwargs.items()}
-        )
+    def call(*args: object, **kwargs: object) -> Tree:
+        return fn(*args, **_moved(kwargs, _KEY, "key"))
 
     return call
 
 
-def _check_key(function: str, Block: Axis, kwargs: dict[str, Any]) -> None:
+def _moved(kwargs: dict[str, object], old: str, new: str) -> dict[str, object]:
+    moved = dict(kwargs)
+    if old in moved:
+        moved[new] = moved.pop(old)
+    return moved
+
+
+def _check_key(function: str, Block: Axis, kwargs: dict[str, object]) -> None:
     """Check that each layer has a key, as Haliax does not split them."""
-    key: Any = kwargs.get("key")
+    key = kwargs.get("key")
     if isinstance(key, jax.Array | np.ndarray) and key.ndim and key.shape[0] != Block.size:
         problem = f"axis {Block.name!r} has two sizes: {Block.size} and {key.shape[0]}"
         hint = f"each layer takes a key of its own: key=jax.random.split(key, {Block.size})"
@@ -234,7 +241,7 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         Block: Any,
         *args: Any,
         gradient_checkpointing: ScanCheckpointSpec = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Construct from the three fields or, in the older form, from the axis, the class of layers and arguments."""
         if isinstance(stacked, Axis):
@@ -248,19 +255,19 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         self.gradient_checkpointing = policy_of(gradient_checkpointing)
 
     @classmethod
-    def init(  # type: ignore[override]  # Haliax has policies of its own
+    def init(
         cls,
         Block: Axis,
-        module: Any,
+        module: object,
         *,
         gradient_checkpointing: ScanCheckpointSpec = False,
         prevent_cse: bool | None = None,
-    ) -> Callable[..., Any]:
+    ) -> Steps:
         """Return a function that makes the layers by `module.init`, mapped over the axis: each needs its own key."""
         policy = _policy(gradient_checkpointing, prevent_cse)
         make = _constructor("Stacked.init", Block, module)
 
-        def initialize(*args: Any, **kwargs: Any) -> Any:
+        def initialize(*args: object, **kwargs: object) -> Tree:
             _check_key("Stacked.init", Block, kwargs)
             return cls(vmap(make, Block)(*args, **kwargs), Block, policy)
 
@@ -296,10 +303,9 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         whole = to_state_dict(_block_first(self.stacked, self.Block), prefix)
         for i in range(self.Block.size):
             for key, value in whole.items():
-                one = (
-                    value[i, ...] if np.ndim(value) else value
-                )  # in numpy, value[i] may be a scalar
-                listed[_of_layer(prefix, i, key)] = one
+                if np.ndim(value):
+                    value = value[i, ...]  # in numpy, value[i] may be a scalar
+                listed[_of_layer(prefix, i, key)] = value
         return listed
 
     def from_state_dict(self, state_dict: StateDict, prefix: str | None = None) -> Self:
@@ -307,19 +313,17 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         Block = self.Block
         if not _is_plain(self.stacked, Block):
             layer = _abstract_layer(self.stacked, Block)
-            layers = [
-                from_state_dict(layer, state_dict, with_prefix(prefix, str(i)))
-                for i in range(Block.size)
-            ]
+            keys = (with_prefix(prefix, str(i)) for i in range(Block.size))
+            layers = [from_state_dict(layer, state_dict, key) for key in keys]
             return self._with(adopt(self.with_layers(layers).stacked))
         together = _together(state_dict, prefix, Block)
         try:
             return self._with(from_state_dict(_block_first(self.stacked, Block), together, prefix))
         except MissingKeyError as error:
-            absent = (_of_layer(prefix, i, error.key) for i in range(Block.size))
-            key = next((key for key in absent if key not in state_dict), None)
-            if key is not None:
-                raise MissingKeyError(key, state_dict) from None
+            for i in range(Block.size):
+                key = _of_layer(prefix, i, error.key)
+                if key not in state_dict:
+                    raise MissingKeyError(key, state_dict) from None
             problem = (
                 f"arrays that belong to {error.key!r} of each layer of {Block} differ in shape"
             )
@@ -340,7 +344,7 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
             vmap(lambda own: unflatten_modules_from_export(own, layer), self.Block)(self.stacked)
         )
 
-    def _with(self, stacked: Any) -> Self:
+    def _with(self, stacked: M) -> Self:
         return type(self)(stacked, self.Block, self.gradient_checkpointing)
 
 
@@ -354,54 +358,60 @@ def _abstract_layer(stacked: T, Block: Axis) -> T:
     )
 
 
-def _is_plain(stacked: Any, Block: Axis) -> bool:
+def _is_plain(stacked: Tree, Block: Axis) -> bool:
     """Return whether each array of stacked layers has one dimension for them, and none is stacked again."""
     nodes = jax.tree.leaves(
-        stacked, is_leaf=lambda node: is_named_array(node) or isinstance(node, axonym.nn.Stacked)
+        stacked, is_leaf=lambda node: isinstance(node, axonym.NamedArray | axonym.nn.Stacked)
     )
-    return not any(
-        isinstance(node, axonym.nn.Stacked)
-        or (is_named_array(node) and Block.name not in node.names)
-        for node in nodes
-    )
+    for node in nodes:
+        if isinstance(node, axonym.nn.Stacked):
+            return False
+        if is_named_array(node) and Block.name not in node.names:
+            return False
+    return True
 
 
 def _block_first(stacked: T, Block: Axis) -> T:
-    def first(leaf: Any) -> Any:
-        there = is_named_array(leaf) and not is_hole(leaf) and leaf.names[0] != Block.name
-        return leaf.rearrange((Block.name, ...)) if there else leaf
+    def first(leaf: Payload) -> Payload:
+        if not is_named_array(leaf) or is_hole(leaf) or leaf.names[0] == Block.name:
+            return leaf
+        return leaf.rearrange((Block.name, ...))
 
     return cast(T, jax.tree.map(first, stacked, is_leaf=is_named_array))
 
 
 def _of_layer(prefix: str | None, layer: int, key: str) -> str:
     """Return the key of an array of one layer, from the stacked key."""
-    rest = None if key == prefix else key if prefix is None else key.removeprefix(f"{prefix}.")
-    return str(with_prefix(with_prefix(prefix, str(layer)), rest))
+    number = with_prefix(prefix, str(layer))
+    if key == prefix:
+        return str(number)
+    return f"{number}.{key.removeprefix(f'{prefix}.')}"
 
 
 def _together(state_dict: StateDict, prefix: str | None, Block: Axis) -> StateDict:
     """Stack the arrays of all layers under their key without a number; others are unchanged."""
-    lead = "" if prefix is None else f"{prefix}."
-    found: dict[str, dict[int, Any]] = {}
+    lead = ""
+    if prefix is not None:
+        lead = re.escape(f"{prefix}.")
+    found: dict[str, dict[int, Payload]] = {}
     together: StateDict = {}
     for key, value in state_dict.items():
-        match = (
-            re.fullmatch(r"(\d+)(?:\.(.+))?", key.removeprefix(lead))
-            if key.startswith(lead)
-            else None
-        )
+        match = re.fullmatch(rf"{lead}(\d+)(?:\.(.+))?", key)
         own = match and with_prefix(prefix, match[2])
         if match and own and int(match[1]) < Block.size:
             found.setdefault(own, {})[int(match[1])] = value
         else:
             together[key] = value
     for key, values in found.items():
-        if len(values) == Block.size and len({np.shape(value) for value in values.values()}) == 1:
-            ordered = [values[i] for i in range(Block.size)]
-            stack: Any = jnp.stack if isinstance(ordered[0], jax.Array) else np.stack
-            together[key] = stack(ordered)
+        if len(values) == Block.size and len(set(map(np.shape, values.values()))) == 1:
+            together[key] = _stacked([values[i] for i in range(Block.size)])
     return together
+
+
+def _stacked(arrays: Sequence[Payload]) -> jax.Array | np.ndarray:
+    if isinstance(arrays[0], jax.Array):
+        return jnp.stack(arrays)
+    return np.stack(arrays)
 
 
 class BlockSeq(_Loops, ModuleWithStateDictSerialization, axonym.nn.BlockSeq[M]):
@@ -415,19 +425,19 @@ class BlockSeq(_Loops, ModuleWithStateDictSerialization, axonym.nn.BlockSeq[M]):
         self.gradient_checkpointing = policy_of(gradient_checkpointing)
 
     @classmethod
-    def init(  # type: ignore[override]  # Haliax has policies of its own
+    def init(
         cls,
         Block: Axis,
-        module: Any,
+        module: object,
         *,
         gradient_checkpointing: ScanCheckpointSpec = False,
         prevent_cse: bool | None = None,
-    ) -> Callable[..., Any]:
+    ) -> Steps:
         """Return a function that makes a list of layers by `module.init`: each needs its own key."""
         policy = _policy(gradient_checkpointing, prevent_cse)
         make = _constructor("BlockSeq.init", Block, module)
 
-        def initialize(*args: Any, **kwargs: Any) -> Any:
+        def initialize(*args: object, **kwargs: object) -> Tree:
             _check_key("BlockSeq.init", Block, kwargs)
             layers = axonym.nn.BlockSeq.init(Block, _with_key(make))(*args, **_hidden_key(kwargs))
             return cls(list(layers.blocks), Block, policy)
@@ -457,9 +467,15 @@ class BlockSeq(_Loops, ModuleWithStateDictSerialization, axonym.nn.BlockSeq[M]):
         )
 
     def _whole(
-        self, method: str, fn: Steps, unroll: Unroll, init: Any, args: Any, kwargs: Any
-    ) -> Any:
-        def step(layer: Any, carry: Any) -> Any:
+        self,
+        method: str,
+        fn: Steps,
+        unroll: Unroll,
+        init: Tree,
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> Tree:
+        def step(layer: M, carry: Tree) -> Tree:
             return fn(layer, carry, *args, **kwargs)
 
         return self._loop(method, step, unroll)(init)
@@ -468,5 +484,5 @@ class BlockSeq(_Loops, ModuleWithStateDictSerialization, axonym.nn.BlockSeq[M]):
         return {"blocks": None}
 
 
-def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
+def _call(layer: Steps, *args: object, **kwargs: object) -> Tree:
     return layer(*args, **kwargs)
