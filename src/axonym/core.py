@@ -135,6 +135,13 @@ def lost(function: str, names: Names, shape: tuple[int, ...]) -> LostAxisError:
     )
 
 
+def payload_of(leaf: Payload) -> Payload:
+    """Return what a named array holds, and any other leaf as it is."""
+    if isinstance(leaf, Core):
+        return leaf.array
+    return leaf
+
+
 def sizes_of(names: Names, shape: Sequence[int]) -> dict[str, int]:
     """Return the sizes of the trailing dimensions by name."""
     return dict(zip(names, shape[len(shape) - len(names) :], strict=True))

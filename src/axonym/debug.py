@@ -1,7 +1,6 @@
 """Find mistakes that raise no error: in a model, and in the indices of a program."""
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,9 @@ from jax.sharding import NamedSharding
 from . import parameters
 from .array import NamedArray, is_named_array
 from .axis import shown
+from .core import payload_of
 from .engine.audits import Report, checking
+from .engine.operands import own_names
 from .errors import ArgumentError, AxisSizeError, describe, message
 from .kinds import Payload, Tree, has_type
 from .mesh.assignment import path_text
@@ -188,7 +189,9 @@ def diagnose(
         _sizes,
         _integers,
     ]
-    findings = list(itertools.chain.from_iterable(check(model) for check in checks))
+    findings: list[Finding] = []
+    for check in checks:
+        findings += check(model)
     if loss_fn is not None:
         paths = unreached(model, loss_fn, *args, **kwargs)
         text = "the loss does not depend on them, or gradients stop on the way"
@@ -205,14 +208,23 @@ def diagnose(
     return diagnosis
 
 
-def _leaves(model: Tree) -> list[tuple[str, tuple[str, ...], Any]]:
+def _leaves(model: Tree) -> list[tuple[str, tuple[str, ...], Payload]]:
     """List path, names and payload of each array."""
-    found = []
+    found: list[tuple[str, tuple[str, ...], Payload]] = []
     for keys, leaf in jax.tree.leaves_with_path(model, is_leaf=is_named_array):
-        names, array = (leaf.names, leaf.array) if isinstance(leaf, NamedArray) else ((), leaf)
+        array = payload_of(leaf)
         if has_type(array):
-            found.append((path_text(keys), names, array))
+            found.append((path_text(keys), own_names(leaf), array))
     return found
+
+
+def _paths(model: Tree, is_meant: Callable[[Payload], bool]) -> tuple[str, ...]:
+    """Return the paths of the arrays that are meant."""
+    return tuple(path for path, _, array in _leaves(model) if is_meant(array))
+
+
+def _is_floating(array: Payload) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jnp.inexact))
 
 
 def _modules(tree: Tree, path: str = "") -> Iterator[tuple[str, eqx.Module]]:
@@ -232,12 +244,16 @@ def _below(path: str, key: str) -> str:
     return key
 
 
-def _without_optimisers(tree: Tree) -> Any:
+def _without_optimisers(tree: Tree) -> Tree:
     """Remove the states of optimisers."""
+
+    def kept(node: Tree) -> Tree:
+        if is_optimiser_state(node):
+            return None
+        return node
+
     return jax.tree.map(
-        lambda node: None if is_optimiser_state(node) else node,
-        tree,
-        is_leaf=lambda node: is_named_array(node) or is_optimiser_state(node),
+        kept, tree, is_leaf=lambda node: is_named_array(node) or is_optimiser_state(node)
     )
 
 
@@ -282,9 +298,7 @@ def _is_array(value: Payload) -> bool:
 
 
 def _on_host(model: Tree) -> Iterator[Finding]:
-    paths = tuple(
-        path for path, _, array in _leaves(model) if isinstance(array, np.ndarray | np.generic)
-    )
+    paths = _paths(model, lambda array: isinstance(array, np.ndarray | np.generic))
     if paths:
         hint = (
             "convert them to JAX arrays: jnp.asarray(array), axn.named(jnp.asarray(array), names)"
@@ -322,19 +336,20 @@ def _stale(model: Tree) -> Iterator[Finding]:
 
 
 def _not_finite(model: Tree) -> Iterator[Finding]:
-    found: list[tuple[str, Any]] = []
+    found: list[tuple[str, Payload]] = []
     for path, _, array in _leaves(model):
-        is_floating = jnp.issubdtype(array.dtype, jnp.inexact)
-        if is_floating and _is_array(array) and not isinstance(array, Tracer):
+        if _is_floating(array) and _is_array(array) and not isinstance(array, Tracer):
             found.append((path, array))
     # A program runs on the devices of its arrays, which must be those of the current mesh, if there is one; and while a
     # function is traced, a program becomes part of it. Another thread has neither a mesh nor a trace.
-    programs: dict[Any, dict[int, jax.Array]] = {}
+    programs: dict[object, dict[int, jax.Array]] = {}
     for i, (_, array) in enumerate(found):
         programs.setdefault(_devices(array), {})[i] = array
     with ThreadPoolExecutor(1) as thread:
         finite = [thread.submit(jax.jit(_all_finite), arrays) for arrays in programs.values()]
-    flags = {i: flag for each in finite for i, flag in each.result().items()}
+    flags: dict[int, jax.Array] = {}
+    for each in finite:
+        flags |= each.result()
     paths = tuple(path for i, (path, _) in enumerate(found) if not flags[i])
     if paths:
         yield Finding(
@@ -349,7 +364,7 @@ def _all_finite(arrays: Mapping[int, jax.Array]) -> dict[int, jax.Array]:
     return {i: jnp.isfinite(array).all() for i, array in arrays.items()}
 
 
-def _devices(array: jax.Array | np.ndarray) -> Any:
+def _devices(array: jax.Array | np.ndarray) -> object:
     """Return what the arrays of one program must share: their mesh, which orders devices, or the devices."""
     if isinstance(array, np.ndarray):
         return None
@@ -360,13 +375,8 @@ def _devices(array: jax.Array | np.ndarray) -> Any:
 
 
 def _mixed(model: Tree) -> Iterator[Finding]:
-    floating = [
-        (path, array.dtype)
-        for path, _, array in _leaves(model)
-        if jnp.issubdtype(array.dtype, jnp.inexact)
-    ]
-    wide = tuple(path for path, dtype in floating if dtype in (np.float64, np.complex128))
-    if 0 < len(wide) < len(floating):
+    wide = _paths(model, lambda array: array.dtype in (np.float64, np.complex128))
+    if 0 < len(wide) < len(_paths(model, _is_floating)):
         hint = "give a dtype where they are made, or cast the model"
         yield Finding(
             "mixed precision", wide, "arrays of 64 bits in a model that has narrower ones", hint
@@ -392,13 +402,13 @@ def _sizes(model: Tree) -> Iterator[Finding]:
 
 
 def _integers(model: Tree) -> Iterator[Finding]:
-    paths: list[str] = []
-    for path, _, array in _leaves(model):
-        if jnp.issubdtype(array.dtype, jnp.integer) or array.dtype == bool:
-            paths.append(path)
+    def is_integer(array: Payload) -> bool:
+        return array.dtype == bool or bool(jnp.issubdtype(array.dtype, jnp.integer))
+
+    paths = _paths(model, is_integer)
     if paths:
         hint = "differentiate by eqx.filter_grad, and give the optimiser eqx.filter(model, eqx.is_inexact_array)"
-        yield Finding("integers", tuple(paths), "arrays that have no gradient", hint, False)
+        yield Finding("integers", paths, "arrays that have no gradient", hint, False)
 
 
 def unreached(
@@ -419,11 +429,15 @@ def unreached(
     leaves, structure = jax.tree.flatten((model, args, kwargs))
     paths = [parameter.path for parameter in parameters.walk(model)]
     count = len(jax.tree.leaves(model))
-    at = [i for i, leaf in enumerate(leaves) if has_type(leaf)]
-    chosen = [i for i in at if i < count and jnp.issubdtype(leaves[i].dtype, jnp.inexact)]
-    others = [i for i in at if i not in set(chosen)]
+    chosen: list[int] = []
+    others: list[int] = []
+    for i, leaf in enumerate(leaves):
+        if has_type(leaf) and i < count and _is_floating(leaf):
+            chosen.append(i)
+        elif has_type(leaf):
+            others.append(i)
 
-    def loss(floating: Any, rest: Tree) -> Any:
+    def loss(floating: Tree, rest: Tree) -> Any:
         filled = list(leaves)
         for i, leaf in (*zip(chosen, floating, strict=True), *zip(others, rest, strict=True)):
             filled[i] = leaf
@@ -465,10 +479,9 @@ def _zeros(jaxpr: Any, known: Sequence[bool], constants: Sequence[Payload] = ())
         return bool(zero.get(atom, False))
 
     for eqn in jaxpr.eqns:
-        zero |= dict(
-            zip(eqn.outvars, _results(eqn, [is_zero(atom) for atom in eqn.invars]), strict=True)
-        )
-    return [is_zero(atom) for atom in jaxpr.outvars]
+        results = _results(eqn, list(map(is_zero, eqn.invars)))
+        zero |= dict(zip(eqn.outvars, results, strict=True))
+    return list(map(is_zero, jaxpr.outvars))
 
 
 def _results(eqn: Any, known: list[bool]) -> list[bool]:
@@ -477,12 +490,8 @@ def _results(eqn: Any, known: list[bool]) -> list[bool]:
     if name == "scan":
         return _scanned(eqn, known)
     if name == "cond":
-        return [
-            all(each)
-            for each in zip(
-                *(_inner(branch, known[1:]) for branch in params["branches"]), strict=True
-            )
-        ]
+        branches = [_inner(branch, known[1:]) for branch in params["branches"]]
+        return list(map(all, zip(*branches, strict=True)))
     inner = params.get("jaxpr", params.get("call_jaxpr"))
     program = getattr(inner, "jaxpr", inner)
     if program is not None and len(program.invars) == len(known) and len(program.outvars) == count:

@@ -29,6 +29,12 @@ _OF_LAYERS = "relu gelu silu sigmoid softplus leaky_relu"
 _OF_TWO = "add subtract multiply divide power maximum minimum"
 _OPERATORS = {"sub": "subtract", "mul": "multiply", "div": "divide", "pow": "power"}
 
+
+def _each(names: str, hint: str) -> dict[str, str]:
+    """Give each of several names a hint with the name in it."""
+    return {name: hint.format(name) for name in names.split()}
+
+
 ATTRIBUTES: dict[str, str] = {
     **dict.fromkeys(
         ("T", "mT", "t", "transpose", "swapaxes", "permute", "movedim", "moveaxis", "align_to"),
@@ -63,10 +69,10 @@ ATTRIBUTES: dict[str, str] = {
     "repeat_interleave": 'x.repeat("embed", 2), or axn.tile',
     "apply": "axn.vmap and axn.nmap apply a function along axes",
     "norm": 'axn.linalg.norm(x, "embed")',
-    **{name: f"axn.{name}(x)" for name in _ELEMENTS.split()},
-    **{name: f'axn.{name}(x, "embed")' for name in _OF_AXES.split()},
-    **{name: f"axn.nn.{name}(x)" for name in _OF_LAYERS.split()},
-    **{name: f"axn.{name}(x, y), or its operator" for name in _OF_TWO.split()},
+    **_each(_ELEMENTS, "axn.{}(x)"),
+    **_each(_OF_AXES, 'axn.{}(x, "embed")'),
+    **_each(_OF_LAYERS, "axn.nn.{}(x)"),
+    **_each(_OF_TWO, "axn.{}(x, y), or its operator"),
     **{old: f"axn.{new}(x, y), or its operator" for old, new in _OPERATORS.items()},
 }
 FUNCTIONS: dict[str, str] = {

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args
 import jax
 
 from . import parameters
-from .axis import AxisSelection, AxisSpec, selection, spec
+from .axis import AxisSelection, AxisSpec, names_in, selection, spec
 from .errors import (
     ArgumentError,
     AxisNotFoundError,
@@ -24,6 +24,7 @@ from .errors import (
     message,
     suggestion,
 )
+from .kinds import Payload, Tree
 from .mesh.assignment import looked_up, matches, with_bases
 from .names import plans
 from .names.plans import Names
@@ -134,7 +135,7 @@ class Mup:
                 f"base must be a dict from axis names to sizes, not {type(self.base).__name__}"
             )
             raise OperandError(message("Mup", problem, hint='write {"mlp": 256}'))
-        names = [name for name, _ in selection(self.base, "Mup")]
+        names = names_in(selection(self.base, "Mup"))
         for name, size in zip(names, self.base.values(), strict=True):
             if integer("Mup", f"the base size of {name!r}", size) < 1:
                 raise AxisSizeError(
@@ -168,7 +169,7 @@ class Mup:
         inputs = parameter.inputs
         given = [axes for pattern, axes in self.inputs.items() if matches(pattern, parameter.path)]
         if given:
-            inputs = tuple(name for name, _ in selection(given[-1], "Mup"))
+            inputs = names_in(selection(given[-1], "Mup"))
         if inputs is None and len(counted) > 1:
             problem = f"cannot tell which axes {parameter.path!r} sums over"
             facts = (
@@ -185,7 +186,7 @@ class Mup:
     def _wider(self, parameter: Parameter, names: Names) -> float:
         return math.prod(self._ratio(name, parameter.sizes[name]) for name in names)
 
-    def report(self, model: Any) -> Report:
+    def report(self, model: Tree) -> Report:
         """Return the role and the factors of each parameter.
 
         Raises:
@@ -196,7 +197,7 @@ class Mup:
         found = list(parameters.walk(model))
         rows = tuple((parameter, self.factors(parameter)) for parameter in found)
 
-        names = set[str]().union(*(parameter.sizes for parameter in found))
+        names = _axes_of(found)
         known = with_bases(names)
         for name in self.base:
             if name not in known:
@@ -235,7 +236,7 @@ class Mup:
                 factors[parameter.path] *= math.sqrt(fan)
         return _scaled(model, factors)
 
-    def learning_rates(self, model: Any, optimizer: Optimizer = "adam") -> Any:
+    def learning_rates(self, model: Tree, optimizer: Optimizer = "adam") -> Tree:
         """Return a tree with the factor for the learning rate of each parameter, and None for other leaves.
 
         Raises:
@@ -262,16 +263,23 @@ class Mup:
             ArgumentError: if `optimizer` is unknown.
         """
         _check_known("optimizer", optimizer, get_args(Optimizer))
-        rows = ((parameter.path, self.factors(parameter)) for parameter in parameters.walk(updates))
-        return _scaled(updates, {path: getattr(own, optimizer) for path, own in rows})
+        rates: dict[str, float] = {}
+        for parameter in parameters.walk(updates):
+            rates[parameter.path] = getattr(self.factors(parameter), optimizer)
+        return _scaled(updates, rates)
 
 
-def _check_known(what: str, given: Any, known: tuple[str, ...]) -> None:
+def _check_known(what: str, given: object, known: tuple[str, ...]) -> None:
     if given not in known:
         facts = f"known: {', '.join(map(repr, known))}"
         raise ArgumentError(
             message("Mup", f"unknown {what} {given!r}", facts, hint=suggestion(given, known))
         )
+
+
+def _axes_of(found: list[Parameter]) -> set[str]:
+    """Return the names of the axes of parameters."""
+    return set[str]().union(*(parameter.sizes for parameter in found))
 
 
 def _check_inputs(pattern: str, axes: AxisSelection, known: list[Parameter]) -> None:
@@ -285,8 +293,8 @@ def _check_inputs(pattern: str, axes: AxisSelection, known: list[Parameter]) -> 
         raise ArgumentError(
             message("Mup", f"inputs: no parameter matches {pattern!r}", facts, hint=hint)
         )
-    names = set[str]().union(*(parameter.sizes for parameter in matched))
-    for name, _ in selection(axes, "Mup"):
+    names = _axes_of(matched)
+    for name in names_in(selection(axes, "Mup")):
         if name not in names:
             facts = f"axes: {', '.join(sorted(names)) or 'none'}"
             problem = f"inputs: no parameter that matches {pattern!r} has axis {name!r}"
@@ -297,7 +305,7 @@ def _scaled(tree: T, factors: Mapping[str, float]) -> T:
     """Multiply the floating arrays of a tree."""
     scales = parameters.labels(tree, lambda path, _: factors[path])
 
-    def times(scale: float | None, x: Any) -> Any:
+    def times(scale: float | None, x: Payload) -> Payload:
         if scale in (None, 1.0):
             return x
         return x * scale

@@ -6,25 +6,27 @@ of `eqx.filter_eval_shape`.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .array import NamedArray, is_named_array
-from .axis import AxisSelection, selection
-from .core import shape_of, sizes_of
+from .array import is_named_array
+from .axis import AxisSelection, axis_name, names_in, selection
+from .core import payload_of, shape_of, sizes_of
+from .engine.operands import own_names
 from .errors import ArgumentError, OperandError, message
 from .kinds import Payload, Tree, has_type, type_text
 from .mesh.assignment import Mappings, MeshLike, ResourceMapping, matches, path_text
+from .names import plans
 from .names.plans import Names
 from .nn.settings import integer
 from .nn.stack.stacked import Stacked
 from .partitioning.shard import static_axes
 from .report.show import ArrayLayout, arrays_of, show
-from .report.table import Cell, Printed, Table, byte_text, grouped
+from .report.table import Cell, Printed, Table, byte_text, grouped, total
 
 __all__ = [
     "Parameter",
@@ -40,6 +42,8 @@ __all__ = [
 
 Predicate: TypeAlias = str | Callable[[str, Any], bool]
 """A pattern of paths, as in `Mappings`, or a function of a path and an array."""
+Rows: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, *tuple[Cell, ...]]], tuple[Cell, ...]]
+"""The header of a table, its rows, and the beginning of its last one."""
 
 
 def count(tree: Tree) -> int:
@@ -55,9 +59,10 @@ def count(tree: Tree) -> int:
 
 def nbytes(tree: Tree) -> int:
     """Count the bytes of all arrays of a tree."""
-    return sum(
-        math.prod(array.shape) * array.dtype.itemsize for _, _, array in arrays_of(tree, "nbytes")
-    )
+    total = 0
+    for _, _, array in arrays_of(tree, "nbytes"):
+        total += math.prod(array.shape) * array.dtype.itemsize
+    return total
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -97,31 +102,30 @@ class Summary(Printed):
             yield "no arrays"
             return
         numbers = ("parameters", "bytes", "per device")
-        rows: tuple[tuple[Cell, ...], ...]
-        if self.depth is None:
-            header: tuple[str, ...] = ("array", "axes", "dtype", "layout", *numbers)
-            rows = grouped((*array.cells[:4], *_sums([array])) for array in self.arrays)
-            last: tuple[Cell, ...] = (
-                "all",
-                f"{len(self.arrays)} arrays",
-                "",
-                "",
-                *_sums(self.arrays),
-            )
+        header, rows, last = self._of_arrays()
+        if self.depth is not None:
+            header, rows, last = self._of_groups()
+        shown = grouped(rows)
+        if len(shown) == 1:
+            yield Table((*header, *numbers), shown, None, numbers)
         else:
-            header = ("part", "arrays", *numbers)
-            rows = grouped(
-                (path or "all", str(len(own)), *_sums(own)) for path, own in self.groups.items()
-            )
-            last = ("all", str(len(self.arrays)), *_sums(self.arrays))
-        yield Table(header, rows, last if len(rows) > 1 else None, numbers)
+            yield Table((*header, *numbers), shown, (*last, *_sums(self.arrays)), numbers)
+
+    def _of_arrays(self) -> Rows:
+        rows = [(*array.cells[:4], *_sums((array,))) for array in self.arrays]
+        header = ("array", "axes", "dtype", "layout")
+        return header, rows, ("all", f"{len(self.arrays)} arrays", "", "")
+
+    def _of_groups(self) -> Rows:
+        rows: list[tuple[str, *tuple[Cell, ...]]] = []
+        for path, own in self.groups.items():
+            rows.append((path or "all", str(len(own)), *_sums(own)))
+        return ("part", "arrays"), rows, ("all", str(len(self.arrays)))
 
 
-def _sums(arrays: tuple[ArrayLayout, ...] | list[ArrayLayout]) -> tuple[str, str, str]:
+def _sums(arrays: tuple[ArrayLayout, ...]) -> tuple[str, str, str]:
     """Write the elements, the bytes and the bytes per device of arrays."""
-    known = all(array.nbytes_per_device is not None for array in arrays)
-    held = sum(array.nbytes_per_device or 0 for array in arrays) if known else None
-    own = Summary(tuple(arrays))
+    own, held = Summary(arrays), total(array.nbytes_per_device for array in arrays)
     return f"{own.count:,}", byte_text(own.nbytes), byte_text(held)
 
 
@@ -191,27 +195,25 @@ def walk(tree: Tree) -> Iterator[Parameter]:
     static fields, such as `Experts`, are neither, and all others are inputs; a bias has none.
     """
     for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=is_named_array):
-        names, array = (leaf.names, leaf.array) if isinstance(leaf, NamedArray) else ((), leaf)
+        names, array = own_names(leaf), payload_of(leaf)
         if not _is_floating(array):
             continue
         shape = shape_of("walk", array, names)
-        above = list(_along(tree, keys))
-        layers = tuple(
-            node.Block.name
-            for node in above
-            if isinstance(node, Stacked) and node.Block.name in names
-        )
-        owner = next((node for node in reversed(above) if isinstance(node, eqx.Module)), None)
-        inputs = (
-            None
-            if owner is None
-            else _inputs(owner, tuple(name for name in names if name not in layers))
-        )
+        layers: list[str] = []
+        owner: eqx.Module | None = None
+        for node in _along(tree, keys):
+            if isinstance(node, Stacked) and node.Block.name in names:
+                layers.append(node.Block.name)
+            if isinstance(node, eqx.Module):
+                owner = node
+        inputs = None
+        if owner is not None:
+            inputs = _inputs(owner, plans.without(names, tuple(layers)))
         yield Parameter(
             path=path_text(keys),
             array=leaf,
             sizes=sizes_of(names, shape),
-            layers=layers,
+            layers=tuple(layers),
             inputs=inputs,
             looked_up=bool(inputs) and owner is not None and "In" not in static_axes(owner),
         )
@@ -238,23 +240,20 @@ def _along(tree: Tree, keys: tuple[Any, ...]) -> Iterator[Any]:
 
 def _inputs(owner: eqx.Module, names: Names) -> Names | None:
     """Return the axes of an array that its module sums over, or None if it does not declare them."""
-    declared = {
-        field: tuple(axis.name for axis in axes) for field, axes in static_axes(owner).items()
-    }
+    declared = {field: axis_name(axes) for field, axes in static_axes(owner).items()}
     if "axis" in declared and set(names) <= set(declared["axis"]):
         return ()
     for In, Out in (("In", "Out"), ("Vocab", "Embed"), ("Pos", "Embed")):
         if In in declared and Out in declared:
-            outputs = {
-                f"{name}.out" if f"{name}.out" in names else name for name in declared.pop(Out)
-            }
-            ends = {*outputs, *declared.pop(In)}
-            apart = {name for axes in declared.values() for name in axes} - ends
-            return tuple(name for name in names if name not in outputs | apart)
+            outputs = declared.pop(Out)
+            derived = {f"{name}.out" for name in outputs}.intersection(names)
+            outputs = (*derived, *(name for name in outputs if f"{name}.out" not in derived))
+            apart = set().union(*declared.values()) - {*outputs, *declared.pop(In)}
+            return plans.without(names, (*outputs, *apart))
     return None
 
 
-def labels(tree: Tree, label: Callable[[str, Any], Any]) -> Any:
+def labels(tree: Tree, label: Callable[[str, Any], Any]) -> Tree:
     """Label the floating arrays of a tree by their paths and axes, as `optax.multi_transform` takes it.
 
     Args:
@@ -283,16 +282,14 @@ def _filled(tree: Tree, label: Callable[[str, Any], Any], other: Any) -> Any:
     given = iter([label(parameter.path, parameter.array) for parameter in walk(tree)])
 
     def fill(leaf: Payload) -> Any:
-        return (
-            next(given)
-            if _is_floating(leaf.array if isinstance(leaf, NamedArray) else leaf)
-            else other
-        )
+        if _is_floating(payload_of(leaf)):
+            return next(given)
+        return other
 
     return jax.tree.map(fill, tree, is_leaf=is_named_array)
 
 
-def select(tree: Tree, predicate: Predicate) -> Any:
+def select(tree: Tree, predicate: Predicate) -> Tree:
     """Select floating arrays of a tree, as `optax.masked` and `eqx.partition` take it.
 
     Args:
@@ -333,7 +330,7 @@ def select(tree: Tree, predicate: Predicate) -> Any:
     return _filled(tree, lambda path, _: matches(predicate, path), False)
 
 
-def decay_mask(tree: Tree, *, apart: AxisSelection = ()) -> Any:
+def decay_mask(tree: Tree, *, apart: AxisSelection = ()) -> Tree:
     """Select the arrays to apply weight decay to, as the `mask` of `optax.adamw`.
 
     These are floating arrays with two or more axes, at least one of which is an input, if their module declares it: see
@@ -347,7 +344,7 @@ def decay_mask(tree: Tree, *, apart: AxisSelection = ()) -> Any:
     Returns:
         The tree with True or False in place of each leaf; a named array is one leaf.
     """
-    ignored = {name for name, _ in selection(apart, "decay_mask")}
+    ignored = names_in(selection(apart, "decay_mask"))
     decayed: set[str] = set()
     for parameter in walk(tree):
         axes = set(parameter.sizes) - {*parameter.layers, *ignored}

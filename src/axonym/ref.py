@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .array import NamedArray
-from .axis import Axis, AxisKey, AxisSelection, AxisSelector
-from .core import Core, Operand, axes_of, facts
+from .axis import Axis, AxisKey, AxisSelection, AxisSelector, axis_name
+from .core import Operand, axes_of, facts, payload_of
 from .dtypes import widened
 from .engine.position import Reach, reading, run_with_ints
 from .engine.scatter import write
@@ -93,7 +93,7 @@ class NamedRef:
         return self.shape
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype[Any]:
         """The dtype of the elements."""
         return self.whole.dtype
 
@@ -120,12 +120,9 @@ class NamedRef:
         """
         stages = _selected("slice", self, selector)
         for name, part in stages[-1].items():
-            array = part.array if isinstance(part, Core) else part
-            if (
-                jnp.ndim(array)
-                if isinstance(array, np.ndarray | jax.Array)
-                else isinstance(array, list | tuple)
-            ):
+            array = payload_of(part)
+            is_array = isinstance(array, np.ndarray | jax.Array) and jnp.ndim(array)
+            if is_array or isinstance(array, list | tuple):
                 problem = f"a view takes ints and slices, but {name!r} is indexed by an array"
                 raise OperandError(message("slice", problem, hint="use index arrays in ref[...]"))
         return _view(self, stages)
@@ -233,9 +230,7 @@ def _selected(function: str, ref: NamedRef, item: Any) -> tuple[Stage, ...]:
     shown = _shown(ref)
     selectors = selectors_of(function, shown, item)
     check_range(function, shown, *steps_of(function, shown, selectors))
-    stage: Stage = {
-        axis.name if isinstance(axis, Axis) else axis: part for axis, part in selectors.items()
-    }
+    stage: Stage = {axis_name(axis): part for axis, part in selectors.items()}
     if ref.stages and not ref.stages[-1].keys() & stage.keys():
         return (*ref.stages[:-1], {**ref.stages[-1], **stage})
     return (*ref.stages, stage)
@@ -263,10 +258,8 @@ def _write_through(
 ) -> NamedArray:
     """Write to a view of a view by one index of the whole, so that only the written elements are touched."""
     taken = _steps_through(function, x, stages)
-    steps, arguments = (
-        tuple(step for step, _ in taken.values()),
-        [argument for _, argument in taken.values()],
-    )
+    steps = tuple(step for step, _ in taken.values())
+    arguments = [argument for _, argument in taken.values()]
     return write(function, x, steps, arguments, "set", value, _PLAIN)
 
 
@@ -279,9 +272,9 @@ def _steps_through(
     if len(stages) > 1:
         part = jax.eval_shape(lambda x: _read(function, x, stages[0]), x)
         for name, inner in _steps_through(function, part, stages[1:]).items():
-            taken[name] = (
-                _composed(x.axis_size(name), taken[name], inner) if name in taken else inner
-            )
+            if name in taken:
+                inner = _composed(x.axis_size(name), taken[name], inner)
+            taken[name] = inner
     return taken
 
 
@@ -310,8 +303,9 @@ def _composed(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tu
     positions = jnp.where(is_inside, positions, size)
     if within.removes:
         return Traced(name), positions
-    axes = within.axes if isinstance(within, Gather) else (name,)
-    return Gather(name, axes), positions
+    if isinstance(within, Gather):
+        return Gather(name, within.axes), positions
+    return Gather(name, (name,)), positions
 
 
 def _places(size: int, part: Step, start: int) -> range:

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from .axis import Axis, Pairs, selection
+from .axis import Axis, Pairs, names_in, selection, selectors
 from .core import Core
 from .errors import ArgumentError, OperandError, message
 from .names.plans import Names
@@ -124,10 +124,9 @@ class _Pattern(NamedTuple):
         sizes = shape[anonymous:]
         if not self.ordered:
             have = dict(zip(names, sizes, strict=True))
-            whole = self.after is not None or (len(have) == len(self.before) and not anonymous)
-            return whole and all(
-                name in have and size in (None, have[name]) for name, size in self.before
-            )
+            if self.after is None and (len(have) != len(self.before) or anonymous):
+                return False
+            return all(name in have and size in (None, have[name]) for name, size in self.before)
         have_pairs = tuple(zip(names, sizes, strict=True))
         if self.after is None:
             return not anonymous and _agree(self.before, have_pairs)
@@ -139,20 +138,23 @@ class _Pattern(NamedTuple):
     def __str__(self) -> str:
         pairs = (*self.before, *(self.after or ()))
         plain = all(size is None and _is_name(name) for name, size in pairs)
-        entries = [
-            (f'"{name}"' if size is None else f'Axis("{name}", {size})') for name, size in pairs
-        ]
-        words = [name for name, _ in pairs]
+        words, entries = list(names_in(pairs)), [_entry_text(*pair) for pair in pairs]
         if self.after is not None:
             entries.insert(len(self.before), "...")
             words.insert(len(self.before), "...")
         if not self.ordered:
             return f"{{{', '.join(entries)}}}"
-        return (
-            f'"{" ".join(words)}"'
-            if plain
-            else f"({', '.join(entries)}{',' if len(entries) == 1 else ''})"
-        )
+        if plain:
+            return f'"{" ".join(words)}"'
+        if len(entries) == 1:
+            return f"({entries[0]},)"
+        return f"({', '.join(entries)})"
+
+
+def _entry_text(name: str, size: int | None) -> str:
+    if size is None:
+        return f'"{name}"'
+    return f'Axis("{name}", {size})'
 
 
 def _agree(asked: Pairs, have: tuple[tuple[str, int], ...]) -> bool:
@@ -168,7 +170,7 @@ def _parse(axes: AxesPattern) -> _Pattern:
     if isinstance(axes, str):
         entries = _words(axes)
     elif isinstance(axes, Mapping):
-        entries = tuple(name if size is None else Axis(name, size) for name, size in axes.items())
+        entries = selectors(tuple(axes.items()))
     elif isinstance(axes, Sequence | Set):
         entries = tuple(axes)
     else:
@@ -182,10 +184,15 @@ def _parse(axes: AxesPattern) -> _Pattern:
     if len(dots) > 1:
         problem = "... stands for all other axes, so it may appear only once"
         raise ArgumentError(message("annotation", problem))
-    if isinstance(axes, Set) and named:
-        return _Pattern(tuple(sorted(named, key=lambda pair: pair[0])), () if dots else None, False)
-    at = dots[0] if dots else len(named)
-    return _Pattern(named[:at], named[at:] if dots else None, True)
+    is_ordered = not isinstance(axes, Set) or not named
+    if not is_ordered:
+        named = tuple(sorted(named, key=lambda pair: pair[0]))
+    if not dots:
+        return _Pattern(named, None, is_ordered)
+    at = dots[0]
+    if not is_ordered:
+        at = len(named)
+    return _Pattern(named[:at], named[at:], is_ordered)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,10 +214,7 @@ class DTypeFamily:
         """Return whether a dtype is one of these."""
         if not self.kinds:
             return True
-        return dtype is not None and any(
-            dtype == kind if isinstance(kind, jnp.dtype) else jnp.issubdtype(dtype, kind)
-            for kind in self.kinds
-        )
+        return dtype is not None and any(_is_of(dtype, kind) for kind in self.kinds)
 
     def __getitem__(self, item: Any) -> "Annotation":
         payload: type | None = None
@@ -220,9 +224,16 @@ class DTypeFamily:
                 problem = f"expected an array type and its axes, got {len(item)} entries"
                 hint = f'write {self.name}[{item[0].__name__}, "batch embed"]'
                 raise OperandError(message("annotation", problem, hint=hint))
-            payload = None if issubclass(item[0], Core) else item[0]
-            axes = item[1]
+            payload, axes = item
+            if issubclass(item[0], Core):
+                payload = None
         return _annotation(self, payload, _parse(axes))
+
+
+def _is_of(dtype: Any, kind: Any) -> bool:
+    if isinstance(kind, jnp.dtype):
+        return bool(dtype == kind)
+    return bool(jnp.issubdtype(dtype, kind))
 
 
 class Annotation(type):
@@ -258,12 +269,12 @@ class Annotation(type):
 @functools.cache
 def _annotation(family: DTypeFamily, payload: type | None, pattern: _Pattern) -> Annotation:
     # The __name__ of jax.Array includes the module in jaxlib that defines it.
-    held = "NamedArray" if payload is None else payload.__name__.rpartition(".")[2]
-    name = (
-        f"{held}[{pattern}]"
-        if (family, payload) == (_ANY, None)
-        else f"{family.name}[{held}, {pattern}]"
-    )
+    held = "NamedArray"
+    if payload is not None:
+        held = payload.__name__.rpartition(".")[2]
+    name = f"{family.name}[{held}, {pattern}]"
+    if (family, payload) == (_ANY, None):
+        name = f"{held}[{pattern}]"
     members: dict[str, object] = {"family": family, "payload": payload, "pattern": pattern}
     # In a union, Python prints the module of a class unless it is this one; beartype requires equal reprs.
     members |= {"__module__": "builtins", "__qualname__": name}

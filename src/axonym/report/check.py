@@ -10,7 +10,9 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from ..array import NamedArray, is_named_array
+from ..core import payload_of
 from ..errors import ShardingError, describe, message, suggestion
+from ..kinds import Payload, Tree
 from ..mesh import assignment, constraints, context, partition
 from ..mesh.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..names.plans import Names
@@ -128,8 +130,9 @@ class Report(Printed):
 
 
 def _count(problems: tuple[Problem, ...], what: str) -> str:
-    ending = "" if len(problems) == 1 else "s"
-    return f"{len(problems)} {what}{ending}"
+    if len(problems) == 1:
+        return f"1 {what}"
+    return f"{len(problems)} {what}s"
 
 
 def _paragraph(text: str, indent: str) -> str:
@@ -159,14 +162,14 @@ class _Findings:
 
 
 def check(
-    fn_or_model: Any,
+    fn_or_model: Tree,
     mapping: ResourceMapping | Mappings | None,
     mesh: MeshLike | Mapping[str, int],
-    *args: Any,
+    *args: Tree,
     strict: bool = False,
     replicated_above: int = 2**20,
     quiet: bool = False,
-    **kwargs: Any,
+    **kwargs: Tree,
 ) -> Report:
     """Check a mapping for a tree or a function on a mesh of any size, without devices or computation.
 
@@ -362,15 +365,15 @@ class _Run:
             raise error
         return Problem("stopped", "error", f"{place}: {text.splitlines()[0]}")
 
-    def _trace(self, call: Call, several: Set[str]) -> Any:
+    def _trace(self, call: Call, several: Set[str]) -> Tree:
         """Trace the function with abstract arrays, and return its abstract result."""
         parts = call.target, call.args, call.kwargs
         leaves, tree = jax.tree_util.tree_flatten_with_path(parts, is_leaf=is_named_array)
         forms = [self._abstract(keys, value, several) for keys, value in leaves]
 
-        def run(arrays: list[Any]) -> Any:
+        def run(arrays: list[jax.Array]) -> Tree:
             traced = iter(arrays)
-            filled: list[Any] = []
+            filled: list[Payload] = []
             for (_, value), form in zip(leaves, forms, strict=True):
                 filled.append(value if form is None else refilled(value, next(traced)))
             fn, args, kwargs = jax.tree.unflatten(tree, filled)
@@ -378,12 +381,12 @@ class _Run:
 
         return jax.eval_shape(run, [form for form in forms if form is not None])
 
-    def _abstract(self, keys: Any, value: Any, several: Set[str]) -> jax.ShapeDtypeStruct | None:
+    def _abstract(
+        self, keys: tuple[Any, ...], value: Payload, several: Set[str]
+    ) -> jax.ShapeDtypeStruct | None:
         """Return the abstract form of an array, with its layout where that is part of its type; None for all else."""
-        payload: Any = value
+        payload = payload_of(value)
         names: Names = ()
-        if isinstance(value, NamedArray):
-            payload = value.array
         if not is_array(payload):
             return None
         array = abstract_array(payload)
@@ -440,8 +443,9 @@ class _Run:
     ) -> None:
         current = (self._given.compute, *self._ledger.entered)
         is_current = any(mapping.entries == own.entries for own in current)
-        laid_out = self._names | inside if is_current else self._names
-        known = assignment.with_bases(laid_out)
+        known = assignment.with_bases(self._names)
+        if is_current:
+            known |= assignment.with_bases(inside)
         for key in mapping:
             if key in known:
                 continue

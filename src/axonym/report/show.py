@@ -15,7 +15,7 @@ from ..array import NamedArray, is_named_array
 from ..core import facts, shape_of
 from ..engine import checks
 from ..errors import OperandError, describe, message
-from ..kinds import has_type, type_text
+from ..kinds import Payload, Tree, has_type, type_text
 from ..mesh import assignment, context, partition
 from ..mesh.assignment import AxisMapping, Entry, Mappings, MeshLike, ResourceMapping
 from ..names.plans import Names
@@ -23,7 +23,7 @@ from ..partitioning.keys import check_keys
 from ..partitioning.shard import mapping_for, names_held, names_of, no_mesh, paths_of, several_of
 from ..printing import summary
 from .picture import Drawing, Picture, Side, cut
-from .table import Cell, Printed, Table, byte_text, grouped, numbers
+from .table import Cell, Printed, Table, byte_text, grouped, numbers, total
 
 __all__ = [
     "ArrayLayout",
@@ -101,36 +101,41 @@ class ArrayLayout:
     def drawing(self, title: str) -> Drawing:
         """Draw the array; of more than two dimensions, those that are split."""
         entries = _entries(self.spec or PartitionSpec(), len(self.shape))
-        ways = [math.prod(dict(self.mesh)[axis] for axis in entry) for entry in entries]
-        spelled = [
-            f"{label}={size}"
-            for label, size in zip(_labels(self.names, self.shape), self.shape, strict=True)
-        ]
-        spelled = [
-            f"{text} → {', '.join(entry)}" if entry else text
-            for text, entry in zip(spelled, entries, strict=True)
-        ]
+        sizes = dict(self.mesh)
+        ways = [math.prod(sizes[axis] for axis in entry) for entry in entries]
+        labels = _labels(self.names, self.shape)
 
-        def side(dims: Sequence[int]) -> Side:
-            size, parts = math.prod(self.shape[i] for i in dims), math.prod(ways[i] for i in dims)
-            return Side(", ".join(spelled[i] for i in dims), size, parts)
+        def side(part: slice) -> Side:
+            texts: list[str] = []
+            size = parts = 1
+            for i in chosen[part]:
+                text = f"{labels[i]}={self.shape[i]}"
+                if entries[i]:
+                    text += f" → {', '.join(entries[i])}"
+                texts.append(text)
+                size, parts = size * self.shape[i], parts * ways[i]
+            return Side(", ".join(texts), size, parts)
 
-        down, across = _sides(ways)
-        sides = [entries[i] for i in down], [entries[i] for i in across]
-        count = math.prod(size for _, size in self.mesh)
-        size, held = byte_text(self.nbytes), byte_text(self.nbytes_per_device)
-        caption = self.note or (f"{size}, on each device {held}" if held else size)
-        return Drawing(title, caption, side(down), side(across), cut(sides, self.mesh), count)
+        chosen, middle = _drawn(ways)
+        down, across = slice(middle), slice(middle, None)
+        drawn = [entries[i] for i in chosen]
+        blocks = cut((drawn[down], drawn[across]), self.mesh)
+        caption = self.note or byte_text(self.nbytes)
+        if not self.note and self.nbytes_per_device is not None:
+            caption += f", on each device {byte_text(self.nbytes_per_device)}"
+        count = math.prod(sizes.values())
+        return Drawing(title, caption, side(down), side(across), blocks, count)
 
 
-def _sides(ways: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Choose the dimensions to draw from top to bottom, and those from left to right."""
+def _drawn(ways: Sequence[int]) -> tuple[list[int], int]:
+    """Choose the dimensions to draw, and how many of them go from top to bottom, before those from left to right."""
     dims = list(range(len(ways)))
     if len(dims) > 2:
         whole = [i for i in dims if ways[i] == 1]
-        split = [i for i in dims if ways[i] > 1]
-        dims = split if len(split) > 1 else sorted(split + whole[-2 + len(split) :])
-    return ([], dims) if len(dims) < 2 else (dims[:1], dims[1:])
+        dims = [i for i in dims if ways[i] > 1]
+        if len(dims) < 2:
+            dims = sorted(dims + whole[-2 + len(dims) :])
+    return dims, int(len(dims) > 1)
 
 
 def _labels(names: Names, shape: Sequence[int]) -> tuple[str, ...]:
@@ -146,10 +151,7 @@ def _entries(spec: PartitionSpec, ndim: int) -> list[Entry]:
 
 def array_table(arrays: Sequence[ArrayLayout], titles: tuple[str, str]) -> Table:
     """Make a table of layouts, with total bytes at its end."""
-    each = [array.nbytes_per_device for array in arrays]
-    held = None
-    if None not in each:  # where the compiler decides, nobody knows yet
-        held = sum(nbytes or 0 for nbytes in each)
+    held = total(array.nbytes_per_device for array in arrays)  # the compiler may not have decided
     whole = byte_text(sum(array.nbytes or 0 for array in arrays))
     last = None
     if len(arrays) > 1:
@@ -186,16 +188,18 @@ class Layouts(Printed):
             array.cells[1:]: array for array in self.arrays
         }
         rows = grouped(array.cells for array in self.arrays)
-        drawings = tuple(
-            by_cells[cells].drawing(path)
-            for path, cells in ((str(row[0]), row[1:]) for row in rows)
-        )
+        drawings = tuple(by_cells[tuple(cells)].drawing(str(path)) for path, *cells in rows)
         meshes = dict.fromkeys(array.mesh for array in self.arrays if array.mesh)
-        title = "; ".join(", ".join(f"{axis}={size}" for axis, size in mesh) for mesh in meshes)
-        return Picture(f"mesh {title}" if title else "no mesh", drawings)
+        if not meshes:
+            return Picture("no mesh", drawings)
+        return Picture(f"mesh {'; '.join(map(_mesh_text, meshes))}", drawings)
 
 
-def arrays_of(tree: Any, function: str) -> Iterator[tuple[str, Names, Any]]:
+def _mesh_text(mesh: tuple[tuple[str, int], ...]) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in mesh)
+
+
+def arrays_of(tree: Tree, function: str) -> Iterator[tuple[str, Names, Payload]]:
     """Yield path, names and payload of each array of a tree, plain ones included; no names for fewer dimensions."""
     for keys, leaf in jax.tree.leaves_with_path(tree, is_leaf=is_named_array):
         if isinstance(leaf, NamedArray):
@@ -207,7 +211,7 @@ def arrays_of(tree: Any, function: str) -> Iterator[tuple[str, Names, Any]]:
 
 
 def show(
-    tree: Any,
+    tree: Tree,
     mapping: ResourceMapping | Mappings | None = None,
     mesh: MeshLike | None = None,
     *,
@@ -267,7 +271,7 @@ def show(
 
 
 def planned(
-    path: str, names: Names, array: Any, mapping: AxisMapping, mesh: MeshLike, function: str
+    path: str, names: Names, array: Payload, mapping: AxisMapping, mesh: MeshLike, function: str
 ) -> ArrayLayout:
     """Return how a mapping lays out one array.
 
@@ -279,7 +283,12 @@ def planned(
 
 
 def _row(
-    path: str, names: Names, array: Any, spec: Any, mesh: Any = None, note: str = ""
+    path: str,
+    names: Names,
+    array: Payload,
+    spec: PartitionSpec | None,
+    mesh: MeshLike | None = None,
+    note: str = "",
 ) -> ArrayLayout:
     """Derive the layout from an array and its spec; with a note instead, every device has the array whole."""
     shape, nbytes = tuple(array.shape), math.prod(array.shape) * array.dtype.itemsize
@@ -298,12 +307,12 @@ def _row(
     )
 
 
-def _actual(path: str, names: Names, array: Any) -> ArrayLayout | None:
+def _actual(path: str, names: Names, array: Payload) -> ArrayLayout | None:
     """Return how an array is laid out, or None if it does not know."""
     if isinstance(array, np.ndarray | np.generic):
         return _row(path, names, array, None, note="host")
     traced = isinstance(array, Tracer)
-    sharding = (jax.typeof(array) if traced else array).sharding
+    sharding = _typed(array).sharding
     if isinstance(sharding, NamedSharding):
         kinds = set(sharding.mesh.axis_types)
         if traced and kinds == {AxisType.Manual}:
@@ -314,7 +323,9 @@ def _actual(path: str, names: Names, array: Any) -> ArrayLayout | None:
     if sharding is None:
         return None
     count, block = len(sharding.device_set), math.prod(sharding.shard_shape(tuple(array.shape)))
-    note = "one device" if count == 1 else f"{count} devices"
+    note = f"{count} devices"
+    if count == 1:
+        note = "one device"
     row = _row(path, names, array, None, note=note)
     return dataclasses.replace(row, nbytes_per_device=block * array.dtype.itemsize)
 
@@ -375,13 +386,21 @@ class Blocks(Printed):
         return Table(header, tuple(rows))
 
 
+def _typed(array: Payload) -> Payload:
+    """Return the type of a traced array, which knows the layout; others know it themselves."""
+    if isinstance(array, Tracer):
+        return jax.typeof(array)
+    return array
+
+
 def _range(block: Block, axis: str) -> tuple[int, int]:
     return block.slices[axis].start, block.slices[axis].stop
 
 
 def _several(what: str, values: Sequence[int]) -> str:
-    ending = "" if len(values) == 1 else "s"
-    return f"{what}{ending} {numbers(values)}"
+    if len(values) == 1:
+        return f"{what} {numbers(values)}"
+    return f"{what}s {numbers(values)}"
 
 
 def visualize(x: NamedArray) -> Blocks:
@@ -421,7 +440,7 @@ def visualize(x: NamedArray) -> Blocks:
     names, array = x.names, x.array
     shape = shape_of("visualize", array, names)
     traced = isinstance(array, Tracer)
-    sharding = getattr(jax.typeof(array) if traced else array, "sharding", None)
+    sharding = getattr(_typed(array), "sharding", None)
     if sharding is None:
         problem = f"a NamedArray holds {type_text(array)}, which is not on a device"
         abstract = "axn.partitioning.show(x, mapping, mesh) shows how a mapping would lay it out"
@@ -443,12 +462,12 @@ def visualize(x: NamedArray) -> Blocks:
     )
 
 
-def _print_when_decided(array: Any, names: Names) -> None:
+def _print_when_decided(array: Payload, names: Names) -> None:
     """Print the blocks of a traced array once the compiler has laid it out."""
 
     # Under `vmap`, the compiler's layout has the mapped dimension too; this is how JAX reports it.
     @jax.custom_batching.custom_vmap
-    def look(array: Any) -> tuple[()]:
+    def look(array: Payload) -> tuple[()]:
         shape = tuple(array.shape)
         title = f"{array.dtype}[{describe(names, shape)}]"
         jax.debug.inspect_array_sharding(

@@ -47,8 +47,10 @@ class Table:
         for row in rows:
             cells: list[str] = []
             for cell, width, title in zip(row, widths, self.header, strict=True):
-                text = _fitted(cell, width)
-                cells.append(text.rjust(width) if title in self.right else text.ljust(width))
+                side = "<"
+                if title in self.right:
+                    side = ">"
+                cells.append(f"{_fitted(cell, width):{side}{width}}")
             lines.append("  ".join(cells).rstrip())
         return "\n".join(lines)
 
@@ -58,7 +60,9 @@ class Table:
         def row(tag: str, cells: Sequence[Cell]) -> str:
             inner = ""
             for cell, title in zip(cells, self.header, strict=True):
-                place = "right" if title in self.right else "left"
+                place = "left"
+                if title in self.right:
+                    place = "right"
                 text = html.escape(_joined(cell))
                 inner += f'<{tag} style="text-align:{place}">{text}</{tag}>'
             return f"<tr>{inner}</tr>"
@@ -91,7 +95,9 @@ class Printed:
 
 
 def _joined(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else ", ".join(cell)
+    if isinstance(cell, str):
+        return cell
+    return ", ".join(cell)
 
 
 def _fitted(cell: Cell, width: int) -> str:
@@ -149,6 +155,16 @@ def byte_text(count: int | None) -> str:
     return f"{amount:.1f} {unit}"
 
 
+def total(counts: Iterable[int | None]) -> int | None:
+    """Add numbers of bytes; None if one of them is unknown."""
+    whole = 0
+    for count in counts:
+        if count is None:
+            return None
+        whole += count
+    return whole
+
+
 def numbers(values: Iterable[int]) -> str:
     """Write ascending numbers with runs as ranges, such as `0-3, 8`."""
     runs: list[list[int]] = []
@@ -159,5 +175,5 @@ def numbers(values: Iterable[int]) -> str:
             runs.append([value, value])
     texts: list[str] = []
     for first, last in runs:
-        texts.append(str(first) if first == last else f"{first}-{last}")
+        texts.append("-".join(dict.fromkeys((str(first), str(last)))))
     return ", ".join(texts)

@@ -5,7 +5,7 @@ import inspect
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from ..errors import OperandError, message
+from ..kinds import Payload, Tree
 from ..mesh import assignment
 from ..partitioning.jit import NamedJit
 
@@ -27,9 +28,9 @@ class Call(NamedTuple):
         is_method: whether the first argument is the owner of a method.
     """
 
-    target: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    target: Tree
+    args: tuple[Tree, ...]
+    kwargs: dict[str, Tree]
     is_method: bool
 
     @property
@@ -50,7 +51,7 @@ class Call(NamedTuple):
         is_alone = is_bound or hasattr(target, "__wrapped__") or jax.tree_util.all_leaves([target])
         return callable(target) and is_alone
 
-    def owner(self) -> tuple[str, Any]:
+    def owner(self) -> tuple[str, Tree]:
         """Return the owner of a method, otherwise the function, with its path in the function."""
         fn = self.target
         if isinstance(fn, jax.tree_util.Partial) and len(fn.args) == 1 and not fn.keywords:
@@ -62,7 +63,7 @@ class Call(NamedTuple):
                 return assignment.path_text(keys), owner
         return "", owner
 
-    def by_parameter(self) -> dict[str, tuple[str, Any]]:
+    def by_parameter(self) -> dict[str, tuple[str, Tree]]:
         """Return arguments and their paths by parameter name; a wrong call fails when it is traced."""
         given = {**{str(i): value for i, value in enumerate(self.args)}, **self.kwargs}
         places = [str(i) for i in range(len(self.args))]
@@ -72,14 +73,14 @@ class Call(NamedTuple):
             )
         except (TypeError, ValueError):
             return {path: (path, value) for path, value in given.items()}
-        found: dict[str, tuple[str, Any]] = {}
+        found: dict[str, tuple[str, Tree]] = {}
         for name, below in bound.arguments.items():
             for keys, path in jax.tree.leaves_with_path(below):
                 found[joined(name, assignment.path_text(keys))] = path, given[path]
         return found
 
 
-def unwrapped(fn: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def unwrapped(fn: object, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Call:
     """Unwrap a named_jit, whose mappings are not those to check; the owner of its method is the first argument."""
     is_method = False
     if isinstance(fn, functools.partial) and isinstance(fn.func, NamedJit):
@@ -118,7 +119,7 @@ def is_array(leaf: object) -> bool:
     return isinstance(leaf, jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct)
 
 
-def abstract_array(array: Any) -> jax.ShapeDtypeStruct:
+def abstract_array(array: Payload) -> jax.ShapeDtypeStruct:
     """Return an array without values, as JAX sees it."""
     if isinstance(array, np.ndarray | np.generic):  # float64 may be float32 to JAX
         array = jax.typeof(array)

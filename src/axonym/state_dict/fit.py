@@ -184,7 +184,8 @@ def _same_sizes(axes: StoredAxes | None, form: Form, own: StoredAxes) -> bool:
     """Return whether axes that are flattened have the sizes of the model, too; those without names only have places."""
     if axes is None or None in axes or None in own:
         return True
-    return [axis.size for axis in _flat(axes)] == [axis.size for axis in _flat(form.axes)]
+    pairs = itertools.zip_longest(_flat(axes), _flat(form.axes))
+    return all(one and other and one.size == other.size for one, other in pairs)
 
 
 def _flat(axes: StoredAxes | None) -> list[StoredAxis]:
@@ -295,12 +296,13 @@ def _axes_hint(reading: Reading, keys: Iterable[str], specs: Specs) -> str:
         place, _ = reading.entries[key]
         there = _flat(axes_of(reading.state, key, specs[key]))
         own = _flat(place.axes)
-        names = {axis.name for axis in there}
-        renamed = {reading.called(axis.name) for axis in own}
-        left = [axis for axis in own if reading.called(axis.name) not in names]
-        others = [axis for axis in there if axis.name not in renamed]
+        others = {axis.name: axis for axis in there}
+        left: list[StoredAxis] = []
+        for axis in own:
+            if others.pop(reading.called(axis.name), None) is None:
+                left.append(axis)
         certain = certain and len(left) == len(others)
-        for mine, other in zip(left, others, strict=False):
+        for mine, other in zip(left, others.values(), strict=False):
             is_same = table.setdefault(mine.name, other.name) == other.name
             certain = certain and is_same and mine.size == other.size
     certain = certain and len(set(table.values())) == len(table) > 0

@@ -102,17 +102,17 @@ def parse(text: bytes | str) -> Any:
         parse_int=_integer,
         parse_float=_finite,
     )
-    level = [value]
+    level: list[object] = [value]
     for _ in range(DEPTH_LIMIT + 1):
+        inside: list[object] = []
         for each in level:
             if isinstance(each, str):
                 each.encode("utf-8")  # an escape may be half of a character
-        inside = [
-            each.values() if isinstance(each, dict) else each
-            for each in level
-            if isinstance(each, dict | list)
-        ]
-        level = [child for children in inside for child in children]
+            elif isinstance(each, dict):
+                inside += each.values()
+            elif isinstance(each, list):
+                inside += each
+        level = inside
     if level:
         raise ValueError("too deep")
     return value

@@ -87,9 +87,13 @@ class Form:
     @functools.cached_property
     def steps(self) -> tuple[slice | EllipsisType, ...]:
         """An index that reverses some of them, in that order; its result is an array, also without dimensions."""
-        backwards, forwards = slice(None, None, -1), slice(None)
-        parts = [self.parts[at] for at in self.order]
-        return (*(backwards if name in self.reversed_parts else forwards for name in parts), ...)
+        steps: list[slice] = []
+        for at in self.order:
+            if self.parts[at] in self.reversed_parts:
+                steps.append(slice(None, None, -1))
+            else:
+                steps.append(slice(None))
+        return (*steps, ...)
 
     @functools.cached_property
     def shape(self) -> Index:
@@ -191,8 +195,7 @@ class Place:
     @functools.cached_property
     def axes(self) -> StoredAxes:
         """The axes of the stored form, of each layer; None for dimensions without a name."""
-        named = {*own_names(self.leaf), *self.layers}
-        unnamed = {name for name in self.names if name not in named}
+        unnamed = set(self.names).difference(own_names(self.leaf), self.layers)
 
         def known(group: tuple[StoredAxis, ...]) -> tuple[StoredAxis, ...] | None:
             if unnamed.isdisjoint(axis.name for axis in group):
@@ -218,7 +221,7 @@ class Place:
             return None
         dims = [dim for dim in axes if dim is not None]
         listed = list(itertools.chain.from_iterable(dims))
-        left = tuple(name for name in self.names if name not in self.layers)
+        left = plans.without(self.names, self.layers)
         for parts, split in ((self.form.parts, self.form.split), (left, self.form.array)):
             names = {called(name): name for name in parts}
             if len(names) == len(parts) and sorted(names) == sorted(axis.name for axis in listed):
@@ -263,8 +266,8 @@ class Place:
         if not self.layers:
             whole: NDArray[np.generic] = layers[()][rest]
             return whole
-        result = np.empty([len(bound) for bound in bounds], self.array.dtype)
-        dims = [self.names.index(name) for name in self.layers]
+        result = np.empty(list(map(len, bounds)), self.array.dtype)
+        dims = list(map(self.names.index, self.layers))
         for index in itertools.product(*(bounds[dim] for dim in dims)):
             where: list[Payload] = [slice(None)] * len(bounds)
             for dim, number in zip(dims, index, strict=True):

@@ -77,8 +77,11 @@ class Replacement:
         _sync(index.parent)
 
     def _numbered(self, stem: str, count: int) -> list[Path]:
-        names = [f"{stem}-{at:05}-of-{count:05}{self.target.suffix}" for at in range(1, count + 1)]
-        return [self.target.with_name(name) for name in names]
+        numbered: list[Path] = []
+        for at in range(1, count + 1):
+            name = f"{stem}-{at:05}-of-{count:05}{self.target.suffix}"
+            numbered.append(self.target.with_name(name))
+        return numbered
 
     def _remove(self, chosen: Callable[[str], bool]) -> None:
         """Remove the chosen ones of the files that a save writes beside its target."""
