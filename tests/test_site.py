@@ -3,12 +3,54 @@
 import ast
 import re
 import runpy
+import types
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
 NOTEBOOK = runpy.run_path(str(ROOT / "tools/notebook.py"), run_name="notebook")
+
+
+API = runpy.run_path(str(ROOT / "tools/api_pages.py"))
+
+
+def test_pages_of_the_api_show_public_names():
+    page = API["expanded"]("# softmax\n\n::: axonym.ops.softmax\n\nText\n")
+    assert page.startswith("# softmax\n\n::: axonym.ops.softmax\n    options:\n      members: false\n\n")
+    assert "::: axonym.ops.softmax.softmax\n    options:\n" in page
+    assert '      heading: "axn.softmax"\n' in page
+    assert page.endswith("\n\nText\n")
+    listed = "::: axonym.engine\n    options:\n      members:\n        - nary\n"
+    assert API["expanded"](listed) == listed
+
+
+def test_the_api_has_all_public_names_and_no_other():
+    shown = set()
+    for path in (ROOT / "docs/api").rglob("*.md"):
+        text = path.read_text()
+        # What a reader looks for, and not where it is defined.
+        assert not text.startswith("# axonym."), path
+        for module, _ in API["MODULE"].findall(text):
+            shown.update(name.public for name in API["names"](module))
+    for place in API["NAMESPACES"]:
+        space = API["namespace"](place)
+        for name in getattr(space, "__all__", ()):
+            if isinstance(getattr(space, name), types.ModuleType):
+                continue
+            assert {f"{known}.{name}" for known in API["NAMESPACES"]} & shown, f"{place}.{name}"
+    # Of names without a place, those of what functions return.
+    assert {name for name in shown if "." not in name} == API["RETURNED"]
+    assert "axn.nn.Linear" in shown
+    assert not {name for name in shown if re.search("names_held|Roles|AttentionCall", name)}
+
+
+def test_the_list_of_public_names():
+    listed = API["index"](ROOT / "docs/api", ["index.md", "ops/softmax.md"])
+    assert listed.startswith(
+        "- [softmax, standardize](ops/softmax.md): [`axn.log_softmax`][axonym.ops.softmax.log_softmax]"
+    )
+    assert len(listed.splitlines()) == 1
 
 
 @pytest.fixture

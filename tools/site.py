@@ -1,7 +1,7 @@
 """Make what the pages show when mkdocs builds them: notebooks are run, and pictures are drawn.
 
-Nothing of it is kept in the repository. A picture is asked for by a comment, `<!-- picture: name -->`; its name is that
-of a function of tools/pictures.py.
+Pages of the API get the public names, from tools/api_pages.py. Nothing of it is kept in the repository. A picture is
+asked for by a comment, `<!-- picture: name -->`; its name is that of a function of tools/pictures.py.
 """
 
 import concurrent.futures
@@ -21,6 +21,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = ROOT / "docs/notebooks"
 COMMENT = re.compile(r"^<!-- picture: (\S+) -->$", re.MULTILINE)
+API = runpy.run_path(str(ROOT / "tools/api_pages.py"))
 # What was made for which sources, for `mkdocs serve`, which builds anew after each change of a page.
 made: dict[tuple[str, str], str] = {}
 
@@ -65,7 +66,7 @@ def output_of(tool: Path, what: str, *arguments: Path) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Put pictures where a page asks for them."""
+    """Put pictures and public names where a page asks for them."""
 
     def picture(comment: re.Match[str]) -> str:
         drawn = config["extra"]["pictures"]
@@ -73,4 +74,16 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             raise PluginError(f"{page.file.src_path} asks for the picture {comment[1]}, which tools/pictures.py lacks")
         return f'<div class="output">\n{drawn[comment[1]]}\n</div>'
 
+    if page.file.src_path.startswith("api/"):
+        markdown = API["expanded"](markdown).replace(
+            API["INDEX"], API["index"](ROOT / "docs/api", _in_order(config["nav"]))
+        )
     return COMMENT.sub(picture, markdown)
+
+
+def _in_order(nav: Any) -> list[str]:
+    """Return the paths of the pages of the API, as the navigation has them."""
+    if isinstance(nav, str):
+        return [nav.removeprefix("api/")] * nav.startswith("api/")
+    parts = nav.values() if isinstance(nav, dict) else nav
+    return [path for part in parts for path in _in_order(part)]

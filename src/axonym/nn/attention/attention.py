@@ -1,9 +1,4 @@
-"""Attention by names: any other axes of queries, keys and values, such as batch and heads, are matched.
-
-Each implementation is a function of one checked `AttentionCall`, listed in `_IMPLEMENTATIONS` under its name in
-`implementation=`; `choose` picks the default. One that supports only some calls is not chosen for others, and raises an
-`ArgumentError` where it is named.
-"""
+"""Attention by names: any other axes of queries, keys and values, such as batch and heads, are matched."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,6 +19,7 @@ from .mask import AttentionMask
 
 __all__ = ["dot_product_attention", "dot_product_attention_weights"]
 
+# By their names in `implementation=`. Each checks whether it can do a call.
 _IMPLEMENTATIONS: Mapping[str, Callable[[AttentionCall], NamedArray]] = {
     "plain": plain,
     "blockwise": blockwise,
