@@ -177,6 +177,7 @@ def test_einsum_in_the_words_of_numpy(x: axn.NamedArray) -> None:
                         ^
       operand 1 has: batch=8, pos=4, embed=16
       operand 2 has: embed=16, mlp=32
+      hint: an axis of the result is one of: b, p, e, m
     """
 )
 def test_einsum_of_an_unknown_output(x: axn.NamedArray) -> None:
@@ -189,6 +190,7 @@ def test_einsum_of_an_unknown_output(x: axn.NamedArray) -> None:
       b p e, e m -> b p m
       ^^^^^^^^^^
       array has: batch=8, pos=4, embed=16
+      hint: commas separate the operands: one part for each array
     """
 )
 def test_einsum_of_too_few_operands(x: axn.NamedArray) -> None:

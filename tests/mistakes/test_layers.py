@@ -219,7 +219,8 @@ def test_targets_that_were_not_shifted(x: axn.NamedArray) -> None:
 
 @says(
     """
-    BatchNorm.__call__() missing 1 required positional argument: 'state'
+    BatchNorm: the running statistics are missing, which are an argument and a result
+      hint: y, state = norm(x, state), at first with state = norm.initial_state()
     """
 )
 def test_batch_norm_without_its_state(x: axn.NamedArray) -> None:

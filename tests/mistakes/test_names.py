@@ -73,7 +73,7 @@ def test_an_axis_of_size_1_that_should_stretch(x: axn.NamedArray) -> None:
     dot: axis 'embed' is to be summed over, but only operand 1 has it
       operand 1 has: batch=8, pos=4, embed=16
       operand 2 has: embd=16, mlp=32
-      hint: if it is meant, sum that operand first: x.sum("embed")
+      hint: did you mean 'embd'? Or, if it is meant, sum that operand first: x.sum("embed")
     """
 )
 def test_dot_with_a_misspelt_operand(x: axn.NamedArray) -> None:

@@ -361,3 +361,9 @@ def test_a_function_that_is_not_there(x: axn.NamedArray) -> None:
 )
 def test_a_layer_that_is_not_there() -> None:
     nn.Conv2d
+
+
+def test_a_class_token_that_lacks_the_batch(x: axn.NamedArray) -> None:
+    joined = axn.concatenate("pos", [axn.zeros({"pos": 1, "embed": 16}), x])
+    assert {**joined.shape} == {"pos": 5, "batch": 8, "embed": 16}
+    assert (joined["pos", 1:] == x).all()

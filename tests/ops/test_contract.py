@@ -334,7 +334,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "dot: axis 'embed' is to be summed over, but only operand 1 has it\n"
         "  operand 1 has: batch=4, embed=6\n"
         "  operand 2 has: embd=6, mlp=5\n"
-        '  hint: if it is meant, sum that operand first: x.sum("embed")',
+        "  hint: did you mean 'embd'? Or, if it is meant, sum that operand first: x.sum(\"embed\")",
     ),
     (
         "axn.dot(x, w['embed', :5], axis='embed')",

@@ -28,7 +28,8 @@ def read(text: str, operands: tuple[Names, ...], aliases: Bindings) -> Subscript
     if sides and len(sides) != len(operands):
         count = "1 operand" if len(sides) == 1 else f"{len(sides)} operands"
         problem = f"the expression has {count}, but {len(operands)} were given"
-        raise flaw(PatternError, problem, text, (sides[0].start, sides[-1].end))
+        hint = "commas separate the operands: one part for each array"
+        raise flaw(PatternError, problem, text, (sides[0].start, sides[-1].end), hint)
 
     union = plans.union_of(operands)
     bound: dict[str, str] = {}
@@ -131,7 +132,8 @@ def _wanted(expression: Expression, bound: Mapping[str, str]) -> Iterator[str]:
     for term in expression.result.terms:
         if term.name is not None and term.name != DOTS:
             if term.name not in bound:
-                hint = suggestion(term.name, bound)
+                letters = ", ".join(bound)
+                hint = suggestion(term.name, bound) or f"an axis of the result is one of: {letters}"
                 at = (term.start, term.end)
                 raise flaw(
                     PatternError, f"{term.name!r} is not on the left", expression.text, at, hint

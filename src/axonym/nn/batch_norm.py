@@ -128,7 +128,7 @@ class BatchNorm(Layer):
     def __call__(
         self,
         x: NamedArray,
-        state: BatchNormState,
+        state: BatchNormState | None = None,
         *,
         inference: bool | None = None,
         key: jax.Array | None = None,
@@ -140,7 +140,7 @@ class BatchNorm(Layer):
 
         Args:
             x: axes {axis, over}.
-            state: the running statistics.
+            state: the running statistics, which are needed.
             inference: whether to use them.
             key: not used; every layer takes one.
 
@@ -148,8 +148,13 @@ class BatchNorm(Layer):
             AxisNotFoundError: if `x` lacks an axis.
             AxisSizeError: if an axis has another size, or training would average fewer than two elements.
             AxisError: if `x` has an axis that is neither in `axis` nor in `over`, or an anonymous dimension.
+            OperandError: without a state.
         """
         self._check(x)
+        if state is None:
+            problem = "the running statistics are missing, which are an argument and a result"
+            hint = "y, state = norm(x, state), at first with state = norm.initial_state()"
+            raise OperandError(message("BatchNorm", problem, hint=hint))
         weight, bias = auto_sharded((self.weight, self.bias))
         if inference is None:
             inference = self.inference

@@ -22,6 +22,7 @@ from ..errors import (
     AxisNotFoundError,
     OperandError,
     message,
+    suggestion,
 )
 from ..mesh import assignment, auto, constraints, explicit
 from ..names import pattern, plans, subscripts
@@ -200,6 +201,11 @@ def _require_two(operands: Sequence[Names], contracted: Names) -> None:
         if len(holders) == 1:
             problem = f"axis {name!r} is to be summed over, but only operand {holders[0]} has it"
             hint = f'if it is meant, sum that operand first: x.sum("{name}")'
+            own = operands[holders[0] - 1]
+            others = [other for other in chain(*operands) if other not in own]
+            near = suggestion(name, others)
+            if near:
+                hint = f"{near} Or, {hint}"
             raise AxisNotFoundError(problem, hint)
 
 
