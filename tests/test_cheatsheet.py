@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -67,6 +68,44 @@ def test_each_operation_is_on_the_sheet() -> None:
         name for name in functions if getattr(axn, name).__module__.startswith(("axonym.ops", "axonym.create"))
     }
     assert [name for name in sorted(operations) if not re.search(rf"\baxn\.{name}\b|\bx\.{name}\b", text)] == []
+
+
+def forty() -> list[list[str]]:
+    """Return the rows of the short table: task, jnp, torch, einops and Axonym."""
+    (section,) = re.findall(r"\n## Forty to begin with\n(.*?)\n## ", SHEET.read_text(), re.DOTALL)
+    found = [[cell.strip() for cell in row.split("|")[1:-1]] for row in re.findall(r"^\|.*", section, re.MULTILINE)]
+    return found[2:]
+
+
+def test_the_short_table_has_forty_rows() -> None:
+    assert len(forty()) == 40
+    assert [row for row in forty() if len(row) != 5] == []
+
+
+@pytest.mark.parametrize("row", forty(), ids=lambda row: row[0])
+def test_a_row_of_the_short_table_computes_the_same(row: list[str]) -> None:
+    names: dict[str, object] = {"jax": jax, "jnp": jnp, "axn": axn}
+    sizes = {"batch": 2, "pos": 3, "embed": 4, "mlp": 5, "heads": 2, "dim": 2}
+    names |= {name.capitalize(): axn.Axis(name, size) for name, size in sizes.items()}
+    operands = {
+        "a x": "batch pos embed",
+        "b y": "batch pos embed",
+        "c z": "pos",
+        "d v": "embed",
+        "w weight": "embed mlp",
+    }
+    rng = np.random.default_rng(0)
+    for spelled, axes in operands.items():
+        plain, named = spelled.split()
+        array = jnp.asarray(rng.normal(size=[sizes[name] for name in axes.split()]), jnp.float32)
+        names |= {plain: array, named: axn.named(array, axes.split())}
+    ids = jnp.asarray(rng.integers(0, 4, (2, 3)))
+    names |= {"i": ids, "tokens": axn.named(ids, ("batch", "pos"))}
+    expected, result = (eval(code.strip("`"), names) for code in (row[1], row[4]))
+    if isinstance(result, axn.NamedArray):
+        assert (result.array.shape, result.dtype) == (expected.shape, expected.dtype)
+        result = result.array
+    np.testing.assert_allclose(np.asarray(result, np.float32), np.asarray(expected, np.float32), rtol=2e-5, atol=1e-6)
 
 
 def other_names() -> Iterator[tuple[str, str, str]]:
