@@ -40,6 +40,22 @@ def test_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         exec(compile(code, str(page), "exec"), module.__dict__)
 
 
+CODE = re.compile(r"^( *)```py[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
+# What a program printed in columns.
+TABLE = re.compile(r"# .*\S  +\S.*\S  +\S")
+
+
+def test_code_fits_the_page() -> None:
+    """A window of usual width shows 85 columns; the rest would have to be scrolled."""
+    long: list[str] = []
+    for page, text in TEXTS.items():
+        for block in CODE.finditer(text):
+            for line in textwrap.dedent(block[2]).splitlines():
+                if len(line) > 85 and not TABLE.match(line):
+                    long.append(f"{page.name}: {line}")
+    assert long == []
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name: str) -> None:
     """Every `>>>` line of a module prints what its docstring says."""
@@ -66,7 +82,11 @@ def calls_in_tables() -> Iterator[tuple[str, ast.Call]]:
 
 
 def test_calls_in_tables_fit_the_signatures() -> None:
-    names = {name: getattr(axn, name) for name in axn.__all__} | {"axn": axn, "nn": axn.nn, "x": axn.ones({"a": 2})}
+    names = {name: getattr(axn, name) for name in axn.__all__} | {
+        "axn": axn,
+        "nn": axn.nn,
+        "x": axn.ones({"a": 2, "pos": 3}),
+    }
     checked, wrong = 0, []
     for code, call in calls_in_tables():
         name = ast.unparse(call.func)
