@@ -24,7 +24,7 @@ from .axis import (
 from .core import Core, Operand, axes_of, facts, shape_of
 from .engine import checks, kernels
 from .errors import AxisNotFoundError, OperandError, message, suggestion
-from .kinds import type_text
+from .kinds import Payload, type_text
 from .mesh import assignment, constraints, context, explicit
 from .names import plans
 from .names.plans import Names
@@ -63,7 +63,7 @@ def draw(
     result = spec((*given, *last), function)
     names, sizes = names_and_sizes(given)
 
-    arrays: list[Any] = []
+    arrays: list[Payload] = []
     labels: list[Labels] = []
     lead: tuple[int, ...] = ()
     for parameter, core in zip(parameters, cores, strict=False):
@@ -187,7 +187,7 @@ def one_key(function: str, key: object) -> Any:
 def _local(
     call: Callable[..., jax.Array],
     key: jax.Array,
-    arrays: Sequence[Any],
+    arrays: Sequence[Payload],
     labels: Sequence[Labels],
     names: Names,
     sizes: tuple[int, ...],

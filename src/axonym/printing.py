@@ -14,7 +14,7 @@ from .kinds import Payload, has_type, has_values
 SMALL = 16  # the largest number of elements to print
 
 
-def _partitions(array: Payload) -> tuple[Any, ...]:
+def _partitions(array: Payload) -> tuple[object, ...]:
     """Return the mesh axes of each dimension, from the type of a traced array or the sharding of a concrete one."""
     if isinstance(array, Tracer):
         array = jax.typeof(array)
@@ -24,7 +24,7 @@ def _partitions(array: Payload) -> tuple[Any, ...]:
     return tuple(sharding.spec)
 
 
-def _place(entry: Any) -> str:
+def _place(entry: object) -> str:
     """Format the mesh axes of one dimension as JAX does in types."""
     if isinstance(entry, str):
         return f"@{entry}"

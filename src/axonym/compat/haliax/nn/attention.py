@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
+from jax.lax import PrecisionLike
 from jax.typing import DTypeLike
 
 import axonym as axn
@@ -58,7 +59,7 @@ def dot_product_attention(
     mask: axn.NamedArray | None = None,
     bias: axn.NamedArray | None = None,
     attention_dtype: DTypeLike | None = None,
-    precision: Any = None,
+    precision: PrecisionLike = None,
 ) -> axn.NamedArray:
     """Average values by how well their keys fit each query; `KPos` may be several axes.
 
@@ -108,20 +109,17 @@ def dot_product_attention_weights(
     mask: axn.NamedArray | None = None,
     bias: axn.NamedArray | None = None,
     attention_dtype: DTypeLike | None = None,
-    precision: Any = None,
+    precision: PrecisionLike = None,
     scaling_factor: float | None = None,
 ) -> axn.NamedArray:
     """Return the weights of `dot_product_attention`, which sum to one over `KPos`; mask and bias may add axes."""
     _check(KPos, query, key)
-    scale = 1 / math.sqrt(query.axis_size(Key)) if scaling_factor is None else scaling_factor
-    dtype = (
-        jnp.result_type(query.dtype, key.dtype, jnp.float32)
-        if attention_dtype is None
-        else attention_dtype
-    )
-    scores = axn.dot(
-        query * scale, key, axis=Key, precision=precision, preferred_element_type=dtype
-    )
+    if scaling_factor is None:
+        scaling_factor = 1 / math.sqrt(query.axis_size(Key))
+    if attention_dtype is None:
+        attention_dtype = jnp.result_type(query.dtype, key.dtype, jnp.float32)
+    options: dict[str, Any] = {"precision": precision, "preferred_element_type": attention_dtype}
+    scores = axn.dot(query * scaling_factor, key, axis=Key, **options)
     if bias is not None:
         scores = scores + bias
     if mask is not None:

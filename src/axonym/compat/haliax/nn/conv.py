@@ -74,7 +74,7 @@ class Conv(_ConvBase):
         return Conv(**_of_haliax(made))
 
     @adapted
-    def __call__(self, inputs: Any, *, key: jax.Array | None = None) -> Any:
+    def __call__(self, inputs: axn.NamedArray, *, key: jax.Array | None = None) -> axn.NamedArray:
         """Apply the layer; the result has `Out` in place of `In`."""
         return axn.nn.Conv(**self._of_axonym())(inputs)
 
@@ -114,7 +114,7 @@ class ConvTranspose(_ConvBase):
         return ConvTranspose(**_of_haliax(made))
 
     @adapted
-    def __call__(self, inputs: Any, *, key: jax.Array | None = None) -> Any:
+    def __call__(self, inputs: axn.NamedArray, *, key: jax.Array | None = None) -> axn.NamedArray:
         """Apply the layer; the result has `Out` in place of `In`."""
         return axn.nn.ConvTranspose(**self._of_axonym())(inputs)
 
