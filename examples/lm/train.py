@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -33,7 +34,7 @@ from rows import ahead
 from run import Run, prepare
 from tokenizer import Vocabulary
 from tqdm import tqdm
-from trainer import State
+from trainer import State, Told
 
 import axonym as axn
 
@@ -63,9 +64,10 @@ def take_steps(run: Run, state: State, start: int, metrics: Metrics) -> State:
     key = jax.random.fold_in(jax.random.key(options.seed), 1)
     steps = range(start, options.recipe.steps)
     bar = tqdm(steps, initial=start, total=options.recipe.steps, unit="step", disable=not is_first())
-    with asked_to_stop() as asked, closing(ahead(run.train_batch, steps)) as batches:
+    profile = closing(Trace(options.out / "profile", options.profile))
+    with asked_to_stop() as asked, closing(ahead(run.train_batch, steps)) as batches, profile as trace:
         for i in bar:
-            trace(run, i - start)
+            trace.before(i - start)
             began, own = time.perf_counter(), jax.random.fold_in(key, i)
             batch = next(batches)
             state, told = trainer.step(state, batch, own)
@@ -74,13 +76,9 @@ def take_steps(run: Run, state: State, start: int, metrics: Metrics) -> State:
                 fault = first_fault(trainer, state.model, batch, own)
                 number = f"the loss of step {i} is {loss}, its gradient {gradient}"
                 raise FloatingPointError(f"{number}; not finite first: {fault}; {run.last_checkpoint()}")
-            rate = options.batch * options.positions / (time.perf_counter() - began)
-            numbers = {"loss": loss, "gradient": gradient, "tokens_per_s": round(rate)}
-            share = utilisation(rate, run.config, options.positions, run.mesh.devices.flatten().tolist())
-            if share is not None:
-                numbers["utilisation"] = round(share, 4)
+            numbers = numbers_of(run, told, time.perf_counter() - began)
             metrics.add(i, **numbers)
-            bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=f"{rate:,.0f}")
+            bar.set_postfix(loss=f"{numbers['loss']:.3f}", tokens_per_s=f"{numbers['tokens_per_s']:,}")
             done, stops = i + 1, any_of_all(bool(asked))
             if options.evaluate_every and done % options.evaluate_every == 0:
                 metrics.add(i, held_out=run.held_out(state))
@@ -93,15 +91,42 @@ def take_steps(run: Run, state: State, start: int, metrics: Metrics) -> State:
     return state
 
 
-def trace(run: Run, taken: int) -> None:
-    """Begin or end the trace that is asked for, after a number of steps."""
-    if not run.options.profile:
-        return
-    if taken == WARM:
-        jax.profiler.start_trace(run.options.out / "profile")
-    if taken == WARM + run.options.profile:
-        jax.profiler.stop_trace()
-        print(f"\nthe trace of {run.options.profile} steps: {run.options.out / 'profile'}", file=sys.stderr)
+class Trace:
+    """A trace of some steps, for the profiler; of none where none are asked for.
+
+    Args:
+        folder: of the trace.
+        steps: how many, after the first two.
+    """
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self._folder, self._steps, self._is_on = folder, steps, False
+
+    def before(self, taken: int) -> None:
+        """Begin or end, after a number of steps."""
+        if self._steps and taken == WARM:
+            jax.profiler.start_trace(self._folder)
+            self._is_on = True
+        if taken == WARM + self._steps:
+            self.close()
+
+    def close(self) -> None:
+        """Write the trace."""
+        if self._is_on:
+            jax.profiler.stop_trace()
+            self._is_on = False
+            print(f"\nthe trace: {self._folder}", file=sys.stderr)
+
+
+def numbers_of(run: Run, told: Told, seconds: float) -> dict[str, float]:
+    """Return what is told of a step."""
+    options = run.options
+    rate = options.batch * options.positions / seconds
+    numbers = {"loss": float(told.loss), "gradient": float(told.gradient), "tokens_per_s": round(rate)}
+    share = utilisation(rate, run.config, options.positions, run.mesh.devices.flatten().tolist())
+    if share is not None:
+        numbers["utilisation"] = round(share, 4)
+    return numbers
 
 
 def write(run: Run, state: State) -> None:

@@ -130,6 +130,8 @@ def main(folder: Path, times: int, seed: int) -> None:
         places[check(options, whole, kept)] += 1
         if status is None:
             done += 1
+            if done % 10 == 0:
+                print(f"{done} kills", file=sys.stderr, flush=True)
             found["while saving" if writing else "not saving"] += 1
             continue
         assert status == 0, Path(f"{options.out}.log").read_text()

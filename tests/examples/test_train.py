@@ -25,7 +25,7 @@ from report import report
 from rows import Batch, Packed, Windows, batch_of
 from run import Run, check
 from tokenizer import Bytes
-from train import STOPPED, main
+from train import STOPPED, Trace, main
 from trainer import Recipe, Trainer, Widths, make_optimizer, make_schedule
 
 import axonym as axn
@@ -366,6 +366,22 @@ def test_a_trace_and_numbers_for_tensorboard_are_written(text: Path, tmp_path: P
     if is_there:
         (written,) = (tmp_path / "run" / "tensorboard").iterdir()
         assert b"tokens_per_s" in written.read_bytes()
+
+
+@pytest.mark.parametrize(("steps", "taken", "expected"), [(0, 9, ""), (2, 9, "2 on, 4 off"), (9, 4, "2 on, 4 off")])
+def test_a_trace_has_the_steps_that_are_asked_for_and_is_written_at_the_end(
+    steps: int, taken: int, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    at = 0
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: told.append(f"{at} on"))
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: told.append(f"{at} off"))
+    trace = Trace(tmp_path, steps)
+    for at in range(taken):
+        trace.before(at)
+    at = taken
+    trace.close()
+    assert ", ".join(told) == expected
 
 
 def test_numbers_for_tensorboard_need_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
