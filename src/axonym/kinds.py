@@ -4,7 +4,7 @@ Whether it is a named array, `is_named_array` tells. To filters of what JAX can 
 every other file: arrays of NumPy and its scalars are arrays, and so are tracers.
 """
 
-from typing import Any, Protocol, TypeAlias, TypeGuard
+from typing import Any, Protocol, TypeAlias, TypeGuard, TypeVar
 
 import jax
 import numpy as np
@@ -15,6 +15,9 @@ Payload: TypeAlias = Any
 
 Tree: TypeAlias = Any
 """A pytree: a model, its gradient, arguments of a function."""
+
+
+T = TypeVar("T")
 
 
 class Typed(Protocol):
@@ -47,6 +50,13 @@ def has_type(leaf: object) -> TypeGuard[Typed]:
     A named array is not its payload: its shape is one by names.
     """
     return hasattr(leaf, "dtype") and isinstance(getattr(leaf, "shape", None), tuple)
+
+
+def in_tuple(value: T | tuple[T, ...]) -> tuple[T, ...]:
+    """Return a tuple as it is, and any other value as the only entry of one."""
+    if isinstance(value, tuple):
+        return value
+    return (value,)
 
 
 def type_text(value: object) -> str:

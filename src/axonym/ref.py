@@ -28,6 +28,7 @@ from .engine.steps import (
     Traced,
     Window,
     check_range,
+    removes,
     selectors_of,
     step_of_range,
     steps_of,
@@ -301,7 +302,7 @@ def _composed(size: int, outer: tuple[Step, Any], inner: tuple[Step, Any]) -> tu
         positions = places.start + places.step * chosen
     is_inside = (chosen >= 0) & (chosen < length) & (positions >= 0) & (positions < size)
     positions = jnp.where(is_inside, positions, size)
-    if within.removes:
+    if removes(within):
         return Traced(name), positions
     if isinstance(within, Gather):
         return Gather(name, within.axes), positions

@@ -118,7 +118,9 @@ def _apply_along(
         raise unnamed(title(fn), x)
     (array,), names = x.node
     key = keyed(axis, fn)
-    target = None if to is None else selector(to, title(fn))
+    target: tuple[str, int | None] | None = None
+    if to is not None:
+        target = selector(to, title(fn))
     settings = static(fn, options)
     kernel = planned(fn, (x,), _along, fn, names, key, removes, target, settings)
     return wrap(x, kernel.call(array), kernel.names)

@@ -89,8 +89,10 @@ def batched(
     like, named, arrays = pointwise.parted(fn, operands)
     chosen: list[AxisSelection] = []
     for axes in core:
-        is_hashable = axes.__class__ in (str, tuple)
-        chosen.append(axes if is_hashable else hashable(axes, checks.title(fn)))
+        if axes.__class__ in (str, tuple):
+            chosen.append(axes)
+        else:
+            chosen.append(hashable(axes, checks.title(fn)))
     several = bool(out) and isinstance(out[0], tuple)
     mode = Mode(several, each, outer, in_place)
     settings = kernels.static(fn, options)
@@ -174,7 +176,10 @@ def _operands(
     for names, axes in zip(named, chosen, strict=True):
         given = selection(axes, function)
         core = names_in(given)
-        yield _Operand(core if names is None else names, names is None, given, core)
+        if names is None:
+            yield _Operand(core, True, given, core)
+        else:
+            yield _Operand(names, False, given, core)
 
 
 @lru_cache(plans.CACHE)
@@ -187,19 +192,29 @@ def _kernel(
     options: kernels.Options,
 ) -> Any:
     function = checks.title(fn)
-    outs: tuple[Names, ...] = out if mode.several else (out,)
+    outs: tuple[Names, ...] = (out,)
+    if mode.several:
+        outs = out
     operands = list(_operands(function, named, chosen))
     _require_cores(operands)
     batches = tuple(operand.rest for operand in operands)
-    batch = plans.union_of(batches) if mode.outer else plans.broadcast(batches)
+    if mode.outer:
+        batch = plans.union_of(batches)
+    else:
+        batch = plans.broadcast(batches)
     operands = [own._replace(batch=plans.shared(batch, own.rest)) for own in operands]
 
     targets: list[Names] = []
     for own in outs:
         plans.distinct((*batch, *own), "in the result, ")
-        targets.append(_in_place(operands[0], own, batch) if mode.in_place else (*batch, *own))
+        target = (*batch, *own)
+        if mode.in_place:
+            target = _in_place(operands[0], own, batch)
+        targets.append(target)
     positional = partial(fn, **kernels.keywords_of(options))
-    map_over = _mapped if mode.each else _broadcasting
+    map_over = _broadcasting
+    if mode.each:
+        map_over = _mapped
     known = [operand.names for operand in operands]
 
     def body(*arrays: Payload) -> Any:
@@ -312,11 +327,13 @@ def _laid_out(
             moved.append(array)
             continue
         own = (*numbers[most - operand.anonymous(array) :], *operand.batch)
-        wanted = [*(table[label] for label in own), *[()] * len(operand.core)]
+        wanted = [*plans.values_at(table, own), *[()] * len(operand.core)]
         moved.append(explicit.relayout(array, wanted, operand.aligned))
-    lead = [table[label] for label in shared]
+    lead = plans.values_at(table, shared)
     results = tuple([*lead, *((),) * len(own)] for own in outs)
-    return auto.local(call, moved, results if several else results[0])
+    if several:
+        return auto.local(call, moved, results)
+    return auto.local(call, moved, results[0])
 
 
 def _entries(array: jax.Array) -> Sequence[Entry]:

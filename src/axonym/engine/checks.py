@@ -64,10 +64,16 @@ def with_operands(
 
 
 def _facts_of(operands: Sequence[object]) -> list[str]:
-    named = [(i, x) for i, x in enumerate(operands, start=1) if isinstance(x, Core)]
+    named = [x for x in operands if isinstance(x, Core)]
     if len(named) == 1:
-        return [f"array has: {facts(named[0][1])}"]
-    return [f"operand {i} has: {facts(x)}" for i, x in named]
+        return [f"array has: {facts(named[0])}"]
+    return facts_by_number(operands)
+
+
+def facts_by_number(operands: Sequence[object]) -> list[str]:
+    """Describe the axes of those operands that have names, for an error."""
+    numbered = enumerate(operands, start=1)
+    return [f"operand {i} has: {facts(x)}" for i, x in numbered if isinstance(x, Core)]
 
 
 def check_sizes(
@@ -80,8 +86,15 @@ def check_sizes(
     """
     shapes: list[tuple[int, ...]] = []
     for array, names in zip(arrays, operands, strict=True):
-        shapes.append(shape_of(function, array, names) if names else jnp.shape(array))
+        shapes.append(own_shape(function, array, names))
     return one_size(function, operands, shapes)
+
+
+def own_shape(function: str, array: Payload, names: Names) -> tuple[int, ...]:
+    """Return the shape of an operand; one without names may be a scalar of Python."""
+    if not names:
+        return jnp.shape(array)
+    return shape_of(function, array, names)
 
 
 def one_size(
@@ -172,8 +185,11 @@ def _holds_named(operand: Payload) -> bool:
 def unnamed(function: str, x: Payload, *wanted: str) -> OperandError:
     """Build the error for a first operand without names; `wanted` are names that it should have."""
     problem = f"expected a NamedArray, got {type_text(x)}"
-    shape = tuple(x.shape) if hasattr(x, "shape") else None
-    lines = [] if shape is None else [f"its shape: {shape}"]
+    shape: tuple[int, ...] | None = None
+    lines: list[str] = []
+    if hasattr(x, "shape"):
+        shape = tuple(x.shape)
+        lines = [f"its shape: {shape}"]
     named = _example_names(shape, wanted)
     hint: str | None = f"name its dimensions first: axn.named(array, {named})"
     if _holds_named(x):
@@ -185,12 +201,18 @@ def unnamed(function: str, x: Payload, *wanted: str) -> OperandError:
 
 def _example_names(shape: tuple[int, ...] | None, wanted: Sequence[str]) -> str:
     """Write names for an array: those that are wanted, after usual ones for the other dimensions."""
-    usual = ("batch", "pos", "heads") if wanted else ("batch", "pos", "embed")
-    free = 2 if shape is None else len(shape) - len(wanted)
+    usual = ("batch", "pos", "embed")
+    if wanted:
+        usual = ("batch", "pos", "heads")
+    free = 2
+    if shape is not None:
+        free = len(shape) - len(wanted)
     names = (*usual[: max(free, 0)], *(f"axis{i}" for i in range(len(usual), free)), *wanted)
     if len(names) == 2 and not wanted:
         names = ("batch", "embed")
-    return repr(names[0] if len(names) == 1 else names).replace("'", '"')
+    if len(names) == 1:
+        return f'"{names[0]}"'
+    return repr(names).replace("'", '"')
 
 
 def keyed(axis: AxisSelection | None, fn: Function) -> str | Pairs | None:

@@ -64,7 +64,10 @@ def static(fn: Function | str, options: dict[str, Any]) -> Options:
     key: list[tuple[str, Any, Hashable]] = []
     for name, value in options.items():
         kind = value.__class__
-        key.append((name, value, repr(value) if kind in _FLOATS else kind))
+        if kind in _FLOATS:
+            key.append((name, value, repr(value)))
+        else:
+            key.append((name, value, kind))
     found = tuple(key)
     try:
         hash(found)
@@ -98,8 +101,10 @@ def run_moved(error: Exception, call: Function, *operands: Payload) -> Any:
     """
     moved: list[Payload] = []
     for operand in operands:
-        is_number = operand.__class__ in NUMBERS or isinstance(operand, np.generic)
-        moved.append(jax.device_put(operand) if is_number else operand)
+        if operand.__class__ in NUMBERS or isinstance(operand, np.generic):
+            moved.append(jax.device_put(operand))
+        else:
+            moved.append(operand)
     is_unmoved = all(map(operator.is_, moved, operands))
     if _DISALLOWED not in str(error) or is_unmoved:
         raise error
@@ -123,10 +128,10 @@ def lined_up(array: jax.Array, names: plans.Labels, target: plans.Labels) -> jax
         return array
     anonymous = array.ndim - len(names)
     if plan.order is not None:
-        order = [anonymous + at for at in plan.order]
+        order = plans.shifted(plan.order, anonymous)
         array = lax.transpose(array, (*range(anonymous), *order))
     if plan.insert:
-        array = lax.expand_dims(array, [anonymous + at for at in plan.insert])
+        array = lax.expand_dims(array, plans.shifted(plan.insert, anonymous))
     return array
 
 
@@ -140,7 +145,7 @@ def align_layouts(
     offers: list[tuple[Names, Sequence[Entry]]] = []
     for array, names in zip(arrays, operands, strict=True):
         entries = explicit.entries_of(array)
-        offers.append((names, entries[len(entries) - len(names) :] if entries else ()))
+        offers.append((names, entries[max(len(entries) - len(names), 0) :]))
     largest = offers[operands.index(target)]
     table = explicit.settle(target, [largest, *offers])
 
@@ -151,7 +156,7 @@ def align_layouts(
             moved.append(array)
             continue
         anonymous = entries[: len(entries) - len(names)]
-        wanted = [table[name] for name in names]
+        wanted = plans.values_at(table, names)
         moved.append(explicit.relayout(array, [*anonymous, *wanted], names))
     return moved
 

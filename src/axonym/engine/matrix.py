@@ -10,9 +10,9 @@ import jax
 from jax import lax
 
 from ..axis import AxisSelection, AxisSelector, names_in, selection, selector, selectors
-from ..core import Core, facts
+from ..core import Core
 from ..errors import AxisClashError, AxisSizeError, describe, message
-from ..kinds import Payload
+from ..kinds import Payload, in_tuple
 from ..names import plans
 from ..names.plans import Names
 from . import checks
@@ -99,32 +99,38 @@ def over(
     first, second = selection(row, function), selection(column, function)
     core: list[AxisSelection] = [selectors((*first, *second))]
     rows, columns = names_in(first), names_in(second)
-    new = None if new_axis is None else selector(new_axis, function)
-    patterns = out if isinstance(out, tuple) else (out,)
+    new: tuple[str, int | None] | None = None
+    new_names: Names = ()
+    if new_axis is not None:
+        new = selector(new_axis, function)
+        new_names = new[:1]
+    patterns = in_tuple(out)
     extra: Names = ()
     if "E" in "".join(patterns):
         extra = _side_axes(function, operands[0], operands[1], rows, columns)
         core.append((*selectors(first), *extra))
     core += [()] * (len(operands) - len(core))
-    table = {"R": rows, "C": columns, "E": extra, "K": () if new is None else new[:1]}
+    table = {"R": rows, "C": columns, "E": extra, "K": new_names}
     names = tuple(_spread(pattern, table) for pattern in patterns)
     adapted = _of_axes(fn, rows, columns, extra, new, square, out)
-    outs: Any = names if isinstance(out, tuple) else names[0]
+    outs: Any = names
+    if isinstance(out, str):
+        outs = names[0]
     return batched(adapted, operands, core, outs, in_place=in_place, each=each, **options)
 
 
 def _spread(pattern: str, table: Mapping[str, tuple[E, ...]]) -> tuple[E, ...]:
     """Replace each letter of a pattern by what a table has for it."""
-    return tuple(itertools.chain.from_iterable(table[letter] for letter in pattern))
+    return tuple(itertools.chain.from_iterable(plans.values_at(table, pattern)))
 
 
 def _side_axes(function: str, a: object, b: object, rows: Names, columns: Names) -> Names:
     """Return the axes that right-hand sides have in addition; they must not have those of the unknowns."""
-    own = own_names(b)
-    known = own_names(a) if isinstance(a, Core) else columns
+    own, known = own_names(b), columns
+    if isinstance(a, Core):
+        known = a.names
     for name in plans.shared(own, columns):
-        operands = enumerate((a, b), start=1)
-        lines = [f"operand {i} has: {facts(x)}" for i, x in operands if isinstance(x, Core)]
+        lines = checks.facts_by_number((a, b))
         problem = f"both operands have axis {name!r}, which is the axis of the unknowns"
         hint = f'rename that of the second operand: b.rename({{"{name}": "{name}_2"}})'
         raise AxisClashError(message(function, problem, *lines, hint=hint))

@@ -75,4 +75,7 @@ def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array,
 
 def like(value: int, other: object) -> Any:
     """Return a number, or a symbolic size, in the dtype of an array of integers."""
-    return (jnp if is_symbolic_dim(value) else np).asarray(value, jnp.result_type(other))
+    dtype = jnp.result_type(other)
+    if is_symbolic_dim(value):
+        return jnp.asarray(value, dtype)
+    return np.asarray(value, dtype)

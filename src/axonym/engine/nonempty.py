@@ -37,7 +37,9 @@ def check_nonempty(
     empty = [names[at] for at in removed if shape[at] == 0]
     if empty:
         problem = f"there is no {function} of no elements: axis {empty[0]!r} has size 0"
-        hint = None if "arg" in function or is_least else "give a value to start from: initial=..."
+        hint = None
+        if "arg" not in function and not is_least:
+            hint = "give a value to start from: initial=..."
         raise AxisSizeError(
             message(function, problem, f"array has: {describe(names, shape)}", hint=hint)
         )

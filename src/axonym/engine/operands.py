@@ -7,6 +7,7 @@ from typing import Any, cast
 import jax.numpy as jnp
 import numpy as np
 from jax.export import is_symbolic_dim
+from numpy.typing import NDArray
 
 from ..axis import AxisSelector, selector
 from ..core import Core, facts
@@ -28,11 +29,22 @@ def integers(function: str, what: str, operand: object, *, for_masks: str | None
         OperandError: if it has another dtype, or is not an operand.
     """
     value = payload(function, operand)
-    dtype = value.dtype if hasattr(value, "dtype") else jnp.result_type(value)
+    dtype = getattr(value, "dtype", None)
+    if dtype is None:
+        dtype = jnp.result_type(value)
     if not jnp.issubdtype(dtype, jnp.integer):
-        hint = for_masks if jnp.issubdtype(dtype, jnp.bool_) else None
+        hint = None
+        if jnp.issubdtype(dtype, jnp.bool_):
+            hint = for_masks
         problem = f"{what} must have an integer dtype, not {dtype}"
         raise OperandError(message(function, problem, hint=hint))
+
+
+def listed(values: Sequence[Payload]) -> NDArray[np.generic]:
+    """Convert a list of integers to an array; an empty one would be of floats."""
+    if not len(values):
+        return np.asarray(values, dtype=int)
+    return np.asarray(values)
 
 
 def static_int(function: str, what: str, value: Payload) -> int:
@@ -97,7 +109,9 @@ def only_axis(function: str, array: Payload) -> str:
     """
     names = names_of(function, array)
     if len(names) != 1:
-        hint = "say which one is meant: axis=..." if names else None
+        hint = None
+        if names:
+            hint = "say which one is meant: axis=..."
         problem = f"needs one axis, got {len(names)}"
         raise AxisNotFoundError(message(function, problem, f"array has: {facts(array)}", hint=hint))
     return names[0]

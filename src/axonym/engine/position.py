@@ -25,7 +25,18 @@ from ..names.plans import Names
 from . import checks, kernels
 from .merging import fitted, may_merge, settled_gradient
 from .reading import read_locally
-from .steps import Gather, Int, Step, Strided, Traced, Window, checked_indices
+from .steps import (
+    Gather,
+    Int,
+    Step,
+    Strided,
+    Traced,
+    Window,
+    axes_of_steps,
+    checked_indices,
+    gathers_in,
+    removes,
+)
 
 Label: TypeAlias = str | int
 """A dimension: the name of its axis, or its number if it is anonymous."""
@@ -70,12 +81,17 @@ class Position(NamedTuple):
     @property
     def places(self) -> int:
         """The number of positions along the axes that it indexes by arrays."""
-        return math.prod(self.sizes[name] for name in self.union)
+        return math.prod(plans.values_at(self.sizes, self.union))
 
     @property
     def indexed(self) -> list[int]:
         """The dimensions that it does not slice."""
-        return [at for at, dim in enumerate(self.dims) if not isinstance(dim, builtins.slice)]
+        return unsliced(self.dims)
+
+
+def unsliced(dims: Sequence[Payload]) -> list[int]:
+    """Return the dimensions that a positional index does not slice."""
+    return [at for at, dim in enumerate(dims) if not isinstance(dim, builtins.slice)]
 
 
 class Vector(NamedTuple):
@@ -110,15 +126,15 @@ def selected_names(names: Names, steps: Sequence[Step]) -> Names:
 
     The axes of index arrays replace the indexed axes if those are adjacent, and otherwise come first.
     """
-    names = plans.without(names, tuple(step.name for step in steps if step.removes))
-    gathers = [step for step in steps if isinstance(step, Gather)]
+    names = plans.without(names, tuple(step.name for step in steps if removes(step)))
+    gathers = gathers_in(steps)
     if not gathers:
         return names
-    indexed = tuple(step.name for step in gathers)
+    indexed = axes_of_steps(gathers)
     kept = plans.without(names, indexed)
     longest_first = sorted((step.axes for step in gathers), key=len, reverse=True)
     new = plans.without(plans.union_of(longest_first), kept)
-    at = [names.index(name) for name in indexed]
+    at = list(map(names.index, indexed))
     if not _are_adjacent(at):
         return (*new, *kept)
     before = plans.without(names[: min(at)], indexed)
@@ -139,9 +155,11 @@ def run_with_ints(kernel: kernels.Kernel, array: Payload, *arguments: object) ->
 @lru_cache(plans.CACHE)
 def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) -> kernels.Kernel:
     """Make the kernel that reads what an index selects: ints and slices first, then all index arrays together."""
-    plans.require(names, [step.name for step in steps])
+    plans.require(names, axes_of_steps(steps))
     # A mode of reading out of range is one of index arrays.
-    gathered: tuple[type[Step], ...] = (Gather, Traced, Window) if reach.mode else (Gather,)
+    gathered: tuple[type[Step], ...] = (Gather,)
+    if reach.mode:
+        gathered = (Gather, Traced, Window)
     rest = tuple(step for step in steps if isinstance(step, gathered))
     target = selected_names(names, steps)
 
@@ -157,7 +175,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
                 left.append(argument)
                 continue
             array = step.read(array, at, argument)
-            if step.removes:
+            if removes(step):
                 current = plans.without(current, (step.name,))
         if rest:
             return _gather(function, array, current, rest, left, target, reach)
@@ -170,7 +188,10 @@ def _check_readable(
     function: str, array: jax.Array, names: Names, step: Step, argument: Any
 ) -> None:
     """Raise an error for reading elements along an axis without any, not even a nearest one."""
-    count = step.length if isinstance(step, Window) else argument.size
+    if isinstance(step, Window):
+        count = step.length
+    else:
+        count = argument.size
     if count:
         problem = f"axis {step.name!r} has no elements to read"
         held = f"array has: {describe(names, array.shape)}"
@@ -229,7 +250,9 @@ class _Index:
             self._put(name, argument)
             del self.sizes[name]
         else:
-            axes = step.axes if isinstance(step, Gather) else ()
+            axes: Names = ()
+            if isinstance(step, Gather):
+                axes = step.axes
             positions = checked_indices(self.function, name, argument, axes, size, self.mode)
             self._put(name, positions)
             del self.sizes[name]
@@ -278,13 +301,18 @@ class _Index:
 
 def _labels(dims: Sequence[Payload], labels: Sequence[Label], union: Names) -> tuple[Label, ...]:
     """Return numpy's order for an index: new dimensions replace indexed ones if adjacent, and otherwise come first."""
-    at = [i for i, dim in enumerate(dims) if not isinstance(dim, builtins.slice)]
-    first = at[0] if at and _are_adjacent(at) else 0
+    at, first = unsliced(dims), 0
+    if at and _are_adjacent(at):
+        first = at[0]
     before: list[Label] = []
     after: list[Label] = []
     for i, label in enumerate(labels):
-        if isinstance(dims[i], builtins.slice) and label not in union:
-            (before if i < first else after).append(label)
+        if i in at or label in union:
+            continue
+        if i < first:
+            before.append(label)
+        else:
+            after.append(label)
     return (*before, *union, *after)
 
 
@@ -327,13 +355,12 @@ def _gather(
         is_sorted = reach.sorted and position.exact
         return _elements(array, tuple(dims), reach, position.places, is_sorted)
 
-    operands = [array, *(position.dims[at] for at in position.indexed)]
-    indices = [
-        (step.axes, argument)
-        for step, argument in zip(steps, arguments, strict=True)
-        if isinstance(step, Gather)
-    ]
-    indexed = {step.name for step in steps}
+    operands = [array, *plans.values_at(position.dims, position.indexed)]
+    indices: list[tuple[Names, Payload]] = []
+    for step, argument in zip(steps, arguments, strict=True):
+        if isinstance(step, Gather):
+            indices.append((step.axes, argument))
+    indexed = axes_of_steps(steps)
     result = read_locally(read, operands, names, indexed, indices, position.labels, position.sizes)
     return _arranged(result, position.labels, array.ndim - len(names), target)
 
@@ -370,8 +397,10 @@ def in_range(array: jax.Array, at: tuple[object, ...], count: int, wraps: bool) 
         return at
     moved: list[Payload] = []
     for part, size in zip(at, array.shape, strict=False):
-        is_static = isinstance(part, builtins.slice | int)
-        moved.append(part if is_static else fitted(part, size, wraps=wraps))
+        if isinstance(part, builtins.slice | int):
+            moved.append(part)
+        else:
+            moved.append(fitted(part, size, wraps=wraps))
     return tuple(moved)
 
 

@@ -13,7 +13,8 @@ from jax.sharding import AxisType
 
 from ..dtypes import widened
 from ..kinds import Payload
-from ..mesh import auto, context, explicit
+from ..mesh import auto, context, explicit, partition
+from ..names import plans
 from ..names.plans import Names
 from .merging import fitted, like, settled_gradient
 
@@ -60,7 +61,10 @@ def _one_of_split(array: jax.Array, at: int, start: object) -> jax.Array:
 
     entries = list(explicit.entries_of(array))
     entries[at] = ()
-    begin = jnp.asarray(start) if isinstance(start, int) else fitted(start, array.shape[at])
+    if isinstance(start, int):
+        begin = jnp.asarray(start)
+    else:
+        begin = fitted(start, array.shape[at])
     part: jax.Array = auto.local(one, [array, jnp.reshape(begin, 1)], entries)
     return part
 
@@ -68,8 +72,11 @@ def _one_of_split(array: jax.Array, at: int, start: object) -> jax.Array:
 def strided(array: jax.Array, at: int, own: builtins.slice) -> jax.Array:
     """Read a static slice along a dimension, in shards where each device has a part of the result."""
     size = array.shape[at]
-    length = 0 if is_symbolic_dim(size) else len(range(*own.indices(size)))
-    array = array if _stays_split(array, at, length) else auto.whole(array, (at,))
+    length = 0
+    if not is_symbolic_dim(size):
+        length = len(range(*own.indices(size)))
+    if not _stays_split(array, at, length):
+        array = auto.whole(array, (at,))
     return array[(*[builtins.slice(None)] * at, own)]
 
 
@@ -140,21 +147,23 @@ def read_locally(
         # Its gradient comes back with a type.
         array = jax.reshard(array, explicit.sharding_from(array, entries))
     own = (*range(len(entries) - len(names)), *names)
-    kept = [() if label in indexed else entry for label, entry in zip(own, entries, strict=True)]
+    kept = dict(zip(own, entries, strict=True)) | dict.fromkeys(indexed, ())
     given = [(names, explicit.entries_of(index)) for names, index in indices]
     first = sorted(labels, key=lambda label: isinstance(label, str))
-    table = explicit.settle(first, [*given, (own, kept)], _dividing(sizes))
-    local: jax.Array = auto.local(read, [array, *positions], [table[label] for label in labels])
+    table = explicit.settle(first, [*given, (own, plans.values_at(kept, own))], _dividing(sizes))
+    entries = plans.values_at(table, labels)
+    local: jax.Array = auto.local(read, [array, *positions], entries)
     return local
 
 
 def _dividing(sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
     """Return the mesh axes of the mapping that divide these sizes: a short slice may not split like its axis."""
     mesh = context.context_mesh()
-    ways = {} if mesh is None else mesh.shape
-    entries = context.mapped(sizes).items()
-    return {
-        name: entry
-        for name, entry in entries
-        if not sizes[name] % math.prod(ways.get(axis, 1) for axis in entry)
-    }
+    mapped = context.mapped(sizes)
+    if mesh is None:
+        return mapped
+    for name, entry in tuple(mapped.items()):
+        ways = partition.ways_on(mesh, partition.only(entry, mesh.shape))
+        if sizes[name] % ways:
+            del mapped[name]
+    return mapped

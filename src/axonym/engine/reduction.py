@@ -57,7 +57,9 @@ def _reduction(
         array, mask = align_layouts((names, where), (array, mask), names)
         return fn(array, *numbers, axis=at, where=lined_up(mask, where, names), **keywords)
 
-    target = plans.without(names, removed) if removes else names
+    target = names
+    if removes:
+        target = plans.without(names, removed)
     return Kernel(target, body)
 
 

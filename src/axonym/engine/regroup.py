@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -102,6 +102,11 @@ class Regrouping(NamedTuple):
         return bool(self.checked) or any(size is not None for size in sizes)
 
 
+def kept_dimensions(shape: Iterable[int]) -> list[Group]:
+    """Return the groups of anonymous dimensions that stay as they are."""
+    return [Group(1, (size,), ("",)) for size in shape]
+
+
 def reshape(array: jax.Array, groups: Sequence[Group], names: Names = ()) -> jax.Array:
     """Reshape an array group by group; for messages, pass its names.
 
@@ -178,13 +183,13 @@ def _regrouped(text: str, names: Names, bindings: Bindings) -> kernels.Kernel | 
         checks.check_given("rearrange", plan.checked, names, shape)
         split, merged = _sizes(text, plan, names, shape)
         anonymous = array.ndim - len(names)
-        lead = [Group(1, (size,), ("",)) for size in shape[:anonymous]]
+        lead = kept_dimensions(shape[:anonymous])
         if splits:
             parts = zip(split, plan.sources, strict=True)
             groups = [Group(1, sizes, source.names) for sizes, source in parts]
             array = reshape(array, [*lead, *groups], names)
         if not in_order:
-            order = [anonymous + at for at in plan.order]
+            order = plans.shifted(plan.order, anonymous)
             array = lax.transpose(array, (*range(anonymous), *order))
         if merges:
             wholes = zip(merged, plan.targets, strict=True)
@@ -211,7 +216,7 @@ def _sizes(
     flat = list(itertools.chain.from_iterable(split))
     merged: list[int] = []
     for target in plan.targets:
-        size = math.prod(flat[piece] for piece in target.pieces)
+        size = math.prod(plans.values_at(flat, target.pieces))
         if target.size not in (None, size):
             problem = f"axis {target.name!r} was given with size {target.size}, but would have size {size}"
             raise _wrong_size(problem, text, target.span, describe(names, shape))
@@ -224,9 +229,11 @@ def _split_sizes(size: int, pieces: Sequence[Piece]) -> tuple[int, ...] | None:
     sizes: list[int] = []
     unknown: int | None = None
     for i, piece in enumerate(pieces):
-        sizes.append(1 if piece.size is None else piece.size)
         if piece.size is None:
             unknown = i
+            sizes.append(1)
+        else:
+            sizes.append(piece.size)
     known = math.prod(sizes)
     if unknown is not None and known and size % known == 0:
         sizes[unknown] = size // known

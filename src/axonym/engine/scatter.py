@@ -25,7 +25,7 @@ from .extremum import may_be_lost
 from .merging import settled, settled_gradient
 from .operands import payload
 from .position import Position, Reach, in_range, positional, run_with_ints, selected_names
-from .steps import Gather, Int, Slice, Step, Strided
+from .steps import Int, Slice, Step, Strided, axes_of_steps, gathers_in, removes
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -100,9 +100,8 @@ class Write(NamedTuple):
         """
         if any(isinstance(step, Strided) for step in self.steps):
             return ()
-        gathers = [step.axes for step in self.steps if isinstance(step, Gather)]
-        given = plans.union_of(gathers)
-        kept = plans.without(self.names, tuple(step.name for step in self.steps))
+        given = plans.union_of(step.axes for step in gathers_in(self.steps))
+        kept = plans.without(self.names, axes_of_steps(self.steps))
         shared = plans.shared(kept, given)
         if len(shared) == len(given):
             return shared
@@ -126,7 +125,9 @@ def write(
     """Write to what an index selects."""
     (array,), names = x.node
     value = payload(function, update)
-    own = update.node[1] if isinstance(update, Core) else None
+    own: Names | None = None
+    if isinstance(update, Core):
+        own = update.node[1]
     steps, arguments = sliced_statically(steps, arguments)
     kernel = checks.planned(
         function, (x,), writing, Write(function, names, steps, operation, own, reach)
@@ -159,7 +160,9 @@ def sliced_statically(
 @lru_cache(plans.CACHE)
 def writing(plan: Write) -> kernels.Kernel:
     """Make the kernel that writes to what an index selects."""
-    into = _into_box if plan.boxed else _scattered
+    into = _scattered
+    if plan.boxed:
+        into = _into_box
     plan.target  # noqa: B018  # here, for what is wrong about names is to come out before any array is looked at
 
     def body(array: Payload, update: Payload, *arguments: Any) -> Any:
@@ -181,7 +184,7 @@ def writing(plan: Write) -> kernels.Kernel:
             return jnp.where(marks > 0, jnp.nan, result)
 
         array = on_mesh(array)
-        operands = [array, update, *(arguments[i] for i in traced)]
+        operands = [array, update, *plans.values_at(arguments, traced)]
         return auto.local(positionally, operands, list(explicit.entries_of(array)))
 
     return kernels.Kernel(plan.names, body)
@@ -197,15 +200,17 @@ def _into_box(
     for step, argument in zip(plan.steps, arguments, strict=True):
         at = anonymous + plan.names.index(step.name)
         starts[at] = argument
-        lengths[at] = step.length if isinstance(step, Slice) else 1
-        if step.removes:
+        lengths[at] = 1
+        if isinstance(step, Slice):
+            lengths[at] = step.length
+        if removes(step):
             dropped.append(at)
     sizes = sizes_of(plan.names, lengths)
     update = _fitted(plan, update, array, (*range(anonymous), *target), sizes)
     if 0 in lengths:
         return array
     if dropped and jnp.ndim(update):
-        update = lax.expand_dims(update, [at - array.ndim for at in dropped])
+        update = lax.expand_dims(update, plans.shifted(dropped, -array.ndim))
     update = jnp.asarray(update)
     if update.dtype != array.dtype:
         update = update.astype(array.dtype)
@@ -247,8 +252,7 @@ def _scattered(
 def _written(plan: Write, array: jax.Array, update: Payload, position: Position) -> jax.Array:
     if plan.batch:
         return _in_batches(plan, plan.operation, array, update, position)
-    has_arrays = any(isinstance(step, Gather) for step in plan.steps)
-    once = plan.reach.mode != "clip" and not has_arrays
+    once = plan.reach.mode != "clip" and not gathers_in(plan.steps)
     method = getattr(array.at[position.dims], plan.operation)
     written: jax.Array = method(
         update,
@@ -274,7 +278,7 @@ def _in_batches(
         return result
     own: tuple[object, ...] = (*range(array.ndim - len(plan.names)), *plan.names)
     sizes = dict(zip(own, array.shape, strict=True)) | position.sizes
-    at = tuple(i for i, dim in enumerate(position.dims) if not isinstance(dim, slice))
+    at = tuple(position.indexed)
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=tuple(
             i for i, label in enumerate(position.labels) if label not in position.union
@@ -284,17 +288,19 @@ def _in_batches(
         operand_batching_dims=tuple(map(own.index, plan.batch)),
         scatter_indices_batching_dims=tuple(map(position.union.index, plan.batch)),
     )
-    places = []
+    extents = plans.values_at(sizes, position.union)
+    places: list[jax.Array] = []
     for i in at:
         place = position.dims[i]
         if plan.reach.wraps and not isinstance(place, int):
             place = lax.select(place < 0, place + array.shape[i], place)
-        places.append(jnp.broadcast_to(place, [sizes[name] for name in position.union]))
+        places.append(jnp.broadcast_to(place, extents))
     # Promoted like this even with strict dtype promotion.
-    indices = jnp.stack(
-        places, axis=-1, dtype=np.int64 if any(p.dtype.itemsize > 4 for p in places) else np.int32
-    )
-    update = jnp.broadcast_to(update, [sizes[label] for label in position.labels])
+    dtype = np.int32
+    if any(place.dtype.itemsize > 4 for place in places):
+        dtype = np.int64
+    indices = jnp.stack(places, axis=-1, dtype=dtype)
+    update = jnp.broadcast_to(update, plans.values_at(sizes, position.labels))
     if update.dtype != array.dtype:
         update = update.astype(array.dtype)
     # There is one place for each batch: no element is selected twice, which the gradient exploits.
@@ -313,7 +319,8 @@ def _fitted(
     """Align an update with the dimensions of the indexed part, whose axes must contain its own."""
     function, own, target = plan.function, plan.update, plan.target
     anonymous = array.ndim - len(plan.names)
-    part = f"indexed part has: {describe(target, (*array.shape[:anonymous], *(sizes[name] for name in target)))}"
+    shape_of_part = (*array.shape[:anonymous], *plans.values_at(sizes, target))
+    part = f"indexed part has: {describe(target, shape_of_part)}"
     if own is None:
         if jnp.ndim(update):
             problem = f"the update is a plain array of shape {jnp.shape(update)}"
@@ -324,7 +331,7 @@ def _fitted(
     for name, size in zip(own, shape[len(shape) - len(own) :], strict=True):
         if name not in target:
             problem = f"the update has axis {name!r}, which the indexed part lacks"
-            hint = suggestion(name, [other for other in target if other not in own])
+            hint = suggestion(name, plans.without(target, own))
             raise BroadcastError(message(function, problem, *lines, hint=hint))
         if size != sizes[name]:
             problem = f"axis {name!r} has size {size} in the update, and {sizes[name]} in the indexed part"

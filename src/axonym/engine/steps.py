@@ -6,10 +6,9 @@ be traced. Reads and writes use the same steps, so that they always select the s
 
 import builtins
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from types import EllipsisType
-from typing import Any, ClassVar, TypeAlias, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -19,16 +18,16 @@ from jax.export import is_symbolic_dim
 from numpy.typing import NDArray
 
 from ..axis import AxisKey, AxisSelector, selection, selector as one_axis
-from ..core import Core, facts, shape_of, sizes_of
+from ..core import Core, payload_of, facts, shape_of, sizes_of
 from ..dtypes import widened
 from ..dynamic_slice import dslice
 from ..errors import AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
-from ..kinds import Payload, type_text
+from ..kinds import Payload, in_tuple, type_text
 from ..names import plans
 from ..names.plans import Names
 from . import checks
 from .audits import current_report, expect
-from .operands import integers
+from .operands import integers, listed
 from .reading import at_start, sliced, strided, window
 
 Item: TypeAlias = Mapping[Any, Any] | tuple[Any, ...] | EllipsisType
@@ -39,89 +38,104 @@ Argument: TypeAlias = int | jax.Array | NDArray[np.generic]
 _FOR_MASKS = "use where() to choose by a mask, or compress() to select by one"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What an index does along one axis.
-
-    Attributes:
-        name: the axis.
-        removes: whether the result lacks the axis.
-    """
-
-    name: str
-    removes: ClassVar[bool] = False
-
-    def read(self, array: jax.Array, at: int, argument: Any) -> jax.Array:
-        """Read what it selects along dimension `at`, if no index array is needed for that."""
-        raise NotImplementedError
+# Steps are part of the keys of kernels: tuples are hashed and compared in C, three times as fast as dataclasses. Tuples
+# of equal entries are equal, whatever their class, so each has a `kind` of its own.
 
 
-@dataclass(frozen=True, slots=True)
-class Single(Step):
-    """One position."""
-
-    removes: ClassVar[bool] = True
-
-    def read(self, array: jax.Array, at: int, argument: Any) -> jax.Array:
-        """Read one position."""
-        return lax.squeeze(sliced(array, at, widened(argument), 1), (at,))
-
-
-@dataclass(frozen=True, slots=True)
-class Int(Single):
+class Int(NamedTuple):
     """One position: a Python int, in range."""
 
+    name: str
+    kind: Literal["int"] = "int"
 
-@dataclass(frozen=True, slots=True)
-class Traced(Single):
+    def read(self, array: jax.Array, at: int, argument: int) -> jax.Array:
+        """Read one position along dimension `at`."""
+        return _single(array, at, argument)
+
+
+class Traced(NamedTuple):
     """One position: an array without dimensions."""
 
+    name: str
+    kind: Literal["traced"] = "traced"
 
-@dataclass(frozen=True, slots=True)
-class Slice(Step):
+    def read(self, array: jax.Array, at: int, argument: Payload) -> jax.Array:
+        """Read one position along dimension `at`."""
+        return _single(array, at, argument)
+
+
+class Slice(NamedTuple):
     """Some positions in a row; the argument is the start, a Python int, and all are in range."""
 
+    name: str
     length: int
+    kind: Literal["slice"] = "slice"
 
-    def read(self, array: jax.Array, at: int, argument: Any) -> jax.Array:
+    def read(self, array: jax.Array, at: int, argument: int) -> jax.Array:
         """Read a piece."""
         return sliced(array, at, argument, self.length)
 
 
-@dataclass(frozen=True, slots=True)
-class Strided(Step):
+class Strided(NamedTuple):
     """A static slice, with any step or of an axis whose size is symbolic; the argument is not used."""
 
+    name: str
     start: int | None
     stop: int | None
     step: int | None
+    kind: Literal["strided"] = "strided"
 
     @property
     def slice(self) -> builtins.slice:
         """The slice."""
         return builtins.slice(self.start, self.stop, self.step)
 
-    def read(self, array: jax.Array, at: int, argument: Any) -> jax.Array:
+    def read(self, array: jax.Array, at: int, argument: object) -> jax.Array:
         """Read a slice."""
         return strided(array, at, self.slice)
 
 
-@dataclass(frozen=True, slots=True)
-class Window(Step):
+class Window(NamedTuple):
     """A `dslice`: some positions in a row from anywhere, perhaps out of range; the argument is the start."""
 
+    name: str
     length: int
+    kind: Literal["window"] = "window"
 
-    def read(self, array: jax.Array, at: int, argument: Any) -> jax.Array:
+    def read(self, array: jax.Array, at: int, argument: Payload) -> jax.Array:
         """Read a piece, with zeros out of range."""
         return at_start(window, array, at, argument, self.length)
 
 
-@dataclass(frozen=True, slots=True)
-class Gather(Step):
-    """The positions in an index array, which has these axes."""
+class Gather(NamedTuple):
+    """The positions in an index array, which has these axes; all index arrays are read together."""
 
+    name: str
     axes: Names
+    kind: Literal["gather"] = "gather"
+
+
+Step: TypeAlias = Int | Traced | Slice | Strided | Window | Gather
+"""What an index does along one axis, `name`."""
+
+
+def removes(step: Step) -> bool:
+    """Return whether a result lacks the axis of a step."""
+    return isinstance(step, Int | Traced)
+
+
+def _single(array: jax.Array, at: int, argument: Payload) -> jax.Array:
+    return lax.squeeze(sliced(array, at, widened(argument), 1), (at,))
+
+
+def axes_of_steps(steps: Iterable[Step]) -> Names:
+    """Return the axes that an index mentions."""
+    return tuple(step.name for step in steps)
+
+
+def gathers_in(steps: Iterable[Step]) -> list[Gather]:
+    """Return the steps that are index arrays."""
+    return [step for step in steps if isinstance(step, Gather)]
 
 
 def selectors_of(function: str, x: Core, item: Item) -> Mapping[AxisSelector, Any]:
@@ -130,7 +144,9 @@ def selectors_of(function: str, x: Core, item: Item) -> Mapping[AxisSelector, An
         return item
     if item is ...:
         return {}
-    pairs = item if isinstance(item, tuple) else (item,)
+    pairs = in_tuple(item)
+    if len(pairs) == 2 and isinstance(pairs[0], str):  # as usual, and nothing can be wrong
+        return {pairs[0]: pairs[1]}
     axes = pairs[::2]
     are_axes = all(isinstance(axis, str) or hasattr(axis, "name") for axis in axes)
     if len(pairs) % 2 or not are_axes:
@@ -182,7 +198,9 @@ def _step(
         return _window_step(function, x, name, size, selector)
     indices, axes = _index_array(function, name, selector)
     _check_indices(function, name, indices, axes)
-    return Gather(name, axes) if axes else Traced(name), indices
+    if axes:
+        return Gather(name, axes), indices
+    return Traced(name), indices
 
 
 def is_int(value: object) -> TypeGuard[int | np.integer[Any]]:
@@ -220,13 +238,13 @@ def _bound(bound: Any) -> int | None:
 
 def step_of_range(name: str, positions: range) -> tuple[Step, int]:
     """Make the step of positions in range."""
-    if not positions:
-        return Slice(name, 0), positions.start if positions.step == 1 else 0
     if positions.step == 1:
         return Slice(name, len(positions)), positions.start
-    stop = (
-        positions.stop if positions.stop >= 0 else None
-    )  # a negative one would count from the end
+    if not positions:
+        return Slice(name, 0), 0
+    stop: int | None = positions.stop
+    if positions.stop < 0:  # it would count from the end
+        stop = None
     return Strided(name, positions.start, stop, positions.step), 0
 
 
@@ -253,7 +271,7 @@ def _start(function: str, name: str, start: Any) -> Any:
         problem = f"the start of the dslice over {name!r} has axes {', '.join(start.names)}"
         hint = f'to cut several pieces, index by the positions: start + axn.arange(Axis("{name}", length))'
         raise OperandError(message(function, problem, hint=hint))
-    value = start.array if isinstance(start, Core) else start
+    value = payload_of(start)
     dtype = getattr(value, "dtype", type(value))
     if jnp.shape(value) or not jnp.issubdtype(dtype, jnp.integer):
         problem = f"the start of the dslice over {name!r} must be one integer"
@@ -277,17 +295,19 @@ def _index_array(function: str, name: str, selector: Any) -> tuple[Any, Names]:
         problem = f"the index over {name!r} has shape {tuple(indices.shape)}, but no names"
         hint = 'name them: axn.named(index, ("a", "b"))'
         raise OperandError(message(function, problem, hint=hint))
-    return indices, (name,) if indices.ndim else ()
+    if not indices.ndim:
+        return indices, ()
+    return indices, (name,)
 
 
 def _listed(function: str, name: str, selector: Sequence[Payload]) -> Any:
     """Convert a list of integers, some of which may be traced, to an array."""
     try:
-        return np.asarray(selector, dtype=None if len(selector) else int)
+        return listed(selector)
     except (TypeError, ValueError):
         pass
     try:
-        return jnp.asarray([part.array if isinstance(part, Core) else part for part in selector])
+        return jnp.asarray(list(map(payload_of, selector)))
     except (TypeError, ValueError):
         problem = f"the list over {name!r} cannot be converted to an array of integers"
         hint = "its elements are ints or 0-d arrays"
@@ -325,7 +345,9 @@ def check_range(
         is_known = isinstance(argument, int) or isinstance(step, Int | Slice | Strided)
         if not is_known and current_report() is not None:
             size = size_of(function, x, step.name)
-            least = 1 - step.length if isinstance(step, Window) else -size
+            least = -size
+            if isinstance(step, Window):
+                least = 1 - step.length
             room, held = f"{step.name}={size}", f"array has: {facts(x)}"
             expect(function, "index", argument, least, size - 1, held, room=room)
 

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
 from types import EllipsisType
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from ..errors import AxisClashError, AxisNotFoundError, BroadcastError, suggestion
 
@@ -18,7 +18,17 @@ Labels = tuple[Hashable, ...]
 Label = TypeVar("Label", bound=Hashable)
 K = TypeVar("K")
 V = TypeVar("V")
+Key = TypeVar("Key", contravariant=True)
+Value = TypeVar("Value", covariant=True)
 CACHE = 8192
+
+
+class Table(Protocol[Key, Value]):
+    """What has a value for a key: a mapping, or a sequence with its positions as keys."""
+
+    def __getitem__(self, key: Key, /) -> Value:
+        """Look a key up."""
+        ...
 
 
 class Alignment(NamedTuple):
@@ -87,6 +97,16 @@ def shared(names: Names, others: Names) -> Names:
     return tuple(name for name in names if name in others)
 
 
+def values_at(table: Table[K, V], keys: Iterable[K]) -> tuple[V, ...]:
+    """Look up several keys of a mapping, or several positions of a sequence."""
+    return tuple(table[key] for key in keys)
+
+
+def shifted(places: Iterable[int], by: int) -> tuple[int, ...]:
+    """Move positions to the right, such as those of named dimensions past the anonymous ones."""
+    return tuple(place + by for place in places)
+
+
 def labels(names: Names, ndim: int) -> tuple[str | int, ...]:
     """Label each dimension of an array: by its name, or by a negative number, which counts back from the first name."""
     return (*range(len(names) - ndim, 0), *names)
@@ -95,7 +115,7 @@ def labels(names: Names, ndim: int) -> tuple[str | int, ...]:
 @lru_cache(CACHE)
 def union(first: Names, second: Names) -> Names:
     """Append the names of `second` that `first` lacks to those of `first`."""
-    return (*first, *(name for name in second if name not in first))
+    return (*first, *without(second, first))
 
 
 def union_of(operands: Iterable[Names]) -> Names:
@@ -108,8 +128,8 @@ def align(source: Labels, target: Labels) -> Alignment | None:
     """Plan how an operand with `source` names, all in `target`, is aligned with `target`; None if it already is."""
     if source == target:
         return None
-    ordered = [name for name in target if name in source]
-    order = tuple(source.index(name) for name in ordered)
+    ordered = tuple(name for name in target if name in source)
+    order = _places(source, ordered)
     insert = tuple(at for at, name in enumerate(target) if name not in source)
     if order == tuple(range(len(source))):
         return Alignment(None, insert)
@@ -193,11 +213,13 @@ def contraction(
     done = (*shared, *contracted)
     free = tuple(label for label in (*left, *right) if label not in done)
     produced = (*shared, *free)
-    order = tuple(map(produced.index, out))
+    order: tuple[int, ...] | None = None
+    if produced != out:
+        order = _places(produced, out)
     return Contraction(
         (_places(left, contracted), _places(right, contracted)),
         (_places(left, shared), _places(right, shared)),
-        None if produced == out else order,
+        order,
     )
 
 
@@ -210,10 +232,12 @@ def letters(operands: Sequence[Sequence[Hashable]], out: Sequence[Hashable]) -> 
     table: dict[Hashable, str] = {}
     for label in itertools.chain.from_iterable(operands):
         # After 26 letters, those of other alphabets.
-        start = ord("a") if len(table) < 26 else 0x100
+        start = ord("a")
+        if len(table) >= 26:
+            start = 0x100
         table.setdefault(label, chr(start + len(table)))
 
     def spelled(labels: Sequence[Hashable]) -> str:
-        return "".join(table[label] for label in labels)
+        return "".join(values_at(table, labels))
 
     return f"{','.join(map(spelled, operands))}->{spelled(out)}"
