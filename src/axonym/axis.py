@@ -239,12 +239,7 @@ def spec(axes: AxisSpec, function: str = "axes") -> tuple[Axis, ...]:
 
 def names_and_sizes(axes: Sequence[Axis]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Return the names of axes, and their sizes."""
-    return names_of(axes), tuple(axis.size for axis in axes)
-
-
-def names_of(axes: Iterable[Axis]) -> tuple[str, ...]:
-    """Return the names of axes."""
-    return tuple(axis.name for axis in axes)
+    return tuple(axis.name for axis in axes), tuple(axis.size for axis in axes)
 
 
 def sized(axis: Axis, function: str = "axis") -> Axis:

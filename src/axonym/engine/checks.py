@@ -169,7 +169,7 @@ def plain(function: str, operand: Payload) -> Any:
         return operand
     problem = f"cannot combine a NamedArray and {type_text(operand)}"
     hint = "operands are NamedArrays, scalars or 0-d arrays"
-    if _holds_named(operand):
+    if holds_named(operand):
         problem = f"cannot combine a NamedArray and a {type(operand).__name__} of {len(operand)}"
         hint = APART
     elif isinstance(operand, list | tuple):
@@ -177,7 +177,7 @@ def plain(function: str, operand: Payload) -> Any:
     raise OperandError(message(function, problem, hint=hint))
 
 
-def _holds_named(operand: Payload) -> bool:
+def holds_named(operand: Payload) -> bool:
     """Return whether something is several arrays, such as the pair that a layer with a state returns."""
     return isinstance(operand, list | tuple) and any(isinstance(part, Core) for part in operand)
 
@@ -192,7 +192,7 @@ def unnamed(function: str, x: Payload, *wanted: str) -> OperandError:
         lines = [f"its shape: {shape}"]
     named = _example_names(shape, wanted)
     hint: str | None = f"name its dimensions first: axn.named(array, {named})"
-    if _holds_named(x):
+    if holds_named(x):
         hint = APART
     elif shape is None and not isinstance(x, list | tuple | int | float):
         hint = None

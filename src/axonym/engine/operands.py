@@ -40,11 +40,12 @@ def integers(function: str, what: str, operand: object, *, for_masks: str | None
         raise OperandError(message(function, problem, hint=hint))
 
 
-def listed(values: Sequence[Payload]) -> NDArray[np.generic]:
+def listed(values: Payload) -> NDArray[np.generic]:
     """Convert a list of integers to an array; an empty one would be of floats."""
-    if not len(values):
-        return np.asarray(values, dtype=int)
-    return np.asarray(values)
+    array = np.asarray(values)
+    if not array.size:
+        return array.astype(int)
+    return array
 
 
 def static_int(function: str, what: str, value: Payload) -> int:

@@ -171,7 +171,7 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
             at = array.ndim - len(current) + current.index(step.name)
             if not array.shape[at] and isinstance(step, (Traced, *gathered)):
                 _check_readable(function, array, current, step, argument)
-            if isinstance(step, gathered):
+            if isinstance(step, Gather) or step in rest:
                 left.append(argument)
                 continue
             array = step.read(array, at, argument)

@@ -151,8 +151,8 @@ def read_locally(
     given = [(names, explicit.entries_of(index)) for names, index in indices]
     first = sorted(labels, key=lambda label: isinstance(label, str))
     table = explicit.settle(first, [*given, (own, plans.values_at(kept, own))], _dividing(sizes))
-    entries = plans.values_at(table, labels)
-    local: jax.Array = auto.local(read, [array, *positions], entries)
+    wanted = list(plans.values_at(table, labels))
+    local: jax.Array = auto.local(read, [array, *positions], wanted)
     return local
 
 

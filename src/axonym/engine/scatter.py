@@ -296,7 +296,7 @@ def _in_batches(
             place = lax.select(place < 0, place + array.shape[i], place)
         places.append(jnp.broadcast_to(place, extents))
     # Promoted like this even with strict dtype promotion.
-    dtype = np.int32
+    dtype: type[np.signedinteger] = np.int32
     if any(place.dtype.itemsize > 4 for place in places):
         dtype = np.int64
     indices = jnp.stack(places, axis=-1, dtype=dtype)

@@ -18,7 +18,7 @@ from jax.export import is_symbolic_dim
 from numpy.typing import NDArray
 
 from ..axis import AxisKey, AxisSelector, selection, selector as one_axis
-from ..core import Core, payload_of, facts, shape_of, sizes_of
+from ..core import Core, facts, payload_of, shape_of, sizes_of
 from ..dtypes import widened
 from ..dynamic_slice import dslice
 from ..errors import AxisNotFoundError, AxisSizeError, OperandError, describe, message, suggestion
@@ -48,7 +48,7 @@ class Int(NamedTuple):
     name: str
     kind: Literal["int"] = "int"
 
-    def read(self, array: jax.Array, at: int, argument: int) -> jax.Array:
+    def read(self, array: jax.Array, at: int, argument: Payload) -> jax.Array:
         """Read one position along dimension `at`."""
         return _single(array, at, argument)
 
@@ -71,7 +71,7 @@ class Slice(NamedTuple):
     length: int
     kind: Literal["slice"] = "slice"
 
-    def read(self, array: jax.Array, at: int, argument: int) -> jax.Array:
+    def read(self, array: jax.Array, at: int, argument: Payload) -> jax.Array:
         """Read a piece."""
         return sliced(array, at, argument, self.length)
 
@@ -144,7 +144,7 @@ def selectors_of(function: str, x: Core, item: Item) -> Mapping[AxisSelector, An
         return item
     if item is ...:
         return {}
-    pairs = in_tuple(item)
+    pairs: tuple[Any, ...] = in_tuple(item)
     if len(pairs) == 2 and isinstance(pairs[0], str):  # as usual, and nothing can be wrong
         return {pairs[0]: pairs[1]}
     axes = pairs[::2]
@@ -221,7 +221,8 @@ def _int_in_range(function: str, x: Core, name: str, size: int, at: int, mode: s
 def _slice_step(function: str, name: str, size: int, selector: builtins.slice) -> tuple[Step, int]:
     try:
         if is_symbolic_dim(size):
-            return Strided(name, *map(_bound, (selector.start, selector.stop, selector.step))), 0
+            start, stop = _bound(selector.start), _bound(selector.stop)
+            return Strided(name, start, stop, _bound(selector.step)), 0
         start, stop, step = selector.indices(size)
     except (TypeError, ValueError):
         problem = f"the bounds of a slice over {name!r} must be ints, and its step not zero"

@@ -59,7 +59,7 @@ class AxisMapping(Mapping[str, Entry]):
     def __str__(self) -> str:
         spelled: dict[str, str | Entry | None] = {}
         for name, axes in self.entries:
-            spelled[name] = axes[0] if len(axes) == 1 else axes or None
+            spelled[name] = one_or_all(axes) or None
         return str(spelled)
 
 
@@ -147,7 +147,28 @@ def _entry(name: str, axes: MeshAxes) -> Entry:
         raise OperandError(
             message("axis mapping", problem, hint="map it to a mesh axis, a tuple of them, or None")
         )
-    return (axes,) if isinstance(axes, str) else tuple(axes or ())
+    return entry_of(axes)
+
+
+def each_mapping(mapping: AxisMapping | Mappings) -> tuple[AxisMapping, ...]:
+    """List the mappings of several, or the only one."""
+    if isinstance(mapping, Mappings):
+        return mapping.all()
+    return (mapping,)
+
+
+def entry_of(axes: MeshAxes) -> Entry:
+    """Write mesh axes in one form: as a tuple, which is empty for None."""
+    if isinstance(axes, str):
+        return (axes,)
+    return tuple(axes or ())
+
+
+def one_or_all(axes: Entry) -> str | Entry:
+    """Write one mesh axis by its name, as users and JAX do, and any other number as a tuple."""
+    if len(axes) == 1:
+        return axes[0]
+    return axes
 
 
 def checked_mapping(mapping: ResourceMapping) -> dict[str, MeshAxes]:

@@ -69,7 +69,9 @@ def manual_axes(mesh: MeshLike, entries: Sequence[Entry], typed: bool) -> set[st
     if typed and not taken:
         return set(chain.from_iterable(entries))
     free = set(mesh.axis_names) - partition.axes_of_type(mesh, AxisType.Manual)
-    return free - taken if typed else free
+    if typed:
+        return free - taken
+    return free
 
 
 def may_idle(mesh: MeshLike, mesh_axes: Set[str]) -> bool:

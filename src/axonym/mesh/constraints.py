@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..errors import ShardingError, describe, message
-from ..names.plans import Names
+from ..names.plans import Names, values_at
 from .assignment import AxisMapping, Entry, MeshLike
 from .context import Refused, context_mesh, current, current_mapping, mapped, note, taken_axes
 from .explicit import relayout
@@ -29,7 +29,9 @@ def _spec(
     audit = current().audit
     if audit is None:
         spec = partition_spec(names, shape, mapping, mesh, function)
-        return _whole(shape) if _is_empty(shape) else spec
+        if _is_empty(shape):
+            return _whole(shape)
+        return spec
     try:
         spec = partition_spec(names, shape, mapping, mesh)
     except ShardingError as error:
@@ -129,7 +131,9 @@ def check_one_mesh(arrays: Iterable[Any]) -> None:
         if mesh is None and not own.empty:
             mesh = own
         if mesh is not None and is_elsewhere(array, mesh):
-            other = "one before it" if context_mesh() is None else "current one"
+            other = "current one"
+            if context_mesh() is None:
+                other = "one before it"
             problem = f"an operand is on another mesh than the {other}"
             shape = f"its shape: {jnp.shape(array)}"
             facts = (shape, f"its mesh: {_typed(own)}", f"mesh: {_typed(mesh)}")
@@ -161,7 +165,7 @@ def check_result(names: Names, sizes: Mapping[str, int]) -> None:
     """Raise ShardingError, before computing it, for a result that the current mapping cannot lay out."""
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is not None and mesh is not None:
-        _spec(names, tuple(sizes[name] for name in names), mapping, mesh)
+        _spec(names, values_at(sizes, names), mapping, mesh)
 
 
 def decided(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
@@ -169,7 +173,7 @@ def decided(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None:
         return None
-    entries = entries_in(_spec(names, tuple(sizes[name] for name in names), mapping, mesh))
+    entries = entries_in(_spec(names, values_at(sizes, names), mapping, mesh))
     known = mapped(names)
     return {name: entry for name, entry in zip(names, entries, strict=True) if name in known}
 

@@ -25,6 +25,7 @@ from .assignment import (
     MeshLike,
     ResourceMapping,
     checked_mapping,
+    each_mapping,
     looked_up,
     normalized,
     with_bases,
@@ -135,8 +136,7 @@ class Ledger:
         return inner
 
     def _is_partly_unknown(self, mapping: AxisMapping | Mappings) -> bool:
-        several = mapping.all() if isinstance(mapping, Mappings) else (mapping,)
-        return any(key not in self.known for own in several for key in own)
+        return any(key not in self.known for own in each_mapping(mapping) for key in own)
 
     def __eq__(self, other: object) -> bool:
         return self is other or (
@@ -144,7 +144,9 @@ class Ledger:
         )
 
     def __hash__(self) -> int:
-        return id(self) if self.is_alone else 0
+        if self.is_alone:
+            return id(self)
+        return 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,7 +288,9 @@ def axis_mapping(
     """
     normal = normalized({**dict(checked_mapping(mapping)), **more})
     # an AxisMapping may be of a subclass, which stays what it is
-    kind = mapping if isinstance(mapping, AxisMapping) else normal
+    kind = normal
+    if isinstance(mapping, AxisMapping):
+        kind = mapping
 
     def changed(outer: Context) -> Context:
         entries = dict(normal)
@@ -360,7 +364,16 @@ def context_mesh(mesh: MeshLike | None = None) -> MeshLike | None:
             )
         return mesh
     abstract = jax.sharding.get_abstract_mesh()
-    return None if abstract.empty else abstract
+    if abstract.empty:
+        return None
+    return abstract
+
+
+def mesh_for_blocks(mesh: MeshLike) -> MeshLike | None:
+    """Return the mesh to give to `jax.shard_map`: none if one is current, of which the given one may be a part."""
+    if context_mesh():
+        return None
+    return mesh
 
 
 def note(mapping: AxisMapping, names: Sequence[str]) -> None:

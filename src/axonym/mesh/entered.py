@@ -103,7 +103,9 @@ class Blocks(Generic[V]):
         self._tidy()
         seen, top = self.innermost.get(), self._top()
         # `asyncio.to_thread` copies the variables of a task to a thread in which it has entered nothing
-        known = seen if seen.thread == threading.get_ident() else self._root
+        known = self._root
+        if seen.thread == threading.get_ident():
+            known = seen
         if known is not top:
             problem = "another task or generator of this thread has changed what is current"
             here, there = self._describe(known.value), self._describe(top.value)
@@ -118,7 +120,9 @@ class Blocks(Generic[V]):
 
     def _top(self) -> Entered[V]:
         stack = self._stack()
-        return stack[-1] if stack else self._root
+        if stack:
+            return stack[-1]
+        return self._root
 
     def _tidy(self) -> None:
         """Leave JAX's contexts of blocks that were left before those that were entered after them."""

@@ -12,7 +12,7 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from ..errors import ShardingError, describe, message
-from ..names.plans import Names
+from ..names.plans import Names, values_at
 from .assignment import Entry, MeshLike, looked_up
 from .context import context_mesh, current, current_mapping, mapped, taken_axes
 from .partition import axes_of_type, entries_in, only, spec_from, without
@@ -170,14 +170,17 @@ def settle(
         decided: mesh axes of labels that do not follow the operands.
     """
     mapping, mesh = current_mapping(), context_mesh()
-    entries = {} if mapping is None else dict(mapping.entries)
-    explicit = set() if mesh is None else axes_of_type(mesh, AxisType.Explicit)
+    entries: dict[str, Entry] = dict(mapping or {})
+    explicit: set[str] = set()
+    if mesh is not None:
+        explicit = axes_of_type(mesh, AxisType.Explicit)
 
     asked: dict[Any, Entry] = {}
     wanted: dict[Any, Entry] = {}
     for label in labels:
-        by_name = looked_up(entries, label) if isinstance(label, str) else None
-        asked[label] = only(by_name or (), explicit)
+        asked[label] = ()
+        if isinstance(label, str):
+            asked[label] = only(looked_up(entries, label) or (), explicit)
         if decided is not None and label in decided:
             wanted[label] = only(decided[label], explicit)
         else:
@@ -191,7 +194,7 @@ def settle(
     for label in sorted(labels, key=turn):
         gets[label] = without(wanted[label], used)
         used.update(gets[label])
-    return {label: gets[label] for label in labels}
+    return dict(zip(labels, values_at(gets, labels), strict=True))
 
 
 def _offered(
@@ -202,10 +205,9 @@ def _offered(
     for own, entries in operands:
         if label in own:
             offers.append(entries[list(own).index(label)])
-    split = [offer for offer in offers if offer]
-    if asked in split:
+    if asked and asked in offers:
         return asked
-    return next(iter(split), ())
+    return next(filter(None, offers), ())
 
 
 def free_axes(mesh: MeshLike, used: Iterable[str] = ()) -> dict[str, int]:
@@ -217,7 +219,7 @@ def free_axes(mesh: MeshLike, used: Iterable[str] = ()) -> dict[str, int]:
 def claim(entry: Entry, size: int, free: dict[str, int]) -> Entry:
     """Take mesh axes of an entry from the free ones: from the first on, as many as divide a size."""
     fits = only(entry, free)
-    while size % math.prod(free[axis] for axis in fits):
+    while size % math.prod(values_at(free, fits)):
         fits = fits[:-1]
     for axis in fits:
         del free[axis]

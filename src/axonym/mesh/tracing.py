@@ -31,8 +31,17 @@ def transforming() -> bool:
 
 def varying(array: jax.Array, mesh_axes: Iterable[str]) -> jax.Array:
     """Inside a shard_map, mark the type of an array as varying over mesh axes."""
-    missing = tuple(axis for axis in sorted(mesh_axes) if axis not in jax.typeof(array).mat.varying)
-    return lax.pcast(array, missing, to="varying") if missing else array
+    missing = sorted(set(mesh_axes) - varying_over(array))
+    if not missing:
+        return array
+    marked: jax.Array = lax.pcast(array, tuple(missing), to="varying")
+    return marked
+
+
+def varying_over(array: object) -> frozenset[str]:
+    """Return the mesh axes over which the type of an array says that it varies, inside a shard_map."""
+    axes: frozenset[str] = frozenset(jax.typeof(array).mat.varying)
+    return axes
 
 
 def varying_like(result: jax.Array, *operands: jax.Array) -> jax.Array:

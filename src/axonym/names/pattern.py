@@ -195,7 +195,9 @@ class _Reader:
         if token == "(" and not self.several:
             return self.group(start)
         if token in ("{", ")", ":", "("):
-            hint = "rearrange splits and merges axes" if self.several and token in "()" else None
+            hint = None
+            if self.several and token in "()":
+                hint = "rearrange splits and merges axes"
             raise self.wrong(f"unexpected {token!r}", (start, end), hint)
         return Term(token, None, start, end)
 
@@ -225,7 +227,9 @@ class _Reader:
         seen: set[str | None] = set()
         for term in flat(terms):
             if term.name in seen:
-                hint = None if term.name == DOTS else "the axes of an array have different names"
+                hint = None
+                if term.name != DOTS:
+                    hint = "the axes of an array have different names"
                 raise self.wrong(f"{term.name!r} appears twice", term.span, hint)
             seen.add(term.name)
 
@@ -256,7 +260,9 @@ def bind(function: str, bindings: Mapping[str, object], sizes: bool) -> Bindings
         elif sizes and isinstance(value, SupportsIndex) and operator.index(value) >= 0:
             found.append((key, (None, operator.index(value))))
         else:
-            kinds = "an Axis, the name of one or a size" if sizes else "an Axis or the name of one"
+            kinds = "an Axis or the name of one"
+            if sizes:
+                kinds = "an Axis, the name of one or a size"
             problem = f"the keyword {key!r} must be {kinds}, not {value!r}"
             raise OperandError(message(function, problem))
     return tuple(found)
@@ -292,14 +298,18 @@ def by_position(text: str, side: Side, names: Names, operand: str) -> Iterator[t
     if count < needed or (count > needed and dots is None):
         own = {1: "1 axis"}.get(count, f"{count} axes")
         problem = f"{operand} has {own}, but the expression has {needed}"
-        hint = "write ... for the others" if count > len(terms) else None
+        hint = None
+        if count > len(terms):
+            hint = "write ... for the others"
         if len(terms) == 1 and len(terms[0].label) == count > 1:
             hint = f'separate names by spaces: "{" ".join(terms[0].label)}"'
         raise flaw(PatternError, problem, text, side.span, hint)
 
     at = 0
     for term in terms:
-        length = count - needed if term.name == DOTS else 1
+        length = 1
+        if term.name == DOTS:
+            length = count - needed
         yield term, names[at : at + length]
         at += length
 

@@ -26,7 +26,9 @@ def read(text: str, operands: tuple[Names, ...], aliases: Bindings) -> Subscript
     if not operands:
         raise flaw(PatternError, "no arrays given", text, None)
     if sides and len(sides) != len(operands):
-        count = "1 operand" if len(sides) == 1 else f"{len(sides)} operands"
+        count = f"{len(sides)} operands"
+        if len(sides) == 1:
+            count = "1 operand"
         problem = f"the expression has {count}, but {len(operands)} were given"
         hint = "commas separate the operands: one part for each array"
         raise flaw(PatternError, problem, text, (sides[0].start, sides[-1].end), hint)

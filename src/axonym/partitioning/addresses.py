@@ -28,8 +28,12 @@ def targets(
 ) -> dict[str, Entry]:
     """Return the axes of an array that a name stands for, and the mesh axes of their blocks."""
     if name in names:
-        cut = name if function == "psum_scatter" else None
-        return {name: mesh_axes_of(function, name if over is None else over, names, array, cut)}
+        cut = None
+        if function == "psum_scatter":
+            cut = name
+        if over is None:
+            over = name
+        return {name: mesh_axes_of(function, over, names, array, cut)}
     if name in present:
         return {}
     if name not in manual_axes():
@@ -50,7 +54,9 @@ def targets(
 
 def _next_of(function: str, entry: Entry) -> str:
     """Return the mesh axis to take first: blocks of the last one are gathered first, and scattered last."""
-    return entry[-1] if function == "all_gather" else entry[0]
+    if function == "all_gather":
+        return entry[-1]
+    return entry[0]
 
 
 def _out_of_order(
@@ -58,7 +64,9 @@ def _out_of_order(
 ) -> ShardingError:
     later = ", ".join(map(repr, axes))
     problem = f"axis {own!r} is split over {', '.join(entry)}: {first!r} comes before {later}"
-    given = "..." if function == "all_to_all" else f'x, "{own}"'
+    given = f'x, "{own}"'
+    if function == "all_to_all":
+        given = "..."
     alone = f"axn.{function}({given}, over={spelled(axes)})"
     hint = f"take all {together}; or {first} first, and then {alone}"
     return ShardingError(message(function, problem, hint=hint))
@@ -162,10 +170,17 @@ def manual_axes() -> Entry:
     return partition.only(mesh.axis_names, free)
 
 
+def _computed_by() -> tuple[AxisMapping, ...]:
+    """List the current mapping, if there is one."""
+    current = context.current_mapping()
+    if current is None:
+        return ()
+    return (current,)
+
+
 def _mappings(names: Names) -> tuple[AxisMapping, ...]:
     """List the mappings to look a name up in: for data, only the current one; otherwise that of parameters as well."""
-    current, scope = context.current_mapping(), context.current_scope()
-    computed = () if current is None else (current,)
+    computed, scope = _computed_by(), context.current_scope()
     if scope is None or scope.is_data(names):
         return computed
     stored = scope.mappings.of(names)
@@ -197,17 +212,23 @@ def _entry_of(
     if scope.is_in_data:
         return computed
     current: Mapping[str, Entry] = context.current_mapping() or {}
-    is_of_parameters = name in names and assignment.looked_up(current, name) is None
-    return stored if is_of_parameters else None
+    if name in names and assignment.looked_up(current, name) is None:
+        return stored
+    return None
 
 
 def _unclear(
     function: str, name: str, names: Names, array: jax.Array | None, stored: Entry, computed: Entry
 ) -> ShardingError:
-    over = "" if function in (*REDUCTIONS, "ppermute") else "over="
+    over = "over="
+    if function in (*REDUCTIONS, "ppermute"):
+        over = ""
     told: list[str] = []
     for entry in (computed, stored):
-        told.append(f"{over}{spelled(entry)}" if entry else f"no axn.{function}")
+        if entry:
+            told.append(f"{over}{spelled(entry)}")
+        else:
+            told.append(f"no axn.{function}")
     problem = "cannot tell whether the array is a parameter, "
     problem += f"whose axis {name!r} is split over other mesh axes"
     hint = f"name the mesh axes: {told[0]} for what is computed, {told[1]} for a parameter"
@@ -226,11 +247,11 @@ def _mapping_facts() -> tuple[str, ...]:
 
 def readings(name: str, names: Names) -> tuple[Entry, Entry]:
     """Look up the mesh axes of an axis twice, for a parameter and for data, where names leave it open."""
-    scope, current = context.current_scope(), context.current_mapping()
+    scope = context.current_scope()
     if scope is None or scope.is_data(names) or not scope.is_data(scope.names):
         known = _entry(name, names)
         return known, known
-    computed = () if current is None else (current,)
+    computed = _computed_by()
     stored = (scope.mappings.of(names), *computed)
     return _entry(name, names, stored), _entry(name, names, computed)
 
@@ -346,7 +367,9 @@ def _require_last(function: str, array: jax.Array, names: Names, name: str, axes
     whole = left[0]
     first = partition.without(whole, axes)[-1]
     early = partition.only(axes, whole[: whole.index(first)])
-    together = f'by "{name}"' if whole in entries else f"with over={spelled(whole)}"
+    together = f"with over={spelled(whole)}"
+    if whole in entries:
+        together = f'by "{name}"'
     raise _out_of_order(function, name, whole, first, early, together)
 
 
@@ -426,7 +449,9 @@ def require_size(
         return
 
     inner, outer = _alternatives(here), _alternatives(outside)
-    known = inner if inner == outer else f"{inner} here and {outer} outside"
+    known = inner
+    if inner != outer:
+        known = f"{inner} here and {outer} outside"
     problem = f"axis {name!r} was given with size {size}, but has size {known}"
     raise AxisSizeError(message(function, problem, *facts))
 

@@ -28,7 +28,9 @@ def is_traced(kind: type) -> bool:
 
 def is_deleted(leaf: object) -> bool:
     """Return whether the memory of an array has been freed or given away."""
-    ask = None if isinstance(leaf, Tracer) else getattr(leaf, "is_deleted", None)
+    if isinstance(leaf, Tracer):
+        return False
+    ask = getattr(leaf, "is_deleted", None)
     return ask is not None and bool(ask())
 
 
@@ -99,8 +101,12 @@ def check_mesh(
 
 def defined_in(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function of the user's file: a module is defined where its `__call__` is."""
-    fn = inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
-    return fn if hasattr(fn, "__code__") else inspect.unwrap(type(fn).__call__)
+    if isinstance(fn, functools.partial):
+        fn = fn.func
+    fn = inspect.unwrap(fn)
+    if not hasattr(fn, "__code__"):
+        fn = inspect.unwrap(type(fn).__call__)
+    return fn
 
 
 def enclosed(fn: Callable[..., Any]) -> list[Any]:
@@ -113,17 +119,24 @@ def enclosed(fn: Callable[..., Any]) -> list[Any]:
     return values
 
 
+def first_few(texts: Sequence[str], most: int) -> str:
+    """Write the first ones of some texts; dots tell that there are more."""
+    shown = list(texts[:most])
+    if len(texts) > most:
+        shown.append("...")
+    return ", ".join(shown)
+
+
 def donated_before(
     function: str, fn: Callable[..., Any], args: object, kwargs: object
 ) -> ArgumentError:
     """Build the error for arguments whose memory is gone; some releases of JAX crash instead of raising one."""
     gone = [name for name, leaf in labels(fn, args, kwargs, is_named_array) if is_deleted(leaf)]
-    problem = f"argument {gone[0] if gone else 'fn'} was donated to an earlier call, which reused its memory"
-    rest = (
-        [f"so were: {', '.join(gone[1:4])}{', ...' if len(gone) > 4 else ''}"]
-        if len(gone) > 1
-        else []
-    )
+    first, *others = gone or ["fn"]
+    problem = f"argument {first} was donated to an earlier call, which reused its memory"
+    rest: list[str] = []
+    if others:
+        rest = [f"so were: {first_few(others, 3)}"]
     hint = "go on with what that call returned, or keep its arguments: donate_args=False"
     return ArgumentError(message(function, problem, *rest, hint=hint))
 
@@ -133,7 +146,9 @@ def described(fn: Callable[..., Any], args: object, kwargs: object) -> dict[str,
 
     def one(leaf: object) -> str:
         if not isinstance(leaf, NamedArray):
-            return "an array" if is_traced(type(leaf)) else repr(leaf)
+            if is_traced(type(leaf)):
+                return "an array"
+            return repr(leaf)
         if not leaf.names:
             return "an array without axes"
         return f"an array with the axes {', '.join(leaf.names)}"
@@ -205,8 +220,10 @@ def _names_by_place(fn: Callable[..., Any]) -> list[str | None]:
     """List the parameters that are filled by position; None for those that cannot be passed by name."""
     names: list[str | None] = []
     for parameter in _positional(fn):
-        has_both = parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-        names.append(parameter.name if has_both else None)
+        if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            names.append(parameter.name)
+        else:
+            names.append(None)
     return names
 
 

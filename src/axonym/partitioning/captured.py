@@ -41,14 +41,15 @@ def with_variables(fn: Any, values: Mapping[str, Any]) -> Any:
     if not values:
         return fn
     code: CodeType = fn.__code__
-    cells = [
-        CellType(values[name]) if name in values else cell
-        for name, cell in zip(code.co_freevars, fn.__closure__ or (), strict=True)
-    ]
+    cells: dict[str, CellType] = dict(zip(code.co_freevars, fn.__closure__ or (), strict=True))
+    for name in values.keys() & cells.keys():
+        cells[name] = CellType(values[name])
     # What it assigns to a global variable must not be lost in a copy.
     writes = any(step.opname == "STORE_GLOBAL" for step in dis.get_instructions(code))
-    outer = fn.__globals__ if writes else {**fn.__globals__, **values}
-    copy = FunctionType(code, outer, fn.__name__, fn.__defaults__, tuple(cells))
+    outer = fn.__globals__
+    if not writes:
+        outer = {**outer, **values}
+    copy = FunctionType(code, outer, fn.__name__, fn.__defaults__, tuple(cells.values()))
     copy.__kwdefaults__ = fn.__kwdefaults__
     return copy
 

@@ -29,7 +29,7 @@ from ..array import NamedArray, is_named_array
 from ..axis import AxisSelection, AxisSelector, selection, selector
 from ..core import shape_of
 from ..errors import ArgumentError, BroadcastError, OperandError, ShardingError, describe, message
-from ..mesh import context, explicit, partition
+from ..mesh import assignment, context, explicit, partition, tracing
 from ..mesh.assignment import Entry
 from ..names.plans import Names
 from .addresses import (
@@ -131,7 +131,7 @@ def all_gather(
     def one(array: jax.Array, names: Names, name: str, dim: int, axes: Entry) -> Any:
         require_blocks("all_gather", array, names, name, axes, told=over is not None)
 
-        gather = functools.partial(lax.all_gather, axis_name=_one_or_all(axes), to=to)
+        gather = functools.partial(lax.all_gather, axis_name=assignment.one_or_all(axes), to=to)
         if not array.shape[dim]:  # XLA gathers nothing along an empty dimension
             return _without_types(lambda array: gather(array).reshape(array.shape), array)
         # The gradient is a sum.
@@ -164,7 +164,10 @@ def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None
         if not array.shape[dim]:  # XLA scatters no empty dimension
             return array
         scatter = functools.partial(
-            lax.psum_scatter, axis_name=_one_or_all(axes), scatter_dimension=dim, tiled=True
+            lax.psum_scatter,
+            axis_name=assignment.one_or_all(axes),
+            scatter_dimension=dim,
+            tiled=True,
         )
         return _widened_on_cpus(functools.partial(_without_types, scatter), array)
 
@@ -193,7 +196,8 @@ def all_to_all(
             order of mesh axes would be lost.
     """
     (cut, _), (grown, _) = given = selector(split, "all_to_all"), selector(concat, "all_to_all")
-    over = None if over is None else dict(selection(over, "all_to_all"))
+    if over is not None:
+        over = dict(selection(over, "all_to_all"))
 
     def one(array: jax.Array, names: Names) -> Any:
         for name in (cut, grown):
@@ -215,7 +219,9 @@ def all_to_all(
         require_blocks("all_to_all", array, names, grown, axes, told=over is not None)
         at, to = dimension(array, names, cut), dimension(array, names, grown)
         require_even("all_to_all", array, names, cut, at, axes)
-        return lax.all_to_all(array, _one_or_all(axes), split_axis=at, concat_axis=to, tiled=True)
+        return lax.all_to_all(
+            array, assignment.one_or_all(axes), split_axis=at, concat_axis=to, tiled=True
+        )
 
     return _each("all_to_all", one, x)
 
@@ -246,7 +252,7 @@ def ppermute(
         ordered = tuple(mesh_axis for mesh_axis in manual_axes() if mesh_axis in axes)
         numbers = _numbers(axes, ordered)
         return lax.ppermute(
-            array, _one_or_all(ordered), [(numbers[i], numbers[j]) for i, j in pairs]
+            array, assignment.one_or_all(ordered), [(numbers[i], numbers[j]) for i, j in pairs]
         )
 
     return _each("ppermute", one, x)
@@ -292,9 +298,9 @@ def ragged_all_to_all(
         raise BroadcastError(
             message("ragged_all_to_all", "the two arrays have different axes", *facts)
         )
-    axes = mesh_axes_of(
-        "ragged_all_to_all", axis if over is None else over, operand.names, operand.array
-    )
+    if over is None:
+        over = axis
+    axes = mesh_axes_of("ragged_all_to_all", over, operand.names, operand.array)
     if not axes:
         hint = "name the mesh axis to send rows over with over="
         raise ShardingError(
@@ -319,7 +325,7 @@ def ragged_all_to_all(
         send_sizes,
         output_offsets,
         recv_sizes,
-        axis_name=_one_or_all(axes),
+        axis_name=assignment.one_or_all(axes),
     )
     return NamedArray(sent, order).rearrange(output.names)
 
@@ -330,7 +336,9 @@ def axis_index(axis: AxisSelection) -> jax.Array:
     For several mesh axes, the last one runs fastest.
     """
     axes = mesh_axes_of("axis_index", axis, ())
-    return lax.axis_index(axes) if axes else jnp.zeros((), jnp.int32)
+    if not axes:
+        return jnp.zeros((), jnp.int32)
+    return lax.axis_index(axes)
 
 
 def axis_size(axis: AxisSelection) -> int:
@@ -341,7 +349,9 @@ def axis_size(axis: AxisSelection) -> int:
 def fold_key(key: jax.Array, axis: AxisSelection) -> jax.Array:
     """Make a random key that differs between the blocks of an axis; where it is not mapped, keep the key."""
     axes = mesh_axes_of("fold_key", axis, ())
-    return jax.random.fold_in(key, lax.axis_index(axes)) if axes else key
+    if not axes:
+        return key
+    return jax.random.fold_in(key, lax.axis_index(axes))
 
 
 def pcast(x: T, axis: AxisSelection, to: Literal["varying"] = "varying") -> T:
@@ -359,10 +369,10 @@ def pcast(x: T, axis: AxisSelection, to: Literal["varying"] = "varying") -> T:
 
     def one(array: jax.Array, names: Names) -> Any:
         axes = mesh_axes_of("pcast", axis, names)
-        missing = tuple(
-            mesh_axis for mesh_axis in axes if mesh_axis not in jax.typeof(array).mat.varying
-        )
-        return lax.pcast(array, missing, to=to) if missing and is_checked(axes) else array
+        missing = partition.without(axes, tracing.varying_over(array))
+        if missing and is_checked(axes):
+            return lax.pcast(array, missing, to=to)
+        return array
 
     return _each("pcast", one, x)
 
@@ -385,13 +395,17 @@ def _reduced(
             require_no_blocks(function, name, names, array, axes)
 
         if is_number:
-            return collective(array, axes) if axes and not idle else array
+            if idle or not axes:
+                return array
+            return collective(array, axes)
         if not axes:
             return _alone(function, array)
         if idle and is_checked(axes):
             # an extremum of equal values is the value: only those that differ are compared
-            axes = partition.only(axes, jax.typeof(array).mat.varying)
-            return reduced(array, axes) if axes else array
+            axes = partition.only(axes, tracing.varying_over(array))
+            if not axes:
+                return array
+            return reduced(array, axes)
         require_partial(function, array, names, axes)
         return reduced(array, axes)
 
@@ -480,7 +494,9 @@ def _along(
             for own, axes in targets(function, name, over, names, present, array).items():
                 touched = True
                 # the size of a mesh axis, which stands for axes of arrays, is not one of theirs
-                given = size if own == name else None
+                given = None
+                if own == name:
+                    given = size
                 require_size(function, (own, given), names, array, axes)
                 if axes:
                     array = one(array, names, own, dimension(array, names, own), axes)
@@ -490,7 +506,10 @@ def _along(
         for name, _ in asked:
             found += mesh_axes_of(function, over or name, names, array)
         axes = tuple(dict.fromkeys(found))
-        return rest(array, names, axes) if axes else array
+        if not axes:
+            return array
+        result: jax.Array = rest(array, names, axes)
+        return result
 
     return _each(function, apply, x)
 
@@ -521,7 +540,9 @@ def _pairs(shift: Any, count: int, axes: Entry) -> list[tuple[int, int]]:
             raise ArgumentError(message("ppermute", problem, hint=hint))
         pairs = [(operator.index(i), operator.index(j)) for i, j in listed]
     except TypeError:
-        got = "a traced value" if isinstance(shift, Tracer) else repr(shift)
+        got = repr(shift)
+        if isinstance(shift, Tracer):
+            got = "a traced value"
         problem = f"shift must be an int or pairs of ints; got {got}"
         raise ArgumentError(message("ppermute", problem)) from None
     for numbers in zip(*pairs, strict=True):
@@ -559,7 +580,3 @@ def _without_types(collective: Callable[..., Any], array: jax.Array) -> Any:
     if AxisType.Explicit not in sharding.mesh.axis_types:
         return collective(array)
     return explicit.untyped(collective, sharding.mesh, sharding)(array)
-
-
-def _one_or_all(axes: Entry) -> Any:
-    return axes[0] if len(axes) == 1 else axes

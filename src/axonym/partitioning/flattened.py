@@ -31,12 +31,16 @@ class Flattened:
     def structure(self, tree: object) -> Structure:
         """Return the one object for a tree structure."""
         known = self._structures.get(tree)
-        return self._structures.setdefault(tree, Structure(tree)) if known is None else known
+        if known is None:
+            known = self._structures.setdefault(tree, Structure(tree))
+        return known
 
     def get(self, module: object) -> tuple[list[Any], Structure] | None:
         """Return leaves and structure of a module, if they are known."""
         known = self._known.get(id(module))
-        return known[1:] if known is not None and known[0]() is module else None
+        if known is None or known[0]() is not module:
+            return None
+        return known[1:]
 
     def remember(self, module: object, leaves: list[object], structure: Structure) -> None:
         """Keep leaves and structure of a module until it is gone."""
@@ -56,7 +60,9 @@ def made_of_immutables(tree: Any) -> bool:
 def modules_in(result: Any, tree: Any) -> tuple[tuple[int | None, int, int, Any], ...]:
     """Find the modules that a result is, or has as entries: where, their ranges among the leaves, their structures."""
     if isinstance(result, eqx.Module):
-        return ((None, 0, tree.num_leaves, tree),) if made_of_immutables(tree) else ()
+        if not made_of_immutables(tree):
+            return ()
+        return ((None, 0, tree.num_leaves, tree),)
     if type(result) is not tuple:
         return ()
     found = []

@@ -64,7 +64,9 @@ def fsdp(*args: Any, **options: Any) -> Any:
     def compiled(function: Callable[..., Any]) -> NamedJit[..., Any]:
         return called("fsdp", named_jit(function, Mappings(parameters, compute), **options))
 
-    return compiled if fn is None else compiled(fn)
+    if fn is None:
+        return compiled
+    return compiled(fn)
 
 
 def fsdp_mapping(
@@ -102,7 +104,7 @@ def fsdp_mapping(
         {'mlp': 'data'}
     """
     mesh = context.context_mesh(mesh)
-    wanted = (mesh_axis,) if isinstance(mesh_axis, str) else tuple(mesh_axis or ())
+    wanted = assignment.entry_of(mesh_axis)
     if mesh is None:
         hint = 'pass one, or run inside of: with axn.set_mesh(jax.make_mesh((8,), ("data",)))'
         raise ShardingError(message("fsdp_mapping", "there is no mesh", hint=hint))

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 
 from ..errors import ArgumentError, OperandError, message, suggestion
-from ..mesh import context
+from ..mesh import assignment, context
 from ..mesh.assignment import AxisMapping, Mappings, ResourceMapping
 from .arguments import (
     by_parameter,
@@ -288,7 +288,9 @@ class NamedJit(Generic[P, R]):
         arrays, made = signature.compiled(*signature.arrays(leaves))
         result: Any = jax.tree.unflatten(made.tree, arrays)
         for at, start, stop, structure in made.modules:
-            module = result if at is None else result[at]
+            module = result
+            if at is not None:
+                module = result[at]
             self._flattened.remember(module, arrays[start:stop], structure)
         if made.rest is not None:
             result = eqx.combine(result, made.rest)
@@ -305,7 +307,9 @@ class NamedJit(Generic[P, R]):
     def __get__(self, instance: Any, owner: Any = None) -> Callable[..., R]: ...
     def __get__(self, instance: Any, owner: object = None) -> Any:
         """Bind a compiled method to its instance."""
-        return self if instance is None else functools.partial(self, instance)
+        if instance is None:
+            return self
+        return functools.partial(self, instance)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
         """Trace and lower for these arguments; arrays may be `jax.ShapeDtypeStruct`s."""
@@ -416,8 +420,11 @@ class NamedJit(Generic[P, R]):
             for structure in structures:
                 own = itertools.islice(rest, structure.tree.num_leaves)
                 parts.append(jax.tree.unflatten(structure.tree, own))
-            fn = parts.pop(0) if self._bound else self._fn
-            kwargs = parts.pop() if has_kwargs else {}
+            fn, kwargs = self._fn, {}
+            if self._bound:
+                fn = parts.pop(0)
+            if has_kwargs:
+                kwargs = parts.pop()
             return self._traced(fn, parts, kwargs)
 
         names = identifiers(self._paths(args, kwargs))
@@ -430,7 +437,9 @@ class NamedJit(Generic[P, R]):
         own = count - len(gifts)  # arrays of the function itself are not donated
         donated = [place for place, i in enumerate(dynamic) if i >= own and gifts[i - own]]
         compiled = jax.jit(run, donate_argnums=donated, **self._jit_options)
-        first = dynamic[donated[0]] if donated else None
+        first = None
+        if donated:
+            first = dynamic[donated[0]]
         return _Signature(compiled, dynamic, first)
 
     def _traced(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -448,7 +457,7 @@ class NamedJit(Generic[P, R]):
         if given and mesh is None:
             raise no_mesh(roles.function, given[0])
         for mapping in given:
-            for own in mapping.all() if isinstance(mapping, Mappings) else (mapping,):
+            for own in assignment.each_mapping(mapping):
                 check_mesh_axes(roles.function, own, mesh)
 
         parts = (fn, args, kwargs)
@@ -468,7 +477,9 @@ class NamedJit(Generic[P, R]):
 
         checked: list[AxisMapping | Mappings] = []
         if roles.strict:
-            checked = given if inside is None else [*given, inside]
+            checked += given
+            if inside is not None:
+                checked.append(inside)
         ledger = context.Ledger(context.current().ledger, names, checked)
         with context.context(mapping=inside, ledger=ledger):
             result = fn(*args, **kwargs)
@@ -497,7 +508,9 @@ class NamedJit(Generic[P, R]):
 
 
 def _path_of_result(path: str) -> str:
-    return f"result.{path}" if path else "result"
+    if not path:
+        return "result"
+    return f"result.{path}"
 
 
 def _has_hash(leaf: object) -> bool:

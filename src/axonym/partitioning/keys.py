@@ -6,6 +6,7 @@ from ..errors import ShardingError, message, suggestion
 from ..mesh.assignment import AxisMapping, Mappings, MeshLike, matches, with_bases
 from ..mesh.context import Ledger
 from ..mesh.partition import no_mesh_axis
+from .arguments import first_few
 
 
 def check_keys(
@@ -31,22 +32,24 @@ def check_keys(
     if isinstance(mapping, Mappings):
         for own in (mapping.parameters, *(extra for _, extra in mapping.overrides)):
             check_keys(function, own, names, mesh, ledger=ledger)
-        computed = names | mapping.compute.keys() if ledger is None else names
+        computed = names
+        if ledger is None:
+            computed = names | mapping.compute.keys()
         check_keys(function, mapping.compute, computed, mesh, ledger=ledger)
         for pattern, _ in mapping.overrides:
             if not any(matches(pattern, path) for path in paths):
                 problem = f"no array has a path that matches {pattern!r}"
                 shown = sorted(paths - {""})  # an array that is a whole tree has no path
                 parts = {part for path in shown for part in path.split(".")}
-                facts = (
-                    f"paths: {', '.join(shown[:8]) or 'none'}{', ...' if len(shown) > 8 else ''}"
-                )
+                facts = f"paths: {first_few(shown, 8) or 'none'}"
                 raise ShardingError(
                     message(function, problem, facts, hint=suggestion(pattern, parts))
                 )
         return
     check_mesh_axes(function, mapping, mesh)
-    known = with_bases(names if ledger is None else names | ledger.seen.get(mapping, set()))
+    if ledger is not None:
+        names = names | ledger.seen.get(mapping, set())
+    known = with_bases(names)
     for key in mapping:
         if key not in known:
             hint = (

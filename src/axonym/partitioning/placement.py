@@ -14,7 +14,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..array import NamedArray, is_named_array
-from ..axis import AxisSpec, spec
+from ..axis import AxisSpec, names_and_sizes, spec
 from ..core import facts, shape_of, wrap
 from ..errors import AxisSizeError, OperandError, ShardingError, describe, message
 from ..kinds import type_text
@@ -76,7 +76,9 @@ def from_local(
         check_keys_of_data("from_local", resolved, names_of(tree), concrete)
 
     def loaded(leaf: object) -> Any:
-        return _from_local(leaf, resolved, concrete) if isinstance(leaf, NamedArray) else leaf
+        if not isinstance(leaf, NamedArray):
+            return leaf
+        return _from_local(leaf, resolved, concrete)
 
     made: T = jax.tree.map(loaded, tree, is_leaf=is_named_array)
     return made
@@ -88,7 +90,9 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
         return x
     shape, names = shape_of("from_local", array, x.names), x.names
     if not _on_this_host(array):
-        held = "a traced array" if isinstance(array, Tracer) else type_text(array)
+        held = type_text(array)
+        if isinstance(array, Tracer):
+            held = "a traced array"
         problem = f"a NamedArray holds {held}, which is not data of this process"
         hint = "give it a numpy array, outside of jit"
         raise OperandError(message("from_local", problem, f"its axes: {facts(x)}", hint=hint))
@@ -151,7 +155,7 @@ def local_slices(
     """
     resolved, concrete = _resolved("local_slices", mapping, mesh)
     given = spec(axes, "local_slices")
-    names, sizes = tuple(axis.name for axis in given), tuple(axis.size for axis in given)
+    names, sizes = names_and_sizes(given)
     if mapping is not None and strict:
         check_keys_of_data("local_slices", resolved, set(names), concrete)
     _sharding("local_slices", names, sizes, resolved, concrete)
@@ -200,7 +204,7 @@ def from_callback(
     """
     resolved, concrete = _resolved("from_callback", mapping, mesh)
     given = spec(axes, "from_callback")
-    names, sizes = tuple(axis.name for axis in given), tuple(axis.size for axis in given)
+    names, sizes = names_and_sizes(given)
 
     def load(index: tuple[slice, ...]) -> Any:
         block = fn(dict(zip(names, index, strict=True)))

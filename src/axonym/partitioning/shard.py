@@ -1,6 +1,7 @@
 """Lay out trees of named arrays by a mapping."""
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Set
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from ..array import NamedArray, is_named_array
 from ..axis import Axis, sized
 from ..core import shape_of, wrap
 from ..errors import OperandError, ShardingError, explained, message
-from ..kinds import type_text
+from ..kinds import in_tuple, type_text
 from ..mesh import assignment, constraints, context, partition, tracing
 from ..mesh.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..mesh.entered import Blocks, Entered
@@ -87,7 +88,9 @@ class _MeshBlock(AbstractContextManager[Any]):
 
 
 def _spelled(mesh: MeshLike | None) -> str:
-    return "none" if mesh is None else partition.describe_mesh(mesh)
+    if mesh is None:
+        return "none"
+    return partition.describe_mesh(mesh)
 
 
 _meshes: Blocks[MeshLike | None] = Blocks("set_mesh", None, _spelled)
@@ -153,13 +156,13 @@ def no_mapping(function: str) -> ShardingError:
 
 def no_mesh(function: str, mapping: AxisMapping | Mappings) -> ShardingError:
     """Build the error of a mapping without a mesh."""
-    several = mapping.all() if isinstance(mapping, Mappings) else (mapping,)
-    axes = (
-        *dict.fromkeys(axis for own in several for entry in own.values() for axis in entry),
-    ) or ("data",)
-    sizes = "(8,)" if len(axes) == 1 else f"({', '.join('2' for _ in axes)})"
-    names = ", ".join(f'"{axis}"' for axis in axes) + ("," if len(axes) == 1 else "")
-    hint = f"run inside of: with axn.set_mesh(jax.make_mesh({sizes}, ({names})))"
+    axes: dict[str, int] = {}
+    for own in assignment.each_mapping(mapping):
+        axes |= dict.fromkeys(itertools.chain.from_iterable(own.values()), 2)
+    if len(axes) <= 1:
+        axes = dict.fromkeys(axes or ("data",), 8)
+    names = repr(tuple(axes)).replace("'", '"')
+    hint = f"run inside of: with axn.set_mesh(jax.make_mesh({tuple(axes.values())}, {names}))"
     return ShardingError(message(function, "there is no mesh", f"mapping: {mapping}", hint=hint))
 
 
@@ -198,7 +201,7 @@ def static_axes(module: eqx.Module) -> dict[str, tuple[Axis, ...]]:
         value: object = None
         if field.metadata.get("static"):
             value = getattr(module, field.name, None)
-        several: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+        several: tuple[Any, ...] = in_tuple(value)
         if all(isinstance(axis, Axis) for axis in several):
             found[field.name] = several
     return found
@@ -280,7 +283,9 @@ def lay_out_tree(
             return leaf
         names, shape = names_held(function, path, leaf), leaf.array.shape
         own = mapping_for(mapping, names, shape, assignment.path_text(path), several)
-        lay_out = _planned if is_abstract else _lay_out
+        lay_out = _lay_out
+        if is_abstract:
+            lay_out = _planned
         try:
             array = lay_out(leaf.array, names, own, mesh, function)
         except ShardingError as error:
@@ -292,7 +297,9 @@ def lay_out_tree(
 
 
 def _located(error: ShardingError, path: str) -> ShardingError:
-    return explained(error, "shard", f"at: {path}") if path else error
+    if not path:
+        return error
+    return explained(error, "shard", f"at: {path}")
 
 
 def _planned(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str) -> Any:
@@ -317,7 +324,9 @@ def _planned_as_it_is(array: jax.ShapeDtypeStruct, mesh: MeshLike) -> jax.ShapeD
 
 def _placed(array: Any, spec: PartitionSpec, mesh: MeshLike) -> jax.ShapeDtypeStruct:
     current = jax.sharding.get_mesh()
-    placed = NamedSharding(mesh if isinstance(mesh, Mesh) or current.empty else current, spec)
+    if not isinstance(mesh, Mesh) and not current.empty:
+        mesh = current
+    placed = NamedSharding(mesh, spec)
     return jax.ShapeDtypeStruct(
         array.shape, array.dtype, sharding=placed, weak_type=array.weak_type
     )
@@ -328,7 +337,9 @@ def _lay_out(array: Any, names: Names, mapping: AxisMapping, mesh: MeshLike, fun
         return constraints.constrain(array, names, mapping, mesh, function)
     context.note(mapping, names)
     spec = partition.partition_spec(names, tuple(array.shape), mapping, mesh, function)
-    target = NamedSharding(mesh, spec) if isinstance(mesh, Mesh) else spec
+    target: NamedSharding | PartitionSpec = spec
+    if isinstance(mesh, Mesh):
+        target = NamedSharding(mesh, spec)
     if (
         jax.process_count() > 1
         and isinstance(target, NamedSharding)
@@ -383,7 +394,9 @@ def pspec_for(
                 return partition.partition_spec(names, shape, own, mesh, "pspec_for")
             except ShardingError as error:
                 raise _located(error, assignment.path_text(path)) from None
-        return PartitionSpec() if hasattr(leaf, "shape") else None
+        if hasattr(leaf, "shape"):
+            return PartitionSpec()
+        return None
 
     return jax.tree.map_with_path(one, tree, is_leaf=is_named_array)
 

@@ -175,7 +175,9 @@ class ShardMap(Generic[P, R]):
         mappings = self._options.mapping or _both(context.current_mapping())
         if mappings is None:
             raise no_mapping("shard_map")
-        run = self._mapped if tracing.tracing() else self._compiled
+        run: Callable[..., Any] = self._compiled
+        if tracing.tracing():
+            run = self._mapped
         with context.context(mapping=None):
             result: R = run(self._f, mappings, args, kwargs)
         return result
@@ -190,7 +192,9 @@ class ShardMap(Generic[P, R]):
     def __get__(self, instance: Any, owner: Any = None) -> Callable[..., R]: ...
     def __get__(self, instance: Any, owner: object = None) -> Any:
         """Bind a method to its instance."""
-        return self if instance is None else functools.partial(self, instance)
+        if instance is None:
+            return self
+        return functools.partial(self, instance)
 
     def _mapped(self, f: Callable[P, R], mappings: Mappings, args: object, kwargs: object) -> Any:
         """Lay out the arguments, run the function on their blocks, and assemble its results."""
@@ -291,7 +295,9 @@ def _manual_axes(mesh: MeshLike, asked: Entry | None) -> Entry:
                 message("shard_map", problem, facts, hint=suggestion(axis, mesh.axis_names))
             )
     unavailable = partition.axes_of_type(mesh, AxisType.Manual) | set(context.taken_axes())
-    return partition.without(mesh.axis_names if asked is None else asked, unavailable)
+    if asked is None:
+        asked = mesh.axis_names
+    return partition.without(asked, unavailable)
 
 
 def _taken_auto(mesh: MeshLike) -> Entry:
@@ -305,7 +311,9 @@ def _spread(what: str, specs: object, tree: Any) -> list[PartitionSpec | None]:
     def one(spec: Any, below: Any) -> None:
         is_spec = isinstance(spec, PartitionSpec)
         if spec is not None and (not is_spec or is_named_array(below)):
-            got = "a NamedArray, which the mapping lays out" if is_spec else repr(spec)
+            got = repr(spec)
+            if is_spec:
+                got = "a NamedArray, which the mapping lays out"
             problem = f"{what} takes a PartitionSpec for a plain array, and None elsewhere; "
             problem += f"got {got}"
             raise OperandError(message("shard_map", problem))
@@ -395,8 +403,10 @@ class _Blocks:
         self, what: str, spec: PartitionSpec | None, shape: tuple[int, ...], whole: bool
     ) -> PartitionSpec:
         """Check the spec of a plain array."""
-        entries = [] if spec is None else partition.entries_in(spec)
-        used = [axis for entry in entries for axis in entry]
+        if spec is None:
+            spec = PartitionSpec()
+        entries = partition.entries_in(spec)
+        used = list(itertools.chain.from_iterable(entries))
         known = self.mesh.axis_names
         problem = hint = None
         for axis in used:
@@ -412,7 +422,7 @@ class _Blocks:
             problem = f"{what} has {spec}, but {problem}"
             facts = f"array has: shape {shape}", f"mesh: {partition.describe_mesh(self.mesh)}"
             raise ShardingError(message("shard_map", problem, *facts, hint=hint))
-        return PartitionSpec() if spec is None else spec
+        return spec
 
     def _uneven(self, shape: tuple[int, ...], entries: Sequence[Entry]) -> str | None:
         for size, entry in zip(shape, entries, strict=False):
@@ -475,7 +485,9 @@ class _Blocks:
     ) -> None:
         """Raise ShardingError for a result that cannot have its layout."""
         names, entries = names_held_by(leaf), partition.entries_in(spec)
-        where = f"the result at {path}" if path else "the result"
+        where = "the result"
+        if path:
+            where = f"the result at {path}"
         facts = (
             f"it has: {describe(names, array.shape)}",
             f"mapping of the results: {mappings.of(names)}",

@@ -101,7 +101,9 @@ def associative_scan(
     def scanned(elements: object) -> Any:
         # On a mesh with Explicit and Auto axes, JAX loses the layout of slices that are taken outside of a program.
         lost = any(map(_is_on_mixed_axes, jax.tree.leaves(elements)))
-        return (compiled if lost else run)(elements)
+        if lost:
+            return compiled(elements)
+        return run(elements)
 
     return scanned
 
@@ -157,7 +159,9 @@ def _whole(array: object, dim: int) -> jax.Array:
 
 
 def _parts(leaf: object) -> tuple[Any, tuple[str, ...]]:
-    return (leaf.array, leaf.names) if isinstance(leaf, NamedArray) else (leaf, ())
+    if isinstance(leaf, NamedArray):
+        return leaf.array, leaf.names
+    return leaf, ()
 
 
 def _kind(leaf: Any) -> str:

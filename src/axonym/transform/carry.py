@@ -47,7 +47,9 @@ def settled(loop: Callable[[Arrays, Keeper], R], start: Arrays) -> R:
         start: the arrays of the initial carry.
     """
     config: Any = jax.config  # its stubs leave the options out
-    traces = 0 if config.jax_disable_jit else _TRACES  # without jit, steps would run twice
+    traces = _TRACES
+    if config.jax_disable_jit:  # steps would run twice
+        traces = 0
     for _ in range(traces):
         try:
             return loop(start, _kept_or_given_up)

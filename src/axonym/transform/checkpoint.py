@@ -146,7 +146,9 @@ class ScanCheckpointPolicy:
 
     @property
     def _saved(self) -> Sequence[str]:
-        return () if isinstance(self.save_block_internals, bool) else self.save_block_internals
+        if isinstance(self.save_block_internals, bool):
+            return ()
+        return self.save_block_internals
 
     @property
     def _offloaded(self) -> list[str]:
@@ -164,7 +166,9 @@ class ScanCheckpointPolicy:
             return None
         policies = jax.checkpoint_policies
         dots = policies.dots_with_no_batch_dims_saveable
-        named = policies.save_only_these_names(*self._saved) if self._saved else None
+        named = None
+        if self._saved:
+            named = policies.save_only_these_names(*self._saved)
         if self._offloaded:
             named = policies.save_and_offload_only_these_names(
                 names_which_can_be_saved=list(self._saved),
@@ -197,7 +201,11 @@ _SHORT: dict[bool | str, ScanCheckpointPolicy] = {
 
 def tree_checkpoint_name(tree: T, name: str) -> T:
     """Give the arrays of a tree a name that a checkpoint policy can list."""
-    named: T = jax.tree.map(
-        lambda leaf: checkpoint_name(leaf, name) if isinstance(leaf, jax.Array) else leaf, tree
-    )
+
+    def with_name(leaf: object) -> object:
+        if isinstance(leaf, jax.Array):
+            return checkpoint_name(leaf, name)
+        return leaf
+
+    named: T = jax.tree.map(with_name, tree)
     return named

@@ -63,7 +63,9 @@ def grad(
     @functools.wraps(fn)
     def gradient(*args: P.args, **kwargs: P.kwargs) -> object:
         value, gradients = both(*args, **kwargs)
-        return (gradients, value[1]) if has_aux else gradients
+        if has_aux:
+            return gradients, value[1]
+        return gradients
 
     return gradient
 
@@ -121,7 +123,7 @@ def _value_and_grad(
     def value_and_gradient(*args: object, **kwargs: object) -> Any:
         if context.taken_axes():  # gradients are mapped even if the arguments are not
             called = list(args)
-            for number in (argnums,) if isinstance(argnums, int) else argnums:
+            for number in _numbers(argnums):
                 if -len(args) <= number < len(args):
                     called[number] = jax.tree.map(_off_taken_axes, called[number])
             args = tuple(called)
@@ -132,7 +134,16 @@ def _value_and_grad(
 
 
 def _off_taken_axes(leaf: object) -> Any:
-    return explicit.off_taken_axes(leaf) if isinstance(leaf, jax.Array) else leaf
+    if isinstance(leaf, jax.Array):
+        return explicit.off_taken_axes(leaf)
+    return leaf
+
+
+def _numbers(argnums: int | Sequence[int]) -> tuple[int, ...]:
+    """Return the numbers of arguments, of which one may stand alone."""
+    if isinstance(argnums, int | Integral):
+        return (int(argnums),)
+    return tuple(argnums)
 
 
 def jacfwd(
@@ -212,10 +223,12 @@ def hessian(
         >>> axn.hessian(lambda x: (x**3).sum(), rename={"x": "x_2"})(x).shape
         {'x': 3, 'x_2': 3}
     """
-    first, second = rename if isinstance(rename, tuple) else (None, rename)
+    first: Renames | None = None
+    if isinstance(rename, tuple):
+        first, rename = rename
     inner = _jacobian("hessian", jax.jacrev, fn, argnums, has_aux, first, holomorphic=holomorphic)
     return _jacobian(
-        "hessian", jax.jacfwd, inner, argnums, has_aux, second, holomorphic=holomorphic
+        "hessian", jax.jacfwd, inner, argnums, has_aux, rename, holomorphic=holomorphic
     )
 
 
@@ -229,8 +242,7 @@ def _jacobian(
     **options: object,
 ) -> Function:
     """Transform a function of plain arrays, and name the result; JAX would nest named arrays."""
-    argnums = int(argnums) if isinstance(argnums, Integral) else argnums
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    numbers, is_one = _numbers(argnums), isinstance(argnums, int | Integral)
     renames = dict(rename or {})
 
     @functools.wraps(fn)
@@ -252,29 +264,33 @@ def _jacobian(
                 arrays = tree.flatten_up_to(args[number])
                 called[number] = tree.unflatten(map(refilled, leaves, arrays))
             returned = fn(*called, **kwargs)
-            value, aux = _pair(function, returned) if has_aux else (returned, None)
+            value, aux = returned, None
+            if has_aux:
+                value, aux = _pair(function, returned)
             leaves, tree = _flat(value)
             arrays = [_array(function, leaf) for leaf in leaves]
             outputs[:] = [(list(map(_side, leaves, arrays)), tree)]
             plain = tree.unflatten(arrays)
-            return (plain, aux) if has_aux else plain
+            return plain, aux
 
-        result = transform(positional, argnums, has_aux=has_aux, **options)(*raw, **kwargs)
-        blocks, aux = result if has_aux else (result, None)
+        blocks, aux = transform(positional, numbers, has_aux=True, **options)(*raw, **kwargs)
         ((sides, tree),) = outputs
         rows: list[Any] = []
         for side, row in zip(sides, tree.flatten_up_to(blocks), strict=True):
-            if isinstance(argnums, int):
-                row = (row,)
             parts: list[Any] = []
             for (leaves, below), part in zip(taken, row, strict=True):
                 named: list[Any] = []
                 for leaf, x in zip(leaves, below.flatten_up_to(part), strict=True):
                     named.append(_block(function, side, _names(leaf), x, renames))
                 parts.append(below.unflatten(named))
-            rows.append(parts[0] if isinstance(argnums, int) else tuple(parts))
+            if is_one:
+                rows.append(parts[0])
+            else:
+                rows.append(tuple(parts))
         jacobians = tree.unflatten(rows)
-        return (jacobians, aux) if has_aux else jacobians
+        if has_aux:
+            return jacobians, aux
+        return jacobians
 
     return jacobian
 
@@ -305,7 +321,9 @@ def _flat(tree: object) -> tuple[list[Any], Any]:
 
 
 def _names(leaf: object) -> tuple[str, ...] | None:
-    return leaf.names if isinstance(leaf, NamedArray) else None
+    if isinstance(leaf, NamedArray):
+        return leaf.names
+    return None
 
 
 def _array(function: str, leaf: object) -> Any:

@@ -46,12 +46,16 @@ def dimension_of(leaf: Any, axis: str) -> int | None:
         if axis not in leaf.names:
             return None
         return leaf.names.index(axis) - len(leaf.names)
-    return 0 if is_array(leaf) and leaf.ndim else None
+    if is_array(leaf) and leaf.ndim:
+        return 0
+    return None
 
 
 def refilled(leaf: object, array: object) -> Any:
     """Replace a leaf by another array, with its names if it is named."""
-    return wrap(leaf, array, leaf.names) if isinstance(leaf, NamedArray) else array
+    if isinstance(leaf, NamedArray):
+        return wrap(leaf, array, leaf.names)
+    return array
 
 
 def hole_without(hole: NamedArray, axis: str) -> NamedArray:
@@ -151,7 +155,9 @@ class Arguments:
         sizes = [array.shape[dim] for array, dim in zip(self.arrays, self.dims, strict=True)]
         if given is None and not sizes:
             raise self._unknown_size(function)
-        size = sizes[0] if given is None else given
+        size = given
+        if size is None:
+            size = sizes[0]
         other = next((own for own in sizes if own != size), size)
         if other == size:
             return size
@@ -170,7 +176,9 @@ class Arguments:
                 what = describe(names, array.shape)
             facts.append(f"{spelled[slot]} has: {what}")
         problem = f"axis {self.axis!r} has two sizes: {size} and {other}"
-        hint = _WHOLE.get(function.split(".")[0]) if has_plain else None
+        hint = None
+        if has_plain:
+            hint = _WHOLE.get(function.split(".")[0])
         raise AxisSizeError(message(function, problem, *facts, hint=hint))
 
     def _unknown_size(self, function: str) -> AxisSizeError:
@@ -178,7 +186,9 @@ class Arguments:
         known: set[str] = set()
         for x in self._leaves:
             if isinstance(x, NamedArray):
-                kind = "an argument without an array" if is_hole(x) else "an argument"
+                kind = "an argument"
+                if is_hole(x):
+                    kind = "an argument without an array"
                 lines.append(f"{kind} has: {facts(x)}")
                 known.update(x.names)
         hint = f'for a new axis, give its size: Axis("{self.axis}", size)'
@@ -241,8 +251,9 @@ class Outputs:
             if is_hole(leaf):
                 kept.append(leaf)
                 continue
-            named = isinstance(leaf, NamedArray)
-            array = leaf.array if named else leaf
+            named, array = isinstance(leaf, NamedArray), leaf
+            if named:
+                array = leaf.array
             is_number = (numbers or named) and isinstance(array, int | float | complex)
             if not is_number and not is_array(array):
                 kept.append(_Kept(leaf))
@@ -420,7 +431,10 @@ def axis_placed(
     def name(like: NamedArray, array: Any) -> NamedArray:
         if axis.name in like.names:
             problem = f"a result already has axis {axis.name!r}, along which results are stacked"
-            line = f"the result of one step has: {describe(like.names, None if is_hole(like) else array.shape[1:])}"
+            shape = None
+            if not is_hole(like):
+                shape = array.shape[1:]
+            line = f"the result of one step has: {describe(like.names, shape)}"
             hint = (
                 f'pass arrays with axis "{axis.name}" as arguments, so that the function gets a part of them, '
                 "or rename it"

@@ -4,7 +4,7 @@ import functools
 import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import jax
@@ -14,11 +14,12 @@ from jax.core import Tracer
 
 from ..array import NamedArray, is_named_array
 from ..axis import Axis, AxisSelector, selector
-from ..core import wrap
+from ..core import payload_of, wrap
 from ..engine import kernels
 from ..errors import AxisError, AxisSizeError, OperandError, describe, message, suggestion
 from ..kinds import is_array, type_text
 from ..mesh import auto, context, explicit, tracing
+from ..mesh.assignment import Entry
 from .carry import Keeper, settled
 from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from .leaves import (
@@ -102,16 +103,22 @@ def loop(
 
     @functools.wraps(step)
     def looped(init: object, *args: object, **kwargs: object) -> Any:
-        tells = is_scanned if callable(is_scanned) else None
-        given = None if tells else spread(function, is_scanned, (args, kwargs))
+        given: list[Any] | None = None
+        if not callable(is_scanned):
+            given = spread(function, is_scanned, (args, kwargs))
 
         def dimension(i: int, leaf: object) -> int | None:
             at = dimension_of(leaf, name)
             if at is None:
                 return None
-            told = tells if given is None else given[i]
-            is_told = told(leaf) if callable(told) else told
-            return at if is_told else None
+            told = is_scanned
+            if given is not None:
+                told = given[i]
+            if callable(told):
+                told = told(leaf)
+            if told:
+                return at
+            return None
 
         arguments = Arguments(function, (name, size), (args, kwargs), dimension)
         start = Outputs(init)
@@ -192,7 +199,9 @@ def _compiler(step: "weakref.ref[Any]") -> Compiler:
             # Arrays that a step closes over would be copied into a cached program; otherwise, they are arguments.
             if not closes:
                 closes.append(any(jnp.ndim(const) for const in looped.trace(*arrays).jaxpr.consts))
-            return None if closes[0] else looped
+            if closes[0]:
+                return None
+            return looped
 
         return chosen
 
@@ -218,7 +227,10 @@ def _run(
 
     def loop(start: Sequence[object], keep: Keeper) -> Any:
         step = _step(plan, fn, held, whole, keep)
-        run = _one_by_one(plan, step) if plan.groups == 1 else _in_groups(plan, step)
+        if plan.groups == 1:
+            run = _one_by_one(plan, step)
+        else:
+            run = _in_groups(plan, step)
         if plan.policy.names and not plan.checkpointed:
             # JAX remembers the step that it traces here.
             check_names(plan.function, plan.policy, names_within(run, start, scanned))
@@ -251,12 +263,14 @@ def _step(plan: _Plan, fn: Any, held: Sequence[Any], whole: Sequence[Any], keep:
 
 def _one_by_one(plan: _Plan, step: Step) -> Step:
     """Make a loop over all steps."""
-    checked = (
-        step if plan.checkpointed else _checkpointed(plan, _marked(plan.policy, step), plan.size)
-    )
+    checked = step
+    if not plan.checkpointed:
+        checked = _checkpointed(plan, _marked(plan.policy, step), plan.size)
 
     def run(carry: object, xs: object) -> Any:
-        steps = None if xs else plan.size  # JAX takes no symbolic length, but that of an array
+        steps: int | None = plan.size
+        if xs:  # JAX takes no symbolic length, but that of an array
+            steps = None
         return lax.scan(checked, carry, xs, length=steps, reverse=plan.reverse, unroll=plan.unroll)
 
     return run
@@ -265,7 +279,9 @@ def _one_by_one(plan: _Plan, step: Step) -> Step:
 def _in_groups(plan: _Plan, step: Step) -> Step:
     """Make a loop over groups of steps; the carries between groups are kept, not those within one."""
     groups, length = plan.groups, plan.size // plan.groups
-    checked = step if plan.checkpointed else _checkpointed(plan, step, length)
+    checked = step
+    if not plan.checkpointed:
+        checked = _checkpointed(plan, step, length)
 
     def group(carry: object, xs: object) -> Any:
         return lax.scan(checked, carry, xs, length=length, reverse=plan.reverse, unroll=plan.unroll)
@@ -305,7 +321,9 @@ def _named(jaxpr: Any) -> set[str]:
         if equation.primitive.name == "name":
             found.add(equation.params["name"])
         for value in equation.params.values():
-            parts = value if isinstance(value, tuple | list) else (value,)
+            parts: Iterable[object] = (value,)
+            if isinstance(value, list | tuple):
+                parts = value
             for part in parts:
                 inner = getattr(part, "jaxpr", part)
                 if hasattr(inner, "eqns"):
@@ -410,7 +428,9 @@ def _same(function: str, path: Any, old: Any, new: Any) -> Any:
 
 
 def _place(path: Any) -> str:
-    return f"carry{jax.tree_util.keystr(path)}" if path else "the carry"
+    if not path:
+        return "the carry"
+    return f"carry{jax.tree_util.keystr(path)}"
 
 
 def _varies(function: str, path: object, leaf: object, before: Set[str], after: Set[str]) -> str:
@@ -433,7 +453,9 @@ def _addresses_of(mesh_axes: tuple[str, ...]) -> str:
     """Write the axes that are mapped to mesh axes, or a mesh axis itself if none is mapped to only these."""
     entries = dict(context.current_mapping() or {})
     scope = context.current_scope()
-    stored = {} if scope is None else dict(scope.mappings.parameters.entries)
+    stored: Mapping[str, Entry] = {}
+    if scope is not None:
+        stored = scope.mappings.parameters
     fits: dict[str, str] = {}
     for name, entry in entries.items():
         if {*entry} <= {*mesh_axes} and stored.get(name, entry) == entry:
@@ -441,7 +463,9 @@ def _addresses_of(mesh_axes: tuple[str, ...]) -> str:
                 fits.setdefault(axis, name)
     names = dict.fromkeys(fits.get(axis, axis) for axis in mesh_axes)
     shown = [f'"{name}"' for name in names]
-    return shown[0] if len(shown) == 1 else f"({', '.join(shown)})"
+    if len(shown) == 1:
+        return shown[0]
+    return f"({', '.join(shown)})"
 
 
 def _is_data(leaf: object) -> bool:
@@ -449,8 +473,7 @@ def _is_data(leaf: object) -> bool:
 
 
 def _holds_data(leaf: object) -> bool:
-    payload = leaf.array if isinstance(leaf, NamedArray) else leaf
-    return _is_data(payload) and not is_hole(leaf)
+    return _is_data(payload_of(leaf)) and not is_hole(leaf)
 
 
 def _static(leaf: object) -> Any:
@@ -468,10 +491,14 @@ def _named_start(old: object, new: object) -> str | None:
     """Return the hint for a loop that starts with a plain number or array, and goes on with named ones."""
     if isinstance(old, NamedArray) or not isinstance(new, NamedArray):
         return None
-    return f"start with a named array too, such as axn.zeros({'()' if not new.names else '(...)'})"
+    if not new.names:
+        return "start with a named array too, such as axn.zeros(())"
+    return "start with a named array too, such as axn.zeros((...))"
 
 
 def _kind(leaf: Any) -> str:
     if isinstance(leaf, NamedArray):
         return f"a NamedArray with {describe(leaf.names, getattr(leaf.array, 'shape', None))}"
-    return f"a plain array of shape {leaf.shape}" if is_array(leaf) else repr(leaf)
+    if is_array(leaf):
+        return f"a plain array of shape {leaf.shape}"
+    return repr(leaf)

@@ -93,7 +93,9 @@ def _vmap(
     def batched(
         dims: tuple[int, ...], size: int, mesh_axes: Entry | None, typed: bool = False
     ) -> Callable[..., Outputs]:
-        called = leaving if typed else inner
+        called = inner
+        if typed:
+            called = leaving
         return jax.vmap(called, in_axes=(None, *dims), axis_size=size, spmd_axis_name=mesh_axes)
 
     @functools.wraps(fn)
@@ -114,7 +116,9 @@ def _vmap(
             at: object = default
             if dims is not None:
                 at = dims[i]
-            return cast("int | None", at(leaf) if callable(at) else at)
+            if callable(at):
+                at = at(leaf)
+            return cast("int | None", at)
 
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
         outputs = _batched(batched, name, arguments)
@@ -147,7 +151,9 @@ def _batched(
         own[dim] = name
         labels.append(own)
     arrays, taken = explicit.agree((name,), labels, arguments.arrays, context.mapped((name,)))
-    constrained = () if taken else auto
+    constrained = auto
+    if taken:
+        constrained = ()
     known: Entry | None = constrained or None
     if constrained and mesh is not None and AxisType.Manual in mesh.axis_types:
         # Inside a shard_map, JAX takes the name of a mapped axis for a Manual mesh axis.
@@ -164,7 +170,11 @@ def _split(
     """Constrain the dimension that has a label to Auto mesh axes, and leave the others to the compiler."""
     if not any(labels):
         return array
-    spec = PartitionSpec(*(mesh_axes if label else PartitionSpec.UNCONSTRAINED for label in labels))
+    parts: list[Any] = [PartitionSpec.UNCONSTRAINED] * len(labels)
+    for at, label in enumerate(labels):
+        if label:
+            parts[at] = mesh_axes
+    spec = PartitionSpec(*parts)
     # in a program, since arrays that a shard_map closes over may not be on the mesh yet
     split: jax.Array = constraints.constrain_auto(array, NamedSharding(mesh, spec))
     return split
