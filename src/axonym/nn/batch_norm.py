@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, AxisSpec, axis_name, selection, shown, spec
+from ..axis import Axis, AxisSelection, AxisSpec, axis_name, names_in, selection, shown, spec
 from ..core import facts
 from ..create import ones, zeros
 from ..dtypes import widen, widened_to
@@ -22,6 +22,7 @@ from .inputs import check_input, with_sizes
 from .layer import Layer
 from .recompute import from_inputs
 from .switch import switchable
+from .weights import made_if
 
 __all__ = ["BatchNorm", "BatchNormState"]
 
@@ -108,15 +109,15 @@ class BatchNorm(Layer):
             OperandError: if there is nothing to normalise over.
         """
         axes, given = spec(axis, "BatchNorm.init"), selection(over, "BatchNorm.init")
-        names = tuple(name for name, _ in given)
+        names = names_in(given)
         if not names:
             raise OperandError(message("BatchNorm.init", "there is no axis to normalise over"))
         for each in axes:
             if each.name in names:
                 problem = f"axis {each.name!r} is both kept and normalised over"
                 raise AxisClashError(message("BatchNorm.init", problem))
-        weight = ones(axes) if use_weight else None
-        bias = zeros(axes) if use_bias else None
+        weight = made_if(use_weight, ones, axes)
+        bias = made_if(use_bias, zeros, axes)
         return cls(
             axes, names, weight, bias, float(eps), float(momentum), inference, with_sizes(given)
         )
@@ -196,7 +197,9 @@ class BatchNorm(Layer):
 
         extra = plans.without(x.names, (*axis_name(self.axis), *self.over))
         if extra or x.ndim > len(x.names):
-            what = f"axis {extra[0]!r}" if extra else "a dimension without name"
+            what = "a dimension without name"
+            if extra:
+                what = f"axis {extra[0]!r}"
             problem = f"the input has {what}, which the layer neither keeps statistics of nor normalises over"
             lines = (f"keeps: {shown(*self.axis)}", f"normalises over: {', '.join(self.over)}")
             raise AxisError(message("BatchNorm", problem, f"input has: {facts(x)}", *lines))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, axis_name, selection, selectors, shown, sized
+from ..axis import Axis, AxisSelection, axis_name, names_in, selection, selectors, shown, sized
 from ..core import facts, wrap
 from ..dtypes import at_least_float32
 from ..engine import checks, kernels
@@ -312,7 +312,7 @@ def _parameters(
 ) -> tuple[NamedArray, NamedArray | None, tuple[str | Axis, ...], tuple[int, ...], int]:
     """Make weight and bias, and normalise the spatial axes, the size of the kernel and the number of groups."""
     given, In, Out = selection(Spatial, function), sized(In, function), sized(Out, function)
-    names = [name for name, _ in given]
+    names = names_in(given)
     plans.distinct((In.name, *names), f"{function}: ")
     plans.distinct((Out.name, *names), f"{function}: ")
     if not given:
@@ -324,7 +324,9 @@ def _parameters(
         problem = f"{groups} groups do not divide both axes evenly"
         raise ArgumentError(message(function, problem, f"In: {shown(In)}", f"Out: {shown(Out)}"))
     kernel = each(function, "kernel_size", kernel_size, len(given))
-    inputs = In if groups == 1 else Axis(f"group.{In.name}", In.size // groups)
+    inputs = In
+    if groups > 1:
+        inputs = Axis(f"group.{In.name}", In.size // groups)
     (stored,) = stored_outputs((inputs,), (Out,))
     window = [Axis(f"kernel.{name}", size) for name, size in zip(names, kernel, strict=True)]
 
@@ -333,7 +335,9 @@ def _parameters(
     weight_key, bias_key = jax.random.split(key)
     make = between(initializer or draw, (inputs, *window), stored)
     weight = drawn(function, make, weight_key, (stored, inputs, *window))
-    bias = draw(bias_key, (Out,)) if use_bias else None
+    bias = None
+    if use_bias:
+        bias = draw(bias_key, (Out,))
     return weight, bias, selectors(given), kernel, groups
 
 
@@ -389,14 +393,14 @@ def _convolution(
         labels = (*anonymous, *(None if name == feature else name for name in names))
         results = (*anonymous, *target)
         # A spatial axis whose new size does not divide is made whole; the mapping is applied later.
-        decided = {
-            name: entries[i] if not shape[i] % ways[i] else ()
-            for name, i in zip(spatial, at[1:], strict=True)
-        }
+        decided: dict[str, assignment.Entry] = dict.fromkeys(spatial, ())
+        for name, i in zip(spatial, at[1:], strict=True):
+            if not shape[i] % ways[i]:
+                decided[name] = entries[i]
         kinds = labels, (out, *(None for _ in stored[1:]))
         types = [explicit.entries_of(a) or ((),) * a.ndim for a in (x, weight)]
         table = explicit.settle(results, list(zip(kinds, types, strict=True)), decided)
-        result: jax.Array = auto.local(call, [x, weight], [table[label] for label in results])
+        result: jax.Array = auto.local(call, [x, weight], list(plans.values_at(table, results)))
         return result
 
     return kernels.Kernel(target, body)
@@ -462,7 +466,7 @@ def _by_blocks(
         in_specs=(partition.spec_from(has), partition.spec_from(kernel)),
         out_specs=partition.spec_from(results),
         axis_names=manual,
-        mesh=None if context.context_mesh() else mesh,
+        mesh=context.mesh_for_blocks(mesh),
     )(x.astype(wide), weight.astype(wide))
     return trimmed(y, slides)
 
@@ -475,7 +479,7 @@ def _slides(
     options: Mapping[str, Any],
 ) -> dict[int, Slide]:
     """Return how the kernel slides along each spatial dimension."""
-    sizes, steps = [x.shape[at] for at in spatial], options["window_strides"]
+    sizes, steps = plans.values_at(x.shape, spatial), options["window_strides"]
     apart = options.get("lhs_dilation", (1,) * len(spatial))
     dilations = zip(weight.shape[2:], options["rhs_dilation"], strict=True)
     windows = [dilation * (size - 1) + 1 for size, dilation in dilations]
@@ -507,7 +511,10 @@ def _convolve(
     sizes: list[int] = []
     for at, size in enumerate(x.shape):
         firsts.append(len(sizes))
-        sizes += [ways[at], size // ways[at]] if at in split else [size]
+        if at in split:
+            sizes.append(ways[at])
+            size //= ways[at]
+        sizes.append(size)
 
     blocks = [firsts[at] for at in split]
     within = [block + 1 for block in blocks]

@@ -5,7 +5,7 @@ import jax
 
 from .. import random
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, Pairs, axis_name, selection, without_axes
+from ..axis import Axis, AxisSelection, Pairs, axis_name, names_in, selection, without_axes
 from ..core import Core, facts, shape_of
 from ..engine import checks
 from ..errors import AxisNotFoundError, OperandError, message, suggestion
@@ -44,7 +44,7 @@ class Dropout(Layer):
         inference: bool = False,
     ) -> None:
         self.pdrop = fraction("Dropout", "pdrop", pdrop)
-        self.broadcast_axes = tuple(name for name, _ in _pairs("Dropout", broadcast_axes))
+        self.broadcast_axes = names_in(_pairs("Dropout", broadcast_axes))
         self.inference = inference
 
     @property
@@ -61,7 +61,8 @@ class Dropout(Layer):
             OperandError: if a key is needed and missing.
             AxisNotFoundError: if `x` lacks one of `broadcast_axes`.
         """
-        inference = self.inference if inference is None else inference
+        if inference is None:
+            inference = self.inference
         together = tuple((name, None) for name in self.broadcast_axes)
         return _drop("Dropout", x, self.pdrop, together, inference, key)
 
@@ -126,8 +127,9 @@ def _drop(
             raise AxisNotFoundError(message(function, problem, f"input has: {facts(x)}", hint=near))
     keep = 1 - pdrop
     kept = _mask(function, x, together, key, keep)
-    scaled = x / keep if keep else x
-    return where(kept, scaled, 0)
+    if keep:
+        x = x / keep
+    return where(kept, x, 0)
 
 
 def _mask(function: str, x: NamedArray, together: Pairs, key: jax.Array, keep: float) -> NamedArray:

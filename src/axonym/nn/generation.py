@@ -101,14 +101,23 @@ def generate(
     rest = tuple(axis for axis in prompt.axes if axis.name != pos)
     _check(prompt, New, count, pos, rest)
     ends = tuple(integer("generate", "a stop token", token) for token in stop)
-    keys: Any = [None] * New.size if key is None else jax.random.split(key, New.size)
+    keys: Any = [None]
+    given: tuple[jax.Array, ...] = ()
+    if key is not None:
+        keys = jax.random.split(key, New.size)
+        given = (keys[1:],)
     counts = bool(ends) or count is not None
     # Each sequence has its own number, also where one number was given for all.
-    real = None if count is None else count.broadcast_axis(rest).rearrange(rest)
-    ended = full(rest, False) if real is None else equal(real, 0)
+    real, ended = None, full(rest, False)
+    if count is not None:
+        real = count.broadcast_axis(rest).rearrange(rest)
+        ended = equal(real, 0)
 
     def chosen(logits: NamedArray, seen: NamedArray | None, ended: NamedArray, key: Any) -> Any:
-        token = argmax(logits, vocab) if choose is None else choose(logits, seen, key)
+        if choose is None:
+            token = argmax(logits, vocab)
+        else:
+            token = choose(logits, seen, key)
         token = where(ended, pad, token).astype(prompt.dtype).rearrange(rest)
         if seen is not None:
             once = one_hot(token, logits.resolve_axis(vocab), dtype=seen.dtype)
@@ -120,20 +129,29 @@ def generate(
 
     def step(carry: Any, key: object = None) -> Any:
         cache, token, seen, ended, number = carry
-        cache, logits = extend(cache, token, (~ended).astype(int) if counts else None)
+        fed: NamedArray | None = None
+        if counts:
+            fed = (~ended).astype(int)
+        cache, logits = extend(cache, token, fed)
         token, seen, ended, is_real = chosen(logits, seen, ended, key)
         return (cache, token, seen, ended, number + is_real), token
 
     cache, logits = extend(cache, prompt, real)
     vocab = named_axis("generate", logits, selector(Vocab, "generate")[0])
     if logits.has_axis(pos):
-        logits = logits[pos, -1 if real is None else where(equal(real, 0), 0, real - 1)]
+        logits = _of_last(logits, pos, real)
     first, seen, ended, is_real = chosen(logits, seen, ended, keys[0])
     start = (cache, first, seen, ended, is_real.astype(int))
-    given = () if key is None else (keys[1:],)
     (cache, _, seen, ended, number), others = scan(step, New.resize(New.size - 1))(start, *given)
     tokens = concatenate(New, [stack(New.resize(1), [first]), others])
     return Generated(tokens, number, ended, cache, seen)
+
+
+def _of_last(logits: NamedArray, pos: str, real: NamedArray | None) -> NamedArray:
+    """Return the logits of the last of the real tokens, by default of all tokens."""
+    if real is None:
+        return logits[pos, -1]
+    return logits[pos, where(equal(real, 0), 0, real - 1)]
 
 
 def _check(

@@ -8,7 +8,7 @@ import jax
 from jax import lax
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, selection, shown, sized
+from ..axis import Axis, AxisSelection, names_in, selection, shown, sized
 from ..core import wrap
 from ..create import ones, zeros
 from ..dtypes import at_least_float32
@@ -21,7 +21,7 @@ from .inputs import check_input, with_sizes
 from .layer import Layer
 from .recompute import from_inputs
 from .settings import integer
-from .weights import affine, parameters_of
+from .weights import affine, made_if, parameters_of
 
 __all__ = ["GroupNorm"]
 
@@ -89,15 +89,15 @@ class GroupNorm(Layer):
             True
         """
         axis, given = sized(axis, "GroupNorm.init"), selection(over, "GroupNorm.init")
-        names = tuple(name for name, _ in given)
+        names = names_in(given)
         plans.distinct((axis.name, *names), "GroupNorm.init: ")
         groups = integer("GroupNorm.init", "groups", groups)
         if groups < 1 or axis.size % groups:
             raise ArgumentError(
                 message("GroupNorm.init", f"{groups} groups do not divide {shown(axis)} evenly")
             )
-        weight = ones(axis) if use_weight else None
-        bias = zeros(axis) if use_bias else None
+        weight = made_if(use_weight, ones, axis)
+        bias = made_if(use_bias, zeros, axis)
         return cls(axis, groups, names, weight, bias, float(eps), with_sizes(given))
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:

@@ -30,15 +30,15 @@ def check_input(
     blocks: bool = False,
 ) -> None:
     """Check that an input has the axes that a layer needs, in whole or as a local block, and none that it adds."""
+    needed = tuple(axis.name for axis in inputs)
     if not isinstance(x, Core):
-        raise checks.unnamed(layer, x, *(axis.name for axis in inputs))
+        raise checks.unnamed(layer, x, *needed)
     names = x.names
-    needed = [axis.name for axis in inputs]
     for name in needed:
         if name not in names:
             problem = f"the input lacks axis {name!r}"
             wants = f"the layer works over: {shown(*inputs)}"
-            hint = suggestion(name, [own for own in names if own not in needed])
+            hint = suggestion(name, plans.without(names, needed))
             raise AxisNotFoundError(
                 message(layer, problem, f"input has: {facts(x)}", wants, hint=hint)
             )
@@ -80,7 +80,9 @@ def check_positions(function: str, positions: object) -> None:
     """
     if isinstance(positions, int | np.ndarray | np.generic | jax.Array):
         problem = f"positions must be an axis or a NamedArray, not {type_text(positions)}"
-        names = '"pos"' if np.ndim(positions) else "()"
+        names = "()"
+        if np.ndim(positions):
+            names = '"pos"'
         raise OperandError(
             message(function, problem, hint=f"name them: axn.named(positions, {names})")
         )

@@ -64,7 +64,7 @@ def _made_by_init(cls: Any) -> OperandError:
     fields = ", ".join(inspect.signature(cls).parameters)
     given = inspect.signature(cls.init).parameters.values()
     needed = [one for one in given if one.default is one.empty]
-    written = [f"{one.name}=..." if one.kind is one.KEYWORD_ONLY else one.name for one in needed]
+    written = list(map(_written, needed))
     problem = f"{name}(...) fills in the fields {fields}"
     hint = f"to make a layer, write {name}.init({', '.join(written)})"
     return OperandError(message(name, problem, hint=hint))
@@ -95,15 +95,22 @@ def in_scope(method: Callable[Concatenate[L, P], R]) -> Callable[Concatenate[L, 
     return call
 
 
+def _written(parameter: inspect.Parameter) -> str:
+    if parameter.kind is parameter.KEYWORD_ONLY:
+        return f"{parameter.name}=..."
+    return parameter.name
+
+
 def _is_traced(arguments: Iterable[object]) -> bool:
     """Return whether some argument is part of a program that is being traced; eager calls pay only for this."""
     for argument in arguments:
-        given = argument.array if isinstance(argument, Core) else argument
+        given = argument
+        if isinstance(argument, Core):
+            given = argument.array
         if isinstance(given, Tracer):
             return True
-        is_tree = given is argument and not isinstance(
-            given, _PLAIN
-        )  # such as the carry of a stack
+        # such as the carry of a stack
+        is_tree = given is argument and not isinstance(given, _PLAIN)
         if is_tree and any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(given)):
             return True
     return False
@@ -120,7 +127,8 @@ def _scope(layer: eqx.Module, call: FrameType | None) -> str:
     part: object = layer
     frame = call
     for _ in range(_MOST_CALLERS):
-        frame = None if frame is None else frame.f_back
+        if frame is not None:
+            frame = frame.f_back
         if frame is None:
             break
         if call is not None and frame.f_code is call.f_code and frame.f_locals.get("scope"):

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSpec, axis_size, shown, spec
+from ..axis import Axis, AxisSpec, axis_size, names_and_sizes, shown, spec
 from ..create import zeros
 from ..errors import AxisClashError, message
 from ..ops.shape import rename
@@ -16,7 +16,7 @@ from .initializer import Initializer, between, fan_in
 from .inputs import check_input
 from .layer import Layer
 from .settings import drawn
-from .weights import add_bias, derived_names, multiply, stored_outputs
+from .weights import add_bias, derived_names, in_order, made_if, multiply, stored_outputs
 
 __all__ = ["Linear"]
 
@@ -77,9 +77,9 @@ class Linear(Layer):
 
         if initializer is None:
             initializer = fan_in(axis_size(inputs), init_scale)
-        axes = (*stored, *inputs) if out_first else (*inputs, *stored)
+        axes = in_order(inputs, stored, out_first)
         weight = drawn("Linear.init", between(initializer, inputs, stored), key, axes)
-        bias = zeros(outputs) if use_bias else None
+        bias = made_if(use_bias, zeros, outputs)
 
         if jax.tree_util.all_leaves(
             [dot_general]
@@ -117,7 +117,7 @@ def _check_distinct(
     outputs: tuple[Axis, ...],
     stored: tuple[Axis, ...],
 ) -> None:
-    names = [axis.name for axis in (*inputs, *stored)]
+    names, _ = names_and_sizes((*inputs, *stored))
     for kept, out in zip(stored, outputs, strict=True):
         if names.count(kept.name) > 1:
             problem = (

@@ -99,8 +99,9 @@ class LoraLinear(Layer):
         for _ in anonymous:
             make = jax.vmap(make)
         copies = (*anonymous, *(each.size for each in further))
-        keys = jax.random.split(key, copies) if copies else key
-        down, up = make(keys)
+        if copies:
+            key = jax.random.split(key, copies)
+        down, up = make(key)
         if alpha is None:
             alpha = axis.size
         return cls(base, down, up, float(alpha), Dropout(dropout))
@@ -123,7 +124,9 @@ class LoraLinear(Layer):
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layer to `x`, axes {In, ...}; without `key`, nothing is dropped. The dtype is that of `base`."""
         y = self.base(x)
-        inference = True if key is None else None  # with a key, the dropout layer decides
+        inference = None  # with a key, the dropout layer decides
+        if key is None:
+            inference = True
         thin = self.up(self.down(self.dropout(x, key=key, inference=inference)))
         return y + (thin * (self.alpha / self.Rank.size)).astype(y.dtype)
 
@@ -175,7 +178,9 @@ def add_lora(
         for path, each in jax.tree.leaves_with_path(model, is_leaf=_is_layer)
         if isinstance(each, Linear)
     ]
-    chosen = paths if where is None else [path for path in paths if where(path)]
+    chosen = paths
+    if where is not None:
+        chosen = list(filter(where, paths))
     if not chosen:
         problem = "`where` chose no linear layer"
         if where is None:

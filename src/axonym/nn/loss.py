@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, AxisSelector, selection, selector
+from ..axis import Axis, AxisSelection, AxisSelector, names_in, selection, selector
 from ..core import Core, axes_of, facts, wrap
 from ..create import arange
 from ..dtypes import at_least_float32, widen
@@ -175,7 +175,7 @@ def chunked_cross_entropy_loss(
     block_size = integer(function, "block_size", block_size)
     if block_size < 1:
         raise ArgumentError(message(function, f"block_size must be positive, got {block_size}"))
-    rest = plans.without(x.names, tuple(name for name, _ in selection(Embed, function)))
+    rest = plans.without(x.names, names_in(selection(Embed, function)))
     checks.planned(function, (x, targets), plans.require, rest, targets.names)
     checks.check_sizes(function, (x.names, targets.names), (x.array, targets.array))
     counted = _counted(function, label, targets, where, ignore_index)

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax
 
 from ..array import NamedArray
-from ..axis import Axis, AxisSelection, axis_name, selection, sized, without_axes
+from ..axis import Axis, AxisSelection, axis_name, names_in, selection, sized, without_axes
 from ..core import Core, facts
 from ..create import arange, one_hot, zeros
 from ..dtypes import at_least_float32
@@ -40,7 +40,7 @@ from .inputs import check_input, with_sizes
 from .layer import Layer
 from .linear import Linear
 from .settings import activated, as_axis, check_activation, drawn, integer
-from .weights import add_bias, gathered, multiply, stored_outputs, widened_layer
+from .weights import add_bias, gathered, in_order, made_if, multiply, stored_outputs, widened_layer
 
 __all__ = ["MixtureOfExperts", "MoELinear", "Routing"]
 
@@ -99,9 +99,9 @@ class MoELinear(Layer):
         (stored,) = stored_outputs((In,), (Out,))
         if initializer is None:
             initializer = fan_in(In.size, init_scale)
-        axes = (Experts, stored, In) if out_first else (Experts, In, stored)
+        axes = (Experts, *in_order((In,), (stored,), out_first))
         weight = drawn("MoELinear.init", initializer, key, axes)
-        bias = zeros((Experts, Out)) if use_bias else None
+        bias = made_if(use_bias, zeros, (Experts, Out))
         return cls(weight, bias, Experts, In, Out)
 
     def __call__(
@@ -287,7 +287,9 @@ class MixtureOfExperts(Layer):
         keys = tuple(jax.random.split(key, 4))
         # The scores have an axis of another name, since tokens may be split over the mesh axes of the experts.
         router = Linear.init(Embed, Experts.derive("router"), key=keys[0], use_bias=False, **make)
-        gate = layer(Embed, hidden, keys[1]) if gated else None
+        gate = None
+        if gated:
+            gate = layer(Embed, hidden, keys[1])
         up = layer(Embed, hidden, keys[2])
         down = layer(hidden, Embed, keys[3])
 
@@ -295,7 +297,7 @@ class MixtureOfExperts(Layer):
         sizes: tuple[Axis, ...] = ()
         if tokens is not None:
             given = selection(tokens, function)
-            competing, sizes = tuple(name for name, _ in given), with_sizes(given)
+            competing, sizes = names_in(given), with_sizes(given)
         return cls(
             router,
             gate,
@@ -353,7 +355,9 @@ class MixtureOfExperts(Layer):
 
         if self.normalize:
             gates = gates / gates.sum(_CHOICE)
-        apply = self._sorted if self.capacity_factor is None else self._taken
+        apply = self._taken
+        if self.capacity_factor is None:
+            apply = self._sorted
         y, dropped = apply(x, gates.astype(x.dtype), chosen)
 
         routing = Routing(

@@ -22,7 +22,7 @@ from ..names.plans import Names
 from .inputs import check_input
 from .layer import Layer
 from .recompute import from_inputs
-from .weights import affine, parameters_of
+from .weights import affine, made_if, parameters_of
 
 __all__ = ["LayerNorm", "RmsNorm"]
 
@@ -54,10 +54,11 @@ class _Norm(Layer):
             dtype: the dtype to compute in; by default float32, or the input's if it is wider.
         """
         axes = spec(axis, f"{cls.__name__}.init")
-        weight = ones(axes) if use_weight else None
-        bias = zeros(axes) if use_bias else None
-        wide = None if dtype is None else jnp.dtype(dtype)
-        return cls(axes, weight, bias, float(eps), wide)
+        weight = made_if(use_weight, ones, axes)
+        bias = made_if(use_bias, zeros, axes)
+        if dtype is not None:
+            dtype = jnp.dtype(dtype)
+        return cls(axes, weight, bias, float(eps), dtype)
 
     def _apply(self, x: NamedArray, centered: bool) -> NamedArray:
         check_input(type(self).__name__, x, self.axis, ())
@@ -128,7 +129,9 @@ def _normalize(
     at = plans.positions(names, axis_name(axis))
 
     def normalized(x: jax.Array, *parameters: jax.Array) -> jax.Array:
-        wide = at_least_float32(x.dtype) if dtype is None else dtype
+        wide = dtype
+        if wide is None:
+            wide = at_least_float32(x.dtype)
         computed = x.astype(wide)
         if centered:
             computed = computed - computed.mean(at, keepdims=True)

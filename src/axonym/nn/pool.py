@@ -341,7 +341,7 @@ def _by_blocks(
 
     run = jax.shard_map(
         reduce,
-        mesh=None if context.context_mesh() else mesh,
+        mesh=context.mesh_for_blocks(mesh),
         in_specs=spec,
         out_specs=spec,
         axis_names=manual,
@@ -354,7 +354,9 @@ def _neutral(reduction: Reduction, dtype: object) -> Any:
     if reduction is lax.add:
         return 0
     lowest, highest = limits(dtype)
-    return lowest if reduction is lax.max else highest
+    if reduction is lax.max:
+        return lowest
+    return highest
 
 
 def _like(mean: NamedArray, x: NamedArray) -> NamedArray:

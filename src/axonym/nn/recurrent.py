@@ -20,6 +20,7 @@ from .inputs import named_axis
 from .layer import Layer
 from .linear import Linear
 from .settings import as_python
+from .weights import made_if
 
 __all__ = ["GRUCell", "LSTMCell", "Recurrent", "RecurrentCell"]
 
@@ -173,7 +174,7 @@ class GRUCell(_Gated):
         """Make a cell; the arguments are those of `LSTMCell.init`."""
         Hidden = sized(Hidden, "GRUCell.init")
         weights = _weights(3, In, Hidden, key, use_bias, initializer)
-        return cls(*weights, zeros(Hidden) if use_bias else None)
+        return cls(*weights, made_if(use_bias, zeros, Hidden))
 
     def initial_state(self, projected: NamedArray) -> NamedArray:
         """Return zeros for h."""

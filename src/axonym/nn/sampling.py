@@ -180,6 +180,9 @@ def _check(
     if not isinstance(value, int | float):
         return
     if not least <= value <= most or (open_below and value == least):
-        start = "above" if open_below else "at least"
-        end = "" if most == jnp.inf else f" and at most {most}"
+        start, end = "at least", f" and at most {most}"
+        if open_below:
+            start = "above"
+        if most == jnp.inf:
+            end = ""
         raise ArgumentError(message(function, f"{what} must be {start} {least}{end}, not {value}"))

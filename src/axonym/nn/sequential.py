@@ -55,7 +55,9 @@ class Sequential(Layer):
             key: split between the modules.
         """
         modules = [isinstance(layer, eqx.Module) for layer in self.layers]
-        keys = iter(() if key is None else jax.random.split(key, sum(modules)))
+        keys: Iterator[jax.Array] = iter(())
+        if key is not None:
+            keys = iter(jax.random.split(key, sum(modules)))
         for layer, is_module in zip(self.layers, modules, strict=True):
             if is_module and key is not None:
                 x = layer(x, key=next(keys))
@@ -66,5 +68,6 @@ class Sequential(Layer):
 
 def _without_leaf(layer: Callable[..., NamedArray]) -> Callable[..., NamedArray]:
     """Make a function part of the structure of the tree; as a leaf, transformations would reject it."""
-    is_leaf = jax.tree_util.all_leaves([layer])
-    return jax.tree_util.Partial(layer) if is_leaf else layer
+    if jax.tree_util.all_leaves([layer]):
+        return jax.tree_util.Partial(layer)
+    return layer

@@ -22,7 +22,9 @@ def integer(function: str, what: str, value: Any, least: int | None = None) -> i
     Raises:
         ArgumentError: if it is not an integer, or smaller than `least`.
     """
-    kind = "an int" if least is None else f"an int of at least {least}"
+    kind = "an int"
+    if least is not None:
+        kind = f"an int of at least {least}"
     try:
         number = operator.index(value)
     except TypeError:

@@ -188,9 +188,12 @@ class TransformerBlock(Layer):
         key: jax.Array | None,
     ) -> NamedArray:
         """Add a branch to the residual stream."""
-        added = branch(x if self.post_norm else norm(x))
-        total = x + self.dropout(added, key=key, inference=key is None)
-        return norm(total) if self.post_norm else total
+        if self.post_norm:
+            return norm(self._plus(x, branch(x), key))
+        return self._plus(x, branch(norm(x)), key)
+
+    def _plus(self, x: NamedArray, added: NamedArray, key: jax.Array | None) -> NamedArray:
+        return x + self.dropout(added, key=key, inference=key is None)
 
 
 def _keys(key: jax.Array | None) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:

@@ -10,7 +10,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from ..array import NamedArray
-from ..axis import Axis, axis_name
+from ..axis import Axis, AxisSpec, axis_name
 from ..dtypes import widened_to
 from ..mesh import tracing
 from ..mesh.context import context_mesh, current_mapping
@@ -85,6 +85,22 @@ def widened_layer(layer: LayerT, dtype: DTypeLike) -> LayerT:
     arrays, rest = eqx.partition(layer, eqx.is_inexact_array)
     widened: LayerT = eqx.combine(jax.tree.map(partial(widened_to, dtype), arrays), rest)
     return widened
+
+
+def made_if(
+    wanted: bool, make: Callable[[AxisSpec], NamedArray], axes: AxisSpec
+) -> NamedArray | None:
+    """Make a parameter that a layer may do without, such as a bias."""
+    if not wanted:
+        return None
+    return make(axes)
+
+
+def in_order(inputs: Sequence[Axis], outputs: Sequence[Axis], out_first: bool) -> tuple[Axis, ...]:
+    """Return the axes of a weight in the order in which it is stored."""
+    if out_first:
+        return (*outputs, *inputs)
+    return (*inputs, *outputs)
 
 
 def stored_outputs(inputs: tuple[Axis, ...], outputs: tuple[Axis, ...]) -> tuple[Axis, ...]:

@@ -89,10 +89,13 @@ def check_fit(
     """
     if padding == "SAME":  # an axis of any size keeps it, divided by the stride
         return
-    sides = ((0, 0),) * len(names) if isinstance(padding, str) else padding
-
+    sides: Sequence[tuple[int, int]] = ((0, 0),) * len(names)
+    if not isinstance(padding, str):
+        sides = padding
     for name, size, window, (low, high) in zip(names, sizes, windows, sides, strict=True):
         if window > size + low + high:
-            padded = f" and {low + high} of padding" if low + high else ""
+            padded = ""
+            if low + high:
+                padded = f" and {low + high} of padding"
             problem = f"a window of {window} does not fit into axis {name!r} of size {size}{padded}"
             raise AxisSizeError(message(function, problem, f"input has: {described}"))

@@ -88,7 +88,9 @@ def dot(
     """
     given = checks.keyed(axis, dot)
     dtype: Any = preferred_element_type
-    order = None if out_axes is None else _order(out_axes)
+    order = None
+    if out_axes is not None:
+        order = _order(out_axes)
     try:
         if len(arrays) == 2:  # the usual case, written out because a comprehension costs a call
             ((a,), left), ((b,), right) = arrays[0].node, arrays[1].node
@@ -157,7 +159,9 @@ def einsum(
         if not isinstance(x, Core):
             raise checks.unnamed("einsum", x)
     dtype: object = preferred_element_type
-    aliases = pattern.bind("einsum", axis_aliases, sizes=False) if axis_aliases else ()
+    aliases: pattern.Bindings = ()
+    if axis_aliases:
+        aliases = pattern.bind("einsum", axis_aliases, sizes=False)
     operands = tuple(x.node[1] for x in arrays)
     payloads = [x.node[0][0] for x in arrays]
 
@@ -311,7 +315,9 @@ def _by_dot_general(
     result = lax.dot_general(
         left, right, numbers, options.precision, options.dtype, out_sharding=sharding
     )
-    return result if plan.order is None else lax.transpose(result, plan.order)
+    if plan.order is None:
+        return result
+    return lax.transpose(result, plan.order)
 
 
 def _by_custom(
@@ -401,7 +407,9 @@ def _by_pairs(
         summed = plans.without(plans.shared(contracted, both), later)
         shared = plans.without(both, summed)
         free = plans.without(plans.union(have, own), both)
-        target = out if i == len(operands) else (*shared, *free)
+        target = out
+        if i < len(operands):
+            target = (*shared, *free)
 
         plan = plans.contraction(have, own, summed, target)
         left, have = multiply(*_to_one_dtype(left, right), (plan.contract, plan.batch)), target
@@ -446,8 +454,8 @@ def _explicit(
     moved: list[jax.Array] = []
     for array, own, entries in zip(arrays, labels, wanted, strict=True):
         every = {**summed, **entries}
-        moved.append(explicit.relayout(array, [every[label] for label in own], own))
-    return moved, [table[label] for label in out]
+        moved.append(explicit.relayout(array, plans.values_at(every, own), own))
+    return moved, list(plans.values_at(table, out))
 
 
 def _without(entry: assignment.Entry, axes: Set[str]) -> assignment.Entry:

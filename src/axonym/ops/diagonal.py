@@ -242,7 +242,10 @@ def _triangular(
         shape = shape_of(function, array, names)
         checks.check_given(function, given, names, shape)
         offsets = _offsets(shape[len(shape) - len(names) :], at)
-        keep = offsets <= k if function == "tril" else offsets >= k
+        if function == "tril":
+            keep = offsets <= k
+        else:
+            keep = offsets >= k
         return jnp.where(keep, array, _zero(array))
 
     return kernels.Kernel(names, body)

@@ -119,7 +119,9 @@ def _transform(
     core, sizes = _read(function, a, axis, of_half=fn in (_irfft, _hfft))
     names = names_in(selection(core, function))
     if not names or (one and len(names) != 1):
-        needed = "one axis" if one else "an axis"
+        needed = "an axis"
+        if one:
+            needed = "one axis"
         problem = f"needs {needed}, got {', '.join(names) or 'none'}"
         raise AxisError(message(function, problem, f"array has: {facts(a)}"))
     return batched(fn, [a], [core], names, in_place=True, sizes=sizes, norm=norm)
@@ -132,7 +134,9 @@ def _read(
     if axis is None:
         if len(a.names) != 1:
             problem = "without an axis, the array must have just one"
-            hint = f'say which: {function}(x, "{a.names[-1]}")' if a.names else None
+            hint = None
+            if a.names:
+                hint = f'say which: {function}(x, "{a.names[-1]}")'
             raise AxisError(message(function, problem, f"array has: {facts(a)}", hint=hint))
         return a.names, (None,)
     sizes: list[int | None]
@@ -203,7 +207,9 @@ def _given(
 
     lengths: list[int] = []
     for there, size in zip(usual, sizes, strict=True):
-        lengths.append(there if size is None else size)
+        if size is None:
+            size = there
+        lengths.append(size)
     # It raises an error for empty results only if their length is given.
     if lengths == usual and min(lengths) > 0:
         return None, at

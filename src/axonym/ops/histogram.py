@@ -10,7 +10,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..axis import Axis, AxisSelection, AxisSelector, selection, selector, selectors, sized
+from ..axis import (
+    Axis,
+    AxisSelection,
+    AxisSelector,
+    names_and_sizes,
+    selection,
+    selector,
+    selectors,
+    sized,
+)
 from ..core import Operand, wrap
 from ..engine import checks
 from ..engine.batched import batched, hashable
@@ -18,6 +27,7 @@ from ..engine.extremum import highest, lowest
 from ..engine.operands import integers, names_of, only_axis
 from ..errors import ArgumentError, OperandError, message
 from ..kinds import type_text
+from ..names import plans
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -133,8 +143,9 @@ def digitize(
         axis: the axis of the edges, needed if `bins` has several.
         right: whether a bin contains its right edge instead of its left one.
     """
-    over = only_axis("digitize", bins) if axis is None else axis
-    return batched(_digitize, (x, bins), ((), over), (), each=True, right=right)
+    if axis is None:
+        axis = only_axis("digitize", bins)
+    return batched(_digitize, (x, bins), ((), axis), (), each=True, right=right)
 
 
 def histogram(
@@ -168,7 +179,9 @@ def histogram(
         >>> counts.tolist(), edges.tolist()
         ([3, 1], [0.0, 2.0, 4.0])
     """
-    given = None if edges is None else [edges]
+    given = None
+    if edges is not None:
+        given = [edges]
     counts, (found,) = _histogram_of(
         _histogram, [x], [Bins], axis, [range], given, weights, density
     )
@@ -273,18 +286,19 @@ def _histogram_of(
         operands.append(weights)
         core.append(over)
 
+    names, sizes = names_and_sizes(bins)
     counts, *found = batched(
         fn,
         operands,
         core,
-        (tuple(one.name for one in bins), *((_edges_name(bins[i]),) for i in missing)),
+        (names, *((_edges_name(bins[i]),) for i in missing)),
         each=True,
-        sizes=tuple(one.size for one in bins),
+        sizes=sizes,
         known=tuple(known),
         density=density,
     )
     known.update(zip(missing, found, strict=True))
-    return counts, tuple(known[i] for i in builtins.range(len(samples)))
+    return counts, plans.values_at(known, builtins.range(len(samples)))
 
 
 def _check_lengths(
@@ -374,9 +388,10 @@ def _of_variables(
 
 
 def _bincount(x: jax.Array, weights: jax.Array | None = None, *, size: int) -> jax.Array:
-    counted = jnp.ones(x.size, int) if weights is None else weights.ravel()
+    if weights is None:
+        weights = jnp.ones(x.size, int)
     # Positions are flattened: in their own shape, constant ones would be copied.
-    return _sum_at(counted, x.ravel(), size)
+    return _sum_at(weights.ravel(), x.ravel(), size)
 
 
 def _sum_at(weights: jax.Array, at: jax.Array, size: int) -> jax.Array:
@@ -424,7 +439,10 @@ def _counts(
 
     edges: list[jax.Array] = []
     for i, (sample, size) in enumerate(zip(samples, sizes, strict=True)):
-        edges.append(next(rest) if i in known else _histogram_bin_edges(sample, size=size))
+        if i in known:
+            edges.append(next(rest))
+        else:
+            edges.append(_histogram_bin_edges(sample, size=size))
     (weights,) = (*rest,) or (jnp.ones(shape, int),)
 
     place, inside = jnp.zeros(shape, int), jnp.ones(shape, bool)

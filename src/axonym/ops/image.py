@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from ..axis import Axis, AxisSpec, spec
+from ..axis import AxisSpec, names_and_sizes, spec
 from ..core import shape_of, wrap
 from ..engine import checks, kernels
 from ..errors import ArgumentError, message, suggestion
@@ -49,27 +49,26 @@ def resize(
     if method not in _METHODS:
         problem, known = f"unknown method {method!r}", f"methods: {', '.join(_METHODS)}"
         raise ArgumentError(message("resize", problem, known, hint=suggestion(method, _METHODS)))
-    wanted: tuple[Axis, ...] = spec(new_axes, "resize")
-    checks.require("resize", x, [axis.name for axis in wanted])
-    sizes = tuple((axis.name, axis.size) for axis in wanted)
-    kernel = _resized(x.names, sizes, method, bool(antialias))
+    names, sizes = names_and_sizes(spec(new_axes, "resize"))
+    checks.require("resize", x, names)
+    kernel = _resized(x.names, names, sizes, method, bool(antialias))
     return wrap(x, kernel.call(x.array), x.names)
 
 
 @lru_cache(plans.CACHE)
 def _resized(
-    names: Names, wanted: tuple[tuple[str, int], ...], method: str, antialias: bool
+    names: Names, resized: Names, sizes: tuple[int, ...], method: str, antialias: bool
 ) -> kernels.Kernel:
-    at = plans.positions(names, tuple(name for name, _ in wanted))
+    at = plans.positions(names, resized)
 
     def body(array: jax.Array) -> jax.Array:
         shape = list(shape_of("resize", array, names))
-        for position, (_, size) in zip(at, wanted, strict=True):
+        for position, size in zip(at, sizes, strict=True):
             shape[position] = size
 
         def resample(array: jax.Array) -> jax.Array:
-            resized: jax.Array = jax.image.resize(array, shape, method, antialias)
-            return resized
+            result: jax.Array = jax.image.resize(array, shape, method, antialias)
+            return result
 
         array = auto.whole(array, at, names)
         resampled: jax.Array = auto.local(resample, [array], list(explicit.entries_of(array)))

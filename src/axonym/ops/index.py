@@ -20,6 +20,7 @@ from ..axis import (
     AxisKey,
     AxisSelector,
     AxisSpec,
+    names_and_sizes,
     names_in,
     selection,
     selector as one_axis,
@@ -99,7 +100,9 @@ def index(x: "NamedArray", selectors: Mapping[AxisKey, object]) -> "NamedArray":
 
 def getitem(x: "NamedArray", item: Item) -> "NamedArray":
     """Index by a dict, or by pairs of an axis and a selector."""
-    return x if item is ... else index(x, selectors_of("index", x, item))
+    if item is ...:
+        return x
+    return index(x, selectors_of("index", x, item))
 
 
 def take(
@@ -267,17 +270,17 @@ def ravel_multi_index(
     given, known = selection(tuple(indices), function), spec(axes, function)
     lines = (f"axes: {shown(*known) or 'none'}",)
     names = names_in(given)
-    if set(names) != {axis.name for axis in known}:
+    order, shape = names_and_sizes(known)
+    if set(names) != set(order):
         problem = f"the indices are for {', '.join(names) or 'no axes'}"
         hint = "give one index for each of the axes"
         raise AxisNotFoundError(message(function, problem, *lines, hint=hint))
     table = dict(zip(names, indices.values(), strict=True))
     for name, value in table.items():
         integers(function, f"the index over {name!r}", value)
-    shape = tuple(axis.size for axis in known)
     if math.prod(shape) > np.iinfo(np.int32).max:
         _check_room(function, list(table.values()), shape, lines)
-    ordered = [table[axis.name] for axis in known]
+    ordered = plans.values_at(table, order)
     return pointwise.nary(_ravel_multi_index, *ordered, shape=shape, mode=mode)
 
 
@@ -298,9 +301,10 @@ def unravel_index(indices: "NamedArray", axes: AxisSpec) -> "dict[str, NamedArra
     integers("unravel_index", "the indices", indices)
     if not known:
         return {}
-    shape, out = tuple(axis.size for axis in known), ((),) * len(known)
+    names, shape = names_and_sizes(known)
+    out = ((),) * len(known)
     results = batched(_unravel_index, (indices,), ((),), out, shape=shape)
-    return dict(zip((axis.name for axis in known), results, strict=True))
+    return dict(zip(names, results, strict=True))
 
 
 def _check_room(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..axis import Axis, AxisSelector, selector, sized, spec
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..engine import checks, kernels, reading
-from ..engine.operands import own_names, payload, position_of
+from ..engine.operands import listed, own_names, payload, position_of
 from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message
 from ..kinds import type_text
 from ..mesh import auto, context, explicit
@@ -158,14 +158,14 @@ def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
 
 def _check_is_list(function: str, axis: object, arrays: object) -> None:
     """Raise an error unless the second argument is a sequence of arrays."""
-    given = axis if isinstance(axis, list | tuple) else (axis,)
-    if any(isinstance(part, Core) for part in given):
+    if isinstance(axis, Core) or checks.holds_named(axis):
         hint = f'write {function}("batch", [x, y])'
         raise OperandError(message(function, "the axis comes first", hint=hint))
     if arrays.__class__ not in (list, tuple) and not isinstance(arrays, Sequence):
         problem = f"the arrays must be given as a list, not as {type_text(arrays)}"
-        lines = (f"array has: {facts(arrays)}",) if isinstance(arrays, Core) else ()
-        raise OperandError(message(function, problem, *lines))
+        if isinstance(arrays, Core):
+            raise OperandError(message(function, problem, f"array has: {facts(arrays)}"))
+        raise OperandError(message(function, problem))
 
 
 def _join(
@@ -197,7 +197,7 @@ def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) ->
             shape = shape_of("concatenate", array, names)
             own = plans.without(names, (given[0],))
             kept.append(own)
-            shapes.append(tuple(shape[i] for i in plans.positions(names, own)))
+            shapes.append(plans.values_at(shape, plans.positions(names, own)))
         sizes = checks.one_size("concatenate", kept, shapes)
 
         lined = _all_spread(arrays, operands, target, sizes)
@@ -329,7 +329,7 @@ def _positions(function: str, index: Places, axis: AxisSelector, size: int, end:
         problem = f"positions must be static ints, not {type_text(index)}"
         hint = "an index array, x[axis, array], may be traced"
         raise OperandError(message(function, problem, hint=hint))
-    given = np.atleast_1d(np.asarray(index, dtype=None if np.size(index) else int))
+    given = np.atleast_1d(listed(index))
     if given.ndim > 1 or not np.issubdtype(given.dtype, np.integer):
         wanted = "a one-dimensional array of integers"
         problem = f"positions must be {wanted}, not {given.dtype} of shape {given.shape}"
@@ -404,7 +404,7 @@ def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int
         return jnp.concatenate([piece(*run) for run in runs], at)
 
     def body(array: jax.Array, values: ArrayLike, order: Positions) -> jax.Array:
-        shape = shape_of(function, values, own) if own else jnp.shape(values)
+        shape = checks.own_shape(function, values, own)
         if len(shape) > len(own):
             problem = f"values of shape {shape} have dimensions without names"
             raise OperandError(message(function, problem, hint=checks.NAME_IT))

@@ -25,6 +25,7 @@ from ..kinds import type_text
 from ..mesh import auto
 from ..mesh.slide import slide_whole
 from ..names import plans
+from ..names.plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -403,9 +404,10 @@ def vander(x: "NamedArray", degree: AxisSelector, *, increasing: bool = False) -
         problem = f"the number of powers along {name!r} is unknown"
         hint = f'write Axis("{name}", size)'
         raise AxisError(message("vander", problem, f"array has: {facts(x)}", hint=hint))
-    core = own_names(x) if size is None else ()
-    out = (*core, name)
-    return batched(_vander, [x], [core], out, size=size, increasing=increasing)
+    core: Names = ()
+    if size is None:
+        core = own_names(x)
+    return batched(_vander, [x], [core], (*core, name), size=size, increasing=increasing)
 
 
 def _vander(x: jax.Array, *, size: int | None, increasing: bool) -> jax.Array:
@@ -436,7 +438,9 @@ def _coefficient_axis(function: str, x: Core, axis: AxisSelector | None) -> Axis
     if axis is not None:
         return axis
     if len(x.names) != 1:
-        hint = f'say which: axis="{x.names[-1]}"' if x.names else None
+        hint = None
+        if x.names:
+            hint = f'say which: axis="{x.names[-1]}"'
         problem = "without an axis, the array must have just one"
         raise AxisError(message(function, problem, f"array has: {facts(x)}", hint=hint))
     return x.names[0]
@@ -502,8 +506,10 @@ def _line_up_two(
     core: list[AxisSelection] = []
     for operand, own in ((p1, first), (p2, second)):
         # A plain scalar is a constant: it has no coefficient axis.
-        is_constant = not isinstance(operand, Core) and not np.ndim(operand)
-        core.append(() if is_constant else own or plain)
+        if isinstance(operand, Core) or np.ndim(operand):
+            core.append(own or plain)
+        else:
+            core.append(())
     return [p1, p2], core, (out,)
 
 

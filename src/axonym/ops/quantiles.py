@@ -136,7 +136,7 @@ def _quantile(q: jax.Array, x: jax.Array, *weights: jax.Array, method: str) -> j
 
 
 def _find_middle(fn: checks.Function, x: jax.Array, axis: tuple[int, ...]) -> jax.Array:
-    _check_elements(fn, [x.shape[at] for at in axis])
+    _check_elements(fn, plans.values_at(x.shape, axis))
     x = auto.whole(x, axis)
     entries = enumerate(explicit.entries_of(x), start=-x.ndim)
     kept = [entry for at, entry in entries if at not in axis]
@@ -186,7 +186,9 @@ def _ranked(
 ) -> "NamedArray":
     """Compute quantiles; `fn` gets one `q` and the elements to rank, which are sorted once for all of `q`."""
     function = checks.title(fn)
-    highest = 100 if function.endswith("percentile") else 1
+    highest = 1
+    if function.endswith("percentile"):
+        highest = 100
     if isinstance(q, int | float | np.number) and not 0 <= q <= highest:
         raise ArgumentError(message(function, f"q must be between 0 and {highest}, got {q}"))
     if method not in _METHODS:
@@ -198,7 +200,9 @@ def _ranked(
         raise ArgumentError(message(function, problem, hint='write method="inverted_cdf"'))
     if not isinstance(x, Core):
         raise checks.unnamed(function, x)
-    chosen = x.names if axis is None else batched.hashable(axis, function)
+    chosen: AxisSelection = x.names
+    if axis is not None:
+        chosen = batched.hashable(axis, function)
     names = names_in(selection(chosen, function))
     every = x.names, names, own_names(q), own_names(weights)
     checks.planned(function, (x, weights), _check_names, *every)

@@ -354,7 +354,9 @@ def _multiplied(
     def call(x: jax.Array, where: jax.Array | None = None) -> jax.Array:
         return fn(x, axis, where=where, **options)
 
-    arrays = [x] if where is None else [x, where]
+    arrays = [x]
+    if where is not None:
+        arrays.append(where)
     product: jax.Array = auto.local(call, arrays, kept)
     return product
 
@@ -435,7 +437,9 @@ def var(
 
 
 def _dtype(dtype: DTypeLike | None) -> dict[str, Any]:
-    return {} if dtype is None else {"dtype": dtype}
+    if dtype is None:
+        return {}
+    return {"dtype": dtype}
 
 
 def _start(function: str, initial: complex | None) -> dict[str, Any]:

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ..axis import AxisKey, AxisSelector, Pairs, names_in, selection, selector
+from ..axis import AxisKey, AxisSelection, AxisSelector, Pairs, names_in, selection, selector
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..dtypes import widened
 from ..engine import along, checks, kernels
 from ..engine.batched import batched
-from ..engine.operands import payload, static_count
+from ..engine.operands import listed, payload, static_count
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
 from ..kinds import type_text
 from ..mesh import auto, explicit
@@ -60,7 +60,7 @@ def repeat(
         length = total_repeat_length
         return along.along_with(jnp.repeat, x, axis, repeats=count, total_repeat_length=length)
     if isinstance(repeats, list | tuple):
-        repeats = np.asarray(repeats, None if len(repeats) else int)  # by default, none are floats
+        repeats = listed(repeats)
     values = payload("repeat", repeats)
     dtype = jnp.result_type(values)
     if not jnp.issubdtype(dtype, jnp.integer):
@@ -78,7 +78,9 @@ def repeat(
     is_one = not jnp.ndim(values)
     if isinstance(repeats, Core):
         is_one = not repeats.names  # one for each position of its anonymous dimensions
-    core = (axis, () if is_one else axis)
+    core: list[AxisSelection] = [axis, axis]
+    if is_one:
+        core = [axis, ()]
     return batched(
         _repeat,
         (x, repeats),

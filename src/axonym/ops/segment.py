@@ -218,7 +218,9 @@ def _segments(
     size = sized(size, function)
     reaching(function, _MODES, mode)
     every = names_of(function, ids)
-    over = selectors(selection(every if axis is None else axis, function))
+    if axis is None:
+        axis = every
+    over = selectors(selection(axis, function))
     integers(function, "ids", ids)
     rows = _rows(x, ids, over)
     return batched(
@@ -273,7 +275,9 @@ def _segment_max(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
 
 def _segment_mean(x: jax.Array, ids: jax.Array, **options: object) -> jax.Array:
     # As in jnp.mean, half precision is only used for the result.
-    dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.inexact) else jnp.result_type(float)
+    dtype = x.dtype
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        dtype = jnp.result_type(float)
     total = _segment_sum(x.astype(at_least_float32(dtype)), ids, **options)
     counts = _segment_sum(jnp.ones(ids.shape, int), ids, **options).astype(total.real.dtype)
     return (total / lax.expand_dims(counts, range(1, total.ndim))).astype(dtype)

@@ -19,6 +19,7 @@ from ..core import Core, Operand
 from ..engine import checks
 from ..engine.batched import batched
 from ..errors import ArgumentError, message
+from ..kinds import in_tuple
 from ..names import plans
 from ..names.plans import Names
 
@@ -83,7 +84,9 @@ def intersect1d(
     results: tuple[NamedArray, NamedArray, NamedArray] = _apply_to_two(
         _intersect1d, x, y, Common, fill_value, 3
     )
-    return results if return_indices else results[0]
+    if return_indices:
+        return results
+    return results[0]
 
 
 def isin(
@@ -258,7 +261,9 @@ def unique(
         flags=flags,
         equal_nan=equal_nan,
     )
-    return results if any(flags) else results[0]
+    if any(flags):
+        return results
+    return results[0]
 
 
 def unique_all(
@@ -473,9 +478,11 @@ def _unique(
         size=size,
         fill_value=fill,
     )
-    return results if any(flags) else (results,)
+    return in_tuple(results)
 
 
 def _fill_empty(shape: int | tuple[()], dtype: np.dtype[Any], fill: jax.Array | None) -> jax.Array:
     """Make the values of an empty set."""
-    return jnp.full(shape, 0 if fill is None else fill, dtype)
+    if fill is None:
+        return jnp.zeros(shape, dtype)
+    return jnp.full(shape, fill, dtype)

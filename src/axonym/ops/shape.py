@@ -19,6 +19,7 @@ from ..axis import (
     AxisSelector,
     AxisSpec,
     Pairs,
+    names_and_sizes,
     names_in,
     selection,
     selector,
@@ -228,7 +229,7 @@ def broadcast_to(x: "NamedArray", axes: AxisSpec) -> "NamedArray":
 def _broadcast_to(
     function: str, x: "NamedArray", axes: tuple[Axis, ...], check: tuple[Axis, ...]
 ) -> "NamedArray":
-    target = tuple(axis.name for axis in axes)
+    target, sizes = names_and_sizes(axes)
     (array,), names = x.node
     shape = shape_of(function, array, names)
     for name in names:
@@ -240,7 +241,7 @@ def _broadcast_to(
     checks.check_given(function, own, names, shape)
     if target == names:
         return x
-    kernel = _broadcast(names, target, tuple(axis.size for axis in axes))
+    kernel = _broadcast(names, target, sizes)
     return wrap(x, kernel.call(array), target)
 
 
@@ -273,7 +274,7 @@ def _spread(
     # As in a layout by the mapping alone, names with their own entries take precedence over derived ones.
     for name in sorted(new, key=lambda name: (name not in mapping, name)):
         table[name] = explicit.claim(new[name], sizes[target.index(name)], free)
-    if not any(table[name] for name in new):
+    if not any(plans.values_at(table, new)):
         return None
     labels = plans.labels(target, len(own) - len(names) + len(target))
     return explicit.sharding_from(array, [table.get(label, ()) for label in labels])
@@ -397,7 +398,7 @@ def _flattened(names: Names, given: Pairs, new: tuple[str, int | None]) -> kerne
             problem = f"axis {new[0]!r} was given with size {new[1]}, but {merges}"
             held = f"array has: {describe(names, shape)}"
             raise AxisSizeError(message("flatten_axes", problem, held))
-        groups = [regroup.Group(1, (n,), ("",)) for n in array.shape]
+        groups = regroup.kept_dimensions(array.shape)
         groups[at : at + len(old)] = [regroup.Group(len(old), (size,), (new[0],))]
         return regroup.reshape(array, groups, ordered)
 
@@ -437,10 +438,9 @@ def _unflattened(
 ) -> kernels.Kernel:
     plans.require(names, (given[0],))
     first = names.index(given[0])
-    fresh = tuple(axis.name for axis in new)
+    fresh, sizes = names_and_sizes(new)
     target = (*names[:first], *fresh, *names[first + 1 :])
     plans.distinct(target)
-    sizes = tuple(axis.size for axis in new)
 
     def body(array: jax.Array) -> jax.Array:
         shape = shape_of("unflatten_axis", array, names)
@@ -450,7 +450,7 @@ def _unflattened(
             problem = f"{shown(*new)} multiply to {math.prod(sizes)}, not to {given[0]}={shape[at]}"
             held = f"array has: {describe(names, shape)}"
             raise AxisSizeError(message("unflatten_axis", problem, held))
-        groups = [regroup.Group(1, (n,), ("",)) for n in array.shape]
+        groups = regroup.kept_dimensions(array.shape)
         groups[at] = regroup.Group(1, sizes, fresh)
         return regroup.reshape(array, groups, names)
 

@@ -177,7 +177,10 @@ def gradient(
         raise ArgumentError(message("gradient", f"edge_order must be 1 or 2, got {edge_order}"))
     pairs = selection(axis, "gradient")
     names = names_in(pairs)
-    table = dict(spacing) if isinstance(spacing, Mapping) else dict.fromkeys(names, spacing)
+    if isinstance(spacing, Mapping):
+        table = dict(spacing)
+    else:
+        table = dict.fromkeys(names, spacing)
     checks.planned("gradient", (x,), plans.require, names, tuple(table))
 
     results = tuple(_slope(x, pair, table.get(pair[0], 1.0), edge_order) for pair in pairs)
@@ -272,7 +275,9 @@ def unwrap(
     """
     if isinstance(period, int | float) and isinstance(discont, int | float | None):
         # As floats: jnp.unwrap of integers, by an integer, is wrong.
-        smallest = None if discont is None else float(discont)
+        smallest = discont
+        if discont is not None:
+            smallest = float(discont)
         return along.along_with(jnp.unwrap, x, axis, discont=smallest, period=float(period))
 
     operands, cores = [x, period], [axis, ()]
@@ -355,7 +360,9 @@ def _join_ends(array: jax.Array, ends: Sequence[jax.Array], has_axis: HasAxis) -
 
 
 def _as_elements(end: jax.Array, has_axis: bool) -> jax.Array:
-    return end if has_axis else end[..., None]
+    if has_axis:
+        return end
+    return end[..., None]
 
 
 def _diff(array: jax.Array, *ends: jax.Array, n: int, has_axis: HasAxis) -> jax.Array:
@@ -421,7 +428,9 @@ def _signed(x: jax.Array) -> jax.Array:
     """Convert integers to a type that can hold their differences."""
     if not jnp.issubdtype(x.dtype, jnp.integer):
         return x
-    return x.astype(jnp.int64 if x.dtype.itemsize == 8 else jnp.int32)
+    if x.dtype.itemsize == 8:
+        return x.astype(jnp.int64)
+    return x.astype(jnp.int32)
 
 
 def _interp(

@@ -87,7 +87,9 @@ def _check_chosen(function: str, x: object, axis: AxisSelection | None) -> None:
     """Check that the axes to normalise over were given: over all, elements of a batch would see each other."""
     if axis is not None or not isinstance(x, Core):
         return
-    example = repr(x.names[-1]).replace("'", '"') if x.names else "..."
+    example = "..."
+    if x.names:
+        example = f'"{x.names[-1]}"'
     problem = "say over which axis: without one, elements of a batch would be normalised together"
     hint = f"write {function}(x, {example}); for all axes, {function}(x, x.names)"
     raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
@@ -151,13 +153,17 @@ def _standardize_over(
     # By hand, because `jnp.var` would compute the mean again, and save the differences from it twice.
     dtype = array.dtype
     is_narrow = jnp.issubdtype(dtype, jnp.inexact) and dtype.itemsize < 4
-    wide = array.astype(jnp.float32) if is_narrow else array
+    wide = array
+    if is_narrow:
+        wide = array.astype(jnp.float32)
 
     centered = wide - jnp.mean(wide, axis, keepdims=True, where=where)
     variance = jnp.mean(_squares(centered), axis, keepdims=True, where=where)
     # Not in float16, where a variance above 65504 overflows, as does the slope of the root near zero.
     result: jax.Array = centered * lax.rsqrt(variance + epsilon)
-    return result.astype(dtype) if is_narrow else result
+    if is_narrow:
+        return result.astype(dtype)
+    return result
 
 
 def _squares(array: jax.Array) -> jax.Array:

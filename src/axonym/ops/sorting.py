@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..axis import Axis, AxisSelection, AxisSelector, selector
+from ..axis import Axis, AxisSelection, AxisSelector, axis_name, selector
 from ..core import Operand
 from ..dtypes import inexact_dtype
 from ..engine import along, checks
@@ -16,6 +16,7 @@ from ..engine.operands import integers, only_axis, own_names, static_int
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
 from ..mesh.tracing import varying_like
 from ..names import plans
+from ..names.plans import Names
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -157,7 +158,7 @@ def _select_k(
     if isinstance(k, Axis) and new_axis is None:
         new_axis, k = k, k.size
     if isinstance(axis, int) and isinstance(k, str | Axis):
-        hint = f'write {function}(x, "{k if isinstance(k, str) else k.name}", {axis})'
+        hint = f'write {function}(x, "{axis_name(k)}", {axis})'
         raise OperandError(
             message(function, "the axis comes before the number of elements", hint=hint)
         )
@@ -233,7 +234,10 @@ def _check_kth(function: str, kth: int, name: str, size: int) -> None:
 def _sort_complex(array: jax.Array, axis: int) -> jax.Array:
     # Real numbers sort faster than complex ones.
     wide = inexact_dtype(array.dtype) in (jnp.float64, jnp.complex128)
-    return jnp.sort(array, axis).astype(jnp.complex128 if wide else jnp.complex64)
+    dtype = jnp.complex64
+    if wide:
+        dtype = jnp.complex128
+    return jnp.sort(array, axis).astype(dtype)
 
 
 def searchsorted(
@@ -267,15 +271,18 @@ def searchsorted(
         if value not in known:
             problem = f"the {what} must be one of {', '.join(known)}, not {value!r}"
             raise ArgumentError(message("searchsorted", problem))
-    over = only_axis("searchsorted", a) if axis is None else axis
+    if axis is None:
+        axis = only_axis("searchsorted", a)
     # The method "sort" gets the axes that only v has unmapped, so as not to sort again for each value.
-    own = plans.without(own_names(v), a.names) if method == "sort" else ()
+    own: Names = ()
+    if method == "sort":
+        own = plans.without(own_names(v), a.names)
     operands: list[Operand] = [v, a]
-    core: list[AxisSelection] = [own, over]
+    core: list[AxisSelection] = [own, axis]
     if sorter is not None:
         integers("searchsorted", "the sorter", sorter)
         operands.append(sorter)
-        core.append(over)
+        core.append(axis)
     return batched(
         _searchsorted,
         operands,

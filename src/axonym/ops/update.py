@@ -234,7 +234,10 @@ class Part:
         """
         # Only "clip" writes elements out of range, and so must read them from the same place.
         self._check_range(mode)
-        part = func(self._read(Reach("clip" if mode == "clip" else None)))
+        reach = Reach()
+        if mode == "clip":
+            reach = Reach("clip")
+        part = func(self._read(reach))
         return self._write("set", part, indices_are_sorted, unique_indices, mode)
 
     def _write(
@@ -378,7 +381,7 @@ Labels: TypeAlias = tuple[Any, ...]
 
 def _labels_of(update: ArrayLike, names: Names, most: int) -> Labels:
     """Label the dimensions of an update, of which at most some are anonymous."""
-    shape = shape_of("updated_slice", update, names) if names else jnp.shape(update)
+    shape = checks.own_shape("updated_slice", update, names)
     if len(shape) - len(names) > most:
         problem = "the update has more anonymous dimensions than the array"
         held = f"update has: {describe(names, shape)}"
@@ -395,13 +398,17 @@ def _lengths(
     lengths = list(shape)
     for at, name in enumerate(names, start=anonymous):
         size, is_moved = shape[at], name in moved
-        length = lengths[at] = sizes.get(name, 1 if is_moved else size)
-        fits = length <= size if is_moved else length == size
-        if fits:
+        lengths[at] = size
+        if is_moved:
+            lengths[at] = 1
+        length = lengths[at] = sizes.get(name, lengths[at])
+        if length == size or (is_moved and length < size):
             continue
         problem = f"a piece with {name}={length} does not fit into {name}={size}"
         lines = f"array has: {describe(names, shape)}", f"update has: {describe(updated, update)}"
-        hint = f"give its start: {{{name!r}: 0}}" if length < size else None
+        hint = None
+        if length < size:
+            hint = f"give its start: {{{name!r}: 0}}"
         raise AxisSizeError(message("updated_slice", problem, *lines, hint=hint))
     return tuple(lengths)
 
@@ -436,7 +443,9 @@ def _place_one(
 ) -> jax.Array:
     """Write a piece at one start, given along some axes; JAX wants one dtype for all."""
     dtypes = {getattr(start, "dtype", None) for start in starts.values()}
-    common = np.int64 if np.dtype(np.int64) in dtypes else np.int32
+    common: type[np.signedinteger] = np.int32
+    if np.dtype(np.int64) in dtypes:
+        common = np.int64
     begins: list[ArrayLike] = [0] * array.ndim
     for name, start in starts.items():
         at = labels.index(name)

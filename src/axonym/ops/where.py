@@ -127,7 +127,10 @@ def compress(
         [ 3  4  5 -1]
     """
     size = sized(size, "compress")
-    over = _names_to_search("compress", x) if axis is None else hashable(axis, "compress")
+    if axis is None:
+        over: AxisSelection = _names_to_search("compress", x)
+    else:
+        over = hashable(axis, "compress")
     operands, core, out = (x, condition, fill_value), (over, over, ()), (size.name,)
     return batched(_compress, operands, core, out, each=True, in_place=True, size=size.size)
 
@@ -190,7 +193,10 @@ def piecewise(
         raise ArgumentError(message("piecewise", problem, hint=hint))
     values: list[Operand] = []
     for entry in funclist:
-        values.append(entry(x, *args, **kwargs) if callable(entry) else entry)
+        if callable(entry):
+            values.append(entry(x, *args, **kwargs))
+        else:
+            values.append(entry)
     return pointwise.nary(_piecewise, x, *condlist, *values, conditions=len(condlist))
 
 
@@ -295,7 +301,9 @@ def _argwhere(array: jax.Array, fill_value: jax.Array, *, size: int) -> jax.Arra
 
 def _choose(index: jax.Array, *choices: jax.Array, mode: str, along: bool = False) -> jax.Array:
     """Choose from several arrays, or from one 1-d array."""
-    number = choices[0].shape[0] if along else len(choices)
+    number = len(choices)
+    if along:
+        number = choices[0].shape[0]
     if not number:
         raise AxisSizeError(message("choose", "the axis of the choices has no elements"))
     index = widened(index)

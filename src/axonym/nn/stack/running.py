@@ -37,19 +37,22 @@ def constructor(function: str, Block: object, module: Any) -> Steps:
         OperandError: if the class has none, or `Block` is not an axis.
     """
     if not isinstance(Block, Axis):
-        what = repr(Block) if isinstance(Block, int | str) else type_text(Block)
-        name, count = (
-            Block if isinstance(Block, str) else "layers",
-            Block if isinstance(Block, int) else 12,
-        )
+        what, name, count = type_text(Block), "layers", 12
+        if isinstance(Block, int | str):
+            what = repr(Block)
+        if isinstance(Block, str):
+            name = Block
+        if isinstance(Block, int):
+            count = Block
         layer = next((own.__name__ for own in (module, Block) if isinstance(own, type)), "Block")
         hint = f'write {function}(Axis("{name}", {count}), {layer})'
         raise OperandError(
             message(function, f"the axis of layers comes first, not {what}", hint=hint)
         )
         raise OperandError(message(function, f"Block must be an Axis, not {Block!r}", hint=hint))
-    plain = callable(module) and not isinstance(module, type)
-    make: Steps | None = getattr(module, "init", module if plain else None)
+    make: Steps | None = getattr(module, "init", None)
+    if make is None and callable(module) and not isinstance(module, type):
+        make = module
     if make is None:
         name = getattr(module, "__name__", repr(module))
         hint = "add a static method init(...) that returns a module"
@@ -69,7 +72,9 @@ def block_here(layers: object, Block: Axis) -> tuple[Axis, Entry]:
         ):
             continue
         at = leaf.array.ndim - len(leaf.names) + leaf.names.index(Block.name)
-        size = leaf.array.shape[at] if at >= 0 else Block.size
+        if at < 0:
+            break
+        size = leaf.array.shape[at]
         if size != Block.size:
             return _block_of(Block, size, readings(Block.name, leaf.names))
         break
@@ -350,11 +355,9 @@ def _inside(tree: object) -> dict[str, Any] | None:
         }
     if isinstance(tree, dict):
         return {f"[{key!r}]": value for key, value in tree.items()}
-    return (
-        {f"[{i}]": value for i, value in enumerate(tree)}
-        if isinstance(tree, list | tuple)
-        else None
-    )
+    if isinstance(tree, list | tuple):
+        return {f"[{i}]": value for i, value in enumerate(tree)}
+    return None
 
 
 def _is_number(leaf: object) -> bool:

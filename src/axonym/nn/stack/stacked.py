@@ -122,7 +122,9 @@ class BlockFoldable(Layer, Generic[M]):
         def run(
             init: object, args: tuple[object, ...], kwargs: dict[str, object]
         ) -> tuple[Any, Any]:
-            counted = args if method == "map" else (None, *args)  # as the caller counts arguments
+            counted = args
+            if method != "map":  # the caller counts the carry as an argument
+                counted = (None, *args)
             own, over = self._here()
             kwargs = running.split_arguments(function, own.Block, counted, kwargs, over)
             carry, outputs = own._run(
@@ -304,11 +306,9 @@ class Stacked(BlockFoldable[M]):
                 line = f"layer 0 and layer {i}: {differs}"
                 raise OperandError(message("Stacked.with_layers", problem, line, hint=hint))
         own, _ = self._here()
-        joined = (
-            running.joined("Stacked.with_layers", given, own.Block, numbers=False)
-            if given
-            else self.stacked
-        )
+        joined = self.stacked
+        if given:
+            joined = running.joined("Stacked.with_layers", given, own.Block, numbers=False)
         return type(self)(joined, self.Block, self.gradient_checkpointing)
 
     def _layer(self, at: int) -> M:
@@ -345,7 +345,9 @@ class BlockSeq(BlockFoldable[M]):
         Several modules alternate; see `Interleaved.init`.
         """
         policy = ScanCheckpointPolicy.make(gradient_checkpointing)
-        kinds = module if isinstance(module, Sequence) else (module,)
+        kinds: Sequence[object] = (module,)
+        if isinstance(module, Sequence):
+            kinds = module
         makes = [running.constructor("BlockSeq.init", Block, kind) for kind in kinds]
 
         def initialize(*args: object, **kwargs: object) -> BlockSeq[N]:
@@ -378,7 +380,9 @@ class BlockSeq(BlockFoldable[M]):
                 carry, (layers, rest) = policy.mark(carry, (layers, rest))
             return running.in_turn(step, policy, layers, carry, rest, named, grouped=groups > 1)
 
-        run_group = running.remat(policy, group, named) if groups > 1 else group
+        run_group: Steps = group
+        if groups > 1:
+            run_group = running.remat(policy, group, named)
         carry, outputs, length = init, [], depth // groups
         for start in range(0, depth, length or 1):
             own = slice(start, start + length)
