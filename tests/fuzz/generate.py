@@ -131,6 +131,9 @@ def _line(draw: Draw, values: dict[str, Table], style: Style, special: bool) -> 
     results = result if isinstance(result, tuple) else (result,)
     if not all(_comparable(each, special) for each in results):
         return None
+    # Zero times infinity has no slope, in JAX either.
+    if style.smooth and not all(np.isfinite(each.values).all() for each in results):
+        return None
     has_no_slope = "n.pmax" in text or "n.pmin" in text or any("float16" in each.dtype for each in results)
     if style.smooth and has_no_slope:
         return None
@@ -161,6 +164,8 @@ def _comparable(x: Table, special: bool) -> bool:
     if x.kind in ("bool", "int"):
         return x.kind == "bool" or bool(np.abs(x.values).max(initial=0) < 2**24)
     finite = np.isfinite(x.values)
+    if x.kind == "complex" and not finite.all():
+        return False  # the parts of an infinite product depend on how it is computed
     if not special and not finite.all() and not (np.isneginf(x.values) | np.isnan(x.values) | finite).all():
         return False
     return bool(np.abs(x.values[finite]).max(initial=0) < _LARGEST[x.dtype])
