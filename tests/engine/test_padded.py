@@ -56,3 +56,37 @@ def test_one_element_of_sums_over_windows() -> None:
 def test_no_more_than_the_sum_is_computed_where_nothing_can_be_confused() -> None:
     steps = str(jax.make_jaxpr(lambda x: x.cumsum("time").array)(axn.ones((Batch, Time.resize(6)))))
     assert "barrier" not in steps
+
+
+WINDOWED: dict[str, Callable[[axn.NamedArray], axn.NamedArray]] = {
+    "pad": lambda x: axn.pad(x, {"time": (1, 1)}),
+    "pad with 5": lambda x: axn.pad(x, {"time": (1, 1)}, constant_values=5),
+    "pad_left": lambda x: axn.pad_left(x, "time", axn.Axis("time", 11), 7),
+    "cumsum": lambda x: x.cumsum("time"),
+    "cumprod": lambda x: x.cumprod("time"),
+    "cumprod, reversed": lambda x: axn.cumprod(x, "time", reverse=True),
+    "cumlogsumexp": lambda x: axn.cumlogsumexp(x, "time"),
+    "cummax": lambda x: axn.cummax(x, "time"),
+    "cummin": lambda x: axn.cummin(x, "time"),
+    "nancumsum": lambda x: axn.nancumsum(x, "time"),
+    "nancumprod": lambda x: axn.nancumprod(x, "time"),
+    "cumulative_prod": lambda x: axn.cumulative_prod(x, "time"),
+    "max_pool": lambda x: nn.max_pool(axn.Axis("time", 3), x, 1, "SAME"),
+    "mean_pool": lambda x: nn.mean_pool(axn.Axis("time", 3), x, 1, "SAME"),
+    "convolve": lambda x: axn.convolve(x, axn.named([1.0, 2.0, 1.0], "time"), "time"),
+}
+
+
+@pytest.mark.parametrize("split", ["data", "model"])
+def test_operations_on_windows_of_one_split_array_do_not_meet(auto_mesh: jax.sharding.Mesh, split: str) -> None:
+    """XLA alone gives one of them the padding of another (tests/upstream/test_shared_paddings.py)."""
+
+    def every(x: axn.NamedArray) -> dict[str, axn.NamedArray]:
+        return {name: fn(x) for name, fn in WINDOWED.items()}
+
+    x = axn.random.normal(jax.random.key(0), (Batch, axn.Axis("time", 8)))
+    alone = {name: fn(x) for name, fn in WINDOWED.items()}
+    with axn.set_mesh(auto_mesh):
+        found = jax.jit(every)(axn.shard(x, {"time": split}))
+    for name, right in alone.items():
+        np.testing.assert_allclose(found[name].array, right.array, rtol=1e-5, atol=1e-5, err_msg=name)

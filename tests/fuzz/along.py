@@ -67,6 +67,12 @@ def _max(values: np.ndarray, mask: np.ndarray, initial: float | None = None) -> 
     return np.max(np.where(mask, values, start), -1, initial=start)
 
 
+def _nanmax(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    missing = np.isnan(values)
+    found = _max(values, mask & ~missing)
+    return np.where(mask.any(-1) & (missing | ~mask).all(-1), np.nan, found) if missing.any() else found
+
+
 def _min(values: np.ndarray, mask: np.ndarray, initial: float | None = None) -> np.ndarray:
     if values.dtype == bool:
         return ~_max(~values, mask, initial is not None and not initial)
@@ -101,7 +107,7 @@ REDUCTIONS = {
     "all": _reduction("all", lambda v, m: np.where(m, v != 0, True).all(-1), True, True),
     "any": _reduction("any", lambda v, m: np.where(m, v != 0, False).any(-1), True, True),
     "nansum": _reduction("nansum", lambda v, m: np.where(m & ~np.isnan(v), v, 0).sum(-1), False, True),
-    "nanmax": _reduction("nanmax", lambda v, m: _max(v, m & ~np.isnan(v)), True, False),
+    "nanmax": _reduction("nanmax", _nanmax, True, False),
     "nanmean": _reduction("nanmean", lambda v, m: _mean(v, m & ~np.isnan(v)), False, False),
 }
 
@@ -231,8 +237,8 @@ def _weights(x: Table, axis: Axes, where: Any) -> tuple[np.ndarray, np.ndarray, 
 
 @rounded
 def softmax(x: Table, axis: Axes = None, *, where: Any = None) -> Table:
-    weights, total, _, _ = _weights(x, axis, where)
-    return made(weights / total, x.names, dtype_of(jax.nn.softmax, x))
+    weights, total, _, mask = _weights(x, axis, where)
+    return made(np.where(mask, weights / total, 0), x.names, dtype_of(jax.nn.softmax, x))
 
 
 @rounded

@@ -75,3 +75,22 @@ def test_operands_of_two_meshes_are_refused_where_no_mesh_is_current() -> None:
         "  hint: move it first, outside of jit: axn.shard(x, mapping)"
     )
     assert (left + left).array.tolist() == [2.0] * 8
+
+
+@pytest.mark.parametrize("form", ["{c d b}, {c d b} -> c d", "{c d b}, {d b} -> c d", "{c d b}, {c d b e} -> c d e"])
+def test_products_are_right_where_batch_axes_change_places_with_the_summed_one(
+    auto_mesh: jax.sharding.Mesh, form: str
+) -> None:
+    """XLA alone loses most of such a product (tests/upstream/test_batched_products.py)."""
+    every = axn.make_axes(c=4, d=4, b=4, e=3)
+    left = axn.random.normal(jax.random.key(0), every[:3])
+    right = axn.random.normal(jax.random.key(1), every if " e}" in form else every[:3])
+    if form.count("{d b}"):
+        right = right["c", 0]
+    expected = axn.einsum(form, left, right)
+    for place, other in (("c", "d"), ("d", "c")):
+        with axn.set_mesh(auto_mesh):
+            given = axn.shard((left, right), {"d": "model", "b": "data"})
+            with axn.axis_mapping({place: "model", other: "data"}):
+                found = jax.jit(lambda x, y: axn.einsum(form, x, y))(*given)
+        np.testing.assert_allclose(found.array, expected.array, rtol=1e-5, atol=1e-5)

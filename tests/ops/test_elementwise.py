@@ -525,3 +525,24 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("fn", [axn.gcd, axn.lcm])
+def test_divisors_of_operands_that_vary_over_other_devices(auto_mesh: jax.sharding.Mesh, fn: Any) -> None:
+    x, y = (
+        axn.named(np.arange(8, dtype=np.int8)[:, None] + np.int8(1), ("batch", "embed")),
+        axn.named(np.uint8([4]), "embed"),
+    )
+    expected = fn(x, y)
+    found = axn.shard_map(fn, {"batch": "data"}, auto_mesh)(x, y)
+    np.testing.assert_array_equal(found.rearrange(expected.names).array, expected.array)
+
+
+@pytest.mark.parametrize("fn", [axn.gcd, axn.lcm])
+def test_divisors_of_nothing(explicit_mesh: jax.sharding.Mesh, fn: Any) -> None:
+    """XLA would not survive the loop of JAX."""
+    with axn.set_mesh(explicit_mesh):
+        x = axn.shard(axn.zeros((axn.Axis("batch", 8), axn.Axis("embed", 0)), "int32"), {"batch": "data"})
+        found = jax.jit(fn)(x, x)
+    assert found.shape == {"batch": 8, "embed": 0}
+    assert found.dtype == jnp.int32

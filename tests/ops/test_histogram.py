@@ -258,8 +258,8 @@ def test_a_histogram_of_a_split_array_moves_only_counts(weighted: bool, auto_mes
     def counted(x: axn.NamedArray, w: axn.NamedArray) -> axn.NamedArray:
         return axn.histogram(x, axn.Axis("p", 5), range=(-0.5, 1.0), weights=w if weighted else None)[0]
 
-    with axn.set_mesh(auto_mesh):
-        placed = axn.shard(x, layout), axn.shard(w, layout)
+    with axn.set_mesh(auto_mesh), axn.axis_mapping(layout):
+        placed = axn.shard(x), axn.shard(w)
         program = jax.jit(counted).lower(*placed).compile()
         assert set(totals(collectives(program))) == {"all-reduce"}
         result = jax.jit(counted)(*placed)

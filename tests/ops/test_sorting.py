@@ -284,3 +284,9 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call(axn.ones((axn.Axis("batch", 4), axn.Axis("embed", 3))))
     assert str(caught.value) == text
+
+
+def test_a_negative_nan_is_among_the_largest_too() -> None:
+    values, places = axn.top_k(axn.named(np.float32([1.0, -np.nan, 3.0]), "x"), "x", 2)
+    np.testing.assert_array_equal(values.array, [np.nan, 3])
+    np.testing.assert_array_equal(places.array, [1, 2])

@@ -607,3 +607,13 @@ def test_what_is_not_strict_or_not_checked(auto_mesh):
         # two arrays with one name and other sizes: the block of one is as long as the whole of the other
         long = axn.arange(B.resize(32))
         assert_same(axn.shard_map(lambda x, y: (x, y), DATA)(x, long), (x, long))
+
+
+def test_what_is_written_over_all_of_a_block_still_varies(auto_mesh):
+    """It is the block of a device, whatever the values: a sum over devices counts all of them."""
+
+    def total(x):
+        return axn.psum(x.at["embed", :].set(1.0).sum(), "batch")
+
+    x = axn.zeros(axn.make_axes(batch=8, embed=4))
+    assert axn.shard_map(total, {"batch": "data"}, auto_mesh, out_mapping={})(x).item() == 32

@@ -6,6 +6,10 @@ A dynamic slice moves its start so that the slice fits. Two passes of XLA forget
   at a single position becomes such slices too; its position is out of range on all devices but one where the axis is
   split, which no user sees. So what a gradient adds at one position of a split axis, it added on each device.
 - A split `dynamic_update_slice` with a start out of range writes nothing, in all versions.
+
+Up to jax 0.10, XLA also remembers what it put around an array that is split, to compute windows that reach over the
+ends of blocks, but not the value that it put there: of two paddings of one array, or of its cumulative sum and its
+cumulative product, the second has the value of the first at its ends.
 """
 
 from typing import Any
@@ -71,6 +75,14 @@ def _with_own_gradient(array: jax.Array) -> jax.Array:
 @_with_own_gradient.defjvp
 def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
     return primals[0], lax.optimization_barrier(tangents[0])
+
+
+def unshared(array: jax.Array) -> jax.Array:
+    """Prepare an array for an operation on windows, so that it does not get the padding of another operation."""
+    if not _MERGES or _devices(array) == 1:
+        return array
+    own: jax.Array = lax.optimization_barrier(array)
+    return own
 
 
 def like(value: int, other: object) -> Any:

@@ -11,6 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from .merging import unshared
+
 
 def accumulated(
     sums: Callable[[jax.Array], jax.Array], array: jax.Array, axis: int, reverse: bool = False
@@ -20,6 +22,7 @@ def accumulated(
     Of an even number, none has as many elements before it as after it. A barrier is not enough here: on jax 0.10, XLA
     removes it before it merges the sum with the padding of an axis of one element.
     """
+    array = unshared(array)
     size = array.shape[axis]
     if not isinstance(size, int):
         return summed(sums, array, (axis,))
@@ -44,6 +47,8 @@ def summed(
     """
     if any(_may_be_padded(array.shape[at]) for at in axis):
         array = lax.optimization_barrier(array)
+    else:
+        array = unshared(array)
     result = sums(array)
     if any(_may_be_padded(size) for at in axis for size in (array.shape[at], result.shape[at])):
         result = lax.optimization_barrier(result)

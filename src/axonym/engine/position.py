@@ -22,7 +22,7 @@ from ..errors import ArgumentError, AxisSizeError, OperandError, describe, messa
 from ..kinds import Payload
 from ..names import plans
 from ..names.plans import Names
-from . import checks, kernels
+from . import checks, kernels, uneven
 from .merging import fitted, may_merge, settled_gradient
 from .reading import read_locally
 from .steps import (
@@ -380,21 +380,27 @@ def _elements(
     if mode in (None, "clip", "wrap"):
         at = in_range(array, at, count, reach.wraps)
         mode = "clip"
+    more = uneven.missing(array, uneven.shape_of(at)) if array.size else ()
+    if any(more):
+        at = uneven.read_more(at, more)
     selected = settled_gradient(array, count).at[at]
     found: jax.Array = selected.get(
         mode=mode,
         **kernels.keywords_of(reach.fill),
-        indices_are_sorted=is_sorted,
-        unique_indices=reach.unique,
+        indices_are_sorted=is_sorted and not any(more),
+        unique_indices=reach.unique and not any(more),
         wrap_negative_indices=reach.wraps,
     )
-    return found
+    return uneven.cut_off(found, at, more)
 
 
 def in_range(array: jax.Array, at: tuple[object, ...], count: int, wraps: bool) -> tuple[Any, ...]:
     """Move the positions of an index into range, if the compiler may forget to."""
-    if not may_merge(array, count):
-        return at
+    return clamped(array, at, wraps) if may_merge(array, count) else at
+
+
+def clamped(array: jax.Array, at: tuple[object, ...], wraps: bool) -> tuple[Any, ...]:
+    """Move the positions of an index into range."""
     moved: list[Payload] = []
     for part, size in zip(at, array.shape, strict=False):
         if isinstance(part, builtins.slice | int):

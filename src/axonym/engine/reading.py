@@ -16,7 +16,7 @@ from ..kinds import Payload
 from ..mesh import auto, context, explicit, partition
 from ..names import plans
 from ..names.plans import Names
-from .merging import fitted, like, settled_gradient
+from .merging import fitted, like, settled_gradient, unshared
 
 
 def sliced(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
@@ -120,7 +120,7 @@ def window(array: jax.Array, at: int, start: Any, length: int) -> jax.Array:
     piece = lax.dynamic_slice_in_dim(array, nearest, present, at, allow_negative_indices=False)
     around = [(0, 0, 0)] * array.ndim
     around[at] = (length, length, 0)
-    padded = lax.pad(piece, jnp.zeros((), array.dtype), around)
+    padded = lax.pad(unshared(piece), jnp.zeros((), array.dtype), around)
     shifted = lax.clamp(like(0, start), start - nearest + length, like(present + length, start))
     return lax.dynamic_slice_in_dim(padded, shifted, length, at, allow_negative_indices=False)
 

@@ -18,13 +18,14 @@ from ..core import Core, shape_of, sizes_of, wrap
 from ..errors import AxisSizeError, BroadcastError, OperandError, describe, message, suggestion
 from ..kinds import Payload
 from ..mesh import auto, context, explicit
+from ..mesh.tracing import varying_like
 from ..names import plans
 from ..names.plans import Names
-from . import checks, kernels
+from . import checks, kernels, uneven
 from .extremum import may_be_lost
 from .merging import settled, settled_gradient
 from .operands import payload
-from .position import Position, Reach, in_range, positional, run_with_ints, selected_names
+from .position import Position, Reach, clamped, in_range, positional, run_with_ints, selected_names
 from .steps import Int, Slice, Step, Strided, axes_of_steps, gathers_in, removes
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def on_mesh(array: jax.Array) -> jax.Array:
 
 
 def _put(block: jax.Array, update: jax.Array) -> jax.Array:
-    return jnp.broadcast_to(update, block.shape)
+    return varying_like(jnp.broadcast_to(update, block.shape), block)
 
 
 BLOCKWISE: Mapping[str, Callable[..., Any]] = {
@@ -253,15 +254,34 @@ def _written(plan: Write, array: jax.Array, update: Payload, position: Position)
     if plan.batch:
         return _in_batches(plan, plan.operation, array, update, position)
     once = plan.reach.mode != "clip" and not gathers_in(plan.steps)
-    method = getattr(array.at[position.dims], plan.operation)
+    at, mode = position.dims, plan.reach.mode
+    more = uneven.missing(array, uneven.shape_of(at))
+    if any(more):
+        if mode == "clip":
+            at = clamped(array, at, plan.reach.wraps)
+        at, mode = uneven.written_more(at, array.shape, more), "drop"
+        update = _lengthened(update, position, dict(zip(position.union, more, strict=True)))
+    method = getattr(array.at[at], plan.operation)
     written: jax.Array = method(
         update,
         indices_are_sorted=plan.reach.sorted and position.exact,
         unique_indices=plan.reach.unique or once,
-        mode=plan.reach.mode,
+        mode=mode,
         wrap_negative_indices=plan.reach.wraps,
     )
     return written
+
+
+def _lengthened(update: Payload, position: Position, more: Mapping[str, int]) -> Payload:
+    """Give an update as many positions as its index has, where it is not broadcast."""
+    array = jnp.asarray(update)
+    dims: list[int] = []
+    for dim, label in enumerate(reversed(position.labels), start=1):
+        is_own = dim <= array.ndim and label in more
+        if is_own and array.shape[-dim] == position.sizes[str(label)]:
+            dims.append(array.ndim - dim)
+    labels = position.labels[len(position.labels) - array.ndim :]
+    return uneven.extended(array, dims, [more[str(labels[dim])] for dim in dims])
 
 
 def _in_batches(

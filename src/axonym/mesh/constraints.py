@@ -1,6 +1,6 @@
 """Lay out results by the current mapping: constraints on Auto mesh axes, types on Explicit ones."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from functools import partial
 from typing import Any
 
@@ -184,6 +184,26 @@ def lay_out(array: jax.Array, names: Names) -> jax.Array:
     if mapping is None or mesh is None:
         return array
     return constrain(array, names, mapping, mesh)
+
+
+def lay_out_batch(array: jax.Array, labels: Sequence[object], batch: Set[str]) -> jax.Array:
+    """On Auto mesh axes, lay out the batch axes of an operand of a product as the mapping lays out the result.
+
+    XLA loses most of a product whose result is split over one mesh axis along a batch axis, and whose operands are
+    split over it along the axis that is summed, and along the batch axis over another (all versions, see
+    tests/upstream/test_batched_products.py). Other axes stay as they are.
+    """
+    mesh = context_mesh()
+    found = mapped(batch)
+    if mesh is None or not found or AxisType.Explicit in mesh.axis_types:
+        return array
+    free = axes_of_type(mesh, AxisType.Auto) - set(taken_axes())
+    entries = [only(found.get(label, ()), free) for label in labels]  # type: ignore[call-overload]
+    if len(free) < 2 or not any(entries):
+        return array
+    spec = PartitionSpec(*(entry or PartitionSpec.UNCONSTRAINED for entry in entries))
+    laid_out: jax.Array = constrain_auto(array, NamedSharding(mesh, spec))
+    return laid_out
 
 
 def explicit_sharding(names: Names, sizes: tuple[int, ...]) -> PartitionSpec | None:

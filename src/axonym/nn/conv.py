@@ -16,6 +16,7 @@ from ..axis import Axis, AxisSelection, axis_name, names_in, selection, selector
 from ..core import facts, wrap
 from ..dtypes import at_least_float32
 from ..engine import checks, kernels
+from ..engine.merging import unshared
 from ..errors import ArgumentError, AxisSizeError, message
 from ..mesh import assignment, auto, context, explicit, partition, tracing
 from ..mesh.blocks import (
@@ -497,6 +498,7 @@ def _convolve(
     To merge several into one, a dimension that is split over devices is put first, so that a reshape leaves each
     element on its device. If several are split, their blocks become separate dimensions, which are put first.
     """
+    x = unshared(x)
     kernel = tuple(range(weight.ndim))
     batch = sorted(set(range(x.ndim)) - set(core), key=lambda at: ways[at] == 1)
     if len(batch) == 1:

@@ -17,6 +17,7 @@ from ..axis import AxisSpec, axis_name, spec
 from ..core import Core, facts, shape_of, wrap
 from ..dtypes import limits, widen
 from ..engine import along, checks, kernels
+from ..engine.merging import unshared
 from ..engine.padded import summed
 from ..errors import AxisSizeError, message
 from ..mesh import assignment, auto, context, explicit, partition
@@ -292,7 +293,7 @@ def _pool(
 
             if reduction is lax.add:
                 return summed(reduced, x, [slide.at for slide in slides])
-            return reduced(x)
+            return reduced(unshared(x))
 
         run = call
         if reduction in _SELECTIONS:

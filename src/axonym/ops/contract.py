@@ -272,6 +272,13 @@ def _product(
     entries: list[assignment.Entry] | None = None
     if any(map(explicit.has_explicit_axes, arrays)):
         arrays, entries = _explicit(explicit.on_one_mesh(arrays), labels, contracted, out)
+    elif contracted:
+        counts = Counter(chain.from_iterable(labels))
+        batch = {label for label in out if isinstance(label, str) and counts[label] > 1}
+        arrays = [
+            constraints.lay_out_batch(array, own, batch)
+            for array, own in zip(arrays, labels, strict=True)
+        ]
 
     if options.dot_general is not lax.dot_general and len(arrays) > 1:
         return _by_custom(arrays, labels, contracted, out, options, entries or [])

@@ -12,6 +12,7 @@ from jax.typing import DTypeLike
 from ..axis import AxisSelector
 from ..engine import along
 from ..engine.checks import Function
+from ..engine.merging import unshared
 from ..engine.padded import accumulated
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def cumprod(
 ) -> "NamedArray":
     """Return the cumulative product along `axis`, from the end if `reverse`."""
     if dtype is None and not reverse:
-        return along.along(jnp.cumprod, x, axis)
+        return along.along(_cumprod, x, axis)
     return along.along_with(_cumprod, x, axis, dtype=dtype, reverse=reverse)
 
 
@@ -93,9 +94,7 @@ def cumulative_prod(
     include_initial: bool = False,
 ) -> "NamedArray":
     """Return `cumprod`; with `include_initial`, after an additional first element of one."""
-    return along.along_with(
-        jnp.cumulative_prod, x, axis, dtype=dtype, include_initial=include_initial
-    )
+    return along.along_with(_cumulative_prod, x, axis, dtype=dtype, include_initial=include_initial)
 
 
 def cumulative_sum(
@@ -118,7 +117,7 @@ def cumulative_sum(
 
 def nancumprod(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
     """Return `cumprod` with NaN counted as one."""
-    return along.along_with(jnp.nancumprod, x, axis, dtype=dtype)
+    return along.along_with(_nancumprod, x, axis, dtype=dtype)
 
 
 def nancumsum(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
@@ -144,7 +143,7 @@ def _backwards(
 def _cumlogsumexp(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         array = array.astype(jnp.result_type(float))
-    return lax.cumlogsumexp(array, axis % array.ndim, reverse)
+    return lax.cumlogsumexp(unshared(array), axis % array.ndim, reverse)
 
 
 def _cummax(array: jax.Array, axis: int, reverse: bool) -> jax.Array:
@@ -159,11 +158,14 @@ def _of_numbers(fn: Function, array: jax.Array, axis: int, reverse: bool) -> jax
     """Apply a function of `jax.lax` that takes no booleans."""
     if array.dtype == bool:
         return _of_numbers(fn, array.astype(jnp.int8), axis, reverse).astype(bool)
-    result: jax.Array = fn(array, axis % array.ndim, reverse)
+    result: jax.Array = fn(unshared(array), axis % array.ndim, reverse)
     return result
 
 
-def _cumprod(array: jax.Array, axis: int, dtype: DTypeLike | None, reverse: bool) -> jax.Array:
+def _cumprod(
+    array: jax.Array, axis: int, dtype: DTypeLike | None = None, reverse: bool = False
+) -> jax.Array:
+    array = unshared(array)
     if reverse:
         return _backwards(lax.cumprod, jnp.cumprod, array, axis, dtype)
     return jnp.cumprod(array, axis, dtype)
@@ -180,6 +182,10 @@ def _cumsum(
     return accumulated(accumulate, array, axis, reverse=reverse)
 
 
+def _cumulative_prod(array: jax.Array, axis: int, **options: Any) -> jax.Array:
+    return jnp.cumulative_prod(unshared(array), axis=axis, **options)
+
+
 def _cumulative_sum(
     array: jax.Array, axis: int, include_initial: bool = False, **options: Any
 ) -> jax.Array:
@@ -188,6 +194,10 @@ def _cumulative_sum(
         return sums
     zero = jnp.zeros_like(lax.slice_in_dim(sums, 0, 1, axis=axis))
     return jnp.concatenate([zero, sums], axis)
+
+
+def _nancumprod(array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:
+    return jnp.nancumprod(unshared(array), axis, dtype)
 
 
 def _nancumsum(array: jax.Array, axis: int, dtype: DTypeLike | None) -> jax.Array:

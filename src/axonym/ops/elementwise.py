@@ -1,5 +1,6 @@
 """Arithmetic and other functions of single elements, or of pairs of elements matched by name."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -295,7 +296,21 @@ def _frexp(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 def gcd(x: Operand, y: Operand) -> "NamedArray":
     """Return the greatest common divisor of each pair of integers, by name."""
-    return binary(jnp.gcd, x, y)
+    return binary(_gcd, x, y)
+
+
+def _gcd(x: ArrayLike, y: ArrayLike) -> jax.Array:
+    return _by_division(jnp.gcd, jnp.asarray(x), jnp.asarray(y))
+
+
+def _by_division(fn: Callable[..., jax.Array], x: jax.Array, y: jax.Array) -> jax.Array:
+    """Call a function that divides in a loop, in which JAX wants operands that vary alike.
+
+    Of an empty array on Explicit mesh axes, such a loop ends the process while it is compiled.
+    """
+    if 0 in jnp.broadcast_shapes(x.shape, y.shape):
+        return x * y
+    return fn(varying_like(x, y), varying_like(y, x))
 
 
 def heaviside(x: Operand, y: Operand) -> "NamedArray":
@@ -335,7 +350,11 @@ def isnan(x: "NamedArray") -> "NamedArray":
 
 def lcm(x: Operand, y: Operand) -> "NamedArray":
     """Return the least common multiple of each pair of integers, by name."""
-    return binary(jnp.lcm, x, y)
+    return binary(_lcm, x, y)
+
+
+def _lcm(x: ArrayLike, y: ArrayLike) -> jax.Array:
+    return _by_division(jnp.lcm, jnp.asarray(x), jnp.asarray(y))
 
 
 def ldexp(x: Operand, y: Operand) -> "NamedArray":

@@ -21,7 +21,7 @@ from ..axis import (
     sized,
 )
 from ..core import Operand, wrap
-from ..engine import checks
+from ..engine import checks, uneven
 from ..engine.batched import batched, hashable
 from ..engine.extremum import highest, lowest
 from ..engine.operands import integers, names_of, only_axis
@@ -399,6 +399,10 @@ def _sum_at(weights: jax.Array, at: jax.Array, size: int) -> jax.Array:
     if weights.dtype == bool:
         weights = weights.astype(int)
     # jax.ops.segment_sum needs one dimension: flattening several sharded ones would gather them.
+    more = uneven.missing(weights, at.shape)
+    if any(more):
+        (at,) = uneven.written_more((at,), (size,), more)
+        weights = uneven.extended(weights, range(weights.ndim), more)
     zeros = jnp.zeros(size, weights.dtype)
     return zeros.at[at].add(weights, mode="drop", wrap_negative_indices=False)
 

@@ -12,6 +12,7 @@ from ..axis import Axis, AxisKey, AxisSelector, Pairs, names_in, selection, show
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..engine import checks, kernels
 from ..engine.batched import batched
+from ..engine.merging import unshared
 from ..engine.operands import payload, static_count
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
 from ..kinds import type_text
@@ -132,6 +133,7 @@ def _padded(
                 raise AxisSizeError(message("pad", problem, f"array has: {describe(names, shape)}"))
 
         def padded(array: jax.Array, value: jax.Array) -> jax.Array:
+            array = unshared(array)
             if mode == "constant":
                 return jnp.pad(array, every, constant_values=value)
             return jnp.pad(array, every, mode, **kernels.keywords_of(options))
@@ -172,7 +174,7 @@ def _pad_left(array: jax.Array, value: jax.Array, *, new_axis: Axis) -> jax.Arra
     if extra < 0:
         problem = f"cannot pad {array.shape[-1]} elements to {shown(new_axis)}"
         raise AxisSizeError(message("pad_left", problem, hint="cut them with x.slice(...)"))
-    value = value.astype(array.dtype)
+    array, value = unshared(array), value.astype(array.dtype)
     widths = [*[(0, 0, 0)] * (array.ndim - 1), (extra, 0, 0)]
     if not value.ndim:
         return lax.pad(array, value, widths)

@@ -24,7 +24,7 @@ from ..axis import (
 )
 from ..core import Core, Operand
 from ..dtypes import at_least_float32
-from ..engine import checks
+from ..engine import checks, uneven
 from ..engine.batched import batched
 from ..engine.extremum import may_be_lost
 from ..engine.operands import integers, names_of
@@ -253,24 +253,34 @@ def _rows(x: object, ids: object, over: Sequence[AxisSelector]) -> tuple[str, ..
     return plans.without(after, ids.names)
 
 
-def _flat(x: jax.Array, ids: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Flatten the reduced axes; rows stay."""
-    return x.reshape(ids.size, *x.shape[ids.ndim :]), ids.ravel()
+def _segmented(
+    reduction: Callable[..., jax.Array], x: jax.Array, ids: jax.Array, **options: Any
+) -> jax.Array:
+    """Reduce by a function of `jax.ops` over the flattened axes of the ids; rows stay."""
+    x, ids = x.reshape(ids.size, *x.shape[ids.ndim :]), ids.ravel()
+    more = uneven.missing(x, ids.shape)
+    if any(more):
+        size = options["num_segments"]
+        if options["mode"] == "clip":
+            ids, options = jnp.clip(ids, 0, size - 1), {**options, "mode": None}
+        (ids,) = uneven.written_more((ids,), (size,), more)
+        x = uneven.extended(x, [0], more)
+    return reduction(x, ids, **options)
 
 
 def _extreme(
-    fn: Callable[..., jax.Array], x: jax.Array, ids: jax.Array, **options: Any
+    reduction: Callable[..., jax.Array], x: jax.Array, ids: jax.Array, **options: Any
 ) -> jax.Array:
     """Find the maximum or minimum of each segment; NaN is one, on all devices."""
-    found = fn(x, ids, **options)
-    if not may_be_lost(x, (0,)):
+    found = _segmented(reduction, x, ids, **options)
+    if not may_be_lost(x, range(ids.ndim)):
         return found
-    marks = jax.ops.segment_max(jnp.isnan(x).astype(jnp.int8), ids, **options)
+    marks = _segmented(jax.ops.segment_max, jnp.isnan(x).astype(jnp.int8), ids, **options)
     return jnp.where(marks > 0, jnp.nan, found)
 
 
 def _segment_max(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return _extreme(jax.ops.segment_max, *_flat(x, ids), **options)
+    return _extreme(jax.ops.segment_max, x, ids, **options)
 
 
 def _segment_mean(x: jax.Array, ids: jax.Array, **options: object) -> jax.Array:
@@ -284,15 +294,15 @@ def _segment_mean(x: jax.Array, ids: jax.Array, **options: object) -> jax.Array:
 
 
 def _segment_min(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return _extreme(jax.ops.segment_min, *_flat(x, ids), **options)
+    return _extreme(jax.ops.segment_min, x, ids, **options)
 
 
 def _segment_prod(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return jax.ops.segment_prod(*_flat(x, ids), **options)
+    return _segmented(jax.ops.segment_prod, x, ids, **options)
 
 
 def _segment_sum(x: jax.Array, ids: jax.Array, **options: Any) -> jax.Array:
-    return jax.ops.segment_sum(*_flat(x, ids), **options)
+    return _segmented(jax.ops.segment_sum, x, ids, **options)
 
 
 def _ragged_dot(

@@ -1,0 +1,122 @@
+"""Positions that do not divide among the devices of a mesh.
+
+Where XLA splits an axis of an uneven size, the last device has elements that are not there, and computes with them. Its
+scatter adds them too, to whatever position they happen to have (`tests/upstream/test_uneven_scatter.py`): so does the
+gradient of a gather, such as that of an embedding of `tokens["pos", 1:]`. Here every device gets as many positions,
+and those that are too many are out of range, or cut off.
+"""
+
+import builtins
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AxisType
+
+from ..dtypes import widened
+from ..mesh import context, partition
+from .merging import unshared
+
+At = tuple[Any, ...]
+"""A positional index: a slice, an int or an array of ints for each dimension."""
+
+
+def missing(array: jax.Array, shape: Iterable[object]) -> list[int]:
+    """Return how many positions to add along each dimension of an index, so that devices get equally many."""
+    ways = _ways(array)
+    return [-size % ways if isinstance(size, int) else 0 for size in shape]
+
+
+def _ways(array: jax.Array) -> int:
+    """Return a number by which to divide what may be split over Auto mesh axes, alone or as the mapping joins them.
+
+    Without a mapping, an axis may be split over all of them.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:
+        mesh = jax.typeof(array).sharding.mesh
+    free = tuple(partition.axes_of_type(mesh, AxisType.Auto))
+    mapping = context.current_mapping()
+    if mapping is None:
+        return partition.ways_on(mesh, free)
+    joined = [partition.only(entry, free) for _, entry in mapping.entries]
+    apart = [(axis,) for axis in free]
+    return math.lcm(*(partition.ways_on(mesh, axes) for axes in (*joined, *apart)))
+
+
+def shape_of(at: At) -> tuple[int, ...]:
+    """Return the shape that the arrays of an index have together."""
+    return jnp.broadcast_shapes(*(jnp.shape(part) for part in at if _is_indexed(part)))
+
+
+def extended(array: jax.Array, dims: Sequence[int], more: Sequence[int]) -> jax.Array:
+    """Add zeros at the end of some dimensions of an array."""
+    around = [(0, 0, 0)] * array.ndim
+    for dim, count in zip(dims, more, strict=True):
+        around[dim] = (0, count, 0)
+    zero = jnp.zeros((), array.dtype)
+    longer: jax.Array = lax.pad(unshared(array), zero, around)
+    return longer
+
+
+def read_more(at: At, more: Sequence[int]) -> At:
+    """Let an index read position 0 as well, as often as is missing."""
+    shape = shape_of(at)
+    return tuple(
+        extended(jnp.asarray(part), *_own(part, shape, more)) if _is_array(part) else part
+        for part in at
+    )
+
+
+def cut_off(found: jax.Array, at: At, more: Sequence[int]) -> jax.Array:
+    """Drop the elements that an index read because of `read_more`."""
+    first = _first(at)
+    for dim, count in enumerate(more, start=first):
+        if count:
+            found = lax.slice_in_dim(found, 0, found.shape[dim] - count, axis=dim)
+    return found
+
+
+def written_more(at: At, sizes: Sequence[int], more: Sequence[int]) -> At:
+    """Let an index of an array of some sizes write out of range as often as is missing, each time elsewhere."""
+    shape = shape_of(at)
+    longer: list[Any] = []
+    for part, size in zip(at, sizes, strict=False):
+        if not _is_array(part):
+            longer.append(part)
+            continue
+        part, outside = widened(jnp.asarray(part)), size
+        for dim, count in zip(*_own(part, shape, more), strict=True):
+            block = (*part.shape[:dim], count, *part.shape[dim + 1 :])
+            beyond = outside + jnp.arange(math.prod(block), dtype=part.dtype).reshape(block)
+            part = jnp.concatenate([part, beyond], dim)
+            outside += math.prod(block)
+        longer.append(part)
+    return tuple(longer)
+
+
+def _own(part: Any, shape: Sequence[int], more: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the dimensions of an array of an index that are not broadcast, and how many positions they lack."""
+    own = jnp.shape(part)
+    leading = len(shape) - len(own)
+    dims = [dim for dim, size in enumerate(own) if size == shape[leading + dim]]
+    return dims, [more[leading + dim] for dim in dims]
+
+
+def _first(at: At) -> int:
+    """Return the first dimension of what an index reads that stems from its arrays, by the rule of NumPy."""
+    indexed = [dim for dim, part in enumerate(at) if _is_indexed(part)]
+    if indexed and indexed == list(range(indexed[0], indexed[-1] + 1)):
+        return indexed[0]
+    return 0
+
+
+def _is_indexed(part: object) -> bool:
+    return not isinstance(part, builtins.slice)
+
+
+def _is_array(part: object) -> bool:
+    return _is_indexed(part) and jnp.ndim(part) > 0  # type: ignore[arg-type]  # an int or an array
