@@ -102,7 +102,7 @@ def plan(trainer: Trainer, mesh: AnyMesh, batch: int, length: int) -> str:
         "what is kept of each layer for the backward pass": per_device(stream, computed, mesh),
     }
     told = [str(axn.parameters.table(state.model, mapping=stored, mesh=mesh, strict=False)), ""]
-    told += [f"{what + ':':<56}{size / 2**20:>12,.1f} MiB" for what, size in rows.items() if size]
-    told.append(f"{'on each device, beside what one layer computes:':<56}{sum(rows.values()) / 2**20:>12,.1f} MiB")
+    told += [f"{what + ':':<56}{size / 2**20:>12,.3f} MiB" for what, size in rows.items() if size]
+    told.append(f"{'on each device, beside what one layer computes:':<56}{sum(rows.values()) / 2**20:>12,.3f} MiB")
     told.append(f"{'operations for a token of training:':<56}{train_flops(config, length) / 1e9:>12,.3f} GFLOP")
     return "\n".join(told)

@@ -91,6 +91,6 @@ def test_a_plan_needs_no_devices() -> None:
     # The tables of tokens are split over data alone.
     expected = 4 * (blocks / 512 + 2 * 128256 * 4096 / 64) / 2**20
     assert float(lines["parameters"]) == pytest.approx(expected, rel=1e-3)
-    assert lines["what is kept of each layer for the backward pass"] == f"{32 * 8192 * 4096 * 2 / 2**20:,.1f}"
+    assert lines["what is kept of each layer for the backward pass"] == f"{32 * 8192 * 4096 * 2 / 2**20:,.3f}"
     flops = told.splitlines()[-1].split()[-2]
     assert float(flops) == pytest.approx(forward_flops(config, 8192) * 3 / 1e9, rel=1e-3)
