@@ -95,7 +95,7 @@ def test_the_page_of_a_notebook():
 
 def test_notebooks_end_with_a_picture_and_fit_the_page():
     notebooks = sorted((ROOT / "docs/notebooks").glob("*.py"))
-    assert len(notebooks) == 6
+    assert len(notebooks) == 8
     for path in notebooks:
         cells = NOTEBOOK["cells"](path.read_text())
         first, last = cells[0][1], cells[-1][1]
