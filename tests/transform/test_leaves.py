@@ -11,7 +11,7 @@ import axonym as axn
 from axonym.core import register
 from axonym.errors import AxisClashError, AxisSizeError, OperandError
 from axonym.kinds import is_array
-from axonym.transform.leaves import Arguments, Outputs, axis_first, is_hole, spread
+from axonym.transform.leaves import Arguments, Outputs, axis_placed, is_hole, spread
 from tests.nn.layouts import draw, fails, same, same_trees
 
 A, B = axn.make_axes(a=2, b=3)
@@ -69,10 +69,10 @@ def test_outputs_may_leave_numbers_alone():
 def test_outputs_get_a_first_axis_behind_anonymous_dimensions():
     x = axn.named(np.ones((5, 3)), ("c", "b")).untag("c")
     outputs = Outputs(x)
-    y = outputs.rebuild([jnp.ones((2, 5, 3))], axis_first("vmap", A))
+    y = outputs.rebuild([jnp.ones((2, 5, 3))], axis_placed("vmap", A))
     assert (y.names, y.array.shape) == (("a", "b"), (5, 2, 3))
     with pytest.raises(AxisClashError):
-        outputs.rebuild([jnp.ones((2, 5, 3))], axis_first("vmap", B))
+        outputs.rebuild([jnp.ones((2, 5, 3))], axis_placed("vmap", B))
 
 
 def test_prefixes_are_spread_over_leaves():
@@ -98,10 +98,10 @@ def test_holes_lose_and_gain_the_axis_as_arrays_do(payload):
     assert other is whole
     for found in (inner, Outputs(inner).rebuild([])):
         assert (found.array, found.names) == (payload, ("b",))
-    outer = Outputs(inner).rebuild([], axis_first("vmap", A))
+    outer = Outputs(inner).rebuild([], axis_placed("vmap", A))
     assert (outer.array, outer.names) == (payload, ("a", "b"))
     with pytest.raises(AxisClashError, match="the result of one step has: b\n"):
-        Outputs(inner).rebuild([], axis_first("vmap", B))
+        Outputs(inner).rebuild([], axis_placed("vmap", B))
 
 
 def test_a_subclass_may_remember_more_of_a_hole_than_its_names():
@@ -119,7 +119,7 @@ def test_a_subclass_may_remember_more_of_a_hole_than_its_names():
     hole.sizes = {"b": 3, "a": 2}
     (inner,), _ = take_apart(((hole,), {"x": axn.ones(A)})).rebuild([1.0])
     assert (type(inner), inner.names, inner.sizes) == (Counting, ("b",), {"b": 3})
-    outer = Outputs(inner).rebuild([], axis_first("vmap", A))
+    outer = Outputs(inner).rebuild([], axis_placed("vmap", A))
     assert (type(outer), outer.names, outer.sizes) == (Counting, ("a", "b"), {"a": 2, "b": 3})
 
 
