@@ -179,11 +179,10 @@ def _missing(module: str, name: str, table: dict[str, str], other: str) -> Attri
     if hint is None and name in dir(sys.modules[other]):
         hint = f"it is in another module: {other.replace('axonym', 'axn')}.{name}"
     here = vars(sys.modules[module])
-    public = [
-        known
-        for known, value in here.items()
-        if known[0] != "_" and not isinstance(value, ModuleType)
-    ]
+    public: list[str] = []
+    for known, value in here.items():
+        if known[0] != "_" and not isinstance(value, ModuleType):
+            public.append(known)
     return AttributeError(
         message(module, f"there is no {name!r}", hint=hint or suggestion(name, public))
     )

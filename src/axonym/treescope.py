@@ -52,16 +52,12 @@ class NamedAdapter(ndarray_adapters.NDArrayAdapter[Core]):  # type: ignore[misc]
         """Return the names with their sizes; anonymous dimensions are identified by position."""
         sizes = array.array.shape
         anonymous = len(sizes) - len(array.names)
-        return (
-            *(
-                ndarray_adapters.PositionalAxisInfo(at, size)
-                for at, size in enumerate(sizes[:anonymous])
-            ),
-            *(
-                ndarray_adapters.NamedPositionlessAxisInfo(axis.name, axis.size)
-                for axis in axes_of("treescope", array)
-            ),
-        )
+        found: list[ndarray_adapters.AxisInfo] = []
+        for at, size in enumerate(sizes[:anonymous]):
+            found.append(ndarray_adapters.PositionalAxisInfo(at, size))
+        for axis in axes_of("treescope", array):
+            found.append(ndarray_adapters.NamedPositionlessAxisInfo(axis.name, axis.size))
+        return tuple(found)
 
     def get_array_data_with_truncation(
         self, array: Core, mask: Any, edge_items_per_axis: tuple[int | None, ...]

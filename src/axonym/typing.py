@@ -175,12 +175,14 @@ def _parse(axes: AxesPattern) -> _Pattern:
         entries = tuple(axes)
     else:
         entries = (axes,)
-    dots = [
-        at
-        for at, entry in enumerate(entries)
-        if entry is ... or (isinstance(entry, str) and entry == "...")
-    ]
-    named = selection([entry for at, entry in enumerate(entries) if at not in dots], "annotation")
+    dots: list[int] = []
+    others: list[Any] = []
+    for at, entry in enumerate(entries):
+        if entry is ... or (isinstance(entry, str) and entry == "..."):
+            dots.append(at)
+        else:
+            others.append(entry)
+    named = selection(others, "annotation")
     if len(dots) > 1:
         problem = "... stands for all other axes, so it may appear only once"
         raise ArgumentError(message("annotation", problem))

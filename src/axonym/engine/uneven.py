@@ -27,7 +27,13 @@ At = tuple[Any, ...]
 def missing(array: jax.Array, shape: Iterable[object]) -> list[int]:
     """Return how many positions to add along each dimension of an index, so that devices get equally many."""
     ways = _ways(array)
-    return [-size % ways if isinstance(size, int) else 0 for size in shape]
+    counts: list[int] = []
+    for size in shape:
+        if isinstance(size, int):
+            counts.append(-size % ways)
+        else:  # of jax.export
+            counts.append(0)
+    return counts
 
 
 def _ways(array: jax.Array) -> int:
@@ -65,10 +71,12 @@ def extended(array: jax.Array, dims: Sequence[int], more: Sequence[int]) -> jax.
 def read_more(at: At, more: Sequence[int]) -> At:
     """Let an index read position 0 as well, as often as is missing."""
     shape = shape_of(at)
-    return tuple(
-        extended(jnp.asarray(part), *_own(part, shape, more)) if _is_array(part) else part
-        for part in at
-    )
+    longer: list[Any] = []
+    for part in at:
+        if _is_array(part):
+            part = extended(jnp.asarray(part), *_own(part, shape, more))
+        longer.append(part)
+    return tuple(longer)
 
 
 def cut_off(found: jax.Array, at: At, more: Sequence[int]) -> jax.Array:

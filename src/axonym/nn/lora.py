@@ -173,11 +173,10 @@ def add_lora(
         >>> [type(layer).__name__ for layer in adapted.layers]
         ['Linear', 'LoraLinear']
     """
-    paths = [
-        path_text(path)
-        for path, each in jax.tree.leaves_with_path(model, is_leaf=_is_layer)
-        if isinstance(each, Linear)
-    ]
+    paths: list[str] = []
+    for path, each in jax.tree.leaves_with_path(model, is_leaf=_is_layer):
+        if isinstance(each, Linear):
+            paths.append(path_text(path))
     chosen = paths
     if where is not None:
         chosen = list(filter(where, paths))

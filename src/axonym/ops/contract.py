@@ -275,10 +275,8 @@ def _product(
     elif contracted:
         counts = Counter(chain.from_iterable(labels))
         batch = {label for label in out if isinstance(label, str) and counts[label] > 1}
-        arrays = [
-            constraints.lay_out_batch(array, own, batch)
-            for array, own in zip(arrays, labels, strict=True)
-        ]
+        lay_out = partial(constraints.lay_out_batch, batch=batch)
+        arrays = list(map(lay_out, arrays, labels))
 
     if options.dot_general is not lax.dot_general and len(arrays) > 1:
         return _by_custom(arrays, labels, contracted, out, options, entries or [])

@@ -121,12 +121,10 @@ def fsdp_mapping(
     kept = assignment.Mappings(mapping or {}).parameters
     used = {name for name, entry in kept.entries if set(entry) & set(wanted)}
     leaves = jax.tree.leaves_with_path(tree, is_leaf=is_named_array)
-    arrays = [
-        x
-        for path, x in leaves
-        if isinstance(x, NamedArray) and names_held("fsdp_mapping", path, x) == x.names
-    ]
-    sizes = [{axis.name: axis.size for axis in axes_of("fsdp_mapping", x)} for x in arrays]
+    sizes: list[dict[str, int]] = []
+    for path, x in leaves:
+        if isinstance(x, NamedArray) and names_held("fsdp_mapping", path, x) == x.names:
+            sizes.append({axis.name: axis.size for axis in axes_of("fsdp_mapping", x)})
     large = [own for own in sizes if math.prod(own.values()) >= min_size]
     chosen = assignment.checked_mapping(mapping or {})
     while True:

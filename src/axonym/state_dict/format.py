@@ -154,10 +154,10 @@ def open_file(file: Path) -> File:
     entries, metadata, start = _header(file)
     data = np.asarray(np.memmap(file, np.uint8, "r"))[start:]
     _check_coverage(file, entries, len(data))
-    arrays = {
-        each.key: data[each.start : each.end].view(DTYPES[each.code]).reshape(each.shape)
-        for each in entries
-    }
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for each in entries:
+        stored = data[each.start : each.end].view(DTYPES[each.code])
+        arrays[each.key] = stored.reshape(each.shape)
     for each in entries:
         if each.code == "BOOL" and (data[each.start : each.end] > 1).any():
             problem = f"{each.key!r} in {file.name} has booleans other than 0 and 1"

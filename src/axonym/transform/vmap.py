@@ -193,13 +193,11 @@ def _parameters(
     try:
         signature.bind_partial(*args, **kwargs)
     except TypeError as flaw:
-        near = [
-            suggestion(key, signature.parameters)
-            for key in kwargs
-            if key not in signature.parameters
-        ]
         problem = f"args and kwargs do not fit the function: {flaw}"
-        hint = next(filter(None, near), None)
+        hint = None
+        for key in kwargs:
+            if key not in signature.parameters:
+                hint = hint or suggestion(key, signature.parameters)
         raise OperandError(
             message("vmap", problem, f"its parameters: {signature}", hint=hint)
         ) from None

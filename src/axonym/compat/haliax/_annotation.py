@@ -100,10 +100,13 @@ def parsed(spec: Any, dtype: Any = None) -> NamedArrayAxes:
             message("NamedArray[...]", problem, hint='write NamedArray["batch ... embed"]')
         )
     ordered = not isinstance(spec, Set)
-    entries = [
-        ... if entry == "..." else entry
-        for entry in (spec.split() if isinstance(spec, str) else spec)
-    ]
+    words: Any = spec
+    if isinstance(spec, str):
+        words = spec.split()
+    entries: list[Any] = list(words)
+    for at, entry in enumerate(entries):
+        if entry == "...":
+            entries[at] = ...
     if not ordered:
         entries.sort(key=str)
     names = [entry for entry in entries if isinstance(entry, str)]

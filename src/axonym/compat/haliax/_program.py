@@ -71,11 +71,10 @@ class _FirstImport(MetaPathFinder, Loader):
 
 
 def _warn_of_late_settings() -> None:
-    late = [
-        f"{name}={value}"
-        for name, value in os.environ.items()
-        if _is_read_at_import(name) and value != _FROM_THE_START.get(name)
-    ]
+    late: list[str] = []
+    for name, value in os.environ.items():
+        if _is_read_at_import(name) and value != _FROM_THE_START.get(name):
+            late.append(f"{name}={value}")
     if late:
         text = (
             f"the program has set {', '.join(late)} in os.environ, without effect: JAX had been imported with Axonym. "

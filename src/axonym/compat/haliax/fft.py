@@ -42,10 +42,11 @@ def _transform(named: Callable[..., Any]) -> Callable[..., Any]:
         if axis is None and isinstance(a, NamedArray):
             chosen = a.names[-1:]
         elif isinstance(axis, Mapping):
-            chosen = {
-                axis_name(key): size.size if isinstance(size, Axis) else size
-                for key, size in axis.items()
-            }
+            chosen = {}
+            for key, size in axis.items():
+                if isinstance(size, Axis):
+                    size = size.size
+                chosen[axis_name(key)] = size
         elif not isinstance(axis, str) and isinstance(axis, Axis | Sequence):
             chosen = dict(selection(axis, named.__name__))  # the size of an Axis is a length here
         transformed: NamedArray = of_named(a, chosen, norm)

@@ -80,12 +80,11 @@ def quantize_linear_layers(tree: T, config: QuantizationConfig) -> T:
         )
         return tree
     found, form = jax.tree.flatten_with_path(tree, is_leaf=_is_linear)
-    leaves = [
-        _with_product(leaf, make())
-        if _is_linear(leaf) and _is_meant(keys, config.targets)
-        else leaf
-        for keys, leaf in found
-    ]
+    leaves: list[Any] = []
+    for keys, leaf in found:
+        if _is_linear(leaf) and _is_meant(keys, config.targets):
+            leaf = _with_product(leaf, make())
+        leaves.append(leaf)
     quantized: T = jax.tree.unflatten(form, leaves)
     return quantized
 

@@ -195,10 +195,9 @@ class Interleaved(BlockFoldable[M]):
         call: Steps = fn
 
         def repetition(layers: tuple[M, ...], given: Any) -> Any:
-            results = [
-                call(layer, *own, **named)
-                for layer, (own, named) in zip(layers, given, strict=True)
-            ]
+            results: list[Any] = []
+            for layer, (own, named) in zip(layers, given, strict=True):
+                results.append(call(layer, *own, **named))
             return running.joined("Interleaved.vmap", results, self._Pattern, numbers=False)
 
         def run(*args: P.args, **kwargs: P.kwargs) -> R:

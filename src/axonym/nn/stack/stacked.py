@@ -398,10 +398,9 @@ class BlockSeq(BlockFoldable[M]):
         def run(*args: Any, **kwargs: Any) -> Any:
             kwargs = running.split_arguments("BlockSeq.vmap", self.Block, args, kwargs)
             given = (running.part((args, kwargs), self.Block, i) for i in range(self.Block.size))
-            results = [
-                fn(layer, *own, **named)
-                for layer, (own, named) in zip(self.blocks, given, strict=True)
-            ]
+            results: list[R] = []
+            for layer, (own, named) in zip(self.blocks, given, strict=True):
+                results.append(fn(layer, *own, **named))
             return running.joined("BlockSeq.vmap", results, self.Block, numbers=False)
 
         return run

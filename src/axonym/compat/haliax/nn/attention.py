@@ -79,12 +79,11 @@ def dot_product_attention(
         }
         QPos = _query_position(Key, query, key, value)
         result = axn.nn.dot_product_attention(QPos, KPos, Key, query, key, value, **options)
-        ahead = [
-            name
-            for name in (*query.names, *key.names)
-            if name != axis_name(Key) and name in result.names
-        ]
-        return result.rearrange(tuple(dict.fromkeys((*ahead, *result.names))))
+        ahead: dict[str, None] = {}
+        for name in (*query.names, *key.names):
+            if name != axis_name(Key) and name in result.names:
+                ahead[name] = None
+        return result.rearrange(tuple(ahead | dict.fromkeys(result.names)))
     weights = dot_product_attention_weights(
         Key, KPos, query, key, mask, bias, attention_dtype, precision
     )

@@ -58,18 +58,19 @@ class MLP(eqx.Module, metaclass=TwoSpellings):
         second = first.alias(f"{first.name}2")
         ends = [Input, *itertools.islice(itertools.cycle((first, second)), depth), Output]
         keys = jax.random.split(key, depth + 1)
-        layers = [
-            Linear.init(
+        biases = [use_bias] * depth + [use_final_bias]
+        layers: list[Linear] = []
+        for (In, Out), own, has_bias in zip(itertools.pairwise(ends), keys, biases, strict=True):
+            layer = Linear.init(
                 In,
                 Out,
-                key=keys[i],
-                use_bias=use_final_bias if i == depth else use_bias,
+                key=own,
+                use_bias=has_bias,
                 out_first=out_first,
                 dot_general=dot_general,
                 init_scale=init_scale,
             )
-            for i, (In, Out) in enumerate(itertools.pairwise(ends))
-        ]
+            layers.append(layer)
         return MLP(activation, tuple(layers))
 
     @property
