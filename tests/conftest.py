@@ -32,8 +32,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.sample import SEED, in_sample
 
-# Suites that run when they are named: one takes long, the other needs torch.
-APART = [Path(__file__).parent / name for name in ("compat", "huggingface")]
+# Suites that run when they are named: two take long, the third needs torch.
+APART = [Path(__file__).parent / name for name in ("compat", "examples", "huggingface")]
 
 settings.register_profile(
     "axonym",
