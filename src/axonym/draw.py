@@ -205,7 +205,7 @@ def _local(
         operands: list[tuple[Labels, Sequence[assignment.Entry]]] = []
         for label, array in zip(labels, arrays, strict=True):
             if label:  # not a scalar
-                operands.append((label, explicit.entries_of(array)))
+                operands.append((label, explicit.entries_from_type(array)))
         own = plans.labels(names, len(sizes))
         wanted = PartitionSpec(*explicit.settle(own, operands).values())
     result = explicit.untyped(call, mesh, NamedSharding(mesh, wanted))(key, *arrays)

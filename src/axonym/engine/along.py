@@ -58,7 +58,7 @@ def _along(
                 found: jax.Array = call(array)
                 return found
             array = whole(array, at, names)
-            result: jax.Array = local(call, [array], list(explicit.entries_of(array)))
+            result: jax.Array = local(call, [array], list(explicit.entries_from_type(array)))
             if to is not None:
                 check_given(function, (to,), target, result.shape)
             return result

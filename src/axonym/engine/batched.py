@@ -323,7 +323,7 @@ def _laid_out(
 
     moved: list[jax.Array] = []
     for operand, array in pairs:
-        if not explicit.entries_of(array):
+        if not explicit.entries_from_type(array):
             moved.append(array)
             continue
         own = (*numbers[most - operand.anonymous(array) :], *operand.batch)
@@ -337,4 +337,4 @@ def _laid_out(
 
 
 def _entries(array: jax.Array) -> Sequence[Entry]:
-    return explicit.entries_of(array) or ((),) * array.ndim
+    return explicit.entries_from_type(array) or ((),) * array.ndim

@@ -53,7 +53,7 @@ def may_be_lost(array: jax.Array, axis: Iterable[int]) -> bool:
     if not jnp.issubdtype(array.dtype, jnp.inexact):
         return False
     mesh = jax.typeof(array).sharding.mesh
-    entries = explicit.entries_of(array)
+    entries = explicit.entries_from_type(array)
     if any(entries[at] for at in axis):
         return True
     if mesh.empty:

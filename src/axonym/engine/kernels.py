@@ -144,14 +144,14 @@ def align_layouts(
     arrays = explicit.on_one_mesh(arrays)
     offers: list[tuple[Names, Sequence[Entry]]] = []
     for array, names in zip(arrays, operands, strict=True):
-        entries = explicit.entries_of(array)
+        entries = explicit.entries_from_type(array)
         offers.append((names, entries[max(len(entries) - len(names), 0) :]))
     largest = offers[operands.index(target)]
     table = explicit.settle(target, [largest, *offers])
 
     moved: list[jax.Array] = []
     for array, names in zip(arrays, operands, strict=True):
-        entries = explicit.entries_of(array)
+        entries = explicit.entries_from_type(array)
         if not entries:
             moved.append(array)
             continue

@@ -27,7 +27,7 @@ def sliced(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
     kinds = jax.typeof(array).sharding.mesh.axis_types
     # Beside Manual axes JAX has no gradient of a gather within `auto.local`.
     typed = AxisType.Explicit in kinds and AxisType.Manual not in kinds
-    if length == 1 and typed and explicit.entries_of(array)[at]:
+    if length == 1 and typed and explicit.entries_from_type(array)[at]:
         return _one_of_split(array, at, start)
     return at_start(_cut, array, at, start, length)
 
@@ -59,7 +59,7 @@ def _one_of_split(array: jax.Array, at: int, start: object) -> jax.Array:
         found: jax.Array = array.at[(*[builtins.slice(None)] * at, positions)].get(mode="clip")
         return found
 
-    entries = list(explicit.entries_of(array))
+    entries = list(explicit.entries_from_type(array))
     entries[at] = ()
     if isinstance(start, int):
         begin = jnp.asarray(start)
@@ -85,7 +85,7 @@ def _stays_split(array: jax.Array, at: int, length: int) -> bool:
     if not length or not explicit.has_explicit_axes(array):
         return False
     shape = jax.typeof(array).sharding.mesh.shape
-    return not length % math.prod(shape[axis] for axis in explicit.entries_of(array)[at])
+    return not length % math.prod(shape[axis] for axis in explicit.entries_from_type(array)[at])
 
 
 def _cut(array: jax.Array, at: int, start: object, length: int) -> jax.Array:
@@ -142,13 +142,13 @@ def read_locally(
         found: jax.Array = read(*operands)
         return found
     array, *positions = explicit.on_one_mesh(operands)
-    entries = explicit.entries_of(array)
+    entries = explicit.entries_from_type(array)
     if not explicit.has_explicit_axes(array):
         # Its gradient comes back with a type.
         array = jax.reshard(array, explicit.sharding_from(array, entries))
     own = (*range(len(entries) - len(names)), *names)
     kept = dict(zip(own, entries, strict=True)) | dict.fromkeys(indexed, ())
-    given = [(names, explicit.entries_of(index)) for names, index in indices]
+    given = [(names, explicit.entries_from_type(index)) for names, index in indices]
     first = sorted(labels, key=lambda label: isinstance(label, str))
     table = explicit.settle(first, [*given, (own, plans.values_at(kept, own))], _dividing(sizes))
     wanted = list(plans.values_at(table, labels))

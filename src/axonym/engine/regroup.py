@@ -125,7 +125,7 @@ def _layouts(
     array: jax.Array, groups: Sequence[Group]
 ) -> tuple[list[assignment.Entry], list[assignment.Entry]]:
     """Choose the mesh axes of each dimension right before and after a reshape."""
-    entries = iter(explicit.entries_of(array))
+    entries = iter(explicit.entries_from_type(array))
     owned = [list(itertools.islice(entries, group.dims)) for group in groups]
     names = itertools.chain.from_iterable(group.names for group in groups)
     mapping = context.mapped(filter(None, names))

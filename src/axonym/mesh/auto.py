@@ -15,7 +15,7 @@ def whole(array: jax.Array, at: Sequence[int], names: Names = ()) -> jax.Array:
     """On a mesh with Explicit axes, gather the given dimensions, which an operation cannot process in shards."""
     if not explicit.has_explicit_axes(array):
         return array
-    entries = list(explicit.entries_of(array))
+    entries = list(explicit.entries_from_type(array))
     for position in at:
         entries[position] = ()
     return explicit.relayout(array, entries, names)
@@ -58,6 +58,6 @@ def broadcast_entries(arrays: Sequence[Any]) -> list[assignment.Entry]:
     """Return the mesh axes of each dimension after broadcasting arrays of agreed layouts by position."""
     entries: list[assignment.Entry] = [()] * max(map(jnp.ndim, arrays))
     for array in arrays:
-        for at, entry in enumerate(reversed(explicit.entries_of(array)), start=1):
+        for at, entry in enumerate(reversed(explicit.entries_from_type(array)), start=1):
             entries[-at] = entry or entries[-at]
     return entries

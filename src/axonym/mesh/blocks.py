@@ -79,16 +79,18 @@ def may_idle(mesh: MeshLike, mesh_axes: Set[str]) -> bool:
     return bool(mesh_axes) and sum(size > 1 for size in mesh.shape.values()) > 1
 
 
-def entries_by_name(array: jax.Array, names: Names) -> list[Entry]:
+def entries_from_type_and_mapping(array: jax.Array, names: Names) -> list[Entry]:
     """Return the mesh axes of each dimension: Explicit ones by the type, Auto ones by the mapping."""
     mapping, mesh = context.current_mapping(), context.context_mesh()
-    entries = list(explicit.entries_of(array)) or [()] * array.ndim
+    entries = list(explicit.entries_from_type(array)) or [()] * array.ndim
     if mapping is None or mesh is None or context.current().audit is not None:
         return entries
     auto = partition.axes_of_type(mesh, AxisType.Auto)
     if not auto:
         return entries
-    mapped = partition.entries_in(partition.partition_spec(names, array.shape, mapping, mesh))
+    mapped = partition.entries_from_spec(
+        partition.partition_spec(names, array.shape, mapping, mesh)
+    )
     both: list[Entry] = []
     for own, entry in zip(entries, mapped, strict=True):
         both.append((*own, *partition.only(entry, auto)))

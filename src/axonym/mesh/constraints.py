@@ -13,7 +13,14 @@ from ..names.plans import Names, values_at
 from .assignment import AxisMapping, Entry, MeshLike
 from .context import Refused, context_mesh, current, current_mapping, mapped, note, taken_axes
 from .explicit import relayout
-from .partition import axes_of_type, entries_in, mesh_types, only, partition_spec, spec_from
+from .partition import (
+    axes_of_type,
+    entries_from_spec,
+    mesh_types,
+    only,
+    partition_spec,
+    spec_from_entries,
+)
 from .tracing import INLINE
 
 
@@ -70,7 +77,7 @@ def unsplit_if_empty(results: object) -> Any:
 def _only(spec: PartitionSpec, mesh: MeshLike, kind: AxisType) -> PartitionSpec:
     """Keep the mesh axes of one type, except those that a surrounding `vmap` maps over."""
     kept = axes_of_type(mesh, kind) - set(taken_axes())
-    return spec_from([only(entry, kept) for entry in entries_in(spec)])
+    return spec_from_entries([only(entry, kept) for entry in entries_from_spec(spec)])
 
 
 def constrain(
@@ -86,7 +93,7 @@ def constrain(
     if kinds >= {AxisType.Explicit, AxisType.Auto}:
         array = _constrain_both(array, explicit, auto)
     elif AxisType.Explicit in kinds:
-        array = relayout(array, entries_in(explicit.spec), is_asked=True)
+        array = relayout(array, entries_from_spec(explicit.spec), is_asked=True)
     elif AxisType.Auto in kinds:
         array = constrain_auto(array, auto)
     return array
@@ -156,7 +163,7 @@ def constrain_auto(array: jax.Array, auto: NamedSharding) -> jax.Array:
 def _constrain_both(array: jax.Array, explicit: NamedSharding, auto: NamedSharding) -> jax.Array:
     """Apply both on a mixed mesh; outside jit, the second step would undo the first."""
     moved: jax.Array = jax.lax.with_sharding_constraint(
-        relayout(array, entries_in(explicit.spec), is_asked=True), auto
+        relayout(array, entries_from_spec(explicit.spec), is_asked=True), auto
     )
     return moved
 
@@ -173,7 +180,7 @@ def decided(names: Names, sizes: Mapping[Any, int]) -> dict[str, Entry] | None:
     mapping, mesh = current_mapping(), context_mesh()
     if mapping is None or mesh is None:
         return None
-    entries = entries_in(_spec(names, values_at(sizes, names), mapping, mesh))
+    entries = entries_from_spec(_spec(names, values_at(sizes, names), mapping, mesh))
     known = mapped(names)
     return {name: entry for name, entry in zip(names, entries, strict=True) if name in known}
 

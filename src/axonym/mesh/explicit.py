@@ -15,7 +15,7 @@ from ..errors import ShardingError, describe, message
 from ..names.plans import Names, values_at
 from .assignment import Entry, MeshLike, looked_up
 from .context import context_mesh, current, current_mapping, mapped, taken_axes
-from .partition import axes_of_type, entries_in, only, spec_from, without
+from .partition import axes_of_type, entries_from_spec, only, spec_from_entries, without
 
 
 def has_explicit_axes(array: object) -> bool:
@@ -47,9 +47,9 @@ def on_one_mesh(arrays: Sequence[Any]) -> Sequence[Any]:
     return moved
 
 
-def entries_of(array: jax.Array) -> tuple[Entry, ...]:
+def entries_from_type(array: jax.Array) -> tuple[Entry, ...]:
     """Return the mesh axes of each dimension, from the type of the array."""
-    return tuple(entries_in(jax.typeof(array).sharding.spec))
+    return tuple(entries_from_spec(jax.typeof(array).sharding.spec))
 
 
 def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
@@ -60,7 +60,7 @@ def sharding_from(array: jax.Array, entries: Sequence[Entry]) -> NamedSharding:
     mesh = mesh_of_type(array)
     if mesh.empty:
         mesh = jax.sharding.get_abstract_mesh()
-    return NamedSharding(mesh, spec_from(_without_taken(entries)))
+    return NamedSharding(mesh, spec_from_entries(_without_taken(entries)))
 
 
 def _without_taken(entries: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -85,7 +85,7 @@ def relayout(
         names: its names, where they are known, for `limit_reshards`.
         is_asked: whether the user asked for this layout, so that `limit_reshards` says nothing.
     """
-    if entries_of(array) == _without_taken(entries):
+    if entries_from_type(array) == _without_taken(entries):
         return array
     if current().reshard_limit is not None and not is_asked:
         _report_move(
@@ -100,7 +100,7 @@ def _report_move(array: jax.Array, wanted: Sequence[Entry], names: Names) -> Non
 
     Nothing is sent where each device keeps a part of what it has. The layout of the current mapping was asked for.
     """
-    own, limit = entries_of(array), current().reshard_limit
+    own, limit = entries_from_type(array), current().reshard_limit
     nbytes = math.prod(array.shape) * array.dtype.itemsize
     if not own or limit is None or nbytes <= limit:
         return
@@ -112,7 +112,7 @@ def _report_move(array: jax.Array, wanted: Sequence[Entry], names: Names) -> Non
     problem = f"an operation moves an array of {nbytes:,} bytes between devices, though nobody asked for it"
     facts = (
         f"array has: {describe(names, array.shape)}",
-        f"its layout: {spec_from(own)}, then {spec_from(wanted)}",
+        f"its layout: {spec_from_entries(own)}, then {spec_from_entries(wanted)}",
         f"limit: {limit:,} bytes",
         f"in: {users_line()[0]}",
     )
@@ -228,7 +228,7 @@ def claim(entry: Entry, size: int, free: dict[str, int]) -> Entry:
 
 def off_taken_axes(array: jax.Array) -> jax.Array:
     """Remove from a sharding the mesh axes that a surrounding `vmap` maps over, so that mapped arrays can use them."""
-    return relayout(array, entries_of(array))
+    return relayout(array, entries_from_type(array))
 
 
 def agree(
@@ -251,7 +251,7 @@ def agree(
     if not any(map(has_explicit_axes, arrays)):
         return list(arrays), ()
     arrays = on_one_mesh(arrays)
-    layouts = [entries_of(array) for array in arrays]
+    layouts = [entries_from_type(array) for array in arrays]
     table = settle(labels, list(zip(operands, layouts, strict=True)), decided)
     used = tuple(itertools.chain.from_iterable(table.values()))
 
@@ -268,12 +268,12 @@ def agree(
 
 def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:
     """On a mesh with Explicit axes, give an array the layout of another array of the same shape."""
-    entries = entries_of(other)
-    if not has_explicit_axes(other) or entries_of(array) == entries:
+    entries = entries_from_type(other)
+    if not has_explicit_axes(other) or entries_from_type(array) == entries:
         return array
     if current().reshard_limit is not None and has_explicit_axes(array):
         _report_move(array, entries, ())
-    sharding = NamedSharding(mesh_of_type(other), spec_from(entries))
+    sharding = NamedSharding(mesh_of_type(other), spec_from_entries(entries))
     moved: jax.Array = jax.reshard(array, sharding)
     return moved
 

@@ -100,7 +100,7 @@ def _partition_spec(
         auto = axes_of_type(mesh, AxisType.Auto)
         sizes = dict(mesh.shape)
 
-    table = entries_for(names, shape, mapping, mesh, function, manual)
+    table = entries_from_mapping(names, shape, mapping, mesh, function, manual)
     entries: list[Entry] = [()] * (len(shape) - len(names))
     for name, size in zip(names, shape[len(entries) :], strict=True):
         entry = table.get(name, ())
@@ -113,10 +113,10 @@ def _partition_spec(
             facts = _facts(names, shape, mapping, mesh)
             raise ShardingError(message(function, problem, *facts, hint=hint))
         entries.append(entry)
-    return spec_from(entries)
+    return spec_from_entries(entries)
 
 
-def entries_for(
+def entries_from_mapping(
     names: Names,
     shape: tuple[int, ...],
     mapping: AxisMapping,
@@ -174,7 +174,7 @@ def _facts(
     return facts
 
 
-def spec_from(entries: Iterable[Entry]) -> PartitionSpec:
+def spec_from_entries(entries: Iterable[Entry]) -> PartitionSpec:
     """Make a PartitionSpec from mesh axes per dimension."""
     parts: list[Entry | str | None] = []
     for entry in entries:
@@ -185,7 +185,7 @@ def spec_from(entries: Iterable[Entry]) -> PartitionSpec:
     return PartitionSpec(*parts)
 
 
-def entries_in(spec: PartitionSpec) -> list[Entry]:
+def entries_from_spec(spec: PartitionSpec) -> list[Entry]:
     """List the mesh axes of each dimension of a PartitionSpec."""
     entries: list[Entry] = []
     for part in spec.partitions:

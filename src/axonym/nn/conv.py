@@ -22,7 +22,7 @@ from ..mesh import assignment, auto, context, explicit, partition, tracing
 from ..mesh.blocks import (
     Slide,
     blocks_of,
-    entries_by_name,
+    entries_from_type_and_mapping,
     manual_axes,
     may_idle,
     mesh_of,
@@ -360,7 +360,10 @@ def _convolution(
         x, weight = x.astype(dtype), weight.astype(dtype)
 
         mesh = mesh_of(x)
-        entries, filters = entries_by_name(x, names), entries_by_name(weight, stored)
+        entries, filters = (
+            entries_from_type_and_mapping(x, names),
+            entries_from_type_and_mapping(weight, stored),
+        )
         ways = [partition.ways_on(mesh, entry) for entry in entries]
         typed = any(map(explicit.has_explicit_axes, (x, weight)))
         manual = manual_axes(mesh, [*entries, *filters], typed)
@@ -399,7 +402,7 @@ def _convolution(
             if not shape[i] % ways[i]:
                 decided[name] = entries[i]
         kinds = labels, (out, *(None for _ in stored[1:]))
-        types = [explicit.entries_of(a) or ((),) * a.ndim for a in (x, weight)]
+        types = [explicit.entries_from_type(a) or ((),) * a.ndim for a in (x, weight)]
         table = explicit.settle(results, list(zip(kinds, types, strict=True)), decided)
         result: jax.Array = auto.local(call, [x, weight], list(plans.values_at(table, results)))
         return result
@@ -464,8 +467,8 @@ def _by_blocks(
     kernel = [out, summed, *[()] * len(spatial)]
     y = jax.shard_map(
         convolve,
-        in_specs=(partition.spec_from(has), partition.spec_from(kernel)),
-        out_specs=partition.spec_from(results),
+        in_specs=(partition.spec_from_entries(has), partition.spec_from_entries(kernel)),
+        out_specs=partition.spec_from_entries(results),
         axis_names=manual,
         mesh=context.mesh_for_blocks(mesh),
     )(x.astype(wide), weight.astype(wide))

@@ -19,7 +19,7 @@ from ..kinds import type_text
 from ..mesh import constraints
 from ..mesh.assignment import Entry
 from ..mesh.context import context_mesh, current_mapping, current_scope
-from ..mesh.partition import entries_for
+from ..mesh.partition import entries_from_mapping
 from ..names import plans
 from ..ops.contract import dot
 from ..ops.cumulative import cumsum
@@ -415,7 +415,7 @@ class MixtureOfExperts(Layer):
         del sizes[self.up.In.name]
         if current_scope() is not None:
             # Nothing is laid out on Manual mesh axes, so nothing else would check them.
-            entries_for(tuple(sizes), tuple(sizes.values()), mapping, mesh)
+            entries_from_mapping(tuple(sizes), tuple(sizes.values()), mapping, mesh)
         return constraints.decided(tuple(sizes), sizes)
 
     def _taken(

@@ -24,7 +24,7 @@ from ..mesh import assignment, auto, context, explicit, partition
 from ..mesh.blocks import (
     Slide,
     blocks_of,
-    entries_by_name,
+    entries_from_type_and_mapping,
     manual_axes,
     mesh_of,
     trimmed,
@@ -297,7 +297,7 @@ def _pool(
 
         run = call
         if reduction in _SELECTIONS:
-            mesh, has = mesh_of(x), entries_by_name(x, names)
+            mesh, has = mesh_of(x), entries_from_type_and_mapping(x, names)
             overlapping = [slide.at for slide in slides if slide.window > slide.step]
             if any(partition.ways_on(mesh, has[at]) > 1 for at in overlapping):
                 manual = manual_axes(mesh, has, explicit.has_explicit_axes(x))
@@ -306,7 +306,7 @@ def _pool(
             return run(x)
 
         mesh = jax.typeof(x).sharding.mesh
-        entries = list(explicit.entries_of(x))
+        entries = list(explicit.entries_from_type(x))
         for at, size in enumerate(shape):
             if size % partition.ways_on(mesh, entries[at]):
                 entries[at] = ()
@@ -335,7 +335,7 @@ def _by_blocks(
     padding = [(0, 0)] * x.ndim
     for at, sides in zip(moves, inside, strict=True):
         padding[at] = sides
-    spec = partition.spec_from(has)
+    spec = partition.spec_from_entries(has)
 
     def reduce(x: jax.Array) -> jax.Array:
         return call(with_edges(x, edges, has, outside), padding)

@@ -71,7 +71,9 @@ def _resized(
             return result
 
         array = auto.whole(array, at, names)
-        resampled: jax.Array = auto.local(resample, [array], list(explicit.entries_of(array)))
+        resampled: jax.Array = auto.local(
+            resample, [array], list(explicit.entries_from_type(array))
+        )
         return resampled
 
     return kernels.Kernel(names, body)

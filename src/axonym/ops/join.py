@@ -261,7 +261,7 @@ def _same_layout(
     if any(map(explicit.has_explicit_axes, arrays)):
         arrays = explicit.on_one_mesh(arrays)
         labels = [plans.labels(names, a.ndim) for a in arrays]
-        operands = list(zip(labels, map(explicit.entries_of, arrays), strict=True))
+        operands = list(zip(labels, map(explicit.entries_from_type, arrays), strict=True))
         table = explicit.settle([label for label in labels[0] if label != joined], operands)
         wanted = [[table.get(label, ()) for label in own] for own in labels]
         arrays = list(map(explicit.relayout, arrays, wanted))
@@ -419,7 +419,7 @@ def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int
         array = auto.whole(array, (at,))
         call = partial(joined, runs=_runs(order, array.shape[at]))
         arrays: list[Any] = [array, values, order]
-        result: jax.Array = auto.local(call, arrays, list(explicit.entries_of(array)))
+        result: jax.Array = auto.local(call, arrays, list(explicit.entries_from_type(array)))
         return result
 
     return kernels.Kernel(names, body)

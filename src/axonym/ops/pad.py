@@ -139,7 +139,9 @@ def _padded(
             return jnp.pad(array, every, mode, **kernels.keywords_of(options))
 
         array = auto.whole(array, at)
-        result: jax.Array = auto.local(padded, [array, value], list(explicit.entries_of(array)))
+        result: jax.Array = auto.local(
+            padded, [array, value], list(explicit.entries_from_type(array))
+        )
         return result
 
     return kernels.Kernel(names, body)

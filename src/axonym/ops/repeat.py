@@ -143,7 +143,7 @@ def _tiled(names: Names, given: Pairs, counts: tuple[int, ...]) -> kernels.Kerne
         lined = kernels.lined_up(auto.whole(array, copied), names, target)
         reps = [table.get(name, 1) for name in target]
         copy = partial(jnp.tile, reps=[*[1] * (len(shape) - len(names)), *reps])
-        result: jax.Array = auto.local(copy, [lined], list(explicit.entries_of(lined)))
+        result: jax.Array = auto.local(copy, [lined], list(explicit.entries_from_type(lined)))
         return result
 
     return kernels.Kernel(target, body)

@@ -21,7 +21,7 @@ def spec_of(leaf: object) -> PartitionSpec | None:
     """Return the layout that the type of an array has, if it is one."""
     if not isinstance(leaf, jax.Array):
         return None
-    return partition.spec_from(explicit.entries_of(leaf))
+    return partition.spec_from_entries(explicit.entries_from_type(leaf))
 
 
 def fill(leaves: Sequence[object], arrays: Iterable[object]) -> list[Any]:

@@ -258,7 +258,7 @@ def _parts(
     function: str, names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: Mesh
 ) -> list[tuple[list[int], int]]:
     """List, for each dimension, the parts that this process holds, and the number of all parts."""
-    entries = partition.entries_for(names, shape, mapping, mesh, function)
+    entries = partition.entries_from_mapping(names, shape, mapping, mesh, function)
     parts = [([0], 1)] * (len(shape) - len(names))
     for name in names:
         entry = entries.get(name, ())

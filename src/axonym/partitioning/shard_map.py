@@ -381,7 +381,7 @@ class _Blocks:
 
     def _has_split(self, tree: object) -> bool:
         for leaf in jax.tree.leaves(tree):
-            for entry in partition.entries_in(spec_of(leaf) or PartitionSpec()):
+            for entry in partition.entries_from_spec(spec_of(leaf) or PartitionSpec()):
                 if partition.only(entry, self.manual):
                     return True
         return False
@@ -405,7 +405,7 @@ class _Blocks:
         """Check the spec of a plain array."""
         if spec is None:
             spec = PartitionSpec()
-        entries = partition.entries_in(spec)
+        entries = partition.entries_from_spec(spec)
         used = list(itertools.chain.from_iterable(entries))
         known = self.mesh.axis_names
         problem = hint = None
@@ -433,8 +433,10 @@ class _Blocks:
         return None
 
     def _only_manual(self, spec: PartitionSpec) -> PartitionSpec:
-        entries = partition.entries_in(spec)
-        return partition.spec_from([partition.only(entry, self.manual) for entry in entries])
+        entries = partition.entries_from_spec(spec)
+        return partition.spec_from_entries(
+            [partition.only(entry, self.manual) for entry in entries]
+        )
 
     def _moved(self, array: jax.Array, spec: PartitionSpec) -> jax.Array:
         """Move an argument by type where mesh axes are Explicit; JAX does so for Auto ones."""
@@ -443,14 +445,14 @@ class _Blocks:
             return array
         free -= set(context.taken_axes())
         wanted: list[Entry] = []
-        for entry in partition.entries_in(spec):
+        for entry in partition.entries_from_spec(spec):
             # JAX puts Manual axes before others that split the same dimension.
             ordered = sorted(entry, key=lambda axis: axis not in self.manual)
             wanted.append(partition.only(ordered, free))
         wanted += [()] * (array.ndim - len(wanted))
-        if tuple(wanted) == explicit.entries_of(array):
+        if tuple(wanted) == explicit.entries_from_type(array):
             return array
-        sharding = NamedSharding(self.mesh, partition.spec_from(wanted))
+        sharding = NamedSharding(self.mesh, partition.spec_from_entries(wanted))
         moved: jax.Array = jax.reshard(array, sharding)
         return moved
 
@@ -469,10 +471,12 @@ class _Blocks:
             if isinstance(leaf, NamedArray):
                 mapping, shape = mappings.of(leaf.names), shape_of("shard_map", array, leaf.names)
                 context.note(mapping, leaf.names)
-                table = partition.entries_for(leaf.names, shape, mapping, self.mesh, "shard_map")
+                table = partition.entries_from_mapping(
+                    leaf.names, shape, mapping, self.mesh, "shard_map"
+                )
                 entries: list[Entry] = [()] * (len(shape) - len(leaf.names))
                 entries += [table.get(name, ()) for name in leaf.names]
-                spec = partition.spec_from(entries)
+                spec = partition.spec_from_entries(entries)
             spec = self._only_manual(self._fitting("out_specs", spec, array.shape, whole=False))
             if self.check:
                 self._check(jax.tree_util.keystr(path), leaf, array, spec, mappings)
@@ -484,7 +488,7 @@ class _Blocks:
         self, path: str, leaf: object, array: jax.Array, spec: PartitionSpec, mappings: Mappings
     ) -> None:
         """Raise ShardingError for a result that cannot have its layout."""
-        names, entries = names_held_by(leaf), partition.entries_in(spec)
+        names, entries = names_held_by(leaf), partition.entries_from_spec(spec)
         where = "the result"
         if path:
             where = f"the result at {path}"

@@ -401,8 +401,8 @@ class _Run:
         if not _faults(names, shape, mapping, self._mesh):
             spec = partition.partition_spec(names, shape, mapping, self._mesh)
         explicit = partition.axes_of_type(self._mesh, AxisType.Explicit)
-        own = [partition.only(entry, explicit) for entry in partition.entries_in(spec)]
-        sharding = NamedSharding(self._mesh, partition.spec_from(own))
+        own = [partition.only(entry, explicit) for entry in partition.entries_from_spec(spec)]
+        sharding = NamedSharding(self._mesh, partition.spec_from_entries(own))
         return jax.ShapeDtypeStruct(
             shape, array.dtype, sharding=sharding, weak_type=array.weak_type
         )
@@ -513,7 +513,9 @@ def _faults(
         if name in table:  # go on with the remaining mesh axes, to find sizes that do not divide
             table[name] = tuple(axis for axis in dict.fromkeys(table[name]) if used[axis] == name)
 
-    entries = partition.entries_for(names, shape, AxisMapping(tuple(table.items())), mesh, "check")
+    entries = partition.entries_from_mapping(
+        names, shape, AxisMapping(tuple(table.items())), mesh, "check"
+    )
     for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
         axes = entries.get(name, ())
         ways = partition.ways_on(mesh, axes)

@@ -145,7 +145,7 @@ def _labels(names: Names, shape: Sequence[int]) -> tuple[str, ...]:
 
 def _entries(spec: PartitionSpec, ndim: int) -> list[Entry]:
     """Return the mesh axes of each dimension."""
-    found = partition.entries_in(spec)
+    found = partition.entries_from_spec(spec)
     return found + [()] * (ndim - len(found))
 
 
@@ -294,7 +294,7 @@ def _row(
     shape, nbytes = tuple(array.shape), math.prod(array.shape) * array.dtype.itemsize
     ways = 1
     if mesh is not None:
-        for entry in partition.entries_in(spec or PartitionSpec()):
+        for entry in partition.entries_from_spec(spec or PartitionSpec()):
             ways *= partition.ways_on(mesh, entry)
     held = None
     if note not in {"not known", "host"}:

@@ -315,7 +315,7 @@ def _loaded(
         and isinstance(sharding.mesh, AbstractMesh)
     ):
         # Abstract arrays from a mesh with Explicit axes have a layout, but no devices.
-        entries = partition.entries_in(sharding.spec)
+        entries = partition.entries_from_spec(sharding.spec)
         entries += [()] * (len(place.shape) - len(entries))
         mapping = AxisMapping(tuple(zip(place.names, entries, strict=True)))
         if context.context_mesh(mesh) is None:

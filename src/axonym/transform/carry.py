@@ -81,16 +81,16 @@ def _new_layout(before: jax.Array, after: jax.Array) -> NamedSharding | None:
     """
     if not explicit.has_explicit_axes(after):
         return None
-    then = explicit.entries_of(after)
+    then = explicit.entries_from_type(after)
     used = set(itertools.chain(*then))
     wanted, first = list(then), None
     if explicit.has_explicit_axes(before):
-        first = explicit.entries_of(before)
+        first = explicit.entries_from_type(before)
         unused = [partition.without(entry, used) for entry in first]
         wanted = [entry or kept for entry, kept in zip(then, unused, strict=True)]
     if first == tuple(wanted):
         return None
-    return NamedSharding(jax.typeof(after).sharding.mesh, partition.spec_from(wanted))
+    return NamedSharding(jax.typeof(after).sharding.mesh, partition.spec_from_entries(wanted))
 
 
 def _moved(array: jax.Array, sharding: NamedSharding | None) -> jax.Array:

@@ -143,7 +143,7 @@ def _batched(
         context.note(mapping, (name,))
         sizes = (arguments.size,)
         spec = partition.partition_spec((name,), sizes, mapping, mesh, "vmap", lays_out=False)
-        (entry,) = partition.entries_in(spec)
+        (entry,) = partition.entries_from_spec(spec)
         auto = partition.only(entry, partition.axes_of_type(mesh, AxisType.Auto))
     labels: list[list[str | None]] = []
     for x, dim in zip(arguments.arrays, dims, strict=True):

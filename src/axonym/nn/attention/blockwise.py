@@ -211,7 +211,7 @@ def _on_mesh(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray,
         if isinstance(leaf, Core):
             by_position = [leaf.names.index(name) for name in (QUERIES, KEYS) if name in leaf.names]
             arrays[at] = auto.whole(arrays[at], [i - len(leaf.names) for i in by_position])
-            entries = explicit.entries_of(arrays[at])
+            entries = explicit.entries_from_type(arrays[at])
             given.append((leaf.names, entries[len(entries) - len(leaf.names) :]))
     table = explicit.settle(plan.out_names, given)
     local = auto.local(positional, arrays, tuple([table[name] for name in own] for own in names))

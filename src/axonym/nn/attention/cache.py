@@ -451,7 +451,9 @@ def _put_each(
 
     starts = [jnp.asarray(layer, where.dtype) for layer in layers]
     operands = [array, update.array, where.array, *starts]
-    return wrap(old, auto.local(scatter, operands, list(explicit.entries_of(array))), old.names)
+    return wrap(
+        old, auto.local(scatter, operands, list(explicit.entries_from_type(array))), old.names
+    )
 
 
 def _held(last: jax.Array, place: jax.Array, *, size: int) -> jax.Array:

@@ -27,7 +27,7 @@ from ...errors import ArgumentError, message
 from ...mesh import explicit
 from ...mesh.assignment import Mappings, MeshLike
 from ...mesh.context import context_mesh, current_mapping, taken_axes
-from ...mesh.partition import entries_for, mesh_types
+from ...mesh.partition import entries_from_mapping, mesh_types
 from ...names import plans
 from ...names.plans import Names
 from ...partitioning.shard import auto_sharded
@@ -269,7 +269,7 @@ def _on_mesh(
     given = [x for x in leaves if isinstance(x, NamedArray)]
     if mapping is None and any(explicit.has_explicit_axes(x.array) for x in given):
         names = dict.fromkeys(itertools.chain.from_iterable(x.names for x in operands))
-        known = [(x.names, explicit.entries_of(x.array)) for x in given]
+        known = [(x.names, explicit.entries_from_type(x.array)) for x in given]
         whole = (QUERIES, KEYS, FEATURES, OUT)
         mapping = explicit.settle(plans.without(tuple(names), whole), known)
     mesh = context_mesh()
@@ -282,7 +282,7 @@ def _on_mesh(
         compute = Mappings(mapping).compute
         manual: set[str] = set()
         for x in given:
-            manual.update(*entries_for(x.names, x.array.shape, compute, mesh).values())
+            manual.update(*entries_from_mapping(x.names, x.array.shape, compute, mesh).values())
         idle = _free_axes(mesh) - manual
         if check:
             options["check"] = True
