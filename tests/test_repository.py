@@ -94,6 +94,12 @@ def test_the_file_of_tests_of_a_file() -> None:
     assert [tool(Path(name)) for name in ("tests/laws.py", "docs/index.md", "benchmarks/measure.py")] == [None] * 3
 
 
+def test_each_planted_fault_has_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    for fault in runpy.run_path(str(ROOT / "tools/mutations.py"))["FAULTS"]:
+        assert (ROOT / "src/axonym" / fault.file).read_text().count(fault.right) == 1, fault
+
+
 def test_each_row_of_a_table_comes_into_the_sample_at_some_commit() -> None:
     rows = [f"row-{i}" for i in range(100)]
     samples = [{row for row in rows if in_sample(row, seed)} for seed in range(40)]

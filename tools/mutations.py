@@ -40,7 +40,7 @@ FAULTS = [
     Fault("ops/signal.py", '{"prepend": prepend, "append": append}', '{"prepend": append, "append": prepend}'),
     Fault("ops/sorting.py", "(_argsort, x, axis, stable=stable,", "(_argsort, x, axis, stable=not stable,"),
     Fault("ops/histogram.py", "to, (fweights, aweights), ddof=ddof)", "to, (None, aweights), ddof=ddof)"),
-    Fault("nn/dropout.py", "x / keep if keep else x", "x"),
+    Fault("nn/dropout.py", "x = x / keep", "x = x * keep"),
     Fault("nn/loss.py", "jnp.where(jnp.isfinite(largest), largest, 0)", "largest"),
     Fault("nn/norm.py", ".mean(at, keepdims=True) + eps)", ".mean(at, keepdims=True))"),
     Fault("nn/pool.py", "self.high + self.over - self.window)", "self.high - self.window)"),
@@ -58,7 +58,11 @@ FAULTS = [
     Fault("engine/along.py", "array = whole(array, at, names)", "array = array", "ops/test_cumulative.py"),
     Fault("ops/roll.py", "jnp.roll(auto.whole(array, axis), shift, axis)", "jnp.roll(array, shift, axis)"),
     Fault("ops/pad.py", "array = auto.whole(array, at)", "array = array"),
-    Fault("partitioning/collectives.py", "jax.random.fold_in(key, lax.axis_index(axes)) if axes else key", "key"),
+    Fault("partitioning/collectives.py", "return jax.random.fold_in(key, lax.axis_index(axes))", "return key"),
+    Fault("engine/uneven.py", "counts.append(-size % ways)", "counts.append(0)"),
+    Fault(
+        "mesh/constraints.py", "entry or PartitionSpec.UNCONSTRAINED for entry in entries", "None for entry in entries"
+    ),
     Fault("mup.py", "1 / math.sqrt(self.inputs)", "1 / self.inputs"),
 ]
 
