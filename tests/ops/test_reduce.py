@@ -531,3 +531,12 @@ def test_a_mask_does_not_broadcast_the_array() -> None:
     x = axn.ones(axn.Axis("a", 2))
     with pytest.raises((AxisNotFoundError, BroadcastError)):
         x.sum("a", where=axn.ones((axn.Axis("a", 2), axn.Axis("b", 3)), bool))
+
+
+@pytest.mark.parametrize("name", ["var", "std", "nanvar", "nanstd"])
+def test_variances_of_a_sample_count_its_degrees_of_freedom(name: str) -> None:
+    values = np.array([[1.0, 4.0, 9.0, 2.0], [3.0, 3.0, 5.0, 8.0]], np.float32)
+    if name.startswith("nan"):
+        values[0, 1] = np.nan
+    found = getattr(axn, name)(axn.named(values, ("batch", "time")), "time", ddof=1)
+    np.testing.assert_allclose(found.array, getattr(np, name)(values, axis=1, ddof=1), rtol=1e-6)
