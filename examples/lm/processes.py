@@ -50,6 +50,11 @@ def any_of_all(own: bool) -> bool:
     return bool(multihost_utils.process_allgather(np.array(own)).any())
 
 
+def tell(problem: str) -> None:
+    """Write an error below the progress bar, whose line has no end."""
+    print(f"\n{problem}", file=sys.stderr, flush=True)
+
+
 class Watch:
     """Signs of life in a folder that all processes see, because JAX does not tell which process is gone.
 
@@ -85,7 +90,7 @@ class Watch:
 
         A normal exit would wait for the others, which may wait for this one.
         """
-        print(f"error of process {self._own}: {error}", file=sys.stderr, flush=True)
+        tell(f"error of process {self._own}: {error}")
         if isinstance(error, RuntimeError):
             # A collective broke off; the process that is missing will be named.
             self._over.wait(self._silence + 5)
@@ -104,7 +109,7 @@ class Watch:
             for other in self._gone():
                 signs = f"there is no sign of it for {self._silence:g} seconds"
                 todo = "start all processes again: they go on with the last checkpoint"
-                print(f"error: process {other} of {self._count} is gone: {signs}; {todo}", file=sys.stderr, flush=True)
+                tell(f"error: process {other} of {self._count} is gone: {signs}; {todo}")
                 os._exit(LEFT)
 
     def _gone(self) -> list[int]:
