@@ -100,6 +100,12 @@ class TestVariants(Values):
     """Options, and other ways to write the axes."""
 
 
+def test_anonymous_dimensions_stay_in_front() -> None:
+    x = axn.arange(axn.make_axes(a=2, b=3)).untag("a")
+    assert axn.tile(x, {"b": 2, "i": 4}).array.shape == (2, 4, 6)
+    assert axn.repeat(x, [1, 1, 2], "b").array.shape == (2, 4)
+
+
 def test_repeat_takes_the_size_from_counts_that_are_known() -> None:
     x = axn.arange(axn.Axis("x", 3))
     assert x.repeat(jnp.array([1, 0, 2]), "x").tolist() == [0, 2, 2]

@@ -49,7 +49,6 @@ def constructor(function: str, Block: object, module: Any) -> Steps:
         raise OperandError(
             message(function, f"the axis of layers comes first, not {what}", hint=hint)
         )
-        raise OperandError(message(function, f"Block must be an Axis, not {Block!r}", hint=hint))
     make: Steps | None = getattr(module, "init", None)
     if make is None and callable(module) and not isinstance(module, type):
         make = module
