@@ -86,12 +86,7 @@ class Position(NamedTuple):
     @property
     def indexed(self) -> list[int]:
         """The dimensions that it does not slice."""
-        return unsliced(self.dims)
-
-
-def unsliced(dims: Sequence[Payload]) -> list[int]:
-    """Return the dimensions that a positional index does not slice."""
-    return [at for at, dim in enumerate(dims) if not isinstance(dim, builtins.slice)]
+        return uneven.unsliced(self.dims)
 
 
 class Vector(NamedTuple):
@@ -301,9 +296,7 @@ class _Index:
 
 def _labels(dims: Sequence[Payload], labels: Sequence[Label], union: Names) -> tuple[Label, ...]:
     """Return numpy's order for an index: new dimensions replace indexed ones if adjacent, and otherwise come first."""
-    at, first = unsliced(dims), 0
-    if at and _are_adjacent(at):
-        first = at[0]
+    at, first = uneven.unsliced(dims), uneven.first_read(dims)
     before: list[Label] = []
     after: list[Label] = []
     for i, label in enumerate(labels):

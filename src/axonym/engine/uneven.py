@@ -81,7 +81,7 @@ def read_more(at: At, more: Sequence[int]) -> At:
 
 def cut_off(found: jax.Array, at: At, more: Sequence[int]) -> jax.Array:
     """Drop the elements that an index read because of `read_more`."""
-    first = _first(at)
+    first = first_read(at)
     for dim, count in enumerate(more, start=first):
         if count:
             found = lax.slice_in_dim(found, 0, found.shape[dim] - count, axis=dim)
@@ -114,9 +114,14 @@ def _own(part: Any, shape: Sequence[int], more: Sequence[int]) -> tuple[list[int
     return dims, [more[leading + dim] for dim in dims]
 
 
-def _first(at: At) -> int:
-    """Return the first dimension of what an index reads that stems from its arrays, by the rule of NumPy."""
-    indexed = [dim for dim, part in enumerate(at) if _is_indexed(part)]
+def unsliced(at: Sequence[Any]) -> list[int]:
+    """Return the dimensions that a positional index does not slice."""
+    return [dim for dim, part in enumerate(at) if _is_indexed(part)]
+
+
+def first_read(at: Sequence[Any]) -> int:
+    """Return where what an index reads has the dimensions of its arrays: by NumPy, in place only if adjacent."""
+    indexed = unsliced(at)
     if indexed and indexed == list(range(indexed[0], indexed[-1] + 1)):
         return indexed[0]
     return 0
