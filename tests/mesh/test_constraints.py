@@ -94,3 +94,27 @@ def test_products_are_right_where_batch_axes_change_places_with_the_summed_one(
             with axn.axis_mapping({place: "model", other: "data"}):
                 found = jax.jit(lambda x, y: axn.einsum(form, x, y))(*given)
         np.testing.assert_allclose(found.array, expected.array, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: axn.sort(x, "a", descending=True),
+        lambda x: axn.partition(x, "a", 1),
+        lambda x: axn.top_k(x, "a", 3)[0],
+        lambda x: axn.median(x, "a"),
+        lambda x: axn.quantile(x, 0.3, "a"),
+    ],
+    ids=["sort", "partition", "top_k", "median", "quantile"],
+)
+def test_a_sort_of_a_split_axis_beside_an_uneven_one_has_a_gradient(auto_mesh: jax.sharding.Mesh, fn: Any) -> None:
+    """XLA alone ends the process."""
+
+    def loss(x: axn.NamedArray) -> jax.Array:
+        return axn.sin(fn(axn.insert(x, [2], 1.0, "b"))).sum().scalar()
+
+    x = axn.random.normal(jax.random.key(0), axn.make_axes(b=8, a=4, c=8))
+    expected = jax.jit(jax.grad(loss))(x)
+    with axn.set_mesh(auto_mesh):
+        found = jax.jit(jax.grad(loss))(axn.shard(x, {"a": "data", "b": "model"}))
+    np.testing.assert_allclose(found.array, expected.array, rtol=1e-5, atol=1e-6)

@@ -614,3 +614,17 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call(X)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("mesh", ["auto_mesh", "explicit_mesh"])
+def test_a_piece_shorter_than_its_axis_is_split_has_a_gradient(mesh: str, request: pytest.FixtureRequest) -> None:
+    """XLA alone refuses its own program on Explicit axes."""
+
+    def loss(x: axn.NamedArray) -> jax.Array:
+        return axn.sin(axn.updated_slice(x, {"b": 0}, x["b", 0:2] * 2)).sum().scalar()
+
+    x = axn.arange(axn.Axis("b", 4)) / 4
+    expected = jax.grad(loss)(x)
+    with axn.set_mesh(request.getfixturevalue(mesh)):
+        found = jax.jit(jax.grad(loss))(axn.shard(x, {"b": "data"}))
+    np.testing.assert_allclose(found.array, expected.array, rtol=1e-6)

@@ -54,6 +54,17 @@ def settled_gradient(array: jax.Array, count: int, *, fits: bool = False) -> jax
     return array
 
 
+def with_gradient_apart(array: jax.Array) -> jax.Array:
+    """Keep the gradient of an array as it is made, a slice, until it is made.
+
+    Where the slice is shorter than the axis is split, XLA otherwise gives it the layout of what it is added to, and
+    refuses its own program (all versions).
+    """
+    if not jnp.issubdtype(array.dtype, jnp.inexact) or _devices(array) == 1:
+        return array
+    return _with_own_gradient(array)
+
+
 def may_merge(array: jax.Array, count: int) -> bool:
     """Return whether a device may have to look at only one of `count` positions."""
     if not _MERGES or jnp.issubdtype(array.dtype, jax.dtypes.prng_key):

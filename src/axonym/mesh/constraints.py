@@ -200,16 +200,44 @@ def lay_out_batch(array: jax.Array, labels: Sequence[object], batch: Set[str]) -
     split over it along the axis that is summed, and along the batch axis over another (all versions, see
     tests/upstream/test_batched_products.py). Other axes stay as they are.
     """
-    mesh = context_mesh()
     found = mapped(batch)
-    if mesh is None or not found or AxisType.Explicit in mesh.axis_types:
+    if not found:
         return array
-    free = axes_of_type(mesh, AxisType.Auto) - set(taken_axes())
+    free = _several_auto_axes()
     entries = [only(found.get(label, ()), free) for label in labels]  # type: ignore[call-overload]
-    if len(free) < 2 or not any(entries):
+    wanted = {at: entry for at, entry in enumerate(entries) if entry}
+    return _constrain_dimensions(array, wanted)
+
+
+def keep_together(array: jax.Array, dimensions: Iterable[int]) -> jax.Array:
+    """On Auto mesh axes, keep what is sorted on one device.
+
+    XLA ends the process over the gradient of a sort of a split axis, beside an axis that is split unevenly (all
+    versions). A sort moves its axis together anyway.
+    """
+    if not _several_auto_axes() or not jnp.issubdtype(array.dtype, jnp.inexact):
         return array
-    spec = PartitionSpec(*(entry or PartitionSpec.UNCONSTRAINED for entry in entries))
-    laid_out: jax.Array = constrain_auto(array, NamedSharding(mesh, spec))
+    return _constrain_dimensions(array, {at % array.ndim: () for at in dimensions})
+
+
+def _several_auto_axes() -> set[str]:
+    """Return the Auto axes of the current mesh, where it has no others but Manual ones, and more than one is free."""
+    mesh = context_mesh()
+    if mesh is None or AxisType.Explicit in mesh.axis_types:
+        return set()
+    free = axes_of_type(mesh, AxisType.Auto) - set(taken_axes())
+    return free if len(free) > 1 else set()
+
+
+def _constrain_dimensions(array: jax.Array, wanted: Mapping[int, Entry]) -> jax.Array:
+    """Lay out some dimensions over Auto mesh axes, and leave the others to the compiler."""
+    mesh = context_mesh()
+    if mesh is None or not wanted:
+        return array
+    entries: list[Any] = [PartitionSpec.UNCONSTRAINED] * array.ndim
+    for at, entry in wanted.items():
+        entries[at] = entry or None
+    laid_out: jax.Array = constrain_auto(array, NamedSharding(mesh, PartitionSpec(*entries)))
     return laid_out
 
 

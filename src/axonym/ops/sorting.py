@@ -14,6 +14,7 @@ from ..engine import along, checks
 from ..engine.batched import batched
 from ..engine.operands import integers, only_axis, own_names, static_int
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
+from ..mesh.constraints import keep_together
 from ..mesh.tracing import varying_like
 from ..names import plans
 from ..names.plans import Names
@@ -111,7 +112,7 @@ def sort(
     x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False
 ) -> "NamedArray":
     """Sort along `axis`; NaN is larger than all numbers."""
-    return along.along_with(jnp.sort, x, axis, stable=stable, descending=descending)
+    return along.along_with(_sort, x, axis, stable=stable, descending=descending)
 
 
 def sort_complex(x: "NamedArray", axis: AxisSelector) -> "NamedArray":
@@ -213,7 +214,12 @@ def _lexsort(*keys: jax.Array) -> jax.Array:
 
 def _partition(array: jax.Array, axis: int, kth: int, name: str) -> jax.Array:
     _check_kth("partition", kth, name, array.shape[axis])
-    return jnp.sort(array, axis, stable=False)
+    return _sort(array, axis, stable=False)
+
+
+def _sort(array: jax.Array, axis: int, stable: bool, descending: bool = False) -> jax.Array:
+    array = keep_together(array, (axis,))
+    return jnp.sort(array, axis, stable=stable, descending=descending)
 
 
 def _argsort(array: jax.Array, axis: int, stable: bool, descending: bool = False) -> jax.Array:

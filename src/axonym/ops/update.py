@@ -19,7 +19,7 @@ from jax.typing import ArrayLike
 from ..axis import AxisKey, AxisSelector, Pairs, names_in, selection
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..engine import checks, kernels
-from ..engine.merging import fitted, settled, settled_gradient
+from ..engine.merging import fitted, settled, settled_gradient, with_gradient_apart
 from ..engine.operands import own_names, payload
 from ..engine.position import Reach, reaching, reading, run_with_ints
 from ..engine.scatter import check_dtype, on_mesh, write
@@ -359,7 +359,7 @@ def _updated(names: Names, given: Pairs, own: tuple[Names, ...], updated: Names)
 
         def put(array: jax.Array, update: ArrayLike, *starts: jax.Array) -> jax.Array:
             update = kernels.lined_up(jnp.asarray(update, array.dtype), piece, labels)
-            update = jnp.broadcast_to(update, lengths)
+            update = with_gradient_apart(jnp.broadcast_to(update, lengths))
             if not batch:
                 return _place(array, update, starts, labels, moved, own, batch)
             # Mapped over starts, JAX makes a scatter of it.
