@@ -11,7 +11,7 @@ import axonym as axn
 from axonym.core import register
 from axonym.errors import AxisClashError, AxisSizeError, OperandError
 from axonym.kinds import is_array
-from axonym.transform.leaves import Arguments, Outputs, axis_placed, is_hole, spread
+from axonym.transform.leaves import Arguments, axis_placed, is_hole, spread, take_arrays
 from tests.nn.layouts import draw, fails, same, same_trees
 
 A, B = axn.make_axes(a=2, b=3)
@@ -36,7 +36,7 @@ def test_arguments_round_trip_without_the_axis():
     tree = (axn.ones((B, A)), {"raw": jnp.ones((2, 5)), "whole": axn.ones(B), "text": "x"}, None)
     arguments = take_apart((tree, {"k": 1.5}))
     assert (arguments.axis, arguments.size, arguments.dims) == ("a", 2, [1, 0])
-    args, kwargs = arguments.rebuild(
+    args, kwargs = arguments.skeleton.fill(
         [array.take(0, axis=dim) for array, dim in zip(arguments.arrays, arguments.dims, strict=True)]
     )
     assert args[0].names == ("b",)
@@ -51,9 +51,9 @@ def test_a_given_size_serves_where_nothing_is_mapped():
 
 def test_outputs_round_trip():
     tree = {"n": axn.ones(A), "raw": np.ones(3), "number": 2, "act": jnp.sin, "none": None}
-    outputs = Outputs(tree)
-    assert [np.shape(array) for array in outputs.arrays] == [(2,), (), (3,)]
-    again = outputs.rebuild([array * 2 for array in outputs.arrays])
+    arrays, skeleton = take_arrays(tree)
+    assert [np.shape(array) for array in arrays] == [(2,), (), (3,)]
+    again = skeleton.fill([array * 2 for array in arrays])
     assert again["n"].names == ("a",)
     assert again["number"] == 4
     assert again["act"] is jnp.sin
@@ -61,18 +61,18 @@ def test_outputs_round_trip():
 
 
 def test_outputs_may_leave_numbers_alone():
-    outputs = Outputs((2, True, axn.NamedArray(1.0, ()), np.float32(1)), numbers=False)
-    assert len(outputs.arrays) == 2
-    assert outputs.rebuild(outputs.arrays)[:2] == (2, True)
+    arrays, skeleton = take_arrays((2, True, axn.NamedArray(1.0, ()), np.float32(1)), numbers=False)
+    assert len(arrays) == 2
+    assert skeleton.fill(arrays)[:2] == (2, True)
 
 
 def test_outputs_get_a_first_axis_behind_anonymous_dimensions():
     x = axn.named(np.ones((5, 3)), ("c", "b")).untag("c")
-    outputs = Outputs(x)
-    y = outputs.rebuild([jnp.ones((2, 5, 3))], axis_placed("vmap", A))
+    _, skeleton = take_arrays(x)
+    y = skeleton.fill([jnp.ones((2, 5, 3))], name=axis_placed("vmap", A))
     assert (y.names, y.array.shape) == (("a", "b"), (5, 2, 3))
     with pytest.raises(AxisClashError):
-        outputs.rebuild([jnp.ones((2, 5, 3))], axis_placed("vmap", B))
+        skeleton.fill([jnp.ones((2, 5, 3))], name=axis_placed("vmap", B))
 
 
 def test_prefixes_are_spread_over_leaves():
@@ -94,14 +94,14 @@ def test_holes_lose_and_gain_the_axis_as_arrays_do(payload):
     assert is_hole(hole)
     arguments = take_apart(((hole, whole), {"x": axn.ones(A)}))
     assert (arguments.size, len(arguments.arrays)) == (2, 1)
-    (inner, other), _ = arguments.rebuild([1.0])
+    (inner, other), _ = arguments.skeleton.fill([1.0])
     assert other is whole
-    for found in (inner, Outputs(inner).rebuild([])):
+    for found in (inner, take_arrays(inner)[1].fill([])):
         assert (found.array, found.names) == (payload, ("b",))
-    outer = Outputs(inner).rebuild([], axis_placed("vmap", A))
+    outer = take_arrays(inner)[1].fill([], name=axis_placed("vmap", A))
     assert (outer.array, outer.names) == (payload, ("a", "b"))
     with pytest.raises(AxisClashError, match="the result of one step has: b\n"):
-        Outputs(inner).rebuild([], axis_placed("vmap", B))
+        take_arrays(inner)[1].fill([], name=axis_placed("vmap", B))
 
 
 def test_a_subclass_may_remember_more_of_a_hole_than_its_names():
@@ -117,9 +117,9 @@ def test_a_subclass_may_remember_more_of_a_hole_than_its_names():
 
     hole = Counting(None, ("b", "a"))
     hole.sizes = {"b": 3, "a": 2}
-    (inner,), _ = take_apart(((hole,), {"x": axn.ones(A)})).rebuild([1.0])
+    (inner,), _ = take_apart(((hole,), {"x": axn.ones(A)})).skeleton.fill([1.0])
     assert (type(inner), inner.names, inner.sizes) == (Counting, ("b",), {"b": 3})
-    outer = Outputs(inner).rebuild([], axis_placed("vmap", A))
+    outer = take_arrays(inner)[1].fill([], name=axis_placed("vmap", A))
     assert (type(outer), outer.names, outer.sizes) == (Counting, ("a", "b"), {"a": 2, "b": 3})
 
 
@@ -220,7 +220,7 @@ def test_no_tracer_outlives_its_trace(name):
 
 def test_the_outputs_of_a_trace_are_the_same_where_nothing_but_arrays_differs():
     tree = lambda name, number: (axn.ones(name), axn.NamedArray(None, ("c",)), "text", {"raw": jnp.ones(number)})  # noqa: E731
-    structure = lambda *args: jax.tree.structure(Outputs(tree(*args)))  # noqa: E731
+    structure = lambda *args: jax.tree.structure(take_arrays(tree(*args)))  # noqa: E731
     assert structure(A, 2) == structure(A.resize(3), 4)
     assert hash(structure(A, 2)) == hash(structure(A.resize(3), 4))
     assert structure(A, 2) != structure(B, 2)

@@ -19,7 +19,7 @@ from ..kinds import is_array
 from ..mesh import auto, context
 from ..names import plans
 from .carry import Keeper, settled
-from .leaves import Arguments, Outputs, is_hole
+from .leaves import Arguments, is_hole, take_arrays
 
 __all__ = ["associative_scan"]
 
@@ -73,13 +73,13 @@ def associative_scan(
 
     def run(elements: object) -> Any:
         dims = Arguments(_FUNCTION, (name, size), ((elements,), {}), dimension).dims
-        parts = Outputs(elements)
+        parts, skeleton = take_arrays(elements)
         # `lax` wants the axis at one position in all arrays; unlike a transpose, leading size-1 dimensions are free.
         place = max(dims, default=0)
         added = [tuple(range(place - dim)) for dim in dims]
 
         def named(arrays: Sequence[jax.Array]) -> Any:
-            return parts.rebuild(list(map(lax.squeeze, arrays, added)))
+            return skeleton.fill(map(lax.squeeze, arrays, added))
 
         def combined(elems: Sequence[jax.Array], keep: Keeper) -> Any:
             def combine(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
@@ -90,7 +90,7 @@ def associative_scan(
 
             return lax.associative_scan(combine, elems, reverse=reverse, axis=place)
 
-        whole = map(_whole, parts.arrays, dims)
+        whole = map(_whole, parts, dims)
         elems = list(map(lax.expand_dims, whole, added))
         with context.unmapped((name,)):  # slices along it are too small to be split
             return named(settled(combined, elems))

@@ -3,7 +3,7 @@
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +25,6 @@ from ..kinds import is_array
 from ..names import plans
 
 _DATA = (bool, int, float, complex, str, bytes, np.generic)
-_PLAIN = object()
-MAPPED, WHOLE = object(), object()
-_ABSENT: Any = jax.ShapeDtypeStruct(
-    (), bool
-)  # has a shape, like an array and unlike the content of a hole
 
 
 def is_hole(leaf: object) -> bool:
@@ -84,20 +79,167 @@ def spread(function: str, prefix: object, tree: object) -> list[Any]:
     return list(itertools.chain(*jax.tree.leaves(repeats)))
 
 
+class Slot:
+    """The place of an array in a tree. It has a shape, as arrays have, and as the content of a hole has not."""
+
+    __slots__ = ()
+    shape = ()
+
+
+TAKEN: Any = Slot()
+HELD: Any = Slot()
+
+
+class Constant:
+    """A leaf that stays in its tree, whatever it is."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value: Any = value
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether no program can see a difference."""
+        if not isinstance(other, Constant) or type(self.value) is not type(other.value):
+            return False
+        if self.value is other.value:
+            return True
+        # 0.0 is equal to -0.0, and NaN is not equal to itself
+        return isinstance(self.value, _DATA) and repr(self.value) == repr(other.value)
+
+    def __hash__(self) -> int:
+        return hash(type(self.value))
+
+    def is_lasting(self) -> bool:
+        """Return whether this is data, or a function or a class that its module keeps alive."""
+        if isinstance(self.value, _DATA):
+            return True
+        module = sys.modules.get(getattr(self.value, "__module__", None) or "")
+        name = getattr(self.value, "__qualname__", "")
+        return self.value is not None and getattr(module, name, None) is self.value
+
+
 @jax.tree_util.register_static
+class Skeleton:
+    """A tree without its arrays: what transformations keep of arguments, carries and results.
+
+    As a pytree node, this has no leaves. So a function that returns arrays and a skeleton passes all information
+    through the transformation itself, which may cache it, and no inner array is kept.
+
+    Attributes:
+        tree: the structure, with named arrays as leaves, or as nodes after `parted`.
+        leaves: for each leaf `TAKEN`, `HELD`, a named array with `TAKEN` as its array, a hole, or a `Constant`.
+    """
+
+    __slots__ = ("leaves", "tree")
+
+    def __init__(self, tree: Any, leaves: Sequence[Any]) -> None:
+        self.tree, self.leaves = tree, tuple(leaves)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Skeleton) or self.tree != other.tree:
+            return False
+        return all(map(_is_same, self.leaves, other.leaves))
+
+    def __hash__(self) -> int:
+        return hash(self.tree)
+
+    def fill(
+        self,
+        arrays: Iterable[Any],
+        held: Iterable[Any] = (),
+        name: Callable[[NamedArray, Any], Any] = lambda like, array: wrap(like, array, like.names),
+        plain: Callable[[Any], Any] = lambda array: array,
+    ) -> Any:
+        """Rebuild the tree.
+
+        Args:
+            arrays: those in place of `TAKEN`.
+            held: those in place of `HELD`.
+            name: names an array that was named; holes are named too, with their content as the array.
+            plain: gets each of the other arrays.
+        """
+        rest, others = iter(arrays), iter(held)
+        leaves: list[Any] = []
+        for leaf in self.leaves:
+            if leaf is TAKEN:
+                leaves.append(plain(next(rest)))
+            elif leaf is HELD:
+                leaves.append(next(others))
+            elif isinstance(leaf, Constant):
+                leaves.append(leaf.value)
+            elif leaf.array is TAKEN:
+                leaves.append(name(leaf, next(rest)))
+            else:
+                leaves.append(name(leaf, leaf.array))
+        return jax.tree.unflatten(self.tree, leaves)
+
+    def parted(self) -> tuple["Skeleton", list[jax.Array]]:
+        """Take out the arrays within constants, too; the skeleton has `HELD` in their place."""
+        leaves, tree = jax.tree.flatten(self.fill(itertools.repeat(TAKEN)))
+        kept: list[object] = []
+        held: list[jax.Array] = []
+        for leaf in leaves:
+            if leaf is TAKEN:
+                kept.append(TAKEN)
+            elif isinstance(leaf, jax.Array):
+                kept.append(HELD)
+                held.append(leaf)
+            else:
+                kept.append(Constant(leaf))
+        return Skeleton(tree, kept), held
+
+    def may_be_kept(self) -> bool:
+        """Return whether a cache may keep this: no constant can hold arrays, which it would keep alive."""
+        constants = [leaf for leaf in self.leaves if isinstance(leaf, Constant)]
+        return all(constant.is_lasting() for constant in constants)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Return whether two leaves of skeletons are equal; `==` of named arrays would compare elements."""
+    if one is other:
+        return True
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, NamedArray):
+        return one.names == other.names and bool(one.array == other.array)
+    return bool(one == other)
+
+
+def take_arrays(tree: object, *, numbers: bool = True) -> tuple[list[Any], Skeleton]:
+    """Split a tree into its arrays and the rest; Python numbers are arrays, except without `numbers`."""
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
+    arrays: list[Any] = []
+    kept: list[object] = []
+    for leaf in leaves:
+        if is_hole(leaf):
+            kept.append(leaf)
+            continue
+        named, array = isinstance(leaf, NamedArray), leaf
+        if named:
+            array = leaf.array
+        is_number = (numbers or named) and isinstance(array, int | float | complex)
+        if not is_number and not is_array(array):
+            kept.append(Constant(leaf))
+            continue
+        arrays.append(array)
+        kept.append(refilled(leaf, TAKEN))
+    return arrays, Skeleton(structure, kept)
+
+
 class Arguments:
-    """The leaves of arguments, some of which are mapped over an axis.
+    """The arguments of a function, some of whose leaves are mapped over an axis.
 
     A hole that has the axis loses it, and has no size for it. Of random keys that are an argument by themselves, each
     is passed as a plain key, which `jax.random` takes; those inside of a tree stay named, so that the tree keeps its
-    structure. As a pytree node, this has no leaves, so that one mapped
-    function serves all calls, with their arrays as separate arguments.
+    structure.
 
     Attributes:
         axis: the name of the axis.
         size: its size.
         arrays: the arrays that are mapped.
         dims: for each of them the dimension that is mapped.
+        skeleton: the arguments without them, and without the axis.
     """
 
     def __init__(
@@ -111,44 +253,34 @@ class Arguments:
         self.axis = axis[0]
         self.arrays: list[Any] = []
         self.dims: list[int] = []
-        self._leaves, self._tree = jax.tree.flatten(arguments, is_leaf=is_named_array)
-        self._names: list[tuple[str, ...] | None] = []
+        self._leaves, tree = jax.tree.flatten(arguments, is_leaf=is_named_array)
         self._slots: list[int] = []
-        self._bare = set[int]()
         direct = {id(value) for value in (*arguments[0], *arguments[1].values())}
-        holes: list[int] = []
+        kept: list[object] = []
         for i, leaf in enumerate(self._leaves):
-            at, array, names = dimension(i, leaf), leaf, None
+            at = dimension(i, leaf)
             if at is None:
+                kept.append(Constant(leaf))
                 continue
             if is_hole(leaf):
-                holes.append(i)
+                kept.append(Constant(hole_without(leaf, self.axis)))
                 continue
+            slot, array = TAKEN, leaf
+            names: tuple[str, ...] = ()
             if isinstance(leaf, NamedArray):
                 (array,), names = leaf.node
-                if id(leaf) in direct and _has_keys_alone(leaf):
-                    self._bare.add(i)
-            shape = shape_of(function, array, names or ())
+                if id(leaf) not in direct or not _has_keys_alone(leaf):
+                    slot = wrap(leaf, TAKEN, plans.without(names, (self.axis,)))
+            shape = shape_of(function, array, names)
             if not -len(shape) <= at < len(shape):
                 problem = f"dimension {at} of {_spellings(arguments)[i]} is to be mapped, but its shape is {shape}"
                 raise OperandError(message(function, problem))
+            kept.append(slot)
             self._slots.append(i)
-            self._names.append(names)
             self.arrays.append(array)
             self.dims.append(at % len(shape))
+        self.skeleton = Skeleton(tree, kept)
         self.size = self._one_size(function, axis[1], arguments)
-        for i in holes:
-            self._leaves[i] = hole_without(self._leaves[i], self.axis)
-
-    def rebuild(self, arrays: Sequence[object]) -> Any:
-        """Rebuild the arguments with other arrays, which lack the mapped dimension."""
-        leaves = list(self._leaves)
-        for slot, names, array in zip(self._slots, self._names, arrays, strict=True):
-            if names is None or slot in self._bare:
-                leaves[slot] = array
-            else:
-                leaves[slot] = wrap(leaves[slot], array, plans.without(names, (self.axis,)))
-        return jax.tree.unflatten(self._tree, leaves)
 
     def _one_size(self, function: str, given: int | None, arguments: Any) -> int:
         """Return the size of the axis, which must be that of all mapped arrays and the given one."""
@@ -167,13 +299,13 @@ class Arguments:
             facts.append(f"asked for: {self.axis}={given}")
         spelled = _spellings(arguments)
         has_plain = False
-        mapped = zip(self._slots, self._names, self.arrays, self.dims, strict=True)
-        for slot, names, array, dim in mapped:
-            if names is None:
+        for slot, array, dim in zip(self._slots, self.arrays, self.dims, strict=True):
+            leaf = self._leaves[slot]
+            if isinstance(leaf, NamedArray):
+                what = describe(leaf.names, array.shape)
+            else:
                 has_plain = True
                 what = f"shape {array.shape}, along dimension {dim}"
-            else:
-                what = describe(names, array.shape)
             facts.append(f"{spelled[slot]} has: {what}")
         problem = f"axis {self.axis!r} has two sizes: {size} and {other}"
         hint = None
@@ -227,190 +359,6 @@ def _spellings(arguments: tuple[tuple[object, ...], dict[str, object]]) -> list[
         rest = jax.tree_util.keystr(path[2:])
         spelled.append(f"argument {getattr(which, 'idx', getattr(which, 'key', which))}{rest}")
     return spelled
-
-
-class Outputs:
-    """The leaves of a result: its arrays, and how to rebuild it.
-
-    It is a pytree node whose children are the arrays. So a function that returns it passes all information through the
-    transformation itself, which may cache it, and no inner array is kept.
-
-    Attributes:
-        arrays: the arrays.
-    """
-
-    __slots__ = ("_rest", "arrays")
-    arrays: Sequence[Any]
-
-    def __init__(self, tree: object, *, numbers: bool = True) -> None:
-        """Split a result; leaves that are not arrays stay as they are, and so do Python numbers without `numbers`."""
-        leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
-        kept: list[object] = []
-        self.arrays = []
-        for leaf in leaves:
-            if is_hole(leaf):
-                kept.append(leaf)
-                continue
-            named, array = isinstance(leaf, NamedArray), leaf
-            if named:
-                array = leaf.array
-            is_number = (numbers or named) and isinstance(array, int | float | complex)
-            if not is_number and not is_array(array):
-                kept.append(_Kept(leaf))
-                continue
-            self.arrays.append(array)
-            if named:
-                kept.append(wrap(leaf, _ABSENT, leaf.names))
-            else:
-                kept.append(_PLAIN)
-        self._rest = _Rest(structure, kept)
-
-    def rebuild(
-        self,
-        arrays: Sequence[Any],
-        name: Callable[[NamedArray, Any], Any] = lambda like, array: wrap(like, array, like.names),
-        plain: Callable[[Any], Any] = lambda array: array,
-    ) -> Any:
-        """Rebuild the result with other arrays; `name` names those that were named, `plain` gets the others.
-
-        Holes are named too, with their content as the array.
-        """
-        rest = iter(arrays)
-        leaves: list[Any] = []
-        for leaf in self._rest.leaves:
-            if isinstance(leaf, _Kept):
-                leaves.append(leaf.value)
-            elif leaf is _PLAIN:
-                leaves.append(plain(next(rest)))
-            elif leaf.array is _ABSENT:
-                leaves.append(name(leaf, next(rest)))
-            else:
-                leaves.append(name(leaf, leaf.array))
-        return jax.tree.unflatten(self._rest.tree, leaves)
-
-    def taken_apart(self) -> tuple[tuple[Any, ...], "_Rest"]:
-        """Return the children and the static part of the node."""
-        return tuple(self.arrays), self._rest
-
-    @staticmethod
-    def put_together(rest: "_Rest", arrays: Sequence[object]) -> "Outputs":
-        """Make the node from its parts."""
-        made = object.__new__(Outputs)
-        made._rest, made.arrays = rest, arrays
-        return made
-
-
-class _Rest:
-    """A result without its arrays.
-
-    Attributes:
-        tree: its structure, with named arrays as leaves.
-        leaves: for each leaf, a named array without its array, a hole, `_PLAIN`, or another value as `_Kept`.
-    """
-
-    __slots__ = ("leaves", "tree")
-
-    def __init__(self, tree: object, leaves: list[Any]) -> None:
-        self.tree, self.leaves = tree, leaves
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, _Rest) and self.tree == other.tree and self._told() == other._told()
-        )
-
-    def __hash__(self) -> int:
-        return hash(self.tree)
-
-    def _told(self) -> list[Any]:
-        told: list[object] = []
-        for leaf in self.leaves:
-            if isinstance(leaf, NamedArray):
-                told.append((type(leaf), leaf.names, leaf.array))
-            else:
-                told.append(leaf)
-        return told
-
-
-class _Kept(NamedTuple):
-    """A leaf of a result that is not an array."""
-
-    value: Any
-
-
-jax.tree_util.register_pytree_node(Outputs, Outputs.taken_apart, Outputs.put_together)
-
-
-class Frame(NamedTuple):
-    """A tree without its arrays: what calls with the same program have in common.
-
-    As the key of a cache, it is equal to another one if a program cannot see a difference. Leaves that are not arrays
-    but may hold some are not hashable, so that no cache keeps them alive.
-
-    Attributes:
-        tree: the structure, names among it.
-        leaves: for each leaf `MAPPED`, `WHOLE` or a `_Constant`.
-    """
-
-    tree: Any
-    leaves: tuple[Any, ...]
-
-    @staticmethod
-    def of(tree: object) -> tuple["Frame", list[jax.Array]]:
-        """Remove the arrays from a tree, in which `MAPPED` marks those already removed."""
-        leaves, structure = jax.tree.flatten(tree)
-        whole: list[jax.Array] = []
-        kinds: list[object] = []
-        for leaf in leaves:
-            if leaf is MAPPED:
-                kinds.append(MAPPED)
-            elif isinstance(leaf, jax.Array):
-                kinds.append(WHOLE)
-                whole.append(leaf)
-            else:
-                kinds.append(_Constant(leaf))
-        return Frame(structure, tuple(kinds)), whole
-
-    def rebuild(self, mapped: Iterable[object], whole: Iterable[object]) -> Any:
-        """Rebuild the tree with other arrays."""
-        rest, others = iter(mapped), iter(whole)
-        leaves: list[object] = []
-        for kind in self.leaves:
-            if kind is MAPPED:
-                leaves.append(next(rest))
-            elif kind is WHOLE:
-                leaves.append(next(others))
-            else:
-                leaves.append(kind.value)
-        return jax.tree.unflatten(self.tree, leaves)
-
-
-class _Constant:
-    """A leaf that is not an array, as a part of a key."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Constant) or type(self.value) is not type(other.value):
-            return False
-        if self.value is other.value:
-            return True
-        return isinstance(self.value, _DATA) and repr(self.value) == repr(
-            other.value
-        )  # for 0.0 == -0.0
-
-    def __hash__(self) -> int:
-        if not isinstance(self.value, _DATA) and not _is_importable(self.value):
-            raise TypeError(f"{type(self.value).__name__} may hold arrays")
-        return hash(self.value)
-
-
-def _is_importable(value: object) -> bool:
-    """Return whether a value is a function or a class that its module keeps alive."""
-    module = sys.modules.get(getattr(value, "__module__", None) or "")
-    return value is not None and getattr(module, getattr(value, "__qualname__", ""), None) is value
 
 
 def axis_placed(

@@ -23,15 +23,14 @@ from ..mesh.assignment import Entry
 from .carry import Keeper, settled
 from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from .leaves import (
-    MAPPED,
     Arguments,
-    Frame,
-    Outputs,
+    Skeleton,
     axis_placed,
     dimension_of,
     dimension_placed,
     is_hole,
     spread,
+    take_arrays,
 )
 
 
@@ -71,8 +70,8 @@ class _Plan(NamedTuple):
     unroll: int | bool
     kind: type
     checkpointed: bool
-    carry: Frame
-    arguments: Frame
+    carry: Skeleton
+    arguments: Skeleton
 
 
 def loop(
@@ -121,9 +120,9 @@ def loop(
             return None
 
         arguments = Arguments(function, (name, size), (args, kwargs), dimension)
-        start = Outputs(init)
-        carry, held = Frame.of(start.rebuild([MAPPED] * len(start.arrays)))
-        rest, whole = Frame.of(arguments.rebuild([MAPPED] * len(arguments.arrays)))
+        start, skeleton = take_arrays(init)
+        carry, held = skeleton.parted()
+        rest, whole = arguments.skeleton.parted()
         plan = _Plan(
             function=function,
             pairs=pairs or _returned,
@@ -140,12 +139,12 @@ def loop(
         )
         # Transposes here are compiled once for all steps.
         scanned = list(map(_leading, arguments.arrays, arguments.dims))
-        arrays = (list(map(jnp.asarray, start.arrays)), held, scanned, whole)
+        arrays = (list(map(jnp.asarray, start)), held, scanned, whole)
         run = _remembered(step, plan, arrays) or functools.partial(_run, plan, step)
-        last, outputs = run(*arrays)
+        last, (outputs, result) = run(*arrays)
         stacked = axis_placed(function, Axis(name, plan.size), out_axis)
         moved = dimension_placed(function, name, out_axis)
-        return carry.rebuild(last, held), outputs.rebuild(outputs.arrays, stacked, moved)
+        return carry.fill(last, held), result.fill(outputs, name=stacked, plain=moved)
 
     return looped
 
@@ -168,6 +167,8 @@ def _remembered(
     """
     config: Any = jax.config  # its stubs leave the options out
     if config.jax_disable_jit or any(map(_is_traced, itertools.chain(*arrays))):
+        return None
+    if not plan.carry.may_be_kept() or not plan.arguments.may_be_kept():
         return None
     try:
         key, known = id(step), _loops.get(id(step))
@@ -216,7 +217,7 @@ def _run(
     scanned: Sequence[Any],
     whole: Sequence[Any],
 ) -> Any:
-    """Return the arrays of the last carry, and the `Outputs`.
+    """Return the arrays of the last carry, and the outputs: their arrays, and the skeleton.
 
     Args:
         start: the arrays of the carry that change.
@@ -249,14 +250,14 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 def _step(plan: _Plan, fn: Any, held: Sequence[Any], whole: Sequence[Any], keep: Keeper) -> Step:
     """Make the step on arrays: the carry that changes, and the scanned arguments of one position."""
 
-    def step(carry: Any, scanned: Any) -> tuple[Any, Outputs]:
-        args, kwargs = plan.arguments.rebuild(scanned, whole)
-        before = plan.carry.rebuild(carry, held)
+    def step(carry: Any, scanned: Any) -> tuple[Any, tuple[list[Any], Skeleton]]:
+        args, kwargs = plan.arguments.fill(scanned, whole)
+        before = plan.carry.fill(carry, held)
         following, out = plan.pairs(plan.function, fn, before, *args, **kwargs)
-        after = Outputs(
-            _same_axes(plan.function, plan.carry.rebuild(carry, held), following)
-        ).arrays
-        return keep(carry, list(map(jnp.asarray, after))), Outputs(out)
+        # The step may have changed the containers of the tree that it got.
+        before = plan.carry.fill(carry, held)
+        after, _ = take_arrays(_same_axes(plan.function, before, following))
+        return keep(carry, list(map(jnp.asarray, after))), take_arrays(out)
 
     return step
 

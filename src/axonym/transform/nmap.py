@@ -14,7 +14,7 @@ from ..engine import checks
 from ..errors import AxisSizeError, OperandError, describe, message
 from ..mesh import auto, context, explicit
 from ..names import plans
-from .leaves import Outputs
+from .leaves import Skeleton, take_arrays
 
 __all__ = ["nmap"]
 
@@ -61,13 +61,13 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
             names = plans.union(names, leaf.names)
         checks.check_sizes("nmap", [leaf.names for leaf in named], [leaf.array for leaf in named])
 
-        def positional(*arrays: object) -> Outputs:
+        def positional(*arrays: object) -> tuple[list[Any], Skeleton]:
             rest = iter(arrays)
             filled = [next(rest) if is_named_array(leaf) else leaf for leaf in leaves]
             args, kwargs = jax.tree.unflatten(tree, filled)
-            return Outputs(fn(*args, **kwargs))
+            return take_arrays(fn(*args, **kwargs))
 
-        mapped: Callable[..., Outputs] = positional
+        mapped: Callable[..., tuple[list[Any], Skeleton]] = positional
         for name in names:
             dims = tuple(_dimension(leaf, name, names) for leaf in named)
             mapped = jax.vmap(mapped, in_axes=dims, out_axes=-1)
@@ -79,7 +79,7 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
             seen.append(auto.whole(leaf.array, range(anonymous)))
         arrays, taken = explicit.agree(names, labels, seen, context.mapped(names))
         with context.taking(taken), context.hiding(names):
-            results = mapped(*arrays)
+            results, skeleton = mapped(*arrays)
 
         def placed(like: NamedArray, array: object) -> NamedArray:
             result = _name(names, like, array)
@@ -90,7 +90,7 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
         def plain(array: object) -> NamedArray:
             return placed(wrap(named[0], array, ()), array)
 
-        return results.rebuild(results.arrays, placed, plain)
+        return skeleton.fill(results, name=placed, plain=plain)
 
     return lifted
 

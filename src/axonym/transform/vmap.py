@@ -14,7 +14,14 @@ from ..errors import OperandError, message, suggestion
 from ..kinds import is_array
 from ..mesh import assignment, constraints, context, explicit, partition
 from ..mesh.assignment import Entry
-from .leaves import Arguments, Outputs, axis_placed, dimension_placed, spread
+from .leaves import (
+    Arguments,
+    Skeleton,
+    axis_placed,
+    dimension_placed,
+    spread,
+    take_arrays,
+)
 
 __all__ = ["vmap"]
 
@@ -69,6 +76,9 @@ def vmap(
     return mapped
 
 
+Mapped = Callable[..., tuple[list[Any], Skeleton]]
+
+
 def _vmap(
     fn: Callable[..., Any],
     axis: tuple[str, int | None],
@@ -80,19 +90,18 @@ def _vmap(
     name = axis[0]
     parameters = _parameters(fn, args, kwargs)
 
-    def inner(arguments: Arguments, *arrays: object) -> Outputs:
-        called, named = arguments.rebuild(arrays)
-        return Outputs(fn(*called, **named), numbers=False)
+    def inner(arguments: Skeleton, *arrays: object) -> tuple[list[Any], Skeleton]:
+        called, named = arguments.fill(arrays)
+        return take_arrays(fn(*called, **named), numbers=False)
 
-    def leaving(arguments: Arguments, *arrays: object) -> Outputs:
-        outputs = inner(arguments, *arrays)
-        outputs.arrays = list(map(explicit.off_taken_axes, outputs.arrays))
-        return outputs
+    def leaving(arguments: Skeleton, *arrays: object) -> tuple[list[Any], Skeleton]:
+        outputs, skeleton = inner(arguments, *arrays)
+        return list(map(explicit.off_taken_axes, outputs)), skeleton
 
     @functools.lru_cache(64)  # making one costs as much as all work on names
     def batched(
         dims: tuple[int, ...], size: int, mesh_axes: Entry | None, typed: bool = False
-    ) -> Callable[..., Outputs]:
+    ) -> Mapped:
         called = inner
         if typed:
             called = leaving
@@ -121,22 +130,23 @@ def _vmap(
             return cast("int | None", at)
 
         arguments = Arguments("vmap", axis, (positional, keyword), dimension)
-        outputs = _batched(batched, name, arguments)
-        arrays = list(map(constraints.unsplit_if_empty, outputs.arrays))
+        outputs, skeleton = _batched(batched, name, arguments)
+        arrays = list(map(constraints.unsplit_if_empty, outputs))
         placed = axis_placed("vmap", Axis(name, arguments.size), out_axis)
-        return outputs.rebuild(arrays, placed, dimension_placed("vmap", name, out_axis))
+        moved = dimension_placed("vmap", name, out_axis)
+        return skeleton.fill(arrays, name=placed, plain=moved)
 
     return mapped
 
 
 def _batched(
-    batched: Callable[..., Callable[..., Outputs]], name: str, arguments: Arguments
-) -> Outputs:
+    batched: Callable[..., Mapped], name: str, arguments: Arguments
+) -> tuple[list[Any], Skeleton]:
     """Call the mapped function, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
     dims, mapping = tuple(arguments.dims), context.current_mapping()
     typed = any(map(explicit.has_explicit_axes, arguments.arrays))
     if mapping is None and not typed:
-        return batched(dims, arguments.size, None)(arguments, *arguments.arrays)
+        return batched(dims, arguments.size, None)(arguments.skeleton, *arguments.arrays)
     mesh = context.context_mesh()
     auto: tuple[str, ...] = ()
     if mapping is not None and mesh is not None and context.mapped((name,)).get(name):
@@ -161,7 +171,7 @@ def _batched(
         split = functools.partial(_split, mesh=mesh, mesh_axes=constrained)
         arrays = list(map(split, arrays, labels))
     with context.taking((*taken, *constrained)), context.hiding((name,)):
-        return batched(dims, arguments.size, known, bool(taken))(arguments, *arrays)
+        return batched(dims, arguments.size, known, bool(taken))(arguments.skeleton, *arrays)
 
 
 def _split(
