@@ -25,7 +25,7 @@ from .core import Core, Operand, axes_of, facts, shape_of
 from .engine import checks, kernels
 from .errors import AxisNotFoundError, OperandError, message, suggestion
 from .kinds import Payload, type_text
-from .mesh import assignment, constraints, context, explicit
+from .mesh import constraints, context, explicit
 from .names import plans
 from .names.plans import Names
 
@@ -202,12 +202,8 @@ def _local(
 
     mesh = context.context_mesh() or jax.typeof(typed[0]).sharding.mesh
     if wanted is None:
-        operands: list[tuple[Labels, Sequence[assignment.Entry]]] = []
-        for label, array in zip(labels, arrays, strict=True):
-            if label:  # not a scalar
-                operands.append((label, explicit.entries_from_type(array)))
         own = plans.labels(names, len(sizes))
-        wanted = PartitionSpec(*explicit.settle(own, operands).values())
+        wanted = PartitionSpec(*explicit.choose(own, labels, arrays).values())
     result = explicit.untyped(call, mesh, NamedSharding(mesh, wanted))(key, *arrays)
     return result
 

@@ -65,6 +65,36 @@ def test_where_two_axes_want_one_mesh_axis_the_mapping_decides(explicit_mesh: ja
                 assert gradient.array.tolist() == a.tolist()
 
 
+def test_an_anonymous_dimension_leaves_the_mesh_axes_that_a_name_gets(explicit_mesh: jax.sharding.Mesh) -> None:
+    a, b = jnp.arange(32.0).reshape(4, 8), jnp.arange(8.0)
+    with jax.set_mesh(explicit_mesh), axn.axis_mapping({"a": "data"}):
+        left = axn.named(jax.device_put(a, P("data", "model")), ("n", "a")).untag("n")
+        right = axn.named(jax.device_put(b, P("data")), "a")
+        total = left + right
+        assert jax.typeof(total.array).sharding.spec == P(None, "data")
+        assert total.array.tolist() == (a + b).tolist()
+
+
+def test_operands_agree_on_the_labels_of_a_result(explicit_mesh: jax.sharding.Mesh) -> None:
+    with jax.set_mesh(explicit_mesh):
+        one = jax.device_put(jnp.arange(32.0).reshape(4, 8), P("data", "model"))
+        two = jax.device_put(jnp.arange(32.0).reshape(8, 4), P("data", None))
+        for first, others_whole, expected in (
+            (0, False, (P("data", "model"), P(None, "data"))),
+            (1, False, (P(None, "model"), P("data", None))),
+            (1, True, (P(None, None), P("data", None))),
+        ):
+            out = [("a",), ("c",)][first]
+            arrays, table = explicit.agree(
+                out, [("a", "b"), ("c", "a")], (one, two), first=first, others_whole=others_whole
+            )
+            assert table == {out[0]: ("data",)}
+            assert tuple(jax.typeof(array).sharding.spec for array in arrays) == expected
+            assert [array.tolist() for array in arrays] == [one.tolist(), two.tolist()]
+    arrays, table = explicit.agree("a", ["a"], [jnp.ones(2)])
+    assert ([array.tolist() for array in arrays], table) == ([[1.0, 1.0]], {})
+
+
 def test_partial_sums_are_scattered_and_not_the_weight_moved(explicit_mesh: jax.sharding.Mesh) -> None:
     x, w = jnp.arange(64.0).reshape(8, 8), jnp.arange(64.0).reshape(8, 8) % 5
     with jax.set_mesh(explicit_mesh), axn.axis_mapping({"batch": "data", "embed": "model"}):

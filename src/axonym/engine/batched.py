@@ -17,7 +17,6 @@ from ..core import shape_of, wrap
 from ..errors import AxisNotFoundError, OperandError, message, suggestion
 from ..kinds import Payload
 from ..mesh import auto, explicit
-from ..mesh.assignment import Entry
 from ..names import plans
 from ..names.plans import Names
 from . import checks, kernels, pointwise
@@ -307,34 +306,18 @@ def _laid_out(
     """On a mesh with Explicit axes, gather the core dimensions and lay out the batch dimensions alike."""
     if not any(map(explicit.has_explicit_axes, arrays)):
         return call(*arrays)
-    arrays = explicit.on_one_mesh(arrays)
-    pairs = list(zip(operands, arrays, strict=True))
-    widest, array = max(pairs, key=lambda pair: pair[0].anonymous(pair[1]))
-    most = widest.anonymous(array)
-
     # Anonymous dimensions are labelled by numbers, as they are broadcast: the last one is the same for all.
-    numbers = tuple(range(most))
-    offers: list[tuple[plans.Labels, Sequence[Entry]]] = [(numbers, _entries(array)[:most])]
-    for operand, array in pairs:
-        start = operand.anonymous(array)
-        offers.append((operand.batch, _entries(array)[start : start + len(operand.batch)]))
-    shared: plans.Labels = (*numbers, *batch)
-    table = explicit.settle(shared, offers)
-
-    moved: list[jax.Array] = []
-    for operand, array in pairs:
-        if not explicit.entries_from_type(array):
-            moved.append(array)
-            continue
-        own = (*numbers[most - operand.anonymous(array) :], *operand.batch)
-        wanted = [*plans.values_at(table, own), *[()] * len(operand.core)]
-        moved.append(explicit.relayout(array, wanted, operand.aligned))
+    counts = [operand.anonymous(array) for operand, array in zip(operands, arrays, strict=True)]
+    labels: list[plans.Labels] = []
+    for operand, count in zip(operands, counts, strict=True):
+        core = (None,) * len(operand.core)
+        labels.append((*range(-count, 0), *operand.batch, *core))
+    most = max(counts)
+    shared: plans.Labels = (*range(-most, 0), *batch)
+    widest = counts.index(most)
+    moved, table = explicit.agree(shared, labels, arrays, first=widest, others_whole=True)
     lead = plans.values_at(table, shared)
     results = tuple([*lead, *((),) * len(own)] for own in outs)
     if several:
         return auto.local(call, moved, results)
     return auto.local(call, moved, results[0])
-
-
-def _entries(array: jax.Array) -> Sequence[Entry]:
-    return explicit.entries_from_type(array) or ((),) * array.ndim

@@ -13,7 +13,6 @@ from jax import lax
 from ..errors import OperandError, message
 from ..kinds import Payload, type_text
 from ..mesh import constraints, explicit, tracing
-from ..mesh.assignment import Entry
 from ..names import plans
 from ..names.plans import Names
 from .checks import NUMBERS, Function, title
@@ -139,25 +138,7 @@ def align_layouts(
     operands: Sequence[Names], arrays: Sequence[jax.Array], target: Names
 ) -> Sequence[jax.Array]:
     """On a mesh with Explicit axes, reshard operands with conflicting shardings to a common one, by name."""
-    if not any(map(explicit.has_explicit_axes, arrays)):
-        return arrays
-    arrays = explicit.on_one_mesh(arrays)
-    offers: list[tuple[Names, Sequence[Entry]]] = []
-    for array, names in zip(arrays, operands, strict=True):
-        entries = explicit.entries_from_type(array)
-        offers.append((names, entries[max(len(entries) - len(names), 0) :]))
-    largest = offers[operands.index(target)]
-    table = explicit.settle(target, [largest, *offers])
-
-    moved: list[jax.Array] = []
-    for array, names in zip(arrays, operands, strict=True):
-        entries = explicit.entries_from_type(array)
-        if not entries:
-            moved.append(array)
-            continue
-        anonymous = entries[: len(entries) - len(names)]
-        wanted = plans.values_at(table, names)
-        moved.append(explicit.relayout(array, [*anonymous, *wanted], names))
+    moved, _ = explicit.agree(target, operands, arrays, first=operands.index(target))
     return moved
 
 

@@ -146,11 +146,11 @@ def read_locally(
     if not explicit.has_explicit_axes(array):
         # Its gradient comes back with a type.
         array = jax.reshard(array, explicit.sharding_from(array, entries))
-    own = (*range(len(entries) - len(names)), *names)
-    kept = dict(zip(own, entries, strict=True)) | dict.fromkeys(indexed, ())
-    given = [(names, explicit.entries_from_type(index)) for names, index in indices]
-    first = sorted(labels, key=lambda label: isinstance(label, str))
-    table = explicit.settle(first, [*given, (own, plans.values_at(kept, own))], _dividing(sizes))
+    own = [*range(array.ndim - len(names)), *(None if name in indexed else name for name in names)]
+    anonymous_first = sorted(labels, key=lambda label: isinstance(label, str))
+    offering = [*(axes for axes, _ in indices), own]
+    arrays = [*(index for _, index in indices), array]
+    table = explicit.choose(anonymous_first, offering, arrays, _dividing(sizes))
     wanted = list(plans.values_at(table, labels))
     local: jax.Array = auto.local(read, [array, *positions], wanted)
     return local

@@ -231,39 +231,72 @@ def off_taken_axes(array: jax.Array) -> jax.Array:
     return relayout(array, entries_from_type(array))
 
 
-def agree(
-    labels: Sequence[Any],
-    operands: Sequence[Sequence[Any]],
+def choose(
+    out: Sequence[Any],
+    labels: Sequence[Sequence[Any]],
     arrays: Sequence[Any],
     decided: Mapping[str, Entry] | None = None,
-) -> tuple[list[Any], Entry]:
-    """On a mesh with Explicit axes, lay out dimensions with the same label alike, for a `vmap` over them.
+) -> dict[Any, Entry]:
+    """Choose the mesh axes of a result by the types of operands, as `settle` does.
 
     Args:
-        labels: the labels that are mapped over.
-        operands: for each array the labels of its dimensions; other dimensions have any other label.
+        out: the labels of the result.
+        labels: for each array the labels of its dimensions, perhaps only of the last ones.
+        arrays: the arrays; the first one that splits a label is followed.
+        decided: mesh axes of labels that do not follow the arrays.
+    """
+    operands: list[tuple[Sequence[Any], Sequence[Entry]]] = []
+    for own, array in zip(labels, arrays, strict=True):
+        entries = entries_from_type(array)
+        operands.append((own, entries[len(entries) - len(own) :]))
+    return settle(out, operands, decided)
+
+
+def agree(
+    out: Sequence[Any],
+    labels: Sequence[Sequence[Any]],
+    arrays: Sequence[Any],
+    decided: Mapping[str, Entry] | None = None,
+    *,
+    first: int = 0,
+    others_whole: bool = False,
+) -> tuple[list[Any], dict[Any, Entry]]:
+    """On a mesh with Explicit axes, lay out dimensions with the same label alike: what all operations begin with.
+
+    The arrays come to one mesh, their types choose the layout, and those that differ from it are resharded. Only
+    contractions do more: an operand whose contracted axis lies on mesh axes of the result is not resharded.
+
+    Args:
+        out: the labels of the result.
+        labels: for each array the labels of its last dimensions; any others may be among them.
         arrays: the arrays.
         decided: mesh axes of labels that do not follow the arrays.
+        first: the array that is followed before all others.
+        others_whole: whether the other dimensions are gathered; otherwise, they only leave the mesh axes of the result.
 
     Returns:
-        The arrays, whose other dimensions no longer use the mesh axes of the labels, and these mesh axes.
+        The arrays, and the mesh axes of each label; none without Explicit axes.
     """
     if not any(map(has_explicit_axes, arrays)):
-        return list(arrays), ()
+        return list(arrays), {}
     arrays = on_one_mesh(arrays)
-    layouts = [entries_from_type(array) for array in arrays]
-    table = settle(labels, list(zip(operands, layouts, strict=True)), decided)
-    used = tuple(itertools.chain.from_iterable(table.values()))
+    table = choose(out, [labels[first], *labels], [arrays[first], *arrays], decided)
+    used = set(itertools.chain.from_iterable(table.values()))
 
     moved: list[object] = []
-    for array, own, layout in zip(arrays, operands, layouts, strict=True):
-        free = [without(entry, used) for entry in _without_taken(layout)]
-        wanted = [table.get(label, entry) for label, entry in zip(own, free, strict=True)]
+    for array, own in zip(arrays, labels, strict=True):
+        layout = entries_from_type(array)
+        others: Sequence[Entry] = [()] * len(layout)
+        if not others_whole:
+            others = [without(entry, used) for entry in _without_taken(layout)]
+        lead = len(layout) - len(own)
+        named = [table.get(label, entry) for label, entry in zip(own, others[lead:], strict=True)]
+        wanted = [*others[:lead], *named]
         if wanted == list(layout):
             moved.append(array)
         else:
             moved.append(relayout(jax.numpy.asarray(array), wanted, own))
-    return moved, used
+    return moved, table
 
 
 def laid_out_like(array: jax.Array, other: jax.Array) -> jax.Array:

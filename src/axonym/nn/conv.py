@@ -402,8 +402,7 @@ def _convolution(
             if not shape[i] % ways[i]:
                 decided[name] = entries[i]
         kinds = labels, (out, *(None for _ in stored[1:]))
-        types = [explicit.entries_from_type(a) or ((),) * a.ndim for a in (x, weight)]
-        table = explicit.settle(results, list(zip(kinds, types, strict=True)), decided)
+        table = explicit.choose(results, kinds, (x, weight), decided)
         result: jax.Array = auto.local(call, [x, weight], list(plans.values_at(table, results)))
         return result
 

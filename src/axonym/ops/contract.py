@@ -437,8 +437,8 @@ def _explicit(
     for array, own in zip(arrays, labels, strict=True):
         sizes.update(zip(own, array.shape, strict=True))
     decided = constraints.decided(tuple(x for x in out if isinstance(x, str)), sizes)
-    table = explicit.settle(out, operands, decided)
-    summed = explicit.settle(contracted, operands)
+    table = explicit.choose(out, labels, arrays, decided)
+    summed = explicit.choose(contracted, labels, arrays)
     counts = Counter(chain.from_iterable(labels))
 
     wanted: list[dict[str | int, assignment.Entry]] = []

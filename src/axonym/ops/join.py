@@ -258,13 +258,9 @@ def _same_layout(
 ) -> list[jax.Array]:
     """Convert arrays to a common dtype and, with Explicit axes, to one layout that does not split the joined axis."""
     dtype = jnp.result_type(*arrays)
-    if any(map(explicit.has_explicit_axes, arrays)):
-        arrays = explicit.on_one_mesh(arrays)
-        labels = [plans.labels(names, a.ndim) for a in arrays]
-        operands = list(zip(labels, map(explicit.entries_from_type, arrays), strict=True))
-        table = explicit.settle([label for label in labels[0] if label != joined], operands)
-        wanted = [[table.get(label, ()) for label in own] for own in labels]
-        arrays = list(map(explicit.relayout, arrays, wanted))
+    labels = [plans.labels(names, a.ndim) for a in arrays]
+    kept = [label for label in labels[0] if label != joined]
+    arrays, _ = explicit.agree(kept, labels, arrays, others_whole=True)
     return [a.astype(dtype) for a in arrays]
 
 

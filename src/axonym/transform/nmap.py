@@ -1,6 +1,7 @@
 """Lift positional functions over all names, to use code without names."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -77,7 +78,8 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
             anonymous = jnp.ndim(leaf.array) - len(leaf.names)
             labels.append([*[None] * anonymous, *leaf.names])
             seen.append(auto.whole(leaf.array, range(anonymous)))
-        arrays, taken = explicit.agree(names, labels, seen, context.mapped(names))
+        arrays, table = explicit.agree(names, labels, seen, context.mapped(names))
+        taken = tuple(itertools.chain.from_iterable(table.values()))
         with context.taking(taken), context.hiding(names):
             results, skeleton = mapped(*arrays)
 

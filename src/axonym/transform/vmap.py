@@ -160,7 +160,8 @@ def _batched(
         own: list[str | None] = [None] * x.ndim
         own[dim] = name
         labels.append(own)
-    arrays, taken = explicit.agree((name,), labels, arguments.arrays, context.mapped((name,)))
+    arrays, table = explicit.agree((name,), labels, arguments.arrays, context.mapped((name,)))
+    taken = table.get(name, ())
     constrained = auto
     if taken:
         constrained = ()

@@ -25,9 +25,7 @@ from ...dtypes import at_least_float32
 from ...engine import kernels
 from ...errors import ArgumentError, message
 from ...mesh import auto, explicit, tracing
-from ...mesh.assignment import Entry
 from ...names import plans
-from ...names.plans import Names
 from ...ops.contract import dot
 from ...ops.elementwise import exp, log, maximum
 from ...ops.where import where
@@ -206,14 +204,14 @@ def _on_mesh(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray,
     names = plan.out_names, rows, rows
     if not any(map(explicit.has_explicit_axes, arrays)):
         return _named(operands, positional(*arrays), names)
-    given: list[tuple[Names, tuple[Entry, ...]]] = []
+    named: list[int] = []
     for at, leaf in enumerate(leaves):
         if isinstance(leaf, Core):
             by_position = [leaf.names.index(name) for name in (QUERIES, KEYS) if name in leaf.names]
             arrays[at] = auto.whole(arrays[at], [i - len(leaf.names) for i in by_position])
-            entries = explicit.entries_from_type(arrays[at])
-            given.append((leaf.names, entries[len(entries) - len(leaf.names) :]))
-    table = explicit.settle(plan.out_names, given)
+            named.append(at)
+    labels = [leaves[at].names for at in named]
+    table = explicit.choose(plan.out_names, labels, plans.values_at(arrays, named))
     local = auto.local(positional, arrays, tuple([table[name] for name in own] for own in names))
     return _named(operands, local, names)
 

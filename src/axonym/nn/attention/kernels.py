@@ -269,9 +269,9 @@ def _on_mesh(
     given = [x for x in leaves if isinstance(x, NamedArray)]
     if mapping is None and any(explicit.has_explicit_axes(x.array) for x in given):
         names = dict.fromkeys(itertools.chain.from_iterable(x.names for x in operands))
-        known = [(x.names, explicit.entries_from_type(x.array)) for x in given]
+        own, arrays = [x.names for x in given], [x.array for x in given]
         whole = (QUERIES, KEYS, FEATURES, OUT)
-        mapping = explicit.settle(plans.without(tuple(names), whole), known)
+        mapping = explicit.choose(plans.without(tuple(names), whole), own, arrays)
     mesh = context_mesh()
     if mapping is None or mesh is None:
         return kernel(operands, rest)
