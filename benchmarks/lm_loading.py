@@ -1,16 +1,24 @@
-"""Time the loading of a model of 1 GB from Hugging Face's files against reading the file.
+"""Time and memory of loading a model of 1 GB from Hugging Face's files, against reading the file.
 
     python benchmarks/lm_loading.py              1 GB
     python benchmarks/lm_loading.py --small      a model of 10 MB, to try the script
 
-The file is in the cache of the system; both sides take turns.
+The file is in the cache of the system; both sides take turns. Reading is `np.fromfile`: all bytes, to new memory, as a
+load needs it, too. A model whose linear layers have their inputs first, which files do not, shows what a transpose
+costs.
+
+The memory is that of a process of its own, which loads onto 8 devices under a mapping: the most that it had of its own
+during the load (`RssAnon`, looked at each millisecond; pages of the mapped file belong to the cache of the system),
+less what it had before, less the bytes that the devices hold, which on a CPU are its memory, too.
 """
 
 import argparse
 import functools
-import math
+import os
+import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -21,11 +29,16 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 import numpy as np
 from config import DecoderConfig
 from decoder import Decoder
-from huggingface import load, save
+from huggingface import LLAMA, load, save
+from measure import interleaved, median_ratio, ratio_of_minima, table
 
-ROUNDS = 5
+import axonym as axn
+from axonym import state_dict as sd
+
+ROUNDS = 9
 LARGE = DecoderConfig(vocab=32000, layers=8, embed=1536, mlp=4096, heads=16, kv_heads=4, head_dim=96)
 SMALL = DecoderConfig(vocab=1000, layers=4, embed=256, mlp=704, heads=8, kv_heads=4, head_dim=32)
+MAPPING = {"embed": "data", "kv_heads": "model", "mlp": "model"}
 
 
 def written(config: DecoderConfig, folder: Path) -> Path:
@@ -34,40 +47,93 @@ def written(config: DecoderConfig, folder: Path) -> Path:
     return folder / "model.safetensors"
 
 
-def times(file: Path) -> None:
-    """Print the time of a load against that of reading its file."""
-    least = {"read": math.inf, "load": math.inf}
-    spent = dict(least)
-    size = file.stat().st_size
-    buffer = np.empty(size, np.uint8)
+def transposed(config: DecoderConfig, file: Path) -> Decoder:
+    """Load a model whose linear layers have the axes of inputs first."""
+    template = jax.eval_shape(functools.partial(Decoder.init, config), key=jax.random.key(0))
+    return sd.from_torch_compatible_state_dict(template, sd.load_state_dict(file), rename=LLAMA)
 
-    def read() -> None:
-        with file.open("rb", buffering=0) as handle:
-            done = 0
-            while done < size:
-                done += handle.readinto(memoryview(buffer)[done:])
 
-    for _ in range(ROUNDS):
-        for name, call in (("read", read), ("load", lambda: jax.block_until_ready(load(file.parent)))):
-            began, processor = time.perf_counter(), time.process_time()
-            call()
-            least[name] = min(least[name], time.perf_counter() - began)
-            spent[name] = min(spent[name], time.process_time() - processor)
-    for clock, found in (("clock", least), ("processor", spent)):
-        ratio = found["load"] / found["read"]
-        print(
-            f"{size / 1e9:.2f} GB, {clock}: read {found['read']:.2f} s, load {found['load']:.2f} s, ratio {ratio:.2f}"
+def times(config: DecoderConfig, file: Path) -> list[dict[str, str]]:
+    """Time loads against reading the file."""
+    began = time.perf_counter()
+    jax.block_until_ready(load(file.parent))
+    first = time.perf_counter() - began
+    candidates = {
+        "read": lambda: np.fromfile(file, np.uint8),
+        "load": lambda: load(file.parent),
+        "load, transposed": lambda: transposed(config, file),
+    }
+    timed = interleaved(candidates, rounds=ROUNDS, calls=1)
+    rows = []
+    for name, timing in timed.items():
+        rows.append(
+            {
+                "what": name,
+                "seconds (best)": f"{timing.minimum:.3f}",
+                "ratio of the best": f"{ratio_of_minima(timing, timed['read']):.2f}",
+                "median ratio": f"{median_ratio(timing, timed['read']):.2f}",
+            }
         )
+    print(f"the first load of the process, with what it traces: {first:.2f} s")
+    return rows
+
+
+def own_bytes() -> int:
+    """Return the memory of this process that is not of files."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("the system does not tell the memory of a process")
+
+
+def measure_memory(folder: Path, small: Path) -> None:
+    """Load on 8 devices, and print how much memory that took, in arrays of the largest size."""
+    mesh = jax.make_mesh((4, 2), ("data", "model"))
+    # A small model before, so that only the arrays count.
+    load(small, mapping=MAPPING, mesh=mesh)
+    before, most, done = own_bytes(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal most
+        while not done.wait(0.001):
+            most = max(most, own_bytes())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    model = jax.block_until_ready(load(folder, mapping=MAPPING, mesh=mesh))
+    done.set()
+    watcher.join()
+    held: dict[int, int] = {}
+    for leaf in jax.tree.leaves(model):
+        for shard in leaf.addressable_shards:
+            held[shard.data.unsafe_buffer_pointer()] = shard.data.nbytes
+    largest = max(leaf.nbytes for leaf in jax.tree.leaves(model))
+    beyond = most - before - sum(held.values())
+    print(
+        f"8 devices hold {sum(held.values()) / 1e6:.0f} MB, the largest array has {largest / 1e6:.0f} MB; "
+        f"the load took {beyond / 1e6:.0f} MB beyond that, {max(0, beyond) / largest:.2f} times the largest"
+    )
 
 
 def main() -> None:
-    """Print the times."""
+    """Print times and memory."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="a small model")
-    config = SMALL if parser.parse_args().small else LARGE
-    print(f"jax {jax.__version__}")
+    parser.add_argument("--memory", nargs=2, type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory is not None:
+        measure_memory(*options.memory)
+        return
+    config = SMALL if options.small else LARGE
+    print(f"jax {jax.__version__}, axonym {axn.__version__}, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory() as root:
-        times(written(config, Path(root)))
+        file = written(config, Path(root) / "model")
+        print(table(times(config, file)))
+        written(SMALL, Path(root) / "small")
+        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+        command = [sys.executable, __file__, "--memory", str(file.parent), str(Path(root) / "small")]
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+        print(subprocess.run(command, check=True, env=environment, capture_output=True, text=True).stdout.strip())
 
 
 if __name__ == "__main__":

@@ -70,6 +70,7 @@ class DecoderConfig:
         tied: whether one table both embeds tokens and scores them.
         dropout: probability of dropping, after the embedding and in each branch.
         checkpointing: what a block keeps for its backward pass, see `axn.ScanCheckpointPolicy`.
+        out_first: whether linear layers store the axes of their outputs first, as most files do.
     """
 
     vocab: int = 32000
@@ -99,6 +100,7 @@ class DecoderConfig:
     tied: bool = False
     dropout: float = 0.0
     checkpointing: axn.ScanCheckpointSpec = True
+    out_first: bool = False
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:

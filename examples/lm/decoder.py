@@ -16,7 +16,7 @@ from config import DecoderConfig, ExpertsConfig, Kind
 
 import axonym as axn
 import axonym.nn as nn
-from axonym import Axis, NamedArray
+from axonym import Axis, AxisSpec, NamedArray
 
 Rotations = dict[Kind, nn.RotaryTable]
 Attend = Callable[..., NamedArray]
@@ -37,6 +37,20 @@ def normal(std: float) -> nn.Initializer:
 def outward(cfg: DecoderConfig) -> nn.Initializer:
     """Draw weights of layers that add to the residual stream, whose variance then does not grow with depth."""
     return normal(0.02 / math.sqrt(2 * cfg.layers))
+
+
+def linear(
+    cfg: DecoderConfig,
+    In: AxisSpec,
+    Out: AxisSpec,
+    key: jax.Array,
+    initializer: nn.Initializer | None = None,
+    *,
+    use_bias: bool,
+) -> nn.Linear:
+    """Make a linear layer that stores its weight in the order of the configuration."""
+    make = normal(0.02) if initializer is None else initializer
+    return nn.Linear.init(In, Out, key=key, use_bias=use_bias, out_first=cfg.out_first, initializer=make)
 
 
 class ShiftedRmsNorm(nn.RmsNorm):
@@ -79,12 +93,10 @@ class Attention(eqx.Module):
         Queries, Keys = (cfg.KVHeads, cfg.Group, cfg.HeadDim), (cfg.KVHeads, cfg.HeadDim)
 
         def read(Out: tuple[Axis, ...], key: jax.Array) -> nn.Linear:
-            biased = "qkv" in cfg.biases
-            return nn.Linear.init(cfg.Embed, Out, key=key, use_bias=biased, initializer=normal(0.02))
+            return linear(cfg, cfg.Embed, Out, key, use_bias="qkv" in cfg.biases)
 
         query, own, value = read(Queries, keys[0]), read(Keys, keys[1]), read(Keys, keys[2])
-        biased = "out" in cfg.biases
-        out = nn.Linear.init(Queries, cfg.Embed, key=keys[3], use_bias=biased, initializer=outward(cfg))
+        out = linear(cfg, Queries, cfg.Embed, keys[3], outward(cfg), use_bias="out" in cfg.biases)
         norms = [make_norm(cfg, cfg.HeadDim) if cfg.head_norms else None for _ in range(2)]
         scale = 1 / math.sqrt(cfg.score_size or cfg.head_dim)
         mask = nn.window(cfg.window) if kind == "local" and cfg.window else nn.AttentionMask()
@@ -112,7 +124,7 @@ class Mlp(eqx.Module):
         keys = jax.random.split(key, 3)
 
         def layer(In: Axis, Out: Axis, key: jax.Array, make: nn.Initializer) -> nn.Linear:
-            return nn.Linear.init(In, Out, key=key, use_bias="mlp" in cfg.biases, initializer=make)
+            return linear(cfg, In, Out, key, make, use_bias="mlp" in cfg.biases)
 
         gate = layer(cfg.Embed, Hidden, keys[0], normal(0.02)) if cfg.gated else None
         up = layer(cfg.Embed, Hidden, keys[1], normal(0.02))
@@ -148,7 +160,7 @@ class Experts(eqx.Module):
         if experts.shared is None:
             return Experts(routed, None, None)
         shared = Mlp.init(cfg, Axis("mlp", experts.shared), key=k_shared)
-        gate = nn.Linear.init(cfg.Embed, (), key=k_gate, use_bias=False, initializer=normal(0.02))
+        gate = linear(cfg, cfg.Embed, (), k_gate, use_bias=False)
         return Experts(routed, shared, gate)
 
     def __call__(self, x: NamedArray) -> tuple[NamedArray, nn.Routing]:

@@ -26,6 +26,7 @@ class Family:
         biases: from settings to the layers that have biases where they are true.
         defaults: settings that files may lack.
         only: settings of which this decoder knows one value.
+        out_first: whether files store the outputs of linear layers before their inputs.
         is_local: whether a layer is local, where a file does not list the layers: a function of settings and number.
     """
 
@@ -35,6 +36,7 @@ class Family:
     biases: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     only: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    out_first: bool = True
     is_local: Callable[[Settings, int], bool] = lambda settings, layer: False
 
 
@@ -103,6 +105,7 @@ FAMILIES: dict[str, Family] = {
         {"norm": "layer", "gated": False, "biases": QKVO | MLP, "rope": None},
         defaults={"tie_word_embeddings": True, "n_inner": None, "layer_norm_epsilon": 1e-5, "resid_pdrop": 0.1},
         only={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False},
+        out_first=False,
     ),
     "llama": Family("LlamaForCausalLM", SIZES, biases={"attention_bias": QKVO, "mlp_bias": MLP}, defaults=UNTIED),
     "mistral": Family("MistralForCausalLM", SIZES, defaults=UNTIED, is_local=always),
@@ -193,7 +196,8 @@ def read_config(given: Settings) -> DecoderConfig:
     fields |= _read_ropes(settings) if family.forms.get("rope", True) else {}
     fields |= _read_pattern(family, settings, fields["layers"])
     fields["experts"] = _read_experts(settings)
-    return DecoderConfig(**(fields | dict(family.forms)))
+    # In the order of the files, weights are read as they are, without a transpose.
+    return DecoderConfig(**(fields | dict(family.forms)), out_first=family.out_first)
 
 
 OPTIONAL = {"kv_heads", "head_dim"}
@@ -212,12 +216,12 @@ def write_config(cfg: DecoderConfig) -> dict[str, Any]:
     Raises:
         ValueError: if there is none.
     """
-    # How a model is trained is no part of what it is.
-    asked = dataclasses.replace(cfg, checkpointing=DecoderConfig.checkpointing)
+    # How a model is trained is no part of what it is, and files have an order of their own.
+    asked = dataclasses.replace(cfg, checkpointing=DecoderConfig.checkpointing, out_first=False)
     differ: dict[str, list[str]] = {}
     for name, family in FAMILIES.items():
         settings = _write(name, family, cfg)
-        again = read_config(settings)
+        again = dataclasses.replace(read_config(settings), out_first=False)
         if "dropout" not in family.sizes:
             again = dataclasses.replace(again, dropout=asked.dropout)
         if again == asked:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import tracemalloc
 import weakref
 from collections.abc import Iterator, Mapping
 
@@ -360,6 +361,33 @@ def test_what_is_on_one_device_stays_there(kind):
             np.testing.assert_array_equal(loaded, x)
     free = from_state_dict({"x": axn.zeros(E)}, {"x": x})["x"].array
     assert not free.committed
+
+
+@pytest.mark.parametrize("out_first", [False, True])
+def test_a_load_holds_no_more_than_one_array_on_the_host(auto_mesh, tmp_path, out_first):
+    Wide, Hidden = axn.make_axes(embed=512, mlp=1024)
+
+    def make(*, key):
+        return nn.Linear.init(Wide, Hidden, key=key, use_bias=False, out_first=out_first)
+
+    layers = nn.Stacked.init(L, lambda *, key: [make(key=key) for key in jax.random.split(key, 3)])
+    model = eqx.filter_jit(layers)(key=KEY)
+    save_state_dict(to_torch_compatible_state_dict(model), tmp_path / "model.safetensors")
+    stored = load_state_dict(tmp_path)
+    largest = max(leaf.nbytes for leaf in jax.tree.leaves(model))
+
+    tracemalloc.start()
+    try:
+        loaded = from_torch_compatible_state_dict(
+            model, stored, mapping={"embed": "data", "mlp": "model"}, mesh=auto_mesh
+        )
+        # What a CPU keeps as its own memory was allocated here, too.
+        held, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert largest == 8 << 20
+    assert most - held < 1.5 * largest
+    same_trees(loaded, model)
 
 
 def test_arrays_of_numpy_stay_on_the_host(auto_mesh):

@@ -21,6 +21,7 @@ from ..kinds import type_text
 from ..mesh import context, partition
 from ..mesh.assignment import AxisMapping, MeshLike, ResourceMapping
 from ..names.plans import Names
+from .buffers import copied
 from .keys import check_keys_of_data
 from .shard import names_of, no_mapping, no_mesh
 
@@ -114,7 +115,8 @@ def _from_local(x: NamedArray, mapping: AxisMapping, mesh: Mesh) -> NamedArray:
     data = np.asarray(jax.random.key_data(array) if is_keys else array)
 
     def load(index: tuple[slice, ...]) -> Any:
-        return data[_local(index, parts)]
+        # a copy, because devices may read the memory later, and a CPU keeps it as the array
+        return copied(data[_local(index, parts)])
 
     if is_keys:
         numbers = _assemble((*sizes, *data.shape[array.ndim :]), sharding, load)
@@ -202,6 +204,20 @@ def from_callback(
         >>> x.sharding.shard_shape(x.array.shape)
         (2, 4)
     """
+    # A copy, as in `from_local`.
+    return from_buffers(axes, lambda at: copied(np.asarray(fn(at))), mapping, mesh)
+
+
+def from_buffers(
+    axes: AxisSpec,
+    fn: Callable[[dict[str, slice]], Any],
+    mapping: ResourceMapping | None = None,
+    mesh: MeshLike | None = None,
+) -> NamedArray:
+    """Do what `from_callback` does, with blocks in new memory that the array may keep.
+
+    Those of `make_buffer` are not copied again on a CPU.
+    """
     resolved, concrete = _resolved("from_callback", mapping, mesh)
     given = spec(axes, "from_callback")
     names, sizes = names_and_sizes(given)
@@ -284,7 +300,7 @@ def _local(index: tuple[slice, ...], parts: Sequence[tuple[list[int], int]]) -> 
 def _assemble(
     sizes: tuple[int, ...], sharding: NamedSharding, load: Callable[[tuple[slice, ...]], Any]
 ) -> jax.Array:
-    """Make an array of the blocks that the devices of this process hold."""
+    """Make an array of the blocks that the devices of this process hold, in new memory that it may keep."""
 
     def place_of(index: Any) -> tuple[tuple[int, int], ...]:
         return tuple(part.indices(size)[:2] for part, size in zip(index, sizes, strict=True))
@@ -292,8 +308,7 @@ def _assemble(
     blocks: dict[Any, Any] = {}
     for place in map(place_of, sharding.addressable_devices_indices_map(sizes).values()):
         if place not in blocks:
-            # a copy, because devices may read the memory later, and a CPU keeps it as the array
-            blocks[place] = np.array(load(tuple(slice(*part) for part in place)))
+            blocks[place] = load(tuple(slice(*part) for part in place))
     # This transfer is explicit, but JAX takes it for an implicit one. If neither is allowed, JAX still raises.
     config: Any = jax.config
     implicit_only = config.jax_transfer_guard_host_to_device in ("disallow", "log")

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AbstractMesh, NamedSharding
 from numpy.typing import NDArray
@@ -19,7 +18,7 @@ from ..mesh.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..nn.linear import Linear
 from ..nn.moe import MoELinear
 from ..partitioning.keys import check_keys
-from ..partitioning.placement import from_callback
+from ..partitioning.placement import from_buffers
 from ..partitioning.shard import names_of, no_mesh, paths_of
 from ..transform.leaves import refilled
 from .axes import StoredArray, StoredAxes
@@ -302,10 +301,10 @@ def _loaded(
     mesh: MeshLike | None,
 ) -> Payload:
     """Load an array, each device its part."""
-    dtype, whole = place.array.dtype, (slice(None),) * len(place.shape)
+    whole = (slice(None),) * len(place.shape)
 
     def block(at: Any) -> NDArray[np.generic]:
-        return place.block(at, layers).astype(dtype, copy=False)
+        return place.block(at, layers)
 
     sharding = getattr(place.array, "sharding", None)
     on_the_host = isinstance(place.array, np.ndarray | np.generic)
@@ -323,7 +322,7 @@ def _loaded(
     array: Payload
     if on_the_host and (mapping is None or not is_named_array(place.leaf)):
         # It stays on the host, as with `shard`: JAX would make 32 bits of 64.
-        kept = np.array(block(whole))
+        kept = block(whole)
         array = kept if isinstance(place.array, np.ndarray) else kept[()]
     elif mapping is not None:
         own = mapping.of(place.names, place.path) if isinstance(mapping, Mappings) else mapping
@@ -332,12 +331,13 @@ def _loaded(
             place.names, place.shape, own, context.context_mesh(mesh), function
         )
         axes = tuple(map(Axis, place.names, place.shape))
-        array = from_callback(axes, lambda at: block(tuple(at.values())), own, mesh).array
+        array = from_buffers(axes, lambda at: block(tuple(at.values())), own, mesh).array
     elif sharding is not None and getattr(place.array, "committed", True):
-        # a copy, because a CPU may keep the memory as the array
-        array = jax.make_array_from_callback(place.shape, sharding, lambda at: np.array(block(at)))
+        array = jax.make_array_from_callback(place.shape, sharding, block)
     else:
-        array = jnp.array(block(whole))
+        array = jax.device_put(block(whole))
+    # Devices may still be reading: so what was made for this array would not go before the next one is made.
+    jax.block_until_ready(array)
     return refilled(place.leaf, array)
 
 

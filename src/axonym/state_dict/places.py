@@ -37,6 +37,7 @@ from ..names import plans
 from ..names.plans import Names
 from ..nn.stack.interleaved import Interleaved
 from ..nn.stack.stacked import BlockSeq, Stacked
+from ..partitioning.buffers import fill, make_buffer
 from ..partitioning.shard import is_optimiser_state
 from .axes import StoredArray, StoredAxes, StoredAxis
 from .layouts import Layout, Stored
@@ -257,22 +258,19 @@ class Place:
     def block(
         self, at: Sequence[slice], layers: Mapping[Index, NDArray[np.generic]]
     ) -> NDArray[np.generic]:
-        """Assemble a block of the array from those of its layers, which `Form.restore` returns."""
+        """Assemble a block of the array from those of its layers, which `Form.restore` returns, in a new buffer."""
         bounds = [range(*part.indices(size)) for part, size in zip(at, self.shape, strict=True)]
         rest: Tree = tuple(
             part for part, name in zip(at, self.names, strict=True) if name not in self.layers
         )
         rest += (...,)  # the result is an array, also without dimensions
-        if not self.layers:
-            whole: NDArray[np.generic] = layers[()][rest]
-            return whole
-        result = np.empty(list(map(len, bounds)), self.array.dtype)
+        result = make_buffer(tuple(map(len, bounds)), self.array.dtype)
         dims = list(map(self.names.index, self.layers))
         for index in itertools.product(*(bounds[dim] for dim in dims)):
             where: list[Payload] = [slice(None)] * len(bounds)
             for dim, number in zip(dims, index, strict=True):
                 where[dim] = number - bounds[dim].start
-            result[tuple(where)] = layers[index][rest]
+            fill(result[(*where, ...)], layers[index][rest])
         return result
 
 

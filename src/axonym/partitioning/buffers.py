@@ -1,0 +1,57 @@
+"""Memory of the host for arrays on their way to devices."""
+
+import itertools
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+# A CPU keeps memory that is aligned so as its array, and copies other memory: of XLA, in bytes.
+ALIGNMENT = 64
+# As many rows of a transposed copy as a first cache has room for, which plain copies of NumPy do not look after.
+TILE = 64
+
+
+def make_buffer(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
+    """Return memory without values, which JAX takes over on a CPU: so write it before that, and never after."""
+    kind: np.dtype[Any] = np.dtype(dtype)
+    size = math.prod(shape) * kind.itemsize
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + size].view(kind).reshape(shape)
+
+
+def copied(source: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Return a copy in such memory, contiguous."""
+    if source.dtype.hasobject:  # for which JAX has an error
+        return np.array(source)
+    target = make_buffer(source.shape, source.dtype)
+    fill(target, source)
+    return target
+
+
+def fill(target: NDArray[np.generic], source: NDArray[np.generic]) -> None:
+    """Copy elements, converted to the dtype of the target; fast also where one is a transpose of the other."""
+    dims = [dim for dim, size in enumerate(source.shape) if size > 1]
+    if source.size and dims:
+        along = min(dims, key=lambda dim: abs(source.strides[dim]))
+        others = [dim for dim in dims if dim != along]
+        count = math.prod(source.shape[dim] for dim in others[:-1])
+        if along != dims[-1] and count * TILE**2 <= source.size:
+            _fill_tiles(target, source, others)
+            return
+    np.copyto(target, source, casting="unsafe")
+
+
+def _fill_tiles(target: NDArray[np.generic], source: NDArray[np.generic], dims: list[int]) -> None:
+    """Copy some of the given dimensions at a time, of the last one a tile, and all others whole."""
+    *outer, last = dims
+    ranges = [range(source.shape[dim]) for dim in outer]
+    where: list[Any] = [slice(None)] * source.ndim
+    for at in itertools.product(*ranges):
+        for dim, number in zip(outer, at, strict=True):
+            where[dim] = number
+        for start in range(0, source.shape[last], TILE):
+            where[last] = slice(start, start + TILE)
+            np.copyto(target[tuple(where)], source[tuple(where)], casting="unsafe")

@@ -1,0 +1,44 @@
+"""Memory on its way to devices: what JAX takes over, and copies of any layout."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from axonym.partitioning.buffers import copied, fill, make_buffer
+
+SHAPES = [(), (0, 3), (1, 1), (7,), (300, 200), (1, 130, 2, 70), (3, 200, 150), (2, 3, 4, 5)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_copies_have_the_same_elements_in_any_order_of_strides(shape: tuple[int, ...]) -> None:
+    values = np.random.default_rng(0).integers(0, 1000, shape).astype(np.float32)
+    for order in itertools.permutations(range(values.ndim)):
+        # The same elements, in memory that has the dimensions in another order.
+        back = sorted(range(values.ndim), key=order.__getitem__)
+        stored = np.array(values.transpose(order), order="C").transpose(back)
+        copy = copied(stored)
+        assert copy.flags.c_contiguous
+        assert copy.dtype == stored.dtype
+        np.testing.assert_array_equal(copy, values)
+        flipped = (..., *(slice(None, None, -1) for _ in shape))
+        np.testing.assert_array_equal(copied(stored[flipped]), values[flipped])
+
+
+def test_a_copy_converts_to_the_dtype_of_its_target() -> None:
+    values = np.arange(200 * 300, dtype=np.float64).reshape(200, 300) / 7
+    target = make_buffer((300, 200), jnp.bfloat16)
+    fill(target, values.T)
+    np.testing.assert_array_equal(target, values.T.astype(jnp.bfloat16))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool", "bfloat16", "complex64"])
+def test_a_cpu_keeps_a_buffer_as_its_array(dtype: str) -> None:
+    buffer = make_buffer((33, 7), jnp.dtype(dtype))
+    buffer[...] = 1
+    array = jax.device_put(buffer)
+    assert array.unsafe_buffer_pointer() == buffer.ctypes.data
+    assert array.dtype == dtype
+    assert np.asarray(array).all()
