@@ -146,10 +146,12 @@ def read_locally(
     if not explicit.has_explicit_axes(array):
         # Its gradient comes back with a type.
         array = jax.reshard(array, explicit.sharding_from(array, entries))
-    own = [*range(array.ndim - len(names)), *(None if name in indexed else name for name in names)]
+    own: list[object] = list(range(array.ndim - len(names)))
+    for name in names:
+        # An index says where the elements of its axes are.
+        own.append(None if name in indexed else name)
+    offering, arrays = map(list, zip(*indices, (own, array), strict=True))
     anonymous_first = sorted(labels, key=lambda label: isinstance(label, str))
-    offering = [*(axes for axes, _ in indices), own]
-    arrays = [*(index for _, index in indices), array]
     table = explicit.choose(anonymous_first, offering, arrays, _dividing(sizes))
     wanted = list(plans.values_at(table, labels))
     local: jax.Array = auto.local(read, [array, *positions], wanted)

@@ -5,7 +5,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax.core import Tracer
@@ -16,6 +16,8 @@ from ..names.plans import Names, values_at
 from .assignment import Entry, MeshLike, looked_up
 from .context import context_mesh, current, current_mapping, mapped, taken_axes
 from .partition import axes_of_type, entries_from_spec, only, spec_from_entries, without
+
+L = TypeVar("L")
 
 
 def has_explicit_axes(array: object) -> bool:
@@ -144,10 +146,10 @@ def users_line() -> tuple[str, int]:
 
 
 def settle(
-    labels: Sequence[Any],
-    operands: Sequence[tuple[Sequence[Any], Sequence[Entry]]],
+    labels: Sequence[L],
+    operands: Sequence[tuple[Sequence[object], Sequence[Entry]]],
     decided: Mapping[str, Entry] | None = None,
-) -> dict[Any, Entry]:
+) -> dict[L, Entry]:
     """Choose the mesh axes of each label so that no mesh axis is used twice.
 
     Each label wants what is decided for it; otherwise what the current mapping says, if an operand has it so; otherwise
@@ -175,21 +177,21 @@ def settle(
     if mesh is not None:
         explicit = axes_of_type(mesh, AxisType.Explicit)
 
-    asked: dict[Any, Entry] = {}
-    wanted: dict[Any, Entry] = {}
+    asked: dict[L, Entry] = {}
+    wanted: dict[L, Entry] = {}
     for label in labels:
         asked[label] = ()
         if isinstance(label, str):
             asked[label] = only(looked_up(entries, label) or (), explicit)
-        if decided is not None and label in decided:
+        if isinstance(label, str) and decided is not None and label in decided:
             wanted[label] = only(decided[label], explicit)
         else:
             wanted[label] = _offered(label, operands, asked[label])
 
-    def turn(label: object) -> tuple[bool, bool]:
+    def turn(label: L) -> tuple[bool, bool]:
         return not set(wanted[label]) & set(asked[label]), label not in entries
 
-    gets: dict[Any, Entry] = {}
+    gets: dict[L, Entry] = {}
     used = set(taken_axes())
     for label in sorted(labels, key=turn):
         gets[label] = without(wanted[label], used)
@@ -232,11 +234,11 @@ def off_taken_axes(array: jax.Array) -> jax.Array:
 
 
 def choose(
-    out: Sequence[Any],
-    labels: Sequence[Sequence[Any]],
+    out: Sequence[L],
+    labels: Sequence[Sequence[object]],
     arrays: Sequence[Any],
     decided: Mapping[str, Entry] | None = None,
-) -> dict[Any, Entry]:
+) -> dict[L, Entry]:
     """Choose the mesh axes of a result by the types of operands, as `settle` does.
 
     Args:
@@ -245,7 +247,7 @@ def choose(
         arrays: the arrays; the first one that splits a label is followed.
         decided: mesh axes of labels that do not follow the arrays.
     """
-    operands: list[tuple[Sequence[Any], Sequence[Entry]]] = []
+    operands: list[tuple[Sequence[object], Sequence[Entry]]] = []
     for own, array in zip(labels, arrays, strict=True):
         entries = entries_from_type(array)
         operands.append((own, entries[len(entries) - len(own) :]))
@@ -253,14 +255,14 @@ def choose(
 
 
 def agree(
-    out: Sequence[Any],
-    labels: Sequence[Sequence[Any]],
+    out: Sequence[L],
+    labels: Sequence[Sequence[object]],
     arrays: Sequence[Any],
     decided: Mapping[str, Entry] | None = None,
     *,
     first: int = 0,
     others_whole: bool = False,
-) -> tuple[list[Any], dict[Any, Entry]]:
+) -> tuple[list[Any], dict[L, Entry]]:
     """On a mesh with Explicit axes, lay out dimensions with the same label alike: what all operations begin with.
 
     The arrays come to one mesh, their types choose the layout, and those that differ from it are resharded. Only
@@ -281,17 +283,20 @@ def agree(
         return list(arrays), {}
     arrays = on_one_mesh(arrays)
     table = choose(out, [labels[first], *labels], [arrays[first], *arrays], decided)
+    by_label: dict[object, Entry] = dict(table.items())
     used = set(itertools.chain.from_iterable(table.values()))
 
     moved: list[object] = []
     for array, own in zip(arrays, labels, strict=True):
         layout = entries_from_type(array)
-        others: Sequence[Entry] = [()] * len(layout)
-        if not others_whole:
-            others = [without(entry, used) for entry in _without_taken(layout)]
-        lead = len(layout) - len(own)
-        named = [table.get(label, entry) for label, entry in zip(own, others[lead:], strict=True)]
-        wanted = [*others[:lead], *named]
+        wanted: list[Entry] = []
+        for at, entry in enumerate(_without_taken(layout), start=len(own) - len(layout)):
+            other: Entry = ()
+            if not others_whole:
+                other = without(entry, used)
+            if at >= 0:
+                other = by_label.get(own[at], other)
+            wanted.append(other)
         if wanted == list(layout):
             moved.append(array)
         else:

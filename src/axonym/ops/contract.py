@@ -438,7 +438,7 @@ def _explicit(
         sizes.update(zip(own, array.shape, strict=True))
     decided = constraints.decided(tuple(x for x in out if isinstance(x, str)), sizes)
     table = explicit.choose(out, labels, arrays, decided)
-    summed = explicit.choose(contracted, labels, arrays)
+    summed: dict[str | int, assignment.Entry] = {**explicit.choose(contracted, labels, arrays)}
     counts = Counter(chain.from_iterable(labels))
 
     wanted: list[dict[str | int, assignment.Entry]] = []

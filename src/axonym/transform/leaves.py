@@ -110,14 +110,6 @@ class Constant:
     def __hash__(self) -> int:
         return hash(type(self.value))
 
-    def is_lasting(self) -> bool:
-        """Return whether this is data, or a function or a class that its module keeps alive."""
-        if isinstance(self.value, _DATA):
-            return True
-        module = sys.modules.get(getattr(self.value, "__module__", None) or "")
-        name = getattr(self.value, "__qualname__", "")
-        return self.value is not None and getattr(module, name, None) is self.value
-
 
 @jax.tree_util.register_static
 class Skeleton:
@@ -133,8 +125,9 @@ class Skeleton:
 
     __slots__ = ("leaves", "tree")
 
-    def __init__(self, tree: Any, leaves: Sequence[Any]) -> None:
-        self.tree, self.leaves = tree, tuple(leaves)
+    def __init__(self, tree: Any, leaves: Sequence[object]) -> None:
+        self.tree = tree
+        self.leaves: tuple[Any, ...] = tuple(leaves)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Skeleton) or self.tree != other.tree:
@@ -191,22 +184,33 @@ class Skeleton:
 
     def may_be_kept(self) -> bool:
         """Return whether a cache may keep this: no constant can hold arrays, which it would keep alive."""
-        constants = [leaf for leaf in self.leaves if isinstance(leaf, Constant)]
-        return all(constant.is_lasting() for constant in constants)
+        return all(map(_is_lasting, self.leaves))
 
 
-def _is_same(one: Any, other: Any) -> bool:
+def _is_lasting(leaf: object) -> bool:
+    """Return whether a leaf is no constant, or data, or a function or a class that its module keeps alive."""
+    if not isinstance(leaf, Constant) or isinstance(leaf.value, _DATA):
+        return True
+    module = sys.modules.get(getattr(leaf.value, "__module__", None) or "")
+    name = getattr(leaf.value, "__qualname__", "")
+    return leaf.value is not None and getattr(module, name, None) is leaf.value
+
+
+def _is_same(one: object, other: object) -> bool:
     """Return whether two leaves of skeletons are equal; `==` of named arrays would compare elements."""
     if one is other:
         return True
     if type(one) is not type(other):
         return False
-    if isinstance(one, NamedArray):
+    if isinstance(one, NamedArray) and isinstance(other, NamedArray):
         return one.names == other.names and bool(one.array == other.array)
     return bool(one == other)
 
 
-def take_arrays(tree: object, *, numbers: bool = True) -> tuple[list[Any], Skeleton]:
+Parts = tuple[list[Any], Skeleton]
+
+
+def take_arrays(tree: object, *, numbers: bool = True) -> Parts:
     """Split a tree into its arrays and the rest; Python numbers are arrays, except without `numbers`."""
     leaves, structure = jax.tree.flatten(tree, is_leaf=is_named_array)
     arrays: list[Any] = []

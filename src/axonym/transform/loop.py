@@ -24,6 +24,7 @@ from .carry import Keeper, settled
 from .checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from .leaves import (
     Arguments,
+    Parts,
     Skeleton,
     axis_placed,
     dimension_of,
@@ -250,7 +251,7 @@ Step = Callable[[Any, Any], tuple[Any, Any]]
 def _step(plan: _Plan, fn: Any, held: Sequence[Any], whole: Sequence[Any], keep: Keeper) -> Step:
     """Make the step on arrays: the carry that changes, and the scanned arguments of one position."""
 
-    def step(carry: Any, scanned: Any) -> tuple[Any, tuple[list[Any], Skeleton]]:
+    def step(carry: Any, scanned: Any) -> tuple[Any, Parts]:
         args, kwargs = plan.arguments.fill(scanned, whole)
         before = plan.carry.fill(carry, held)
         following, out = plan.pairs(plan.function, fn, before, *args, **kwargs)

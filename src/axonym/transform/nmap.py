@@ -15,7 +15,7 @@ from ..engine import checks
 from ..errors import AxisSizeError, OperandError, describe, message
 from ..mesh import auto, context, explicit
 from ..names import plans
-from .leaves import Skeleton, take_arrays
+from .leaves import Parts, take_arrays
 
 __all__ = ["nmap"]
 
@@ -62,13 +62,13 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
             names = plans.union(names, leaf.names)
         checks.check_sizes("nmap", [leaf.names for leaf in named], [leaf.array for leaf in named])
 
-        def positional(*arrays: object) -> tuple[list[Any], Skeleton]:
+        def positional(*arrays: object) -> Parts:
             rest = iter(arrays)
             filled = [next(rest) if is_named_array(leaf) else leaf for leaf in leaves]
             args, kwargs = jax.tree.unflatten(tree, filled)
             return take_arrays(fn(*args, **kwargs))
 
-        mapped: Callable[..., tuple[list[Any], Skeleton]] = positional
+        mapped: Callable[..., Parts] = positional
         for name in names:
             dims = tuple(_dimension(leaf, name, names) for leaf in named)
             mapped = jax.vmap(mapped, in_axes=dims, out_axes=-1)

@@ -16,6 +16,7 @@ from ..mesh import assignment, constraints, context, explicit, partition
 from ..mesh.assignment import Entry
 from .leaves import (
     Arguments,
+    Parts,
     Skeleton,
     axis_placed,
     dimension_placed,
@@ -76,7 +77,7 @@ def vmap(
     return mapped
 
 
-Mapped = Callable[..., tuple[list[Any], Skeleton]]
+Mapped = Callable[..., Parts]
 
 
 def _vmap(
@@ -90,11 +91,11 @@ def _vmap(
     name = axis[0]
     parameters = _parameters(fn, args, kwargs)
 
-    def inner(arguments: Skeleton, *arrays: object) -> tuple[list[Any], Skeleton]:
+    def inner(arguments: Skeleton, *arrays: object) -> Parts:
         called, named = arguments.fill(arrays)
         return take_arrays(fn(*called, **named), numbers=False)
 
-    def leaving(arguments: Skeleton, *arrays: object) -> tuple[list[Any], Skeleton]:
+    def leaving(arguments: Skeleton, *arrays: object) -> Parts:
         outputs, skeleton = inner(arguments, *arrays)
         return list(map(explicit.off_taken_axes, outputs)), skeleton
 
@@ -139,9 +140,7 @@ def _vmap(
     return mapped
 
 
-def _batched(
-    batched: Callable[..., Mapped], name: str, arguments: Arguments
-) -> tuple[list[Any], Skeleton]:
+def _batched(batched: Callable[..., Mapped], name: str, arguments: Arguments) -> Parts:
     """Call the mapped function, and keep the axis on its mesh axes: Explicit ones by type, Auto ones by constraint."""
     dims, mapping = tuple(arguments.dims), context.current_mapping()
     typed = any(map(explicit.has_explicit_axes, arguments.arrays))

@@ -205,12 +205,13 @@ def _on_mesh(plan: _Plan, operands: _Operands, rest: _Rest) -> tuple[NamedArray,
     if not any(map(explicit.has_explicit_axes, arrays)):
         return _named(operands, positional(*arrays), names)
     named: list[int] = []
+    labels: list[tuple[str, ...]] = []
     for at, leaf in enumerate(leaves):
         if isinstance(leaf, Core):
             by_position = [leaf.names.index(name) for name in (QUERIES, KEYS) if name in leaf.names]
             arrays[at] = auto.whole(arrays[at], [i - len(leaf.names) for i in by_position])
             named.append(at)
-    labels = [leaves[at].names for at in named]
+            labels.append(leaf.names)
     table = explicit.choose(plan.out_names, labels, plans.values_at(arrays, named))
     local = auto.local(positional, arrays, tuple([table[name] for name in own] for own in names))
     return _named(operands, local, names)
