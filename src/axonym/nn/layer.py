@@ -4,6 +4,9 @@ An operation of `self.query(x)`, within `self.attention(x)`, within `self.blocks
 `blocks/while/body/attention/query/dot_general`. A layer does not know its name; the module that calls it does. While a
 program is traced, the callers still run: those that are modules, of whatever class, say under which name they hold the
 layer. So nothing is stored, nothing is global, and modules of users need no code for it.
+
+`callers.layer_at_work` reads callers too, for errors, and looks further: at all variables, at parts of parts, and at
+parts of the same type. With its way here, traces of four blocks take 7 % (stacked) to 23 % (in a tuple) longer.
 """
 
 import inspect
