@@ -207,4 +207,4 @@ def test_resize_axis_errors():
     )
     with pytest.raises(AxisSizeError) as error:
         axn.tree.resize_axis({"x": X}, axn.Axis("embed", 4), 5)
-    assert str(error.value) == "resize_axis: axis 'embed' has size 3, but 4 was given"
+    assert str(error.value) == "resize_axis: axis 'embed' was given with size 4, but has size 3"

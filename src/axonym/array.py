@@ -33,6 +33,7 @@ from .ops import (
     update,
     where,
 )
+from .phrases import given_with_size
 from .shape import Shape
 from .typing import Annotation, AxesPattern, annotation
 
@@ -76,7 +77,7 @@ class NamedArray(Core):
             for (name, size), real in zip(pairs, have[len(have) - len(names) :], strict=True):
                 if size is not None and size != real:
                     given = ", ".join(n if s is None else f"{n}={s}" for n, s in pairs)
-                    problem = f"axis {name!r} was given with size {size}, but that dimension has size {real}"
+                    problem = given_with_size(name, size, f"that dimension has size {real}")
                     lines = (f"axes: {given}", f"shape of the array: {tuple(have)}")
                     raise AxisSizeError(message("NamedArray", problem, *lines))
         self.node = ((array,), names)

@@ -24,9 +24,9 @@ from .errors import (
     OperandError,
     describe,
     message,
-    suggestion,
 )
 from .kinds import type_text
+from .phrases import missing_axis
 
 __all__ = [
     "Axis",
@@ -303,8 +303,7 @@ def _like(form: AxisSelection, pairs: Pairs) -> AxisSelection:
 
 
 def _missing(function: str, name: str, known: Sequence[str]) -> AxisNotFoundError:
-    problem, held = f"no axis named {name!r}", f"axes: {', '.join(known) or 'none'}"
-    return AxisNotFoundError(message(function, problem, held, hint=suggestion(name, known)))
+    return missing_axis(function, name, known, f"axes: {', '.join(known) or 'none'}")
 
 
 @overload

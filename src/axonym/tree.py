@@ -19,6 +19,7 @@ from .ops.index import index
 from .ops.join import concatenate
 from .ops.shape import broadcast_axis
 from .partitioning.shard import auto_sharded
+from .phrases import given_with_size
 from .transform.leaves import is_hole
 from .transform.vmap import vmap
 
@@ -132,7 +133,7 @@ def resize_axis(tree: T, axis: AxisSelector, new_size: int, key: jax.Array | Non
         )
     for own in affected:
         if size is not None and own.size != size:
-            problem = f"axis {own.name!r} has size {own.size}, but {size} was given"
+            problem = given_with_size(own.name, size, f"has size {own.size}")
             raise AxisSizeError(message("resize_axis", problem))
     keys: Iterator[jax.Array | None] = itertools.repeat(None)
     if key is not None:

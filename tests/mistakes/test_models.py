@@ -301,7 +301,7 @@ def test_a_cache_of_another_batch(x: axn.NamedArray) -> None:
 @says(
     """
     KVCache.init: the keys lack axis 'pos.key', the positions
-      axes: batch=8, pos=4, embed=16
+      keys have: batch=8, pos=4, embed=16
     """
 )
 def test_a_cache_without_positions() -> None:

@@ -149,7 +149,8 @@ def test_plans_are_remembered() -> None:
 def test_plans_need_no_jax() -> None:
     here = Path(plans.__file__)
     top = here.parent.parent
-    files = {"callers": top / "callers.py", "errors": top / "errors.py", "names.plans": here}
+    below = {name: top / f"{name}.py" for name in ("callers", "errors", "phrases")}
+    files = below | {"names.plans": here}
     code = "import sys, types; import importlib.util as u; sys.modules['jax'] = None; "
     code += "sys.modules.update({name: types.ModuleType(name) for name in ('p', 'p.names')}); "
     code += "; ".join(

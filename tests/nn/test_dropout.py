@@ -175,7 +175,7 @@ def test_the_function_does_what_the_layer_does():
     )
     fails(
         AxisSizeError,
-        "dropout: axis 'seq' was given with size 9, but has size 6\n  array has: batch=8, seq=6, embed=4",
+        "dropout: axis 'seq' was given with size 9, but the input has size 6\n  input has: batch=8, seq=6, embed=4",
         lambda: nn.dropout(x, 0.3, S.resize(9), key=KEY),
     )
     for key in (KEY, jax.random.PRNGKey(0)):

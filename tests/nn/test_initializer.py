@@ -149,13 +149,13 @@ def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
         (
             init.he_normal(In="embd"),
             AxisNotFoundError,
-            "variance_scaling: the parameter has no axis 'embd'\n  axes: embed=64, mlp=512\n"
+            "variance_scaling: the parameter lacks axis 'embd'\n  axes: embed=64, mlp=512\n"
             "  hint: did you mean 'embed'?",
         ),
         (
             init.orthogonal(Out={"mlp": 4}),
             AxisSizeError,
-            "orthogonal: axis 'mlp' has size 512, but 4 was given\n  axes: embed=64, mlp=512",
+            "orthogonal: axis 'mlp' was given with size 4, but the parameter has size 512\n  axes: embed=64, mlp=512",
         ),
         (
             init.orthogonal(In="mlp", Out=("embed", "mlp")),

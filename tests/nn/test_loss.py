@@ -540,7 +540,8 @@ def test_errors():
     )
     fails(
         AxisSizeError,
-        "cross_entropy_loss: axis 'vocab' was given with size 7, but has size 6\n  array has: batch=8, seq=3, vocab=6",
+        "cross_entropy_loss: axis 'vocab' was given with size 7, but the logits have size 6\n"
+        "  logits have: batch=8, seq=3, vocab=6",
         lambda: nn.cross_entropy_loss(logits(), axn.Axis("vocab", 7), hard()),
     )
     fails(
@@ -590,6 +591,13 @@ def test_errors_of_chunks_and_options():
         "  hint: did you mean 'embd'?",
         lambda: nn.chunked_cross_entropy_loss(x, near, E, V, hard()),
     )
+    for axis, Embed, Label in (("embed", E.resize(9), V), ("vocab", E, V.resize(9))):
+        fails(
+            AxisSizeError,
+            f"chunked_cross_entropy_loss: axis {axis!r} was given with size 9, "
+            f"but the weight has size {weight.axis_size(axis)}\n  weight has: vocab=6, embed=4",
+            lambda Embed=Embed, Label=Label: nn.chunked_cross_entropy_loss(x, weight, Embed, Label, hard()),
+        )
     fails(
         AxisNotFoundError,
         "chunked_cross_entropy_loss: no axis named 'time'\n"

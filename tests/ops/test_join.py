@@ -491,7 +491,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.stack(axn.Axis('heads', 3), [x, x])",
         lambda x: axn.stack(axn.Axis("heads", 3), [x, x]),
         AxisSizeError,
-        "stack: axis 'heads' was given with size 3 for 2 arrays",
+        "stack: axis 'heads' was given with size 3, but there are 2 arrays",
     ),
     (
         "axn.stack('heads', [x['embed', 0], x['batch', 0]])",

@@ -229,7 +229,7 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         "axn.tile(x, {axn.Axis('heads', 5): 2})",
         lambda x: axn.tile(x, {axn.Axis("heads", 5): 2}),
         AxisSizeError,
-        "tile: axis 'heads' was given with size 5 for 2 copies\n  array has: batch=4, embed=6",
+        "tile: axis 'heads' was given with size 5, but there are 2 copies\n  array has: batch=4, embed=6",
     ),
     (
         "axn.tile(x, {'embed': 2, axn.Axis('embed', 6): 2})",

@@ -16,6 +16,7 @@ from ..kinds import Payload, type_text
 from ..mesh.context import current_scope
 from ..names import plans
 from ..names.plans import Names
+from ..phrases import given_with_size, missing_axis, verb
 
 Function = Callable[..., Any]
 P = ParamSpec("P")
@@ -131,17 +132,55 @@ def cure_of_sizes(name: str, first: int, second: int) -> str | None:
     return f"if they are the same axis, cut the longer one, {same}; if not, rename one: {other}"
 
 
-def check_given(function: str, given: Pairs, names: Names, shape: tuple[int, ...]) -> None:
-    """Check the sizes of axes that were given as `Axis`."""
+def check_given(
+    function: str, given: Pairs, names: Names, shape: tuple[int, ...], what: str = ""
+) -> None:
+    """Check the sizes of axes that were given as `Axis`; the array may be told by `what` it is."""
     sizes = sizes_of(names, shape)
     for name, size in given:
         if size is not None and sizes[name] != size:
-            problem = f"axis {name!r} was given with size {size}, but has size {sizes[name]}"
-            raise AxisSizeError(message(function, problem, f"array has: {describe(names, shape)}"))
+            but = f"has size {sizes[name]}"
+            if what:
+                but = f"the {what} {verb(what)} size {sizes[name]}"
+            problem = given_with_size(name, size, but)
+            raise AxisSizeError(message(function, problem, told(describe(names, shape), what)))
 
 
-def require(function: str, x: object, axes: AxisSelection) -> tuple[Axis, ...]:
-    """Look axes up in an array.
+def require_size(
+    function: str, axis: tuple[str, int | None], size: int, but: str, *operands: Core
+) -> None:
+    """Check the size of a new axis that was given as `Axis`; `but` says what has it, with `{}` for the size."""
+    name, given = axis
+    if given is not None and given != size:
+        problem = given_with_size(name, given, but.format(size))
+        raise AxisSizeError(message(function, problem, *_facts_of(operands)))
+
+
+def told(axes: str, what: str = "") -> str:
+    """Write what an array has, for an error."""
+    what = what or "array"
+    return f"{what} {verb(what)}: {axes}"
+
+
+def require(
+    function: str,
+    x: object,
+    axes: AxisSelection,
+    what: str = "",
+    role: str = "",
+    needs: str = "",
+    hint: str | None = None,
+) -> tuple[Axis, ...]:
+    """Look axes up in an array: whatever asks for axes by name asks here.
+
+    Args:
+        function: what was called.
+        x: the array.
+        axes: the axes.
+        what: what the array is, such as `input` or `keys`; without it, errors speak of the array.
+        role: what the axes are, behind the name of a missing one, such as `, the positions`.
+        needs: a line for the error about a missing axis, on what all of them are for.
+        hint: what would work if one is missing; by default, the closest name.
 
     Raises:
         AxisNotFoundError: if one is missing.
@@ -150,13 +189,18 @@ def require(function: str, x: object, axes: AxisSelection) -> tuple[Axis, ...]:
     """
     if not isinstance(x, Core):
         raise unnamed(function, x)
+    given = selection(axes, function)
+    wanted = names_in(given)
     (array,), names = x.node
     shape = shape_of(function, array, names)
-    given = selection(axes, function)
-    planned(function, (x,), plans.require, names, names_in(given))
-    check_given(function, given, names, shape)
+    for name in wanted:
+        if name not in names:
+            lines = filter(None, (told(facts(x), what), needs))
+            known = plans.without(names, wanted)
+            raise missing_axis(function, name, known, *lines, what=what, role=role, hint=hint)
+    check_given(function, given, names, shape, what)
     sizes = sizes_of(names, shape)
-    return tuple(Axis(name, sizes[name]) for name, _ in given)
+    return tuple(Axis(name, sizes[name]) for name in wanted)
 
 
 def plain(function: str, operand: Payload) -> Any:

@@ -24,6 +24,7 @@ from ..mesh import assignment, context, explicit
 from ..names import pattern, plans
 from ..names.pattern import DOTS, UNBOUND, Bindings, Bound, Expression, Span, Term, flaw, name_for
 from ..names.plans import Names
+from ..phrases import given_with_size
 from . import checks, kernels
 
 if TYPE_CHECKING:
@@ -218,7 +219,7 @@ def _sizes(
     for target in plan.targets:
         size = math.prod(plans.values_at(flat, target.pieces))
         if target.size not in (None, size):
-            problem = f"axis {target.name!r} was given with size {target.size}, but would have size {size}"
+            problem = given_with_size(target.name, target.size, f"would have size {size}")
             raise _wrong_size(problem, text, target.span, describe(names, shape))
         merged.append(size)
     return split, merged

@@ -12,6 +12,7 @@ from types import EllipsisType
 from typing import NamedTuple, Protocol, TypeVar
 
 from ..errors import AxisClashError, AxisNotFoundError, BroadcastError, suggestion
+from ..phrases import missing_axis
 
 Names = tuple[str, ...]
 Labels = tuple[Hashable, ...]
@@ -65,9 +66,7 @@ def require(names: Sequence[str], wanted: Sequence[str]) -> None:
     """Raise AxisNotFoundError unless all of `wanted` are among `names`."""
     for name in wanted:
         if name not in names:
-            raise AxisNotFoundError(
-                f"no axis named {name!r}", suggestion(name, without(tuple(names), tuple(wanted)))
-            )
+            raise missing_axis(None, name, without(tuple(names), tuple(wanted)))
 
 
 def distinct(names: Sequence[str], why: str = "") -> None:

@@ -6,9 +6,9 @@ import jax
 from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, Pairs, axis_name, names_in, selection, without_axes
-from ..core import Core, facts, shape_of
+from ..core import Core, shape_of
 from ..engine import checks
-from ..errors import AxisNotFoundError, OperandError, message, suggestion
+from ..errors import OperandError, message
 from ..kinds import type_text
 from ..ops.where import where
 from .layer import Layer
@@ -120,11 +120,7 @@ def _drop(
         raise OperandError(
             message(function, f"dropout with probability {pdrop} needs a key", hint=hint)
         )
-    for name, _ in together:
-        if name not in x.names:
-            problem = f"the input lacks axis {name!r} of broadcast_axes"
-            near = suggestion(name, x.names)
-            raise AxisNotFoundError(message(function, problem, f"input has: {facts(x)}", hint=near))
+    checks.require(function, x, dict(together), "input", role=" of broadcast_axes")
     keep = 1 - pdrop
     kept = _mask(function, x, together, key, keep)
     if keep:
@@ -135,7 +131,6 @@ def _drop(
 def _mask(function: str, x: NamedArray, together: Pairs, key: jax.Array, keep: float) -> NamedArray:
     """Draw what to keep; anonymous dimensions of `x` are named for the draw, so that each element has its own draw."""
     shape = shape_of(function, x.array, x.names)
-    checks.check_given(function, together, x.names, shape)
     unnamed = shape[: len(shape) - len(x.names)]
     named = tuple(Axis(f"anonymous {i}", size) for i, size in enumerate(unnamed))
 

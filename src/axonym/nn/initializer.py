@@ -21,15 +21,9 @@ from jax.typing import DTypeLike
 from .. import create, random
 from ..array import NamedArray
 from ..axis import Axis, AxisSelection, AxisSpec, axis_size, selection, shown, spec, without_axes
-from ..errors import (
-    ArgumentError,
-    AxisClashError,
-    AxisNotFoundError,
-    AxisSizeError,
-    message,
-    suggestion,
-)
+from ..errors import ArgumentError, AxisClashError, AxisSizeError, message, suggestion
 from ..partitioning.shard import auto_sharded
+from ..phrases import given_with_size, missing_axis
 from .settings import as_python
 
 __all__ = [
@@ -327,12 +321,9 @@ def _found(
             axis = by_name.get(f"{name}.{role}", axis)
         facts = f"axes: {shown(*axes) or 'none'}"
         if axis is None:
-            hint = suggestion(name, by_name)
-            raise AxisNotFoundError(
-                message(function, f"the parameter has no axis {name!r}", facts, hint=hint)
-            )
+            raise missing_axis(function, name, by_name, facts, what="parameter")
         if size is not None and size != axis.size:
-            problem = f"axis {name!r} has size {axis.size}, but {size} was given"
+            problem = given_with_size(name, size, f"the parameter has size {axis.size}")
             raise AxisSizeError(message(function, problem, facts))
         found.append(axis)
     return tuple(found)

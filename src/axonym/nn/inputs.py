@@ -10,15 +10,12 @@ from ..create import arange
 from ..engine import checks
 from ..errors import (
     AxisClashError,
-    AxisNotFoundError,
     AxisSizeError,
     OperandError,
     message,
-    suggestion,
 )
 from ..kinds import type_text
 from ..mesh.context import current_scope
-from ..names import plans
 
 
 def check_input(
@@ -34,14 +31,8 @@ def check_input(
     if not isinstance(x, Core):
         raise checks.unnamed(layer, x, *needed)
     names = x.names
-    for name in needed:
-        if name not in names:
-            problem = f"the input lacks axis {name!r}"
-            wants = f"the layer works over: {shown(*inputs)}"
-            hint = suggestion(name, plans.without(names, needed))
-            raise AxisNotFoundError(
-                message(layer, problem, f"input has: {facts(x)}", wants, hint=hint)
-            )
+    # Sizes are compared below: that of a block may be another one.
+    checks.require(layer, x, needed, "input", needs=f"the layer works over: {shown(*inputs)}")
 
     shape = shape_of(layer, x.array, names)
     for axis in inputs:
@@ -65,10 +56,8 @@ def with_sizes(pairs: Pairs) -> tuple[Axis, ...]:
 
 def named_axis(layer: str, x: NamedArray, axis: AxisSelector) -> str:
     """Return the name of an axis that a layer runs along, which the input must have."""
-    if not isinstance(x, Core):
-        raise checks.unnamed(layer, x)
     name, _ = selector(axis, layer)
-    checks.planned(layer, (x,), plans.require, x.names, (name,))
+    checks.require(layer, x, name)
     return name
 
 

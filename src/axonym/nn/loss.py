@@ -1,6 +1,5 @@
 """Losses."""
 
-import itertools
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from ..create import arange
 from ..dtypes import at_least_float32, widen
 from ..engine import checks, kernels, pointwise
 from ..engine.audits import expect
-from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
+from ..errors import ArgumentError, OperandError, message
 from ..mesh import explicit
 from ..mesh.context import mapped
 from ..names import plans
@@ -167,8 +166,9 @@ def chunked_cross_entropy_loss(
     """
     function = "chunked_cross_entropy_loss"
     label, _ = selector(Label, function)
-    _require(function, "weight", weight, Label, Embed)
-    _require(function, "input", x, Embed)
+    checks.require(function, weight, Label, "weight")
+    checks.require(function, weight, Embed, "weight")
+    checks.require(function, x, Embed, "input")
     size = weight.axis_size(Label)
     _check_class_numbers(function, targets, label)
     label_smoothing, z_loss = _smoothing(function, label_smoothing), as_python(z_loss)
@@ -290,7 +290,7 @@ def _losses(
         if not isinstance(x, Core):
             raise checks.unnamed(function, x)
     label, size = selector(Label, function)
-    _require(function, "logits", logits, Label)
+    checks.require(function, logits, Label, "logits")
     if label not in targets.names and not jnp.issubdtype(targets.dtype, jnp.integer):
         problem = f"the targets have dtype {targets.dtype} and lack axis {label!r}"
         hint = "class numbers must be integers, probabilities must have the axis of classes"
@@ -477,23 +477,6 @@ def _floating(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
         return dtype
     wide: np.dtype[np.generic] = at_least_float32(dtype)
     return wide
-
-
-def _require(function: str, what: str, x: NamedArray, *axes: AxisSelection) -> None:
-    """Check that an operand has axes."""
-    if not isinstance(x, Core):
-        raise checks.unnamed(function, x)
-    lacks, has = "lacks", "has"
-    if what.endswith("s"):
-        lacks, has = "lack", "have"
-    wanted = itertools.chain.from_iterable(selection(each, function) for each in axes)
-    for name, _ in wanted:
-        if name not in x.names:
-            problem = f"the {what} {lacks} axis {name!r}"
-            hint = suggestion(name, x.names)
-            raise AxisNotFoundError(
-                message(function, problem, f"{what} {has}: {facts(x)}", hint=hint)
-            )
 
 
 def _smoothing(function: str, label_smoothing: float) -> float:

@@ -14,7 +14,8 @@ from ..axis import Axis, AxisSelection, axis_name, names_in, selection, sized, w
 from ..core import Core, facts
 from ..create import arange, one_hot, zeros
 from ..dtypes import at_least_float32
-from ..errors import ArgumentError, AxisNotFoundError, OperandError, message, suggestion
+from ..engine import checks
+from ..errors import ArgumentError, OperandError, message
 from ..kinds import type_text
 from ..mesh import constraints
 from ..mesh.assignment import Entry
@@ -371,13 +372,7 @@ class MixtureOfExperts(Layer):
     def _check(self, x: NamedArray) -> None:
         added = (self.Experts, *self.router.Out, self.up.Out)
         check_input("MixtureOfExperts", x, (self.up.In, *self.fixed), added)
-        for name in self.tokens or ():
-            if name not in x.names:
-                problem = f"the input lacks axis {name!r} of tokens"
-                near = suggestion(name, x.names)
-                raise AxisNotFoundError(
-                    message("MixtureOfExperts", problem, f"input has: {facts(x)}", hint=near)
-                )
+        checks.require("MixtureOfExperts", x, self.tokens or (), "input", role=" of tokens")
 
     def _chosen(self, probabilities: NamedArray) -> tuple[NamedArray, NamedArray]:
         """Choose experts for each token; return their probabilities and indices."""

@@ -16,7 +16,7 @@ from ..engine import checks, kernels, pointwise, reduction
 from ..engine.batched import batched
 from ..engine.merging import unshared
 from ..engine.operands import own_names
-from ..errors import AxisSizeError, OperandError, message
+from ..errors import OperandError, message
 from ..kinds import type_text
 from ..names import plans
 from ..names.plans import Names
@@ -58,10 +58,8 @@ def diag(
 
 def _diag(array: jax.Array, *, pair: Pairs, k: int) -> jax.Array:
     size = array.shape[-1] + abs(k)
-    for name, given in pair:
-        if given not in (None, size):
-            problem = f"axis {name!r} was given with size {given}, but the matrix has size {size}"
-            raise AxisSizeError(message("diag", problem))
+    for given in pair:
+        checks.require_size("diag", given, size, "the matrix has size {}")
     before = [(0, 0)] * (array.ndim - 1)
     # Column c holds the element of the row in which the diagonal crosses it.
     along_columns = jnp.pad(unshared(array), [*before, (max(k, 0), max(-k, 0))])
@@ -129,9 +127,7 @@ def diagonal(
 def _diagonal(array: jax.Array, *, new: tuple[str, int | None], offset: int) -> jax.Array:
     result: jax.Array = jnp.diagonal(array, offset, -2, -1)
     size = result.shape[-1]
-    if new[1] not in (None, size):
-        problem = f"axis {new[0]!r} was given with size {new[1]}, but the diagonal has size {size}"
-        raise AxisSizeError(message("diagonal", problem))
+    checks.require_size("diagonal", new, size, "the diagonal has size {}")
     return result
 
 

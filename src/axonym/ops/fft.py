@@ -29,6 +29,7 @@ from ..engine.operands import one_of
 from ..errors import ArgumentError, AxisError, AxisSizeError, OperandError, message
 from ..kinds import type_text
 from ..mesh import auto
+from ..phrases import given_with_size
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -169,7 +170,7 @@ def _check_size(function: str, a: Core, name: str, size: int | None, is_half: bo
     if have == (half if is_half else size):
         return
 
-    problem = f"axis {name!r} was given with size {size}, but has size {have}"
+    problem = given_with_size(name, size, f"has size {have}")
     if is_half:
         result = f"half of the result {name}={size} has {half}"
         problem = f"axis {name!r} has size {have}, but {result}"

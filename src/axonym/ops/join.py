@@ -150,9 +150,7 @@ def stack(axis: AxisSelector, arrays: Sequence["NamedArray"]) -> "NamedArray":
     """
     _check_is_list("stack", axis, arrays)
     given = selector(axis, "stack")
-    if given[1] not in (None, len(arrays)):
-        problem = f"axis {given[0]!r} was given with size {given[1]} for {len(arrays)} arrays"
-        raise AxisSizeError(message("stack", problem))
+    checks.require_size("stack", given, len(arrays), "there are {} arrays")
     return _join("stack", _stacked, given, arrays)
 
 
@@ -202,10 +200,7 @@ def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) ->
 
         lined = _all_spread(arrays, operands, target, sizes)
         total = sum(a.shape[at] for a in lined)
-        if given[1] not in (None, total):
-            adding = f"the sizes add up to {total}"
-            problem = f"axis {given[0]!r} was given with size {given[1]}, but {adding}"
-            raise AxisSizeError(message("concatenate", problem))
+        checks.require_size("concatenate", given, total, "the sizes add up to {}")
         return lax.concatenate(_same_layout(lined, target, given[0]), at % lined[0].ndim)
 
     return kernels.Kernel(target, body)

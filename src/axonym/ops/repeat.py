@@ -20,6 +20,7 @@ from ..kinds import type_text
 from ..mesh import auto, explicit
 from ..names import plans
 from ..names.plans import Names
+from ..phrases import given_with_size
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -132,8 +133,8 @@ def _tiled(names: Names, given: Pairs, counts: tuple[int, ...]) -> kernels.Kerne
         if name in names:
             present.append((name, size))
         elif size not in (None, table[name]):
-            problem = f"axis {name!r} was given with size {size} for {table[name]} copies"
-            raise AxisSizeError(problem)
+            but = f"there are {table[name]} copies"
+            raise AxisSizeError(given_with_size(name, size, but))
     there = tuple(present)
 
     def body(array: jax.Array) -> jax.Array:

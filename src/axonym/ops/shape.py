@@ -33,6 +33,7 @@ from ..kinds import type_text
 from ..mesh import context, explicit
 from ..names import plans
 from ..names.plans import Names
+from ..phrases import given_with_size
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -394,9 +395,8 @@ def _flattened(names: Names, given: Pairs, new: tuple[str, int | None]) -> kerne
         merged = array.shape[at : at + len(old)]
         size = math.prod(merged)
         if new[1] not in (None, size):
-            merges = f"the axes merge to size {size}"
-            problem = f"axis {new[0]!r} was given with size {new[1]}, but {merges}"
-            held = f"array has: {describe(names, shape)}"
+            problem = given_with_size(new[0], new[1], f"the axes merge to size {size}")
+            held = checks.told(describe(names, shape))
             raise AxisSizeError(message("flatten_axes", problem, held))
         groups = regroup.kept_dimensions(array.shape)
         groups[at : at + len(old)] = [regroup.Group(len(old), (size,), (new[0],))]
@@ -409,11 +409,9 @@ def flatten(x: "NamedArray", new_axis: AxisSelector) -> "NamedArray":
     """Merge all axes into one, in storage order."""
     (_,), names = _node("flatten", x)
     if not names:
-        name, size = selector(new_axis, "flatten")
-        if size not in (None, 1):
-            problem = f"axis {name!r} was given with size {size}, but no axes merge to size 1"
-            raise AxisSizeError(message("flatten", problem))
-        return broadcast_axis(x, Axis(name, 1))
+        new = selector(new_axis, "flatten")
+        checks.require_size("flatten", new, 1, "no axes merge to size 1")
+        return broadcast_axis(x, Axis(new[0], 1))
     return flatten_axes(x, names, new_axis)
 
 

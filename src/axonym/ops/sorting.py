@@ -169,9 +169,7 @@ def _select_k(
     new = name
     if new_axis is not None:
         new, size = selector(new_axis, function)
-        if size not in (None, k):
-            problem = f"axis {new!r} was given with size {size}, but {k} elements are chosen"
-            raise AxisSizeError(message(function, problem))
+        checks.require_size(function, (new, size), k, "{} elements are chosen")
 
     out = (new,)
     values, indices = batched(fn, [x], [axis], (out, out), in_place=True, k=k, name=name, **options)

@@ -52,10 +52,8 @@ def argwhere(
     """
     names = _names_to_search("argwhere", array)
     name, given = selector(coordinate, "argwhere")
-    if given not in (None, len(names)):
-        there = f"there are {len(names)} coordinates"
-        problem = f"axis {name!r} was given with size {given}, but {there}"
-        raise AxisSizeError(message("argwhere", problem, f"array has: {facts(array)}"))
+    there = "there are {} coordinates"
+    checks.require_size("argwhere", (name, given), len(names), there, array)
     size = sized(size, "argwhere")
     operands, core, out = (array, fill_value), (names, ()), (size.name, name)
     return batched(_argwhere, operands, core, out, each=True, size=size.size)

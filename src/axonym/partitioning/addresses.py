@@ -14,6 +14,7 @@ from ..errors import AxisNotFoundError, AxisSizeError, ShardingError, describe, 
 from ..mesh import assignment, context, explicit, partition
 from ..mesh.assignment import AxisMapping, Entry
 from ..names.plans import Names
+from ..phrases import given_with_size, missing_axis
 
 REDUCTIONS = ("psum", "pmean", "pmax", "pmin")
 
@@ -418,10 +419,7 @@ def require_even(
 def require_axis(function: str, name: str, names: Names, array: object) -> None:
     """Raise for an array without the axis."""
     if name not in names:
-        hint = suggestion(name, names)
-        raise AxisNotFoundError(
-            message(function, f"no axis named {name!r}", has(names, array), hint=hint)
-        )
+        raise missing_axis(function, name, names, has(names, array))
 
 
 def require_size(
@@ -452,7 +450,7 @@ def require_size(
     known = inner
     if inner != outer:
         known = f"{inner} here and {outer} outside"
-    problem = f"axis {name!r} was given with size {size}, but has size {known}"
+    problem = given_with_size(name, size, f"has size {known}")
     raise AxisSizeError(message(function, problem, *facts))
 
 

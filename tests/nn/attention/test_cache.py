@@ -415,8 +415,14 @@ def test_keys_and_values_that_do_not_fit():
     cache, k, v = empty(6), K["pos", :4], V["pos", :4]
     fails(
         AxisNotFoundError,
-        "KVCache.init: the values lack axis 'key_pos', the positions\n  axes: batch=4, out=6",
+        "KVCache.init: the values lack axis 'key_pos', the positions\n  values have: batch=4, out=6",
         lambda: nn.KVCache.init("key_pos", (B, axn.Axis("key_pos", 3), D), (B, F)),
+    )
+    fails(
+        AxisSizeError,
+        "KVCache.init: axis 'key_pos' was given with size 7, but the keys have size 3\n"
+        "  keys have: batch=4, key_pos=3, head_dim=8",
+        lambda: nn.KVCache.init(axn.Axis("key_pos", 7), (B, axn.Axis("key_pos", 3), D)),
     )
     fails(
         ArgumentError,
@@ -562,12 +568,13 @@ def test_caches_that_cannot_be():
     )
     fails(
         AxisNotFoundError,
-        f"KVCache.init: the keys lack axis 'batches' of the lengths{axes}\n  hint: did you mean 'batch'?",
+        "KVCache.init: the keys lack axis 'batches' of the lengths\n"
+        "  keys have: batch=4, key_pos=6, heads=2, head_dim=8\n  hint: did you mean 'batch'?",
         lambda: empty(6, lengths=axn.Axis("batches", 4)),
     )
     fails(
         AxisNotFoundError,
-        "KVCache.init: the values lack axis 'batch' of the lengths\n  axes: key_pos=6",
+        "KVCache.init: the values lack axis 'batch' of the lengths\n  values have: key_pos=6",
         lambda: nn.KVCache.init("key_pos", (B, axn.Axis("key_pos", 6), D), axn.Axis("key_pos", 6), lengths=B),
     )
     fails(ArgumentError, "KVCache.init: window must be an int, not True", lambda: empty(6, window=True))

@@ -101,14 +101,14 @@ def test_positions_are_where_the_layer_looks_for_them() -> None:
     x = draw(Batch, Pos, Embed)
     fails(
         AxisNotFoundError,
-        "Attention: the input has no axis 'pos', the positions\n"
+        "Attention: the input lacks axis 'pos', the positions\n"
         "  input has: batch=2, seq=5, embed=16\n"
         '  hint: make the layer with pos="...", the name of its positions',
         lambda: layer(x.rename({"pos": "seq"})),
     )
     fails(
         AxisNotFoundError,
-        "Attention: the context has no axis 'pos', the positions\n"
+        "Attention: the context lacks axis 'pos', the positions\n"
         "  context has: batch=2, frames=5, embed=16\n"
         '  hint: rename its positions: context.rename({"...": "pos"})',
         lambda: layer(x, context=x.rename({"pos": "frames"})),

@@ -39,6 +39,7 @@ from ...kinds import type_text
 from ...mesh import auto, explicit
 from ...names import plans
 from ...partitioning.shard import auto_sharded
+from ...phrases import missing_axis
 from ..layer import Layer
 from ..settings import integer
 from .attention import dot_product_attention
@@ -114,9 +115,7 @@ class KVCache(Layer):
             values = spec(value_axes, "KVCache.init")
         key, value = zeros(keys, dtype), zeros(values, dtype)
         for what, x in (("keys", key), ("values", value)):
-            if not x.has_axis(KPos):
-                problem = f"the {what} lack axis {axis_name(KPos)!r}, the positions"
-                raise AxisNotFoundError(message("KVCache.init", problem, f"axes: {facts(x)}"))
+            checks.require("KVCache.init", x, KPos, what, role=", the positions")
         size = key.axis_size(KPos)
         if value.axis_size(KPos) != size:
             raise _two_sizes("KVCache.init", axis_name(KPos), "keys", key, "values", value)
@@ -374,10 +373,7 @@ class KVCache(Layer):
         needed = wanted if pos is None else (*wanted, pos)
         for name in needed:
             if name not in x.names:
-                hint = suggestion(name, x.names)
-                raise AxisNotFoundError(
-                    message("KVCache", f"the {what} lack axis {name!r}", *lines, hint=hint)
-                )
+                raise missing_axis("KVCache", name, x.names, *lines, what=what)
         for name in x.names:
             if name not in wanted and name != pos:
                 hint = None
@@ -490,12 +486,7 @@ def _check_lengths(length: NamedArray, k_pos: str, key: NamedArray, value: Named
             problem = f"lengths must not have axis {k_pos!r}, along which they count"
             raise ArgumentError(message("KVCache.init", problem, f"axes: {facts(key)}"))
         for what, x in (("keys", key), ("values", value)):
-            if not x.has_axis(axis.name):
-                problem = f"the {what} lack axis {axis.name!r} of the lengths"
-                hint = suggestion(axis.name, x.names)
-                raise AxisNotFoundError(
-                    message("KVCache.init", problem, f"axes: {facts(x)}", hint=hint)
-                )
+            checks.require("KVCache.init", x, axis.name, what, role=" of the lengths")
             if x.axis_size(axis.name) != axis.size:
                 problem = f"axis {axis.name!r} has size {axis.size} in the lengths, and {x.axis_size(axis.name)} in the"
                 raise AxisSizeError(

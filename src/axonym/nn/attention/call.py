@@ -10,14 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...array import NamedArray, is_named_array
-from ...axis import Axis, AxisSelector, axis_name, selection, without_axes
+from ...axis import Axis, AxisSelector, axis_name, without_axes
 from ...core import Core, Operand, axes_of, facts, wrap
 from ...dtypes import at_least_float32
 from ...engine import checks
 from ...errors import (
     AxisClashError,
     AxisNotFoundError,
-    AxisSizeError,
     OperandError,
     describe,
     message,
@@ -140,12 +139,12 @@ class AttentionCall:
             raise OperandError(message(FUNCTION, problem, hint=hint))
         q_pos = None if QPos is None else axis_name(QPos)
         k_pos, feature = axis_name(KPos), axis_name(HeadDim)
-        _require("query", query, HeadDim)
+        checks.require(FUNCTION, query, HeadDim, "query")
         if QPos is not None:
-            _require("query", query, QPos)
+            checks.require(FUNCTION, query, QPos, "query")
         _apart(query, keys, values, q_pos, k_pos)
-        _require("keys", keys, HeadDim, KPos)
-        _require("values", values, KPos)
+        checks.require(FUNCTION, keys, (HeadDim, KPos), "keys")
+        checks.require(FUNCTION, values, KPos, "values")
         if attention_dtype is None:
             attention_dtype = at_least_float32(jnp.promote_types(query.dtype, keys.dtype))
         if scale is None:
@@ -232,31 +231,9 @@ class AttentionCall:
         return (*order, *plans.without(scores, (*order, self.k_pos)))
 
 
-def _require(what: str, x: NamedArray, *axes: AxisSelector) -> None:
-    """Check that an operand of attention has axes."""
-    if not isinstance(x, Core):
-        raise checks.unnamed(FUNCTION, x)
-    for name, size in selection(axes, FUNCTION):
-        if name not in x.names:
-            problem = f"the {what} {_verb(what, 'lacks', 'lack')} axis {name!r}"
-            hint = suggestion(name, x.names)
-            raise AxisNotFoundError(message(FUNCTION, problem, told(what, x), hint=hint))
-        if size not in (None, x.axis_size(name)):
-            have = f"the {what} {_verb(what)} size {x.axis_size(name)}"
-            problem = f"axis {name!r} was given with size {size}, but {have}"
-            raise AxisSizeError(message(FUNCTION, problem, told(what, x)))
-
-
-def _verb(what: str, of_one: str = "has", of_several: str = "have") -> str:
-    """Return the verb that goes with an operand."""
-    if what in ("keys", "values"):
-        return of_several
-    return of_one
-
-
 def told(what: str, x: NamedArray) -> str:
     """Write the axes of an operand of attention, for errors."""
-    return f"{what} {_verb(what)}: {facts(x)}"
+    return checks.told(facts(x), what)
 
 
 def _apart(

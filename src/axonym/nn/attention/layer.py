@@ -8,7 +8,8 @@ import jax
 
 from ...array import NamedArray
 from ...axis import Axis, AxisSelector, AxisSpec, axis_name, shown, spec
-from ...core import Operand, facts
+from ...core import Operand
+from ...engine import checks
 from ...errors import AxisNotFoundError, message
 from ..initializer import Initializer
 from ..layer import Layer, in_scope
@@ -192,11 +193,8 @@ class Attention(Layer):
 
     def _check_positions(self, what: str, x: NamedArray, hint: str) -> None:
         # What has no names at all is refused by the projections.
-        if isinstance(x, NamedArray) and not x.has_axis(self.pos):
-            problem = f"the {what} has no axis {self.pos!r}, the positions"
-            raise AxisNotFoundError(
-                message("Attention", problem, f"{what} has: {facts(x)}", hint=hint)
-            )
+        if isinstance(x, NamedArray):
+            checks.require("Attention", x, self.pos, what, role=", the positions", hint=hint)
 
     def _projected(
         self, x: NamedArray, context: NamedArray, rotate: Callable[[NamedArray], NamedArray] | None

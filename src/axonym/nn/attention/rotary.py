@@ -15,7 +15,7 @@ from jax import lax
 from jax.typing import DTypeLike
 
 from ...array import NamedArray
-from ...axis import Axis, AxisSelector, axis_name, selector, shown, sized
+from ...axis import Axis, AxisSelector, selector, shown, sized
 from ...core import Core, facts, shape_of, wrap
 from ...dtypes import at_least_float32
 from ...engine import checks, kernels
@@ -191,7 +191,7 @@ class RotaryEmbedding(Layer):
             raise checks.unnamed("rotary", x)
         check_positions("rotary", positions)
         if not isinstance(positions, NamedArray):
-            positions = _resolved(x, positions)
+            (positions,) = checks.require("rotary", x, positions)
         return self.at(positions, at_least_float32(x.dtype))(x)
 
 
@@ -237,14 +237,9 @@ def rotary(
     """
     if not isinstance(x, Core):
         raise checks.unnamed("rotary", x)
-    axis = _resolved(x, HeadDim)
+    (axis,) = checks.require("rotary", x, HeadDim)
     count = _count("rotary", size, axis)
     return RotaryEmbedding(axis, float(theta), scaling, interleaved, count)(x, positions)
-
-
-def _resolved(x: NamedArray, axis: AxisSelector) -> Axis:
-    checks.planned("rotary", (x,), plans.require, x.names, (axis_name(axis),))
-    return x.resolve_axis(axis)
 
 
 def _count(function: str, size: int | None, axis: Axis) -> int:
