@@ -32,7 +32,8 @@ def check_input(
         raise checks.unnamed(layer, x, *needed)
     names = x.names
     # Sizes are compared below: that of a block may be another one.
-    checks.require(layer, x, needed, "input", needs=f"the layer works over: {shown(*inputs)}")
+    if not set(needed).issubset(names):
+        checks.require(layer, x, needed, "input", needs=f"the layer works over: {shown(*inputs)}")
 
     shape = shape_of(layer, x.array, names)
     for axis in inputs:
@@ -56,8 +57,11 @@ def with_sizes(pairs: Pairs) -> tuple[Axis, ...]:
 
 def named_axis(layer: str, x: NamedArray, axis: AxisSelector) -> str:
     """Return the name of an axis that a layer runs along, which the input must have."""
+    if not isinstance(x, Core):
+        raise checks.unnamed(layer, x)
     name, _ = selector(axis, layer)
-    checks.require(layer, x, name)
+    if name not in x.names:
+        checks.require(layer, x, name)
     return name
 
 

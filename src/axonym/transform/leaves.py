@@ -184,7 +184,8 @@ class Skeleton:
 
     def may_be_kept(self) -> bool:
         """Return whether a cache may keep this: no constant can hold arrays, which it would keep alive."""
-        return all(map(_is_lasting, self.leaves))
+        constants = [leaf for leaf in self.leaves if leaf is not TAKEN and leaf is not HELD]
+        return all(map(_is_lasting, constants))
 
 
 def _is_lasting(leaf: object) -> bool:
