@@ -22,6 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "examples/gallery")]
 import jax
 import jax.numpy as jnp
 import matplotlib as mpl
+import numpy as np
 import optax
 from matplotlib.figure import Figure
 from notebook import DEVICES, STYLE, figure_svg
@@ -157,6 +158,39 @@ def masks() -> str:
     return figure_svg(drawn)
 
 
+def turns(order: np.ndarray, ways: int) -> Figure:
+    """Draw, for each turn of a ring, what the devices compute: queries down, keys across, hidden scores white."""
+    drawn, axes = figure(ways, 9.5, 2.9)
+    parts = order.reshape(ways, -1)
+    size = parts.shape[1]
+    for turn, one in enumerate(axes):
+        field = np.full((order.size, order.size), np.nan)
+        for device, queries in enumerate(parts):
+            source = (device - turn) % ways
+            seen = queries[:, None] >= parts[source]
+            rows, columns = (slice(at * size, (at + 1) * size) for at in (device, source))
+            field[rows, columns] = np.where(seen, device, np.nan)
+        one.imshow(field, cmap="viridis", vmin=-0.5, vmax=ways, interpolation="none")
+        for at in range(size, order.size, size):
+            one.axhline(at - 0.5, color="gray", linewidth=0.5)
+            one.axvline(at - 0.5, color="gray", linewidth=0.5)
+        places = [size * at + size / 2 - 0.5 for at in range(ways)]
+        one.set(title=f"turn {turn}", xlabel="keys", xticks=places, xticklabels=range(ways), yticks=[])
+        one.title.set_fontsize(9)
+    axes[0].set(yticks=places, yticklabels=[f"device {at}" for at in range(ways)])
+    return drawn
+
+
+def ring() -> str:
+    """Draw the turns of a ring, with positions in order."""
+    return figure_svg(turns(np.arange(16), 4))
+
+
+def zigzag() -> str:
+    """Draw the turns of a ring, with positions in zig-zag order."""
+    return figure_svg(turns(np.asarray(nn.zigzag(axn.arange(axn.Axis("pos", 16)), "pos", 4).array), 4))
+
+
 def scores() -> str:
     """Draw the attention weights of one head: queries along pos, keys along pos.key."""
     Pos, HeadDim = axn.make_axes(pos=24, head_dim=16)
@@ -240,7 +274,20 @@ def treescope() -> str:
     return f'<iframe title="A layer in treescope" class="treescope" srcdoc="{html.escape(content)}"></iframe>'
 
 
-PICTURES: list[Callable[[], str]] = [layouts, mesh, masks, scores, schedules, losses, check, small, vit, treescope]
+PICTURES: list[Callable[[], str]] = [
+    layouts,
+    mesh,
+    masks,
+    scores,
+    schedules,
+    losses,
+    ring,
+    zigzag,
+    check,
+    small,
+    vit,
+    treescope,
+]
 
 
 def main(target: Path) -> None:

@@ -135,7 +135,7 @@ def with_edges(
     """
     for at, (before, after) in edges.items():
         mesh_axes, size = entries[at], block.shape[at]
-        devices, ordered = _devices(mesh_axes)
+        devices, ordered = devices_of(mesh_axes)
         pieces = [block]
         if before:
             edge = lax.slice_in_dim(block, size - before, size, axis=at)
@@ -154,7 +154,7 @@ def with_edges(
     return block
 
 
-def _devices(mesh_axes: Entry) -> tuple[list[int], Entry]:
+def devices_of(mesh_axes: Entry) -> tuple[list[int], Entry]:
     """List the devices of blocks in their order, and the mesh axes in that of the mesh, by which `ppermute` counts."""
     mesh = jax.sharding.get_abstract_mesh()
     ordered = partition.only(mesh.axis_names, mesh_axes)

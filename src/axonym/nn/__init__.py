@@ -9,6 +9,7 @@ from .attention.layer import *
 from .attention.mask import *
 from .attention.position import *
 from .attention.rotary import *
+from .attention.zigzag import *
 from .batch_norm import *
 from .conv import *
 from .dropout import *

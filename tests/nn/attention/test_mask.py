@@ -253,3 +253,38 @@ def test_conditions_are_no_arrays():
                 f"  hint: write mask1 {operator} mask2, where the first is an AttentionMask",
                 lambda combine=combine, pair=pair: combine(*pair),
             )
+
+
+def test_positions_of_their_own():
+    """A mask at given positions is the mask in order, with rows and columns in the order of the positions."""
+    order = np.random.default_rng(0).permutation(6)
+    Six = axn.Axis("q", 6)
+    mask = nn.causal() & nn.window(3) | nn.prefix(2)
+    wanted = mask.materialize(Six, axn.Axis("k", 6)).array[order][:, order]
+    positions = axn.named(order, "q")
+    for at in (mask.at(positions), mask.at(positions, axn.named(order, "k")), nn.causal().at(positions) & nn.window(3)):
+        if not at.alternatives:
+            at = at | nn.prefix(2)
+        np.testing.assert_array_equal(at.materialize(Six, axn.Axis("k", 6)).array, wanted)
+
+
+def test_errors_of_positions():
+    one, other = (axn.named(np.arange(6), "q") for _ in range(2))
+    fails(
+        OperandError,
+        "&: the two masks have positions of their own\n"
+        "  hint: give them once, to both together: (mask1 & mask2).at(positions)",
+        lambda: nn.causal().at(one) & nn.window(3).at(other),
+    )
+    fails(
+        OperandError,
+        "at: positions must be a NamedArray of integers, not float32",
+        lambda: nn.causal().at(axn.ones(axn.Axis("q", 6))),
+    )
+    q, k = axn.ones(axn.Axis("d", 2)), axn.ones(axn.make_axes(k=6, d=2))
+    fails(
+        OperandError,
+        "at: positions of a query without an axis of positions cannot be reused for its keys\n"
+        "  hint: pass key_positions=...",
+        lambda: nn.dot_product_attention(None, "k", "d", q, k, k, nn.causal().at(axn.named(3, ()))),
+    )

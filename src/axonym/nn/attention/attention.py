@@ -1,5 +1,6 @@
 """Attention by names: any other axes of queries, keys and values, such as batch and heads, are matched."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..settings import fraction
 from ..windows import each
 from .blockwise import blockwise
 from .call import AttentionCall, plain, weights
+from .context import METHODS, over_devices
 from .kernels import choose, cudnn, splash, xla
 from .mask import AttentionMask
 
@@ -26,6 +28,7 @@ _IMPLEMENTATIONS: Mapping[str, Callable[[AttentionCall], NamedArray]] = {
     "xla": xla,
     "cudnn": cudnn,
     "splash": splash,
+    **{method: functools.partial(over_devices, method) for method in METHODS},
 }
 
 
@@ -78,13 +81,16 @@ def dot_product_attention(
         k_start: the position of the first key.
         dropout: the probability that a weight is set to zero; the others are scaled up.
         inference: whether to skip dropout.
-        key: for dropout. What is dropped also depends on the implementation and its blocks.
+        key: for dropout. What is dropped depends on it, on the axes of the scores in their order, and on nothing else.
         implementation: "plain" holds all scores; "blockwise" holds one block at a time, also in the backward pass, so
             its memory is linear in the number of positions. "xla" and "cudnn" call `jax.nn.dot_product_attention`,
             "splash" the TPU kernel of that name. Only "plain" and "xla" have forward-mode and second derivatives,
-            except that `jax.grad` of `jax.grad` works for "blockwise" if no mask makes it skip blocks. The default is
-            "cudnn" on NVIDIA GPUs and "splash" on TPUs where they support the call, otherwise "plain".
-        block_size: the number of query positions, and of key positions, in a block; for "blockwise" and "splash".
+            except that `jax.grad` of `jax.grad` works for "blockwise" if no mask makes it skip blocks. "ring",
+            "all-gather" and "all-to-all" are for positions that are split over devices, and otherwise "blockwise". The
+            default is the one of "ring" and "all-to-all" that sends less where the mapping or the types split positions
+            of queries and keys alike; else "cudnn" on NVIDIA GPUs and "splash" on TPUs where they support the call,
+            and otherwise "plain".
+        block_size: the number of query positions, and of key positions, in a block; for those that compute blocks.
 
     Returns:
         The axes of `query`, with `HeadDim` replaced by the axes of `values` that the weights lack.

@@ -31,8 +31,8 @@ from ...ops.reduce import logsumexp
 from ...ops.softmax import softmax
 from ...ops.where import where
 from ..activation import sigmoid
-from ..dropout import Dropout
 from ..settings import as_python
+from .dropping import dropped
 from .mask import AttentionMask
 from .visible import positions, visible
 
@@ -190,6 +190,11 @@ class AttentionCall:
         return without_axes((*shared, *own, *others, position), self.feature)
 
     @property
+    def score_sizes(self) -> tuple[int, ...]:
+        """The sizes of these axes."""
+        return tuple(axis.size for axis in self.score_axes)
+
+    @property
     def scoring(self) -> Scoring:
         """The function that computes scores."""
         return Scoring(
@@ -229,6 +234,12 @@ class AttentionCall:
         for name in self.query.names:
             order += new if name == self.feature else [name]
         return (*order, *plans.without(scores, (*order, self.k_pos)))
+
+    @property
+    def out_shape(self) -> dict[str, int]:
+        """The sizes of the axes of the result."""
+        sizes = {**self.values.shape, **self.keys.shape, **self.query.shape}
+        return {name: sizes[name] for name in self.out_names}
 
 
 def told(what: str, x: NamedArray) -> str:
@@ -309,7 +320,7 @@ def beside_sinks(log_sum: NamedArray, sinks: NamedArray) -> NamedArray:
 
 def plain(call: AttentionCall) -> NamedArray:
     """Compute attention with all scores at once."""
-    weighed = Dropout(call.dropout)(weights(call), key=call.key)
+    weighed = dropped(weights(call), call.dropout, call.key)
     return dot(
         weighed, call.values, axis=call.k_pos, out_axes=call.out_names, precision=call.precision
     )

@@ -33,6 +33,7 @@ from ...names.plans import Names
 from ...partitioning.shard import auto_sharded
 from ...partitioning.shard_map import shard_map
 from .call import KEYS, QUERIES, AttentionCall, rename_all, renamed
+from .context import choose_method
 from .mask import AttentionMask
 from .visible import positions, visible
 
@@ -46,6 +47,9 @@ def choose(call: AttentionCall) -> str:
     """Choose the implementation of a call, by the platform and by what the kernels support."""
     mapping = current_mapping()
     mapped = mapping is not None and call.q_pos is not None and mapping.get(call.q_pos)
+    method = choose_method(call)
+    if method is not None:
+        return method
     if mapped:  # queries are split by position: each device would compute all of them
         return "plain"
 
@@ -208,6 +212,8 @@ def _is_structured(call: AttentionCall) -> bool:
     """Return whether `jax.nn` needs no array for a mask: it is causal, then maybe with a window, or has key lengths."""
     mask = call.mask
     if mask is None or mask.alternatives or mask.segment_ids or mask.explicit is not None:
+        return False
+    if mask.places is not None:
         return False
     start = call.q_start
     if not isinstance(start, int) or not isinstance(call.k_start, int) or start != call.k_start:

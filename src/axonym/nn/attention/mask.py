@@ -4,6 +4,7 @@ An `AttentionMask` is not an array: it says which keys a query sees, for any num
 array where one is needed; blockwise attention reads its fields instead, and holds one block of it at a time.
 """
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable
@@ -55,6 +56,7 @@ class AttentionMask(eqx.Module):
             the queries, over the key positions.
         explicit: booleans over axes of the scores.
         alternatives: masks without alternatives.
+        places: the positions of queries and of keys, where they do not count along their axes; see `at`.
 
     Examples:
         >>> mask = axn.nn.causal() & axn.nn.window(2) | axn.nn.prefix(1)
@@ -72,13 +74,34 @@ class AttentionMask(eqx.Module):
     segment_ids: tuple[tuple[NamedArray, NamedArray | None], ...] = ()
     explicit: NamedArray | None = None
     alternatives: tuple["AttentionMask", ...] = ()
+    places: tuple[NamedArray, NamedArray | None] | None = None
 
     @property
     def clauses(self) -> tuple["AttentionMask", ...]:
-        """This mask without its alternatives, then the alternatives."""
+        """This mask without its alternatives, then the alternatives; none of them has `places`."""
         return AttentionMask(
             self.causal, self.window, self.prefix, self.segment_ids, self.explicit
         ), *self.alternatives
+
+    def at(self, positions: NamedArray, key_positions: NamedArray | None = None) -> "AttentionMask":
+        """Return the mask for queries and keys at given positions, such as those of `zigzag`.
+
+        Args:
+            positions: integers, the position of each query: the axis of query positions, and other axes of the scores.
+            key_positions: the position of each key, over the axis of key positions; by default those of the queries.
+
+        Raises:
+            OperandError: if they are no integers.
+
+        Examples:
+            >>> Pos = axn.Axis("pos", 3)
+            >>> backwards = axn.nn.causal().at(axn.named([2, 1, 0], "pos"))
+            >>> backwards.materialize(Pos, Pos.derive("key")).astype(int).tolist()
+            [[1, 1, 1], [0, 1, 1], [0, 0, 1]]
+        """
+        for x in (positions,) if key_positions is None else (positions, key_positions):
+            _check_integers("at", "positions", x)
+        return dataclasses.replace(self, places=(positions, key_positions))
 
     @staticmethod
     def of(mask: "AttentionMask | NamedArray", function: str = "AttentionMask") -> "AttentionMask":
@@ -98,25 +121,27 @@ class AttentionMask(eqx.Module):
 
     def __and__(self, other: "AttentionMask | NamedArray") -> "AttentionMask":
         other = AttentionMask.of(other, "&")
+        places = _one_place("&", self, other)
         if self.alternatives or other.alternatives:
             pairs = itertools.product(self.clauses, other.clauses)
-            return functools.reduce(AttentionMask.__or__, [one & two for one, two in pairs])
+            either_of = functools.reduce(AttentionMask.__or__, [one & two for one, two in pairs])
+            return dataclasses.replace(either_of, places=places)
         return AttentionMask(
             self.causal or other.causal,
             _both(min, self.window, other.window),
             _both(smaller, self.prefix, other.prefix),
             (*self.segment_ids, *other.segment_ids),
             _both(logical_and, self.explicit, other.explicit),
+            places=places,
         )
 
     def __rand__(self, other: NamedArray) -> "AttentionMask":
         return AttentionMask.of(other, "&") & self
 
     def __or__(self, other: "AttentionMask | NamedArray") -> "AttentionMask":
-        one, rest = self.clauses[0], (*self.alternatives, *AttentionMask.of(other, "|").clauses)
-        return AttentionMask(
-            one.causal, one.window, one.prefix, one.segment_ids, one.explicit, rest
-        )
+        other = AttentionMask.of(other, "|")
+        one, rest = self.clauses[0], (*self.alternatives, *other.clauses)
+        return dataclasses.replace(one, alternatives=rest, places=_one_place("|", self, other))
 
     def __ror__(self, other: NamedArray) -> "AttentionMask":
         return AttentionMask.of(other, "|") | self
@@ -185,12 +210,30 @@ def segments(ids: NamedArray, key_ids: NamedArray | None = None) -> AttentionMas
         key_ids: the segment of each key, over the axis of key positions; by default those of the queries.
     """
     for x in (ids,) if key_ids is None else (ids, key_ids):
-        if not isinstance(x, Core) or not jnp.issubdtype(x.dtype, jnp.integer):
-            kind = x.dtype if isinstance(x, Core) else type(x).__name__
-            raise OperandError(
-                message("segments", f"segment ids must be a NamedArray of integers, not {kind}")
-            )
+        _check_integers("segments", "segment ids", x)
     return AttentionMask(segment_ids=((ids, key_ids),))
+
+
+def _check_integers(function: str, what: str, x: NamedArray) -> None:
+    if not isinstance(x, Core) or not jnp.issubdtype(x.dtype, jnp.integer):
+        kind = x.dtype if isinstance(x, Core) else type(x).__name__
+        problem = f"{what} must be a NamedArray of integers, not {kind}"
+        raise OperandError(message(function, problem))
+
+
+def _one_place(operator: str, x: AttentionMask, y: AttentionMask) -> Any:
+    """Return the positions that two masks count, of which one may leave them to the other.
+
+    Raises:
+        OperandError: if both have positions, and not the same arrays.
+    """
+    if x.places is None or y.places is None:
+        return x.places or y.places
+    if any(one is not two for one, two in zip(x.places, y.places, strict=True)):
+        problem = "the two masks have positions of their own"
+        hint = f"give them once, to both together: (mask1 {operator} mask2).at(positions)"
+        raise OperandError(message(operator, problem, hint=hint))
+    return x.places
 
 
 def prefix(length: int | Operand) -> AttentionMask:

@@ -81,6 +81,9 @@ def visible(
         KPos: the name of the axis of key positions.
         part: slices arrays over all positions to these positions; leaves numbers as they are.
     """
+    if mask.places is not None:
+        queries, keys = of_both(mask.places, QPos, KPos, "positions")
+        queries, keys = part(queries), part(keys)
     seen = None
     for clause in mask.clauses:
         conditions = list(_conditions(clause, queries, keys, QPos, KPos, part))
@@ -107,14 +110,26 @@ def _conditions(
     if clause.prefix is not None:
         yield _outer(jnp.less, keys, part(clause.prefix))
     for ids, key_ids in clause.segment_ids:
-        if key_ids is None:
-            if QPos is None:
-                problem = "segment ids of a query without an axis of positions cannot be reused for its keys"
-                raise OperandError(message("segments", problem, hint="pass key_ids=..."))
-            key_ids = ids.rename({QPos: KPos})
+        ids, key_ids = of_both((ids, key_ids), QPos, KPos, "segment ids")
         yield _outer(jnp.equal, part(ids), part(key_ids))
     if clause.explicit is not None:
         yield part(clause.explicit)
+
+
+def of_both(
+    pair: tuple[NamedArray, NamedArray | None], QPos: str | None, KPos: str, what: str
+) -> tuple[NamedArray, NamedArray]:
+    """Return what queries and keys have; where nothing is given for the keys, they have what the queries have."""
+    of_queries, of_keys = pair
+    if of_keys is not None:
+        return of_queries, of_keys
+    if QPos is None:
+        problem = f"{what} of a query without an axis of positions cannot be reused for its keys"
+        function, keyword = ("segments", "key_ids")
+        if what == "positions":
+            function, keyword = ("at", "key_positions")
+        raise OperandError(message(function, problem, hint=f"pass {keyword}=..."))
+    return of_queries, of_queries.rename({QPos: KPos})
 
 
 def _near(query: jax.Array, key: jax.Array, *, causal: bool, window: int | None) -> jax.Array:

@@ -1,0 +1,33 @@
+"""Dropout of attention weights, by place."""
+
+import jax
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym.nn.attention.dropping import dropped
+from tests.nn.layouts import draw
+
+H, Q, K = axn.make_axes(heads=3, pos=8, key=40)
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
+def test_a_part_drops_what_the_whole_drops(impl):
+    x, key = draw(H, Q, K), jax.random.key(0, impl=impl)
+    whole = dropped(x, 0.25, key)
+    part = x["heads", 1:]["pos", 2:6]["key", 7:30]
+    starts = {"heads": 1, "pos": 2, "key": 7}
+    found = dropped(part, 0.25, key, starts, x.shape)
+    np.testing.assert_array_equal(found.array, whole.array[1:, 2:6, 7:30])
+    kept = np.asarray(whole.array != 0)
+    np.testing.assert_allclose(whole.array, x.array * kept / 0.75, rtol=1e-6)
+    assert abs(kept.mean() - 0.75) < 0.05
+    # Rows, columns and heads are no copies of each other.
+    for axis in range(3):
+        assert np.unique(kept, axis=axis).shape == kept.shape
+
+
+def test_all_or_nothing_is_dropped():
+    x, key = draw(Q, K), jax.random.key(0)
+    assert dropped(x, 0.0, key) is x
+    assert not dropped(x, 1.0, key).array.any()

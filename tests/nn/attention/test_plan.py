@@ -1,0 +1,24 @@
+"""Sizes of blocks."""
+
+import pytest
+
+from axonym.errors import ArgumentError
+from axonym.nn.attention.plan import sizes_of_blocks
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes", "blocks"),
+    [
+        (None, (100, 1024), (100, 512)),
+        (None, (513, 600), (257, 300)),
+        ((4, 3), (8, 10), (4, 3)),
+        ((4, 4), (9, 9), (3, 3)),
+    ],
+)
+def test_the_last_block_hides_least(given, sizes, blocks):
+    assert sizes_of_blocks(given, sizes) == blocks
+
+
+def test_a_block_has_a_position():
+    with pytest.raises(ArgumentError, match="at least one position, not 0"):
+        sizes_of_blocks((0, 3), (8, 8))
