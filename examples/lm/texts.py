@@ -6,8 +6,9 @@ Every machine that can run this has the standard library, so the default run nee
 from __future__ import annotations
 
 import json
+import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,10 @@ def text_files(path: Path | None) -> list[Path]:
     """Return the files of a text, see `load_text`."""
     if path is None:
         root = Path(sysconfig.get_paths()["stdlib"])
-        return [f for f in _files(root, "*.py") if not _SKIPPED.intersection(f.relative_to(root).parts)]
+        return [file for file in _files(root, _SKIPPED) if file.suffix == ".py"]
     if not path.exists():
         raise FileNotFoundError(f"no file or folder {path.absolute()}; pass a text file or a folder of them")
-    files = list(_files(path, "*")) if path.is_dir() else [path]
+    files = _files(path) if path.is_dir() else [path]
     if not files:
         raise FileNotFoundError(f"no files in the folder {path}; pass a text file or a folder of them")
     return files
@@ -110,11 +111,14 @@ def load_text(path: Path | None = None) -> NDArray[np.uint8]:
     return _join(files, STDLIB_LIMIT if path is None else None)
 
 
-def _files(root: Path, pattern: str) -> Iterator[Path]:
-    """Yield the files below a folder in sorted order, without hidden files and folders."""
-    for path in sorted(root.rglob(pattern)):
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(root).parts):
-            yield path
+def _files(root: Path, skipped: Collection[str] = ()) -> list[Path]:
+    """Return the files below a folder in sorted order, without hidden ones and skipped folders."""
+    found: list[Path] = []
+    for folder, inside, names in os.walk(root):
+        # What is not looked at is not even listed: packages may have more files than the library.
+        inside[:] = [name for name in inside if not name.startswith(".") and name not in skipped]
+        found += [Path(folder, name) for name in names if not name.startswith(".")]
+    return [file for file in sorted(found) if file.is_file()]
 
 
 def _join(files: list[Path], limit: int | None) -> NDArray[np.uint8]:
