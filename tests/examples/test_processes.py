@@ -18,7 +18,7 @@ import pytest
 from metrics import read
 from options import Options
 from processes import LEFT
-from train import main
+from train import STOPPED, main
 from trainer import Recipe
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "lm" / "train.py"
@@ -85,6 +85,17 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def until_trained(processes: list[subprocess.Popen[str]], out: Path, folder: Path) -> None:
+    """Wait for five steps of a run, of which no process may end."""
+
+    def trained() -> bool:
+        for i, process in enumerate(processes):
+            assert process.poll() is None, (folder / f"{i}.log").read_text()[-3000:]
+        return (out / "metrics.jsonl").exists() and len(losses(out)) >= 5
+
+    until(trained, "five steps take too long")
+
+
 def test_two_processes_train_like_one_and_any_number_goes_on(text: Path, tmp_path: Path) -> None:
     alone = Options(RECIPE, data=text, out=tmp_path / "alone", **SIZES)
     held_out = main(alone)
@@ -111,13 +122,7 @@ def test_a_process_that_is_killed_is_named_by_the_other(text: Path, tmp_path: Pa
     out = tmp_path / "run"
     commands = arguments(2, text, out, "--steps", "100000", "--silence", "10")
     with started(commands, tmp_path) as (first, second):
-
-        def trained() -> bool:
-            for i, process in enumerate((first, second)):
-                assert process.poll() is None, (tmp_path / f"{i}.log").read_text()[-3000:]
-            return (out / "metrics.jsonl").exists() and len(losses(out)) >= 5
-
-        until(trained, "five steps take too long")
+        until_trained([first, second], out, tmp_path)
         second.send_signal(signal.SIGKILL)
         killed = time.monotonic()
         assert first.wait(60) == LEFT
@@ -126,3 +131,19 @@ def test_a_process_that_is_killed_is_named_by_the_other(text: Path, tmp_path: Pa
     message = "error: process 1 of 2 is gone: there is no sign of it for 10 seconds; "
     message += "start all processes again: they go on with the last checkpoint"
     assert re.search(f"^{re.escape(message)}$", told, re.MULTILINE), told[-3000:]
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_all_processes_save_and_stop_when_one_is_asked_to(text: Path, tmp_path: Path, asked: int) -> None:
+    out = tmp_path / "run"
+    # No step would save of itself.
+    commands = arguments(2, text, out, "--steps", "100000", "--save-every", "100000")
+    with started(commands, tmp_path) as processes:
+        until_trained(processes, out, tmp_path)
+        processes[asked].send_signal(signal.SIGTERM)
+        assert [process.wait(LIMIT) for process in processes] == [STOPPED, STOPPED]
+    logs = [(tmp_path / f"{i}.log").read_text() for i in range(2)]
+    ends = [re.search(r"^stopped after (\d+) steps$", log, re.MULTILINE) for log in logs]
+    # Both stopped after the same step, which is the last one that was told, and the one that was saved.
+    assert [end and end[1] for end in ends] == [str(len(losses(out)))] * 2, logs
+    assert [path.name for path in (out / "checkpoints").iterdir()] == [str(len(losses(out)))]
