@@ -1,6 +1,7 @@
-"""Generation with a Llama in plain JAX, as one writes it by hand: what examples/lm's is measured against.
+"""A Llama in plain JAX, as one writes it by hand: what examples/lm's is measured against.
 
-Dicts, einsum and scan; keys and values of all layers in two arrays, which each token is written into.
+Dicts, einsum and scan. Generation has keys and values of all layers in two arrays, which each token is written into;
+training, the loss of whole rows.
 """
 
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from raw_gpt2 import softmax
 
 Params = dict[str, Any]
 
@@ -75,3 +77,48 @@ def generate(params: Params, prompt: Array, new: int, places: int) -> Array:
 
     _, tokens = lax.scan(step, (first, cache), jnp.arange(new))
     return tokens
+
+
+def train_block(p: Params, x: Array, recompute: bool) -> Array:
+    """Apply a block to whole rows (batch, pos, embed)."""
+    norm, act, weigh = rms_norm, jax.nn.silu, jax.nn.softmax
+    if recompute:
+        norm, act, weigh = jax.checkpoint(rms_norm), jax.checkpoint(jax.nn.silu), softmax
+    at = jnp.arange(x.shape[1])
+    h = norm(x, p["attention_norm"])
+    q = rotate(jnp.einsum("bse,ekgd->bskgd", h, p["query"]), at)
+    k = rotate(jnp.einsum("bse,ekd->bskd", h, p["key"]), at)
+    v = jnp.einsum("bse,ekd->bskd", h, p["value"])
+    scores = jnp.einsum("bskgd,btkd->bkgst", q * q.shape[-1] ** -0.5, k).astype(jnp.float32)
+    weights = weigh(jnp.where(at <= at[:, None], scores, -jnp.inf)).astype(x.dtype)
+    x = x + jnp.einsum("bskgd,kgde->bse", jnp.einsum("bkgst,btkd->bskgd", weights, v), p["out"])
+    h = norm(x, p["mlp_norm"])
+    h = act(jnp.einsum("bse,em->bsm", h, p["gate"])) * jnp.einsum("bse,em->bsm", h, p["up"])
+    return x + jnp.einsum("bsm,me->bse", h, p["down"])
+
+
+def loss(params: Params, tokens: Array, *, remat: bool = False, recompute: bool = False) -> Array:
+    """Return the mean cross entropy, in nats, of tokens[:, 1:] given tokens[:, :-1].
+
+    Args:
+        params: of the model.
+        tokens: axes (batch, pos + 1).
+        remat: keep for the backward pass the inputs of blocks alone.
+        recompute: keep for it the inputs of norms and silu and the results of softmax, and nothing else of them, and no
+            scores of tokens.
+    """
+
+    def layer(x: Array, p: Params) -> tuple[Array, None]:
+        return train_block(p, x, recompute), None
+
+    def compare(x: Array, table: Array) -> Array:
+        logits = jnp.einsum("bse,ve->bsv", x, table).astype(jnp.float32)
+        picked = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
+        return (jax.nn.logsumexp(logits, axis=-1) - picked).mean()
+
+    if remat:
+        layer = jax.checkpoint(layer, policy=jax.checkpoint_policies.nothing_saveable, prevent_cse=False)
+    if recompute:
+        compare = jax.checkpoint(compare)
+    x, _ = lax.scan(layer, params["embedding"][tokens[:, :-1]], params["blocks"])
+    return compare(rms_norm(x, params["norm"]), params["unembedding"])

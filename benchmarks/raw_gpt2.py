@@ -113,7 +113,14 @@ def fused_attention(qkv: Array) -> Array:
 
 def attention(qkv: Array, causal: Array, softmax: Callable[[Array], Array] = jax.nn.softmax) -> Array:
     """Attend from (batch, position, 3, heads, head_dim); the result lacks the 3. Softmax is in float32."""
-    q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+    return attention_apart((qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]), causal, softmax)
+
+
+def attention_apart(
+    qkv: tuple[Array, Array, Array], causal: Array, softmax: Callable[[Array], Array] = jax.nn.softmax
+) -> Array:
+    """Do what `attention` does, with queries, keys and values apart."""
+    q, k, v = qkv
     # Scaling the queries costs positions * head_dim products per head; scaling the scores, positions squared.
     scores = jnp.einsum("bqhd,bkhd->bhqk", q * q.shape[-1] ** -0.5, k).astype(jnp.float32)
     weights = softmax(jnp.where(causal, scores, -jnp.inf)).astype(v.dtype)
@@ -126,8 +133,13 @@ def block(p: Params, x: Array, causal: Array, constrain: Constrain, recompute: b
     if recompute:
         norm, act, weigh = jax.checkpoint(layer_norm), jax.checkpoint(jax.nn.gelu), softmax
     h = norm(p["ln_1"], x)
-    qkv = constrain(jnp.einsum("bse,ethd->bsthd", h, p["qkv"]["weight"]) + p["qkv"]["bias"], "qkv")
-    h = fused_attention(qkv) if fused else attention(qkv, causal, weigh)
+    if "qkv" in p:
+        qkv = constrain(jnp.einsum("bse,ethd->bsthd", h, p["qkv"]["weight"]) + p["qkv"]["bias"], "qkv")
+        h = fused_attention(qkv) if fused else attention(qkv, causal, weigh)
+    else:  # of three weights, as in examples/lm
+        names = ("query", "key", "value")
+        parts = (jnp.einsum("bse,ehd->bshd", h, p[name]["weight"]) + p[name]["bias"] for name in names)
+        h = attention_apart(tuple(parts), causal, weigh)
     h = jnp.einsum("bshd,hde->bse", h, p["proj"]["weight"]) + p["proj"]["bias"]
     x = constrain(x + h, "residual")
     h = norm(p["ln_2"], x)
