@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -15,7 +14,7 @@ TILE = 64
 
 def make_buffer(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[np.generic]:
     """Return memory without values, which JAX takes over on a CPU: so write it before that, and never after."""
-    kind: np.dtype[Any] = np.dtype(dtype)
+    kind: np.dtype[np.generic] = np.dtype(dtype)
     size = math.prod(shape) * kind.itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
@@ -48,7 +47,7 @@ def _fill_tiles(target: NDArray[np.generic], source: NDArray[np.generic], dims: 
     """Copy some of the given dimensions at a time, of the last one a tile, and all others whole."""
     *outer, last = dims
     ranges = [range(source.shape[dim]) for dim in outer]
-    where: list[Any] = [slice(None)] * source.ndim
+    where: list[int | slice] = [slice(None)] * source.ndim
     for at in itertools.product(*ranges):
         for dim, number in zip(outer, at, strict=True):
             where[dim] = number
