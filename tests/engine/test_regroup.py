@@ -221,6 +221,25 @@ def test_keeps_the_layout_of_the_leading_part_on_an_explicit_mesh(
         assert jax.typeof(gradient.array) == jax.typeof(x.array)
 
 
+def test_an_axis_split_by_two_mesh_axes_splits_and_merges_in_place(explicit_mesh: jax.sharding.Mesh) -> None:
+    mapping = {"batch": ("data", "model"), "way": "data", "stage": "model"}
+    split = "{(batch: way stage row)} -> way stage row"
+    with axn.set_mesh(explicit_mesh), axn.axis_mapping(mapping):
+        x = placed(axn.arange(axn.Axis("batch", 16)), explicit_mesh, {"batch": ("data", "model")})
+
+        @jax.jit
+        def there_and_back(x: axn.NamedArray) -> tuple[axn.NamedArray, axn.NamedArray]:
+            pieces = x.rearrange(split, way=4, stage=2)
+            return pieces, pieces.rearrange("way stage row -> (batch: way stage row)")
+
+        pieces, again = there_and_back(x)
+        program = there_and_back.lower(x).compile().as_text()
+    assert jax.typeof(pieces.array).sharding.spec == PartitionSpec("data", "model", None)
+    assert np.array_equal(pieces.array, np.arange(16).reshape(4, 2, 2))
+    assert np.array_equal(again.array, np.arange(16))
+    assert not re.search("all-gather|all-to-all|collective-permute", program)
+
+
 def test_the_mapping_lays_out_new_axes(explicit_mesh: jax.sharding.Mesh) -> None:
     with axn.set_mesh(explicit_mesh), axn.axis_mapping({"heads": "model", "token": "data"}):
         x = axn.named(np.arange(8.0 * 4 * 12).reshape(8, 4, 12), ("batch", "seq", "embed"))

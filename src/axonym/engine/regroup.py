@@ -20,7 +20,7 @@ from ..errors import (
     explained,
     suggestion,
 )
-from ..mesh import assignment, context, explicit
+from ..mesh import assignment, context, explicit, partition
 from ..names import pattern, plans
 from ..names.pattern import DOTS, UNBOUND, Bindings, Bound, Expression, Span, Term, flaw, name_for
 from ..names.plans import Names
@@ -139,7 +139,9 @@ def _layouts(
 
     source: list[assignment.Entry] = []
     target: list[assignment.Entry] = []
+    sizes = iter(array.shape)
     for group, own in zip(groups, owned, strict=True):
+        before = list(itertools.islice(sizes, group.dims))
         if group.is_same:
             source += own
             target += own
@@ -149,14 +151,34 @@ def _layouts(
         for name, size in zip(group.names, group.sizes, strict=True):
             fresh.append(explicit.claim(mapping.get(name, by_default), size, free))
             by_default = ()
-        source += [_common_start(own[0], fresh[0]), *[()] * (group.dims - 1)]
+        mesh = explicit.mesh_of_type(array)
+        source += _kept(own, _leading(before, own, mesh), _leading(group.sizes, fresh, mesh))
         target += fresh
     return source, target
 
 
-def _common_start(first: assignment.Entry, second: assignment.Entry) -> assignment.Entry:
-    pairs = zip(first, second, strict=False)
-    return tuple(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+def _leading(
+    sizes: Sequence[int], entries: Sequence[assignment.Entry], mesh: assignment.MeshLike
+) -> assignment.Entry:
+    """Return the mesh axes that split the leading part of several dimensions, read as one.
+
+    A dimension that is split down to single elements leaves the next one to be split further.
+    """
+    leading: assignment.Entry = ()
+    for size, entry in zip(sizes, entries, strict=True):
+        leading += entry
+        if size != partition.ways_on(mesh, entry):
+            break
+    return leading
+
+
+def _kept(
+    entries: Sequence[assignment.Entry], before: assignment.Entry, after: assignment.Entry
+) -> list[assignment.Entry]:
+    """Return the mesh axes that dimensions keep in a reshape: those that split the same leading part after it."""
+    pairs = zip(before, after, strict=False)
+    common = [one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    return [partition.only(entry, common) for entry in entries]
 
 
 def by_expression(x: Core, text: str, bindings: Mapping[str, object]) -> "NamedArray":
