@@ -274,6 +274,11 @@ def treescope() -> str:
     return f'<iframe title="A layer in treescope" class="treescope" srcdoc="{html.escape(content)}"></iframe>'
 
 
+def pipeline() -> str:
+    """Draw the schedule of the pipeline of the guide."""
+    return axn.partitioning.schedule(stages=4, microbatches=8).svg()
+
+
 PICTURES: list[Callable[[], str]] = [
     layouts,
     mesh,
@@ -287,6 +292,7 @@ PICTURES: list[Callable[[], str]] = [
     small,
     vit,
     treescope,
+    pipeline,
 ]
 
 

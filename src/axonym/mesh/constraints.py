@@ -12,7 +12,7 @@ from ..errors import ShardingError, describe, message
 from ..names.plans import Names, values_at
 from .assignment import AxisMapping, Entry, MeshLike
 from .context import Refused, context_mesh, current, current_mapping, mapped, note, taken_axes
-from .explicit import relayout
+from .explicit import entries_from_type, relayout
 from .partition import (
     axes_of_type,
     entries_from_spec,
@@ -218,6 +218,21 @@ def keep_together(array: jax.Array, dimensions: Iterable[int]) -> jax.Array:
     if not _several_auto_axes() or not jnp.issubdtype(array.dtype, jnp.inexact):
         return array
     return _constrain_dimensions(array, {at % array.ndim: () for at in dimensions})
+
+
+def split_first(array: jax.Array, entry: Entry) -> jax.Array:
+    """Split the first dimension over mesh axes; the others keep their layout, which on Auto axes the compiler knows."""
+    mesh = context_mesh()
+    if mesh is None:
+        return array
+    typed = only(entry, axes_of_type(mesh, AxisType.Explicit))
+    if typed:
+        entries = [typed, *entries_from_type(array)[1:]]
+        array = relayout(array, entries, is_asked=True)
+    auto = only(entry, axes_of_type(mesh, AxisType.Auto))
+    if auto:
+        array = _constrain_dimensions(array, {0: auto})
+    return array
 
 
 def _several_auto_axes() -> set[str]:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-from ..errors import OperandError, ShardingError, message
+from ..axis import AxisSelector, selector
+from ..errors import ArgumentError, OperandError, ShardingError, message
 from ..names.plans import Names
 from .assignment import (
     AxisMapping,
@@ -32,7 +33,7 @@ from .assignment import (
 )
 from .entered import Blocks, Entered
 
-__all__ = ["axis_mapping", "current_mapping"]
+__all__ = ["axis_mapping", "current_mapping", "pipelined"]
 
 
 class Refused(NamedTuple):
@@ -150,6 +151,19 @@ class Ledger:
 
 
 @dataclasses.dataclass(frozen=True)
+class Microbatches:
+    """How pipelines cut their work.
+
+    Attributes:
+        axis: the name of the axis that is cut.
+        count: the number of microbatches.
+    """
+
+    axis: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Context:
     """What is current: the value that JAX keeps for a thread, and that is part of the keys of its trace caches.
 
@@ -161,6 +175,7 @@ class Context:
         ledger: notes what is laid out, while a function with mappings of its own is traced.
         reshard_limit: for arrays of more bytes than this, moves that nobody asked for are reported.
         reshard_action: how: `error` or `warn`.
+        microbatches: how pipelines cut their work.
     """
 
     mapping: AxisMapping | None = None
@@ -170,6 +185,7 @@ class Context:
     ledger: Ledger | None = None
     reshard_limit: int | None = None
     reshard_action: str = "error"
+    microbatches: Microbatches | None = None
 
 
 _NOTHING = Context()
@@ -302,6 +318,31 @@ def axis_mapping(
         return dataclasses.replace(outer, mapping=inner, ledger=outer.ledger.entering(inner))
 
     return _MappingBlock(changed, normal, _line_above(inspect.currentframe()))
+
+
+def pipelined(axis: AxisSelector, microbatches: int) -> AbstractContextManager[Any]:
+    """Say how pipelines cut their work, inside a `with` block.
+
+    Where the current mapping has the layer axis of a `nn.Stacked` or an `nn.Interleaved`, each device applies its own
+    layers, and microbatches go from one device to the next. A device starts with its next microbatch while the others
+    work on theirs.
+
+    Args:
+        axis: the axis of the activations that is cut, such as the batch.
+        microbatches: their number: a multiple of the number of stages. The more there are, the shorter devices wait.
+
+    Raises:
+        ArgumentError: if there is not at least one microbatch.
+
+    Reference:
+        Huang et al. (2019), GPipe: efficient training of giant neural networks using pipeline parallelism.
+    """
+    name, _ = selector(axis, "pipelined")
+    if not isinstance(microbatches, int) or isinstance(microbatches, bool) or microbatches < 1:
+        problem = f"the number of microbatches must be a positive int, not {microbatches!r}"
+        hint = f'write axn.pipelined("{name}", 8)'
+        raise ArgumentError(message("pipelined", problem, hint=hint))
+    return context(microbatches=Microbatches(name, microbatches))
 
 
 def _line_above(frame: FrameType | None) -> str:

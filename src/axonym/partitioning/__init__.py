@@ -2,7 +2,8 @@
 
 from ..mesh.reshards import limit_reshards
 from ..report.check import check
+from ..report.schedule import schedule
 from ..report.show import show, visualize
 from .fsdp import fsdp_mapping
 
-__all__ = ["check", "fsdp_mapping", "limit_reshards", "show", "visualize"]
+__all__ = ["check", "fsdp_mapping", "limit_reshards", "schedule", "show", "visualize"]

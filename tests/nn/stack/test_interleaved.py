@@ -224,7 +224,7 @@ def test_layers_may_be_sharded(explicit_mesh):
     stack, x = nn.Interleaved.init(L.resize(4), PATTERN[1:])(E, key=KEY), draw(B, E)
     mapping, shift = {"layers": "model", "batch": "data"}, draw(L.resize(4), E)
     run = lambda stack, x, shift: (stack.fold(x, shift), stack.vmap(x, shift))  # noqa: E731
-    with axn.set_mesh(explicit_mesh):
+    with axn.set_mesh(explicit_mesh), axn.pipelined("batch", 2):
         results = axn.named_jit(run, mapping)(*axn.shard((stack, x, shift), mapping))
     for mine, other in zip(results, run(stack, x, shift), strict=True):
         same(mine, other.names, other.array)

@@ -608,7 +608,7 @@ def test_the_computation_may_lay_layers_out(mode, auto_mesh, explicit_mesh):
 
     expected = run(stack, x)
     mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[mode]
-    with axn.set_mesh(mesh):
+    with axn.set_mesh(mesh), axn.pipelined("batch", 2):
         given = axn.shard((stack, x), mapping)
         results = axn.named_jit(run, mapping)(*given)
         for mine, other in zip(results, expected, strict=True):

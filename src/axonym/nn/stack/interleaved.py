@@ -10,7 +10,7 @@ import jax
 
 from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
-from ...errors import OperandError, ShardingError, message
+from ...errors import AxisSizeError, OperandError, ShardingError, message
 from ...kinds import is_array
 from ...mesh.assignment import Entry
 from ...ops.join import concatenate
@@ -20,8 +20,9 @@ from ...transform.leaves import hole_without, is_hole
 from ...transform.loop import check_names, loop
 from ...transform.vmap import vmap
 from ..layer import in_scope
-from . import running
+from . import pipeline, running
 from .stacked import BlockFoldable, Stacked
+from .stages import Pipeline
 
 __all__ = ["Interleaved"]
 
@@ -237,6 +238,25 @@ class Interleaved(BlockFoldable[M]):
         Block = self.Block.resize(Repeated.size * self._Pattern.size)
         repeated = dataclasses.replace(self.repeated, Block=Repeated)
         return dataclasses.replace(self, repeated=repeated, Block=Block), over
+
+    def _pipeline(self, function: str) -> Pipeline | None:
+        divided = pipeline.planned(function, self.Block)
+        if divided is None:
+            return None
+        repetitions = self.repeated.Block.size
+        if self.rest or repetitions % divided.stages:
+            problem = f"each of {divided.stages} stages needs as many repetitions of the pattern"
+            problem += f" of {self._Pattern.size}"
+            facts = f"{shown(self.Block)}: {repetitions} repetitions, and {len(self.rest)} layers left over"
+            hint = f"use a multiple of {divided.stages * self._Pattern.size} layers"
+            raise AxisSizeError(message(function, problem, facts, hint=hint))
+        return divided
+
+    def _by_stage(self, divided: Pipeline) -> Self:
+        Repeated = self.repeated.Block.resize(self.repeated.Block.size // divided.stages)
+        stacked = divided.layers_by_stage(self.repeated.stacked)
+        repeated = dataclasses.replace(self.repeated, stacked=stacked, Block=Repeated)
+        return dataclasses.replace(self, repeated=repeated, Block=divided.Layer)
 
     def unstacked(self) -> tuple[M, ...]:
         """Return the layers one by one, in order of depth."""

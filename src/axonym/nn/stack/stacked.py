@@ -20,7 +20,8 @@ from ...transform.leaves import hole_without, is_hole
 from ...transform.loop import check_names, loop
 from ...transform.vmap import vmap
 from ..layer import Layer, in_scope
-from . import running
+from . import pipeline, running
+from .stages import Pipeline
 
 __all__ = ["BlockFoldable", "BlockSeq", "Stacked"]
 
@@ -127,12 +128,29 @@ class BlockFoldable(Layer, Generic[M]):
                 counted = (None, *args)
             own, over = self._here()
             kwargs = running.split_arguments(function, own.Block, counted, kwargs, over)
-            carry, outputs = own._run(
-                function, step, 1 if unroll is None else unroll, init, args, kwargs
-            )
-            return carry, outputs
+            times = 1 if unroll is None else unroll
+            divided = None
+            if method != "map":  # without a carry, nothing goes from layer to layer
+                divided = own._pipeline(function)
+            if divided is None:
+                carry, outputs = own._run(function, step, times, init, args, kwargs)
+                return carry, outputs
+
+            def apply(stage: BlockFoldable[M], carry: object, given: Any) -> tuple[Any, Any]:
+                last, outputs = stage._run(function, step, times, carry, *given)
+                return last, outputs
+
+            return pipeline.run(divided, own._by_stage, apply, init, (args, kwargs))
 
         return run
+
+    def _pipeline(self, function: str) -> Pipeline | None:
+        """Return how the layers are pipelined, if they are."""
+        return None
+
+    def _by_stage(self, divided: Pipeline) -> Self:
+        """Return the layers with an axis of stages."""
+        raise NotImplementedError
 
     def _here(self) -> tuple[Self, Entry]:
         """Return the layers that this device has, and the mesh axes over which a shard_map splits them."""
@@ -278,6 +296,13 @@ class Stacked(BlockFoldable[M]):
         if not over:
             return self, ()
         return dataclasses.replace(self, Block=Block), over
+
+    def _pipeline(self, function: str) -> Pipeline | None:
+        return pipeline.planned(function, self.Block)
+
+    def _by_stage(self, divided: Pipeline) -> Self:
+        stacked = divided.layers_by_stage(self.stacked)
+        return dataclasses.replace(self, stacked=stacked, Block=divided.Layer)
 
     def unstacked(self) -> tuple[M, ...]:
         """Return the layers one by one."""

@@ -1,0 +1,297 @@
+"""Pipelines: each device applies its own layers, and microbatches go from one device to the next (GPipe).
+
+With 3 stages and 6 microbatches a-f, the stages work on:
+
+    tick       0   1   2   3   4   5   6   7
+    stage 0    a   b   c   d   e   f   -   -
+    stage 1    -   a   b   c   d   e   f   -
+    stage 2    -   -   a   b   c   d   e   f
+
+Microbatches wait in a queue that is split over the stages too, so that no device holds the whole batch. In each tick
+its head enters stage 0, and what leaves the last stage becomes its tail; in the end it holds the results. The others
+move on by one. So between devices, the queue sends one microbatch in a tick, and the stages another.
+
+    before     stage 0 [a b]   stage 1 [c d]   stage 2 [e f]
+    tick 0     stage 0 [b c]   stage 1 [d e]   stage 2 [f .]
+
+A stage that has to wait works on some microbatch, whose result is dropped. Those are real values: with zeros, layers
+may have no gradient.
+
+Reference:
+    Huang et al. (2019), GPipe: efficient training of giant neural networks using pipeline parallelism.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType
+
+from ...array import NamedArray, is_named_array
+from ...axis import Axis, shown
+from ...core import wrap
+from ...create import arange
+from ...errors import AxisSizeError, OperandError, ShardingError, message
+from ...kinds import Tree, is_array
+from ...mesh import context, partition
+from ...mesh.assignment import looked_up
+from ...ops.where import where
+from ...transform.leaves import hole_without, is_hole
+from ...transform.loop import loop
+from ...transform.vmap import vmap
+from .stages import Pipeline, numbered
+
+Apply = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
+Arrays = Sequence[NamedArray]
+
+
+def planned(function: str, Block: Axis) -> Pipeline | None:
+    """Return how the current mapping and `pipelined` divide the work on layers; None if they do not.
+
+    Raises:
+        ShardingError: if the mapping splits the layers, and nothing says into how many microbatches the work is cut.
+        AxisSizeError: if the layers or the microbatches do not divide among the stages.
+    """
+    mapping, mesh = context.current_mapping(), context.context_mesh()
+    if mapping is None or mesh is None:
+        return None
+    entry = looked_up(mapping, Block.name) or ()
+    for axis in entry:
+        if axis not in mesh.axis_names:
+            raise partition.no_mesh_axis(function, Block.name, axis, mesh)
+    taken = {*partition.axes_of_type(mesh, AxisType.Manual), *context.taken_axes()}
+    entry = partition.without(entry, taken)
+    cut, stages = context.current().microbatches, partition.ways_on(mesh, entry)
+    if not entry or (cut is None and stages == 1):
+        return None
+    if cut is None:
+        problem = f"the layers are computed on mesh axis {', '.join(entry)}, and nothing says how to cut the work"
+        facts = f"layers: {shown(Block)}", f"mapping: {mapping}"
+        hint = f'for a pipeline: with axn.pipelined("batch", {2 * stages}); '
+        hint += "to store layers there, map them in `parameters` of axn.Mappings alone"
+        raise ShardingError(message(function, problem, *facts, hint=hint))
+    entries = dict(mapping)
+    for name, axes in mapping.items():
+        entries[name] = partition.without(axes, entry)
+    across = partition.without(looked_up(mapping, cut.axis) or (), {*entry, *taken})
+    entries |= {Block.name: entry, f"{Block.name}.ways": across}
+    of_layers = dataclasses.replace(mapping, entries=tuple(entries.items()))
+    entries |= {Block.name: (), f"{Block.name}.stage": entry}
+    return Pipeline(
+        function=function,
+        Block=Block,
+        cut=cut,
+        mesh_axes=entry,
+        stages=stages,
+        ways=partition.ways_on(mesh, across),
+        outer=mapping,
+        inner=dataclasses.replace(mapping, entries=tuple(entries.items())),
+        of_layers=of_layers,
+    )
+
+
+def run(
+    pipeline: Pipeline,
+    split: Callable[[Pipeline], object],
+    apply: Apply,
+    init: object,
+    arguments: object,
+) -> tuple[Tree, Tree]:
+    """Apply all layers to a carry, microbatch by microbatch, and return the last carry and the stacked outputs.
+
+    Args:
+        pipeline: how the work is divided.
+        split: returns the layers, with those of a stage along their axis, and an axis of stages.
+        apply: applies the layers of one stage to one microbatch: a function of the layers, the carry and the arguments
+            that returns the next carry and the outputs.
+        init: the carry.
+        arguments: further arguments.
+    """
+    with context.context(mapping=pipeline.inner):
+        stack = split(pipeline)
+        leaves = _Leaves(pipeline, init, arguments)
+        stage = arange(pipeline.Stage)
+        layered = list(map(pipeline.by_stage, leaves.of(leaves.layered)))
+        timed = list(map(pipeline.by_tick, map(pipeline.by_stage, leaves.of(leaves.timed))))
+        waiting = list(map(pipeline.queue, leaves.of(leaves.moving)))
+        slots, carried = pipeline.Slot.size, len(leaves.carried)
+
+        def at_stage(
+            stack: Tree, micro: NamedArray, moving: Arrays, layered: Arrays, timed: Arrays
+        ) -> Tree:
+            carry, given = leaves.rebuild(micro.array, moving, layered, timed)
+            carry, outputs = apply(stack, carry, given)
+            return [*leaves.carry_of(carry), *moving[carried:]], outputs
+
+        def tick(flow: Tree, now: NamedArray, timed: Arrays) -> Tree:
+            queue, arriving = flow
+            slot = now.array % slots
+            heads = pipeline.take(queue, slot)
+            entering = list(map(functools.partial(where, stage == 0), heads, arriving))
+            micro = (now - stage).clip(0, pipeline.cut.count - 1)
+            moved, outputs = vmap(at_stage, pipeline.Stage)(stack, micro, entering, layered, timed)
+            is_last = stage == pipeline.stages - 1
+            tails = map(functools.partial(where, is_last), moved, pipeline.send(heads, -1))
+            queue = list(map(functools.partial(pipeline.put, slot), queue, tails))
+            return (queue, pipeline.send(moved, 1)), outputs
+
+        first = pipeline.take(waiting, 0)
+        ticks = loop(pipeline.function, tick, pipeline.Tick, False, False, 1, is_named_array)
+        (queue, _), outputs = ticks((waiting, first), arange(pipeline.Tick), timed)
+        done = list(map(pipeline.dequeue, queue[:carried]))
+        return leaves.carry_with(done), _collected(pipeline, outputs)
+
+
+def _collected(pipeline: Pipeline, outputs: Tree) -> Tree:
+    """Join the outputs of all ticks and stages."""
+
+    def collect(leaf: Any) -> Any:
+        if is_hole(leaf):
+            return hole_without(hole_without(leaf, pipeline.Tick.name), pipeline.Stage.name)
+        if isinstance(leaf, NamedArray):
+            return pipeline.collect(leaf)
+        if not is_array(leaf):
+            return leaf
+        names = (pipeline.Tick.name, pipeline.Stage.name, pipeline.Block.name)
+        return pipeline.collect(numbered(leaf, names)).array
+
+    return jax.tree.map(collect, outputs, is_leaf=is_named_array)
+
+
+class _Leaves:
+    """The leaves of a carry and of further arguments, by what a pipeline does with them.
+
+    Attributes:
+        carried: the positions of those of the carry, which go from stage to stage.
+        passed: of arguments that go with their microbatch.
+        moving: of both.
+        layered: of arguments that each stage has for its own layers.
+        timed: of arguments that each stage has for its own layers, and for each microbatch.
+        whole: of those that are the same for all.
+    """
+
+    def __init__(self, pipeline: Pipeline, init: object, arguments: object) -> None:
+        """Sort the leaves.
+
+        Raises:
+            AxisSizeError: if no array of the carry has the axis that is cut.
+            OperandError: if the carry has an array that can neither be cut nor averaged.
+        """
+        self._pipeline = pipeline
+        self._leaves, self._tree = jax.tree.flatten((init, arguments), is_leaf=is_named_array)
+        self._old_keys = _old_keys(arguments)
+        self._end = len(jax.tree.leaves(init, is_leaf=is_named_array))
+        self.carried: list[int] = []
+        self.passed: list[int] = []
+        self.layered: list[int] = []
+        self.timed: list[int] = []
+        self.whole: list[int] = []
+        for at, leaf in enumerate(self._leaves):
+            if _is_data(leaf):
+                self._kind(at).append(at)
+        self.moving = [*self.carried, *self.passed]
+        self._check_carry()
+
+    def _kind(self, at: int) -> list[int]:
+        """Return the list that a leaf belongs to."""
+        is_cut = self._has(at, self._pipeline.cut.axis)
+        if at < self._end:
+            return self.carried
+        if self._has(at, self._pipeline.Block.name):
+            return self.timed if is_cut else self.layered
+        if is_cut:
+            return self.passed
+        return self.whole
+
+    def of(self, positions: Sequence[int]) -> list[NamedArray]:
+        """Return some leaves; the first dimension of plain arrays is that of the layers."""
+        layers = (self._pipeline.Block.name,)
+        return [numbered(self._leaves[at], layers) for at in positions]
+
+    def rebuild(self, micro: jax.Array, moving: Arrays, layered: Arrays, timed: Arrays) -> Tree:
+        """Return the carry and the arguments of one microbatch on one stage, with random keys of their own."""
+        leaves = list(self._leaves)
+        positions = (*self.moving, *self.layered, *self.timed)
+        for at, array in zip(positions, (*moving, *layered, *timed), strict=True):
+            leaves[at] = array
+            if not isinstance(self._leaves[at], NamedArray):
+                leaves[at] = array.array
+        for at in (*self.layered, *self.whole):
+            if self._is_key(at):
+                leaves[at] = _folded(leaves[at], micro)
+        return jax.tree.unflatten(self._tree, leaves)
+
+    def carry_of(self, carry: object) -> list[NamedArray]:
+        """Return what goes to the next stage."""
+        leaves = jax.tree.leaves(carry, is_leaf=is_named_array)
+        return [numbered(leaves[at], ()) for at in self.carried]
+
+    def carry_with(self, arrays: Arrays) -> Tree:
+        """Return the carry with other arrays."""
+        leaves = self._leaves[: self._end]
+        for at, array in zip(self.carried, arrays, strict=True):
+            leaves[at] = array
+            if not isinstance(self._leaves[at], NamedArray):
+                leaves[at] = array.array
+        carry, _ = jax.tree.unflatten(self._tree, [*leaves, *self._leaves[self._end :]])
+        return carry
+
+    def _has(self, at: int, axis: str) -> bool:
+        leaf = self._leaves[at]
+        if isinstance(leaf, NamedArray):
+            return axis in leaf.names
+        return axis == self._pipeline.Block.name and jnp.ndim(leaf) > 0
+
+    def _is_key(self, at: int) -> bool:
+        leaf = self._leaves[at]
+        dtype = getattr(getattr(leaf, "array", leaf), "dtype", None)
+        return any(leaf is key for key in self._old_keys) or (
+            dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+        )
+
+    def _check_carry(self) -> None:
+        pipeline, cut = self._pipeline, self._pipeline.cut.axis
+        shapes: list[str] = []
+        is_cut = False
+        for leaf in map(self._leaves.__getitem__, self.carried):
+            if isinstance(leaf, NamedArray):
+                shapes.append(f"it has: {leaf.shape}")
+            elif jnp.ndim(leaf):
+                problem = f"the carry has a plain array of shape {jnp.shape(leaf)}, to be cut along {cut!r}"
+                hint = "name its axes: axn.named(array, axes)"
+                raise OperandError(message(pipeline.function, problem, hint=hint))
+            if isinstance(leaf, NamedArray) and cut in leaf.names:
+                is_cut = True
+            else:
+                pipeline.check_mean("an entry of the carry", leaf)
+        if not is_cut:
+            problem = f"the work is cut along {cut!r}, which no array of the carry has"
+            hint = "name another axis in axn.pipelined"
+            raise AxisSizeError(message(pipeline.function, problem, *shapes, hint=hint))
+
+
+def _is_data(leaf: Any) -> bool:
+    return not is_hole(leaf) and (
+        isinstance(leaf, NamedArray | int | float | complex) or is_array(leaf)
+    )
+
+
+def _old_keys(arguments: object) -> list[object]:
+    """Return random keys of the old form, which only the name of the argument tells."""
+    if isinstance(arguments, tuple) and isinstance(arguments[-1], dict):
+        return [arguments[-1].get("key")]
+    return []
+
+
+def _folded(key: Any, micro: jax.Array) -> Any:
+    """Give each random key of an array a new one for a microbatch."""
+    if isinstance(key, NamedArray):
+        return wrap(key, _folded(key.array, micro), key.names)
+    is_typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    fold = jax.random.fold_in
+    for _ in range(key.ndim - (not is_typed)):
+        fold = jax.vmap(fold, (0, None))
+    return fold(key, micro)

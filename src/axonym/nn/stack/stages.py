@@ -1,0 +1,258 @@
+"""How a pipeline splits layers into stages and arrays into microbatches, and joins them again."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ...array import NamedArray, is_named_array, named
+from ...axis import Axis, shown
+from ...create import arange
+from ...errors import AxisSizeError, OperandError, message
+from ...kinds import is_array
+from ...mesh import constraints, context, explicit
+from ...mesh.assignment import AxisMapping, Entry
+from ...mesh.context import Microbatches
+from ...ops.index import index
+from ...ops.join import concatenate
+from ...ops.reduce import mean
+from ...ops.roll import roll
+from ...ops.shape import broadcast_axis, flatten_axes, rearrange, unflatten_axis
+from ...ops.where import where
+from ...partitioning.collectives import ppermute
+from ...partitioning.shard import auto_sharded
+from ...partitioning.shard_map import shard_map
+from ...transform.leaves import is_hole
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Pipeline:
+    """How one stack is split into stages, and its work into microbatches.
+
+    Attributes:
+        function: the name for errors.
+        Block: the axis of all layers.
+        cut: the axis that is cut, and the number of microbatches.
+        mesh_axes: those that the stages are split over.
+        stages: their number.
+        ways: the number of parts into which the mesh splits each microbatch.
+        outer: the current mapping.
+        inner: the mapping within a stage.
+        of_layers: the mapping of arrays with an axis of layers.
+    """
+
+    function: str
+    Block: Axis
+    cut: Microbatches
+    mesh_axes: Entry
+    stages: int
+    ways: int
+    outer: AxisMapping
+    inner: AxisMapping
+    of_layers: AxisMapping
+
+    def __post_init__(self) -> None:
+        over = f"mesh axis {', '.join(self.mesh_axes)}"
+        if self.Block.size % self.stages:
+            problem = (
+                f"{shown(self.Block)} cannot be split evenly into {self.stages} stages over {over}"
+            )
+            hint = f"use a multiple of {self.stages} layers"
+            raise AxisSizeError(message(self.function, problem, hint=hint))
+        if self.cut.count % self.stages:
+            problem = (
+                f"{self.cut.count} microbatches cannot be divided evenly among {self.stages} stages"
+            )
+            facts = f"layers: {shown(self.Block)} over {over}"
+            hint = f'use a multiple: axn.pipelined("{self.cut.axis}", {2 * self.stages})'
+            raise AxisSizeError(message(self.function, problem, facts, hint=hint))
+
+    def _axis(self, role: str, size: int) -> Axis:
+        return Axis(f"{self.Block.name}.{role}", size)
+
+    @property
+    def Layer(self) -> Axis:  # noqa: N802
+        """The axis of the layers of one stage."""
+        return self.Block.resize(self.Block.size // self.stages)
+
+    @property
+    def Stage(self) -> Axis:  # noqa: N802
+        """The axis of the stages."""
+        return self._axis("stage", self.stages)
+
+    @property
+    def Slot(self) -> Axis:  # noqa: N802
+        """The axis of the microbatches that wait on one stage."""
+        return self._axis("slot", self.cut.count // self.stages)
+
+    @property
+    def Micro(self) -> Axis:  # noqa: N802
+        """The axis of all microbatches."""
+        return self._axis("micro", self.cut.count)
+
+    @property
+    def Tick(self) -> Axis:  # noqa: N802
+        """The axis of time: in one tick, each stage works on one microbatch."""
+        return self._axis("tick", self.cut.count + self.stages - 1)
+
+    @property
+    def Ways(self) -> Axis:  # noqa: N802
+        """The axis of the parts of a microbatch on different devices."""
+        return self._axis("ways", self.ways)
+
+    def by_stage(self, leaf: NamedArray) -> NamedArray:
+        """Split the layers of an array into stages, each on its device; other axes stay as they are."""
+        Layer = self.Block.resize(leaf.axis_size(self.Block.name) // self.stages)
+        split = unflatten_axis(leaf, self.Block.name, (self.Stage, Layer))
+        ordered = rearrange(split, (self.Stage, ...))
+        return named(constraints.split_first(ordered.array, self.mesh_axes), ordered.names)
+
+    def layers_by_stage(self, layers: T) -> T:
+        """Split the layers of a tree into stages; plain arrays have the layers first."""
+
+        def split(leaf: Any) -> Any:
+            if isinstance(leaf, NamedArray) and self.Block.name in leaf.names and not is_hole(leaf):
+                return self.by_stage(leaf)
+            if is_array(leaf) and leaf.ndim:
+                return self.by_stage(numbered(leaf, (self.Block.name,))).array
+            return leaf
+
+        split_layers: T = jax.tree.map(split, layers, is_leaf=is_named_array)
+        return split_layers
+
+    def queue(self, leaf: NamedArray) -> NamedArray:
+        """Cut an array into microbatches, which wait on the stages; repeat one that lacks the axis.
+
+        A microbatch has rows of all devices, so that none has to move.
+
+        Raises:
+            AxisSizeError: if the axis does not divide.
+        """
+        if self.cut.axis not in leaf.names:
+            return auto_sharded(broadcast_axis(leaf, (self.Stage, self.Slot)))
+        Rows = self._rows(leaf, self.cut.count * self.ways)
+        pieces = unflatten_axis(leaf, self.cut.axis, (self.Ways, self.Stage, self.Slot, Rows))
+        ordered = rearrange(pieces, (self.Stage, self.Slot, ...))
+        return auto_sharded(flatten_axes(ordered, (self.Ways, Rows), self.cut.axis))
+
+    def take(self, queues: Sequence[NamedArray], slot: int | jax.Array) -> list[NamedArray]:
+        """Take a microbatch out of a slot of the queues of each stage."""
+        return [index(queue, {self.Slot.name: slot}) for queue in queues]
+
+    def put(self, slot: jax.Array, queue: NamedArray, tail: NamedArray) -> NamedArray:
+        """Put a microbatch into a slot of a queue of each stage."""
+        piece = rearrange(broadcast_axis(tail, self.Slot.resize(1)), queue.names)
+        update = explicit.laid_out_like(piece.array, queue.array)
+        written = lax.dynamic_update_slice_in_dim(queue.array, update, slot, axis=1)
+        return named(written, queue.names)
+
+    def dequeue(self, leaf: NamedArray) -> NamedArray:
+        """Join the microbatches of a queue after all ticks; average them if they lack the axis."""
+        leaf = roll(leaf, -self.Tick.size, self.Slot.name)
+        if self.cut.axis not in leaf.names:
+            return mean(leaf, (self.Stage, self.Slot))
+        return self._joined(leaf, (self.Stage, self.Slot))
+
+    def by_tick(self, leaf: NamedArray) -> NamedArray:
+        """Cut an array of all stages into microbatches, and lay them out in time.
+
+        Stage `s` works on microbatch `m` in tick `m + s`.
+        """
+        Rows = self._rows(leaf, self.cut.count * self.ways)
+        pieces = unflatten_axis(leaf, self.cut.axis, (self.Ways, self.Micro, Rows))
+        ordered = rearrange(pieces, (self.Micro, ...))
+        micro = flatten_axes(ordered, (self.Ways, Rows), self.cut.axis)
+        first = micro[self.Micro.name, : self.stages - 1]  # in ticks in which a stage waits
+        repeated = concatenate(self.Micro.name, (micro, first))
+        return self._moved_in_time(repeated.rename({self.Micro.name: self.Tick.name}), 1)
+
+    def collect(self, leaf: NamedArray) -> NamedArray:
+        """Join what all stages return in all ticks, by layer; average microbatches that lack the axis.
+
+        Raises:
+            OperandError: if those are no floats.
+        """
+        aligned = self._moved_in_time(leaf, -1)[self.Tick.name, : self.cut.count]
+        layers = flatten_axes(aligned, (self.Stage, self.Block.name), self.Block.name)
+        micro = layers.rename({self.Tick.name: self.Micro.name})
+        if self.cut.axis in leaf.names:
+            return self._joined(micro, (self.Micro,))
+        self.check_mean("an output of the layers", leaf)
+        return mean(micro, self.Micro)
+
+    def check_mean(self, what: str, leaf: Any) -> None:
+        """Check that microbatches may be averaged.
+
+        Raises:
+            OperandError: if not.
+        """
+        dtype = jnp.result_type(getattr(leaf, "array", leaf))
+        if jnp.issubdtype(dtype, jnp.inexact):
+            return
+        problem = f"{what} has no axis {self.cut.axis!r}, and {dtype} cannot be averaged over microbatches"
+        facts = "it has: one number"
+        if isinstance(leaf, NamedArray):
+            facts = f"it has: {leaf.shape}"
+        hint = f"keep the axis {self.cut.axis!r}, or use a float"
+        raise OperandError(message(self.function, problem, facts, hint=hint))
+
+    def send(self, leaves: Sequence[NamedArray], by: int) -> list[NamedArray]:
+        """Send what each stage has to another one, so many stages ahead."""
+        mesh = context.context_mesh()
+        if self.stages == 1 or mesh is None:
+            return list(leaves)
+
+        def permute(*blocks: NamedArray) -> list[NamedArray]:
+            return ppermute(list(blocks), self.Stage.name, by)
+
+        # On Explicit axes, jax 0.10 would gather what stays outside of a partial shard_map.
+        manual = {*self.mesh_axes, *explicit.free_axes(mesh)}
+        return shard_map(permute, self.inner, manual_axes=manual, strict=False)(*leaves)
+
+    def _rows(self, leaf: NamedArray, parts: int) -> Axis:
+        """Return the axis of the rows of each of so many parts."""
+        size = leaf.axis_size(self.cut.axis)
+        if not size % parts:
+            return self._axis("rows", size // parts)
+        problem = f"{self.cut.axis}={size} cannot be cut evenly into {self.cut.count} microbatches"
+        if self.ways > 1:
+            problem += f", each of which the mesh splits in {self.ways}"
+        hint = f"use a multiple of {parts}"
+        raise AxisSizeError(message(self.function, problem, f"array has: {leaf.shape}", hint=hint))
+
+    def _joined(self, leaf: NamedArray, micro: tuple[Axis, ...]) -> NamedArray:
+        """Join the rows of microbatches."""
+        Rows = self._rows(leaf, self.ways)
+        pieces = unflatten_axis(leaf, self.cut.axis, (self.Ways, Rows))
+        names = [axis for axis in pieces.axes if axis not in micro]
+        at = names.index(self.Ways) + 1
+        ordered = rearrange(pieces, (*names[:at], *micro, *names[at:]))
+        mapping = self.outer
+        if self.Block.name in leaf.names:  # then the stages have the layers, not the rows
+            mapping = self.of_layers
+        with context.context(mapping=mapping):
+            whole = flatten_axes(ordered, (self.Ways, *micro, Rows), self.cut.axis)
+            return auto_sharded(whole)
+
+    def _moved_in_time(self, leaf: NamedArray, sign: int) -> NamedArray:
+        """Move each stage by its number of ticks: by powers of two, each of which some stages move and others not."""
+        stage, ticks = arange(self.Stage), 1
+        while ticks < self.stages:
+            moves = (stage // ticks) % 2 == 1
+            leaf = where(moves, roll(leaf, sign * ticks, self.Tick.name), leaf)
+            ticks *= 2
+        return leaf
+
+
+def numbered(leaf: Any, names: Sequence[str]) -> NamedArray:
+    """Name the dimensions of a plain array: the first ones, and the others by their numbers."""
+    if isinstance(leaf, NamedArray):
+        return leaf
+    array = jnp.asarray(leaf)
+    rest = [f"dimension.{at}" for at in range(len(names), array.ndim)]
+    return named(array, (*names, *rest)[: array.ndim])

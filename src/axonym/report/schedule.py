@@ -1,0 +1,128 @@
+"""The schedule of a pipeline: which stage works on which microbatch, tick by tick."""
+
+import dataclasses
+import html
+from pathlib import Path
+
+from ..errors import ArgumentError, message
+from .picture import ALONE, FONT, LETTER
+
+__all__ = ["Schedule", "schedule"]
+
+WIDTH = 760  # of a picture, in pixels
+HEIGHT = 24  # of a row
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Schedule:
+    """What the stages of a pipeline do; it prints as a table, and notebooks show a picture.
+
+    Attributes:
+        stages: the number of stages.
+        microbatches: the number of microbatches.
+    """
+
+    stages: int
+    microbatches: int
+
+    def __post_init__(self) -> None:
+        for name, count in (("stages", self.stages), ("microbatches", self.microbatches)):
+            if count < 1:
+                problem = f"the number of {name} must be positive, not {count}"
+                raise ArgumentError(message("schedule", problem))
+
+    @property
+    def ticks(self) -> int:
+        """The number of ticks; in one, each stage works on one microbatch."""
+        return self.microbatches + self.stages - 1
+
+    @property
+    def bubble(self) -> float:
+        """The part of the time in which a stage waits."""
+        return (self.stages - 1) / self.ticks
+
+    def microbatch(self, stage: int, tick: int) -> int | None:
+        """Return the microbatch on which a stage works in a tick; None while it waits."""
+        at = tick - stage
+        if 0 <= at < self.microbatches:
+            return at
+        return None
+
+    def __repr__(self) -> str:
+        width = len(str(self.ticks)) + 1
+        lines = ["tick".ljust(10) + "".join(f"{tick:>{width}}" for tick in range(self.ticks))]
+        for stage in range(self.stages):
+            cells = ""
+            for tick in range(self.ticks):
+                at = self.microbatch(stage, tick)
+                cells += ("." if at is None else str(at)).rjust(width)
+            lines.append(f"stage {stage}".ljust(10) + cells)
+        lines.append(f"waiting: {self.bubble:.0%}")
+        return "\n".join(lines)
+
+    def svg(self) -> str:
+        """Return the schedule as SVG, in the colour of the text around it."""
+        return self._svg("")
+
+    def save(self, path: str | Path) -> None:
+        """Write the picture to a file, which follows the light or dark colours of a reader's system."""
+        Path(path).write_text(self._svg(ALONE) + "\n", encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        return self.svg()
+
+    def _svg(self, style: str) -> str:
+        left = LETTER * len(f"stage {self.stages}") + 8
+        wide = min(40.0, (WIDTH - left) / self.ticks)
+        found: list[str] = []
+        for stage in range(self.stages):
+            top = stage * HEIGHT
+            found.append(f'<text x="0" y="{top + 16}">stage {stage}</text>')
+            for tick in range(self.ticks):
+                found.append(self._cell(stage, tick, left + tick * wide, wide))
+        bottom = self.stages * HEIGHT + 6
+        title = html.escape(f"{self.stages} stages, {self.microbatches} microbatches")
+        right = left + self.ticks * wide
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-2 -2 {right + 4:g} {bottom}"'
+                f' width="{right + 4:g}" style="max-width:100%;height:auto" role="img"'
+                f' aria-label="{title}" fill="currentColor" {FONT}>{style}',
+                *found,
+                "</svg>",
+            ]
+        )
+
+    def _cell(self, stage: int, tick: int, x: float, wide: float) -> str:
+        at, y = self.microbatch(stage, tick), stage * HEIGHT
+        colour, label = "rgb(128 128 128 / 0.12)", ""
+        if at is not None:
+            colour = f"hsl({round(330 * at / self.microbatches)} 75% 55% / 0.55)"
+            label = str(at)
+        cell = (
+            f'<rect x="{x:g}" y="{y}" width="{wide:g}" height="{HEIGHT - 2}" fill="{colour}"'
+            f' stroke="currentColor" stroke-width="0.5"/>'
+        )
+        if not label or LETTER * len(label) > wide:
+            return cell
+        return f'{cell}<text x="{x + wide / 2:g}" y="{y + 15}" text-anchor="middle">{label}</text>'
+
+
+def schedule(stages: int, microbatches: int) -> Schedule:
+    """Return which stage of a pipeline works on which microbatch, to print or to draw.
+
+    Args:
+        stages: the number of stages.
+        microbatches: the number of microbatches.
+
+    Raises:
+        ArgumentError: if one is not positive.
+
+    Examples:
+        >>> axn.partitioning.schedule(stages=2, microbatches=4)
+        tick       0 1 2 3 4
+        stage 0    0 1 2 3 .
+        stage 1    . 0 1 2 3
+        waiting: 20%
+    """
+    return Schedule(stages, microbatches)

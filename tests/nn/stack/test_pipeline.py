@@ -1,0 +1,350 @@
+"""Stacks whose layers the mapping of the computation splits: microbatches go from device to device."""
+
+import re
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.errors import ArgumentError, AxisSizeError, OperandError, ShardingError
+from tests.nn.layouts import draw, fails, same
+
+L, B, P, E = axn.make_axes(layers=8, batch=16, pos=3, embed=4)
+KEY = jax.random.key(0)
+MICROBATCHES = 8
+# The four stages are on the mesh axis `data`; the rows of a microbatch are split over `model`.
+STORED = {"layers": "data"}
+COMPUTED = {"layers": "data", "batch": ("model", "data")}
+
+
+class Residual(eqx.Module):
+    weight: axn.NamedArray
+    scale: jax.Array
+
+    @staticmethod
+    def init(*, key):
+        return Residual(axn.random.normal(key, (E, E.derive("out"))) / 2, jnp.asarray(0.5))
+
+    def __call__(self, x, mask=1.0, shift=0.0, *, key=None):
+        hidden = axn.tanh(axn.dot(x, self.weight, axis=E)).rename({"embed.out": "embed"})
+        if key is not None:
+            hidden = hidden * axn.random.bernoulli(key, hidden.axes, 0.7)
+        return x + axn.auto_sharded(hidden * mask * self.scale + shift)
+
+
+class Tilted(Residual):
+    """Layers of another kind."""
+
+    @staticmethod
+    def init(*, key):
+        return Tilted(*jax.tree.leaves(Residual.init(key=key), is_leaf=lambda x: isinstance(x, axn.NamedArray)))
+
+    def __call__(self, x, mask=1.0, shift=0.0, *, key=None):
+        return super().__call__(x, mask, shift, key=key) * 1.25
+
+
+def apply_by_hand(weight, scale, x, mask, shift, keep, tilt=1.0):
+    """Apply one layer with plain arrays."""
+    hidden = jnp.tanh(jnp.einsum("bpe,ef->bpf", x, weight)) * keep
+    return tilt * (x + hidden * mask[..., None] * scale + shift)
+
+
+def microbatch_of_rows(ways):
+    """Return the number of the microbatch of each row: every part of the batch on a device is cut into all of them."""
+    return jnp.tile(jnp.repeat(jnp.arange(MICROBATCHES), B.size // ways // MICROBATCHES), ways)
+
+
+def kept_by_hand(layer, ways):
+    """Draw what dropout keeps in one layer: each microbatch has a key of its own."""
+    key = jax.random.split(KEY, L.size)[layer]
+    rows = B.size // MICROBATCHES
+    shape = (rows, P.size, E.size)
+    drawn = [jax.random.bernoulli(jax.random.fold_in(key, m), 0.7, shape) for m in range(MICROBATCHES)]
+    order = jnp.argsort(microbatch_of_rows(ways), stable=True)
+    return jnp.concatenate(drawn)[jnp.argsort(order)]
+
+
+def pipeline(fn, mesh, *args, stored=STORED, computed=COMPUTED, axis="batch", microbatches=MICROBATCHES):
+    """Run a function with a pipeline."""
+    with axn.set_mesh(mesh):
+        run = axn.named_jit(fn, axn.Mappings(stored, computed))
+        with axn.pipelined(axis, microbatches):
+            return run(*axn.shard(args, axn.Mappings(stored, computed)))
+
+
+def loss_of(stack, x, mask, shift):
+    """Use all that a stack takes and returns."""
+
+    def step(layer, carry, mask, shift, *, key):
+        x, total = carry
+        x = layer(x, mask, shift, key=key)
+        return (x, total + x.mean()), (x.mean("pos"), x.mean())
+
+    (x, total), (means, mean) = stack.scan_via(step)((x, axn.named(0.0, ())), mask, shift, key=KEY)
+    rows, layers = axn.arange(B) / 8, axn.arange(L) / 4
+    return ((x * x * rows).sum() + total + (means * means * layers).sum() + (mean * layers).sum()).scalar()
+
+
+def loss_by_hand(parameters, x, mask, shift, tilts, ways):
+    total, loss = 0.0, 0.0
+    for i, (weight, scale) in enumerate(parameters):
+        x = apply_by_hand(weight, scale, x, mask, shift[i], kept_by_hand(i, ways), tilts[i % len(tilts)])
+        total += x.mean()
+        means = x.mean(1)
+        loss += (means * means).sum() * i / 4 + x.mean() * i / 4
+    return (x * x * jnp.arange(B.size)[:, None, None] / 8).sum() + total + loss
+
+
+STACKS = {
+    "Stacked": (lambda: nn.Stacked.init(L, Residual)(key=KEY), (1.0,)),
+    "recomputed": (lambda: nn.Stacked.init(L, Residual, gradient_checkpointing=True)(key=KEY), (1.0,)),
+    "Interleaved": (lambda: nn.Interleaved.init(L, (Residual, Tilted))(key=KEY), (1.0, 1.25)),
+}
+
+
+def close(tree, other):
+    """Compare with one part in a million of the largest number, since sums over the batch cancel."""
+    assert jax.tree.structure(tree) == jax.tree.structure(other)
+    largest = max(jnp.abs(y).max() for y in jax.tree.leaves(other))
+    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True):
+        assert jnp.abs(x - y).max() <= 1e-6 * largest
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("Stacked", "explicit"), ("recomputed", "auto"), ("Interleaved", "explicit")]
+)
+def test_equals_the_layers_one_by_one(kind, mode, auto_mesh, explicit_mesh):
+    make, tilts = STACKS[kind]
+    stack, x, mask, shift = make(), draw(B, P, E), draw(B, P), draw(L, E)
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[mode]
+    value, gradients = pipeline(jax.value_and_grad(loss_of, argnums=(0, 1, 2, 3)), mesh, stack, x, mask, shift)
+
+    parameters = [(layer.weight.array, layer.scale) for layer in stack.unstacked()]
+    by_hand = jax.value_and_grad(lambda *args: loss_by_hand(*args, tilts, ways=2), argnums=(0, 1, 2, 3))
+    expected, (layers, *rest) = jax.jit(by_hand)(parameters, x.array, mask.array, shift.array)
+    close(value, expected)
+    of_layers = [(layer.weight.array, layer.scale) for layer in gradients[0].unstacked()]
+    close(of_layers, layers)
+    close([gradient.array for gradient in gradients[1:]], rest)
+
+
+def fold(stack, x):
+    return stack.fold(x)
+
+
+def folded_by_hand(stack, x):
+    one = jnp.ones((B.size, P.size))
+    for layer in stack.unstacked():
+        x = apply_by_hand(layer.weight.array, layer.scale, x, one, 0.0, 1.0)
+    return x
+
+
+LAYOUTS = {
+    "batch on other devices alone": (STORED, {"layers": "data", "batch": "model"}),
+    "batch not split": (STORED, {"layers": "data"}),
+    "layers stored whole": ({}, COMPUTED),
+    "layers over two mesh axes": ({}, {"layers": ("data", "model"), "batch": ("data", "model")}),
+    "layers also fully sharded": ({"layers": "data", "embed": "model"}, COMPUTED),
+    "layers also tensor parallel": (
+        {"layers": "data", "embed.out": "model"},
+        {"layers": "data", "batch": "data", "embed.out": "model"},
+    ),
+    "uneven order of mesh axes": (STORED, {"layers": "data", "batch": ("data", "model")}),
+}
+
+
+@pytest.mark.parametrize("mode", ["auto", "explicit", "mixed"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_with_other_layouts(layout, mode, auto_mesh, explicit_mesh, mixed_mesh):
+    stack, x = STACKS["Stacked"][0](), draw(B, P, E)
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh, "mixed": mixed_mesh}[mode]
+    stored, computed = LAYOUTS[layout]
+    out = pipeline(fold, mesh, stack, x, stored=stored, computed=computed)
+    same(out, ("batch", "pos", "embed"), folded_by_hand(stack, x.array), rtol=1e-5)
+
+
+def mean_square(stack, x):
+    x = stack.fold(x)
+    return (x * x).mean().scalar()
+
+
+@pytest.mark.parametrize("mode", ["auto", "explicit"])
+def test_only_one_microbatch_travels_in_a_tick_and_direction(mode, auto_mesh, explicit_mesh):
+    """Nothing is gathered, and each device has the parameters and the gradients of its stage."""
+    stack, x = STACKS["Stacked"][0](), draw(B, P, E)
+    mappings = axn.Mappings(STORED, COMPUTED)
+    with axn.set_mesh({"auto": auto_mesh, "explicit": explicit_mesh}[mode]), axn.pipelined(B, MICROBATCHES):
+        run = axn.named_jit(jax.value_and_grad(mean_square), mappings)
+        compiled = run.lower(*axn.shard((stack, x), mappings)).compile()
+    program = compiled.as_text()
+    assert not re.search("all-gather|all-to-all|reduce-scatter", program)
+    sent = re.findall(r"= f32\[([\d,]+)\]\S* collective-permute\(", program)
+    # One queue and one row of stages, forward and backward; two devices share the rows of a microbatch.
+    rows = B.size // MICROBATCHES // 2
+    sizes = [int(jnp.prod(jnp.array(list(map(int, shape.split(",")))))) for shape in sent]
+    assert sizes == [rows * P.size * E.size] * 4
+
+
+def test_parameters_and_gradients_of_a_device_are_those_of_its_stage(auto_mesh):
+    stack, x = STACKS["Stacked"][0](), draw(B, P, E)
+    gradients = pipeline(jax.grad(mean_square), auto_mesh, stack, x)
+    weight = gradients.stacked.weight.array
+    assert weight.sharding.shard_shape(weight.shape) == (2, 4, 4)
+
+
+def test_the_program_does_not_grow_with_the_layers(auto_mesh):
+    def equations(layers):
+        stack = nn.Stacked.init(L.resize(layers), Residual)(key=KEY)
+        with axn.set_mesh(auto_mesh), axn.axis_mapping(COMPUTED), axn.pipelined(B, MICROBATCHES):
+            return str(jax.make_jaxpr(jax.grad(mean_square))(stack, draw(B, P, E))).count("\n")
+
+    assert equations(8) == equations(48)
+
+
+def test_dropout_does_not_depend_on_the_number_of_stages(auto_mesh):
+    stack, x = STACKS["Stacked"][0](), draw(B, P, E)
+    run = lambda stack, x: stack.fold(x, key=KEY)  # noqa: E731
+    four = pipeline(run, auto_mesh, stack, x, computed={"layers": "data"})
+    two = pipeline(run, auto_mesh, stack, x, stored={}, computed={"layers": "model"})
+    one = pipeline(run, jax.make_mesh((1,), ("data",)), stack, x, computed={"layers": "data"})
+    same(two, ("batch", "pos", "embed"), four.array)
+    same(one, ("batch", "pos", "embed"), four.array)
+
+
+@pytest.mark.parametrize("mode", ["auto", "explicit"])
+def test_inside_of_a_shard_map_over_other_axes(mode, auto_mesh, explicit_mesh):
+    stack, x = STACKS["Stacked"][0](), draw(B, P, E)
+    mapping = {"layers": "data", "batch": "model"}
+
+    def loss(stack, x):
+        local = lambda stack, x: axn.pmean(mean_square(stack, x), "batch")  # noqa: E731
+        return axn.shard_map(local, mapping, manual_axes="model")(stack, x)
+
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[mode]
+    value, gradients = pipeline(jax.value_and_grad(loss), mesh, stack, x, computed=mapping)
+
+    expected, by_hand = jax.value_and_grad(lambda stack: (folded_by_hand(stack, x.array) ** 2).mean())(stack)
+    close(value, expected)
+    close(gradients, by_hand)
+
+
+def test_old_random_keys_and_calls_without_jit(auto_mesh):
+    stack, x = STACKS["Stacked"][0](), draw(B, P, E)
+    old = jax.random.key_data(KEY)
+    with axn.set_mesh(auto_mesh), axn.axis_mapping({"layers": "data"}), axn.pipelined("batch", MICROBATCHES):
+        out = stack.fold(x, key=old)
+    new = pipeline(lambda s, x: s.fold(x, key=KEY), auto_mesh, stack, x, computed={"layers": "data"})
+    same(out, ("batch", "pos", "embed"), new.array)
+
+
+def test_other_methods_work_where_the_layers_are(auto_mesh):
+    stack, x = STACKS["Stacked"][0](), draw(B, P, E)
+    mapping = {"layers": "data"}
+    mapped, at_once = pipeline(lambda s, x: (s.map(x), s.vmap(x)), auto_mesh, stack, x, computed=mapping)
+    one = jnp.ones((B.size, P.size))
+    expected = [apply_by_hand(own.weight.array, own.scale, x.array, one, 0.0, 1.0) for own in stack.unstacked()]
+    same(mapped, ("layers", "batch", "pos", "embed"), jnp.stack(expected))
+    same(at_once, ("layers", "batch", "pos", "embed"), jnp.stack(expected))
+
+
+# errors
+def counting(stack, x):
+    return stack.fold_via(lambda layer, carry: (layer(carry[0]), carry[1] + 1))((x, 0))[0]
+
+
+def plain(stack, x):
+    return stack.fold_via(lambda layer, carry: (layer(carry[0]), carry[1]))((x, x.array))[0]
+
+
+def outputs_counted(stack, x):
+    return stack.scan_via(lambda layer, x: (layer(x), (x > 0).sum()))(x)
+
+
+MISTAKES = {
+    "layers": (
+        (nn.Stacked, L.resize(6), fold, {}),
+        AxisSizeError,
+        "Stacked.fold: layers=6 cannot be split evenly into 4 stages over mesh axis data\n"
+        "  hint: use a multiple of 4 layers",
+    ),
+    "microbatches": (
+        (nn.Stacked, L, fold, {"microbatches": 6}),
+        AxisSizeError,
+        "Stacked.fold: 6 microbatches cannot be divided evenly among 4 stages\n"
+        "  layers: layers=8 over mesh axis data\n"
+        '  hint: use a multiple: axn.pipelined("batch", 8)',
+    ),
+    "batch": (
+        (nn.Stacked, L, fold, {"microbatches": 12}),
+        AxisSizeError,
+        "Stacked.fold: batch=16 cannot be cut evenly into 12 microbatches, each of which the mesh splits in 2\n"
+        "  array has: {'batch': 16, 'pos': 3, 'embed': 4}\n"
+        "  hint: use a multiple of 24",
+    ),
+    "axis": (
+        (nn.Stacked, L, fold, {"axis": "time"}),
+        AxisSizeError,
+        "Stacked.fold: the work is cut along 'time', which no array of the carry has\n"
+        "  it has: {'batch': 16, 'pos': 3, 'embed': 4}\n"
+        "  hint: name another axis in axn.pipelined",
+    ),
+    "count in the carry": (
+        (nn.Stacked, L, counting, {}),
+        OperandError,
+        "Stacked.fold: an entry of the carry has no axis 'batch', and int32 cannot be averaged over microbatches\n"
+        "  it has: one number\n"
+        "  hint: keep the axis 'batch', or use a float",
+    ),
+    "plain array in the carry": (
+        (nn.Stacked, L, plain, {}),
+        OperandError,
+        "Stacked.fold: the carry has a plain array of shape (16, 3, 4), to be cut along 'batch'\n"
+        "  hint: name its axes: axn.named(array, axes)",
+    ),
+    "count in the outputs": (
+        (nn.Stacked, L, outputs_counted, {}),
+        OperandError,
+        "Stacked.scan: an output of the layers has no axis 'batch', and int32 cannot be averaged over microbatches",
+    ),
+    "repetitions": (
+        (nn.Interleaved, L, lambda stack, x: stack.fold(x), {"pattern": (Residual, Residual, Tilted)}),
+        AxisSizeError,
+        "Interleaved.fold: each of 4 stages needs as many repetitions of the pattern of 3\n"
+        "  layers=8: 2 repetitions, and 2 layers left over\n"
+        "  hint: use a multiple of 12 layers",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes(mistake, auto_mesh):
+    (kind, Layers, fn, options), error, text = MISTAKES[mistake]
+    stack = kind.init(Layers, options.get("pattern", Residual))(key=KEY)
+    cut = axn.pipelined(options.get("axis", "batch"), options.get("microbatches", MICROBATCHES))
+    with axn.set_mesh(auto_mesh), axn.axis_mapping(COMPUTED), cut, pytest.raises(error) as caught:
+        jax.eval_shape(fn, stack, draw(B, P, E))
+    assert str(caught.value).startswith(text)
+
+
+def test_a_mapping_of_layers_that_says_nothing_about_the_work(auto_mesh):
+    stack, x = STACKS["Stacked"][0](), draw(B, P, E)
+    text = (
+        "Stacked.fold: the layers are computed on mesh axis data, and nothing says how to cut the work\n"
+        "  layers: layers=8\n"
+        "  mapping: {'layers': 'data'}\n"
+        '  hint: for a pipeline: with axn.pipelined("batch", 8); to store layers there, map them in `parameters` of '
+        "axn.Mappings alone"
+    )
+    with axn.set_mesh(auto_mesh):
+        fails(ShardingError, text, lambda: axn.named_jit(fold, {"layers": "data"})(stack, x))
+    (problem,) = axn.check(fold, {"layers": "data"}, auto_mesh, stack, x).problems
+    assert text.splitlines()[0] in str(problem)
+
+
+@pytest.mark.parametrize("count", [0, True, 2.0])
+def test_microbatches_are_counted(count):
+    with pytest.raises(ArgumentError, match="the number of microbatches must be a positive int"):
+        axn.pipelined("batch", count)

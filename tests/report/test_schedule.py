@@ -1,0 +1,44 @@
+"""The schedule of a pipeline, and its picture."""
+
+import re
+
+import pytest
+
+from axonym.errors import ArgumentError
+from axonym.partitioning import schedule
+
+
+def test_each_stage_works_on_each_microbatch_one_tick_after_the_stage_before():
+    plan = schedule(stages=3, microbatches=5)
+    assert (plan.ticks, plan.bubble) == (7, 2 / 7)
+    for stage in range(3):
+        assert [plan.microbatch(stage, tick) for tick in range(stage, stage + 5)] == [0, 1, 2, 3, 4]
+    assert sum(plan.microbatch(stage, tick) is None for stage in range(3) for tick in range(7)) == 6
+
+
+def test_it_prints():
+    expected = "\n".join(
+        [
+            "tick       0 1 2 3 4",
+            "stage 0    0 1 2 3 .",
+            "stage 1    . 0 1 2 3",
+            "waiting: 20%",
+        ]
+    )
+    assert str(schedule(2, 4)) == expected
+
+
+def test_the_picture_has_a_cell_for_each_stage_and_tick(tmp_path):
+    svg = schedule(3, 5).svg()
+    assert svg.count("<rect") == 21
+    labels = re.findall(r'text-anchor="middle">(\d)<', svg)
+    assert sorted(labels) == sorted("01234" * 3)
+    schedule(3, 5).save(tmp_path / "schedule.svg")
+    assert (tmp_path / "schedule.svg").read_text().startswith("<svg")
+    assert schedule(3, 5)._repr_html_() == svg
+
+
+@pytest.mark.parametrize("counts", [(0, 4), (4, 0)])
+def test_counts_are_positive(counts):
+    with pytest.raises(ArgumentError, match=r"schedule: the number of \w+ must be positive, not 0"):
+        schedule(*counts)
