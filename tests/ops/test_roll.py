@@ -1,6 +1,7 @@
 """Rolling, reversing and rotating: laws over one row per function."""
 
 import functools
+import re
 from typing import Any
 
 import jax
@@ -97,6 +98,20 @@ class TestSmoothBulk(SmoothBulk):
 @pytest.mark.parametrize("row", VARIANTS, ids=str)
 class TestVariants(Values):
     """Options, and other ways to write the axis."""
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_a_split_axis_sends_its_edges_only(kind, auto_mesh, explicit_mesh):
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    x = axn.arange(axn.Axis("batch", 64))
+    with axn.set_mesh(mesh):
+        program = axn.named_jit(lambda x: axn.roll(x, -1, "batch"), {"batch": "data"})
+        given = axn.shard(x, {"batch": "data"})
+        text = program.lower(given).compile().as_text()
+        rolled = program(given)
+    np.testing.assert_array_equal(rolled.array, np.roll(np.arange(64), -1))
+    assert re.search(r"s32\[1\]\S* collective-permute", text)
+    assert not re.search(r"all-(gather|to-all|reduce)", text)
 
 
 AXES = "  array has: batch=4, embed=3"

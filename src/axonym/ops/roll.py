@@ -1,5 +1,6 @@
 """Functions that move elements along axes: rolling, reversing and rotating."""
 
+import functools
 import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from ..engine import checks, reduction
 from ..engine.batched import batched, hashable
 from ..engine.kernels import with_options
 from ..errors import ArgumentError, OperandError, message
-from ..mesh import auto
+from ..mesh import auto, explicit
 from .cumulative import Positions
 
 if TYPE_CHECKING:
@@ -90,7 +91,13 @@ def _roll(
 ) -> jax.Array:
     """Roll along `axis` by static shifts, or along all dimensions by traced ones."""
     if axis is not None:
-        return jnp.roll(auto.whole(array, axis), shift, axis)
+        # Left to the compiler on Explicit mesh axes too: a split axis sends its edges, and is not gathered.
+        rolled: jax.Array = auto.local(
+            functools.partial(jnp.roll, shift=shift, axis=axis),
+            [array],
+            list(explicit.entries_from_type(array)),
+        )
+        return rolled
     for each in traced:
         if not jnp.issubdtype(each.dtype, jnp.integer):
             raise OperandError(message("roll", f"a shift must be an integer, not {each.dtype}"))

@@ -8,8 +8,8 @@ from axonym import nn
 from axonym.errors import ShardingError
 from benchmarks.measure import collectives, totals
 from tests.nn.attending import with_gradients
-from tests.nn.layouts import fails
-from tests.nn.split import CAUSAL, MAPPING, MASKS, ROW, SEEN, attend, check, expected, inputs, on
+from tests.nn.layouts import draw, fails, lies
+from tests.nn.split import CAUSAL, MAPPING, MASKS, ROW, SEEN, B, D, H, P, attend, check, expected, inputs, on
 
 QUERY, KEYS = 4 * 2 * 8 * 4 * 4, 4 * 8 * 4 * 4  # bytes of the queries, and of the keys, of one device
 SENT = {
@@ -102,3 +102,32 @@ def test_errors(auto_mesh):
             + 'implementation="ring" needs no heads',
             lambda: attend(q, k["heads", 0], v["heads", 0], implementation="all-to-all"),
         )
+
+
+@pytest.mark.parametrize("kind", ["auto", "explicit"])
+def test_a_cache_that_is_split_along_positions_is_not_gathered(kind, auto_mesh, explicit_mesh):
+    """A prompt is read in parts of the positions too, and then tokens one by one."""
+    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
+    Long = axn.Axis("pos.key", 256)
+    prompt, token = draw(B, H, P, D), draw(B, H, D, seed=1)
+
+    def start():
+        return nn.KVCache.init("pos.key", (B, H, Long, D), lengths=B)
+
+    def read(pos):
+        return lambda cache, x: cache.attend(pos, "head_dim", x, x, x)
+
+    wanted = []
+    cache = start()
+    for pos, x in (("pos", prompt), (None, token), (None, token)):
+        out, cache = read(pos)(cache, x)
+        wanted.append(out)
+    with axn.set_mesh(mesh):
+        cache = axn.named_jit(start, MAPPING, strict=False)()
+        for i, (pos, x) in enumerate((("pos", prompt), (None, token), (None, token))):
+            (out, cache), program = on(mesh, MAPPING, read(pos), cache, x)
+            np.testing.assert_allclose(out.array, wanted[i].array, atol=2e-6)
+            assert lies(cache.key, mesh, MAPPING)
+            sent = sum(total.wire_megabytes for total in totals(collectives(program)).values()) * 1e6
+            if pos is None:
+                assert sent < cache.key.nbytes / 8 / 10
