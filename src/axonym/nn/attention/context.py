@@ -121,8 +121,10 @@ def _split_inside(call: AttentionCall) -> Split | None:
 
 def choose_method(call: AttentionCall) -> str | None:
     """Return the method that sends the fewest bytes; None unless queries and keys are split alike."""
+    if _is_unknown(call):
+        return None
     split = split_of(call)
-    if split is None or split.queries != split.keys or _is_unknown(call):
+    if split is None or split.queries != split.keys:
         return None
     sent = {"ring": bytes_sent("ring", call, split)}
     if _heads(call, split) is not None:
