@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import axonym as axn
 from axonym import nn
+from benchmarks.measure import collectives, totals
 from tests.nn.attending import by_hand, with_gradients
 from tests.nn.layouts import draw, lies
 from tests.nn.split import CAUSAL, MAPPING, MASKS, G, H, K, P, attend, check, expected, inputs, on
@@ -57,3 +59,12 @@ def test_what_is_dropped_is_the_same_as_on_one_device(explicit_mesh):
     alone = with_gradients(functools.partial(run, implementation="plain"))(*given)
     found, _ = on(explicit_mesh, MAPPING, with_gradients(functools.partial(run, implementation="all-to-all")), *given)
     check(found, (alone[0].array, [x.array for x in alone[1]]))
+
+
+def test_a_map_over_mesh_axes_is_not_gathered(explicit_mesh):
+    """XLA gathers the mapped axis for an all-to-all; the parts are sent one by one."""
+    given = inputs()
+    each = axn.vmap(lambda *x: attend(*x, mask=nn.causal(), implementation="all-to-all"), "batch")
+    found, program = on(explicit_mesh, MAPPING, with_gradients(each), *given)
+    check(found, expected(CAUSAL, *(x.array for x in given)))
+    assert set(totals(collectives(program))) <= {"collective-permute", "all-reduce"}

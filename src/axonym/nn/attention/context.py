@@ -232,6 +232,7 @@ def _layout(method: str, call: AttentionCall, split: Split, sees: bool) -> Layou
         manual=frozenset(manual),
         mesh=context.mesh_for_blocks(split.mesh),
         check=not context.taken_axes(),
+        one_by_one=bool(context.taken_axes()) and explicit.has_explicit_axes(call.query.array),
     )
 
 

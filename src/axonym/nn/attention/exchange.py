@@ -129,7 +129,7 @@ def _by_head(layout: Layout, x: Tree) -> Tree:
     to = dimension(x, heads)
     if position is not None:
         at = dimension(x, position)
-        return of_array(lambda a: lax.all_to_all(a, axes, to, at, tiled=True), x)
+        return of_array(lambda a: layout.swapped(a, to, at), x)
     size = x.array.shape[to] // layout.ways
     start = layout.here() * size
     return of_array(lambda a: lax.dynamic_slice_in_dim(a, start, size, to), x)
@@ -147,7 +147,7 @@ def _given_back(layout: Layout, x: NamedArray, like: NamedArray | None = None) -
     to = dimension(x, heads)
     if position is not None:
         at, dtype = dimension(x, position), x.dtype if like is None else like.dtype
-        return of_array(lambda a: lax.all_to_all(a.astype(dtype), axes, at, to, tiled=True), x)
+        return of_array(lambda a: layout.swapped(a.astype(dtype), at, to), x)
     assert like is not None
     start = layout.here() * x.array.shape[to]
     zeros = tracing.varying(jnp.zeros(like.array.shape, x.dtype), tracing.varying_over(x.array))

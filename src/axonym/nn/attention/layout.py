@@ -35,6 +35,7 @@ class Layout:
         manual: the mesh axes that become Manual; none where those of the positions are already.
         mesh: the mesh, if it is not the current one.
         check: whether JAX checks over which mesh axes results vary; it cannot under a `vmap` over mesh axes.
+        one_by_one: whether to send the parts of an all-to-all one by one, under a `vmap` over Explicit mesh axes.
     """
 
     method: str
@@ -49,6 +50,7 @@ class Layout:
     manual: frozenset[str]
     mesh: MeshLike | None
     check: bool
+    one_by_one: bool
 
     def entries_of(self, names: Names, *, exchanged: bool = False) -> list[Entry]:
         """Return the mesh axes of each axis of an array; `exchanged`: while devices have all positions."""
@@ -100,6 +102,25 @@ class Layout:
         devices, ordered = devices_of(self.axes)
         pairs = [(devices[i], devices[(i + shift) % self.ways]) for i in range(self.ways)]
         return jax.tree.map(lambda array: lax.ppermute(array, ordered, pairs), tree)
+
+    def swapped(self, array: jax.Array, split: int, joined: int) -> jax.Array:
+        """Split one dimension over the devices of the positions, and join the parts of another."""
+        if not self.one_by_one:
+            result: jax.Array = lax.all_to_all(array, self.axes, split, joined, tiled=True)
+            return result
+        # XLA would gather the axis of the `vmap` for an all-to-all, but not for parts that are sent one by one.
+        here, size, rows = self.here(), array.shape[split] // self.ways, array.shape[joined]
+        shape = list(array.shape)
+        shape[split], shape[joined] = size, rows * self.ways
+        result = jnp.zeros(shape, array.dtype)
+        for shift in range(self.ways):
+            start = (here + shift) % self.ways * size
+            part = lax.dynamic_slice_in_dim(array, start, size, split)
+            if shift:
+                part = self.send(part, shift)
+            source = (here - shift) % self.ways
+            result = lax.dynamic_update_slice_in_dim(result, part, source * rows, joined)
+        return result
 
 
 def travels(x: object) -> bool:
