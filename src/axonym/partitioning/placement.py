@@ -180,6 +180,8 @@ def from_callback(
     fn: Callable[[dict[str, slice]], Any],
     mapping: ResourceMapping | None = None,
     mesh: MeshLike | None = None,
+    *,
+    copy: bool = True,
 ) -> NamedArray:
     """Make a global array of blocks that a function loads, laid out by a mapping.
 
@@ -188,9 +190,11 @@ def from_callback(
     Args:
         axes: the axes of the global array.
         fn: takes the positions of a block, a slice with start and stop for each axis, and returns the block as a numpy
-            array with the axes in the order of `axes`. It is copied, and may be a view.
+            array with the axes in the order of `axes`.
         mapping: axis names to mesh axes; by default the current mapping.
         mesh: by default the mesh of `set_mesh`.
+        copy: whether blocks are copied. Without it, the array may keep the memory of a block, so it must be new, and
+            not be written again.
 
     Raises:
         ShardingError: if there is no mapping or no mesh with devices, or they do not fit the axes.
@@ -204,26 +208,14 @@ def from_callback(
         >>> x.sharding.shard_shape(x.array.shape)
         (2, 4)
     """
-    # A copy, as in `from_local`.
-    return from_buffers(axes, lambda at: copied(np.asarray(fn(at))), mapping, mesh)
-
-
-def from_buffers(
-    axes: AxisSpec,
-    fn: Callable[[dict[str, slice]], Any],
-    mapping: ResourceMapping | None = None,
-    mesh: MeshLike | None = None,
-) -> NamedArray:
-    """Do what `from_callback` does, with blocks in new memory that the array may keep.
-
-    Those of `make_buffer` are not copied again on a CPU.
-    """
     resolved, concrete = _resolved("from_callback", mapping, mesh)
     given = spec(axes, "from_callback")
     names, sizes = names_and_sizes(given)
 
     def load(index: tuple[slice, ...]) -> Any:
         block = fn(dict(zip(names, index, strict=True)))
+        if copy:
+            block = copied(np.asarray(block))
         wanted = tuple(part.stop - part.start for part in index)
         if np.shape(block) != wanted:
             problem = f"asked for the block {describe(names, wanted)}, "

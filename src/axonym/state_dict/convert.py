@@ -18,7 +18,7 @@ from ..mesh.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..nn.linear import Linear
 from ..nn.moe import MoELinear
 from ..partitioning.keys import check_keys
-from ..partitioning.placement import from_buffers
+from ..partitioning.placement import from_callback
 from ..partitioning.shard import names_of, no_mesh, paths_of
 from ..transform.leaves import refilled
 from .axes import StoredArray, StoredAxes
@@ -331,7 +331,9 @@ def _loaded(
             place.names, place.shape, own, context.context_mesh(mesh), function
         )
         axes = tuple(map(Axis, place.names, place.shape))
-        array = from_buffers(axes, lambda at: block(tuple(at.values())), own, mesh).array
+        # Blocks are in new memory, which a CPU keeps.
+        made = from_callback(axes, lambda at: block(tuple(at.values())), own, mesh, copy=False)
+        array = made.array
     elif sharding is not None and getattr(place.array, "committed", True):
         array = jax.make_array_from_callback(place.shape, sharding, block)
     else:
