@@ -279,6 +279,11 @@ def pipeline() -> str:
     return axn.partitioning.schedule(stages=4, microbatches=8).svg()
 
 
+def streamed() -> str:
+    """Draw the schedule in which stages also work backward."""
+    return axn.partitioning.schedule(stages=4, microbatches=8, backward=True).svg()
+
+
 PICTURES: list[Callable[[], str]] = [
     layouts,
     mesh,
@@ -293,6 +298,7 @@ PICTURES: list[Callable[[], str]] = [
     vit,
     treescope,
     pipeline,
+    streamed,
 ]
 
 

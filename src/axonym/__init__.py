@@ -27,6 +27,7 @@ from .dynamic_slice import *
 from .mesh import context as _context
 from .mesh.assignment import Mappings, ResourceMapping
 from .mesh.context import *
+from .nn.stack.one_f_one_b import pipeline_value_and_grad
 from .ops import (
     bits as _bits,
     contract as _contract,
@@ -155,6 +156,7 @@ __all__ = [
     "parameters",
     "partitioning",
     "pcast",
+    "pipeline_value_and_grad",
     "pmax",
     "pmean",
     "pmin",

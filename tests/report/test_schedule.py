@@ -30,12 +30,25 @@ def test_it_prints():
 
 def test_the_picture_has_a_cell_for_each_stage_and_tick(tmp_path):
     svg = schedule(3, 5).svg()
-    assert svg.count("<rect") == 21
+    assert svg.count("<rect") == 21 + 15  # cells, and work in them
     labels = re.findall(r'text-anchor="middle">(\d)<', svg)
     assert sorted(labels) == sorted("01234" * 3)
     schedule(3, 5).save(tmp_path / "schedule.svg")
     assert (tmp_path / "schedule.svg").read_text().startswith("<svg")
     assert schedule(3, 5)._repr_html_() == svg
+
+
+def test_a_microbatch_goes_back_from_stage_to_stage():
+    plan = schedule(stages=3, microbatches=4, backward=True)
+    assert plan.ticks == 8
+    for micro in range(4):
+        assert [plan.returning(stage, micro + 4 - stage) for stage in range(3)] == [micro] * 3
+    # On the last stage, it turns back in the tick in which it arrives.
+    assert all(plan.returning(2, tick) == plan.microbatch(2, tick) for tick in range(8))
+    rows = str(plan).splitlines()
+    assert rows[1].split() == ["stage", "0", "0", "1", "2", "3", "-0", "-1", "-2", "-3"]
+    assert rows[3].split() == ["stage", "2", ".", ".", "0-0", "1-1", "2-2", "3-3", ".", "."]
+    assert plan.svg().count("<rect") == 24 + 2 * 12
 
 
 @pytest.mark.parametrize("counts", [(0, 4), (4, 0)])

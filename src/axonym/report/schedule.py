@@ -20,10 +20,12 @@ class Schedule:
     Attributes:
         stages: the number of stages.
         microbatches: the number of microbatches.
+        backward: whether stages work backward in the same ticks, as in `pipeline_value_and_grad`.
     """
 
     stages: int
     microbatches: int
+    backward: bool = False
 
     def __post_init__(self) -> None:
         for name, count in (("stages", self.stages), ("microbatches", self.microbatches)):
@@ -34,31 +36,50 @@ class Schedule:
     @property
     def ticks(self) -> int:
         """The number of ticks; in one, each stage works on one microbatch."""
-        return self.microbatches + self.stages - 1
+        waiting = self.stages - 1
+        if self.backward:
+            waiting *= 2
+        return self.microbatches + waiting
 
     @property
     def bubble(self) -> float:
         """The part of the time in which a stage waits."""
-        return (self.stages - 1) / self.ticks
+        return 1 - self.microbatches / self.ticks
 
     def microbatch(self, stage: int, tick: int) -> int | None:
-        """Return the microbatch on which a stage works in a tick; None while it waits."""
-        at = tick - stage
+        """Return the microbatch on which a stage works forward in a tick; None while it waits."""
+        return self._known(tick - stage)
+
+    def returning(self, stage: int, tick: int) -> int | None:
+        """Return the microbatch on which a stage works backward in a tick; None if on none."""
+        if not self.backward:
+            return None
+        return self._known(tick - 2 * (self.stages - 1) + stage)
+
+    def _known(self, at: int) -> int | None:
         if 0 <= at < self.microbatches:
             return at
         return None
 
     def __repr__(self) -> str:
         width = len(str(self.ticks)) + 1
+        if self.backward:
+            width *= 2
         lines = ["tick".ljust(10) + "".join(f"{tick:>{width}}" for tick in range(self.ticks))]
         for stage in range(self.stages):
             cells = ""
             for tick in range(self.ticks):
-                at = self.microbatch(stage, tick)
-                cells += ("." if at is None else str(at)).rjust(width)
+                cells += self._text(stage, tick).rjust(width)
             lines.append(f"stage {stage}".ljust(10) + cells)
         lines.append(f"waiting: {self.bubble:.0%}")
         return "\n".join(lines)
+
+    def _text(self, stage: int, tick: int) -> str:
+        forward, back = self.microbatch(stage, tick), self.returning(stage, tick)
+        parts = [] if forward is None else [str(forward)]
+        if back is not None:
+            parts.append(f"-{back}")
+        return "".join(parts) or "."
 
     def svg(self) -> str:
         """Return the schedule as SVG, in the colour of the text around it."""
@@ -94,26 +115,38 @@ class Schedule:
         )
 
     def _cell(self, stage: int, tick: int, x: float, wide: float) -> str:
-        at, y = self.microbatch(stage, tick), stage * HEIGHT
-        colour, label = "rgb(128 128 128 / 0.12)", ""
-        if at is not None:
-            colour = f"hsl({round(330 * at / self.microbatches)} 75% 55% / 0.55)"
-            label = str(at)
-        cell = (
-            f'<rect x="{x:g}" y="{y}" width="{wide:g}" height="{HEIGHT - 2}" fill="{colour}"'
-            f' stroke="currentColor" stroke-width="0.5"/>'
+        y, high = stage * HEIGHT, HEIGHT - 2
+        frame = (
+            f'<rect x="{x:g}" y="{y}" width="{wide:g}" height="{high}" fill="rgb(128 128 128 / 0.12)"'
+            ' stroke="currentColor" stroke-width="0.5"/>'
         )
-        if not label or LETTER * len(label) > wide:
-            return cell
-        return f'{cell}<text x="{x + wide / 2:g}" y="{y + 15}" text-anchor="middle">{label}</text>'
+        forward, back = self.microbatch(stage, tick), self.returning(stage, tick)
+        if not self.backward:
+            return frame + self._work(forward, x, y, wide)
+        half = wide / 2
+        return frame + self._work(forward, x, y, half) + self._work(back, x + half, y, half)
+
+    def _work(self, at: int | None, x: float, y: float, wide: float) -> str:
+        """Draw the work on one microbatch."""
+        if at is None:
+            return ""
+        colour = f"hsl({round(330 * at / self.microbatches)} 75% 55% / 0.55)"
+        found = (
+            f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{HEIGHT - 2}" fill="{colour}"/>'
+        )
+        if LETTER * len(str(at)) > wide:
+            return found
+        return f'{found}<text x="{x + wide / 2:g}" y="{y + 15:g}" text-anchor="middle">{at}</text>'
 
 
-def schedule(stages: int, microbatches: int) -> Schedule:
+def schedule(stages: int, microbatches: int, *, backward: bool = False) -> Schedule:
     """Return which stage of a pipeline works on which microbatch, to print or to draw.
 
     Args:
         stages: the number of stages.
         microbatches: the number of microbatches.
+        backward: whether stages work backward on one microbatch in the ticks in which they work forward on another, as
+            in `axn.pipeline_value_and_grad`; microbatches that go back have a minus sign, or the right half of a cell.
 
     Raises:
         ArgumentError: if one is not positive.
@@ -125,4 +158,4 @@ def schedule(stages: int, microbatches: int) -> Schedule:
         stage 1    . 0 1 2 3
         waiting: 20%
     """
-    return Schedule(stages, microbatches)
+    return Schedule(stages, microbatches, backward)

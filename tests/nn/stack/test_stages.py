@@ -14,7 +14,7 @@ L, B, E = axn.make_axes(layers=6, batch=24, embed=2)
 
 def make(stages=3, microbatches=6, ways=2):
     empty = normalized({})
-    return Pipeline("fold", L, Microbatches("batch", microbatches), (), stages, ways, empty, empty, empty)
+    return Pipeline("fold", L, Microbatches("batch", microbatches), (), stages, ways, ways, empty, empty, empty)
 
 
 def test_a_microbatch_has_rows_of_all_devices():

@@ -239,7 +239,12 @@ class Interleaved(BlockFoldable[M]):
         repeated = dataclasses.replace(self.repeated, Block=Repeated)
         return dataclasses.replace(self, repeated=repeated, Block=Block), over
 
-    def _pipeline(self, function: str) -> Pipeline | None:
+    def divide(self, function: str) -> Pipeline | None:
+        """Return how the layers are pipelined, if they are.
+
+        Raises:
+            AxisSizeError: if stages would have different parts of the pattern.
+        """
         divided = pipeline.planned(function, self.Block)
         if divided is None:
             return None
@@ -252,7 +257,8 @@ class Interleaved(BlockFoldable[M]):
             raise AxisSizeError(message(function, problem, facts, hint=hint))
         return divided
 
-    def _by_stage(self, divided: Pipeline) -> Self:
+    def by_stage(self, divided: Pipeline) -> Self:
+        """Return the layers with an axis of stages."""
         Repeated = self.repeated.Block.resize(self.repeated.Block.size // divided.stages)
         stacked = divided.layers_by_stage(self.repeated.stacked)
         repeated = dataclasses.replace(self.repeated, stacked=stacked, Block=Repeated)

@@ -76,7 +76,8 @@ def planned(function: str, Block: Axis) -> Pipeline | None:
     entries = dict(mapping)
     for name, axes in mapping.items():
         entries[name] = partition.without(axes, entry)
-    across = partition.without(looked_up(mapping, cut.axis) or (), {*entry, *taken})
+    outside = partition.without(looked_up(mapping, cut.axis) or (), taken)
+    across = partition.without(outside, entry)
     entries |= {Block.name: entry, f"{Block.name}.ways": across}
     of_layers = dataclasses.replace(mapping, entries=tuple(entries.items()))
     entries |= {Block.name: (), f"{Block.name}.stage": entry}
@@ -87,6 +88,7 @@ def planned(function: str, Block: Axis) -> Pipeline | None:
         mesh_axes=entry,
         stages=stages,
         ways=partition.ways_on(mesh, across),
+        outer_ways=partition.ways_on(mesh, outside),
         outer=mapping,
         inner=dataclasses.replace(mapping, entries=tuple(entries.items())),
         of_layers=of_layers,
@@ -112,7 +114,7 @@ def run(
     """
     with context.context(mapping=pipeline.inner):
         stack = split(pipeline)
-        leaves = _Leaves(pipeline, init, arguments)
+        leaves = Leaves(pipeline, init, arguments)
         stage = arange(pipeline.Stage)
         layered = list(map(pipeline.by_stage, leaves.of(leaves.layered)))
         timed = list(map(pipeline.by_tick, map(pipeline.by_stage, leaves.of(leaves.timed))))
@@ -161,7 +163,7 @@ def _collected(pipeline: Pipeline, outputs: Tree) -> Tree:
     return jax.tree.map(collect, outputs, is_leaf=is_named_array)
 
 
-class _Leaves:
+class Leaves:
     """The leaves of a carry and of further arguments, by what a pipeline does with them.
 
     Attributes:

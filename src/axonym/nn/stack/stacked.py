@@ -131,7 +131,7 @@ class BlockFoldable(Layer, Generic[M]):
             times = 1 if unroll is None else unroll
             divided = None
             if method != "map":  # without a carry, nothing goes from layer to layer
-                divided = own._pipeline(function)
+                divided = own.divide(function)
             if divided is None:
                 carry, outputs = own._run(function, step, times, init, args, kwargs)
                 return carry, outputs
@@ -140,15 +140,15 @@ class BlockFoldable(Layer, Generic[M]):
                 last, outputs = stage._run(function, step, times, carry, *given)
                 return last, outputs
 
-            return pipeline.run(divided, own._by_stage, apply, init, (args, kwargs))
+            return pipeline.run(divided, own.by_stage, apply, init, (args, kwargs))
 
         return run
 
-    def _pipeline(self, function: str) -> Pipeline | None:
+    def divide(self, function: str) -> Pipeline | None:
         """Return how the layers are pipelined, if they are."""
         return None
 
-    def _by_stage(self, divided: Pipeline) -> Self:
+    def by_stage(self, divided: Pipeline) -> Self:
         """Return the layers with an axis of stages."""
         raise NotImplementedError
 
@@ -297,10 +297,12 @@ class Stacked(BlockFoldable[M]):
             return self, ()
         return dataclasses.replace(self, Block=Block), over
 
-    def _pipeline(self, function: str) -> Pipeline | None:
+    def divide(self, function: str) -> Pipeline | None:
+        """Return how the layers are pipelined, if they are."""
         return pipeline.planned(function, self.Block)
 
-    def _by_stage(self, divided: Pipeline) -> Self:
+    def by_stage(self, divided: Pipeline) -> Self:
+        """Return the layers with an axis of stages."""
         stacked = divided.layers_by_stage(self.stacked)
         return dataclasses.replace(self, stacked=stacked, Block=divided.Layer)
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import jax
@@ -41,6 +42,7 @@ class Pipeline:
         mesh_axes: those that the stages are split over.
         stages: their number.
         ways: the number of parts into which the mesh splits each microbatch.
+        outer_ways: the number of parts into which it splits the axis that is cut outside of the pipeline.
         outer: the current mapping.
         inner: the mapping within a stage.
         of_layers: the mapping of arrays with an axis of layers.
@@ -52,6 +54,7 @@ class Pipeline:
     mesh_axes: Entry
     stages: int
     ways: int
+    outer_ways: int
     outer: AxisMapping
     inner: AxisMapping
     of_layers: AxisMapping
@@ -163,13 +166,65 @@ class Pipeline:
 
         Stage `s` works on microbatch `m` in tick `m + s`.
         """
-        Rows = self._rows(leaf, self.cut.count * self.ways)
-        pieces = unflatten_axis(leaf, self.cut.axis, (self.Ways, self.Micro, Rows))
-        ordered = rearrange(pieces, (self.Micro, ...))
-        micro = flatten_axes(ordered, (self.Ways, Rows), self.cut.axis)
+        micro = self.microbatches(leaf)
         first = micro[self.Micro.name, : self.stages - 1]  # in ticks in which a stage waits
         repeated = concatenate(self.Micro.name, (micro, first))
         return self._moved_in_time(repeated.rename({self.Micro.name: self.Tick.name}), 1)
+
+    def microbatches(self, leaf: T) -> T | NamedArray:
+        """Cut an array with the axis into microbatches, which all stages have."""
+        if not isinstance(leaf, NamedArray) or self.cut.axis not in leaf.names:
+            return leaf
+        Rows = self._rows(leaf, self.cut.count * self.ways)
+        pieces = unflatten_axis(leaf, self.cut.axis, (self.Ways, self.Micro, Rows))
+        ordered = rearrange(pieces, (self.Micro, ...))
+        return auto_sharded(flatten_axes(ordered, (self.Ways, Rows), self.cut.axis))
+
+    def microbatch(self, tree: T, micro: jax.Array) -> T:
+        """Take one microbatch of all arrays of a tree; of those that do not exist, the next that does."""
+        known = jnp.clip(micro, 0, self.cut.count - 1)
+
+        def take(leaf: Any) -> Any:
+            if isinstance(leaf, NamedArray) and self.Micro.name in leaf.names:
+                return index(leaf, {self.Micro.name: known})
+            return leaf
+
+        taken: T = jax.tree.map(take, tree, is_leaf=is_named_array)
+        return taken
+
+    def rows_in(self, data: object) -> int:
+        """Return the size of the axis that is cut in one microbatch.
+
+        Raises:
+            AxisSizeError: if no array has it.
+        """
+        for leaf in jax.tree.leaves(data, is_leaf=is_named_array):
+            if isinstance(leaf, NamedArray) and self.cut.axis in leaf.names:
+                return leaf.axis_size(self.cut.axis)
+        problem = f"the work is cut along {self.cut.axis!r}, which no array of the data has"
+        hint = "name another axis in axn.pipelined"
+        raise AxisSizeError(message(self.function, problem, hint=hint))
+
+    def at_ends(self, rows: int) -> AbstractContextManager[Any]:
+        """Compute on a microbatch before the first and after the last stage: on all devices if its rows divide."""
+        mapping = self.inner
+        if rows % self.outer_ways == 0:
+            mapping = self.outer
+        return context.context(mapping=mapping)
+
+    def on_each_stage(self, leaf: NamedArray) -> NamedArray:
+        """Give a microbatch to all stages."""
+        return auto_sharded(broadcast_axis(leaf, self.Stage))
+
+    def of_stage(self, leaf: NamedArray, stage: int) -> NamedArray:
+        """Return what one stage has."""
+        if not jnp.issubdtype(leaf.dtype, jnp.number):
+            return index(leaf, {self.Stage.name: stage})
+        return where(arange(self.Stage) == stage, leaf, 0).sum(self.Stage)
+
+    def choose(self, condition: NamedArray, one: NamedArray, other: NamedArray) -> NamedArray:
+        """Choose by stage; the second array has the order of the result."""
+        return rearrange(where(condition, one, other), other.names)
 
     def collect(self, leaf: NamedArray) -> NamedArray:
         """Join what all stages return in all ticks, by layer; average microbatches that lack the axis.

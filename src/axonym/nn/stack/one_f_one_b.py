@@ -1,0 +1,351 @@
+"""Pipelines in which the backward pass of a microbatch begins as soon as its loss is known (1F1B).
+
+With 2 stages and 4 microbatches, the stages work forward on a-d and backward on A-D:
+
+    tick       0     1     2     3     4     5
+    stage 0    a     b    cA    dB     C     D
+    stage 1         aA    bB    cC    dD
+
+A stage keeps the inputs of microbatches on their way, fewer than two for each stage, and not those of all microbatches.
+It computes its layers again in the backward pass, as with gradient checkpointing.
+
+Reference:
+    Narayanan et al. (2019), PipeDream: generalized pipeline parallelism for DNN training.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from ...array import NamedArray, is_named_array, named
+from ...axis import Axis
+from ...create import arange
+from ...kinds import Tree
+from ...mesh import context
+from ...ops.shape import broadcast_axis, rearrange
+from ...ops.where import where
+from ...partitioning.shard import auto_sharded
+from ...transform.loop import loop
+from ...transform.vmap import vmap
+from . import running
+from .pipeline import Leaves
+from .stacked import BlockFoldable
+from .stages import Pipeline
+
+__all__ = ["pipeline_value_and_grad"]
+
+M = TypeVar("M")
+FUNCTION = "pipeline_value_and_grad"
+Arrays = Sequence[NamedArray]
+
+
+def pipeline_value_and_grad(
+    layers: Callable[[M], BlockFoldable[Any]],
+    before: Callable[..., Tree],
+    after: Callable[..., Any],
+    *,
+    step: Callable[..., Tree] | None = None,
+) -> Callable[..., tuple[jax.Array, M]]:
+    """Make the function that computes a loss and its gradient, microbatch by microbatch, forward and backward in turn.
+
+    The loss is `after(model, layers(model).fold(before(model, *data)), *data)`, a mean over the axis that
+    `axn.pipelined` cuts. Where the mapping does not pipeline the layers, it is computed at once.
+
+    Args:
+        layers: returns the `Stacked` or `Interleaved` of a model.
+        before: makes their carry from the model and the data; all its arrays have the axis that is cut, or are floats,
+            of which each microbatch has its own.
+        after: computes the loss from the model, the last carry and the data: a scalar, or a NamedArray without axes.
+        step: what applies a layer, as `step(layer, carry)`, or with `key=` if the call has one; by default the layer.
+
+    Returns:
+        A function `(model, *data, key=None)` that returns the loss and the gradient, a model with None for what is no
+        floating array. Named arrays of `data` with the axis are cut, and everything else is passed whole. The key is
+        for the layers: each has its own for each microbatch, as in `fold`.
+
+    Examples:
+        >>> Batch, Embed, Layers = axn.make_axes(batch=8, embed=4, layers=2)
+        >>> norms = axn.nn.Stacked.init(Layers, axn.nn.LayerNorm)(Embed)
+        >>> both = axn.pipeline_value_and_grad(
+        ...     lambda norms: norms, lambda _, x: x, lambda _, x, __: (x**2).mean()
+        ... )
+        >>> value, gradient = both(norms, axn.random.normal(jax.random.key(0), (Batch, Embed)))
+        >>> gradient.stacked.weight.shape
+        {'layers': 2, 'embed': 4}
+    """
+
+    def apply(layer: Any, carry: Tree, **key: Any) -> Tree:
+        return (step or _call)(layer, carry, **key)
+
+    def run(model: M, *data: Tree, key: jax.Array | None = None) -> tuple[jax.Array, M]:
+        parts = _Parts(layers, before, after, apply, {} if key is None else {"key": key})
+        parameters, rest = eqx.partition(model, eqx.is_inexact_array)
+        divided = layers(model).divide(FUNCTION)
+        if divided is None:
+            return jax.value_and_grad(parts.loss)(parameters, rest, data)
+        with context.context(mapping=divided.inner):
+            return _streamed(divided, parts, parameters, rest, data)
+
+    return run
+
+
+def _call(layer: Any, carry: Tree, **key: Any) -> Tree:
+    return layer(carry, **key)
+
+
+class _Parts(NamedTuple):
+    """What the user gave."""
+
+    layers: Callable[..., BlockFoldable[Any]]
+    before: Callable[..., Tree]
+    after: Callable[..., Any]
+    apply: Callable[..., Tree]
+    key: dict[str, Any]
+
+    def loss(self, parameters: Tree, rest: Tree, data: Sequence[Tree]) -> jax.Array:
+        """Compute the loss of all data at once."""
+        model = eqx.combine(parameters, rest)
+        carry = self.layers(model).fold_via(self.apply)(self.before(model, *data), **self.key)
+        return _scalar(self.after(model, carry, *data))
+
+
+def _scalar(loss: Any) -> jax.Array:
+    if isinstance(loss, NamedArray):
+        loss = loss.scalar()
+    return jnp.asarray(loss)
+
+
+def _streamed(
+    pipeline: Pipeline, parts: _Parts, parameters: Tree, rest: Tree, data: Tree
+) -> tuple[jax.Array, Tree]:
+    """Compute a loss and its gradient by stages."""
+
+    def stages_of(parameters: Tree) -> Tree:
+        return parts.layers(eqx.combine(parameters, rest)).by_stage(pipeline)
+
+    def weights_of(parameters: Tree) -> Tree:
+        return eqx.filter(stages_of(parameters), eqx.is_inexact_array)
+
+    weights, pull = jax.vjp(weights_of, parameters)
+    others = eqx.filter(stages_of(parameters), eqx.is_inexact_array, inverse=True)
+    data = jax.tree.map(pipeline.microbatches, data, is_leaf=is_named_array)
+    rows = pipeline.rows_in(data)
+    model = _Model(parameters, rest, weights, others, data, rows)
+    with pipeline.at_ends(rows):
+        carry = parts.before(
+            eqx.combine(parameters, rest), *pipeline.microbatch(data, jnp.asarray(0))
+        )
+    key = running.split_arguments(FUNCTION, pipeline.Block, (None,), parts.key)
+    stream = _Stream(pipeline, parts, model, Leaves(pipeline, carry, ((), key)))
+
+    ticks = loop(FUNCTION, stream.tick, stream.ticks, False, False, 1, is_named_array)
+    flow, _ = ticks(stream.start(), arange(stream.ticks))
+    (of_layers,) = pull(flow.weights)
+    summed = _sum(of_layers, flow.parameters)
+    return flow.loss / pipeline.cut.count, jax.tree.map(lambda x: x / pipeline.cut.count, summed)
+
+
+class _Model(NamedTuple):
+    """A model and its data.
+
+    Attributes:
+        parameters: the floating arrays of the model.
+        rest: the rest of the model.
+        weights: the floating arrays of the layers, by stage.
+        others: the rest of the layers.
+        data: the data, cut into microbatches.
+        rows: the size of the axis that is cut, in each.
+    """
+
+    parameters: Tree
+    rest: Tree
+    weights: Tree
+    others: Tree
+    data: Tree
+    rows: int
+
+
+class _Flow(NamedTuple):
+    """What goes from tick to tick.
+
+    Attributes:
+        waiting: inputs of each stage, until their backward pass.
+        arriving: what each stage gets from the one before.
+        returning: gradients that each stage gets from the one after.
+        weights: gradients of the layers.
+        parameters: gradients of what is before and after the layers.
+        loss: the sum of the losses.
+    """
+
+    waiting: list[NamedArray]
+    arriving: list[NamedArray]
+    returning: list[NamedArray]
+    weights: Tree
+    parameters: Tree
+    loss: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stream:
+    """What is the same in all ticks.
+
+    Attributes:
+        pipeline: how the work is divided.
+        parts: what the user gave.
+        model: the model and the data.
+        leaves: the leaves of a carry, and random keys.
+    """
+
+    pipeline: Pipeline
+    parts: _Parts
+    model: _Model
+    leaves: Leaves
+
+    @property
+    def ticks(self) -> Axis:
+        """The axis of time, until the first stage has ended its last backward pass."""
+        return self.pipeline.Tick.resize(self.pipeline.cut.count + 2 * self.pipeline.stages - 2)
+
+    @property
+    def places(self) -> Axis:
+        """The axis of what a stage keeps: inputs that wait for their backward pass."""
+        return self.pipeline.Slot.resize(2 * self.pipeline.stages - 1)
+
+    def start(self) -> _Flow:
+        """Return what the first tick begins with.
+
+        Stages that wait work on real values: with zeros, layers may have no gradient.
+        """
+        entering = self._enter(self.model.parameters, (), jnp.asarray(0))
+        arriving = list(map(self.pipeline.on_each_stage, entering))
+        return _Flow(
+            waiting=list(map(self._waiting, arriving)),
+            arriving=arriving,
+            returning=_zeros(_floats(arriving)),
+            weights=_zeros(self.model.weights),
+            parameters=_zeros(self.model.parameters),
+            loss=jnp.zeros(()),
+        )
+
+    def tick(self, flow: _Flow, now: NamedArray) -> tuple[_Flow, None]:
+        """Work forward on one microbatch and backward on another, on each stage."""
+        pipeline, parameters = self.pipeline, self.model.parameters
+        stage, last = arange(pipeline.Stage), pipeline.stages - 1
+        choose_first = functools.partial(pipeline.choose, stage == 0)
+        choose_last = functools.partial(pipeline.choose, stage == last)
+
+        new = self._enter(parameters, (), now.array)
+        entering = list(map(choose_first, new, flow.arriving))
+        slot = now.array % self.places.size
+        waiting = list(map(functools.partial(pipeline.put, slot), flow.waiting, entering))
+        moved = self._forward(self.model.weights, entering, now - stage)
+
+        finished = now.array - last
+        leaving = [pipeline.of_stage(array, last) for array in moved]
+        (loss,), pull_loss = _vjp(self._leave, parameters, leaving, finished)
+        is_finished = ((finished >= 0) & (finished < pipeline.cut.count)).astype(loss.dtype)
+        after, arrived = pull_loss([named(is_finished, ())])
+
+        # Stage `s` got this microbatch `2 * (last - s)` ticks ago.
+        begun = now - 2 * last + stage
+        taken = self._taken(waiting, (begun + stage) % self.places.size)
+        arriving = map(choose_last, arrived, flow.returning)
+        is_begun = (begun >= 0) & (begun < pipeline.cut.count)
+        back = [rearrange(where(is_begun, array, 0), array.names) for array in arriving]
+        _, pull_stages = _vjp(self._forward, self.model.weights, taken, begun)
+        weights, returned = pull_stages(back)
+
+        first = [pipeline.of_stage(array, 0) for array in returned]
+        _, pull_before = _vjp(self._enter, parameters, (), now.array - 2 * last)
+        before, _ = pull_before(first)
+        following = _Flow(
+            waiting=waiting,
+            arriving=pipeline.send(moved, 1),
+            returning=pipeline.send(returned, -1),
+            weights=_sum(flow.weights, weights),
+            parameters=_sum(_sum(flow.parameters, before), after),
+            loss=flow.loss + jnp.where(is_finished > 0, loss.array, 0),
+        )
+        return following, None
+
+    def _waiting(self, array: NamedArray) -> NamedArray:
+        repeated = broadcast_axis(array, self.places)
+        return rearrange(repeated, (self.pipeline.Stage, self.places, ...))
+
+    def _taken(self, waiting: Arrays, slot: NamedArray) -> list[NamedArray]:
+        """Take an input out of another place on each stage."""
+
+        def take(waiting: Arrays, slot: NamedArray) -> list[NamedArray]:
+            return self.pipeline.take(waiting, slot.array)
+
+        taken: list[NamedArray] = vmap(take, self.pipeline.Stage)(waiting, slot)
+        return taken
+
+    def _enter(self, parameters: Tree, _: Arrays, micro: jax.Array) -> list[NamedArray]:
+        """Compute what enters the first stage."""
+        with self.pipeline.at_ends(self.model.rows):
+            model = eqx.combine(parameters, self.model.rest)
+            data = self.pipeline.microbatch(self.model.data, micro)
+            return self.leaves.carry_of(self.parts.before(model, *data))
+
+    def _leave(self, parameters: Tree, arrays: Arrays, micro: jax.Array) -> list[NamedArray]:
+        """Compute the loss of what leaves the last stage."""
+        with self.pipeline.at_ends(self.model.rows):
+            carry = auto_sharded(self.leaves.carry_with(arrays))
+            model = eqx.combine(parameters, self.model.rest)
+            data = self.pipeline.microbatch(self.model.data, micro)
+            return [named(_scalar(self.parts.after(model, carry, *data)), ())]
+
+    def _forward(self, weights: Tree, arrays: Arrays, micro: NamedArray) -> list[NamedArray]:
+        """Apply the layers of each stage to a microbatch of its own."""
+        keys = list(map(self.pipeline.by_stage, self.leaves.of(self.leaves.layered)))
+        known = micro.clip(0, self.pipeline.cut.count - 1)
+        stack = eqx.combine(weights, self.model.others)
+        run = vmap(self._at_stage, self.pipeline.Stage)
+        moved: list[NamedArray] = run(stack, arrays, known, keys)
+        return list(map(_ordered_like, moved, arrays))
+
+    def _at_stage(self, stack: Any, arrays: Arrays, micro: NamedArray, keys: Arrays) -> Tree:
+        carry, given = self.leaves.rebuild(micro.array, arrays, keys, ())
+        step = running.to_pair(FUNCTION, "fold", self.parts.apply)
+        carry, _ = stack._run(FUNCTION, step, 1, carry, *given)
+        return self.leaves.carry_of(carry)
+
+
+def _vjp(
+    fn: Callable[..., list[NamedArray]], parameters: Tree, arrays: Arrays, micro: Any
+) -> tuple[list[NamedArray], Callable[..., Any]]:
+    """Differentiate with respect to parameters and the floats among arrays."""
+
+    def of_floats(parameters: Tree, floats: Arrays) -> list[NamedArray]:
+        rest = iter(floats)
+        merged = [next(rest) if _is_float(array) else array for array in arrays]
+        return _floats(fn(parameters, merged, micro))
+
+    value, pull = jax.vjp(of_floats, parameters, _floats(arrays))
+    return value, pull
+
+
+def _is_float(array: NamedArray) -> bool:
+    return bool(jnp.issubdtype(array.dtype, jnp.inexact))
+
+
+def _floats(arrays: Arrays) -> list[NamedArray]:
+    return list(filter(_is_float, arrays))
+
+
+def _zeros(tree: Tree) -> Tree:
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def _sum(one: Tree, other: Tree) -> Tree:
+    return jax.tree.map(jnp.add, one, other)
+
+
+def _ordered_like(array: NamedArray, like: NamedArray) -> NamedArray:
+    return rearrange(array, like.names)

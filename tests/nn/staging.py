@@ -1,0 +1,77 @@
+"""What tests of pipelines share: layers, the same layers with plain arrays, and one run with a pipeline."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+import axonym as axn
+
+L, B, P, E = axn.make_axes(layers=8, batch=16, pos=3, embed=4)
+KEY = jax.random.key(0)
+MICROBATCHES = 8
+# The four stages are on the mesh axis `data`; the rows of a microbatch are split over `model`.
+STORED = {"layers": "data"}
+COMPUTED = {"layers": "data", "batch": ("model", "data")}
+
+
+class Residual(eqx.Module):
+    weight: axn.NamedArray
+    scale: jax.Array
+
+    @staticmethod
+    def init(*, key):
+        return Residual(axn.random.normal(key, (E, E.derive("out"))) / 2, jnp.asarray(0.5))
+
+    def __call__(self, x, mask=1.0, shift=0.0, *, key=None):
+        hidden = axn.tanh(axn.dot(x, self.weight, axis=E)).rename({"embed.out": "embed"})
+        if key is not None:
+            hidden = hidden * axn.random.bernoulli(key, hidden.axes, 0.7)
+        return x + axn.auto_sharded(hidden * mask * self.scale + shift)
+
+
+class Tilted(Residual):
+    """Layers of another kind."""
+
+    @staticmethod
+    def init(*, key):
+        return Tilted(*jax.tree.leaves(Residual.init(key=key), is_leaf=lambda x: isinstance(x, axn.NamedArray)))
+
+    def __call__(self, x, mask=1.0, shift=0.0, *, key=None):
+        return super().__call__(x, mask, shift, key=key) * 1.25
+
+
+def apply_by_hand(weight, scale, x, mask, shift, keep, tilt=1.0):
+    """Apply one layer with plain arrays."""
+    hidden = jnp.tanh(jnp.einsum("bpe,ef->bpf", x, weight)) * keep
+    return tilt * (x + hidden * mask[..., None] * scale + shift)
+
+
+def microbatch_of_rows(ways):
+    """Return the number of the microbatch of each row: every part of the batch on a device is cut into all of them."""
+    return jnp.tile(jnp.repeat(jnp.arange(MICROBATCHES), B.size // ways // MICROBATCHES), ways)
+
+
+def kept_by_hand(layer, ways):
+    """Draw what dropout keeps in one layer: each microbatch has a key of its own."""
+    key = jax.random.split(KEY, L.size)[layer]
+    rows = B.size // MICROBATCHES
+    shape = (rows, P.size, E.size)
+    drawn = [jax.random.bernoulli(jax.random.fold_in(key, m), 0.7, shape) for m in range(MICROBATCHES)]
+    order = jnp.argsort(microbatch_of_rows(ways), stable=True)
+    return jnp.concatenate(drawn)[jnp.argsort(order)]
+
+
+def pipeline(fn, mesh, *args, stored=STORED, computed=COMPUTED, axis="batch", microbatches=MICROBATCHES):
+    """Run a function with a pipeline."""
+    with axn.set_mesh(mesh):
+        run = axn.named_jit(fn, axn.Mappings(stored, computed))
+        with axn.pipelined(axis, microbatches):
+            return run(*axn.shard(args, axn.Mappings(stored, computed)))
+
+
+def close(tree, other):
+    """Compare with one part in a million of the largest number, since sums over the batch cancel."""
+    assert jax.tree.structure(tree) == jax.tree.structure(other)
+    largest = max(jnp.abs(y).max() for y in jax.tree.leaves(other))
+    for x, y in zip(jax.tree.leaves(tree), jax.tree.leaves(other), strict=True):
+        assert jnp.abs(x - y).max() <= 1e-6 * largest
