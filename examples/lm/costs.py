@@ -83,7 +83,7 @@ def plan(trainer: Trainer, mesh: AnyMesh, batch: int, length: int) -> str:
     Args:
         trainer: of the run.
         mesh: may be abstract, and larger than the machine.
-        batch: rows of a microbatch.
+        batch: rows that are computed at a time, or in one pipeline.
         length: positions that the model sees.
     """
     stored, computed = trainer.mappings
@@ -92,6 +92,8 @@ def plan(trainer: Trainer, mesh: AnyMesh, batch: int, length: int) -> str:
     dtype = trainer.policy.compute_dtype
     sizes = (config.layers, batch, length, config.embed)
     stream = NamedArray(jax.ShapeDtypeStruct(sizes, dtype), ("layers", "batch", "pos", "embed"))
+    # Each stage of a pipeline keeps what its own layers get, of all rows.
+    kept = {**computed, **trainer.layout.rows}
     computed_in = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype), state.model)
     rows = {
         "parameters": per_device(state.model, stored, mesh),
@@ -99,7 +101,7 @@ def plan(trainer: Trainer, mesh: AnyMesh, batch: int, length: int) -> str:
         "average of the parameters": per_device(state.average, stored, mesh),
         "gradients": per_device(state.model, stored, mesh),
         f"parameters to compute with ({jnp.dtype(dtype).name})": per_device(computed_in, stored, mesh),
-        "what is kept of each layer for the backward pass": per_device(stream, computed, mesh),
+        "what is kept of each layer for the backward pass": per_device(stream, kept, mesh),
     }
     told = [str(axn.parameters.table(state.model, mapping=stored, mesh=mesh, strict=False)), ""]
     told += [f"{what + ':':<56}{size / 2**20:>12,.3f} MiB" for what, size in rows.items() if size]

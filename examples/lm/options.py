@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from config import DecoderConfig
+from config import DecoderConfig, ExpertsConfig
+from layouts import DEFAULT, STRATEGIES, Layout, Shape, layout_of, read_mesh
 from processes import Processes
 from trainer import Recipe
 
@@ -18,7 +19,9 @@ class Options:
     Attributes:
         recipe: how the model is trained.
         together: which of many processes this is.
-        mesh: devices along the mesh axes data and model; by default 4 and 2, or 1 and 1 for a single device.
+        mesh: devices along mesh axes by name, such as data=2,stage=2,model=2, from which the mappings follow: data,
+            stage (a pipeline), context (positions), expert and model. Or two numbers, for the axes data and model of
+            a strategy; by default 4 and 2, or 1 and 1 for a single device.
         axis_types: how JAX treats shardings: decided by the compiler, or part of types.
         data: texts (plain, .jsonl, .parquet, or a folder), or a file of tokens; by default the source of Python's
             standard library.
@@ -31,6 +34,7 @@ class Options:
         embed: width of the residual stream.
         heads: number of attention heads.
         kv_heads: number of heads of keys and values; by default as many.
+        experts: number of experts in place of each perceptron, of which a token goes to two; by default none.
         positions: tokens per sequence.
         dropout: probability of dropping.
         batch: sequences per step.
@@ -48,7 +52,7 @@ class Options:
 
     recipe: tyro.conf.OmitArgPrefixes[Recipe] = Recipe()  # noqa: RUF009  # it is frozen
     together: tyro.conf.OmitArgPrefixes[Processes] = Processes()  # noqa: RUF009
-    mesh: tuple[int, int] | None = None
+    mesh: tuple[int, int] | str | None = None
     axis_types: Literal["auto", "explicit"] = "auto"
     data: Path | None = None
     documents: Literal["joined", "masked", "packed"] = "joined"
@@ -59,6 +63,7 @@ class Options:
     embed: int = 128
     heads: int = 4
     kv_heads: int | None = None
+    experts: int | None = None
     positions: int = 128
     dropout: float = 0.05
     batch: int = 32
@@ -73,26 +78,62 @@ class Options:
     dry_run: bool = False
     out: Path = Path(__file__).parent / "run"
 
-    @property
-    def mesh_shape(self) -> tuple[int, int]:
+    @functools.cached_property
+    def mesh_shape(self) -> Shape:
+        if isinstance(self.mesh, str):
+            return read_mesh(self.mesh)
         if self.mesh is not None:
             return self.mesh
         return (1, 1) if self.recipe.strategy == "single" else (4, 2)
 
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """The mappings of the run.
+
+        Raises:
+            ValueError: if a mesh by names is given together with a strategy, or one of two numbers with `fsdp`.
+        """
+        recipe, shape = self.recipe, self.mesh_shape
+        if isinstance(shape, tuple):
+            if recipe.fsdp:
+                told = " ".join(map(str, shape))
+                raise ValueError(f"fsdp is for a mesh by names, and mesh={told}: pass strategy=fsdp, or mesh=data=8")
+            return Layout(*STRATEGIES[recipe.strategy or DEFAULT])
+        if recipe.strategy is not None:
+            raise ValueError(f"strategy={recipe.strategy} and mesh={self.mesh} both say the mappings: pass one of them")
+        return layout_of(shape, fsdp=recipe.fsdp, microbatches=recipe.microbatches)
+
+    @property
+    def layout_name(self) -> str:
+        if isinstance(self.mesh, str):
+            return f"{self.mesh}, fsdp" if self.recipe.fsdp else self.mesh
+        return self.recipe.strategy or DEFAULT
+
+    @property
+    def microbatches(self) -> int:
+        return self.recipe.microbatches or self.layout.pipelined or 2
+
+    @property
+    def parts(self) -> int:
+        """Parts of a batch that are computed one after the other; a pipeline gets the whole batch, and cuts it."""
+        return 1 if self.layout.pipelined else self.microbatches
+
     def spelled(self) -> dict[str, str]:
         """Return the options that make a run what it is, as text."""
-        own = {**vars(self), **{f"recipe.{key}": value for key, value in vars(self.recipe).items()}}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        own = {**fields, **{f"recipe.{key}": value for key, value in vars(self.recipe).items()}}
+        own["recipe.microbatches"] = self.microbatches
         return {key: str(value) for key, value in own.items() if key not in MAY_CHANGE}
 
 
 # The least that each of these options can be.
 LEAST = {
-    **dict.fromkeys(("layers", "embed", "heads", "positions", "batch", "keep", "recipe.microbatches"), 1),
+    **dict.fromkeys(("layers", "embed", "heads", "experts", "positions", "batch", "keep", "recipe.microbatches"), 1),
     **dict.fromkeys(("recipe.steps", "recipe.warmup", "seed", "sample", "evaluate_every", "save_every", "profile"), 0),
 }
 # Where a run goes, and how often it looks up: these may differ when it goes on.
 MAY_CHANGE = {
-    *("recipe", "recipe.strategy", "together", "mesh", "axis_types", "out"),
+    *("recipe", "recipe.strategy", "recipe.fsdp", "together", "mesh", "axis_types", "out"),
     *("evaluate_every", "save_every", "keep", "keep_every", "sample", "tensorboard", "profile", "dry_run"),
 }
 
@@ -114,6 +155,11 @@ def make_config(options: Options, vocab: int) -> DecoderConfig:
         positions=options.positions,
         dropout=options.dropout,
     )
+    if options.experts is not None:
+        if options.family == "gpt2":
+            raise ValueError(f"experts={options.experts}, but family=gpt2 has none: pass family=llama")
+        chosen = min(2, options.experts)
+        config = dataclasses.replace(config, experts=ExpertsConfig(options.experts, chosen, config.mlp))
     if options.family == "llama":
         return config
     return dataclasses.replace(
@@ -137,8 +183,9 @@ def check_options(options: Options) -> None:
     """
     for name, least in LEAST.items():
         value = functools.reduce(getattr, name.split("."), options)
-        if value < least:
+        if value is not None and value < least:
             raise ValueError(f"{name}={value} must be at least {least}")
+    _ = options.layout
     out = options.out
     if not out.parent.is_dir():
         raise FileNotFoundError(f"no folder {out.parent.absolute()} for out={out}")

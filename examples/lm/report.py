@@ -18,7 +18,9 @@ def show_sample(run: Run, model: Any) -> None:
         return
     prompt = run.valid[: min(32, room)].tolist()
     options = Sampling(run.options.out, new=run.options.sample)
-    cast, layout = run.trainer.policy.cast_to_compute(model), {**run.trainer.mappings[1], "batch": None}
+    # One sequence, token by token: there is nothing to cut but the model.
+    layout = {**run.trainer.mappings[1], **dict.fromkeys(("batch", "pos", "layers"))}
+    cast = run.trainer.policy.cast_to_compute(model)
     parts = Generator(cast, run.tokenizer, options, layout).stream([prompt])
     tokens = [token for part in parts for token in part[0]]
     print(f"\n--- {len(tokens)} tokens after the held-out text ...{run.tokenizer.decode(prompt)!r}:")
@@ -41,7 +43,7 @@ def report(options: Options, held_out: float, entropy: float) -> None:
     axes.plot([line["step"] for line in lines], [line["loss"] for line in lines], linewidth=1, label="training")
     axes.axhline(held_out, color="tab:orange", label=f"held out: {held_out:.3f}")
     axes.axhline(entropy, color="gray", linestyle=":", label=f"unigram entropy: {entropy:.3f}")
-    axes.set(xlabel="step", ylabel="loss (nats per token)", title=f"{options.family}, {options.recipe.strategy}")
+    axes.set(xlabel="step", ylabel="loss (nats per token)", title=f"{options.family}, {options.layout_name}")
     axes.legend()
     figure.savefig(options.out / "loss.png", dpi=120)
     print(f"the model, its numbers and the curve of its loss: {options.out}")

@@ -35,7 +35,7 @@ class Run:
 
     @functools.cached_property
     def trainer(self) -> Trainer:
-        return Trainer(self.options.recipe, self.config)
+        return Trainer(self.options.recipe, self.config, self.options.layout)
 
     @functools.cached_property
     def sources(self) -> tuple[Rows, Rows]:
@@ -70,7 +70,7 @@ class Run:
         return self.trainer.place(batch_of(source, step, size, microbatches, own), self.mesh)
 
     def train_batch(self, step: int) -> Batch:
-        return self.batch(self.sources[0], step, self.options.recipe.microbatches)
+        return self.batch(self.sources[0], step, self.options.parts)
 
     def held_out(self, state: State) -> float:
         """Return the loss of the held-out text, under the average of the parameters where there is one."""
@@ -122,10 +122,12 @@ def check(run: Run) -> None:
         if tokens.size <= options.positions:
             need = f"{options.positions + 1} tokens for one sequence"
             raise ValueError(f"the {name} has {tokens.size} tokens and must have {need}: give more text")
-    microbatches = options.recipe.microbatches
+    if "experts" in run.trainer.mappings[1] and config.experts is None:
+        raise ValueError(f"mesh={options.mesh} divides experts, and the model has none: pass experts=4")
+    microbatches = options.microbatches
     if options.batch % microbatches:
         raise ValueError(f"batch={options.batch} is not a multiple of microbatches={microbatches}")
-    rows = {"batch": options.batch // microbatches, "pos": options.positions + 1}
+    rows = {"batch": options.batch // options.parts, "pos": options.positions}
     tokens = NamedArray(np.zeros(tuple(rows.values()), np.int32), tuple(rows))
     parameters, compute = run.trainer.mappings
     state = jax.eval_shape(run.trainer.fresh, jax.random.key(0))

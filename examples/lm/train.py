@@ -1,7 +1,8 @@
-"""Train a small language model, laid out by two dicts.
+"""Train a small language model, laid out by two dicts, which it prints.
 
     python train.py                             the source of Python's standard library, FSDP and tensor parallelism
     python train.py --strategy dp               another layout of the same run
+    python train.py --mesh data=2,stage=2,model=2      mesh axes by name, from which the dicts follow: a pipeline, too
     python train.py --data my_texts/            your own text
     python train.py --start ~/Llama-3.2-1B      go on from a checkpoint of Hugging Face, on your own text
     python train.py --save-every 100            keep checkpoints; the same command again goes on with the last one
@@ -148,8 +149,10 @@ def make_metrics(options: Options, start: int) -> Metrics:
 def main(options: Options) -> float | None:
     """Train, and return the held-out loss; a dry run has none."""
     run = prepare(options)
+    if is_first():
+        print(options.layout)
     if options.dry_run:
-        rows = options.batch // options.recipe.microbatches
+        rows = options.batch // options.parts
         print(plan(run.trainer, run.mesh, rows, options.positions))
         return None
     with axn.set_mesh(run.mesh):

@@ -1,5 +1,6 @@
 """The compiled functions of a training run: initialise, take a step, evaluate."""
 
+import contextlib
 import dataclasses
 import functools
 from typing import Literal
@@ -11,7 +12,7 @@ import jmp
 import optax
 from config import DecoderConfig
 from decoder import Decoder
-from layouts import STRATEGIES, Strategy
+from layouts import DEFAULT, STRATEGIES, Layout, Strategy
 from rows import Batch
 
 import axonym as axn
@@ -24,9 +25,12 @@ class Recipe:
     """How a model is trained.
 
     Attributes:
-        strategy: which pair of mappings lays out the run.
+        strategy: which pair of mappings lays out the run, on a mesh of two numbers; by default fsdp+tp. A mesh by names
+            says it itself.
+        fsdp: on a mesh by names, divide parameters and optimiser state by the axes data and context, too.
         steps: number of steps.
-        microbatches: parts in which a batch is computed, one after the other.
+        microbatches: parts in which a batch is computed, one after the other, or in a pipeline; by default 2, or twice
+            as many as stages.
         learning_rate: its highest value, after warming up.
         schedule: how it falls afterwards: to a tenth by a cosine, to zero in the last fifth, or not at all.
         warmup: steps of warming up.
@@ -40,9 +44,10 @@ class Recipe:
         precision: dtypes of parameters, computation and outputs.
     """
 
-    strategy: Strategy = "fsdp+tp"
+    strategy: Strategy | None = None
+    fsdp: bool = False
     steps: int = 300
-    microbatches: int = 2
+    microbatches: int | None = None
     learning_rate: float = 3e-3
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup: int = 30
@@ -137,10 +142,17 @@ def make_optimizer(recipe: Recipe, widths: Widths | None = None) -> optax.Gradie
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """The compiled functions of a run, for the mesh that is current when they are called."""
+    """The compiled functions of a run, for the mesh that is current when they are called.
+
+    Attributes:
+        recipe: how the model is trained.
+        config: its sizes and forms.
+        given: how the run is laid out; by default as the strategy of the recipe says.
+    """
 
     recipe: Recipe
     config: DecoderConfig
+    given: Layout | None = None
 
     @functools.cached_property
     def policy(self) -> jmp.Policy:
@@ -155,8 +167,21 @@ class Trainer:
         return None if self.recipe.mup is None else Widths(self.config, self.recipe.mup)
 
     @functools.cached_property
+    def layout(self) -> Layout:
+        if self.given is not None:
+            return self.given
+        return Layout(*STRATEGIES[self.recipe.strategy or DEFAULT])
+
+    @property
     def mappings(self) -> tuple[axn.ResourceMapping, axn.ResourceMapping]:
-        return STRATEGIES[self.recipe.strategy]
+        """How parameters are laid out, and the computation."""
+        return self.layout.parameters, self.layout.compute
+
+    def piped(self) -> contextlib.AbstractContextManager[None]:
+        """Say how a pipeline cuts its work, where there is one."""
+        if self.layout.pipelined is None:
+            return contextlib.nullcontext()
+        return axn.pipelined("batch", self.layout.pipelined)
 
     def loss(self, model: Decoder, batch: Batch, key: jax.Array | None) -> jax.Array:
         """Compute the loss in the compute layout and precision; without a key, the cross entropy alone."""
@@ -166,8 +191,9 @@ class Trainer:
         mask = None
         if batch.documents is not None:
             mask = nn.segments(batch.documents)
-        with axn.axis_mapping(self.mappings[1]):
+        with axn.axis_mapping(self.mappings[1]), self.piped():
             computing = self.policy.cast_to_compute(model)
+            batch = axn.shard(batch, {"batch": self.mappings[1].get("batch")}, strict=False)
             return computing.loss(batch.tokens, mask, where=batch.counted, key=key, **options).scalar()
 
     def state(self, model: Decoder) -> State:
@@ -240,8 +266,8 @@ class Trainer:
 
     @property
     def rows(self) -> axn.ResourceMapping:
-        """How the rows of a batch are laid out."""
-        return {"batch": self.mappings[1].get("batch")}
+        """How the rows of a batch arrive."""
+        return self.layout.rows
 
     def shardings(self, state: State, mesh: jax.sharding.Mesh) -> State:
         """Return where each array of a state goes."""

@@ -40,7 +40,9 @@ def arguments(count: int, text: Path, out: Path, *more: str) -> list[list[str]]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
-    recipe = ["--strategy", "fsdp", "--microbatches", "1", "--warmup", "2", "--precision", PRECISION]
+    recipe = ["--microbatches", "1", "--warmup", "2", "--precision", PRECISION]
+    if "--mesh" not in more:
+        recipe += ["--strategy", "fsdp"]
     sizes = [part for key, value in SIZES.items() for part in (f"--{key.replace('_', '-')}", str(value))]
     common = [*recipe, *sizes, "--data", str(text), "--out", str(out), "--coordinator", address, *more]
     own = (["--processes", str(count), "--process-id", str(i)] for i in range(count))
@@ -65,11 +67,11 @@ def started(commands: list[list[str]], folder: Path) -> Iterator[list[subprocess
             process.wait()
 
 
-def run(count: int, text: Path, out: Path) -> None:
+def run(count: int, text: Path, out: Path, *more: str) -> None:
     """Train on some processes."""
     folder = out.parent / f"logs-{out.name}"
     folder.mkdir()
-    with started(arguments(count, text, out, "--steps", str(RECIPE.steps)), folder) as processes:
+    with started(arguments(count, text, out, "--steps", str(RECIPE.steps), *more), folder) as processes:
         codes = [process.wait(LIMIT) for process in processes]
     assert codes == [0] * count, "".join((folder / f"{i}.log").read_text()[-3000:] for i in range(count))
 
@@ -116,6 +118,17 @@ def test_two_processes_train_like_one_and_any_number_goes_on(text: Path, tmp_pat
             assert "going on after 3 steps" in (tmp_path / f"logs-{out.name}" / "0.log").read_text()
         assert losses(out)[:3] == losses(tmp_path / "two")[:3]
         np.testing.assert_allclose(losses(out), losses(alone.out), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mesh", ["stage=2,data=4", "context=2,data=4"])
+def test_stages_and_parts_of_sequences_may_be_on_different_processes(text: Path, tmp_path: Path, mesh: str) -> None:
+    whole = Options(RECIPE, data=text, out=tmp_path / "whole", **{**SIZES, "layers": 2, "dropout": 0.0})
+    alone = dataclasses.replace(whole, recipe=dataclasses.replace(RECIPE, strategy="single"))
+    held_out = main(alone)
+    run(2, text, tmp_path / "two", "--mesh", mesh, "--layers", "2", "--dropout", "0.0", "--microbatches", "2")
+    np.testing.assert_allclose(losses(tmp_path / "two"), losses(alone.out), rtol=1e-5)
+    (last,) = [line["held_out"] for line in read(tmp_path / "two" / "metrics.jsonl") if "held_out" in line]
+    np.testing.assert_allclose(last, held_out, rtol=1e-5)
 
 
 def test_a_process_that_is_killed_is_named_by_the_other(text: Path, tmp_path: Path) -> None:
