@@ -284,6 +284,21 @@ def streamed() -> str:
     return axn.partitioning.schedule(stages=4, microbatches=8, backward=True).svg()
 
 
+def experts() -> str:
+    """Draw where tokens are, in the colours of their experts: at home, and with the experts of four devices."""
+    chosen = np.random.default_rng(3).permutation(np.repeat(np.arange(8), 4)).reshape(4, 8)
+    drawn, (left, right) = figure(2, 7.5, 2.2)
+    titles = "tokens of a device, by expert", "after the all-to-all: rows of its experts"
+    arrived = np.sort(chosen.ravel()).reshape(4, 8)
+    for one, rows, title in zip((left, right), (chosen, arrived), titles, strict=True):
+        one.imshow(rows, cmap="Paired", vmin=0, vmax=11, aspect="auto", interpolation="none")
+        for device, row in np.ndindex(rows.shape):
+            one.text(row, device, str(rows[device, row]), ha="center", va="center", fontsize=8, color="black")
+        one.set(xticks=[], yticks=range(4), ylabel="device")
+        one.set_title(title, fontsize=9)
+    return figure_svg(drawn)
+
+
 PICTURES: list[Callable[[], str]] = [
     layouts,
     mesh,
@@ -299,6 +314,7 @@ PICTURES: list[Callable[[], str]] = [
     treescope,
     pipeline,
     streamed,
+    experts,
 ]
 
 

@@ -21,7 +21,8 @@ from .linear import *
 from .lora import *
 from .loss import *
 from .mlp import *
-from .moe import *
+from .moe.linear import *
+from .moe.mixture import *
 from .norm import *
 from .pool import *
 from .recompute import *

@@ -16,7 +16,7 @@ from ..kinds import Payload, Tree, type_text
 from ..mesh import context, partition
 from ..mesh.assignment import AxisMapping, Mappings, MeshLike, ResourceMapping
 from ..nn.linear import Linear
-from ..nn.moe import MoELinear
+from ..nn.moe.linear import MoELinear
 from ..partitioning.keys import check_keys
 from ..partitioning.placement import from_callback
 from ..partitioning.shard import names_of, no_mesh, paths_of

@@ -12,7 +12,7 @@ from ..nn.conv import ConvTranspose
 from ..nn.embedding import Embedding
 from ..nn.group_norm import GroupNorm
 from ..nn.linear import Linear
-from ..nn.moe import MoELinear
+from ..nn.moe.linear import MoELinear
 from ..nn.norm import LayerNorm, RmsNorm
 from ..nn.weights import stored_outputs
 

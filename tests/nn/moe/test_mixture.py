@@ -10,108 +10,7 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError, ShardingError
 from tests.nn.layouts import apply, draw, fails, lies, same, same_trees, value_and_gradients
-
-B, S, E, M, X, T = axn.make_axes(batch=8, seq=3, embed=4, mlp=6, experts=4, token=7)
-KEY = jax.random.key(0)
-SIZES = axn.named([3, 0, 2, 2], "experts")
-OF_ROW = np.repeat(np.arange(4), [3, 0, 2, 2])
-
-
-def made(init, *args, **options):
-    """Make a model whose parameters, biases too, have values of their own; nothing is compiled for that."""
-    model = eqx.filter_eval_shape(init, *args, key=KEY, **options)
-    leaves = jax.tree.leaves(model, is_leaf=axn.is_named_array)
-    arrays = [draw(*leaf.axes, seed=5 + i).array for i, leaf in enumerate(leaves)]
-    return jax.tree.unflatten(jax.tree.structure(model), arrays)
-
-
-# linear
-@pytest.mark.parametrize("out_first", [False, True])
-@pytest.mark.parametrize("Out", [M, E], ids=["other", "same"])
-def test_moe_linear_is_one_linear_map_per_expert(Out, out_first):
-    layer = made(nn.MoELinear.init, X, E, Out, out_first=out_first)
-    stored = "embed.out" if Out == E else "mlp"
-    assert layer.weight.names == (("experts", stored, "embed") if out_first else ("experts", "embed", stored))
-    assert layer.bias.names == ("experts", Out.name)
-    weight, bias = layer.weight.rearrange((X, E, stored)).array, layer.bias.array
-    x = draw(T, E)
-
-    @jax.jit
-    def reference(weight, bias, x):
-        def loss(weight, bias, x):
-            y = jnp.stack([row @ weight[e] + bias[e] for row, e in zip(x, OF_ROW, strict=True)])
-            return jnp.sin(y).sum(), y
-
-        (_, y), gradients = jax.value_and_grad(loss, argnums=(0, 1, 2), has_aux=True)(weight, bias, x)
-        return y, gradients
-
-    y, (dw, db, dx_expected) = reference(weight, bias, x.array)
-    out, (gradients, (dx, _)) = value_and_gradients(apply)(layer, x, SIZES)
-    same(out, ("token", Out.name), y)
-    same(gradients.weight.rearrange((X, E, stored)), ("experts", "embed", stored), dw)
-    same(gradients.bias, layer.bias.names, db)
-    same(dx, ("token", "embed"), dx_expected)
-    same(layer(x.rearrange((E, T)), SIZES, key=KEY), ("token", Out.name), y)
-    each = draw(B, X, S, E)
-    expected = np.einsum("bxse,xem->bxsm", each.array, weight) + bias[:, None]
-    same(layer(each), ("batch", "experts", "seq", Out.name), expected)
-
-
-def test_moe_linear_with_stretches_of_its_own_for_each_row_of_a_batch():
-    layer = made(nn.MoELinear.init, X, E, M)
-    x = draw(axn.Axis("batch", 2), T, E)
-    sizes = axn.named([[3, 0, 2, 2], [0, 5, 1, 1]], ("batch", "experts"))
-    out = layer(x, sizes)
-    for i in range(2):
-        same(out["batch", i], ("token", "mlp"), layer(x["batch", i], sizes["batch", i]).array)
-
-
-def test_moe_linear_initial_values_and_dtypes():
-    layer = nn.MoELinear.init(X, axn.Axis("embed", 100), axn.Axis("mlp", 50), key=KEY, init_scale=2.0)
-    assert float(layer.weight.std()) == pytest.approx(2 * 0.9866 / 10, rel=0.02)
-    assert not layer.bias.array.any()
-    given = nn.MoELinear.init(X, E, M, key=KEY, use_bias=False, initializer=lambda key, axes: axn.ones(axes))
-    assert given.bias is None
-    assert given(axn.ones((T, E), jnp.bfloat16), SIZES).dtype == jnp.float32
-    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), made(nn.MoELinear.init, X, E, M))
-    out = half(draw(T, E).astype(jnp.bfloat16), SIZES)
-    assert out.dtype == jnp.bfloat16
-    full = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), half)(draw(T, E).astype(jnp.bfloat16), SIZES)
-    np.testing.assert_allclose(np.asarray(out.array, float), full.array, rtol=0.03, atol=0.03)
-
-
-# mixture
-def part(layer, e, row):
-    return row @ layer.weight.array[e] + (0 if layer.bias is None else layer.bias.array[e])
-
-
-def choices(model, x):
-    scores = x.array.reshape(-1, 4) @ model.router.weight.array
-    return np.argsort(-np.asarray(scores), axis=1, kind="stable")[:, : model.top_k]
-
-
-def looped(model, x, act, chosen, capacity=None, groups=1):
-    """Send one token after the other to its experts; a position in a full queue counts nothing."""
-    rows = x.reshape(-1, x.shape[-1])
-    scores = rows @ model.router.weight.array
-    probabilities = jax.nn.softmax(scores)
-    group = np.arange(len(rows)) * groups // len(rows)
-    taken = {}
-    total = [jnp.zeros(rows.shape[1]) for _ in rows]
-    weights = [probabilities[i, chosen[i]] for i in range(len(rows))]
-    weights = [w / w.sum() if model.normalize else w for w in weights]
-    for choice in range(model.top_k):
-        for i, row in enumerate(rows):
-            e = int(chosen[i, choice])
-            queue = taken.setdefault((group[i], e), [])
-            queue.append(i)
-            if capacity is not None and len(queue) > capacity:
-                continue
-            inner = part(model.up, e, row)
-            inner = act(inner) if model.gate is None else act(part(model.gate, e, row)) * inner
-            total[i] = total[i] + weights[i][choice] * part(model.down, e, inner)
-    return jnp.stack(total).reshape(x.shape), probabilities, scores
-
+from tests.nn.routed import KEY, B, E, M, S, T, X, choices, looped, made
 
 apply_compiled = jax.jit(apply)
 
@@ -305,16 +204,13 @@ def test_scores_of_the_router_stay_with_their_tokens(auto_mesh):
     assert "all-gather" not in compiled.as_text()
 
 
-@pytest.mark.parametrize("capacity_factor", [None, 1.0])
-def test_it_emits_its_constraints(auto_mesh, capacity_factor):
-    model, x = made(nn.MixtureOfExperts.init, E, X, M, 2, capacity_factor=capacity_factor, tokens="seq"), draw(B, S, E)
+def test_it_emits_its_constraints(auto_mesh):
+    model, x = made(nn.MixtureOfExperts.init, E, X, M, 2), draw(B, S, E)
     with axn.set_mesh(auto_mesh), axn.axis_mapping({"batch": "data", "experts": "data"}):
         jaxpr = jax.make_jaxpr(lambda model, x: model(x)[0])(model, x)
     constraints = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "sharding_constraint"]
     specs = {(eqn.outvars[0].aval.shape, tuple(eqn.params["sharding"].spec)) for eqn in constraints}
     assert ((8, 3, 4), ("data", None, None)) in {(shape, (*spec, *[None] * (3 - len(spec)))) for shape, spec in specs}
-    # Every expert has a block of two choices of each sequence: on the devices of the experts, all sequences are whole.
-    assert any(spec[:1] == ("data",) and shape == (4, 8, 2, 4) for shape, spec in specs) == bool(capacity_factor)
 
 
 # errors
@@ -339,34 +235,6 @@ def test_tokens_and_the_hidden_axis_share_no_mesh_axis(kind, request):
     assert [(found.kind, found.text) for found in report.problems] == [
         ("conflict", "mesh axis 'model' would shard both 'batch' and 'mlp' of one array")
     ]
-
-
-def test_errors_of_moe_linear():
-    layer = made(nn.MoELinear.init, X, E, M)
-    fails(
-        AxisNotFoundError,
-        "MoELinear: the input lacks axis 'experts'\n"
-        "  input has: token=7, embed=4\n"
-        "  the layer works over: experts=4, embed=4",
-        lambda: layer(draw(T, E)),
-    )
-    fails(
-        OperandError,
-        "MoELinear: elements must be sorted along one axis, but the candidates are: batch, seq\n"
-        "  input has: batch=8, seq=3, embed=4\n"
-        "  group_sizes has: experts=4\n"
-        '  hint: flatten the axes first: x.flatten_axes((...), "token")',
-        lambda: layer(draw(B, S, E), SIZES),
-    )
-    fails(
-        OperandError,
-        'MoELinear: group_sizes must be a NamedArray, not list\n  hint: axn.named(sizes, "experts")',
-        lambda: layer(draw(T, E), [3, 0, 2, 2]),
-    )
-    with pytest.raises(AxisClashError, match=r"^MoELinear: the input already has axis 'mlp'"):
-        layer(draw(T, E, M), SIZES)
-    with pytest.raises(AxisSizeError, match="experts"):
-        layer(draw(T, E), axn.named([3, 4], "experts"))
 
 
 def test_errors_of_a_mixture():

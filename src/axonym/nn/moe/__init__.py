@@ -1,0 +1,1 @@
+"""Mixtures of experts, and how they send tokens to the devices of their experts."""

@@ -1,0 +1,204 @@
+"""How the tokens and the experts of a mixture lie on a mesh, and how tokens get from one device to another."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from jax import lax
+
+from ...array import NamedArray
+from ...axis import Axis
+from ...core import wrap
+from ...create import arange
+from ...mesh import constraints, partition
+from ...mesh.assignment import Entry
+from ...mesh.context import context_mesh, current_mapping, current_scope, taken_axes
+from ...names.plans import Names
+from ...ops.where import where
+from ...partitioning.addresses import manual_axes
+from .linear import MoELinear
+
+# Internal axes, under names that no input has.
+TOKEN, CHOICE, SLOT, PLACE, QUEUE, GROUP, DEVICE, ROW = (
+    f"routed {what}"
+    for what in ("token", "choice", "slot", "place", "queue", "group", "device", "row")
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The layout of one call.
+
+    Attributes:
+        tokens: the axes of tokens.
+        competing: those whose tokens compete for the capacity of an expert.
+        capacity: the number of choices that an expert takes from each group of them; None for all.
+        entries: the mesh axes of tokens, experts and the hidden axis, where they are split.
+        experts: the mesh axes of the experts.
+        hidden: the mesh axes of the hidden axis.
+        ways: the sizes of mesh axes.
+    """
+
+    tokens: Names
+    competing: Names
+    capacity: int | None = None
+    entries: tuple[tuple[str, Entry], ...] = ()
+    experts: Entry = ()
+    hidden: Entry = ()
+    ways: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def groups(self) -> Names:
+        """The axes of tokens each of whose positions has queues of its own."""
+        return partition.without(self.tokens, self.competing)
+
+    @property
+    def shared(self) -> Entry:
+        """The mesh axes that split both experts and tokens, over which tokens are sent, in the order of the mesh."""
+        entries = dict(self.entries)
+        used: set[str] = set()
+        for name in self.tokens:
+            used.update(entries.get(name, ()))
+        return partition.only(dict(self.ways), used.intersection(self.experts))
+
+    @property
+    def alone(self) -> Entry:
+        """The mesh axes that split experts only: their devices have the same tokens."""
+        return partition.without(self.experts, self.shared)
+
+    @property
+    def queued(self) -> dict[str, Entry]:
+        """The axes of competing tokens that are split, with their mesh axes."""
+        return {name: entry for name, entry in self.entries if name in self.competing and entry}
+
+    def count(self, mesh_axes: Entry) -> int:
+        """Return how many devices there are along mesh axes."""
+        sizes = dict(self.ways)
+        return math.prod(sizes[axis] for axis in mesh_axes)
+
+    def local_experts(self, Experts: Axis) -> Axis:
+        """Return the axis of the experts of one device."""
+        return Experts.resize(Experts.size // self.count(self.experts))
+
+    def numbered(self, chosen: NamedArray, Experts: Axis) -> NamedArray:
+        """Return the numbers of experts in the order of the devices that tokens are sent to.
+
+        Those out of reach come last.
+
+        Devices along `alone` have the same tokens, and each does the choices that fall on its own experts.
+        """
+        if not self.experts:
+            return chosen
+        local, sizes = self.local_experts(Experts).size, dict(self.ways)
+        block, rest = chosen // local, {}
+        for axis in reversed(self.experts):
+            rest[axis] = block % sizes[axis]
+            block = block // sizes[axis]
+
+        device = block  # zeros
+        for axis in self.shared:
+            device = device * sizes[axis] + rest[axis]
+        number = device * local + chosen % local
+        for axis in self.alone:
+            is_own = rest[axis] == lax.axis_index(axis)
+            number = where(is_own, number, self.count(self.shared) * local)
+        return number
+
+    def reached(self, Experts: Axis) -> NamedArray:
+        """List the experts of each device that tokens are sent to, in the order of their numbers, {DEVICE, Experts}."""
+        Local, sizes = self.local_experts(Experts), dict(self.ways)
+        rest = arange(Axis(DEVICE, self.count(self.shared))).broadcast_axis(Local)
+        places: dict[str, Any] = {axis: lax.axis_index(axis) for axis in self.alone}
+        for axis in reversed(self.shared):
+            places[axis] = rest % sizes[axis]
+            rest = rest // sizes[axis]
+
+        block = rest  # zeros
+        for axis in self.experts:
+            block = block * sizes[axis] + places[axis]
+        return block * Local.size + arange(Local)
+
+    def exchange(self, x: NamedArray) -> NamedArray:
+        """Send each device its part of the first axis, `DEVICE`; afterwards, it has what the other devices sent."""
+        if not self.shared:
+            return x
+        assert x.names[0] == DEVICE
+        sent = lax.all_to_all(x.array, self.shared, split_axis=0, concat_axis=0, tiled=True)
+        return wrap(x, sent, x.names)
+
+
+def laid_out(
+    x: NamedArray,
+    layer: MoELinear,
+    competing: Names | None = None,
+    capacity: Callable[[int], int] | None = None,
+) -> Layout:
+    """Find the layout of a call.
+
+    Args:
+        x: the tokens.
+        layer: the layer of the experts to the hidden axis.
+        competing: the axes whose tokens compete for capacity; None for all.
+        capacity: the number of choices that an expert takes from so many competing tokens; None for no limit.
+
+    Raises:
+        ShardingError: if tokens and the hidden axis are mapped to one mesh axis, or experts and the hidden axis.
+    """
+    sizes: dict[str, int] = dict(x.shape.items())
+    del sizes[layer.In.name]
+    tokens = tuple(sizes)
+    if competing is None:
+        competing = tokens
+    found = Layout(tokens, competing)
+
+    mesh = context_mesh()
+    if current_mapping() is not None and mesh is not None:
+        entries = _entries(sizes, layer)
+        found = dataclasses.replace(
+            found,
+            entries=tuple(entries.items()),
+            experts=entries[layer.Experts.name],
+            hidden=entries[layer.Out.name],
+            ways=tuple(mesh.shape.items()),
+        )
+    if capacity is None:
+        return found
+    count = math.prod(sizes[name] for name in competing)
+    if current_scope() is not None:
+        count *= math.prod(map(found.count, found.queued.values()))
+    return dataclasses.replace(found, capacity=capacity(count))
+
+
+def _entries(sizes: dict[str, int], layer: MoELinear) -> dict[str, Entry]:
+    """Return the mesh axes over which tokens are sent, and those of the weights that this device has a part of."""
+    mapping, mesh = current_mapping(), context_mesh()
+    assert mapping is not None
+    assert mesh is not None
+    Experts, Hidden = layer.Experts, layer.Out
+    # Tokens and hidden axis as in one array: a sum over parts of the hidden axis must not mix tokens.
+    both = {**sizes, Hidden.name: Hidden.size}
+    weight = {Experts.name: Experts.size, Hidden.name: Hidden.size}
+    free = {axis for axis, size in mesh.shape.items() if size > 1} - set(taken_axes())
+
+    if current_scope() is None:
+        found = constraints.decided(tuple(both), both) or {}
+        found[Experts.name] = (constraints.decided(tuple(weight), weight) or {}).get(
+            Experts.name, ()
+        )
+    else:
+        # Nothing is laid out on Manual mesh axes, so nothing else would check them.
+        found = partition.entries_from_mapping(tuple(both), tuple(both.values()), mapping, mesh)
+        of_weight = partition.entries_from_mapping(
+            tuple(weight), tuple(weight.values()), mapping, mesh
+        )
+        found[Experts.name] = of_weight.get(Experts.name, ())
+        free &= set(manual_axes())
+        for axis in (Experts, Hidden):
+            if layer.weight.axis_size(axis.name) == axis.size:
+                found[axis.name] = ()
+
+    kept = {name: partition.only(entry, free) for name, entry in found.items()}
+    used = kept[Experts.name]
+    kept[Hidden.name] = partition.without(kept.get(Hidden.name, ()), used)
+    return kept

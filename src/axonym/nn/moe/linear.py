@@ -1,0 +1,148 @@
+"""A linear layer for each expert."""
+
+from typing import Self
+
+import equinox as eqx
+import jax
+
+from ...array import NamedArray
+from ...axis import Axis, sized
+from ...core import Core, facts
+from ...create import arange, zeros
+from ...errors import OperandError, message
+from ...kinds import type_text
+from ...names import plans
+from ...ops.cumulative import cumsum
+from ...ops.index import take
+from ...ops.logical import greater_equal
+from ...ops.segment import ragged_dot
+from ...partitioning.shard import auto_sharded
+from ..initializer import Initializer, fan_in
+from ..inputs import check_input
+from ..layer import Layer
+from ..settings import drawn
+from ..weights import add_bias, gathered, in_order, made_if, multiply, stored_outputs
+
+__all__ = ["MoELinear"]
+
+
+class MoELinear(Layer):
+    """Apply a linear map from `In` to `Out` for each expert.
+
+    Attributes:
+        weight: axes {Experts, In, Out}; an `Out` of the same name as `In` is called `<name>.out`.
+        bias: axes {Experts, Out}, or None.
+        Experts: the axis of experts.
+        In: the axis to sum over.
+        Out: the axis that replaces it.
+    """
+
+    weight: NamedArray
+    bias: NamedArray | None
+    Experts: Axis = eqx.field(static=True)
+    In: Axis = eqx.field(static=True)
+    Out: Axis = eqx.field(static=True)
+
+    @classmethod
+    def init(
+        cls,
+        Experts: Axis,
+        In: Axis,
+        Out: Axis,
+        *,
+        key: jax.Array,
+        use_bias: bool = True,
+        out_first: bool = False,
+        init_scale: float = 1.0,
+        initializer: Initializer | None = None,
+    ) -> Self:
+        """Make the layers of all experts.
+
+        Args:
+            Experts: the axis of experts.
+            In: the axis to sum over.
+            Out: the axis of the result.
+            key: for the weight; biases start at zero.
+            use_bias: whether each expert has one.
+            out_first: store the weight as {Experts, Out, In}.
+            init_scale: a factor for the default initializer.
+            initializer: makes the weight; by default `fan_in` of the size of `In`.
+        """
+        Experts, In, Out = (sized(axis, "MoELinear.init") for axis in (Experts, In, Out))
+        (stored,) = stored_outputs((In,), (Out,))
+        if initializer is None:
+            initializer = fan_in(In.size, init_scale)
+        axes = (Experts, *in_order((In,), (stored,), out_first))
+        weight = drawn("MoELinear.init", initializer, key, axes)
+        bias = made_if(use_bias, zeros, (Experts, Out))
+        return cls(weight, bias, Experts, In, Out)
+
+    def __call__(
+        self, x: NamedArray, group_sizes: NamedArray | None = None, *, key: jax.Array | None = None
+    ) -> NamedArray:
+        """Apply each expert to its own elements.
+
+        Args:
+            x: axes {Experts, In, ...}, the elements of each expert; or, with `group_sizes`, {In, ...} and one more
+                axis, along which elements are sorted by expert.
+            group_sizes: integers, axes {Experts, ...}: how many elements along that axis belong to each expert. They
+                should sum to its size. Further axes are axes of `x` with separate groups.
+            key: not used; every layer takes one.
+
+        Returns:
+            The axes of `x` without `In`, then `Out`.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks `In`, or `Experts` and there are no sizes.
+            AxisClashError: if `x` already has `Out`.
+            OperandError: if it is ambiguous along which axis `x` is sorted.
+        """
+        (stored,) = stored_outputs((self.In,), (self.Out,))
+        if group_sizes is None:
+            check_input("MoELinear", x, (self.Experts, self.In), (self.Out, stored), blocks=True)
+            y, bias = multiply(x, self.weight, (self.In,)), self.bias
+        else:
+            check_input("MoELinear", x, (self.In,), (self.Out, stored), blocks=True)
+            y, bias = self._by_group(x, group_sizes)
+
+        if stored != self.Out:
+            y = auto_sharded(y.rename({stored.name: self.Out.name}))
+        return add_bias(y, bias)
+
+    def _by_group(
+        self, x: NamedArray, group_sizes: NamedArray
+    ) -> tuple[NamedArray, NamedArray | None]:
+        """Multiply sorted elements by the weights of their experts; return the bias of each element too."""
+        ragged = self._ragged(x, group_sizes)
+
+        def product(x: NamedArray, weight: NamedArray) -> NamedArray:
+            return ragged_dot(
+                x, weight, group_sizes, axis=self.In.name, ragged=ragged, groups=self.Experts.name
+            )
+
+        y = gathered(product, x, self.weight)
+        if self.bias is None:
+            return y, None
+
+        ends = cumsum(group_sizes, self.Experts.name)
+        rows = arange(x.resolve_axis(ragged)).broadcast_axis(ends.axes)
+        expert = greater_equal(rows, ends).sum(self.Experts.name)
+        return y, take(self.bias, self.Experts.name, expert, mode="clip")
+
+    def _ragged(self, x: NamedArray, group_sizes: NamedArray) -> str:
+        """Find the axis along which elements are sorted."""
+        if not isinstance(group_sizes, Core):
+            problem = f"group_sizes must be a NamedArray, not {type_text(group_sizes)}"
+            hint = f'axn.named(sizes, "{self.Experts.name}")'
+            raise OperandError(message("MoELinear", problem, hint=hint))
+
+        names = plans.without(x.names, (self.In.name, *group_sizes.names))
+        if len(names) != 1:
+            candidates = ", ".join(names) or "none"
+            problem = (
+                f"elements must be sorted along one axis, but the candidates are: {candidates}"
+            )
+            lines = f"input has: {facts(x)}", f"group_sizes has: {facts(group_sizes)}"
+            hint = 'flatten the axes first: x.flatten_axes((...), "token")'
+            raise OperandError(message("MoELinear", problem, *lines, hint=hint))
+        return names[0]

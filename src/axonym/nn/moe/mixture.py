@@ -1,0 +1,372 @@
+"""Mixtures of experts: layers with one set of weights per expert, and a router that sends each token to a few."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, Self
+
+import equinox as eqx
+import jax
+from jax import lax
+
+from ...array import NamedArray, named
+from ...axis import Axis, AxisSelection, names_in, selection, sized
+from ...create import one_hot, zeros
+from ...dtypes import at_least_float32
+from ...engine import checks
+from ...errors import ArgumentError, message
+from ...mesh.assignment import Entry
+from ...mesh.context import context_mesh, current_mapping, current_scope, taken_axes, unmapped
+from ...names import plans
+from ...ops.contract import dot
+from ...ops.reduce import logsumexp
+from ...ops.softmax import softmax
+from ...ops.sorting import argsort, top_k
+from ...ops.where import where
+from ...partitioning.addresses import is_checked, mesh_axes_of
+from ...partitioning.collectives import all_gather
+from ...partitioning.shard import auto_sharded
+from ...partitioning.shard_map import shard_map
+from ..activation import silu
+from ..initializer import Initializer
+from ..inputs import check_input, with_sizes
+from ..layer import Layer
+from ..linear import Linear
+from ..settings import activated, as_axis, check_activation, integer
+from ..weights import gathered, widened_layer
+from .blocks import by_blocks
+from .layout import CHOICE, TOKEN, Layout, laid_out
+from .linear import MoELinear
+from .queues import queues_of
+from .sorting import by_sorting
+
+__all__ = ["MixtureOfExperts", "Routing"]
+
+
+class Routing(NamedTuple):
+    """Auxiliary losses of a router, to add to the training loss, and statistics to monitor.
+
+    Attributes:
+        load_balance: the number of experts times the sum over experts of share of choices times mean probability; one
+            if all experts have the same load.
+        router_z: the mean square of the log-sum-exp of the router's logits.
+        load: the share of choices that fell on each expert, axes {Experts}.
+        dropped: the share of choices that were dropped for lack of capacity.
+
+    Reference:
+        Fedus, Zoph, Shazeer (2021), Switch transformers, eq. 4; Zoph et al. (2022), ST-MoE, eq. 5.
+    """
+
+    load_balance: NamedArray
+    router_z: NamedArray
+    load: NamedArray
+    dropped: NamedArray
+
+
+class MixtureOfExperts(Layer):
+    """Send each token to the `top_k` experts that a router chooses for it, and add up their weighted results.
+
+    An expert is an MLP with one hidden axis, gated or not. Without `capacity_factor`, no choice is dropped: tokens are
+    sorted by expert. With a capacity, each expert takes a block of tokens, and drops the choices beyond it. If the axis
+    of experts is mapped, tokens are sent to the devices of their experts, and results back; the hidden axis may be
+    mapped to further mesh axes.
+
+    Attributes:
+        router: from `Embed` to the axis `<experts>.router`, without bias.
+        gate: the experts' layer before the activation; None if experts are not gated.
+        up: the experts' layer to the hidden axis.
+        down: the experts' layer back.
+        activation: the function of the hidden axis.
+        top_k: the number of experts of each token.
+        capacity_factor: the capacity of an expert, in even shares of the choices; None for no limit.
+        tokens: the axes of tokens that compete for capacity; None for all.
+        normalize: whether the weights of a token's experts sum to one.
+        fixed: those of `tokens` that were given as `Axis`, whose sizes inputs must have.
+
+    Reference:
+        Shazeer et al. (2017), Outrageously large neural networks; Lepikhin et al. (2020), GShard, for the capacity;
+        Gale et al. (2022), MegaBlocks, for the sorted form.
+    """
+
+    router: Linear
+    gate: MoELinear | None
+    up: MoELinear
+    down: MoELinear
+    activation: Callable[[NamedArray], NamedArray] = eqx.field(static=True)
+    top_k: int = eqx.field(static=True)
+    capacity_factor: float | None = eqx.field(static=True)
+    tokens: tuple[str, ...] | None = eqx.field(static=True)
+    normalize: bool = eqx.field(static=True)
+    fixed: tuple[Axis, ...] = eqx.field(static=True, default=())
+
+    @classmethod
+    def init(
+        cls,
+        Embed: Axis,
+        Experts: Axis,
+        width: int | Axis,
+        top_k: int,
+        activation: Callable[[NamedArray], NamedArray] = silu,
+        *,
+        key: jax.Array,
+        gated: bool = True,
+        capacity_factor: float | None = None,
+        tokens: AxisSelection | None = None,
+        normalize: bool = True,
+        use_bias: bool = False,
+        init_scale: float = 1.0,
+        initializer: Initializer | None = None,
+    ) -> Self:
+        """Make a layer.
+
+        Args:
+            Embed: the axis of input and result.
+            Experts: the axis of experts.
+            width: the hidden axis of an expert, or its size; it is then called "mlp".
+            top_k: the number of experts of each token.
+            activation: the function of the hidden axis, or of its gate.
+            key: for the weights.
+            gated: whether experts are gated, as `GatedMLP`, or have one layer up and one down.
+            capacity_factor: the capacity of an expert, in even shares of the choices, such as 1.25; None for no limit.
+            tokens: the axes of tokens that compete for capacity, such as "position"; each element of the other axes
+                has its own. By default all.
+            normalize: whether the weights of a token's experts sum to one.
+            use_bias: whether the layers of experts have a bias.
+            init_scale: see `Linear.init`.
+            initializer: see `Linear.init`.
+
+        Raises:
+            ArgumentError: if `top_k` is not an int from 1 to the number of experts, or `capacity_factor` not positive.
+            OperandError: if `activation` is not callable.
+        """
+        function = "MixtureOfExperts.init"
+        hidden = sized(as_axis("mlp", width), function)
+        Embed, Experts = sized(Embed, function), sized(Experts, function)
+        check_activation(function, activation)
+        top_k = _checked_top_k(top_k, Experts)
+        if capacity_factor is not None:
+            capacity_factor = _checked_capacity(capacity_factor)
+
+        make: Any = {"init_scale": init_scale, "initializer": initializer}
+
+        def layer(In: Axis, Out: Axis, key: jax.Array) -> MoELinear:
+            return MoELinear.init(Experts, In, Out, key=key, use_bias=use_bias, **make)
+
+        keys = tuple(jax.random.split(key, 4))
+        # The scores have an axis of another name, since tokens may be split over the mesh axes of the experts.
+        router = Linear.init(Embed, Experts.derive("router"), key=keys[0], use_bias=False, **make)
+        gate = None
+        if gated:
+            gate = layer(Embed, hidden, keys[1])
+        up = layer(Embed, hidden, keys[2])
+        down = layer(hidden, Embed, keys[3])
+
+        competing: tuple[str, ...] | None = None
+        sizes: tuple[Axis, ...] = ()
+        if tokens is not None:
+            given = selection(tokens, function)
+            competing, sizes = names_in(given), with_sizes(given)
+        return cls(
+            router,
+            gate,
+            up,
+            down,
+            activation,
+            top_k,
+            capacity_factor,
+            competing,
+            normalize,
+            sizes,
+        )
+
+    @property
+    def Experts(self) -> Axis:
+        """The axis of experts."""
+        return self.up.Experts
+
+    def __call__(
+        self, x: NamedArray, *, key: jax.Array | None = None
+    ) -> tuple[NamedArray, Routing]:
+        """Apply the layer; the router computes in float32 or wider.
+
+        Args:
+            x: axes {Embed, ...}; all but `Embed` are axes of tokens.
+            key: not used; every layer takes one.
+
+        Returns:
+            A result with the axes and the dtype of `x`, and the losses and statistics of the router.
+
+        Raises:
+            AxisNotFoundError: if `x` lacks `Embed`, or one of `tokens`.
+            AxisClashError: if `x` has the axis of experts or the hidden one.
+            ShardingError: if tokens and the hidden axis are mapped to one mesh axis.
+        """
+        self._check(x)
+        anonymous = [f"anonymous {i}" for i in range(x.array.ndim - len(x.names))]
+        if anonymous:
+            y, routing = self(x.tag(*anonymous))
+            return y.untag(*anonymous), routing
+        if len(x.names) == 1:
+            y, routing = self(x.broadcast_axis(Axis(TOKEN, 1)))
+            return y.squeeze(TOKEN), routing
+
+        Router = self.router.Out[0]
+        wide = at_least_float32(x.dtype)
+        router = widened_layer(self._whole_router(), wide)
+        # Each device has all scores of its tokens, which it sorts.
+        with unmapped((Router.name,)):
+            scores = router(x.astype(wide))
+        probabilities = softmax(scores, Router.name)
+        gates, chosen = self._chosen(probabilities)
+
+        load = one_hot(chosen, Router).mean(chosen.names)
+        mean = probabilities.mean(plans.without(scores.names, (Router.name,)))
+        balance = dot(load, mean, axis=Router.name)
+        z = logsumexp(scores, Router.name)
+
+        if self.normalize:
+            gates = gates / gates.sum(CHOICE)
+        y, dropped = self._dispatched(x, gates.astype(x.dtype), chosen)
+
+        routing = Routing(
+            load_balance=balance * Router.size,
+            router_z=(z * z).mean(),
+            load=load.rename({Router.name: self.Experts.name}),
+            dropped=dropped,
+        )
+        return auto_sharded(y.rearrange(x.names)).astype(x.dtype), routing
+
+    def _check(self, x: NamedArray) -> None:
+        added = (self.Experts, *self.router.Out, self.up.Out)
+        check_input("MixtureOfExperts", x, (self.up.In, *self.fixed), added)
+        checks.require("MixtureOfExperts", x, self.tokens or (), "input", role=" of tokens")
+
+    def _whole_router(self) -> Linear:
+        """Return the router, gathered inside of a `shard_map` where it is split like the experts."""
+        (Router,) = self.router.Out
+        weight = self.router.weight
+        if weight.axis_size(Router.name) == Router.size:
+            return self.router
+        to: Any = "varying"
+        if is_checked(mesh_axes_of("MixtureOfExperts", Router.name, weight.names)):
+            to = "invarying"
+        return dataclasses.replace(self.router, weight=all_gather(weight, Router.name, to=to))
+
+    def _chosen(self, probabilities: NamedArray) -> tuple[NamedArray, NamedArray]:
+        """Choose experts for each token; return their probabilities and indices."""
+        Router = self.router.Out[0]
+        if current_mapping() is None or context_mesh() is None:
+            return top_k(probabilities, Router.name, self.top_k, CHOICE)
+        # XLA gathers the whole operand of `lax.top_k` on each device, but sorts each shard where it is.
+        order = argsort(-probabilities, Router.name)
+        chosen = order[Router.name, : self.top_k].rename({Router.name: CHOICE})
+        return where(one_hot(chosen, Router, dtype=bool), probabilities, 0).sum(Router.name), chosen
+
+    def _dispatched(
+        self, x: NamedArray, gates: NamedArray, chosen: NamedArray
+    ) -> tuple[NamedArray, NamedArray]:
+        """Apply the chosen experts to each token; return the share of choices that were dropped, too."""
+        capacity = None
+        if self.capacity_factor is not None:
+            capacity = self._capacity
+        layout = laid_out(x, self.up, self.tokens, capacity)
+        run: Callable[..., tuple[NamedArray, NamedArray | None]] = partial(
+            _on_device, layout, self.activation
+        )
+        is_inside = current_scope() is not None
+        if not is_inside and current_mapping() is not None and context_mesh() is not None:
+            # Under a `vmap` over mesh axes, types fit no check.
+            run = shard_map(run, dict(layout.entries), check=not taken_axes(), strict=False)
+
+        experts = (self.gate, self.up, self.down)
+        y, dropped = gathered(run, (x, gates, chosen), experts, keep=_is_costly)
+        if dropped is None:
+            return y, zeros(())
+        return y, dropped.mean()
+
+    def _capacity(self, count: int) -> int:
+        """Return how many of so many competing tokens an expert takes."""
+        even = self.top_k * count / self.Experts.size
+        return min(count, math.ceil(even * (self.capacity_factor or 1)))
+
+
+def _on_device(
+    layout: Layout,
+    activation: Callable[[NamedArray], NamedArray],
+    tokens_and_choices: tuple[NamedArray, NamedArray, NamedArray],
+    experts: tuple[MoELinear | None, MoELinear, MoELinear],
+) -> tuple[NamedArray, NamedArray | None]:
+    """Apply experts to the tokens of one device; return which choices were dropped, if experts have a capacity."""
+    x, gates, chosen = tokens_and_choices
+    Experts = experts[1].Experts
+    Local = layout.local_experts(Experts)
+    apply = partial(_applied, activation, layout.hidden)
+    number = layout.numbered(chosen, Experts)
+
+    dropped = None
+    if layout.capacity is None:
+        y = by_sorting(layout, apply, experts, (x, gates, number), Local)
+    else:
+        queues = queues_of(layout, chosen, Experts)
+        dropped = queues.place >= layout.capacity
+        if layout.queued:
+            nowhere = layout.count(layout.shared) * Local.size
+            number = where(dropped, nowhere, number)
+            y = by_sorting(layout, apply, experts, (x, gates, number), Local)
+        else:
+            y = by_blocks(layout, partial(apply, experts), (x, gates, number), queues, Experts)
+
+    to_sum = (*layout.alone, *layout.hidden)
+    if to_sum:
+        y = named(lax.psum(y.array, to_sum), y.names)
+    return y, dropped
+
+
+def _applied(
+    activation: Callable[[NamedArray], NamedArray],
+    hidden: Entry,
+    experts: tuple[MoELinear | None, MoELinear, MoELinear],
+    x: NamedArray,
+    sizes: NamedArray | None = None,
+) -> NamedArray:
+    """Apply experts, of which this device may have a part of the hidden axis; the first part has the bias."""
+    gate, up, down = experts
+    if hidden and down.bias is not None:
+        own = where(lax.axis_index(hidden) == 0, down.bias, 0)
+        down = dataclasses.replace(down, bias=own)
+    return down(_hidden(activation, gate, up, x, sizes), sizes)
+
+
+def _is_costly(primitive: Any, *_: object, **__: object) -> bool:
+    """Return whether the backward pass keeps a result: all but cheap ones and gathered weights."""
+    return primitive.name in ("all_to_all", "dot_general", "ragged_dot_general", "sort")
+
+
+def _hidden(
+    activation: Callable[[NamedArray], NamedArray],
+    gate: MoELinear | None,
+    up: MoELinear,
+    x: NamedArray,
+    sizes: NamedArray | None = None,
+) -> NamedArray:
+    apply = partial(activated, "MixtureOfExperts", activation)
+    if gate is None:
+        return apply(up(x, sizes))
+    return apply(gate(x, sizes)) * up(x, sizes)
+
+
+def _checked_top_k(top_k: int, Experts: Axis) -> int:
+    function = "MixtureOfExperts.init"
+    top_k = integer(function, "top_k", top_k)
+    if not 0 < top_k <= Experts.size:
+        problem = f"top_k is {top_k}, but there are {Experts.size} experts"
+        raise ArgumentError(message(function, problem))
+    return top_k
+
+
+def _checked_capacity(factor: float) -> float:
+    if not factor > 0:
+        problem = f"capacity_factor must be positive, not {factor}"
+        raise ArgumentError(message("MixtureOfExperts.init", problem))
+    return float(factor)

@@ -1,0 +1,98 @@
+"""Which choices an expert takes: the first ones, up to its capacity."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from ...array import NamedArray, named
+from ...axis import Axis
+from ...create import arange
+from ...mesh import tracing
+from ...ops.cumulative import cumsum
+from ...ops.histogram import bincount
+from ...ops.index import take
+from ...ops.sorting import argsort
+from .layout import CHOICE, QUEUE, SLOT, Layout
+
+
+class Queues(NamedTuple):
+    """The choices of each expert in the order in which it takes them, for each group of competing tokens.
+
+    First choices go before second ones, and earlier tokens before later ones. The queue of an expert and a group has
+    the number `expert * groups + group`.
+
+    Attributes:
+        order: the choices, sorted by queue.
+        starts: where each queue begins in this order.
+        sizes: how many choices each queue has.
+        queue: the queue of each choice, {tokens, CHOICE}.
+        place: the place of each choice in its queue, counting those of all devices.
+    """
+
+    order: NamedArray
+    starts: NamedArray
+    sizes: NamedArray
+    queue: NamedArray
+    place: NamedArray
+
+
+def queues_of(layout: Layout, chosen: NamedArray, Experts: Axis) -> Queues:
+    """Put choices into the queues of experts; `chosen` has the expert of each choice, {tokens, CHOICE}."""
+    names = (*layout.groups, CHOICE, *layout.competing)
+    turned = chosen.rearrange(names)
+    flat = turned.flatten_axes(names, SLOT)
+    groups = math.prod(turned.axis_size(name) for name in layout.groups)
+    (Slot,) = flat.axes
+    per_group = Slot.size // max(groups, 1)
+    queue = flat * groups + arange(Slot) // max(per_group, 1)
+
+    order = argsort(queue, SLOT)
+    sizes = bincount(queue, Axis(QUEUE, Experts.size * groups))
+    starts = cumsum(sizes, QUEUE) - sizes
+    place = argsort(order, SLOT) - take(starts, QUEUE, queue, mode="clip")
+    if layout.queued:
+        place = place + _before(layout, turned, queue, sizes.size)
+
+    def by_token(x: NamedArray) -> NamedArray:
+        return x.unflatten_axis(SLOT, turned.axes).rearrange(chosen.names)
+
+    return Queues(order, starts, sizes, by_token(queue), by_token(place))
+
+
+def _before(layout: Layout, turned: NamedArray, queue: NamedArray, queues: int) -> NamedArray:
+    """Count for each choice those of other devices that come before it in its queue.
+
+    Devices tell each other how many choices they have in each stretch in which their tokens follow one another.
+    """
+    split = [name for name in layout.competing if name in layout.queued]
+    at = layout.competing.index(split[-1])
+    outer, inner = layout.competing[:at], layout.competing[at:]
+    length = math.prod(turned.axis_size(name) for name in inner)
+    shape = [turned.axis_size(name) for name in (CHOICE, *outer)]
+    stretches = math.prod(shape)
+
+    stretch = (arange(queue.axes[0]) // length) % stretches
+    counts = bincount(queue * stretches + stretch, Axis(QUEUE, queues * stretches))
+    own = counts.array.reshape(queues, *shape, 1)
+
+    entries = [(), (), *(layout.queued.get(name, ()) for name in outer), layout.queued[split[-1]]]
+    whole = [size * layout.count(entry) for size, entry in zip(own.shape, entries, strict=True)]
+    starts = [
+        lax.axis_index(entry) * size if entry else 0
+        for size, entry in zip(own.shape, entries, strict=True)
+    ]
+    axes = tuple(axis for entry in entries for axis in entry)
+    zeros = tracing.varying(jnp.zeros(whole, own.dtype), tracing.varying_over(own))
+    everywhere = lax.psum(lax.dynamic_update_slice(zeros, own, starts), axes)
+    mine = lax.dynamic_slice(_counted(everywhere), starts, own.shape)
+    others = named((mine - _counted(own)).ravel(), QUEUE)
+    return take(others, QUEUE, queue * stretches + stretch, mode="clip")
+
+
+def _counted(counts: jax.Array) -> jax.Array:
+    """Count what comes before each stretch in its queue, the first axis."""
+    flat = counts.reshape(counts.shape[0], -1)
+    return (jnp.cumsum(flat, 1) - flat).reshape(counts.shape)

@@ -1,0 +1,79 @@
+"""The order of devices and experts, and layers inside of a shard_map."""
+
+import jax
+import numpy as np
+import pytest
+
+import axonym as axn
+from axonym import nn
+from axonym.nn.moe.layout import DEVICE, Layout
+from tests.nn.layouts import draw
+from tests.nn.routed import B, E, M, S, X, apply_model, halved, made, near
+
+Sixteen = X.resize(16)
+TOKENS = ("batch", "seq")
+
+
+@pytest.mark.parametrize("experts", [("data", "model"), ("model", "data"), ("model",), ("data",)], ids=str)
+def test_each_expert_has_a_number_on_one_device(experts, auto_mesh):
+    """Tokens are split over `data`; so the devices of `model` have the same."""
+    ways = tuple(auto_mesh.shape.items())
+    layout = Layout(TOKENS, TOKENS, entries=(("batch", ("data",)),), experts=experts, ways=ways)
+
+    def run(own):
+        reached = layout.reached(Sixteen)
+        number = layout.numbered(axn.arange(Sixteen), Sixteen)
+        # The first expert of this device is the first of its block of weights.
+        device = jax.lax.axis_index(layout.shared) if layout.shared else 0
+        first = reached[DEVICE, device, "experts", 0]
+        ordered = number[Sixteen, reached.flatten_axes((DEVICE, "experts"), "at")]
+        return (first == own["experts", 0]).broadcast_axis(own.axes), ordered.array[None]
+
+    out_specs = (None, jax.P(("data", "model")))
+    with axn.set_mesh(auto_mesh):
+        mapped = axn.shard_map(run, {"experts": experts}, out_specs=out_specs, check=False)
+        is_first, ordered = mapped(axn.arange(Sixteen))
+    assert is_first.all().item()
+    np.testing.assert_array_equal(ordered, np.broadcast_to(np.arange(ordered.shape[1]), ordered.shape))
+
+
+@pytest.mark.parametrize(
+    ("kind", "mapping", "options"),
+    [
+        ("auto_mesh", {"batch": "data", "experts": "data", "mlp": "model"}, {"capacity_factor": 1.0, "tokens": "seq"}),
+        ("explicit_mesh", {"batch": "data", "experts": "model"}, {}),
+    ],
+)
+def test_a_layer_inside_of_a_shard_map(kind, mapping, options, request):
+    model, x = halved((made(nn.MixtureOfExperts.init, E, X, M, 2, use_bias=True, **options), draw(B, S, E)))
+
+    def loss(call, model, x):
+        y = call(model, x)
+        return axn.sin(y).sum().scalar(), y
+
+    def run(call):
+        return jax.jit(jax.value_and_grad(lambda model, x: loss(call, model, x), has_aux=True))
+
+    (_, y), gradients = run(apply_model)(model, x)
+    with axn.set_mesh(request.getfixturevalue(kind)):
+        mapped = axn.shard_map(apply_model, mapping, strict=False)
+        (_, out), others = run(mapped)(model, x)
+    near(out.rearrange(y.names).array, y.array)
+    for one, other in zip(jax.tree.leaves(others), jax.tree.leaves(gradients), strict=True):
+        near(one, other)
+
+
+def test_results_of_a_pipeline_stay_the_same(auto_mesh):
+    Layers = axn.Axis("layers", 4)
+    options = {"capacity_factor": 1.0, "tokens": "seq"}
+    stack = made(nn.Stacked.init(Layers, nn.MixtureOfExperts), E, X, M, 2, **options)
+    x = draw(B, S, E)
+
+    def run(stack, x):
+        return stack.scan(x)[0]
+
+    expected = jax.jit(run)(stack, x)
+    mapping = {"batch": "model", "experts": "model", "layers": "data"}
+    with axn.set_mesh(auto_mesh), axn.pipelined("batch", 4):
+        found = axn.named_jit(run, mapping, strict=False)(axn.shard(stack, mapping, strict=False), x)
+    near(found.array, expected.array)
