@@ -61,19 +61,3 @@ def test_a_layer_inside_of_a_shard_map(kind, mapping, options, request):
     near(out.rearrange(y.names).array, y.array)
     for one, other in zip(jax.tree.leaves(others), jax.tree.leaves(gradients), strict=True):
         near(one, other)
-
-
-def test_results_of_a_pipeline_stay_the_same(auto_mesh):
-    Layers = axn.Axis("layers", 4)
-    options = {"capacity_factor": 1.0, "tokens": "seq"}
-    stack = made(nn.Stacked.init(Layers, nn.MixtureOfExperts), E, X, M, 2, **options)
-    x = draw(B, S, E)
-
-    def run(stack, x):
-        return stack.scan(x)[0]
-
-    expected = jax.jit(run)(stack, x)
-    mapping = {"batch": "model", "experts": "model", "layers": "data"}
-    with axn.set_mesh(auto_mesh), axn.pipelined("batch", 4):
-        found = axn.named_jit(run, mapping, strict=False)(axn.shard(stack, mapping, strict=False), x)
-    near(found.array, expected.array)

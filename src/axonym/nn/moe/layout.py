@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from jax import lax
+from jax.sharding import AxisType
 
 from ...array import NamedArray
 from ...axis import Axis
 from ...core import wrap
 from ...create import arange
 from ...mesh import constraints, partition
-from ...mesh.assignment import Entry
+from ...mesh.assignment import AxisMapping, Entry, MeshLike
 from ...mesh.context import context_mesh, current_mapping, current_scope, taken_axes
 from ...names.plans import Names
 from ...ops.where import where
@@ -38,6 +39,8 @@ class Layout:
         experts: the mesh axes of the experts.
         hidden: the mesh axes of the hidden axis.
         ways: the sizes of mesh axes.
+        is_spread: whether the call is outside of any `shard_map`, on a mesh.
+        is_nested: whether it is inside of a map over other mesh axes, and JAX could not differentiate a `shard_map`.
     """
 
     tokens: Names
@@ -47,6 +50,8 @@ class Layout:
     experts: Entry = ()
     hidden: Entry = ()
     ways: tuple[tuple[str, int], ...] = ()
+    is_spread: bool = False
+    is_nested: bool = False
 
     @property
     def groups(self) -> Names:
@@ -152,29 +157,38 @@ def laid_out(
         competing = tokens
     found = Layout(tokens, competing)
 
-    mesh = context_mesh()
-    if current_mapping() is not None and mesh is not None:
-        entries = _entries(sizes, layer)
+    mapping, mesh, manual = current_mapping(), context_mesh(), set(manual_axes())
+    is_inside = current_scope() is not None
+    if mapping is not None and mesh is not None:
+        entries = _entries(sizes, layer, mapping, mesh)
+        used = set[str]().union(*entries.values()) - manual
         found = dataclasses.replace(
             found,
             entries=tuple(entries.items()),
             experts=entries[layer.Experts.name],
             hidden=entries[layer.Out.name],
             ways=tuple(mesh.shape.items()),
+            is_spread=not is_inside,
+            is_nested=bool(used) and (is_inside or _is_typed_map(mesh)),
         )
     if capacity is None:
         return found
     count = math.prod(sizes[name] for name in competing)
-    if current_scope() is not None:
-        count *= math.prod(map(found.count, found.queued.values()))
+    if is_inside:  # sizes are those of blocks
+        for entry in found.queued.values():
+            count *= found.count(partition.only(entry, manual))
     return dataclasses.replace(found, capacity=capacity(count))
 
 
-def _entries(sizes: dict[str, int], layer: MoELinear) -> dict[str, Entry]:
+def _is_typed_map(mesh: MeshLike) -> bool:
+    """Return whether a surrounding `vmap` maps over Explicit mesh axes."""
+    return bool(partition.axes_of_type(mesh, AxisType.Explicit).intersection(taken_axes()))
+
+
+def _entries(
+    sizes: dict[str, int], layer: MoELinear, mapping: AxisMapping, mesh: MeshLike
+) -> dict[str, Entry]:
     """Return the mesh axes over which tokens are sent, and those of the weights that this device has a part of."""
-    mapping, mesh = current_mapping(), context_mesh()
-    assert mapping is not None
-    assert mesh is not None
     Experts, Hidden = layer.Experts, layer.Out
     # Tokens and hidden axis as in one array: a sum over parts of the hidden axis must not mix tokens.
     both = {**sizes, Hidden.name: Hidden.size}
@@ -183,22 +197,19 @@ def _entries(sizes: dict[str, int], layer: MoELinear) -> dict[str, Entry]:
 
     if current_scope() is None:
         found = constraints.decided(tuple(both), both) or {}
-        found[Experts.name] = (constraints.decided(tuple(weight), weight) or {}).get(
-            Experts.name, ()
-        )
+        of_weight = constraints.decided(tuple(weight), weight) or {}
     else:
         # Nothing is laid out on Manual mesh axes, so nothing else would check them.
-        found = partition.entries_from_mapping(tuple(both), tuple(both.values()), mapping, mesh)
-        of_weight = partition.entries_from_mapping(
-            tuple(weight), tuple(weight.values()), mapping, mesh
+        found, of_weight = (
+            partition.entries_from_mapping(tuple(axes), tuple(axes.values()), mapping, mesh)
+            for axes in (both, weight)
         )
-        found[Experts.name] = of_weight.get(Experts.name, ())
-        free &= set(manual_axes())
-        for axis in (Experts, Hidden):
-            if layer.weight.axis_size(axis.name) == axis.size:
-                found[axis.name] = ()
+    found[Experts.name] = of_weight.get(Experts.name, ())
+    found.setdefault(Hidden.name, ())
+    for axis in (Experts, Hidden):
+        if layer.weight.axis_size(axis.name) == axis.size:  # whole on each device
+            found[axis.name] = partition.without(found[axis.name], manual_axes())
 
     kept = {name: partition.only(entry, free) for name, entry in found.items()}
-    used = kept[Experts.name]
-    kept[Hidden.name] = partition.without(kept.get(Hidden.name, ()), used)
+    kept[Hidden.name] = partition.without(kept[Hidden.name], kept[Experts.name])
     return kept

@@ -8,16 +8,14 @@ from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
-from jax import lax
 
-from ...array import NamedArray, named
+from ...array import NamedArray
 from ...axis import Axis, AxisSelection, names_in, selection, sized
 from ...create import one_hot, zeros
 from ...dtypes import at_least_float32
 from ...engine import checks
 from ...errors import ArgumentError, message
-from ...mesh.assignment import Entry
-from ...mesh.context import context_mesh, current_mapping, current_scope, taken_axes, unmapped
+from ...mesh.context import context_mesh, current_mapping, taken_axes, unmapped
 from ...names import plans
 from ...ops.contract import dot
 from ...ops.reduce import logsumexp
@@ -33,13 +31,12 @@ from ..initializer import Initializer
 from ..inputs import check_input, with_sizes
 from ..layer import Layer
 from ..linear import Linear
-from ..settings import activated, as_axis, check_activation, integer
+from ..settings import as_axis, check_activation, integer
 from ..weights import gathered, widened_layer
-from .blocks import by_blocks
-from .layout import CHOICE, TOKEN, Layout, laid_out
+from .device import is_costly, on_device
+from .layout import CHOICE, TOKEN, laid_out
 from .linear import MoELinear
-from .queues import queues_of
-from .sorting import by_sorting
+from .nested import in_two_maps
 
 __all__ = ["MixtureOfExperts", "Routing"]
 
@@ -272,15 +269,16 @@ class MixtureOfExperts(Layer):
             capacity = self._capacity
         layout = laid_out(x, self.up, self.tokens, capacity)
         run: Callable[..., tuple[NamedArray, NamedArray | None]] = partial(
-            _on_device, layout, self.activation
+            on_device, layout, self.activation
         )
-        is_inside = current_scope() is not None
-        if not is_inside and current_mapping() is not None and context_mesh() is not None:
+        if layout.is_nested:
+            run = partial(in_two_maps, layout, self.activation)
+        elif layout.is_spread:
             # Under a `vmap` over mesh axes, types fit no check.
             run = shard_map(run, dict(layout.entries), check=not taken_axes(), strict=False)
 
         experts = (self.gate, self.up, self.down)
-        y, dropped = gathered(run, (x, gates, chosen), experts, keep=_is_costly)
+        y, dropped = gathered(run, (x, gates, chosen), experts, keep=is_costly)
         if dropped is None:
             return y, zeros(())
         return y, dropped.mean()
@@ -289,71 +287,6 @@ class MixtureOfExperts(Layer):
         """Return how many of so many competing tokens an expert takes."""
         even = self.top_k * count / self.Experts.size
         return min(count, math.ceil(even * (self.capacity_factor or 1)))
-
-
-def _on_device(
-    layout: Layout,
-    activation: Callable[[NamedArray], NamedArray],
-    tokens_and_choices: tuple[NamedArray, NamedArray, NamedArray],
-    experts: tuple[MoELinear | None, MoELinear, MoELinear],
-) -> tuple[NamedArray, NamedArray | None]:
-    """Apply experts to the tokens of one device; return which choices were dropped, if experts have a capacity."""
-    x, gates, chosen = tokens_and_choices
-    Experts = experts[1].Experts
-    Local = layout.local_experts(Experts)
-    apply = partial(_applied, activation, layout.hidden)
-    number = layout.numbered(chosen, Experts)
-
-    dropped = None
-    if layout.capacity is None:
-        y = by_sorting(layout, apply, experts, (x, gates, number), Local)
-    else:
-        queues = queues_of(layout, chosen, Experts)
-        dropped = queues.place >= layout.capacity
-        if layout.queued:
-            nowhere = layout.count(layout.shared) * Local.size
-            number = where(dropped, nowhere, number)
-            y = by_sorting(layout, apply, experts, (x, gates, number), Local)
-        else:
-            y = by_blocks(layout, partial(apply, experts), (x, gates, number), queues, Experts)
-
-    to_sum = (*layout.alone, *layout.hidden)
-    if to_sum:
-        y = named(lax.psum(y.array, to_sum), y.names)
-    return y, dropped
-
-
-def _applied(
-    activation: Callable[[NamedArray], NamedArray],
-    hidden: Entry,
-    experts: tuple[MoELinear | None, MoELinear, MoELinear],
-    x: NamedArray,
-    sizes: NamedArray | None = None,
-) -> NamedArray:
-    """Apply experts, of which this device may have a part of the hidden axis; the first part has the bias."""
-    gate, up, down = experts
-    if hidden and down.bias is not None:
-        own = where(lax.axis_index(hidden) == 0, down.bias, 0)
-        down = dataclasses.replace(down, bias=own)
-    return down(_hidden(activation, gate, up, x, sizes), sizes)
-
-
-def _is_costly(primitive: Any, *_: object, **__: object) -> bool:
-    """Return whether the backward pass keeps a result: all but cheap ones and gathered weights."""
-    return primitive.name in ("all_to_all", "dot_general", "ragged_dot_general", "sort")
-
-
-def _hidden(
-    activation: Callable[[NamedArray], NamedArray],
-    gate: MoELinear | None,
-    up: MoELinear,
-    x: NamedArray,
-    sizes: NamedArray | None = None,
-) -> NamedArray:
-    apply = partial(activated, "MixtureOfExperts", activation)
-    if gate is None:
-        return apply(up(x, sizes))
-    return apply(gate(x, sizes)) * up(x, sizes)
 
 
 def _checked_top_k(top_k: int, Experts: Axis) -> int:

@@ -221,13 +221,14 @@ def _repeat(count: jax.Array, body: Callable[[jax.Array, Any], Any], like: Any) 
     """Add up the results of rounds, which are like another tree."""
 
     def zeros(array: jax.Array) -> jax.Array:
-        return tracing.varying_like(jnp.zeros(array.shape, array.dtype), array)
+        # Of an array: under a `vmap` over Explicit mesh axes, carries need its type.
+        return jnp.where(False, array, jnp.zeros((), array.dtype))
 
     def step(state: tuple[jax.Array, Any]) -> tuple[jax.Array, Any]:
         number, total = state
         return number + 1, body(number, total)
 
-    start = jnp.zeros((), count.dtype), jax.tree.map(zeros, like)
+    start = count - count, jax.tree.map(zeros, like)
     _, total = lax.while_loop(lambda state: state[0] < count, step, start)
     return total
 

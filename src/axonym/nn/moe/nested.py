@@ -1,0 +1,113 @@
+"""Experts inside of a map over other mesh axes.
+
+JAX cannot differentiate a `shard_map` inside of another one, nor, under a `vmap` over Explicit mesh axes, what looks
+rows up by indices. So the forward pass is a `shard_map` of its own, and the backward pass another one, which computes
+the forward pass again.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import lax
+
+from ...array import NamedArray, is_named_array
+from ...mesh import tracing
+from ...mesh.assignment import AxisMapping, Entry
+from ...mesh.context import Scope, context, current_mapping, current_scope, taken_axes
+from ...partitioning.shard_map import shard_map
+from .device import Experts, on_device
+from .layout import Layout
+
+Inputs = tuple[NamedArray, NamedArray, NamedArray]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Call:
+    """The static part of a call.
+
+    Attributes:
+        layout: the layout.
+        activation: the function of the hidden axis, or of its gate.
+        mapping: the current mapping.
+        scope: the surrounding `shard_map`.
+        taken: Explicit mesh axes that a surrounding `vmap` maps over.
+    """
+
+    layout: Layout
+    activation: Callable[[NamedArray], NamedArray]
+    mapping: AxisMapping | None
+    scope: Scope | None
+    taken: Entry
+
+    def on_devices(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Run a function once per device; JAX differentiates after the block ended in which a mapping was current."""
+        with context(mapping=self.mapping, scope=self.scope, taken=self.taken):
+            entries = dict(self.layout.entries)
+            return shard_map(fn, entries, check=not self.taken, strict=False)(*args)
+
+
+def in_two_maps(
+    layout: Layout,
+    activation: Callable[[NamedArray], NamedArray],
+    inputs: Inputs,
+    experts: Experts,
+) -> tuple[NamedArray, NamedArray | None]:
+    """Do what `on_device` does on all devices."""
+    call = _Call(layout, activation, current_mapping(), current_scope(), taken_axes())
+    result: tuple[NamedArray, NamedArray | None] = _mapped(call, inputs, experts)
+    return result
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _mapped(call: _Call, inputs: Inputs, experts: Experts) -> Any:
+    return call.on_devices(
+        functools.partial(on_device, call.layout, call.activation), inputs, experts
+    )
+
+
+def _forward(call: _Call, inputs: Inputs, experts: Experts) -> Any:
+    return _mapped(call, inputs, experts), (inputs, experts)
+
+
+def _backward(call: _Call, saved: tuple[Inputs, Experts], cotangents: Any) -> Any:
+    (x, gates, chosen), experts = saved
+    given = x, gates, experts
+
+    def own(leaf: NamedArray) -> set[str]:
+        found = set(tracing.varying_over(leaf.array))
+        entries = dict(call.layout.entries)
+        return found.union(*(entries.get(name, ()) for name in leaf.names))
+
+    leaves = jax.tree.leaves(given, is_leaf=is_named_array)
+    mesh_axes = set[str](call.layout.experts).union(call.layout.hidden, *map(own, leaves))
+    to_sum = [tuple(sorted(mesh_axes - own(leaf))) for leaf in leaves]
+
+    def local(given: Any, chosen: NamedArray, cotangent: NamedArray) -> Any:
+        given, chosen, cotangent = _varied(mesh_axes, (given, chosen, cotangent))
+
+        def result(x: NamedArray, gates: NamedArray, experts: Experts) -> NamedArray:
+            inputs = x, gates, chosen
+            return on_device(call.layout, call.activation, inputs, experts, adds_up=False)[0]
+
+        _, pull = jax.vjp(result, *given)
+        gradients, tree = jax.tree.flatten(pull(cotangent))
+        sums: list[jax.Array] = []
+        for gradient, axes in zip(gradients, to_sum, strict=True):
+            sums.append(lax.psum(gradient, axes) if axes else gradient)
+        return jax.tree.unflatten(tree, sums)
+
+    by_x, by_gates, by_experts = call.on_devices(local, given, chosen, cotangents[0])
+    return (by_x, by_gates, None), by_experts
+
+
+def _varied(mesh_axes: set[str], tree: Any) -> Any:
+    """Make types vary over mesh axes, unless JAX does not check them."""
+    if not any(tracing.varying_over(array) for array in jax.tree.leaves(tree)):
+        return tree
+    return jax.tree.map(lambda array: tracing.varying(array, mesh_axes), tree)
+
+
+_mapped.defvjp(_forward, _backward)
