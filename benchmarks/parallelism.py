@@ -9,25 +9,19 @@ simulated CPU devices; collectives count as often as their loops run. Losses are
 
 import argparse
 import functools
-import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-os.environ["JAX_PLATFORMS"] = "cpu"
-
+import equinox as eqx
 import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
+from measure import KINDS, collectives, table, totals
 
-jax.config.update("jax_num_cpu_devices", 8)
-
-import equinox as eqx  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-from jax import lax  # noqa: E402
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P  # noqa: E402
-from measure import KINDS, collectives, table, totals  # noqa: E402
-
-import axonym as axn  # noqa: E402
-import axonym.nn as nn  # noqa: E402
+import axonym as axn
+import axonym.nn as nn
 
 STAGES, WAYS, MICROBATCHES = 4, 2, 16
 Batch, Pos, Embed, Mlp, Layers = axn.make_axes(batch=64, pos=32, embed=128, mlp=512, layers=16)
@@ -103,10 +97,12 @@ def mean_square(stack: nn.Stacked[Block], x: axn.NamedArray) -> jax.Array:
     return (x * x).mean().scalar()
 
 
-def summed_once(stack: nn.Stacked[Block], x: axn.NamedArray) -> Any:
+streamed = axn.pipeline_value_and_grad(lambda stack: stack, lambda _, x: x, lambda _, out, x: (out * out).mean())
+
+
+def summed_once(both: Callable[..., Any], stack: nn.Stacked[Block], x: axn.NamedArray) -> Any:
     """Compute the loss and the gradient inside of a `shard_map` over `data`, and sum them in the end."""
-    both = jax.value_and_grad(mean_square)(axn.pcast(stack, "data"), x)
-    return axn.pmean(both, "data")
+    return axn.pmean(both(axn.pcast(stack, "data"), x), "data")
 
 
 def pipeline_by_hand(weights: Any, x: jax.Array) -> jax.Array:
@@ -152,20 +148,18 @@ def pipelines() -> Iterator[dict[str, object]]:
     with jax.set_mesh(mesh):
         yield row(compiled("by hand", jax.jit(jax.value_and_grad(pipeline_by_hand)), *given), ticks=f"2 x {ticks}")
 
+    schedules = {"": jax.value_and_grad(mean_square), ", 1F1B": streamed}
+    counts = {"": f"2 x {ticks}", ", 1F1B": str(ticks + STAGES - 1)}
     for kind in (AxisType.Auto, AxisType.Explicit):
         with axn.set_mesh(make_mesh((WAYS, STAGES), ("data", "stage"), kind)), axn.pipelined(Batch, MICROBATCHES):
             args = axn.shard((stack, x), mappings)
-            both = axn.named_jit(jax.value_and_grad(mean_square), mappings)
-            yield row(compiled(f"Axonym, {kind.name}", both, *args), ticks=f"2 x {ticks}")
-            if kind is AxisType.Auto:
-                once = axn.named_jit(axn.shard_map(summed_once, mappings, manual_axes="data"), mappings)
-                yield row(compiled("Axonym, Auto, summed once", once, *args), ticks=f"2 x {ticks}")
-            streamed = axn.named_jit(
-                axn.pipeline_value_and_grad(lambda stack: stack, lambda _, x: x, lambda _, out, x: (out * out).mean()),
-                mappings,
-            )
-            label = f"Axonym, {kind.name}, 1F1B"
-            yield row(compiled(label, streamed, *args), ticks=str(ticks + STAGES - 1))
+            for name, both in schedules.items():
+                label = f"Axonym, {kind.name}{name}"
+                yield row(compiled(label, axn.named_jit(both, mappings), *args), ticks=counts[name])
+                if kind is AxisType.Auto:
+                    inside = axn.shard_map(functools.partial(summed_once, both), mappings, manual_axes="data")
+                    once = axn.named_jit(inside, mappings)
+                    yield row(compiled(f"{label}, summed once", once, *args), ticks=counts[name])
 
 
 # attention
@@ -246,6 +240,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=list(TABLES), nargs="+", default=list(TABLES))
     options = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 8)
     print(f"jax {jax.__version__}\n")
     for name in options.only:
         print(f"### {name}\n")

@@ -147,6 +147,21 @@ MISTAKES = {
 }
 
 
+def test_inside_of_a_shard_map_over_the_data(auto_mesh):
+    """Gradients are summed over the data once, after all ticks."""
+    model, mask = Model.init(), draw(B, P)
+
+    def local(model, tokens, mask):
+        return axn.pmean(both(axn.pcast(model, "model"), tokens, mask), "model")
+
+    call = axn.shard_map(local, axn.Mappings(STORED, COMPUTED), manual_axes="model")
+    value, gradient = pipeline(call, auto_mesh, model, TOKENS, mask)
+    by_hand = jax.value_and_grad(lambda *args: loss_by_hand(*args, dropout=False))
+    expected, gradients = by_hand(parameters_of(model), TOKENS.array, mask.array)
+    close(value, expected)
+    close(parameters_of(gradient), gradients)
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes(mistake, auto_mesh):
     call, error, text = MISTAKES[mistake]

@@ -144,10 +144,10 @@ def _streamed(
     stream = _Stream(pipeline, parts, model, Leaves(pipeline, carry, ((), key)))
 
     ticks = loop(FUNCTION, stream.tick, stream.ticks, False, False, 1, is_named_array)
-    flow, _ = ticks(stream.start(), arange(stream.ticks))
+    flow, losses = ticks(stream.start(), arange(stream.ticks))
     (of_layers,) = pull(flow.weights)
     summed = _sum(of_layers, flow.parameters)
-    return flow.loss / pipeline.cut.count, jax.tree.map(lambda x: x / pipeline.cut.count, summed)
+    return losses.sum() / pipeline.cut.count, jax.tree.map(lambda x: x / pipeline.cut.count, summed)
 
 
 class _Model(NamedTuple):
@@ -179,7 +179,6 @@ class _Flow(NamedTuple):
         returning: gradients that each stage gets from the one after.
         weights: gradients of the layers.
         parameters: gradients of what is before and after the layers.
-        loss: the sum of the losses.
     """
 
     waiting: list[NamedArray]
@@ -187,7 +186,6 @@ class _Flow(NamedTuple):
     returning: list[NamedArray]
     weights: Tree
     parameters: Tree
-    loss: jax.Array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,11 +227,10 @@ class _Stream:
             returning=_zeros(_floats(arriving)),
             weights=_zeros(self.model.weights),
             parameters=_zeros(self.model.parameters),
-            loss=jnp.zeros(()),
         )
 
-    def tick(self, flow: _Flow, now: NamedArray) -> tuple[_Flow, None]:
-        """Work forward on one microbatch and backward on another, on each stage."""
+    def tick(self, flow: _Flow, now: NamedArray) -> tuple[_Flow, jax.Array]:
+        """Work forward on one microbatch and backward on another, on each stage; return a loss that ends here."""
         pipeline, parameters = self.pipeline, self.model.parameters
         stage, last = arange(pipeline.Stage), pipeline.stages - 1
         choose_first = functools.partial(pipeline.choose, stage == 0)
@@ -248,8 +245,9 @@ class _Stream:
         finished = now.array - last
         leaving = [pipeline.of_stage(array, last) for array in moved]
         (loss,), pull_loss = _vjp(self._leave, parameters, leaving, finished)
-        is_finished = ((finished >= 0) & (finished < pipeline.cut.count)).astype(loss.dtype)
-        after, arrived = pull_loss([named(is_finished, ())])
+        is_finished = (finished >= 0) & (finished < pipeline.cut.count)
+        one = jnp.where(is_finished, jnp.ones_like(loss.array), 0)
+        after, arrived = pull_loss([named(one, ())])
 
         # Stage `s` got this microbatch `2 * (last - s)` ticks ago.
         begun = now - 2 * last + stage
@@ -269,9 +267,8 @@ class _Stream:
             returning=pipeline.send(returned, -1),
             weights=_sum(flow.weights, weights),
             parameters=_sum(_sum(flow.parameters, before), after),
-            loss=flow.loss + jnp.where(is_finished > 0, loss.array, 0),
         )
-        return following, None
+        return following, jnp.where(is_finished, loss.array, 0)
 
     def _waiting(self, array: NamedArray) -> NamedArray:
         repeated = broadcast_axis(array, self.places)
