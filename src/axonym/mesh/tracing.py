@@ -1,12 +1,13 @@
 """What JAX does at the moment: whether it traces, and over which mesh axes a value varies."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.core import Tracer
+from jax.sharding import AxisType
 
 # The option that inlines a `jax.jit` into a surrounding program; from jax 0.12 on, True leaves it to the compiler.
 INLINE: Any = getattr(getattr(jax, "Inline", None), "JAX_EARLY", True)
@@ -52,3 +53,14 @@ def varying_like(result: jax.Array, *operands: jax.Array) -> jax.Array:
     """
     mesh_axes = set[str]().union(*(jax.typeof(operand).mat.varying for operand in operands))
     return varying(result, mesh_axes)
+
+
+def widened_on_cpus(reduce: Callable[[jax.Array], Any], array: jax.Array) -> Any:
+    """Reduce over devices; on a CPU, in a mesh of which only some axes are Manual, bfloat16 as float32.
+
+    XLA converts sums to float32 there too, but aborts the process in such a mesh, up to at least jax 0.12.0.1.
+    """
+    types = set(jax.sharding.get_abstract_mesh().axis_types)
+    if array.dtype != jnp.bfloat16 or types == {AxisType.Manual} or jax.default_backend() != "cpu":
+        return reduce(array)
+    return reduce(array.astype(jnp.float32)).astype(jnp.bfloat16)

@@ -136,7 +136,7 @@ def all_gather(
             return _without_types(lambda array: gather(array).reshape(array.shape), array)
         # The gradient is a sum.
         joined = functools.partial(gather, axis=dim, tiled=True)
-        return _widened_on_cpus(functools.partial(_without_types, joined), array)
+        return tracing.widened_on_cpus(functools.partial(_without_types, joined), array)
 
     return _along("all_gather", one, x, axis, over)
 
@@ -169,11 +169,11 @@ def psum_scatter(x: T, axis: AxisSelection, *, over: AxisSelection | None = None
             scatter_dimension=dim,
             tiled=True,
         )
-        return _widened_on_cpus(functools.partial(_without_types, scatter), array)
+        return tracing.widened_on_cpus(functools.partial(_without_types, scatter), array)
 
     def rest(array: jax.Array, names: Names, axes: Entry) -> Any:
         require_partial("psum_scatter", array, names, axes)
-        return _widened_on_cpus(lambda array: lax.psum(array, axes), array)
+        return tracing.widened_on_cpus(lambda array: lax.psum(array, axes), array)
 
     return _along("psum_scatter", one, x, axis, over, rest)
 
@@ -384,7 +384,7 @@ def _reduced(
     asked = dict(selection(axis, function))
 
     def reduced(array: jax.Array, axes: Entry) -> Any:
-        return _widened_on_cpus(lambda array: collective(array, axes), array)
+        return tracing.widened_on_cpus(lambda array: collective(array, axes), array)
 
     def one(array: Any, names: Names) -> Any:
         for name in asked:
@@ -438,17 +438,6 @@ def _with_nan(collective: Callable[..., Any]) -> Callable[..., Any]:
         return jnp.where(lax.pmax(jnp.isnan(array).astype(jnp.int8), axes) > 0, jnp.nan, found)
 
     return extremum
-
-
-def _widened_on_cpus(reduce: Callable[[jax.Array], Any], array: jax.Array) -> Any:
-    """Reduce over devices; on a CPU, in a mesh of which only some axes are Manual, bfloat16 as float32.
-
-    XLA converts sums to float32 there too, but aborts the process in such a mesh, up to at least jax 0.12.0.1.
-    """
-    types = set(jax.sharding.get_abstract_mesh().axis_types)
-    if array.dtype != jnp.bfloat16 or types == {AxisType.Manual} or jax.default_backend() != "cpu":
-        return reduce(array)
-    return reduce(array.astype(jnp.float32)).astype(jnp.bfloat16)
 
 
 def _each(function: str, one: Callable[..., Any], x: T, numbers: bool = False) -> T:

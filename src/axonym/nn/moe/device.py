@@ -8,6 +8,7 @@ from typing import Any
 from jax import lax
 
 from ...array import NamedArray, named
+from ...mesh import tracing
 from ...mesh.assignment import Entry
 from ...ops.where import where
 from ..settings import activated
@@ -58,7 +59,8 @@ def on_device(
 
     to_sum = (*layout.alone, *layout.hidden)
     if to_sum and adds_up:
-        y = named(lax.psum(y.array, to_sum), y.names)
+        added = tracing.widened_on_cpus(lambda array: lax.psum(array, to_sum), y.array)
+        y = named(added, y.names)
     return y, dropped
 
 

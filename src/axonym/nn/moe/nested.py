@@ -96,7 +96,8 @@ def _backward(call: _Call, saved: tuple[Inputs, Experts], cotangents: Any) -> An
         gradients, tree = jax.tree.flatten(pull(cotangent))
         sums: list[jax.Array] = []
         for gradient, axes in zip(gradients, to_sum, strict=True):
-            sums.append(lax.psum(gradient, axes) if axes else gradient)
+            add_up = functools.partial(lax.psum, axis_name=axes)
+            sums.append(tracing.widened_on_cpus(add_up, gradient) if axes else gradient)
         return jax.tree.unflatten(tree, sums)
 
     by_x, by_gates, by_experts = call.on_devices(local, given, chosen, cotangents[0])
