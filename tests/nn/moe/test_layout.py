@@ -6,8 +6,9 @@ import pytest
 
 import axonym as axn
 from axonym import nn
+from axonym.errors import ShardingError
 from axonym.nn.moe.layout import DEVICE, Layout
-from tests.nn.layouts import draw
+from tests.nn.layouts import draw, fails
 from tests.nn.routed import B, E, M, S, X, apply_model, halved, made, near
 
 Sixteen = X.resize(16)
@@ -60,4 +61,35 @@ def test_a_layer_inside_of_a_shard_map(kind, mapping, options, request):
         (_, out), others = run(mapped)(model, x)
     near(out.rearrange(y.names).array, y.array)
     for one, other in zip(jax.tree.leaves(others), jax.tree.leaves(gradients), strict=True):
+        near(one, other)
+
+
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
+def test_experts_that_do_not_divide(kind, request):
+    model, x = made(nn.MixtureOfExperts.init, E, X.resize(6), M, 2), draw(B, S, E)
+    mapping = {"batch": "data", "experts": "data"}
+    expected = (
+        "shard: experts=6 cannot be split evenly in 4 over mesh axis data\n"
+        "  array has: experts=6, mlp=6\n"
+        "  mapping: {'batch': 'data', 'experts': 'data'}\n"
+        "  mesh: data=4, model=2\n"
+        "  hint: use a multiple of 4, as round_axis_for_partitioning does, or map 'experts' to None"
+    )
+    with axn.set_mesh(request.getfixturevalue(kind)), axn.axis_mapping(mapping):
+        fails(ShardingError, expected, lambda: jax.jit(apply_model)(model, x))
+    report = axn.check(model, mapping, {"data": 4, "model": 2}, x, quiet=True)
+    assert "experts=6 cannot be split evenly in 4 over mesh axis data" in [found.text for found in report.problems]
+
+
+def test_without_a_program(explicit_mesh):
+    """Rounds and gradients, operation by operation."""
+    model, x = halved((made(nn.MixtureOfExperts.init, E, X, M, 2, use_bias=True), draw(B, S, E)))
+
+    def gradients(model):
+        return jax.grad(lambda model: axn.sin(apply_model(model, x)).sum().scalar())(model)
+
+    expected = jax.jit(gradients)(model)
+    with axn.set_mesh(explicit_mesh), axn.axis_mapping({"batch": "data", "experts": "data"}):
+        found = gradients(model)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         near(one, other)
