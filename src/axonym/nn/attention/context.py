@@ -294,8 +294,9 @@ def _on_mesh(
         laid_out = [_typed(layout, *pair) for pair in zip(leaves, arrays, strict=True)]
         out, largest, total = positional(*laid_out)
     else:
-        entries = tuple(_entries(plan, layout))
-        out, largest, total = auto.local(positional, arrays, entries)
+        entries = _entries(plan, layout)
+        of_results = tuple(_explicit(operands.query.array, each) for each in entries)
+        out, largest, total = auto.local(positional, arrays, of_results)
     rows, query = _rows(plan), operands.query
     return wrap(query, out, plan.out_names), wrap(query, largest, rows), wrap(query, total, rows)
 
@@ -311,7 +312,13 @@ def _typed(layout: Layout, x: object, array: jax.Array) -> jax.Array:
     """On Explicit mesh axes, lay an array out as the devices take it."""
     if not layout.manual or not explicit.has_explicit_axes(array):
         return array
-    return explicit.relayout(array, _full(layout, x, array))
+    return explicit.relayout(array, _explicit(array, _full(layout, x, array)))
+
+
+def _explicit(array: jax.Array, entries: list[Entry]) -> list[Entry]:
+    """Leave out mesh axes that are not Explicit: types do not have them."""
+    typed = partition.axes_of_type(explicit.mesh_of_type(array), AxisType.Explicit)
+    return [partition.only(entry, typed) for entry in entries]
 
 
 def _entries(plan: Plan, layout: Layout) -> Iterator[list[Entry]]:
