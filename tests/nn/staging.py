@@ -54,11 +54,11 @@ def microbatch_of_rows(ways):
 def kept_by_hand(layer, ways):
     """Draw what dropout keeps in one layer: each microbatch has a key of its own."""
     key = jax.random.split(KEY, L.size)[layer]
-    rows = B.size // MICROBATCHES
-    shape = (rows, P.size, E.size)
-    drawn = [jax.random.bernoulli(jax.random.fold_in(key, m), 0.7, shape) for m in range(MICROBATCHES)]
+    shape = (B.size // MICROBATCHES, P.size, E.size)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(MICROBATCHES))
+    drawn = jax.vmap(lambda key: jax.random.bernoulli(key, 0.7, shape))(keys)
     order = jnp.argsort(microbatch_of_rows(ways), stable=True)
-    return jnp.concatenate(drawn)[jnp.argsort(order)]
+    return drawn.reshape(B.size, P.size, E.size)[jnp.argsort(order)]
 
 
 def pipeline(fn, mesh, *args, stored=STORED, computed=COMPUTED, axis="batch", microbatches=MICROBATCHES):
