@@ -45,6 +45,7 @@ PRODUCTS: dict[str, tuple[str, bool]] = {
     "ep+fsdp": ("data=2,expert=4", True),
     "ep+tp": ("expert=4,model=2", False),
     "ep+cp": ("expert=4,context=2", False),
+    "pp+ep": ("data=2,stage=2,expert=2", False),
     "pp+cp+tp": ("stage=2,context=2,model=2", False),
     "pp+fsdp+tp": ("data=2,stage=2,model=2", True),
 }
