@@ -106,7 +106,7 @@ def test_resize_axis_that_is_not_there():
     tree = _tree()
     assert htu.resize_axis(tree, "vocab", 2) is tree
     for error in (ValueError, RuntimeError):
-        with pytest.raises(error, match="size 3, but 9"):
+        with pytest.raises(error, match="given with size 9, but has size 3"):
             htu.resize_axis(tree, Embed.resize(9), 2)
 
 
