@@ -47,7 +47,7 @@ settings.load_profile("axonym")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run look at everything."""
-    about = "run every law for every row; otherwise some laws look at a quarter of the rows of large tables"
+    about = "run every law for every row; otherwise some laws look at a third of the rows of large tables"
     parser.addoption("--all-rows", action="store_true", help=about)
 
 

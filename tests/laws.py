@@ -402,7 +402,7 @@ class Table:
     """What is checked for the rows of a table, many of them at once.
 
     Attributes:
-        laws_of_the_sample: which laws look at a quarter of the rows, another one at each commit, but for `--all-rows`.
+        laws_of_the_sample: which laws look at a third of the rows, another one at each commit, but for `--all-rows`.
     """
 
     laws_of_the_sample: ClassVar[tuple[str, ...]] = ()

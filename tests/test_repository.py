@@ -104,7 +104,7 @@ def test_each_row_of_a_table_comes_into_the_sample_at_some_commit() -> None:
     rows = [f"row-{i}" for i in range(100)]
     samples = [{row for row in rows if in_sample(row, seed)} for seed in range(40)]
     assert set().union(*samples) == set(rows)
-    assert all(8 < len(sample) < 45 for sample in samples)
+    assert all(15 < len(sample) < 55 for sample in samples)
 
 
 def test_no_file_names_a_path_of_somebodys_machine() -> None:
