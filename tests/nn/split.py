@@ -11,7 +11,7 @@ import numpy as np
 import axonym as axn
 from axonym import nn
 from tests.nn.attending import by_hand, with_gradients
-from tests.nn.layouts import draw
+from tests.nn.layouts import draw, lies
 
 B, H, G, P, D = axn.make_axes(batch=2, heads=4, group=2, pos=16, head_dim=8)
 K = P.derive("key")
@@ -72,3 +72,43 @@ def on(mesh: jax.sharding.Mesh, mapping: axn.ResourceMapping, run: Callable[...,
         program = axn.named_jit(run, mapping, strict=False)
         placed = axn.shard(given, mapping, strict=False)
         return program(*placed), program.lower(*placed).compile()
+
+
+def check_mask(case: str, method: str, mesh: jax.sharding.Mesh) -> None:
+    """Compare a method under a mask with attention by hand."""
+    make, seen = MASKS[case]
+    given = inputs()
+    run = with_gradients(lambda *x: attend(*x, mask=make(), implementation=method))
+    found, _ = on(mesh, MAPPING, run, *given)
+    assert lies(found[0], mesh, MAPPING)
+    check(found, expected(seen, *(x.array for x in given)))
+
+
+def check_scores(method: str, mesh: jax.sharding.Mesh) -> None:
+    """Compare biases of keys and of pairs, sinks and a soft cap with attention by hand."""
+    q, k, v = inputs()
+    pairs, sinks = draw(H, P, K, seed=4), draw(H, G, seed=5)
+
+    def run(q: Any, k: Any, v: Any, bias: Any, pairs: Any, sinks: Any) -> axn.NamedArray:
+        options = {"sinks": sinks, "soft_cap": 2.0, "mask": nn.causal(), "implementation": method}
+        return attend(q, k, v, bias=bias + pairs, **options)
+
+    def plain(q: Any, k: Any, v: Any, bias: Any, pairs: Any, sinks: Any) -> Any:
+        both = bias[:, None, None] + pairs[:, None]
+        return by_hand(q, k, v, CAUSAL, both, sinks, 2.0, xp=jnp)
+
+    given = q, k, v, draw(H, K, seed=3), pairs, sinks
+    check(on(mesh, MAPPING, with_gradients(run), *given)[0], with_gradients(plain)(*(x.array for x in given)))
+
+
+def check_dropout(method: str, mesh: jax.sharding.Mesh) -> None:
+    """Compare what is dropped with one device; a bias over keys goes where they go."""
+    options = {"dropout": 0.4, "key": jax.random.key(0), "mask": nn.causal()}
+    given = *inputs(), draw(H, K, seed=3)
+
+    def run(q: Any, k: Any, v: Any, bias: Any, implementation: str) -> axn.NamedArray:
+        return attend(q, k, v, bias=bias, **options, implementation=implementation)
+
+    alone = with_gradients(functools.partial(run, implementation="plain"))(*given)
+    found, _ = on(mesh, MAPPING, with_gradients(functools.partial(run, implementation=method)), *given)
+    check(found, (alone[0].array, [x.array for x in alone[1]]))

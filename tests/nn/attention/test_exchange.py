@@ -1,17 +1,12 @@
 """Attention after an exchange: values and gradients."""
 
-import functools
-
-import jax
-import jax.numpy as jnp
 import pytest
 
 import axonym as axn
 from axonym import nn
 from benchmarks.measure import collectives, totals
-from tests.nn.attending import by_hand, with_gradients
-from tests.nn.layouts import draw, lies
-from tests.nn.split import CAUSAL, MAPPING, MASKS, G, H, K, P, attend, check, expected, inputs, on
+from tests.nn.attending import with_gradients
+from tests.nn.split import CAUSAL, MAPPING, attend, check, check_dropout, check_mask, check_scores, expected, inputs, on
 
 
 @pytest.mark.parametrize(
@@ -23,42 +18,15 @@ from tests.nn.split import CAUSAL, MAPPING, MASKS, G, H, K, P, attend, check, ex
     ],
 )
 def test_value_and_gradients(case, method, kind, auto_mesh, explicit_mesh):
-    make, seen = MASKS[case]
-    mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]
-    given = inputs()
-    run = with_gradients(lambda *x: attend(*x, mask=make(), implementation=method))
-    found, _ = on(mesh, MAPPING, run, *given)
-    assert lies(found[0], mesh, MAPPING)
-    check(found, expected(seen, *(x.array for x in given)))
+    check_mask(case, method, {"auto": auto_mesh, "explicit": explicit_mesh}[kind])
 
 
 def test_biases_sinks_and_caps(auto_mesh):
-    q, k, v = inputs()
-    pairs, sinks = draw(H, P, K, seed=4), draw(H, G, seed=5)
-
-    def run(q, k, v, bias, pairs, sinks):
-        options = {"sinks": sinks, "soft_cap": 2.0, "mask": nn.causal(), "implementation": "all-to-all"}
-        return attend(q, k, v, bias=bias + pairs, **options)
-
-    def plain(q, k, v, bias, pairs, sinks):
-        both = bias[:, None, None] + pairs[:, None]
-        return by_hand(q, k, v, CAUSAL, both, sinks, 2.0, xp=jnp)
-
-    given = q, k, v, draw(H, K, seed=3), pairs, sinks
-    check(on(auto_mesh, MAPPING, with_gradients(run), *given)[0], with_gradients(plain)(*(x.array for x in given)))
+    check_scores("all-to-all", auto_mesh)
 
 
 def test_what_is_dropped_is_the_same_as_on_one_device(explicit_mesh):
-    """A bias over keys is split by heads with them."""
-    options = {"dropout": 0.4, "key": jax.random.key(0), "mask": nn.causal()}
-    given = *inputs(), draw(H, K, seed=3)
-
-    def run(q, k, v, bias, implementation):
-        return attend(q, k, v, bias=bias, **options, implementation=implementation)
-
-    alone = with_gradients(functools.partial(run, implementation="plain"))(*given)
-    found, _ = on(explicit_mesh, MAPPING, with_gradients(functools.partial(run, implementation="all-to-all")), *given)
-    check(found, (alone[0].array, [x.array for x in alone[1]]))
+    check_dropout("all-to-all", explicit_mesh)
 
 
 def test_a_map_over_mesh_axes_is_not_gathered(explicit_mesh):
