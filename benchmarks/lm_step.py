@@ -39,17 +39,7 @@ BATCH, POSITIONS = 8, 128
 LLAMA = DecoderConfig(
     vocab=256, layers=4, embed=256, mlp=704, heads=8, kv_heads=4, head_dim=32, positions=POSITIONS, checkpointing=False
 )
-GPT2 = dataclasses.replace(
-    LLAMA,
-    mlp=1024,
-    kv_heads=8,
-    norm="layer",
-    biases=frozenset({"qkv", "out", "mlp"}),
-    activation="gelu_tanh",
-    gated=False,
-    rope=None,
-    tied=True,
-)
+GPT2 = dataclasses.replace(LLAMA.as_gpt2(), mlp=1024, kv_heads=8)
 RAW_GPT2 = raw_gpt2.GPT2Config(GPT2.vocab, GPT2.layers, GPT2.embed, GPT2.heads, GPT2.positions)
 HEADS = ("query", "key", "value")
 OPTIMIZER = optax.adamw(1e-3)

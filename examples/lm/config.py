@@ -1,7 +1,7 @@
 """The sizes and forms of a decoder. The defaults are those of a small Llama."""
 
 import dataclasses
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import axonym as axn
 import axonym.nn as nn
@@ -108,6 +108,18 @@ class DecoderConfig:
             raise ValueError(f"kv_heads must divide heads: {wanted}")
         if "local" in self.pattern and self.window is None:
             raise ValueError(f"local layers need a window, but pattern={self.pattern} and window=None")
+
+    def as_gpt2(self) -> Self:
+        """Return the form of GPT-2, with the same sizes."""
+        return dataclasses.replace(
+            self,
+            norm="layer",
+            biases=frozenset({"qkv", "out", "mlp"}),
+            activation="gelu_tanh",
+            gated=False,
+            rope=None,
+            tied=True,
+        )
 
     Vocab = property(lambda self: Axis("vocab", self.vocab))
     Layers = property(lambda self: Axis("layers", self.layers))

@@ -162,16 +162,7 @@ def make_config(options: Options, vocab: int) -> DecoderConfig:
         config = dataclasses.replace(config, experts=ExpertsConfig(options.experts, chosen, config.mlp))
     if options.family == "llama":
         return config
-    return dataclasses.replace(
-        config,
-        mlp=4 * options.embed,
-        norm="layer",
-        biases=frozenset({"qkv", "out", "mlp"}),
-        activation="gelu_tanh",
-        gated=False,
-        rope=None,
-        tied=True,
-    )
+    return dataclasses.replace(config.as_gpt2(), mlp=4 * options.embed)
 
 
 def check_options(options: Options) -> None:

@@ -18,16 +18,7 @@ from axonym import state_dict as sd
 
 LLAMA = DecoderConfig(vocab=64, layers=3, embed=32, mlp=48, heads=4, kv_heads=2, head_dim=8, positions=32)
 CONFIGS = {
-    "gpt2": dataclasses.replace(
-        LLAMA,
-        kv_heads=4,
-        norm="layer",
-        biases=frozenset({"qkv", "out", "mlp"}),
-        activation="gelu_tanh",
-        gated=False,
-        rope=None,
-        tied=True,
-    ),
+    "gpt2": dataclasses.replace(LLAMA.as_gpt2(), kv_heads=4),
     "gemma": dataclasses.replace(
         LLAMA,
         norm="shifted",
