@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from jax import lax
@@ -96,33 +96,22 @@ class Layout:
         if not self.experts:
             return chosen
         local, sizes = self.local_experts(Experts).size, dict(self.ways)
-        block, rest = chosen // local, {}
-        for axis in reversed(self.experts):
-            rest[axis] = block % sizes[axis]
-            block = block // sizes[axis]
-
-        device = block  # zeros
-        for axis in self.shared:
-            device = device * sizes[axis] + rest[axis]
+        zeros, places = _places(chosen // local, self.experts, sizes)
+        device = _number(zeros, places, self.shared, sizes)
         number = device * local + chosen % local
         for axis in self.alone:
-            is_own = rest[axis] == lax.axis_index(axis)
+            is_own = places[axis] == lax.axis_index(axis)
             number = where(is_own, number, self.count(self.shared) * local)
         return number
 
     def reached(self, Experts: Axis) -> NamedArray:
         """List the experts of each device that tokens are sent to, in the order of their numbers, {DEVICE, Experts}."""
         Local, sizes = self.local_experts(Experts), dict(self.ways)
-        rest = arange(Axis(DEVICE, self.count(self.shared))).broadcast_axis(Local)
-        places: dict[str, Any] = {axis: lax.axis_index(axis) for axis in self.alone}
-        for axis in reversed(self.shared):
-            places[axis] = rest % sizes[axis]
-            rest = rest // sizes[axis]
-
-        block = rest  # zeros
-        for axis in self.experts:
-            block = block * sizes[axis] + places[axis]
-        return block * Local.size + arange(Local)
+        devices = arange(Axis(DEVICE, self.count(self.shared))).broadcast_axis(Local)
+        zeros, places = _places(devices, self.shared, sizes)
+        for axis in self.alone:
+            places[axis] = lax.axis_index(axis)
+        return _number(zeros, places, self.experts, sizes) * Local.size + arange(Local)
 
     def exchange(self, x: NamedArray) -> NamedArray:
         """Send each device its part of the first axis, `DEVICE`; afterwards, it has what the other devices sent."""
@@ -131,6 +120,27 @@ class Layout:
         assert x.names[0] == DEVICE
         sent = lax.all_to_all(x.array, self.shared, split_axis=0, concat_axis=0, tiled=True)
         return wrap(x, sent, x.names)
+
+
+def _places(
+    number: NamedArray, mesh_axes: Entry, sizes: Mapping[str, int]
+) -> tuple[NamedArray, dict[str, Any]]:
+    """Return zeros, and the place along each mesh axis of devices with a number; the last axis counts fastest."""
+    places: dict[str, Any] = {}
+    for axis in reversed(mesh_axes):
+        places[axis] = number % sizes[axis]
+        number = number // sizes[axis]
+    return number, places
+
+
+def _number(
+    zeros: NamedArray, places: Mapping[str, Any], mesh_axes: Entry, sizes: Mapping[str, int]
+) -> NamedArray:
+    """Return the number of devices with a place along each mesh axis; the inverse of `_places`."""
+    number = zeros
+    for axis in mesh_axes:
+        number = number * sizes[axis] + places[axis]
+    return number
 
 
 def laid_out(
