@@ -9,12 +9,14 @@ from pathlib import Path
 os.environ["JAX_PLATFORMS"] = "cpu"
 # The tests' programs are small and run once: what makes a program fast costs more than it saves. Optimisation takes a
 # fifth of all time, the emitters of fused loops another quarter; releases after 0.10 do not know that flag, and XLA
-# stops at a flag that it does not know. What the environment asks for comes later, and holds.
+# stops at a flag that it does not know. To compile the parts of a program side by side takes a sixth: the other cores
+# are busy with tests. What the environment asks for comes later, and holds.
+QUICKLY_COMPILED = "--xla_cpu_parallel_codegen_split_count=1"
 if version("jaxlib").startswith("0.10."):
-    QUICKLY_COMPILED = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    QUICKLY_COMPILED += " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 else:
     # Without any optimisation, gradients of `jax.nn.dot_product_attention` are infinite there.
-    QUICKLY_COMPILED = "--xla_backend_optimization_level=1"
+    QUICKLY_COMPILED += " --xla_backend_optimization_level=1"
 os.environ["XLA_FLAGS"] = (
     f"{QUICKLY_COMPILED} {os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 )
@@ -32,8 +34,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.sample import SEED, in_sample
 
-# Suites that run when they are named: two take long, the third needs torch.
-APART = [Path(__file__).parent / name for name in ("compat", "examples", "huggingface")]
+# Suites that run when they are named: three take long, the other one needs torch.
+APART = [Path(__file__).parent / name for name in ("compat", "docs", "examples", "huggingface")]
 
 settings.register_profile(
     "axonym",

@@ -1,4 +1,4 @@
-"""Run what the documentation shows: `python` blocks of README and docs, examples in docstrings, calls in tables."""
+"""Run examples in docstrings and calls in tables of the documentation; `tests/docs` runs the code of its pages."""
 
 import ast
 import doctest
@@ -6,9 +6,7 @@ import importlib
 import inspect
 import pkgutil
 import re
-import sys
 import textwrap
-import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,24 +19,8 @@ import axonym as axn
 from axonym import errors
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"^( *)```python[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 TEXTS = {page: page.read_text() for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
-PAGES = [page for page, text in TEXTS.items() if BLOCK.search(text)]
 MODULES = ["axonym", *sorted(module.name for module in pkgutil.walk_packages(axn.__path__, "axonym."))]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks of a page run in order, in one namespace."""
-    # A module of its own, because classes look up their module by name.
-    module = types.ModuleType(f"page_{page.stem.replace('-', '_')}")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    text = TEXTS[page]
-    for block in BLOCK.finditer(text):
-        # Leading newlines give tracebacks the file and line of the page.
-        code = "\n" * (text.count("\n", 0, block.start()) + 1) + textwrap.dedent(block[2])
-        exec(compile(code, str(page), "exec"), module.__dict__)
-
 
 CODE = re.compile(r"^( *)```py[^\n]*\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 # What a program printed in columns.

@@ -63,9 +63,10 @@ def test_the_suite_for_haliax_runs_where_it_is_named(
     assert hook(ROOT / "tests/ops", config) is None
 
 
-def test_ci_runs_the_suite_for_haliax() -> None:
+@pytest.mark.parametrize("suite", ["compat", "docs", "examples", "huggingface"])
+def test_ci_runs_the_suites_that_are_apart(suite: str) -> None:
     script = (ROOT / ".ci/run").read_text()
-    assert ".venv/bin/python -m pytest -n auto tests/compat\n" in script
+    assert f".venv/bin/python -m pytest -n auto tests/{suite}\n" in script
 
 
 def test_links_of_the_readme_work_where_it_is_shown_alone() -> None:
