@@ -209,7 +209,8 @@ def test_shared_keys_equal_repeated_ones():
     assert "[4,2,3,7,8]" not in str(jax.make_jaxpr(jax.grad(run, (0, 1, 2)))(q, k, v))
 
 
-def test_soft_cap_sinks_scale_bias_and_structure_together():
+@pytest.mark.parametrize("G", [G, G.resize(1)], ids=str)
+def test_soft_cap_sinks_scale_bias_and_structure_together(G):
     q, k, v = draw(B, H, G, Q, D), draw(B, H, K, D, seed=1), draw(B, H, K, F, seed=2)
     bias, sinks = draw(G, K, seed=3), draw(H, G, seed=4)
     ids = axn.named(np.arange(28).reshape(4, 7) // 4, ("batch", "key_pos"))
