@@ -284,6 +284,11 @@ def streamed() -> str:
     return axn.partitioning.schedule(stages=4, microbatches=8, backward=True).svg()
 
 
+def circular() -> str:
+    """Draw the schedule in which microbatches pass all stages twice."""
+    return axn.partitioning.schedule(stages=4, microbatches=8, rounds=2).svg()
+
+
 def experts() -> str:
     """Draw where tokens are, in the colours of their experts: at home, and with the experts of four devices."""
     chosen = np.random.default_rng(3).permutation(np.repeat(np.arange(8), 4)).reshape(4, 8)
@@ -314,6 +319,7 @@ PICTURES: list[Callable[[], str]] = [
     treescope,
     pipeline,
     streamed,
+    circular,
     experts,
 ]
 

@@ -202,8 +202,8 @@ def walk(tree: Tree) -> Iterator[Parameter]:
         layers: list[str] = []
         owner: eqx.Module | None = None
         for node in _along(tree, keys):
-            if isinstance(node, Stacked) and node.Block.name in names:
-                layers.append(node.Block.name)
+            if isinstance(node, Stacked):
+                layers += [axis.name for axis in node.storage if axis.name in names]
             if isinstance(node, eqx.Module):
                 owner = node
         inputs = None

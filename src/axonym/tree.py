@@ -87,8 +87,11 @@ def scan_aware_map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsL
         def layer(*layers: Tree) -> Tree:
             return scan_aware_map(fn, *layers, is_leaf=is_leaf)
 
-        mapped = vmap(layer, node.Block)(node.stacked, *(other.stacked for other in others))
-        return dataclasses.replace(node, stacked=mapped)
+        mapped: Callable[..., Any] = layer
+        for axis in reversed(node.storage):
+            mapped = vmap(mapped, axis)
+        stacked = mapped(node.stacked, *(other.stacked for other in others))
+        return dataclasses.replace(node, stacked=stacked)
 
     return map(
         apply,

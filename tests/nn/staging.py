@@ -61,6 +61,34 @@ def kept_by_hand(layer, ways):
     return drawn.reshape(B.size, P.size, E.size)[jnp.argsort(order)]
 
 
+def loss_of(stack, x, mask, shift):
+    """Use all that a stack takes and returns."""
+
+    def step(layer, carry, mask, shift, *, key):
+        x, total = carry
+        x = layer(x, mask, shift, key=key)
+        return (x, total + x.mean()), (x.mean("pos"), x.mean())
+
+    (x, total), (means, mean) = stack.scan_via(step)((x, axn.named(0.0, ())), mask, shift, key=KEY)
+    rows, layers = axn.arange(B) / 8, axn.arange(L) / 4
+    return ((x * x * rows).sum() + total + (means * means * layers).sum() + (mean * layers).sum()).scalar()
+
+
+def loss_by_hand(parameters, x, mask, shift, tilts, ways):
+    total, loss = 0.0, 0.0
+    for i, (weight, scale) in enumerate(parameters):
+        x = apply_by_hand(weight, scale, x, mask, shift[i], kept_by_hand(i, ways), tilts[i % len(tilts)])
+        total += x.mean()
+        means = x.mean(1)
+        loss += (means * means).sum() * i / 4 + x.mean() * i / 4
+    return (x * x * jnp.arange(B.size)[:, None, None] / 8).sum() + total + loss
+
+
+def mean_square(stack, x):
+    x = stack.fold(x)
+    return (x * x).mean().scalar()
+
+
 def pipeline(fn, mesh, *args, stored=STORED, computed=COMPUTED, axis="batch", microbatches=MICROBATCHES):
     """Run a function with a pipeline."""
     with axn.set_mesh(mesh):

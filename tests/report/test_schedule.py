@@ -51,7 +51,32 @@ def test_a_microbatch_goes_back_from_stage_to_stage():
     assert plan.svg().count("<rect") == 24 + 2 * 12
 
 
-@pytest.mark.parametrize("counts", [(0, 4), (4, 0)])
+def test_a_microbatch_passes_all_stages_in_each_round():
+    plan = schedule(stages=3, microbatches=6, rounds=2)
+    assert (plan.ticks, plan.bubble) == (14, 2 / 14)
+    for micro in range(6):
+        found = []
+        for tick in range(14):
+            found += [(plan.round(at, tick), at) for at in range(3) if plan.microbatch(at, tick) == micro]
+        assert found == [(turn, stage) for turn in range(2) for stage in range(3)]
+    rows = str(plan).splitlines()
+    assert rows[2] == "stage 1      . 0:0 1:0 2:0 0:1 1:1 2:1 3:0 4:0 5:0 3:1 4:1 5:1   ."
+    assert rows[-1] == "waiting: 14%"
+    svg = plan.svg()
+    assert svg.count("<rect") == 42 + 36
+    assert svg.count(">4:1<") == 3
+    assert "3 stages, 6 microbatches, 2 rounds" in svg
+
+
+def test_what_does_not_go_together_with_rounds():
+    with pytest.raises(ArgumentError, match="there are 2 rounds, and stages work backward in the same ticks"):
+        schedule(4, 8, backward=True, rounds=2)
+    with pytest.raises(ArgumentError, match="6 microbatches cannot be divided evenly among 4 stages"):
+        schedule(4, 6, rounds=2)
+
+
+@pytest.mark.parametrize("counts", [(0, 4, 1), (4, 0, 1), (4, 4, 0)])
 def test_counts_are_positive(counts):
+    stages, microbatches, rounds = counts
     with pytest.raises(ArgumentError, match=r"schedule: the number of \w+ must be positive, not 0"):
-        schedule(*counts)
+        schedule(stages, microbatches, rounds=rounds)

@@ -335,3 +335,20 @@ def test_map_and_vmap_inside_of_remat():
     for remat in (True, "nested", "offload"):
         got, expected = jax.grad(f)(w, remat), jax.grad(f)(w, False)
         np.testing.assert_allclose(got.array, expected.array, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("policy", [Policy(prevent_cse=True), Policy(prevent_cse=True, simple=True)])
+def test_nothing_is_computed_thrice_in_a_function_around_a_loop(policy):
+    def count_in(around, inside):
+        def run(x, w):
+            return axn.fold(lambda x, w: x + axn.tanh(x * w), "layers", remat=inside)(x, w)
+
+        def total(x, w):
+            return around.wrap(run)(x, w).sum().scalar()
+
+        given = axn.ones(E), axn.ones((L, E))
+        both = jax.jit(jax.value_and_grad(total, argnums=1))
+        return both.lower(*given).compile().as_text().count(" tanh(")
+
+    assert count_in(policy.around(), policy.inside()) == 2
+    assert count_in(policy, policy) == 3

@@ -21,17 +21,29 @@ class Schedule:
         stages: the number of stages.
         microbatches: the number of microbatches.
         backward: whether stages work backward in the same ticks, as in `pipeline_value_and_grad`.
+        rounds: how often a microbatch passes all stages.
     """
 
     stages: int
     microbatches: int
     backward: bool = False
+    rounds: int = 1
 
     def __post_init__(self) -> None:
-        for name, count in (("stages", self.stages), ("microbatches", self.microbatches)):
+        for name in ("stages", "microbatches", "rounds"):
+            count = getattr(self, name)
             if count < 1:
                 problem = f"the number of {name} must be positive, not {count}"
                 raise ArgumentError(message("schedule", problem))
+        if self.rounds == 1:
+            return
+        if self.backward:
+            problem = f"there are {self.rounds} rounds, and stages work backward in the same ticks"
+            raise ArgumentError(message("schedule", problem, hint="leave one of the two out"))
+        if self.microbatches % self.stages:
+            problem = f"{self.microbatches} microbatches cannot be divided evenly among {self.stages} stages"
+            hint = f"several rounds need a multiple: microbatches={2 * self.stages}"
+            raise ArgumentError(message("schedule", problem, hint=hint))
 
     @property
     def ticks(self) -> int:
@@ -39,16 +51,31 @@ class Schedule:
         waiting = self.stages - 1
         if self.backward:
             waiting *= 2
-        return self.microbatches + waiting
+        return self._steps + waiting
+
+    @property
+    def _steps(self) -> int:
+        """The number of ticks in which a stage works."""
+        return self.rounds * self.microbatches
 
     @property
     def bubble(self) -> float:
         """The part of the time in which a stage waits."""
-        return 1 - self.microbatches / self.ticks
+        return (self.ticks - self._steps) / self.ticks
 
     def microbatch(self, stage: int, tick: int) -> int | None:
         """Return the microbatch on which a stage works forward in a tick; None while it waits."""
-        return self._known(tick - stage)
+        known = self._known(tick - stage)
+        if known is None:
+            return None
+        return known // (self.rounds * self.stages) * self.stages + known % self.stages
+
+    def round(self, stage: int, tick: int) -> int | None:
+        """Return the round in which a stage works in a tick; None while it waits."""
+        known = self._known(tick - stage)
+        if known is None:
+            return None
+        return known // self.stages % self.rounds
 
     def returning(self, stage: int, tick: int) -> int | None:
         """Return the microbatch on which a stage works backward in a tick; None if on none."""
@@ -57,7 +84,7 @@ class Schedule:
         return self._known(tick - 2 * (self.stages - 1) + stage)
 
     def _known(self, at: int) -> int | None:
-        if 0 <= at < self.microbatches:
+        if 0 <= at < self._steps:
             return at
         return None
 
@@ -65,6 +92,8 @@ class Schedule:
         width = len(str(self.ticks)) + 1
         if self.backward:
             width *= 2
+        if self.rounds > 1:
+            width = max(width, len(f"{self.microbatches - 1}:{self.rounds - 1}") + 1)
         lines = ["tick".ljust(10) + "".join(f"{tick:>{width}}" for tick in range(self.ticks))]
         for stage in range(self.stages):
             cells = ""
@@ -76,10 +105,15 @@ class Schedule:
 
     def _text(self, stage: int, tick: int) -> str:
         forward, back = self.microbatch(stage, tick), self.returning(stage, tick)
-        parts = [] if forward is None else [str(forward)]
+        parts = [] if forward is None else [self._label(stage, tick, forward)]
         if back is not None:
             parts.append(f"-{back}")
         return "".join(parts) or "."
+
+    def _label(self, stage: int, tick: int, micro: int) -> str:
+        if self.rounds == 1:
+            return str(micro)
+        return f"{micro}:{self.round(stage, tick)}"
 
     def svg(self) -> str:
         """Return the schedule as SVG, in the colour of the text around it."""
@@ -102,13 +136,15 @@ class Schedule:
             for tick in range(self.ticks):
                 found.append(self._cell(stage, tick, left + tick * wide, wide))
         bottom = self.stages * HEIGHT + 6
-        title = html.escape(f"{self.stages} stages, {self.microbatches} microbatches")
+        title = f"{self.stages} stages, {self.microbatches} microbatches"
+        if self.rounds > 1:
+            title += f", {self.rounds} rounds"
         right = left + self.ticks * wide
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-2 -2 {right + 4:g} {bottom}"'
                 f' width="{right + 4:g}" style="max-width:100%;height:auto" role="img"'
-                f' aria-label="{title}" fill="currentColor" {FONT}>{style}',
+                f' aria-label="{html.escape(title)}" fill="currentColor" {FONT}>{style}',
                 *found,
                 "</svg>",
             ]
@@ -121,12 +157,14 @@ class Schedule:
             ' stroke="currentColor" stroke-width="0.5"/>'
         )
         forward, back = self.microbatch(stage, tick), self.returning(stage, tick)
+        text = "" if forward is None else self._label(stage, tick, forward)
         if not self.backward:
-            return frame + self._work(forward, x, y, wide)
+            return frame + self._work(forward, text, x, y, wide)
         half = wide / 2
-        return frame + self._work(forward, x, y, half) + self._work(back, x + half, y, half)
+        work = self._work(forward, text, x, y, half)
+        return frame + work + self._work(back, str(back), x + half, y, half)
 
-    def _work(self, at: int | None, x: float, y: float, wide: float) -> str:
+    def _work(self, at: int | None, text: str, x: float, y: float, wide: float) -> str:
         """Draw the work on one microbatch."""
         if at is None:
             return ""
@@ -134,12 +172,16 @@ class Schedule:
         found = (
             f'<rect x="{x:g}" y="{y:g}" width="{wide:g}" height="{HEIGHT - 2}" fill="{colour}"/>'
         )
-        if LETTER * len(str(at)) > wide:
+        if LETTER * len(text) > wide:
             return found
-        return f'{found}<text x="{x + wide / 2:g}" y="{y + 15:g}" text-anchor="middle">{at}</text>'
+        return (
+            f'{found}<text x="{x + wide / 2:g}" y="{y + 15:g}" text-anchor="middle">{text}</text>'
+        )
 
 
-def schedule(stages: int, microbatches: int, *, backward: bool = False) -> Schedule:
+def schedule(
+    stages: int, microbatches: int, *, backward: bool = False, rounds: int = 1
+) -> Schedule:
     """Return which stage of a pipeline works on which microbatch, to print or to draw.
 
     Args:
@@ -147,9 +189,10 @@ def schedule(stages: int, microbatches: int, *, backward: bool = False) -> Sched
         microbatches: the number of microbatches.
         backward: whether stages work backward on one microbatch in the ticks in which they work forward on another, as
             in `axn.pipeline_value_and_grad`; microbatches that go back have a minus sign, or the right half of a cell.
+        rounds: how often a microbatch passes all stages; cells show the microbatch and the round.
 
     Raises:
-        ArgumentError: if one is not positive.
+        ArgumentError: if one is not positive, or rounds do not go together with the others.
 
     Examples:
         >>> axn.partitioning.schedule(stages=2, microbatches=4)
@@ -158,4 +201,4 @@ def schedule(stages: int, microbatches: int, *, backward: bool = False) -> Sched
         stage 1    . 0 1 2 3
         waiting: 20%
     """
-    return Schedule(stages, microbatches, backward)
+    return Schedule(stages, microbatches, backward, rounds)

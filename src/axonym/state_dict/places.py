@@ -47,10 +47,10 @@ Index: TypeAlias = tuple[int, ...]
 
 
 class Numbers(NamedTuple):
-    """Number the layers that are stored along one axis."""
+    """Number the layers that are stored along axes: those at index 0 are the first, and each axis has a step."""
 
     first: int
-    step: int
+    steps: Index
 
 
 Parts: TypeAlias = tuple[str | Numbers, ...]
@@ -239,7 +239,7 @@ class Place:
             key: list[str] = []
             for part in self.parts:
                 if isinstance(part, Numbers):
-                    part = str(part.first + part.step * next(at))
+                    part = str(part.first + sum(step * next(at) for step in part.steps))
                 key.append(part)
             yield ".".join(key), index
 
@@ -440,14 +440,17 @@ def _layers(node: Tree) -> Iterator[tuple[Names, str | Numbers, Names, Tree]]:
     Numbers are those of `node.unstacked()`: all modules with the same layers have the same keys.
     """
     if isinstance(node, Stacked):
-        yield ("stacked",), Numbers(0, 1), (node.Block.name,), node.stacked
+        *outer, Stored = node.storage
+        steps = (*(Stored.size for _ in outer), 1)
+        names = tuple(axis.name for axis in node.storage)
+        yield ("stacked",), Numbers(0, steps), names, node.stacked
     elif isinstance(node, BlockSeq):
         for i, layer in enumerate(node.blocks):
             yield ("blocks", str(i)), str(i), (), layer
     else:
         kinds, Block = node.repeated.stacked, node.repeated.Block
         for i, layer in enumerate(kinds):
-            yield ("repeated", "stacked", str(i)), Numbers(i, len(kinds)), (Block.name,), layer
+            yield ("repeated", "stacked", str(i)), Numbers(i, (len(kinds),)), (Block.name,), layer
         for i, layer in enumerate(node.rest):
             yield ("rest", str(i)), str(Block.size * len(kinds) + i), (), layer
 

@@ -119,6 +119,16 @@ class ScanCheckpointPolicy:
             step, policy=self._jax_policy(), prevent_cse=self.prevent_cse or unrolled
         )
 
+    def inside(self) -> "ScanCheckpointPolicy":
+        """Return the policy of a loop in a function that `around` wraps."""
+        return _Inside(**vars(self))
+
+    def around(self) -> "ScanCheckpointPolicy":
+        """Return the policy of a function around a loop: it keeps what the loop keeps, and nothing runs thrice."""
+        if self.disable:
+            return ScanCheckpointPolicy()
+        return self.inside()
+
     def mark(self, carry: T, inputs: R) -> tuple[T, R]:
         """Name the carry and the arguments inside a step, if the policy needs it."""
         if CARRY in self._offloaded:
@@ -182,6 +192,22 @@ class ScanCheckpointPolicy:
             return dots
         by_name = named
         return lambda *args, **params: dots(*args, **params) or by_name(*args, **params)
+
+
+class _Inside(ScanCheckpointPolicy):
+    """Name the carries of a loop, so that a function around it can keep them too."""
+
+    def mark(self, carry: T, inputs: R) -> tuple[T, R]:
+        carry, inputs = super().mark(carry, inputs)
+        if CARRY not in self._offloaded:
+            carry = tree_checkpoint_name(carry, CARRY)
+        return carry, inputs
+
+    def _jax_policy(self) -> Any:
+        kept, more = jax.checkpoint_policies.save_only_these_names(CARRY), super()._jax_policy()
+        if more is None or CARRY in self._offloaded:
+            return more or kept
+        return lambda *args, **params: kept(*args, **params) or more(*args, **params)
 
 
 ScanCheckpointSpec: TypeAlias = (

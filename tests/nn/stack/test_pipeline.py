@@ -23,33 +23,11 @@ from tests.nn.staging import (
     Tilted,
     apply_by_hand,
     close,
-    kept_by_hand,
+    loss_by_hand,
+    loss_of,
+    mean_square,
     pipeline,
 )
-
-
-def loss_of(stack, x, mask, shift):
-    """Use all that a stack takes and returns."""
-
-    def step(layer, carry, mask, shift, *, key):
-        x, total = carry
-        x = layer(x, mask, shift, key=key)
-        return (x, total + x.mean()), (x.mean("pos"), x.mean())
-
-    (x, total), (means, mean) = stack.scan_via(step)((x, axn.named(0.0, ())), mask, shift, key=KEY)
-    rows, layers = axn.arange(B) / 8, axn.arange(L) / 4
-    return ((x * x * rows).sum() + total + (means * means * layers).sum() + (mean * layers).sum()).scalar()
-
-
-def loss_by_hand(parameters, x, mask, shift, tilts, ways):
-    total, loss = 0.0, 0.0
-    for i, (weight, scale) in enumerate(parameters):
-        x = apply_by_hand(weight, scale, x, mask, shift[i], kept_by_hand(i, ways), tilts[i % len(tilts)])
-        total += x.mean()
-        means = x.mean(1)
-        loss += (means * means).sum() * i / 4 + x.mean() * i / 4
-    return (x * x * jnp.arange(B.size)[:, None, None] / 8).sum() + total + loss
-
 
 STACKS = {
     "Stacked": (lambda: nn.Stacked.init(L, Residual)(key=KEY), (1.0,)),
@@ -107,11 +85,6 @@ def test_with_other_layouts(layout, mode, auto_mesh, explicit_mesh, mixed_mesh):
     stored, computed = LAYOUTS[layout]
     out = pipeline(fold, mesh, stack, x, stored=stored, computed=computed)
     same(out, ("batch", "pos", "embed"), folded_by_hand(stack, x.array), rtol=1e-5)
-
-
-def mean_square(stack, x):
-    x = stack.fold(x)
-    return (x * x).mean().scalar()
 
 
 @pytest.mark.parametrize("mode", ["auto", "explicit"])

@@ -6,7 +6,8 @@ import numpy as np
 import axonym as axn
 from axonym.mesh.assignment import normalized
 from axonym.mesh.context import Microbatches
-from axonym.nn.stack.stages import Pipeline, numbered
+from axonym.nn.stack.running import numbered
+from axonym.nn.stack.stages import Pipeline
 from tests.nn.layouts import draw, same
 
 L, B, E = axn.make_axes(layers=6, batch=24, embed=2)

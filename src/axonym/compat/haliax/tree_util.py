@@ -45,7 +45,9 @@ def scan_aware_tree_map(fn: Function, tree: Tree, *rest: Tree, is_leaf: IsLeaf =
     def apply(node: Tree, *others: Tree) -> Tree:
         if not isinstance(node, Stacked):
             return fn(node, *others)
-        mapped = vmap(functools.partial(scan_aware_tree_map, fn, is_leaf=is_leaf), node.Block)
+        mapped: Function = functools.partial(scan_aware_tree_map, fn, is_leaf=is_leaf)
+        for axis in reversed(node.storage):
+            mapped = vmap(mapped, axis)
         return dataclasses.replace(
             node, stacked=mapped(node.stacked, *(other.stacked for other in others))
         )

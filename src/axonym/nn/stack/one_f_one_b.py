@@ -23,8 +23,9 @@ import jax
 import jax.numpy as jnp
 
 from ...array import NamedArray, is_named_array, named
-from ...axis import Axis
+from ...axis import Axis, shown
 from ...create import arange
+from ...errors import OperandError, message
 from ...kinds import Tree
 from ...mesh import context
 from ...ops.shape import broadcast_axis, rearrange
@@ -88,6 +89,10 @@ def pipeline_value_and_grad(
         divided = layers(model).divide(FUNCTION)
         if divided is None:
             return jax.value_and_grad(parts.loss)(parameters, rest, data)
+        if divided.rounds > 1:
+            problem = f"{shown(divided.Block)} are stored in {divided.rounds} rounds"
+            hint = "take the gradient by jax.grad, or make the layers without rounds"
+            raise OperandError(message(FUNCTION, problem, "it passes all stages once", hint=hint))
         with context.context(mapping=divided.inner):
             return _streamed(divided, parts, parameters, rest, data)
 

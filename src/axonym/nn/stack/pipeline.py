@@ -17,8 +17,16 @@ move on by one. So between devices, the queue sends one microbatch in a tick, an
 A stage that has to wait works on some microbatch, whose result is dropped. Those are real values: with zeros, layers
 may have no gradient.
 
+In several rounds, each stage has several groups of layers. As many microbatches as there are stages pass them all
+before others enter, so that none has to wait between two rounds. With 2 stages and 2 rounds, the second one A-D:
+
+    tick       0   1   2   3   4   5   6   7   8
+    stage 0    a   b   A   B   c   d   C   D   -
+    stage 1    -   a   b   A   B   c   d   C   D
+
 Reference:
     Huang et al. (2019), GPipe: efficient training of giant neural networks using pipeline parallelism.
+    Narayanan et al. (2021), Efficient large-scale language model training on GPU clusters, section 2.2: rounds.
 """
 
 import dataclasses
@@ -39,16 +47,19 @@ from ...kinds import Tree, is_array
 from ...mesh import context, partition
 from ...mesh.assignment import looked_up
 from ...ops.where import where
+from ...transform.checkpoint import ScanCheckpointPolicy
 from ...transform.leaves import hole_without, is_hole
 from ...transform.loop import loop
 from ...transform.vmap import vmap
-from .stages import Pipeline, numbered
+from . import running
+from .running import numbered
+from .stages import Pipeline, Work
 
 Apply = Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 Arrays = Sequence[NamedArray]
 
 
-def planned(function: str, Block: Axis) -> Pipeline | None:
+def planned(function: str, Block: Axis, rounds: int = 1) -> Pipeline | None:
     """Return how the current mapping and `pipelined` divide the work on layers; None if they do not.
 
     Raises:
@@ -92,6 +103,7 @@ def planned(function: str, Block: Axis) -> Pipeline | None:
         outer=mapping,
         inner=dataclasses.replace(mapping, entries=tuple(entries.items())),
         of_layers=of_layers,
+        rounds=rounds,
     )
 
 
@@ -101,6 +113,7 @@ def run(
     apply: Apply,
     init: object,
     arguments: object,
+    policy: ScanCheckpointPolicy,
 ) -> tuple[Tree, Tree]:
     """Apply all layers to a carry, microbatch by microbatch, and return the last carry and the stacked outputs.
 
@@ -111,6 +124,7 @@ def run(
             that returns the next carry and the outputs.
         init: the carry.
         arguments: further arguments.
+        policy: what stages keep of their layers for the backward pass.
     """
     with context.context(mapping=pipeline.inner):
         stack = split(pipeline)
@@ -119,27 +133,33 @@ def run(
         layered = list(map(pipeline.by_stage, leaves.of(leaves.layered)))
         timed = list(map(pipeline.by_tick, map(pipeline.by_stage, leaves.of(leaves.timed))))
         waiting = list(map(pipeline.queue, leaves.of(leaves.moving)))
-        slots, carried = pipeline.Slot.size, len(leaves.carried)
+        carried = len(leaves.carried)
 
         def at_stage(
-            stack: Tree, micro: NamedArray, moving: Arrays, layered: Arrays, timed: Arrays
+            stack: Tree, work: Work, moving: Arrays, layered: Arrays, timed: Arrays
         ) -> Tree:
-            carry, given = leaves.rebuild(micro.array, moving, layered, timed)
+            stack, layered = pipeline.of_round((stack, layered), work.round)
+            carry, given = leaves.rebuild(work.micro.array, moving, layered, timed)
             carry, outputs = apply(stack, carry, given)
             return [*leaves.carry_of(carry), *moving[carried:]], outputs
 
         def tick(flow: Tree, now: NamedArray, timed: Arrays) -> Tree:
             queue, arriving = flow
-            slot = now.array % slots
-            heads = pipeline.take(queue, slot)
-            entering = list(map(functools.partial(where, stage == 0), heads, arriving))
-            micro = (now - stage).clip(0, pipeline.cut.count - 1)
-            moved, outputs = vmap(at_stage, pipeline.Stage)(stack, micro, entering, layered, timed)
+            heads = pipeline.take(queue, pipeline.slot(now).array)
+            enters = pipeline.from_queue(now, stage == 0)
+            entering = list(map(functools.partial(where, enters), heads, arriving))
+            work = pipeline.work(now - stage)
+            moved, outputs = vmap(visit, pipeline.Stage)(stack, work, entering, layered, timed)
             is_last = stage == pipeline.stages - 1
-            tails = map(functools.partial(where, is_last), moved, pipeline.send(heads, -1))
-            queue = list(map(functools.partial(pipeline.put, slot), queue, tails))
+            tails = list(map(functools.partial(where, is_last), moved, pipeline.send(heads, -1)))
+            queue = pipeline.put_results(now, queue, tails, heads)
             return (queue, pipeline.send(moved, 1)), outputs
 
+        visit: Callable[..., Tree] = at_stage
+        if (
+            pipeline.rounds > 1
+        ):  # otherwise, the weights of its round would be kept for each microbatch
+            visit = running.remat(policy.around(), at_stage, set())
         first = pipeline.take(waiting, 0)
         ticks = loop(pipeline.function, tick, pipeline.Tick, False, False, 1, is_named_array)
         (queue, _), outputs = ticks((waiting, first), arange(pipeline.Tick), timed)

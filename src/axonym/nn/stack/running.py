@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.core import Tracer
 
-from ...array import NamedArray, is_named_array
+from ...array import NamedArray, is_named_array, named
 from ...axis import Axis, shown
 from ...engine import kernels
 from ...errors import AxisSizeError, OperandError, describe, message
@@ -131,6 +131,15 @@ def _split(key: jax.Array, Block: Axis, over: Entry) -> jax.Array:
         return jax.random.split(key, Block.size)
     keys = jax.random.split(key, Block.size * count_of(over))
     return lax.dynamic_slice_in_dim(keys, lax.axis_index(over) * Block.size, Block.size)
+
+
+def numbered(leaf: Any, names: Sequence[str]) -> NamedArray:
+    """Name the dimensions of a plain array: the first ones, and the others by their numbers."""
+    if isinstance(leaf, NamedArray):
+        return leaf
+    array = jnp.asarray(leaf)
+    rest = [f"dimension.{at}" for at in range(len(names), array.ndim)]
+    return named(array, (*names, *rest)[: array.ndim])
 
 
 def part(tree: T, Block: Axis, at: int | slice) -> T:

@@ -10,7 +10,7 @@ import jax
 
 from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
-from ...errors import AxisSizeError, OperandError, message
+from ...errors import AxisSizeError, OperandError, ShardingError, message
 from ...kinds import is_array
 from ...mesh import auto
 from ...mesh.assignment import Entry
@@ -20,7 +20,7 @@ from ...transform.leaves import hole_without, is_hole
 from ...transform.loop import check_names, loop
 from ...transform.vmap import vmap
 from ..layer import Layer, in_scope
-from . import pipeline, running
+from . import pipeline, rounds as by_rounds, running
 from .stages import Pipeline
 
 __all__ = ["BlockFoldable", "BlockSeq", "Stacked"]
@@ -133,14 +133,16 @@ class BlockFoldable(Layer, Generic[M]):
             if method != "map":  # without a carry, nothing goes from layer to layer
                 divided = own.divide(function)
             if divided is None:
-                carry, outputs = own._run(function, step, times, init, args, kwargs)
+                flat = own.in_order()
+                carry, outputs = flat._run(function, step, times, init, args, kwargs)
                 return carry, outputs
 
             def apply(stage: BlockFoldable[M], carry: object, given: Any) -> tuple[Any, Any]:
                 last, outputs = stage._run(function, step, times, carry, *given)
                 return last, outputs
 
-            return pipeline.run(divided, own.by_stage, apply, init, (args, kwargs))
+            policy = own.gradient_checkpointing
+            return pipeline.run(divided, own.by_stage, apply, init, (args, kwargs), policy)
 
         return run
 
@@ -151,6 +153,10 @@ class BlockFoldable(Layer, Generic[M]):
     def by_stage(self, divided: Pipeline) -> Self:
         """Return the layers with an axis of stages."""
         raise NotImplementedError
+
+    def in_order(self) -> Self:
+        """Return the layers stored along one axis, in order of depth, if they are stored along axes."""
+        return self
 
     def _here(self) -> tuple[Self, Entry]:
         """Return the layers that this device has, and the mesh axes over which a shard_map splits them."""
@@ -217,14 +223,16 @@ class Stacked(BlockFoldable[M]):
     The length of the program does not depend on the number of layers.
 
     Attributes:
-        stacked: one module whose arrays have the axis `Block` first.
+        stacked: one module whose arrays have the axes of `storage` first.
         Block: the axis of layers.
         gradient_checkpointing: what the loop keeps for the backward pass.
+        rounds: how often a pipeline passes all of its stages.
     """
 
     stacked: M
     Block: Axis = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     gradient_checkpointing: ScanCheckpointPolicy = eqx.field(static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
+    rounds: int = eqx.field(static=True, default=1)
 
     @classmethod
     def init(
@@ -233,6 +241,7 @@ class Stacked(BlockFoldable[M]):
         module: Callable[..., N],
         *,
         gradient_checkpointing: ScanCheckpointSpec = False,
+        rounds: int = 1,
     ) -> "Callable[..., Stacked[N]]":
         """Return a function that makes the layers by `module.init`, each with its own key.
 
@@ -243,6 +252,11 @@ class Stacked(BlockFoldable[M]):
             Block: the axis of layers.
             module: a class with a constructor `init`, or a function that returns a module.
             gradient_checkpointing: see `ScanCheckpointPolicy`.
+            rounds: how often a pipeline passes all of its stages. Layers of several rounds are stored along two axes,
+                `<Block>_round` and `Block`, so that each stage has some of every round.
+
+        Raises:
+            AxisSizeError: if an argument does not have a part for each layer, or the rounds do not divide the layers.
 
         Examples:
             >>> Layers, Embed = axn.make_axes(layers=3, embed=4)
@@ -252,10 +266,13 @@ class Stacked(BlockFoldable[M]):
         """
         policy = ScanCheckpointPolicy.make(gradient_checkpointing)
         make = running.constructor("Stacked.init", Block, module)
+        by_rounds.check("Stacked.init", Block, rounds)
+        axes = by_rounds.storage(Block, rounds)
 
         def initialize(*args: object, **kwargs: object) -> Stacked[N]:
             kwargs = running.split_arguments("Stacked.init", Block, args, kwargs)
-            return cls(vmap(make, Block)(*args, **kwargs), Block, policy)
+            args, kwargs = by_rounds.split((args, kwargs), Block, rounds)
+            return cls(_mapped(make, axes)(*args, **kwargs), Block, policy, rounds)
 
         return initialize
 
@@ -286,31 +303,58 @@ class Stacked(BlockFoldable[M]):
         def run(*args: Any, **kwargs: Any) -> Any:
             own, over = self._here()
             kwargs = running.split_arguments("Stacked.vmap", own.Block, args, kwargs, over)
-            return vmap(fn, own.Block)(self.stacked, *args, **kwargs)
+            return vmap(fn, own.Block)(own.in_order().stacked, *args, **kwargs)
 
         return run
 
+    @property
+    def storage(self) -> tuple[Axis, ...]:
+        """The axes along which the layers are stored, outermost first; without rounds, it is `Block` alone."""
+        return by_rounds.storage(self.Block, self.rounds)
+
     def _here(self) -> tuple[Self, Entry]:
-        """Return the layers that this device has, and the mesh axes over which a shard_map splits them."""
-        Block, over = running.block_here(self.stacked, self.Block)
+        """Return the layers that this device has, and the mesh axes over which a shard_map splits them.
+
+        Raises:
+            ShardingError: if it splits several rounds, whose layers are not in sequence on one device.
+        """
+        Stored = self.storage[-1]
+        Block, over = running.block_here(self.stacked, Stored)
         if not over:
             return self, ()
+        if self.rounds > 1:
+            problem = (
+                f"{shown(Stored)} of each of {self.rounds} rounds are split over {', '.join(over)}"
+            )
+            hint = "a device would need those of others in between; make the layers without rounds"
+            raise ShardingError(message("Stacked", problem, hint=hint))
         return dataclasses.replace(self, Block=Block), over
 
     def divide(self, function: str) -> Pipeline | None:
         """Return how the layers are pipelined, if they are."""
-        return pipeline.planned(function, self.Block)
+        return pipeline.planned(function, self.Block, self.rounds)
 
     def by_stage(self, divided: Pipeline) -> Self:
-        """Return the layers with an axis of stages."""
-        stacked = divided.layers_by_stage(self.stacked)
-        return dataclasses.replace(self, stacked=stacked, Block=divided.Layer)
+        """Return the layers with an axis of stages; those of several rounds have an axis for them, too."""
+        stacked, policy = divided.layers_by_stage(self.stacked), self.gradient_checkpointing
+        if divided.rounds > 1:
+            policy = policy.inside()
+        return dataclasses.replace(
+            self, stacked=stacked, Block=divided.Layer, rounds=1, gradient_checkpointing=policy
+        )
+
+    def in_order(self) -> Self:
+        """Return the layers stored along one axis, in order of depth."""
+        if self.rounds == 1:
+            return self
+        stacked = by_rounds.joined(self.stacked, self.Block, self.rounds)
+        return dataclasses.replace(self, stacked=stacked, rounds=1)
 
     def unstacked(self) -> tuple[M, ...]:
         """Return the layers one by one."""
         (own, _), (leaves, tree) = (
             self._here(),
-            jax.tree.flatten(self.stacked, is_leaf=is_named_array),
+            jax.tree.flatten(self.in_order().stacked, is_leaf=is_named_array),
         )
         parts = [_unbind(leaf, own.Block) for leaf in leaves]
         return tuple(
@@ -336,10 +380,15 @@ class Stacked(BlockFoldable[M]):
         joined = self.stacked
         if given:
             joined = running.joined("Stacked.with_layers", given, own.Block, numbers=False)
-        return type(self)(joined, self.Block, self.gradient_checkpointing)
+            joined = by_rounds.split(joined, own.Block, self.rounds)
+        return dataclasses.replace(self, stacked=joined)
 
     def _layer(self, at: int) -> M:
-        return running.part(self.stacked, self.Block, at)
+        layer, (*outer, Stored) = self.stacked, self.storage
+        for Round in outer:
+            layer = running.part(layer, Round, at // Stored.size)
+            at %= Stored.size
+        return running.part(layer, Stored, at)
 
 
 class BlockSeq(BlockFoldable[M]):
@@ -450,6 +499,13 @@ class BlockSeq(BlockFoldable[M]):
 
 def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
     return layer(*args, **kwargs)
+
+
+def _mapped(make: Steps, axes: Sequence[Axis]) -> Steps:
+    """Map a function over several axes, outermost first."""
+    for axis in reversed(axes):
+        make = vmap(make, axis)
+    return make
 
 
 def _unbind(leaf: Any, Block: Axis) -> Sequence[Any]:

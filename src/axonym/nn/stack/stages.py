@@ -1,9 +1,10 @@
 """How a pipeline splits layers into stages and arrays into microbatches, and joins them again."""
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,9 +27,24 @@ from ...ops.where import where
 from ...partitioning.collectives import ppermute
 from ...partitioning.shard import auto_sharded
 from ...partitioning.shard_map import shard_map
-from ...transform.leaves import is_hole
+from ...transform.leaves import hole_without, is_hole
+from . import rounds as by_rounds
+from .running import numbered
 
 T = TypeVar("T")
+Arrays = Sequence[NamedArray]
+
+
+class Work(NamedTuple):
+    """What each stage works on in a tick.
+
+    Attributes:
+        micro: the number of the microbatch.
+        round: the number of the round.
+    """
+
+    micro: NamedArray
+    round: NamedArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +62,7 @@ class Pipeline:
         outer: the current mapping.
         inner: the mapping within a stage.
         of_layers: the mapping of arrays with an axis of layers.
+        rounds: how often a microbatch passes all stages.
     """
 
     function: str
@@ -58,14 +75,16 @@ class Pipeline:
     outer: AxisMapping
     inner: AxisMapping
     of_layers: AxisMapping
+    rounds: int = 1
 
     def __post_init__(self) -> None:
         over = f"mesh axis {', '.join(self.mesh_axes)}"
-        if self.Block.size % self.stages:
-            problem = (
-                f"{shown(self.Block)} cannot be split evenly into {self.stages} stages over {over}"
-            )
-            hint = f"use a multiple of {self.stages} layers"
+        parts, into = self.stages * self.rounds, f"{self.stages} stages"
+        if self.rounds > 1:
+            into = f"{self.rounds} rounds of {into}"
+        if self.Block.size % parts:
+            problem = f"{shown(self.Block)} cannot be split evenly into {into} over {over}"
+            hint = f"use a multiple of {parts} layers"
             raise AxisSizeError(message(self.function, problem, hint=hint))
         if self.cut.count % self.stages:
             problem = (
@@ -80,8 +99,13 @@ class Pipeline:
 
     @property
     def Layer(self) -> Axis:  # noqa: N802
-        """The axis of the layers of one stage."""
-        return self.Block.resize(self.Block.size // self.stages)
+        """The axis of the layers of one stage, in one round."""
+        return self.Block.resize(self.Block.size // self.stages // self.rounds)
+
+    @property
+    def Round(self) -> Axis:  # noqa: N802
+        """The axis of the rounds."""
+        return by_rounds.storage(self.Block, self.rounds)[0]
 
     @property
     def Stage(self) -> Axis:  # noqa: N802
@@ -101,15 +125,71 @@ class Pipeline:
     @property
     def Tick(self) -> Axis:  # noqa: N802
         """The axis of time: in one tick, each stage works on one microbatch."""
-        return self._axis("tick", self.cut.count + self.stages - 1)
+        return self._axis("tick", self.steps + self.stages - 1)
 
     @property
     def Ways(self) -> Axis:  # noqa: N802
         """The axis of the parts of a microbatch on different devices."""
         return self._axis("ways", self.ways)
 
+    @property
+    def steps(self) -> int:
+        """The number of ticks in which a stage works."""
+        return self.cut.count * self.rounds
+
+    @property
+    def cycle(self) -> int:
+        """The number of ticks between two groups of microbatches, as many as stages, that enter the pipeline."""
+        return self.stages * self.rounds
+
+    def work(self, step: NamedArray) -> Work:
+        """Return what a stage works on; before its first step it does the first one, and after the last one that."""
+        known = step.clip(0, self.steps - 1)
+        micro = known // self.cycle * self.stages + known % self.stages
+        return Work(micro, known % self.cycle // self.stages)
+
+    def slot(self, now: NamedArray) -> NamedArray:
+        """Return the slot of the microbatch that enters the pipeline in a tick, or that was the last one to enter."""
+        entered = now // self.cycle * self.stages + (now % self.cycle).clip(0, self.stages - 1)
+        return entered % self.Slot.size
+
+    def from_queue(self, now: NamedArray, is_first: NamedArray) -> NamedArray:
+        """Return whether a stage works on a microbatch of the queue."""
+        if self.rounds == 1:
+            return is_first
+        return is_first & (now % self.cycle < self.stages)
+
+    def put_results(self, now: NamedArray, queues: Arrays, tails: Arrays, heads: Arrays) -> Arrays:
+        """Put tails into queues, if what leaves the last stage has passed all rounds: then, another one is to enter."""
+        if self.rounds > 1:
+            is_done = (now + 1) % self.cycle < self.stages
+            tails = list(map(functools.partial(where, is_done), tails, heads))
+        return list(map(functools.partial(self.put, self.slot(now).array), queues, tails))
+
+    def of_round(self, tree: T, number: NamedArray) -> T:
+        """Return the layers of a round; plain arrays have the rounds first."""
+        if self.rounds == 1:
+            return tree
+        at = {self.Round: number}
+
+        def take(leaf: Any) -> Any:
+            if isinstance(leaf, NamedArray):
+                if self.Round.name not in leaf.names:
+                    return leaf
+                if is_hole(leaf):
+                    return hole_without(leaf, self.Round.name)
+                return index(leaf, at)
+            if is_array(leaf) and leaf.ndim:
+                return index(numbered(leaf, (self.Round.name,)), at).array
+            return leaf
+
+        taken: T = jax.tree.map(take, tree, is_leaf=is_named_array)
+        return taken
+
     def by_stage(self, leaf: NamedArray) -> NamedArray:
         """Split the layers of an array into stages, each on its device; other axes stay as they are."""
+        if self.rounds > 1 and self.Round.name not in leaf.names:
+            leaf = by_rounds.split(auto_sharded(leaf), self.Block, self.rounds)
         Layer = self.Block.resize(leaf.axis_size(self.Block.name) // self.stages)
         split = unflatten_axis(leaf, self.Block.name, (self.Stage, Layer))
         ordered = rearrange(split, (self.Stage, ...))
@@ -117,12 +197,13 @@ class Pipeline:
 
     def layers_by_stage(self, layers: T) -> T:
         """Split the layers of a tree into stages; plain arrays have the layers first."""
+        names = [axis.name for axis in by_rounds.storage(self.Block, self.rounds)]
 
         def split(leaf: Any) -> Any:
             if isinstance(leaf, NamedArray) and self.Block.name in leaf.names and not is_hole(leaf):
                 return self.by_stage(leaf)
             if is_array(leaf) and leaf.ndim:
-                return self.by_stage(numbered(leaf, (self.Block.name,))).array
+                return self.by_stage(numbered(leaf, names)).array
             return leaf
 
         split_layers: T = jax.tree.map(split, layers, is_leaf=is_named_array)
@@ -156,7 +237,7 @@ class Pipeline:
 
     def dequeue(self, leaf: NamedArray) -> NamedArray:
         """Join the microbatches of a queue after all ticks; average them if they lack the axis."""
-        leaf = roll(leaf, -self.Tick.size, self.Slot.name)
+        leaf = roll(leaf, 1 - self.cut.count - self.stages, self.Slot.name)
         if self.cut.axis not in leaf.names:
             return mean(leaf, (self.Stage, self.Slot))
         return self._joined(leaf, (self.Stage, self.Slot))
@@ -164,9 +245,9 @@ class Pipeline:
     def by_tick(self, leaf: NamedArray) -> NamedArray:
         """Cut an array of all stages into microbatches, and lay them out in time.
 
-        Stage `s` works on microbatch `m` in tick `m + s`.
+        Without rounds, stage `s` works on microbatch `m` in tick `m + s`.
         """
-        micro = self.microbatches(leaf)
+        micro = self._by_step(self.microbatches(leaf))
         first = micro[self.Micro.name, : self.stages - 1]  # in ticks in which a stage waits
         repeated = concatenate(self.Micro.name, (micro, first))
         return self._moved_in_time(repeated.rename({self.Micro.name: self.Tick.name}), 1)
@@ -232,9 +313,9 @@ class Pipeline:
         Raises:
             OperandError: if those are no floats.
         """
-        aligned = self._moved_in_time(leaf, -1)[self.Tick.name, : self.cut.count]
-        layers = flatten_axes(aligned, (self.Stage, self.Block.name), self.Block.name)
-        micro = layers.rename({self.Tick.name: self.Micro.name})
+        aligned = self._moved_in_time(leaf, -1)[self.Tick.name, : self.steps]
+        by_step = aligned.rename({self.Tick.name: self.Micro.name})
+        micro = self._by_layer(by_step)
         if self.cut.axis in leaf.names:
             return self._joined(micro, (self.Micro,))
         self.check_mean("an output of the layers", leaf)
@@ -294,6 +375,27 @@ class Pipeline:
             whole = flatten_axes(ordered, (self.Ways, *micro, Rows), self.cut.axis)
             return auto_sharded(whole)
 
+    def _by_step(self, leaf: NamedArray) -> NamedArray:
+        """Repeat microbatches by round, in the order in which a stage works on them."""
+        if self.rounds == 1:
+            return leaf
+        Group, Turn = self._axis("group", self.Slot.size), self._axis("turn", self.stages)
+        apart = unflatten_axis(leaf, self.Micro, (Group, Turn))
+        return flatten_axes(apart, (Group, self.Round, Turn), self.Micro.name)
+
+    def _by_layer(self, leaf: NamedArray) -> NamedArray:
+        """Join the layers of what all stages return in all steps."""
+        stages = (self.Stage, self.Block.name)
+        if self.rounds == 1:
+            return flatten_axes(leaf, stages, self.Block.name)
+        Group, Turn = self._axis("group", self.Slot.size), self._axis("turn", self.stages)
+        apart = unflatten_axis(leaf, self.Micro.name, (Group, self.Round, Turn))
+        micro = flatten_axes(apart, (Group, Turn), self.Micro)
+        # The layers that a stage has are not those that it would have in order of depth.
+        with context.unmapped((self.Stage.name,)):
+            whole = auto_sharded(micro)
+        return flatten_axes(whole, (self.Round, *stages), self.Block.name)
+
     def _moved_in_time(self, leaf: NamedArray, sign: int) -> NamedArray:
         """Move each stage by its number of ticks: by powers of two, each of which some stages move and others not."""
         stage, ticks = arange(self.Stage), 1
@@ -302,12 +404,3 @@ class Pipeline:
             leaf = where(moves, roll(leaf, sign * ticks, self.Tick.name), leaf)
             ticks *= 2
         return leaf
-
-
-def numbered(leaf: Any, names: Sequence[str]) -> NamedArray:
-    """Name the dimensions of a plain array: the first ones, and the others by their numbers."""
-    if isinstance(leaf, NamedArray):
-        return leaf
-    array = jnp.asarray(leaf)
-    rest = [f"dimension.{at}" for at in range(len(names), array.ndim)]
-    return named(array, (*names, *rest)[: array.ndim])

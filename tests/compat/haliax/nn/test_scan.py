@@ -183,7 +183,9 @@ def test_parts(kind):
 def test_fields():
     layers = Stacked.init(Layers, Block, gradient_checkpointing=True)(Embed, key=KEYS)
     assert layers.Layers == layers.Block == Layers
-    assert [field.name for field in dataclasses.fields(layers)] == ["stacked", "Block", "gradient_checkpointing"]
+    names = [field.name for field in dataclasses.fields(layers)]
+    assert names[:3] == ["stacked", "Block", "gradient_checkpointing"]
+    assert (names[3:], layers.rounds) == (["rounds"], 1)  # those of Axonym, which programs do not see
     assert layers.stacked.linear.weight.axes == (Layers, Embed.alias("out"), Embed)
     assert layers.gradient_checkpointing == ScanCheckpointPolicy(simple=True)
     assert Stacked.init(Layers, hnn.LayerNorm, prevent_cse=True)(Embed).gradient_checkpointing.prevent_cse is True

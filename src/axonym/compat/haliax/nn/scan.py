@@ -255,7 +255,7 @@ class Stacked(_Loops, ModuleWithStateDictSerialization, axonym.nn.Stacked[M]):
         self.gradient_checkpointing = policy_of(gradient_checkpointing)
 
     @classmethod
-    def init(
+    def init(  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # no rounds there
         cls,
         Block: Axis,
         module: object,
