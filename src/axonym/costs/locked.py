@@ -1,0 +1,89 @@
+"""What a file keeps of the cost of a program: layouts, collectives by named axis, memory, sums."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import jax
+
+from ..errors import OperandError, message
+from .difference import Change, Difference
+
+if TYPE_CHECKING:
+    from .report import Cost
+
+VERSION = 1
+Locked: TypeAlias = dict[str, dict[str, str | int]]
+
+
+def locked(cost: "Cost") -> Locked:
+    """Return what a file keeps: layouts, collectives by named axis, memory, sums."""
+    layouts: dict[str, str | int] = {}
+    for arrays in cost.arguments.values():
+        for array in arrays:
+            layouts[array.path or "array"] = f"{array.dtype} {', '.join(array.layout)}"
+
+    sent: dict[str, int] = {}
+    for one in cost.communication:
+        over = ", ".join(one.mesh_axes)
+        what = f"{one.kind} over {over} because of {one.axis}"
+        for measure, amount in (("runs", one.count), ("bytes sent", one.sent)):
+            key = f"{what}, {measure}"
+            sent[key] = sent.get(key, 0) + amount
+
+    memory = cost.memory
+    totals: dict[str, str | int] = {}
+    for name in ("flops", "bytes accessed", "bytes sent"):
+        totals[name] = round(cost.totals[name])
+    mesh = ", ".join(f"{axis}={size}" for axis, size in cost.mesh)
+    return {
+        "about": {"depth": cost.depth, "mesh": mesh, "compiled for": cost.compiler},
+        "layouts": dict(sorted(layouts.items())),
+        "communication": dict(sorted(sent.items())),
+        "memory": {
+            "parameters": memory.parameters,
+            "state of the optimiser": memory.optimizer,
+            "data": memory.data,
+            "temporaries": memory.temporary,
+            "peak": memory.peak,
+        },
+        "totals": totals,
+    }
+
+
+def difference(before: Locked, after: Locked, titles: tuple[str, str]) -> Difference:
+    """Compare what two files keep."""
+    changes: list[Change] = []
+    for section in dict.fromkeys((*before, *after)):
+        old, new = before.get(section, {}), after.get(section, {})
+        for what in dict.fromkeys((*old, *new)):
+            if old.get(what) != new.get(what):
+                changes.append(Change(section, what, old.get(what), new.get(what)))
+    return Difference(titles, tuple(changes))
+
+
+def save(cost: "Cost", path: str | Path) -> None:
+    """Write a file, with one line for each layout and number, so that its changes can be read."""
+    content = {"version": VERSION, "jax": jax.__version__, **locked(cost)}
+    Path(path).write_text(
+        json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
+
+
+def read(path: str | Path) -> tuple[Locked, str]:
+    """Return what a file says, and the version of JAX that it was written with."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError:
+        content = None
+    if not isinstance(content, Mapping) or content.get("version") != VERSION:
+        problem = f"{path} is not a file of what a program costs, version {VERSION}"
+        raise OperandError(
+            message("assert_layout", problem, hint="write it anew: AXONYM_UPDATE_LAYOUTS=1")
+        )
+    written: Locked = {}
+    for section, entries in content.items():
+        if isinstance(entries, dict):
+            written[section] = entries
+    return written, str(content.get("jax"))

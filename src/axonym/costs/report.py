@@ -1,0 +1,453 @@
+"""The report of what a program costs: communication, memory and time, as data, text and tables."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from ..report.show import ArrayLayout
+from ..report.table import Cell, Printed, Table, byte_text
+from .difference import Difference
+from .locked import difference, locked, save
+from .ring import wire_bytes
+from .targets import Target
+from .units import count_text, time_text
+
+__all__ = ["Collective", "Cost", "Kept", "Memory", "Time", "Work"]
+
+Phase: TypeAlias = Literal["forward", "backward", "recomputed", "other"]
+Depth: TypeAlias = Literal["compiled", "traced"]
+# Columns that hold numbers.
+RIGHT = (
+    "runs",
+    "sent",
+    "time",
+    "per device",
+    "FLOPs",
+    "read, written",
+    "computing",
+    "memory",
+    "sending",
+)
+UNATTRIBUTED = "unattributed"
+WORDS = {"parameters": "parameters", "optimizer": "the state of the optimiser"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """What devices send each other at one place of a program.
+
+    Attributes:
+        kind: `all-gather`, `all-reduce`, `reduce-scatter`, `all-to-all` or `collective-permute`.
+        mesh_axes: the mesh axes along which devices take part; one of which a part does is written `data:2`.
+        axes: the named axis that makes it necessary: summed over, gathered, or moved. Several, where a dimension of the
+            array has several; none, if that is not known.
+        layer: the path of the layer, such as `blocks.attention.out`; empty outside of layers.
+        phase: `forward`, `backward`, `recomputed` for the backward pass, or `other`, such as the optimiser.
+        count: how often it runs; loops count.
+        group: the number of devices that take part with each other.
+        nbytes: bytes of its operand on one device.
+        shape: the dimensions of that operand.
+        dtype: its dtype.
+        seconds: of all runs together, on the target.
+    """
+
+    kind: str
+    mesh_axes: tuple[str, ...]
+    axes: tuple[str, ...]
+    layer: str
+    phase: Phase
+    count: int
+    group: int
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: str
+    seconds: float
+
+    @property
+    def sent(self) -> int:
+        """Bytes that one device sends in all runs together, if the devices form a ring."""
+        return round(self.count * wire_bytes(self.kind, self.nbytes, self.group))
+
+    @property
+    def axis(self) -> str:
+        """The named axis as text."""
+        return ", ".join(self.axes) or UNATTRIBUTED
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What the forward pass keeps for the backward pass, in one layer.
+
+    Attributes:
+        layer: the path of the layer.
+        names: the axes of the array.
+        shape: its dimensions on one device.
+        dtype: its dtype.
+        count: how many of them are kept, such as one for each block.
+        nbytes: bytes of all of them on one device.
+    """
+
+    layer: str
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    count: int
+    nbytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes that one device holds.
+
+    Attributes:
+        parameters: arguments that are parameters: named arrays that are laid out as such, and all of a model.
+        optimizer: the state of an optimiser.
+        data: all other arguments.
+        results: what the program returns.
+        donated: the part of the results that takes the place of arguments.
+        temporary: what the program needs beside them, at its peak.
+        kept: the part of that which the backward pass needs, where it is known.
+    """
+
+    parameters: int
+    optimizer: int
+    data: int
+    results: int
+    donated: int
+    temporary: int
+    kept: tuple[Kept, ...] = ()
+
+    @property
+    def arguments(self) -> int:
+        """Bytes of all arguments."""
+        return self.parameters + self.optimizer + self.data
+
+    @property
+    def peak(self) -> int:
+        """Bytes at the peak: arguments, what the program needs beside them, and results that take new memory."""
+        return self.arguments + self.temporary + self.results - self.donated
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What one device computes, reads and sends in one layer.
+
+    Attributes:
+        layer: the path of the layer; empty outside of layers.
+        phase: as that of a `Collective`.
+        flops: operations of products and convolutions; a multiplication and an addition count as two.
+        nbytes: bytes that are read from memory and written to it.
+        computing: seconds of the operations at the peak of the target.
+        moving: seconds of reading and writing.
+        sending: seconds of the collectives.
+    """
+
+    layer: str
+    phase: Phase
+    flops: float
+    nbytes: float
+    computing: float
+    moving: float
+    sending: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes, if computing, reading and sending overlap."""
+        return max(self.computing, self.moving, self.sending)
+
+    @property
+    def bound(self) -> str:
+        """What takes longest: `compute`, `memory` or `links`."""
+        if self.sending > max(self.computing, self.moving):
+            return "links"
+        if self.moving > self.computing:
+            return "memory"
+        return "compute"
+
+
+@dataclasses.dataclass(frozen=True)
+class Time:
+    """An estimate of how long one run takes.
+
+    Attributes:
+        seconds: if within each layer, computing, reading and sending overlap, and layers follow each other.
+        serial: if nothing waits for a link, and nothing overlaps with it.
+        computing: seconds of the operations alone, at the peak of the target.
+        moving: seconds of reading and writing memory alone.
+        sending: seconds of the collectives alone.
+        bubble: the part of the time in which a stage of a pipeline waits.
+        utilisation: the share of the peak that the model gets: operations of the forward and backward pass, without
+            those that are computed a second time, over what the devices could do in `seconds`.
+    """
+
+    seconds: float
+    serial: float
+    computing: float
+    moving: float
+    sending: float
+    bubble: float
+    utilisation: float
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Cost(Printed):
+    """What a program costs, which prints as tables, also in notebooks. All numbers are those of one device.
+
+    Attributes:
+        title: what was measured.
+        depth: `compiled`, from the program of a compiler, or `traced`, from the function.
+        compiler: for which devices it was compiled; empty for a traced one.
+        target: the device that times are for.
+        mesh: the axes of the mesh with their sizes.
+        arguments: how the arguments are laid out, by what they are: `parameters`, `optimizer` and `data`.
+        communication: the collectives.
+        memory: what a device holds.
+        work: what it computes, by layer and phase.
+        bubble: the part of the time in which a stage of a pipeline waits.
+    """
+
+    title: str
+    depth: Depth
+    compiler: str
+    target: Target
+    mesh: tuple[tuple[str, int], ...]
+    arguments: Mapping[str, tuple[ArrayLayout, ...]]
+    communication: tuple[Collective, ...]
+    memory: Memory
+    work: tuple[Work, ...]
+    bubble: float = 0.0
+
+    @property
+    def time(self) -> Time:
+        """An estimate of how long one run takes."""
+        overlapped = serial = computing = moving = sending = useful = 0.0
+        for work in self.work:
+            overlapped += work.seconds
+            serial += max(work.computing, work.moving) + work.sending
+            computing += work.computing
+            moving += work.moving
+            sending += work.sending
+            if work.phase in ("forward", "backward"):
+                useful += work.flops
+        running = 1 - self.bubble
+        seconds = overlapped / running
+        utilisation = 0.0
+        if seconds:
+            utilisation = useful / self.target.peak / seconds
+        return Time(seconds, serial / running, computing, moving, sending, self.bubble, utilisation)
+
+    @property
+    def totals(self) -> Mapping[str, float]:
+        """Sums: operations, bytes that are accessed and sent, collectives, bytes at the peak, seconds."""
+        flops = nbytes = 0.0
+        for work in self.work:
+            flops += work.flops
+            nbytes += work.nbytes
+        return {
+            "flops": flops,
+            "bytes accessed": nbytes,
+            "bytes sent": sum(one.sent for one in self.communication),
+            "collectives": sum(one.count for one in self.communication),
+            "peak memory": self.memory.peak,
+            "seconds": self.time.seconds,
+        }
+
+    @property
+    def unattributed(self) -> float:
+        """The share of bytes sent of which no named axis is known to be the reason."""
+        whole = known = 0
+        for one in self.communication:
+            whole += one.sent
+            if one.axes:
+                known += one.sent
+        if not whole:
+            return 0.0
+        return 1 - known / whole
+
+    @property
+    def by_axis(self) -> Mapping[str, tuple[int, int, float]]:
+        """For each named axis: the number of collectives, the bytes that a device sends, and seconds."""
+        return self._sums(lambda one: one.axis)
+
+    @property
+    def by_layer(self) -> Mapping[str, tuple[int, int, float]]:
+        """For each layer: the number of collectives, the bytes that a device sends, and seconds."""
+        return self._sums(lambda one: one.layer)
+
+    def _sums(self, key: Callable[[Collective], str]) -> dict[str, tuple[int, int, float]]:
+        sums: dict[str, tuple[int, int, float]] = {}
+        for one in self.communication:
+            count, sent, seconds = sums.get(key(one), (0, 0, 0.0))
+            sums[key(one)] = count + one.count, sent + one.sent, seconds + one.seconds
+        return dict(sorted(sums.items(), key=lambda item: -item[1][1]))
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What does not fit, with what to change."""
+        memory, capacity = self.memory, self.target.memory
+        if memory.peak <= capacity:
+            return ()
+        over = byte_text(memory.peak - capacity)
+        text = f"{byte_text(memory.peak)} at the peak do not fit into the {byte_text(capacity)}"
+        return (f"{text} of {self.target.name}, by {over}", *self._remedies())
+
+    def _remedies(self) -> tuple[str, ...]:
+        """List what would help, and by how much, what saves most first."""
+        memory, ways = self.memory, self.devices
+        found: list[tuple[int, str]] = []
+        for kind, held in (("parameters", memory.parameters), ("optimizer", memory.optimizer)):
+            whole = 0
+            for array in self.arguments.get(kind, ()):
+                whole += array.nbytes or 0
+            found.append((held - whole // ways, f"split {WORDS[kind]} over all mesh axes"))
+        spare = min(memory.results - memory.donated, memory.parameters + memory.optimizer)
+        found.append((spare, "donate the arguments that the results replace"))
+        text = "half the batch of a device, by more microbatches or devices, or keep less for the"
+        found.append((memory.temporary // 2, f"{text} backward pass"))
+        found.sort(reverse=True)
+        told: list[str] = []
+        for saved, remedy in found:
+            if saved > 0:
+                told.append(f"to save {byte_text(saved)}: {remedy}")
+        return tuple(told)
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+        count = 1
+        for _, size in self.mesh:
+            count *= size
+        return count
+
+    def diff(self, other: "Cost") -> Difference:
+        """Compare with the cost of another mapping, batch, policy or mesh: what it changes, row by row."""
+        before, after = locked(self), locked(other)
+        for content, cost in ((before, self), (after, other)):
+            content["time"] = {"of one run": round(cost.time.seconds * 1e9)}
+        return difference(before, after, (self.title, other.title))
+
+    def save(self, path: str | Path) -> None:
+        """Write layouts, collectives and sums to a file, for `axn.partitioning.assert_layout`."""
+        save(self, path)
+
+    def parts(self) -> Iterator[str | Table]:
+        """Yield the paragraphs and tables."""
+        yield self._headline()
+        if self.communication:
+            yield self._axes_table()
+            yield self._collectives_table()
+        else:
+            yield "nothing is sent"
+        yield self._memory_table()
+        if self.memory.kept:
+            yield self._kept_table()
+        yield self._work_table()
+        yield self._summary()
+
+    def _headline(self) -> str:
+        on = ", ".join(f"{axis}={size}" for axis, size in self.mesh) or "one device"
+        text = f"{self.title} on the mesh {on}, for {self.target.name}"
+        if self.compiler:
+            text += f"; compiled for {self.compiler}"
+        return text
+
+    def _axes_table(self) -> Table:
+        whole = max(sum(sent for _, sent, _ in self.by_axis.values()), 1)
+        rows: list[tuple[Cell, ...]] = []
+        for axis, (count, sent, seconds) in self.by_axis.items():
+            share = f"{sent / whole:.0%}"
+            rows.append((axis, str(count), byte_text(sent), share, time_text(seconds)))
+        header = ("sent because of", "runs", "sent", "share", "time")
+        return Table(header, tuple(rows), right=(*RIGHT, "share"))
+
+    def _collectives_table(self) -> Table:
+        groups: dict[tuple[str, ...], list[Collective]] = {}
+        for one in self.communication:
+            over = ", ".join(one.mesh_axes)
+            layer = one.layer or "outside of layers"
+            key: tuple[str, ...] = (one.kind, over, one.axis, layer, one.phase)
+            groups.setdefault(key, []).append(one)
+        lines: list[tuple[float, tuple[Cell, ...]]] = []
+        for cells, same in groups.items():
+            sent, seconds = sum(one.sent for one in same), sum(one.seconds for one in same)
+            count = sum(one.count for one in same)
+            lines.append((seconds, (*cells, str(count), byte_text(sent), time_text(seconds))))
+        lines.sort(key=lambda line: -line[0])
+        header = ("collective", "over", "because of", "layer", "phase", "runs", "sent", "time")
+        sent, seconds = 0, 0.0
+        for one in self.communication:
+            sent, seconds = sent + one.sent, seconds + one.seconds
+        count = sum(one.count for one in self.communication)
+        last = ("all", "", "", "", "", str(count), byte_text(sent), time_text(seconds))
+        return Table(header, tuple(row for _, row in lines), last, right=RIGHT)
+
+    def _memory_table(self) -> Table:
+        memory = self.memory
+        rows = {
+            "parameters": memory.parameters,
+            "state of the optimiser": memory.optimizer,
+            "data": memory.data,
+            "temporaries": memory.temporary,
+            "results in new memory": memory.results - memory.donated,
+        }
+        cells: list[tuple[Cell, ...]] = []
+        for what, held in rows.items():
+            if held:
+                cells.append((what, byte_text(held), f"{held / self.target.memory:.1%}"))
+        share = f"{memory.peak / self.target.memory:.1%}"
+        last = ("peak", byte_text(memory.peak), share)
+        header = ("memory", "per device", f"of {self.target.name}")
+        return Table(header, tuple(cells), last, right=("per device", header[2]))
+
+    def _kept_table(self) -> Table:
+        rows: list[tuple[Cell, ...]] = []
+        for kept in self.memory.kept:
+            each = f"{kept.count} x {kept.dtype}{[*kept.shape]}"
+            rows.append((kept.layer, kept.names, each, byte_text(kept.nbytes)))
+        header = ("kept for the backward pass", "axes", "arrays", "per device")
+        return Table(header, tuple(rows))
+
+    def _work_table(self) -> Table:
+        rows: list[tuple[Cell, ...]] = []
+        for work in sorted(self.work, key=lambda work: -work.seconds):
+            rows.append(
+                (
+                    work.layer or "outside of layers",
+                    work.phase,
+                    count_text(work.flops),
+                    byte_text(round(work.nbytes)),
+                    time_text(work.computing),
+                    time_text(work.moving),
+                    time_text(work.sending),
+                    work.bound,
+                )
+            )
+        header = (
+            "layer",
+            "phase",
+            "FLOPs",
+            "read, written",
+            "computing",
+            "memory",
+            "sending",
+            "bound",
+        )
+        return Table(header, tuple(rows), right=RIGHT)
+
+    def _summary(self) -> str:
+        time = self.time
+        lines = [
+            f"{time_text(time.seconds)} if within each layer, computing, reading and sending overlap;"
+            f" {time_text(time.serial)} if sending does not",
+            f"{time.utilisation:.1%} of the peak of {self.target.name} for the model",
+        ]
+        if time.bubble:
+            lines.append(f"{time.bubble:.0%} of the time, a stage of the pipeline waits")
+        if self.communication:
+            lines.append(f"{self.unattributed:.1%} of the bytes sent are unattributed")
+        if self.problems:
+            lines.append(f"error: {self.problems[0]}")
+        for remedy in self.problems[1:]:
+            lines.append(f"  {remedy}")
+        return "\n".join(lines)

@@ -1,0 +1,43 @@
+"""What devices that form a ring send, and how long it takes."""
+
+from .targets import Link, Target
+
+# Steps of a ring of n devices, as multiples of n - 1.
+STEPS = {"all-gather": 1, "all-reduce": 2, "reduce-scatter": 1, "all-to-all": 1}
+
+
+def wire_bytes(kind: str, nbytes: float, group: int) -> float:
+    """Return what one device sends for one collective, if the devices form a ring.
+
+    With n devices in a group and b bytes of operands on each: all-gather b (n - 1), because its operand is one shard;
+    reduce-scatter and all-to-all b (n - 1) / n; all-reduce twice that (a reduce-scatter, then an all-gather);
+    collective-permute b.
+    """
+    factors = {
+        "all-gather": group - 1,
+        "all-reduce": 2 * (group - 1) / group,
+        "reduce-scatter": (group - 1) / group,
+        "all-to-all": (group - 1) / group,
+    }
+    return factors.get(kind, 1.0) * nbytes
+
+
+def latency_of(kind: str, group: int, mesh_axes: tuple[str, ...], target: Target) -> float:
+    """Return how long the steps of a ring take in which nothing is sent."""
+    steps = 1
+    if kind in STEPS:
+        steps = STEPS[kind] * (group - 1)
+    return steps * _link_of(mesh_axes, target).latency
+
+
+def seconds_of(
+    kind: str, nbytes: float, group: int, mesh_axes: tuple[str, ...], target: Target
+) -> float:
+    """Return how long a collective takes on a target: steps of a ring, and what a device sends."""
+    sending = wire_bytes(kind, nbytes, group) / _link_of(mesh_axes, target).bandwidth
+    return latency_of(kind, group, mesh_axes, target) + sending
+
+
+def _link_of(mesh_axes: tuple[str, ...], target: Target) -> Link:
+    """Return the link along mesh axes, of which a part is written `data:2`."""
+    return target.link_of(tuple(axis.partition(":")[0] for axis in mesh_axes))

@@ -1,0 +1,17 @@
+"""Texts of large numbers and short times."""
+
+
+def time_text(seconds: float) -> str:
+    """Write a time, such as `1.5 ms`."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return "0"
+
+
+def count_text(number: float) -> str:
+    """Write a large number, such as `1.5 T`."""
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g}"

@@ -1,0 +1,20 @@
+"""Texts of numbers."""
+
+import pytest
+
+from axonym.costs.units import count_text, time_text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0"), (2.5e-9, "2.5 ns"), (1.5e-6, "1.5 µs"), (2e-3, "2 ms"), (12.34, "12.3 s")],
+)
+def test_times(seconds, text):
+    assert time_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0"), (12, "12"), (65536, "65.5 k"), (2e9, "2 G"), (3.21e12, "3.21 T")]
+)
+def test_large_numbers(number, text):
+    assert count_text(number) == text
