@@ -6,17 +6,17 @@ Nothing here knows about a model or a library, so that every benchmark counts in
 from __future__ import annotations
 
 import gc
-import math
 import random
-import re
 import statistics
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
+
+from axonym.costs.program import Program, text_of
+from axonym.costs.ring import wire_bytes as ring_bytes
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "collective-permute", "all-to-all")
 
@@ -152,28 +152,10 @@ class Total:
     wire_megabytes: float
 
 
-class _Instruction(NamedTuple):
-    name: str
-    type: str
-    opcode: str
-    operands: tuple[str, ...]
-    line: str
-
-
-_COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
-_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.+?) ([a-z][\w\-]*)\((.*)$")
-_CALLED = re.compile(r"\b(?:calls|to_apply|body|condition|true_computation|false_computation)=%?([\w.\-]+)")
-_BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-_TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-_ARRAY = re.compile(r"\b([a-z]+)(\d*)\w*\[([\d,]*)\]")
-
-
 def collectives(compiled: jax.stages.Compiled | str, *, unknown_trip_count: int | None = None) -> list[Collective]:
     """List the collectives of a compiled program, or of its HLO text, with the number of times each one runs.
 
-    Every branch of a conditional counts as if it ran. Tested on the programs of XLA's compilers for CPU and TPU. The
-    latter repeats a collective in each fusion that takes a part in it: those of one channel and chain count once. What
-    it calls all-reduce-scatter counts as reduce-scatter.
+    Every branch of a conditional counts as if it ran. They are read as `axn.cost` does.
 
     Args:
         compiled: `jax.jit(f).lower(...).compile()`, or its `as_text()`.
@@ -182,56 +164,11 @@ def collectives(compiled: jax.stages.Compiled | str, *, unknown_trip_count: int 
     Raises:
         ValueError: where a collective is inside a loop of unknown length and `unknown_trip_count` is None.
     """
-    text = compiled if isinstance(compiled, str) else compiled.as_text() or ""
-    entry, computations = _parse(text)
-    header = text.split("\n", 1)[0]
-    devices = math.prod(int(n) for n in re.findall(r"\b(?:num_partitions|replica_count)=(\d+)", header))
-
-    runs: dict[str, int] = defaultdict(int)
-    fused: set[str] = set()
-    unknown: dict[str, str] = {}  # computation -> the loop of unknown length that runs it
-
-    def visit(computation: str, count: int, loop: str | None) -> None:
-        runs[computation] += count
-        if loop:
-            unknown[computation] = loop
-        for op in computations[computation]:
-            times, inside = count, loop
-            if op.opcode == "while":
-                known = _trip_count(op, computations)
-                assumed = 1 if unknown_trip_count is None else unknown_trip_count
-                times *= assumed if known is None else known
-                inside = op.name if known is None else loop
-            for called in _called(op):
-                if op.opcode == "fusion":
-                    fused.add(called)
-                visit(called, times, inside)
-
-    visit(entry, 1, None)
-
-    found = []
-    parts: dict[tuple[str, str, str], Collective] = {}
-    for computation, count in runs.items():
-        types = {op.name: op.type for op in computations[computation]}
-        for op in computations[computation]:
-            kind = op.opcode.removesuffix("-start")
-            if kind not in KINDS:
-                continue
-            if computation in unknown and unknown_trip_count is None:
-                raise ValueError(
-                    f"cannot count the executions of {op.name} ({kind}): it is inside the loop "
-                    f"{unknown[computation]}, whose trip count XLA does not know; pass unknown_trip_count="
-                )
-            source = re.search(r'op_name="([^"]*)"', op.line)
-            size = sum(_bytes(types[operand]) for operand in op.operands)
-            kind = "reduce-scatter" if computation.startswith("all-reduce-scatter") else kind
-            one = Collective(kind, size, count, source[1] if source else op.name, _group(op.line, devices))
-            channel, chain = re.search(r"channel_id=(\d+)", op.line), re.search(r'chain_id="(\d+)"', op.line)
-            if chain and channel and computation in fused:
-                parts.setdefault((kind, channel[1], chain[1]), one)
-            else:
-                found.append(one)
-    return [*found, *parts.values()]
+    found: list[Collective] = []
+    for one in Program(text_of(compiled), unknown_trip_count).transfers():
+        if one.kind in KINDS:
+            found.append(Collective(one.kind, one.nbytes, one.count, one.name, one.group))
+    return found
 
 
 def wire_bytes(collective: Collective) -> float:
@@ -241,15 +178,7 @@ def wire_bytes(collective: Collective) -> float:
     reduce-scatter and all-to-all b (n - 1) / n; all-reduce twice that (a reduce-scatter, then an all-gather);
     collective-permute b.
     """
-    n = collective.group
-    factor = {
-        "all-gather": n - 1,
-        "all-reduce": 2 * (n - 1) / n,
-        "reduce-scatter": (n - 1) / n,
-        "all-to-all": (n - 1) / n,
-        "collective-permute": 1,
-    }[collective.kind]
-    return factor * collective.bytes * collective.count
+    return collective.count * ring_bytes(collective.kind, collective.bytes, collective.group)
 
 
 def totals(found: Iterable[Collective]) -> dict[str, Total]:
@@ -266,74 +195,6 @@ def totals(found: Iterable[Collective]) -> dict[str, Total]:
         for kind, group in groups.items()
         if group
     }
-
-
-def _parse(text: str) -> tuple[str, dict[str, list[_Instruction]]]:
-    """Return the name of the entry computation, and the instructions of every computation."""
-    entry = ""
-    computations: dict[str, list[_Instruction]] = {}
-    current: list[_Instruction] = []
-    for line in text.splitlines():
-        if header := _COMPUTATION.match(line):
-            current = computations[header[2]] = []
-            if header[1]:
-                entry = header[2]
-        elif match := _INSTRUCTION.match(line):
-            name, type_, opcode, rest = match.groups()
-            operands = tuple(re.findall(r"%([\w.\-]+)", re.split(r"\)(?:,|$)", rest)[0]))
-            current.append(_Instruction(name, type_, opcode, operands, line))
-    if not entry:
-        raise ValueError("this is not the text of a compiled HLO module: it has no ENTRY computation")
-    return entry, computations
-
-
-def _trip_count(loop: _Instruction, computations: Mapping[str, list[_Instruction]]) -> int | None:
-    """Return how often a loop runs, if XLA knows it.
-
-    The TPU's compiler does not write it down. Its loops count from zero to the constant of their condition.
-    """
-    if known := _TRIP_COUNT.search(loop.line):
-        return int(known[1])
-    condition = re.search(r"\bcondition=%?([\w.\-]+)", loop.line)
-    ops = {op.name: op for op in computations[condition[1]]} if condition else {}
-    last = list(ops.values())[-1:]
-    if not last or last[0].opcode != "compare" or "direction=LT" not in last[0].line:
-        return None
-    start, end = (ops[name] for name in last[0].operands)
-    number = re.search(r" constant\((\d+)\)", end.line)
-    return int(number[1]) if number and start.opcode == "get-tuple-element" else None
-
-
-def _called(op: _Instruction) -> list[str]:
-    """Return the computations that an instruction runs."""
-    if op.opcode.endswith(("-update", "-done")):  # they name the computation that their -start has run
-        return []
-    called = _CALLED.findall(op.line)
-    if branches := _BRANCHES.search(op.line):
-        called += re.findall(r"[\w.\-]+", branches[1])
-    return called
-
-
-def _bytes(type_: str) -> int:
-    """Return the size of an HLO type such as `bf16[8,128]{1,0}`, or of a tuple of them."""
-    size = 0
-    for letters, digits, dims in _ARRAY.findall(type_):
-        bits = 8 if letters == "pred" else int(digits or 0)
-        size += math.ceil(math.prod(int(d) for d in dims.split(",") if d) * bits / 8)
-    return size
-
-
-def _group(line: str, devices: int) -> int:
-    """Return the size of a collective's replica groups; XLA writes them in one of three ways."""
-    if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", line):
-        return listed[1].count(",") + 1
-    if iota := re.search(r"replica_groups=\[\d+,(\d+)\]<=", line):
-        return int(iota[1])
-    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\] ?\{([^}]*)\}", line):
-        sizes = dict(re.findall(r"'([^']+)'=(\d+)", mesh[1]))
-        # An axis may be a part of a mesh axis, written 'name':(stride)size.
-        return math.prod(int(part or sizes[axis]) for axis, part in re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", mesh[2]))
-    return 2 if "source_target_pairs=" in line else devices
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:

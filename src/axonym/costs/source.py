@@ -1,0 +1,166 @@
+"""Where an operation comes from: the layer and the phase that the names of operations in programs tell."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from .report import Phase
+
+# What JAX calls the inside of its own functions.
+_OF_JAX = {
+    "body",
+    "checkpoint",
+    "closed_call",
+    "cond",
+    "core_call",
+    "custom_jvp_call",
+    "custom_lin",
+    "custom_vjp_call",
+    "custom_vjp_call_jaxpr",
+    "eval_jaxpr",
+    "pjit",
+    "remat",
+    "remat2",
+    "rematted_computation",
+    "scan",
+    "shard_map",
+    "while",
+}
+_BRANCH = re.compile(r"branch_\d+_fun")
+_TRANSFORM = re.compile(r"^(\w+)\((.*)\)$")
+
+
+class Place(NamedTuple):
+    """Where an operation is.
+
+    Attributes:
+        layer: the path of its layer, such as `blocks.attention.out`; empty outside of layers.
+        phase: of the step.
+    """
+
+    layer: str
+    phase: Phase
+
+
+def place_of(source: str, *, has_gradient: bool) -> Place:
+    """Return the layer and the phase of an operation.
+
+    Args:
+        source: its name in the program, such as `jit(step)/transpose(jvp(blocks))/while/body/mlp/up/dot_general`.
+        has_gradient: whether some operation of the program is one of a gradient; those of no gradient are then `other`,
+            as those of an optimiser, and otherwise `forward`.
+    """
+    names: list[str] = []
+    phase: Phase = "forward"
+    is_marked = False
+    parts = _segments(source, "/")
+    # The last is the operation itself.
+    for part in parts[:-1]:
+        inner = part
+        while match := _TRANSFORM.match(inner):
+            transform, inner = match.groups()
+            if transform == "jit":
+                inner = "jit"
+                break
+            if transform == "jvp":
+                is_marked = True
+            elif transform == "transpose":
+                phase, is_marked = "backward", True
+        if part == "rematted_computation":
+            phase = "recomputed"
+        if part.startswith("jit(_"):
+            # Inside of a function of JAX.
+            break
+        if _is_layer(inner):
+            names += [name for name in inner.split("/") if name]
+    if has_gradient and not is_marked:
+        phase = "other"
+    return Place(".".join(_once(names)), phase)
+
+
+def _once(names: list[str]) -> list[str]:
+    """Remove what is said twice: within a checkpoint, JAX repeats the scope around it."""
+    for count in range(len(names) // 2, 0, -1):
+        if names[-count:] == names[-2 * count : -count]:
+            return names[:-count]
+    return names
+
+
+def _is_layer(name: str) -> bool:
+    """Return whether a part of a name is that of a layer, or a scope of the user."""
+    if not name or name == "jit" or name in _OF_JAX or _BRANCH.fullmatch(name):
+        return False
+    # Einsum expressions, functions and merged names.
+    return not any(mark in name for mark in ("->", "<", "(", ":", ",")) and name[0] != "_"
+
+
+def sources_of(source: str) -> list[str]:
+    """Return the names of all operations that the compiler merged into one, written `a/(b:c)/d`."""
+    start = _merged(source)
+    if start is None:
+        return [source]
+    end = _closing(source, start)
+    found: list[str] = []
+    for choice in _segments(source[start + 1 : end], ":"):
+        found += sources_of(source[:start] + choice + source[end + 1 :])
+    return found
+
+
+def _merged(source: str) -> int | None:
+    """Return where the first merged part begins."""
+    for match in re.finditer(r"(?:^|/)\(", source):
+        start = match.end() - 1
+        if len(_segments(source[start + 1 : _closing(source, start)], ":")) > 1:
+            return start
+    return None
+
+
+def _closing(text: str, start: int) -> int:
+    depth = 0
+    for i in range(start, len(text)):
+        depth += (text[i] == "(") - (text[i] == ")")
+        if not depth:
+            return i
+    return len(text)
+
+
+def _segments(text: str, mark: str) -> list[str]:
+    """Split a text at a mark that is not inside of parentheses."""
+    found = [""]
+    depth = 0
+    for letter in text:
+        depth += (letter == "(") - (letter == ")")
+        if letter == mark and not depth:
+            found.append("")
+        else:
+            found[-1] += letter
+    return found
+
+
+def is_within(layer: Sequence[str], path: Sequence[str]) -> bool:
+    """Return whether the parts of a layer occur in a path, in order; the path may have more between them."""
+    rest = iter(path)
+    return all(part in rest for part in layer)
+
+
+def layer_of_path(path: str, layers: Iterable[str]) -> str:
+    """Return the layer that has a parameter.
+
+    Args:
+        path: of the parameter in the arguments.
+        layers: those that operations belong to, of which the longest within the path is returned; if there is none,
+            what holds the parameter.
+    """
+    parts = path.split(".")
+    best = ""
+    for layer in layers:
+        if is_within(layer.split("."), parts) and depth_of(layer) > depth_of(best):
+            best = layer
+    if not best and len(parts) > 1:
+        return parts[-2]
+    return best
+
+
+def depth_of(layer: str) -> int:
+    """Return the number of parts of a path."""
+    return len([part for part in layer.split(".") if part])

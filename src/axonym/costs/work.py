@@ -1,0 +1,247 @@
+"""What a compiled program computes, reads and writes: operations and bytes of each instruction."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from .origin import origin_of
+from .program import Array, Computation, Instruction, Program, arrays_of, instructions
+
+_CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
+_WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")
+_LABELS = re.compile(r"\bdim_labels=(\w+)_(\w+)->(\w+)")
+_PRODUCTS = ("gemm", "matmul", "dot")
+# These move no memory: they are names, forms or calls of what is counted by itself.
+_FREE = {
+    "after-all",
+    "bitcast",
+    "call",
+    "conditional",
+    "constant",
+    "domain",
+    "get-tuple-element",
+    "iota",
+    "opt-barrier",
+    "optimization-barrier",
+    "parameter",
+    "partition-id",
+    "replica-id",
+    "tuple",
+    "while",
+}
+
+
+class Amount(NamedTuple):
+    """What all runs of one instruction compute, read and write.
+
+    Attributes:
+        source: the operation of the function that it belongs to.
+        flops: operations; a multiplication and an addition count as two.
+        dtype: that of the operands.
+        nbytes: bytes that are read and written.
+    """
+
+    source: str
+    flops: float
+    dtype: str
+    nbytes: float
+
+
+def amounts(program: Program) -> Iterator[Amount]:
+    """Yield what instructions compute, read and write, those inside of fusions with the operations alone."""
+    for computation, op in instructions(program):
+        count = program.runs[computation]
+        ops = program.computations[computation]
+        flops = flops_of(op, ops)
+        nbytes = 0
+        if computation not in program.fused and op.opcode not in _FREE:
+            nbytes = _accessed(program, op, ops)
+        if flops or nbytes:
+            dtype = ""
+            if flops:
+                dtype = _dtype_of(program, computation, op)
+            yield Amount(
+                _source(program, op), count * flops, _NAMES.get(dtype, dtype), count * nbytes
+            )
+
+
+def _dtype_of(program: Program, computation: str, op: Instruction) -> str:
+    """Return the dtype of the operands of a product, as the function has them."""
+    narrow = origin_of(program, computation, op.operands[0]).narrow
+    if narrow is not None:
+        return narrow.dtype
+    return types_of(op, program.computations[computation])[0].dtype
+
+
+# What other libraries call the dtypes of XLA.
+_NAMES = {
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "f8e4m3fn": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "s8": "int8",
+}
+
+
+def _source(program: Program, op: Instruction) -> str:
+    """Return the operation of the function; of a fusion that says none, the first one inside."""
+    if op.source or op.opcode != "fusion":
+        return op.source
+    called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
+    if called is None:
+        return ""
+    for own in reversed(program.computations[called[1]].values()):
+        if own.source:
+            return own.source
+    return ""
+
+
+def types_of(op: Instruction, ops: Computation) -> list[Array]:
+    """Return the types of the operands of an instruction."""
+    found: list[Array] = []
+    for name in op.operands:
+        found += arrays_of(ops[name].type)
+    return found
+
+
+def contracted(op: Instruction, ops: Computation) -> int:
+    """Return over how many elements a product sums; 1 if that is not known."""
+    found = _CONTRACTING.search(op.line)
+    if found is None:
+        return 1
+    shape = types_of(op, ops)[0].shape
+    return math.prod(shape[int(i)] for i in re.findall(r"\d+", found[1]))
+
+
+def flops_of(op: Instruction, ops: Computation) -> float:
+    """Return the operations of a product or a convolution; all other instructions count as none."""
+    if op.opcode == "convolution":
+        return _convolved(op, ops)
+    is_call = op.opcode == "custom-call" and any(mark in op.line for mark in _PRODUCTS)
+    if op.opcode != "dot" and not (is_call and _CONTRACTING.search(op.line)):
+        return 0.0
+    result = arrays_of(op.type)[0]
+    return 2.0 * math.prod(result.shape) * contracted(op, ops)
+
+
+def _convolved(op: Instruction, ops: Computation) -> float:
+    """Count the operations of a convolution; elements of the padding do not count.
+
+    The compiler for TPU writes all products as convolutions, and dimensions that only repeat a product as windows that
+    see one element.
+    """
+    labels = _LABELS.search(op.line)
+    if labels is None:
+        return 0.0
+    image, kernel = types_of(op, ops)[:2]
+    result = arrays_of(op.type)[0]
+    window = _window(op.line)
+    total = 2.0
+    for label, size in zip(labels[3], result.shape, strict=True):
+        if not label.isdigit():
+            total *= size
+    for label, size in zip(labels[2], kernel.shape, strict=True):
+        if label == "i":
+            total *= size
+    for label in labels[3]:
+        if label.isdigit():
+            at = int(label)
+            sizes = (
+                image.shape[labels[1].index(label)],
+                kernel.shape[labels[2].index(label)],
+                result.shape[labels[3].index(label)],
+            )
+            total *= _pairs(sizes, window, at)
+    return total
+
+
+def _window(line: str) -> dict[str, list[str]]:
+    """Return the properties of a window, each with a value for each dimension."""
+    found = _WINDOW.search(line)
+    properties: dict[str, list[str]] = {}
+    for part in (found[1] if found else "").split():
+        name, _, values = part.partition("=")
+        properties[name] = values.split("x")
+    return properties
+
+
+def _pairs(sizes: Sequence[int], window: dict[str, list[str]], at: int) -> int:
+    """Count the pairs of an element of the result and one of the kernel that meet an element of the image."""
+    image, kernel, result = sizes
+
+    def of(name: str, default: str) -> str:
+        values = window.get(name)
+        if values is None:
+            return default
+        return values[at]
+
+    stride, dilation = int(of("stride", "1")), int(of("rhs_dilate", "1"))
+    spread = int(of("lhs_dilate", "1"))
+    before = int(of("pad", "0_0").split("_")[0])
+    count = 0
+    for place in range(result):
+        for own in range(kernel):
+            reached = place * stride + own * dilation - before
+            count += reached >= 0 and reached % spread == 0 and reached // spread < image
+    return count
+
+
+def _accessed(program: Program, op: Instruction, ops: Computation) -> int:
+    """Return the bytes that an instruction reads and writes; of an array that is sliced, those of the slice."""
+    written = sum(array.nbytes for array in arrays_of(op.type))
+    if op.opcode in ("dynamic-slice", "slice", "gather"):
+        return 2 * written
+    if op.opcode in ("dynamic-update-slice", "scatter"):
+        return 2 * types_of(op, ops)[-1 if op.opcode == "scatter" else 1].nbytes
+    if op.opcode == "fusion":
+        called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
+        if called is not None:
+            return _fused(program.computations[called[1]])
+    return written + sum(array.nbytes for array in types_of(op, ops))
+
+
+def _fused(ops: Computation) -> int:
+    """Return the bytes that a fusion reads and writes."""
+    users: dict[str, list[Instruction]] = {}
+    for op in ops.values():
+        for name in op.operands:
+            users.setdefault(name, []).append(op)
+    total = 0
+    for op in ops.values():
+        if op.opcode == "parameter":
+            whole = sum(array.nbytes for array in arrays_of(op.type))
+            total += min(whole, _read(op.name, whole, users))
+        if op.is_root:
+            total += _written(op, ops)
+    return total
+
+
+def _read(name: str, whole: int, users: Mapping[str, Sequence[Instruction]]) -> int:
+    """Return the bytes of an array that a fusion reads."""
+    parts = 0
+    for user in users.get(name, ()):
+        is_first = user.operands[0] == name
+        if user.opcode == "bitcast":
+            parts += _read(user.name, whole, users)
+        elif user.opcode in ("dynamic-slice", "slice", "gather") and is_first:
+            parts += arrays_of(user.type)[0].nbytes
+        elif user.opcode == "dynamic-update-slice" and is_first:
+            # It is changed in place.
+            continue
+        else:
+            return whole
+    return parts
+
+
+def _written(op: Instruction, ops: Computation) -> int:
+    """Return the bytes that a fusion writes for a result."""
+    if op.opcode == "tuple":
+        return sum(_written(ops[name], ops) for name in op.operands)
+    if op.opcode == "bitcast":
+        return _written(ops[op.operands[0]], ops)
+    if op.opcode == "dynamic-update-slice":
+        return arrays_of(ops[op.operands[1]].type)[0].nbytes
+    return sum(array.nbytes for array in arrays_of(op.type))

@@ -1,0 +1,98 @@
+"""Compiled programs as text: groups of devices, loops, and which mesh axes take part."""
+
+import numpy as np
+import pytest
+
+from axonym.costs.program import Array, Program, arrays_of, groups_of, mesh_axes_of
+
+MESH = (("data", 4), ("model", 2))
+PLACES = np.arange(8).reshape(4, 2)
+
+# A loop of 5 that gathers along `data`, and a sum along `model` of two arrays outside.
+TEXT = """HloModule jit_f, num_partitions=8
+
+%body (s: (s32[], f32[2,16])) -> (s32[], f32[2,16]) {
+  %s = (s32[], f32[2,16]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %x = f32[2,16]{1,0} get-tuple-element(%s), index=1
+  %g = f32[8,16]{1,0} all-gather(%x), replica_groups=[2,4]<=[4,2]T(1,0), dimensions={0}
+  %y = f32[2,16]{1,0} slice(%g), slice={[0:2], [0:16]}
+  ROOT %t = (s32[], f32[2,16]{1,0}) tuple(%i, %y)
+}
+
+%condition (u: (s32[], f32[2,16])) -> pred[] {
+  %u = (s32[], f32[2,16]{1,0}) parameter(0)
+  %end = s32[] constant(5)
+  %j = s32[] get-tuple-element(%u), index=0
+  ROOT %lt = pred[] compare(%j, %end), direction=LT
+}
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+ENTRY %main (v: (s32[], f32[2,16]), w: bf16[3]) -> f32[2,16] {
+  %v = (s32[], f32[2,16]{1,0}) parameter(0)
+  %w = bf16[3]{0} parameter(1)
+  %loop = (s32[], f32[2,16]{1,0}) while(%v), condition=%condition, body=%body
+  %z = f32[2,16]{1,0} get-tuple-element(%loop), index=1
+  %r = (f32[2,16]{1,0}, bf16[3]{0}) all-reduce(%z, %w), replica_groups={{0,1},{2,3},{4,5},{6,7}}, to_apply=%add
+  ROOT %out = f32[2,16]{1,0} get-tuple-element(%r), index=0
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("replica_groups={{0,2,4,6},{1,3,5,7}}", PLACES.T),
+        ("replica_groups=[2,4]<=[4,2]T(1,0)", PLACES.T),
+        ("replica_groups=[4,2]<=[8]", PLACES),
+        ("replica_groups=mesh['data'=4,'model'=2] {'data'}", PLACES.T),
+        ("replica_groups=mesh['axis_0'=1,'axis_1'=4,'axis_2'=2] {'axis_1'}", PLACES.T),
+        ("replica_groups=mesh['data'=4,'model'=2] {'data','model'}", PLACES.reshape(1, 8)),
+        ("replica_groups=mesh['all'=8] {'all':(1)4}", PLACES.T),
+        ("replica_groups=mesh['all'=8] {'all':(4)2}", PLACES),
+        ("replica_groups={}", PLACES.reshape(1, 8)),
+        ("source_target_pairs={{0,2},{2,4},{4,6},{6,0}}", [[0, 2], [2, 4], [4, 6], [6, 0]]),
+    ],
+)
+def test_notations_of_groups(written, expected):
+    groups = groups_of(f"  %x = f32[2] all-gather(%y), {written}, dimensions={{0}}", 8)
+    assert sorted(groups.tolist()) == sorted(np.asarray(expected).tolist())
+
+
+@pytest.mark.parametrize(
+    ("groups", "axes"),
+    [
+        (PLACES.T, ("data",)),
+        (PLACES, ("model",)),
+        (PLACES.reshape(1, 8), ("data", "model")),
+        (PLACES.reshape(2, 4), ("data:2", "model")),
+        (PLACES[:2].T, ("data:2",)),
+        (np.array([[0, 2], [2, 4], [4, 6], [6, 0]]), ("data",)),
+        (np.array([[0, 9]]), ()),
+    ],
+)
+def test_mesh_axes_of_groups(groups, axes):
+    assert mesh_axes_of(groups, MESH) == axes
+
+
+def test_a_mesh_of_one_device_has_no_groups():
+    assert mesh_axes_of(np.array([[0]]), ()) == ()
+
+
+def test_loops_count_and_arrays_that_are_sent_together():
+    gather, total = Program(TEXT).transfers()
+    assert (gather.kind, gather.count, gather.group, gather.nbytes) == ("all-gather", 5, 4, 128)
+    assert gather.results == (Array("f32", 32, (8, 16)),)
+    assert (total.kind, total.count, total.group, total.name) == ("all-reduce", 1, 2, "r")
+    assert total.operands == (Array("f32", 32, (2, 16)), Array("bf16", 16, (3,)))
+
+
+def test_sizes_of_types():
+    found = arrays_of("(pred[5]{0}, /*index=1*/s4[3]{0:T(8)}, f8e4m3fn[2,2]{1,0}, f32[])")
+    assert [array.nbytes for array in found] == [5, 2, 4, 4]
+    assert [array.dtype for array in found] == ["pred", "s4", "f8e4m3fn", "f32"]

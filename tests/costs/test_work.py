@@ -1,0 +1,89 @@
+"""Operations and bytes of compiled programs, against closed forms."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+
+from axonym.costs.program import Program
+from axonym.costs.work import amounts, flops_of
+
+
+def flops(fn, *args):
+    program = Program(jax.jit(fn).lower(*args).compile().as_text())
+    return sum(amount.flops for amount in amounts(program))
+
+
+def test_products_in_loops():
+    def f(x, weights):
+        return lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, weights)[0]
+
+    assert flops(f, jnp.ones((8, 16)), jnp.ones((5, 16, 16))) == 5 * 2 * 8 * 16 * 16
+
+
+def test_a_convolution_with_padding():
+    def f(x, kernel):
+        return lax.conv_general_dilated(x, kernel, (1, 1), "SAME")
+
+    # Of the 3 x 3 places of the kernel, those outside of the image meet nothing.
+    pairs = (3 * 8 - 2) ** 2
+    image, kernel = jnp.ones((2, 4, 8, 8)), jnp.ones((6, 4, 3, 3))
+    assert flops(f, image, kernel) == 2 * 2 * 4 * 6 * pairs
+
+
+# A product of each of 4 matrices, as the compiler for TPU writes it, and one whose kernel has no dimension of its own.
+CONVOLVED = """HloModule jit_f
+
+ENTRY %main (x: bf16[4,8,16], y: bf16[4,32,16]) -> bf16[4,8,32] {
+  %x = bf16[4,8,16]{2,1,0} parameter(0)
+  %y = bf16[4,32,16]{2,1,0} parameter(1)
+  ROOT %c = bf16[4,8,32]{2,1,0} convolution(%x, %y), WINDOW, dim_labels=0bf_0oi->0bf
+}
+"""
+
+
+def test_a_batch_of_products_as_a_convolution():
+    window = "window={size=4 stride=3 pad=0_0 lhs_dilate=4}"
+    ops = Program(CONVOLVED.replace("WINDOW", window)).computations["main"]
+    assert flops_of(ops["c"], ops) == 2 * 4 * 8 * 32 * 16
+
+
+ACCESSED = """HloModule jit_f
+
+%read (p: f32[10,4], i: s32[]) -> f32[1,4] {
+  %p = f32[10,4]{1,0} parameter(0)
+  %i = s32[] parameter(1)
+  %b = f32[10,4]{1,0} bitcast(%p)
+  %s = f32[1,4]{1,0} dynamic-slice(%b, %i, %i), dynamic_slice_sizes={1,4}
+  ROOT %n = f32[1,4]{1,0} negate(%s)
+}
+
+%write (q: f32[10,4], u: f32[1,4], j: s32[]) -> f32[10,4] {
+  %q = f32[10,4]{1,0} parameter(0)
+  %u = f32[1,4]{1,0} parameter(1)
+  %j = s32[] parameter(2)
+  ROOT %d = f32[10,4]{1,0} dynamic-update-slice(%q, %u, %j, %j)
+}
+
+ENTRY %main (x: f32[10,4], k: s32[]) -> f32[10,4] {
+  %x = f32[10,4]{1,0} parameter(0)
+  %k = s32[] parameter(1)
+  %f = f32[1,4]{1,0} fusion(%x, %k), kind=kLoop, calls=%read, metadata={op_name="jit(f)/read"}
+  ROOT %g = f32[10,4]{1,0} fusion(%x, %f, %k), kind=kLoop, calls=%write, metadata={op_name="jit(f)/write"}
+}
+"""
+
+
+@pytest.mark.parametrize(("source", "nbytes"), [("jit(f)/read", 16 + 4 + 16), ("jit(f)/write", 16 + 4 + 16)])
+def test_of_an_array_that_is_sliced_only_the_slice_counts(source, nbytes):
+    found = {amount.source: amount.nbytes for amount in amounts(Program(ACCESSED))}
+    assert found[source] == nbytes
+
+
+def test_a_product_of_halves_counts_as_one_of_halves():
+    def f(x, y):
+        return x @ y
+
+    half = jnp.ones((32, 32), jnp.bfloat16)
+    program = Program(jax.jit(f).lower(half, half).compile().as_text())
+    assert {amount.dtype for amount in amounts(program) if amount.flops} == {"bfloat16"}
