@@ -22,6 +22,7 @@ from . import (
 )
 from .array import *
 from .axis import *
+from .costs.cost import cost
 from .create import *
 from .dynamic_slice import *
 from .mesh import context as _context
@@ -142,6 +143,7 @@ __all__ = [
     "axis_index",
     "check",
     "collectives",
+    "cost",
     "cross",
     "debug",
     "errors",

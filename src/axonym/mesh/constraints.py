@@ -32,7 +32,7 @@ def _spec(
     function: str = "shard",
 ) -> PartitionSpec:
     """Return the spec of one array; during a check, errors are collected and the array is replicated."""
-    note(mapping, names)
+    note(mapping, names, shape)
     audit = current().audit
     if audit is None:
         spec = partition_spec(names, shape, mapping, mesh, function)

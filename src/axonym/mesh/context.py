@@ -110,6 +110,7 @@ class Ledger:
         seen: for each mapping, the names of the arrays that were laid out by it.
         outer: the ledger of a surrounding function, which sees them too.
         is_alone: whether no other ledger equals this one.
+        sizes: the sizes of the axes of arrays that were laid out, where somebody asks for them.
     """
 
     def __init__(
@@ -122,6 +123,7 @@ class Ledger:
         self.entered: list[AxisMapping] = []
         self.seen: dict[AxisMapping, set[str]] = {}
         self.outer = outer
+        self.sizes: dict[str, set[int]] | None = None
         self.is_alone: bool = (outer is not None and outer.is_alone) or any(
             map(self._is_partly_unknown, mappings)
         )
@@ -417,9 +419,12 @@ def mesh_for_blocks(mesh: MeshLike) -> MeshLike | None:
     return mesh
 
 
-def note(mapping: AxisMapping, names: Sequence[str]) -> None:
-    """Note that arrays with these names are laid out by a mapping, for the functions that are being traced."""
+def note(mapping: AxisMapping, names: Sequence[str], shape: Sequence[int] = ()) -> None:
+    """Note that an array with these names is laid out by a mapping, for the functions that are being traced."""
     ledger = current().ledger
     while ledger is not None:
         ledger.seen.setdefault(mapping, set()).update(names)
+        if ledger.sizes is not None and shape:
+            for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
+                ledger.sizes.setdefault(name, set()).add(size)
         ledger = ledger.outer

@@ -33,7 +33,7 @@ from .numbers import ChangingNumbers
 from .shard import lay_out_tree, names_of, no_mesh, paths_of, several_of
 from .stages import Lowered, Traced
 
-__all__ = ["NamedJit", "Roles", "called", "named_jit"]
+__all__ = ["NamedJit", "Roles", "called", "named_jit", "remapped"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -521,6 +521,25 @@ def called(function: str, compiled: NamedJit[P, R]) -> NamedJit[P, R]:
     """Give the errors of a compiled function the name of what the user called."""
     compiled.roles = dataclasses.replace(compiled.roles, function=function)
     return compiled
+
+
+def remapped(
+    fn: Callable[P, R] | NamedJit[P, R], mappings: Mappings, function: str, *, strict: bool
+) -> NamedJit[P, R]:
+    """Compile a function by other mappings than its own; what a named_jit donates stays.
+
+    Args:
+        fn: the function.
+        mappings: lay out results, and their `compute` is the current one inside. Arguments stay as they are.
+        function: what the user called, for errors.
+        strict: whether each key must be an axis of some array.
+    """
+    roles = Roles(mappings.compute, None, mappings, strict=strict, function=function)
+    if not isinstance(fn, NamedJit):
+        return NamedJit(fn, roles, None, None, {})
+    own = vars(fn)
+    donated = own["_donate_args"], own["_donate_kwargs"]
+    return NamedJit(own["_fn"], roles, *donated, own["_jit_options"])
 
 
 class _AheadOfTime(NamedJit[P, R]):

@@ -92,7 +92,7 @@ def unwrapped(fn: object, args: tuple[Tree, ...], kwargs: dict[str, Tree]) -> Ca
     return Call(fn, args, kwargs, is_method)
 
 
-def abstract_mesh(mesh: object) -> AbstractMesh:
+def abstract_mesh(mesh: object, function: str = "check") -> AbstractMesh:
     """Return a mesh without devices.
 
     Raises:
@@ -105,7 +105,7 @@ def abstract_mesh(mesh: object) -> AbstractMesh:
         return mesh
     if not isinstance(mesh, Mapping) or not all(map(_is_size, mesh.values())):
         problem = f"a mesh must be a Mesh, an AbstractMesh or a dict of sizes, not {mesh!r}"
-        raise OperandError(message("check", problem, hint='write {"data": 64, "model": 8}'))
+        raise OperandError(message(function, problem, hint='write {"data": 64, "model": 8}'))
     sizes = tuple(map(int, mesh.values()))
     return AbstractMesh(sizes, tuple(mesh), axis_types=(AxisType.Auto,) * len(mesh))
 

@@ -1,0 +1,279 @@
+"""Which named axis makes a collective necessary, and in which layer."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from ..mesh import assignment
+from ..mesh.assignment import Entry
+from ..names.plans import Names
+from ..report.show import ArrayLayout
+from .origin import Origin, narrowed_later, origin_of
+from .program import Array, Program, Transfer, instructions, mesh_axes_of
+from .report import Collective
+from .ring import latency_of, seconds_of
+from .source import Place, depth_of, is_within, layer_of_path, place_of, sources_of
+from .targets import Target
+from .work import contracted
+
+# What is summed over, and what is moved.
+_SUMS = ("all-reduce", "reduce-scatter")
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """What names are known of a program.
+
+    Attributes:
+        mesh: the axes of the mesh with their sizes.
+        computed: which mesh axes the axes of activations and data lie on.
+        stored: which those of parameters lie on.
+        sizes: the sizes of each axis, some of which have another size elsewhere.
+        arguments: the arguments, by the name of the parameter of the program.
+    """
+
+    mesh: tuple[tuple[str, int], ...]
+    computed: Mapping[str, Entry]
+    stored: Mapping[str, Entry]
+    sizes: Mapping[str, frozenset[int]]
+    arguments: Mapping[str, ArrayLayout]
+
+    def ways(self, entry: Entry) -> int:
+        """Return into how many parts mesh axes split an axis."""
+        sizes = dict(self.mesh)
+        return math.prod(sizes.get(axis, 1) for axis in entry)
+
+    def on(self, entries: Mapping[str, Entry], mesh_axes: Sequence[str]) -> list[str]:
+        """List the names that lie on some of these mesh axes."""
+        return [name for name, entry in entries.items() if set(entry) & set(mesh_axes)]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Part:
+    """One operand of a collective.
+
+    Attributes:
+        kind: of the collective.
+        mesh_axes: along which devices take part, without numbers.
+        array: the operand.
+        result: what the collective makes of it.
+        place: where the operation is.
+        origin: what makes the operand.
+        argument: the argument that it is a part of.
+    """
+
+    kind: str
+    mesh_axes: tuple[str, ...]
+    array: Array
+    result: Array
+    place: Place
+    origin: Origin
+    argument: ArrayLayout | None
+
+
+class Attribution:
+    """Find for each collective of a program its mesh axes, its layer and the named axis that makes it necessary.
+
+    Args:
+        program: the program.
+        named: the names.
+        target: the device that times are for.
+    """
+
+    def __init__(self, program: Program, named: Named, target: Target) -> None:
+        self._program = program
+        self._named = named
+        self._target = target
+
+    @cached_property
+    def has_gradient(self) -> bool:
+        """Whether some operation is one of a gradient."""
+        return any("transpose(" in op.line for _, op in instructions(self._program))
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """The layers that operations belong to."""
+        found: dict[str, None] = {}
+        for _, op in instructions(self._program):
+            if op.source:
+                found[self.place_of(op.source).layer] = None
+        found.pop("", None)
+        return tuple(found)
+
+    def place_of(self, source: str) -> Place:
+        """Return the layer and the phase of an operation; of several that are merged, what they share."""
+        layers: list[list[str]] = []
+        place = Place("", "other")
+        for one in sources_of(source):
+            place = place_of(one, has_gradient=self.has_gradient)
+            layers.append(place.layer.split("."))
+        shared: list[str] = []
+        for parts in zip(*layers, strict=False):
+            if len(set(parts)) > 1:
+                break
+            shared.append(parts[0])
+        return Place(".".join(shared), place.phase)
+
+    def collectives(self) -> tuple[Collective, ...]:
+        """Return the collectives of the program, those of several arrays one by one."""
+        found: list[Collective] = []
+        for transfer in self._program.transfers():
+            mesh_axes = mesh_axes_of(transfer.groups, self._named.mesh)
+            for i in range(len(transfer.operands)):
+                found.append(self._collective(transfer, mesh_axes, i))
+        return tuple(found)
+
+    def _collective(self, transfer: Transfer, mesh_axes: tuple[str, ...], i: int) -> Collective:
+        part = self._part(transfer, mesh_axes, i)
+        array, kind, group = self._sent(transfer, part, i), transfer.kind, transfer.group
+        each = seconds_of(kind, array.nbytes, group, mesh_axes, self._target)
+        # Arrays that are sent together wait together.
+        together = len(transfer.operands) - 1
+        each -= latency_of(kind, group, mesh_axes, self._target) * together / (together + 1)
+        return Collective(
+            kind,
+            mesh_axes,
+            self.axes_of(part),
+            part.place.layer,
+            part.place.phase,
+            transfer.count,
+            group,
+            array.nbytes,
+            array.shape,
+            array.dtype,
+            each * transfer.count,
+        )
+
+    def _part(self, transfer: Transfer, mesh_axes: tuple[str, ...], i: int) -> _Part:
+        op = transfer.instruction
+        # A tuple is one operand with several arrays.
+        operand = op.operands[min(i, len(op.operands) - 1)]
+        origin = origin_of(self._program, transfer.computation, operand)
+        argument = None
+        if origin.op.opcode == "parameter":
+            argument = self._named.arguments.get(origin.op.source)
+        source = self._source(op.source, origin.source, len(transfer.operands), i)
+        place = self.place_of(source)
+        if argument is not None:
+            layer = layer_of_path(argument.path, self.layers)
+            # The longer path tells more.
+            layer = max(place.layer, layer, key=depth_of)
+            place = place._replace(layer=layer)
+        plain = tuple(axis.partition(":")[0] for axis in mesh_axes)
+        result = transfer.results[min(i, len(transfer.results) - 1)]
+        array = transfer.operands[i]
+        return _Part(transfer.kind, plain, array, result, place, origin, argument)
+
+    def _sent(self, transfer: Transfer, part: _Part, i: int) -> Array:
+        """Return what is sent, as the function has it: the compiler for CPU widens numbers of 16 bits by itself."""
+        array = part.array
+        if array.dtype != "f32":
+            return array
+        narrow = None
+        if part.origin.narrow is not None:
+            narrow = part.origin.narrow.dtype
+        else:
+            place = None
+            if len(transfer.operands) > 1:
+                place = i
+            at, name = transfer.computation, transfer.instruction.name
+            narrow = narrowed_later(self._program, at, name, place)
+        if narrow is None:
+            return array
+        return Array(narrow, 16, array.shape)
+
+    def _source(self, own: str, origin: str, count: int, i: int) -> str:
+        """Return the name of the operation that an operand of a collective belongs to."""
+        merged = sources_of(own)
+        if count > 1 and len(merged) == count:
+            return merged[i]
+        if (count > 1 and origin) or not own:
+            return origin
+        return own
+
+    def axes_of(self, part: _Part) -> tuple[str, ...]:
+        """Return the named axis that makes a collective necessary; nothing if several may."""
+        named = self._named
+        computed = named.on(named.computed, part.mesh_axes)
+        stored = named.on(named.stored, part.mesh_axes)
+        candidates = list(dict.fromkeys((*computed, *stored)))
+        is_update = part.place.phase == "other" and self.has_gradient
+        preferences: list[Callable[[str], bool]] = []
+        if part.argument is not None:
+            names = part.argument.names
+            preferences.append(lambda name: _occurs(name, names))
+        if part.kind in _SUMS:
+            first = stored if is_update else computed
+            preferences.append(lambda name: name in first)
+            summed = self._summed(part)
+            preferences.append(lambda name: summed in self._blocks(name))
+            preferences.append(lambda name: _divides(self._blocks(name), summed))
+        else:
+            preferences.append(lambda name: self._grows(name, part))
+            preferences.append(lambda name: self._is_block(name, part))
+        preferences.append(lambda name: self._is_of_layer(name, part.place.layer))
+        for is_preferred in preferences:
+            if len(candidates) > 1:
+                candidates = list(filter(is_preferred, candidates)) or candidates
+        if len(candidates) == 1:
+            return (candidates[0],)
+        return ()
+
+    def _summed(self, part: _Part) -> int:
+        """Return over how many elements the product sums that makes the operand; 0 if it is not a product."""
+        op = part.origin.op
+        if op.opcode != "dot":
+            return 0
+        return contracted(op, self._program.computations[part.origin.computation])
+
+    def _grows(self, name: str, part: _Part) -> bool:
+        """Return whether the collective gathers an axis."""
+        if part.kind != "all-gather":
+            return False
+        for before, after in zip(part.array.shape, part.result.shape, strict=False):
+            if after > before and after in self._gathered(name, part.mesh_axes):
+                return True
+        return False
+
+    def _is_block(self, name: str, part: _Part) -> bool:
+        """Return whether a dimension of the operand has the size of a block of an axis."""
+        return bool(self._blocks(name) & set(part.array.shape))
+
+    def _is_of_layer(self, name: str, layer: str) -> bool:
+        """Return whether a parameter of a layer has an axis."""
+        if not layer:
+            return False
+        parts = layer.split(".")
+        for argument in self._named.arguments.values():
+            if _occurs(name, argument.names) and is_within(parts, argument.path.split(".")):
+                return True
+        return False
+
+    def _blocks(self, name: str) -> set[int]:
+        """Return the sizes of an axis on one device."""
+        named = self._named
+        found: set[int] = set()
+        for entries in (named.computed, named.stored):
+            ways = named.ways(entries.get(name, ()))
+            found.update(size // ways for size in named.sizes.get(name, ()) if size % ways == 0)
+        return found
+
+    def _gathered(self, name: str, mesh_axes: Sequence[str]) -> set[int]:
+        """Return the sizes of an axis that is gathered along mesh axes."""
+        named = self._named
+        found: set[int] = set()
+        for entries in (named.computed, named.stored):
+            rest = tuple(axis for axis in entries.get(name, ()) if axis not in mesh_axes)
+            ways = named.ways(rest)
+            found.update(size // ways for size in named.sizes.get(name, ()))
+        return found
+
+
+def _occurs(name: str, names: Names) -> bool:
+    """Return whether an array has an axis, or one that derives from it."""
+    return any(name in assignment.bases_of(own) for own in names)
+
+
+def _divides(blocks: set[int], size: int) -> bool:
+    return size > 0 and any(block > 1 and size % block == 0 for block in blocks)

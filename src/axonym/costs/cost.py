@@ -1,0 +1,88 @@
+"""Tell what a mapping costs: communication, memory and time, from the program that a compiler makes of it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from ..errors import ArgumentError, OperandError, message, suggestion
+from ..kinds import Tree
+from ..mesh.assignment import Mappings, MeshLike, ResourceMapping
+from .targets import TARGETS, Target
+
+if TYPE_CHECKING:
+    from .report import Cost
+
+__all__ = ["cost"]
+
+
+def cost(
+    fn: Tree,
+    mapping: ResourceMapping | Mappings | None,
+    mesh: MeshLike | Mapping[str, int],
+    *args: Tree,
+    target: Target | str = "cpu",
+    depth: Literal["compiled"] = "compiled",
+    **kwargs: Tree,
+) -> "Cost":
+    """Tell what a mapping costs: which collectives run because of which named axis, memory, and an estimate of time.
+
+    The function is compiled for the mesh, and the program is read; nothing is computed. For the TPUs of the table of
+    targets, it is compiled for them, if `libtpu` is installed, and otherwise for this machine, which must then have as
+    many devices as the mesh; they may be simulated.
+
+    Args:
+        fn: a function or a module. What a `named_jit` function donates counts; its mappings are replaced by the
+            ones given here.
+        mapping: as in `axn.check`. With None, a `named_jit` function keeps its own mappings, and arguments on a mesh of
+            these sizes stay as they lie on it; other functions have the current mapping.
+        mesh: a mesh, an `AbstractMesh`, or sizes such as `{"data": 4, "model": 2}`, whose axes are then Auto.
+        args: arguments: trees of arrays or of `jax.ShapeDtypeStruct`s, named or not; all else is static.
+        target: the device that times and memory are for: a name of `axn.partitioning.TARGETS`, or a `Target`.
+        depth: where the numbers come from: `compiled`, from the program of a compiler.
+        kwargs: keyword arguments.
+
+    Returns:
+        The report, which prints as tables, with its content in attributes. All numbers are those of one device.
+
+    Raises:
+        ShardingError: if there is no mapping, or it does not fit.
+        OperandError: if this machine has too few devices to compile for; for an unknown target.
+        ArgumentError: for an unknown depth.
+
+    Examples:
+        >>> Batch, Embed, Mlp = axn.make_axes(batch=64, embed=32, mlp=128)
+        >>> up, down = axn.nn.Linear.init(Embed, Mlp, key=jax.random.key(0)), axn.ones((Mlp, Embed))
+        >>> def layer(up, down, x):
+        ...     return axn.dot(up(x), down, axis="mlp")
+        >>> report = axn.cost(layer, {"mlp": "model"}, {"model": 8}, up, down, axn.ones((Batch, Embed)))
+        >>> for one in report.communication:
+        ...     print(one.kind, one.mesh_axes, one.axis, one.nbytes, "bytes")
+        all-reduce ('model',) mlp 8192 bytes
+    """
+    # Here, so that who asks for no cost does not wait for it.
+    from ..report.target import abstract_mesh
+    from .compiled import compiled_cost
+
+    if depth != "compiled":
+        problem = f"there is no depth {depth!r}"
+        raise ArgumentError(message("cost", problem, "depths: compiled"))
+    known = _target(target)
+    return compiled_cost(fn, mapping, mesh, abstract_mesh(mesh, "cost"), known, args, kwargs)
+
+
+def _target(target: Target | str) -> Target:
+    """Return a target, which may be given by its name.
+
+    Raises:
+        OperandError: if there is none of that name, or it is another thing.
+    """
+    if isinstance(target, Target):
+        return target
+    known = ", ".join(TARGETS)
+    if not isinstance(target, str):
+        problem = f"a target must be a name or a Target, not {target!r}"
+        raise OperandError(message("cost", problem, f"names: {known}"))
+    if target not in TARGETS:
+        problem = f"there is no target {target!r}"
+        hint = suggestion(target, TARGETS) or "describe it by axn.partitioning.Target(...)"
+        raise OperandError(message("cost", problem, f"names: {known}", hint=hint))
+    return TARGETS[target]

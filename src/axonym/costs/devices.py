@@ -1,0 +1,74 @@
+"""Devices to compile for: those of a mesh, simulated ones, or a description of ones that are not there."""
+
+import importlib.util
+import math
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AbstractMesh, Mesh
+
+from ..errors import OperandError, message
+from .targets import Target
+
+# For numbers of chips, how they are connected in slices that exist.
+_FLAT = {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
+_SOLID = {
+    4: "2x2x1",
+    8: "2x2x2",
+    16: "2x2x4",
+    32: "2x4x4",
+    64: "4x4x4",
+    128: "4x4x8",
+    256: "4x8x8",
+    512: "8x8x8",
+}
+_SLICES = {"v5e": _FLAT, "v5p": _SOLID, "v6e": _FLAT}
+# Without these, the library of TPUs asks the network which machine it is on.
+_OFFLINE = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
+}
+
+
+def mesh_of_devices(mesh: object, abstract: AbstractMesh, target: Target) -> Mesh:
+    """Return a mesh with devices to compile for.
+
+    Those of the mesh itself, if it has some. Otherwise, for a TPU that JAX can compile for on this machine, a
+    description of such devices; otherwise the devices of this machine, which may be simulated.
+
+    Raises:
+        OperandError: if there are too few.
+    """
+    if isinstance(mesh, Mesh):
+        return mesh
+    devices = described_devices(target, abstract.size) or jax.devices()
+    if len(devices) < abstract.size:
+        problem = f"the mesh has {abstract.size} devices, and this machine has {len(devices)}"
+        hint = (
+            "simulate them: set jax.config.update('jax_num_cpu_devices',"
+            f" {abstract.size}), or XLA_FLAGS=--xla_force_host_platform_device_count={abstract.size},"
+            " before JAX is first used; for TPUs, install libtpu, which compiles without devices"
+        )
+        raise OperandError(message("cost", problem, hint=hint))
+    sizes = tuple(abstract.shape.values())
+    grid = np.array(devices[: math.prod(sizes)]).reshape(sizes)
+    return Mesh(grid, abstract.axis_names, axis_types=abstract.axis_types)
+
+
+def described_devices(target: Target, count: int) -> list[Any]:
+    """Return devices that are not there, and that JAX can compile for; none where it cannot."""
+    slices = _SLICES.get(target.name, {})
+    if target.platform != "tpu" or count not in slices or jax.default_backend() == "tpu":
+        return []
+    if importlib.util.find_spec("libtpu") is None:
+        return []
+    for name, value in _OFFLINE.items():
+        os.environ.setdefault(name, value)
+    name = f"{target.name}:{slices[count]}"
+    described = topologies.get_topology_desc(platform="tpu", topology_name=name)
+    return list(described.devices)

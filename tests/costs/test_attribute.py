@@ -1,0 +1,78 @@
+"""Which named axis makes a collective necessary, in texts of programs."""
+
+import pytest
+from jax.sharding import PartitionSpec
+
+from axonym.costs.attribute import Attribution, Named
+from axonym.costs.program import Program
+from axonym.partitioning import TARGETS
+from axonym.report.show import ArrayLayout
+
+MESH = (("data", 4), ("model", 2))
+COMPUTED = {"batch": ("data",), "heads": ("model",), "mlp": ("model",)}
+STORED = {"embed": ("data",), "heads": ("model",), "mlp": ("model",)}
+SIZES = {"batch": {32}, "embed": {16}, "heads": {4}, "mlp": {64}, "vocab": {100}}
+TEXT = """HloModule jit_f, num_partitions=8
+
+ENTRY %main (w: f32[4,32], x: f32[8,16], y: f32[8,32]) -> f32[8] {
+  %w = f32[4,32]{1,0} parameter(0), metadata={op_name="model_mlp_up_weight"}
+  %x = f32[8,16]{1,0} parameter(1)
+  %y = f32[8,32]{1,0} parameter(2)
+  %dot = f32[8,16]{1,0} dot(%y, %y), lhs_contracting_dims={1}, rhs_contracting_dims={1}
+  ROOT %it = COLLECTIVE, metadata={op_name="SOURCE"}
+}
+"""
+OVER_DATA, OVER_MODEL = "replica_groups=[2,4]<=[4,2]T(1,0)", "replica_groups=[4,2]<=[8]"
+
+
+def layout(path, names, shape):
+    return ArrayLayout(path, names, shape, "float32", PartitionSpec())
+
+
+ARGUMENTS = {
+    "model_mlp_up_weight": layout("model.mlp.up.weight", ("embed", "mlp"), (16, 64)),
+    "model_attention_out_weight": layout("model.attention.out.weight", ("heads", "embed"), (4, 16)),
+    "model_head": layout("model.head", ("embed", "vocab"), (16, 100)),
+}
+
+
+def attributed(text):
+    sizes = {name: frozenset(several) for name, several in SIZES.items()}
+    named = Named(MESH, COMPUTED, STORED, sizes, ARGUMENTS)
+    (found,) = Attribution(Program(text), named, TARGETS["v5e"]).collectives()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("collective", "source", "axis", "layer"),
+    [
+        # A parameter is gathered, though the batch lies on the same mesh axis.
+        (f"f32[16,32]{{1,0}} all-gather(%w), {OVER_DATA}, dimensions={{0}}", "jit(f)/add", "embed", "up"),
+        # An activation is: of the sizes, only that of the batch fits.
+        (f"f32[32,16]{{1,0}} all-gather(%x), {OVER_DATA}, dimensions={{0}}", "jit(f)/add", "batch", ""),
+        # A sum is one over what the computation splits.
+        (f"f32[8,16]{{1,0}} all-reduce(%x), {OVER_DATA}", "jit(f)/jvp(mlp)/add", "batch", "mlp"),
+        # Two axes lie on `model`: the layer has one of them, and otherwise the product sums over one of them.
+        (
+            f"f32[8,16]{{1,0}} all-reduce(%x), {OVER_MODEL}",
+            "jit(f)/jvp(attention)/out/dot_general",
+            "heads",
+            "attention.out",
+        ),
+        (f"f32[8,16]{{1,0}} all-reduce(%dot), {OVER_MODEL}", "jit(f)/dot_general", "mlp", ""),
+        (f"f32[8,16]{{1,0}} all-reduce(%x), {OVER_MODEL}", "jit(f)/add", "unattributed", ""),
+    ],
+)
+def test_reasons(collective, source, axis, layer):
+    found = attributed(TEXT.replace("COLLECTIVE", collective).replace("SOURCE", source))
+    assert (found.axis, found.layer) == (axis, layer)
+
+
+def test_after_the_gradient_parameters_are_what_is_split():
+    text = TEXT.replace("COLLECTIVE", f"f32[8,16]{{1,0}} all-reduce(%x), {OVER_DATA}")
+    text = text.replace("SOURCE", "jit(f)/reduce_sum")
+    text = text.replace(
+        "rhs_contracting_dims={1}", 'rhs_contracting_dims={1}, metadata={op_name="transpose(jvp())/dot"}'
+    )
+    found = attributed(text)
+    assert (found.axis, found.phase) == ("embed", "other")

@@ -1,0 +1,178 @@
+"""What mappings cost, against collectives that were counted by hand."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as axn
+from axonym.errors import ArgumentError, OperandError, ShardingError
+from tests.costs.programs import MAPPINGS, MESH, Batch, Embed, Mlp, abstract, trained
+
+X = axn.ones((Batch, Embed))
+UP, DOWN = axn.ones((Embed, Mlp)), axn.ones((Mlp, Embed))
+
+
+def perceptron(up, down, x):
+    return axn.dot(axn.tanh(axn.dot(x, up, axis=Embed)), down, axis=Mlp)
+
+
+def test_a_contracted_axis_that_is_split_is_summed_once():
+    report = axn.cost(perceptron, {"mlp": "model"}, {"model": 8}, UP, DOWN, X, target="v5e")
+    (one,) = report.communication
+    assert (one.kind, one.mesh_axes, one.axis) == ("all-reduce", ("model",), "mlp")
+    assert (one.count, one.group, one.nbytes) == (1, 8, 8 * 16 * 4)
+    assert one.sent == 2 * 8 * 16 * 4 * 7 // 8
+    assert report.totals["flops"] == 2 * 2 * 8 * 16 * 32 / 8
+    assert report.memory.arguments == (16 * 32 * 2 // 8 + 8 * 16) * 4
+    assert report.memory.results == 8 * 16 * 4
+
+
+def sums_of(report):
+    """Return what is sent, without numbers of a few bytes such as the loss."""
+    found = {}
+    for one in report.communication:
+        if one.nbytes > 16:
+            key = (one.kind, one.mesh_axes, one.axis, one.layer, one.phase)
+            count, _ = found.get(key, (0, 0))
+            found[key] = (count + one.count, one.nbytes)
+    return found
+
+
+def test_loops_count_and_layers_are_told():
+    found = sums_of(trained())
+    weight, activation = 16 * 32 * 4 // 8, 8 * 16 * 4 // 4
+    for layer in ("blocks.up", "blocks.down"):
+        gathered = found["all-gather", ("data",), "embed", layer, "forward"]
+        assert gathered == (3, weight)
+    assert found["all-reduce", ("model",), "mlp", "blocks.down", "forward"] == (3, activation)
+    assert found["all-reduce", ("model",), "mlp", "blocks.up", "backward"] == (3, activation)
+    # The gradient of a weight is whole along `embed` until it is summed over the batch.
+    for layer in ("blocks.up", "blocks.down"):
+        assert found["all-reduce", ("data",), "batch", layer, "backward"] == (3, 4 * weight)
+
+
+def test_all_is_attributed():
+    assert trained().unattributed == 0
+    assert set(trained().by_axis) == {"batch", "embed", "mlp"}
+
+
+def test_arguments_are_sorted():
+    report = trained()
+    parameters = 3 * 2 * 16 * 32 * 4 // 8
+    assert report.memory.parameters == parameters
+    assert report.memory.optimizer == 2 * parameters + 4
+    assert report.memory.data == 8 * 16 * 4 // 4
+    assert report.memory.donated == 3 * parameters + 4
+    assert {row.path for row in report.arguments["data"]} == {"x"}
+    layouts = {row.path: row.layout for row in report.arguments["parameters"]}
+    assert set(layouts.values()) == {("embed→data", "mlp→model"), ("mlp→model", "embed→data")}
+
+
+def test_operations_by_layer_and_phase():
+    flops = {(work.layer, work.phase): work.flops for work in trained().work}
+    product = 3 * 2 * 8 * 16 * 32 / 8
+    assert flops["blocks.up", "forward"] == flops["blocks.down", "forward"] == product
+    assert flops["blocks.up", "backward"] == flops["blocks.down", "backward"] == 2 * product
+    assert trained().totals["flops"] == 6 * product
+
+
+def test_a_module_is_called():
+    model, _, x = abstract()
+    report = axn.cost(model, {"batch": "data"}, {"data": 8}, x)
+    assert report.communication == ()
+    assert report.memory.parameters == 3 * 2 * 16 * 32 * 4
+    assert report.memory.data == 8 * 16 * 4 // 8
+
+
+def test_a_compiled_function_keeps_its_own_mappings():
+    compiled = axn.named_jit(perceptron, {"mlp": "model"})
+    own = axn.cost(compiled, None, {"model": 8}, UP, DOWN, X)
+    assert own.by_axis.keys() == {"mlp"}
+    with axn.axis_mapping({"mlp": "model"}):
+        current = axn.cost(perceptron, None, {"model": 8}, UP, DOWN, X)
+    assert own.diff(current).changes == ()
+    other = axn.cost(compiled, {"batch": "model"}, {"model": 8}, UP, DOWN, X)
+    assert other.communication == ()
+
+
+def test_arguments_that_lie_on_the_mesh_stay():
+    mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+    x = axn.shard(X, {"batch": "model"}, mesh)
+    compiled = axn.named_jit(lambda x: x * 2, {"embed": "model"})
+    report = axn.cost(compiled, None, mesh, x)
+    assert report.arguments["parameters"][0].layout == ("batch→model",)
+    assert {one.kind for one in report.communication} == {"all-to-all"}
+
+
+def test_renamed_axes_cost_the_same():
+    renamed = [x.rename({"mlp": "wide"} if "mlp" in x.names else {}) for x in (UP, DOWN, X)]
+
+    def other(up, down, x):
+        return axn.dot(axn.tanh(axn.dot(x, up, axis=Embed)), down, axis="wide")
+
+    one = axn.cost(perceptron, {"mlp": "model"}, {"model": 8}, UP, DOWN, X)
+    two = axn.cost(other, {"wide": "tensor"}, {"tensor": 8}, *renamed)
+    assert one.totals == two.totals
+    assert list(two.by_axis) == ["wide"]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda: axn.cost(perceptron, {"mlp": "model"}, {"model": 8}, UP, DOWN, X, target="v5"),
+            OperandError,
+            "cost: there is no target 'v5'\n  names: v5e, v5p, v6e, h100, cpu\n  hint: did you mean 'v5p'?",
+        ),
+        (
+            lambda: axn.cost(perceptron, {"mlp": "model"}, {"model": 8}, UP, DOWN, X, target=5),
+            OperandError,
+            "cost: a target must be a name or a Target, not 5\n  names: v5e, v5p, v6e, h100, cpu",
+        ),
+        (
+            lambda: axn.cost(perceptron, {"mlp": "model"}, {"model": 8}, UP, DOWN, X, depth="guessed"),
+            ArgumentError,
+            "cost: there is no depth 'guessed'\n  depths: compiled",
+        ),
+        (
+            lambda: axn.cost(perceptron, {"mlp": "model"}, 8, UP, DOWN, X),
+            OperandError,
+            "cost: a mesh must be a Mesh, an AbstractMesh or a dict of sizes, not 8\n"
+            '  hint: write {"data": 64, "model": 8}',
+        ),
+        (
+            lambda: axn.cost(perceptron, None, {"model": 8}, UP, DOWN, X),
+            ShardingError,
+            "cost: there is no axis mapping\n  hint: pass one, or use axn.axis_mapping",
+        ),
+    ],
+)
+def test_mistakes(call, error, text):
+    with pytest.raises(error) as raised:
+        call()
+    assert str(raised.value) == text
+
+
+def test_a_key_that_no_array_has_is_an_error():
+    with pytest.raises(ShardingError, match="'mpl'"):
+        axn.cost(perceptron, {"mpl": "model"}, {"model": 8}, UP, DOWN, X)
+
+
+def test_halves_are_sent_as_halves():
+    """The compiler for CPU computes with them, and sends them, as float32."""
+    halves = [x.astype(jnp.bfloat16) for x in (UP, DOWN, X)]
+    report = axn.cost(perceptron, {"mlp": "model"}, {"model": 8}, *halves)
+    (one,) = report.communication
+    assert (one.dtype, one.nbytes) == ("bf16", 8 * 16 * 2)
+
+
+def test_explicit_mesh_axes(explicit_mesh):
+    report = axn.cost(perceptron, {"batch": "data", "mlp": "model"}, explicit_mesh, UP, DOWN, X)
+    assert list(report.by_axis) == ["mlp"]
+
+
+def test_the_mesh_is_that_of_the_sizes():
+    assert trained().mesh == (("data", 4), ("model", 2))
+    assert trained().devices == 8
+    assert dict(trained().mesh) == MESH
+    assert MAPPINGS.compute != MAPPINGS.parameters
