@@ -12,11 +12,14 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # stops at a flag that it does not know. To compile the parts of a program side by side takes a sixth: the other cores
 # are busy with tests. What the environment asks for comes later, and holds.
 QUICKLY_COMPILED = "--xla_cpu_parallel_codegen_split_count=1"
-if version("jaxlib").startswith("0.10."):
+RELEASE = tuple(map(int, version("jaxlib").split(".")[:2]))
+if RELEASE <= (0, 10):
     QUICKLY_COMPILED += " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
 else:
     # Without any optimisation, gradients of `jax.nn.dot_product_attention` are infinite there.
     QUICKLY_COMPILED += " --xla_backend_optimization_level=1"
+if RELEASE >= (0, 12):
+    QUICKLY_COMPILED += " --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"
 os.environ["XLA_FLAGS"] = (
     f"{QUICKLY_COMPILED} {os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
 )
