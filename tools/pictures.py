@@ -258,6 +258,14 @@ def small() -> str:
     return axn.partitioning.show(own, {"embed": "data", "mlp": "model"}, MESH).picture().svg()
 
 
+def cost() -> str:
+    """Draw what the model costs under the last of these mappings."""
+    own = jax.eval_shape(model, jax.random.key(0))
+    x = axn.NamedArray(jax.ShapeDtypeStruct((32, 64), jnp.float32), (Batch, Embed))
+    both = axn.Mappings({"embed": "data", "mlp": "model"}, {"batch": "data", "mlp": "model"})
+    return axn.cost(step, both, SIZES, own, x, target="v5e").picture().svg()
+
+
 def vit() -> str:
     """Draw a block of the vision transformer of the gallery."""
     own = jax.eval_shape(VisionTransformer.init, jax.random.key(0))
@@ -315,6 +323,7 @@ PICTURES: list[Callable[[], str]] = [
     zigzag,
     check,
     small,
+    cost,
     vit,
     treescope,
     pipeline,

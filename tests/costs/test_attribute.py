@@ -9,9 +9,9 @@ from axonym.partitioning import TARGETS
 from axonym.report.show import ArrayLayout
 
 MESH = (("data", 4), ("model", 2))
-COMPUTED = {"batch": ("data",), "heads": ("model",), "mlp": ("model",)}
-STORED = {"embed": ("data",), "heads": ("model",), "mlp": ("model",)}
-SIZES = {"batch": {32}, "embed": {16}, "heads": {4}, "mlp": {64}, "vocab": {100}}
+COMPUTED = {"batch": ("data",), "heads": ("model",), "mlp": ("model",), "pos": ("data", "model")}
+STORED = {"layers": ("model",), "embed": ("data",), "heads": ("model",), "mlp": ("model",)}
+SIZES = {"batch": {32}, "embed": {16}, "heads": {4}, "mlp": {64}, "vocab": {100}, "layers.stage": {4}}
 TEXT = """HloModule jit_f, num_partitions=8
 
 ENTRY %main (w: f32[4,32], x: f32[8,16], y: f32[8,32]) -> f32[8] {
@@ -22,6 +22,8 @@ ENTRY %main (w: f32[4,32], x: f32[8,16], y: f32[8,32]) -> f32[8] {
   ROOT %it = COLLECTIVE, metadata={op_name="SOURCE"}
 }
 """
+OVER_BOTH = "replica_groups=[1,8]<=[8]"
+NEXT = "source_target_pairs={{0,1},{1,0},{2,3},{3,2},{4,5},{5,4},{6,7},{7,6}}"
 OVER_DATA, OVER_MODEL = "replica_groups=[2,4]<=[4,2]T(1,0)", "replica_groups=[4,2]<=[8]"
 
 
@@ -61,6 +63,10 @@ def attributed(text):
         ),
         (f"f32[8,16]{{1,0}} all-reduce(%dot), {OVER_MODEL}", "jit(f)/dot_general", "mlp", ""),
         (f"f32[8,16]{{1,0}} all-reduce(%x), {OVER_MODEL}", "jit(f)/add", "unattributed", ""),
+        # One axis lies on both mesh axes.
+        (f"f32[8,16]{{1,0}} all-reduce(%x), {OVER_BOTH}", "jit(f)/add", "pos", ""),
+        # What goes from one stage of a pipeline to the next does so because of the layers.
+        (f"f32[8,16]{{1,0}} collective-permute(%x), {NEXT}", "jit(f)/add", "layers", ""),
     ],
 )
 def test_reasons(collective, source, axis, layer):
@@ -76,3 +82,10 @@ def test_after_the_gradient_parameters_are_what_is_split():
     )
     found = attributed(text)
     assert (found.axis, found.phase) == ("embed", "other")
+
+
+def test_the_parts_of_an_exchange_are_one():
+    exchange = f"(f32[8,16]{{1,0}}, f32[8,16]{{1,0}}) all-to-all(%x, %x), {OVER_MODEL}"
+    found = attributed(TEXT.replace("COLLECTIVE", exchange).replace("SOURCE", "jit(f)/add"))
+    assert (found.count, found.shape, found.nbytes) == (1, (2, 8, 16), 2 * 8 * 16 * 4)
+    assert found.sent == 8 * 16 * 4

@@ -176,3 +176,20 @@ def test_the_mesh_is_that_of_the_sizes():
     assert trained().devices == 8
     assert dict(trained().mesh) == MESH
     assert MAPPINGS.compute != MAPPINGS.parameters
+
+
+def test_what_jax_jit_compiles_keeps_what_it_donates():
+    compiled = jax.jit(lambda x, y: (x * 2, y.sum(Batch)), donate_argnums=0)
+    report = axn.cost(compiled, {"batch": "data"}, {"data": 8}, X, X)
+    assert report.memory.donated == 16 * 4
+    assert list(report.by_axis) == ["batch"]
+
+
+def test_a_loop_of_unknown_length_is_told():
+    def settle(x, count):
+        return jax.lax.fori_loop(0, count, lambda _, x: axn.dot(x, X, axis=Batch) * X, x)
+
+    report = axn.cost(settle, {"batch": "data"}, {"data": 8}, X, jnp.array(3))
+    (note,) = report.notes
+    assert note.startswith("loops whose length the program does not say count as one iteration: ")
+    assert note in str(report)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from axonym.costs.units import count_text, time_text
+from axonym.costs.units import count_text, mesh_text, time_text
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,7 @@ def test_times(seconds, text):
 )
 def test_large_numbers(number, text):
     assert count_text(number) == text
+
+
+def test_meshes():
+    assert mesh_text([("data", 4), ("model", 2)]) == "data=4, model=2"

@@ -8,11 +8,12 @@ from functools import cached_property
 from ..mesh import assignment
 from ..mesh.assignment import Entry
 from ..names.plans import Names
+from ..partitioning.arguments import identifiers
 from ..report.show import ArrayLayout
 from .origin import Origin, narrowed_later, origin_of
 from .program import Array, Program, Transfer, instructions, mesh_axes_of
 from .report import Collective
-from .ring import latency_of, seconds_of
+from .ring import latency_of, plain_axes, seconds_of
 from .source import Place, depth_of, is_within, layer_of_path, place_of, sources_of
 from .targets import Target
 from .work import contracted
@@ -118,7 +119,7 @@ class Attribution:
     def collectives(self) -> tuple[Collective, ...]:
         """Return the collectives of the program, those of several arrays one by one."""
         found: list[Collective] = []
-        for transfer in self._program.transfers():
+        for transfer in map(_as_one, self._program.transfers()):
             mesh_axes = mesh_axes_of(transfer.groups, self._named.mesh)
             for i in range(len(transfer.operands)):
                 found.append(self._collective(transfer, mesh_axes, i))
@@ -152,7 +153,7 @@ class Attribution:
         origin = origin_of(self._program, transfer.computation, operand)
         argument = None
         if origin.op.opcode == "parameter":
-            argument = self._named.arguments.get(origin.op.source)
+            argument = self._named.arguments.get(*identifiers([origin.op.source]))
         source = self._source(op.source, origin.source, len(transfer.operands), i)
         place = self.place_of(source)
         if argument is not None:
@@ -160,7 +161,7 @@ class Attribution:
             # The longer path tells more.
             layer = max(place.layer, layer, key=depth_of)
             place = place._replace(layer=layer)
-        plain = tuple(axis.partition(":")[0] for axis in mesh_axes)
+        plain = plain_axes(mesh_axes)
         result = transfer.results[min(i, len(transfer.results) - 1)]
         array = transfer.operands[i]
         return _Part(transfer.kind, plain, array, result, place, origin, argument)
@@ -198,27 +199,56 @@ class Attribution:
         computed = named.on(named.computed, part.mesh_axes)
         stored = named.on(named.stored, part.mesh_axes)
         candidates = list(dict.fromkeys((*computed, *stored)))
-        is_update = part.place.phase == "other" and self.has_gradient
-        preferences: list[Callable[[str], bool]] = []
-        if part.argument is not None:
-            names = part.argument.names
-            preferences.append(lambda name: _occurs(name, names))
-        if part.kind in _SUMS:
-            first = stored if is_update else computed
-            preferences.append(lambda name: name in first)
-            summed = self._summed(part)
-            preferences.append(lambda name: summed in self._blocks(name))
-            preferences.append(lambda name: _divides(self._blocks(name), summed))
-        else:
-            preferences.append(lambda name: self._grows(name, part))
-            preferences.append(lambda name: self._is_block(name, part))
-        preferences.append(lambda name: self._is_of_layer(name, part.place.layer))
-        for is_preferred in preferences:
+        for is_preferred in self._preferences(part, computed, stored):
             if len(candidates) > 1:
                 candidates = list(filter(is_preferred, candidates)) or candidates
         if len(candidates) == 1:
             return (candidates[0],)
         return ()
+
+    def _preferences(
+        self, part: _Part, computed: Sequence[str], stored: Sequence[str]
+    ) -> list[Callable[[str], bool]]:
+        """List what tells one axis from others on the same mesh axes, the surest first.
+
+        Args:
+            part: the operand.
+            computed: the candidates by the layout of the computation.
+            stored: those by the layout of parameters.
+        """
+        found: list[Callable[[str], bool]] = []
+        if part.argument is not None:
+            names = part.argument.names
+            found.append(lambda name: _occurs(name, names))
+        if part.kind == "collective-permute":
+            # From one stage of a pipeline to the next.
+            found.append(lambda name: f"{name}.stage" in self._named.sizes)
+        if part.kind in _SUMS:
+            is_update = part.place.phase == "other" and self.has_gradient
+            first = stored if is_update else computed
+            summed = self._summed(part)
+            found.append(lambda name: name in first)
+            found.append(lambda name: self._is_along(name, part.mesh_axes))
+            found.append(lambda name: self._covers(name, part.mesh_axes))
+            found.append(lambda name: summed in self._blocks(name))
+            found.append(lambda name: _divides(self._blocks(name), summed))
+        else:
+            found.append(lambda name: self._grows(name, part))
+            found.append(lambda name: self._is_along(name, part.mesh_axes))
+            found.append(lambda name: self._covers(name, part.mesh_axes))
+            found.append(lambda name: self._is_block(name, part))
+        found.append(lambda name: self._is_of_layer(name, part.place.layer))
+        return found
+
+    def _is_along(self, name: str, mesh_axes: Sequence[str]) -> bool:
+        """Return whether an axis lies on just these mesh axes."""
+        both = (self._named.computed, self._named.stored)
+        return any(set(mesh_axes) == set(entries.get(name, ())) for entries in both)
+
+    def _covers(self, name: str, mesh_axes: Sequence[str]) -> bool:
+        """Return whether an axis lies on all of these mesh axes, and perhaps on more."""
+        both = (self._named.computed, self._named.stored)
+        return any(set(mesh_axes) <= set(entries.get(name, ())) for entries in both)
 
     def _summed(self, part: _Part) -> int:
         """Return over how many elements the product sums that makes the operand; 0 if it is not a product."""
@@ -268,6 +298,16 @@ class Attribution:
             ways = named.ways(rest)
             found.update(size // ways for size in named.sizes.get(name, ()))
         return found
+
+
+def _as_one(transfer: Transfer) -> Transfer:
+    """Join the parts of one array that an all-to-all takes, one for each device."""
+    count = len(transfer.operands)
+    if transfer.kind != "all-to-all" or count == 1:
+        return transfer
+    first = transfer.operands[0]
+    whole = Array(first.dtype, first.bits, (count, *first.shape))
+    return dataclasses.replace(transfer, operands=(whole,), results=(whole,))
 
 
 def _occurs(name: str, names: Names) -> bool:

@@ -12,6 +12,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from ..array import is_named_array
 from ..core import payload_of
+from ..errors import OperandError, message
 from ..kinds import Payload, Tree
 from ..mesh import assignment, context
 from ..mesh.assignment import AxisMapping, Entry, Mappings, ResourceMapping
@@ -23,8 +24,8 @@ from ..report.target import abstract_array, is_array, unwrapped
 from ..transform.leaves import refilled
 from .attribute import Attribution, Named
 from .devices import mesh_of_devices
-from .program import Program
-from .report import Collective, Cost, Memory, Phase, Work
+from .program import Program, instructions, trip_count
+from .report import OUTSIDE, Collective, Cost, Memory, Phase, Work
 from .roofline import work_of
 from .targets import Target
 from .work import amounts
@@ -36,7 +37,7 @@ class Arguments(NamedTuple):
     """A function, and arguments that are laid out on a mesh.
 
     Attributes:
-        fn: a `NamedJit`.
+        fn: a `NamedJit`, or what `jax.jit` returns.
         args: abstract arguments by position.
         kwargs: those by name.
         mappings: what lays out parameters, and the computation.
@@ -65,8 +66,12 @@ def compiled_cost(
     # Functions that were traced before are traced again, and tell which axes they lay out.
     ledger.is_alone = True
     ledger.sizes = {}
-    with set_mesh(devices), context.context(ledger=ledger):
-        compiled = given.fn.lower(*given.args, **given.kwargs).compile()
+    changes: dict[str, Any] = {"ledger": ledger}
+    if not isinstance(given.fn, NamedJit):
+        changes["mapping"] = given.mappings.compute
+    with set_mesh(devices), context.context(**changes):
+        lowered = given.fn.lower(*given.args, **given.kwargs)
+        compiled = _compiled(lowered, target)
 
     rows = rows_of(given)
     named = names_known(given.mappings, ledger, rows, abstract)
@@ -88,7 +93,41 @@ def compiled_cost(
         communication,
         _memory(kinds, compiled.memory_analysis()),
         _work(program, attribution, communication, target),
+        ledger.waiting,
+        _notes(program, attribution),
     )
+
+
+def _notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
+    """Say which loops count as one run."""
+    places: dict[str, str] = {}
+    for _, op in instructions(program):
+        if op.opcode == "while" and trip_count(op, program.computations) is None:
+            places[op.name] = attribution.place_of(op.source).layer or OUTSIDE
+    if not places:
+        return ()
+    where = ", ".join(dict.fromkeys(places.values()))
+    return (f"loops whose length the program does not say count as one iteration: {where}",)
+
+
+def _compiled(lowered: jax.stages.Lowered, target: Target) -> jax.stages.Compiled:
+    """Compile a program.
+
+    Raises:
+        OperandError: if it needs more memory than the devices have that it is compiled for.
+    """
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        text = str(error)
+        if "RESOURCE_EXHAUSTED" not in text:
+            raise
+        problem = f"the program does not fit into the memory of {target.name}"
+        fact = text.splitlines()[0]
+        hint = (
+            "pass a mesh of simulated devices of this machine: then the report says what to change"
+        )
+        raise OperandError(message("cost", problem, fact, hint=hint)) from error
 
 
 def arguments_of(
@@ -110,13 +149,18 @@ def arguments_of(
     args, kwargs = call.args, call.kwargs
     own = None
     if isinstance(jitted, NamedJit):
-        own = jitted.roles.arguments or jitted.roles.inside or jitted.roles.results
+        roles = jitted.roles
+        told = [roles.arguments, roles.inside, roles.results]
+        own = next((each for each in told if each is not None), None)
     elif any(map(is_array, jax.tree.leaves(call.target))):
         # So that the arrays of a module are arguments.
         jitted, args = _call_module, (call.target, *args)
 
     mappings = _mappings(mapping, own)
-    if mapping is not None or own is None:
+    is_named = isinstance(jitted, NamedJit)
+    # What jax.jit has compiled has layouts of its own, and donates.
+    is_compiled = isinstance(jitted, jax.stages.Wrapped) and not is_named
+    if not is_compiled and not (is_named and mapping is None):
         jitted = remapped(jitted, mappings, "cost", strict=mapping is not None)
     parts = (args, kwargs)
     abstract = jax.tree.map(_abstract, parts, is_leaf=is_named_array)
@@ -245,9 +289,11 @@ def names_known(
             stored.setdefault(name, entry)
     computed: dict[str, Entry] = {}
     for mapping in (mappings.compute, *ledger.seen):
-        if mapping not in keeping:
-            for name, entry in mapping.entries:
-                computed.setdefault(name, entry)
+        if mapping in keeping:
+            continue
+        for name, entry in mapping.entries:
+            # Inside of a pipeline, axes lie on fewer mesh axes.
+            computed[name] = max(computed.get(name, ()), entry, key=len)
     if not computed:
         computed = stored
 

@@ -28,6 +28,7 @@ _SOLID = {
 _SLICES = {"v5e": _FLAT, "v5p": _SOLID, "v6e": _FLAT}
 # Without these, the library of TPUs asks the network which machine it is on.
 _OFFLINE = {
+    "TPU_ACCELERATOR_TYPE": "v5litepod-16",
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0",
@@ -65,7 +66,9 @@ def described_devices(target: Target, count: int) -> list[Any]:
     slices = _SLICES.get(target.name, {})
     if target.platform != "tpu" or count not in slices or jax.default_backend() == "tpu":
         return []
-    if importlib.util.find_spec("libtpu") is None:
+    library = importlib.util.find_spec("libtpu")
+    # A folder of that name has no file.
+    if library is None or library.origin is None:
         return []
     for name, value in _OFFLINE.items():
         os.environ.setdefault(name, value)

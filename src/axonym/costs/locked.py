@@ -9,6 +9,7 @@ import jax
 
 from ..errors import OperandError, message
 from .difference import Change, Difference
+from .units import mesh_text
 
 if TYPE_CHECKING:
     from .report import Cost
@@ -36,7 +37,7 @@ def locked(cost: "Cost") -> Locked:
     totals: dict[str, str | int] = {}
     for name in ("flops", "bytes accessed", "bytes sent"):
         totals[name] = round(cost.totals[name])
-    mesh = ", ".join(f"{axis}={size}" for axis, size in cost.mesh)
+    mesh = mesh_text(cost.mesh)
     return {
         "about": {"depth": cost.depth, "mesh": mesh, "compiled for": cost.compiler},
         "layouts": dict(sorted(layouts.items())),

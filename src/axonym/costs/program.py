@@ -7,7 +7,7 @@ import dataclasses
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import jax
@@ -115,7 +115,7 @@ class Transfer:
     @property
     def nbytes(self) -> int:
         """The size of its operands on one device."""
-        return sum(operand.nbytes for operand in self.operands)
+        return bytes_of(self.operands)
 
     @property
     def group(self) -> int:
@@ -237,6 +237,14 @@ class Program:
         return Transfer(kind, count, computation, op, tuple(operands), tuple(results), groups)
 
 
+def bytes_of(arrays: Iterable[Array]) -> int:
+    """Return the size of arrays together."""
+    total = 0
+    for array in arrays:
+        total += array.nbytes
+    return total
+
+
 def arrays_of(type_: str) -> list[Array]:
     """Return the arrays of a type such as `bf16[8,128]{1,0}`, or of a tuple of them."""
     found: list[Array] = []
@@ -244,8 +252,7 @@ def arrays_of(type_: str) -> list[Array]:
         bits = int(digits or 0)
         if letters == "pred":
             bits = 8
-        shape = tuple(int(size) for size in dims.split(",") if size)
-        found.append(Array(letters + digits + rest, bits, shape))
+        found.append(Array(letters + digits + rest, bits, tuple(_numbers(dims))))
     return found
 
 
@@ -257,7 +264,7 @@ def groups_of(line: str, devices: int) -> np.ndarray:
     if listed := _LISTED.search(line):
         rows: list[list[int]] = []
         for row in re.findall(r"\{([\d,]*)\}", listed[1]):
-            rows.append([int(number) for number in row.split(",") if number])
+            rows.append(_numbers(row))
         if rows and rows[0]:
             return np.array(rows, int)
     if iota := _IOTA.search(line):
@@ -278,28 +285,32 @@ def _arranged(dims: str, order: str | None) -> np.ndarray:
 
 
 def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
+    return list(map(int, re.findall(r"\d+", text)))
 
 
 def _along_mesh(mesh: re.Match[str]) -> np.ndarray:
     """Return the groups along axes of a mesh; of an axis, a part may take part, written `'name':(stride)size`."""
-    sizes = {name: int(size) for name, size in re.findall(r"'([^']+)'=(\d+)", mesh[1])}
+    sizes: dict[str, int] = {}
+    for name, size in re.findall(r"'([^']+)'=(\d+)", mesh[1]):
+        sizes[name] = int(size)
     grid = np.arange(math.prod(sizes.values()))
     if mesh[2]:
         grid = _arranged(mesh[2], mesh[3])
     # Each axis as three: what is before the part, the part, and what is behind it.
     split: list[int] = []
     along: list[int] = []
+    rest: list[int] = []
+    count = 1
     wanted: dict[str, tuple[int, int]] = {}
     for name, before, part in _AXIS_PART.findall(mesh[4]):
         wanted[name] = int(before or 1), int(part or sizes[name])
     for name, size in sizes.items():
         before, part = wanted.get(name, (1, 1))
-        if name in wanted:
-            along.append(len(split) + 1)
+        first = len(split)
+        rest += [first, first + 2]
+        along.append(first + 1)
+        count *= part
         split += [before, part, size // before // part]
-    rest = [i for i in range(len(split)) if i not in along]
-    count = math.prod(split[i] for i in along)
     return grid.reshape(split).transpose([*rest, *along]).reshape(-1, count)
 
 
@@ -313,7 +324,7 @@ def mesh_axes_of(groups: np.ndarray, mesh: Sequence[tuple[str, int]]) -> tuple[s
     Returns:
         The names; of an axis along which only some devices take part, with their number: `data:2`.
     """
-    sizes = [size for _, size in mesh]
+    sizes = list(dict(mesh).values())
     if not sizes or groups.max(initial=0) >= math.prod(sizes):
         return ()
     found: list[str] = []
@@ -366,7 +377,7 @@ def trip_count(loop: Instruction, computations: Mapping[str, Computation]) -> in
     last = list(ops.values())[-1:]
     if not last or last[0].opcode != "compare" or "direction=LT" not in last[0].line:
         return None
-    start, end = (ops[name] for name in last[0].operands)
+    start, end = map(ops.__getitem__, last[0].operands)
     number = re.search(r" constant\((\d+)\)", end.line)
     if number is None or start.opcode != "get-tuple-element":
         return None

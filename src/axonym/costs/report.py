@@ -1,17 +1,18 @@
 """The report of what a program costs: communication, memory and time, as data, text and tables."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 from ..report.show import ArrayLayout
 from ..report.table import Cell, Printed, Table, byte_text
+from .bars import Bar, Bars
 from .difference import Difference
 from .locked import difference, locked, save
 from .ring import wire_bytes
 from .targets import Target
-from .units import count_text, time_text
+from .units import count_text, mesh_text, time_text
 
 __all__ = ["Collective", "Cost", "Kept", "Memory", "Time", "Work"]
 
@@ -30,6 +31,7 @@ RIGHT = (
     "sending",
 )
 UNATTRIBUTED = "unattributed"
+OUTSIDE = "outside of layers"
 WORDS = {"parameters": "parameters", "optimizer": "the state of the optimiser"}
 
 
@@ -176,7 +178,7 @@ class Time:
         computing: seconds of the operations alone, at the peak of the target.
         moving: seconds of reading and writing memory alone.
         sending: seconds of the collectives alone.
-        bubble: the part of the time in which a stage of a pipeline waits.
+        bubble: the part of that in which a stage of a pipeline waits.
         utilisation: the share of the peak that the model gets: operations of the forward and backward pass, without
             those that are computed a second time, over what the devices could do in `seconds`.
     """
@@ -204,7 +206,8 @@ class Cost(Printed):
         communication: the collectives.
         memory: what a device holds.
         work: what it computes, by layer and phase.
-        bubble: the part of the time in which a stage of a pipeline waits.
+        bubble: the part of the time in which a stage of a pipeline waits, which `work` has too.
+        notes: what the numbers leave out.
     """
 
     title: str
@@ -217,6 +220,7 @@ class Cost(Printed):
     memory: Memory
     work: tuple[Work, ...]
     bubble: float = 0.0
+    notes: tuple[str, ...] = ()
 
     @property
     def time(self) -> Time:
@@ -230,12 +234,12 @@ class Cost(Printed):
             sending += work.sending
             if work.phase in ("forward", "backward"):
                 useful += work.flops
-        running = 1 - self.bubble
-        seconds = overlapped / running
         utilisation = 0.0
-        if seconds:
-            utilisation = useful / self.target.peak / seconds
-        return Time(seconds, serial / running, computing, moving, sending, self.bubble, utilisation)
+        if overlapped:
+            # While a stage waits, it computes what nobody needs.
+            needed = useful * (1 - self.bubble)
+            utilisation = needed / self.target.peak / overlapped
+        return Time(overlapped, serial, computing, moving, sending, self.bubble, utilisation)
 
     @property
     def totals(self) -> Mapping[str, float]:
@@ -244,11 +248,12 @@ class Cost(Printed):
         for work in self.work:
             flops += work.flops
             nbytes += work.nbytes
+        count, sent, _ = _sum_of(self.communication)
         return {
             "flops": flops,
             "bytes accessed": nbytes,
-            "bytes sent": sum(one.sent for one in self.communication),
-            "collectives": sum(one.count for one in self.communication),
+            "bytes sent": sent,
+            "collectives": count,
             "peak memory": self.memory.peak,
             "seconds": self.time.seconds,
         }
@@ -331,6 +336,40 @@ class Cost(Printed):
         """Write layouts, collectives and sums to a file, for `axn.partitioning.assert_layout`."""
         save(self, path)
 
+    def picture(self) -> Bars:
+        """Return a picture of what is sent because of which axis, what memory holds and which layers take time."""
+        sent: list[Bar] = []
+        for axis, (_, nbytes, _) in self.by_axis.items():
+            sent.append(Bar(axis, nbytes, byte_text(nbytes)))
+        held: list[Bar] = []
+        for what, nbytes in self._held().items():
+            held.append(Bar(what, nbytes, byte_text(nbytes)))
+        seconds: dict[str, float] = {}
+        for work in self.work:
+            layer = work.layer or OUTSIDE
+            seconds[layer] = seconds.get(layer, 0.0) + work.seconds
+        layers: list[Bar] = []
+        for layer, time in seconds.items():
+            layers.append(Bar(layer, time, time_text(time)))
+        groups = {
+            "sent because of": tuple(sent),
+            f"memory, of {byte_text(self.target.memory)}": tuple(held),
+            "time by layer": tuple(layers),
+        }
+        return Bars(self._headline(), groups)
+
+    def _held(self) -> dict[str, int]:
+        """Return what memory holds at the peak, without what takes none."""
+        memory = self.memory
+        held = {
+            "parameters": memory.parameters,
+            "state of the optimiser": memory.optimizer,
+            "data": memory.data,
+            "temporaries": memory.temporary,
+            "results in new memory": memory.results - memory.donated,
+        }
+        return {what: nbytes for what, nbytes in held.items() if nbytes}
+
     def parts(self) -> Iterator[str | Table]:
         """Yield the paragraphs and tables."""
         yield self._headline()
@@ -346,17 +385,17 @@ class Cost(Printed):
         yield self._summary()
 
     def _headline(self) -> str:
-        on = ", ".join(f"{axis}={size}" for axis, size in self.mesh) or "one device"
+        on = mesh_text(self.mesh) or "one device"
         text = f"{self.title} on the mesh {on}, for {self.target.name}"
         if self.compiler:
             text += f"; compiled for {self.compiler}"
         return text
 
     def _axes_table(self) -> Table:
-        whole = max(sum(sent for _, sent, _ in self.by_axis.values()), 1)
+        _, whole, _ = _sum_of(self.communication)
         rows: list[tuple[Cell, ...]] = []
         for axis, (count, sent, seconds) in self.by_axis.items():
-            share = f"{sent / whole:.0%}"
+            share = f"{sent / max(whole, 1):.0%}"
             rows.append((axis, str(count), byte_text(sent), share, time_text(seconds)))
         header = ("sent because of", "runs", "sent", "share", "time")
         return Table(header, tuple(rows), right=(*RIGHT, "share"))
@@ -365,36 +404,27 @@ class Cost(Printed):
         groups: dict[tuple[str, ...], list[Collective]] = {}
         for one in self.communication:
             over = ", ".join(one.mesh_axes)
-            layer = one.layer or "outside of layers"
+            layer = one.layer or OUTSIDE
             key: tuple[str, ...] = (one.kind, over, one.axis, layer, one.phase)
             groups.setdefault(key, []).append(one)
-        lines: list[tuple[float, tuple[Cell, ...]]] = []
+        lines: list[tuple[Cell, ...]] = []
+        times: list[float] = []
         for cells, same in groups.items():
-            sent, seconds = sum(one.sent for one in same), sum(one.seconds for one in same)
-            count = sum(one.count for one in same)
-            lines.append((seconds, (*cells, str(count), byte_text(sent), time_text(seconds))))
-        lines.sort(key=lambda line: -line[0])
+            count, sent, seconds = _sum_of(same)
+            lines.append((*cells, str(count), byte_text(sent), time_text(seconds)))
+            times.append(seconds)
+        order = sorted(range(len(lines)), key=lambda i: -times[i])
+        rows = tuple(map(lines.__getitem__, order))
         header = ("collective", "over", "because of", "layer", "phase", "runs", "sent", "time")
-        sent, seconds = 0, 0.0
-        for one in self.communication:
-            sent, seconds = sent + one.sent, seconds + one.seconds
-        count = sum(one.count for one in self.communication)
+        count, sent, seconds = _sum_of(self.communication)
         last = ("all", "", "", "", "", str(count), byte_text(sent), time_text(seconds))
-        return Table(header, tuple(row for _, row in lines), last, right=RIGHT)
+        return Table(header, rows, last, right=RIGHT)
 
     def _memory_table(self) -> Table:
         memory = self.memory
-        rows = {
-            "parameters": memory.parameters,
-            "state of the optimiser": memory.optimizer,
-            "data": memory.data,
-            "temporaries": memory.temporary,
-            "results in new memory": memory.results - memory.donated,
-        }
         cells: list[tuple[Cell, ...]] = []
-        for what, held in rows.items():
-            if held:
-                cells.append((what, byte_text(held), f"{held / self.target.memory:.1%}"))
+        for what, held in self._held().items():
+            cells.append((what, byte_text(held), f"{held / self.target.memory:.1%}"))
         share = f"{memory.peak / self.target.memory:.1%}"
         last = ("peak", byte_text(memory.peak), share)
         header = ("memory", "per device", f"of {self.target.name}")
@@ -413,7 +443,7 @@ class Cost(Printed):
         for work in sorted(self.work, key=lambda work: -work.seconds):
             rows.append(
                 (
-                    work.layer or "outside of layers",
+                    work.layer or OUTSIDE,
                     work.phase,
                     count_text(work.flops),
                     byte_text(round(work.nbytes)),
@@ -446,8 +476,17 @@ class Cost(Printed):
             lines.append(f"{time.bubble:.0%} of the time, a stage of the pipeline waits")
         if self.communication:
             lines.append(f"{self.unattributed:.1%} of the bytes sent are unattributed")
+        lines += self.notes
         if self.problems:
             lines.append(f"error: {self.problems[0]}")
         for remedy in self.problems[1:]:
             lines.append(f"  {remedy}")
         return "\n".join(lines)
+
+
+def _sum_of(several: Iterable[Collective]) -> tuple[int, int, float]:
+    """Return the number of collectives, the bytes that a device sends, and seconds."""
+    count, sent, seconds = 0, 0, 0.0
+    for one in several:
+        count, sent, seconds = count + one.count, sent + one.sent, seconds + one.seconds
+    return count, sent, seconds

@@ -38,6 +38,10 @@ def seconds_of(
     return latency_of(kind, group, mesh_axes, target) + sending
 
 
+def plain_axes(mesh_axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return mesh axes by their names, where one of which a part takes part is written `data:2`."""
+    return tuple(axis.partition(":")[0] for axis in mesh_axes)
+
+
 def _link_of(mesh_axes: tuple[str, ...], target: Target) -> Link:
-    """Return the link along mesh axes, of which a part is written `data:2`."""
-    return target.link_of(tuple(axis.partition(":")[0] for axis in mesh_axes))
+    return target.link_of(plain_axes(mesh_axes))

@@ -72,7 +72,7 @@ def place_of(source: str, *, has_gradient: bool) -> Place:
             # Inside of a function of JAX.
             break
         if _is_layer(inner):
-            names += [name for name in inner.split("/") if name]
+            names += filter(None, inner.split("/"))
     if has_gradient and not is_marked:
         phase = "other"
     return Place(".".join(_once(names)), phase)
@@ -163,4 +163,4 @@ def layer_of_path(path: str, layers: Iterable[str]) -> str:
 
 def depth_of(layer: str) -> int:
     """Return the number of parts of a path."""
-    return len([part for part in layer.split(".") if part])
+    return len(list(filter(None, layer.split("."))))

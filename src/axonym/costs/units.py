@@ -1,4 +1,6 @@
-"""Texts of large numbers and short times."""
+"""Texts of large numbers, short times and meshes."""
+
+from collections.abc import Iterable
 
 
 def time_text(seconds: float) -> str:
@@ -15,3 +17,8 @@ def count_text(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return f"{number:.3g}"
+
+
+def mesh_text(mesh: Iterable[tuple[str, int]]) -> str:
+    """Write the axes of a mesh with their sizes, such as `data=4, model=2`."""
+    return ", ".join(f"{axis}={size}" for axis, size in mesh)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .origin import origin_of
-from .program import Array, Computation, Instruction, Program, arrays_of, instructions
+from .program import Array, Computation, Instruction, Program, arrays_of, bytes_of, instructions
 
 _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")
@@ -191,7 +191,7 @@ def _pairs(sizes: Sequence[int], window: dict[str, list[str]], at: int) -> int:
 
 def _accessed(program: Program, op: Instruction, ops: Computation) -> int:
     """Return the bytes that an instruction reads and writes; of an array that is sliced, those of the slice."""
-    written = sum(array.nbytes for array in arrays_of(op.type))
+    written = bytes_of(arrays_of(op.type))
     if op.opcode in ("dynamic-slice", "slice", "gather"):
         return 2 * written
     if op.opcode in ("dynamic-update-slice", "scatter"):
@@ -200,7 +200,7 @@ def _accessed(program: Program, op: Instruction, ops: Computation) -> int:
         called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
         if called is not None:
             return _fused(program.computations[called[1]])
-    return written + sum(array.nbytes for array in types_of(op, ops))
+    return written + bytes_of(types_of(op, ops))
 
 
 def _fused(ops: Computation) -> int:
@@ -212,7 +212,7 @@ def _fused(ops: Computation) -> int:
     total = 0
     for op in ops.values():
         if op.opcode == "parameter":
-            whole = sum(array.nbytes for array in arrays_of(op.type))
+            whole = bytes_of(arrays_of(op.type))
             total += min(whole, _read(op.name, whole, users))
         if op.is_root:
             total += _written(op, ops)
@@ -244,4 +244,4 @@ def _written(op: Instruction, ops: Computation) -> int:
         return _written(ops[op.operands[0]], ops)
     if op.opcode == "dynamic-update-slice":
         return arrays_of(ops[op.operands[1]].type)[0].nbytes
-    return sum(array.nbytes for array in arrays_of(op.type))
+    return bytes_of(arrays_of(op.type))

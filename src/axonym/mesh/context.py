@@ -111,6 +111,7 @@ class Ledger:
         outer: the ledger of a surrounding function, which sees them too.
         is_alone: whether no other ledger equals this one.
         sizes: the sizes of the axes of arrays that were laid out, where somebody asks for them.
+        waiting: the largest part of its time that a stage of a pipeline waits.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Ledger:
         self.seen: dict[AxisMapping, set[str]] = {}
         self.outer = outer
         self.sizes: dict[str, set[int]] | None = None
+        self.waiting = 0.0
         self.is_alone: bool = (outer is not None and outer.is_alone) or any(
             map(self._is_partly_unknown, mappings)
         )
@@ -427,4 +429,12 @@ def note(mapping: AxisMapping, names: Sequence[str], shape: Sequence[int] = ()) 
         if ledger.sizes is not None and shape:
             for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
                 ledger.sizes.setdefault(name, set()).add(size)
+        ledger = ledger.outer
+
+
+def note_waiting(share: float) -> None:
+    """Note which part of its time a stage of a pipeline waits, for the functions that are being traced."""
+    ledger = current().ledger
+    while ledger is not None:
+        ledger.waiting = max(ledger.waiting, share)
         ledger = ledger.outer

@@ -148,6 +148,7 @@ def _streamed(
     key = running.split_arguments(FUNCTION, pipeline.Block, (None,), parts.key)
     stream = _Stream(pipeline, parts, model, Leaves(pipeline, carry, ((), key)))
 
+    context.note_waiting(1 - pipeline.steps / stream.ticks.size)
     ticks = loop(FUNCTION, stream.tick, stream.ticks, False, False, 1, is_named_array)
     flow, losses = ticks(stream.start(), arange(stream.ticks))
     (of_layers,) = pull(flow.weights)

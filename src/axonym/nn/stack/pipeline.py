@@ -126,6 +126,7 @@ def run(
         arguments: further arguments.
         policy: what stages keep of their layers for the backward pass.
     """
+    context.note_waiting(1 - pipeline.steps / pipeline.Tick.size)
     with context.context(mapping=pipeline.inner):
         stack = split(pipeline)
         leaves = Leaves(pipeline, init, arguments)
