@@ -1,21 +1,32 @@
 """The programs that are compared compute the same: those by hand, and those with names on one device."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from parallelism import Batch, Block, Embed, Layers, Pos, attention, mean_square, pipeline_by_hand, ring_by_hand
+import pytest
+from parallelism import (
+    ROUNDS,
+    SIZES,
+    attention,
+    circular_by_hand,
+    make_batch,
+    make_stack,
+    mean_square,
+    pipeline_by_hand,
+    ring_by_hand,
+)
 
 import axonym as axn
-import axonym.nn as nn
 
 
-def test_the_pipeline_by_hand() -> None:
-    stack = nn.Stacked.init(Layers, Block)(key=jax.random.key(0))
-    x = axn.random.normal(jax.random.key(1), (Batch, Pos, Embed))
+@pytest.mark.parametrize(("rounds", "pipeline"), [(1, pipeline_by_hand), (ROUNDS, circular_by_hand)])
+def test_the_pipelines_by_hand(rounds: int, pipeline: Callable[..., jax.Array]) -> None:
+    stack, x = make_stack(SIZES["cpu"], rounds), make_batch(SIZES["cpu"])
     weights = stack.stacked.up.weight.array, stack.stacked.down.weight.array
     with jax.set_mesh(jax.make_mesh((2, 4), ("data", "stage"), axis_types=(jax.sharding.AxisType.Auto,) * 2)):
-        by_hand = jax.jit(pipeline_by_hand)(weights, x.array)
+        by_hand = jax.jit(pipeline)(weights, x.array)
     assert jnp.allclose(by_hand, jax.jit(mean_square)(stack, x), rtol=1e-5)
 
 
