@@ -135,6 +135,11 @@ def test_renamed_axes_cost_the_same():
             "cost: there is no depth 'guessed'\n  depths: compiled",
         ),
         (
+            lambda: axn.cost({"up": UP}, {"mlp": "model"}, {"model": 8}),
+            OperandError,
+            "cost: it takes a function or a module, not dict\n  hint: axn.check tells how a tree is laid out",
+        ),
+        (
             lambda: axn.cost(perceptron, {"mlp": "model"}, 8, UP, DOWN, X),
             OperandError,
             "cost: a mesh must be a Mesh, an AbstractMesh or a dict of sizes, not 8\n"

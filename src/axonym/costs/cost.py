@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from ..errors import ArgumentError, OperandError, message, suggestion
-from ..kinds import Tree
+from ..kinds import Tree, type_text
 from ..mesh.assignment import Mappings, MeshLike, ResourceMapping
 from .targets import TARGETS, Target
 
@@ -45,7 +45,7 @@ def cost(
 
     Raises:
         ShardingError: if there is no mapping, or it does not fit.
-        OperandError: if this machine has too few devices to compile for; for an unknown target.
+        OperandError: for what cannot be called, or an unknown target; if this machine has too few devices.
         ArgumentError: for an unknown depth.
 
     Examples:
@@ -65,6 +65,10 @@ def cost(
     if depth != "compiled":
         problem = f"there is no depth {depth!r}"
         raise ArgumentError(message("cost", problem, "depths: compiled"))
+    if not callable(fn):
+        problem = f"it takes a function or a module, not {type_text(fn)}"
+        hint = "axn.check tells how a tree is laid out"
+        raise OperandError(message("cost", problem, hint=hint))
     known = _target(target)
     return compiled_cost(fn, mapping, mesh, abstract_mesh(mesh, "cost"), known, args, kwargs)
 

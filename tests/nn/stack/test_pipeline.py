@@ -201,11 +201,11 @@ MISTAKES = {
         "  hint: use a multiple of 24",
     ),
     "axis": (
-        (nn.Stacked, L, fold, {"axis": "time"}),
+        (nn.Stacked, L, fold, {"axis": "bacth"}),
         AxisSizeError,
-        "Stacked.fold: the work is cut along 'time', which no array of the carry has\n"
+        "Stacked.fold: the work is cut along 'bacth', which no array of the carry has\n"
         "  it has: {'batch': 16, 'pos': 3, 'embed': 4}\n"
-        "  hint: name another axis in axn.pipelined",
+        "  hint: did you mean 'batch'?",
     ),
     "count in the carry": (
         (nn.Stacked, L, counting, {}),

@@ -42,7 +42,7 @@ from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
 from ...core import wrap
 from ...create import arange
-from ...errors import AxisSizeError, OperandError, ShardingError, message
+from ...errors import AxisSizeError, OperandError, ShardingError, message, suggestion
 from ...kinds import Tree, is_array
 from ...mesh import context, partition
 from ...mesh.assignment import looked_up
@@ -278,10 +278,12 @@ class Leaves:
     def _check_carry(self) -> None:
         pipeline, cut = self._pipeline, self._pipeline.cut.axis
         shapes: list[str] = []
+        names: list[str] = []
         is_cut = False
         for leaf in map(self._leaves.__getitem__, self.carried):
             if isinstance(leaf, NamedArray):
                 shapes.append(f"it has: {leaf.shape}")
+                names += leaf.names
             elif jnp.ndim(leaf):
                 problem = f"the carry has a plain array of shape {jnp.shape(leaf)}, to be cut along {cut!r}"
                 hint = "name its axes: axn.named(array, axes)"
@@ -292,7 +294,7 @@ class Leaves:
                 pipeline.check_mean("an entry of the carry", leaf)
         if not is_cut:
             problem = f"the work is cut along {cut!r}, which no array of the carry has"
-            hint = "name another axis in axn.pipelined"
+            hint = suggestion(cut, names) or "name another axis in axn.pipelined"
             raise AxisSizeError(message(pipeline.function, problem, *shapes, hint=hint))
 
 
