@@ -38,9 +38,9 @@ ARGUMENTS = {
 }
 
 
-def attributed(text):
+def attributed(text, computed=COMPUTED):
     sizes = {name: frozenset(several) for name, several in SIZES.items()}
-    named = Named(MESH, COMPUTED, STORED, sizes, ARGUMENTS)
+    named = Named(MESH, computed, STORED, sizes, ARGUMENTS)
     (found,) = Attribution(Program(text), named, TARGETS["v5e"]).collectives()
     return found
 
@@ -72,6 +72,14 @@ def attributed(text):
 def test_reasons(collective, source, axis, layer):
     found = attributed(TEXT.replace("COLLECTIVE", collective).replace("SOURCE", source))
     assert (found.axis, found.layer) == (axis, layer)
+
+
+def test_a_sum_over_two_axes_with_a_mesh_axis_each():
+    text = TEXT.replace("COLLECTIVE", f"f32[8,16]{{1,0}} all-reduce(%x), {OVER_BOTH}")
+    computed = {"batch": ("data",), "mlp": ("model",)}
+    assert attributed(text, computed).axes == ("batch", "mlp")
+    # Two axes lie on `model`.
+    assert attributed(text, computed | {"heads": ("model",)}).axes == ()
 
 
 def test_after_the_gradient_parameters_are_what_is_split():

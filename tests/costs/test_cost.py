@@ -198,3 +198,11 @@ def test_a_loop_of_unknown_length_is_told():
     (note,) = report.notes
     assert note.startswith("loops whose length the program does not say count as one iteration: ")
     assert note in str(report)
+
+
+def test_devices_along_an_unused_mesh_axis_change_nothing():
+    few = axn.cost(perceptron, {"mlp": "model"}, {"model": 4}, UP, DOWN, X)
+    many = axn.cost(perceptron, {"mlp": "model"}, {"data": 2, "model": 4}, UP, DOWN, X)
+    assert few.totals == many.totals
+    assert few.memory == many.memory
+    assert few.communication == many.communication

@@ -55,6 +55,8 @@ ENTRY %main (v: (s32[], f32[2,16]), w: bf16[3]) -> f32[2,16] {
         ("replica_groups=mesh['data'=4,'model'=2] {'data','model'}", PLACES.reshape(1, 8)),
         ("replica_groups=mesh['all'=8] {'all':(1)4}", PLACES.T),
         ("replica_groups=mesh['all'=8] {'all':(4)2}", PLACES),
+        ("replica_groups=mesh['a'=1,'b'=4,'c'=2], device_ids=([2,4]T(1,0)) {'b'}", [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ("replica_groups=mesh['a'=2,'b'=4], device_ids=(7,6,5,4,3,2,1,0) {'a'}", [[7, 3], [6, 2], [5, 1], [4, 0]]),
         ("replica_groups={}", PLACES.reshape(1, 8)),
         ("source_target_pairs={{0,2},{2,4},{4,6},{6,0}}", [[0, 2], [2, 4], [4, 6], [6, 0]]),
     ],
@@ -62,6 +64,11 @@ ENTRY %main (v: (s32[], f32[2,16]), w: bf16[3]) -> f32[2,16] {
 def test_notations_of_groups(written, expected):
     groups = groups_of(f"  %x = f32[2] all-gather(%y), {written}, dimensions={{0}}", 8)
     assert sorted(groups.tolist()) == sorted(np.asarray(expected).tolist())
+
+
+def test_another_notation_is_an_error():
+    with pytest.raises(ValueError, match=r"^cannot read the groups of devices in %x = f32\[2\] all-gather"):
+        groups_of("  %x = f32[2] all-gather(%y), replica_groups=<new>, dimensions={0}", 8)
 
 
 @pytest.mark.parametrize(
@@ -95,4 +102,5 @@ def test_loops_count_and_arrays_that_are_sent_together():
 def test_sizes_of_types():
     found = arrays_of("(pred[5]{0}, /*index=1*/s4[3]{0:T(8)}, f8e4m3fn[2,2]{1,0}, f32[])")
     assert [array.nbytes for array in found] == [5, 2, 4, 4]
+    assert [array.space for array in arrays_of("(f32[2]{0:T(128)S(1)}, f32[2]{0})")] == [1, 0]
     assert [array.dtype for array in found] == ["pred", "s4", "f8e4m3fn", "f32"]

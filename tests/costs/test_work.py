@@ -87,3 +87,42 @@ def test_a_product_of_halves_counts_as_one_of_halves():
     half = jnp.ones((32, 32), jnp.bfloat16)
     program = Program(jax.jit(f).lower(half, half).compile().as_text())
     assert {amount.dtype for amount in amounts(program) if amount.flops} == {"bfloat16"}
+
+
+# As the compiler for TPU does: an array is brought to the units, where a loop adds to it, and back.
+NEARER = """HloModule jit_f
+
+%body (s: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %s = (s32[], f32[8]{0:T(128)S(1)}) parameter(0)
+  %i = s32[] get-tuple-element(%s), index=0
+  %x = f32[8]{0:T(128)S(1)} get-tuple-element(%s), index=1
+  %y = f32[8]{0:T(128)S(1)} add(%x, %x)
+  %z = f32[8]{0:T(128)} negate(%y)
+  ROOT %t = (s32[], f32[8]{0:T(128)S(1)}) tuple(%i, %y)
+}
+
+%condition (u: (s32[], f32[8])) -> pred[] {
+  %u = (s32[], f32[8]{0:T(128)S(1)}) parameter(0)
+  %end = s32[] constant(5)
+  %j = s32[] get-tuple-element(%u), index=0
+  ROOT %lt = pred[] compare(%j, %end), direction=LT
+}
+
+ENTRY %main (v: f32[8], k: s32[]) -> (s32[], f32[8]) {
+  %v = f32[8]{0:T(128)} parameter(0)
+  %k = s32[]{:S(6)} parameter(1)
+  %begun = (f32[8]{0:T(128)S(1)}, f32[8]{0:T(128)}, u32[]{:S(2)}) copy-start(%v)
+  %near = f32[8]{0:T(128)S(1)} copy-done(%begun)
+  %in = (s32[]{:S(6)}, f32[8]{0:T(128)S(1)}) tuple(%k, %near)
+  ROOT %out = (s32[], f32[8]{0:T(128)S(1)}) while(%in), condition=%condition, body=%body, metadata={op_name="up/while"}
+}
+"""
+
+
+def test_what_is_near_the_units_is_not_read_from_memory():
+    found = {}
+    for amount in amounts(Program(NEARER)):
+        found[amount.source] = found.get(amount.source, 0) + amount.nbytes
+    # What a loop does without a name of its own belongs to the loop: five times the sum that is written to memory, and
+    # the numbers that its condition compares.
+    assert found == {"": 32, "up/while": 5 * 32 + 5 * (4 + 4 + 1)}

@@ -155,6 +155,7 @@ class Attribution:
         if origin.op.opcode == "parameter":
             argument = self._named.arguments.get(*identifiers([origin.op.source]))
         source = self._source(op.source, origin.source, len(transfer.operands), i)
+        source = source or self._program.source_around(transfer.computation)
         place = self.place_of(source)
         if argument is not None:
             layer = layer_of_path(argument.path, self.layers)
@@ -194,7 +195,11 @@ class Attribution:
         return own
 
     def axes_of(self, part: _Part) -> tuple[str, ...]:
-        """Return the named axis that makes a collective necessary; nothing if several may."""
+        """Return the named axis that makes a collective necessary.
+
+        Returns:
+            Its name; several, if each has mesh axes of its own; nothing, if it may be one or the other.
+        """
         named = self._named
         computed = named.on(named.computed, part.mesh_axes)
         stored = named.on(named.stored, part.mesh_axes)
@@ -202,9 +207,18 @@ class Attribution:
         for is_preferred in self._preferences(part, computed, stored):
             if len(candidates) > 1:
                 candidates = list(filter(is_preferred, candidates)) or candidates
-        if len(candidates) == 1:
-            return (candidates[0],)
+        if len(candidates) == 1 or self._share(candidates, part.mesh_axes):
+            return tuple(candidates)
         return ()
+
+    def _share(self, candidates: Sequence[str], mesh_axes: Sequence[str]) -> bool:
+        """Return whether each mesh axis has one of these axes, as in a sum over the batch and positions."""
+        named = self._named
+        found: list[str] = []
+        for name in candidates:
+            entry = named.computed.get(name) or named.stored.get(name, ())
+            found += [axis for axis in entry if axis in mesh_axes]
+        return bool(found) and sorted(found) == sorted(mesh_axes)
 
     def _preferences(
         self, part: _Part, computed: Sequence[str], stored: Sequence[str]

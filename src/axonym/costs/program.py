@@ -30,7 +30,8 @@ _CALLED = re.compile(
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
 _TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-_ARRAY = re.compile(r"\b([a-z]+)(\d*)(\w*)\[([\d,]*)\]")
+_ARRAY = re.compile(r"\b([a-z]+)(\d*)(\w*)\[([\d,]*)\](\{[^}]*\})?")
+_SPACE = re.compile(r"S\((\d+)\)")
 _OPERANDS = re.compile(r"%([\w.\-]+)")
 _END_OF_OPERANDS = re.compile(r"\)(?:,|$)")
 _SOURCE = re.compile(r'op_name="([^"]*)"')
@@ -38,19 +39,28 @@ _PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
 _LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)+)\}")
 _IOTA = re.compile(r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(
-    r"replica_groups=(?:\w+_)?mesh\[([^\]]*)\](?:<=\[([\d,]+)\](?:T\(([\d,]+)\))?)? ?\{([^}]*)\}"
+    r"replica_groups=(?:\w+_)?mesh\[([^\]]*)\](?:, device_ids=\(([^{]*)\))? ?\{([^}]*)\}"
 )
+_ORDER = re.compile(r"\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _AXIS_PART = re.compile(r"'([^']+)'(?::\((\d+)\)(\d+))?")
 # What a fusion of the compiler for TPU is called that sums and keeps a part.
 _SUM_AND_SLICE = "all-reduce-scatter"
 
 
 class Array(NamedTuple):
-    """The type of an array on one device."""
+    """The type of an array on one device.
+
+    Attributes:
+        dtype: as XLA writes it.
+        bits: those of an element.
+        shape: the dimensions.
+        space: where it is: 0 is the memory of the device, and others are closer to its units, or on the host.
+    """
 
     dtype: str
     bits: int
     shape: tuple[int, ...]
+    space: int = 0
 
     @property
     def nbytes(self) -> int:
@@ -189,6 +199,15 @@ class Program:
             if op.opcode == "fusion" or computation in self.fused:
                 self.fused.add(name)
 
+    def source_around(self, computation: str) -> str:
+        """Return the operation of the function whose loop or call runs a computation."""
+        here = computation
+        while callers := self.callers.get(here):
+            here, op = callers[0]
+            if op.source:
+                return op.source
+        return ""
+
     def transfers(self) -> list[Transfer]:
         """List the collectives, with the number of times each one runs.
 
@@ -248,16 +267,23 @@ def bytes_of(arrays: Iterable[Array]) -> int:
 def arrays_of(type_: str) -> list[Array]:
     """Return the arrays of a type such as `bf16[8,128]{1,0}`, or of a tuple of them."""
     found: list[Array] = []
-    for letters, digits, rest, dims in _ARRAY.findall(type_):
+    for letters, digits, rest, dims, layout in _ARRAY.findall(type_):
         bits = int(digits or 0)
         if letters == "pred":
             bits = 8
-        found.append(Array(letters + digits + rest, bits, tuple(_numbers(dims))))
+        space = 0
+        if elsewhere := _SPACE.search(layout):
+            space = int(elsewhere[1])
+        found.append(Array(letters + digits + rest, bits, tuple(_numbers(dims)), space))
     return found
 
 
 def groups_of(line: str, devices: int) -> np.ndarray:
-    """Return the groups of devices of a collective, by their numbers; XLA writes them in one of several ways."""
+    """Return the groups of devices of a collective, by their numbers; XLA writes them in one of several ways.
+
+    Raises:
+        ValueError: if this is another way.
+    """
     if pairs := _PAIRS.search(line):
         numbers = re.findall(r"\d+", pairs[1])
         return np.array(numbers, int).reshape(-1, 2)
@@ -272,6 +298,8 @@ def groups_of(line: str, devices: int) -> np.ndarray:
         return _arranged(iota[3], iota[4]).reshape(count, size)
     if mesh := _MESH.search(line):
         return _along_mesh(mesh)
+    if "replica_groups=" in line and "replica_groups={}" not in line:
+        raise ValueError(f"cannot read the groups of devices in {line.strip()}")
     return np.arange(devices).reshape(1, devices)
 
 
@@ -295,14 +323,18 @@ def _along_mesh(mesh: re.Match[str]) -> np.ndarray:
         sizes[name] = int(size)
     grid = np.arange(math.prod(sizes.values()))
     if mesh[2]:
-        grid = _arranged(mesh[2], mesh[3])
+        order = _ORDER.fullmatch(mesh[2])
+        if order is not None:
+            grid = _arranged(order[1], order[2])
+        else:
+            grid = np.array(_numbers(mesh[2]))
     # Each axis as three: what is before the part, the part, and what is behind it.
     split: list[int] = []
     along: list[int] = []
     rest: list[int] = []
     count = 1
     wanted: dict[str, tuple[int, int]] = {}
-    for name, before, part in _AXIS_PART.findall(mesh[4]):
+    for name, before, part in _AXIS_PART.findall(mesh[3]):
         wanted[name] = int(before or 1), int(part or sizes[name])
     for name, size in sizes.items():
         before, part = wanted.get(name, (1, 1))

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .origin import origin_of
@@ -15,6 +15,7 @@ _PRODUCTS = ("gemm", "matmul", "dot")
 # These move no memory: they are names, forms or calls of what is counted by itself.
 _FREE = {
     "after-all",
+    "async-start",
     "bitcast",
     "call",
     "conditional",
@@ -61,9 +62,8 @@ def amounts(program: Program) -> Iterator[Amount]:
             dtype = ""
             if flops:
                 dtype = _dtype_of(program, computation, op)
-            yield Amount(
-                _source(program, op), count * flops, _NAMES.get(dtype, dtype), count * nbytes
-            )
+            source = _source(program, op) or program.source_around(computation)
+            yield Amount(source, count * flops, _NAMES.get(dtype, dtype), count * nbytes)
 
 
 def _dtype_of(program: Program, computation: str, op: Instruction) -> str:
@@ -189,18 +189,31 @@ def _pairs(sizes: Sequence[int], window: dict[str, list[str]], at: int) -> int:
     return count
 
 
+def accessed(arrays: Iterable[Array]) -> int:
+    """Return the bytes of arrays that are in the memory of the device, and not closer to its units."""
+    return bytes_of(array for array in arrays if not array.space)
+
+
 def _accessed(program: Program, op: Instruction, ops: Computation) -> int:
     """Return the bytes that an instruction reads and writes; of an array that is sliced, those of the slice."""
-    written = bytes_of(arrays_of(op.type))
+    # What is started is counted there.
+    if op.opcode.endswith(("-done", "-update")):
+        return 0
+    results = arrays_of(op.type)
+    if op.opcode == "copy-start":
+        results = results[:1]
+    written = accessed(results)
     if op.opcode in ("dynamic-slice", "slice", "gather"):
         return 2 * written
-    if op.opcode in ("dynamic-update-slice", "scatter"):
-        return 2 * types_of(op, ops)[-1 if op.opcode == "scatter" else 1].nbytes
+    if op.opcode == "dynamic-update-slice":
+        return 2 * types_of(op, ops)[1].nbytes
+    if op.opcode == "scatter":
+        return 2 * types_of(op, ops)[-1].nbytes
     if op.opcode == "fusion":
         called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
         if called is not None:
             return _fused(program.computations[called[1]])
-    return written + bytes_of(types_of(op, ops))
+    return written + accessed(types_of(op, ops))
 
 
 def _fused(ops: Computation) -> int:
@@ -212,7 +225,7 @@ def _fused(ops: Computation) -> int:
     total = 0
     for op in ops.values():
         if op.opcode == "parameter":
-            whole = bytes_of(arrays_of(op.type))
+            whole = accessed(arrays_of(op.type))
             total += min(whole, _read(op.name, whole, users))
         if op.is_root:
             total += _written(op, ops)
@@ -244,4 +257,4 @@ def _written(op: Instruction, ops: Computation) -> int:
         return _written(ops[op.operands[0]], ops)
     if op.opcode == "dynamic-update-slice":
         return arrays_of(ops[op.operands[1]].type)[0].nbytes
-    return bytes_of(arrays_of(op.type))
+    return accessed(arrays_of(op.type))
