@@ -10,6 +10,7 @@ from config import DecoderConfig, ExpertsConfig
 from costs import PEAKS, forward_flops, per_device, plan, seen, train_flops, utilisation
 from decoder import Decoder
 from layouts import abstract_mesh, make_mesh
+from rows import Batch
 from trainer import Recipe, Trainer
 
 import axonym as axn
@@ -94,3 +95,26 @@ def test_a_plan_needs_no_devices() -> None:
     assert lines["what is kept of each layer for the backward pass"] == f"{32 * 8192 * 4096 * 2 / 2**20:,.3f}"
     flops = told.splitlines()[-1].split()[-2]
     assert float(flops) == pytest.approx(forward_flops(config, 8192) * 3 / 1e9, rel=1e-3)
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "fsdp+tp"])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_what_a_step_sends_has_a_named_axis(family: str, strategy: Any) -> None:
+    config = dataclasses.replace(CONFIG, layers=2)
+    if family == "gpt2":
+        config = dataclasses.replace(config.as_gpt2(), kv_heads=4)
+    trainer = Trainer(Recipe(strategy=strategy, microbatches=2), config)
+    state = jax.eval_shape(trainer.fresh, jax.random.key(0))
+    tokens = axn.NamedArray(jax.ShapeDtypeStruct((2, 8, 33), np.int32), ("microbatch", "batch", "pos"))
+    mesh = {"data": 4, "model": 2}
+    told = axn.cost(trainer.step, None, mesh, state, Batch(tokens), jax.random.key(0), target="v5e")
+    assert told.unattributed < 0.05
+    expected = {"fsdp": {"batch", "embed"}, "fsdp+tp": {"batch", "embed", "kv_heads", "mlp"}}
+    assert set(told.by_axis) - {"unattributed"} == expected[strategy]
+    assert told.memory.donated == told.memory.parameters + told.memory.optimizer
+    if strategy == "fsdp":
+        # Products with what the mask hides count, and scores over the vocabulary are computed again.
+        hidden = 4 * config.layers * config.heads * config.head_dim * (32 - seen(32, None))
+        forward = forward_flops(config, 32) + hidden
+        flops = 16 * 32 * (3 * forward + 2 * config.embed * config.vocab)
+        assert 8 * told.totals["flops"] == pytest.approx(flops, rel=1e-3)
