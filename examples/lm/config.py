@@ -71,6 +71,7 @@ class DecoderConfig:
         dropout: probability of dropping, after the embedding and in each branch.
         checkpointing: what a block keeps for its backward pass, see `axn.ScanCheckpointPolicy`.
         out_first: whether linear layers store the axes of their outputs first, as most files do.
+        rounds: how often a pipeline passes all of its stages, which then have several groups of blocks.
     """
 
     vocab: int = 32000
@@ -101,6 +102,7 @@ class DecoderConfig:
     dropout: float = 0.0
     checkpointing: axn.ScanCheckpointSpec = True
     out_first: bool = False
+    rounds: int = 1
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:

@@ -247,7 +247,8 @@ class Decoder(eqx.Module):
         if cfg.rope is None:
             positions = nn.PositionEmbedding.init(cfg.Pos, cfg.Embed, key=k_pos, initializer=normal(0.01))
         kinds = [lambda *, key, kind=kind: Block.init(cfg, kind, key=key) for kind in cfg.pattern]
-        blocks = nn.Interleaved.init(cfg.Layers, kinds, gradient_checkpointing=cfg.checkpointing)(key=k_blocks)
+        stack = nn.Interleaved.init(cfg.Layers, kinds, gradient_checkpointing=cfg.checkpointing, rounds=cfg.rounds)
+        blocks = stack(key=k_blocks)
         unembedding = None
         if not cfg.tied:
             unembedding = nn.Embedding.init(cfg.Vocab, cfg.Embed, key=k_out, initializer=normal(0.02))

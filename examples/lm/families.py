@@ -217,7 +217,7 @@ def write_config(cfg: DecoderConfig) -> dict[str, Any]:
         ValueError: if there is none.
     """
     # How a model is trained is no part of what it is, and files have an order of their own.
-    asked = dataclasses.replace(cfg, checkpointing=DecoderConfig.checkpointing, out_first=False)
+    asked = dataclasses.replace(cfg, checkpointing=DecoderConfig.checkpointing, out_first=False, rounds=1)
     differ: dict[str, list[str]] = {}
     for name, family in FAMILIES.items():
         settings = _write(name, family, cfg)

@@ -109,7 +109,7 @@ def first_fault(trainer: Trainer, model: Decoder, batch: Batch, key: jax.Array) 
         key: of the step.
     """
     for found in axn.parameters.walk(model):
-        told = Look.at(f"parameter {found.path}", found.array).told()
+        told = Look.at(f"parameter {found.path}", in_order(found)).told()
         if told:
             return told
     count = batch.tokens.axis_size("microbatch")
@@ -175,17 +175,24 @@ def of_gradients(gradients: Decoder) -> str | None:
     """Say which gradient was the first that is not finite: the backward pass begins at the deepest layer."""
     deepest: tuple[tuple[int, int, int], str] | None = None
     for place, found in enumerate(axn.parameters.walk(gradients)):
-        look = Look.at(f"the gradient of {found.path}", found.array)
+        look = Look.at(f"the gradient of {found.path}", in_order(found))
         told = look.told()
         if told is None:
             continue
         layer = 0
         if found.layers:
-            layer = int(np.flatnonzero(fetched(look.bad[found.layers[0]]))[-1])
+            layer = int(np.flatnonzero(fetched(look.bad[found.layers[-1]]))[-1])
         depth = (stage(found.path), layer, place)
         if deepest is None or depth > deepest[0]:
             deepest = depth, told
     return None if deepest is None else deepest[1]
+
+
+def in_order(found: axn.parameters.Parameter) -> NamedArray:
+    """Return a parameter with its layers along one axis, in order of depth."""
+    if len(found.layers) < 2:
+        return found.array
+    return axn.flatten_axes(found.array, found.layers, found.layers[-1])
 
 
 def stage(path: str) -> int:

@@ -33,6 +33,7 @@ class Options:
         layers: number of blocks.
         embed: width of the residual stream.
         heads: number of attention heads.
+        rounds: how often a pipeline passes all of its stages; more make the time shorter in which they wait.
         kv_heads: number of heads of keys and values; by default as many.
         experts: number of experts in place of each perceptron, of which a token goes to two; by default none.
         positions: tokens per sequence.
@@ -60,6 +61,7 @@ class Options:
     start: Path | None = None
     family: Literal["llama", "gpt2"] = "llama"
     layers: int = 4
+    rounds: int = 1
     embed: int = 128
     heads: int = 4
     kv_heads: int | None = None
@@ -128,7 +130,9 @@ class Options:
 
 # The least that each of these options can be.
 LEAST = {
-    **dict.fromkeys(("layers", "embed", "heads", "experts", "positions", "batch", "keep", "recipe.microbatches"), 1),
+    **dict.fromkeys(
+        ("layers", "rounds", "embed", "heads", "experts", "positions", "batch", "keep", "recipe.microbatches"), 1
+    ),
     **dict.fromkeys(("recipe.steps", "recipe.warmup", "seed", "sample", "evaluate_every", "save_every", "profile"), 0),
 }
 # Where a run goes, and how often it looks up: these may differ when it goes on.
@@ -154,6 +158,7 @@ def make_config(options: Options, vocab: int) -> DecoderConfig:
         head_dim=options.embed // options.heads,
         positions=options.positions,
         dropout=options.dropout,
+        rounds=options.rounds,
     )
     if options.experts is not None:
         if options.family == "gpt2":
@@ -176,6 +181,8 @@ def check_options(options: Options) -> None:
         value = functools.reduce(getattr, name.split("."), options)
         if value is not None and value < least:
             raise ValueError(f"{name}={value} must be at least {least}")
+    if options.start is not None and options.rounds > 1:
+        raise ValueError(f"rounds={options.rounds} is for new models, and start={options.start} has one: leave one out")
     _ = options.layout
     out = options.out
     if not out.parent.is_dir():

@@ -14,6 +14,7 @@ from .axis import Axis, AxisSelector, selector
 from .errors import AxisNotFoundError, AxisSizeError, message, suggestion
 from .kinds import Payload, Tree
 from .mesh.assignment import with_bases
+from .nn.stack.rounds import mapped
 from .nn.stack.stacked import Stacked
 from .ops.index import index
 from .ops.join import concatenate
@@ -21,7 +22,6 @@ from .ops.shape import broadcast_axis
 from .partitioning.shard import auto_sharded
 from .phrases import given_with_size
 from .transform.leaves import is_hole
-from .transform.vmap import vmap
 
 __all__ = ["flatten", "leaves", "map", "resize_axis", "scan_aware_map", "structure", "unflatten"]
 
@@ -87,10 +87,7 @@ def scan_aware_map(fn: Callable[..., Any], tree: Tree, *rest: Tree, is_leaf: IsL
         def layer(*layers: Tree) -> Tree:
             return scan_aware_map(fn, *layers, is_leaf=is_leaf)
 
-        mapped: Callable[..., Any] = layer
-        for axis in reversed(node.storage):
-            mapped = vmap(mapped, axis)
-        stacked = mapped(node.stacked, *(other.stacked for other in others))
+        stacked = mapped(layer, node.storage)(node.stacked, *(other.stacked for other in others))
         return dataclasses.replace(node, stacked=stacked)
 
     return map(

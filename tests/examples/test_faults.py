@@ -11,8 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from decoder import Decoder
 from faults import Look, first_fault, of_gradients
-from layouts import make_mesh
+from layouts import layout_of, make_mesh
 from options import Options, make_config
 from rows import Batch, Windows, batch_of
 from train import main
@@ -97,6 +98,26 @@ def test_the_first_layer_and_its_axes_are_told(trainer: Trainer, name: str, stra
     expected_what, expected_where = expected.split(" at ")
     assert what == expected_what
     assert sorted(where.split(", ")) == sorted(expected_where.split(", "))
+
+
+@pytest.mark.parametrize("name", ["parameter", "columns of a layer", "a token"])
+def test_the_same_is_told_of_a_pipeline_in_rounds(name: str) -> None:
+    spoil, expected = CASES[name]
+    sizes = {"data": 2, "stage": 2}
+    config = make_config(dataclasses.replace(SMALL, layers=4), 256)
+    trainer = Trainer(RECIPE, dataclasses.replace(config, rounds=2), layout_of(sizes, microbatches=2))
+    batch = batch_of(Windows(TEXT, 8, 0), 0, 16, 1)
+    tokens = np.array(batch.tokens.array)
+    tokens[0, 5, 3] = RARE
+    batch = Batch(axn.NamedArray(tokens, batch.tokens.names))
+    with axn.set_mesh(make_mesh(sizes)):
+        plain = Decoder.init(config, key=jax.random.key(0))
+        model = trainer.init(jax.random.key(0)).model
+        spoilt = spoil(plain)
+        blocks = model.blocks.with_layers(spoilt.blocks.unstacked())
+        model = dataclasses.replace(spoilt, blocks=blocks, config=model.config)
+        told = first_fault(trainer, model, trainer.place(batch), jax.random.key(1))
+    assert sorted(told.split(", ")) == sorted(expected.split(", "))
 
 
 def test_of_gradients_that_are_not_finite_the_deepest_is_told(trainer: Trainer) -> None:

@@ -40,8 +40,8 @@ def train(config: DecoderConfig, layout: Layout, mesh: jax.sharding.Mesh) -> lis
 
 
 @functools.cache
-def alone(is_mixture: bool) -> list[float]:
-    return train(MIXTURE if is_mixture else SIZES, Layout({}, {}), make_mesh((1, 1)))
+def alone(config: DecoderConfig) -> list[float]:
+    return train(config, Layout({}, {}), make_mesh((1, 1)))
 
 
 @pytest.mark.parametrize(
@@ -61,9 +61,19 @@ def test_each_product_of_mesh_axes_trains_like_one_device(mesh: str, fsdp: bool,
     sizes = read_mesh(mesh)
     config = MIXTURE if "expert" in sizes else SIZES
     losses = train(config, layout_of(sizes, fsdp=fsdp), make_mesh(sizes, axis_types))
-    expected = alone("expert" in sizes)
+    expected = alone(config)
     assert len(set(expected)) == len(expected)
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_a_pipeline_of_several_rounds_trains_like_one_device() -> None:
+    config = dataclasses.replace(SIZES, layers=4, pattern=("local", "global"), window=4)
+    expected, deep = alone(config), dataclasses.replace(config, layers=8)
+    losses = train(dataclasses.replace(config, rounds=2), layout_of({"data": 2}), make_mesh({"data": 2}))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    sizes = {"data": 2, "stage": 2}
+    losses = train(dataclasses.replace(deep, rounds=2), layout_of(sizes, fsdp=True), make_mesh(sizes))
+    np.testing.assert_allclose(losses, alone(deep), rtol=1e-5)
 
 
 def test_mappings_follow_from_the_names_of_the_mesh() -> None:
@@ -123,6 +133,12 @@ def test_a_mesh_that_cannot_be_read_is_refused(text: str) -> None:
         ),
         ({"mesh": "stage=2", "batch": 18}, {}, "batch=18 is not a multiple of microbatches=4"),
         ({"mesh": "stage=4", "layers": 2}, {}, "layers=2 cannot be split evenly in 4 over mesh axis stage"),
+        ({"mesh": "stage=2", "rounds": 3}, {}, "layers=2 cannot be split evenly into 3 rounds"),
+        (
+            {"start": Path("model"), "rounds": 2},
+            {},
+            "rounds=2 is for new models, and start=model has one: leave one out",
+        ),
         ({"mesh": "context=3"}, {}, "pos=8 cannot be split evenly in 3 over mesh axis context"),
         ({"family": "gpt2", "experts": 4}, {}, "experts=4, but family=gpt2 has none: pass family=llama"),
         ({"mesh": "expert=2"}, {}, "mesh=expert=2 divides experts, and the model has none: pass experts=4"),

@@ -440,19 +440,24 @@ def _layers(node: Tree) -> Iterator[tuple[Names, str | Numbers, Names, Tree]]:
     Numbers are those of `node.unstacked()`: all modules with the same layers have the same keys.
     """
     if isinstance(node, Stacked):
-        *outer, Stored = node.storage
-        steps = (*(Stored.size for _ in outer), 1)
-        names = tuple(axis.name for axis in node.storage)
-        yield ("stacked",), Numbers(0, steps), names, node.stacked
+        yield ("stacked",), *_numbers(node, 0, 1), node.stacked
     elif isinstance(node, BlockSeq):
         for i, layer in enumerate(node.blocks):
             yield ("blocks", str(i)), str(i), (), layer
     else:
         kinds, Block = node.repeated.stacked, node.repeated.Block
         for i, layer in enumerate(kinds):
-            yield ("repeated", "stacked", str(i)), Numbers(i, (len(kinds),)), (Block.name,), layer
+            where = ("repeated", "stacked", str(i))
+            yield where, *_numbers(node.repeated, i, len(kinds)), layer
         for i, layer in enumerate(node.rest):
             yield ("rest", str(i)), str(Block.size * len(kinds) + i), (), layer
+
+
+def _numbers(node: Stacked[Any], first: int, period: int) -> tuple[Numbers, Names]:
+    """Return the numbers of layers in keys, and the axes along which they are stored."""
+    *outer, Stored = node.storage
+    steps = (*(Stored.size * period for _ in outer), period)
+    return Numbers(first, steps), tuple(axis.name for axis in node.storage)
 
 
 def _kept(leaf: Payload, path: Names) -> Place | None:

@@ -22,6 +22,7 @@ from tests.nn.staging import (
     L,
     P,
     Residual,
+    Tilted,
     close,
     loss_by_hand,
     loss_of,
@@ -32,6 +33,10 @@ from tests.nn.staging import (
 
 def make(rounds=2, **options):
     return nn.Stacked.init(L, Residual, rounds=rounds, **options)(key=KEY)
+
+
+def alternating(rounds=2, **options):
+    return nn.Interleaved.init(L, (Residual, Tilted), rounds=rounds, **options)(key=KEY)
 
 
 # stored by rounds
@@ -63,13 +68,16 @@ def test_arguments_of_constructors_are_split_by_layer():
     same_trees(nn.Stacked.init(L, linear, rounds=2)(*given).unstacked(), nn.Stacked.init(L, linear)(*given).unstacked())
 
 
-def test_keys_of_state_dicts_and_values_are_those_of_a_plain_stack():
-    state, plain = to_state_dict(make()), to_state_dict(make(1))
+@pytest.mark.parametrize("kind", ["Stacked", "Interleaved"])
+def test_keys_of_state_dicts_and_values_are_those_without_rounds(kind):
+    layers_of = {"Stacked": make, "Interleaved": alternating}[kind]
+    state, plain = to_state_dict(layers_of(2)), to_state_dict(layers_of(1))
     assert sorted(state) == sorted(plain)
     assert "6.weight" in state
     for key, array in plain.items():
         assert jnp.array_equal(state[key], array)
-    same_trees(from_state_dict(jax.tree.map(jnp.zeros_like, make()), plain), make(), rtol=0, atol=0)
+    again = from_state_dict(jax.tree.map(jnp.zeros_like, layers_of(2)), plain)
+    same_trees(again, layers_of(2), rtol=0, atol=0)
 
 
 def test_layer_axes_do_not_count_where_layers_are_looked_at():
@@ -86,31 +94,42 @@ def test_what_a_filter_left_empty_stays_so():
     assert empty.with_layers(empty.unstacked()).stacked.weight.names == empty.stacked.weight.names
 
 
+def test_patterns_of_layers_by_rounds():
+    plain, rounds, x = alternating(1), alternating(2), draw(B, P, E)
+    assert rounds.repeated.stacked[1].weight.axes == (
+        *axn.make_axes(layers_round=2, layers=2),
+        E,
+        E.derive("out"),
+    )
+    same_trees(rounds.unstacked(), plain.unstacked(), rtol=0, atol=0)
+    same_trees(rounds.get_layer(5), plain.get_layer(5), rtol=0, atol=0)
+    same_trees(rounds.with_layers(plain.unstacked()), rounds, rtol=0, atol=0)
+    same(rounds.fold(x), x.names, plain.fold(x).array)
+    same(rounds.vmap(x), ("layers", *x.names), plain.vmap(x).array)
+
+
 # pipelines
+HALVES = {"layers": "model"}, {"layers": "model", "batch": "model"}
 CASES = {
-    "everything kept": ("auto", {}, STORED, COMPUTED, 2),
-    "recomputed": ("explicit", {"gradient_checkpointing": True}, STORED, COMPUTED, 2),
-    "several layers in a round": (
-        "auto",
-        {"gradient_checkpointing": "nested"},
-        {"layers": "model"},
-        {"layers": "model", "batch": "model"},
-        1,
-    ),
+    "everything kept": (make, "auto", {}, STORED, COMPUTED, 2),
+    "recomputed": (make, "explicit", {"gradient_checkpointing": True}, STORED, COMPUTED, 2),
+    "several layers in a round": (make, "auto", {"gradient_checkpointing": "nested"}, *HALVES, 1),
+    "alternating": (alternating, "explicit", {"gradient_checkpointing": True}, *HALVES, 1),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_layers_one_by_one(case, auto_mesh, explicit_mesh):
     """Arguments, outputs and dropout are by layer, by row, by both and by none."""
-    mode, options, stored, computed, ways = CASES[case]
-    stack, x, mask, shift = make(**options), draw(B, P, E), draw(B, P), draw(L, E)
+    layers_of, mode, options, stored, computed, ways = CASES[case]
+    stack, x, mask, shift = layers_of(**options), draw(B, P, E), draw(B, P), draw(L, E)
     mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[mode]
     run = jax.value_and_grad(loss_of, argnums=(0, 1, 2, 3))
     value, gradients = pipeline(run, mesh, stack, x, mask, shift, stored=stored, computed=computed)
 
     parameters = [(layer.weight.array, layer.scale) for layer in stack.unstacked()]
-    by_hand = jax.value_and_grad(lambda *args: loss_by_hand(*args, (1.0,), ways), argnums=(0, 1, 2, 3))
+    tilts = (1.0, 1.25) if layers_of is alternating else (1.0,)
+    by_hand = jax.value_and_grad(lambda *args: loss_by_hand(*args, tilts, ways), argnums=(0, 1, 2, 3))
     expected, (layers, *rest) = jax.jit(by_hand)(parameters, x.array, mask.array, shift.array)
     close(value, expected)
     close([(layer.weight.array, layer.scale) for layer in gradients[0].unstacked()], layers)
@@ -189,6 +208,14 @@ def test_rounds_that_do_not_divide_among_the_stages(auto_mesh):
         "  hint: use a multiple of 16 layers"
     )
     stack = make(4)
+    with axn.set_mesh(auto_mesh), axn.axis_mapping(COMPUTED), axn.pipelined(B, MICROBATCHES):
+        fails(AxisSizeError, text, lambda: jax.eval_shape(mean_square, stack, draw(B, P, E)))
+    text = (
+        "Interleaved.fold: each of 4 stages needs as many repetitions of the pattern of 2 in each of 2 rounds\n"
+        "  layers=8: 4 repetitions, and 0 layers left over\n"
+        "  hint: use a multiple of 16 layers"
+    )
+    stack = alternating()
     with axn.set_mesh(auto_mesh), axn.axis_mapping(COMPUTED), axn.pipelined(B, MICROBATCHES):
         fails(AxisSizeError, text, lambda: jax.eval_shape(mean_square, stack, draw(B, P, E)))
 

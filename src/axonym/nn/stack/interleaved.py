@@ -20,7 +20,7 @@ from ...transform.leaves import hole_without, is_hole
 from ...transform.loop import check_names, loop
 from ...transform.vmap import vmap
 from ..layer import in_scope
-from . import pipeline, running
+from . import pipeline, rounds as by_rounds, running
 from .stacked import BlockFoldable, Stacked
 from .stages import Pipeline
 
@@ -96,6 +96,7 @@ class Interleaved(BlockFoldable[M]):
         pattern: tuple[Callable[..., N], Callable[..., N2]],
         *,
         gradient_checkpointing: ScanCheckpointSpec = False,
+        rounds: int = 1,
     ) -> "Callable[..., Interleaved[N | N2]]": ...
     @overload
     @classmethod
@@ -105,6 +106,7 @@ class Interleaved(BlockFoldable[M]):
         pattern: Sequence[Callable[..., N]],
         *,
         gradient_checkpointing: ScanCheckpointSpec = False,
+        rounds: int = 1,
     ) -> "Callable[..., Interleaved[N]]": ...
     @classmethod
     def init(
@@ -113,6 +115,7 @@ class Interleaved(BlockFoldable[M]):
         pattern: Sequence[Callable[..., N]],
         *,
         gradient_checkpointing: ScanCheckpointSpec = False,
+        rounds: int = 1,
     ) -> "Callable[..., Interleaved[N]]":
         """Return a function that makes the layers, each with the constructor of its kind and its own key.
 
@@ -123,6 +126,7 @@ class Interleaved(BlockFoldable[M]):
             pattern: for each layer of a repetition, a class with a constructor `init`, or a function that returns a
                 module.
             gradient_checkpointing: see `ScanCheckpointPolicy`.
+            rounds: how often a pipeline passes all of its stages, see `Stacked.init`; they divide the repetitions.
 
         Examples:
             >>> Layers, Embed = axn.make_axes(layers=5, embed=4)
@@ -139,21 +143,24 @@ class Interleaved(BlockFoldable[M]):
         makes = [running.constructor("Interleaved.init", Block, kind) for kind in pattern]
         period, repetitions = len(makes), Block.size // len(makes)
         end = repetitions * period
+        Repeated = Block.resize(repetitions)
+        by_rounds.check("Interleaved.init", Repeated, rounds)
+        axes = by_rounds.storage(Repeated, rounds)
 
         def initialize(*args: object, **kwargs: object) -> Interleaved[N]:
             given = (args, running.split_arguments("Interleaved.init", Block, args, kwargs))
-            Repeated = Block.resize(repetitions)
             kinds = []
             for i, make in enumerate(makes):
-                own, named = running.part(given, Block, slice(i, end, period))
-                kinds.append(vmap(make, Repeated)(*own, **named))
+                repeated = running.part(given, Block, slice(i, end, period))
+                own, named = by_rounds.split(repeated, Repeated, rounds)
+                kinds.append(by_rounds.mapped(make, axes)(*own, **named))
             rest = []
             for i in range(end, Block.size):
                 own, named = running.part(given, Block, i)
                 rest.append(makes[i - end](*own, **named))
             layers: Any = tuple(kinds)
-            repeated = Stacked(layers, Repeated, ScanCheckpointPolicy(disable=True))
-            return cls(repeated, tuple(rest), Block, policy)
+            whole = Stacked(layers, Repeated, ScanCheckpointPolicy(disable=True), rounds)
+            return cls(whole, tuple(rest), Block, policy)
 
         return initialize
 
@@ -203,6 +210,7 @@ class Interleaved(BlockFoldable[M]):
 
         def run(*args: P.args, **kwargs: P.kwargs) -> R:
             here, over = self._here()
+            here = here.in_order()
             arguments = (
                 args,
                 running.split_arguments("Interleaved.vmap", here.Block, args, kwargs, over),
@@ -223,7 +231,8 @@ class Interleaved(BlockFoldable[M]):
         Raises:
             ShardingError: if there are remaining layers, which would be on every device but come last.
         """
-        Repeated, over = running.block_here(self.repeated.stacked, self.repeated.Block)
+        stored = self.repeated.storage
+        Repeated, over = by_rounds.block_here("Interleaved", self.repeated.stacked, stored)
         if not over:
             return self, ()
         if self.rest:
@@ -245,24 +254,37 @@ class Interleaved(BlockFoldable[M]):
         Raises:
             AxisSizeError: if stages would have different parts of the pattern.
         """
-        divided = pipeline.planned(function, self.Block)
+        divided = pipeline.planned(function, self.Block, self.repeated.rounds)
         if divided is None:
             return None
         repetitions = self.repeated.Block.size
-        if self.rest or repetitions % divided.stages:
+        if self.rest or repetitions % divided.cycle:
             problem = f"each of {divided.stages} stages needs as many repetitions of the pattern"
             problem += f" of {self._Pattern.size}"
+            if divided.rounds > 1:
+                problem += f" in each of {divided.rounds} rounds"
             facts = f"{shown(self.Block)}: {repetitions} repetitions, and {len(self.rest)} layers left over"
-            hint = f"use a multiple of {divided.stages * self._Pattern.size} layers"
+            hint = f"use a multiple of {divided.cycle * self._Pattern.size} layers"
             raise AxisSizeError(message(function, problem, facts, hint=hint))
         return divided
 
     def by_stage(self, divided: Pipeline) -> Self:
-        """Return the layers with an axis of stages."""
-        Repeated = self.repeated.Block.resize(self.repeated.Block.size // divided.stages)
-        stacked = divided.layers_by_stage(self.repeated.stacked)
-        repeated = dataclasses.replace(self.repeated, stacked=stacked, Block=Repeated)
-        return dataclasses.replace(self, repeated=repeated, Block=divided.Layer)
+        """Return the layers with an axis of stages; those of several rounds have an axis for them, too."""
+        Repeated = self.repeated.Block.resize(self.repeated.Block.size // divided.cycle)
+        stacked, policy = (
+            divided.layers_by_stage(self.repeated.stacked),
+            self.gradient_checkpointing,
+        )
+        if divided.rounds > 1:
+            policy = policy.inside()
+        repeated = dataclasses.replace(self.repeated, stacked=stacked, Block=Repeated, rounds=1)
+        return dataclasses.replace(
+            self, repeated=repeated, Block=divided.Layer, gradient_checkpointing=policy
+        )
+
+    def in_order(self) -> Self:
+        """Return the repetitions stored along one axis, in order of depth."""
+        return dataclasses.replace(self, repeated=self.repeated.in_order())
 
     def unstacked(self) -> tuple[M, ...]:
         """Return the layers one by one, in order of depth."""

@@ -4,6 +4,7 @@ With two rounds, eight layers are stored along two axes, `layers_round=2` and `l
 of `layers` to four stages gives the first one layers 0 and 4, the second one layers 1 and 5, and so on.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -11,10 +12,13 @@ import jax
 from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
 from ...core import renamed_hole
-from ...errors import ArgumentError, AxisSizeError, message
+from ...errors import ArgumentError, AxisSizeError, ShardingError, message
 from ...kinds import is_array
+from ...mesh.assignment import Entry
 from ...ops.shape import flatten_axes, unflatten_axis
 from ...transform.leaves import hole_without, is_hole
+from ...transform.vmap import vmap
+from . import running
 from .running import numbered
 
 T = TypeVar("T")
@@ -41,6 +45,36 @@ def check(function: str, Block: Axis, rounds: int) -> None:
     if Block.size % rounds:
         problem = f"{shown(Block)} cannot be split evenly into {rounds} rounds"
         raise AxisSizeError(message(function, problem, hint=f"use a multiple of {rounds} layers"))
+
+
+def block_here(function: str, layers: object, axes: Sequence[Axis]) -> tuple[Axis, Entry]:
+    """Return the axis of the layers that this device has, and the mesh axes over which a shard_map splits them.
+
+    Args:
+        function: what the user called.
+        layers: the layers.
+        axes: those of `storage`.
+
+    Raises:
+        ShardingError: if it splits several rounds, whose layers are not in sequence on one device.
+    """
+    *outer, Stored = axes
+    Block, over = running.block_here(layers, Stored)
+    for Round in outer:
+        if over:
+            problem = (
+                f"{shown(Stored)} of each of {Round.size} rounds are split over {', '.join(over)}"
+            )
+            hint = "a device would need those of others in between; make the layers without rounds"
+            raise ShardingError(message(function, problem, hint=hint))
+    return Block, over
+
+
+def mapped(fn: Callable[..., Any], axes: Sequence[Axis]) -> Callable[..., Any]:
+    """Map a function over the axes of `storage`."""
+    for axis in reversed(axes):
+        fn = vmap(fn, axis)
+    return fn
 
 
 def split(tree: T, Block: Axis, rounds: int) -> T:

@@ -10,7 +10,7 @@ import jax
 
 from ...array import NamedArray, is_named_array
 from ...axis import Axis, shown
-from ...errors import AxisSizeError, OperandError, ShardingError, message
+from ...errors import AxisSizeError, OperandError, message
 from ...kinds import is_array
 from ...mesh import auto
 from ...mesh.assignment import Entry
@@ -272,7 +272,7 @@ class Stacked(BlockFoldable[M]):
         def initialize(*args: object, **kwargs: object) -> Stacked[N]:
             kwargs = running.split_arguments("Stacked.init", Block, args, kwargs)
             args, kwargs = by_rounds.split((args, kwargs), Block, rounds)
-            return cls(_mapped(make, axes)(*args, **kwargs), Block, policy, rounds)
+            return cls(by_rounds.mapped(make, axes)(*args, **kwargs), Block, policy, rounds)
 
         return initialize
 
@@ -318,16 +318,9 @@ class Stacked(BlockFoldable[M]):
         Raises:
             ShardingError: if it splits several rounds, whose layers are not in sequence on one device.
         """
-        Stored = self.storage[-1]
-        Block, over = running.block_here(self.stacked, Stored)
+        Block, over = by_rounds.block_here("Stacked", self.stacked, self.storage)
         if not over:
             return self, ()
-        if self.rounds > 1:
-            problem = (
-                f"{shown(Stored)} of each of {self.rounds} rounds are split over {', '.join(over)}"
-            )
-            hint = "a device would need those of others in between; make the layers without rounds"
-            raise ShardingError(message("Stacked", problem, hint=hint))
         return dataclasses.replace(self, Block=Block), over
 
     def divide(self, function: str) -> Pipeline | None:
@@ -499,13 +492,6 @@ class BlockSeq(BlockFoldable[M]):
 
 def _call(layer: Any, *args: Any, **kwargs: Any) -> Any:
     return layer(*args, **kwargs)
-
-
-def _mapped(make: Steps, axes: Sequence[Axis]) -> Steps:
-    """Map a function over several axes, outermost first."""
-    for axis in reversed(axes):
-        make = vmap(make, axis)
-    return make
 
 
 def _unbind(leaf: Any, Block: Axis) -> Sequence[Any]:
