@@ -1,0 +1,162 @@
+"""The command line: what it prints, its status, and what it refuses."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import axonym as axn
+from axonym.command import _parser, main
+
+PAGE = Path(__file__).parents[1] / "docs/guides/costs.md"
+
+SAMPLE = """
+import axonym as axn
+import jax
+import jax.numpy as jnp
+from sample_sizes import MLP
+
+def array(**sizes):
+    return axn.NamedArray(jax.ShapeDtypeStruct(tuple(sizes.values()), jnp.float32), tuple(sizes))
+
+def layer(up, down, x):
+    return axn.dot(axn.dot(x, up, axis="embed"), down, axis="mlp")
+
+ARRAYS = array(embed=32, mlp=MLP), array(mlp=MLP, embed=32), array(batch=64, embed=32)
+
+def small():
+    return layer, {"mlp": "model"}, *ARRAYS
+
+def wrong():
+    return layer, {"mlp": "model"}, array(mlp=MLP), *ARRAYS[1:]
+
+def nothing():
+    return layer
+
+def swapped():
+    return {"mlp": "model"}, layer, *ARRAYS
+
+tiny = axn.partitioning.Target(
+    "tiny", {"float32": 1e9}, memory=4096, memory_bandwidth=1e9, link=axn.partitioning.Link(1e9, 1e-6)
+)
+"""
+
+
+@pytest.fixture
+def sample(tmp_path, monkeypatch):
+    """Return a file with functions; it imports a neighbour."""
+    (tmp_path / "sample_sizes.py").write_text("MLP = 128\n")
+    (tmp_path / "sample_layer.py").write_text(SAMPLE)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for name in ("sample_sizes", "sample_layer"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return tmp_path / "sample_layer.py"
+
+
+def small():
+    """Return what the function of that name returns, and a mesh."""
+
+    def array(**sizes):
+        return axn.NamedArray(jax.ShapeDtypeStruct(tuple(sizes.values()), jnp.float32), tuple(sizes))
+
+    def layer(up, down, x):
+        return axn.dot(axn.dot(x, up, axis="embed"), down, axis="mlp")
+
+    arrays = array(embed=32, mlp=128), array(mlp=128, embed=32), array(batch=64, embed=32)
+    return layer, {"mlp": "model"}, {"model": 8}, arrays
+
+
+def test_cost_prints_the_report_and_keeps_it(sample, tmp_path, capsys):
+    lock = tmp_path / "layout.json"
+    command = ["cost", f"{sample}:small", "--mesh", "model=8", "--target", "v5e"]
+    assert main([*command, "--save", str(lock)]) == 0
+    layer, mapping, mesh, arrays = small()
+    report = axn.cost(layer, mapping, mesh, *arrays, target="v5e")
+    assert capsys.readouterr().out == f"{report}\n"
+    axn.partitioning.assert_layout(report, lock)
+
+    # Of another mapping, all is different.
+    written = json.loads(lock.read_text())
+    written["layouts"]["up"] = "float32 embed→model"
+    lock.write_text(json.dumps(written))
+    assert main([*command, "--lock", str(lock)]) == 1
+    told = capsys.readouterr().out
+    assert told.startswith(f"{report}\n\nerror: assert_layout: layer, mapping {mapping} is not what {lock} says\n")
+    assert "  layouts: up: float32 embed→model -> float32 mlp→model\n" in told
+
+
+def test_cost_fails_where_memory_is_too_small(sample, capsys):
+    command = ["cost", f"{sample}:small", "--mesh", "model=8", "--target", f"{sample}:tiny"]
+    assert main(command) == 1
+    assert "error: 28.0 KiB at the peak do not fit into the 4.0 KiB of tiny" in capsys.readouterr().out
+
+
+def test_check_fails_where_there_are_errors(sample, capsys):
+    layer, mapping, mesh, arrays = small()
+    assert main(["check", f"{sample}:small", "--mesh", "model=8"]) == 0
+    report = axn.check(layer, mapping, mesh, *arrays, quiet=True)
+    assert capsys.readouterr().out == f"{report}\n"
+    # A module by its name, from the folder of its file.
+    assert main(["check", "sample_layer:small", "--mesh", "data=2,model=3"]) == 1
+    assert "error: mlp=128 cannot be split evenly in 3 over mesh axis model" in capsys.readouterr().out
+
+
+def test_an_error_of_the_function_tells_its_line(sample, capsys):
+    assert main(["cost", f"{sample}:wrong", "--mesh", "model=8"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: dot: ")
+    assert told.endswith("  in layer, sample_layer.py line 11\n")
+
+
+@pytest.mark.parametrize(
+    ("function", "mesh", "problem"),
+    [
+        ("{}:small", "8", "argument --mesh: '8' should be a mesh axis and its size, each once, such as data=4"),
+        ("{}:small", "a=2,a=4", "argument --mesh: 'a=4' should be a mesh axis and its size, each once, such as data=4"),
+        ("{}:small", "a=0", "argument --mesh: 'a=0' should be a mesh axis and its size, each once, such as data=4"),
+        ("{}", "a=2", "'{}' should be MODULE:NAME or FILE.py:NAME"),
+        ("{}:large", "a=2", "{} has nothing of the name 'large'"),
+        ("{}:ARRAYS", "a=2", "{}:ARRAYS should be a function, not tuple"),
+        (
+            "{}:nothing",
+            "a=2",
+            "{}:nothing should return a tuple of a function or a tree, its mapping, and arguments, not function",
+        ),
+        (
+            "{}:swapped",
+            "a=2",
+            "{}:swapped should return a mapping second, a dict, axn.Mappings or None, not function",
+        ),
+        ("no_such_module:small", "a=2", "there is no module 'no_such_module'"),
+        ("no_such_file.py:small", "a=2", "there is no file no_such_file.py"),
+    ],
+)
+def test_a_command_that_makes_no_sense(function, mesh, problem, sample, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["check", function.format(sample), "--mesh", mesh])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: {problem.format(sample)}\n")
+
+
+def test_a_file_with_the_name_of_another_module(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    path = tmp_path / "json.py"
+    path.write_text("def small():\n    pass\n")
+    with pytest.raises(SystemExit):
+        main(["check", f"{path}:small", "--mesh", "a=2"])
+    told = f"error: {path} has the name of another module, {json.__file__}: rename it\n"
+    assert capsys.readouterr().err.endswith(told)
+
+
+def test_the_commands_of_the_guide_make_sense():
+    commands = re.findall(r"^python -m axonym (.*)$", PAGE.read_text(), re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["cost", "check", "cost", "cost"]
+    for command in commands:
+        given = _parser().parse_args(shlex.split(command))
+        assert given.mesh == {"data": 4, "model": 2}
+        assert given.function == "train.py:fitted"
