@@ -293,12 +293,12 @@ class Cost(Printed):
         memory, capacity = self.memory, self.target.memory
         if memory.peak <= capacity:
             return ()
-        over = byte_text(memory.peak - capacity)
+        over = memory.peak - capacity
         text = f"{byte_text(memory.peak)} at the peak do not fit into the {byte_text(capacity)}"
-        return (f"{text} of {self.target.name}, by {over}", *self._remedies())
+        return (f"{text} of {self.target.name}, by {byte_text(over)}", *self._remedies(over))
 
-    def _remedies(self) -> tuple[str, ...]:
-        """List what would help, and by how much, what saves most first."""
+    def _remedies(self, over: int) -> tuple[str, ...]:
+        """List what would help, and by how much, what saves most first, without what hardly would."""
         memory, ways = self.memory, self.devices
         found: list[tuple[int, str]] = []
         for kind, held in (("parameters", memory.parameters), ("optimizer", memory.optimizer)):
@@ -313,7 +313,7 @@ class Cost(Printed):
         found.sort(reverse=True)
         told: list[str] = []
         for saved, remedy in found:
-            if saved > 0:
+            if saved > over / 100:
                 told.append(f"to save {byte_text(saved)}: {remedy}")
         return tuple(told)
 

@@ -1,0 +1,221 @@
+"""The arguments of a function, laid out on a mesh without values, and what their names say."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+
+from ..array import is_named_array
+from ..core import payload_of
+from ..kinds import Payload, Tree
+from ..mesh import assignment, context
+from ..mesh.assignment import AxisMapping, Entry, Mappings, ResourceMapping
+from ..partitioning.arguments import identifiers, labels
+from ..partitioning.jit import NamedJit, remapped
+from ..partitioning.shard import is_optimiser_state, lay_out_tree, no_mapping, several_of
+from ..report.show import ArrayLayout, show
+from ..report.target import abstract_array, is_array, unwrapped
+from ..transform.leaves import refilled
+from .attribute import Named
+
+_INDEX = re.compile(r"\[['\"]?([^\]'\"]*)['\"]?\]")
+
+
+class Arguments(NamedTuple):
+    """A function, and arguments that are laid out on a mesh.
+
+    Attributes:
+        fn: a `NamedJit`, or what `jax.jit` returns.
+        args: abstract arguments by position.
+        kwargs: those by name.
+        mappings: what lays out parameters, and the computation.
+    """
+
+    fn: Any
+    args: tuple[Tree, ...]
+    kwargs: dict[str, Tree]
+    mappings: Mappings
+
+
+def arguments_of(
+    fn: Tree,
+    mapping: ResourceMapping | Mappings | None,
+    mesh: Mesh,
+    args: tuple[Tree, ...],
+    kwargs: dict[str, Tree],
+) -> Arguments:
+    """Lay out the arguments of a function, none of which needs to exist.
+
+    Raises:
+        ShardingError: if there is no mapping, or it does not fit.
+    """
+    call = unwrapped(fn, args, kwargs)
+    jitted: Any = fn
+    if isinstance(fn, functools.partial) and isinstance(fn.func, NamedJit):
+        jitted = fn.func
+    args, kwargs = call.args, call.kwargs
+    own = None
+    if isinstance(jitted, NamedJit):
+        roles = jitted.roles
+        told = [roles.arguments, roles.inside, roles.results]
+        own = next((each for each in told if each is not None), None)
+    elif any(map(is_array, jax.tree.leaves(call.target))):
+        # So that the arrays of a module are arguments.
+        jitted, args = _call_module, (call.target, *args)
+
+    mappings = _mappings(mapping, own)
+    is_named = isinstance(jitted, NamedJit)
+    # What jax.jit has compiled has layouts of its own, and donates.
+    is_compiled = isinstance(jitted, jax.stages.Wrapped) and not is_named
+    if not is_compiled and not (is_named and mapping is None):
+        jitted = remapped(jitted, mappings, "cost", strict=mapping is not None)
+    parts = (args, kwargs)
+    abstract = jax.tree.map(_abstract, parts, is_leaf=is_named_array)
+    lay_out = functools.partial(
+        lay_out_tree, mapping=mappings, mesh=mesh, several=several_of(abstract), function="cost"
+    )
+    placed = (lay_out(abstract[0]), lay_out(abstract[1]))
+    if mapping is None:
+        keep = functools.partial(_as_it_is, mesh=mesh)
+        placed = jax.tree.map(keep, parts, placed, is_leaf=is_named_array)
+    return Arguments(jitted, placed[0], placed[1], mappings)
+
+
+def _call_module(module: Callable[..., Any], *args: Tree, **kwargs: Tree) -> Any:
+    return module(*args, **kwargs)
+
+
+def _mappings(
+    mapping: ResourceMapping | Mappings | None, own: AxisMapping | Mappings | None
+) -> Mappings:
+    """Return what is given, or what a function has of its own, or what is current."""
+    if isinstance(mapping, Mappings):
+        return mapping
+    if mapping is None and isinstance(own, Mappings):
+        return own
+    if mapping is None and isinstance(own, AxisMapping):
+        return Mappings(own)
+    resolved = context.resolve_mapping(mapping)
+    if resolved is None:
+        raise no_mapping("cost")
+    return Mappings(resolved)
+
+
+def _abstract(leaf: Payload) -> Any:
+    """Return an array without values; all else stays."""
+    payload = payload_of(leaf)
+    if not is_array(payload):
+        return leaf
+    return refilled(leaf, abstract_array(payload))
+
+
+def _as_it_is(leaf: Payload, placed: Payload, mesh: Mesh) -> Any:
+    """Keep the layout of an array that lies on an equal mesh already."""
+    sharding = getattr(payload_of(leaf), "sharding", None)
+    if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) != dict(mesh.shape):
+        return placed
+    array = abstract_array(payload_of(leaf))
+    own = NamedSharding(mesh, sharding.spec)
+    there = jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=own, weak_type=array.weak_type)
+    return refilled(leaf, there)
+
+
+def rows_of(given: Arguments) -> dict[str, ArrayLayout]:
+    """Return how the arguments are laid out, by what the program calls them."""
+    leaves = labels(given.fn.__wrapped__, given.args, given.kwargs, is_named_array)
+    found: dict[str, ArrayLayout] = {}
+    for name, (label, leaf) in zip(identifiers(label for label, _ in leaves), leaves, strict=True):
+        for row in show(leaf).arrays:
+            found[name] = dataclasses.replace(row, path=_path(label))
+    return found
+
+
+def _path(label: str) -> str:
+    """Write the label of an argument as a path: `model.layers[0].weight` is `model.layers.0.weight`."""
+    return _INDEX.sub(r".\1", label)
+
+
+def by_kind(
+    given: Arguments, rows: Mapping[str, ArrayLayout]
+) -> dict[str, tuple[ArrayLayout, ...]]:
+    """Sort arguments into parameters, state of an optimiser and data."""
+    fn, args, kwargs = given.fn.__wrapped__, given.args, given.kwargs
+    states: list[str] = []
+    for label, node in labels(fn, args, kwargs, is_optimiser_state):
+        if is_optimiser_state(node):
+            states.append(_path(label))
+    arguments = [*args, *kwargs.values()]
+    # Arrays that are arguments of their own, not parts of one.
+    whole: list[str] = []
+    for label, leaf in labels(fn, args, kwargs, is_named_array):
+        if any(leaf is argument for argument in arguments):
+            whole.append(_path(label))
+
+    mappings = given.mappings
+    found: dict[str, list[ArrayLayout]] = {"parameters": [], "optimizer": [], "data": []}
+    alone: list[ArrayLayout] = []
+    for row in rows.values():
+        is_data = mappings.of(row.names) == mappings.compute != mappings.parameters
+        if any(row.path == state or row.path.startswith(f"{state}.") for state in states):
+            found["optimizer"].append(row)
+        elif is_data or not _is_floating(row):
+            found["data"].append(row)
+        elif row.path in whole:
+            alone.append(row)
+        else:
+            found["parameters"].append(row)
+    # Beside a model, an array that is an argument of its own is data.
+    kind = "parameters"
+    if found[kind]:
+        kind = "data"
+    found[kind] += alone
+    return {kind: tuple(own) for kind, own in found.items()}
+
+
+def _is_floating(row: ArrayLayout) -> bool:
+    try:
+        return bool(jnp.issubdtype(jnp.dtype(row.dtype), jnp.inexact))
+    except TypeError:
+        # A key of random numbers.
+        return False
+
+
+def names_known(
+    mappings: Mappings,
+    ledger: context.Ledger,
+    rows: Mapping[str, ArrayLayout],
+    mesh: AbstractMesh,
+) -> Named:
+    """Gather what names say: on which mesh axes axes lie, and their sizes."""
+    stored: dict[str, Entry] = {}
+    keeping = [mappings.parameters]
+    for _, extra in mappings.overrides:
+        keeping.append(extra)
+    for mapping in keeping:
+        for name, entry in mapping.entries:
+            stored.setdefault(name, entry)
+    computed: dict[str, Entry] = {}
+    for mapping in (mappings.compute, *ledger.seen):
+        if mapping in keeping:
+            continue
+        for name, entry in mapping.entries:
+            # Inside of a pipeline, axes lie on fewer mesh axes.
+            computed[name] = max(computed.get(name, ()), entry, key=len)
+    if not computed:
+        computed = stored
+
+    sizes: dict[str, set[int]] = {}
+    for name, several in (ledger.sizes or {}).items():
+        for base in assignment.bases_of(name):
+            sizes.setdefault(base, set()).update(several)
+    for row in rows.values():
+        for name, size in zip(row.names, row.shape[len(row.shape) - len(row.names) :], strict=True):
+            for base in assignment.bases_of(name):
+                sizes.setdefault(base, set()).add(size)
+    known = {name: frozenset(several) for name, several in sizes.items()}
+    return Named(tuple(mesh.shape.items()), computed, stored, known, rows)
