@@ -136,6 +136,15 @@ def test_a_derived_name_must_divide_too() -> None:
     )
 
 
+def test_a_slice_by_one_is_told_what_keeps_the_size() -> None:
+    with pytest.raises(ShardingError) as error:
+        spec(("pos",), (63,), pos="data")
+    assert str(error.value).endswith(
+        "hint: use a multiple of 4, as round_axis_for_partitioning does, or map 'pos' to None; in place of a slice "
+        'such as x["pos", 1:], which has one less, axn.roll(x, -1, "pos") keeps the size: give the last one no weight'
+    )
+
+
 def test_a_mapping_may_leave_sizes_that_do_not_divide_to_jax() -> None:
     mapping = dataclasses.replace(context.resolve_mapping({"batch": "data"}), uneven=True)
     explicit = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)

@@ -67,7 +67,8 @@ def test_operands_that_disagree_are_reported(x: axn.NamedArray) -> None:
     moves: dict[str, Any] = {
         "sum": lambda: x + other,
         "product": lambda: axn.dot(x, weight, axis="embed"),
-        "along": lambda: axn.concatenate("batch", [x, x]),
+        "along": lambda: axn.sort(x, "batch"),
+        "slice": lambda: jax.jit(lambda x: x["batch", 1:])(x),
     }
     for move in moves.values():
         move()

@@ -1,6 +1,7 @@
 """Functions along one axis."""
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,13 @@ from ..axis import AxisSelection, AxisSelector, names_in, selector
 from ..core import Core, shape_of, wrap
 from ..errors import AxisError
 from ..mesh import explicit
-from ..mesh.auto import local, whole
+from ..mesh.auto import moved, whole
 from ..names import plans
 from ..names.plans import Names
 from .checks import Function, check_given, keyed, planned, selected_pairs, title, unnamed
 from .kernels import Kernel, Options, keywords_of, lined_up, new, static
 from .nonempty import check_nonempty
+from .prefixes import in_parts, parts_along
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -32,6 +34,8 @@ def _along(
     removes: bool,
     to: tuple[str, int | None] | None,
     options: Options,
+    gathers: bool = False,
+    after: Function | None = None,
 ) -> Kernel:
     """Make the kernel of a function along one whole axis, or along several, flattened."""
     function, keywords = title(fn), keywords_of(options)
@@ -53,28 +57,66 @@ def _along(
         check_given(function, given, names, shape)
         check_nonempty(function, names, shape, at, keywords)
         if len(at) == 1:
-            call = partial(fn, axis=at[0], **keywords)
+            call: Function = partial(fn, axis=at[0], **keywords)
             if removes:
                 found: jax.Array = call(array)
                 return found
-            array = whole(array, at, names)
-            result: jax.Array = local(call, [array], list(explicit.entries_from_type(array)))
+            if gathers:
+                array = whole(array, at, names)
+            if after is not None:
+                call = _in_parts(call, after, array, names, chosen[0], keywords)
+            result = moved(call, [array])
             if to is not None:
                 check_given(function, (to,), target, result.shape)
             return result
-        array = lined_up(whole(array, at), names, (*rest, *chosen))
-        kept = array.shape[: array.ndim - len(chosen)]
-        count = math.prod(array.shape[len(kept) :])
-        flat: jax.Array = fn(lax.reshape(array, (*kept, count)), axis=-1, **keywords)
-        return flat
+        array = lined_up(array, names, (*rest, *chosen))
+        kept = array.ndim - len(chosen)
+
+        def flattened(array: jax.Array) -> jax.Array:
+            flat = lax.reshape(array, (*array.shape[:kept], math.prod(array.shape[kept:])))
+            found: jax.Array = fn(flat, axis=-1, **keywords)
+            return found
+
+        return moved(flattened, [array], explicit.entries_from_type(array)[:kept])
 
     return Kernel(target, body)
 
 
-def along(fn: Function, x: Core, axis: AxisSelection | None) -> "NamedArray":
-    """Apply a function along one axis, which the result has too, perhaps with another size."""
+def _in_parts(
+    call: Function, after: Function, array: jax.Array, names: Names, name: str, keywords: Any
+) -> Function:
+    """Let a scan along a split axis work on one part of it on each device."""
+    at = array.ndim - len(names) + names.index(name)
+    _, parts = parts_along(array, at, name)
+    if parts == 1:
+        return call
+
+    def scan(arrays: Sequence[jax.Array], at: int) -> list[jax.Array]:
+        return [call(arrays[0], axis=at)]
+
+    def joined(before: Sequence[jax.Array], own: Sequence[jax.Array]) -> list[jax.Array]:
+        return [after(before[0], own[0])]
+
+    def scanned(array: jax.Array) -> jax.Array:
+        reverse = keywords.get("reverse", False)
+        return in_parts(scan, joined, [array], at, parts, reverse=reverse)[0]
+
+    return scanned
+
+
+def along(
+    fn: Function, x: Core, axis: AxisSelection | None, after: Function | None = None
+) -> "NamedArray":
+    """Apply a function along one axis, which the result has too, perhaps with another size.
+
+    Args:
+        fn: the function, which gets `axis`.
+        x: the array.
+        axis: the axis.
+        after: for a scan, how the result of what comes before is combined with that of a part.
+    """
     if type(axis) is not str:
-        return along_with(fn, x, axis)
+        return along_with(fn, x, axis, after=after)
     try:
         (array,), names = x.node
     except AttributeError:
@@ -82,7 +124,7 @@ def along(fn: Function, x: Core, axis: AxisSelection | None) -> "NamedArray":
     try:
         call = _along_one[fn][names, axis]
     except KeyError:
-        kernel = planned(fn, (x,), _along, fn, names, axis, False, None, ())
+        kernel = planned(fn, (x,), _along, fn, names, axis, False, None, (), False, after)
         call = plans.keep(_along_one.setdefault(fn, {}), (names, axis), kernel.call)
     made: NamedArray = new(type(x))
     made.node = ((call(array),), names)
@@ -95,10 +137,16 @@ def along_with(
     axis: AxisSelection | None,
     *,
     to: AxisSelector | None = None,
+    gathers: bool = False,
+    after: Function | None = None,
     **options: object,
 ) -> "NamedArray":
-    """Apply a function with options along one axis, which the result may rename to `to`."""
-    return _apply_along(fn, x, axis, False, to, options)
+    """Apply a function with options along one axis, which the result may rename to `to`.
+
+    On Explicit mesh axes, the result is split along the axis as `x` is, or whole if the function `gathers` it. A scan
+    says by `after` how the result of what comes before is combined with that of a part.
+    """
+    return _apply_along(fn, x, axis, False, to, options, gathers, after)
 
 
 def search(fn: Function, x: Core, axis: AxisSelection | None, **options: object) -> "NamedArray":
@@ -113,6 +161,8 @@ def _apply_along(
     removes: bool,
     to: AxisSelector | None,
     options: dict[str, object],
+    gathers: bool = False,
+    after: Function | None = None,
 ) -> "NamedArray":
     if not isinstance(x, Core):
         raise unnamed(title(fn), x)
@@ -122,5 +172,5 @@ def _apply_along(
     if to is not None:
         target = selector(to, title(fn))
     settings = static(fn, options)
-    kernel = planned(fn, (x,), _along, fn, names, key, removes, target, settings)
+    kernel = planned(fn, (x,), _along, fn, names, key, removes, target, settings, gathers, after)
     return wrap(x, kernel.call(array), kernel.names)

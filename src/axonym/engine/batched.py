@@ -5,7 +5,8 @@ matched by name, and the function is applied for each of their positions. An ope
 `batched`; for a function with an `axis` argument and one operand, `along.along` is simpler.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
@@ -17,6 +18,8 @@ from ..core import shape_of, wrap
 from ..errors import AxisNotFoundError, OperandError, message, suggestion
 from ..kinds import Payload
 from ..mesh import auto, explicit
+from ..mesh.assignment import Entry
+from ..mesh.partition import without
 from ..names import plans
 from ..names.plans import Names
 from . import checks, kernels, pointwise
@@ -37,6 +40,7 @@ def batched(
     each: bool = False,
     outer: bool = False,
     in_place: bool = False,
+    whole: bool = False,
     **options: Any,
 ) -> "NamedArray": ...
 @overload
@@ -49,6 +53,7 @@ def batched(
     each: bool = False,
     outer: bool = False,
     in_place: bool = False,
+    whole: bool = False,
     **options: Any,
 ) -> Any: ...
 def batched(
@@ -60,6 +65,7 @@ def batched(
     each: bool = False,
     outer: bool = False,
     in_place: bool = False,
+    whole: bool = False,
     **options: object,
 ) -> "NamedArray | tuple[NamedArray, ...]":
     """Apply a positional function to the core axes of its operands, for each position of their batch axes.
@@ -76,6 +82,8 @@ def batched(
         outer: no operand needs to contain the batch axes of all others, as in a contraction: those that the first one
             lacks follow its own.
         in_place: the axes of `out` replace the core axes of the first operand in place.
+        whole: on Explicit mesh axes, core axes are gathered first. Otherwise the compiler decides what devices send,
+            and a core axis that the result has, too, stays split where its new size divides.
         options: keyword arguments of `fn`, static and hashable.
 
     Raises:
@@ -93,7 +101,7 @@ def batched(
         else:
             chosen.append(hashable(axes, checks.title(fn)))
     several = bool(out) and isinstance(out[0], tuple)
-    mode = Mode(several, each, outer, in_place)
+    mode = Mode(several, each, outer, in_place, whole)
     settings = kernels.static(fn, options)
     try:
         kernel = checks.planned(
@@ -125,6 +133,7 @@ class Mode(NamedTuple):
     each: bool
     outer: bool
     in_place: bool
+    whole: bool
 
 
 class _Operand(NamedTuple):
@@ -224,7 +233,7 @@ def _kernel(
         for operand, array in zip(operands, arrays, strict=True):
             lined.append(kernels.lined_up(jnp.asarray(array), operand.names, operand.aligned))
         call = map_over(positional, operands, batch)
-        results = _laid_out(call, lined, operands, batch, outs, mode.several)
+        results = _laid_out(call, lined, operands, batch, outs, mode)
         if not mode.several:
             return kernels.lined_up(results, (*batch, *outs[0]), targets[0])
         moved: list[jax.Array] = []
@@ -301,9 +310,9 @@ def _laid_out(
     operands: Sequence[_Operand],
     batch: Names,
     outs: tuple[Names, ...],
-    several: bool,
+    mode: Mode,
 ) -> Any:
-    """On a mesh with Explicit axes, gather the core dimensions and lay out the batch dimensions alike."""
+    """On a mesh with Explicit axes, lay out the batch dimensions alike, and say how results are laid out."""
     if not any(map(explicit.has_explicit_axes, arrays)):
         return call(*arrays)
     # Anonymous dimensions are labelled by numbers, as they are broadcast: the last one is the same for all.
@@ -315,9 +324,28 @@ def _laid_out(
     most = max(counts)
     shared: plans.Labels = (*range(-most, 0), *batch)
     widest = counts.index(most)
-    moved, table = explicit.agree(shared, labels, arrays, first=widest, others_whole=True)
+    moved, table = explicit.agree(shared, labels, arrays, first=widest, others_whole=mode.whole)
     lead = plans.values_at(table, shared)
-    results = tuple([*lead, *((),) * len(own)] for own in outs)
-    if several:
-        return auto.local(call, moved, results)
+    offered = _core_entries(operands, moved, set(itertools.chain(*lead)))
+    results = [[*lead, *(offered.get(name, ()) for name in own)] for own in outs]
+    if any(offered.get(name) for name in itertools.chain(*outs)):
+        results = auto.dividing(call, moved, results)
+    if mode.several:
+        return auto.local(call, moved, tuple(results))
     return auto.local(call, moved, results[0])
+
+
+def _core_entries(
+    operands: Sequence[_Operand], arrays: Sequence[jax.Array], used: Set[str]
+) -> dict[str, Entry]:
+    """Return the mesh axes of core dimensions, by the first operand that has each, but for those in use."""
+    offered: dict[str, Entry] = {}
+    taken = set(used)
+    for operand, array in zip(operands, arrays, strict=True):
+        count = len(operand.core)
+        entries = explicit.entries_from_type(array)
+        for name, entry in zip(operand.core, entries[len(entries) - count :], strict=True):
+            if name not in offered:
+                offered[name] = without(entry, taken)
+                taken.update(entry)
+    return offered

@@ -116,7 +116,11 @@ def over(
     outs: Any = names
     if isinstance(out, str):
         outs = names[0]
-    return batched(adapted, operands, core, outs, in_place=in_place, each=each, **options)
+    # JAX computes what has rows or columns on one device; all devices have it then
+    whole = any(patterns)
+    return batched(
+        adapted, operands, core, outs, in_place=in_place, each=each, whole=whole, **options
+    )
 
 
 def _spread(pattern: str, table: Mapping[str, tuple[E, ...]]) -> tuple[E, ...]:

@@ -20,6 +20,7 @@ from ..core import Core, shape_of, sizes_of
 from ..dtypes import widened
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
 from ..kinds import Payload
+from ..mesh import explicit
 from ..names import plans
 from ..names.plans import Names
 from . import checks, kernels, uneven
@@ -162,7 +163,12 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
         shape_of(function, array, names)
         current = names
         left: list[Payload] = []
-        for step, argument in zip(steps, arguments, strict=True):
+        pairs = list(zip(steps, arguments, strict=True))
+        if explicit.has_explicit_axes(array):
+            # What no device has to send comes first: there is less to send for the rest.
+            last = {*_split_names(array, names), *axes_of_steps(rest)}
+            pairs.sort(key=lambda pair: pair[0].name in last)
+        for step, argument in pairs:
             at = array.ndim - len(current) + current.index(step.name)
             if not array.shape[at] and isinstance(step, (Traced, *gathered)):
                 _check_readable(function, array, current, step, argument)
@@ -177,6 +183,11 @@ def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) 
         return array
 
     return kernels.Kernel(target, body)
+
+
+def _split_names(array: jax.Array, names: Names) -> set[str]:
+    entries = explicit.entries_from_type(array)[array.ndim - len(names) :]
+    return {name for name, entry in zip(names, entries, strict=True) if entry}
 
 
 def _check_readable(

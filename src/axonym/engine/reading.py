@@ -39,7 +39,9 @@ def at_start(
 
     A surrounding `vmap` may map the start over such axes; JAX does not lay out the resulting gather.
     """
-    if isinstance(start, int) or not context.taken_axes():
+    if isinstance(start, int):
+        return auto.moved(lambda array: read(array, at, start, length), [array])
+    if not context.taken_axes():
         return read(auto.whole(array, (at,)), at, start, length)
 
     def piece(array: jax.Array, start: object) -> jax.Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 
 from ..names.plans import Names
-from . import assignment, explicit, tracing
+from . import assignment, explicit, partition, tracing
 
 
 def whole(array: jax.Array, at: Sequence[int], names: Names = ()) -> jax.Array:
@@ -40,6 +40,78 @@ def local(fn: Callable[..., Any], arrays: Sequence[jax.Array], results: Any) -> 
     else:
         out = explicit.sharding_from(typed, results)
     return explicit.untyped(fn, mesh, out)(*map(_with_typed_gradient, arrays))
+
+
+def moved(
+    fn: Callable[..., jax.Array],
+    arrays: Sequence[Any],
+    entries: Sequence[assignment.Entry] | None = None,
+) -> jax.Array:
+    """Call a function that moves elements, and leave to the compiler what devices send each other.
+
+    On a mesh with Explicit axes, each dimension of the result is split as wanted, unless its size does not divide.
+
+    Args:
+        fn: a function of arrays.
+        arrays: its arguments.
+        entries: the mesh axes wanted for each dimension of the result; by default those of the first array.
+    """
+    if not any(map(explicit.has_explicit_axes, arrays)):
+        return fn(*arrays)
+    if entries is None:
+        entries = explicit.entries_from_type(arrays[0])
+    (fitting,) = dividing(fn, arrays, [entries])
+    if fitting != list(entries):
+        explicit.report_gathered(arrays[0], fitting)
+        fn = _apart(fn)
+    result: jax.Array = local(fn, arrays, fitting)
+    return result
+
+
+def all_moved(
+    fn: Callable[[jax.Array], tuple[jax.Array, ...]], array: jax.Array, count: int
+) -> tuple[jax.Array, ...]:
+    """Do what `moved` does for a function of one array that has `count` results."""
+    if not explicit.has_explicit_axes(array):
+        return fn(array)
+    entries = [explicit.entries_from_type(array)] * count
+    results: tuple[jax.Array, ...] = local(
+        _apart(fn), [array], tuple(dividing(fn, [array], entries))
+    )
+    return results
+
+
+def _apart(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep XLA from merging what a function makes with what it is gathered for.
+
+    XLA loses the rest of a split array where a piece from its start is gathered and written back
+    (`tests/upstream/test_gathered_pieces.py`).
+    """
+
+    def apart(*arrays: jax.Array) -> Any:
+        return jax.lax.optimization_barrier(fn(*arrays))
+
+    return apart
+
+
+def dividing(
+    fn: Callable[..., Any],
+    arrays: Sequence[Any],
+    wanted: Sequence[Sequence[assignment.Entry]],
+) -> list[list[assignment.Entry]]:
+    """Return the wanted mesh axes of each dimension of each result of a function, where they divide its size."""
+    mesh = explicit.mesh_of_type(next(filter(explicit.has_explicit_axes, arrays)))
+    types = [jax.ShapeDtypeStruct(jnp.shape(array), jnp.result_type(array)) for array in arrays]
+    results = jax.tree.leaves(jax.eval_shape(fn, *types))
+    fitting: list[list[assignment.Entry]] = []
+    for result, entries in zip(results, wanted, strict=True):
+        fits: list[assignment.Entry] = []
+        for size, entry in zip(result.shape, entries, strict=True):
+            if size % partition.ways_on(mesh, entry):
+                entry = ()
+            fits.append(entry)
+        fitting.append(fits)
+    return fitting
 
 
 def _with_typed_gradient(value: object) -> Any:

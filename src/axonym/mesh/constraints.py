@@ -12,7 +12,7 @@ from ..errors import ShardingError, describe, message
 from ..names.plans import Names, values_at
 from .assignment import AxisMapping, Entry, MeshLike
 from .context import Refused, context_mesh, current, current_mapping, mapped, note, taken_axes
-from .explicit import entries_from_type, relayout
+from .explicit import entries_from_type, has_explicit_axes, relayout
 from .partition import (
     axes_of_type,
     entries_from_spec,
@@ -218,6 +218,18 @@ def keep_together(array: jax.Array, dimensions: Iterable[int]) -> jax.Array:
     if not _several_auto_axes() or not jnp.issubdtype(array.dtype, jnp.inexact):
         return array
     return _constrain_dimensions(array, {at % array.ndim: () for at in dimensions})
+
+
+def keep_whole(array: jax.Array, at: int) -> jax.Array:
+    """Gather a dimension, whatever the modes of the mesh axes that it may be split over."""
+    if has_explicit_axes(array):
+        entries = list(entries_from_type(array))
+        entries[at] = ()
+        array = relayout(array, entries, is_asked=True)
+    mesh = context_mesh()
+    if mesh is None or not axes_of_type(mesh, AxisType.Auto):
+        return array
+    return _constrain_dimensions(array, {at: ()})
 
 
 def split_first(array: jax.Array, entry: Entry) -> jax.Array:

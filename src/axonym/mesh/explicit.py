@@ -97,6 +97,12 @@ def relayout(
     return moved
 
 
+def report_gathered(array: jax.Array, entries: Sequence[Entry]) -> None:
+    """Report, as `limit_reshards` says, that a result is not split as the array is that it was made of."""
+    if current().reshard_limit is not None and len(entries) == array.ndim:
+        _report_move(array, _without_taken(entries), ())
+
+
 def _report_move(array: jax.Array, wanted: Sequence[Entry], names: Names) -> None:
     """Report, as `limit_reshards` says, that an operation sends a large array from device to device.
 

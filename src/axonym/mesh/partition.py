@@ -110,6 +110,9 @@ def _partition_spec(
             problem = f"{name}={size} cannot be split evenly in {ways} over mesh axis {over}"
             hint = f"use a multiple of {ways}, as round_axis_for_partitioning does, "
             hint += f"or map {name!r} to None"
+            if size > 4 * ways and (size + 1) % ways == 0:
+                hint += f'; in place of a slice such as x["{name}", 1:], which has one less, '
+                hint += f'axn.roll(x, -1, "{name}") keeps the size: give the last one no weight'
             facts = _facts(names, shape, mapping, mesh)
             raise ShardingError(message(function, problem, *facts, hint=hint))
         entries.append(entry)

@@ -1,6 +1,7 @@
 """Diagonal state-space layers: linear recurrences that run in parallel."""
 
 import math
+from collections.abc import Sequence
 from typing import Self
 
 import equinox as eqx
@@ -13,9 +14,9 @@ from ..array import NamedArray
 from ..axis import Axis, AxisSelector, sized, without_axes
 from ..core import Core, facts
 from ..dtypes import widen, widened_to
-from ..engine import pointwise
+from ..engine import pointwise, prefixes
 from ..errors import ArgumentError, AxisClashError, message
-from ..mesh import auto
+from ..mesh import auto, explicit
 from ..ops.elementwise import exp, imag, log, log1p, real
 from ..ops.join import stack
 from ..ops.where import where
@@ -146,7 +147,8 @@ class DiagonalSSM(Layer):
         operands = [drive, self._decay()]
         if state is not None:
             operands.append(state)
-        states = pointwise.nary(_scanned, *operands, at=at)
+        _, parts = prefixes.parts_along(drive.array, drive.array.ndim + at, name)
+        states = pointwise.nary(_scanned, *operands, at=at, parts=parts)
 
         if x.axis_size(self.axis):
             last = states[name, -1]
@@ -199,21 +201,36 @@ def _polar(size: jax.Array, angle: jax.Array) -> jax.Array:
     return lax.complex(size * jnp.cos(angle), size * jnp.sin(angle))
 
 
-def _scanned(drive: jax.Array, decay: jax.Array, *start: jax.Array, at: int) -> jax.Array:
-    """Run the recurrence along a dimension, from zero or from a state.
+def _scanned(
+    drive: jax.Array, decay: jax.Array, *start: jax.Array, at: int, parts: int
+) -> jax.Array:
+    """Run the recurrence along a dimension, which is in parts, from zero or from a state.
 
     The powers of the decay keep size 1 where it lacks axes of the input, in each round of the scan.
     """
-    drive = auto.whole(drive, (at,))
-    shape = [1] * (drive.ndim - decay.ndim) + list(decay.shape)
-    shape[at] = drive.shape[at]
-    scanned: Pair = lax.associative_scan(_after, (jnp.broadcast_to(decay, shape), drive), axis=at)
-    powers, states = scanned
-    if start:
-        states = states + powers * start[0]
-    return states
+
+    def states(drive: jax.Array, decay: jax.Array, *start: jax.Array) -> jax.Array:
+        shape = [1] * (drive.ndim - decay.ndim) + list(decay.shape)
+        shape[at] = drive.shape[at]
+        elements = (jnp.broadcast_to(decay, shape), drive)
+        if parts == 1:
+            powers, reached = _scan(elements, at)
+        else:
+            powers, reached = prefixes.in_parts(_scan, _after, elements, at + drive.ndim, parts)
+        if start:
+            reached = reached + powers * start[0]
+        return reached
+
+    if parts == 1:
+        drive = auto.whole(drive, (at,))
+    return auto.moved(states, [drive, decay, *start], explicit.entries_from_type(drive))
 
 
-def _after(first: Pair, second: Pair) -> Pair:
+def _scan(elements: Sequence[jax.Array], at: int) -> Sequence[jax.Array]:
+    scanned: Sequence[jax.Array] = lax.associative_scan(_after, tuple(elements), axis=at)
+    return scanned
+
+
+def _after(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> Pair:
     """Compose two steps s -> a s + b."""
     return first[0] * second[0], second[0] * first[1] + second[1]

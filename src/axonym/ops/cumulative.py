@@ -43,17 +43,17 @@ def cumlogsumexp(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) 
         axis: the axis to accumulate along.
         reverse: accumulate from the end.
     """
-    return along.along_with(_cumlogsumexp, x, axis, reverse=reverse)
+    return along.along_with(_cumlogsumexp, x, axis, after=jnp.logaddexp, reverse=reverse)
 
 
 def cummax(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
     """Return the cumulative maximum along `axis`, from the end if `reverse`."""
-    return along.along_with(_cummax, x, axis, reverse=reverse)
+    return along.along_with(_cummax, x, axis, after=jnp.maximum, reverse=reverse)
 
 
 def cummin(x: "NamedArray", axis: AxisSelector, *, reverse: bool = False) -> "NamedArray":
     """Return the cumulative minimum along `axis`, from the end if `reverse`."""
-    return along.along_with(_cummin, x, axis, reverse=reverse)
+    return along.along_with(_cummin, x, axis, after=jnp.minimum, reverse=reverse)
 
 
 def cumprod(
@@ -61,8 +61,8 @@ def cumprod(
 ) -> "NamedArray":
     """Return the cumulative product along `axis`, from the end if `reverse`."""
     if dtype is None and not reverse:
-        return along.along(_cumprod, x, axis)
-    return along.along_with(_cumprod, x, axis, dtype=dtype, reverse=reverse)
+        return along.along(_cumprod, x, axis, jnp.multiply)
+    return along.along_with(_cumprod, x, axis, after=jnp.multiply, dtype=dtype, reverse=reverse)
 
 
 def cumsum(
@@ -82,8 +82,8 @@ def cumsum(
         [6 5 3]
     """
     if dtype is None and not reverse:
-        return along.along(_cumsum, x, axis)
-    return along.along_with(_cumsum, x, axis, dtype=dtype, reverse=reverse)
+        return along.along(_cumsum, x, axis, jnp.add)
+    return along.along_with(_cumsum, x, axis, after=jnp.add, dtype=dtype, reverse=reverse)
 
 
 def cumulative_prod(
@@ -94,7 +94,18 @@ def cumulative_prod(
     include_initial: bool = False,
 ) -> "NamedArray":
     """Return `cumprod`; with `include_initial`, after an additional first element of one."""
-    return along.along_with(_cumulative_prod, x, axis, dtype=dtype, include_initial=include_initial)
+    after = None
+    if not include_initial:
+        after = jnp.multiply
+    return along.along_with(
+        _cumulative_prod,
+        x,
+        axis,
+        gathers=include_initial,
+        after=after,
+        dtype=dtype,
+        include_initial=include_initial,
+    )
 
 
 def cumulative_sum(
@@ -112,17 +123,28 @@ def cumulative_sum(
         NamedArray(int32[document=4])
         [0 3 4 6]
     """
-    return along.along_with(_cumulative_sum, x, axis, dtype=dtype, include_initial=include_initial)
+    after = None
+    if not include_initial:
+        after = jnp.add
+    return along.along_with(
+        _cumulative_sum,
+        x,
+        axis,
+        gathers=include_initial,
+        after=after,
+        dtype=dtype,
+        include_initial=include_initial,
+    )
 
 
 def nancumprod(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
     """Return `cumprod` with NaN counted as one."""
-    return along.along_with(_nancumprod, x, axis, dtype=dtype)
+    return along.along_with(_nancumprod, x, axis, after=jnp.multiply, dtype=dtype)
 
 
 def nancumsum(x: "NamedArray", axis: AxisSelector, dtype: DTypeLike | None = None) -> "NamedArray":
     """Return `cumsum` with NaN counted as zero."""
-    return along.along_with(_nancumsum, x, axis, dtype=dtype)
+    return along.along_with(_nancumsum, x, axis, after=jnp.add, dtype=dtype)
 
 
 def _backwards(

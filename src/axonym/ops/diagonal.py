@@ -53,7 +53,8 @@ def diag(
          [0 2]]
     """
     pair = selector(rows, "diag"), selector(columns, "diag")
-    return batched(_diag, (x,), (axis,), (pair[0][0], pair[1][0]), pair=pair, k=_offset("diag", k))
+    names = (pair[0][0], pair[1][0])
+    return batched(_diag, (x,), (axis,), names, whole=True, pair=pair, k=_offset("diag", k))
 
 
 def _diag(array: jax.Array, *, pair: Pairs, k: int) -> jax.Array:

@@ -15,6 +15,7 @@ the forward one ("forward"), or both by the square root of n ("ortho").
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import jax
@@ -242,8 +243,8 @@ def _ihfft(array: jax.Array, *, sizes: Sizes, norm: Norm) -> jax.Array:
 
 
 def _fftshift(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
-    return jnp.fft.fftshift(auto.whole(array, axis), axis)
+    return auto.moved(partial(jnp.fft.fftshift, axes=axis), [array])
 
 
 def _ifftshift(array: jax.Array, axis: tuple[int, ...]) -> jax.Array:
-    return jnp.fft.ifftshift(auto.whole(array, axis), axis)
+    return auto.moved(partial(jnp.fft.ifftshift, axes=axis), [array])

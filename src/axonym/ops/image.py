@@ -10,7 +10,7 @@ from ..axis import AxisSpec, names_and_sizes, spec
 from ..core import shape_of, wrap
 from ..engine import checks, kernels
 from ..errors import ArgumentError, message, suggestion
-from ..mesh import auto, explicit
+from ..mesh import auto
 from ..names import plans
 from ..names.plans import Names
 
@@ -70,10 +70,6 @@ def _resized(
             result: jax.Array = jax.image.resize(array, shape, method, antialias)
             return result
 
-        array = auto.whole(array, at, names)
-        resampled: jax.Array = auto.local(
-            resample, [array], list(explicit.entries_from_type(array))
-        )
-        return resampled
+        return auto.moved(resample, [array])
 
     return kernels.Kernel(names, body)

@@ -119,7 +119,11 @@ def _cut(names: Names, given: tuple[str, int | None], sizes: tuple[int, ...]) ->
             wanted = f"{given[0]}={shape[at]}"
             problem = f"pieces of sizes {sizes} add up to {sum(sizes)}, not to {wanted}"
             raise AxisSizeError(message("split", problem, f"array has: {describe(names, shape)}"))
-        return list(lax.split(auto.whole(array, (at,)), sizes, axis=at % array.ndim))
+
+        def pieces(array: jax.Array) -> tuple[jax.Array, ...]:
+            return tuple(lax.split(array, sizes, axis=at % array.ndim))
+
+        return list(auto.all_moved(pieces, array, len(sizes)))
 
     return kernels.Kernel(names, body)
 
@@ -201,7 +205,12 @@ def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) ->
         lined = _all_spread(arrays, operands, target, sizes)
         total = sum(a.shape[at] for a in lined)
         checks.require_size("concatenate", given, total, "the sizes add up to {}")
-        return lax.concatenate(_same_layout(lined, target, given[0]), at % lined[0].ndim)
+        alike = _same_layout(lined, target)
+
+        def join(*arrays: jax.Array) -> jax.Array:
+            return lax.concatenate(arrays, at % arrays[0].ndim)
+
+        return auto.moved(join, alike)
 
     return kernels.Kernel(target, body)
 
@@ -407,10 +416,7 @@ def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int
                 held = f"array has: {describe(names, array.shape)}"
                 raise AxisSizeError(message(function, problem, held))
 
-        array = auto.whole(array, (at,))
         call = partial(joined, runs=_runs(order, array.shape[at]))
-        arrays: list[Any] = [array, values, order]
-        result: jax.Array = auto.local(call, arrays, list(explicit.entries_from_type(array)))
-        return result
+        return auto.moved(call, [array, values, order])
 
     return kernels.Kernel(names, body)

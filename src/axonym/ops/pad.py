@@ -16,7 +16,7 @@ from ..engine.merging import unshared
 from ..engine.operands import payload, static_count
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
 from ..kinds import type_text
-from ..mesh import auto, explicit
+from ..mesh import auto
 from ..names import plans
 from ..names.plans import Names
 
@@ -138,11 +138,7 @@ def _padded(
                 return jnp.pad(array, every, constant_values=value)
             return jnp.pad(array, every, mode, **kernels.keywords_of(options))
 
-        array = auto.whole(array, at)
-        result: jax.Array = auto.local(
-            padded, [array, value], list(explicit.entries_from_type(array))
-        )
-        return result
+        return auto.moved(padded, [array, value])
 
     return kernels.Kernel(names, body)
 

@@ -17,7 +17,7 @@ from ..engine.batched import batched
 from ..engine.operands import listed, payload, static_count
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
 from ..kinds import type_text
-from ..mesh import auto, explicit
+from ..mesh import auto
 from ..names import plans
 from ..names.plans import Names
 from ..phrases import given_with_size
@@ -140,11 +140,9 @@ def _tiled(names: Names, given: Pairs, counts: tuple[int, ...]) -> kernels.Kerne
     def body(array: jax.Array) -> jax.Array:
         shape = shape_of("tile", array, names)
         checks.check_given("tile", there, names, shape)
-        copied = plans.positions(names, names_in(there))
-        lined = kernels.lined_up(auto.whole(array, copied), names, target)
+        lined = kernels.lined_up(array, names, target)
         reps = [table.get(name, 1) for name in target]
         copy = partial(jnp.tile, reps=[*[1] * (len(shape) - len(names)), *reps])
-        result: jax.Array = auto.local(copy, [lined], list(explicit.entries_from_type(lined)))
-        return result
+        return auto.moved(copy, [lined])
 
     return kernels.Kernel(target, body)

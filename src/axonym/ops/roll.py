@@ -92,12 +92,7 @@ def _roll(
     """Roll along `axis` by static shifts, or along all dimensions by traced ones."""
     if axis is not None:
         # Left to the compiler on Explicit mesh axes too: a split axis sends its edges, and is not gathered.
-        rolled: jax.Array = auto.local(
-            functools.partial(jnp.roll, shift=shift, axis=axis),
-            [array],
-            list(explicit.entries_from_type(array)),
-        )
-        return rolled
+        return auto.moved(functools.partial(jnp.roll, shift=shift, axis=axis), [array])
     for each in traced:
         if not jnp.issubdtype(each.dtype, jnp.integer):
             raise OperandError(message("roll", f"a shift must be an integer, not {each.dtype}"))
@@ -106,4 +101,9 @@ def _roll(
 
 
 def _rot90(array: jax.Array, axis: tuple[int, int], k: int) -> jax.Array:
-    return jnp.rot90(auto.whole(array, axis), k, axis)
+    entries = list(explicit.entries_from_type(array))
+    first, second = axis
+    if entries and k % 2:
+        # rows become columns where they are
+        entries[first], entries[second] = entries[second], entries[first]
+    return auto.moved(functools.partial(jnp.rot90, k=k, axes=axis), [array], entries)

@@ -256,6 +256,7 @@ def unique(
         (values, *compress((names, inverse, names), flags)),
         each=True,
         in_place=True,
+        whole=True,
         slices=axis is not None,
         size=size.size,
         flags=flags,
@@ -344,7 +345,7 @@ def _apply_to_two(
     out: Any = (size.name,)
     if results:
         out = (out,) * results
-    return batched(fn, operands, core, out, each=True, size=size.size)
+    return batched(fn, operands, core, out, each=True, whole=True, size=size.size)
 
 
 def _all_axes(operand: Values) -> tuple[Operand, Names]:

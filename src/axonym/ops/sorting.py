@@ -105,14 +105,16 @@ def partition(x: "NamedArray", axis: AxisSelector, kth: int) -> "NamedArray":
         AxisSizeError: if `kth`, which may count from the end, is out of range.
     """
     kth = static_int("partition", "kth", kth)
-    return along.along_with(_partition, x, axis, kth=kth, name=selector(axis, "partition")[0])
+    return along.along_with(
+        _partition, x, axis, gathers=True, kth=kth, name=selector(axis, "partition")[0]
+    )
 
 
 def sort(
     x: "NamedArray", axis: AxisSelector, *, stable: bool = True, descending: bool = False
 ) -> "NamedArray":
     """Sort along `axis`; NaN is larger than all numbers."""
-    return along.along_with(_sort, x, axis, stable=stable, descending=descending)
+    return along.along_with(_sort, x, axis, gathers=True, stable=stable, descending=descending)
 
 
 def sort_complex(x: "NamedArray", axis: AxisSelector) -> "NamedArray":
@@ -297,6 +299,7 @@ def searchsorted(
         own,
         each=True,
         in_place=True,
+        whole=True,
         side=side,
         method=method,
     )

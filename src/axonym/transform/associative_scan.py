@@ -13,10 +13,11 @@ from jax.sharding import AxisType
 from ..array import NamedArray, is_named_array
 from ..axis import AxisSelector, selector
 from ..core import facts
-from ..engine import checks, kernels
+from ..engine import checks, kernels, prefixes
 from ..errors import AxisError, OperandError, message
 from ..kinds import is_array
-from ..mesh import auto, context
+from ..mesh import auto, context, explicit, partition
+from ..mesh.assignment import Entry
 from ..names import plans
 from .carry import Keeper, settled
 from .leaves import Arguments, is_hole, take_arrays
@@ -83,17 +84,34 @@ def associative_scan(
 
         def combined(elems: Sequence[jax.Array], keep: Keeper) -> Any:
             def combine(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
-                given = named(first)
-                results = _same_axes(given, f(given, named(second)))
-                arrays = map(lax.expand_dims, results, added)
-                return keep(first, [auto.whole(array, (place,)) for array in arrays])
+                return keep(first, called(first, second))
 
             return lax.associative_scan(combine, elems, reverse=reverse, axis=place)
 
-        whole = map(_whole, parts, dims)
-        elems = list(map(lax.expand_dims, whole, added))
+        def called(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
+            given = named(first)
+            results = _same_axes(given, f(given, named(second)))
+            arrays = map(lax.expand_dims, results, added)
+            return [auto.whole(array, (place,)) for array in arrays]
+
+        def along_part(elems: Sequence[jax.Array]) -> list[jax.Array]:
+            return list(settled(combined, elems))
+
+        def after(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
+            return list(map(explicit.laid_out_like, called(first, second), first))
+
+        elems = list(map(lax.expand_dims, map(jnp.asarray, parts), added))
+        entry, count = _split(elems, place, name)
         with context.unmapped((name,)):  # slices along it are too small to be split
-            return named(settled(combined, elems))
+            if count == 1:
+                return named(along_part([auto.whole(elem, (place,)) for elem in elems]))
+            elems = [_as_split(elem, place, entry) for elem in elems]
+            scan = _for_each_part(along_part, place, entry)
+            join = _for_each_part(after, place, entry)
+            results = prefixes.in_parts(
+                lambda elems, _: scan(elems), join, elems, place, count, reverse=reverse
+            )
+        return named(results)
 
     compiled = jax.jit(run)
 
@@ -154,8 +172,30 @@ def _differ(old: object, new: object) -> bool:
     return is_named_array(old) != is_named_array(new) or is_hole(old) != is_hole(new)
 
 
-def _whole(array: object, dim: int) -> jax.Array:
-    return auto.whole(jnp.asarray(array), (dim,))
+def _split(elems: Sequence[jax.Array], at: int, name: str) -> tuple[Entry, int]:
+    """Return over which mesh axes a dimension is split, and in how many parts."""
+    found = [prefixes.parts_along(elem, at, name) for elem in elems]
+    return max(found, key=lambda each: each[1], default=((), 1))
+
+
+def _for_each_part(fn: Callable[..., Any], at: int, entry: Entry) -> Callable[..., Any]:
+    """Map a function of arrays over a dimension of parts, which are split over mesh axes."""
+
+    def mapped(*args: Sequence[jax.Array]) -> Any:
+        with context.taking(entry):
+            return jax.vmap(fn, in_axes=at, out_axes=at)(*args)
+
+    return mapped
+
+
+def _as_split(elem: jax.Array, at: int, entry: Entry) -> jax.Array:
+    """On a mesh with Explicit axes, split a dimension over mesh axes; other dimensions leave them."""
+    if not explicit.has_explicit_axes(elem):
+        return elem
+    mesh = explicit.mesh_of_type(elem)
+    entries = [partition.without(own, entry) for own in explicit.entries_from_type(elem)]
+    entries[at] = partition.only(entry, partition.axes_of_type(mesh, AxisType.Explicit))
+    return explicit.relayout(elem, entries)
 
 
 def _parts(leaf: object) -> tuple[Any, tuple[str, ...]]:
