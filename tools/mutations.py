@@ -55,9 +55,9 @@ FAULTS = [
     ),
     # layouts
     Fault("mesh/partition.py", "if axis in used and name == base:", "if axis in used:"),
-    Fault("engine/along.py", "array = whole(array, at, names)", "array = array", "ops/test_cumulative.py"),
-    Fault("ops/roll.py", "list(explicit.entries_from_type(array)),", "[()] * array.ndim,"),
-    Fault("ops/pad.py", "array = auto.whole(array, at)", "array = array"),
+    Fault("engine/prefixes.py", "edge = -1", "edge = 0"),
+    Fault("ops/roll.py", "jnp.rot90, k=k, axes=axis", "jnp.rot90, k=-k, axes=axis"),
+    Fault("mesh/auto.py", "if size % partition.ways_on(mesh, entry):", "if not size:", "ops/test_pad.py"),
     Fault("partitioning/collectives.py", "return jax.random.fold_in(key, lax.axis_index(axes))", "return key"),
     Fault("engine/uneven.py", "counts.append(-size % ways)", "counts.append(0)"),
     Fault("mesh/constraints.py", "if mesh is None or not wanted:", "if True:"),
