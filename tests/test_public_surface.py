@@ -223,6 +223,7 @@ def test_every_folder_of_tests_mirrors_one_of_src() -> None:
     folders = {path.parent.relative_to(here) for path in here.rglob("test_*.py")}
     mirrored = {path.parent.relative_to(SRC) for path in SOURCES}
     mirrored |= {
+        Path("docs"),
         Path("examples"),
         Path("benchmarks"),
         Path("types"),
