@@ -63,6 +63,13 @@ def attributed(text, computed=COMPUTED):
         ),
         (f"f32[8,16]{{1,0}} all-reduce(%dot), {OVER_MODEL}", "jit(f)/dot_general", "mlp", ""),
         (f"f32[8,16]{{1,0}} all-reduce(%x), {OVER_MODEL}", "jit(f)/add", "unattributed", ""),
+        # A layer may begin with the class of a module that nobody holds by a name.
+        (
+            f"f32[8,16]{{1,0}} all-reduce(%x), {OVER_MODEL}",
+            "jit(f)/jvp(Stack)/while/body/attention/out/dot_general",
+            "heads",
+            "Stack.attention.out",
+        ),
         # One axis lies on both mesh axes.
         (f"f32[8,16]{{1,0}} all-reduce(%x), {OVER_BOTH}", "jit(f)/add", "pos", ""),
         # What goes from one stage of a pipeline to the next does so because of the layers.

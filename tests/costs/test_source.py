@@ -42,8 +42,10 @@ def test_operations_that_the_compiler_merged():
 
 
 def test_the_layer_of_a_parameter():
-    layers = ("blocks", "blocks.mlp", "blocks.mlp.up", "norm", "blocks.attention")
+    layers = {layer: layer for layer in ("blocks", "blocks.mlp", "blocks.mlp.up", "norm", "blocks.attention")}
+    layers["norm"] = "Decoder.norm"
     path = "state.model.blocks.repeated.stacked.0.mlp.up.weight"
     assert layer_of_path(path, layers) == "blocks.mlp.up"
     assert layer_of_path("state.model.head.weight", layers) == "head"
+    assert layer_of_path("state.model.norm.weight", layers) == "Decoder.norm"
     assert layer_of_path("w", layers) == ""

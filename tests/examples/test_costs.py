@@ -1,6 +1,8 @@
 """What a run costs, told before it runs: operations against those of XLA, memory against what devices hold."""
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +17,7 @@ from trainer import Recipe, Trainer
 
 import axonym as axn
 
+LAYOUTS = Path(__file__).parent / "layouts"
 CONFIG = DecoderConfig(
     vocab=512, layers=1, embed=64, mlp=192, heads=4, kv_heads=2, head_dim=16, positions=32, checkpointing=False
 )
@@ -112,6 +115,10 @@ def test_what_a_step_sends_has_a_named_axis(family: str, strategy: Any) -> None:
     expected = {"fsdp": {"batch", "embed"}, "fsdp+tp": {"batch", "embed", "kv_heads", "mlp"}}
     assert set(told.by_axis) - {"unattributed"} == expected[strategy]
     assert told.memory.donated == told.memory.parameters + told.memory.optimizer
+    lock = LAYOUTS / f"{family}_{strategy}.json"
+    # Other releases of JAX make other programs.
+    if json.loads(lock.read_text())["jax"] == jax.__version__:
+        axn.partitioning.assert_layout(told, lock, tolerance=0.1)
     if strategy == "fsdp":
         # Products with what the mask hides count, and scores over the vocabulary are computed again.
         hidden = 4 * config.layers * config.heads * config.head_dim * (32 - seen(32, None))

@@ -102,6 +102,14 @@ class Attribution:
         found.pop("", None)
         return tuple(found)
 
+    @cached_property
+    def _held_layers(self) -> dict[str, str]:
+        """The layers, by what arguments call them."""
+        found: dict[str, str] = {}
+        for layer in self.layers:
+            found[".".join(self._in_arguments(layer))] = layer
+        return found
+
     def place_of(self, source: str) -> Place:
         """Return the layer and the phase of an operation; of several that are merged, what they share."""
         layers: list[list[str]] = []
@@ -158,7 +166,7 @@ class Attribution:
         source = source or self._program.source_around(transfer.computation)
         place = self.place_of(source)
         if argument is not None:
-            layer = layer_of_path(argument.path, self.layers)
+            layer = layer_of_path(argument.path, self._held_layers)
             # The longer path tells more.
             layer = max(place.layer, layer, key=depth_of)
             place = place._replace(layer=layer)
@@ -284,11 +292,26 @@ class Attribution:
         """Return whether a dimension of the operand has the size of a block of an axis."""
         return bool(self._blocks(name) & set(part.array.shape))
 
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        """The parts of the paths of arguments."""
+        found: set[str] = set()
+        for argument in self._named.arguments.values():
+            found.update(argument.path.split("."))
+        return frozenset(found)
+
+    def _in_arguments(self, layer: str) -> list[str]:
+        """Return the parts of a layer, without the class of a module that nobody holds by a name."""
+        parts = layer.split(".")
+        while parts and parts[0] not in self._words:
+            parts.pop(0)
+        return parts
+
     def _is_of_layer(self, name: str, layer: str) -> bool:
         """Return whether a parameter of a layer has an axis."""
-        if not layer:
+        parts = self._in_arguments(layer)
+        if not parts:
             return False
-        parts = layer.split(".")
         for argument in self._named.arguments.values():
             if _occurs(name, argument.names) and is_within(parts, argument.path.split(".")):
                 return True

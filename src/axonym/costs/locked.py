@@ -21,8 +21,9 @@ Locked: TypeAlias = dict[str, dict[str, str | int]]
 def locked(cost: "Cost") -> Locked:
     """Return what a file keeps: layouts, collectives by named axis, memory, sums."""
     layouts: dict[str, str | int] = {}
-    for arrays in cost.arguments.values():
-        for array in arrays:
+    # The state of an optimiser repeats parameters; where it does not, its memory changes.
+    for kind in ("parameters", "data"):
+        for array in cost.arguments.get(kind, ()):
             layouts[array.path or "array"] = f"{array.dtype} {', '.join(array.layout)}"
 
     sent: dict[str, int] = {}

@@ -1,7 +1,7 @@
 """Where an operation comes from: the layer and the phase that the names of operations in programs tell."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from .report import Phase
@@ -143,22 +143,24 @@ def is_within(layer: Sequence[str], path: Sequence[str]) -> bool:
     return all(part in rest for part in layer)
 
 
-def layer_of_path(path: str, layers: Iterable[str]) -> str:
+def layer_of_path(path: str, layers: Mapping[str, str]) -> str:
     """Return the layer that has a parameter.
 
     Args:
         path: of the parameter in the arguments.
-        layers: those that operations belong to, of which the longest within the path is returned; if there is none,
-            what holds the parameter.
+        layers: those that operations belong to, by what is looked for in the path, of which the longest counts; if
+            there is none, what holds the parameter.
     """
     parts = path.split(".")
     best = ""
     for layer in layers:
         if is_within(layer.split("."), parts) and depth_of(layer) > depth_of(best):
             best = layer
-    if not best and len(parts) > 1:
+    if best:
+        return layers[best]
+    if len(parts) > 1:
         return parts[-2]
-    return best
+    return ""
 
 
 def depth_of(layer: str) -> int:
