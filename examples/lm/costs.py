@@ -1,12 +1,17 @@
 """What a run costs, before it runs and without its devices: operations for each token, layouts, memory."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 from config import DecoderConfig
+from layouts import Shape, checked
+from rows import Batch
 from trainer import Trainer
 
 import axonym as axn
 from axonym import NamedArray
+from axonym.costs.report import Cost
 
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
@@ -108,3 +113,30 @@ def plan(trainer: Trainer, mesh: AnyMesh, batch: int, length: int) -> str:
     told.append(f"{'on each device, beside what one layer computes:':<56}{sum(rows.values()) / 2**20:>12,.3f} MiB")
     told.append(f"{'operations for a token of training:':<56}{train_flops(config, length) / 1e9:>12,.3f} GFLOP")
     return "\n".join(told)
+
+
+def simulate(shape: Shape) -> None:
+    """Have as many devices as a mesh, simulated, to compile for; before anything else of JAX."""
+    sizes, _ = checked(shape)
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", math.prod(sizes.values()))
+
+
+def step_cost(trainer: Trainer, mesh: AnyMesh, batch: Batch, target: str) -> Cost:
+    """Tell what a step of a run costs: the function that a run calls, with its state and a batch as they lie there.
+
+    Args:
+        trainer: of the run.
+        mesh: may be abstract; as many devices are there, perhaps simulated.
+        batch: of a step; only its shapes count.
+        target: the device that times and memory are for.
+    """
+    state = jax.eval_shape(trainer.fresh, jax.random.key(0))
+    specs = axn.pspec_for(batch, trainer.rows, mesh, strict=False)
+
+    def placed(x: NamedArray, spec: jax.P) -> NamedArray:
+        sharding = jax.sharding.NamedSharding(mesh, spec)
+        return NamedArray(jax.ShapeDtypeStruct(x.array.shape, x.array.dtype, sharding=sharding), x.axes)
+
+    rows = jax.tree.map(placed, batch, specs, is_leaf=axn.is_named_array)
+    return axn.cost(trainer.step, None, mesh, state, rows, jax.random.key(0), target=target)

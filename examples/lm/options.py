@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from config import DecoderConfig, ExpertsConfig
+from config import SHAPES, DecoderConfig, ExpertsConfig, ShapeName
 from layouts import DEFAULT, STRATEGIES, Layout, Shape, layout_of, read_mesh
 from processes import Processes
 from trainer import Recipe
@@ -29,6 +29,7 @@ class Options:
             masked there; or whole documents packed side by side.
         tokenizer: a `tokenizer.json`; by default tokens are bytes.
         start: the folder of a model to start from; the options of sizes do not count then.
+        shape: a model of known sizes; the options of sizes do not count then.
         family: the form of the model.
         layers: number of blocks.
         embed: width of the residual stream.
@@ -48,6 +49,7 @@ class Options:
         tensorboard: write numbers for TensorBoard, too.
         profile: steps of which a trace is written, after the first two.
         dry_run: show layouts and memory, and end; the mesh may be larger than the machine.
+        target: of a dry run: compile the step, and tell what it costs on such devices.
         out: the folder of the run.
     """
 
@@ -59,6 +61,7 @@ class Options:
     documents: Literal["joined", "masked", "packed"] = "joined"
     tokenizer: Path | None = None
     start: Path | None = None
+    shape: ShapeName | None = None
     family: Literal["llama", "gpt2"] = "llama"
     layers: int = 4
     rounds: int = 1
@@ -78,6 +81,7 @@ class Options:
     tensorboard: bool = False
     profile: int = 0
     dry_run: bool = False
+    target: Literal["v5e", "v5p", "v6e", "h100", "cpu"] | None = None
     out: Path = Path(__file__).parent / "run"
 
     @functools.cached_property
@@ -139,11 +143,14 @@ LEAST = {
 MAY_CHANGE = {
     *("recipe", "recipe.strategy", "recipe.fsdp", "together", "mesh", "axis_types", "out"),
     *("evaluate_every", "save_every", "keep", "keep_every", "sample", "tensorboard", "profile", "dry_run"),
+    "target",
 }
 
 
 def make_config(options: Options, vocab: int) -> DecoderConfig:
     """Return the sizes and forms of a new model."""
+    if options.shape is not None:
+        return shaped(options, SHAPES[options.shape], vocab)
     if options.embed % options.heads:
         sizes = f"embed={options.embed} is not a multiple of heads={options.heads}"
         raise ValueError(f"heads must divide embed: {sizes}")
@@ -170,6 +177,18 @@ def make_config(options: Options, vocab: int) -> DecoderConfig:
     return dataclasses.replace(config.as_gpt2(), mlp=4 * options.embed)
 
 
+def shaped(options: Options, config: DecoderConfig, vocab: int) -> DecoderConfig:
+    """Return a model of known sizes.
+
+    Raises:
+        ValueError: if it would be trained on tokens of another vocabulary.
+    """
+    if config.vocab != vocab and not options.dry_run:
+        own = f"shape={options.shape} has {config.vocab} tokens, and the tokenizer has {vocab}"
+        raise ValueError(f"{own}: pass the tokenizer of that model, or --dry-run")
+    return dataclasses.replace(config, dropout=options.dropout, rounds=options.rounds)
+
+
 def check_options(options: Options) -> None:
     """Refuse values that make no sense, and a folder that cannot be written, before anything is read.
 
@@ -183,6 +202,10 @@ def check_options(options: Options) -> None:
             raise ValueError(f"{name}={value} must be at least {least}")
     if options.start is not None and options.rounds > 1:
         raise ValueError(f"rounds={options.rounds} is for new models, and start={options.start} has one: leave one out")
+    if options.start is not None and options.shape is not None:
+        raise ValueError(f"shape={options.shape} and start={options.start} both say the sizes: pass one of them")
+    if options.target is not None and not options.dry_run:
+        raise ValueError(f"target={options.target} is for a dry run: pass --dry-run")
     _ = options.layout
     out = options.out
     if not out.parent.is_dir():

@@ -7,6 +7,7 @@
     python train.py --start ~/Llama-3.2-1B      go on from a checkpoint of Hugging Face, on your own text
     python train.py --save-every 100            keep checkpoints; the same command again goes on with the last one
     python train.py --mesh 64 8 --dry-run       layouts and memory on 512 devices, without them
+    python train.py --shape gpt2 --mesh data=16,model=4 --dry-run --target v5e      what a step costs there
     python train.py --coordinator host0:1234 --processes 2 --process-id 0      the first of two processes
 
 Without an accelerator it simulates eight CPU devices. The folder of the run has the model as Hugging Face stores it,
@@ -23,7 +24,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import tyro
-from costs import plan, utilisation
+from costs import plan, simulate, step_cost, utilisation
 from data import unigram_entropy
 from faults import first_fault
 from huggingface import save
@@ -31,7 +32,7 @@ from metrics import Metrics, Silent
 from options import Options, check_options
 from processes import Watch, any_of_all, is_first
 from report import report, show_sample
-from rows import ahead
+from rows import ahead, batch_of
 from run import Run, prepare
 from tokenizer import Vocabulary
 from tqdm import tqdm
@@ -154,6 +155,9 @@ def main(options: Options) -> float | None:
     if options.dry_run:
         rows = options.batch // options.parts
         print(plan(run.trainer, run.mesh, rows, options.positions))
+        if options.target is not None:
+            batch = batch_of(run.sources[0], 0, options.batch, options.parts)
+            print(f"\n{step_cost(run.trainer, run.mesh, batch, options.target)}")
         return None
     with axn.set_mesh(run.mesh):
         state, start = run.begin()
@@ -188,7 +192,10 @@ def together(options: Options) -> None:
 
 if __name__ == "__main__":
     chosen = tyro.cli(Options, description=__doc__)
-    chosen.together.join()
+    if chosen.target is not None:
+        simulate(chosen.mesh_shape)
+    else:
+        chosen.together.join()
     try:
         if chosen.together.processes > 1:
             together(chosen)

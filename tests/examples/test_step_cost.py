@@ -1,0 +1,86 @@
+"""What the step of a run costs, as a dry run tells it."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from config import SHAPES
+from decoder import Decoder
+from layouts import make_mesh
+from options import Options
+from run import prepare
+from train import main
+from trainer import Recipe
+
+import axonym as axn
+from axonym.report.table import byte_text
+
+# As published: GPT-2 small, and Llama 2.
+NUMBERS = {"gpt2": 124_439_808, "llama-7b": 6_738_415_616, "llama-70b": 68_976_648_192}
+
+
+def test_a_dry_run_tells_the_cost_of_the_program_of_the_run(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes: dict[str, Any] = {"layers": 1, "embed": 32, "heads": 2, "positions": 16, "batch": 16}
+    options = Options(Recipe(), mesh="data=4,model=2", data=text, out=text.parent / "run", **sizes)
+    main(dataclasses.replace(options, dry_run=True, target="v5e"))
+    printed = capsys.readouterr().out
+    assert "step, mapping {'kv_heads': 'model', 'mlp': 'model'} on the mesh data=4, model=2, for v5e" in printed
+
+    run = prepare(options)
+    mesh = make_mesh(options.mesh_shape)
+    state = jax.eval_shape(run.trainer.fresh, jax.random.key(0))
+    places = run.trainer.shardings(state, mesh)
+    leaves, tree = jax.tree.flatten(state)
+    lying: list[jax.ShapeDtypeStruct] = []
+    for leaf, place in zip(leaves, jax.tree.leaves(places), strict=True):
+        lying.append(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place))
+    own = jax.tree.unflatten(tree, lying)
+    with axn.set_mesh(mesh):
+        program = run.trainer.step.lower(own, run.train_batch(0), jax.random.key(0)).compile()
+    needs = program.memory_analysis()
+    peak = needs.argument_size_in_bytes + needs.temp_size_in_bytes
+    peak += needs.output_size_in_bytes - needs.alias_size_in_bytes
+    told = dict(re.findall(r"^(temporaries|peak) +(\S+ \S+) ", printed, re.MULTILINE))
+    assert told == {"temporaries": byte_text(needs.temp_size_in_bytes), "peak": byte_text(peak)}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_have_as_many_numbers_as_is_published(name: Any) -> None:
+    model = jax.eval_shape(lambda key: Decoder.init(SHAPES[name], key=key), jax.random.key(0))
+    assert sum(leaf.size for leaf in jax.tree.leaves(model)) == NUMBERS[name]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "v5e"}, "target=v5e is for a dry run: pass --dry-run"),
+        (
+            {"shape": "gpt2"},
+            "shape=gpt2 has 50257 tokens, and the tokenizer has 256: pass the tokenizer of that model, or --dry-run",
+        ),
+        (
+            {"shape": "gpt2", "start": Path("model")},
+            "shape=gpt2 and start=model both say the sizes: pass one of them",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str, text: Path) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011  # the whole message is compared
+        main(Options(data=text, out=text.parent / "run", **options))
+    assert str(caught.value) == message
+
+
+def test_a_dry_run_takes_any_tokenizer_for_a_shape(text: Path) -> None:
+    options = Options(shape="llama-70b", dropout=0.0, data=text, dry_run=True, mesh=(64, 8), out=text.parent / "run")
+    run = prepare(dataclasses.replace(options, batch=128))
+    assert run.config == SHAPES["llama-70b"]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    file = tmp_path / "text.txt"
+    file.write_text("to be or not to be, that is the question. " * 100)
+    return file
