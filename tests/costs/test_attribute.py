@@ -104,3 +104,11 @@ def test_the_parts_of_an_exchange_are_one():
     found = attributed(TEXT.replace("COLLECTIVE", exchange).replace("SOURCE", "jit(f)/add"))
     assert (found.count, found.shape, found.nbytes) == (1, (2, 8, 16), 2 * 8 * 16 * 4)
     assert found.sent == 8 * 16 * 4
+
+
+def test_a_transposed_array_is_no_gradient():
+    text = TEXT.replace(
+        "%dot = f32[8,16]{1,0} dot(%y, %y), lhs_contracting_dims={1}", "%t = f32[32,8]{1,0} transpose(%y)"
+    )
+    text = text.replace("COLLECTIVE", f"f32[8,16]{{1,0}} all-reduce(%x), {OVER_DATA}")
+    assert attributed(text.replace("SOURCE", "jit(f)/reduce_sum")).phase == "forward"

@@ -90,7 +90,7 @@ class Attribution:
     @cached_property
     def has_gradient(self) -> bool:
         """Whether some operation is one of a gradient."""
-        return any("transpose(" in op.line for _, op in instructions(self._program))
+        return any("transpose(" in op.source for _, op in instructions(self._program))
 
     @cached_property
     def layers(self) -> tuple[str, ...]:
