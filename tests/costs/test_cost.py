@@ -132,7 +132,7 @@ def test_renamed_axes_cost_the_same():
         (
             lambda: axn.cost(perceptron, {"mlp": "model"}, {"model": 8}, UP, DOWN, X, depth="guessed"),
             ArgumentError,
-            "cost: there is no depth 'guessed'\n  depths: compiled",
+            "cost: there is no depth 'guessed'\n  depths: compiled, traced",
         ),
         (
             lambda: axn.cost({"up": UP}, {"mlp": "model"}, {"model": 8}),

@@ -20,14 +20,14 @@ def cost(
     mesh: MeshLike | Mapping[str, int],
     *args: Tree,
     target: Target | str = "cpu",
-    depth: Literal["compiled"] = "compiled",
+    depth: Literal["compiled", "traced"] = "compiled",
     **kwargs: Tree,
 ) -> "Cost":
     """Tell what a mapping costs: which collectives run because of which named axis, memory, and an estimate of time.
 
     The function is compiled for the mesh, and the program is read; nothing is computed. For the TPUs of the table of
     targets, it is compiled for them, if `libtpu` is installed, and otherwise for this machine, which must then have as
-    many devices as the mesh; they may be simulated.
+    many devices as the mesh; they may be simulated. Traced, it needs neither a compiler nor devices.
 
     Args:
         fn: a function or a module. What a `named_jit` function donates counts; its mappings are replaced by the
@@ -37,14 +37,15 @@ def cost(
         mesh: a mesh, an `AbstractMesh`, or sizes such as `{"data": 4, "model": 2}`, whose axes are then Auto.
         args: arguments: trees of arrays or of `jax.ShapeDtypeStruct`s, named or not; all else is static.
         target: the device that times and memory are for: a name of `axn.partitioning.TARGETS`, or a `Target`.
-        depth: where the numbers come from: `compiled`, from the program of a compiler.
+        depth: where the numbers come from: `compiled`, from the program of a compiler; `traced`, from the types of the
+            function on Explicit mesh axes, by arithmetic.
         kwargs: keyword arguments.
 
     Returns:
         The report, which prints as tables, with its content in attributes. All numbers are those of one device.
 
     Raises:
-        ShardingError: if there is no mapping, or it does not fit.
+        ShardingError: if there is no mapping, or it does not fit; if what is to be traced needs Auto mesh axes.
         OperandError: for what cannot be called, or an unknown target; if this machine has too few devices.
         ArgumentError: for an unknown depth.
 
@@ -61,15 +62,18 @@ def cost(
     # Here, so that who asks for no cost does not wait for it.
     from ..report.target import abstract_mesh
     from .compiled import compiled_cost
+    from .traced import traced_cost
 
-    if depth != "compiled":
+    if depth not in ("compiled", "traced"):
         problem = f"there is no depth {depth!r}"
-        raise ArgumentError(message("cost", problem, "depths: compiled"))
+        raise ArgumentError(message("cost", problem, "depths: compiled, traced"))
     if not callable(fn):
         problem = f"it takes a function or a module, not {type_text(fn)}"
         hint = "axn.check tells how a tree is laid out"
         raise OperandError(message("cost", problem, hint=hint))
     known = _target(target)
+    if depth == "traced":
+        return traced_cost(fn, mapping, abstract_mesh(mesh, "cost"), known, args, kwargs)
     return compiled_cost(fn, mapping, mesh, abstract_mesh(mesh, "cost"), known, args, kwargs)
 
 

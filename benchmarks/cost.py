@@ -1,0 +1,121 @@
+"""Compare what `axn.cost` counts in a traced function with the program of a compiler, for decoders of examples/lm.
+
+    python benchmarks/cost.py            GPT-2 and Llama of 4 layers on 8 simulated CPU devices, all strategies
+    python benchmarks/cost.py --large    the step of a Llama of 7 billion parameters on 256 devices, traced alone
+
+Both depths count for the target `cpu`, whose compiler makes no reduce-scatter of an all-reduce. The compiled program is
+one for Auto mesh axes.
+"""
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
+
+import numpy as np
+import optax
+from config import DecoderConfig
+from decoder import Decoder
+from layouts import STRATEGIES, Strategy
+from measure import table
+
+import axonym as axn
+
+MESH = {"data": 4, "model": 2}
+SMALL = DecoderConfig(vocab=512, layers=4, embed=128, mlp=384, heads=8, kv_heads=4, head_dim=16, positions=64)
+MODELS = {"GPT-2": dataclasses.replace(SMALL.as_gpt2(), mlp=512, kv_heads=8), "Llama": SMALL}
+LARGE = DecoderConfig(
+    vocab=32000, layers=32, embed=4096, mlp=11008, heads=32, kv_heads=32, head_dim=128, positions=4096
+)
+COMPARED: tuple[Strategy, ...] = ("dp", "fsdp", "tp", "fsdp+tp")
+OPTIMIZER = optax.adamw(1e-3)
+
+
+def step(model: Any, state: Any, tokens: Any) -> Any:
+    """Take one step of AdamW."""
+    value, grads = jax.value_and_grad(lambda model: model.loss(tokens).scalar())(model)
+    updates, state = OPTIMIZER.update(grads, state, model)
+    return optax.apply_updates(model, updates), state, value
+
+
+def arguments(config: DecoderConfig, batch: int) -> tuple[Any, Any, Any]:
+    """Return a model, the state of its optimiser and tokens, none of which exists."""
+    model = jax.eval_shape(lambda key: Decoder.init(config, key=key), jax.random.key(0))
+    state = jax.eval_shape(OPTIMIZER.init, model)
+    tokens = jax.ShapeDtypeStruct((batch, config.positions + 1), np.int32)
+    return model, state, axn.NamedArray(tokens, ("batch", "pos"))
+
+
+def counted(config: DecoderConfig, strategy: Strategy, mesh: Any, batch: int, **options: Any) -> tuple[Any, float]:
+    """Return the cost of a step, and the seconds that counting took."""
+    mappings = axn.Mappings(*STRATEGIES[strategy])
+    donating = axn.named_jit(step, mappings, donate_args=(True, True))
+    given = arguments(config, batch)
+    start = time.perf_counter()
+    report = axn.cost(donating, mappings, mesh, *given, **options)
+    return report, time.perf_counter() - start
+
+
+def sums(report: Any) -> dict[tuple[str, str], int]:
+    """Return what a device sends by collective and mesh axes."""
+    found: dict[tuple[str, str], int] = {}
+    for one in report.communication:
+        key = one.kind, ", ".join(one.mesh_axes)
+        found[key] = found.get(key, 0) + one.sent
+    return found
+
+
+def rows_of(name: str, traced: Any, compiled: Any, seconds: tuple[float, float]) -> Iterable[dict[str, str]]:
+    """Yield the rows of one strategy."""
+
+    def row(what: str, ours: float, theirs: float) -> dict[str, str]:
+        ratio = f"{ours / theirs:.3f}" if theirs else ""
+        numbers = {"traced": f"{ours:,.6g}", "compiled": f"{theirs:,.6g}", "ratio": ratio}
+        return {"of": name, "what": what, **numbers}
+
+    for what in ("flops", "bytes sent", "bytes accessed"):
+        yield row(what, traced.totals[what], compiled.totals[what])
+    ours, theirs = sums(traced), sums(compiled)
+    for kind, axes in sorted({*ours, *theirs}):
+        yield row(f"{kind} over {axes}", ours.get((kind, axes), 0), theirs.get((kind, axes), 0))
+    for what in ("arguments", "results", "donated", "temporary", "peak"):
+        yield row(f"memory: {what}", getattr(traced.memory, what), getattr(compiled.memory, what))
+    yield row("unattributed", traced.unattributed, compiled.unattributed)
+    yield row("seconds to count", *seconds)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--large", action="store_true")
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--strategies", default=",".join(COMPARED))
+    parser.add_argument("--report", action="store_true", help="print the reports, too")
+    options = parser.parse_args()
+    if options.large:
+        report, seconds = counted(LARGE, "fsdp+tp", {"data": 64, "model": 4}, 256, target="v5p", depth="traced")
+        print(report)
+        print(f"traced in {seconds:.1f} s")
+        return
+    jax.config.update("jax_num_cpu_devices", 8)
+    rows: list[dict[str, str]] = []
+    for name in options.models.split(","):
+        for strategy in options.strategies.split(","):
+            traced, own = counted(MODELS[name], strategy, MESH, 16, depth="traced")
+            compiled, theirs = counted(MODELS[name], strategy, MESH, 16)
+            if options.report:
+                print(traced, compiled, sep="\n\n")
+            rows += rows_of(f"{name}, {strategy}", traced, compiled, (own, theirs))
+    print(f"jax {jax.__version__}, mesh {MESH}")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

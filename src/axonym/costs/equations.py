@@ -1,0 +1,288 @@
+"""The equations of a traced function: how their arrays are laid out, and what they compute."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from jax.sharding import AxisType
+
+from ..mesh.assignment import Entry
+from ..mesh.partition import entries_from_spec, only, without
+
+# JAX publishes no types of these.
+Program: TypeAlias = Any
+Equation: TypeAlias = Any
+Variable: TypeAlias = Any
+
+# What changes the form of an array, its type or its layout, but not what it is.
+PASSING = ("transpose", "convert_element_type", "reshape", "squeeze", "reshard", "copy")
+# What XLA calls dtypes.
+_SHORT = {
+    "bfloat16": "bf16",
+    "bool": "pred",
+    "complex64": "c64",
+    "float16": "f16",
+    "float32": "f32",
+    "float64": "f64",
+    "float8_e4m3fn": "f8e4m3fn",
+    "float8_e5m2": "f8e5m2",
+    "int16": "s16",
+    "int32": "s32",
+    "int64": "s64",
+    "int8": "s8",
+    "uint16": "u16",
+    "uint32": "u32",
+    "uint64": "u64",
+    "uint8": "u8",
+}
+
+
+class Value(NamedTuple):
+    """An array of a traced function.
+
+    Attributes:
+        shape: its dimensions; those along which a `shard_map` divides it are those of one device.
+        dtype: its dtype.
+        itemsize: bytes of one element.
+        entries: the mesh axes of each dimension.
+        partial: the mesh axes along which devices have parts of a sum.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    itemsize: int
+    entries: tuple[Entry, ...]
+    partial: Entry = ()
+
+
+def ways(entry: Entry, mesh: Mapping[str, int]) -> int:
+    """Return into how many parts mesh axes split a dimension."""
+    return math.prod(mesh[axis] for axis in entry)
+
+
+def block(
+    shape: Sequence[int], entries: Sequence[Entry], mesh: Mapping[str, int]
+) -> tuple[int, ...]:
+    """Return the dimensions of what one device holds of an array; uneven parts are rounded up."""
+    found: list[int] = []
+    for size, entry in zip(shape, entries, strict=True):
+        found.append(-(-size // ways(entry, mesh)))
+    return tuple(found)
+
+
+def nbytes_of(value: Value, mesh: Mapping[str, int]) -> int:
+    """Return the bytes that one device holds of an array."""
+    return math.prod(block(value.shape, value.entries, mesh)) * value.itemsize
+
+
+def short(dtype: str) -> str:
+    """Return what compiled programs call a dtype."""
+    return _SHORT.get(dtype, dtype)
+
+
+def is_literal(variable: Variable) -> bool:
+    """Return whether what an equation reads is a number in the program."""
+    return hasattr(variable, "val")
+
+
+def settled(variable: Variable, guess: Sequence[Entry] = ()) -> Value:
+    """Return how an array is laid out: by its type where that tells, otherwise as guessed.
+
+    Args:
+        variable: the array in the program.
+        guess: mesh axes of its dimensions, of which those that are Auto in its type count.
+    """
+    aval = variable.aval
+    shape = tuple(getattr(aval, "shape", ()))
+    dtype = getattr(aval, "dtype", "")
+    sharding = getattr(aval, "sharding", None)
+    typed: list[Entry] = [()] * len(shape)
+    free: list[str] | None = None
+    partial: Entry = ()
+    if sharding is not None and not sharding.mesh.empty:
+        kinds = dict(zip(sharding.mesh.axis_names, sharding.mesh.axis_types, strict=True))
+        free = [axis for axis, kind in kinds.items() if kind == AxisType.Auto]
+        typed = entries_from_spec(sharding.spec)
+        typed += [()] * (len(shape) - len(typed))
+        partial = tuple(getattr(sharding.spec, "unreduced", ()))
+    entries: list[Entry] = []
+    used: set[str] = set()
+    for i, entry in enumerate(typed):
+        own = entry
+        if i < len(guess):
+            more = guess[i]
+            if free is not None:
+                more = only(more, free)
+            own = (*entry, *without(more, (*entry, *used)))
+        entries.append(own)
+        used.update(own)
+    itemsize = int(getattr(dtype, "itemsize", 0))
+    return Value(shape, str(dtype), itemsize, tuple(entries), partial)
+
+
+def bodies(equation: Equation) -> list[Program]:
+    """Return the programs that an equation runs, without those that only say how two elements combine."""
+    name = equation.primitive.name
+    if name.startswith(("scatter", "reduce")) or name == "pallas_call":
+        return []
+    found: list[Program] = []
+    for value in equation.params.values():
+        several = value
+        if not isinstance(value, tuple | list):
+            several = (value,)
+        for part in several:
+            program = getattr(part, "jaxpr", part)
+            if hasattr(program, "eqns"):
+                found.append(program)
+    if name == "while":
+        # The condition is a few numbers.
+        body = equation.params["body_jaxpr"]
+        return [getattr(body, "jaxpr", body)]
+    return found
+
+
+def unstacked(outside: Sequence[Variable], inside: Sequence[Variable]) -> int:
+    """Return how many arrays a scan does not slice or stack; they come first."""
+    count = 0
+    for variable, own in zip(outside, inside, strict=True):
+        count += len(variable.aval.shape) == len(own.aval.shape)
+    return count
+
+
+def source_of(equation: Equation, prefix: str) -> str:
+    """Return the name of an operation, as a compiled program has it.
+
+    Args:
+        equation: the equation.
+        prefix: the name of the equation whose program has this one.
+    """
+    own = str(equation.source_info.name_stack)
+    name = str(equation.primitive.name)
+    if name == "jit":
+        name = f"jit({equation.params.get('name', '')})"
+    return "/".join(part for part in (prefix, own, name) if part)
+
+
+def needed(program: Program) -> list[Equation]:
+    """Return the equations whose results somebody uses."""
+    used: set[int] = set(map(id, program.outvars))
+    found: list[Equation] = []
+    for equation in reversed(program.eqns):
+        if equation.effects or used.intersection(map(id, equation.outvars)):
+            found.append(equation)
+            used.update(map(id, equation.invars))
+    found.reverse()
+    return found
+
+
+def readers_of(equations: Sequence[Equation]) -> dict[int, list[Equation]]:
+    """Return who reads each array, by its id."""
+    found: dict[int, list[Equation]] = {}
+    for equation in equations:
+        for variable in equation.invars:
+            if not is_literal(variable):
+                found.setdefault(id(variable), []).append(equation)
+    return found
+
+
+def flops_of(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
+    """Return the operations of a product or a convolution on one device; all else counts as none."""
+    name = equation.primitive.name
+    if name == "dot_general":
+        return _product(equation, inputs, mesh)
+    if name in ("ragged_dot", "ragged_dot_general"):
+        return _ragged(equation, inputs, mesh)
+    if name == "conv_general_dilated":
+        return _convolution(equation, inputs, mesh)
+    if name == "pallas_call":
+        estimate = equation.params.get("cost_estimate")
+        return float(getattr(estimate, "flops", 0) or 0)
+    return 0.0
+
+
+def _product(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
+    labels = labelled(inputs[0], inputs[1], equation.params["dimension_numbers"])
+    used: set[str] = set()
+    for label in labels.values():
+        used.update(label.entry)
+    asked = list(settled(equation.outvars[0]).entries)
+    total = 2.0
+    for label in labels.values():
+        entry = label.entry
+        if not label.is_summed:
+            # A result that is asked for in smaller parts is computed so.
+            entry = (*entry, *without(asked.pop(0), used))
+        total *= -(-label.size // ways(entry, mesh))
+    return total
+
+
+class Label(NamedTuple):
+    """A dimension of a product.
+
+    Attributes:
+        size: how long it is.
+        entry: its mesh axes.
+        is_summed: whether the product sums over it.
+    """
+
+    size: int
+    entry: Entry
+    is_summed: bool
+
+
+def labelled(left: Value, right: Value, numbers: Any) -> dict[tuple[str, int], Label]:
+    """Return the dimensions of a product: those of the result in its order, then those that are summed over."""
+    (left_over, right_over), (left_shared, right_shared) = numbers
+    pairs: list[tuple[tuple[str, int], int, Entry, bool]] = []
+
+    def both(i: int, j: int) -> Entry:
+        return left.entries[i] or right.entries[j]
+
+    for i, j in zip(left_shared, right_shared, strict=True):
+        pairs.append((("shared", i), left.shape[i], both(i, j), False))
+    for i, size in enumerate(left.shape):
+        if i not in left_over and i not in left_shared:
+            pairs.append((("left", i), size, left.entries[i], False))
+    for j, size in enumerate(right.shape):
+        if j not in right_over and j not in right_shared:
+            pairs.append((("right", j), size, right.entries[j], False))
+    for i, j in zip(left_over, right_over, strict=True):
+        pairs.append((("over", i), left.shape[i], both(i, j), True))
+
+    found: dict[tuple[str, int], Label] = {}
+    used: set[str] = set()
+    for key, size, entry, is_summed in pairs:
+        own = without(entry, used)
+        used.update(own)
+        found[key] = Label(size, own, is_summed)
+    return found
+
+
+def _ragged(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
+    """Count each row once, with the matrix of its group."""
+    numbers = equation.params.get("ragged_dot_dimension_numbers")
+    over = (1,)
+    if numbers is not None:
+        over = tuple(numbers.dot_dimension_numbers[0][0])
+    left, result = inputs[0], settled(equation.outvars[0])
+    summed = 1
+    for i in over:
+        summed *= -(-left.shape[i] // ways(left.entries[i], mesh))
+    return 2.0 * math.prod(block(result.shape, result.entries, mesh)) * summed
+
+
+def _convolution(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
+    kernel = inputs[1]
+    numbers = equation.params["dimension_numbers"]
+    places = block(kernel.shape, kernel.entries, mesh)
+    result = settled(equation.outvars[0])
+    out = math.prod(block(result.shape, result.entries, mesh))
+    each = math.prod(places) // places[numbers.rhs_spec[0]]
+    return float(2 * out * each)
+
+
+def arrays_of(variables: Sequence[Variable]) -> Iterator[Variable]:
+    """Yield the arrays of what an equation reads, without numbers of the program."""
+    for variable in variables:
+        if not is_literal(variable):
+            yield variable

@@ -1,0 +1,151 @@
+"""What a traced function holds: at its peak, and between the forward and the backward pass."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .equations import Equation, Program, Variable, bodies, is_literal, needed, source_of, unstacked
+from .fused import Fusion, is_run
+from .report import Phase
+from .source import Place
+from .walk import Walk
+
+
+class Residual(NamedTuple):
+    """An array that the forward pass makes and the backward pass reads.
+
+    Attributes:
+        variable: the array.
+        layer: where it is made.
+        several: how many of it are in the array: those of a loop are stacked.
+    """
+
+    variable: Variable
+    layer: str
+    several: int
+
+
+def peak_of(program: Program, walk: Walk, *, is_whole: bool = False) -> int:
+    """Return the bytes of arrays that a program makes, when most are needed at once.
+
+    Args:
+        program: the program.
+        walk: what knows the layouts.
+        is_whole: whether the results are counted elsewhere.
+    """
+    equations = needed(program)
+    fusion = Fusion(equations, program.outvars)
+    order = list(fusion.in_order())
+    last: dict[int, int] = {}
+    for i, (_, operands, _) in enumerate(order):
+        for variable in operands:
+            last[id(variable)] = i
+    for variable in program.outvars:
+        last[id(variable)] = len(order)
+    free: set[int] = set()
+    if is_whole:
+        free = set(map(id, program.outvars))
+
+    held: dict[int, int] = {}
+    now = peak = 0
+    for i, (equation, _, made) in enumerate(order):
+        for variable in made:
+            if id(variable) not in free:
+                held[id(variable)] = walk.nbytes(variable)
+                now += held[id(variable)]
+        inside = 0
+        if is_run(equation):
+            inside = max(_inside(equation, body, walk) for body in bodies(equation))
+        peak = max(peak, now + inside)
+        for key in [key for key in held if last.get(key, i) <= i]:
+            now -= held.pop(key)
+    return peak
+
+
+def _inside(equation: Equation, body: Program, walk: Walk) -> int:
+    """Return what a body needs beside the results of its equation."""
+    needs = peak_of(body, walk)
+    if equation.primitive.name in ("scan", "while"):
+        return needs
+    # The results of the body are those of the equation.
+    made = set(map(id, needed_results(body)))
+    own = sum(walk.nbytes(variable) for variable in body.outvars if id(variable) in made)
+    return max(0, needs - own)
+
+
+def needed_results(program: Program) -> list[Variable]:
+    """Return the results that a program makes, and does not pass on."""
+    given = set(map(id, (*program.invars, *program.constvars)))
+    found: dict[int, Variable] = {}
+    for variable in program.outvars:
+        if not is_literal(variable) and id(variable) not in given:
+            found[id(variable)] = variable
+    return list(found.values())
+
+
+def residuals(
+    program: Program, place_of: Callable[[str], Place], source: str = ""
+) -> list[Residual]:
+    """List what the forward pass keeps for the backward pass."""
+    equations = needed(program)
+    fusion = Fusion(equations, program.outvars)
+    phases: dict[int, Phase] = {}
+    makers: dict[int, Equation] = {}
+    found: dict[int, Residual] = {}
+    more: list[Residual] = []
+    for equation, operands, made in fusion.in_order():
+        own = source_of(equation, source)
+        phase = place_of(own).phase
+        for variable in made:
+            phases[id(variable)] = phase
+            makers[id(variable)] = equation
+        if phase in ("backward", "recomputed"):
+            for variable in operands:
+                if phases.get(id(variable)) == "forward":
+                    layer, count = _origin(makers[id(variable)], variable, place_of, source)
+                    found[id(variable)] = Residual(variable, layer, count)
+        elif is_run(equation) and equation.primitive.name != "scan":
+            for body in bodies(equation):
+                more += residuals(body, place_of, own)
+    return [*found.values(), *more]
+
+
+def _origin(
+    maker: Equation, variable: Variable, place_of: Callable[[str], Place], source: str
+) -> tuple[str, int]:
+    """Return the layer that makes an array, and how many of it a loop stacks."""
+    own = source_of(maker, source)
+    if maker.primitive.name != "scan":
+        return place_of(own).layer, 1
+    at = list(map(id, maker.outvars)).index(id(variable))
+    count = 1
+    (body,) = bodies(maker)
+    if at >= unstacked(maker.outvars, body.outvars):
+        count = int(maker.params["length"])
+    inner = body.outvars[at]
+    for equation in body.eqns:
+        if id(inner) in set(map(id, equation.outvars)):
+            return _origin(equation, inner, place_of, own)[0], count
+    return place_of(own).layer, count
+
+
+def donated_bytes(
+    given: Sequence[Variable], donated: Sequence[bool], results: Sequence[Variable], walk: Walk
+) -> int:
+    """Return the bytes of results that take the place of donated arguments of their form and layout."""
+    free: dict[object, int] = {}
+    for variable, is_donated in zip(given, donated, strict=True):
+        if is_donated:
+            key = walk.value(variable)
+            free[key] = free.get(key, 0) + 1
+    total = 0
+    for variable in results:
+        key = walk.value(variable)
+        if free.get(key):
+            free[key] -= 1
+            total += walk.nbytes(variable)
+    return total
+
+
+def results_bytes(results: Sequence[Variable], walk: Walk) -> int:
+    """Return the bytes of results."""
+    return sum(map(walk.nbytes, results))

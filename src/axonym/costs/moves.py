@@ -1,0 +1,107 @@
+"""What devices send each other, so that an array that is laid out in one way is laid out in another."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..mesh.assignment import Entry
+from ..mesh.partition import only, without
+from .equations import Value, block, ways
+
+
+class Move(NamedTuple):
+    """One collective.
+
+    Attributes:
+        kind: as that of a `Collective`.
+        mesh_axes: along which devices take part.
+        shape: of the operand on one device.
+        sizes: of the whole dimensions that are summed over, gathered or moved.
+    """
+
+    kind: str
+    mesh_axes: Entry
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """The number of elements that one device has of the operand."""
+        return math.prod(self.shape)
+
+
+def ordered(axes: Iterable[str], mesh: Mapping[str, int]) -> Entry:
+    """Return mesh axes in the order of the mesh, without those of one device."""
+    several = [axis for axis, size in mesh.items() if size > 1]
+    return only(several, set(axes))
+
+
+def moves(
+    value: Value,
+    wanted: Sequence[Entry],
+    mesh: Mapping[str, int],
+    *,
+    summed: Sequence[int] = (),
+    keeping: Iterable[str] = (),
+    scatters: bool = True,
+) -> list[Move]:
+    """List the collectives that bring an array to another layout.
+
+    First the parts of sums are added, along mesh axes that divide the result by reduce-scatter; what a device has of a
+    larger part costs nothing; then dimensions change places, and at last they are gathered.
+
+    Args:
+        value: the array as it is.
+        wanted: the mesh axes of each dimension.
+        mesh: sizes of the mesh axes.
+        summed: sizes of the dimensions that the sum is over.
+        keeping: mesh axes along which parts of sums stay parts.
+        scatters: whether the compiler makes a reduce-scatter of an all-reduce of which devices use a part.
+    """
+    found: list[Move] = []
+    now = list(value.entries)
+    has = [axis for entry in now for axis in entry]
+    wants: set[str] = set()
+    for entry in wanted:
+        wants.update(entry)
+    parts = without(value.partial, set(keeping))
+
+    def here() -> tuple[int, ...]:
+        return block(value.shape, now, mesh)
+
+    # What is new in a dimension is taken of what a device has.
+    for i, entry in enumerate(wanted):
+        fresh = without(entry, {*now[i], *has, *parts})
+        now[i] = (*now[i], *fresh)
+    scattered = ordered(only(parts, wants), mesh)
+    if scattered and scatters:
+        found.append(Move("reduce-scatter", scattered, here(), tuple(summed)))
+        for i, entry in enumerate(wanted):
+            now[i] = (*now[i], *only(entry, scattered))
+    else:
+        scattered = ()
+    rest = ordered(without(parts, scattered), mesh)
+    if rest:
+        found.append(Move("all-reduce", rest, here(), tuple(summed)))
+        for i, entry in enumerate(wanted):
+            now[i] = (*now[i], *only(entry, rest))
+
+    for i, entry in enumerate(wanted):
+        arriving = ordered((axis for axis in without(entry, now[i]) if axis in has), mesh)
+        if arriving:
+            sizes = (value.shape[i],)
+            found.append(Move("all-to-all", arriving, here(), sizes))
+            for j, own in enumerate(now):
+                now[j] = without(own, arriving)
+            now[i] = (*now[i], *arriving)
+    for i, entry in enumerate(wanted):
+        leaving = ordered(without(now[i], entry), mesh)
+        if leaving:
+            found.append(Move("all-gather", leaving, here(), (value.shape[i],)))
+            now[i] = without(now[i], leaving)
+    return found
+
+
+def group(move: Move, mesh: Mapping[str, int]) -> int:
+    """Return how many devices take part with each other."""
+    return ways(move.mesh_axes, mesh)

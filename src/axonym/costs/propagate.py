@@ -1,0 +1,191 @@
+"""How the result of an equation would be laid out if nothing was sent, and which sums would be unfinished."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from ..mesh.assignment import Entry
+from ..mesh.partition import without
+from .equations import Equation, Value, labelled, settled
+
+# The mesh axes of each dimension, those along which devices have parts of a sum, and the sizes that it is over.
+Natural: TypeAlias = tuple[list[Entry], Entry, tuple[int, ...]]
+Rule: TypeAlias = Callable[[Equation, Sequence[Value]], Natural]
+
+
+def natural(equation: Equation, inputs: Sequence[Value]) -> Natural:
+    """Return how the first result of an equation is laid out if each device uses what it has."""
+    name = equation.primitive.name
+    if name.startswith(("reduce_", "arg")) and "axes" in equation.params:
+        return _reduced(equation, inputs)
+    if name.startswith("scatter"):
+        return _scattered(equation, inputs)
+    return _RULES.get(name, _alike)(equation, inputs)
+
+
+def _alike(equation: Equation, inputs: Sequence[Value]) -> Natural:
+    """Lay out each dimension as operands do that have as many dimensions, and the same size."""
+    shape = settled(equation.outvars[0]).shape
+    entries: list[Entry] = [()] * len(shape)
+    used: set[str] = set()
+    for value in inputs:
+        if len(value.shape) != len(shape):
+            continue
+        for i, size in enumerate(shape):
+            if not entries[i] and value.shape[i] == size:
+                entries[i] = without(value.entries[i], used)
+                used.update(entries[i])
+    return entries, (), ()
+
+
+def _reduced(equation: Equation, inputs: Sequence[Value]) -> Natural:
+    value = inputs[0]
+    axes = equation.params["axes"]
+    entries: list[Entry] = []
+    parts: list[str] = []
+    sizes: list[int] = []
+    for i, entry in enumerate(value.entries):
+        if i not in axes:
+            entries.append(entry)
+        elif entry:
+            parts += entry
+            sizes.append(value.shape[i])
+    return entries, tuple(parts), tuple(sizes)
+
+
+def _product(equation: Equation, inputs: Sequence[Value]) -> Natural:
+    entries: list[Entry] = []
+    parts: list[str] = []
+    sizes: list[int] = []
+    labels = labelled(inputs[0], inputs[1], equation.params["dimension_numbers"])
+    for label in labels.values():
+        if not label.is_summed:
+            entries.append(label.entry)
+        elif label.entry:
+            parts += label.entry
+            sizes.append(label.size)
+    return entries, tuple(parts), tuple(sizes)
+
+
+def _convolved(equation: Equation, inputs: Sequence[Value]) -> Natural:
+    image, kernel = inputs[:2]
+    numbers = equation.params["dimension_numbers"]
+    entries: list[Entry] = [()] * len(image.shape)
+    batch, features = numbers.lhs_spec[:2]
+    entries[numbers.out_spec[0]] = image.entries[batch]
+    entries[numbers.out_spec[1]] = kernel.entries[numbers.rhs_spec[0]]
+    if image.shape[features] != kernel.shape[numbers.rhs_spec[1]]:
+        # Groups of features are not summed.
+        return entries, (), ()
+    parts = image.entries[features] or kernel.entries[numbers.rhs_spec[1]]
+    sizes: tuple[int, ...] = ()
+    if parts:
+        sizes = (image.shape[features],)
+    return entries, parts, sizes
+
+
+def _transposed(equation: Equation, inputs: Sequence[Value]) -> Natural:
+    entries = [inputs[0].entries[i] for i in equation.params["permutation"]]
+    return entries, (), ()
+
+
+def _broadcast(equation: Equation, inputs: Sequence[Value]) -> Natural:
+    shape = equation.params["shape"]
+    entries: list[Entry] = [()] * len(shape)
+    for i, at in enumerate(equation.params["broadcast_dimensions"]):
+        if inputs[0].shape[i] == shape[at]:
+            entries[at] = inputs[0].entries[i]
+    return entries, (), ()
+
+
+def _reshaped(equation: Equation, inputs: Sequence[Value]) -> Natural:
+    """Keep mesh axes of the first of dimensions that are merged or split."""
+    before: dict[int, Entry] = {}
+    place = 1
+    for size, entry in zip(reversed(inputs[0].shape), reversed(inputs[0].entries), strict=True):
+        place *= size
+        if size > 1:
+            before[place] = entry
+    shape = settled(equation.outvars[0]).shape
+    entries: list[Entry] = []
+    place = 1
+    for size in reversed(shape):
+        place *= size
+        own: Entry = ()
+        if size > 1:
+            own = before.pop(place, ())
+        entries.append(own)
+    entries.reverse()
+    return entries, (), ()
+
+
+def _gathered(equation: Equation, inputs: Sequence[Value]) -> Natural:
+    """Look up on each device what it has: along a dimension that is split, others add zeros."""
+    table, indices = inputs[:2]
+    numbers = equation.params["dimension_numbers"]
+    sizes = equation.params["slice_sizes"]
+    dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    parts: list[str] = []
+    summed: list[int] = []
+    kept: list[Entry] = []
+    for i, entry in enumerate(table.entries):
+        is_whole = sizes[i] == table.shape[i]
+        if i in numbers.collapsed_slice_dims or not is_whole:
+            parts += entry
+            summed += [table.shape[i]] * bool(entry)
+        if i not in dropped:
+            kept.append(entry if is_whole else ())
+    rows = list(indices.entries[:-1])
+    shape = settled(equation.outvars[0]).shape
+    entries: list[Entry] = []
+    for i in range(len(shape)):
+        source = kept if i in numbers.offset_dims else rows
+        entries.append(without(source.pop(0), parts))
+    return _once(entries), tuple(parts), tuple(summed)
+
+
+def _scattered(equation: Equation, inputs: Sequence[Value]) -> Natural:
+    """Add on each device the updates that it has: those that are split over places are parts of a sum."""
+    table, _, updates = inputs[:3]
+    numbers = equation.params["dimension_numbers"]
+    windows = list(numbers.update_window_dims)
+    dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    entries = list(table.entries)
+    for i, size in enumerate(table.shape):
+        if i in dropped:
+            continue
+        at = windows.pop(0)
+        if updates.shape[at] == size:
+            entries[i] = entries[i] or updates.entries[at]
+    entries = _once(entries)
+    used: set[str] = set()
+    for entry in entries:
+        used.update(entry)
+    parts: list[str] = []
+    summed: list[int] = []
+    for i, entry in enumerate(updates.entries):
+        own = without(entry, used)
+        if i not in numbers.update_window_dims and own:
+            parts += own
+            summed.append(updates.shape[i])
+    return entries, tuple(parts), tuple(summed)
+
+
+def _once(entries: Sequence[Entry]) -> list[Entry]:
+    """Let the first of several dimensions have a mesh axis."""
+    used: set[str] = set()
+    found: list[Entry] = []
+    for entry in entries:
+        found.append(without(entry, used))
+        used.update(entry)
+    return found
+
+
+_RULES: Mapping[str, Rule] = {
+    "broadcast_in_dim": _broadcast,
+    "conv_general_dilated": _convolved,
+    "dot_general": _product,
+    "gather": _gathered,
+    "reshape": _reshaped,
+    "squeeze": _reshaped,
+    "transpose": _transposed,
+}

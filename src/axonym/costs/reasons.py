@@ -1,0 +1,103 @@
+"""Which named axis makes a collective of a traced function necessary, and the names of dimensions."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ..mesh import assignment
+from ..mesh.assignment import Entry
+from .attribute import Named
+from .moves import Move
+from .source import is_within
+
+
+def reasons(move: Move, named: Named, layer: str, *, is_update: bool) -> tuple[str, ...]:
+    """Return the named axis that makes a collective necessary, or several that do; none if that is not known.
+
+    Args:
+        move: the collective.
+        named: what names are known.
+        layer: where it is.
+        is_update: whether it is one of an optimiser.
+    """
+    rest = list(move.mesh_axes)
+    found: list[str] = []
+    while rest:
+        name = _reason(move, rest[:1], named, layer, is_update=is_update)
+        if name is None:
+            return ()
+        found.append(name)
+        own = {*named.computed.get(name, ()), *named.stored.get(name, ())}
+        rest = [axis for axis in rest if axis not in own]
+    return tuple(found)
+
+
+def _reason(
+    move: Move, mesh_axes: Sequence[str], named: Named, layer: str, *, is_update: bool
+) -> str | None:
+    computed = named.on(named.computed, mesh_axes)
+    stored = named.on(named.stored, mesh_axes)
+    candidates = list(dict.fromkeys((*computed, *stored)))
+    is_sum = move.kind in ("all-reduce", "reduce-scatter")
+    first = stored
+    if is_sum and not is_update:
+        first = computed
+    preferences: tuple[Callable[[str], bool], ...] = (
+        lambda name: _has(move.sizes, named.sizes.get(name, ())),
+        lambda name: _divides(move.sizes, named.sizes.get(name, ())),
+        lambda name: name in first,
+        lambda name: _is_of_layer(name, layer, named),
+    )
+    if is_sum:
+        preferences = (preferences[2], *preferences)
+    for is_preferred in preferences:
+        if len(candidates) > 1:
+            candidates = list(filter(is_preferred, candidates)) or candidates
+    if len(candidates) == 1:
+        return candidates[0]
+    return None
+
+
+def _has(sizes: Sequence[int], own: "frozenset[int] | tuple[()]") -> bool:
+    return bool(set(sizes).intersection(own))
+
+
+def _divides(sizes: Sequence[int], own: "frozenset[int] | tuple[()]") -> bool:
+    for size in sizes:
+        for part in own:
+            if part > 1 and size % part == 0:
+                return True
+    return False
+
+
+def _is_of_layer(name: str, layer: str, named: Named) -> bool:
+    """Return whether a parameter of a layer has an axis."""
+    if not layer:
+        return False
+    parts = layer.split(".")
+    for argument in named.arguments.values():
+        has = any(name in assignment.bases_of(own) for own in argument.names)
+        if has and is_within(parts, argument.path.split(".")):
+            return True
+    return False
+
+
+def names_of_dimensions(
+    shape: Sequence[int], entries: Sequence[Entry], named: Named
+) -> tuple[str, ...]:
+    """Return the names that dimensions may have, by their sizes and mesh axes; those of several are joined by `|`.
+
+    Args:
+        shape: the dimensions.
+        entries: the mesh axes of each.
+        named: what names are known.
+    """
+    found: list[str] = []
+    for size, entry in zip(shape, entries, strict=True):
+        found.append("|".join(_names_of(size, entry, named)) or "?")
+    return tuple(found)
+
+
+def _names_of(size: int, entry: Entry, named: Named) -> list[str]:
+    fitting = [name for name, sizes in named.sizes.items() if size in sizes]
+    laid_out: Mapping[str, Entry] = named.computed
+    same = [name for name in fitting if laid_out.get(name, ()) == tuple(entry)]
+    return same or fitting

@@ -1,0 +1,223 @@
+"""The cost of a function from its types: traced for Explicit mesh axes, on which types say how arrays are laid out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType
+
+from ..errors import ShardingError, message
+from ..kinds import Tree
+from ..mesh import context
+from ..mesh.assignment import Mappings, ResourceMapping
+from ..partitioning.jit import NamedJit
+from ..partitioning.shard import set_mesh
+from ..report.show import ArrayLayout
+from ..report.target import unwrapped
+from .arguments import Arguments, arguments_of, by_kind, names_known, rows_of
+from .attribute import Named
+from .equations import block, short
+from .held import Residual, donated_bytes, peak_of, residuals, results_bytes
+from .moves import group
+from .reasons import names_of_dimensions, reasons
+from .report import OUTSIDE, Collective, Cost, Kept, Memory, Phase
+from .ring import seconds_of
+from .roofline import work_of
+from .source import Place, place_of
+from .targets import Target
+from .walk import Walk
+
+
+def traced_cost(
+    fn: Tree,
+    mapping: ResourceMapping | Mappings | None,
+    abstract: AbstractMesh,
+    target: Target,
+    args: tuple[Tree, ...],
+    kwargs: dict[str, Tree],
+) -> Cost:
+    """Trace a function for a mesh that needs no devices, and count; see `axn.cost`."""
+    call = unwrapped(fn, args, kwargs)
+    explicit = _with_types(abstract, AxisType.Explicit)
+    given = arguments_of(fn, mapping, explicit, args, kwargs)
+    ledger = context.Ledger()
+    ledger.is_alone = True
+    ledger.sizes = {}
+    try:
+        traced = _trace(given, explicit, ledger)
+    except Exception as error:
+        given = arguments_of(fn, mapping, _with_types(abstract, AxisType.Auto), args, kwargs)
+        # What fails there, too, is a mistake of another kind.
+        _trace(given, _with_types(abstract, AxisType.Auto), context.Ledger())
+        raise _needs_auto(call.name, error) from error
+
+    rows = rows_of(given)
+    named = names_known(given.mappings, ledger, rows, abstract)
+    # The compilers for TPU and GPU do it, that for CPU does not.
+    scatters = target.platform != "cpu"
+    walk = Walk(dict(abstract.shape), scatters=scatters)
+    program = traced.jaxpr.jaxpr
+    inputs = list(map(walk.value, program.invars))
+    name = f"jit({call.name})"
+    walk.run(program, inputs, name)
+    places = Places(walk)
+    communication = _communication(walk, places, named, target)
+    kinds = by_kind(given, rows)
+    kept: list[Kept] = []
+    for one in residuals(program, places.of, name):
+        kept.append(_kept(one, walk, named))
+    told: object = given.mappings
+    if given.mappings.parameters == given.mappings.compute:
+        told = given.mappings.compute
+    return Cost(
+        f"{call.name}, mapping {told}",
+        "traced",
+        "",
+        target,
+        tuple(abstract.shape.items()),
+        kinds,
+        communication,
+        _memory(traced, walk, kinds, kept),
+        work_of(_counted(walk, places, target), communication, target),
+        ledger.waiting,
+        _notes(walk, places),
+    )
+
+
+def _memory(
+    traced: Any, walk: Walk, kinds: Mapping[str, tuple[ArrayLayout, ...]], kept: list[Kept]
+) -> Memory:
+    """Count what a device holds."""
+    program = traced.jaxpr.jaxpr
+    held: dict[str, int] = {}
+    for kind, arrays in kinds.items():
+        held[kind] = sum(row.nbytes_per_device or 0 for row in arrays)
+    donated = [info.donated for info in jax.tree.leaves(traced.args_info)]
+    return Memory(
+        held["parameters"],
+        held["optimizer"],
+        held["data"],
+        results_bytes(program.outvars, walk),
+        donated_bytes(program.invars, donated, program.outvars, walk),
+        peak_of(program, walk, is_whole=True),
+        tuple(sorted(filter(_is_large, kept), key=lambda one: -one.nbytes)),
+    )
+
+
+def _is_large(one: Kept) -> bool:
+    return one.nbytes > 0
+
+
+def _notes(walk: Walk, places: "Places") -> tuple[str, ...]:
+    """Say what the numbers leave out."""
+    found: dict[str, dict[str, None]] = {}
+    for text, source in walk.unknown:
+        found.setdefault(text, {})[places.of(source).layer or OUTSIDE] = None
+    return tuple(f"{text}: {', '.join(layers)}" for text, layers in found.items())
+
+
+def _with_types(mesh: AbstractMesh, kind: AxisType) -> Any:
+    sizes = tuple(mesh.shape.values())
+    return AbstractMesh(sizes, mesh.axis_names, axis_types=(kind,) * len(sizes))
+
+
+def _trace(given: Arguments, mesh: AbstractMesh, ledger: context.Ledger) -> Any:
+    changes: dict[str, Any] = {"ledger": ledger}
+    if not isinstance(given.fn, NamedJit):
+        changes["mapping"] = given.mappings.compute
+    with (
+        # Clears the current mesh, whatever its size.
+        jax.sharding.use_abstract_mesh(AbstractMesh((), ())),
+        set_mesh(mesh),
+        context.context(**changes),
+    ):
+        return given.fn.trace(*given.args, **given.kwargs)
+
+
+def _needs_auto(name: str, error: Exception) -> ShardingError:
+    problem = (
+        f"{name} can be traced on Auto mesh axes, but not on Explicit ones, whose types it needs"
+    )
+    first = str(error).strip().partition("\n")[0]
+    hint = 'write depth="compiled", which needs devices, perhaps simulated ones'
+    return ShardingError(message("cost", problem, f"{type(error).__name__}: {first}", hint=hint))
+
+
+class Places:
+    """The layers and phases of operations.
+
+    Args:
+        walk: what was found.
+    """
+
+    def __init__(self, walk: Walk) -> None:
+        sources = [one.source for one in walk.done]
+        sources += [one.source for one in walk.sent]
+        self._has_gradient = any("transpose(" in source for source in sources)
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether some operation is one of a gradient."""
+        return self._has_gradient
+
+    def of(self, source: str) -> Place:
+        """Return the layer and the phase of an operation."""
+        return place_of(source, has_gradient=self._has_gradient)
+
+
+def _communication(
+    walk: Walk, places: Places, named: Named, target: Target
+) -> tuple[Collective, ...]:
+    found: list[Collective] = []
+    for one in walk.sent:
+        move = one.move
+        place = places.of(one.source)
+        devices = group(move, dict(named.mesh))
+        nbytes = move.elements * one.itemsize
+        seconds = seconds_of(move.kind, nbytes, devices, move.mesh_axes, target)
+        is_update = place.phase == "other" and places.has_gradient
+        found.append(
+            Collective(
+                move.kind,
+                move.mesh_axes,
+                reasons(move, named, place.layer, is_update=is_update),
+                place.layer,
+                place.phase,
+                one.runs,
+                devices,
+                nbytes,
+                move.shape,
+                short(one.dtype),
+                seconds * one.runs,
+            )
+        )
+    return tuple(found)
+
+
+def _counted(
+    walk: Walk, places: Places, target: Target
+) -> dict[tuple[str, Phase], tuple[float, float, float]]:
+    counted: dict[tuple[str, Phase], tuple[float, float, float]] = {}
+    for one in walk.done:
+        place = places.of(one.source)
+        flops, computing, nbytes = counted.get(place, (0.0, 0.0, 0.0))
+        if one.flops:
+            computing += one.flops / target.flops_of(one.dtype)
+        counted[place] = flops + one.flops, computing, nbytes + one.nbytes
+    return counted
+
+
+def _kept(one: Residual, walk: Walk, named: Named) -> Kept:
+    value = walk.value(one.variable)
+    entries: Sequence[tuple[str, ...]] = value.entries
+    shape = value.shape
+    if one.several > 1:
+        shape, entries = shape[1:], entries[1:]
+    return Kept(
+        one.layer,
+        names_of_dimensions(shape, entries, named),
+        block(shape, entries, dict(named.mesh)),
+        value.dtype,
+        one.several,
+        walk.nbytes(one.variable),
+    )

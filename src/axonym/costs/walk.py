@@ -1,0 +1,351 @@
+"""A walk through a traced function: what its equations compute, send, read and write, how often."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from ..mesh.assignment import Entry
+from .equations import (
+    PASSING,
+    Equation,
+    Program,
+    Value,
+    Variable,
+    block,
+    bodies,
+    flops_of,
+    is_literal,
+    nbytes_of,
+    needed,
+    readers_of,
+    settled,
+    source_of,
+    unstacked,
+)
+from .fused import Fusion, is_chain
+from .moves import Move, moves, ordered
+from .numbering import Numbering
+from .propagate import natural
+
+# Collectives that a `shard_map` has, and the kinds that reports call them.
+_COLLECTIVES = {
+    "psum": "all-reduce",
+    "psum2": "all-reduce",
+    "psum_invariant": "all-reduce",
+    "pmax": "all-reduce",
+    "pmin": "all-reduce",
+    "all_gather": "all-gather",
+    "all_gather_invariant": "all-gather",
+    "all_gather_reduced": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "psum_scatter": "reduce-scatter",
+    "unreduced_psum": "all-reduce",
+    "unreduced_reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+    "ppermute": "collective-permute",
+}
+# After these, the layout of the type may be another one than that of the operands.
+_MOVING = ("reshard", "sharding_constraint", "dot_general", "gather", "conv_general_dilated")
+
+
+class Sent(NamedTuple):
+    """A collective of the function.
+
+    Attributes:
+        move: what is sent.
+        dtype: of the operand.
+        itemsize: bytes of one element.
+        source: the operation.
+        runs: how often it runs.
+    """
+
+    move: Move
+    dtype: str
+    itemsize: int
+    source: str
+    runs: int
+
+
+class Done(NamedTuple):
+    """What an equation computes, reads and writes in all its runs.
+
+    Attributes:
+        source: the operation.
+        flops: operations.
+        dtype: that of the operands.
+        nbytes: bytes that are read and written.
+    """
+
+    source: str
+    flops: float
+    dtype: str
+    nbytes: float
+
+
+class Walk:
+    """What was found in a traced function.
+
+    Args:
+        mesh: sizes of the mesh axes.
+        scatters: whether the compiler makes a reduce-scatter of an all-reduce of which devices use a part.
+        numbering: what is known of which arrays are the same.
+
+    Attributes:
+        sent: the collectives.
+        done: what was computed, read and written.
+        unknown: loops whose length the program does not say, and kernels that do not say what they compute.
+        values: how the arrays are laid out, by the id of their variables.
+    """
+
+    def __init__(
+        self, mesh: Mapping[str, int], *, scatters: bool, numbering: Numbering | None = None
+    ) -> None:
+        self._mesh = mesh
+        self._scatters = scatters
+        self._numbering = numbering or Numbering(merges=not scatters)
+        self.sent: list[Sent] = []
+        self.done: list[Done] = []
+        self.unknown: list[tuple[str, str]] = []
+        self.values: dict[int, Value] = {}
+
+    def value(self, variable: Variable) -> Value:
+        """Return how an array is laid out."""
+        if is_literal(variable):
+            return settled(variable)
+        found = self.values.get(id(variable))
+        if found is None:
+            found = self.values[id(variable)] = settled(variable)
+        return found
+
+    def nbytes(self, variable: Variable) -> int:
+        """Return the bytes of an array on one device."""
+        return nbytes_of(self.value(variable), self._mesh)
+
+    def run(
+        self, program: Program, given: Sequence[Value], source: str = "", count: int = 1
+    ) -> list[Value]:
+        """Walk through a program.
+
+        Args:
+            program: the program.
+            given: how its arguments are laid out.
+            source: the name of the equation that runs it.
+            count: how often it runs.
+
+        Returns:
+            How its results are laid out.
+        """
+        for variable, value in zip(program.invars, given, strict=True):
+            self.values[id(variable)] = settled(variable, value.entries)
+        equations = needed(program)
+        readers = readers_of(equations)
+        returned = set(map(id, program.outvars))
+        computed: list[Equation] = []
+        for equation in equations:
+            before = len(self.sent), len(self.done)
+            is_repeated = not bodies(equation) and self._numbering.is_repeated(equation)
+            self._equation(equation, readers, returned, source, count)
+            if is_repeated:
+                del self.sent[before[0] :], self.done[before[1] :]
+            else:
+                computed.append(equation)
+        self._accesses(Fusion(computed, program.outvars), source, count)
+        return [self.value(variable) for variable in program.outvars]
+
+    def _equation(
+        self,
+        equation: Equation,
+        readers: Mapping[int, Sequence[Equation]],
+        returned: Iterable[int],
+        prefix: str,
+        count: int,
+    ) -> None:
+        inputs = [self.value(variable) for variable in equation.invars]
+        source = source_of(equation, prefix)
+        inner = bodies(equation)
+        if inner:
+            self._bodies(equation, inner, inputs, source, count)
+            return
+        flops = flops_of(equation, inputs, self._mesh)
+        if equation.primitive.name == "pallas_call" and not flops:
+            self.unknown.append(
+                ("kernels that do not say what they compute count as nothing", source)
+            )
+        if flops:
+            self.done.append(Done(source, count * flops, inputs[0].dtype, 0.0))
+        name = equation.primitive.name
+        if name in _COLLECTIVES:
+            self._collective(equation, inputs, source, count)
+            return
+        entries, parts, sizes = natural(equation, inputs)
+        for variable in equation.outvars:
+            guess: Sequence[Entry] = ()
+            if len(entries) == len(getattr(variable.aval, "shape", ())):
+                guess = entries
+            self.values[id(variable)] = settled(variable, guess)
+        if name in PASSING and inputs:
+            parts = inputs[0].partial
+        if parts or name in _MOVING or name.startswith("scatter"):
+            has = Reached(tuple(entries), parts, sizes)
+            self._reach(equation, has, readers, returned, source, count)
+
+    def _reach(
+        self,
+        equation: Equation,
+        has: "Reached",
+        readers: Mapping[int, Sequence[Equation]],
+        returned: Iterable[int],
+        source: str,
+        count: int,
+    ) -> None:
+        """Send what the layout of a result asks for; a sum may wait until devices use a part of it."""
+        variable = equation.outvars[0]
+        wanted = self.value(variable)
+        waiting = has.parts and self._scatters and self._waits(variable, has, readers, returned)
+        if waiting or not has.parts:
+            keeping: Entry = has.parts
+        else:
+            keeping = wanted.partial
+        value = wanted._replace(entries=has.entries, partial=has.parts)
+        for move in moves(
+            value,
+            wanted.entries,
+            self._mesh,
+            summed=has.sizes,
+            keeping=keeping,
+            scatters=self._scatters,
+        ):
+            self.sent.append(Sent(move, value.dtype, value.itemsize, source, count))
+        if waiting:
+            self.values[id(variable)] = wanted._replace(partial=has.parts)
+
+    def _waits(
+        self,
+        variable: Variable,
+        has: "Reached",
+        readers: Mapping[int, Sequence[Equation]],
+        returned: Iterable[int],
+    ) -> bool:
+        """Return whether the one who uses a sum uses a part of it on each device."""
+        here = variable
+        if set(has.parts) & _axes_of(self.value(here)):
+            return False
+        while id(here) not in returned:
+            users = readers.get(id(here), ())
+            if len(users) != 1 or users[0].primitive.name not in PASSING:
+                return False
+            here = users[0].outvars[0]
+            if set(has.parts) & _axes_of(settled(here)):
+                return True
+        return False
+
+    def _collective(
+        self, equation: Equation, inputs: Sequence[Value], source: str, count: int
+    ) -> None:
+        """Read a collective of a `shard_map`, of which each operand is sent."""
+        params = equation.params
+        named = params.get("axes", params.get("axis_name", ()))
+        if isinstance(named, str):
+            named = (named,)
+        over = ordered((axis for axis in named if axis in self._mesh), self._mesh)
+        for variable, value in zip(equation.outvars, inputs, strict=True):
+            result = self.values[id(variable)] = settled(variable, value.entries)
+            shape = block(value.shape, value.entries, self._mesh)
+            changed: list[int] = []
+            for before, after in zip(value.shape, result.shape, strict=False):
+                if before != after:
+                    changed.append(max(before, after))
+            move = Move(_COLLECTIVES[equation.primitive.name], over, shape, tuple(changed))
+            if over:
+                self.sent.append(Sent(move, value.dtype, value.itemsize, source, count))
+
+    def _bodies(
+        self,
+        equation: Equation,
+        inner: Sequence[Program],
+        inputs: Sequence[Value],
+        source: str,
+        count: int,
+    ) -> None:
+        """Walk through what an equation runs: of branches, the one that computes most."""
+        name = equation.primitive.name
+        given = list(inputs)
+        if name == "scan":
+            count *= equation.params["length"]
+            whole = unstacked(equation.invars, inner[0].invars)
+            given = given[:whole] + [_sliced(value) for value in given[whole:]]
+        elif name == "while":
+            text = "loops whose length the program does not say count as one iteration"
+            self.unknown.append((text, source))
+            given = given[equation.params["cond_nconsts"] :]
+        elif name == "cond":
+            given = given[1:]
+        if name == "shard_map":
+            given = [settled(variable) for variable in inner[0].invars]
+
+        results: list[Value] = []
+        best: tuple[float, float, Walk] | None = None
+        for program in inner:
+            own = Walk(self._mesh, scatters=self._scatters, numbering=self._numbering)
+            scope = self._numbering.enter(equation, program.invars)
+            results = own.run(program, given[: len(program.invars)], source, count)
+            self._numbering.leave(equation, program.outvars, scope)
+            self.values.update(own.values)
+            self.unknown += own.unknown
+            flops = sum(one.flops for one in own.done)
+            nbytes = sum(one.nbytes for one in own.done)
+            if best is None or (flops, nbytes) > best[:2]:
+                best = flops, nbytes, own
+        if best is not None:
+            self.sent += best[2].sent
+            if not is_chain(equation):
+                self.done += best[2].done
+        for i, variable in enumerate(equation.outvars):
+            guess: Sequence[Entry] = ()
+            if i < len(results):
+                guess = results[i].entries
+                more = len(getattr(variable.aval, "shape", ())) - len(guess)
+                guess = ((),) * more + tuple(guess)
+            self.values[id(variable)] = settled(variable, guess)
+
+    def _accesses(self, fusion: Fusion, source: str, count: int) -> None:
+        """Count the bytes that are read and written, of chains of elements only at their ends."""
+        for equation, operands in fusion.kernels():
+            nbytes = sum(map(self.nbytes, equation.outvars))
+            name = equation.primitive.name
+            if name in ("gather", "dynamic_slice", "slice"):
+                nbytes *= 2
+            elif name.startswith("scatter") or name == "dynamic_update_slice":
+                last = 1
+                if name.startswith("scatter"):
+                    last = 2
+                nbytes = 2 * self.nbytes(equation.invars[last])
+            else:
+                nbytes += sum(map(self.nbytes, operands))
+            if nbytes:
+                self.done.append(Done(source_of(equation, source), 0.0, "", count * nbytes))
+
+
+class Reached(NamedTuple):
+    """What an equation makes of what devices have.
+
+    Attributes:
+        entries: the mesh axes of each dimension of its result.
+        parts: the mesh axes along which devices have parts of a sum.
+        sizes: of the dimensions that the sum is over.
+    """
+
+    entries: tuple[Entry, ...]
+    parts: Entry
+    sizes: tuple[int, ...]
+
+
+def _axes_of(value: Value) -> set[str]:
+    found: set[str] = set()
+    for entry in value.entries:
+        found.update(entry)
+    return found
+
+
+def _sliced(value: Value) -> Value:
+    """Return what a loop takes of an array in one step."""
+    return value._replace(shape=value.shape[1:], entries=value.entries[1:])

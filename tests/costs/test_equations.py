@@ -1,0 +1,58 @@
+"""What equations are, on blocks."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from axonym.costs.equations import bodies, flops_of, nbytes_of, needed, settled, unstacked
+from tests.costs.equations_made import SIZES, array, equation, program
+
+
+def flops(one):
+    return flops_of(one, [settled(variable) for variable in one.invars], SIZES)
+
+
+def test_a_product_of_blocks():
+    one = equation("dot_general", jnp.dot, array((8, 6), "data"), array((6, 10), None, "model"))
+    assert flops(one) == 2 * (8 // 4) * 6 * (10 // 2)
+    assert nbytes_of(settled(one.outvars[0]), SIZES) == 2 * 5 * 4
+
+
+def test_a_sum_over_blocks_that_is_asked_for_in_parts():
+    def product(x, y):
+        return jnp.einsum("ij,jk->ik", x, y, out_sharding=jax.P("data", "model"))
+
+    one = equation("dot_general", product, array((8, 6), "data", "model"), array((6, 10), "model"))
+    assert flops(one) == 2 * (8 // 4) * (6 // 2) * 10
+
+
+def test_a_convolution_against_its_definition():
+    def convolve(x, k):
+        return jax.lax.conv_general_dilated(x, k, (1, 1), "VALID", out_sharding=jax.P("data"))
+
+    one = equation("conv_general_dilated", convolve, array((8, 3, 9, 9), "data"), array((5, 3, 2, 2)))
+    assert flops(one) == 2 * (8 // 4) * 5 * 8 * 8 * 3 * 2 * 2
+
+
+def test_what_nobody_uses_is_not_needed():
+    def wasteful(x):
+        jnp.sin(x)
+        return jnp.cos(x)
+
+    assert [one.primitive.name for one in needed(program(wasteful, array((4,))))] == ["cos"]
+
+
+def test_arguments_that_a_loop_slices():
+    def loop(carry, xs):
+        return jax.lax.scan(lambda carry, x: (carry + x, carry), carry, xs)
+
+    one = equation("scan", loop, array((2,)), array((3, 2)))
+    (body,) = bodies(one)
+    assert unstacked(one.invars, body.invars) == 1
+    assert unstacked(one.outvars, body.outvars) == 1
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+def test_bytes_of_a_block(dtype):
+    one = equation("sin", jnp.sin, array((8, 6), ("data", "model"), dtype=dtype))
+    assert nbytes_of(settled(one.invars[0]), SIZES) == 6 * jnp.dtype(dtype).itemsize

@@ -1,0 +1,49 @@
+"""Memory of traced programs, counted by hand."""
+
+import jax
+import jax.numpy as jnp
+
+from axonym.costs.held import donated_bytes, peak_of, residuals, results_bytes
+from axonym.costs.source import place_of
+from axonym.costs.walk import Walk
+from tests.costs.equations_made import SIZES, array, program
+
+X = array((8, 8), "data")
+BLOCK = 8 * 8 * 4 // 4
+
+
+def walked(fn, *args):
+    traced = program(fn, *args)
+    walk = Walk(SIZES, scatters=False)
+    walk.run(traced, [walk.value(variable) for variable in traced.invars])
+    return traced, walk
+
+
+def test_the_most_that_is_needed_at_once():
+    def three(x, w):
+        return ((x @ w) @ w) @ w
+
+    traced, walk = walked(three, X, array((8, 8)))
+    # The second product is made of the first one; the third is the result.
+    assert peak_of(traced, walk) == 2 * BLOCK
+    assert peak_of(traced, walk, is_whole=True) == 2 * BLOCK
+    assert results_bytes(traced.outvars, walk) == BLOCK
+
+
+def test_what_a_loop_stacks_is_kept():
+    def loss(w, x):
+        with jax.named_scope("layer"):
+            x, _ = jax.lax.scan(lambda x, w: (jnp.sin(x @ w), None), x, w)
+        return x.sum()
+
+    traced, walk = walked(jax.grad(loss), array((3, 8, 8)), X)
+    found = residuals(traced, lambda source: place_of(source, has_gradient=True))
+    kept = sorted((one.layer, one.several, walk.nbytes(one.variable)) for one in found)
+    assert ("layer", 3, 3 * BLOCK) in kept
+    assert all(walk.nbytes(one.variable) for one in found)
+
+
+def test_results_take_the_place_of_arguments_of_their_layout():
+    traced, walk = walked(lambda x, y: (x + 1, y.T), X, X)
+    assert donated_bytes(traced.invars, [True, True], traced.outvars, walk) == BLOCK
+    assert donated_bytes(traced.invars, [False, False], traced.outvars, walk) == 0

@@ -1,0 +1,57 @@
+"""Layouts that results would have, against those of JAX's types."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from axonym.costs.equations import settled
+from axonym.costs.propagate import natural
+from tests.costs.equations_made import array, equation
+
+X = array((8, 6), "data", "model")
+
+
+@pytest.mark.parametrize(
+    ("name", "fn"),
+    [
+        ("transpose", jnp.transpose),
+        ("sin", jnp.sin),
+        ("mul", lambda x: x * x),
+        ("broadcast_in_dim", lambda x: jax.lax.broadcast_in_dim(x, (8, 3, 6), (0, 2))),
+        ("reshape", lambda x: x.reshape(8, 2, 3)),
+        ("reshape", lambda x: x.reshape(4, 2, 6)),
+    ],
+)
+def test_results_are_laid_out_as_types_say(name, fn):
+    one = equation(name, fn, X)
+    entries, partial, _ = natural(one, [settled(variable) for variable in one.invars])
+    assert tuple(entries) == settled(one.outvars[0]).entries
+    assert partial == ()
+
+
+def of(one):
+    return natural(one, [settled(variable) for variable in one.invars])
+
+
+def test_sums_are_in_parts():
+    assert of(equation("reduce_sum", lambda x: x.sum(0), X)) == ([("model",)], ("data",), (8,))
+    product = functools.partial(jnp.einsum, "ij,ik->jk", out_sharding=jax.P("model"))
+    one = equation("dot_general", product, X, array((8, 3), "data"))
+    assert of(one)[1:] == (("data",), (8,))
+
+
+def test_what_is_looked_up():
+    rows = array((8,), "data", dtype=jnp.int32)
+
+    def look_up(table, rows):
+        return table.at[rows].get(out_sharding=jax.P("data"))
+
+    one = equation("gather", look_up, array((16, 6)), rows)
+    # Its types say nothing: JAX looks up on Auto mesh axes.
+    table, places = (settled(variable) for variable in one.invars)
+    places = places._replace(entries=(("data",), ()))
+    assert natural(one, [table, places]) == ([("data",), ()], (), ())
+    split = table._replace(entries=(("model",), ()))
+    assert natural(one, [split, places]) == ([("data",), ()], ("model",), (16,))

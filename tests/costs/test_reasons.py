@@ -1,0 +1,37 @@
+"""Which named axis makes a move necessary."""
+
+import pytest
+
+from axonym.costs.attribute import Named
+from axonym.costs.moves import Move
+from axonym.costs.reasons import names_of_dimensions, reasons
+
+D, M = ("data",), ("model",)
+NAMED = Named(
+    (("data", 4), ("model", 2)),
+    {"batch": D, "mlp": M, "heads": M},
+    {"embed": D, "mlp": M, "heads": M},
+    {"batch": frozenset({32}), "embed": frozenset({16}), "mlp": frozenset({64}), "heads": frozenset({8})},
+    {},
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "axes", "sizes", "expected"),
+    [
+        ("all-reduce", D, (32,), ("batch",)),
+        ("all-reduce", M, (64,), ("mlp",)),
+        ("all-reduce", M, (8,), ("heads",)),
+        ("all-reduce", M, (24,), ("heads",)),
+        ("all-reduce", M, (7,), ()),
+        ("all-gather", D, (16,), ("embed",)),
+        ("all-gather", D, (32,), ("batch",)),
+        ("all-reduce", (*D, *M), (32, 64), ("batch", "mlp")),
+    ],
+)
+def test_reasons(kind, axes, sizes, expected):
+    assert reasons(Move(kind, axes, (4,), sizes), NAMED, "", is_update=False) == expected
+
+
+def test_names_by_size_and_layout():
+    assert names_of_dimensions((32, 16, 5), (D, (), ()), NAMED) == ("batch", "embed", "?")

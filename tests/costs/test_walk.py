@@ -1,0 +1,70 @@
+"""What a walk through a traced function finds."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from axonym.costs.walk import Walk
+from tests.costs.equations_made import SIZES, TYPED, array, program
+
+
+def walked(fn, *args, scatters=True):
+    traced = program(fn, *args)
+    walk = Walk(SIZES, scatters=scatters)
+    walk.run(traced, [walk.value(variable) for variable in traced.invars])
+    return walk
+
+
+def sent(walk):
+    return [(one.move.kind, one.move.mesh_axes, one.move.shape, one.runs) for one in walk.sent]
+
+
+X, W = array((8, 16), "data"), array((16, 16), "data")
+
+
+def test_a_loop_counts_each_turn():
+    def loop(x, w):
+        return jax.lax.scan(lambda x, w: (x @ jax.reshard(w, jax.P()), None), x, w)[0]
+
+    walk = walked(loop, X, array((3, 16, 16), None, "data"))
+    assert sent(walk) == [("all-gather", ("data",), (4, 16), 3)]
+    assert sum(one.flops for one in walk.done) == 3 * 2 * 2 * 16 * 16
+
+
+@pytest.mark.parametrize(("scatters", "kind"), [(True, "reduce-scatter"), (False, "all-reduce")])
+def test_a_sum_waits_for_the_one_who_uses_a_part(scatters, kind):
+    def gradient(x):
+        whole = jnp.einsum("bi,bj->ij", x, x, out_sharding=jax.P())
+        return jax.reshard(whole.T, jax.P("data"))
+
+    assert sent(walked(gradient, X, scatters=scatters)) == [(kind, ("data",), (16, 16), 1)]
+
+
+def test_what_is_computed_twice_counts_once():
+    def twice(x, w):
+        return x @ jax.reshard(w, jax.P()) + x @ jax.reshard(w, jax.P())
+
+    walk = walked(twice, X, W)
+    assert len(walk.sent) == 1
+    assert sum(one.flops for one in walk.done) == 2 * 2 * 16 * 16
+
+
+def test_collectives_of_a_shard_map():
+    def exchange(x):
+        y = jax.lax.all_to_all(x, "data", 1, 0, tiled=True)
+        return (
+            jax.lax.ppermute(y, "data", [(0, 1)]),
+            jax.lax.all_gather(x, "data"),
+            jax.lax.psum_scatter(x, "data", scatter_dimension=1, tiled=True),
+        )
+
+    mapped = jax.shard_map(
+        exchange, mesh=TYPED, in_specs=jax.P("data"), out_specs=(jax.P("data"), jax.P("data"), jax.P("data"))
+    )
+    kinds = {(kind, shape) for kind, _, shape, _ in sent(walked(mapped, X))}
+    assert kinds == {
+        ("all-to-all", (2, 16)),
+        ("collective-permute", (8, 4)),
+        ("all-gather", (2, 16)),
+        ("reduce-scatter", (2, 16)),
+    }
