@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from config import DecoderConfig, ExpertsConfig
-from costs import PEAKS, forward_flops, per_device, plan, seen, train_flops, utilisation
+from costs import PEAKS, forward_flops, per_device, plan, seen, step_cost, train_flops, utilisation
 from decoder import Decoder
 from layouts import abstract_mesh, make_mesh
 from rows import Batch
@@ -17,7 +17,15 @@ from trainer import Recipe, Trainer
 
 import axonym as axn
 
+# What steps cost under each strategy; AXONYM_UPDATE_LAYOUTS=1 writes these files anew.
 LAYOUTS = Path(__file__).parent / "layouts"
+# The axes because of which a step sends.
+SENT = {
+    "dp": {"batch"},
+    "fsdp": {"batch", "embed"},
+    "tp": {"batch", "kv_heads", "mlp"},
+    "fsdp+tp": {"batch", "embed", "kv_heads", "mlp"},
+}
 CONFIG = DecoderConfig(
     vocab=512, layers=1, embed=64, mlp=192, heads=4, kv_heads=2, head_dim=16, positions=32, checkpointing=False
 )
@@ -100,26 +108,32 @@ def test_a_plan_needs_no_devices() -> None:
     assert float(flops) == pytest.approx(forward_flops(config, 8192) * 3 / 1e9, rel=1e-3)
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "fsdp+tp"])
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize(
+    ("family", "strategy"),
+    [
+        ("llama", "dp"),
+        ("llama", "fsdp"),
+        ("llama", "tp"),
+        ("llama", "fsdp+tp"),
+        ("gpt2", "fsdp"),
+        ("gpt2", "fsdp+tp"),
+    ],
+)
 def test_what_a_step_sends_has_a_named_axis(family: str, strategy: Any) -> None:
     config = dataclasses.replace(CONFIG, layers=2)
     if family == "gpt2":
         config = dataclasses.replace(config.as_gpt2(), kv_heads=4)
     trainer = Trainer(Recipe(strategy=strategy, microbatches=2), config)
-    state = jax.eval_shape(trainer.fresh, jax.random.key(0))
-    tokens = axn.NamedArray(jax.ShapeDtypeStruct((2, 8, 33), np.int32), ("microbatch", "batch", "pos"))
-    mesh = {"data": 4, "model": 2}
-    told = axn.cost(trainer.step, None, mesh, state, Batch(tokens), jax.random.key(0), target="v5e")
+    batch = Batch(axn.NamedArray(np.zeros((2, 8, 33), np.int32), ("microbatch", "batch", "pos")))
+    told = step_cost(trainer, abstract_mesh((4, 2)), batch, "v5e")
     assert told.unattributed < 0.05
-    expected = {"fsdp": {"batch", "embed"}, "fsdp+tp": {"batch", "embed", "kv_heads", "mlp"}}
-    assert set(told.by_axis) - {"unattributed"} == expected[strategy]
+    assert set(told.by_axis) - {"unattributed"} == SENT[strategy]
     assert told.memory.donated == told.memory.parameters + told.memory.optimizer
     lock = LAYOUTS / f"{family}_{strategy}.json"
-    # Other releases of JAX make other programs.
-    if json.loads(lock.read_text())["jax"] == jax.__version__:
-        axn.partitioning.assert_layout(told, lock, tolerance=0.1)
-    if strategy == "fsdp":
+    # Other releases of JAX send the same, and fuse more or less of what is computed.
+    is_own = not lock.exists() or json.loads(lock.read_text())["jax"] == jax.__version__
+    axn.partitioning.assert_layout(told, lock, tolerance=0.05 if is_own else 0.3)
+    if strategy in {"dp", "fsdp"}:
         # Products with what the mask hides count, and scores over the vocabulary are computed again.
         hidden = 4 * config.layers * config.heads * config.head_dim * (32 - seen(32, None))
         forward = forward_flops(config, 32) + hidden
