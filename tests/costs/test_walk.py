@@ -49,6 +49,20 @@ def test_what_is_computed_twice_counts_once():
     assert sum(one.flops for one in walk.done) == 2 * 2 * 16 * 16
 
 
+def test_what_a_loop_carries_for_nobody_is_not_computed():
+    def loop(x, w):
+        def turn(carry, w):
+            x, y, z = carry
+            return (x @ w, jnp.sin(y @ z), jnp.cos(z) @ z), None
+
+        return jax.lax.scan(turn, (x, x, jnp.ones((16, 16))), w)[0]
+
+    one = walked(lambda x, w: loop(x, w)[0], X, array((3, 16, 16)))
+    assert sum(done.flops for done in one.done) == 3 * 2 * 2 * 16 * 16
+    two = walked(lambda x, w: loop(x, w)[1], X, array((3, 16, 16)))
+    assert sum(done.flops for done in two.done) == 3 * (2 * 2 + 2 * 16) * 16 * 16
+
+
 def test_collectives_of_a_shard_map():
     def exchange(x):
         y = jax.lax.all_to_all(x, "data", 1, 0, tiled=True)

@@ -163,15 +163,55 @@ def source_of(equation: Equation, prefix: str) -> str:
     return "/".join(part for part in (prefix, own, name) if part)
 
 
-def needed(program: Program) -> list[Equation]:
-    """Return the equations whose results somebody uses."""
-    used: set[int] = set(map(id, program.outvars))
+def needed(program: Program, used: Sequence[bool] | None = None) -> list[Equation]:
+    """Return the equations whose results somebody uses.
+
+    Args:
+        program: the program.
+        used: which of its results somebody uses; by default all.
+    """
+    live: set[int] = set()
+    for i, variable in enumerate(program.outvars):
+        if used is None or used[i]:
+            live.add(id(variable))
     found: list[Equation] = []
     for equation in reversed(program.eqns):
-        if equation.effects or used.intersection(map(id, equation.outvars)):
+        if equation.effects or live.intersection(map(id, equation.outvars)):
             found.append(equation)
-            used.update(map(id, equation.invars))
+            live.update(map(id, equation.invars))
     found.reverse()
+    return found
+
+
+def used_inside(equation: Equation, body: Program, used: Sequence[bool]) -> list[bool] | None:
+    """Return which results of a body somebody uses: of a loop, also those that its next turn uses; None for all.
+
+    Args:
+        equation: what runs the body.
+        body: the body.
+        used: which results of the equation somebody uses.
+    """
+    name = equation.primitive.name
+    if name == "while" or len(body.outvars) != len(used):
+        return None
+    found = list(used)
+    if name != "scan":
+        return found
+    carried = unstacked(equation.outvars, body.outvars)
+    first = unstacked(equation.invars, body.invars) - carried
+    is_settled = False
+    while not is_settled:
+        is_settled = True
+        read: set[int] = set()
+        for one in needed(body, found):
+            read.update(map(id, one.invars))
+        for i, variable in enumerate(body.outvars):
+            if found[i]:
+                read.add(id(variable))
+        for i in range(carried):
+            if not found[i] and id(body.invars[first + i]) in read:
+                found[i] = True
+                is_settled = False
     return found
 
 

@@ -1,6 +1,6 @@
 """A walk through a traced function: what its equations compute, send, read and write, how often."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from ..mesh.assignment import Entry
@@ -20,6 +20,7 @@ from .equations import (
     settled,
     source_of,
     unstacked,
+    used_inside,
 )
 from .fused import Fusion, is_chain
 from .moves import Move, moves, ordered
@@ -121,7 +122,12 @@ class Walk:
         return nbytes_of(self.value(variable), self._mesh)
 
     def run(
-        self, program: Program, given: Sequence[Value], source: str = "", count: int = 1
+        self,
+        program: Program,
+        given: Sequence[Value],
+        source: str = "",
+        count: int = 1,
+        used: Sequence[bool] | None = None,
     ) -> list[Value]:
         """Walk through a program.
 
@@ -130,15 +136,18 @@ class Walk:
             given: how its arguments are laid out.
             source: the name of the equation that runs it.
             count: how often it runs.
+            used: which of its results somebody uses; by default all.
 
         Returns:
             How its results are laid out.
         """
         for variable, value in zip(program.invars, given, strict=True):
             self.values[id(variable)] = settled(variable, value.entries)
-        equations = needed(program)
+        equations = needed(program, used)
         readers = readers_of(equations)
         returned = set(map(id, program.outvars))
+        if used is not None:
+            returned = {id(program.outvars[i]) for i, is_used in enumerate(used) if is_used}
         computed: list[Equation] = []
         for equation in equations:
             before = len(self.sent), len(self.done)
@@ -155,7 +164,7 @@ class Walk:
         self,
         equation: Equation,
         readers: Mapping[int, Sequence[Equation]],
-        returned: Iterable[int],
+        returned: Set[int],
         prefix: str,
         count: int,
     ) -> None:
@@ -163,7 +172,8 @@ class Walk:
         source = source_of(equation, prefix)
         inner = bodies(equation)
         if inner:
-            self._bodies(equation, inner, inputs, source, count)
+            used = [id(one) in readers or id(one) in returned for one in equation.outvars]
+            self._bodies(equation, inner, inputs, used, source, count)
             return
         flops = flops_of(equation, inputs, self._mesh)
         if equation.primitive.name == "pallas_call" and not flops:
@@ -193,7 +203,7 @@ class Walk:
         equation: Equation,
         has: "Reached",
         readers: Mapping[int, Sequence[Equation]],
-        returned: Iterable[int],
+        returned: Set[int],
         source: str,
         count: int,
     ) -> None:
@@ -223,7 +233,7 @@ class Walk:
         variable: Variable,
         has: "Reached",
         readers: Mapping[int, Sequence[Equation]],
-        returned: Iterable[int],
+        returned: Set[int],
     ) -> bool:
         """Return whether the one who uses a sum uses a part of it on each device."""
         here = variable
@@ -263,6 +273,7 @@ class Walk:
         equation: Equation,
         inner: Sequence[Program],
         inputs: Sequence[Value],
+        used: Sequence[bool],
         source: str,
         count: int,
     ) -> None:
@@ -287,7 +298,8 @@ class Walk:
         for program in inner:
             own = Walk(self._mesh, scatters=self._scatters, numbering=self._numbering)
             scope = self._numbering.enter(equation, program.invars)
-            results = own.run(program, given[: len(program.invars)], source, count)
+            inside = used_inside(equation, program, used)
+            results = own.run(program, given[: len(program.invars)], source, count, inside)
             self._numbering.leave(equation, program.outvars, scope)
             self.values.update(own.values)
             self.unknown += own.unknown
