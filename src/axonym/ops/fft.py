@@ -126,7 +126,10 @@ def _transform(
             needed = "one axis"
         problem = f"needs {needed}, got {', '.join(names) or 'none'}"
         raise AxisError(message(function, problem, f"array has: {facts(a)}"))
-    return batched(fn, [a], [core], names, in_place=True, sizes=sizes, norm=norm)
+    # A device needs the whole axis. Where the compiler gathers it, XLA for CPUs may choose an order of dimensions in
+    # memory that its own transform then refuses; but of an axis that is cropped, or of several, it sends less.
+    whole = sizes == (None,)
+    return batched(fn, [a], [core], names, in_place=True, whole=whole, sizes=sizes, norm=norm)
 
 
 def _read(
