@@ -150,6 +150,24 @@ def test_renamed_axes_cost_the_same():
             ShardingError,
             "cost: there is no axis mapping\n  hint: pass one, or use axn.axis_mapping",
         ),
+        (
+            lambda: axn.cost(perceptron, {"mlp": "model", "far": None}, {"model": 8}, UP, DOWN, X),
+            ShardingError,
+            "cost: the mapping has axis 'far', which no array here has\n"
+            "  mapping: {'mlp': 'model', 'far': None}\n"
+            "  axes of the arrays: batch, embed, mlp\n"
+            "  hint: leave it out: the cost is that of these arrays",
+        ),
+        (
+            lambda: axn.cost(perceptron, {"batch": "data"}, {"data": 3}, UP, DOWN, X),
+            ShardingError,
+            "cost: batch=8 cannot be split evenly in 3 over mesh axis data\n"
+            "  array has: batch=8, embed=16\n"
+            "  mapping: {'batch': 'data'}\n"
+            "  mesh: data=3\n"
+            "  at: x\n"
+            "  hint: use a multiple of 3, as round_axis_for_partitioning does, or map 'batch' to None",
+        ),
     ],
 )
 def test_mistakes(call, error, text):

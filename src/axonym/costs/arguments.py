@@ -15,7 +15,7 @@ from ..core import payload_of
 from ..kinds import Payload, Tree
 from ..mesh import assignment, context
 from ..mesh.assignment import AxisMapping, Entry, Mappings, ResourceMapping
-from ..partitioning.arguments import identifiers, labels
+from ..partitioning.arguments import by_parameter, identifiers, labels
 from ..partitioning.jit import NamedJit, remapped
 from ..partitioning.shard import is_optimiser_state, lay_out_tree, no_mapping, several_of
 from ..report.show import ArrayLayout, show
@@ -79,7 +79,8 @@ def arguments_of(
     lay_out = functools.partial(
         lay_out_tree, mapping=mappings, mesh=mesh, several=several_of(abstract), function="cost"
     )
-    placed = (lay_out(abstract[0]), lay_out(abstract[1]))
+    shown = functools.partial(by_parameter, jitted.__wrapped__)
+    placed = (lay_out(abstract[0], shown=shown), lay_out(abstract[1]))
     if mapping is None:
         keep = functools.partial(_as_it_is, mesh=mesh)
         placed = jax.tree.map(keep, parts, placed, is_leaf=is_named_array)

@@ -8,6 +8,12 @@ from ..mesh.context import Ledger
 from ..mesh.partition import no_mesh_axis
 from .arguments import first_few
 
+# What to do about a key that no array has; not all functions have an option for it.
+_LENIENT = {
+    "": "pass strict=False where one mapping serves several models",
+    "cost": "leave it out: the cost is that of these arrays",
+}
+
 
 def check_keys(
     function: str,
@@ -52,10 +58,7 @@ def check_keys(
     known = with_bases(names)
     for key in mapping:
         if key not in known:
-            hint = (
-                suggestion(key, known)
-                or "pass strict=False where one mapping serves several models"
-            )
+            hint = suggestion(key, known) or _LENIENT.get(function, _LENIENT[""])
             raise _unknown(function, key, mapping, known, hint)
 
 
