@@ -96,6 +96,13 @@ def test_cost_fails_where_memory_is_too_small(sample, capsys):
     assert "error: 28.0 KiB at the peak do not fit into the 4.0 KiB of tiny" in capsys.readouterr().out
 
 
+def test_a_traced_cost_needs_no_devices(sample, capsys):
+    layer, mapping, _, arrays = small()
+    assert main(["cost", f"{sample}:small", "--mesh", "data=64,model=8", "--depth", "traced"]) == 0
+    report = axn.cost(layer, mapping, {"data": 64, "model": 8}, *arrays, depth="traced")
+    assert capsys.readouterr().out == f"{report}\n"
+
+
 def test_check_fails_where_there_are_errors(sample, capsys):
     layer, mapping, mesh, arrays = small()
     assert main(["check", f"{sample}:small", "--mesh", "model=8"]) == 0

@@ -1,6 +1,7 @@
 """What a run costs, before it runs and without its devices: operations for each token, layouts, memory."""
 
 import math
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import axonym as axn
 from axonym import NamedArray
 from axonym.costs.report import Cost
 
+Depth = Literal["compiled", "traced"]
 AnyMesh = jax.sharding.Mesh | jax.sharding.AbstractMesh
 
 # Dense products of bfloat16 per second, from the data sheets.
@@ -122,14 +124,15 @@ def simulate(shape: Shape) -> None:
     jax.config.update("jax_num_cpu_devices", math.prod(sizes.values()))
 
 
-def step_cost(trainer: Trainer, mesh: AnyMesh, batch: Batch, target: str) -> Cost:
+def step_cost(trainer: Trainer, mesh: AnyMesh, batch: Batch, target: str, depth: Depth = "compiled") -> Cost:
     """Tell what a step of a run costs: the function that a run calls, with its state and a batch as they lie there.
 
     Args:
         trainer: of the run.
-        mesh: may be abstract; as many devices are there, perhaps simulated.
+        mesh: may be abstract; to compile, as many devices must be there, perhaps simulated.
         batch: of a step; only its shapes count.
         target: the device that times and memory are for.
+        depth: as in `axn.cost`.
     """
     state = jax.eval_shape(trainer.fresh, jax.random.key(0))
     specs = axn.pspec_for(batch, trainer.rows, mesh, strict=False)
@@ -139,4 +142,4 @@ def step_cost(trainer: Trainer, mesh: AnyMesh, batch: Batch, target: str) -> Cos
         return NamedArray(jax.ShapeDtypeStruct(x.array.shape, x.array.dtype, sharding=sharding), x.axes)
 
     rows = jax.tree.map(placed, batch, specs, is_leaf=axn.is_named_array)
-    return axn.cost(trainer.step, None, mesh, state, rows, jax.random.key(0), target=target)
+    return axn.cost(trainer.step, None, mesh, state, rows, jax.random.key(0), target=target, depth=depth)

@@ -49,7 +49,9 @@ class Options:
         tensorboard: write numbers for TensorBoard, too.
         profile: steps of which a trace is written, after the first two.
         dry_run: show layouts and memory, and end; the mesh may be larger than the machine.
-        target: of a dry run: compile the step, and tell what it costs on such devices.
+        target: of a dry run: tell what a step costs on such devices.
+        depth: where that comes from: the program of a compiler, or the types of the step, which takes seconds on
+            meshes of any size.
         out: the folder of the run.
     """
 
@@ -82,6 +84,7 @@ class Options:
     profile: int = 0
     dry_run: bool = False
     target: Literal["v5e", "v5p", "v6e", "h100", "cpu"] | None = None
+    depth: Literal["compiled", "traced"] = "compiled"
     out: Path = Path(__file__).parent / "run"
 
     @functools.cached_property
@@ -143,7 +146,7 @@ LEAST = {
 MAY_CHANGE = {
     *("recipe", "recipe.strategy", "recipe.fsdp", "together", "mesh", "axis_types", "out"),
     *("evaluate_every", "save_every", "keep", "keep_every", "sample", "tensorboard", "profile", "dry_run"),
-    "target",
+    *("target", "depth"),
 }
 
 

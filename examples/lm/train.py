@@ -157,7 +157,7 @@ def main(options: Options) -> float | None:
         print(plan(run.trainer, run.mesh, rows, options.positions))
         if options.target is not None:
             batch = batch_of(run.sources[0], 0, options.batch, options.parts)
-            print(f"\n{step_cost(run.trainer, run.mesh, batch, options.target)}")
+            print(f"\n{step_cost(run.trainer, run.mesh, batch, options.target, options.depth)}")
         return None
     with axn.set_mesh(run.mesh):
         state, start = run.begin()
@@ -192,7 +192,7 @@ def together(options: Options) -> None:
 
 if __name__ == "__main__":
     chosen = tyro.cli(Options, description=__doc__)
-    if chosen.target is not None:
+    if chosen.target is not None and chosen.depth == "compiled":
         simulate(chosen.mesh_shape)
     else:
         chosen.together.join()

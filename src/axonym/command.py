@@ -117,7 +117,9 @@ def _parser() -> argparse.ArgumentParser:
         default="cpu",
         help=f"the device: {', '.join(TARGETS)}, or MODULE:NAME of a Target (default: cpu)",
     )
-    costs.add_argument("--depth", default="compiled", help="as in axn.cost (default: compiled)")
+    costs.add_argument(
+        "--depth", default="compiled", help="compiled or traced, see axn.cost (default: compiled)"
+    )
     files = costs.add_mutually_exclusive_group()
     files.add_argument("--save", type=Path, metavar="FILE", help="write a lock for layouts")
     files.add_argument(

@@ -47,6 +47,19 @@ def test_a_dry_run_tells_the_cost_of_the_program_of_the_run(text: Path, capsys: 
     assert told == {"temporaries": byte_text(needs.temp_size_in_bytes), "peak": byte_text(peak)}
 
 
+def test_a_traced_cost_needs_no_devices(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes: dict[str, Any] = {"mesh": "data=64,model=4", "batch": 128, "positions": 64}
+    options = Options(shape="gpt2", data=text, out=text.parent / "run", dry_run=True, **sizes)
+    main(dataclasses.replace(options, target="v5e", depth="traced"))
+    told = capsys.readouterr().out
+    assert "on the mesh data=64, model=4, for v5e\n" in told
+    # Heads and perceptrons, of GPT-2, are divided by four, and the rest is whole.
+    divided = 12 * (4 * 768 * 768 + 3 * 768 + 2 * 768 * 3072 + 3072)
+    whole = NUMBERS["gpt2"] - divided
+    (held,) = re.findall(r"^parameters +(\S+ MiB) ", told, re.MULTILINE)
+    assert held == byte_text(4 * (whole + divided // 4))
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_have_as_many_numbers_as_is_published(name: Any) -> None:
     model = jax.eval_shape(lambda key: Decoder.init(SHAPES[name], key=key), jax.random.key(0))
