@@ -79,12 +79,17 @@ def arguments_of(
     lay_out = functools.partial(
         lay_out_tree, mapping=mappings, mesh=mesh, several=several_of(abstract), function="cost"
     )
-    shown = functools.partial(by_parameter, jitted.__wrapped__)
+    shown = functools.partial(by_parameter, _inner(jitted))
     placed = (lay_out(abstract[0], shown=shown), lay_out(abstract[1]))
     if mapping is None:
         keep = functools.partial(_as_it_is, mesh=mesh)
         placed = jax.tree.map(keep, parts, placed, is_leaf=is_named_array)
     return Arguments(jitted, placed[0], placed[1], mappings)
+
+
+def _inner(compiled: Any) -> Any:
+    """Return the function that was compiled."""
+    return compiled.__wrapped__
 
 
 def _call_module(module: Callable[..., Any], *args: Tree, **kwargs: Tree) -> Any:
