@@ -107,7 +107,8 @@ def dividing(
     for result, entries in zip(results, wanted, strict=True):
         fits: list[assignment.Entry] = []
         for size, entry in zip(result.shape, entries, strict=True):
-            if size % partition.ways_on(mesh, entry):
+            # What has no elements is whole, as JAX makes it.
+            if not size or size % partition.ways_on(mesh, entry):
                 entry = ()
             fits.append(entry)
         fitting.append(fits)
