@@ -71,6 +71,13 @@ def small():
     return layer, {"mlp": "model"}, {"model": 8}, arrays
 
 
+def test_plan_keeps_the_mapping_of_the_function(sample, capsys):
+    command = ["plan", f"{sample}:small", "--mesh", "model=8", "--target", "v5e", "--limit", "4"]
+    assert main(command) == 0
+    layer, mapping, mesh, arrays = small()
+    assert capsys.readouterr().out == f"{axn.plan(layer, mesh, *arrays, target='v5e', fixed=mapping, limit=4)}\n"
+
+
 def test_cost_prints_the_report_and_keeps_it(sample, tmp_path, capsys):
     lock = tmp_path / "layout.json"
     command = ["cost", f"{sample}:small", "--mesh", "model=8", "--target", "v5e"]
@@ -162,7 +169,7 @@ def test_a_file_with_the_name_of_another_module(tmp_path, monkeypatch, capsys):
 
 def test_the_commands_of_the_guide_make_sense():
     commands = re.findall(r"^python -m axonym (.*)$", PAGE.read_text(), re.MULTILINE)
-    assert [command.split()[0] for command in commands] == ["cost", "check", "cost", "cost"]
+    assert [command.split()[0] for command in commands] == ["cost", "check", "plan", "cost", "cost"]
     for command in commands:
         given = _parser().parse_args(shlex.split(command))
         assert given.mesh == {"data": 4, "model": 2}

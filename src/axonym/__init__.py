@@ -23,6 +23,7 @@ from . import (
 from .array import *
 from .axis import *
 from .costs.cost import cost
+from .costs.plan import plan
 from .create import *
 from .dynamic_slice import *
 from .mesh import context as _context
@@ -159,6 +160,7 @@ __all__ = [
     "partitioning",
     "pcast",
     "pipeline_value_and_grad",
+    "plan",
     "pmax",
     "pmean",
     "pmin",

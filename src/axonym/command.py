@@ -1,4 +1,4 @@
-"""Check a mapping and tell what it costs from a shell: `python -m axonym cost train.py:step --mesh data=8`."""
+"""Check mappings, tell what they cost, and find them: `python -m axonym cost train.py:step --mesh data=8`."""
 
 import argparse
 import contextlib
@@ -14,6 +14,7 @@ import jax
 
 from .costs.cost import cost
 from .costs.lock import assert_layout
+from .costs.plan import plan
 from .costs.targets import TARGETS
 from .errors import AxonymError, ShardingError
 from .kinds import Tree, type_text
@@ -32,6 +33,9 @@ arguments of a call:
 Of arrays, only shapes and dtypes count: jax.eval_shape and jax.ShapeDtypeStruct
 make some that take no memory. MODULE may be the path of a file, such as
 examples/train.py:small.
+"""
+PLANNED = """
+The entries of the mapping stay as they are; {} leaves all open.
 """
 DEVICES = """
 Programs are compiled for as many simulated CPU devices as the mesh has, or, with
@@ -112,11 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog=CONTRACT + DEVICES,
         formatter_class=plain,
     )
-    costs.add_argument(
-        "--target",
-        default="cpu",
-        help=f"the device: {', '.join(TARGETS)}, or MODULE:NAME of a Target (default: cpu)",
-    )
+    _add_target(costs)
     costs.add_argument(
         "--depth", default="compiled", help="compiled or traced, see axn.cost (default: compiled)"
     )
@@ -136,7 +136,32 @@ def _parser() -> argparse.ArgumentParser:
         help="by which share numbers may differ from --lock (default: 0.05)",
     )
     costs.set_defaults(run=_cost)
+
+    _add_plan(commands, common)
     return parser
+
+
+def _add_plan(commands: Any, common: argparse.ArgumentParser) -> None:
+    plans = commands.add_parser(
+        "plan",
+        parents=[common],
+        help="find the mapping that takes the least time and fits",
+        epilog=CONTRACT + PLANNED,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_target(plans)
+    plans.add_argument(
+        "--limit", type=int, default=200, help="how many mappings to count (default: 200)"
+    )
+    plans.set_defaults(run=_plan)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--target",
+        default="cpu",
+        help=f"the device: {', '.join(TARGETS)}, or MODULE:NAME of a Target (default: cpu)",
+    )
 
 
 def _check(given: argparse.Namespace) -> int:
@@ -151,10 +176,7 @@ def _cost(given: argparse.Namespace) -> int:
     """Print what a mapping costs, and save it, or compare it with what was saved."""
     if given.depth == "compiled":
         _simulate(math.prod(given.mesh.values()))
-    target: Any = given.target
-    if ":" in target:
-        target = _named(target)
-    call = _call(given.function)
+    call, target = _call(given.function), _target(given.target)
     report = cost(
         call.target, call.mapping, given.mesh, *call.args, target=target, depth=given.depth
     )
@@ -169,6 +191,23 @@ def _cost(given: argparse.Namespace) -> int:
             print(f"\nerror: {error}")
             status = 1
     return status
+
+
+def _plan(given: argparse.Namespace) -> int:
+    """Print the best mapping, and why others lose."""
+    call, target = _call(given.function), _target(given.target)
+    found = plan(
+        call.target, given.mesh, *call.args, target=target, fixed=call.mapping, limit=given.limit
+    )
+    print(found)
+    return int(bool(found.problems))
+
+
+def _target(text: str) -> Any:
+    """Return a target of the user's by its place, or the name of a known one."""
+    if ":" in text:
+        return _named(text)
+    return text
 
 
 def _simulate(count: int) -> None:

@@ -1,0 +1,179 @@
+"""Find the mapping of a function that takes the least time and fits."""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ..errors import ArgumentError, AxonymError, OperandError, message
+from ..kinds import Tree, type_text
+from ..mesh.assignment import Mappings, MeshLike, ResourceMapping, normalized
+from .targets import Target
+
+if TYPE_CHECKING:
+    from .planned import Candidate, Plan
+    from .report import Cost
+    from .search import Axes, Choice
+
+__all__ = ["plan"]
+
+# Tensor parallelism over more devices is rarely faster.
+MOST_MODEL = 16
+
+
+def plan(
+    fn: Tree,
+    mesh: MeshLike | Mapping[str, int] | int,
+    *args: Tree,
+    target: Target | str = "cpu",
+    fixed: ResourceMapping | Mappings | None = None,
+    limit: int = 200,
+    **kwargs: Tree,
+) -> "Plan":
+    """Find the mappings of a training step that take the least time and fit, by `axn.cost` in its traced depth.
+
+    The search begins with nothing mapped, with each axis of data on all mesh axes, and with parameters stored so, too.
+    From the best two of these, it moves one axis after the other to other mesh axes, for the parameters, the
+    computation or both, as long as that helps. It is deterministic, and no proof that nothing is better.
+
+    Args:
+        fn: the whole step: forward, backward and optimiser; the forward pass alone favours other mappings.
+        mesh: as in `axn.cost`; or a number of devices, for which meshes of the axes `data` and `model` are compared.
+        args: arguments, as in `axn.cost`.
+        target: the device that times and memory are for, as in `axn.cost`.
+        fixed: entries that stay: those of the computation, or `Mappings`, also of the parameters.
+        limit: how many mappings are counted at most, on all meshes together.
+        kwargs: keyword arguments.
+
+    Returns:
+        The plan, which prints as a table: `mappings`, `mesh`, and what the others cost.
+
+    Raises:
+        ShardingError: if what is fixed does not fit.
+        OperandError: for what cannot be called; for an unknown target.
+        ArgumentError: if `limit` or the number of devices is not positive.
+
+    Examples:
+        >>> Batch, Embed, Mlp = axn.make_axes(batch=4096, embed=32, mlp=128)
+        >>> up, down = axn.ones((Embed, Mlp)), axn.ones((Mlp, Embed))
+        >>> def loss(params, x):
+        ...     return (axn.dot(axn.dot(x, params[0], axis="embed"), params[1], axis="mlp") ** 2).mean().scalar()
+        >>> step = jax.value_and_grad(loss)
+        >>> found = axn.plan(step, {"data": 8}, (up, down), axn.ones((Batch, Embed)))
+        >>> found.mappings.compute
+        AxisMapping(entries=(('batch', ('data',)),))
+    """
+    # Here, so that who asks for no plan does not wait for it.
+    from .planned import Plan
+    from .search import Search
+
+    if not callable(fn):
+        raise OperandError(message("plan", f"it takes a function or a module, not {type_text(fn)}"))
+    meshes = list(_meshes(mesh))
+    if limit < len(meshes):
+        problem = f"limit={limit} mappings cannot be counted on {len(meshes)} meshes"
+        raise ArgumentError(message("plan", problem, hint="use a larger limit"))
+    candidates: list[Candidate] = []
+    counted = illegal = 0
+    is_complete = True
+    for sizes in meshes:
+        counting = _Counting(fn, sizes, args, kwargs, target)
+        search = Search(counting.axes(fixed), counting.score, limit // len(meshes))
+        for choice in search.run():
+            candidates.append(counting.candidates[choice])
+        counted += len(search.scores)
+        illegal += list(search.scores.values()).count(None)
+        is_complete = is_complete and not search.is_over
+    best, *others = sorted(candidates, key=_rank)
+    return Plan(best, tuple(others), counted, illegal, is_complete)
+
+
+def _meshes(mesh: object) -> Iterator[dict[str, int]]:
+    """Yield the sizes of a mesh, or those of several with so many devices."""
+    from ..report.target import abstract_mesh
+
+    if not isinstance(mesh, int) or isinstance(mesh, bool):
+        yield dict(abstract_mesh(mesh, "plan").shape)
+        return
+    if mesh < 1:
+        raise ArgumentError(message("plan", f"the number of devices must be positive, not {mesh}"))
+    for model in range(1, min(mesh, MOST_MODEL) + 1):
+        if mesh % model == 0:
+            yield {"data": mesh // model, "model": model}
+
+
+class _Counting:
+    """Count what mappings cost on one mesh.
+
+    Attributes:
+        candidates: those that are legal.
+    """
+
+    def __init__(
+        self,
+        fn: Tree,
+        mesh: dict[str, int],
+        args: tuple[Tree, ...],
+        kwargs: dict[str, Tree],
+        target: Target | str,
+    ) -> None:
+        self._fn, self._mesh, self._target = fn, mesh, target
+        self._args, self._kwargs = args, kwargs
+        self._parameters: tuple[str, ...] = ()
+        self.candidates: dict[Choice, Candidate] = {}
+
+    def axes(self, fixed: ResourceMapping | Mappings | None) -> "Axes":
+        """Return what can be mapped: the axes of the arguments.
+
+        Raises:
+            ShardingError: if what is fixed does not fit.
+        """
+        from .search import Axes, Choice
+
+        pinned = fixed
+        if not isinstance(pinned, Mappings):
+            pinned = Mappings({}, pinned or {})
+        # Mistakes of the function and of what is fixed are errors here, not choices that lose.
+        report = self._cost(pinned)
+        parameters = _sizes(report, "parameters")
+        self._parameters = tuple(parameters)
+        choice = Choice(_sorted(pinned.parameters), _sorted(pinned.compute))
+        return Axes(self._mesh, parameters, _sizes(report, "data"), choice)
+
+    def score(self, choice: "Choice") -> tuple[float, ...] | None:
+        """Count a choice; None, if it is not legal."""
+        from .planned import Candidate
+
+        mappings = choice.mappings(self._parameters)
+        try:
+            report = self._cost(mappings)
+        except (AxonymError, ValueError):
+            return None
+        found = Candidate(tuple(self._mesh.items()), mappings, report)
+        self.candidates[choice] = found
+        return _rank(found)
+
+    def _cost(self, mappings: Mappings) -> "Cost":
+        from .cost import cost
+
+        given = (self._fn, mappings, self._mesh, *self._args)
+        return cost(*given, target=self._target, depth="traced", **self._kwargs)
+
+
+def _rank(one: "Candidate") -> tuple[float, ...]:
+    """Return what decides: bytes that do not fit, seconds, bytes sent, bytes at the peak."""
+    memory, totals = one.cost.memory.peak, one.cost.totals
+    over = max(0, memory - one.cost.target.memory)
+    return over, totals["seconds"], totals["bytes sent"], memory
+
+
+def _sizes(report: "Cost", kind: str) -> dict[str, frozenset[int]]:
+    """Return the sizes of each axis of some arguments."""
+    found: dict[str, frozenset[int]] = {}
+    for row in report.arguments.get(kind, ()):
+        shape = row.shape[len(row.shape) - len(row.names) :]
+        for name, size in zip(row.names, shape, strict=True):
+            found[name] = found.get(name, frozenset()) | {size}
+    return found
+
+
+def _sorted(mapping: ResourceMapping) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    return tuple(sorted((name, entry) for name, entry in normalized(mapping).entries if entry))
