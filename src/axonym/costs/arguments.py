@@ -41,6 +41,13 @@ class Arguments(NamedTuple):
     kwargs: dict[str, Tree]
     mappings: Mappings
 
+    def titled(self, name: str) -> str:
+        """Return the title of a report."""
+        told: object = self.mappings
+        if self.mappings.parameters == self.mappings.compute:
+            told = self.mappings.compute
+        return f"{name}, mapping {told}"
+
 
 def arguments_of(
     fn: Tree,

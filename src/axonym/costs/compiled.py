@@ -18,8 +18,8 @@ from .arguments import arguments_of, by_kind, names_known, rows_of
 from .attribute import Attribution
 from .devices import mesh_of_devices
 from .program import Program, instructions, trip_count
-from .report import OUTSIDE, Collective, Cost, Memory, Phase, Work
-from .roofline import work_of
+from .report import OUTSIDE, Cost, Memory
+from .roofline import counted_by_place, work_of
 from .targets import Target
 from .work import amounts
 
@@ -54,12 +54,10 @@ def compiled_cost(
     program = Program(made.as_text() or "", unknown_trip_count=1)
     attribution = Attribution(program, named, target)
     communication = attribution.collectives()
+    counted = counted_by_place(amounts(program), attribution.place_of, target)
     kinds = by_kind(given, rows)
-    told: object = given.mappings
-    if given.mappings.parameters == given.mappings.compute:
-        told = given.mappings.compute
     return Cost(
-        f"{call.name}, mapping {told}",
+        given.titled(call.name),
         "compiled",
         str(devices.devices.flat[0].device_kind),
         target,
@@ -67,7 +65,7 @@ def compiled_cost(
         kinds,
         communication,
         _memory(kinds, made.memory_analysis()),
-        _work(program, attribution, communication, target),
+        work_of(counted, communication, target),
         ledger.waiting,
         _notes(program, attribution),
     )
@@ -120,21 +118,3 @@ def _memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memo
         analysis.alias_size_in_bytes,
         analysis.temp_size_in_bytes,
     )
-
-
-def _work(
-    program: Program,
-    attribution: Attribution,
-    communication: tuple[Collective, ...],
-    target: Target,
-) -> tuple[Work, ...]:
-    """Add up what a device computes, reads and writes, by layer and phase."""
-    counted: dict[tuple[str, Phase], tuple[float, float, float]] = {}
-    for amount in amounts(program):
-        place = attribution.place_of(amount.source)
-        flops, computing, nbytes = counted.get(place, (0.0, 0.0, 0.0))
-        seconds = 0.0
-        if amount.flops:
-            seconds = amount.flops / target.flops_of(amount.dtype)
-        counted[place] = flops + amount.flops, computing + seconds, nbytes + amount.nbytes
-    return work_of(counted, communication, target)

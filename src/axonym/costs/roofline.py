@@ -1,20 +1,55 @@
 """How long a device computes, reads and sends in each layer, from what was counted there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, TypeAlias
 
 from .report import Collective, Phase, Work
+from .source import Place
 from .targets import Target
+
+# For each layer and phase: operations, seconds of these at the peak, bytes that are read and written.
+Counted: TypeAlias = Mapping[tuple[str, Phase], tuple[float, float, float]]
+
+
+class Amount(NamedTuple):
+    """What all runs of one operation compute, read and write.
+
+    Attributes:
+        source: the operation of the function that it belongs to.
+        flops: operations; a multiplication and an addition count as two.
+        dtype: that of the operands.
+        nbytes: bytes that are read and written.
+    """
+
+    source: str
+    flops: float
+    dtype: str
+    nbytes: float
+
+
+def counted_by_place(
+    amounts: Iterable[Amount], place_of: Callable[[str], Place], target: Target
+) -> Counted:
+    """Add up what is computed, read and written, by layer and phase."""
+    counted: dict[tuple[str, Phase], tuple[float, float, float]] = {}
+    for amount in amounts:
+        place = place_of(amount.source)
+        flops, computing, nbytes = counted.get(place, (0.0, 0.0, 0.0))
+        if amount.flops:
+            computing += amount.flops / target.flops_of(amount.dtype)
+        counted[place] = flops + amount.flops, computing, nbytes + amount.nbytes
+    return counted
 
 
 def work_of(
-    counted: Mapping[tuple[str, Phase], tuple[float, float, float]],
+    counted: Counted,
     communication: Iterable[Collective],
     target: Target,
 ) -> tuple[Work, ...]:
     """Make the rows of work from what was counted, and from the collectives.
 
     Args:
-        counted: for each layer and phase: operations, seconds of these at the peak, bytes that are read and written.
+        counted: what was counted.
         communication: the collectives.
         target: what the times are for.
     """

@@ -20,9 +20,9 @@ from .equations import block, short
 from .held import Residual, donated_bytes, peak_of, residuals, results_bytes
 from .moves import group
 from .reasons import names_of_dimensions, reasons
-from .report import OUTSIDE, Collective, Cost, Kept, Memory, Phase
+from .report import OUTSIDE, Collective, Cost, Kept, Memory
 from .ring import seconds_of
-from .roofline import work_of
+from .roofline import counted_by_place, work_of
 from .source import Place, place_of
 from .targets import Target
 from .walk import Walk
@@ -62,15 +62,13 @@ def traced_cost(
     walk.run(program, inputs, name)
     places = Places(walk)
     communication = _communication(walk, places, named, target)
+    counted = counted_by_place(walk.done, places.of, target)
     kinds = by_kind(given, rows)
     kept: list[Kept] = []
     for one in residuals(program, places.of, name):
         kept.append(_kept(one, walk, named))
-    told: object = given.mappings
-    if given.mappings.parameters == given.mappings.compute:
-        told = given.mappings.compute
     return Cost(
-        f"{call.name}, mapping {told}",
+        given.titled(call.name),
         "traced",
         "",
         target,
@@ -78,7 +76,7 @@ def traced_cost(
         kinds,
         communication,
         _memory(traced, walk, kinds, kept),
-        work_of(_counted(walk, places, target), communication, target),
+        work_of(counted, communication, target),
         ledger.waiting,
         _notes(walk, places),
     )
@@ -192,19 +190,6 @@ def _communication(
             )
         )
     return tuple(found)
-
-
-def _counted(
-    walk: Walk, places: Places, target: Target
-) -> dict[tuple[str, Phase], tuple[float, float, float]]:
-    counted: dict[tuple[str, Phase], tuple[float, float, float]] = {}
-    for one in walk.done:
-        place = places.of(one.source)
-        flops, computing, nbytes = counted.get(place, (0.0, 0.0, 0.0))
-        if one.flops:
-            computing += one.flops / target.flops_of(one.dtype)
-        counted[place] = flops + one.flops, computing, nbytes + one.nbytes
-    return counted
 
 
 def _kept(one: Residual, walk: Walk, named: Named) -> Kept:

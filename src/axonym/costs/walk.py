@@ -26,6 +26,7 @@ from .fused import Fusion, is_chain
 from .moves import Move, moves, ordered
 from .numbering import Numbering
 from .propagate import natural
+from .roofline import Amount
 
 # Collectives that a `shard_map` has, and the kinds that reports call them.
 _COLLECTIVES = {
@@ -66,22 +67,6 @@ class Sent(NamedTuple):
     runs: int
 
 
-class Done(NamedTuple):
-    """What an equation computes, reads and writes in all its runs.
-
-    Attributes:
-        source: the operation.
-        flops: operations.
-        dtype: that of the operands.
-        nbytes: bytes that are read and written.
-    """
-
-    source: str
-    flops: float
-    dtype: str
-    nbytes: float
-
-
 class Walk:
     """What was found in a traced function.
 
@@ -104,7 +89,7 @@ class Walk:
         self._scatters = scatters
         self._numbering = numbering or Numbering(merges=not scatters)
         self.sent: list[Sent] = []
-        self.done: list[Done] = []
+        self.done: list[Amount] = []
         self.unknown: list[tuple[str, str]] = []
         self.values: dict[int, Value] = {}
 
@@ -181,7 +166,7 @@ class Walk:
                 ("kernels that do not say what they compute count as nothing", source)
             )
         if flops:
-            self.done.append(Done(source, count * flops, inputs[0].dtype, 0.0))
+            self.done.append(Amount(source, count * flops, inputs[0].dtype, 0.0))
         name = equation.primitive.name
         if name in _COLLECTIVES:
             self._collective(equation, inputs, source, count)
@@ -334,7 +319,7 @@ class Walk:
             else:
                 nbytes += sum(map(self.nbytes, operands))
             if nbytes:
-                self.done.append(Done(source_of(equation, source), 0.0, "", count * nbytes))
+                self.done.append(Amount(source_of(equation, source), 0.0, "", count * nbytes))
 
 
 class Reached(NamedTuple):

@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from .origin import origin_of
 from .program import Array, Computation, Instruction, Program, arrays_of, bytes_of, instructions
+from .roofline import Amount
 
 _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")
@@ -31,22 +31,6 @@ _FREE = {
     "tuple",
     "while",
 }
-
-
-class Amount(NamedTuple):
-    """What all runs of one instruction compute, read and write.
-
-    Attributes:
-        source: the operation of the function that it belongs to.
-        flops: operations; a multiplication and an addition count as two.
-        dtype: that of the operands.
-        nbytes: bytes that are read and written.
-    """
-
-    source: str
-    flops: float
-    dtype: str
-    nbytes: float
 
 
 def amounts(program: Program) -> Iterator[Amount]:
