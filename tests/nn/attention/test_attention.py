@@ -102,6 +102,14 @@ def test_grouped_heads_are_two_axes_of_queries():
     same(one, ("batch", "heads", "group", "pos", "head_dim"), np.moveaxis(expected, 1, 3))
 
 
+def test_scores_have_no_axis_of_one_element_that_only_queries_have():
+    q, k, v = draw(B, H, Q, G.resize(1), D), draw(B, H, K, D, seed=1), draw(B, H, K, D, seed=2)
+    traced = str(jax.make_jaxpr(jax.grad(lambda q: attend(q, k, v).sum().scalar()))(q))
+    assert "f32[4,2,5,7]" in traced
+    assert "5,1,7]" not in traced
+    assert "1,5,7]" not in traced
+
+
 def test_values_may_have_other_features():
     q, k, _ = inputs(B, H)
     v = draw(B, H, K, F)
