@@ -1,6 +1,6 @@
 """The search for mappings, against a score that is written by hand."""
 
-from axonym.costs.search import Axes, Choice, Search
+from axonym.costs.search import Axes, Choice, Move, Search
 
 SIZES = {"embed": frozenset({16}), "mlp": frozenset({6, 12})}
 AXES = Axes({"data": 4, "model": 2}, SIZES, {"batch": frozenset({8})}, Choice())
@@ -20,6 +20,14 @@ def apart(choice):
 def test_entries_divide_all_sizes():
     assert list(AXES.entries_of(SIZES["mlp"])) == [(), ("model",)]
     assert list(AXES.entries_of(SIZES["embed"])) == [(), ("data",), ("model",), ("data", "model")]
+
+
+def test_others_leave_the_mesh_axes_of_a_move_that_evicts():
+    before = Choice((("embed", ("data", "model")),), (("batch", ("data",)), ("mlp", ("model",))))
+    evicting = Move("mlp", ("data",), "both", evicts=True).applied(before)
+    assert evicting == Choice((("embed", ("model",)), ("mlp", ("data",))), (("mlp", ("data",)),))
+    beside = Move("mlp", ("data",), "computed", evicts=False).applied(before)
+    assert beside == Choice(before.stored, (("batch", ("data",)), ("mlp", ("data",))))
 
 
 def test_the_best_choice_is_found_from_any_start_and_nothing_is_counted_twice():
