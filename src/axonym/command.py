@@ -146,12 +146,18 @@ def _add_plan(commands: Any, common: argparse.ArgumentParser) -> None:
         "plan",
         parents=[common],
         help="find the mapping that takes the least time and fits",
-        epilog=CONTRACT + PLANNED,
+        epilog=CONTRACT + PLANNED + DEVICES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_target(plans)
     plans.add_argument(
-        "--limit", type=int, default=200, help="how many mappings to count (default: 200)"
+        "--limit",
+        type=int,
+        default=200,
+        help="how many mappings to count, of which a compiled one counts as 10 (default: 200)",
+    )
+    plans.add_argument(
+        "--verify", type=int, default=3, help="how many of the best to compile (default: 3)"
     )
     plans.set_defaults(run=_plan)
 
@@ -195,10 +201,16 @@ def _cost(given: argparse.Namespace) -> int:
 
 def _plan(given: argparse.Namespace) -> int:
     """Print the best mapping, and why others lose."""
+    if given.verify:
+        _simulate(math.prod(given.mesh.values()))
     call, target = _call(given.function), _target(given.target)
-    found = plan(
-        call.target, given.mesh, *call.args, target=target, fixed=call.mapping, limit=given.limit
-    )
+    options: dict[str, Any] = {
+        "target": target,
+        "fixed": call.mapping,
+        "limit": given.limit,
+        "verify": given.verify,
+    }
+    found = plan(call.target, given.mesh, *call.args, **options)
     print(found)
     return int(bool(found.problems))
 

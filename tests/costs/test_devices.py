@@ -4,7 +4,7 @@ import jax
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-from axonym.costs.devices import described_devices, mesh_of_devices
+from axonym.costs.devices import described_devices, mesh_of_devices, obstacle
 from axonym.errors import OperandError
 from axonym.partitioning import TARGETS
 
@@ -38,3 +38,32 @@ def test_too_few_devices():
 def test_only_tpus_are_described():
     assert described_devices(CPU, 8) == []
     assert described_devices(TARGETS["v5e"], 7) == []
+
+
+def test_what_can_be_compiled_here_has_no_obstacle(auto_mesh):
+    abstract = auto_mesh.abstract_mesh
+    assert obstacle({}, abstract, CPU) == ""
+    assert obstacle(auto_mesh, abstract, CPU) == ""
+
+
+@pytest.mark.parametrize(
+    ("target", "size", "text"),
+    [
+        ("cpu", 64, "the mesh has 64 devices, and this machine has 8"),
+        ("h100", 8, "programs for h100 need devices of gpu, and these are cpu"),
+        ("v5e", 6, "there are no 6 connected devices of v5e to compile for"),
+    ],
+)
+def test_obstacles(target, size, text):
+    assert obstacle({}, AbstractMesh((size,), ("data",), axis_types=(AUTO,)), TARGETS[target]) == text
+
+
+def test_devices_of_another_kind_are_an_obstacle(auto_mesh):
+    text = obstacle(auto_mesh, auto_mesh.abstract_mesh, TARGETS["v5e"])
+    assert text == "programs for v5e need devices of tpu, and these are cpu"
+
+
+def test_a_missing_library_is_an_obstacle(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    text = obstacle({}, AbstractMesh((8,), ("data",), axis_types=(AUTO,)), TARGETS["v5e"])
+    assert text == "without libtpu, programs for v5e cannot be compiled here"

@@ -71,13 +71,13 @@ def cost(
         problem = f"it takes a function or a module, not {type_text(fn)}"
         hint = "axn.check tells how a tree is laid out"
         raise OperandError(message("cost", problem, hint=hint))
-    known = _target(target)
+    known = known_target(target)
     if depth == "traced":
         return traced_cost(fn, mapping, abstract_mesh(mesh, "cost"), known, args, kwargs)
     return compiled_cost(fn, mapping, mesh, abstract_mesh(mesh, "cost"), known, args, kwargs)
 
 
-def _target(target: Target | str) -> Target:
+def known_target(target: Target | str) -> Target:
     """Return a target, which may be given by its name.
 
     Raises:

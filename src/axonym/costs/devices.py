@@ -26,6 +26,8 @@ _SOLID = {
     512: "8x8x8",
 }
 _SLICES = {"v5e": _FLAT, "v5p": _SOLID, "v6e": _FLAT}
+# What JAX calls them.
+_PLATFORMS = {"cuda": "gpu"}
 # Without these, the library of TPUs asks the network which machine it is on.
 _OFFLINE = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-16",
@@ -59,6 +61,25 @@ def mesh_of_devices(mesh: object, abstract: AbstractMesh, target: Target) -> Mes
     sizes = tuple(abstract.shape.values())
     grid = np.array(devices[: math.prod(sizes)]).reshape(sizes)
     return Mesh(grid, abstract.axis_names, axis_types=abstract.axis_types)
+
+
+def obstacle(mesh: object, abstract: AbstractMesh, target: Target) -> str:
+    """Say why programs for a target cannot be compiled here; nothing, if they can."""
+    platform = _PLATFORMS.get(target.platform, target.platform)
+    try:
+        devices = mesh_of_devices(mesh, abstract, target).devices
+    except OperandError as error:
+        if platform == jax.default_backend():
+            return error.problem
+        devices = np.array(jax.devices())
+    own = devices.flat[0].platform
+    if own == platform:
+        return ""
+    if platform != "tpu" or isinstance(mesh, Mesh):
+        return f"programs for {target.name} need devices of {platform}, and these are {own}"
+    if target.name not in _SLICES or abstract.size not in _SLICES[target.name]:
+        return f"there are no {abstract.size} connected devices of {target.name} to compile for"
+    return f"without libtpu, programs for {target.name} cannot be compiled here"
 
 
 def described_devices(target: Target, count: int) -> list[Any]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .planned import Candidate, Plan
     from .report import Cost
     from .search import Axes, Choice
+    from .verify import Verifier
 
 __all__ = ["plan"]
 
@@ -26,9 +27,13 @@ def plan(
     target: Target | str = "cpu",
     fixed: ResourceMapping | Mappings | None = None,
     limit: int = 200,
+    verify: int = 3,
     **kwargs: Tree,
 ) -> "Plan":
     """Find the mappings of a training step that take the least time and fit, by `axn.cost` in its traced depth.
+
+    The best few are then compiled for the target, and the best of these by the compiler wins. Where programs for the
+    target cannot be compiled, the plan says why.
 
     The search begins with nothing mapped, with each axis of data on all mesh axes, and with parameters stored so, too.
     From the best two of these, it moves one axis after the other to other mesh axes, for the parameters, the
@@ -40,7 +45,8 @@ def plan(
         args: arguments, as in `axn.cost`.
         target: the device that times and memory are for, as in `axn.cost`.
         fixed: entries that stay: those of the computation, or `Mappings`, also of the parameters.
-        limit: how many mappings are counted at most, on all meshes together.
+        limit: how many mappings are counted at most, on all meshes together; a compiled one counts as 10.
+        verify: how many of the best are compiled. If none of them fits, those that follow are, until one does.
         kwargs: keyword arguments.
 
     Returns:
@@ -49,7 +55,7 @@ def plan(
     Raises:
         ShardingError: if what is fixed does not fit.
         OperandError: for what cannot be called; for an unknown target.
-        ArgumentError: if `limit` or the number of devices is not positive.
+        ArgumentError: if `limit` or the number of devices is not positive, or `verify` is negative.
 
     Examples:
         >>> Batch, Embed, Mlp = axn.make_axes(batch=4096, embed=32, mlp=128)
@@ -62,6 +68,7 @@ def plan(
         AxisMapping(entries=(('batch', ('data',)),))
     """
     # Here, so that who asks for no plan does not wait for it.
+    from .cost import cost
     from .planned import Plan
     from .search import Search
 
@@ -71,19 +78,45 @@ def plan(
     if limit < len(meshes):
         problem = f"limit={limit} mappings cannot be counted on {len(meshes)} meshes"
         raise ArgumentError(message("plan", problem, hint="use a larger limit"))
+    first: MeshLike | Mapping[str, int] = meshes[0]
+    if not isinstance(mesh, int):
+        first = mesh
+    verifier = _verifier(first, target, limit, verify)
     candidates: list[Candidate] = []
     counted = illegal = 0
     is_complete = True
+    share = max(1, (limit - verifier.reserved) // len(meshes))
     for sizes in meshes:
         counting = _Counting(fn, sizes, args, kwargs, target)
-        search = Search(counting.axes(fixed), counting.score, limit // len(meshes))
+        search = Search(counting.axes(fixed), counting.score, share)
         for choice in search.run():
             candidates.append(counting.candidates[choice])
         counted += len(search.scores)
         illegal += list(search.scores.values()).count(None)
         is_complete = is_complete and not search.is_over
-    best, *others = sorted(candidates, key=_rank)
-    return Plan(best, tuple(others), counted, illegal, is_complete)
+
+    def cost_of(one: "Candidate") -> "Cost":
+        """Compile a candidate, for the devices of the mesh if it has some."""
+        where = first
+        if isinstance(mesh, int):
+            where = dict(one.mesh)
+        return cost(fn, one.mappings, where, *args, target=target, **kwargs)
+
+    (best, *others), text = verifier.run(sorted(candidates, key=_rank), counted, cost_of)
+    return Plan(best, tuple(others), counted, illegal, is_complete, text)
+
+
+def _verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "Verifier":
+    """Find out whether programs for the target can be compiled here."""
+    from ..report.target import abstract_mesh
+    from .cost import known_target
+    from .devices import obstacle
+    from .verify import Verifier
+
+    why = "verify=0"
+    if wanted:
+        why = obstacle(mesh, abstract_mesh(mesh, "plan"), known_target(target))
+    return Verifier(wanted, limit, why)
 
 
 def _meshes(mesh: object) -> Iterator[dict[str, int]]:
@@ -159,10 +192,9 @@ class _Counting:
 
 
 def _rank(one: "Candidate") -> tuple[float, ...]:
-    """Return what decides: bytes that do not fit, seconds, bytes sent, bytes at the peak."""
-    memory, totals = one.cost.memory.peak, one.cost.totals
-    over = max(0, memory - one.cost.target.memory)
-    return over, totals["seconds"], totals["bytes sent"], memory
+    from .planned import rank
+
+    return rank(one.cost)
 
 
 def _sizes(report: "Cost", kind: str) -> dict[str, frozenset[int]]:

@@ -1,7 +1,7 @@
 """The result of a search for mappings: the best one, and why the others lose."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ..mesh.assignment import AxisMapping, Mappings
 from ..report.table import Cell, Printed, Table, byte_text
@@ -11,6 +11,7 @@ from .units import mesh_text, time_text
 __all__ = ["Candidate", "Plan"]
 
 SHOWN = 8
+MAPPED = ("mesh", "parameters", "computation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,16 +22,27 @@ class Candidate:
         mesh: the axes of the mesh with their sizes.
         mappings: of parameters, and of the computation.
         cost: what it costs, traced.
+        compiled: what it costs by the program of the compiler for the target, if it was verified.
+        refusal: why there is no such program, if the compiler refuses it.
     """
 
     mesh: tuple[tuple[str, int], ...]
     mappings: Mappings
     cost: Cost
+    compiled: Cost | None = None
+    refusal: str = ""
 
     @property
     def fits(self) -> bool:
-        """Whether a device has the memory for it."""
-        return not self.cost.problems
+        """Whether a device has the memory for it, by the compiler, if it was asked."""
+        return not self.problems
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What does not fit, with what to change, by the compiler, if it was asked."""
+        if self.refusal:
+            return (self.refusal, *self.cost.remedies(0))
+        return (self.compiled or self.cost).problems
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -43,6 +55,7 @@ class Plan(Printed):
         counted: how many mappings were counted.
         illegal: how many of them were not legal.
         is_complete: whether the search ended by itself; otherwise at its limit.
+        verification: what was compiled for the target, what that has changed, and why no more.
     """
 
     best: Candidate
@@ -50,6 +63,7 @@ class Plan(Printed):
     counted: int
     illegal: int
     is_complete: bool
+    verification: str = ""
 
     @property
     def mappings(self) -> Mappings:
@@ -64,7 +78,12 @@ class Plan(Printed):
     @property
     def problems(self) -> tuple[str, ...]:
         """What does not fit in the best one, with what to change."""
-        return self.best.cost.problems
+        return self.best.problems
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the best one was compiled for the target."""
+        return self.best.compiled is not None
 
     def parts(self) -> Iterator[str | Table]:
         """Yield the paragraphs and tables."""
@@ -72,31 +91,76 @@ class Plan(Printed):
         how = "the search ended by itself"
         if not self.is_complete:
             how = "the search ended at its limit"
-        yield (
+        lines = [
             f"for {target}, mesh {mesh_text(self.best.mesh)}: {self.counted} mappings counted,"
             f" {self.illegal} of them not legal; {how}"
-        )
+        ]
+        if self.verification:
+            lines.append(self.verification)
+        yield "\n".join(lines)
         if self.problems:
             yield "\n".join(("nothing fits", *self.problems))
-        rows: list[tuple[Cell, ...]] = [_row(self.best, "best")]
-        for other in self.others[:SHOWN]:
-            rows.append(_row(other, _reason(other, self.best)))
-        header: tuple[str, ...] = ("mesh", "parameters", "computation", "time", "sent", "peak", "")
-        if all(other.mesh == self.best.mesh for other in self.others):
-            header, rows = header[1:], [row[1:] for row in rows]
-        yield Table(header, tuple(rows), right=("time", "sent", "peak"))
+        yield self._table(self.others[:SHOWN])
+        verified = [one for one in (self.best, *self.others) if one.compiled or one.refusal]
+        if verified:
+            yield self._verified_table(verified)
+
+    def _table(self, others: Sequence[Candidate]) -> Table:
+        """Tell the best candidates by their traced cost, and why others lose."""
+        rows: list[tuple[Cell, ...]] = [(*_mapped(self.best), *_traced(self.best), "best")]
+        for other in others:
+            rows.append((*_mapped(other), *_traced(other), _reason(other, self.best)))
+        header = (*MAPPED, "time", "sent", "peak", "")
+        return self._without_mesh(Table(header, tuple(rows), right=header[3:6]))
+
+    def _verified_table(self, verified: Sequence[Candidate]) -> Table:
+        """Tell what compiled candidates cost beside their traced cost."""
+        rows: list[tuple[Cell, ...]] = []
+        for one in verified:
+            traced, compiled = _traced(one), ("refused",) * 3
+            if one.compiled is not None:
+                compiled = _numbers(one.compiled)
+            pairs: list[Cell] = []
+            for own, other in zip(traced, compiled, strict=True):
+                pairs += [own, other]
+            rows.append((*_mapped(one), *pairs))
+        numbers = ("time", "compiled", "sent", "compiled", "peak", "compiled")
+        return self._without_mesh(Table((*MAPPED, *numbers), tuple(rows), right=numbers))
+
+    def _without_mesh(self, table: Table) -> Table:
+        """Leave the column of meshes out if there is one mesh."""
+        if any(other.mesh != self.best.mesh for other in self.others):
+            return table
+        rows = tuple(row[1:] for row in table.rows)
+        return dataclasses.replace(table, header=table.header[1:], rows=rows)
 
 
-def _row(one: Candidate, why: str) -> tuple[Cell, ...]:
-    totals = one.cost.totals
+def rank(cost: Cost) -> tuple[float, ...]:
+    """Return what decides: bytes that do not fit, seconds, bytes sent, bytes at the peak."""
+    memory, totals = cost.memory.peak, cost.totals
+    over = max(0, memory - cost.target.memory)
+    return over, totals["seconds"], totals["bytes sent"], memory
+
+
+def _mapped(one: Candidate) -> tuple[str, str, str]:
+    mappings = one.mappings
     return (
         mesh_text(one.mesh),
-        _mapping_text(one.mappings.parameters),
-        _mapping_text(one.mappings.compute),
+        _mapping_text(mappings.parameters),
+        _mapping_text(mappings.compute),
+    )
+
+
+def _traced(one: Candidate) -> tuple[str, str, str]:
+    return _numbers(one.cost)
+
+
+def _numbers(cost: Cost) -> tuple[str, str, str]:
+    totals = cost.totals
+    return (
         time_text(totals["seconds"]),
         byte_text(round(totals["bytes sent"])),
         byte_text(round(totals["peak memory"])),
-        why,
     )
 
 
@@ -110,15 +174,20 @@ def _mapping_text(mapping: AxisMapping) -> str:
 
 
 def _reason(one: Candidate, best: Candidate) -> str:
-    """Say why a candidate loses."""
-    memory, capacity = one.cost.memory.peak, one.cost.target.memory
+    """Say why a candidate loses: by the compiler, where it was asked for both."""
+    if one.refusal:
+        return "the compiler refuses it"
+    own, other, suffix = one.cost, best.cost, ""
+    if one.compiled is not None and (best.compiled is not None or not one.fits):
+        own, other, suffix = one.compiled, best.compiled or best.cost, ", compiled"
+    memory, capacity = own.memory.peak, own.target.memory
     if best.fits and memory > capacity:
-        return f"does not fit by {byte_text(memory - capacity)}"
-    if not best.fits and memory > best.cost.memory.peak:
-        return f"lacks {byte_text(memory - best.cost.memory.peak)} more"
-    slower = one.cost.time.seconds / best.cost.time.seconds - 1
-    text = f"{slower:.0%} slower"
-    axis, more = _most_sent(one.cost, best.cost)
+        return f"does not fit by {byte_text(memory - capacity)}{suffix}"
+    if not best.fits and memory > other.memory.peak:
+        return f"lacks {byte_text(memory - other.memory.peak)} more{suffix}"
+    slower = own.time.seconds / other.time.seconds - 1
+    text = f"{slower:.0%} slower{suffix}"
+    axis, more = _most_sent(own, other)
     if more > 0:
         text += f", +{byte_text(more)} for {axis}"
     return text

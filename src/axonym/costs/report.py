@@ -295,10 +295,14 @@ class Cost(Printed):
             return ()
         over = memory.peak - capacity
         text = f"{byte_text(memory.peak)} at the peak do not fit into the {byte_text(capacity)}"
-        return (f"{text} of {self.target.name}, by {byte_text(over)}", *self._remedies(over))
+        return (f"{text} of {self.target.name}, by {byte_text(over)}", *self.remedies(over))
 
-    def _remedies(self, over: int) -> tuple[str, ...]:
-        """List what would help, and by how much, what saves most first, without what hardly would."""
+    def remedies(self, over: int) -> tuple[str, ...]:
+        """List what saves memory, and how much, what saves most first, without what hardly helps.
+
+        Args:
+            over: how many bytes there are too many.
+        """
         memory, ways = self.memory, self.devices
         found: list[tuple[int, str]] = []
         for kind, held in (("parameters", memory.parameters), ("optimizer", memory.optimizer)):

@@ -1,0 +1,129 @@
+"""Verify mappings by the programs that a compiler makes of them for the target."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+
+from ..errors import ArgumentError, AxonymError, message
+from .planned import Candidate, rank
+from .report import Cost
+
+# To compile a step takes 10 to 50 times as long as to trace it.
+PRICE = 10
+
+
+class Verified(NamedTuple):
+    """What compiling has shown.
+
+    Attributes:
+        candidates: all of them, the best one first.
+        text: what was compiled, and why no more.
+    """
+
+    candidates: tuple[Candidate, ...]
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Verifier:
+    """Compile the best mappings, as far as a budget goes.
+
+    Attributes:
+        wanted: how many are to be compiled.
+        limit: how many mappings may be counted in all, of which a compiled one counts as several.
+        obstacle: why nothing can be compiled; nothing, if it can.
+    """
+
+    wanted: int
+    limit: int
+    obstacle: str
+
+    def __post_init__(self) -> None:
+        if self.wanted < 0:
+            problem = f"verify must not be negative, not {self.wanted}"
+            raise ArgumentError(message("plan", problem, hint="verify=0 compiles nothing"))
+
+    @property
+    def reserved(self) -> int:
+        """The part of the limit that the search leaves; never more than half."""
+        if self.obstacle:
+            return 0
+        return min(self.wanted, self.limit // (2 * PRICE)) * PRICE
+
+    def run(
+        self, ranked: Sequence[Candidate], counted: int, cost_of: Callable[[Candidate], Cost]
+    ) -> Verified:
+        """Compile the best candidates, and put them in their order.
+
+        If none of the wanted number fits by the compiler, those that fit by their traced cost follow, until one does.
+
+        Args:
+            ranked: the candidates, the best one by its traced cost first.
+            counted: how much of the limit is used.
+            cost_of: compiles a candidate.
+        """
+        if self.obstacle:
+            return Verified(tuple(ranked), f"not verified by a compiler: {self.obstacle}")
+        affordable = max(0, self.limit - counted) // PRICE
+        done: list[Candidate] = []
+        for one in ranked[:affordable]:
+            if len(done) >= self.wanted and (not one.fits or any(own.fits for own in done)):
+                break
+            done.append(_compiled(one, cost_of))
+        rest = ranked[len(done) :]
+        ordered = tuple(sorted((*done, *rest), key=_order))
+        lines = [_outcome(ranked[0], ordered[0], done)]
+        if len(done) < min(self.wanted, len(ranked)):
+            lines.append(
+                f"limit={self.limit} leaves {len(done)} of verify={self.wanted}:"
+                f" a compiled mapping counts as {PRICE}"
+            )
+        return Verified(ordered, "\n".join(lines))
+
+
+def _compiled(one: Candidate, cost_of: Callable[[Candidate], Cost]) -> Candidate:
+    """Compile a candidate, or keep what the compiler has against it."""
+    try:
+        return dataclasses.replace(one, compiled=cost_of(one))
+    except (AxonymError, ValueError, jax.errors.JaxRuntimeError) as error:
+        return dataclasses.replace(one, refusal=_first_lines(error))
+
+
+def _first_lines(error: Exception) -> str:
+    """Return what an error says, without its hints."""
+    lines: list[str] = []
+    for line in str(error).splitlines()[:2]:
+        if not line.strip().startswith("hint:"):
+            lines.append(line.strip())
+    return ": ".join(lines)
+
+
+def _order(one: Candidate) -> tuple[float, ...]:
+    """Return what decides: first those that fit by the compiler, then those that fit by their traced cost."""
+    known = one.compiled or one.cost
+    if not one.fits:
+        group = 2
+    elif one.compiled is None:
+        group = 1
+    else:
+        group = 0
+    return group, *rank(known)
+
+
+def _outcome(first: Candidate, best: Candidate, done: Sequence[Candidate]) -> str:
+    """Say what was compiled, and what it has changed."""
+    if not done:
+        return "not verified by a compiler"
+    compilers = {one.compiled.compiler: None for one in done if one.compiled is not None}
+    count = f"{len(done)} mappings compiled"
+    if len(done) == 1:
+        count = "1 mapping compiled"
+    if compilers:
+        count += f" for {', '.join(compilers)}"
+    if best.compiled is None and not best.refusal:
+        return f"{count}, none of which fits; the best one is not verified by a compiler"
+    if best.mappings is first.mappings:
+        return f"{count}; the best one is the best by its traced cost, too"
+    return f"{count}; their order changes: the best one is not the best by its traced cost"
