@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from ..errors import ArgumentError, OperandError, message, suggestion
+from ..errors import ArgumentError, OperandError, message
 from ..kinds import Tree, type_text
 from ..mesh.assignment import Mappings, MeshLike, ResourceMapping
-from .targets import TARGETS, Target
+from .targets import Target
 
 if TYPE_CHECKING:
     from .report import Cost
@@ -62,6 +62,7 @@ def cost(
     # Here, so that who asks for no cost does not wait for it.
     from ..report.target import abstract_mesh
     from .compiled import compiled_cost
+    from .devices import known_target
     from .traced import traced_cost
 
     if depth not in ("compiled", "traced"):
@@ -75,22 +76,3 @@ def cost(
     if depth == "traced":
         return traced_cost(fn, mapping, abstract_mesh(mesh, "cost"), known, args, kwargs)
     return compiled_cost(fn, mapping, mesh, abstract_mesh(mesh, "cost"), known, args, kwargs)
-
-
-def known_target(target: Target | str) -> Target:
-    """Return a target, which may be given by its name.
-
-    Raises:
-        OperandError: if there is none of that name, or it is another thing.
-    """
-    if isinstance(target, Target):
-        return target
-    known = ", ".join(TARGETS)
-    if not isinstance(target, str):
-        problem = f"a target must be a name or a Target, not {target!r}"
-        raise OperandError(message("cost", problem, f"names: {known}"))
-    if target not in TARGETS:
-        problem = f"there is no target {target!r}"
-        hint = suggestion(target, TARGETS) or "describe it by axn.partitioning.Target(...)"
-        raise OperandError(message("cost", problem, f"names: {known}", hint=hint))
-    return TARGETS[target]

@@ -10,8 +10,8 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AbstractMesh, Mesh
 
-from ..errors import OperandError, message
-from .targets import Target
+from ..errors import OperandError, message, suggestion
+from .targets import TARGETS, Target
 
 # For numbers of chips, how they are connected in slices that exist.
 _FLAT = {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
@@ -36,6 +36,25 @@ _OFFLINE = {
     "TPU_WORKER_ID": "0",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
 }
+
+
+def known_target(target: Target | str) -> Target:
+    """Return a target, which may be given by its name.
+
+    Raises:
+        OperandError: if there is none of that name, or it is another thing.
+    """
+    if isinstance(target, Target):
+        return target
+    known = ", ".join(TARGETS)
+    if not isinstance(target, str):
+        problem = f"a target must be a name or a Target, not {target!r}"
+        raise OperandError(message("cost", problem, f"names: {known}"))
+    if target not in TARGETS:
+        problem = f"there is no target {target!r}"
+        hint = suggestion(target, TARGETS) or "describe it by axn.partitioning.Target(...)"
+        raise OperandError(message("cost", problem, f"names: {known}", hint=hint))
+    return TARGETS[target]
 
 
 def mesh_of_devices(mesh: object, abstract: AbstractMesh, target: Target) -> Mesh:

@@ -109,8 +109,7 @@ def plan(
 def _verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "Verifier":
     """Find out whether programs for the target can be compiled here."""
     from ..report.target import abstract_mesh
-    from .cost import known_target
-    from .devices import obstacle
+    from .devices import known_target, obstacle
     from .verify import Verifier
 
     why = "verify=0"
@@ -192,7 +191,7 @@ class _Counting:
 
 
 def _rank(one: "Candidate") -> tuple[float, ...]:
-    from .planned import rank
+    from .verify import rank
 
     return rank(one.cost)
 

@@ -135,13 +135,6 @@ class Plan(Printed):
         return dataclasses.replace(table, header=table.header[1:], rows=rows)
 
 
-def rank(cost: Cost) -> tuple[float, ...]:
-    """Return what decides: bytes that do not fit, seconds, bytes sent, bytes at the peak."""
-    memory, totals = cost.memory.peak, cost.totals
-    over = max(0, memory - cost.target.memory)
-    return over, totals["seconds"], totals["bytes sent"], memory
-
-
 def _mapped(one: Candidate) -> tuple[str, str, str]:
     mappings = one.mappings
     return (

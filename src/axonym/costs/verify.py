@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 
 from ..errors import ArgumentError, AxonymError, message
-from .planned import Candidate, rank
+from .planned import Candidate
 from .report import Cost
 
 # To compile a step takes 10 to 50 times as long as to trace it.
@@ -81,6 +81,13 @@ class Verifier:
                 f" a compiled mapping counts as {PRICE}"
             )
         return Verified(ordered, "\n".join(lines))
+
+
+def rank(cost: Cost) -> tuple[float, ...]:
+    """Return what decides: bytes that do not fit, seconds, bytes sent, bytes at the peak."""
+    memory, totals = cost.memory.peak, cost.totals
+    over = max(0, memory - cost.target.memory)
+    return over, totals["seconds"], totals["bytes sent"], memory
 
 
 def _compiled(one: Candidate, cost_of: Callable[[Candidate], Cost]) -> Candidate:
