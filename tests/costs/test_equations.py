@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from axonym.costs.equations import bodies, flops_of, nbytes_of, needed, settled, unstacked
-from tests.costs.equations_made import SIZES, array, equation, program
+from tests.costs.equations_made import SIZES, TYPED, array, equation, program
 
 
 def flops(one):
@@ -40,6 +40,17 @@ def test_what_nobody_uses_is_not_needed():
         return jnp.cos(x)
 
     assert [one.primitive.name for one in needed(program(wasteful, array((4,))))] == ["cos"]
+
+
+def test_a_collective_that_nobody_uses_is_not_needed():
+    def exchanged(x):
+        jax.lax.all_to_all(x, "data", 1, 0, tiled=True)
+        return jax.lax.psum(x, "data")
+
+    mapped = jax.shard_map(exchanged, mesh=TYPED, in_specs=jax.P("data"), out_specs=jax.P())
+    (body,) = bodies(equation("shard_map", mapped, array((8, 4), "data")))
+    assert "all_to_all" in {one.primitive.name for one in body.eqns}
+    assert "all_to_all" not in {one.primitive.name for one in needed(body)}
 
 
 def test_arguments_that_a_loop_slices():

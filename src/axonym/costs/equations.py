@@ -176,11 +176,17 @@ def needed(program: Program, used: Sequence[bool] | None = None) -> list[Equatio
             live.add(id(variable))
     found: list[Equation] = []
     for equation in reversed(program.eqns):
-        if equation.effects or live.intersection(map(id, equation.outvars)):
+        if acts(equation) or live.intersection(map(id, equation.outvars)):
             found.append(equation)
             live.update(map(id, equation.invars))
     found.reverse()
     return found
+
+
+def acts(equation: Equation) -> bool:
+    """Return whether an equation does something beside its results; that devices take part in it is none of that."""
+    # JAX has no public name for this effect of collectives.
+    return any(type(effect).__name__ != "NamedAxisEffect" for effect in equation.effects)
 
 
 def used_inside(equation: Equation, body: Program, used: Sequence[bool]) -> list[bool] | None:
