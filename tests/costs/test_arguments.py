@@ -54,12 +54,29 @@ def test_names_of_arguments_and_of_what_is_laid_out_inside(auto_mesh):
     ledger = context.Ledger()
     ledger.sizes = {"heads": {4}, "embed.out": {12}}
     ledger.seen[axn.Mappings({"heads": "model"}).compute] = {"heads"}
-    named = names_known(given.mappings, ledger, rows_of(given), auto_mesh.abstract_mesh)
+    named = names_known(given.mappings, ledger, rows_of(given), (), auto_mesh.abstract_mesh)
     assert named.stored == {"embed": ("data",), "mlp": ("model",)}
     assert named.computed == {"batch": ("data",), "mlp": ("model",), "heads": ("model",)}
     assert named.sizes["embed"] == {16, 12}
     assert named.sizes["heads"] == {4}
     assert named.ways(("data", "model")) == 8
+
+
+def test_names_that_a_pipeline_makes_are_no_reason(auto_mesh):
+    given = arguments_of(step, MAPPINGS, auto_mesh, abstract(), {})
+    ledger = context.Ledger()
+    inside = {"layers": "model", "layers.stage": "model", "layers.ways": "data"}
+    ledger.seen[axn.Mappings(inside).compute] = set(inside)
+    named = names_known(given.mappings, ledger, rows_of(given), (), auto_mesh.abstract_mesh)
+    assert named.computed == {"batch": ("data",), "mlp": ("model",), "layers": ("model",)}
+
+
+def test_axes_that_parameters_have(auto_mesh):
+    given = arguments_of(step, MAPPINGS, auto_mesh, abstract(), {})
+    rows = rows_of(given)
+    parameters = by_kind(given, rows)["parameters"]
+    named = names_known(given.mappings, context.Ledger(), rows, parameters, auto_mesh.abstract_mesh)
+    assert named.of_parameters == {"layers", "embed", "mlp"}
 
 
 @pytest.mark.parametrize("mapping", [MAPPINGS, None])

@@ -38,9 +38,9 @@ ARGUMENTS = {
 }
 
 
-def attributed(text, computed=COMPUTED):
+def attributed(text, computed=COMPUTED, of_parameters=frozenset()):
     sizes = {name: frozenset(several) for name, several in SIZES.items()}
-    named = Named(MESH, computed, STORED, sizes, ARGUMENTS)
+    named = Named(MESH, computed, STORED, sizes, ARGUMENTS, of_parameters)
     (found,) = Attribution(Program(text), named, TARGETS["v5e"]).collectives()
     return found
 
@@ -87,6 +87,14 @@ def test_a_sum_over_two_axes_with_a_mesh_axis_each():
     assert attributed(text, computed).axes == ("batch", "mlp")
     # Two axes lie on `model`.
     assert attributed(text, computed | {"heads": ("model",)}).axes == ()
+
+
+def test_a_layer_sums_over_no_axis_that_parameters_of_others_have():
+    text = TEXT.replace("COLLECTIVE", f"f32[8,16]{{1,0}} all-reduce(%x), {OVER_DATA}")
+    text = text.replace("SOURCE", "jit(f)/jvp(head)/add")
+    computed = {"batch": ("data",), "layers": ("data",)}
+    assert attributed(text, computed).axes == ()
+    assert attributed(text, computed, frozenset({"layers", "embed"})).axes == ("batch",)
 
 
 def test_after_the_gradient_parameters_are_what_is_split():

@@ -1,10 +1,14 @@
 """Which named axis makes a move necessary."""
 
+import dataclasses
+
+import jax
 import pytest
 
 from axonym.costs.attribute import Named
 from axonym.costs.moves import Move
 from axonym.costs.reasons import names_of_dimensions, reasons
+from axonym.report.show import ArrayLayout
 
 D, M = ("data",), ("model",)
 NAMED = Named(
@@ -31,6 +35,25 @@ NAMED = Named(
 )
 def test_reasons(kind, axes, sizes, expected):
     assert reasons(Move(kind, axes, (4,), sizes), NAMED, "", is_update=False) == expected
+
+
+def test_the_layer_tells_whatever_class_holds_it():
+    down = ArrayLayout("model.blocks.down.weight", ("mlp", "embed"), (64, 16), "float32", jax.P())
+    named = dataclasses.replace(NAMED, arguments={"weight": down})
+    move = Move("all-reduce", M, (4,), ())
+    assert reasons(move, named, "Stacked.down", is_update=False) == ("mlp",)
+    assert reasons(move, named, "Stacked.up", is_update=False) == ()
+
+
+def test_no_layer_sums_over_an_axis_that_parameters_of_others_have():
+    computed = {"batch": D, "layers": D}
+    up = ArrayLayout("model.blocks.up.weight", ("layers", "embed"), (4, 16), "float32", jax.P())
+    named = dataclasses.replace(
+        NAMED, computed=computed, arguments={"weight": up}, of_parameters=frozenset({"layers", "embed"})
+    )
+    move = Move("all-reduce", D, (4,), ())
+    assert reasons(move, named, "embedding", is_update=False) == ("batch",)
+    assert reasons(move, named, "", is_update=False) == ("batch",)
 
 
 def test_names_by_size_and_layout():

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -202,9 +202,10 @@ def names_known(
     mappings: Mappings,
     ledger: context.Ledger,
     rows: Mapping[str, ArrayLayout],
+    parameters: Sequence[ArrayLayout],
     mesh: AbstractMesh,
 ) -> Named:
-    """Gather what names say: on which mesh axes axes lie, and their sizes."""
+    """Gather what names say: on which mesh axes axes lie, their sizes, and which ones parameters have."""
     stored: dict[str, Entry] = {}
     keeping = [mappings.parameters]
     for _, extra in mappings.overrides:
@@ -219,6 +220,12 @@ def names_known(
         for name, entry in mapping.entries:
             # Inside of a pipeline, axes lie on fewer mesh axes.
             computed[name] = max(computed.get(name, ()), entry, key=len)
+    for name in list(computed):
+        # A pipeline calls so the stages, and the parts of a microbatch, which are parts of what it cuts.
+        base, _, role = name.rpartition(".")
+        if role == "stage" and base in computed:
+            del computed[name]
+            computed.pop(f"{base}.ways", None)
     if not computed:
         computed = stored
 
@@ -231,4 +238,8 @@ def names_known(
             for base in assignment.bases_of(name):
                 sizes.setdefault(base, set()).add(size)
     known = {name: frozenset(several) for name, several in sizes.items()}
-    return Named(tuple(mesh.shape.items()), computed, stored, known, rows)
+    held: set[str] = set()
+    for row in parameters:
+        for name in row.names:
+            held.update(assignment.bases_of(name))
+    return Named(tuple(mesh.shape.items()), computed, stored, known, rows, frozenset(held))

@@ -32,6 +32,7 @@ class Named:
         stored: which those of parameters lie on.
         sizes: the sizes of each axis, some of which have another size elsewhere.
         arguments: the arguments, by the name of the parameter of the program.
+        of_parameters: the axes that parameters have.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -39,6 +40,7 @@ class Named:
     stored: Mapping[str, Entry]
     sizes: Mapping[str, frozenset[int]]
     arguments: Mapping[str, ArrayLayout]
+    of_parameters: frozenset[str] = frozenset()
 
     def ways(self, entry: Entry) -> int:
         """Return into how many parts mesh axes split an axis."""
@@ -48,6 +50,35 @@ class Named:
     def on(self, entries: Mapping[str, Entry], mesh_axes: Sequence[str]) -> list[str]:
         """List the names that lie on some of these mesh axes."""
         return [name for name, entry in entries.items() if set(entry) & set(mesh_axes)]
+
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        """The parts of the paths of arguments."""
+        found: set[str] = set()
+        for argument in self.arguments.values():
+            found.update(argument.path.split("."))
+        return frozenset(found)
+
+    def in_arguments(self, layer: str) -> list[str]:
+        """Return the parts of a layer, without the class of a module that nobody holds by a name."""
+        parts = layer.split(".")
+        while parts and parts[0] not in self._words:
+            parts.pop(0)
+        return parts
+
+    def is_of_layer(self, name: str, layer: str) -> bool:
+        """Return whether a parameter of a layer has an axis."""
+        parts = self.in_arguments(layer)
+        if not parts:
+            return False
+        for argument in self.arguments.values():
+            if _occurs(name, argument.names) and is_within(parts, argument.path.split(".")):
+                return True
+        return False
+
+    def may_be_of_layer(self, name: str, layer: str) -> bool:
+        """Return whether a layer may sum over an axis: not over one that parameters of other layers alone have."""
+        return name not in self.of_parameters or self.is_of_layer(name, layer)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +138,7 @@ class Attribution:
         """The layers, by what arguments call them."""
         found: dict[str, str] = {}
         for layer in self.layers:
-            found[".".join(self._in_arguments(layer))] = layer
+            found[".".join(self._named.in_arguments(layer))] = layer
         return found
 
     def place_of(self, source: str) -> Place:
@@ -259,7 +290,10 @@ class Attribution:
             found.append(lambda name: self._is_along(name, part.mesh_axes))
             found.append(lambda name: self._covers(name, part.mesh_axes))
             found.append(lambda name: self._is_block(name, part))
-        found.append(lambda name: self._is_of_layer(name, part.place.layer))
+        layer = part.place.layer
+        found.append(lambda name: self._named.is_of_layer(name, layer))
+        if part.kind in _SUMS:
+            found.append(lambda name: self._named.may_be_of_layer(name, layer))
         return found
 
     def _is_along(self, name: str, mesh_axes: Sequence[str]) -> bool:
@@ -291,31 +325,6 @@ class Attribution:
     def _is_block(self, name: str, part: _Part) -> bool:
         """Return whether a dimension of the operand has the size of a block of an axis."""
         return bool(self._blocks(name) & set(part.array.shape))
-
-    @cached_property
-    def _words(self) -> frozenset[str]:
-        """The parts of the paths of arguments."""
-        found: set[str] = set()
-        for argument in self._named.arguments.values():
-            found.update(argument.path.split("."))
-        return frozenset(found)
-
-    def _in_arguments(self, layer: str) -> list[str]:
-        """Return the parts of a layer, without the class of a module that nobody holds by a name."""
-        parts = layer.split(".")
-        while parts and parts[0] not in self._words:
-            parts.pop(0)
-        return parts
-
-    def _is_of_layer(self, name: str, layer: str) -> bool:
-        """Return whether a parameter of a layer has an axis."""
-        parts = self._in_arguments(layer)
-        if not parts:
-            return False
-        for argument in self._named.arguments.values():
-            if _occurs(name, argument.names) and is_within(parts, argument.path.split(".")):
-                return True
-        return False
 
     def _blocks(self, name: str) -> set[int]:
         """Return the sizes of an axis on one device."""

@@ -49,13 +49,13 @@ def compiled_cost(
         made = compiled(lowered, target)
 
     rows = rows_of(given)
-    named = names_known(given.mappings, ledger, rows, abstract)
+    kinds = by_kind(given, rows)
+    named = names_known(given.mappings, ledger, rows, kinds["parameters"], abstract)
     # The length of a loop that nobody knows is taken to be one.
     program = Program(made.as_text() or "", unknown_trip_count=1)
     attribution = Attribution(program, named, target)
     communication = attribution.collectives()
     counted = counted_by_place(amounts(program), attribution.place_of, target)
-    kinds = by_kind(given, rows)
     return Cost(
         given.titled(call.name),
         "compiled",

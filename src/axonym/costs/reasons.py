@@ -1,12 +1,11 @@
 """Which named axis makes a collective of a traced function necessary, and the names of dimensions."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
-from ..mesh import assignment
 from ..mesh.assignment import Entry
 from .attribute import Named
 from .moves import Move
-from .source import is_within
 
 
 def reasons(move: Move, named: Named, layer: str, *, is_update: bool) -> tuple[str, ...]:
@@ -44,10 +43,11 @@ def _reason(
         lambda name: _has(move.sizes, named.sizes.get(name, ())),
         lambda name: _divides(move.sizes, named.sizes.get(name, ())),
         lambda name: name in first,
-        lambda name: _is_of_layer(name, layer, named),
+        lambda name: named.is_of_layer(name, layer),
     )
     if is_sum:
-        preferences = (preferences[2], *preferences)
+        may_be = functools.partial(named.may_be_of_layer, layer=layer)
+        preferences = (preferences[2], *preferences, may_be)
     for is_preferred in preferences:
         if len(candidates) > 1:
             candidates = list(filter(is_preferred, candidates)) or candidates
@@ -65,18 +65,6 @@ def _divides(sizes: Sequence[int], own: "frozenset[int] | tuple[()]") -> bool:
         for part in own:
             if part > 1 and size % part == 0:
                 return True
-    return False
-
-
-def _is_of_layer(name: str, layer: str, named: Named) -> bool:
-    """Return whether a parameter of a layer has an axis."""
-    if not layer:
-        return False
-    parts = layer.split(".")
-    for argument in named.arguments.values():
-        has = any(name in assignment.bases_of(own) for own in argument.names)
-        if has and is_within(parts, argument.path.split(".")):
-            return True
     return False
 
 

@@ -52,7 +52,8 @@ def traced_cost(
         raise _needs_auto(call.name, error) from error
 
     rows = rows_of(given)
-    named = names_known(given.mappings, ledger, rows, abstract)
+    kinds = by_kind(given, rows)
+    named = names_known(given.mappings, ledger, rows, kinds["parameters"], abstract)
     # The compilers for TPU and GPU do it, that for CPU does not.
     scatters = target.platform != "cpu"
     walk = Walk(dict(abstract.shape), scatters=scatters)
@@ -63,7 +64,6 @@ def traced_cost(
     places = Places(walk)
     communication = _communication(walk, places, named, target)
     counted = counted_by_place(walk.done, places.of, target)
-    kinds = by_kind(given, rows)
     kept: list[Kept] = []
     for one in residuals(program, places.of, name):
         kept.append(_kept(one, walk, named))
