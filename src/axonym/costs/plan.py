@@ -1,6 +1,7 @@
 """Find the mapping of a function that takes the least time and fits."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, AxonymError, OperandError, message
@@ -10,8 +11,10 @@ from .targets import Target
 
 if TYPE_CHECKING:
     from .planned import Candidate, Plan
+    from .progress import Progress
     from .report import Cost
     from .search import Axes, Choice
+    from .tally import Tally
     from .verify import Verifier
 
 __all__ = ["plan"]
@@ -28,6 +31,7 @@ def plan(
     fixed: ResourceMapping | Mappings | None = None,
     limit: int = 200,
     verify: int = 3,
+    progress: "Callable[[Progress], object] | None" = None,
     **kwargs: Tree,
 ) -> "Plan":
     """Find the mappings of a training step that take the least time and fit, by `axn.cost` in its traced depth.
@@ -47,6 +51,7 @@ def plan(
         fixed: entries that stay: those of the computation, or `Mappings`, also of the parameters.
         limit: how many mappings are counted at most, on all meshes together; a compiled one counts as 10.
         verify: how many of the best are compiled. If none of them fits, those that follow are, until one does.
+        progress: is called with a `Progress` after each mapping; by default, a terminal shows a bar.
         kwargs: keyword arguments.
 
     Returns:
@@ -71,6 +76,8 @@ def plan(
     from .cost import cost
     from .planned import Plan
     from .search import Search
+    from .tally import Tally
+    from .verify import PRICE
 
     if not callable(fn):
         raise OperandError(message("plan", f"it takes a function or a module, not {type_text(fn)}"))
@@ -85,9 +92,10 @@ def plan(
     candidates: list[Candidate] = []
     counted = illegal = 0
     is_complete = True
+    tally = Tally(progress, limit)
     share = max(1, (limit - verifier.reserved) // len(meshes))
     for sizes in meshes:
-        counting = _Counting(fn, sizes, args, kwargs, target)
+        counting = _Counting(fn, sizes, args, kwargs, target, tally)
         search = Search(counting.axes(fixed), counting.score, share)
         for choice in search.run():
             candidates.append(counting.candidates[choice])
@@ -100,9 +108,11 @@ def plan(
         where = first
         if isinstance(mesh, int):
             where = dict(one.mesh)
+        tally.add("compiling", PRICE, math.inf)
         return cost(fn, one.mappings, where, *args, target=target, **kwargs)
 
     (best, *others), text = verifier.run(sorted(candidates, key=_rank), counted, cost_of)
+    tally.close()
     return Plan(best, tuple(others), counted, illegal, is_complete, text)
 
 
@@ -146,8 +156,9 @@ class _Counting:
         args: tuple[Tree, ...],
         kwargs: dict[str, Tree],
         target: Target | str,
+        tally: "Tally",
     ) -> None:
-        self._fn, self._mesh, self._target = fn, mesh, target
+        self._fn, self._mesh, self._target, self._tally = fn, mesh, target, tally
         self._args, self._kwargs = args, kwargs
         self._parameters: tuple[str, ...] = ()
         self.candidates: dict[Choice, Candidate] = {}
@@ -178,8 +189,13 @@ class _Counting:
         try:
             report = self._cost(mappings)
         except (AxonymError, ValueError):
+            self._tally.add("counting", 1, math.inf)
             return None
         found = Candidate(tuple(self._mesh.items()), mappings, report)
+        seconds = math.inf
+        if found.fits:
+            seconds = report.time.seconds
+        self._tally.add("counting", 1, seconds)
         self.candidates[choice] = found
         return _rank(found)
 
