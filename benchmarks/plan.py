@@ -1,61 +1,130 @@
-"""Compare what `axn.plan` finds with strategies that are written by hand, for steps of a GPT-2 and a Llama.
+"""Compare what `axn.plan` finds with the rules that code bases of experts publish for such models.
 
-    python benchmarks/plan.py                   GPT-2 124M on 8 devices, Llama 7B on 64 and 256
-    python benchmarks/plan.py --cases 7b-64     one of them
-    python benchmarks/plan.py --limit 200       count more mappings
+    python benchmarks/plan.py                     GPT-2 124M, Llama 7B and 70B, Mixtral 8x7B on 8, 64 and 256 devices
+    python benchmarks/plan.py --cases llama-7b-64 one of them
+    python benchmarks/plan.py --limit 60          count fewer mappings
 
-All is traced, for meshes of TPUs that need not exist. The strategies are those of examples/lm/layouts.py: fully sharded
-as in Rajbhandari et al. (2020), ZeRO, stage 3; tensor parallel as in Shoeybi et al. (2019), Megatron-LM; and both.
+All is traced, for meshes of TPUs that need not exist. The plan is given the number of devices alone, and chooses the
+mesh, too. Each rule is counted on all meshes that it is written for, and its best one is shown.
 """
 
 import argparse
 import dataclasses
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from cost import LARGE, SMALL, arguments, step  # which also finds examples/lm
+from cost import arguments, step  # which also finds examples/lm
 from measure import table
 
 import axonym as axn
 
-from config import DecoderConfig  # isort: skip
-from layouts import STRATEGIES, Strategy  # isort: skip
+from config import SHAPES, DecoderConfig, ExpertsConfig  # isort: skip
 
-GPT2 = dataclasses.replace(
-    SMALL.as_gpt2(),
-    vocab=50304,
-    layers=12,
-    embed=768,
-    mlp=3072,
-    heads=12,
-    kv_heads=12,
-    head_dim=64,
-    positions=1024,
-)
-BY_HAND: tuple[Strategy, ...] = ("dp", "fsdp", "tp", "fsdp+tp")
+HEADS = {"mlp": "model", "kv_heads": "model"}
+WIDE = {"vocab": "model", **HEADS}
+ALL = ("data", "model")
+
+
+class Rule(NamedTuple):
+    """A mapping that an expert has written down, in the names of examples/lm.
+
+    Attributes:
+        source: where.
+        parameters: the mapping of what is stored.
+        compute: the mapping of the computation.
+        is_wide: whether the mesh axis `model` may have several devices.
+        of_experts: whether it is for mixtures of experts.
+    """
+
+    source: str
+    parameters: dict[str, Any]
+    compute: dict[str, Any]
+    is_wide: bool = True
+    of_experts: bool = False
+
+
+RULES = {
+    # Parameters on every device, as in nanoGPT, karpathy/nanoGPT, train.py: DistributedDataParallel.
+    "data parallel": Rule("nanoGPT", {}, {"batch": "data"}, is_wide=False),
+    # stanford-crfm/levanter, config/gpt2_small.yaml and src/levanter/trainer.py: batch_axis "batch", fsdp_axis "embed",
+    # model_axis_size 1. The same as MaxText's default, AI-Hypercomputer/maxtext, MaxText/configs/base.yml:
+    # ici_fsdp_parallelism -1, with "embed" on "fsdp" and "activation_batch" on it. Rajbhandari et al. (2020), ZeRO.
+    "FSDP": Rule("Levanter, MaxText", {"embed": "data"}, {"batch": "data"}, is_wide=False),
+    # The same file of MaxText with ici_fsdp_parallelism of a few devices and data parallelism between such groups.
+    "FSDP in groups": Rule("MaxText", {"embed": "model"}, {"batch": ALL}),
+    # levanter/config/*/llama*.yaml: tensor_parallel_axes ["mlp", "heads"], beside fsdp_axis "embed".
+    "FSDP + TP, 2 axes": Rule("Levanter", {"embed": "data", **HEADS}, {"batch": "data", **HEADS}),
+    # google-research/t5x, t5x/partitioning.py: standard_logical_axis_rules(parameter_partitioning_dims=2); and
+    # young-geng/EasyLM, EasyLM/models/llama/llama_model.py: get_partition_rules; and MaxText's rules with several
+    # devices along "fsdp" and "tensor", but for "activation_embed", which is an axis of weights, too, here.
+    "FSDP + TP": Rule("t5x, EasyLM, MaxText", {"embed": "data", **WIDE}, {"batch": "data", **WIDE}),
+    # Shoeybi et al. (2019), Megatron-LM; t5x: standard_logical_axis_rules(parameter_partitioning_dims=1).
+    "TP": Rule("Megatron-LM, t5x", WIDE, {"batch": "data", **WIDE}),
+    # Lepikhin et al. (2021), GShard, section 3.2; t5x/contrib/moe/partitioning.py: batch on ("data", "expert").
+    "experts": Rule("GShard, t5x", {"experts": "model"}, {"batch": ALL, "experts": "model"}, of_experts=True),
+    # MaxText/configs/base.yml: "exp" on "expert", "embed" on "fsdp", "activation_batch" on both.
+    "FSDP + experts": Rule(
+        "MaxText", {"embed": "data", "experts": "model"}, {"batch": ALL, "experts": "model"}, of_experts=True
+    ),
+}
 
 
 class Case(NamedTuple):
-    """A step on a mesh.
+    """A step on some devices.
 
     Attributes:
         config: the model.
-        mesh: the sizes of the mesh axes.
-        batch: the number of sequences.
+        rows: the number of sequences for each device.
         target: the device.
     """
 
     config: DecoderConfig
-    mesh: dict[str, int]
-    batch: int
+    rows: int
     target: str
 
 
-CASES = {
-    "gpt2-8": Case(GPT2, {"data": 4, "model": 2}, 64, "v5e"),
-    "7b-64": Case(LARGE, {"data": 16, "model": 4}, 64, "v5p"),
-    "7b-256": Case(LARGE, {"data": 64, "model": 4}, 256, "v5p"),
+MODELS = {
+    # A vocabulary that many devices divide, as nanoGPT and Levanter round it.
+    "gpt2": Case(dataclasses.replace(SHAPES["gpt2"], vocab=50304), 8, "v5e"),
+    "llama-7b": Case(SHAPES["llama-7b"], 1, "v5p"),
+    "llama-70b": Case(SHAPES["llama-70b"], 1, "v5p"),
+    # Jiang et al. (2024), Mixtral of experts.
+    "mixtral": Case(dataclasses.replace(SHAPES["llama-7b"], kv_heads=8, experts=ExpertsConfig(8, 2, 14336)), 1, "v5p"),
 }
+DEVICES = (8, 64, 256)
+# Along `model`: the devices of a host, and half of them.
+WIDTHS = (2, 4, 8)
+
+
+def cost_of(rule: Rule, case: Case, devices: int, given: Any) -> Any:
+    """Return the cost of a rule on the mesh that is best for it; None if it is for no mesh."""
+    best = None
+    for width in WIDTHS if rule.is_wide else (1,):
+        mesh = {"data": devices // width, "model": width}
+        try:
+            cost = counted(axn.Mappings(rule.parameters, rule.compute), mesh, case, given)
+        except (axn.errors.AxonymError, ValueError):
+            # An axis that the mesh does not divide.
+            continue
+        if best is None or rank(cost) < rank(best):
+            best = cost
+    return best
+
+
+def counted(mappings: axn.Mappings, mesh: dict[str, int], case: Case, given: Any) -> Any:
+    """Count a step."""
+    return axn.cost(donating(), mappings, mesh, *given, target=case.target, depth="traced")
+
+
+def donating() -> Any:
+    """Return the step, which donates what it replaces."""
+    return axn.named_jit(step, {}, donate_args=(True, True))
+
+
+def rank(cost: Any) -> tuple[float, ...]:
+    """Return what decides: bytes that do not fit, then seconds."""
+    return max(0, cost.memory.peak - cost.target.memory), cost.time.seconds
 
 
 def row(case: str, what: str, cost: Any) -> dict[str, str]:
@@ -63,6 +132,7 @@ def row(case: str, what: str, cost: Any) -> dict[str, str]:
     return {
         "case": case,
         "mappings": what,
+        "mesh": " x ".join(str(size) for _, size in cost.mesh),
         "ms": f"{1e3 * cost.time.seconds:.0f}",
         "GB sent": f"{cost.totals['bytes sent'] / 1e9:.2f}",
         "GB at the peak": f"{cost.memory.peak / 1e9:.1f}",
@@ -70,25 +140,33 @@ def row(case: str, what: str, cost: Any) -> dict[str, str]:
     }
 
 
+def rows_of(name: str, case: Case, devices: int, limit: int) -> Iterator[dict[str, str]]:
+    """Plan a step, print the plan, and yield its row and those of the rules."""
+    given = arguments(case.config, case.rows * devices)
+    start = time.perf_counter()
+    found = axn.plan(donating(), devices, *given, target=case.target, limit=limit)
+    seconds = time.perf_counter() - start
+    print(f"{name}, {seconds:.0f} s\n{found}\n", flush=True)
+    yield {**row(name, "planned", found.best.cost), "plan in": f"{seconds:.0f} s"}
+    for title, rule in RULES.items():
+        if rule.of_experts and case.config.experts is None:
+            continue
+        cost = cost_of(rule, case, devices, given)
+        if cost is not None:
+            yield row(name, f"{title}: {rule.source}", cost)
+
+
 def main() -> None:
     """Print the plans, and a table."""
+    cases = {f"{name}-{devices}": (name, devices) for name in MODELS for devices in DEVICES}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--cases", nargs="+", choices=cases, default=list(cases))
     parser.add_argument("--limit", type=int, default=100)
     options = parser.parse_args()
     rows: list[dict[str, str]] = []
     for name in options.cases:
-        case = CASES[name]
-        given = arguments(case.config, case.batch)
-        donating = axn.named_jit(step, {}, donate_args=(True, True))
-        start = time.perf_counter()
-        found = axn.plan(donating, case.mesh, *given, target=case.target, limit=options.limit)
-        print(f"{name}, {time.perf_counter() - start:.0f} s\n{found}\n", flush=True)
-        rows.append(row(name, "planned", found.best.cost))
-        for strategy in BY_HAND:
-            mappings = axn.Mappings(*STRATEGIES[strategy])
-            cost = axn.cost(donating, mappings, case.mesh, *given, target=case.target, depth="traced")
-            rows.append(row(name, strategy, cost))
+        model, devices = cases[name]
+        rows += rows_of(name, MODELS[model], devices, options.limit)
     print(table(rows))
 
 

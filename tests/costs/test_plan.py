@@ -29,7 +29,7 @@ def rank(cost, target):
 @functools.cache
 def planned(memory):
     target = dataclasses.replace(TARGET, memory=memory)
-    return axn.plan(donating, MESH, *abstract(), target=target, limit=60)
+    return axn.plan(donating, MESH, *abstract(), target=target, limit=40)
 
 
 @pytest.mark.parametrize("memory", [2**30, 16000], ids=["roomy", "tight"])
@@ -68,6 +68,13 @@ def test_fixed_entries_stay():
 def test_numbers_of_devices_compare_meshes():
     found = axn.plan(donating, 4, *abstract(), target=TARGET, limit=9)
     meshes = {tuple(dict(one.mesh).values()) for one in (found.best, *found.others)}
+    assert meshes == {(4, 1), (2, 2)}
+
+
+def test_mesh_axes_that_differ_compare_all_meshes():
+    slow = TARGET.linked(data=axn.partitioning.Link(1e8))
+    found = axn.plan(donating, 4, *abstract(), target=slow, limit=12)
+    meshes = {tuple(dict(one.mesh).values()) for one in (found.best, *found.others)}
     assert meshes == {(4, 1), (2, 2), (1, 4)}
 
 
@@ -76,9 +83,9 @@ def test_numbers_of_devices_compare_meshes():
     [
         ({"mesh": 0}, ArgumentError, "plan: the number of devices must be positive, not 0"),
         (
-            {"mesh": 4, "limit": 2},
+            {"mesh": 4, "limit": 1},
             ArgumentError,
-            "plan: limit=2 mappings cannot be counted on 3 meshes\n  hint: use a larger limit",
+            "plan: limit=1 mappings cannot be counted on 2 meshes\n  hint: use a larger limit",
         ),
         (
             {"mesh": MESH, "target": "v5"},

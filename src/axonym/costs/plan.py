@@ -1,7 +1,7 @@
 """Find the mapping of a function that takes the least time and fits."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError, AxonymError, OperandError, message
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .planned import Candidate, Plan
     from .progress import Progress
     from .report import Cost
-    from .search import Axes, Choice
+    from .search import Axes, Choice, Search
     from .tally import Tally
     from .verify import Verifier
 
@@ -21,6 +21,8 @@ __all__ = ["plan"]
 
 # Tensor parallelism over more devices is rarely faster.
 MOST_MODEL = 16
+# From so many of the best starts, the search moves on.
+CLIMBED = 2
 
 
 def plan(
@@ -39,13 +41,16 @@ def plan(
     The best few are then compiled for the target, and the best of these by the compiler wins. Where programs for the
     target cannot be compiled, the plan says why.
 
-    The search begins with nothing mapped, with each axis of data on all mesh axes, and with parameters stored so, too.
-    From the best two of these, it moves one axis after the other to other mesh axes, for the parameters, the
-    computation or both, as long as that helps. It is deterministic, and no proof that nothing is better.
+    The search begins with what experts write: nothing mapped; each axis of data on all mesh axes, with parameters
+    stored so, too, or along one of them; and along one mesh axis what divides the layers, such as heads and the width
+    of a perceptron, or experts, with the data along the others. From the best two of these, it moves one axis after
+    the other to other mesh axes, for the parameters, the computation or both, as long as that helps. What is not legal
+    teaches it what not to try again. It is deterministic, and no proof that nothing is better.
 
     Args:
         fn: the whole step: forward, backward and optimiser; the forward pass alone favours other mappings.
-        mesh: as in `axn.cost`; or a number of devices, for which meshes of the axes `data` and `model` are compared.
+        mesh: as in `axn.cost`; or a number of devices, for which meshes of the axes `data` and `model` are compared. If
+            all links are alike and nothing is fixed, `model` is not the longer one of the two.
         args: arguments, as in `axn.cost`.
         target: the device that times and memory are for, as in `axn.cost`.
         fixed: entries that stay: those of the computation, or `Mappings`, also of the parameters.
@@ -74,14 +79,17 @@ def plan(
     """
     # Here, so that who asks for no plan does not wait for it.
     from .cost import cost
+    from .devices import known_target
     from .planned import Plan
-    from .search import Search
+    from .search import Budget, Lessons, Search
     from .tally import Tally
     from .verify import PRICE
 
     if not callable(fn):
         raise OperandError(message("plan", f"it takes a function or a module, not {type_text(fn)}"))
-    meshes = list(_meshes(mesh))
+    known = known_target(target)
+    # With mesh axes of one kind, it does not matter which of them has how many devices.
+    meshes = list(_meshes(mesh, is_symmetric=not fixed and not known.links))
     if limit < len(meshes):
         problem = f"limit={limit} mappings cannot be counted on {len(meshes)} meshes"
         raise ArgumentError(message("plan", problem, hint="use a larger limit"))
@@ -89,19 +97,21 @@ def plan(
     if not isinstance(mesh, int):
         first = mesh
     verifier = _verifier(first, target, limit, verify)
-    candidates: list[Candidate] = []
-    counted = illegal = 0
-    is_complete = True
     tally = Tally(progress, limit)
-    share = max(1, (limit - verifier.reserved) // len(meshes))
+    share = max(len(meshes), limit - verifier.reserved)
+    budget, lessons = Budget(share), Lessons()
+    searches: list[tuple[_Counting, Search]] = []
     for sizes in meshes:
         counting = _Counting(fn, sizes, args, kwargs, target, tally)
-        search = Search(counting.axes(fixed), counting.score, share)
-        for choice in search.run():
-            candidates.append(counting.candidates[choice])
-        counted += len(search.scores)
-        illegal += list(search.scores.values()).count(None)
-        is_complete = is_complete and not search.is_over
+        search = Search(counting.axes(fixed), counting.score, budget, lessons)
+        # At least half is left for the moves.
+        search.begin(max(1, share // (2 * len(meshes))), is_first=not searches)
+        searches.append((counting, search))
+    _climb(searches)
+    candidates: list[Candidate] = []
+    for counting, search in searches:
+        candidates += [counting.candidates[choice] for choice in search.best()]
+    counted = sum(len(search.scores) for _, search in searches)
 
     def cost_of(one: "Candidate") -> "Cost":
         """Compile a candidate, for the devices of the mesh if it has some."""
@@ -113,7 +123,8 @@ def plan(
 
     (best, *others), text = verifier.run(sorted(candidates, key=_rank), counted, cost_of)
     tally.close()
-    return Plan(best, tuple(others), counted, illegal, is_complete, text)
+    illegal = counted - len(candidates)
+    return Plan(best, tuple(others), counted, illegal, not budget.ran_out, text)
 
 
 def _verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "Verifier":
@@ -128,7 +139,17 @@ def _verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "V
     return Verifier(wanted, limit, why)
 
 
-def _meshes(mesh: object) -> Iterator[dict[str, int]]:
+def _climb(searches: "Sequence[tuple[_Counting, Search]]") -> None:
+    """Move on from the best starts, on whichever meshes they are."""
+    found: list[tuple[tuple[float, ...], int, Choice]] = []
+    for at, (_, search) in enumerate(searches):
+        found += [(search.known(choice), at, choice) for choice in search.best()]
+    found.sort(key=lambda one: one[:2])
+    for _, at, choice in found[:CLIMBED]:
+        searches[at][1].climb(choice)
+
+
+def _meshes(mesh: object, *, is_symmetric: bool) -> Iterator[dict[str, int]]:
     """Yield the sizes of a mesh, or those of several with so many devices."""
     from ..report.target import abstract_mesh
 
@@ -138,7 +159,7 @@ def _meshes(mesh: object) -> Iterator[dict[str, int]]:
     if mesh < 1:
         raise ArgumentError(message("plan", f"the number of devices must be positive, not {mesh}"))
     for model in range(1, min(mesh, MOST_MODEL) + 1):
-        if mesh % model == 0:
+        if mesh % model == 0 and not (is_symmetric and model * model > mesh):
             yield {"data": mesh // model, "model": model}
 
 
@@ -179,7 +200,7 @@ class _Counting:
         parameters = _sizes(report, "parameters")
         self._parameters = tuple(parameters)
         choice = Choice(_sorted(pinned.parameters), _sorted(pinned.compute))
-        return Axes(self._mesh, parameters, _sizes(report, "data"), choice)
+        return Axes(self._mesh, parameters, _sizes(report, "data"), choice, _elements(report))
 
     def score(self, choice: "Choice") -> tuple[float, ...] | None:
         """Count a choice; None, if it is not legal."""
@@ -213,13 +234,26 @@ def _rank(one: "Candidate") -> tuple[float, ...]:
 
 
 def _sizes(report: "Cost", kind: str) -> dict[str, frozenset[int]]:
-    """Return the sizes of each axis of some arguments."""
+    """Return the sizes of each axis of some arguments; derived axes go with their bases."""
     found: dict[str, frozenset[int]] = {}
     for row in report.arguments.get(kind, ()):
         shape = row.shape[len(row.shape) - len(row.names) :]
-        for name, size in zip(row.names, shape, strict=True):
+        for name, size in zip(map(_base, row.names), shape, strict=True):
             found[name] = found.get(name, frozenset()) | {size}
     return found
+
+
+def _elements(report: "Cost") -> dict[tuple[str, ...], int]:
+    """Return how many elements parameters with the same axes have."""
+    found: dict[tuple[str, ...], int] = {}
+    for row in report.arguments.get("parameters", ()):
+        names = tuple(dict.fromkeys(map(_base, row.names)))
+        found[names] = found.get(names, 0) + math.prod(row.shape)
+    return found
+
+
+def _base(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _sorted(mapping: ResourceMapping) -> tuple[tuple[str, tuple[str, ...]], ...]:
