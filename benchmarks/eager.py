@@ -8,11 +8,7 @@ The operations, and the largest ratio of minima that is accepted for each, are t
 
 import argparse
 import functools
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 
 import jax
@@ -36,15 +32,6 @@ def trees() -> tuple[Call, Call]:
         return jax.tree.unflatten(structure, leaves)
 
     return lambda: trip(plain), lambda: trip(named)
-
-
-def seconds_to_import(*modules: str) -> float:
-    """Return the least time that a fresh interpreter takes to import modules whose bytecode is there, as installed."""
-    code = f"import time; start = time.perf_counter(); import {', '.join(modules)}; print(time.perf_counter() - start)"
-    with tempfile.TemporaryDirectory() as folder:
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
-        call = functools.partial(subprocess.check_output, [sys.executable, "-c", code], env=environment)
-        return min(float(call()) for _ in range(6))  # the first one writes the bytecode
 
 
 def main() -> None:
@@ -80,8 +67,6 @@ def main() -> None:
     counted = len(operations())
     print(f"\n{counted} operations: median ratio {statistics.median(ratios[:counted]):.2f} (bar 0.7), ", end="")
     print(f"largest {max(ratios[:counted]):.2f} (bar 1.1)")
-    before, after = seconds_to_import("jax", "equinox"), seconds_to_import("jax", "equinox", "axonym")
-    print(f"\nimport axonym: {after - before:.3f} s on top of jax and equinox ({before:.3f} s)")
 
 
 if __name__ == "__main__":

@@ -3,11 +3,10 @@
 These names are not defined, which `hasattr` shows; reading one raises an AttributeError that tells what to write.
 """
 
-import sys
-from types import ModuleType
 from typing import NoReturn
 
 from .errors import message, suggestion
+from .places import NAMES
 
 _REORDER = 'x.rearrange(("embed", ...)) stores the axes in another order'
 _REGROUP = "x.flatten_axes and x.flatten merge axes, x.unflatten_axis splits one"
@@ -143,6 +142,11 @@ LAYERS: dict[str, str] = {
     "Identity": "lambda x: x",
     "Flatten": "x.flatten_axes",
 }
+# What other libraries call the names of a package, and where else a name may be.
+_ELSEWHERE: dict[str, tuple[dict[str, str], str]] = {
+    "axonym": (FUNCTIONS, "axonym.nn"),
+    "axonym.nn": (LAYERS, "axonym"),
+}
 
 
 class Lacking:
@@ -161,28 +165,18 @@ class Lacking:
         )
 
 
-def of_axonym(name: str) -> NoReturn:
-    """Raise the error for a name that `axonym` lacks."""
-    raise _missing("axonym", name, FUNCTIONS, "axonym.nn")
-
-
-def of_nn(name: str) -> NoReturn:
-    """Raise the error for a name that `axonym.nn` lacks."""
-    raise _missing("axonym.nn", name, LAYERS, "axonym")
-
-
-def _missing(module: str, name: str, table: dict[str, str], other: str) -> AttributeError:
-    """Build the error for a name that a module lacks: its name here, another place, or a near one."""
+def missing(package: str, name: str) -> AttributeError:
+    """Build the error for a name that a package lacks: its name here, another place, or a near one."""
     if name.startswith("_"):  # asked for by tools
-        return AttributeError(f"module {module!r} has no attribute {name!r}")
+        return AttributeError(f"module {package!r} has no attribute {name!r}")
+    table, other = _ELSEWHERE.get(package, ({}, "axonym"))
     hint = table.get(name)
-    if hint is None and name in dir(sys.modules[other]):
+    if hint is None and name in _names(other):
         hint = f"it is in another module: {other.replace('axonym', 'axn')}.{name}"
-    here = vars(sys.modules[module])
-    public: list[str] = []
-    for known, value in here.items():
-        if known[0] != "_" and not isinstance(value, ModuleType):
-            public.append(known)
-    return AttributeError(
-        message(module, f"there is no {name!r}", hint=hint or suggestion(name, public))
-    )
+    problem = f"there is no {name!r}"
+    return AttributeError(message(package, problem, hint=hint or suggestion(name, _names(package))))
+
+
+def _names(package: str) -> list[str]:
+    """Return the public names of a package."""
+    return " ".join(NAMES[package].values()).split()

@@ -135,7 +135,7 @@ def test_eager_calls_look_for_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
 
 MADE = [
     cls
-    for cls in (*vars(nn).values(), *vars(quant).values())
+    for cls in (*(getattr(nn, name) for name in nn.__all__), *vars(quant).values())
     if isinstance(cls, type) and issubclass(cls, eqx.Module) and "init" in vars(cls)
 ]
 

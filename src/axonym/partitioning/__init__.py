@@ -1,22 +1,23 @@
 """Lay out trees of named arrays on a mesh, and compile functions of them."""
 
-from ..costs.lock import assert_layout
-from ..costs.targets import TARGETS, Link, Target
-from ..mesh.reshards import limit_reshards
-from ..report.check import check
-from ..report.schedule import schedule
-from ..report.show import show, visualize
-from .fsdp import fsdp_mapping
+import typing as _typing
 
-__all__ = [
-    "TARGETS",
-    "Link",
-    "Target",
-    "assert_layout",
-    "check",
-    "fsdp_mapping",
-    "limit_reshards",
-    "schedule",
-    "show",
-    "visualize",
-]
+if not _typing.TYPE_CHECKING:
+    from .. import lazy as _lazy
+
+    __all__, __getattr__, __dir__ = _lazy.names_of("axonym.partitioning")
+else:
+    from ..costs.lock import assert_layout as assert_layout
+    from ..costs.targets import (
+        TARGETS as TARGETS,
+        Link as Link,
+        Target as Target,
+    )
+    from ..mesh.reshards import limit_reshards as limit_reshards
+    from ..report.check import check as check
+    from ..report.schedule import schedule as schedule
+    from ..report.show import (
+        show as show,
+        visualize as visualize,
+    )
+    from .fsdp import fsdp_mapping as fsdp_mapping

@@ -1,0 +1,34 @@
+"""Names of a package that are loaded at their first use: who needs no convolution never waits for one."""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+from .places import BELOW, NAMES
+
+
+def names_of(package: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` of a package whose names are in the table of places.
+
+    What was loaded is kept in the package: Python asks once for each name.
+    """
+    places: dict[str, str] = {}
+    for module, names in NAMES[package].items():
+        places.update(dict.fromkeys(names.split(), module))
+    below = BELOW[package].split()
+
+    def load(name: str) -> object:
+        """Return what a name of the package stands for; Python calls it for a name that was not used before."""
+        place = places.get(name)
+        if place is None and name not in below:
+            from .foreign import missing  # what other libraries call things is long
+
+            raise missing(package, name)
+        if place is None or place == package:
+            value: object = import_module(f"{package}.{name}")
+        else:
+            value = getattr(__import__(place, fromlist=(name,)), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return list(places), load, lambda: list(places)
