@@ -82,11 +82,11 @@ batch               6  36.0 KiB    67%  40 µs
 embed               6  18.0 KiB    33%  20 µs
 unattributed        1       6 B     0%      0
 
-collective  over  because of    layer              phase     runs      sent   time
-all-reduce  data  batch         blocks.up          backward     6  36.0 KiB  40 µs
-all-gather  data  embed         blocks.up          forward      6  18.0 KiB  20 µs
-all-reduce  data  unattributed  outside of layers  other        1       6 B      0
-all                                                            13  54.0 KiB  60 µs
+collective  over  because of    layer              phase     runs      sent   time  hidden  by
+all-reduce  data  batch         blocks.up          backward     6  36.0 KiB  40 µs       0  nothing
+all-gather  data  embed         blocks.up          forward      6  18.0 KiB  20 µs       0  nothing
+all-reduce  data  unattributed  outside of layers  other        1       6 B      0       0  nothing
+all                                                            13  54.0 KiB  60 µs       0
 
 memory                  per device  of t1
 parameters                48.0 KiB   4.7%

@@ -10,6 +10,7 @@ from ..mesh.assignment import Entry
 from ..names.plans import Names
 from ..partitioning.arguments import identifiers
 from ..report.show import ArrayLayout
+from .hidden import scheduled, windows
 from .origin import Origin, narrowed_later, origin_of
 from .program import Array, Program, Transfer, instructions, mesh_axes_of
 from .report import Collective
@@ -156,12 +157,16 @@ class Attribution:
         return Place(".".join(shared), place.phase)
 
     def collectives(self) -> tuple[Collective, ...]:
-        """Return the collectives of the program, those of several arrays one by one."""
+        """Return the collectives of the program, those of several arrays one by one, and what hides them."""
+        hiding = windows(self._program, self.place_of, self._target)
         found: list[Collective] = []
         for transfer in map(_as_one, self._program.transfers()):
             mesh_axes = mesh_axes_of(transfer.groups, self._named.mesh)
+            rows: list[Collective] = []
             for i in range(len(transfer.operands)):
-                found.append(self._collective(transfer, mesh_axes, i))
+                rows.append(self._collective(transfer, mesh_axes, i))
+            key = transfer.computation, transfer.instruction.name
+            found += scheduled(rows, hiding.get(key))
         return tuple(found)
 
     def _collective(self, transfer: Transfer, mesh_axes: tuple[str, ...], i: int) -> Collective:

@@ -16,7 +16,8 @@ from ..report.show import ArrayLayout
 from ..report.target import unwrapped
 from .arguments import arguments_of, by_kind, names_known, rows_of
 from .attribute import Attribution
-from .devices import mesh_of_devices
+from .devices import is_of, mesh_of_devices
+from .hidden import assumed
 from .program import Program, instructions, trip_count
 from .report import OUTSIDE, Cost, Memory
 from .roofline import counted_by_place, work_of
@@ -56,18 +57,25 @@ def compiled_cost(
     attribution = Attribution(program, named, target)
     communication = attribution.collectives()
     counted = counted_by_place(amounts(program), attribution.place_of, target)
+    work = work_of(counted, communication, target)
+    device = devices.devices.flat[0]
+    # The schedule of another platform says nothing about the target.
+    is_scheduled = is_of(device, target)
+    if not is_scheduled:
+        communication = assumed(communication, work)
     return Cost(
         given.titled(call.name),
         "compiled",
-        str(devices.devices.flat[0].device_kind),
+        str(device.device_kind),
         target,
         tuple(abstract.shape.items()),
         kinds,
         communication,
         _memory(kinds, made.memory_analysis()),
-        work_of(counted, communication, target),
+        work,
         ledger.waiting,
         _notes(program, attribution),
+        is_scheduled,
     )
 
 

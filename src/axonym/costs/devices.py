@@ -92,13 +92,18 @@ def obstacle(mesh: object, abstract: AbstractMesh, target: Target) -> str:
             return error.problem
         devices = np.array(jax.devices())
     own = devices.flat[0].platform
-    if own == platform:
+    if is_of(devices.flat[0], target):
         return ""
     if platform != "tpu" or isinstance(mesh, Mesh):
         return f"programs for {target.name} need devices of {platform}, and these are {own}"
     if target.name not in _SLICES or abstract.size not in _SLICES[target.name]:
         return f"there are no {abstract.size} connected devices of {target.name} to compile for"
     return f"without libtpu, programs for {target.name} cannot be compiled here"
+
+
+def is_of(device: Any, target: Target) -> bool:
+    """Return whether a device has the compiler of a target."""
+    return bool(device.platform == _PLATFORMS.get(target.platform, target.platform))
 
 
 def described_devices(target: Target, count: int) -> list[Any]:

@@ -151,7 +151,7 @@ def _traced(one: Candidate) -> tuple[str, str, str]:
 def _numbers(cost: Cost) -> tuple[str, str, str]:
     totals = cost.totals
     return (
-        time_text(totals["seconds"]),
+        time_text(cost.time.scheduled),
         byte_text(round(totals["bytes sent"])),
         byte_text(round(totals["peak memory"])),
     )
@@ -178,7 +178,7 @@ def _reason(one: Candidate, best: Candidate) -> str:
         return f"does not fit by {byte_text(memory - capacity)}{suffix}"
     if not best.fits and memory > other.memory.peak:
         return f"lacks {byte_text(memory - other.memory.peak)} more{suffix}"
-    slower = own.time.seconds / other.time.seconds - 1
+    slower = own.time.scheduled / other.time.scheduled - 1
     text = f"{slower:.0%} slower{suffix}"
     axis, more = _most_sent(own, other)
     if more > 0:

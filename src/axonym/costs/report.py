@@ -23,6 +23,7 @@ RIGHT = (
     "runs",
     "sent",
     "time",
+    "hidden",
     "per device",
     "FLOPs",
     "read, written",
@@ -52,6 +53,10 @@ class Collective:
         shape: the dimensions of that operand.
         dtype: its dtype.
         seconds: of all runs together, on the target.
+        hidden: the part of these in which the device computes or reads something else. In the program of the compiler
+            for the target, what it computes between the start and the end of the collective; otherwise what the
+            layer computes in the same phase, as is assumed.
+        hidden_by: what that is: layers, or `computing` or `memory` of its own layer, whichever takes longer.
     """
 
     kind: str
@@ -65,6 +70,13 @@ class Collective:
     shape: tuple[int, ...]
     dtype: str
     seconds: float
+    hidden: float = 0.0
+    hidden_by: tuple[str, ...] = ()
+
+    @property
+    def exposed(self) -> float:
+        """Seconds that nothing hides."""
+        return self.seconds - self.hidden
 
     @property
     def sent(self) -> int:
@@ -175,6 +187,8 @@ class Time:
     Attributes:
         seconds: if within each layer, computing, reading and sending overlap, and layers follow each other.
         serial: if nothing waits for a link, and nothing overlaps with it.
+        scheduled: if what is hidden overlaps: in the program of the compiler for the target by its schedule, and
+            otherwise the same as `seconds`.
         computing: seconds of the operations alone, at the peak of the target.
         moving: seconds of reading and writing memory alone.
         sending: seconds of the collectives alone.
@@ -185,6 +199,7 @@ class Time:
 
     seconds: float
     serial: float
+    scheduled: float
     computing: float
     moving: float
     sending: float
@@ -208,6 +223,8 @@ class Cost(Printed):
         work: what it computes, by layer and phase.
         bubble: the part of the time in which a stage of a pipeline waits, which `work` has too.
         notes: what the numbers leave out.
+        is_scheduled: whether what hides collectives is read from a schedule, that of the program of the compiler for
+            the target; otherwise it is assumed.
     """
 
     title: str
@@ -221,6 +238,7 @@ class Cost(Printed):
     work: tuple[Work, ...]
     bubble: float = 0.0
     notes: tuple[str, ...] = ()
+    is_scheduled: bool = False
 
     @property
     def time(self) -> Time:
@@ -239,7 +257,19 @@ class Cost(Printed):
             # While a stage waits, it computes what nobody needs.
             needed = useful * (1 - self.bubble)
             utilisation = needed / self.target.peak / overlapped
-        return Time(overlapped, serial, computing, moving, sending, self.bubble, utilisation)
+        hidden = 0.0
+        for one in self.communication:
+            hidden += one.hidden
+        return Time(
+            overlapped,
+            serial,
+            serial - hidden,
+            computing,
+            moving,
+            sending,
+            self.bubble,
+            utilisation,
+        )
 
     @property
     def totals(self) -> Mapping[str, float]:
@@ -415,13 +445,18 @@ class Cost(Printed):
         times: list[float] = []
         for cells, same in groups.items():
             count, sent, seconds = _sum_of(same)
-            lines.append((*cells, str(count), byte_text(sent), time_text(seconds)))
+            hidden, by = _hidden(same)
+            numbers = (str(count), byte_text(sent), time_text(seconds), time_text(hidden))
+            lines.append((*cells, *numbers, by))
             times.append(seconds)
         order = sorted(range(len(lines)), key=lambda i: -times[i])
         rows = tuple(map(lines.__getitem__, order))
-        header = ("collective", "over", "because of", "layer", "phase", "runs", "sent", "time")
+        place = ("collective", "over", "because of", "layer", "phase")
         count, sent, seconds = _sum_of(self.communication)
-        last = ("all", "", "", "", "", str(count), byte_text(sent), time_text(seconds))
+        hidden, _ = _hidden(self.communication)
+        numbers = (str(count), byte_text(sent), time_text(seconds), time_text(hidden))
+        last = ("all", "", "", "", "", *numbers, "")
+        header = (*place, "runs", "sent", "time", "hidden", "by")
         return Table(header, rows, last, right=RIGHT)
 
     def _memory_table(self) -> Table:
@@ -476,6 +511,12 @@ class Cost(Printed):
             f" {time_text(time.serial)} if sending does not",
             f"{time.utilisation:.1%} of the peak of {self.target.name} for the model",
         ]
+        if self.is_scheduled and self.communication:
+            hidden, _ = _hidden(self.communication)
+            how = "it sends nothing while it computes"
+            if hidden:
+                how = f"{time_text(hidden)} of {time_text(time.sending)} of sending are hidden"
+            lines.insert(1, f"{time_text(time.scheduled)} as the program is scheduled: {how}")
         if time.bubble:
             lines.append(f"{time.bubble:.0%} of the time, a stage of the pipeline waits")
         if self.communication:
@@ -486,6 +527,17 @@ class Cost(Printed):
         for remedy in self.problems[1:]:
             lines.append(f"  {remedy}")
         return "\n".join(lines)
+
+
+def _hidden(several: Iterable[Collective]) -> tuple[float, tuple[str, ...]]:
+    """Return the seconds that are hidden, and by what, the most first."""
+    total = 0.0
+    by: dict[tuple[str, ...], float] = {}
+    for one in several:
+        total += one.hidden
+        by[one.hidden_by] = by.get(one.hidden_by, 0.0) + one.hidden
+    most = max(by, key=lambda names: by[names], default=())
+    return total, most or ("nothing",)
 
 
 def _sum_of(several: Iterable[Collective]) -> tuple[int, int, float]:

@@ -18,6 +18,7 @@ from .arguments import Arguments, arguments_of, by_kind, names_known, rows_of
 from .attribute import Named
 from .equations import block, short
 from .held import Residual, donated_bytes, peak_of, residuals, results_bytes
+from .hidden import assumed
 from .moves import group
 from .reasons import names_of_dimensions, reasons
 from .report import OUTSIDE, Collective, Cost, Kept, Memory
@@ -64,6 +65,7 @@ def traced_cost(
     places = Places(walk)
     communication = _communication(walk, places, named, target)
     counted = counted_by_place(walk.done, places.of, target)
+    work = work_of(counted, communication, target)
     kept: list[Kept] = []
     for one in residuals(program, places.of, name):
         kept.append(_kept(one, walk, named))
@@ -74,9 +76,9 @@ def traced_cost(
         target,
         tuple(abstract.shape.items()),
         kinds,
-        communication,
+        assumed(communication, work),
         _memory(traced, walk, kinds, kept),
-        work_of(counted, communication, target),
+        work,
         ledger.waiting,
         _notes(walk, places),
     )

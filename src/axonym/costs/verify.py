@@ -87,7 +87,7 @@ def rank(cost: Cost) -> tuple[float, ...]:
     """Return what decides: bytes that do not fit, seconds, bytes sent, bytes at the peak."""
     memory, totals = cost.memory.peak, cost.totals
     over = max(0, memory - cost.target.memory)
-    return over, totals["seconds"], totals["bytes sent"], memory
+    return over, cost.time.scheduled, totals["bytes sent"], memory
 
 
 def _compiled(one: Candidate, cost_of: Callable[[Candidate], Cost]) -> Candidate:

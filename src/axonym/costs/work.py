@@ -37,17 +37,23 @@ def amounts(program: Program) -> Iterator[Amount]:
     """Yield what instructions compute, read and write, those inside of fusions with the operations alone."""
     for computation, op in instructions(program):
         count = program.runs[computation]
-        ops = program.computations[computation]
-        flops = flops_of(op, ops)
-        nbytes = 0
-        if computation not in program.fused and op.opcode not in _FREE:
-            nbytes = _accessed(program, op, ops)
-        if flops or nbytes:
-            dtype = ""
-            if flops:
-                dtype = _dtype_of(program, computation, op)
+        one = amount_of(program, computation, op)
+        if one.flops or one.nbytes:
             source = _source(program, op) or program.source_around(computation)
-            yield Amount(source, count * flops, _NAMES.get(dtype, dtype), count * nbytes)
+            yield Amount(source, count * one.flops, one.dtype, count * one.nbytes)
+
+
+def amount_of(program: Program, computation: str, op: Instruction) -> Amount:
+    """Return what one run of an instruction computes, reads and writes by itself, without what is inside of it."""
+    ops = program.computations[computation]
+    flops = flops_of(op, ops)
+    nbytes = 0
+    if computation not in program.fused and op.opcode not in _FREE:
+        nbytes = _accessed(program, op, ops)
+    dtype = ""
+    if flops:
+        dtype = _dtype_of(program, computation, op)
+    return Amount(op.source, flops, _NAMES.get(dtype, dtype), nbytes)
 
 
 def _dtype_of(program: Program, computation: str, op: Instruction) -> str:

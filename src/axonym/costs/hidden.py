@@ -1,0 +1,205 @@
+"""What hides a collective: what a device computes while it sends, by the schedule of a program or by an assumption."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from .program import KINDS, Instruction, Program, called_by
+from .report import OUTSIDE, Collective, Work
+from .source import Place
+from .targets import Target
+from .work import amount_of
+
+# A computation, and an instruction in it.
+Key: TypeAlias = tuple[str, str]
+# These run computations whose instructions take time by themselves.
+_RUNNING = ("call", "conditional", "while")
+
+
+class Window(NamedTuple):
+    """What a device computes between the start and the end of a collective.
+
+    Attributes:
+        seconds: of one run.
+        layers: those that it works for, the longest first.
+    """
+
+    seconds: float
+    layers: tuple[str, ...]
+
+
+class _Span(NamedTuple):
+    """A part of a computation, by the places of its first and its last instruction, during which something is sent."""
+
+    computation: str
+    first: int
+    last: int
+
+
+def assumed(communication: Iterable[Collective], work: Iterable[Work]) -> tuple[Collective, ...]:
+    """Say what hides collectives if within each layer, computing, reading and sending overlap."""
+    layers = {(one.layer, one.phase): one for one in work}
+    found: list[Collective] = []
+    for one in communication:
+        own = layers[one.layer, one.phase]
+        longest = max(own.computing, own.moving)
+        share, by = 0.0, "computing"
+        if own.sending:
+            share = min(1.0, longest / own.sending)
+        if own.moving > own.computing:
+            by = "memory"
+        found.append(_hidden(one, share, (by,)))
+    return tuple(found)
+
+
+def scheduled(rows: Sequence[Collective], window: Window | None) -> list[Collective]:
+    """Say what hides the arrays of one collective in the schedule of a program; nothing, if there is no window."""
+    each = 0.0
+    for one in rows:
+        each += one.seconds / max(one.count, 1)
+    if window is None or not each:
+        return list(rows)
+    return [_hidden(one, min(1.0, window.seconds / each), window.layers) for one in rows]
+
+
+def _hidden(one: Collective, share: float, by: tuple[str, ...]) -> Collective:
+    if not share or not one.seconds:
+        return one
+    return dataclasses.replace(one, hidden=share * one.seconds, hidden_by=by)
+
+
+def windows(
+    program: Program, place_of: Callable[[str], Place], target: Target
+) -> Mapping[Key, Window]:
+    """Find what a device computes while collectives are under way.
+
+    The compilers for TPU and GPU split a collective into a start and an end; that for TPU also lets fusions which
+    compute something else carry it on. What is computed while several are under way is divided among them.
+
+    Args:
+        program: whose instructions are in the order in which they run.
+        place_of: tells the layer of an operation.
+        target: what the times are for.
+
+    Returns:
+        For each collective that does not block, its window.
+    """
+    spans = [*_pairs(program), *_chains(program)]
+    sharing: dict[tuple[str, int], int] = {}
+    for span, _ in spans:
+        for place in range(span.first, span.last + 1):
+            at = span.computation, place
+            sharing[at] = sharing.get(at, 0) + 1
+    found: dict[Key, Window] = {}
+    for span, keys in spans:
+        ops = list(program.computations[span.computation].values())
+        layers: dict[str, float] = {}
+        for place in range(span.first, span.last + 1):
+            op = ops[place]
+            seconds = _seconds(program, span.computation, op, target)
+            if seconds:
+                layer = place_of(op.source).layer or OUTSIDE
+                seconds /= sharing[span.computation, place]
+                layers[layer] = layers.get(layer, 0.0) + seconds
+        order = tuple(sorted(layers, key=lambda layer: -layers[layer]))
+        for key in keys:
+            found[key] = Window(sum(layers.values()), order)
+    return found
+
+
+def _pairs(program: Program) -> list[tuple[_Span, list[Key]]]:
+    """List what is between `-start` and `-done` of the same collective."""
+    found: list[tuple[_Span, list[Key]]] = []
+    for computation, ops in program.computations.items():
+        places = {name: place for place, name in enumerate(ops)}
+        for name, op in ops.items():
+            if not op.opcode.endswith("-done") or not op.operands or not program.runs[computation]:
+                continue
+            start = _start_of(op, ops)
+            kind = start.opcode.removesuffix("-start")
+            keys: list[Key] = []
+            if kind in KINDS:
+                keys.append((computation, start.name))
+            elif kind == "async":
+                for called in called_by(start):
+                    keys += _collectives(program, called)
+            if keys:
+                span = _Span(computation, places[start.name] + 1, places[name] - 1)
+                found.append((span, keys))
+    return found
+
+
+def _start_of(done: Instruction, ops: Mapping[str, Instruction]) -> Instruction:
+    """Return what an end belongs to."""
+    start = ops[done.operands[0]]
+    while start.opcode.endswith("-update"):
+        start = ops[start.operands[0]]
+    return start
+
+
+def _collectives(program: Program, computation: str) -> list[Key]:
+    found: list[Key] = []
+    for op in program.computations[computation].values():
+        if op.opcode in KINDS:
+            found.append((computation, op.name))
+    return found
+
+
+def _chains(program: Program) -> list[tuple[_Span, list[Key]]]:
+    """List what fusions span that carry on the same collective, the first and the last one included."""
+    places: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    members: dict[tuple[str, str], list[Key]] = {}
+    for computation in program.fused:
+        for op in program.computations[computation].values():
+            channel = re.search(r"channel_id=(\d+)", op.line)
+            chain = re.search(r'chain_id="(\d+)"', op.line)
+            if op.opcode not in KINDS or chain is None or channel is None:
+                continue
+            key = channel[1], chain[1]
+            members.setdefault(key, []).append((computation, op.name))
+            places.setdefault(key, []).append(_outside(program, computation))
+    found: list[tuple[_Span, list[Key]]] = []
+    for key, where in places.items():
+        (computation, _), *_ = where
+        # A chain that reaches into another computation is known here in part.
+        own = [place for at, place in where if at == computation]
+        found.append((_Span(computation, min(own), max(own)), members[key]))
+    return found
+
+
+def _outside(program: Program, computation: str) -> tuple[str, int]:
+    """Return the computation and the place of the instruction that runs a fusion."""
+    here, op = program.callers[computation][0]
+    while here in program.fused:
+        here, op = program.callers[here][0]
+    return here, list(program.computations[here]).index(op.name)
+
+
+def _seconds(program: Program, computation: str, op: Instruction, target: Target) -> float:
+    """Return how long one run of an instruction computes, or reads and writes; collectives do neither."""
+    if op.opcode.removesuffix("-start") in KINDS:
+        return 0.0
+    inner = called_by(op)
+    if op.opcode in _RUNNING:
+        total = 0.0
+        for called in inner:
+            runs = program.runs[called] / program.runs[computation]
+            for own in program.computations[called].values():
+                total += runs * _seconds(program, called, own, target)
+        return total
+    moving = amount_of(program, computation, op).nbytes / target.memory_bandwidth
+    return max(_computing(program, computation, op, target), moving)
+
+
+def _computing(program: Program, computation: str, op: Instruction, target: Target) -> float:
+    """Return how long one run of an instruction computes, with what a fusion has inside."""
+    own = amount_of(program, computation, op)
+    seconds = 0.0
+    if own.flops:
+        seconds = own.flops / target.flops_of(own.dtype)
+    if op.opcode == "fusion":
+        for called in called_by(op):
+            for inner in program.computations[called].values():
+                seconds += _computing(program, called, inner, target)
+    return seconds

@@ -1,0 +1,145 @@
+"""What hides collectives: in schedules that are written by hand, and by assumption."""
+
+import dataclasses
+
+import pytest
+
+import axonym as axn
+from axonym.costs.hidden import assumed, scheduled, windows
+from axonym.costs.program import Program
+from axonym.costs.report import Collective
+from axonym.costs.roofline import work_of
+from axonym.costs.source import place_of
+from axonym.partitioning import TARGETS, Link, Target
+from tests.costs.made import GATHER, SUM, TARGET
+from tests.costs.programs import MAPPINGS, MESH, abstract, step
+
+# A million operations and a million bytes take a second; a product of 100 x 100 x 100 takes two.
+SLOW = Target("slow", {"float32": 1e6}, memory=2**30, memory_bandwidth=1e6, link=Link(1e6))
+GROUPS = "replica_groups={{0,1}}"
+DOT = "lhs_contracting_dims={1}, rhs_contracting_dims={0}"
+TYPE = "f32[100,100]{1,0}"
+
+# The first gather spans both products, the second one the last; the third one blocks.
+PAIRED = f"""HloModule jit_f, is_scheduled=true, num_partitions=2
+
+ENTRY %main (x: f32[100,100], y: f32[100,100]) -> f32[100,100] {{
+  %x = {TYPE} parameter(0)
+  %y = {TYPE} parameter(1)
+  %g = (f32[50]{{0}}, f32[100]{{0}}) all-gather-start(%x), {GROUPS}
+  %p = {TYPE} dot(%x, %y), {DOT}, metadata={{op_name="jit(f)/first/dot"}}
+  %h = (f32[50]{{0}}, f32[100]{{0}}) all-gather-start(%y), {GROUPS}
+  %q = {TYPE} dot(%p, %y), {DOT}, metadata={{op_name="jit(f)/second/dot"}}
+  %gd = f32[100]{{0}} all-gather-done(%g)
+  %hd = f32[100]{{0}} all-gather-done(%h)
+  ROOT %last = {TYPE} all-gather(%q), {GROUPS}
+}}
+"""
+
+# As the compiler for TPU has it: a fusion begins, one goes on beside a product, one ends.
+CHAINED = f"""HloModule jit_f, is_scheduled=true, num_partitions=2
+
+%begins (a: f32[50]) -> f32[100] {{
+  %a = f32[50]{{0}} parameter(0)
+  ROOT %one = f32[100]{{0}} all-gather(%a), channel_id=1, {GROUPS}, frontend_attributes={{chain_id="0"}}
+}}
+
+%beside (b: f32[50], x: f32[100,100]) -> f32[100,100] {{
+  %b = f32[50]{{0}} parameter(0)
+  %x = {TYPE} parameter(1)
+  %two = f32[100]{{0}} all-gather(%b), channel_id=1, {GROUPS}, frontend_attributes={{chain_id="0"}}
+  ROOT %p = {TYPE} dot(%x, %x), {DOT}, metadata={{op_name="jit(f)/first/dot"}}
+}}
+
+%ends (c: f32[50]) -> f32[100] {{
+  %c = f32[50]{{0}} parameter(0)
+  ROOT %three = f32[100]{{0}} all-gather(%c), channel_id=1, {GROUPS}, frontend_attributes={{chain_id="0"}}
+}}
+
+ENTRY %main (d: f32[50], y: f32[100,100]) -> f32[100] {{
+  %d = f32[50]{{0}} parameter(0)
+  %y = {TYPE} parameter(1)
+  %before = {TYPE} dot(%y, %y), {DOT}, metadata={{op_name="jit(f)/before/dot"}}
+  %start = f32[100]{{0}} fusion(%d), kind=kLoop, calls=%begins
+  %middle = {TYPE} fusion(%d, %y), kind=kOutput, calls=%beside, metadata={{op_name="jit(f)/first/dot"}}
+  ROOT %end = f32[100]{{0}} fusion(%d), kind=kLoop, calls=%ends
+}}
+"""
+
+
+def read(text):
+    program = Program(text)
+    return program, windows(program, lambda source: place_of(source, has_gradient=False), SLOW)
+
+
+def test_what_is_between_start_and_end_hides_a_collective():
+    _, found = read(PAIRED)
+    # Of 2 s for the second product, both have a half.
+    assert found["main", "g"].seconds == pytest.approx(2.0 + 1.0, rel=1e-2)
+    assert found["main", "g"].layers[:2] == ("first", "second")
+    assert found["main", "h"].seconds == pytest.approx(1.0, rel=1e-2)
+    assert ("main", "last") not in found
+
+
+def test_fusions_that_carry_a_collective_on_hide_it():
+    program, found = read(CHAINED)
+    (transfer,) = program.transfers()
+    window = found[transfer.computation, transfer.instruction.name]
+    assert window.seconds == pytest.approx(2.0, rel=1e-2)
+    assert window.layers[0] == "first"
+    assert "before" not in window.layers
+
+
+def test_no_more_is_hidden_than_is_sent():
+    _, found = read(PAIRED)
+    rows = [dataclasses.replace(GATHER, count=2, seconds=seconds) for seconds in (1.0, 3.0)]
+    # Together, one run takes 2 s: less than the window. Ten times as much is not hidden by it.
+    assert [one.hidden for one in scheduled(rows, found["main", "g"])] == [1.0, 3.0]
+    longer = [dataclasses.replace(one, seconds=10 * one.seconds) for one in rows]
+    shares = [one.hidden / one.seconds for one in scheduled(longer, found["main", "g"])]
+    assert shares == pytest.approx([3 / 20, 3 / 20], rel=1e-2)
+    assert scheduled(rows, None) == rows
+
+
+def test_a_layer_hides_what_it_sends_where_that_is_assumed():
+    # The layer computes for a second forward, and reads for five backward.
+    counted = {("blocks.up", "forward"): (1e12, 1e-5, 1e3), ("blocks.up", "backward"): (1.0, 1e-6, 1e5)}
+    rows = assumed((GATHER, SUM), work_of(counted, (GATHER, SUM), TARGET))
+    assert [(one.hidden, one.hidden_by) for one in rows] == [
+        (pytest.approx(1e-5), ("computing",)),
+        (pytest.approx(4e-5), ("memory",)),
+    ]
+    assert rows[0].exposed == pytest.approx(GATHER.seconds - 1e-5)
+    assert rows[1].exposed == pytest.approx(0)
+
+
+def test_the_traced_time_is_what_is_computed_and_what_nothing_hides():
+    traced = axn.cost(axn.named_jit(step, MAPPINGS), MAPPINGS, MESH, *abstract(), target="v5e", depth="traced")
+    time = traced.time
+    exposed = sum(one.exposed for one in traced.communication)
+    computed = sum(max(one.computing, one.moving) for one in traced.work)
+    assert time.scheduled == pytest.approx(time.seconds)
+    assert time.scheduled == pytest.approx(computed + exposed)
+    assert not traced.is_scheduled
+    assert time.seconds < time.serial
+
+
+def test_programs_for_cpu_hide_nothing_and_those_for_another_target_tell_nothing():
+    def layer(w, x):
+        return axn.dot(x, w, axis="embed")
+
+    arrays = axn.ones(axn.make_axes(embed=16, mlp=8)), axn.ones(axn.make_axes(batch=8, embed=16))
+    own = axn.cost(layer, {"embed": "model"}, {"model": 2}, *arrays, target=TARGETS["cpu"])
+    assert own.is_scheduled
+    assert [one.hidden for one in own.communication] == [0.0]
+    assert own.time.scheduled == own.time.serial
+    assert "as the program is scheduled: it sends nothing while it computes" in str(own)
+    assert isinstance(own.communication[0], Collective)
+    table = str(own).split("\n\n")[2].splitlines()
+    assert table[0].split()[-2:] == ["hidden", "by"]
+    assert table[1].split()[-2:] == ["0", "nothing"]
+
+    other = axn.cost(layer, {"embed": "model"}, {"model": 2}, *arrays, target="h100")
+    assert not other.is_scheduled
+    assert other.time.scheduled == pytest.approx(other.time.seconds)
+    assert other.communication[0].hidden > 0
