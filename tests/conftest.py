@@ -37,8 +37,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.sample import SEED, in_sample
 
-# Suites that run when they are named: three take long, the other one needs torch.
-APART = [Path(__file__).parent / name for name in ("compat", "docs", "examples", "huggingface")]
+# Suites that run when they are named: what they test is beside the library, and the last one needs torch.
+APART = [Path(__file__).parent / name for name in ("benchmarks", "compat", "docs", "examples", "huggingface")]
 
 settings.register_profile(
     "axonym",

@@ -63,7 +63,7 @@ def test_the_suite_for_haliax_runs_where_it_is_named(
     assert hook(ROOT / "tests/ops", config) is None
 
 
-@pytest.mark.parametrize("suite", ["compat", "docs", "examples", "huggingface"])
+@pytest.mark.parametrize("suite", ["benchmarks", "compat", "docs", "examples", "huggingface"])
 def test_ci_runs_the_suites_that_are_apart(suite: str) -> None:
     script = (ROOT / ".ci/run").read_text()
     assert f".venv/bin/python -m pytest -n auto tests/{suite}\n" in script
