@@ -9,7 +9,6 @@ collectives are those of the compiled programs, per device.
 
 import argparse
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -226,60 +225,6 @@ def tracing(rounds: int) -> None:
     print(table(rows), "\n")
 
 
-class Layer(eqx.Module):
-    """Six arrays, as a block of a transformer might have."""
-
-    a: NamedArray
-    b: NamedArray
-    c: NamedArray
-    d: NamedArray
-    e: NamedArray
-    f: NamedArray
-
-
-class Layers(eqx.Module):
-    """A state of many layers."""
-
-    layers: tuple[Layer, ...]
-
-
-def dispatch(rounds: int) -> None:
-    """Print the time to call a jitted step of 150 arrays: those that the call before returned, or the same again."""
-    arrays = [jnp.ones((2, 2)) for _ in range(150)]
-    named = [NamedArray(array, ("x", "y")) for array in arrays]
-    modules = Layers(tuple(Layer(*named[i : i + 6]) for i in range(0, 150, 6)))
-    shrink: Callable[[Any], Any] = lambda tree: jax.tree.map(lambda x: 0.999 * x, tree)  # noqa: E731
-
-    def chained(step: Callable[[Any], Any], state: Any) -> Callable[[], None]:
-        def call() -> None:
-            nonlocal state
-            state = step(state)
-
-        return call
-
-    def repeated(step: Callable[[Any], Any], state: Any) -> Callable[[], None]:
-        def call() -> None:
-            step(state)
-
-        return call
-
-    candidates = {
-        "named_jit, 25 modules of 6 arrays": chained(axn.named_jit(shrink), modules),
-        "named_jit, the same modules again": repeated(axn.named_jit(shrink), modules),
-        "named_jit, a dict of 150": chained(axn.named_jit(shrink), dict(enumerate(named))),
-        "jax.jit, the same modules": chained(jax.jit(shrink), modules),
-        "eqx.filter_jit, the same modules": chained(eqx.filter_jit(shrink), modules),
-        "raw": chained(jax.jit(shrink), dict(enumerate(arrays))),
-    }
-    timed = interleaved(candidates, rounds=rounds, calls=20)
-    rows = [
-        timing_row(name, {"axonym": timed[name], "raw": timed["raw"]}, 1e6, "us")
-        for name in candidates
-        if name != "raw"
-    ]
-    print(table(rows), "\n")
-
-
 def communication() -> None:
     """Print the collectives of one step on eight devices, and the largest difference of losses."""
     rows = []
@@ -314,7 +259,6 @@ def main() -> None:
     losses_and_costs()
     communication()
     tracing(3 if fast else 9)
-    dispatch(5 if fast else 25)
     step_times(5 if fast else 21)
 
 

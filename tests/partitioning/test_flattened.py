@@ -1,6 +1,9 @@
 """Modules whose leaves are remembered: only those that cannot change, and only as long as they live."""
 
+import collections
+import functools
 import gc
+import operator
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,7 +14,7 @@ import pytest
 
 import axonym as axn
 from axonym import NamedArray
-from axonym.partitioning.flattened import Flattened, made_of_immutables, modules_in
+from axonym.partitioning.flattened import Flattened, containers_of, modules_in
 
 
 class Layer(eqx.Module):
@@ -28,19 +31,67 @@ def array(value: float = 1.0) -> NamedArray:
     return axn.full(axn.Axis("x", 2), value)
 
 
+class Own(tuple):
+    """A tuple that JAX flattens by a function of its own."""
+
+
+jax.tree_util.register_pytree_node(Own, lambda own: (tuple(own), None), lambda _, parts: Own(parts))
+CHANGING = Layer([array(), Layer({"w": array(), "b": [array()]})], (None, Layer(Moments([], array()))))
+
+
 @pytest.mark.parametrize(
-    ("tree", "immutable"),
+    ("tree", "count"),
     [
-        (Layer(array()), True),
-        (Layer((array(), None, Moments(jnp.ones(2), Layer(array())))), True),
-        (Layer([array()]), False),
-        (Layer({"w": array()}), False),
-        (Layer(array(), (Layer([array()]),)), False),
-        (Layer(jax.tree_util.Partial(jnp.sin, jnp.ones(2))), False),
+        (Layer(array()), 0),
+        (Layer((array(), None, Moments(jnp.ones(2), Layer(array())))), 0),
+        (Layer([array()]), 1),
+        (Layer({"w": array()}), 1),
+        (CHANGING, 4),
+        (Layer(jax.tree_util.Partial(jnp.sin, jnp.ones(2))), None),
+        (Layer(collections.OrderedDict(w=array())), None),
+        (Layer([Own([array()])]), None),
     ],
 )
-def test_lists_dicts_and_unknown_nodes_may_change(tree: Any, immutable: bool) -> None:
-    assert made_of_immutables(jax.tree.structure(tree)) is immutable
+def test_lists_and_dicts_are_found_and_other_nodes_may_change(tree: Any, count: int | None) -> None:
+    found = containers_of(tree, jax.tree.structure(tree))
+    assert count == (None if found is None else len(found))
+
+
+def test_lists_and_dicts_are_found_from_the_outside() -> None:
+    found = []
+    for path in containers_of(CHANGING, jax.tree.structure(CHANGING)) or ():
+        found.append(functools.reduce(lambda part, step: step(part), path, CHANGING))
+    inner = CHANGING.weight[1].weight
+    right = (CHANGING.weight, inner, inner["b"], CHANGING.rest[1].weight.first)
+    assert all(map(operator.is_, found, right))
+
+
+def change_the_order(weights: dict[str, Any]) -> None:
+    """Exchange the keys of two entries: the values are the same ones, in their order."""
+    first, second = weights.pop("w"), weights.pop("b")
+    weights.update(b=first, w=second)
+
+
+CHANGES = {
+    "an entry": lambda layer: layer.weight.__setitem__(0, array(5.0)),
+    "a longer list": lambda layer: layer.weight.append(array(5.0)),
+    "a shorter list": lambda layer: layer.weight.pop(0),
+    "an entry far inside": lambda layer: layer.weight[1].weight["b"].__setitem__(0, array(5.0)),
+    "an entry of a dict": lambda layer: layer.rest["b"].__setitem__("w", array(5.0)),
+    "another key": lambda layer: layer.rest["b"].__setitem__("v", layer.rest["b"].pop("w")),
+    "exchanged keys": lambda layer: change_the_order(layer.rest["a"]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_a_list_or_a_dict_is_seen(change: str) -> None:
+    known = Flattened()
+    layer = Layer([array(), Layer({"b": [array()]})], {"a": {"w": array(2.0), "b": array(3.0)}, "b": {"w": array()}})
+    leaves, tree = jax.tree.flatten(layer)
+    known.remember(layer, leaves, known.structure(tree))
+    assert known.get(layer) == (leaves, known.structure(tree))
+    CHANGES[change](layer)
+    assert known.get(layer) is None
 
 
 def test_modules_are_found_with_their_ranges() -> None:

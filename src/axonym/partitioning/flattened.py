@@ -1,31 +1,56 @@
 """Remember how modules were flattened.
 
 A jitted training step takes the state that it returned the step before. Flattening its modules again takes up to a
-fifth of the call; but a module is immutable, so its leaves can be kept as long as it lives.
+fifth of the call; but a module is immutable, so its leaves can be kept as long as it lives. A list or a dict in one may
+change: what it holds is compared with what it held, entry by entry.
 """
 
+import operator
 import weakref
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
+import jax
+from jax.tree_util import DictKey, GetAttrKey, SequenceKey
 
 from ..array import NamedArray
 
+# How to get from a module to something in it, one step after another.
+Path: TypeAlias = tuple[Callable[[Any], Any], ...]
+
 
 class Structure:
-    """A tree structure; equal ones are one object, so that a look-up needs no walk through its entries."""
+    """A tree structure; equal ones are one object, so that a look-up needs no walk through its entries.
 
-    __slots__ = ("tree",)
+    Attributes:
+        tree: the structure.
+        containers: the lists and dicts in a module of this structure; None if parts of it may change in other ways.
+            Found when the first module is remembered.
+    """
+
+    __slots__ = ("containers", "tree")
+    containers: tuple[Path, ...] | None
 
     def __init__(self, tree: Any) -> None:
         self.tree = tree
+
+
+class _Known(NamedTuple):
+    """What is remembered of a module: its leaves, its structure, and its lists and dicts as they were."""
+
+    module: weakref.ref[Any]
+    leaves: list[Any]
+    structure: Structure
+    held: tuple[tuple[Any, Any], ...]
 
 
 class Flattened:
     """The leaves and the structures of modules, each kept as long as the module lives."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[weakref.ref[Any], list[Any], Structure]] = {}
+        self._known: dict[int, _Known] = {}
         self._structures: dict[Any, Structure] = {}
 
     def structure(self, tree: object) -> Structure:
@@ -36,32 +61,93 @@ class Flattened:
         return known
 
     def get(self, module: object) -> tuple[list[Any], Structure] | None:
-        """Return leaves and structure of a module, if they are known."""
+        """Return leaves and structure of a module, if they are known and no part of it has changed."""
         known = self._known.get(id(module))
-        if known is None or known[0]() is not module:
+        if known is None or known.module() is not module:
             return None
-        return known[1:]
+        for container, before in known.held:
+            if not _is_as_before(container, before):
+                return None
+        return known.leaves, known.structure
 
     def remember(self, module: object, leaves: list[object], structure: Structure) -> None:
-        """Keep leaves and structure of a module until it is gone."""
+        """Keep leaves and structure of a module until it is gone, if it can only change in ways that `get` sees."""
+        if not hasattr(structure, "containers"):
+            structure.containers = containers_of(module, structure.tree)
+        if structure.containers is None:
+            return
+        held: list[tuple[Any, Any]] = []
+        for path in structure.containers:
+            container: Any = module
+            for step in path:
+                container = step(container)
+            held.append((container, container.copy()))
         key, known = id(module), self._known
-        known[key] = (weakref.ref(module, lambda _: known.pop(key, None)), leaves, structure)
+        reference = weakref.ref(module, lambda _: known.pop(key, None))
+        known[key] = _Known(reference, leaves, structure, tuple(held))
 
 
-def made_of_immutables(tree: Any) -> bool:
-    """Return whether a structure consists only of tuples, modules and named arrays, which are immutable."""
+def _is_as_before(container: Any, before: Any) -> bool:
+    """Return whether a list or a dict has the entries of its copy, in order: these very objects."""
+    if len(container) != len(before):
+        return False
+    if type(container) is dict:
+        if list(container) != list(before):
+            return False
+        container, before = container.values(), before.values()
+    return all(map(operator.is_, container, before))
+
+
+def containers_of(module: object, tree: Any) -> tuple[Path, ...] | None:
+    """Return the paths of the lists and dicts in a module; None if it has nodes that may change in other ways."""
+    kinds = set(_kinds(tree))
+    for kind in kinds - {list, dict}:
+        if not issubclass(kind, (tuple, eqx.Module, NamedArray, type(None))):
+            return None
+    if not kinds & {list, dict}:
+        return ()
+    with suppress(LookupError):
+        return tuple(_paths(module, ()))
+    return None
+
+
+def _kinds(tree: Any) -> Iterator[type]:
+    """Yield the types of the nodes of a structure."""
     data = tree.node_data()
-    if data is None:  # a leaf
-        return True
-    kinds = (tuple, eqx.Module, NamedArray, type(None))
-    return issubclass(data[0], kinds) and all(map(made_of_immutables, tree.children()))
+    if data is not None:  # no leaf
+        yield data[0]
+        for child in tree.children():
+            yield from _kinds(child)
+
+
+def _paths(part: object, above: Path) -> Iterator[Path]:
+    """Yield the paths of the lists and dicts in a part of a module, the outer ones first."""
+    if type(part) in (list, dict):
+        yield above
+    if isinstance(part, NamedArray):
+        return
+    below, _ = jax.tree_util.tree_flatten_with_path(part, is_leaf=lambda x: x is not part)
+    for keys, child in below:
+        if keys:  # a leaf is its own only part
+            yield from _paths(child, (*above, _step(keys[0])))
+
+
+def _step(key: object) -> Callable[[Any], Any]:
+    """Return the function that takes one step into a node of these kinds."""
+    match key:
+        case GetAttrKey(name=name):
+            return operator.attrgetter(name)
+        case SequenceKey(idx=index):
+            return operator.itemgetter(index)
+        case DictKey(key=index):
+            return operator.itemgetter(index)
+        case _:
+            raise LookupError(key)  # of a tuple that flattens in a way of its own
 
 
 def modules_in(result: Any, tree: Any) -> tuple[tuple[int | None, int, int, Any], ...]:
     """Find the modules that a result is, or has as entries: where, their ranges among the leaves, their structures."""
     if isinstance(result, eqx.Module):
-        if not made_of_immutables(tree):
-            return ()
         return ((None, 0, tree.num_leaves, tree),)
     if type(result) is not tuple:
         return ()
@@ -69,7 +155,7 @@ def modules_in(result: Any, tree: Any) -> tuple[tuple[int | None, int, int, Any]
     start = 0
     for at, (entry, structure) in enumerate(zip(result, tree.children(), strict=True)):
         stop = start + structure.num_leaves
-        if isinstance(entry, eqx.Module) and made_of_immutables(structure):
+        if isinstance(entry, eqx.Module):
             found.append((at, start, stop, structure))
         start = stop
     return tuple(found)

@@ -27,7 +27,7 @@ from .arguments import (
     labels,
     signature_of,
 )
-from .flattened import Flattened, Structure, made_of_immutables, modules_in
+from .flattened import Flattened, Structure, modules_in
 from .keys import check_keys, check_mesh_axes
 from .numbers import ChangingNumbers
 from .shard import lay_out_tree, names_of, no_mesh, paths_of, several_of
@@ -345,7 +345,7 @@ class NamedJit(Generic[P, R]):
                 structure = self._flattened.structure(tree)
                 if not self._array_types.issuperset(map(type, own)):
                     statics += self._statics(own, len(leaves), ahead)
-                elif isinstance(part, eqx.Module) and made_of_immutables(tree):
+                elif isinstance(part, eqx.Module):
                     self._flattened.remember(part, own, structure)
             else:
                 own, structure = known
