@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from axonym.costs.compilers import CPU
 from axonym.costs.held import donated_bytes, peak_of, residuals, results_bytes
 from axonym.costs.source import place_of
 from axonym.costs.walk import Walk
@@ -14,7 +15,7 @@ BLOCK = 8 * 8 * 4 // 4
 
 def walked(fn, *args):
     traced = program(fn, *args)
-    walk = Walk(SIZES, scatters=False)
+    walk = Walk(SIZES, compiler=CPU)
     walk.run(traced, [walk.value(variable) for variable in traced.invars])
     return traced, walk
 

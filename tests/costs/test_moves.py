@@ -2,8 +2,10 @@
 
 import pytest
 
+from axonym.costs.compilers import CPU
 from axonym.costs.equations import Value
 from axonym.costs.moves import group, moves
+from axonym.costs.propagate import Sum
 from tests.costs.equations_made import SIZES
 
 D, M = ("data",), ("model",)
@@ -32,7 +34,14 @@ def test_moves(entries, wanted, partial, expected):
 
 
 def test_a_compiler_that_scatters_no_sum():
-    assert listed((D, ()), (D, M), M, scatters=False) == [("all-reduce", M, (4, 8))]
+    assert listed((D, ()), (D, M), M, compiler=CPU) == [("all-reduce", M, (4, 8))]
+
+
+def test_sums_over_several_dimensions():
+    sums = Sum(D, 32), Sum(M, 64)
+    assert listed(((), ()), ((), ()), (*D, *M), sums=sums) == [("all-reduce", (*D, *M), (16, 8))]
+    each = [("all-reduce", D, (16, 8)), ("all-reduce", M, (16, 8))]
+    assert listed(((), ()), (D, ()), (*D, *M), sums=sums, compiler=CPU) == each
 
 
 def test_parts_of_a_sum_may_stay():

@@ -2,9 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+import pytest
 
+from axonym.costs.compilers import CPU
 from axonym.costs.numbering import Numbering
-from tests.costs.equations_made import array, program
+from axonym.costs.walk import Walk
+from tests.costs.equations_made import SIZES, TYPED, array, program
 
 
 def repeated(fn, *args):
@@ -36,3 +39,38 @@ def test_calls_share_the_scope_around_them():
     inner = one.params["jaxpr"].jaxpr
     numbering.enter(one, inner.invars)
     assert numbering.of(inner.invars[0]) == numbering.of(one.invars[0])
+
+
+@pytest.mark.parametrize("merges", [True, False])
+def test_some_compilers_look_through_barriers(merges):
+    def again(x):
+        return jnp.sin(x), jnp.sin(jax.lax.optimization_barrier(x))
+
+    numbering = Numbering(merges=merges)
+    assert [numbering.is_repeated(one) for one in program(again, array((4,))).eqns] == [False, False, merges]
+
+
+def sent_by(fn):
+    """Return how often devices send something."""
+    traced = program(fn, array((8, 8), "data"))
+    walk = Walk(SIZES, compiler=CPU)
+    walk.run(traced, [walk.value(variable) for variable in traced.invars])
+    return len(walk.sent)
+
+
+def mapped():
+    def shift(x):
+        return x, jax.lax.ppermute(x, "data", [(0, 1)])
+
+    spec = jax.P("data")
+    return jax.shard_map(shift, mesh=TYPED, in_specs=spec, out_specs=spec, axis_names={"data"})
+
+
+def test_maps_of_the_same_blocks_send_once():
+    assert sent_by(lambda x: (mapped()(x), mapped()(x))) == 1
+    assert sent_by(lambda x: (mapped()(x), mapped()(x + 1))) == 2
+
+
+def test_an_array_that_is_put_together_has_the_blocks_that_it_had():
+    assert sent_by(lambda x: (mapped()(x), mapped()(mapped()(x)[0]))) == 1
+    assert sent_by(lambda x: (mapped()(x), mapped()(mapped()(x)[1]))) == 2

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from axonym.costs.equations import settled
-from axonym.costs.propagate import natural
+from axonym.costs.propagate import Sum, natural
 from tests.costs.equations_made import array, equation
 
 X = array((8, 6), "data", "model")
@@ -26,9 +26,9 @@ X = array((8, 6), "data", "model")
 )
 def test_results_are_laid_out_as_types_say(name, fn):
     one = equation(name, fn, X)
-    entries, partial, _ = natural(one, [settled(variable) for variable in one.invars])
+    entries, sums = natural(one, [settled(variable) for variable in one.invars])
     assert tuple(entries) == settled(one.outvars[0]).entries
-    assert partial == ()
+    assert sums == ()
 
 
 def of(one):
@@ -36,10 +36,10 @@ def of(one):
 
 
 def test_sums_are_in_parts():
-    assert of(equation("reduce_sum", lambda x: x.sum(0), X)) == ([("model",)], ("data",), (8,))
+    assert of(equation("reduce_sum", lambda x: x.sum(0), X)) == ([("model",)], (Sum(("data",), 8),))
     product = functools.partial(jnp.einsum, "ij,ik->jk", out_sharding=jax.P("model"))
     one = equation("dot_general", product, X, array((8, 3), "data"))
-    assert of(one)[1:] == (("data",), (8,))
+    assert of(one)[1] == (Sum(("data",), 8),)
 
 
 def test_what_is_looked_up():
@@ -52,6 +52,6 @@ def test_what_is_looked_up():
     # Its types say nothing: JAX looks up on Auto mesh axes.
     table, places = (settled(variable) for variable in one.invars)
     places = places._replace(entries=(("data",), ()))
-    assert natural(one, [table, places]) == ([("data",), ()], (), ())
+    assert natural(one, [table, places]) == ([("data",), ()], ())
     split = table._replace(entries=(("model",), ()))
-    assert natural(one, [split, places]) == ([("data",), ()], ("model",), (16,))
+    assert natural(one, [split, places]) == ([("data",), ()], (Sum(("model",), 16),))

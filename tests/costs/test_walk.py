@@ -4,13 +4,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from axonym.costs.compilers import ACCELERATOR, CPU
 from axonym.costs.walk import Walk
 from tests.costs.equations_made import SIZES, TYPED, array, program
 
 
-def walked(fn, *args, scatters=True):
+def walked(fn, *args, compiler=ACCELERATOR):
     traced = program(fn, *args)
-    walk = Walk(SIZES, scatters=scatters)
+    walk = Walk(SIZES, compiler=compiler)
     walk.run(traced, [walk.value(variable) for variable in traced.invars])
     return walk
 
@@ -31,13 +32,28 @@ def test_a_loop_counts_each_turn():
     assert sum(one.flops for one in walk.done) == 3 * 2 * 2 * 16 * 16
 
 
-@pytest.mark.parametrize(("scatters", "kind"), [(True, "reduce-scatter"), (False, "all-reduce")])
-def test_a_sum_waits_for_the_one_who_uses_a_part(scatters, kind):
+@pytest.mark.parametrize(("compiler", "kind"), [(ACCELERATOR, "reduce-scatter"), (CPU, "all-reduce")])
+def test_a_sum_waits_for_the_one_who_uses_a_part(compiler, kind):
     def gradient(x):
         whole = jnp.einsum("bi,bj->ij", x, x, out_sharding=jax.P())
         return jax.reshard(whole.T, jax.P("data"))
 
-    assert sent(walked(gradient, X, scatters=scatters)) == [(kind, ("data",), (16, 16), 1)]
+    assert sent(walked(gradient, X, compiler=compiler)) == [(kind, ("data",), (16, 16), 1)]
+
+
+@pytest.mark.parametrize(
+    ("compiler", "expected"),
+    [
+        (ACCELERATOR, [("all-reduce", ("data", "model"), (16,), 1)]),
+        (CPU, [("all-reduce", ("data",), (16,), 1), ("all-reduce", ("model",), (16,), 1)]),
+    ],
+)
+def test_a_sum_over_two_dimensions(compiler, expected):
+    def total(x):
+        return jnp.einsum("abi,ab->i", x, x[..., 0], out_sharding=jax.P())
+
+    walk = walked(total, array((8, 4, 16), "data", "model"), compiler=compiler)
+    assert sent(walk) == expected
 
 
 def test_what_is_computed_twice_counts_once():

@@ -231,13 +231,22 @@ def readers_of(equations: Sequence[Equation]) -> dict[int, list[Equation]]:
     return found
 
 
-def flops_of(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
-    """Return the operations of a product or a convolution on one device; all else counts as none."""
+def flops_of(
+    equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int], *, masks: bool = False
+) -> float:
+    """Return the operations of a product or a convolution on one device; all else counts as none.
+
+    Args:
+        equation: the equation.
+        inputs: how its operands are laid out.
+        mesh: sizes of the mesh axes.
+        masks: whether the product of a row with the matrix of its group takes one with the matrices of all groups.
+    """
     name = equation.primitive.name
     if name == "dot_general":
         return _product(equation, inputs, mesh)
     if name in ("ragged_dot", "ragged_dot_general"):
-        return _ragged(equation, inputs, mesh)
+        return _ragged(equation, inputs, mesh, masks=masks)
     if name == "conv_general_dilated":
         return _convolution(equation, inputs, mesh)
     if name == "pallas_call":
@@ -304,17 +313,27 @@ def labelled(left: Value, right: Value, numbers: Any) -> dict[tuple[str, int], L
     return found
 
 
-def _ragged(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
+def _ragged(
+    equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int], *, masks: bool
+) -> float:
     """Count each row once, with the matrix of its group."""
     numbers = equation.params.get("ragged_dot_dimension_numbers")
-    over = (1,)
+    over, ragged = (1,), (0,)
     if numbers is not None:
         over = tuple(numbers.dot_dimension_numbers[0][0])
+        ragged = tuple(numbers.lhs_ragged_dimensions)
     left, result = inputs[0], settled(equation.outvars[0])
     summed = 1
     for i in over:
         summed *= -(-left.shape[i] // ways(left.entries[i], mesh))
-    return 2.0 * math.prod(block(result.shape, result.entries, mesh)) * summed
+    total = 2.0 * math.prod(block(result.shape, result.entries, mesh)) * summed
+    groups = inputs[2].shape[-1]
+    if set(ragged) & set(over):
+        # Each group has a result, and sums over its own rows.
+        total /= groups
+    if masks:
+        total *= groups
+    return total
 
 
 def _convolution(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 from ..mesh.assignment import Entry
 from ..mesh.partition import only, without
+from .compilers import ACCELERATOR, Compiler
 from .equations import Value, block, ways
+from .propagate import Sum
 
 
 class Move(NamedTuple):
@@ -41,9 +43,9 @@ def moves(
     wanted: Sequence[Entry],
     mesh: Mapping[str, int],
     *,
-    summed: Sequence[int] = (),
+    sums: Sequence[Sum] = (),
     keeping: Iterable[str] = (),
-    scatters: bool = True,
+    compiler: Compiler = ACCELERATOR,
 ) -> list[Move]:
     """List the collectives that bring an array to another layout.
 
@@ -54,9 +56,9 @@ def moves(
         value: the array as it is.
         wanted: the mesh axes of each dimension.
         mesh: sizes of the mesh axes.
-        summed: sizes of the dimensions that the sum is over.
+        sums: the sums over single dimensions, where the array has parts of some.
         keeping: mesh axes along which parts of sums stay parts.
-        scatters: whether the compiler makes a reduce-scatter of an all-reduce of which devices use a part.
+        compiler: what becomes of sums.
     """
     found: list[Move] = []
     now = list(value.entries)
@@ -74,17 +76,24 @@ def moves(
         fresh = without(entry, {*now[i], *has, *parts})
         now[i] = (*now[i], *fresh)
     scattered = ordered(only(parts, wants), mesh)
-    if scattered and scatters:
-        found.append(Move("reduce-scatter", scattered, here(), tuple(summed)))
+    if not compiler.scatters:
+        scattered = ()
+    if scattered:
+        found.append(Move("reduce-scatter", scattered, here(), _sizes(sums)))
         for i, entry in enumerate(wanted):
             now[i] = (*now[i], *only(entry, scattered))
-    else:
-        scattered = ()
     rest = ordered(without(parts, scattered), mesh)
-    if rest:
-        found.append(Move("all-reduce", rest, here(), tuple(summed)))
-        for i, entry in enumerate(wanted):
-            now[i] = (*now[i], *only(entry, rest))
+    together = [sums]
+    if not compiler.folds and sums:
+        together = [(one,) for one in sums]
+    for several in together:
+        own = rest
+        if several:
+            own = only(rest, _axes(several))
+        if own:
+            found.append(Move("all-reduce", own, here(), _sizes(several)))
+    for i, entry in enumerate(wanted):
+        now[i] = (*now[i], *only(entry, rest))
 
     for i, entry in enumerate(wanted):
         arriving = ordered((axis for axis in without(entry, now[i]) if axis in has), mesh)
@@ -99,6 +108,17 @@ def moves(
         if leaving:
             found.append(Move("all-gather", leaving, here(), (value.shape[i],)))
             now[i] = without(now[i], leaving)
+    return found
+
+
+def _sizes(sums: Sequence[Sum]) -> tuple[int, ...]:
+    return tuple(one.size for one in sums)
+
+
+def _axes(sums: Sequence[Sum]) -> set[str]:
+    found: set[str] = set()
+    for one in sums:
+        found.update(one.mesh_axes)
     return found
 
 

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Sequence
 
-from .equations import Equation, Variable, is_literal, unstacked
+from .equations import Equation, Variable, acts, is_literal, unstacked
 
 _fresh = itertools.count()
 _RECOMPUTED = ("remat2", "remat", "checkpoint")
@@ -13,11 +13,12 @@ _CALLS = ("jit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call
 class Numbering:
     """Numbers of arrays, equal for those that are the same.
 
-    A loop has a scope of its own: what is computed in it is not what is computed before.
+    A loop has a scope of its own: what is computed in it is not what is computed before. So has the inside of a
+    `shard_map`, where another one of the same mesh axes may compute the same.
 
     Args:
         merges: whether the compiler merges what a checkpoint computes again with what was computed before, though the
-            checkpoint asks for no such thing, as the one for CPU does.
+            checkpoint asks for no such thing, and looks through barriers, as the one for CPU does.
     """
 
     def __init__(self, *, merges: bool = False) -> None:
@@ -43,6 +44,10 @@ class Numbering:
 
     def is_repeated(self, equation: Equation) -> bool:
         """Return whether an equation computes what another one did, and number its results."""
+        if self._merges and equation.primitive.name == "optimization_barrier":
+            for variable, result in zip(equation.invars, equation.outvars, strict=True):
+                self.let(result, self.of(variable))
+            return False
         try:
             operands = tuple(map(self.of, equation.invars))
             params = tuple(sorted(equation.params.items(), key=lambda item: str(item[0])))
@@ -57,7 +62,7 @@ class Numbering:
             return False
         for variable, number in zip(equation.outvars, numbers, strict=True):
             self.let(variable, number)
-        return len(self._known) == before and not equation.effects
+        return len(self._known) == before and not acts(equation)
 
     def _made(self, key: object, count: int) -> list[int]:
         known = self._known.get(key)
@@ -79,6 +84,12 @@ class Numbering:
         """Give numbers to the arguments of a program that an equation runs; return the scope around it."""
         outer = self.scope
         outside, name = list(equation.invars), equation.primitive.name
+        if name == "shard_map":
+            specs = equation.params["in_specs"]
+            for variable, argument, spec in zip(outside, inner, specs, strict=True):
+                self.let(argument, self._part(self.of(variable), spec))
+            self.scope = self._within(equation)
+            return outer
         if self._is_once(equation):
             whole = len(outside)
             if name == "scan":
@@ -97,6 +108,16 @@ class Numbering:
     def leave(self, equation: Equation, inner: Sequence[Variable], outer: int) -> None:
         """Give numbers to the results of an equation, by those of the program that it ran."""
         self.scope = outer
+        if equation.primitive.name == "shard_map":
+            specs = equation.params["out_specs"]
+            within = self._within(equation)
+            for variable, result, spec in zip(equation.outvars, inner, specs, strict=True):
+                number = self.of(result)
+                whole = self._made(("whole", within, number, str(spec)), 1)[0]
+                self.let(variable, whole)
+                # What is put together and taken apart again is what it was.
+                self._known["part", whole, str(spec)] = [number]
+            return
         carried = len(inner)
         if equation.primitive.name == "scan":
             carried = unstacked(equation.outvars, inner)
@@ -107,6 +128,16 @@ class Numbering:
                 self.let(variable, self.of(result))
             else:
                 self.stack(variable, result)
+
+    def _part(self, number: int, spec: object) -> int:
+        """Return the number of what a device has of an array in a `shard_map`."""
+        return self._made(("part", number, str(spec)), 1)[0]
+
+    def _within(self, equation: Equation) -> int:
+        """Return the scope inside of a `shard_map`: one for all that divide the same mesh axes at the same place."""
+        params = equation.params
+        divided = tuple(sorted(map(str, params["newly_manual_axes"])))
+        return self._made(("within", self.scope, str(params["mesh"]), divided), 1)[0]
 
     def _is_once(self, equation: Equation) -> bool:
         """Return whether an equation runs its program once, among the equations around it."""

@@ -1,14 +1,27 @@
 """How the result of an equation would be laid out if nothing was sent, and which sums would be unfinished."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from ..mesh.assignment import Entry
 from ..mesh.partition import without
 from .equations import Equation, Value, labelled, settled
 
-# The mesh axes of each dimension, those along which devices have parts of a sum, and the sizes that it is over.
-Natural: TypeAlias = tuple[list[Entry], Entry, tuple[int, ...]]
+
+class Sum(NamedTuple):
+    """A sum over a dimension, of which each device has a part.
+
+    Attributes:
+        mesh_axes: along which devices have parts.
+        size: of the dimension.
+    """
+
+    mesh_axes: Entry
+    size: int
+
+
+# The mesh axes of each dimension, and the sums that are unfinished.
+Natural: TypeAlias = tuple[list[Entry], tuple[Sum, ...]]
 Rule: TypeAlias = Callable[[Equation, Sequence[Value]], Natural]
 
 
@@ -34,36 +47,32 @@ def _alike(equation: Equation, inputs: Sequence[Value]) -> Natural:
             if not entries[i] and value.shape[i] == size:
                 entries[i] = without(value.entries[i], used)
                 used.update(entries[i])
-    return entries, (), ()
+    return entries, ()
 
 
 def _reduced(equation: Equation, inputs: Sequence[Value]) -> Natural:
     value = inputs[0]
     axes = equation.params["axes"]
     entries: list[Entry] = []
-    parts: list[str] = []
-    sizes: list[int] = []
+    sums: list[Sum] = []
     for i, entry in enumerate(value.entries):
         if i not in axes:
             entries.append(entry)
         elif entry:
-            parts += entry
-            sizes.append(value.shape[i])
-    return entries, tuple(parts), tuple(sizes)
+            sums.append(Sum(entry, value.shape[i]))
+    return entries, tuple(sums)
 
 
 def _product(equation: Equation, inputs: Sequence[Value]) -> Natural:
     entries: list[Entry] = []
-    parts: list[str] = []
-    sizes: list[int] = []
+    sums: list[Sum] = []
     labels = labelled(inputs[0], inputs[1], equation.params["dimension_numbers"])
     for label in labels.values():
         if not label.is_summed:
             entries.append(label.entry)
         elif label.entry:
-            parts += label.entry
-            sizes.append(label.size)
-    return entries, tuple(parts), tuple(sizes)
+            sums.append(Sum(label.entry, label.size))
+    return entries, tuple(sums)
 
 
 def _convolved(equation: Equation, inputs: Sequence[Value]) -> Natural:
@@ -75,17 +84,17 @@ def _convolved(equation: Equation, inputs: Sequence[Value]) -> Natural:
     entries[numbers.out_spec[1]] = kernel.entries[numbers.rhs_spec[0]]
     if image.shape[features] != kernel.shape[numbers.rhs_spec[1]]:
         # Groups of features are not summed.
-        return entries, (), ()
+        return entries, ()
     parts = image.entries[features] or kernel.entries[numbers.rhs_spec[1]]
-    sizes: tuple[int, ...] = ()
+    sums: tuple[Sum, ...] = ()
     if parts:
-        sizes = (image.shape[features],)
-    return entries, parts, sizes
+        sums = (Sum(parts, image.shape[features]),)
+    return entries, sums
 
 
 def _transposed(equation: Equation, inputs: Sequence[Value]) -> Natural:
     entries = [inputs[0].entries[i] for i in equation.params["permutation"]]
-    return entries, (), ()
+    return entries, ()
 
 
 def _broadcast(equation: Equation, inputs: Sequence[Value]) -> Natural:
@@ -94,7 +103,7 @@ def _broadcast(equation: Equation, inputs: Sequence[Value]) -> Natural:
     for i, at in enumerate(equation.params["broadcast_dimensions"]):
         if inputs[0].shape[i] == shape[at]:
             entries[at] = inputs[0].entries[i]
-    return entries, (), ()
+    return entries, ()
 
 
 def _reshaped(equation: Equation, inputs: Sequence[Value]) -> Natural:
@@ -115,7 +124,7 @@ def _reshaped(equation: Equation, inputs: Sequence[Value]) -> Natural:
             own = before.pop(place, ())
         entries.append(own)
     entries.reverse()
-    return entries, (), ()
+    return entries, ()
 
 
 def _gathered(equation: Equation, inputs: Sequence[Value]) -> Natural:
@@ -125,13 +134,13 @@ def _gathered(equation: Equation, inputs: Sequence[Value]) -> Natural:
     sizes = equation.params["slice_sizes"]
     dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
     parts: list[str] = []
-    summed: list[int] = []
+    sums: list[Sum] = []
     kept: list[Entry] = []
     for i, entry in enumerate(table.entries):
         is_whole = sizes[i] == table.shape[i]
-        if i in numbers.collapsed_slice_dims or not is_whole:
+        if entry and (i in numbers.collapsed_slice_dims or not is_whole):
             parts += entry
-            summed += [table.shape[i]] * bool(entry)
+            sums.append(Sum(entry, table.shape[i]))
         if i not in dropped:
             kept.append(entry if is_whole else ())
     rows = list(indices.entries[:-1])
@@ -140,7 +149,7 @@ def _gathered(equation: Equation, inputs: Sequence[Value]) -> Natural:
     for i in range(len(shape)):
         source = kept if i in numbers.offset_dims else rows
         entries.append(without(source.pop(0), parts))
-    return _once(entries), tuple(parts), tuple(summed)
+    return _once(entries), tuple(sums)
 
 
 def _scattered(equation: Equation, inputs: Sequence[Value]) -> Natural:
@@ -160,14 +169,12 @@ def _scattered(equation: Equation, inputs: Sequence[Value]) -> Natural:
     used: set[str] = set()
     for entry in entries:
         used.update(entry)
-    parts: list[str] = []
-    summed: list[int] = []
+    sums: list[Sum] = []
     for i, entry in enumerate(updates.entries):
         own = without(entry, used)
         if i not in numbers.update_window_dims and own:
-            parts += own
-            summed.append(updates.shape[i])
-    return entries, tuple(parts), tuple(summed)
+            sums.append(Sum(own, updates.shape[i]))
+    return entries, tuple(sums)
 
 
 def _once(entries: Sequence[Entry]) -> list[Entry]:

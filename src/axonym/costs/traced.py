@@ -16,6 +16,7 @@ from ..report.show import ArrayLayout
 from ..report.target import unwrapped
 from .arguments import Arguments, arguments_of, by_kind, names_known, rows_of
 from .attribute import Named
+from .compilers import compiler_of
 from .equations import block, short
 from .held import Residual, donated_bytes, peak_of, residuals, results_bytes
 from .hidden import assumed
@@ -55,9 +56,7 @@ def traced_cost(
     rows = rows_of(given)
     kinds = by_kind(given, rows)
     named = names_known(given.mappings, ledger, rows, kinds["parameters"], abstract)
-    # The compilers for TPU and GPU do it, that for CPU does not.
-    scatters = target.platform != "cpu"
-    walk = Walk(dict(abstract.shape), scatters=scatters)
+    walk = Walk(dict(abstract.shape), compiler=compiler_of(target.platform))
     program = traced.jaxpr.jaxpr
     inputs = list(map(walk.value, program.invars))
     name = f"jit({call.name})"

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from ..mesh.assignment import Entry
+from .compilers import Compiler
 from .equations import (
     PASSING,
     Equation,
@@ -25,7 +26,7 @@ from .equations import (
 from .fused import Fusion, is_chain
 from .moves import Move, moves, ordered
 from .numbering import Numbering
-from .propagate import natural
+from .propagate import Sum, natural
 from .roofline import Amount
 
 # Collectives that a `shard_map` has, and the kinds that reports call them.
@@ -72,7 +73,7 @@ class Walk:
 
     Args:
         mesh: sizes of the mesh axes.
-        scatters: whether the compiler makes a reduce-scatter of an all-reduce of which devices use a part.
+        compiler: what makes the program.
         numbering: what is known of which arrays are the same.
 
     Attributes:
@@ -83,11 +84,11 @@ class Walk:
     """
 
     def __init__(
-        self, mesh: Mapping[str, int], *, scatters: bool, numbering: Numbering | None = None
+        self, mesh: Mapping[str, int], *, compiler: Compiler, numbering: Numbering | None = None
     ) -> None:
         self._mesh = mesh
-        self._scatters = scatters
-        self._numbering = numbering or Numbering(merges=not scatters)
+        self._compiler = compiler
+        self._numbering = numbering or Numbering(merges=compiler.merges)
         self.sent: list[Sent] = []
         self.done: list[Amount] = []
         self.unknown: list[tuple[str, str]] = []
@@ -160,7 +161,7 @@ class Walk:
             used = [id(one) in readers or id(one) in returned for one in equation.outvars]
             self._bodies(equation, inner, inputs, used, source, count)
             return
-        flops = flops_of(equation, inputs, self._mesh)
+        flops = flops_of(equation, inputs, self._mesh, masks=self._compiler.masks)
         if equation.primitive.name == "pallas_call" and not flops:
             self.unknown.append(
                 ("kernels that do not say what they compute count as nothing", source)
@@ -171,16 +172,19 @@ class Walk:
         if name in _COLLECTIVES:
             self._collective(equation, inputs, source, count)
             return
-        entries, parts, sizes = natural(equation, inputs)
+        entries, sums = natural(equation, inputs)
         for variable in equation.outvars:
             guess: Sequence[Entry] = ()
             if len(entries) == len(getattr(variable.aval, "shape", ())):
                 guess = entries
             self.values[id(variable)] = settled(variable, guess)
+        parts: Entry = ()
         if name in PASSING and inputs:
             parts = inputs[0].partial
+        for one in sums:
+            parts = (*parts, *one.mesh_axes)
         if parts or name in _MOVING or name.startswith("scatter"):
-            has = Reached(tuple(entries), parts, sizes)
+            has = Reached(tuple(entries), parts, sums)
             self._reach(equation, has, readers, returned, source, count)
 
     def _reach(
@@ -195,7 +199,8 @@ class Walk:
         """Send what the layout of a result asks for; a sum may wait until devices use a part of it."""
         variable = equation.outvars[0]
         wanted = self.value(variable)
-        waiting = has.parts and self._scatters and self._waits(variable, has, readers, returned)
+        waiting = has.parts and self._compiler.scatters
+        waiting = waiting and self._waits(variable, has, readers, returned)
         if waiting or not has.parts:
             keeping: Entry = has.parts
         else:
@@ -205,9 +210,9 @@ class Walk:
             value,
             wanted.entries,
             self._mesh,
-            summed=has.sizes,
+            sums=has.sums,
             keeping=keeping,
-            scatters=self._scatters,
+            compiler=self._compiler,
         ):
             self.sent.append(Sent(move, value.dtype, value.itemsize, source, count))
         if waiting:
@@ -281,7 +286,7 @@ class Walk:
         results: list[Value] = []
         best: tuple[float, float, Walk] | None = None
         for program in inner:
-            own = Walk(self._mesh, scatters=self._scatters, numbering=self._numbering)
+            own = Walk(self._mesh, compiler=self._compiler, numbering=self._numbering)
             scope = self._numbering.enter(equation, program.invars)
             inside = used_inside(equation, program, used)
             results = own.run(program, given[: len(program.invars)], source, count, inside)
@@ -328,12 +333,12 @@ class Reached(NamedTuple):
     Attributes:
         entries: the mesh axes of each dimension of its result.
         parts: the mesh axes along which devices have parts of a sum.
-        sizes: of the dimensions that the sum is over.
+        sums: over which dimensions they are, where this equation sums.
     """
 
     entries: tuple[Entry, ...]
     parts: Entry
-    sizes: tuple[int, ...]
+    sums: tuple[Sum, ...]
 
 
 def _axes_of(value: Value) -> set[str]:
