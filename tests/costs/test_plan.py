@@ -3,12 +3,15 @@
 import dataclasses
 import functools
 
+import jax
+import numpy as np
 import pytest
 
 import axonym as axn
+import axonym.nn as nn
 from axonym.errors import ArgumentError, OperandError, ShardingError
 from axonym.partitioning import TARGETS
-from tests.costs.programs import MESH, abstract, step
+from tests.costs.programs import ADAM, MESH, Batch, Block, Embed, Layers, Model, abstract, loss, step
 
 # So slow links that what is sent decides; and a memory of any size.
 TARGET = dataclasses.replace(TARGETS["v5e"], link=axn.partitioning.Link(1e9))
@@ -109,3 +112,53 @@ def test_a_tree_has_no_plan():
 def test_what_is_fixed_wrongly_is_an_error():
     with pytest.raises(ShardingError, match="'bacth'"):
         axn.plan(donating, MESH, *abstract(), fixed={"bacth": "data"})
+
+
+def remembering(model, state, x, *, recomputes):
+    policy = axn.ScanCheckpointPolicy.make(recomputes)
+
+    def value(model):
+        blocks = dataclasses.replace(model.blocks, gradient_checkpointing=policy)
+        return loss(dataclasses.replace(model, blocks=blocks), x)
+
+    return ADAM.update(jax.grad(value)(model), state)
+
+
+def test_arguments_are_chosen():
+    both = {"batch": ("data", "model")}
+    costs = {}
+    for value in (True, False):
+        costs[value] = axn.cost(remembering, both, MESH, *abstract(), target=TARGET, depth="traced", recomputes=value)
+    assert costs[True].time.seconds > costs[False].time.seconds
+    options = {"fixed": both, "limit": 12, "verify": 0, "choices": {"recomputes": [True, False]}}
+    found = axn.plan(remembering, MESH, *abstract(), target=TARGET, **options)
+    assert found.choices == {"recomputes": False}
+    assert found.best.cost.time.seconds <= costs[False].time.seconds
+    assert "recomputes=False" in str(found)
+
+
+def test_the_number_of_microbatches_is_found():
+    deep = jax.eval_shape(lambda key: Model(nn.Stacked.init(Layers.resize(4), Block)(key=key)), jax.random.key(0))
+    numbers = jax.ShapeDtypeStruct((64, 16), np.float32)
+    x = axn.NamedArray(numbers, (Batch.resize(64), Embed))
+    stages = axn.Mappings({"layers": "stage"}, {"layers": "stage", "batch": "stage"})
+    grad = jax.value_and_grad(loss)
+    costs = {}
+    for count in (2, 4, 8, 16):
+        with axn.pipelined("batch", count):
+            costs[count] = axn.cost(grad, stages, {"stage": 2}, deep, x, target=TARGET, depth="traced")
+    options = {"fixed": stages, "limit": 12, "verify": 0, "pipelined": (Layers, "batch")}
+    found = axn.plan(grad, {"stage": 2}, deep, x, target=TARGET, **options)
+    seconds = {count: cost.time.seconds for count, cost in costs.items()}
+    assert found.microbatches == min(seconds, key=seconds.__getitem__)
+    assert found.best.cost.totals == costs[found.microbatches].totals
+    assert f"{found.microbatches} microbatches" in str(found)
+
+
+def test_a_pipeline_needs_axes_of_the_arguments():
+    with pytest.raises(OperandError) as raised:
+        axn.plan(donating, MESH, *abstract(), pipelined=("layer", "batch"))
+    assert str(raised.value) == (
+        "plan: pipelined=('layer', 'batch'), and no parameters have an axis 'layer'\n"
+        "  axes of parameters: layers, embed, mlp\n  hint: did you mean 'layers'?"
+    )

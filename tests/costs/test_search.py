@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from axonym.costs.search import Axes, Budget, Choice, Lessons, Move, Search
+from axonym.costs.choice import Choice
+from axonym.costs.search import Axes, Budget, Lessons, Search
 
 SIZES = {"embed": frozenset({16}), "mlp": frozenset({6, 12})}
 ARRAYS = {("embed", "mlp"): 100, ("embed",): 1}
@@ -25,7 +26,7 @@ def searched(axes, score, limit, lessons=None):
     budget = Budget(limit)
     search = Search(axes, score, budget, lessons)
     search.begin(limit)
-    search.climb(search.best()[0])
+    search.climb(search.best()[0], limit)
     return search, budget
 
 
@@ -34,14 +35,6 @@ def test_entries_divide_all_sizes():
     assert list(AXES.entries_of("embed")) == [(), ("data",), ("model",), ("data", "model")]
     assert AXES.widest("embed", ("data",)) == ("data",)
     assert AXES.widest("mlp", ("data",)) == ()
-
-
-def test_others_leave_the_mesh_axes_of_a_move_that_evicts():
-    before = Choice((("embed", ("data", "model")),), (("batch", ("data",)), ("mlp", ("model",))))
-    evicting = Move("mlp", ("data",), "both", evicts=True).applied(before)
-    assert evicting == Choice((("embed", ("model",)), ("mlp", ("data",))), (("mlp", ("data",)),))
-    beside = Move("mlp", ("data",), "computed", evicts=False).applied(before)
-    assert beside == Choice(before.stored, (("batch", ("data",)), ("mlp", ("data",))))
 
 
 def test_the_best_choice_is_found_and_nothing_is_counted_twice():
@@ -145,7 +138,50 @@ def test_what_is_the_same_on_another_mesh_is_left_out():
     assert search.scores
 
 
-def test_parameters_list_what_the_computation_maps():
-    mappings = BEST.mappings(["embed", "mlp"])
-    assert mappings.of(("embed", "mlp")).entries == (("embed", ("data",)), ("mlp", ()))
-    assert mappings.of(("batch", "embed")) == mappings.compute
+PIPED = dataclasses.replace(
+    AXES,
+    parameters={**SIZES, "layers": frozenset({4})},
+    arrays={("layers", "embed", "mlp"): 100},
+    piped=("layers", "batch"),
+)
+
+
+def test_a_pipeline_is_tried_with_numbers_of_microbatches_that_divide():
+    # 8 rows: over two stages they are cut into 8, 4 or 2; over four, into 8 or 4.
+    assert [one.microbatches for one in PIPED.pipelines("model")] == [8, 4, 2]
+    assert [one.microbatches for one in PIPED.pipelines("data")] == [8, 4]
+    rows = {one.microbatches: dict(one.computed)["batch"] for one in PIPED.starts() if one.microbatches}
+    # Four devices that each cut two rows have no eight microbatches; where they divide layers, there are eight.
+    assert rows == {4: ("model", "data"), 2: ("data", "model"), 8: ("model",)}
+
+
+def test_stages_alone_have_microbatches():
+    searched_for, _ = searched(PIPED, lambda choice: (-float(choice.microbatches or 0),), 1000)
+    for choice in searched_for.scores:
+        assert ("layers" in dict(choice.computed)) == (choice.microbatches is not None)
+    # With the rows along the stages alone, all eight can be cut.
+    assert searched_for.best()[0].microbatches == 8
+
+
+def test_all_values_of_arguments_are_tried():
+    axes = dataclasses.replace(AXES, fixed=Choice(given=(0, 0)), alternatives=(2, 3))
+
+    def score(choice):
+        own = apart(choice)
+        return own and (*own, -choice.given[1], -choice.given[0])
+
+    search, _ = searched(axes, score, 1000)
+    assert search.best()[0] == dataclasses.replace(BEST, given=(1, 2))
+
+
+def test_the_state_of_an_optimiser_may_be_elsewhere():
+    axes = dataclasses.replace(AXES, has_state=True)
+
+    def score(choice):
+        own = apart(choice)
+        return own and (*own, choice.kept != (("embed", ("data", "model")),))
+
+    search, _ = searched(axes, score, 1000)
+    assert search.best()[0] == dataclasses.replace(BEST, kept=(("embed", ("data", "model")),))
+    # Where it lies as the parameters do, it is none of its own.
+    assert all(one.kept != one.stored for one in search.scores)

@@ -113,7 +113,7 @@ def test_a_negative_number():
 
 donating = axn.named_jit(step, {}, donate_args=(True, True))
 # Slow links keep what is sent small, and little memory forbids to map nothing.
-SLOW = dataclasses.replace(TARGETS["cpu"], memory=20000, link=axn.partitioning.Link(1e8))
+SLOW = dataclasses.replace(TARGETS["cpu"], memory=30000, link=axn.partitioning.Link(1e8))
 FIXED = axn.Mappings({"embed": "data", "mlp": "model"}, {"batch": "data"})
 
 

@@ -4,16 +4,19 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..errors import ArgumentError, AxonymError, OperandError, message
+from ..axis import AxisSelector
+from ..errors import ArgumentError, AxonymError, OperandError, message, suggestion
 from ..kinds import Tree, type_text
 from ..mesh.assignment import Mappings, MeshLike, ResourceMapping, normalized
 from .targets import Target
 
 if TYPE_CHECKING:
+    from .choice import Choice
     from .planned import Candidate, Plan
     from .progress import Progress
     from .report import Cost
-    from .search import Axes, Choice, Search
+    from .search import Axes, Budget, Search
+    from .step import Step
     from .tally import Tally
     from .verify import Verifier
 
@@ -23,6 +26,8 @@ __all__ = ["plan"]
 MOST_MODEL = 16
 # From so many of the best starts, the search moves on.
 CLIMBED = 2
+# With so many of them, other values of arguments are tried first.
+GIVEN = 2
 
 
 def plan(
@@ -34,6 +39,8 @@ def plan(
     limit: int = 200,
     verify: int = 3,
     progress: "Callable[[Progress], object] | None" = None,
+    pipelined: tuple[AxisSelector, AxisSelector] | None = None,
+    choices: Mapping[str, Sequence[Tree]] | None = None,
     **kwargs: Tree,
 ) -> "Plan":
     """Find the mappings of a training step that take the least time and fit, by `axn.cost` in its traced depth.
@@ -57,14 +64,19 @@ def plan(
         limit: how many mappings are counted at most, on all meshes together; a compiled one counts as 10.
         verify: how many of the best are compiled. If none of them fits, those that follow are, until one does.
         progress: is called with a `Progress` after each mapping; by default, a terminal shows a bar.
+        pipelined: the axis of layers that may become stages of a pipeline, and the axis that is cut into microbatches,
+            as in `axn.pipelined`, which the plan enters itself. Without it, no pipeline is tried.
+        choices: further keyword arguments of the function, for each of them the values that are compared, such as
+            checkpoint policies or numbers of microbatches; the first one to begin with.
         kwargs: keyword arguments.
 
     Returns:
-        The plan, which prints as a table: `mappings`, `mesh`, and what the others cost.
+        The plan, which prints as a table: `mappings`, `mesh`, `microbatches`, `choices`, and what the others cost.
 
     Raises:
         ShardingError: if what is fixed does not fit.
-        OperandError: for what cannot be called; for an unknown target.
+        OperandError: for what cannot be called; for an unknown target; for choices without values; for a `pipelined`
+            that names no two axes of the arguments.
         ArgumentError: if `limit` or the number of devices is not positive, or `verify` is negative.
 
     Examples:
@@ -78,15 +90,16 @@ def plan(
         AxisMapping(entries=(('batch', ('data',)),))
     """
     # Here, so that who asks for no plan does not wait for it.
-    from .cost import cost
     from .devices import known_target
     from .planned import Plan
     from .search import Budget, Lessons, Search
+    from .step import Step, piped_axes
     from .tally import Tally
     from .verify import PRICE
 
     if not callable(fn):
         raise OperandError(message("plan", f"it takes a function or a module, not {type_text(fn)}"))
+    step = Step(fn, args, kwargs, target, choices or {}, piped_axes(pipelined))
     known = known_target(target)
     # With mesh axes of one kind, it does not matter which of them has how many devices.
     meshes = list(_meshes(mesh, is_symmetric=not fixed and not known.links))
@@ -102,12 +115,12 @@ def plan(
     budget, lessons = Budget(share), Lessons()
     searches: list[tuple[_Counting, Search]] = []
     for sizes in meshes:
-        counting = _Counting(fn, sizes, args, kwargs, target, tally)
+        counting = _Counting(step, sizes, tally)
         search = Search(counting.axes(fixed), counting.score, budget, lessons)
         # At least half is left for the moves.
         search.begin(max(1, share // (2 * len(meshes))), is_first=not searches)
         searches.append((counting, search))
-    _climb(searches)
+    _climb(searches, budget)
     candidates: list[Candidate] = []
     for counting, search in searches:
         candidates += [counting.candidates[choice] for choice in search.best()]
@@ -119,7 +132,7 @@ def plan(
         if isinstance(mesh, int):
             where = dict(one.mesh)
         tally.add("compiling", PRICE, math.inf)
-        return cost(fn, one.mappings, where, *args, target=target, **kwargs)
+        return step.cost(one.mappings, where, one.choices, one.microbatches, "compiled")
 
     (best, *others), text = verifier.run(sorted(candidates, key=_rank), counted, cost_of)
     tally.close()
@@ -139,14 +152,33 @@ def _verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "V
     return Verifier(wanted, limit, why)
 
 
-def _climb(searches: "Sequence[tuple[_Counting, Search]]") -> None:
-    """Move on from the best starts, on whichever meshes they are."""
+def _climb(searches: "Sequence[tuple[_Counting, Search]]", budget: "Budget") -> None:
+    """Move on from the best starts, on whichever meshes they are, with a pipeline and without."""
+    # Which start is the best depends on what is given to the step.
+    for at, choice in _best(searches, GIVEN):
+        searches[at][1].give(choice)
+    starts = _best(searches, 1)
+    if len(starts) == 1:
+        starts = _best(searches, CLIMBED)
+    for number, (at, choice) in enumerate(starts):
+        searches[at][1].climb(choice, budget.left // (len(starts) - number))
+
+
+def _best(searches: "Sequence[tuple[_Counting, Search]]", count: int) -> "list[tuple[int, Choice]]":
+    """Return the best choices that were looked at, with the numbers of their searches.
+
+    Args:
+        searches: on the meshes.
+        count: how many with a pipeline, and how many without.
+    """
     found: list[tuple[tuple[float, ...], int, Choice]] = []
     for at, (_, search) in enumerate(searches):
         found += [(search.known(choice), at, choice) for choice in search.best()]
     found.sort(key=lambda one: one[:2])
-    for _, at, choice in found[:CLIMBED]:
-        searches[at][1].climb(choice)
+    alone = [one for one in found if one[2].microbatches is None]
+    piped = [one for one in found if one[2].microbatches is not None]
+    kept = sorted((*alone[:count], *piped[:count]), key=lambda one: one[:2])
+    return [one[1:] for one in kept]
 
 
 def _meshes(mesh: object, *, is_symmetric: bool) -> Iterator[dict[str, int]]:
@@ -170,18 +202,10 @@ class _Counting:
         candidates: those that are legal.
     """
 
-    def __init__(
-        self,
-        fn: Tree,
-        mesh: dict[str, int],
-        args: tuple[Tree, ...],
-        kwargs: dict[str, Tree],
-        target: Target | str,
-        tally: "Tally",
-    ) -> None:
-        self._fn, self._mesh, self._target, self._tally = fn, mesh, target, tally
-        self._args, self._kwargs = args, kwargs
+    def __init__(self, step: "Step", mesh: dict[str, int], tally: "Tally") -> None:
+        self._step, self._mesh, self._tally = step, mesh, tally
         self._parameters: tuple[str, ...] = ()
+        self._states: tuple[str, ...] = ()
         self.candidates: dict[Choice, Candidate] = {}
 
     def axes(self, fixed: ResourceMapping | Mappings | None) -> "Axes":
@@ -189,30 +213,53 @@ class _Counting:
 
         Raises:
             ShardingError: if what is fixed does not fit.
+            OperandError: if there are no axes of a pipeline.
         """
-        from .search import Axes, Choice
+        from .choice import Choice
+        from .search import MICROBATCHES, Axes
+        from .step import state_patterns
 
         pinned = fixed
         if not isinstance(pinned, Mappings):
             pinned = Mappings({}, pinned or {})
+        piped, choices = self._step.piped, self._step.choices
+        microbatches = None
+        if piped is not None and (entry := pinned.compute.get(piped[0])):
+            microbatches = MICROBATCHES[0] * math.prod(self._mesh.get(axis, 1) for axis in entry)
+        given = (0,) * len(choices)
         # Mistakes of the function and of what is fixed are errors here, not choices that lose.
-        report = self._cost(pinned)
-        parameters = _sizes(report, "parameters")
-        self._parameters = tuple(parameters)
-        choice = Choice(_sorted(pinned.parameters), _sorted(pinned.compute))
-        return Axes(self._mesh, parameters, _sizes(report, "data"), choice, _elements(report))
+        report = self._step.cost(
+            pinned, self._mesh, self._step.chosen(given), microbatches, "traced"
+        )
+        parameters, data = _sizes(report, "parameters"), _sizes(report, "data")
+        if piped is not None:
+            _check_piped(piped, parameters, data)
+        self._parameters, self._states = tuple(parameters), state_patterns(report)
+        own = _sorted(pinned.parameters), _sorted(pinned.compute)
+        return Axes(
+            self._mesh,
+            parameters,
+            data,
+            Choice(*own, microbatches=microbatches, given=given),
+            _elements(report),
+            piped,
+            tuple(map(len, choices.values())),
+            bool(self._states),
+        )
 
     def score(self, choice: "Choice") -> tuple[float, ...] | None:
         """Count a choice; None, if it is not legal."""
         from .planned import Candidate
 
-        mappings = choice.mappings(self._parameters)
+        mappings = choice.mappings(self._parameters, self._states)
+        chosen = self._step.chosen(choice.given)
         try:
-            report = self._cost(mappings)
+            report = self._step.cost(mappings, self._mesh, chosen, choice.microbatches, "traced")
         except (AxonymError, ValueError):
             self._tally.add("counting", 1, math.inf)
             return None
-        found = Candidate(tuple(self._mesh.items()), mappings, report)
+        mesh = tuple(self._mesh.items())
+        found = Candidate(mesh, mappings, report, choices=chosen, microbatches=choice.microbatches)
         seconds = math.inf
         if found.fits:
             seconds = report.time.seconds
@@ -220,11 +267,23 @@ class _Counting:
         self.candidates[choice] = found
         return _rank(found)
 
-    def _cost(self, mappings: Mappings) -> "Cost":
-        from .cost import cost
 
-        given = (self._fn, mappings, self._mesh, *self._args)
-        return cost(*given, target=self._target, depth="traced", **self._kwargs)
+def _check_piped(
+    piped: tuple[str, str], parameters: Mapping[str, object], data: Mapping[str, object]
+) -> None:
+    """Check that there are axes for a pipeline.
+
+    Raises:
+        OperandError: otherwise.
+    """
+    for name, kind, there in (
+        (piped[0], "parameters", parameters),
+        (piped[1], "data", data),
+    ):
+        if name not in there:
+            problem = f"pipelined={piped!r}, and no {kind} have an axis {name!r}"
+            facts = f"axes of {kind}: {', '.join(there)}"
+            raise OperandError(message("plan", problem, facts, hint=suggestion(name, there)))
 
 
 def _rank(one: "Candidate") -> tuple[float, ...]:

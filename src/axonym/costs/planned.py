@@ -1,8 +1,9 @@
 """The result of a search for mappings: the best one, and why the others lose."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from ..kinds import Tree
 from ..mesh.assignment import AxisMapping, Mappings
 from ..report.table import Cell, Printed, Table, byte_text
 from .report import Cost
@@ -11,7 +12,7 @@ from .units import mesh_text, time_text
 __all__ = ["Candidate", "Plan"]
 
 SHOWN = 8
-MAPPED = ("mesh", "parameters", "computation")
+MAPPED = ("mesh", "parameters", "computation", "choices")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Candidate:
         cost: what it costs, traced.
         compiled: what it costs by the program of the compiler for the target, if it was verified.
         refusal: why there is no such program, if the compiler refuses it.
+        choices: the values of keyword arguments that were chosen.
+        microbatches: for `axn.pipelined`, if it is a pipeline.
     """
 
     mesh: tuple[tuple[str, int], ...]
@@ -31,6 +34,8 @@ class Candidate:
     cost: Cost
     compiled: Cost | None = None
     refusal: str = ""
+    choices: Mapping[str, Tree] = dataclasses.field(default_factory=dict)
+    microbatches: int | None = None
 
     @property
     def fits(self) -> bool:
@@ -76,6 +81,16 @@ class Plan(Printed):
         return dict(self.best.mesh)
 
     @property
+    def choices(self) -> Mapping[str, Tree]:
+        """The keyword arguments of the best one that were chosen."""
+        return self.best.choices
+
+    @property
+    def microbatches(self) -> int | None:
+        """For `axn.pipelined`, if the best one is a pipeline."""
+        return self.best.microbatches
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """What does not fit in the best one, with what to change."""
         return self.best.problems
@@ -111,7 +126,7 @@ class Plan(Printed):
         for other in others:
             rows.append((*_mapped(other), *_traced(other), _reason(other, self.best)))
         header = (*MAPPED, "time", "sent", "peak", "")
-        return self._without_mesh(Table(header, tuple(rows), right=header[3:6]))
+        return self._told(Table(header, tuple(rows), right=header[4:7]))
 
     def _verified_table(self, verified: Sequence[Candidate]) -> Table:
         """Tell what compiled candidates cost beside their traced cost."""
@@ -125,23 +140,43 @@ class Plan(Printed):
                 pairs += [own, other]
             rows.append((*_mapped(one), *pairs))
         numbers = ("time", "compiled", "sent", "compiled", "peak", "compiled")
-        return self._without_mesh(Table((*MAPPED, *numbers), tuple(rows), right=numbers))
+        return self._told(Table((*MAPPED, *numbers), tuple(rows), right=numbers))
 
-    def _without_mesh(self, table: Table) -> Table:
-        """Leave the column of meshes out if there is one mesh."""
-        if any(other.mesh != self.best.mesh for other in self.others):
-            return table
-        rows = tuple(row[1:] for row in table.rows)
-        return dataclasses.replace(table, header=table.header[1:], rows=rows)
+    def _told(self, table: Table) -> Table:
+        """Leave out the column of meshes if there is one mesh, and that of choices if there are none."""
+        columns = list(range(len(table.header)))
+        if all(other.mesh == self.best.mesh for other in self.others):
+            columns.remove(MAPPED.index("mesh"))
+        if not any(map(_choices_text, (self.best, *self.others))):
+            columns.remove(MAPPED.index("choices"))
+        header = tuple(table.header[at] for at in columns)
+        rows: list[tuple[Cell, ...]] = []
+        for row in table.rows:
+            rows.append(tuple(row[at] for at in columns))
+        return dataclasses.replace(table, header=header, rows=tuple(rows))
 
 
-def _mapped(one: Candidate) -> tuple[str, str, str]:
+def _mapped(one: Candidate) -> tuple[str, str, str, str]:
     mappings = one.mappings
+    stored = _mapping_text(mappings.parameters)
+    for _, kept in mappings.overrides[:1]:
+        stored += f"; state: {_mapping_text(kept)}"
     return (
         mesh_text(one.mesh),
-        _mapping_text(mappings.parameters),
+        stored,
         _mapping_text(mappings.compute),
+        _choices_text(one),
     )
+
+
+def _choices_text(one: Candidate) -> str:
+    """Write what was chosen beside mappings, such as `8 microbatches, policy=full`."""
+    found: list[str] = []
+    if one.microbatches is not None:
+        found.append(f"{one.microbatches} microbatches")
+    for name, value in one.choices.items():
+        found.append(f"{name}={value}")
+    return ", ".join(found)
 
 
 def _traced(one: Candidate) -> tuple[str, str, str]:

@@ -4,67 +4,19 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TypeAlias
 
-from ..mesh.assignment import Entry, Mappings
+from ..mesh.assignment import Entry
+from .choice import Change, Choice, Give, Keep, Move, Pipeline, Role
 
-Role: TypeAlias = Literal["stored", "computed", "both"]
 # Bytes that do not fit, seconds, bytes sent, bytes at the peak: the first that differ decide.
 Score: TypeAlias = tuple[float, ...]
-Entries: TypeAlias = tuple[tuple[str, Entry], ...]
 # So many sets of axes are tried as those that devices divide the layers by.
 GROUPS = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class Choice:
-    """Mesh axes of named axes, sorted by name; those on none are left out.
-
-    Attributes:
-        stored: for parameters, gradients and the state of the optimiser.
-        computed: for activations and data.
-    """
-
-    stored: Entries = ()
-    computed: Entries = ()
-
-    def mappings(self, parameters: Sequence[str]) -> Mappings:
-        """Return the mappings; `parameters` are the names of axes that parameters have."""
-        stored, computed = dict(self.stored), dict(self.computed)
-        listed: dict[str, Entry] = {}
-        for name in parameters:
-            # An array with an axis that the computation alone lists would be taken for data.
-            if name in stored or name in computed:
-                listed[name] = stored.get(name, ())
-        return Mappings(listed, computed)
-
-
-class Move(NamedTuple):
-    """What may change: an axis, its new mesh axes, and where; others may have to leave these mesh axes."""
-
-    name: str
-    entry: Entry
-    role: Role
-    evicts: bool
-
-    def applied(self, choice: Choice) -> Choice:
-        """Return a choice with the move made."""
-        stored, computed = choice.stored, choice.computed
-        if self.role in ("stored", "both"):
-            stored = self._changed(stored)
-        if self.role in ("computed", "both"):
-            computed = self._changed(computed)
-        return Choice(stored, computed)
-
-    def _changed(self, entries: Entries) -> Entries:
-        found: dict[str, Entry] = {self.name: self.entry}
-        for name, entry in entries:
-            if name == self.name:
-                continue
-            if self.evicts:
-                entry = tuple(axis for axis in entry if axis not in self.entry)
-            found[name] = entry
-        return tuple(sorted((name, entry) for name, entry in found.items() if entry))
+# Microbatches for each stage of a pipeline, the first number first: the more, the shorter stages wait.
+MICROBATCHES = (4, 8, 2, 1)
+# The state of the optimiser is tried along so many axes of its own.
+KEPT = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +29,9 @@ class Axes:
         data: for each axis of data.
         fixed: what stays as it is.
         arrays: for the axes of each kind of parameter, how many elements there are.
+        piped: the axis of layers that may be stages, and the axis that is cut into microbatches.
+        alternatives: for each keyword argument that is chosen, how many values there are.
+        has_state: whether an optimiser keeps arrays like the parameters.
     """
 
     mesh: Mapping[str, int]
@@ -84,6 +39,9 @@ class Axes:
     data: Mapping[str, frozenset[int]]
     fixed: Choice
     arrays: Mapping[tuple[str, ...], int] = dataclasses.field(default_factory=dict)
+    piped: tuple[str, str] | None = None
+    alternatives: tuple[int, ...] = ()
+    has_state: bool = False
 
     @property
     def mesh_axes(self) -> Entry:
@@ -116,31 +74,62 @@ class Axes:
                 found = entry
         return found
 
-    def moves(self) -> list[Move]:
-        """List all moves: axes of data first, then those of parameters that divide most of them."""
-        found: list[Move] = []
-        pinned = {"stored": dict(self.fixed.stored), "computed": dict(self.fixed.computed)}
+    def moves(self) -> list[Change]:
+        """List all that may change: axes of data first, then those of parameters that divide most of them."""
+        found: list[Change] = [*self.gifts()]
         for name in dict.fromkeys((*self.data, *self._by_elements())):
-            roles: list[Role] = []
-            if name not in pinned["computed"]:
-                roles.append("computed")
-            if name in self.parameters and name not in pinned["stored"]:
-                roles.append("stored")
-            if len(roles) == 2:
-                roles.append("both")
             for entry in self.entries_of(name):
-                for role in roles:
+                for role in self._roles(name):
                     found.append(Move(name, entry, role, evicts=False))
                     if entry:
                         found.append(Move(name, entry, role, evicts=True))
+        for axis in self._narrow_first:
+            found += self.pipelines(axis)
+        if self.has_state:
+            found.append(Keep(None))
+            for name in self._by_elements()[:KEPT]:
+                for entry in self.entries_of(name):
+                    found.append(Keep(((name, entry),)))
+        return found
+
+    def gifts(self) -> list[Give]:
+        """List all values of keyword arguments."""
+        found: list[Give] = []
+        for at, count in enumerate(self.alternatives):
+            found += [Give(at, number) for number in range(count)]
+        return found
+
+    def _roles(self, name: str) -> list[Role]:
+        """Return where an axis may move."""
+        # As stages, layers move together with the number of microbatches.
+        is_stage = self.piped is not None and name == self.piped[0]
+        found: list[Role] = []
+        if name not in dict(self.fixed.computed) and not is_stage:
+            found.append("computed")
+        if name in self.parameters and name not in dict(self.fixed.stored):
+            found.append("stored")
+        if len(found) == 2:
+            found.append("both")
+        return found
+
+    def pipelines(self, axis: str) -> list[Pipeline]:
+        """List the pipelines along a mesh axis, by their numbers of microbatches."""
+        found: list[Pipeline] = []
+        if self.piped is None or not self.divides(self.piped[0], (axis,)):
+            return found
+        layers, rows = self.piped
+        for several in MICROBATCHES:
+            number = several * self.mesh[axis]
+            if all(size % number == 0 for size in self.data.get(rows, ())):
+                found.append(Pipeline(layers, rows, axis, number))
         return found
 
     def starts(self) -> list[Choice]:
         """List what experts begin with, and what is there to be better than.
 
         That is: nothing mapped; an axis of data on all mesh axes; with parameters stored so, too, or along one mesh
-        axis alone; and along one mesh axis what divides the layers, with the data and the rest of what is stored along
-        the others.
+        axis alone; pipelines along one mesh axis, and data along the others; and along one mesh axis what divides the
+        layers, with the data and the rest of what is stored along the others.
         """
         found = [self.fixed]
         for name in self.data:
@@ -149,6 +138,7 @@ class Axes:
         for axis in self._narrow_first:
             for group in self.groups(axis):
                 found += self._grouped(group, axis)
+            found += self._grouped_stages(axis)
         return list(dict.fromkeys(map(self._kept, found)))
 
     def _divided(self, data: Move) -> Iterator[Choice]:
@@ -160,10 +150,12 @@ class Axes:
                 if own := self.widest(name, entry):
                     yield Move(name, own, "stored", evicts=True).applied(divided)
                     break
+        for axis in self._narrow_first:
+            yield from self._with_stages(divided, axis)
         # What needs no rows of its own, such as experts, shares the mesh axes of the rows.
         for name in self._by_elements():
             for axis in self._narrow_first:
-                if name not in self.data and self.divides(name, (axis,)):
+                if "both" in self._roles(name) and self.divides(name, (axis,)):
                     yield from self._with_rest(Move(name, (axis,), "both", False).applied(divided))
 
     def _grouped(self, group: Sequence[str], axis: str) -> Iterator[Choice]:
@@ -177,6 +169,22 @@ class Axes:
         for name in self.data:
             if most := self.widest(name, rest):
                 yield from self._with_rest(Move(name, most, "computed", evicts=False).applied(base))
+
+    def _grouped_stages(self, axis: str) -> Iterator[Choice]:
+        """Yield pipelines whose stages are divided along a mesh axis, too."""
+        for group in self.groups(axis)[:1]:
+            for choice in self._grouped(group, axis):
+                for other in self._narrow_first:
+                    if other != axis:
+                        yield from self._with_stages(choice, other)
+
+    def _with_stages(self, choice: Choice, axis: str) -> Iterator[Choice]:
+        """Yield it as a pipeline, if it can be one."""
+        for pipeline in self.pipelines(axis):
+            piped = pipeline.applied(choice)
+            if not self.clashes(piped):
+                yield from self._with_rest(piped)
+                return
 
     def _with_rest(self, choice: Choice) -> Iterator[Choice]:
         """Yield a choice, and it with parameters stored along the mesh axes that are free there."""
@@ -193,7 +201,8 @@ class Axes:
         """List sets of axes, no two of which one parameter has, that divide most of the elements."""
         names: list[str] = []
         for name in self._by_elements():
-            if name not in self.data and self.divides(name, (axis,)):
+            is_divided = name not in self.data and self.divides(name, (axis,))
+            if is_divided and "both" in self._roles(name):
                 names.append(name)
         found = sorted(_apart(names, list(self.arrays)), key=lambda one: self._gain(one))
         return found[:GROUPS]
@@ -219,23 +228,44 @@ class Axes:
         return len(self.mesh_axes) > 1 and several <= {self.mesh_axes}
 
     def clashes(self, choice: Choice) -> bool:
-        """Return whether two axes of a parameter would be stored along one mesh axis."""
-        stored = dict(choice.stored)
-        for names in self.arrays:
-            used = [axis for name in names for axis in stored.get(name, ())]
-            if len(used) > len(set(used)):
-                return True
-        return False
+        """Return whether two axes of a parameter would share a mesh axis where they are kept, or rows have no cut."""
+        for entries in (choice.stored, choice.kept or ()):
+            held = dict(entries)
+            for names in self.arrays:
+                used = [axis for name in names for axis in held.get(name, ())]
+                if len(used) > len(set(used)):
+                    return True
+        return self.piped is not None and not self._is_cut(choice, *self.piped)
+
+    def _is_cut(self, choice: Choice, layers: str, rows: str) -> bool:
+        """Return whether each device can cut its rows into microbatches."""
+        computed = dict(choice.computed)
+        stages = computed.get(layers, ())
+        across = [axis for axis in computed.get(rows, ()) if axis not in stages]
+        parts = (choice.microbatches or 1) * math.prod(self.mesh[axis] for axis in across)
+        return all(size % parts == 0 for size in self.data.get(rows, ()))
 
     def keeps(self, choice: Choice) -> bool:
-        """Return whether a choice has all that is fixed."""
+        """Return whether a choice has all that is fixed, and nothing without effect."""
         return self._kept(choice) == choice
 
     def _kept(self, choice: Choice) -> Choice:
-        """Put back what is fixed."""
+        """Put back what is fixed, and leave out what has no effect."""
         stored = {**dict(choice.stored), **dict(self.fixed.stored)}
         computed = {**dict(choice.computed), **dict(self.fixed.computed)}
-        return Choice(tuple(sorted(stored.items())), tuple(sorted(computed.items())))
+        microbatches = choice.microbatches
+        if self.piped is not None and self.piped[0] not in computed:
+            microbatches = self.fixed.microbatches
+        kept = choice.kept
+        if kept == tuple(sorted(stored.items())):
+            kept = None
+        return dataclasses.replace(
+            choice,
+            stored=tuple(sorted(stored.items())),
+            computed=tuple(sorted(computed.items())),
+            kept=kept,
+            microbatches=microbatches,
+        )
 
 
 def _apart(names: Sequence[str], arrays: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
@@ -273,7 +303,7 @@ class Lessons:
             return
         unknown = reasons - self._good
         # That two share a mesh axis says more than that one of them is mapped.
-        several = {reason for reason in unknown if len(reason) > 1}
+        several = {reason for reason in unknown if len(reason) > 2}
         blamed = several or unknown
         if len(blamed) == 1:
             self._bad |= blamed
@@ -285,10 +315,12 @@ class Lessons:
 
 def _reasons(choice: Choice) -> Set[frozenset[str]]:
     """Return the names that the computation maps, and the pairs of those along one mesh axis."""
-    found = {frozenset((name,)) for name, _ in choice.computed}
+    # In a pipeline of as many microbatches, other things are legal.
+    how = f"{choice.microbatches} microbatches"
+    found = {frozenset((name, how)) for name, _ in choice.computed}
     for (one, first), (other, second) in itertools.combinations(choice.computed, 2):
         if set(first) & set(second):
-            found.add(frozenset((one, other)))
+            found.add(frozenset((one, other, how)))
     return found
 
 
@@ -308,11 +340,13 @@ class Budget:
         self.left = limit
         self.ran_out = False
 
-    def take(self) -> bool:
-        """Use one up, if there is one."""
-        self.ran_out = self.ran_out or self.left == 0
-        self.left = max(0, self.left - 1)
-        return not self.ran_out
+    def take(self, end: int = 0) -> bool:
+        """Use one up, if more are left than there should be in the end."""
+        if self.left <= end:
+            self.ran_out = True
+            return False
+        self.left -= 1
+        return True
 
 
 class Search:
@@ -357,16 +391,25 @@ class Search:
         legal = [choice for choice, score in self.scores.items() if score is not None]
         return sorted(legal, key=self.known)
 
-    def climb(self, best: Choice) -> None:
-        """Make moves as long as one of them helps."""
-        moves = self._axes.moves()
-        while True:
-            better = self._better(best, moves)
-            if better is None:
-                return
-            best = better
+    def give(self, choice: Choice) -> None:
+        """Look at a choice with other values of keyword arguments."""
+        for gift in self._axes.gifts():
+            self._look(gift.applied(choice))
 
-    def _better(self, best: Choice, moves: Iterable[Move]) -> Choice | None:
+    def climb(self, best: Choice, limit: int) -> None:
+        """Make moves as long as one of them helps.
+
+        Args:
+            best: where to begin.
+            limit: how many choices may be counted.
+        """
+        moves, end = self._axes.moves(), max(0, self._budget.left - limit)
+        better: Choice | None = best
+        while better is not None:
+            best = better
+            better = self._better(best, moves, end)
+
+    def _better(self, best: Choice, moves: Iterable[Change], end: int) -> Choice | None:
         """Return the first choice, one move away, that is better; None, if there is none."""
         others = [move.applied(best) for move in moves]
         # What leaves devices with equal work is rarely better, and what is stored costs least to change.
@@ -374,7 +417,7 @@ class Search:
         for other in dict.fromkeys(others):
             if not self._axes.keeps(other):
                 continue
-            found = self._look(other)
+            found = self._look(other, end)
             if found is not None and found < self.known(best):
                 return other
         return None
@@ -383,12 +426,12 @@ class Search:
         """Return the score of a legal choice that was looked at."""
         return self.scores[choice] or ()
 
-    def _look(self, choice: Choice) -> Score | None:
+    def _look(self, choice: Choice, end: int = 0) -> Score | None:
         if choice in self.scores:
             return self.scores[choice]
         if self._axes.clashes(choice) or self._lessons.forbid(choice):
             return None
-        if not self._budget.take():
+        if not self._budget.take(end):
             return None
         found = self.scores[choice] = self._score(choice)
         self._lessons.learn(choice, is_legal=found is not None)
