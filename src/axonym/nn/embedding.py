@@ -10,14 +10,13 @@ from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name, axis_size, sized, spec
 from ..dtypes import widen
-from ..ops.index import take
 from ..ops.join import concatenate
 from ..partitioning.shard import auto_sharded
 from .initializer import Initializer, fan_in
 from .inputs import check_input
 from .layer import Layer, in_scope
 from .settings import drawn
-from .weights import multiply
+from .weights import look_up, multiply
 
 __all__ = ["Embedding"]
 
@@ -69,7 +68,7 @@ class Embedding(Layer):
             AxisClashError: if `ids` already has an axis of `Embed`.
         """
         check_input("Embedding", ids, (), self.Embed)
-        vectors = take(auto_sharded(self.weight), self.Vocab, ids)
+        vectors = look_up(self.weight, self.Vocab, ids)
         return auto_sharded(vectors.rearrange((*ids.names, *axis_name(self.Embed))))
 
     @in_scope

@@ -1,5 +1,6 @@
 """Products with parameters."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -7,15 +8,19 @@ from typing import TypeVar
 import equinox as eqx
 import jax
 from jax import lax
+from jax.sharding import AxisType
 from jax.typing import DTypeLike
 
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name
 from ..dtypes import widened_to
 from ..mesh import tracing
-from ..mesh.context import context_mesh, current_mapping
+from ..mesh.assignment import AxisMapping
+from ..mesh.context import context_mesh, current_mapping, stored_mapping
+from ..mesh.partition import entries_from_spec, ways_on
 from ..ops.contract import dot
-from ..partitioning.shard import auto_sharded
+from ..ops.index import take
+from ..partitioning.shard import auto_sharded, lay_out_tree, pspec_for
 
 X = TypeVar("X")
 W = TypeVar("W")
@@ -71,6 +76,37 @@ def multiply(
         return dot(x, weight, axis=names, dot_general=dot_general)
 
     return gathered(product, x, weight)
+
+
+def look_up(weight: NamedArray, rows: Axis, ids: NamedArray) -> NamedArray:
+    """Look up rows of a table by ids.
+
+    Where rows are stored in parts and a device has fewer ids than the table has rows, parts of rows are looked up where
+    they are stored, and sent: less than the table. Otherwise, and on Explicit mesh axes, the table is gathered.
+    """
+    stored, mesh = _stored_apart(weight, rows, ids), context_mesh()
+    if stored is None or mesh is None:
+        return take(auto_sharded(weight), rows, ids)
+    return take(lay_out_tree(weight, stored, mesh), rows, ids)
+
+
+def _stored_apart(weight: NamedArray, rows: Axis, ids: NamedArray) -> AxisMapping | None:
+    """Return how a table is stored, if rows are to be looked up there."""
+    mapping, stored, mesh = current_mapping(), stored_mapping(weight.names), context_mesh()
+    if mapping is None or stored is None or mesh is None or not tracing.tracing():
+        return None
+    split = entries_from_spec(pspec_for(weight, stored, strict=False))
+    gathered = entries_from_spec(pspec_for(weight, mapping, strict=False))
+    at = weight.names.index(rows.name)
+    if split == gathered or split[at] != gathered[at]:
+        return None
+    if AxisType.Explicit in mesh.axis_types:
+        return None
+    by_ids = entries_from_spec(pspec_for(ids, mapping, strict=False))
+    ways = ways_on(mesh, tuple(itertools.chain.from_iterable(by_ids)))
+    if ids.array.size >= rows.size * ways:
+        return None
+    return stored
 
 
 def add_bias(y: NamedArray, bias: NamedArray | None) -> NamedArray:

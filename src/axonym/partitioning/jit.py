@@ -481,7 +481,10 @@ class NamedJit(Generic[P, R]):
             if inside is not None:
                 checked.append(inside)
         ledger = context.Ledger(context.current().ledger, names, checked)
-        with context.context(mapping=inside, ledger=ledger):
+        stored = context.current().stored
+        if given:
+            stored = results
+        with context.context(mapping=inside, ledger=ledger, stored=stored):
             result = fn(*args, **kwargs)
         names |= names_of((result, enclosed(self._fn)))
         paths |= paths_of(result)

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Set
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -140,11 +141,15 @@ def shard(
 
 
 def auto_sharded(x: T, mesh: MeshLike | None = None) -> T:
-    """Lay out each named array of a tree by the current mapping; without mapping or mesh, do nothing."""
+    """Lay out each named array of a tree by the current mapping; without mapping or mesh, do nothing.
+
+    On Auto mesh axes, gradients of parameters are laid out as the results of the surrounding `named_jit` or `fsdp`
+    are: what is gathered for the computation is scattered again, without being whole on each device in between.
+    """
     mapping, mesh = context.current_mapping(), context.context_mesh(mesh)
     if mapping is None or mesh is None:
         return x
-    return lay_out_tree(x, mapping, mesh)
+    return lay_out_tree(x, mapping, mesh, gradients=context.stored_mapping)
 
 
 def no_mapping(function: str) -> ShardingError:
@@ -256,6 +261,7 @@ def lay_out_tree(
     several: Set[str] | None = None,
     function: str = "shard",
     shown: Callable[[str], str] = str,
+    gradients: Callable[[Names], AxisMapping | None] | None = None,
 ) -> T:
     """Lay out each named array of a tree.
 
@@ -266,6 +272,7 @@ def lay_out_tree(
         several: for a part of a tree, the `several_of` the whole.
         function: what the user called, for errors.
         shown: how errors show a path.
+        gradients: gives the mapping of gradients; by default they are laid out as the arrays.
     """
     if several is None:
         several = several_of(tree)
@@ -286,6 +293,8 @@ def lay_out_tree(
         lay_out = _lay_out
         if is_abstract:
             lay_out = _planned
+        elif gradients is not None and tracing.transforming():
+            lay_out = partial(constraints.constrain, gradient=gradients(names))
         try:
             array = lay_out(leaf.array, names, own, mesh, function)
         except ShardingError as error:

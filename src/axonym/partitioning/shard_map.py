@@ -225,7 +225,10 @@ class ShardMap(Generic[P, R]):
             its_f, its_args, its_kwargs = jax.tree.unflatten(tree, filled[: len(leaves)])
             variables = jax.tree.unflatten(held_tree, filled[len(leaves) :])
             its_f = captured.with_variables(its_f, variables)
-            with context.context(mapping=mappings.compute, scope=scope, ledger=ledger):
+            inside = context.context(
+                mapping=mappings.compute, scope=scope, ledger=ledger, stored=None
+            )
+            with inside:
                 result = blocks.call(its_f, its_args, its_kwargs)
             out_mappings = options.out_mapping or mappings
             blocks_out, out_specs[:] = blocks.join(result, options.out_specs, out_mappings)

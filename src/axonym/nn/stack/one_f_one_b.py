@@ -93,7 +93,7 @@ def pipeline_value_and_grad(
             problem = f"{shown(divided.Block)} are stored in {divided.rounds} rounds"
             hint = "take the gradient by jax.grad, or make the layers without rounds"
             raise OperandError(message(FUNCTION, problem, "it passes all stages once", hint=hint))
-        with context.context(mapping=divided.inner):
+        with context.context(mapping=divided.inner, stored=None):
             return _streamed(divided, parts, parameters, rest, data)
 
     return run

@@ -127,7 +127,7 @@ def run(
         policy: what stages keep of their layers for the backward pass.
     """
     context.note_waiting(1 - pipeline.steps / pipeline.Tick.size)
-    with context.context(mapping=pipeline.inner):
+    with context.context(mapping=pipeline.inner, stored=None):
         stack = split(pipeline)
         leaves = Leaves(pipeline, init, arguments)
         stage = arange(pipeline.Stage)
