@@ -58,6 +58,15 @@ def test_what_nobody_uses_is_not_needed():
     assert [one.primitive.name for one in needed(program(wasteful, array((4,))))] == ["cos"]
 
 
+def test_what_a_call_reads_for_nobody_is_not_needed():
+    @jax.jit
+    def both(x, y):
+        return jnp.sin(x), jnp.cos(y)
+
+    traced = program(lambda x: both(jnp.tan(x), jnp.exp(x))[1], array((4,)))
+    assert [one.primitive.name for one in needed(traced)] == ["exp", "jit"]
+
+
 def test_a_collective_that_nobody_uses_is_not_needed():
     def exchanged(x):
         jax.lax.all_to_all(x, "data", 1, 0, tiled=True)

@@ -55,3 +55,20 @@ def test_what_is_looked_up():
     assert natural(one, [table, places]) == ([("data",), ()], ())
     split = table._replace(entries=(("model",), ()))
     assert natural(one, [split, places]) == ([("data",), ()], (Sum(("model",), 16),))
+
+
+def test_each_row_looks_up_and_adds_in_a_table_of_its_own():
+    def look_up(tables, rows):
+        return jax.vmap(lambda table, row: table[row])(tables, rows)
+
+    def gradient(tables, rows):
+        return jax.grad(lambda tables: look_up(tables, rows).sum())(tables)
+
+    tables, rows = jnp.ones((8, 16, 6)), jnp.zeros((8, 4), jnp.int32)
+    for fn, name, shape in ((look_up, "gather", (8, 4, 6)), (gradient, "scatter-add", (8, 16, 6))):
+        equations = jax.make_jaxpr(fn)(tables, rows).eqns
+        (one,) = [each for each in equations if each.primitive.name == name]
+        given = [settled(variable) for variable in one.invars]
+        given = [value._replace(entries=(("data",), *value.entries[1:])) for value in given]
+        assert one.outvars[0].aval.shape == shape
+        assert natural(one, given) == ([("data",), (), ()], ())

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AbstractMesh, AxisType
 
 from axonym.costs.compilers import ACCELERATOR, CPU
 from axonym.costs.walk import Walk
@@ -98,3 +99,23 @@ def test_collectives_of_a_shard_map():
         ("all-gather", (2, 16)),
         ("reduce-scatter", (2, 16)),
     }
+
+
+def test_what_is_split_beside_a_shard_map_stays_so():
+    """On Auto mesh axes types say nothing, and a `shard_map` tells of its own mesh axes alone."""
+
+    def exchange(x):
+        return jax.lax.ppermute(x, "model", [(0, 1)])
+
+    def both(x):
+        spec = jax.P(None, "model")
+        return jax.shard_map(exchange, in_specs=spec, out_specs=spec, axis_names={"model"})(x)
+
+    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = jax.jit(both).trace(jax.ShapeDtypeStruct((8, 16), jnp.float32)).jaxpr.jaxpr
+    walk = Walk(SIZES, compiler=ACCELERATOR)
+    given = walk.value(traced.invars[0])._replace(entries=(("data",), ("model",)))
+    (result,) = walk.run(traced, [given])
+    assert [one.move.shape for one in walk.sent] == [(2, 8)]
+    assert result.entries == (("data",), ("model",))

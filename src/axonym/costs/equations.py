@@ -177,9 +177,33 @@ def needed(program: Program, used: Sequence[bool] | None = None) -> list[Equatio
     found: list[Equation] = []
     for equation in reversed(program.eqns):
         if acts(equation) or live.intersection(map(id, equation.outvars)):
+            used_here = [id(variable) in live for variable in equation.outvars]
             found.append(equation)
-            live.update(map(id, equation.invars))
+            live.update(map(id, _read_for(equation, used_here)))
     found.reverse()
+    return found
+
+
+def _read_for(equation: Equation, used: Sequence[bool]) -> Sequence[Variable]:
+    """Return what an equation reads for the results that somebody uses: of a call, perhaps not all that it takes."""
+    operands: Sequence[Variable] = equation.invars
+    inner = bodies(equation)
+    if all(used) or len(inner) != 1 or len(inner[0].invars) != len(operands):
+        return operands
+    (body,) = inner
+    inside = used_inside(equation, body, used)
+    if inside is None:
+        return operands
+    read: set[int] = set()
+    for one in needed(body, inside):
+        read.update(map(id, one.invars))
+    for variable, is_used in zip(body.outvars, inside, strict=True):
+        if is_used:
+            read.add(id(variable))
+    found: list[Variable] = []
+    for operand, own in zip(operands, body.invars, strict=True):
+        if id(own) in read:
+            found.append(operand)
     return found
 
 
@@ -318,21 +342,17 @@ def _ragged(
 ) -> float:
     """Count each row once, with the matrix of its group."""
     numbers = equation.params.get("ragged_dot_dimension_numbers")
-    over, ragged = (1,), (0,)
+    shared: tuple[int, ...] = (0, 1)
     if numbers is not None:
-        over = tuple(numbers.dot_dimension_numbers[0][0])
-        ragged = tuple(numbers.lhs_ragged_dimensions)
-    left, result = inputs[0], settled(equation.outvars[0])
-    summed = 1
-    for i in over:
-        summed *= -(-left.shape[i] // ways(left.entries[i], mesh))
-    total = 2.0 * math.prod(block(result.shape, result.entries, mesh)) * summed
-    groups = inputs[2].shape[-1]
-    if set(ragged) & set(over):
-        # Each group has a result, and sums over its own rows.
-        total /= groups
+        (_, over), (_, alike) = numbers.dot_dimension_numbers
+        shared = (*over, *alike, *numbers.rhs_group_dimensions)
+    left, right = inputs[:2]
+    total = 2.0 * math.prod(block(left.shape, left.entries, mesh))
+    for i, size in enumerate(block(right.shape, right.entries, mesh)):
+        if i not in shared:
+            total *= size
     if masks:
-        total *= groups
+        total *= inputs[2].shape[-1]
     return total
 
 

@@ -136,14 +136,21 @@ def _gathered(equation: Equation, inputs: Sequence[Value]) -> Natural:
     parts: list[str] = []
     sums: list[Sum] = []
     kept: list[Entry] = []
+    rows = list(indices.entries[:-1])
+    for i, at in zip(
+        numbers.operand_batching_dims, numbers.start_indices_batching_dims, strict=True
+    ):
+        # Each row of the indices has a table of its own.
+        rows[at] = rows[at] or table.entries[i]
     for i, entry in enumerate(table.entries):
+        if i in numbers.operand_batching_dims:
+            continue
         is_whole = sizes[i] == table.shape[i]
         if entry and (i in numbers.collapsed_slice_dims or not is_whole):
             parts += entry
             sums.append(Sum(entry, table.shape[i]))
         if i not in dropped:
             kept.append(entry if is_whole else ())
-    rows = list(indices.entries[:-1])
     shape = settled(equation.outvars[0]).shape
     entries: list[Entry] = []
     for i in range(len(shape)):
@@ -159,6 +166,11 @@ def _scattered(equation: Equation, inputs: Sequence[Value]) -> Natural:
     windows = list(numbers.update_window_dims)
     dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
     entries = list(table.entries)
+    rows = [i for i in range(len(updates.shape)) if i not in numbers.update_window_dims]
+    for i, at in zip(
+        numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True
+    ):
+        entries[i] = entries[i] or updates.entries[rows[at]]
     for i, size in enumerate(table.shape):
         if i in dropped:
             continue

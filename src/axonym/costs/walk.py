@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
+from jax.sharding import PartitionSpec
+
 from ..mesh.assignment import Entry
+from ..mesh.partition import entries_from_spec, without
 from .compilers import Compiler
 from .equations import (
     PASSING,
@@ -281,7 +284,11 @@ class Walk:
         elif name == "cond":
             given = given[1:]
         if name == "shard_map":
-            given = [settled(variable) for variable in inner[0].invars]
+            divided = equation.params["newly_manual_axes"]
+            given = []
+            for variable, value in zip(inner[0].invars, inputs, strict=True):
+                rest = [without(entry, divided) for entry in value.entries]
+                given.append(settled(variable, rest))
 
         results: list[Value] = []
         best: tuple[float, float, Walk] | None = None
@@ -307,6 +314,8 @@ class Walk:
                 guess = results[i].entries
                 more = len(getattr(variable.aval, "shape", ())) - len(guess)
                 guess = ((),) * more + tuple(guess)
+            if name == "shard_map":
+                guess = _put_together(equation.params["out_specs"][i], guess)
             self.values[id(variable)] = settled(variable, guess)
 
     def _accesses(self, fusion: Fusion, source: str, count: int) -> None:
@@ -345,6 +354,18 @@ def _axes_of(value: Value) -> set[str]:
     found: set[str] = set()
     for entry in value.entries:
         found.update(entry)
+    return found
+
+
+def _put_together(spec: PartitionSpec, entries: Sequence[Entry]) -> list[Entry]:
+    """Return the mesh axes of a result of a `shard_map`: those that divide it, and those that did inside."""
+    own = entries_from_spec(spec)
+    found: list[Entry] = []
+    for i, entry in enumerate(entries):
+        outer: Entry = ()
+        if i < len(own):
+            outer = own[i]
+        found.append((*outer, *entry))
     return found
 
 
