@@ -119,3 +119,18 @@ def test_what_is_split_beside_a_shard_map_stays_so():
     (result,) = walk.run(traced, [given])
     assert [one.move.shape for one in walk.sent] == [(2, 8)]
     assert result.entries == (("data",), ("model",))
+
+
+@pytest.mark.parametrize(("is_auto", "count"), [(False, 1), (True, 2)])
+def test_on_auto_mesh_axes_each_loop_gathers_the_layers_that_it_slices(is_auto, count):
+    def fold(x, layers):
+        return jax.lax.scan(lambda x, w: (x @ w, None), x, layers)[0]
+
+    def twice(x, layers):
+        whole = jax.reshard(layers, jax.P())
+        return fold(fold(x, whole), whole)
+
+    traced = program(twice, X, array((4, 16, 16), "data"))
+    walk = Walk(SIZES, compiler=CPU, is_auto=is_auto)
+    walk.run(traced, [walk.value(variable) for variable in traced.invars])
+    assert sent(walk) == [("all-gather", ("data",), (1, 16, 16), 1)] * count

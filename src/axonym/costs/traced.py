@@ -56,7 +56,9 @@ def traced_cost(
     rows = rows_of(given)
     kinds = by_kind(given, rows)
     named = names_known(given.mappings, ledger, rows, kinds["parameters"], abstract)
-    walk = Walk(dict(abstract.shape), compiler=compiler_of(target.platform))
+    is_auto = not abstract.explicit_axes
+    sizes = dict(abstract.shape)
+    walk = Walk(sizes, compiler=compiler_of(target.platform), is_auto=is_auto)
     program = traced.jaxpr.jaxpr
     inputs = list(map(walk.value, program.invars))
     name = f"jit({call.name})"

@@ -77,6 +77,7 @@ class Walk:
     Args:
         mesh: sizes of the mesh axes.
         compiler: what makes the program.
+        is_auto: whether it is made for Auto mesh axes.
         numbering: what is known of which arrays are the same.
 
     Attributes:
@@ -87,10 +88,16 @@ class Walk:
     """
 
     def __init__(
-        self, mesh: Mapping[str, int], *, compiler: Compiler, numbering: Numbering | None = None
+        self,
+        mesh: Mapping[str, int],
+        *,
+        compiler: Compiler,
+        is_auto: bool = False,
+        numbering: Numbering | None = None,
     ) -> None:
         self._mesh = mesh
         self._compiler = compiler
+        self._is_auto = is_auto
         self._numbering = numbering or Numbering(merges=compiler.merges)
         self.sent: list[Sent] = []
         self.done: list[Amount] = []
@@ -188,7 +195,31 @@ class Walk:
             parts = (*parts, *one.mesh_axes)
         if parts or name in _MOVING or name.startswith("scatter"):
             has = Reached(tuple(entries), parts, sums)
-            self._reach(equation, has, readers, returned, source, count)
+            sources = [source]
+            if self._is_auto and name == "reshard":
+                sources = self._loops(equation, has, readers, prefix) or sources
+            for place in sources:
+                self._reach(equation, has, readers, returned, place, count)
+
+    def _loops(
+        self,
+        equation: Equation,
+        has: "Reached",
+        readers: Mapping[int, Sequence[Equation]],
+        prefix: str,
+    ) -> list[str]:
+        """List the loops that slice an array along a split dimension: on Auto mesh axes, each one gathers it."""
+        variable = equation.outvars[0]
+        if not has.entries or has.entries[0] == self.value(variable).entries[0]:
+            return []
+        found: list[str] = []
+        for reader in readers.get(id(variable), ()):
+            if reader.primitive.name == "scan":
+                (body,) = bodies(reader)
+                sliced = reader.invars[unstacked(reader.invars, body.invars) :]
+                if id(variable) in set(map(id, sliced)):
+                    found.append(source_of(reader, prefix))
+        return found
 
     def _reach(
         self,
@@ -293,7 +324,12 @@ class Walk:
         results: list[Value] = []
         best: tuple[float, float, Walk] | None = None
         for program in inner:
-            own = Walk(self._mesh, compiler=self._compiler, numbering=self._numbering)
+            own = Walk(
+                self._mesh,
+                compiler=self._compiler,
+                is_auto=self._is_auto,
+                numbering=self._numbering,
+            )
             scope = self._numbering.enter(equation, program.invars)
             inside = used_inside(equation, program, used)
             results = own.run(program, given[: len(program.invars)], source, count, inside)
