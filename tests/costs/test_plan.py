@@ -155,6 +155,25 @@ def test_the_number_of_microbatches_is_found():
     assert f"{found.microbatches} microbatches" in str(found)
 
 
+def test_positions_are_divided_where_there_are_no_rows():
+    Pos, Heads, HeadDim = axn.make_axes(pos=64, heads=2, head_dim=4)
+    weight = jax.eval_shape(lambda: axn.ones((Embed, Heads, HeadDim)))
+    x = jax.eval_shape(lambda: axn.ones((Pos, Embed)))
+
+    def attend(weights, x):
+        q = axn.dot(x, weights[0], axis="embed")
+        k = q.rename({"pos": "pos.key"})
+        return (nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, k, nn.causal()) ** 2).mean().scalar()
+
+    # The scores take most of the time, and to divide features would send them.
+    slow = dataclasses.replace(TARGET, flops={"float32": 1e9}, link=axn.partitioning.Link(3e8))
+    by_hand = axn.cost(jax.grad(attend), {"pos": "context"}, {"context": 4}, (weight,), x, target=slow, depth="traced")
+    options = {"target": slow, "limit": 8, "verify": 0}
+    found = axn.plan(jax.grad(attend), {"context": 4}, (weight,), x, **options)
+    assert found.mappings.compute["pos"] == ("context",)
+    assert found.best.cost.time.seconds <= by_hand.time.seconds
+
+
 def test_a_pipeline_needs_axes_of_the_arguments():
     with pytest.raises(OperandError) as raised:
         axn.plan(donating, MESH, *abstract(), pipelined=("layer", "batch"))

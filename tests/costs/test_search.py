@@ -90,6 +90,16 @@ def test_starts_are_what_experts_write():
     assert len(starts) == len(set(starts))
 
 
+def test_experts_may_share_the_mesh_axis_of_rows():
+    arrays = {("experts", "embed", "mlp"): 900, ("embed", "heads"): 40}
+    sizes = {**EIGHT, "experts": frozenset({8})}
+    axes = Axes({"data": 4, "model": 2}, sizes, {"batch": frozenset({8})}, Choice(), arrays)
+    own = (("experts", ("model",)),)
+    computed = (("batch", ("data", "model")), *own)
+    assert Choice(own, computed) in axes.starts()
+    assert Choice((("embed", ("data",)), *own), computed) in axes.starts()
+
+
 def test_groups_have_one_axis_of_each_array():
     axes = Axes({"model": 2}, EIGHT, {}, Choice(), LAYERS)
     assert axes.groups("model") == [("mlp", "vocab", "heads"), ("embed",)]

@@ -287,9 +287,11 @@ def _check_piped(
 
 
 def _rank(one: "Candidate") -> tuple[float, ...]:
+    """Return what decides; of mappings that cost the same, the shortest one is the best."""
     from .verify import rank
 
-    return rank(one.cost)
+    entries = [*one.mappings.parameters.values(), *one.mappings.compute.values()]
+    return *rank(one.cost), sum(map(len, entries)), len(one.mappings.overrides)
 
 
 def _sizes(report: "Cost", kind: str) -> dict[str, frozenset[int]]:
