@@ -1,10 +1,11 @@
 """Compare what `axn.cost` counts in a traced function with the program of a compiler, for decoders of examples/lm.
 
     python benchmarks/cost.py            GPT-2 and Llama of 4 layers on 8 simulated CPU devices, all strategies
+    python benchmarks/cost.py --target tpu   GPT-2 124M and that Llama on a v5e 2x4; needs libtpu, no TPU
     python benchmarks/cost.py --large    the step of a Llama of 7 billion parameters on 256 devices, traced alone
 
-Both depths count for the target `cpu`, whose compiler makes no reduce-scatter of an all-reduce. The compiled program is
-one for Auto mesh axes.
+Both depths count for the same target; that of CPU makes no reduce-scatter of an all-reduce. The compiled program is one
+for Auto mesh axes. The program of GPT-2 124M for TPU takes minutes to compile.
 """
 
 import argparse
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 
 import numpy as np
 import optax
-from config import DecoderConfig
+from config import SHAPES, DecoderConfig
 from decoder import Decoder
 from layouts import STRATEGIES, Strategy
 from measure import table
@@ -31,6 +32,8 @@ import axonym as axn
 MESH = {"data": 4, "model": 2}
 SMALL = DecoderConfig(vocab=512, layers=4, embed=128, mlp=384, heads=8, kv_heads=4, head_dim=16, positions=64)
 MODELS = {"GPT-2": dataclasses.replace(SMALL.as_gpt2(), mlp=512, kv_heads=8), "Llama": SMALL}
+TPU_MODELS = {"GPT-2 124M": dataclasses.replace(SHAPES["gpt2"], vocab=50304), "Llama": SMALL}
+ROWS = {"GPT-2 124M": 64}
 LARGE = DecoderConfig(
     vocab=32000, layers=32, embed=4096, mlp=11008, heads=32, kv_heads=32, head_dim=128, positions=4096
 )
@@ -85,6 +88,11 @@ def rows_of(name: str, traced: Any, compiled: Any, seconds: tuple[float, float])
     ours, theirs = sums(traced), sums(compiled)
     for kind, axes in sorted({*ours, *theirs}):
         yield row(f"{kind} over {axes}", ours.get((kind, axes), 0), theirs.get((kind, axes), 0))
+    for what in ("seconds", "scheduled"):
+        yield row(what, getattr(traced.time, what), getattr(compiled.time, what))
+    hidden = [sum(one.hidden for one in report.communication) for report in (traced, compiled)]
+    yield row("seconds of sending", traced.time.sending, compiled.time.sending)
+    yield row("seconds hidden", *hidden)
     for what in ("arguments", "results", "donated", "temporary", "peak"):
         yield row(f"memory: {what}", getattr(traced.memory, what), getattr(compiled.memory, what))
     yield row("unattributed", traced.unattributed, compiled.unattributed)
@@ -95,7 +103,8 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", action="store_true")
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--target", choices=["cpu", "tpu"], default="cpu")
+    parser.add_argument("--models", help="names of models, with commas between them (default: all)")
     parser.add_argument("--strategies", default=",".join(COMPARED))
     parser.add_argument("--report", action="store_true", help="print the reports, too")
     options = parser.parse_args()
@@ -104,12 +113,22 @@ def main() -> None:
         print(report)
         print(f"traced in {seconds:.1f} s")
         return
+    jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
+    models, target = MODELS, "cpu"
+    if options.target == "tpu":
+        models, target = TPU_MODELS, "v5e"
+    names = models
+    if options.models:
+        names = options.models.split(",")
     rows: list[dict[str, str]] = []
-    for name in options.models.split(","):
+    for name in names:
         for strategy in options.strategies.split(","):
-            traced, own = counted(MODELS[name], strategy, MESH, 16, depth="traced")
-            compiled, theirs = counted(MODELS[name], strategy, MESH, 16)
+            given = models[name], strategy, MESH, ROWS.get(name, 16)
+            traced, own = counted(*given, target=target, depth="traced")
+            compiled, theirs = counted(*given, target=target)
+            if options.target == "tpu" and not compiled.is_scheduled:
+                sys.exit(f"without libtpu, the program is one for {compiled.compiler}: pip install libtpu")
             if options.report:
                 print(traced, compiled, sep="\n\n")
             rows += rows_of(f"{name}, {strategy}", traced, compiled, (own, theirs))

@@ -3,10 +3,11 @@
     python benchmarks/plan.py                     GPT-2 124M, Llama 7B and 70B, Mixtral 8x7B on 8, 64 and 256 devices
     python benchmarks/plan.py --cases llama-7b-64 one of them
     python benchmarks/plan.py --limit 60          count fewer mappings
+    python benchmarks/plan.py --cases gpt2-8 --verify 2   compile the best two for TPUs, and each rule; needs libtpu
 
-All is traced, for meshes of TPUs that need not exist. The plan is given the number of devices alone, and chooses the
-mesh, too. Each rule is counted on all meshes that it is written for, and its best one is shown. The last column is the
-time of the processor that the plan took.
+Else, all is traced, for meshes of TPUs that need not exist. The plan is given the number of devices alone, and chooses
+the mesh, too. Each rule is counted on all meshes that it is written for, and its best one is shown. The column
+`processor` is the time of the processor that the plan took.
 """
 
 import argparse
@@ -141,20 +142,46 @@ def row(case: str, what: str, cost: Any) -> dict[str, str]:
     }
 
 
-def rows_of(name: str, case: Case, devices: int, limit: int) -> Iterator[dict[str, str]]:
+def compiled_row(cost: Any) -> dict[str, str]:
+    """Return what a row has more, where the step was compiled."""
+    return {
+        "ms, compiled": f"{1e3 * cost.time.scheduled:.0f}",
+        "GB sent, compiled": f"{cost.totals['bytes sent'] / 1e9:.2f}",
+        "GB at the peak, compiled": f"{cost.memory.peak / 1e9:.1f}",
+    }
+
+
+def compiled(rule: Rule, traced: Any, case: Case, given: Any) -> dict[str, str]:
+    """Compile a step by a rule, on the mesh of its traced cost."""
+    mappings = axn.Mappings(rule.parameters, rule.compute)
+    try:
+        cost = axn.cost(donating(), mappings, dict(traced.mesh), *given, target=case.target)
+    except axn.errors.AxonymError as error:
+        return {"ms, compiled": error.problem}
+    return compiled_row(cost)
+
+
+def rows_of(name: str, case: Case, devices: int, options: argparse.Namespace) -> Iterator[dict[str, str]]:
     """Plan a step, print the plan, and yield its row and those of the rules."""
     given = arguments(case.config, case.rows * devices)
     start, computed = time.perf_counter(), time.process_time()
-    found = axn.plan(donating(), devices, *given, target=case.target, limit=limit)
+    found = axn.plan(donating(), devices, *given, target=case.target, limit=options.limit, verify=options.verify)
     seconds, computed = time.perf_counter() - start, time.process_time() - computed
     print(f"{name}, {seconds:.0f} s, {computed:.0f} s of the processor\n{found}\n", flush=True)
-    yield {**row(name, "planned", found.best.cost), "processor": f"{computed:.0f} s"}
+    more: dict[str, str] = {}
+    if found.best.compiled is not None:
+        more = compiled_row(found.best.compiled)
+    yield {**row(name, "planned", found.best.cost), "processor": f"{computed:.0f} s", **more}
     for title, rule in RULES.items():
         if rule.of_experts and case.config.experts is None:
             continue
         cost = cost_of(rule, case, devices, given)
-        if cost is not None:
-            yield row(name, f"{title}: {rule.source}", cost)
+        if cost is None:
+            continue
+        more = {}
+        if found.is_verified:
+            more = compiled(rule, cost, case, given)
+        yield {**row(name, f"{title}: {rule.source}", cost), **more}
 
 
 def main() -> None:
@@ -163,11 +190,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=cases, default=list(cases))
     parser.add_argument("--limit", type=int, default=100)
+    parser.add_argument("--verify", type=int, default=0, help="how many mappings of a plan to compile")
     options = parser.parse_args()
     rows: list[dict[str, str]] = []
     for name in options.cases:
         model, devices = cases[name]
-        rows += rows_of(name, MODELS[model], devices, options.limit)
+        rows += rows_of(name, MODELS[model], devices, options)
     print(table(rows))
 
 
