@@ -78,6 +78,14 @@ def test_plan_keeps_the_mapping_of_the_function(sample, capsys):
     assert capsys.readouterr().out == f"{axn.plan(layer, mesh, *arrays, target='v5e', fixed=mapping, limit=4)}\n"
 
 
+def test_plan_compiles_as_many_as_are_asked_for(sample, capsys):
+    command = ["plan", f"{sample}:small", "--mesh", "model=8", "--limit", "20"]
+    assert main([*command, "--verify", "1"]) == 0
+    assert "1 mapping compiled for cpu" in capsys.readouterr().out
+    assert main([*command, "--verify", "0"]) == 0
+    assert "not verified by a compiler: verify=0" in capsys.readouterr().out
+
+
 def test_cost_prints_the_report_and_keeps_it(sample, tmp_path, capsys):
     lock = tmp_path / "layout.json"
     command = ["cost", f"{sample}:small", "--mesh", "model=8", "--target", "v5e"]

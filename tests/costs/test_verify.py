@@ -97,6 +97,14 @@ def test_the_limit_counts_what_is_compiled():
     assert text.startswith("not verified by a compiler\nlimit=100 leaves 0 of verify=2")
 
 
+def test_what_is_the_same_on_another_mesh_is_compiled_once():
+    twin = dataclasses.replace(RANKED[0], mesh=(("data", 2), ("model", 2)))
+    (best, *others), text = ROOMY.run([RANKED[0], twin, *RANKED[1:]], 50, compiler(COSTS))
+    assert names([best, *others]) == ["none", "gather", "none", "both"]
+    assert [one.compiled is not None for one in (best, *others)] == [True, True, False, False]
+    assert "limit" not in text
+
+
 def test_an_obstacle_is_told():
     blocked = Verifier(3, 100, "no compiler")
     assert blocked.reserved == 0

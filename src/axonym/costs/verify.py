@@ -58,6 +58,7 @@ class Verifier:
         """Compile the best candidates, and put them in their order.
 
         If none of the wanted number fits by the compiler, those that fit by their traced cost follow, until one does.
+        What is the same on another mesh is not compiled again.
 
         Args:
             ranked: the candidates, the best one by its traced cost first.
@@ -68,14 +69,16 @@ class Verifier:
             return Verified(tuple(ranked), f"not verified by a compiler: {self.obstacle}")
         affordable = max(0, self.limit - counted) // PRICE
         done: list[Candidate] = []
-        for one in ranked[:affordable]:
-            if len(done) >= self.wanted and (not one.fits or any(own.fits for own in done)):
-                break
-            done.append(_compiled(one, cost_of))
-        rest = ranked[len(done) :]
+        rest: list[Candidate] = []
+        for one in ranked:
+            is_enough = len(done) >= self.wanted and _is_settled(one, done)
+            if is_enough or len(done) >= affordable or any(_is_twin(one, own) for own in done):
+                rest.append(one)
+            else:
+                done.append(_compiled(one, cost_of))
         ordered = tuple(sorted((*done, *rest), key=_order))
         lines = [_outcome(ranked[0], ordered[0], done)]
-        if len(done) < min(self.wanted, len(ranked)):
+        if affordable < self.wanted and len(done) == affordable < len(ranked):
             lines.append(
                 f"limit={self.limit} leaves {len(done)} of verify={self.wanted}:"
                 f" a compiled mapping counts as {PRICE}"
@@ -96,6 +99,18 @@ def _compiled(one: Candidate, cost_of: Callable[[Candidate], Cost]) -> Candidate
         return dataclasses.replace(one, compiled=cost_of(one))
     except (AxonymError, ValueError, jax.errors.JaxRuntimeError) as error:
         return dataclasses.replace(one, refusal=_first_lines(error))
+
+
+def _is_settled(one: Candidate, done: Sequence[Candidate]) -> bool:
+    """Return whether there is no need for another candidate: one fits, or this one does not."""
+    return not one.fits or any(own.fits for own in done)
+
+
+def _is_twin(one: Candidate, other: Candidate) -> bool:
+    """Return whether two candidates are the same on meshes that divide the devices in other ways."""
+    if one.mesh == other.mesh or rank(one.cost) != rank(other.cost):
+        return False
+    return one.cost.totals == other.cost.totals and one.cost.by_axis == other.cost.by_axis
 
 
 def _first_lines(error: Exception) -> str:
