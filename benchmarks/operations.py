@@ -143,6 +143,11 @@ def _shapes() -> dict[str, Any]:
             lambda a: a.x.reshape(4, 8, 4, 4).transpose(0, 2, 1, 3),
             lambda n: n.x.unflatten_axis("e", (H, D)).rearrange(("b", "h", "s", "d")),
         ),
+        "head split, by a pattern": (
+            0.6,
+            lambda a: a.x.reshape(4, 8, 4, 4).transpose(0, 2, 1, 3),
+            lambda n: n.x.rearrange("b s (h d) -> b h s d", h=4),
+        ),
         "flatten two axes": (
             1.1,
             lambda a: a.x.reshape(32, 16),
@@ -171,6 +176,11 @@ def _others() -> dict[str, Any]:
         "int index": (0.6, lambda a: a.x[:, 3], lambda n: n.x["s", 3]),
         "slice": (0.6, lambda a: a.x[:, 2:5], lambda n: n.x["s", 2:5]),
         "take": (1.1, lambda a: jnp.take(a.x, a.picks, axis=1), lambda n: n.x.take("s", n.picks)),
+        "take, by an axis with its size": (
+            1.2,
+            lambda a: jnp.take(a.x, a.picks, axis=1),
+            lambda n: n.x.take(S, n.picks),
+        ),
         "take one per position": (
             0.6,
             lambda a: jnp.take_along_axis(a.x, a.labels[..., None], 2)[..., 0],

@@ -309,6 +309,42 @@ def test_a_negative_index_counts_from_the_end(at: Any) -> None:
     np.testing.assert_array_equal(x.take("b", at).array, expected)
 
 
+ONE_AXIS = [0, -1, 5, -6, True, np.int64(2), 1.0, "c", slice(1, 3), slice(np.int64(1), None), slice(1, 2.0),
+            slice(4, 2), slice(None, None, 2), slice(0, 1, 0), jnp.int32(2)]  # fmt: skip
+
+
+@pytest.mark.parametrize("selector", ONE_AXIS, ids=repr)
+@pytest.mark.parametrize("axis", ["b", "d"])
+def test_a_pair_and_a_dict_are_the_same_index(axis: str, selector: Any) -> None:
+    """The pair of a name and an int or a slice has a way of its own, which other pairs must not take."""
+    x = axn.NamedArray(jnp.arange(24).reshape(2, 4, 3), ("a", "b", "c"))
+
+    def read(item: Any) -> Any:
+        try:
+            return str(x[item])
+        except (AxisError, OperandError) as error:
+            return type(error), str(error)
+
+    assert read((axis, selector)) == read({axis: selector})
+
+
+def test_a_symbolic_size_is_indexed() -> None:
+    (size,) = jax.export.symbolic_shape("b")
+    x = axn.NamedArray(jax.ShapeDtypeStruct((size,), jnp.float32), "b")
+    exported = jax.export.export(jax.jit(lambda x: x["b", 1:].array))(x)
+    assert exported.call(axn.named([1.0, 2.0, 3.0], "b")).tolist() == [2.0, 3.0]
+
+
+def test_take_by_an_axis_of_this_size_and_of_another() -> None:
+    x, i = axn.arange((axn.Axis("a", 2), axn.Axis("b", 5))), axn.named([4, 0], "i")
+    for _ in range(2):  # the second call finds what the first one made
+        assert x.take(axn.Axis("b", 5), i).tolist() == x.take("b", i).tolist() == [[4, 0], [9, 5]]
+        with pytest.raises(AxisSizeError, match="axis 'b' was given with size 4, but has size 5"):
+            x.take(axn.Axis("b", 4), i)
+        with pytest.raises(AxisNotFoundError, match="no axis named 'd'"):
+            x.take(axn.Axis("d", 5), i)
+
+
 def test_an_index_array_out_of_range_reads_the_nearest_element() -> None:
     x = axn.arange(axn.Axis("b", 5))
     assert x["b", jnp.array([7, -9, 2])].tolist() == [4, 0, 2]
