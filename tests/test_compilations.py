@@ -41,6 +41,38 @@ def test_a_number_that_only_scales_does_not_compile_again(name: str, compiles: l
     assert not compiles
 
 
+RENAMED: dict[str, Callable[[axn.NamedArray, str, str], Any]] = {
+    "add": lambda x, _, __: x + 1.0,
+    "where": lambda x, _, __: axn.where(x > 1, x, 0.0),
+    "an operand in another order": lambda x, a, b: x * x.rearrange((b, a)),
+    "sum": lambda x, a, _: x.sum(a),
+    "softmax": lambda x, a, _: axn.softmax(x, a),
+    "cumsum": lambda x, a, _: x.cumsum(a),
+    "dot": lambda x, a, _: axn.dot(x, x, axis=a),
+    "einsum": lambda x, _, __: axn.einsum("i j, i j -> j", x, x),
+    "rearrange": lambda x, _, __: axn.rearrange(x, "i j -> j i"),
+    "flatten_axes": lambda x, a, b: x.flatten_axes((a, b), a + b),
+    "stack": lambda x, a, b: axn.stack(a + b, [x, x]),
+    "index": lambda x, a, b: x[a, 1, b, 0:2],
+    "take": lambda x, _, b: axn.take(x, b, axn.named(np.array([2, 0]), b + "2")),
+    "set": lambda x, a, _: x.at[a, 0].set(1.0),
+    "norm": lambda x, _, b: axn.linalg.norm(x, axis=b),
+    "LayerNorm": lambda x, _, b: nn.LayerNorm.init(x.resolve_axis(b))(x),
+    "cross_entropy_loss": lambda x, a, b: nn.cross_entropy_loss(x, b, axn.named(np.array([0, 2]), a)),
+}
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_new_names_for_known_shapes_do_not_compile_again(name: str, compiles: list[str]) -> None:
+    known = RENAMED[name](X, "batch", "vocab")
+    compiles.clear()
+    found = RENAMED[name](X.rename({"batch": "pos", "vocab": "embed"}), "pos", "embed")
+    assert not compiles
+    np.testing.assert_array_equal(found.array, known.array)
+    renamed = {"batch": "pos", "vocab": "embed", "vocab2": "embed2", "batchvocab": "posembed"}
+    assert found.names == tuple(renamed[name] for name in known.names)
+
+
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_a_probability_does_not_compile_again_on_a_mesh(
     kind: str, compiles: list[str], request: pytest.FixtureRequest

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -19,6 +19,7 @@ from .checks import Function, check_given, keyed, planned, selected_pairs, title
 from .kernels import Kernel, Options, keywords_of, lined_up, new, static
 from .nonempty import check_nonempty
 from .prefixes import in_parts, parts_along
+from .renaming import up_to_renaming
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _along_one: dict[Function, dict[tuple[Names, Any], Any]] = {}
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "axis", "to")
 def _along(
     fn: Function,
     names: Names,

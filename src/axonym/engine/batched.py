@@ -7,7 +7,7 @@ matched by name, and the function is applied for each of their positions. An ope
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence, Set
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import jax
@@ -23,6 +23,7 @@ from ..mesh.partition import without
 from ..names import plans
 from ..names.plans import Names
 from . import checks, kernels, pointwise
+from .renaming import up_to_renaming
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -104,7 +105,7 @@ def batched(
     mode = Mode(several, each, outer, in_place, whole)
     settings = kernels.static(fn, options)
     try:
-        kernel = checks.planned(
+        kernel: Any = checks.planned(
             fn, operands, _kernel, fn, named, tuple(chosen), out, mode, settings
         )
     except TypeError:
@@ -190,7 +191,7 @@ def _operands(
             yield _Operand(names, False, given, core)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("named", "chosen", "out")
 def _kernel(
     fn: Function,
     named: tuple[Names | None, ...],
@@ -198,7 +199,7 @@ def _kernel(
     out: Any,
     mode: Mode,
     options: kernels.Options,
-) -> Any:
+) -> kernels.Kernel:
     function = checks.title(fn)
     outs: tuple[Names, ...] = (out,)
     if mode.several:

@@ -42,15 +42,21 @@ class Kernel:
         def fetchable(*arrays: Payload) -> Any:
             return constraints.unsplit_if_empty(body(*arrays))
 
-        @wraps(body)
-        def on_one_mesh(*arrays: Payload) -> Any:
-            # While tracing: later calls run nothing of this.
-            constraints.check_one_mesh(jax.tree.leaves(arrays))
-            return fetchable(*arrays)
-
         self.names = names
         self.body = fetchable
-        self.call = jax.jit(on_one_mesh, inline=tracing.INLINE)
+        self.call = jitted(fetchable)
+
+
+def jitted(body: Function) -> Function:
+    """Compile an operation on arrays; while tracing, inline it."""
+
+    @wraps(body)
+    def on_one_mesh(*arrays: Payload) -> Any:
+        # While tracing: later calls run nothing of this.
+        constraints.check_one_mesh(jax.tree.leaves(arrays))
+        return body(*arrays)
+
+    return jax.jit(on_one_mesh, inline=tracing.INLINE)
 
 
 def static(fn: Function | str, options: dict[str, Any]) -> Options:

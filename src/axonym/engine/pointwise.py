@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -25,6 +25,7 @@ from .kernels import (
     run_moved,
     static,
 )
+from .renaming import up_to_renaming
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 _UFUNC: Any = jnp.ufunc
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("operands")
 def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Options) -> Kernel:
     """Make the kernel of an elementwise function; an operand that is None is a plain scalar or array."""
     known = tuple(names or () for names in operands)

@@ -7,7 +7,6 @@ matched by name.
 import builtins
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -26,6 +25,7 @@ from ..names.plans import Names
 from . import checks, kernels, uneven
 from .merging import fitted, may_merge, settled_gradient
 from .reading import read_locally
+from .renaming import up_to_renaming
 from .steps import (
     Gather,
     Int,
@@ -148,7 +148,7 @@ def run_with_ints(kernel: kernels.Kernel, array: Payload, *arguments: object) ->
     return kernels.run(kernel.call, array, *arguments)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "steps")
 def reading(names: Names, steps: tuple[Step, ...], function: str, reach: Reach) -> kernels.Kernel:
     """Make the kernel that reads what an index selects: ints and slices first, then all index arrays together."""
     plans.require(names, axes_of_steps(steps))

@@ -1,6 +1,5 @@
 """Functions that remove axes, perhaps under a mask."""
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -23,14 +22,23 @@ from .checks import (
     unnamed,
     with_operands,
 )
-from .kernels import Kernel, Options, align_layouts, keywords_of, lined_up, run, static
+from .kernels import (
+    Kernel,
+    Options,
+    align_layouts,
+    keywords_of,
+    lined_up,
+    run,
+    static,
+)
 from .nonempty import check_nonempty
+from .renaming import up_to_renaming
 
 if TYPE_CHECKING:
     from ..array import NamedArray
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "axis", "where")
 def _reduction(
     fn: Function, names: Names, axis: object, where: Names | None, removes: bool, options: Options
 ) -> Kernel:

@@ -26,6 +26,7 @@ from ..names.pattern import DOTS, UNBOUND, Bindings, Bound, Expression, Span, Te
 from ..names.plans import Names
 from ..phrases import given_with_size
 from . import checks, kernels
+from .renaming import up_to_renaming
 
 if TYPE_CHECKING:
     from ..array import NamedArray
@@ -94,6 +95,26 @@ class Regrouping(NamedTuple):
     def order(self) -> tuple[int, ...]:
         """The numbers of all pieces in the order of the result."""
         return tuple(itertools.chain.from_iterable(target.pieces for target in self.targets))
+
+    @property
+    def splits(self) -> bool:
+        """Whether an axis is split."""
+        return any(len(source.pieces) > 1 for source in self.sources)
+
+    @property
+    def is_in_order(self) -> bool:
+        """Whether all pieces stay where they are."""
+        return self.order == tuple(range(len(self.order)))
+
+    @property
+    def merges(self) -> bool:
+        """Whether axes are merged."""
+        return any(len(target.pieces) > 1 for target in self.targets)
+
+    @property
+    def changes(self) -> bool:
+        """Whether dimensions change."""
+        return self.splits or self.merges or not self.is_in_order
 
     @property
     def is_checked(self) -> bool:
@@ -195,26 +216,27 @@ def by_expression(x: Core, text: str, bindings: Mapping[str, object]) -> "NamedA
 def _regrouped(text: str, names: Names, bindings: Bindings) -> kernels.Kernel | None:
     """Make the kernel of an expression; None if it neither changes nor checks anything."""
     plan = regrouping(text, names, bindings)
-    splits = any(len(source.pieces) > 1 for source in plan.sources)
-    merges = any(len(target.pieces) > 1 for target in plan.targets)
-    in_order = plan.order == tuple(range(len(plan.order)))
-    if names == plan.names and in_order and not (splits or merges or plan.is_checked):
+    if names == plan.names and not (plan.changes or plan.is_checked):
         return None
+    return _by_plan(text, names, plan)
 
+
+@up_to_renaming("names", "plan")
+def _by_plan(text: str, names: Names, plan: Regrouping) -> kernels.Kernel:
     def body(array: jax.Array) -> jax.Array:
         shape = shape_of("rearrange", array, names)
         checks.check_given("rearrange", plan.checked, names, shape)
         split, merged = _sizes(text, plan, names, shape)
         anonymous = array.ndim - len(names)
         lead = kept_dimensions(shape[:anonymous])
-        if splits:
+        if plan.splits:
             parts = zip(split, plan.sources, strict=True)
             groups = [Group(1, sizes, source.names) for sizes, source in parts]
             array = reshape(array, [*lead, *groups], names)
-        if not in_order:
+        if not plan.is_in_order:
             order = plans.shifted(plan.order, anonymous)
             array = lax.transpose(array, (*range(anonymous), *order))
-        if merges:
+        if plan.merges:
             wholes = zip(merged, plan.targets, strict=True)
             groups = [Group(len(own.pieces), (size,), (own.name,)) for size, own in wholes]
             array = reshape(array, [*lead, *groups])

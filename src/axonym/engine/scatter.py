@@ -5,7 +5,6 @@ is a scatter.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -26,6 +25,7 @@ from .extremum import may_be_lost
 from .merging import settled, settled_gradient
 from .operands import payload
 from .position import Position, Reach, clamped, in_range, positional, run_with_ints, selected_names
+from .renaming import up_to_renaming
 from .steps import Int, Slice, Step, Strided, axes_of_steps, gathers_in, removes
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def sliced_statically(
     return tuple(static), rest
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("plan")
 def writing(plan: Write) -> kernels.Kernel:
     """Make the kernel that writes to what an index selects."""
     into = _scattered

@@ -7,8 +7,8 @@ is called under another mapping is traced again.
 import dataclasses
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -193,6 +193,18 @@ class Context:
     reshard_action: str = "error"
     microbatches: Microbatches | None = None
 
+    @property
+    def has_names(self) -> bool:
+        """Whether what is traced may depend on the names of axes."""
+        about_names = (
+            self.mapping,
+            self.scope,
+            self.audit,
+            self.reshard_limit,
+            self.microbatches,
+        )
+        return any(value is not None for value in about_names)
+
 
 _NOTHING = Context()
 
@@ -201,6 +213,27 @@ _current = jax.make_user_context(default_value=_NOTHING)
 _blocks = Blocks("axis_mapping", _NOTHING, lambda context: str(context.mapping))
 
 _never_entered: dict[int, str] = {}
+
+
+class NamesMatter(BaseException):
+    """What is traced for any names asks for what is current for its own; no code of users is to catch that."""
+
+
+class _Nameless(threading.local):
+    depth = 0
+
+
+_nameless = _Nameless()
+
+
+@contextmanager
+def nameless() -> Generator[None, None, None]:
+    """Trace for any names, inside a `with` block: what depends on names must not be looked up."""
+    _nameless.depth += 1
+    try:
+        yield
+    finally:
+        _nameless.depth -= 1
 
 
 def current() -> Context:
@@ -215,6 +248,8 @@ def current() -> Context:
         _blocks.check()
     if _never_entered and threading.get_ident() in _never_entered:
         raise ShardingError(_never_entered.pop(threading.get_ident()))
+    if _nameless.depth and value.has_names:
+        raise NamesMatter
     return value
 
 

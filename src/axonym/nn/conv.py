@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Self
 
 import equinox as eqx
@@ -17,6 +17,7 @@ from ..core import facts, wrap
 from ..dtypes import at_least_float32
 from ..engine import checks, kernels
 from ..engine.merging import unshared
+from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, message
 from ..mesh import assignment, auto, context, explicit, partition, tracing
 from ..mesh.blocks import (
@@ -342,7 +343,7 @@ def _parameters(
     return weight, bias, selectors(given), kernel, groups
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("operands", "spatial", "feature", "out")
 def _convolution(
     operands: tuple[Names, Names],
     spatial: Names,

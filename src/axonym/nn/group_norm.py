@@ -1,6 +1,5 @@
 """Normalisation over groups of channels."""
 
-from functools import lru_cache
 from typing import Self
 
 import equinox as eqx
@@ -13,6 +12,7 @@ from ..core import wrap
 from ..create import ones, zeros
 from ..dtypes import at_least_float32
 from ..engine import checks, kernels
+from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, message
 from ..mesh import auto, explicit
 from ..names import plans
@@ -118,7 +118,7 @@ class GroupNorm(Layer):
         return wrap(x, kernel.call(*[operand.array for operand in operands]), x.names)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names")
 def _normalize(
     names: Names,
     at: tuple[int, ...],

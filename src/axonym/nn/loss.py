@@ -1,7 +1,6 @@
 """Losses."""
 
 from collections.abc import Callable, Iterator
-from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -16,6 +15,7 @@ from ..create import arange
 from ..dtypes import at_least_float32, widen
 from ..engine import checks, kernels, pointwise
 from ..engine.audits import expect
+from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, OperandError, message
 from ..mesh import explicit
 from ..mesh.context import mapped
@@ -310,7 +310,7 @@ def _losses(
     return wrap(logits, losses, kernel.names), wrap(logits, normalizers, kernel.names)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "targets", "label")
 def _cross_entropy(
     names: Names, targets: Names, label: tuple[str, int | None], smooths: bool, drifts: bool
 ) -> kernels.Kernel:

@@ -1,7 +1,6 @@
 """Layers that normalise over axes."""
 
 import itertools
-from functools import lru_cache
 from typing import Self
 
 import equinox as eqx
@@ -17,6 +16,7 @@ from ..core import wrap
 from ..create import ones, zeros
 from ..dtypes import at_least_float32
 from ..engine import checks, kernels
+from ..engine.renaming import up_to_renaming
 from ..names import plans
 from ..names.plans import Names
 from .inputs import check_input
@@ -114,7 +114,7 @@ class RmsNorm(_Norm):
         return self._apply(x, centered=False)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("operands", "axis")
 def _normalize(
     operands: tuple[Names, ...],
     axis: tuple[Axis, ...],

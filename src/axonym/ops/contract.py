@@ -18,6 +18,7 @@ from ..axis import Axis, AxisSelection, AxisSelector, Pairs, names_in, selector
 from ..core import Core, Operand, wrap
 from ..engine import checks, kernels
 from ..engine.batched import batched
+from ..engine.renaming import up_to_renaming
 from ..errors import (
     AxisNotFoundError,
     OperandError,
@@ -242,6 +243,20 @@ def _kernel(
     options: _Options,
 ) -> kernels.Kernel:
     """Make the kernel of a contraction: the axes to sum over, those of the result, sizes to check, and options."""
+    make = _memoised
+    if options.dot_general is not lax.dot_general:
+        make = _contraction  # not memoised, as it may hold arrays
+    return make(function, operands, contracted, out, given, options)
+
+
+def _contraction(
+    function: str,
+    operands: tuple[Names, ...],
+    contracted: Names,
+    out: Names,
+    given: Pairs,
+    options: _Options,
+) -> kernels.Kernel:
 
     def body(*arrays: jax.Array) -> jax.Array:
         sizes = checks.check_sizes(function, operands, arrays)
@@ -259,6 +274,9 @@ def _kernel(
         return constraints.lay_out(result, out)
 
     return kernels.Kernel(out, body)
+
+
+_memoised = up_to_renaming("operands", "contracted", "out", "given")(_contraction)
 
 
 def _product(

@@ -1,7 +1,6 @@
 """Images over named axes: `axn.image`."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import jax
@@ -9,6 +8,7 @@ import jax
 from ..axis import AxisSpec, names_and_sizes, spec
 from ..core import shape_of, wrap
 from ..engine import checks, kernels
+from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, message, suggestion
 from ..mesh import auto
 from ..names import plans
@@ -55,7 +55,7 @@ def resize(
     return wrap(x, kernel.call(x.array), x.names)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "resized")
 def _resized(
     names: Names, resized: Names, sizes: tuple[int, ...], method: str, antialias: bool
 ) -> kernels.Kernel:

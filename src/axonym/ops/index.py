@@ -8,8 +8,7 @@ of the axis that it indexes.
 import builtins
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -37,6 +36,7 @@ from ..engine.batched import batched
 from ..engine.operands import integers, payload
 from ..engine.position import Reach, reaching, reading, run_with_ints
 from ..engine.reading import sliced
+from ..engine.renaming import up_to_renaming
 from ..engine.steps import (
     Gather,
     Int,
@@ -283,8 +283,8 @@ def slice(
     return wrap(x, run_with_ints(kernel, array, begin), names)
 
 
-@lru_cache(plans.CACHE)
-def _sliced(names: Names, given: tuple[str, int | None], length: int) -> kernels.Kernel:
+@up_to_renaming("names", "given")
+def _sliced(names: Names, given: tuple[str, int | None], length: Any) -> kernels.Kernel:
     (at,) = plans.positions(names, (given[0],))
 
     def body(array: jax.Array, start: ArrayLike) -> jax.Array:

@@ -1,7 +1,7 @@
 """Functions that join and split arrays, and insert and delete elements."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,6 +17,7 @@ from ..axis import Axis, AxisSelector, selector, sized, spec
 from ..core import Core, Operand, facts, shape_of, wrap
 from ..engine import checks, kernels, reading
 from ..engine.operands import listed, own_names, payload, position_of
+from ..engine.renaming import up_to_renaming
 from ..errors import AxisClashError, AxisSizeError, OperandError, describe, message
 from ..kinds import type_text
 from ..mesh import auto, context, explicit
@@ -47,7 +48,7 @@ def unbind(x: "NamedArray", axis: AxisSelector) -> tuple["NamedArray", ...]:
     return tuple(wrap(x, part, kernel.names) for part in kernel.call(array))
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "given")
 def _unbound(names: Names, given: tuple[str, int | None]) -> kernels.Kernel:
     (at,) = plans.positions(names, (given[0],))
 
@@ -108,7 +109,7 @@ def _equal_parts(x: Core, axis: AxisSelector, count: int) -> list[Axis]:
     return [whole.resize(whole.size // count)] * count
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "given")
 def _cut(names: Names, given: tuple[str, int | None], sizes: tuple[int, ...]) -> kernels.Kernel:
     (at,) = plans.positions(names, (given[0],))
 
@@ -185,7 +186,7 @@ def _join(
     return wrap(arrays[0], kernel.call(*(x.node[0][0] for x in arrays)), kernel.names)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("operands", "given")
 def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) -> kernels.Kernel:
     for names in operands:
         plans.require(names, (given[0],))
@@ -215,7 +216,7 @@ def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) ->
     return kernels.Kernel(target, body)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("operands", "given")
 def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> kernels.Kernel:
     target = plans.broadcast(operands)
     if given[0] in target:
@@ -377,7 +378,7 @@ def _runs(order: object, size: int) -> list[tuple[int, int]]:
     return [(int(order[start]), int(order[stop - 1]) + 1) for start, stop in runs]
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "axis", "own")
 def _make_reorder(function: str, names: Names, axis: str, own: Names, count: int) -> kernels.Kernel:
     (at,) = plans.positions(names, (axis,))
     plans.require(names, own)

@@ -1,7 +1,6 @@
 """Padding."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -14,6 +13,7 @@ from ..engine import checks, kernels
 from ..engine.batched import batched
 from ..engine.merging import unshared
 from ..engine.operands import payload, static_count
+from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, OperandError, describe, message
 from ..kinds import type_text
 from ..mesh import auto
@@ -112,7 +112,7 @@ def _scalar(function: str, value: Operand) -> Any:
     return scalar
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "given")
 def _padded(
     names: Names,
     given: Pairs,

@@ -1,7 +1,7 @@
 """Functions that make axes longer by copies of elements or of whole arrays."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import jax
@@ -15,6 +15,7 @@ from ..dtypes import widened
 from ..engine import along, checks, kernels
 from ..engine.batched import batched
 from ..engine.operands import listed, payload, static_count
+from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, AxisSizeError, OperandError, message
 from ..kinds import type_text
 from ..mesh import auto
@@ -123,7 +124,7 @@ def tile(x: "NamedArray", reps: Mapping[AxisKey, int]) -> "NamedArray":
     return wrap(x, kernel.call(array), kernel.names)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "given")
 def _tiled(names: Names, given: Pairs, counts: tuple[int, ...]) -> kernels.Kernel:
     table = dict(zip(names_in(given), counts, strict=True))
     new = plans.without(tuple(table), names)

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, overload
 
@@ -28,6 +27,7 @@ from ..axis import (
 )
 from ..core import Core, Operand, axes_of, facts, renamed, shape_of, wrap
 from ..engine import checks, kernels, regroup
+from ..engine.renaming import up_to_renaming
 from ..errors import AxisError, AxisNotFoundError, AxisSizeError, OperandError, describe, message
 from ..kinds import type_text
 from ..mesh import context, explicit
@@ -190,7 +190,7 @@ def _ordered(
     return wrap(x, kernel.call(array), kernel.names)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "order")
 def _rearranged(
     names: Names, order: tuple[str | EllipsisType, ...], function: str
 ) -> kernels.Kernel:
@@ -246,7 +246,7 @@ def _broadcast_to(
     return wrap(x, kernel.call(array), target)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "target")
 def _broadcast(names: Names, target: Names, sizes: tuple[int, ...]) -> kernels.Kernel:
     order = plans.shared(target, names)
 
@@ -341,7 +341,7 @@ def squeeze(x: "NamedArray", axis: AxisSelection) -> "NamedArray":
     return wrap(x, kernel.call(array), kernel.names)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "given")
 def _squeezed(names: Names, given: Pairs) -> kernels.Kernel:
     gone = names_in(given)
     at = plans.positions(names, gone)
@@ -375,7 +375,7 @@ def flatten_axes(x: "NamedArray", old_axes: AxisSelection, new_axis: AxisSelecto
     return wrap(x, kernel.call(array), kernel.names)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "given", "new")
 def _flattened(names: Names, given: Pairs, new: tuple[str, int | None]) -> kernels.Kernel:
     old = names_in(given)
     if not old:
@@ -430,7 +430,7 @@ def unflatten_axis(x: "NamedArray", axis: AxisSelector, new_axes: AxisSpec) -> "
     return wrap(x, kernel.call(array), kernel.names)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "given", "new")
 def _unflattened(
     names: Names, given: tuple[str, int | None], new: tuple[Axis, ...]
 ) -> kernels.Kernel:

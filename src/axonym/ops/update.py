@@ -7,7 +7,6 @@ needs the old array; for an argument of `jit`, this needs `donate_argnums`.
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import jax
@@ -22,6 +21,7 @@ from ..engine import checks, kernels
 from ..engine.merging import fitted, settled, settled_gradient, with_gradient_apart
 from ..engine.operands import own_names, payload
 from ..engine.position import Reach, reaching, reading, run_with_ints
+from ..engine.renaming import up_to_renaming
 from ..engine.scatter import check_dtype, on_mesh, write
 from ..engine.steps import Item, check_along, check_range, check_start, selectors_of, steps_of
 from ..errors import (
@@ -330,7 +330,7 @@ def updated_slice(
     return wrap(x, run_with_ints(kernel, array, value, *starts), names)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "given", "own", "updated")
 def _updated(names: Names, given: Pairs, own: tuple[Names, ...], updated: Names) -> kernels.Kernel:
     function, moved = "updated_slice", names_in(given)
     of_starts = tuple(itertools.chain.from_iterable(own))

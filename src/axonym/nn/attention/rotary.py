@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Self, TypeAlias
 
 import equinox as eqx
@@ -19,6 +18,7 @@ from ...axis import Axis, AxisSelector, selector, shown, sized
 from ...core import Core, facts, shape_of, wrap
 from ...dtypes import at_least_float32
 from ...engine import checks, kernels
+from ...engine.renaming import up_to_renaming
 from ...errors import ArgumentError, AxisClashError, message
 from ...mesh import auto, explicit
 from ...names import plans
@@ -264,7 +264,7 @@ def _rotated(
     return wrap(x, kernel.call(x.array, cos.array, sin.array), x.names)
 
 
-@lru_cache(plans.CACHE)
+@up_to_renaming("names", "own", "feature")
 def _rotation(
     names: Names, own: Names, feature: tuple[str, int | None], interleaved: bool
 ) -> kernels.Kernel:
