@@ -10,7 +10,8 @@ from ..errors import ArgumentError, AxonymError, message
 from .planned import Candidate
 from .report import Cost
 
-# To compile a step takes 10 to 50 times as long as to trace it.
+# A round number: on two busy cores, to compile for a v5e took 6 times as long as to trace (4 small layers), and 49 to
+# 149 times (GPT-2 124M).
 PRICE = 10
 
 
