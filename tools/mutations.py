@@ -42,7 +42,7 @@ FAULTS = [
     Fault("ops/histogram.py", "to, (fweights, aweights), ddof=ddof)", "to, (None, aweights), ddof=ddof)"),
     Fault("nn/dropout.py", "x = x / keep", "x = x * keep"),
     Fault("nn/loss.py", "jnp.where(jnp.isfinite(largest), largest, 0)", "largest"),
-    Fault("nn/norm.py", ".mean(at, keepdims=True) + eps)", ".mean(at, keepdims=True))"),
+    Fault("nn/norm.py", "lax.square(computed)) + self.eps)", "lax.square(computed)))"),
     Fault("nn/pool.py", "self.high + self.over - self.window)", "self.high - self.window)"),
     Fault("nn/recurrent.py", "return n + z * (state - n)", "return state + z * (n - state)"),
     Fault("quant/fp8.py", "return product * (left.scale * right.scale)", "return product * left.scale"),

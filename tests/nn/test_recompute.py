@@ -67,8 +67,9 @@ def test_glu_keeps_its_input():
 @pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RmsNorm])
 def test_norms_keep_their_inputs(kind):
     layer, x = kind.init(E), draw(B, E).astype(jnp.bfloat16)
-    # Two bytes a number, and the weight; the derivative does not depend on the bias.
-    assert kept(lambda layer, x: layer(x), layer, x) == 1 / 2 + E.size / ONE
+    # Two bytes a number, the weight, and a mean and a factor for each row; the derivative does not depend on the bias.
+    rows = B.size * (2 if kind is nn.LayerNorm else 1)
+    assert kept(lambda layer, x: layer(x), layer, x) == 1 / 2 + (E.size + rows) / ONE
     with nn.keep_intermediates():
         assert kept(lambda layer, x: layer(x), layer, x) > 2
 
@@ -197,3 +198,60 @@ def test_compiled_programs_need_less_memory(stack, bar):
         return compiled.memory_analysis().temp_size_in_bytes
 
     assert temporary(False) < bar * temporary(True)
+
+
+def equations(jaxpr):
+    """Count equations, those of nested functions in the place of their calls."""
+    count = 0
+    for equation in jaxpr.eqns:
+        parts = jax.tree.leaves(equation.params, is_leaf=lambda part: hasattr(part, "eqns"))
+        inner = [getattr(part, "jaxpr", part) for part in parts]
+        counts = [equations(part) for part in inner if hasattr(part, "eqns")]
+        count += sum(counts) or 1
+    return count
+
+
+def plain_norm(x, weight, bias):
+    y = x - x.mean(-1, keepdims=True)
+    return y * lax.rsqrt((y**2).mean(-1, keepdims=True) + 1e-5) * weight + bias
+
+
+def test_closed_forms_have_fewer_equations_than_what_is_computed_again():
+    x, weight, bias = draw(B, E).array, draw(E).array, draw(E, seed=1).array
+
+    def norm(x, weight, bias):
+        parts = [axn.NamedArray(part, ("embed",)) for part in (weight, bias)]
+        return nn.LayerNorm((E,), *parts)(axn.NamedArray(x, ("batch", "embed"))).array
+
+    def gelu(x):
+        return nn.gelu(axn.NamedArray(x, ("batch", "embed"))).array
+
+    for ours, theirs, args in ((norm, plain_norm, (x, weight, bias)), (gelu, jax.nn.gelu, (x,))):
+        each = tuple(range(len(args)))
+        counts = [
+            equations(jax.make_jaxpr(jax.grad(lambda *args, fn=fn: jnp.sin(fn(*args)).sum(), each))(*args).jaxpr)
+            for fn in (ours, nn.from_inputs(theirs))
+        ]
+        assert counts[0] < counts[1]
+
+
+@pytest.mark.parametrize("argument", [0, 1, 2], ids=["input", "weight", "bias"])
+def test_a_norm_has_the_derivative_of_each_of_its_arguments(argument):
+    args = draw(B, E).array, draw(E).array, draw(E, seed=1).array
+
+    def norm(x, weight, bias):
+        parts = [axn.NamedArray(part, ("embed",)) for part in (weight, bias)]
+        return nn.LayerNorm((E,), *parts)(axn.NamedArray(x, ("batch", "embed"))).array
+
+    def hessian_product(fn):
+        total = lambda *args: jnp.sin(3 * fn(*args)).sum()  # noqa: E731
+        slope = jax.grad(total, argument)
+        along = [jnp.cos(arg) for arg in args]
+        forward = jax.jvp(
+            lambda own: fn(*args[:argument], own, *args[argument + 1 :]), [args[argument]], [along[argument]]
+        )
+        return slope(*args), forward, jax.jvp(slope, args, tuple(along))
+
+    got, expected = hessian_product(norm), hessian_product(plain_norm)
+    for one, other in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)

@@ -3,18 +3,17 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import jax
 from jax.core import Tracer
+
+from .settings import keeping
 
 __all__ = ["from_inputs", "keep_intermediates"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# A user context, because it is part of the key of every trace cache of JAX.
-_keeping: Any = jax.make_user_context(default_value=False)
 
 
 def from_inputs(fn: Callable[P, R]) -> Callable[P, R]:
@@ -29,7 +28,7 @@ def from_inputs(fn: Callable[P, R]) -> Callable[P, R]:
     @wraps(fn)
     def run(*args: P.args, **options: P.kwargs) -> R:
         # Of arrays that are known there is no backward pass.
-        if _keeping.value or not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
+        if keeping.value or not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(args)):
             return fn(*args, **options)
         # Outside a loop, the compiler would otherwise merge the recomputation with the first computation.
         recomputed: Callable[..., R] = jax.checkpoint(partial(fn, **options))
@@ -44,5 +43,5 @@ def keep_intermediates(keep: bool = True) -> AbstractContextManager[None]:
     By default, they keep their inputs and recompute the rest, which takes less memory and, since memory is slow, less
     time.
     """
-    context: AbstractContextManager[None] = _keeping(keep)
+    context: AbstractContextManager[None] = keeping(keep)
     return context

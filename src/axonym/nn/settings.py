@@ -145,3 +145,19 @@ def _no_initializer(layer: str, problem: str) -> OperandError:
     return OperandError(
         message(layer, problem, "such as: axn.nn.initializer.normal(0.02)", hint=hint)
     )
+
+
+# A user context, because it is part of the key of every trace cache of JAX.
+keeping: Any = jax.make_user_context(default_value=False)
+
+
+def keeps_intermediates() -> bool:
+    """Return whether `keep_intermediates` is current."""
+    return bool(keeping.value)
+
+
+def given_tangent(tangent: Any) -> Any:
+    """Return a tangent of a custom JVP with symbolic zeros, None for a zero."""
+    if isinstance(tangent, jax.custom_derivatives.SymbolicZero):
+        return None
+    return tangent
