@@ -1,6 +1,7 @@
 """Compare what `axn.cost` counts in a traced function with the program of a compiler, for decoders of examples/lm.
 
-    python benchmarks/cost.py            GPT-2 and Llama of 4 layers on 8 simulated CPU devices, all strategies
+    python benchmarks/cost.py            GPT-2 and Llama of 4 layers on 8 simulated CPU devices, by strategies
+    python benchmarks/cost.py --meshes   the step of a run: pipelines, split positions, experts
     python benchmarks/cost.py --target tpu   GPT-2 124M and that Llama on a v5e 2x4; needs libtpu, no TPU
     python benchmarks/cost.py --large    the step of a Llama of 7 billion parameters on 256 devices, traced alone
 
@@ -22,10 +23,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "lm"))
 
 import numpy as np
 import optax
-from config import SHAPES, DecoderConfig
+from config import SHAPES, DecoderConfig, ExpertsConfig
+from costs import step_cost
 from decoder import Decoder
-from layouts import STRATEGIES, Strategy
+from layouts import STRATEGIES, Strategy, layout_of, make_mesh, read_mesh
 from measure import table
+from rows import Windows, batch_of
+from trainer import Recipe, Trainer
 
 import axonym as axn
 
@@ -38,6 +42,22 @@ LARGE = DecoderConfig(
     vocab=32000, layers=32, embed=4096, mlp=11008, heads=32, kv_heads=32, head_dim=128, positions=4096
 )
 COMPARED: tuple[Strategy, ...] = ("dp", "fsdp", "tp", "fsdp+tp")
+MIXTURE = dataclasses.replace(SMALL, experts=ExpertsConfig(8, 2, 192))
+MESHES = (
+    "data=8",
+    "stage=4",
+    "stage=4,data=2",
+    "stage=2,data=2,model=2",
+    "context=8",
+    "context=4,data=2",
+    "context=2,data=2,model=2",
+    "stage=2,context=2,data=2",
+    "expert=8",
+    "expert=4,data=2",
+    "expert=2,data=2,model=2",
+    "stage=2,expert=4",
+)
+RECIPE = Recipe(warmup=1, microbatches=1, precision="params=float32,compute=float32,output=float32")
 OPTIMIZER = optax.adamw(1e-3)
 
 
@@ -64,6 +84,41 @@ def counted(config: DecoderConfig, strategy: Strategy, mesh: Any, batch: int, **
     start = time.perf_counter()
     report = axn.cost(donating, mappings, mesh, *given, **options)
     return report, time.perf_counter() - start
+
+
+def of_run(config: DecoderConfig, mesh: str, *, fsdp: bool, depth: Any) -> tuple[Any, float]:
+    """Return the cost of a step of a run on a mesh by names, and the seconds that counting took."""
+    sizes = read_mesh(mesh)
+    trainer = Trainer(RECIPE, config, layout_of(sizes, fsdp=fsdp))
+    text = Windows(np.zeros(5000, np.uint8), length=config.positions, seed=0)
+    start = time.perf_counter()
+    report = step_cost(trainer, make_mesh(sizes), batch_of(text, 0, 16, 1), "cpu", depth=depth)
+    return report, time.perf_counter() - start
+
+
+def in_short(name: str, traced: Any, compiled: Any, seconds: tuple[float, float]) -> dict[str, str]:
+    """Return the row of one mesh: ratios of what is traced to what is compiled."""
+    row = {"of": name}
+    for what in ("flops", "bytes sent"):
+        row[what] = f"{traced.totals[what] / max(1, compiled.totals[what]):.3f}"
+    for what in ("temporary", "peak"):
+        row[what] = f"{getattr(traced.memory, what) / getattr(compiled.memory, what):.2f}"
+    for which, report, own in zip(("traced", "compiled"), (traced, compiled), seconds, strict=True):
+        row[f"unattributed, {which}"] = f"{report.unattributed:.2%}"
+        row[f"seconds, {which}"] = f"{own:.1f}"
+    return row
+
+
+def runs(meshes: Iterable[str]) -> Iterable[dict[str, str]]:
+    """Yield the rows of meshes by names, without and with parameters that are divided by data, too."""
+    for mesh in meshes:
+        config = MIXTURE if "expert" in mesh else SMALL
+        for fsdp in (False, True):
+            if fsdp and "data" not in mesh:
+                continue
+            traced, own = of_run(config, mesh, fsdp=fsdp, depth="traced")
+            compiled, theirs = of_run(config, mesh, fsdp=fsdp, depth="compiled")
+            yield in_short(mesh + ", fsdp" * fsdp, traced, compiled, (own, theirs))
 
 
 def sums(report: Any) -> dict[tuple[str, str], int]:
@@ -103,6 +158,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--large", action="store_true")
+    parser.add_argument("--meshes", nargs="*", help="these, or several of which some have more than one axis")
     parser.add_argument("--target", choices=["cpu", "tpu"], default="cpu")
     parser.add_argument("--models", help="names of models, with commas between them (default: all)")
     parser.add_argument("--strategies", default=",".join(COMPARED))
@@ -115,6 +171,10 @@ def main() -> None:
         return
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
+    if options.meshes is not None:
+        print(f"jax {jax.__version__}, traced to compiled")
+        print(table(list(runs(options.meshes or MESHES))))
+        return
     models, target = MODELS, "cpu"
     if options.target == "tpu":
         models, target = TPU_MODELS, "v5e"

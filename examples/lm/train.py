@@ -148,7 +148,7 @@ def make_metrics(options: Options, start: int) -> Metrics:
 
 
 def main(options: Options) -> float | None:
-    """Train, and return the held-out loss; a dry run has none."""
+    """Train, and return the held-out loss; a dry run has none, and is an error if the run would not fit."""
     run = prepare(options)
     if is_first():
         print(options.layout)
@@ -157,7 +157,10 @@ def main(options: Options) -> float | None:
         print(plan(run.trainer, run.mesh, rows, options.positions))
         if options.target is not None:
             batch = batch_of(run.sources[0], 0, options.batch, options.parts)
-            print(f"\n{step_cost(run.trainer, run.mesh, batch, options.target, options.depth)}")
+            told = step_cost(run.trainer, run.mesh, batch, options.target, options.depth)
+            print(f"\n{told}")
+            if told.problems:
+                raise ValueError("\n  ".join(told.problems))
         return None
     with axn.set_mesh(run.mesh):
         state, start = run.begin()

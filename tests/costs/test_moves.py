@@ -52,3 +52,9 @@ def test_devices_that_take_part():
     (one,) = moves(Value((16, 8), "float32", 4, ((*D, *M), ()), ()), ((), ()), SIZES)
     assert group(one, SIZES) == 8
     assert one.elements == 16
+
+
+def test_one_sum_for_all_mesh_axes_that_divide_the_result():
+    sums = Sum(D, 32), Sum(M, 64)
+    assert listed(((), ()), ((*D, *M), ()), (*D, *M), sums=sums, compiler=CPU) == [("all-reduce", (*D, *M), (16, 8))]
+    assert listed(((), ()), ((*D, *M), ()), (*D, *M), sums=sums) == [("reduce-scatter", (*D, *M), (16, 8))]

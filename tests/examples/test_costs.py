@@ -115,7 +115,9 @@ def test_a_plan_needs_no_devices() -> None:
         ("llama", "fsdp"),
         ("llama", "tp"),
         ("llama", "fsdp+tp"),
+        ("gpt2", "dp"),
         ("gpt2", "fsdp"),
+        ("gpt2", "tp"),
         ("gpt2", "fsdp+tp"),
     ],
 )

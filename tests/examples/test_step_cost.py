@@ -60,6 +60,17 @@ def test_a_traced_cost_needs_no_devices(text: Path, capsys: pytest.CaptureFixtur
     assert held == byte_text(4 * (whole + divided // 4))
 
 
+def test_a_dry_run_of_what_does_not_fit_is_an_error(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes: dict[str, Any] = {"mesh": "data=2", "batch": 2**15, "positions": 64, "dropout": 0.0}
+    options = Options(shape="gpt2", data=text, out=text.parent / "run", dry_run=True, **sizes)
+    with pytest.raises(ValueError, match="do not fit into the 16") as raised:
+        main(dataclasses.replace(options, target="v5e", depth="traced"))
+    # The report comes before it, with the same list of what to change.
+    problem, *remedies = str(raised.value).splitlines()
+    assert remedies
+    assert f"error: {problem}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_have_as_many_numbers_as_is_published(name: Any) -> None:
     model = jax.eval_shape(lambda key: Decoder.init(SHAPES[name], key=key), jax.random.key(0))

@@ -76,12 +76,12 @@ def moves(
         fresh = without(entry, {*now[i], *has, *parts})
         now[i] = (*now[i], *fresh)
     scattered = ordered(only(parts, wants), mesh)
-    if not compiler.scatters:
-        scattered = ()
-    if scattered:
+    if scattered and compiler.scatters:
         found.append(Move("reduce-scatter", scattered, here(), _sizes(sums)))
         for i, entry in enumerate(wanted):
             now[i] = (*now[i], *only(entry, scattered))
+    elif scattered:
+        found.append(Move("all-reduce", scattered, here(), _sizes(sums)))
     rest = ordered(without(parts, scattered), mesh)
     together = [sums]
     if not compiler.folds and sums:
@@ -92,8 +92,9 @@ def moves(
             own = only(rest, _axes(several))
         if own:
             found.append(Move("all-reduce", own, here(), _sizes(several)))
+    rest = ordered(parts, mesh)
     for i, entry in enumerate(wanted):
-        now[i] = (*now[i], *only(entry, rest))
+        now[i] = (*now[i], *without(only(entry, rest), now[i]))
 
     for i, entry in enumerate(wanted):
         arriving = ordered((axis for axis in without(entry, now[i]) if axis in has), mesh)

@@ -233,8 +233,12 @@ class Walk:
         """Send what the layout of a result asks for; a sum may wait until devices use a part of it."""
         variable = equation.outvars[0]
         wanted = self.value(variable)
-        waiting = has.parts and self._compiler.scatters
-        waiting = waiting and self._waits(variable, has, readers, returned)
+        compiler = self._compiler
+        is_divided = bool(has.parts) and self._waits(variable, has, readers, returned)
+        waiting = is_divided and compiler.scatters
+        if is_divided:
+            # A part of one sum is taken, also where it is no reduce-scatter.
+            compiler = compiler._replace(folds=True)
         if waiting or not has.parts:
             keeping: Entry = has.parts
         else:
@@ -246,7 +250,7 @@ class Walk:
             self._mesh,
             sums=has.sums,
             keeping=keeping,
-            compiler=self._compiler,
+            compiler=compiler,
         ):
             self.sent.append(Sent(move, value.dtype, value.itemsize, source, count))
         if waiting:
