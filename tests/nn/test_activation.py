@@ -80,6 +80,18 @@ def test_options():
     same(nn.leaky_relu(x, negative_slope=0.3), ("batch", "embed"), np.where(X > 0, X, 0.3 * X))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+def test_slopes_of_large_numbers_are_zero_or_one(dtype):
+    """Their squares and cubes are infinite."""
+    large = np.array([-np.inf, -6e4, -300, -90, 90, 300, 6e4], dtype)
+    x = axn.named(large, "embed")
+    for fn in (nn.gelu, nn.silu):
+        slopes = jax.grad(lambda x, fn=fn: fn(x).sum().scalar())(x["embed", 1:])
+        np.testing.assert_allclose(slopes.array.astype(np.float32), large[1:] > 0, atol=1e-30)
+    of_infinity = jax.grad(lambda x: nn.gelu(x).sum().scalar())(x["embed", :1])
+    assert of_infinity.tolist() == [0]
+
+
 def test_gelu_takes_no_words():
     with pytest.raises(ArgumentError) as error:
         nn.gelu(axn.ones(axn.Axis("embed", 2)), approximate="none")

@@ -10,6 +10,7 @@ from functools import lru_cache, partial, wraps
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from ..array import NamedArray
 from ..axis import AxisSelector, shown
@@ -226,6 +227,8 @@ def _sloped(
 
 def _gelu_slope(x: jax.Array) -> jax.Array:
     """Differentiate x (1 + t) / 2, where t = tanh(u) and u = c (x + a x^3)."""
+    # Beyond 10 it is 0 or 1 in any dtype, and the square of a large number would be infinite.
+    x = lax.clamp(np.array(-10, x.dtype), x, np.array(10, x.dtype))
     root, cube = np.sqrt(2 / np.pi).astype(x.dtype), 0.044715
     squared = x * x
     t = jnp.tanh(root * x * (1 + cube * squared))
