@@ -35,7 +35,7 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.sample import SEED, in_sample
+from tests.sample import SEED, in_sample, in_share
 
 # Suites that run when they are named: what they test is beside the library, and the last one needs torch.
 APART = [Path(__file__).parent / name for name in ("benchmarks", "compat", "docs", "examples", "huggingface")]
@@ -54,6 +54,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a run look at everything."""
     about = "run every law for every row; otherwise some laws look at a third of the rows of large tables"
     parser.addoption("--all-rows", action="store_true", help=about)
+    about = "run one of so many shares of the files, another one at each commit"
+    parser.addoption("--share", type=int, default=1, metavar="N", help=about)
 
 
 def pytest_report_header() -> str:
@@ -61,7 +63,9 @@ def pytest_report_header() -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave some suites out, unless they are asked for by their path."""
+    """Leave some suites out, unless they are asked for by their path, and files that are not in the share."""
+    if collection_path.match("test_*.py"):
+        return None if in_share(collection_path, config.getoption("--share")) else True
     if collection_path not in APART:
         return None
     asked = [(config.invocation_params.dir / arg.split("::")[0]).resolve() for arg in config.args]

@@ -4,11 +4,12 @@ It comes from the commit: a run can be repeated, all processes of a run agree, a
 """
 
 import os
+import random
 import subprocess
 import zlib
 from pathlib import Path
 
-__all__ = ["SEED", "in_sample"]
+__all__ = ["SEED", "in_sample", "in_share"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -32,3 +33,9 @@ SEED = _seed()
 def in_sample(row: object, seed: int = SEED) -> bool:
     """Tell whether a row of a large table, known by its text, is among the third that this run looks at closely."""
     return zlib.crc32(f"{seed} {row}".encode()) % 3 == 0
+
+
+def in_share(path: Path, shares: int, seed: int = SEED) -> bool:
+    """Tell whether a file of tests is in the share that this run looks at: one of so many."""
+    # The last bits of a checksum would be those of the path, whatever the seed.
+    return random.Random(f"{seed} {path.relative_to(ROOT)}").randrange(shares) == 0

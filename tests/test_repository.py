@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import axonym
-from tests.sample import in_sample
+from tests.sample import in_sample, in_share
 
 ROOT = Path(__file__).parent.parent
 PROJECT = "https://github.com/axonym/axonym"
@@ -61,6 +61,17 @@ def test_the_suite_for_haliax_runs_where_it_is_named(
     config = SimpleNamespace(args=arguments, invocation_params=SimpleNamespace(dir=ROOT))
     assert hook(ROOT / "tests/compat", config) is (None if runs else True)
     assert hook(ROOT / "tests/ops", config) is None
+
+
+def test_shares_of_the_files_are_about_as_large_and_cover_all_of_them() -> None:
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    assert all(in_share(file, 1) for file in files)
+    seen = set()
+    for seed in range(16):
+        share = {file for file in files if in_share(file, 2, seed)}
+        assert 0.35 < len(share) / len(files) < 0.65
+        seen |= share
+    assert seen == set(files)
 
 
 @pytest.mark.parametrize("suite", ["benchmarks", "compat", "docs", "examples", "huggingface"])

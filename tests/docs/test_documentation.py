@@ -1,4 +1,4 @@
-"""Run examples in docstrings and calls in tables of the documentation; `tests/docs` runs the code of its pages."""
+"""Run examples in docstrings and calls in tables of the documentation."""
 
 import ast
 import doctest
@@ -18,7 +18,7 @@ import pytest
 import axonym as axn
 from axonym import errors
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TEXTS = {page: page.read_text() for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]}
 MODULES = ["axonym", *sorted(module.name for module in pkgutil.walk_packages(axn.__path__, "axonym."))]
 
