@@ -145,9 +145,9 @@ def _piece(x: Core, axis: object, selector: object) -> "NamedArray | None":
 
 
 def _size_of(array: Payload, names: Names, axis: str) -> int | None:
-    """Return the size of an axis; None if it is not there, or not an int."""
-    shape = getattr(array, "shape", ())
-    if axis not in names or len(shape) < len(names):
+    """Return the size of an axis; None if it is not there, or not an int, or there is no array."""
+    shape = getattr(array, "shape", None)
+    if type(shape) is not tuple or axis not in names or len(shape) < len(names):
         return None
     size = shape[names.index(axis) - len(names)]
     return size if type(size) is int else None
