@@ -41,6 +41,14 @@ def nothing():
 def swapped():
     return {"mlp": "model"}, layer, *ARRAYS
 
+def repeated(up, down, x, *, times):
+    for _ in range(times):
+        x = layer(up, down, x)
+    return x
+
+def chosen():
+    return repeated, {"mlp": "model"}, *ARRAYS
+
 tiny = axn.partitioning.Target(
     "tiny", {"float32": 1e9}, memory=4096, memory_bandwidth=1e9, link=axn.partitioning.Link(1e9, 1e-6)
 )
@@ -76,6 +84,23 @@ def test_plan_keeps_the_mapping_of_the_function(sample, capsys):
     assert main(command) == 0
     layer, mapping, mesh, arrays = small()
     assert capsys.readouterr().out == f"{axn.plan(layer, mesh, *arrays, target='v5e', fixed=mapping, limit=4)}\n"
+
+
+def test_plan_chooses_values_of_arguments(sample, capsys):
+    command = ["plan", f"{sample}:chosen", "--mesh", "model=8", "--target", "v5e", "--verify", "0", "--limit", "6"]
+    assert main([*command, "--choose", "times=2,1"]) == 0
+    (best,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith("best")]
+    assert "times=1" in best
+    for wrong, problem in (("times", "'times'"), ("times=one", "'times=one'")):
+        with pytest.raises(SystemExit):
+            main([*command, "--choose", wrong])
+        assert f"expected ARGUMENT=VALUE,... with literals of Python, got {problem}" in capsys.readouterr().err
+
+
+def test_plan_tries_pipelines_of_axes_that_are_there(sample, capsys):
+    command = ["plan", f"{sample}:small", "--mesh", "model=8", "--verify", "0"]
+    assert main([*command, "--pipelined", "layers,batch"]) == 1
+    assert "pipelined=('layers', 'batch'), and no parameters have an axis 'layers'" in capsys.readouterr().err
 
 
 def test_plan_compiles_as_many_as_are_asked_for(sample, capsys):

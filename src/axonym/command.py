@@ -1,6 +1,7 @@
 """Check mappings, tell what they cost, and find them: `python -m axonym cost train.py:step --mesh data=8`."""
 
 import argparse
+import ast
 import contextlib
 import importlib
 import math
@@ -159,6 +160,20 @@ def _add_plan(commands: Any, common: argparse.ArgumentParser) -> None:
     plans.add_argument(
         "--verify", type=int, default=3, help="how many of the best to compile (default: 3)"
     )
+    plans.add_argument(
+        "--pipelined",
+        type=lambda text: tuple(text.split(",")),
+        metavar="LAYERS,ROWS",
+        help="try pipelines: the axis of layers, and the axis that is cut into microbatches",
+    )
+    plans.add_argument(
+        "--choose",
+        type=_values,
+        action="append",
+        default=[],
+        metavar="ARGUMENT=VALUE,...",
+        help="values of a keyword argument to choose from, such as checkpointing=False,True",
+    )
     plans.set_defaults(run=_plan)
 
 
@@ -209,6 +224,8 @@ def _plan(given: argparse.Namespace) -> int:
         "fixed": call.mapping,
         "limit": given.limit,
         "verify": given.verify,
+        "pipelined": given.pipelined,
+        "choices": dict(given.choose),
     }
     found = plan(call.target, given.mesh, *call.args, **options)
     print(found)
@@ -241,6 +258,16 @@ def _sizes(text: str) -> dict[str, int]:
             raise argparse.ArgumentTypeError(problem)
         sizes[name] = int(size)
     return sizes
+
+
+def _values(text: str) -> tuple[str, tuple[object, ...]]:
+    """Read a keyword argument and values for it."""
+    name, _, values = text.partition("=")
+    try:
+        return name, tuple(ast.literal_eval(f"{values},"))
+    except (SyntaxError, ValueError):
+        problem = f"expected ARGUMENT=VALUE,... with literals of Python, got {text!r}"
+        raise argparse.ArgumentTypeError(problem) from None
 
 
 def _call(text: str) -> _Call:
