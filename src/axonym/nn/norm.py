@@ -217,8 +217,10 @@ class _Normalization:
         if self.weighted and parameters[0] is not None:
             terms.append(standardized * widened_to(standardized.dtype, parameters[0]))
         if self.biased and parameters[-1] is not None:
-            terms.append(jnp.broadcast_to(parameters[-1], x.shape).astype(standardized.dtype))
-        return functools.reduce(operator.add, terms).astype(x.dtype)
+            # Last, so that a sum stretches it: the transpose of that is a reshape. Before the transpose of an explicit
+            # broadcast, XLA may gather the rows of all devices.
+            terms.append(parameters[-1].astype(standardized.dtype))
+        return jnp.broadcast_to(functools.reduce(operator.add, terms), x.shape).astype(x.dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
