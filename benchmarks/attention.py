@@ -14,7 +14,6 @@ import math
 import os
 import re
 from collections.abc import Callable
-from trace import equations
 from typing import Any
 
 import jax
@@ -22,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from measure import interleaved, median_ratio, ratio_of_minima, table
+from measure import equations, interleaved, median_ratio, ratio_of_minima, table
 
 import axonym as axn
 import axonym.nn as nn

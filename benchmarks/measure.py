@@ -9,9 +9,9 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -213,3 +213,18 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 100 else f"{value:.0f}"
     return str(value)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield the equations of a program, those of nested functions in the place of their calls."""
+    for equation in jaxpr.eqns:
+        inner = [
+            getattr(part, "jaxpr", part)
+            for value in equation.params.values()
+            for part in (value if isinstance(value, tuple | list) else (value,))
+            if hasattr(getattr(part, "jaxpr", part), "eqns")
+        ]
+        if not inner:
+            yield equation
+        for part in inner:
+            yield from equations(part)

@@ -3,7 +3,6 @@
     python benchmarks/partitioning.py                          GPT-2 and an MLP on 8 simulated CPU devices
     python benchmarks/partitioning.py --target tpu             compiled for a TPU v5e 2x4, larger; needs libtpu, no TPU
     python benchmarks/partitioning.py --model mlp --strategy fsdp tp
-    python benchmarks/partitioning.py --overhead               the time to call a compiled function of 150 arrays
 
 All numbers are those of the compiled programs, per device and training step, with the trip counts of loops; FLOPs alone
 count the body of a loop once. Ratios are to the smallest number among the hand-written programs, which may come from
@@ -40,7 +39,7 @@ from jax.sharding import (  # noqa: E402
     PartitionSpec as P,
 )
 from measure import collectives, flops_bytes, table, totals, wire_bytes  # noqa: E402
-from train_step import config, dispatch, same_weights  # noqa: E402
+from train_step import config, same_weights  # noqa: E402
 
 import axonym as axn  # noqa: E402
 import axonym.nn as nn  # noqa: E402
@@ -418,11 +417,7 @@ def main() -> None:
     parser.add_argument(
         "--form", choices=raw.FORMS, nargs="+", default=list(raw.FORMS), help="of the hand-written ones"
     )
-    parser.add_argument("--overhead", action="store_true", help="time calls instead")
     options = parser.parse_args()
-    if options.overhead:
-        dispatch(rounds=25)
-        return
     tpu = options.target == "tpu"
     if tpu:
         DEVICES[:] = tpu_devices()

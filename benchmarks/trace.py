@@ -9,11 +9,11 @@ traced anew in each measurement; what JAX and Axonym remember between traces of 
 
 import argparse
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
-from measure import interleaved, median_ratio, ratio_of_minima, table
+from measure import equations, interleaved, median_ratio, ratio_of_minima, table
 from operations import Arrays, named_arrays, operations, plain_arrays
 
 OPERATIONS = 1000
@@ -23,21 +23,6 @@ BAR = 1.0
 def program(calls: list[Callable[[Arrays], Any]]) -> Callable[[Arrays], list[Any]]:
     """Return a function that JAX has not seen before, of as many operations as asked for."""
     return lambda arrays: [call(arrays) for call in itertools.islice(itertools.cycle(calls), OPERATIONS)]
-
-
-def equations(jaxpr: Any) -> Iterator[Any]:
-    """Yield the equations of a program, those of nested functions in the place of their calls."""
-    for equation in jaxpr.eqns:
-        inner = [
-            getattr(part, "jaxpr", part)
-            for value in equation.params.values()
-            for part in (value if isinstance(value, tuple | list) else (value,))
-            if hasattr(getattr(part, "jaxpr", part), "eqns")
-        ]
-        if not inner:
-            yield equation
-        for part in inner:
-            yield from equations(part)
 
 
 def main() -> None:

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from measure import equations
 
 from benchmarks import attention
-from benchmarks.trace import equations
 
 
 def test_all_ways_agree(monkeypatch: pytest.MonkeyPatch) -> None:

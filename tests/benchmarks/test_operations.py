@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
+from measure import equations
 
 import axonym as axn
 from benchmarks.operations import Operation, named_arrays, operations, plain_arrays
-from benchmarks.trace import equations
 
 OPERATIONS = operations()
 

@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from measure import equations
 
 import axonym as axn
 from axonym import nn
-from benchmarks.trace import equations
 from tests.nn.attending import by_hand
 from tests.nn.layouts import COMPUTE, draw, lies, same, same_trees
 

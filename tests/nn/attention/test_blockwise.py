@@ -8,11 +8,11 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from measure import equations
 
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError
-from benchmarks.trace import equations
 from tests.nn.attending import by_hand, with_gradients
 from tests.nn.layouts import COMPUTE, check_on, draw, lies, same, same_trees
 

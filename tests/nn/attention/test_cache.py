@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from measure import equations
 
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
-from benchmarks.trace import equations
 from tests.nn.attending import by_hand
 from tests.nn.layouts import COMPUTE, draw, fails, lies, same, same_trees
 

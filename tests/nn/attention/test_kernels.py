@@ -8,13 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from measure import equations
 
 import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError
 from axonym.nn.attention.call import AttentionCall
 from axonym.nn.attention.kernels import choose
-from benchmarks.trace import equations
 from tests.nn.attending import by_hand, with_gradients
 from tests.nn.layouts import COMPUTE, draw, lies, same, same_trees
 
