@@ -104,10 +104,13 @@ def test_sharded_parameters_and_moments_take_an_eighth_of_their_bytes_on_each_de
 
 def test_fsdp_gathers_weights_and_reduces_gradients() -> None:
     _, step = lowered("fsdp")
-    kinds = {found.kind for found in collectives(step)}
+    sent = collectives(step)
+    kinds = {found.kind for found in sent}
     assert "all-gather" in kinds
     assert kinds & {"all-reduce", "reduce-scatter"}  # XLA for CPU forms no reduce-scatter
-    assert "all-to-all" not in kinds
+    # Rows of the embedding's table, which are fewer than it has.
+    rows = [found.bytes * found.count for found in sent if found.kind == "all-to-all"]
+    assert 0 < sum(rows) < 256 * SMALL.embed * 4
 
 
 def test_tensor_parallelism_takes_two_all_reduces_per_block_forward() -> None:
