@@ -155,9 +155,10 @@ def positional(x: axn.NamedArray, names: Sequence[str]) -> jax.Array:
 
 def stored(array: Any, axes: str, order: Sequence[str]) -> axn.NamedArray:
     """Name an array whose dimensions are `axes`, and store it in another order."""
-    # In numpy, as everything around the code under test: jnp would compile a program for each order and shape.
+    # In numpy, as everything around the code under test: jnp would compile a program for each order and shape, and
+    # `jnp.asarray` does, too.
     return axn.NamedArray(
-        jnp.asarray(np.transpose(np.asarray(array), [axes.index(name) for name in order])), tuple(order)
+        jax.device_put(np.transpose(np.asarray(array), [axes.index(name) for name in order])), tuple(order)
     )
 
 
@@ -531,7 +532,7 @@ class Laws(Values, Sharded, Mapped):
 
     def same_program(self, row: Row, arrays: Sequence[Any]) -> None:
         """Compare what is traced, which costs no compilation: primitives, shapes, dtypes; or the kind of error."""
-        arrays = [jnp.asarray(array) for array in arrays]
+        arrays = jax.device_put(list(arrays))
         named = operands(row, arrays, [tuple(axes) for axes in row.operands])
         expected = outcome(lambda: program(row.reference, *arrays))
         result = outcome(lambda: program(lambda *named: positional_results(row, row.call(*named)), *named))
@@ -566,8 +567,9 @@ class Bulk(Values, Sharded, Mapped):
 
     def same_types(self, row: Row, arrays: Sequence[Any]) -> None:
         """Compare shapes and dtypes, which costs no compilation; or the kind of error."""
-        named = operands(row, [jnp.asarray(array) for array in arrays], [tuple(axes) for axes in row.operands])
-        expected = outcome(lambda: program(row.reference, *map(jnp.asarray, arrays)))
+        arrays = jax.device_put(list(arrays))
+        named = operands(row, arrays, [tuple(axes) for axes in row.operands])
+        expected = outcome(lambda: program(row.reference, *arrays))
         result = outcome(lambda: program(lambda *named: positional_results(row, row.call(*named)), *named))
         assert (result[1] if isinstance(result, tuple) else result) == (
             expected[1] if isinstance(expected, tuple) else expected
