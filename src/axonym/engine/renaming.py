@@ -101,9 +101,9 @@ def _first_of(shared: Function, own: Function) -> Function:
         try:
             return call(*arrays)
         except AxonymError:
-            return own(*arrays)
+            pass  # numbers instead of names are not to be in the traceback either
         except context.NamesMatter:
             call = own
-            return own(*arrays)
+        return own(*arrays)
 
     return for_these_names
