@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 import axonym as axn
 from axonym.errors import LostAxisError
@@ -344,10 +344,10 @@ def anonymous_lead(row: Row) -> list[bool]:
     return [i < row.anonymous for i in range(len(row.operands))]
 
 
-def in_other_orders(row: Row) -> Job:
-    """Call once for each storage order but the first."""
+def in_orders(row: Row, first: int) -> Job:
+    """Call once for each storage order, from one of them on."""
     arrays = row.draw(0)
-    calls = [operands(row, arrays, orders) for orders in row.orders()[1:]]
+    calls = [operands(row, arrays, orders) for orders in row.orders()[first:]]
     return lambda *calls: [row.call(*named) for named in calls], calls
 
 
@@ -411,21 +411,38 @@ class Table:
     @pytest.fixture
     def rows(self, request: pytest.FixtureRequest) -> Sequence[Row]:
         """Give the rows that a law of a class is parametrized with and looks at."""
-        (rows,) = [mark.args[1] for mark in request.node.iter_markers("parametrize") if mark.args[0] == "row"]
+        rows = _rows_of(request)
         if request.config.getoption("--all-rows") or request.node.originalname not in self.laws_of_the_sample:
             return rows
         return _sample(tuple(rows))
+
+    @pytest.fixture
+    def alike(self, row: Row, request: pytest.FixtureRequest) -> tuple[bool, Sequence[Row]]:
+        """Tell whether a row also runs op by op, which is a third of them, and which rows do as it does."""
+        if request.config.getoption("--all-rows"):
+            return True, _rows_of(request)
+        return in_sample(row), [each for each in _rows_of(request) if in_sample(each) == in_sample(row)]
+
+
+def _rows_of(request: pytest.FixtureRequest) -> Sequence[Row]:
+    (rows,) = [mark.args[1] for mark in request.node.iter_markers("parametrize") if mark.args[0] == "row"]
+    return rows
 
 
 class Values(Table):
     """Values, dtypes and names, in whatever order the axes are stored."""
 
-    def test_equals_positional_code_for_every_order_of_axes(self, row: Row, rows: Sequence[Row]) -> None:
-        """Call with one order op by op; the other orders of many rows are one program, as compiling is what costs."""
-        arrays, (first, *others) = row.draw(0), row.orders()
-        results = [row.call(*operands(row, arrays, first)), *together(in_other_orders, rows, row)]
+    def test_equals_positional_code_for_every_order_of_axes(
+        self, row: Row, rows: Sequence[Row], alike: tuple[bool, Sequence[Row]]
+    ) -> None:
+        """Some call with one order op by op; the orders of many rows are one program, as compiling is what costs."""
+        arrays, (is_eager, beside) = row.draw(0), alike
+        if is_eager:
+            results = [row.call(*operands(row, arrays, row.orders()[0])), *together(in_orders, beside, row, 1)]
+        else:
+            results = together(in_orders, beside, row, 0)
         expected = together(positionally, rows, row, 0)
-        for result, orders in zip(results, (first, *others), strict=True):
+        for result, orders in zip(results, row.orders(), strict=True):
             row.check(result, expected, orders)
             if row.oracle is not None:
                 row.check(result, row.oracle(*arrays), orders)
@@ -458,15 +475,17 @@ class Sharded(Table):
     def test_works_on_auto_axes(self, row: Row, rows: Sequence[Row], auto_mesh: jax.sharding.Mesh) -> None:
         self.on_mesh(row, rows, auto_mesh)
 
-    def test_works_on_explicit_axes(self, row: Row, rows: Sequence[Row], explicit_mesh: jax.sharding.Mesh) -> None:
-        self.on_mesh(row, rows, explicit_mesh)
+    def test_works_on_explicit_axes(
+        self, row: Row, rows: Sequence[Row], alike: tuple[bool, Sequence[Row]], explicit_mesh: jax.sharding.Mesh
+    ) -> None:
+        self.on_mesh(row, rows, explicit_mesh, is_eager=alike[0])
 
-    def on_mesh(self, row: Row, rows: Sequence[Row], mesh: jax.sharding.Mesh) -> None:
-        """Shard each operand in its own way, under jit and a mapping; with Explicit axes also alike, eagerly."""
+    def on_mesh(self, row: Row, rows: Sequence[Row], mesh: jax.sharding.Mesh, *, is_eager: bool = False) -> None:
+        """Shard each operand in its own way, under jit and a mapping; some also alike, eagerly."""
         arrays, orders = row.draw(4), [tuple(reversed(axes)) for axes in row.operands]
         named, expected = operands(row, arrays, orders), jax.tree.map(np.asarray, together(positionally, rows, row, 4))
         with jax.set_mesh(mesh):
-            if mesh.axis_types[0] is AxisType.Explicit:
+            if is_eager:
                 row.check(row.call(*(placed(x, mesh, MIXED[0]) for x in named)), expected, orders)
             with axn.axis_mapping({"a": "data", "b": "model"}):
                 row.check(together(laid_out_in_many_ways, rows, row, mesh), expected, orders)
