@@ -196,7 +196,7 @@ def _dot(
         out = plans.complete(out, entries)
         given = (*given, *sizes)
     options = _Options(precision, dtype, dot_general)
-    return _kernel("dot", operands, contracted, out, given, options)
+    return _maker(options)("dot", operands, contracted, out, given, options)
 
 
 def _require_two(operands: Sequence[Names], contracted: Names) -> None:
@@ -243,20 +243,6 @@ def _kernel(
     options: _Options,
 ) -> kernels.Kernel:
     """Make the kernel of a contraction: the axes to sum over, those of the result, sizes to check, and options."""
-    make = _memoised
-    if options.dot_general is not lax.dot_general:
-        make = _contraction  # not memoised, as it may hold arrays
-    return make(function, operands, contracted, out, given, options)
-
-
-def _contraction(
-    function: str,
-    operands: tuple[Names, ...],
-    contracted: Names,
-    out: Names,
-    given: Pairs,
-    options: _Options,
-) -> kernels.Kernel:
 
     def body(*arrays: jax.Array) -> jax.Array:
         sizes = checks.check_sizes(function, operands, arrays)
@@ -276,7 +262,14 @@ def _contraction(
     return kernels.Kernel(out, body)
 
 
-_memoised = up_to_renaming("operands", "contracted", "out", "given")(_contraction)
+_memoised = up_to_renaming("operands", "contracted", "out", "given")(_kernel)
+
+
+def _maker(options: _Options) -> Callable[..., kernels.Kernel]:
+    """Return what makes a kernel; one with a product of the user's is not memoised, as it may hold arrays."""
+    if options.dot_general is lax.dot_general:
+        return _memoised
+    return _kernel
 
 
 def _product(
@@ -497,7 +490,7 @@ def _einsum(
     """Make the kernel of an expression."""
     contracted, out, given = subscripts.read(equation, operands, aliases)
     options = _Options(precision, dtype, dot_general)
-    return _kernel("einsum", operands, contracted, out, given, options)
+    return _maker(options)("einsum", operands, contracted, out, given, options)
 
 
 def outer(x: Operand, y: Operand) -> "NamedArray":
