@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 NOTEBOOK = runpy.run_path(str(ROOT / "tools/notebook.py"), run_name="notebook")
 
 
