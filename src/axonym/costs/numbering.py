@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from .equations import Equation, Variable, acts, is_literal, unstacked
 
 _fresh = itertools.count()
-_RECOMPUTED = ("remat2", "remat", "checkpoint")
+# What checkpoints are called.
+RECOMPUTED = ("remat2", "remat", "checkpoint")
 _CALLS = ("jit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call")
 
 
@@ -144,6 +145,6 @@ class Numbering:
         name, params = equation.primitive.name, equation.params
         if name == "scan":
             return bool(params["length"] == 1)
-        if name in _RECOMPUTED:
+        if name in RECOMPUTED:
             return self._merges or not params.get("prevent_cse", True)
         return name in _CALLS

@@ -31,6 +31,7 @@ from .moves import Move, moves, ordered
 from .numbering import Numbering
 from .propagate import Sum, natural
 from .roofline import Amount
+from .turns import Turns
 
 # Collectives that a `shard_map` has, and the kinds that reports call them.
 _COLLECTIVES = {
@@ -79,6 +80,7 @@ class Walk:
         compiler: what makes the program.
         is_auto: whether it is made for Auto mesh axes.
         numbering: what is known of which arrays are the same.
+        turns: what is known of which arrays are the same in every turn of a loop.
 
     Attributes:
         sent: the collectives.
@@ -94,11 +96,13 @@ class Walk:
         compiler: Compiler,
         is_auto: bool = False,
         numbering: Numbering | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self._mesh = mesh
         self._compiler = compiler
         self._is_auto = is_auto
         self._numbering = numbering or Numbering(merges=compiler.merges)
+        self._turns = turns or Turns()
         self.sent: list[Sent] = []
         self.done: list[Amount] = []
         self.unknown: list[tuple[str, str]] = []
@@ -171,6 +175,7 @@ class Walk:
             used = [id(one) in readers or id(one) in returned for one in equation.outvars]
             self._bodies(equation, inner, inputs, used, source, count)
             return
+        self._turns.note(equation)
         flops = flops_of(equation, inputs, self._mesh, masks=self._compiler.masks)
         if equation.primitive.name == "pallas_call" and not flops:
             self.unknown.append(
@@ -233,6 +238,7 @@ class Walk:
         """Send what the layout of a result asks for; a sum may wait until devices use a part of it."""
         variable = equation.outvars[0]
         wanted = self.value(variable)
+        count = self._turns.runs(equation, count)
         compiler = self._compiler
         is_divided = bool(has.parts) and self._waits(variable, has, readers, returned)
         waiting = is_divided and compiler.scatters
@@ -333,11 +339,14 @@ class Walk:
                 compiler=self._compiler,
                 is_auto=self._is_auto,
                 numbering=self._numbering,
+                turns=self._turns,
             )
+            outer = self._turns.enter(equation, program)
             scope = self._numbering.enter(equation, program.invars)
             inside = used_inside(equation, program, used)
             results = own.run(program, given[: len(program.invars)], source, count, inside)
             self._numbering.leave(equation, program.outvars, scope)
+            self._turns.leave(equation, program, outer)
             self.values.update(own.values)
             self.unknown += own.unknown
             flops = sum(one.flops for one in own.done)
