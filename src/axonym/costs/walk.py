@@ -31,6 +31,7 @@ from .moves import Move, moves, ordered
 from .numbering import Numbering
 from .propagate import Sum, natural
 from .roofline import Amount
+from .rows import Part, added, looked_up
 from .turns import Turns
 
 # Collectives that a `shard_map` has, and the kinds that reports call them.
@@ -188,12 +189,23 @@ class Walk:
             self._collective(equation, inputs, source, count)
             return
         entries, sums = natural(equation, inputs)
+        if name.startswith("scatter"):
+            parts = tuple(axis for one in sums for axis in one.mesh_axes)
+            users = readers.get(id(equation.outvars[0]), ())
+            split = added(equation, inputs, users, parts, self._mesh)
+            if split is not None:
+                moved, entries = split
+                sums = ()
+                self._send(moved, source, self._turns.runs(equation, count))
         for variable in equation.outvars:
             guess: Sequence[Entry] = ()
             if len(entries) == len(getattr(variable.aval, "shape", ())):
                 guess = entries
             self.values[id(variable)] = settled(variable, guess)
-        parts: Entry = ()
+        if name == "gather":
+            moved = looked_up(equation, inputs, self.value(equation.outvars[0]), self._mesh)
+            self._send(moved, source, self._turns.runs(equation, count))
+        parts = ()
         if name in PASSING and inputs:
             parts = inputs[0].partial
         for one in sums:
@@ -205,6 +217,10 @@ class Walk:
                 sources = self._loops(equation, has, readers, prefix) or sources
             for place in sources:
                 self._reach(equation, has, readers, returned, place, count)
+
+    def _send(self, parts: Sequence[Part], source: str, count: int) -> None:
+        for move, value in parts:
+            self.sent.append(Sent(move, value.dtype, value.itemsize, source, count))
 
     def _loops(
         self,

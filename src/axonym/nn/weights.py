@@ -8,7 +8,6 @@ from typing import TypeVar
 import equinox as eqx
 import jax
 from jax import lax
-from jax.sharding import AxisType
 from jax.typing import DTypeLike
 
 from ..array import NamedArray
@@ -82,7 +81,7 @@ def look_up(weight: NamedArray, rows: Axis, ids: NamedArray) -> NamedArray:
     """Look up rows of a table by ids.
 
     Where rows are stored in parts and a device has fewer ids than the table has rows, parts of rows are looked up where
-    they are stored, and sent: less than the table. Otherwise, and on Explicit mesh axes, the table is gathered.
+    they are stored, and sent: less than the table. Otherwise, the table is gathered.
     """
     stored, mesh = _stored_apart(weight, rows, ids), context_mesh()
     if stored is None or mesh is None:
@@ -99,8 +98,6 @@ def _stored_apart(weight: NamedArray, rows: Axis, ids: NamedArray) -> AxisMappin
     gathered = entries_from_spec(pspec_for(weight, mapping, strict=False))
     at = weight.names.index(rows.name)
     if split == gathered or split[at] != gathered[at]:
-        return None
-    if AxisType.Explicit in mesh.axis_types:
         return None
     by_ids = entries_from_spec(pspec_for(ids, mapping, strict=False))
     ways = ways_on(mesh, tuple(itertools.chain.from_iterable(by_ids)))

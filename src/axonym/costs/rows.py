@@ -1,0 +1,87 @@
+"""Rows of a table whose other dimensions are split as the rows are: they are read where they are, and sent."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ..mesh.assignment import Entry
+from ..mesh.partition import only, without
+from .equations import Equation, Value, Variable, block, settled
+from .moves import Move, ordered
+
+
+class Part(NamedTuple):
+    """What is sent of an array.
+
+    Attributes:
+        move: the collective.
+        value: the array.
+    """
+
+    move: Move
+    value: Value
+
+
+def looked_up(
+    equation: Equation, inputs: Sequence[Value], result: Value, mesh: Mapping[str, int]
+) -> list[Part]:
+    """List what devices send each other for a `gather` of rows, of which each has its own and a part of each row.
+
+    Each looks up its parts of all rows, so that indices are gathered; then the parts of a row get to where it belongs.
+    """
+    table, indices = inputs[:2]
+    numbers = equation.params["dimension_numbers"]
+    dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+    by_rows: list[str] = []
+    for entry in indices.entries[:-1]:
+        by_rows += entry
+    found: list[Part] = []
+    for i, entry in enumerate(table.entries):
+        both = ordered(only(entry, by_rows), mesh)
+        if not both or i in dropped or equation.params["slice_sizes"][i] != table.shape[i]:
+            continue
+        ids = block(indices.shape, indices.entries, mesh)
+        found.append(Part(Move("all-gather", both, ids, ()), indices))
+        rows = block(result.shape, result.entries, mesh)
+        found.append(Part(Move("all-to-all", both, rows, (table.shape[i],)), result))
+    return found
+
+
+def added(
+    equation: Equation,
+    inputs: Sequence[Value],
+    users: Sequence[Equation],
+    parts: Entry,
+    mesh: Mapping[str, int],
+) -> tuple[list[Part], list[Entry]] | None:
+    """List what devices send each other for the gradient of such a table, and tell how it is laid out then.
+
+    The parts of a row get to where they are stored, and each device adds those that it has. None, where the sum over
+    rows is not split so by the only one who uses it: then devices add what they have, and sums are sent.
+
+    Args:
+        equation: a `scatter-add`.
+        inputs: its operands.
+        users: who uses its result.
+        parts: the mesh axes along which devices have rows of their own.
+        mesh: sizes of the mesh axes.
+    """
+    if not parts or len(users) != 1 or users[0].primitive.name != "reshard":
+        return None
+    numbers = equation.params["dimension_numbers"]
+    dropped = (*numbers.inserted_window_dims, *numbers.operand_batching_dims)
+    wanted: Variable = users[0].outvars[0]
+    entries = list(settled(wanted).entries)
+    table, updates = inputs[0], inputs[2]
+    found: list[Part] = []
+    rest = parts
+    for i, size in enumerate(table.shape):
+        own = ordered(only(entries[i], rest), mesh)
+        if i in dropped:
+            entries[i] = table.entries[i]
+        elif own:
+            rest = without(rest, own)
+            rows = block(updates.shape, updates.entries, mesh)
+            found.append(Part(Move("all-to-all", own, rows, (size,)), updates))
+    if rest:
+        return None
+    return found, entries
