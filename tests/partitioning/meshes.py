@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AxisType
+from jax.sharding import AxisType, PartitionSpec
 
 import axonym as axn
 
@@ -20,6 +20,12 @@ def make_mesh(kind: str = "auto") -> jax.sharding.Mesh:
     return jax.make_mesh((4, 2), ("data", "model"), axis_types=KINDS[kind])
 
 
+def values(*axes: axn.Axis, seed: int = 0) -> np.ndarray:
+    """Make the elements of `draw`, for references in numpy."""
+    return np.random.default_rng(seed).normal(size=[axis.size for axis in axes]).astype(np.float32)
+
+
 def draw(*axes: axn.Axis, seed: int = 0) -> Any:
-    sizes = [axis.size for axis in axes]
-    return axn.named(np.random.default_rng(seed).normal(size=sizes).astype(np.float32), axes)
+    # `jnp.asarray` would compile a program for each shape and mesh.
+    place = None if jax.sharding.get_abstract_mesh().empty else PartitionSpec()
+    return axn.named(jax.device_put(values(*axes, seed=seed), place), axes)

@@ -12,7 +12,7 @@ import axonym as axn
 from axonym.errors import LostAxisError, OperandError, ShardingError
 from axonym.mesh import context
 from axonym.partitioning.shard import static_axes
-from tests.partitioning.meshes import KINDS, draw, make_mesh
+from tests.partitioning.meshes import KINDS, draw, make_mesh, values
 
 B, E, M = axn.make_axes(batch=8, embed=4, mlp=6)
 
@@ -59,7 +59,7 @@ def test_arrays_are_moved_from_one_layout_to_another(mesh, jit):
     f = lambda x: axn.shard(x, {"embed": "data", "batch": "model"})  # noqa: E731
     y = (jax.jit(f) if jit else f)(x)
     laid_out(y, P("model", "data"))
-    np.testing.assert_array_equal(y.array, draw(B, E).array)
+    np.testing.assert_array_equal(y.array, values(B, E))
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -69,7 +69,7 @@ def test_trees_keep_what_is_no_named_array(mesh, jit):
         raw: jax.Array
         act: object
 
-    module = Module(draw(E, M), jnp.ones(3), jnp.tanh)
+    module = Module(draw(E, M), draw(axn.Axis("raw", 3)).array, jnp.tanh)
     f = lambda tree: axn.shard(tree, {"embed": "data", "mlp": "model"})  # noqa: E731
     out = (eqx.filter_jit(f) if jit else f)({"m": module, "n": None, "s": "x", "f": 1.5})
     laid_out(out["m"].w, P("data", "model"))
@@ -89,7 +89,7 @@ def test_named_arrays_that_hold_no_array_stay(mesh):
 
 @pytest.mark.parametrize("where", ["numpy", "constant in jit", "numpy in jit"])
 def test_constants_are_laid_out(mesh, where):
-    x = draw(B, E) if where == "constant in jit" else axn.NamedArray(np.asarray(draw(B, E)), (B, E))
+    x = draw(B, E) if where == "constant in jit" else axn.NamedArray(values(B, E), (B, E))
     f = lambda: axn.shard(x, {"batch": "data"})  # noqa: E731
     y = (f if where == "numpy" else jax.jit(f))()
     laid_out(y, P("data", None))
@@ -108,12 +108,12 @@ def test_arrays_that_were_made_without_a_mesh():
 def test_gradients_go_through(mesh):
     f = lambda x: (axn.shard(x, {"batch": "data"}) ** 2).sum().scalar()  # noqa: E731
     gradient = jax.jit(jax.grad(f))(axn.shard(draw(B, E), {"batch": "data"}))
-    np.testing.assert_allclose(gradient.array, 2 * draw(B, E).array)
+    np.testing.assert_allclose(gradient.array, 2 * values(B, E))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_outside_of_jit_go_through_what_is_on_one_device(kind):
-    x = axn.named(jnp.arange(32.0).reshape(8, 4), ("batch", "embed"))
+    x = draw(B, E)
     assert len(x.devices()) == 1
     with axn.set_mesh(make_mesh(kind)), axn.axis_mapping({"batch": "data"}):
         gradient = jax.grad(lambda x: (axn.auto_sharded(x) ** 2).sum().scalar())(x)
@@ -147,7 +147,7 @@ def test_auto_sharded_does_nothing_without_mesh():
 # inside of shard_map
 @pytest.mark.parametrize("jit", [False, True])
 def test_constraints_vanish_where_mesh_axes_are_manual(mesh, jit):
-    constant = axn.NamedArray(np.asarray(draw(E)), E)  # JAX refuses to close over arrays that are sharded by type
+    constant = axn.NamedArray(values(E), E)  # JAX refuses to close over arrays that are sharded by type
 
     def local(x):
         assert x.shape == {"batch": 2, "embed": 4}
@@ -158,7 +158,7 @@ def test_constraints_vanish_where_mesh_axes_are_manual(mesh, jit):
     with axn.axis_mapping({"batch": "data", "embed": "model"}):
         f = jax.shard_map(local, in_specs=P("data"), out_specs=P("data"))
         y = (jax.jit(f) if jit else f)(axn.shard(draw(B, E), {"batch": "data"}, strict=False))
-    np.testing.assert_allclose(y.array, draw(B, E).array * constant.array * 2, rtol=1e-6)
+    np.testing.assert_allclose(y.array, values(B, E) * values(E) * 2, rtol=1e-6)
 
 
 def test_constraints_stay_where_only_some_mesh_axes_are_manual(mesh):
@@ -450,10 +450,11 @@ def test_round_axis_for_partitioning(auto_mesh):
 
 def test_set_mesh_takes_abstract_meshes():
     abstract = AbstractMesh((4, 2), ("data", "model"), (AxisType.Auto,) * 2)
+    x = draw(B)
     with axn.set_mesh(abstract):
-        assert axn.pspec_for(draw(B), {"batch": "data"}) == P("data")
+        assert axn.pspec_for(x, {"batch": "data"}) == P("data")
         with pytest.raises(ShardingError, match="which is not an axis of the mesh"):
-            axn.pspec_for(draw(B), {"batch": "pipe"})
+            axn.pspec_for(x, {"batch": "pipe"})
     assert jax.sharding.get_abstract_mesh().empty
 
 
@@ -464,11 +465,12 @@ def test_set_mesh_takes_abstract_meshes():
 def test_contractions_are_laid_out(mesh, mapping):
     E8, M8 = axn.make_axes(embed=8, mlp=8)
     x, w = draw(B, E8), draw(E8, M8, seed=1)
+    expected = values(B, E8) @ values(E8, M8, seed=1)
     with axn.axis_mapping(mapping):
         for f in (jax.jit(lambda x, w: axn.dot(x, w, axis="embed")), lambda x, w: axn.dot(x, w, axis="embed")):
             for layout in ({}, {"embed": "data"}, {"embed": "model"}, mapping):
                 y = f(axn.shard(x, layout, strict=False), axn.shard(w, layout, strict=False))
-                np.testing.assert_allclose(y.array, x.array @ w.array, rtol=1e-5, atol=1e-5)
+                np.testing.assert_allclose(y.array, expected, rtol=1e-5, atol=1e-5)
                 laid_out(y, P(mapping.get("batch"), mapping.get("mlp")))
 
 
@@ -476,7 +478,7 @@ def test_a_contracted_size_that_does_not_divide(mesh):
     x, w = axn.shard(draw(B, M), {}), axn.shard(draw(M, E), {})
     with axn.axis_mapping({"mlp": "data"}):
         y = jax.jit(lambda x, w: axn.dot(x, w, axis="mlp"))(x, w)
-    np.testing.assert_allclose(y.array, draw(B, M).array @ draw(M, E).array, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(y.array, values(B, M) @ values(M, E), rtol=1e-5, atol=1e-6)
 
 
 def test_static_axes():
