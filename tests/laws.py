@@ -453,7 +453,7 @@ class Values(Table):
         """By their types, which decide whether a collective is needed: a trace, which costs no compilation."""
         if str(row) in OF_NO_OPERAND:
             return
-        operands = [jax.ShapeDtypeStruct((4, *array.shape), array.dtype) for array in map(jnp.asarray, row.draw(0))]
+        operands = [jax.ShapeDtypeStruct((4, *array.shape), array.dtype) for array in row.draw(0)]
 
         def body(*blocks: jax.Array) -> jax.Array:
             named = [axn.named(block[0], tuple(axes)) for block, axes in zip(blocks, row.operands, strict=True)]

@@ -25,7 +25,8 @@ def arrays(operands: Operands) -> list[axn.NamedArray]:
     rng = np.random.default_rng(0)
     shapes = [tuple(SIZES[name] for name in names) for names in operands]
     return [
-        axn.NamedArray(jnp.asarray(rng.normal(size=s), jnp.float32), n) for s, n in zip(shapes, operands, strict=True)
+        axn.NamedArray(jax.device_put(np.asarray(rng.normal(size=s), np.float32)), n)
+        for s, n in zip(shapes, operands, strict=True)
     ]
 
 

@@ -244,19 +244,17 @@ LAYOUTS: list[tuple[Layout | None, Layout, Layout, Layout]] = [
 def test_arrays_that_lie_differently(
     mapping: Layout | None, first: Layout, second: Layout, expected: Layout, explicit_mesh: jax.sharding.Mesh
 ) -> None:
-    x, y = (axn.named(np.random.default_rng(i).normal(size=(8, 4, 8)), ("a", "b", "c")) for i in range(2))
-    joined = [
-        ("b", axn.concatenate, np.concatenate([x.array, y.array], 1)),
-        ("i", axn.stack, np.stack([x.array, y.array])),
-    ]
+    x, y = (np.random.default_rng(i).normal(size=(8, 4, 8)).astype(np.float32) for i in range(2))
+    joined = [("b", axn.concatenate, np.concatenate([x, y], 1)), ("i", axn.stack, np.stack([x, y]))]
     with jax.set_mesh(explicit_mesh):
-        operands = axn.shard(x, first), axn.shard(y.rearrange("a b c -> c a b"), second)
+        turned = axn.NamedArray(y.transpose(2, 0, 1), [*"cab"])
+        operands = axn.shard(axn.NamedArray(x, [*"abc"]), first), axn.shard(turned, second)
         with nullcontext() if mapping is None else axn.axis_mapping(mapping):
             for axis, join, values in joined:
                 for run in (join, jax.jit(join, static_argnums=0)):
                     result = run(axis, operands)
                     assert jax.typeof(result.array).sharding.spec == axn.pspec_for(result, expected, strict=False)
-                    np.testing.assert_array_equal(result.array, values.astype(np.float32))
+                    np.testing.assert_array_equal(result.array, values)
 
 
 def test_inserted_values_take_the_dtype() -> None:
@@ -278,31 +276,32 @@ def test_an_empty_axis_can_be_filled() -> None:
 
 
 KNOWN: list[tuple[Any, Any]] = [
-    (lambda x, y: axn.delete(x, 3, "a"), lambda x, y: jnp.delete(x, 3, 1)),
-    (lambda x, y: axn.delete(x, slice(2, 30), "a"), lambda x, y: jnp.delete(x, slice(2, 30), 1)),
-    (lambda x, y: axn.delete(x, np.array([5, -1, 6]), "a"), lambda x, y: jnp.delete(x, np.array([5, -1, 6]), 1)),
-    (lambda x, y: axn.insert(x, 3, 7.5, "a"), lambda x, y: jnp.insert(x, 3, 7.5, 1)),
-    (lambda x, y: axn.insert(x, [40, 0, 9], y, "a"), lambda x, y: jnp.insert(x, np.array([40, 0, 9]), y, 1)),
-    (lambda x, y: axn.insert(x, 0, y, "a"), lambda x, y: jnp.concatenate([y, x], 1)),
+    (lambda x, y: axn.delete(x, 3, "a"), lambda x, y: np.delete(x, 3, 1)),
+    (lambda x, y: axn.delete(x, slice(2, 30), "a"), lambda x, y: np.delete(x, slice(2, 30), 1)),
+    (lambda x, y: axn.delete(x, np.array([5, -1, 6]), "a"), lambda x, y: np.delete(x, np.array([5, -1, 6]), 1)),
+    (lambda x, y: axn.insert(x, 3, 7.5, "a"), lambda x, y: np.insert(x, 3, 7.5, 1)),
+    (lambda x, y: axn.insert(x, [40, 0, 9], y, "a"), lambda x, y: np.insert(x, np.array([40, 0, 9]), y, 1)),
+    (lambda x, y: axn.insert(x, 0, y, "a"), lambda x, y: np.concatenate([y, x], 1)),
 ]
 
 
 @pytest.mark.parametrize(("named", "positional"), KNOWN)
 def test_known_places_are_slices_in_a_program(named: Any, positional: Any) -> None:
-    x, y = (axn.named(np.random.default_rng(0).normal(size=(2, size)), ("b", "a")) for size in (40, 3))
+    # All elements differ, so that a result tells where each of them went.
+    arrays = np.arange(80, dtype=np.float32).reshape(2, 40), 80 + np.arange(6, dtype=np.float32).reshape(2, 3)
+    x, y = (axn.named(jax.device_put(array), ("b", "a")) for array in arrays)
 
-    def squares(x: axn.NamedArray, y: axn.NamedArray) -> jax.Array:
-        return (named(x, y) ** 2).sum().scalar()
+    def squares(x: axn.NamedArray, y: axn.NamedArray) -> tuple[jax.Array, axn.NamedArray]:
+        result = named(x, y)
+        return (result**2).sum().scalar(), result
 
-    def positional_squares(x: jax.Array, y: jax.Array) -> jax.Array:
-        return (positional(x, y) ** 2).sum()
-
-    gradient = jax.grad(squares, (0, 1))
+    gradient = jax.grad(squares, (0, 1), has_aux=True)
     assert not {"gather", "scatter-add"} & set(primitives(gradient, x, y))
-    np.testing.assert_array_equal(jax.jit(named)(x, y).array, positional(x.array, y.array))
-    expected = jax.grad(positional_squares, (0, 1))(x.array, y.array)
-    for own, theirs in zip(jax.jit(gradient)(x, y), expected, strict=True):
-        np.testing.assert_array_equal(own.array, theirs)
+    gradients, result = jax.jit(gradient)(x, y)
+    expected = positional(*arrays)
+    np.testing.assert_array_equal(result.array, expected)
+    for slope, array in zip(gradients, arrays, strict=True):
+        np.testing.assert_array_equal(slope.array, np.where(np.isin(array, expected), 2 * array, 0))
 
 
 def test_many_places_are_one_gather() -> None:
