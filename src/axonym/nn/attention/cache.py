@@ -9,23 +9,18 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.core import Tracer
 from jax.typing import DTypeLike
 
 from ...array import NamedArray
 from ...axis import Axis, AxisSelector, AxisSpec, axis_name, selector, sized, spec
-from ...core import Core, Operand, facts, wrap
+from ...core import Core, Operand, facts
 from ...create import arange, zeros
 from ...dtypes import widened
 from ...engine import checks
 from ...engine.audits import expect
 from ...engine.batched import batched
-from ...engine.merging import settled, settled_gradient
 from ...engine.operands import integers
-from ...engine.position import Reach
-from ...engine.scatter import on_mesh, write
-from ...engine.steps import steps_of
 from ...errors import (
     ArgumentError,
     AxisClashError,
@@ -36,7 +31,6 @@ from ...errors import (
     suggestion,
 )
 from ...kinds import type_text
-from ...mesh import auto, explicit
 from ...names import plans
 from ...partitioning.shard import auto_sharded
 from ...phrases import missing_axis
@@ -44,6 +38,7 @@ from ..layer import Layer
 from ..settings import integer
 from .attention import dot_product_attention
 from .call import told
+from .filling import put
 from .mask import AttentionMask, causal
 from .visible import positions, visible
 
@@ -223,8 +218,8 @@ class KVCache(Layer):
             places = places % self.key.axis_size(self.KPos)
         index = {**at, self.KPos: places}
         is_ring = self.window is not None
-        keys = _put(self.key, keys.astype(self.key.dtype), index, start.names, is_ring)
-        values = _put(self.value, values.astype(self.value.dtype), index, start.names, is_ring)
+        keys = put(self.key, keys.astype(self.key.dtype), index, start.names, ring=is_ring)
+        values = put(self.value, values.astype(self.value.dtype), index, start.names, ring=is_ring)
         if at:
             length = self.length.at[at].set(length)
         return auto_sharded(dataclasses.replace(self, key=keys, value=values, length=length))
@@ -391,65 +386,6 @@ def _of_layer(x: NamedArray, at: dict[str, object]) -> NamedArray:
     if at:
         return x[at]
     return x
-
-
-def _put(
-    old: NamedArray, new: NamedArray, index: dict[Any, Any], each: tuple[str, ...], ring: bool
-) -> NamedArray:
-    """Write new keys or values to slots, which differ along the axes `each`; those out of range are dropped."""
-    if each:
-        return _put_each(old, new, index, each)
-    # Slots of a ring are in range; none is negative.
-    reach = Reach(
-        "promise_in_bounds" if ring else "drop", sorted=not ring, unique=True, wraps=False
-    )
-    steps, arguments = steps_of("KVCache", old, index)
-    return write("KVCache", old, steps, arguments, "set", new, reach)
-
-
-def _put_each(
-    old: NamedArray, new: NamedArray, index: dict[str, Any], each: tuple[str, ...]
-) -> NamedArray:
-    """Do `_put` in one scatter whose batch dimensions are `each`, wherever they stand.
-
-    `jax.vmap` would move them to the front, which copies the whole cache.
-    """
-    *layers, places = index.values()
-    each = tuple(name for name in old.names if name in each)
-    tokens = plans.without(places.names, each)
-    inner = plans.without(old.names, (*each, *index))
-    where, update = places.rearrange((*each, *tokens)), new.rearrange((*each, *tokens, *inner))
-    array = on_mesh(old.array)
-    anonymous = array.ndim - len(old.names)
-    dims = {name: anonymous + i for i, name in enumerate(old.names)}
-    indexed = tuple(dims[name] for name in index)
-    windows = range(anonymous + len(where.names), anonymous + len(update.names))
-    numbers = lax.ScatterDimensionNumbers(
-        update_window_dims=(*range(anonymous), *windows),
-        inserted_window_dims=tuple(sorted(indexed)),
-        scatter_dims_to_operand_dims=indexed,
-        operand_batching_dims=tuple(dims[name] for name in each),
-        scatter_indices_batching_dims=tuple(range(len(each))),
-    )
-
-    def scatter(
-        array: jax.Array, update: jax.Array, where: jax.Array, *layers: jax.Array
-    ) -> jax.Array:
-        spread = [jnp.broadcast_to(layer, where.shape) for layer in layers]
-        indices = jnp.stack([*spread, where], axis=-1)
-        lead = array.shape[:anonymous]
-        update = jnp.broadcast_to(update, (*lead, *update.shape[-len(new.names) :]))
-        count = where.size
-        written = lax.scatter(
-            settled(array, count), indices, update, numbers, unique_indices=True, mode="drop"
-        )
-        return settled_gradient(written, count)
-
-    starts = [jnp.asarray(layer, where.dtype) for layer in layers]
-    operands = [array, update.array, where.array, *starts]
-    return wrap(
-        old, auto.local(scatter, operands, list(explicit.entries_from_type(array))), old.names
-    )
 
 
 def _held(last: jax.Array, place: jax.Array, *, size: int) -> jax.Array:

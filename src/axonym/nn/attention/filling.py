@@ -1,0 +1,221 @@
+"""How new keys or values are written into a cache: in place, in each compiler's way.
+
+XLA makes a loop of a scatter on a TPU, and gives its operand a layout of its own. A single `dynamic_update_slice` has
+the layout of the new tokens, whose batch stands where the cache has positions. Either would copy the whole cache into
+that layout and back at each step of decoding: 20 of 33 million cycles, as XLA estimates them, with 4096 positions for
+eight sequences (`benchmarks/lm_decode.py --target tpu`). A loop whose trips write one box each leaves the cache as it
+lies, and attention reads it there.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import AxisType
+
+from ...array import NamedArray
+from ...core import wrap
+from ...engine.merging import fitted, like, settled, settled_gradient
+from ...engine.position import Reach
+from ...engine.scatter import on_mesh, write
+from ...engine.steps import steps_of
+from ...mesh import auto, context, explicit, partition
+from ...mesh.blocks import entries_from_type_and_mapping, mesh_of
+from ...mesh.tracing import tracing, varying_like
+from ...names import plans
+from ...names.plans import Names
+
+Index = dict[str, Any]
+
+
+def put(old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bool) -> NamedArray:
+    """Write new keys or values to slots; those out of range are dropped.
+
+    Args:
+        old: the cache, axes {layer, KPos, ...}.
+        new: the axes of `old`, with that of the tokens in place of those of `index`.
+        index: the layer, if there is one, and then the slots of the tokens, which follow one another.
+        each: the axes along which slots differ.
+        ring: whether slots are in range, and go on at 0 behind the last one.
+    """
+    scattered = _scattered_each if each else _scattered
+    across = _trips(old, new, index, each, ring=ring)
+    if across is None or not tracing():
+        return scattered(old, new, index, each, ring)
+    names, numbers = tuple(index), tuple(index.values())
+    others = [x.array for x in (new, *numbers) if isinstance(x, NamedArray)]
+    old = wrap(old, varying_like(old.array, *others), old.names)
+
+    def by_scatter(old: NamedArray, new: NamedArray, numbers: tuple[Any, ...]) -> NamedArray:
+        return scattered(old, new, dict(zip(names, numbers, strict=True)), each, ring)
+
+    def by_loop(old: NamedArray, new: NamedArray, numbers: tuple[Any, ...]) -> NamedArray:
+        return in_boxes(old, new, dict(zip(names, numbers, strict=True)), each, across)
+
+    written: NamedArray = lax.platform_dependent(old, new, numbers, tpu=by_loop, default=by_scatter)
+    return written
+
+
+def _trips(
+    old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bool
+) -> Names | None:
+    """Return along which axes of the cache each trip of a loop writes one box; None if a scatter is better."""
+    *layers, k_pos = index
+    tokens = plans.without(index[k_pos].names, each)
+    wraps = ring and tokens and new.axis_size(tokens[0]) != 1
+    sizes = (*old.array.shape, *new.array.shape)
+    if wraps or 0 in sizes or not all(isinstance(size, int) for size in sizes):
+        return None
+    split = _split(old)
+    if split is None or split.intersection((k_pos, *layers, *each)):
+        return None
+    several = {axis.name: axis.size for axis in old.axes if axis.size > 1}
+    if any(name in several for name in each):
+        return each
+    # One box alone would not do. All begin at one place, so that the axis does not matter.
+    usable = [name for name in several if name not in index and name not in split]
+    return tuple(sorted(usable, key=several.__getitem__)[:1])
+
+
+def _split(x: NamedArray) -> set[str] | None:
+    """Return the axes that the compiler splits over devices; None if that is not known."""
+    mesh = mesh_of(x.array)
+    if mesh.empty or set(mesh.axis_names) == partition.axes_of_type(mesh, AxisType.Manual):
+        return set()
+    is_known = explicit.has_explicit_axes(x.array) or context.current_mapping() is not None
+    if mesh.size > 1 and not is_known:
+        return None
+    entries = entries_from_type_and_mapping(x.array, x.names)
+    named = entries[len(entries) - len(x.names) :]
+    return {name for name, entry in zip(x.names, named, strict=True) if entry}
+
+
+def in_boxes(
+    old: NamedArray, new: NamedArray, index: Index, each: Names, across: Names
+) -> NamedArray:
+    """Write the boxes of new tokens one after another, each at the position of its own along `across`.
+
+    Args:
+        old: see `put`.
+        new: see `put`.
+        index: see `put`; the slots of the tokens follow one another, and there are at most as many as `old` has.
+        each: see `put`; sizes above 1 only if they are `across`.
+        across: axes of `old`, unless they are in `index`.
+    """
+    *layers, k_pos = index
+    places = index[k_pos]
+    tokens = plans.without(places.names, each)
+    order: list[str] = []
+    for name in old.names:
+        if name == k_pos:
+            order += tokens
+        elif name not in layers:
+            order.append(name)
+    array = on_mesh(old.array)
+    anonymous = array.ndim - len(old.names)
+    dims = {name: anonymous + i for i, name in enumerate(old.names)}
+    lengths = [new.axis_size(name) for name in order]
+    update = jnp.broadcast_to(new.rearrange(order).array, (*array.shape[:anonymous], *lengths))
+    dropped = [dims[name] for name in (layers if tokens else index)]
+    update = lax.expand_dims(update, sorted(dropped))
+    firsts = places.rearrange((*tokens, *each)).array
+    if tokens:
+        firsts = firsts[0]
+    at = dims[k_pos]
+    over = [dims[name] for name in across]
+    strides = np.cumprod([1, *(array.shape[dim] for dim in reversed(over))])[::-1]
+
+    def write_all(array: jax.Array, update: jax.Array, firsts: jax.Array, *layer: Any) -> Any:
+        firsts = firsts.reshape(-1).astype(jnp.int32)
+
+        def write_one(i: Any, array: jax.Array) -> jax.Array:
+            corner: list[Any] = [np.int32(0)] * array.ndim
+            for name, number in zip(layers, layer, strict=True):
+                corner[dims[name]] = jnp.asarray(number, jnp.int32)
+            box = update
+            for dim, stride in zip(over, strides[1:], strict=True):
+                corner[dim] = lax.rem(lax.div(i, like(stride, i)), like(array.shape[dim], i))
+                box = _piece(box, corner[dim], 1, dim)
+            first = _piece(firsts, i, 1, 0)[0] if firsts.size > 1 else firsts[0]
+            corner[at] = fitted(first, array.shape[at], box.shape[at], wraps=False)
+            there = lax.dynamic_slice(array, corner, box.shape, allow_negative_indices=False)
+            kept = _shifted(box, there, first - corner[at], at)
+            return lax.dynamic_update_slice(array, kept, corner, allow_negative_indices=False)
+
+        return lax.fori_loop(np.int32(0), np.int32(strides[0]), write_one, array)
+
+    operands = [array, update, firsts, *(index[name] for name in layers)]
+    written = auto.local(write_all, operands, list(explicit.entries_from_type(array)))
+    return wrap(old, written, old.names)
+
+
+def _piece(array: jax.Array, start: Any, size: int, dim: int) -> jax.Array:
+    return lax.dynamic_slice_in_dim(array, start, size, dim, allow_negative_indices=False)
+
+
+def _shifted(box: jax.Array, there: jax.Array, shift: jax.Array, dim: int) -> jax.Array:
+    """Move a box along a dimension, so that what does not fit is lost, and the first ones stay as they are."""
+    size = box.shape[dim]
+    if size > 1:
+        twice = lax.concatenate([box, box], dim)
+        box = _piece(twice, lax.max(size - shift, np.int32(0)), size, dim)
+    return jnp.where(lax.broadcasted_iota(jnp.int32, box.shape, dim) >= shift, box, there)
+
+
+def _scattered(
+    old: NamedArray, new: NamedArray, index: Index, each: Names, ring: bool
+) -> NamedArray:
+    """Do `put` in one scatter; slots are the same for all sequences."""
+    # Slots of a ring are in range; none is negative.
+    reach = Reach(
+        "promise_in_bounds" if ring else "drop", sorted=not ring, unique=True, wraps=False
+    )
+    steps, arguments = steps_of("KVCache", old, index)
+    return write("KVCache", old, steps, arguments, "set", new, reach)
+
+
+def _scattered_each(
+    old: NamedArray, new: NamedArray, index: Index, each: Names, ring: bool
+) -> NamedArray:
+    """Do `put` in one scatter whose batch dimensions are `each`, wherever they stand.
+
+    `jax.vmap` would move them to the front, which copies the whole cache.
+    """
+    *layers, places = index.values()
+    each = tuple(name for name in old.names if name in each)
+    tokens = plans.without(places.names, each)
+    inner = plans.without(old.names, (*each, *index))
+    where, update = places.rearrange((*each, *tokens)), new.rearrange((*each, *tokens, *inner))
+    array = on_mesh(old.array)
+    anonymous = array.ndim - len(old.names)
+    dims = {name: anonymous + i for i, name in enumerate(old.names)}
+    indexed = tuple(dims[name] for name in index)
+    windows = range(anonymous + len(where.names), anonymous + len(update.names))
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=(*range(anonymous), *windows),
+        inserted_window_dims=tuple(sorted(indexed)),
+        scatter_dims_to_operand_dims=indexed,
+        operand_batching_dims=tuple(dims[name] for name in each),
+        scatter_indices_batching_dims=tuple(range(len(each))),
+    )
+
+    def scatter(
+        array: jax.Array, update: jax.Array, where: jax.Array, *layers: jax.Array
+    ) -> jax.Array:
+        spread = [jnp.broadcast_to(layer, where.shape) for layer in layers]
+        indices = jnp.stack([*spread, where], axis=-1)
+        lead = array.shape[:anonymous]
+        update = jnp.broadcast_to(update, (*lead, *update.shape[-len(new.names) :]))
+        count = where.size
+        written = lax.scatter(
+            settled(array, count), indices, update, numbers, unique_indices=True, mode="drop"
+        )
+        return settled_gradient(written, count)
+
+    starts = [jnp.asarray(layer, where.dtype) for layer in layers]
+    operands = [array, update.array, where.array, *starts]
+    return wrap(
+        old, auto.local(scatter, operands, list(explicit.entries_from_type(array))), old.names
+    )
