@@ -1,6 +1,7 @@
 """What compilers do is what they do: the program for CPU, and what is traced for others."""
 
 import jax.numpy as jnp
+import pytest
 
 import axonym as axn
 from axonym.costs.compilers import compiler_of
@@ -27,6 +28,34 @@ def test_the_compiler_for_cpu_scatters_no_sum():
 
 
 def test_those_for_accelerators_do():
-    assert compiler_of("tpu") == compiler_of("cuda")
     assert compiler_of("tpu").scatters
+    assert compiler_of("cuda").scatters
     assert sums(target="v5e", depth="traced") == {"reduce-scatter"}
+
+
+def test_the_one_for_tpu_gathers_what_products_round():
+    assert [compiler_of(platform).rounds for platform in ("cpu", "cuda", "tpu")] == [False, False, True]
+    arrays = axn.NamedArray(jnp.ones((8, 32)), (Batch, Mlp)), axn.NamedArray(jnp.ones((32, 16)), (Mlp, Embed))
+    stored = axn.Mappings({"mlp": "data"}, {"batch": "data"})
+
+    def product(x, w):
+        return axn.dot(x, axn.auto_sharded(w), axis="mlp")
+
+    for target, dtype in (("h100", "f32"), ("v5e", "bf16")):
+        report = axn.cost(axn.named_jit(product, stored), stored, {"data": 4}, *arrays, target=target, depth="traced")
+        assert [one.dtype for one in report.communication] == [dtype]
+
+
+@pytest.mark.parametrize(("size", "kind", "share"), [(128, "reduce-scatter", 3), (1024, "collective-permute", 5)])
+def test_the_one_for_tpu_sends_parts_of_large_products_around(size, kind, share):
+    """Both ways, of four devices: five parts of a quarter each, where a ring sends three."""
+    Rows, Wide = axn.make_axes(rows=1024, wide=size)
+    arrays = axn.zeros((Batch, Rows)), axn.zeros((Batch, Wide))
+
+    def product(x, y):
+        return axn.shard(axn.dot(x, y, axis="batch"), {"rows": "data"})
+
+    report = axn.cost(product, {"batch": "data"}, {"data": 4}, *arrays, target="v5e", depth="traced")
+    # The result is whole.
+    gathered = ("all-gather", 3 * 1024 * size)
+    assert [(one.kind, one.sent) for one in report.communication] == [(kind, share * 1024 * size), gathered]

@@ -104,3 +104,10 @@ def test_sizes_of_types():
     assert [array.nbytes for array in found] == [5, 2, 4, 4]
     assert [array.space for array in arrays_of("(f32[2]{0:T(128)S(1)}, f32[2]{0})")] == [1, 0]
     assert [array.dtype for array in found] == ["pred", "s4", "f8e4m3fn", "f32"]
+
+
+@pytest.mark.parametrize(("step", "runs"), [(1, 5), (2, 3), (5, 1)])
+def test_a_loop_that_is_unrolled_counts_by_more_than_one(step, runs):
+    counted = f"  %step = s32[] constant({step})\n  %next = s32[] add(%i, %step)\n  ROOT %t"
+    text = TEXT.replace("  ROOT %t", counted, 1).replace("tuple(%i, %y)", "tuple(%next, %y)")
+    assert [one.count for one in Program(text).transfers()] == [runs, 1]

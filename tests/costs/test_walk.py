@@ -134,3 +134,15 @@ def test_on_auto_mesh_axes_each_loop_gathers_the_layers_that_it_slices(is_auto, 
     walk = Walk(SIZES, compiler=CPU, is_auto=is_auto)
     walk.run(traced, [walk.value(variable) for variable in traced.invars])
     assert sent(walk) == [("all-gather", ("data",), (1, 16, 16), 1)] * count
+
+
+@pytest.mark.parametrize(("compiler", "kind"), [(CPU, "all-reduce"), (ACCELERATOR, "reduce-scatter")])
+def test_a_sum_of_each_turn_is_scattered_if_what_they_are_stacked_to_is_split(compiler, kind):
+    def stacked(x, w):
+        def turn(carry, w):
+            return carry, jax.checkpoint(lambda x, w: jnp.dot(x, w, out_sharding=jax.P()))(x, w)
+
+        return jax.reshard(jax.lax.scan(turn, 0.0, w)[1].reshape(-1, 4), jax.P("data"))
+
+    walk = walked(stacked, array((8, 16), None, "data"), array((3, 16, 4), None, "data"), compiler=compiler)
+    assert sent(walk) == [(kind, ("data",), (8, 4), 3)]

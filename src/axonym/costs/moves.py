@@ -32,6 +32,26 @@ class Move(NamedTuple):
         return math.prod(self.shape)
 
 
+class Sent(NamedTuple):
+    """A collective of the function.
+
+    Attributes:
+        move: what is sent.
+        dtype: of the operand.
+        itemsize: bytes of one element.
+        source: the operation.
+        runs: how often it runs.
+        is_windowed: whether a product sends each part of its result around as soon as it is computed.
+    """
+
+    move: Move
+    dtype: str
+    itemsize: int
+    source: str
+    runs: int
+    is_windowed: bool = False
+
+
 def ordered(axes: Iterable[str], mesh: Mapping[str, int]) -> Entry:
     """Return mesh axes in the order of the mesh, without those of one device."""
     several = [axis for axis, size in mesh.items() if size > 1]

@@ -398,7 +398,8 @@ def _parse(text: str) -> tuple[str, dict[str, dict[str, Instruction]]]:
 def trip_count(loop: Instruction, computations: Mapping[str, Computation]) -> int | None:
     """Return how often a loop runs, if XLA knows it.
 
-    The compiler for TPU does not write it down. Its loops count from zero to the constant of their condition.
+    The compiler for TPU does not write it down. Its loops count from zero to the constant of their condition, those
+    that it has unrolled by more than one.
     """
     if known := _TRIP_COUNT.search(loop.line):
         return int(known[1])
@@ -410,8 +411,35 @@ def trip_count(loop: Instruction, computations: Mapping[str, Computation]) -> in
     if not last or last[0].opcode != "compare" or "direction=LT" not in last[0].line:
         return None
     start, end = map(ops.__getitem__, last[0].operands)
-    number = re.search(r" constant\((\d+)\)", end.line)
+    number = _constant(end)
     if number is None or start.opcode != "get-tuple-element":
+        return None
+    return -(-number // _step(loop, computations, start))
+
+
+def _step(loop: Instruction, computations: Mapping[str, Computation], counter: Instruction) -> int:
+    """Return what a turn of a loop adds to its counter; one, if that is not to be seen."""
+    body = re.search(r"\bbody=%?([\w.\-]+)", loop.line)
+    place = re.search(r"\bindex=(\d+)", counter.line)
+    if body is None or place is None:
+        return 1
+    ops = computations[body[1]]
+    last = list(ops.values())[-1]
+    if last.opcode != "tuple":
+        return 1
+    step = ops[last.operands[int(place[1])]]
+    if step.opcode != "add":
+        return 1
+    for name in step.operands:
+        number = _constant(ops[name])
+        if number:
+            return number
+    return 1
+
+
+def _constant(op: Instruction) -> int | None:
+    number = re.search(r" constant\((\d+)\)", op.line)
+    if number is None:
         return None
     return int(number[1])
 

@@ -1,5 +1,6 @@
 """Rows of a table whose other dimensions are split as the rows are: they are read where they are, and sent."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -31,13 +32,16 @@ def looked_up(
     table, indices = inputs[:2]
     numbers = equation.params["dimension_numbers"]
     dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
-    by_rows: list[str] = []
-    for entry in indices.entries[:-1]:
-        by_rows += entry
+    by_rows = set(itertools.chain.from_iterable(indices.entries[:-1]))
     found: list[Part] = []
     for i, entry in enumerate(table.entries):
         both = ordered(only(entry, by_rows), mesh)
         if not both or i in dropped or equation.params["slice_sizes"][i] != table.shape[i]:
+            continue
+        if entry not in indices.entries:
+            # Parts of rows would change places more than once.
+            whole = block(table.shape, table.entries, mesh)
+            found.append(Part(Move("all-gather", both, whole, (table.shape[i],)), table))
             continue
         ids = block(indices.shape, indices.entries, mesh)
         found.append(Part(Move("all-gather", both, ids, ()), indices))
@@ -79,6 +83,8 @@ def added(
         if i in dropped:
             entries[i] = table.entries[i]
         elif own:
+            if entries[i] not in updates.entries:
+                return None
             rest = without(rest, own)
             rows = block(updates.shape, updates.entries, mesh)
             found.append(Part(Move("all-to-all", own, rows, (size,)), updates))

@@ -174,22 +174,25 @@ def _communication(
         move = one.move
         place = places.of(one.source)
         devices = group(move, dict(named.mesh))
-        nbytes = move.elements * one.itemsize
-        seconds = seconds_of(move.kind, nbytes, devices, move.mesh_axes, target)
+        nbytes, kind, runs = move.elements * one.itemsize, move.kind, one.runs
+        if one.is_windowed:
+            # Two ways around, a part at a time, with one part more each way than a ring needs.
+            kind, nbytes, runs = "collective-permute", nbytes // devices, runs * (devices + 1)
+        seconds = seconds_of(kind, nbytes, devices, move.mesh_axes, target)
         is_update = place.phase == "other" and places.has_gradient
         found.append(
             Collective(
-                move.kind,
+                kind,
                 move.mesh_axes,
                 reasons(move, named, place.layer, is_update=is_update),
                 place.layer,
                 place.phase,
-                one.runs,
+                runs,
                 devices,
                 nbytes,
                 move.shape,
                 short(one.dtype),
-                seconds * one.runs,
+                seconds * runs,
             )
         )
     return tuple(found)

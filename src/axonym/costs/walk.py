@@ -7,6 +7,7 @@ from jax.sharding import PartitionSpec
 
 from ..mesh.assignment import Entry
 from ..mesh.partition import entries_from_spec, without
+from .additions import Additions
 from .compilers import Compiler
 from .equations import (
     PASSING,
@@ -27,7 +28,8 @@ from .equations import (
     used_inside,
 )
 from .fused import Fusion, is_chain
-from .moves import Move, moves, ordered
+from .moves import Move, Sent, moves, ordered
+from .narrow import width_read
 from .numbering import Numbering
 from .propagate import Sum, natural
 from .roofline import Amount
@@ -51,26 +53,12 @@ _COLLECTIVES = {
     "all_to_all": "all-to-all",
     "ppermute": "collective-permute",
 }
+# Sums among devices.
+_SUMS = ("all-reduce", "reduce-scatter")
+# What these return is not what their bodies do.
+_REPEATING = ("scan", "while", "cond", "shard_map")
 # After these, the layout of the type may be another one than that of the operands.
 _MOVING = ("reshard", "sharding_constraint", "dot_general", "gather", "conv_general_dilated")
-
-
-class Sent(NamedTuple):
-    """A collective of the function.
-
-    Attributes:
-        move: what is sent.
-        dtype: of the operand.
-        itemsize: bytes of one element.
-        source: the operation.
-        runs: how often it runs.
-    """
-
-    move: Move
-    dtype: str
-    itemsize: int
-    source: str
-    runs: int
 
 
 class Walk:
@@ -82,6 +70,7 @@ class Walk:
         is_auto: whether it is made for Auto mesh axes.
         numbering: what is known of which arrays are the same.
         turns: what is known of which arrays are the same in every turn of a loop.
+        additions: what is known of which arrays devices have summed.
 
     Attributes:
         sent: the collectives.
@@ -98,15 +87,19 @@ class Walk:
         is_auto: bool = False,
         numbering: Numbering | None = None,
         turns: Turns | None = None,
+        additions: Additions | None = None,
     ) -> None:
         self._mesh = mesh
         self._compiler = compiler
         self._is_auto = is_auto
         self._numbering = numbering or Numbering(merges=compiler.merges)
         self._turns = turns or Turns()
+        self._additions = additions or Additions()
         self.sent: list[Sent] = []
         self.done: list[Amount] = []
         self.unknown: list[tuple[str, str]] = []
+        self._split: Mapping[int, Set[str]] = {}
+        self._products: set[int] = set()
         self.values: dict[int, Value] = {}
 
     def value(self, variable: Variable) -> Value:
@@ -129,6 +122,7 @@ class Walk:
         source: str = "",
         count: int = 1,
         used: Sequence[bool] | None = None,
+        split: Mapping[int, Set[str]] | None = None,
     ) -> list[Value]:
         """Walk through a program.
 
@@ -138,12 +132,14 @@ class Walk:
             source: the name of the equation that runs it.
             count: how often it runs.
             used: which of its results somebody uses; by default all.
+            split: mesh axes that divide what becomes of a result, by its id.
 
         Returns:
             How its results are laid out.
         """
         for variable, value in zip(program.invars, given, strict=True):
             self.values[id(variable)] = settled(variable, value.entries)
+        self._split = split or {}
         equations = needed(program, used)
         readers = readers_of(equations)
         returned = set(map(id, program.outvars))
@@ -174,9 +170,14 @@ class Walk:
         inner = bodies(equation)
         if inner:
             used = [id(one) in readers or id(one) in returned for one in equation.outvars]
-            self._bodies(equation, inner, inputs, used, source, count)
+            divided = [self._divided(one, readers, returned) for one in equation.outvars]
+            self._bodies(equation, inner, inputs, used, divided, source, count)
             return
         self._turns.note(equation)
+        if self._compiler.adds:
+            spared = self._additions.spared(equation, readers, returned)
+            if spared is not None:
+                self.sent = [one for one in self.sent if one is not spared]
         flops = flops_of(equation, inputs, self._mesh, masks=self._compiler.masks)
         if equation.primitive.name == "pallas_call" and not flops:
             self.unknown.append(
@@ -188,6 +189,8 @@ class Walk:
         if name in _COLLECTIVES:
             self._collective(equation, inputs, source, count)
             return
+        if name == "dot_general" or (name in PASSING and id(equation.invars[0]) in self._products):
+            self._products.add(id(equation.outvars[0]))
         entries, sums = natural(equation, inputs)
         if name.startswith("scatter"):
             parts = tuple(axis for one in sums for axis in one.mesh_axes)
@@ -266,6 +269,10 @@ class Walk:
         else:
             keeping = wanted.partial
         value = wanted._replace(entries=has.entries, partial=has.parts)
+        elsewhere: set[str] = set()
+        if compiler.scatters and has.parts and not is_divided:
+            elsewhere = self._divided(variable, readers, returned)
+        found: list[Sent] = []
         for move in moves(
             value,
             wanted.entries,
@@ -274,9 +281,28 @@ class Walk:
             keeping=keeping,
             compiler=compiler,
         ):
-            self.sent.append(Sent(move, value.dtype, value.itemsize, source, count))
+            if move.kind == "all-reduce" and elsewhere.issuperset(move.mesh_axes):
+                move = move._replace(kind="reduce-scatter")
+            dtype, itemsize = value.dtype, value.itemsize
+            if move.kind == "all-gather" and compiler.rounds:
+                width = width_read(variable, readers, returned)
+                if width < itemsize:
+                    dtype, itemsize = "bfloat16", width
+            is_windowed = move.kind == "reduce-scatter" and self._is_windowed(variable, move, value)
+            found.append(Sent(move, dtype, itemsize, source, count, is_windowed))
+        self.sent += found
+        if len(found) == 1 and found[0].move.kind in _SUMS:
+            self._additions.note(variable, found[0])
         if waiting:
             self.values[id(variable)] = wanted._replace(partial=has.parts)
+
+    def _is_windowed(self, variable: Variable, move: Move, value: Value) -> bool:
+        """Return whether a product sends around the parts of its result."""
+        least = self._compiler.windows
+        if least is None or id(variable) not in self._products:
+            return False
+        is_split = bool(_axes_of(value) - set(move.mesh_axes))
+        return not is_split and move.elements * value.itemsize >= least
 
     def _waits(
         self,
@@ -286,17 +312,38 @@ class Walk:
         returned: Set[int],
     ) -> bool:
         """Return whether the one who uses a sum uses a part of it on each device."""
-        here = variable
-        if set(has.parts) & _axes_of(self.value(here)):
+        parts = set(has.parts)
+        if parts & _axes_of(self.value(variable)):
             return False
+        return bool(parts & self._divided(variable, readers, returned, within=True))
+
+    def _divided(
+        self,
+        variable: Variable,
+        readers: Mapping[int, Sequence[Equation]],
+        returned: Set[int],
+        *,
+        within: bool = False,
+    ) -> set[str]:
+        """Return the mesh axes that divide what the only one who uses an array makes of it.
+
+        Args:
+            variable: the array.
+            readers: who reads each array of its program.
+            returned: the results of that program.
+            within: whether what becomes of these elsewhere does not count.
+        """
+        found: set[str] = set()
+        here = variable
         while id(here) not in returned:
             users = readers.get(id(here), ())
             if len(users) != 1 or users[0].primitive.name not in PASSING:
-                return False
+                return found
             here = users[0].outvars[0]
-            if set(has.parts) & _axes_of(settled(here)):
-                return True
-        return False
+            found |= _axes_of(settled(here))
+        if not within and id(here) not in readers:
+            found |= self._split.get(id(here), set())
+        return found
 
     def _collective(
         self, equation: Equation, inputs: Sequence[Value], source: str, count: int
@@ -324,6 +371,7 @@ class Walk:
         inner: Sequence[Program],
         inputs: Sequence[Value],
         used: Sequence[bool],
+        divided: Sequence[Set[str]],
         source: str,
         count: int,
     ) -> None:
@@ -341,10 +389,10 @@ class Walk:
         elif name == "cond":
             given = given[1:]
         if name == "shard_map":
-            divided = equation.params["newly_manual_axes"]
+            manual = equation.params["newly_manual_axes"]
             given = []
             for variable, value in zip(inner[0].invars, inputs, strict=True):
-                rest = [without(entry, divided) for entry in value.entries]
+                rest = [without(entry, manual) for entry in value.entries]
                 given.append(settled(variable, rest))
 
         results: list[Value] = []
@@ -356,13 +404,18 @@ class Walk:
                 is_auto=self._is_auto,
                 numbering=self._numbering,
                 turns=self._turns,
+                additions=self._additions,
             )
             outer = self._turns.enter(equation, program)
             scope = self._numbering.enter(equation, program.invars)
             inside = used_inside(equation, program, used)
-            results = own.run(program, given[: len(program.invars)], source, count, inside)
+            split = _split_of(equation, program, divided)
+            arguments = given[: len(program.invars)]
+            results = own.run(program, arguments, source, count, inside, split)
             self._numbering.leave(equation, program.outvars, scope)
             self._turns.leave(equation, program, outer)
+            if name not in _REPEATING:
+                self._additions.returned(program.outvars, equation.outvars, program.eqns)
             self.values.update(own.values)
             self.unknown += own.unknown
             flops = sum(one.flops for one in own.done)
@@ -419,6 +472,23 @@ def _axes_of(value: Value) -> set[str]:
     found: set[str] = set()
     for entry in value.entries:
         found.update(entry)
+    return found
+
+
+def _split_of(
+    equation: Equation, body: Program, divided: Sequence[Set[str]]
+) -> dict[int, Set[str]]:
+    """Return the mesh axes that divide what becomes of the results of a body."""
+    name = equation.primitive.name
+    if name in _REPEATING and name != "scan":
+        return {}
+    first = 0
+    if name == "scan":
+        # What a loop carries is used in its next turn, too.
+        first = unstacked(equation.outvars, body.outvars)
+    found: dict[int, Set[str]] = {}
+    for variable, axes in zip(body.outvars[first:], divided[first:], strict=False):
+        found[id(variable)] = axes
     return found
 
 

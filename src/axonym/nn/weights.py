@@ -100,6 +100,10 @@ def _stored_apart(weight: NamedArray, rows: Axis, ids: NamedArray) -> AxisMappin
     if split == gathered or split[at] != gathered[at]:
         return None
     by_ids = entries_from_spec(pspec_for(ids, mapping, strict=False))
+    for entry in split:
+        # The compiler exchanges parts of rows along one dimension of the ids; else it gathers the table, a long way.
+        if set(entry) & set(itertools.chain.from_iterable(by_ids)) and entry not in by_ids:
+            return None
     ways = ways_on(mesh, tuple(itertools.chain.from_iterable(by_ids)))
     if ids.array.size >= rows.size * ways:
         return None
