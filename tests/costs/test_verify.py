@@ -8,7 +8,7 @@ import pytest
 
 import axonym as axn
 from axonym.costs.planned import Candidate
-from axonym.costs.verify import Verifier
+from axonym.costs.verify import Verifier, near_by_bytes
 from axonym.errors import ArgumentError, OperandError
 from axonym.partitioning import TARGETS
 from tests.costs.made import GATHER, LOST, MEMORY, SUM, made
@@ -55,6 +55,23 @@ def test_the_best_by_the_compiler_wins():
     assert best.compiled is COSTS["none"]
     assert others[1].compiled is None
     assert text == ("2 mappings compiled for cpu; their order changes: the best one is not the best by its traced cost")
+
+
+def timed(seconds, nbytes):
+    """Return a candidate that sends so many bytes and takes so long."""
+    sent = dataclasses.replace(SUM, count=1, kind="collective-permute", nbytes=nbytes, seconds=seconds)
+    return dataclasses.replace(RANKED[0], cost=made(communication=(sent,), is_scheduled=True))
+
+
+def test_of_those_that_take_about_as_long_the_one_that_sends_least_is_the_best():
+    candidates = [timed(1.0, 300), timed(1.004, 200), timed(1.009, 250), timed(1.02, 100)]
+    sent = [one.cost.totals["bytes sent"] for one in near_by_bytes(candidates)]
+    assert sent == [200, 250, 300, 100]
+
+
+def test_where_nothing_fits_the_one_that_lacks_least_is_the_best():
+    large = [dataclasses.replace(timed(1.0, nbytes), refusal="too large") for nbytes in (300, 200)]
+    assert near_by_bytes(large) == large
 
 
 def test_an_order_that_compiling_keeps():

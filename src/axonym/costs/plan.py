@@ -45,8 +45,9 @@ def plan(
 ) -> "Plan":
     """Find the mappings of a training step that take the least time and fit, by `axn.cost` in its traced depth.
 
-    The best few are then compiled for the target, and the best of these by the compiler wins. Where programs for the
-    target cannot be compiled, the plan says why.
+    Of mappings whose times differ by no more than 1 %, the one that sends least is the best. The best few are then
+    compiled for the target, and the best of these by the compiler wins. Where programs for the target cannot be
+    compiled, the plan says why.
 
     The search begins with what experts write: nothing mapped; each axis of data on all mesh axes, with parameters
     stored so, too, or along one of them; and along one mesh axis what divides the layers, such as heads and the width
@@ -95,7 +96,7 @@ def plan(
     from .search import Budget, Lessons, Search
     from .step import Step, piped_axes
     from .tally import Tally
-    from .verify import PRICE
+    from .verify import PRICE, near_by_bytes
 
     if not callable(fn):
         raise OperandError(message("plan", f"it takes a function or a module, not {type_text(fn)}"))
@@ -134,7 +135,8 @@ def plan(
         tally.add("compiling", PRICE, math.inf)
         return step.cost(one.mappings, where, one.choices, one.microbatches, "compiled")
 
-    (best, *others), text = verifier.run(sorted(candidates, key=_rank), counted, cost_of)
+    ranked = near_by_bytes(sorted(candidates, key=_rank))
+    (best, *others), text = verifier.run(ranked, counted, cost_of)
     tally.close()
     illegal = counted - len(candidates)
     return Plan(best, tuple(others), counted, illegal, not budget.ran_out, text)

@@ -215,6 +215,8 @@ def _reason(one: Candidate, best: Candidate) -> str:
         return f"lacks {byte_text(memory - other.memory.peak)} more{suffix}"
     slower = own.time.scheduled / other.time.scheduled - 1
     text = f"{slower:.0%} slower{suffix}"
+    if slower < 0:
+        text = f"no slower{suffix}"
     axis, more = _most_sent(own, other)
     if more > 0:
         text += f", +{byte_text(more)} for {axis}"
