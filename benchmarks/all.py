@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import raw_gpt2 as raw
+from lm_cache import TINY, Programs, copies
 from measure import equations, flops_bytes, table
 from partitioning import MODELS, Program, with_names, written_by_hand
 from train_step import pair
@@ -111,10 +112,20 @@ def _least_sent(programs: Iterator[Program], among: tuple[str, ...] = ()) -> flo
     return min(sent)
 
 
+def of_caches() -> Iterator[Row]:
+    """Count the copies of all keys or values of all layers, while tokens are added to a cache."""
+    programs = Programs(TINY, batch=2, places=320)
+    whole = programs.elements * TINY.layers
+    for name, lengths in {"one length": False, "a length for each": True}.items():
+        yield Row(f"copies of the cache in a step of decoding, {name}", copies(programs.step(lengths), whole), 0)
+        in_loops = copies(programs.loop(lengths), whole, of_loops=True)
+        yield Row(f"copies of the cache while text is generated, {name}", in_loops, 0)
+
+
 def exact() -> list[Row]:
     """Measure all exact rows."""
     found: list[Row] = []
-    for rows in (of_equations, of_steps, of_new_names, of_layouts):
+    for rows in (of_equations, of_steps, of_new_names, of_caches, of_layouts):
         found += rows()
     return found
 
