@@ -47,7 +47,7 @@ from axonym import Axis, NamedArray  # noqa: E402
 
 MESHES = {"dp": (8, 1), "fsdp": (8, 1), "tp": (1, 8), "fsdp+tp": (4, 2)}
 TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
-FORMS = ("auto", "auto, fsdp", "explicit", "explicit, reduced", "manual")
+FORMS = ("auto", "auto, fsdp", "auto, fsdp, manual", "explicit", "explicit, reduced", "manual")
 OPTIMIZER = optax.adam(1e-3)
 # No operation moves an array of more bytes than this, other than weights to the layout in which they are used.
 MOVED = 2**10
@@ -64,6 +64,8 @@ NOTES = {
   "auto, whole" and "explicit" gather it, as Axonym does in all forms.
 - All-reduces are combined into few, reduce-scatters are not: the manual forms have more collectives, with fewer bytes.
   Theirs over a mesh axis of one device send nothing.
+- In "auto, fsdp, manual", products gather and scatter their weights by hand. Vectors, rows of the table and the
+  collectives of tensor parallelism are left to the compiler.
 - FLOPs count the sums of an all-reduce, and none of a reduce-scatter.
 - Under DP of GPT-2, both manual forms keep the same values for the backward pass. How XLA packs the others into memory
   differs by 2 kB.
@@ -332,14 +334,14 @@ def with_names(case: Case, strategy: str) -> Iterator[Program]:
             return axn.pmean(case.loss(local(model, late=case.loop), batch), "batch")
         if form == "explicit, reduced":
             model = reduced(model, compute)
-        if form == "auto, fsdp":
+        if form.startswith("auto, fsdp"):
             return case.loss(model, batch)
         with axn.axis_mapping(compute):
             return case.loss(model, batch)
 
     def step(model: Any, moments: Any, batch: NamedArray, form: str) -> Any:
         value, grads = jax.value_and_grad(loss)(model, batch, form)
-        if form != "auto, fsdp":  # which lays gradients out by itself
+        if not form.startswith("auto, fsdp"):  # which lays gradients out by itself
             grads = axn.auto_sharded(grads)
         updates, moments = OPTIMIZER.update(grads, moments, model)
         return optax.apply_updates(model, updates), moments, value
@@ -350,9 +352,10 @@ def with_names(case: Case, strategy: str) -> Iterator[Program]:
         mesh, run, laid_out = make_mesh(strategy, form), functools.partial(step, form=form), parameters
         if form == "manual":
             run, laid_out = axn.shard_map(run, axn.Mappings(parameters, compute)), None
-        if form == "auto, fsdp":
-            laid_out = axn.Mappings(parameters, compute)
-        compiled = axn.named_jit(run, axis_resources=laid_out, donate_args=(True, True), strict=False)
+        compiled = axn.named_jit(run, laid_out, donate_args=(True, True), strict=False)
+        if form.startswith("auto, fsdp"):
+            by_hand = form.endswith("manual")
+            compiled = axn.fsdp(run, parameters, compute, manual=by_hand, donate_args=(True, True), strict=False)
         shapes = (*jax.eval_shape(start), NamedArray(case.batch, case.names))
         arguments = tuple(
             abstract(tree, axn.pspec_for(tree, mapping, mesh, strict=False), mesh)

@@ -176,8 +176,8 @@ BELOW: dict[str, str] = {
     ),
     "axonym.nn": (
         "activation attention batch_norm conv dropout embedding generation group_norm initializer "
-        "inputs layer linear lora loss mlp moe norm pool recompute recurrent sampling sequential "
-        "settings stack state_space switch transformer weights windows"
+        "inputs layer linear lora loss manual mlp moe norm pool recompute recurrent sampling "
+        "sequential settings stack state_space switch transformer weights windows"
     ),
     "axonym.partitioning": (
         "addresses arguments buffers captured collectives flattened fsdp held jit keys numbers "

@@ -11,7 +11,8 @@ import axonym as axn
 def test_programs_with_names_are_training_steps(model: str) -> None:
     programs = list(with_names(MODELS[model](False), "fsdp+tp"))
     reduced = ["Axonym, explicit, reduced"] if model == "mlp" else []
-    expected = ["Axonym, auto", "Axonym, auto, fsdp", "Axonym, explicit", *reduced, "Axonym, manual"]
+    auto = ["Axonym, auto", "Axonym, auto, fsdp", "Axonym, auto, fsdp, manual"]
+    expected = [*auto, "Axonym, explicit", *reduced, "Axonym, manual"]
     assert [program.label for program in programs] == expected
     for program in programs:
         with axn.set_mesh(program.mesh):

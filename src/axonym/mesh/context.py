@@ -174,6 +174,7 @@ class Context:
     Attributes:
         mapping: the mapping of the innermost `axis_mapping`.
         stored: what lays out the results of the surrounding compiled function, gradients of its parameters among them.
+        manual: whether products gather their weights in a shard_map.
         taken: Explicit mesh axes that a surrounding `vmap` maps over, so that nothing inside can be laid out on them.
         scope: the surrounding shard_map.
         audit: collects layouts and errors while a check runs; it makes JAX trace again.
@@ -185,6 +186,7 @@ class Context:
 
     mapping: AxisMapping | None = None
     stored: AxisMapping | Mappings | None = None
+    manual: bool = False
     taken: Entry = ()
     scope: Scope | None = None
     audit: Audit | None = None

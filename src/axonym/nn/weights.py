@@ -20,6 +20,7 @@ from ..mesh.partition import entries_from_spec, ways_on
 from ..ops.contract import dot
 from ..ops.index import take
 from ..partitioning.shard import auto_sharded, lay_out_tree, pspec_for
+from .manual import divided, division
 
 X = TypeVar("X")
 W = TypeVar("W")
@@ -66,7 +67,7 @@ def multiply(
     axis: tuple[Axis, ...],
     dot_general: Callable[..., jax.Array] | None = None,
 ) -> NamedArray:
-    """Contract an input and a weight, `gathered`."""
+    """Contract an input and a weight, `gathered`, or `divided` by hand."""
     names = axis_name(axis)  # a block of the weight has other sizes
     if dot_general is None:
         dot_general = lax.dot_general
@@ -74,7 +75,19 @@ def multiply(
     def product(x: NamedArray, weight: NamedArray) -> NamedArray:
         return dot(x, weight, axis=names, dot_general=dot_general)
 
+    shares = None
+    if _is_plain(dot_general):  # another one may look at all of an operand, such as for a scale
+        shares = division(x, weight, names)
+    if shares is not None:
+        return divided(product, shares, x, weight)
     return gathered(product, x, weight)
+
+
+def _is_plain(dot_general: Callable[..., jax.Array]) -> bool:
+    """Return whether a function is JAX's product."""
+    if isinstance(dot_general, partial) and not dot_general.args and not dot_general.keywords:
+        dot_general = dot_general.func
+    return dot_general is lax.dot_general
 
 
 def look_up(weight: NamedArray, rows: Axis, ids: NamedArray) -> NamedArray:
@@ -84,6 +97,11 @@ def look_up(weight: NamedArray, rows: Axis, ids: NamedArray) -> NamedArray:
     they are stored, and sent: less than the table. Otherwise, the table is gathered.
     """
     stored, mesh = _stored_apart(weight, rows, ids), context_mesh()
+    shares = None
+    if stored is None:
+        shares = division(ids, weight, (rows.name,))
+    if shares is not None:
+        return divided(lambda ids, table: take(table, rows.name, ids), shares, ids, weight)
     if stored is None or mesh is None:
         return take(auto_sharded(weight), rows, ids)
     return take(lay_out_tree(weight, stored, mesh), rows, ids)

@@ -25,13 +25,19 @@ def fsdp(
     fn: Callable[P, R],
     parameter_mapping: ResourceMapping,
     compute_mapping: ResourceMapping,
+    *,
+    manual: bool = False,
     **options: Any,
 ) -> NamedJit[P, R]: ...
 @overload
 def fsdp(
-    parameter_mapping: ResourceMapping, compute_mapping: ResourceMapping, **options: Any
+    parameter_mapping: ResourceMapping,
+    compute_mapping: ResourceMapping,
+    *,
+    manual: bool = False,
+    **options: Any,
 ) -> Callable[[Callable[P, R]], NamedJit[P, R]]: ...
-def fsdp(*args: Any, **options: Any) -> Any:
+def fsdp(*args: Any, manual: bool = False, **options: Any) -> Any:
     """Compile a training step that stores parameters by one mapping and computes by another.
 
     `fsdp(step, parameters, compute)` is `named_jit(step, Mappings(parameters, compute))`; without the function, a
@@ -40,6 +46,11 @@ def fsdp(*args: Any, **options: Any) -> Any:
 
     Args:
         args: the function, the mapping of parameters, the mapping of activations. The mappings may also be keywords.
+        manual: gather weights for products in a `shard_map`, whose gradient is a reduce-scatter. Results are the same,
+            up to rounding. The compiler for CPUs, which makes no reduce-scatter by itself, then sends less. A product
+            stays with the compiler where its input is not split over all mesh axes over which the weight is gathered,
+            inside of a `shard_map` or `vmap` over these, for a `dot_general` of its own, on meshes with Auto and
+            Explicit axes, and on Explicit ones where its operands are split over further mesh axes.
         options: those of `named_jit`, such as `donate_args`.
 
     Raises:
@@ -62,7 +73,8 @@ def fsdp(*args: Any, **options: Any) -> Any:
     parameters, compute = mappings
 
     def compiled(function: Callable[..., Any]) -> NamedJit[..., Any]:
-        return called("fsdp", named_jit(function, Mappings(parameters, compute), **options))
+        jitted = named_jit(function, Mappings(parameters, compute), **options)
+        return called("fsdp", jitted, manual=manual)
 
     if fn is None:
         return compiled

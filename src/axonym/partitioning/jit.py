@@ -194,6 +194,7 @@ class Roles:
         results: lays out the results.
         strict: whether each key must be an axis of some array.
         function: what the user called, for errors.
+        manual: whether products gather their weights in a shard_map.
     """
 
     inside: AxisMapping | None = None
@@ -201,6 +202,7 @@ class Roles:
     results: AxisMapping | Mappings | None = None
     strict: bool = True
     function: str = "named_jit"
+    manual: bool = False
 
 
 @jax.tree_util.register_static
@@ -484,7 +486,8 @@ class NamedJit(Generic[P, R]):
         stored = context.current().stored
         if given:
             stored = results
-        with context.context(mapping=inside, ledger=ledger, stored=stored):
+        manual = roles.manual or context.current().manual
+        with context.context(mapping=inside, ledger=ledger, stored=stored, manual=manual):
             result = fn(*args, **kwargs)
         names |= names_of((result, enclosed(self._fn)))
         paths |= paths_of(result)
@@ -520,9 +523,9 @@ def _has_hash(leaf: object) -> bool:
     return getattr(leaf, "__hash__", None) is not None
 
 
-def called(function: str, compiled: NamedJit[P, R]) -> NamedJit[P, R]:
-    """Give the errors of a compiled function the name of what the user called."""
-    compiled.roles = dataclasses.replace(compiled.roles, function=function)
+def called(function: str, compiled: NamedJit[P, R], *, manual: bool = False) -> NamedJit[P, R]:
+    """Give the errors of a compiled function the name of what the user called, and say who gathers weights."""
+    compiled.roles = dataclasses.replace(compiled.roles, function=function, manual=manual)
     return compiled
 
 
@@ -540,6 +543,7 @@ def remapped(
     roles = Roles(mappings.compute, None, mappings, strict=strict, function=function)
     if not isinstance(fn, NamedJit):
         return NamedJit(fn, roles, None, None, {})
+    roles = dataclasses.replace(roles, manual=fn.roles.manual)
     own = vars(fn)
     donated = own["_donate_args"], own["_donate_kwargs"]
     return NamedJit(own["_fn"], roles, *donated, own["_jit_options"])
