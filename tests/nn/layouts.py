@@ -17,7 +17,28 @@ COMPUTE = {"batch": "data", "mlp": "model", "heads": "model"}
 
 def draw(*axes: axn.Axis, seed: int = 0) -> axn.NamedArray:
     array = np.random.default_rng(seed).normal(size=[axis.size for axis in axes]).astype(np.float32)
-    return axn.named(array, axes)
+    # `jnp.asarray` would compile a program for each shape and mesh.
+    place = None if jax.sharding.get_abstract_mesh().empty else jax.P()
+    return axn.named(jax.device_put(array, place), axes)
+
+
+def made(init: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Make a model whose parameters, biases too, have values of their own; nothing is compiled for that."""
+    model = eqx.filter_eval_shape(init, *args, key=jax.random.key(0), **options)
+    leaves = jax.tree.leaves(model, is_leaf=axn.is_named_array)
+    arrays = [draw(*leaf.axes, seed=5 + i).array for i, leaf in enumerate(leaves)]
+    return jax.tree.unflatten(jax.tree.structure(model), arrays)
+
+
+def halved(tree: Any) -> Any:
+    """Halve all numbers: where they are large, the rounding of sums hides what is compared."""
+    return jax.tree.map(lambda array: jax.device_put(np.asarray(array) / 2), tree)
+
+
+@eqx.filter_jit
+def compiled(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call a function or a layer in one program, where eagerly each of its operations would be one."""
+    return call(*args, **options)
 
 
 def same(x: axn.NamedArray, names: tuple[str, ...], array: Any, *, rtol: float = 1e-5, atol: float = 1e-5) -> None:

@@ -11,18 +11,10 @@ import numpy as np
 
 import axonym as axn
 from axonym import nn
-from tests.nn.layouts import draw
+from tests.nn.layouts import draw, halved, made
 
 B, S, E, M, X, T = axn.make_axes(batch=8, seq=3, embed=4, mlp=6, experts=4, token=7)
 KEY = jax.random.key(0)
-
-
-def made(init, *args, **options):
-    """Make a model whose parameters, biases too, have values of their own; nothing is compiled for that."""
-    model = eqx.filter_eval_shape(init, *args, key=KEY, **options)
-    leaves = jax.tree.leaves(model, is_leaf=axn.is_named_array)
-    arrays = [draw(*leaf.axes, seed=5 + i).array for i, leaf in enumerate(leaves)]
-    return jax.tree.unflatten(jax.tree.structure(model), arrays)
 
 
 def part(layer, e, row):
@@ -30,8 +22,8 @@ def part(layer, e, row):
 
 
 def choices(model, x):
-    scores = x.array.reshape(-1, 4) @ model.router.weight.array
-    return np.argsort(-np.asarray(scores), axis=1, kind="stable")[:, : model.top_k]
+    scores = np.asarray(x.array).reshape(-1, 4) @ np.asarray(model.router.weight.array)
+    return np.argsort(-scores, axis=1, kind="stable")[:, : model.top_k]
 
 
 def looped(model, x, act, chosen, capacity=None, groups=1):
@@ -80,11 +72,6 @@ def inputs(case: Case) -> tuple[nn.MixtureOfExperts, axn.NamedArray]:
     return model, halved(draw(B, Long, E))
 
 
-def halved(tree: Any) -> Any:
-    """Halve all numbers: where they are large, the rounding of sums hides what is compared."""
-    return jax.tree.map(lambda array: array / 2, tree)
-
-
 def run(both: Any) -> Any:
     """Return result and statistics, and gradients by the layer and the tokens."""
 
@@ -106,16 +93,12 @@ def on_mesh(case: Case, mesh: jax.sharding.Mesh) -> tuple[Any, str]:
         return program(given), program.as_text()
 
 
-def all_experts(case: Case, arrays: Any) -> tuple[jax.Array, jax.Array]:
+def all_experts(model: nn.MixtureOfExperts, x: jax.Array, numbers: np.ndarray, kept: np.ndarray) -> Any:
     """Apply all experts to all tokens, and keep what the router chose; return also which choices were dropped."""
-    model, x = inputs(case)
-    tree = jax.tree.structure(model)
-    model = jax.tree.unflatten(tree, arrays[:-1])
-    rows = arrays[-1].reshape(-1, 4)
+    rows = x.reshape(-1, 4)
     scores = rows @ model.router.weight.array
     probabilities = jax.nn.softmax(scores)
     _, chosen = jax.lax.top_k(probabilities, 2)
-    kept = kept_choices(case, np.asarray(choices(*inputs(case))))
     weights = jnp.take_along_axis(probabilities, chosen, 1)
     weights = weights / weights.sum(1, keepdims=True)
     of_expert = jnp.einsum("tc,tce->te", weights * kept, jax.nn.one_hot(chosen, 8))
@@ -125,10 +108,10 @@ def all_experts(case: Case, arrays: Any) -> tuple[jax.Array, jax.Array]:
 
     inner = layer(model.up, rows, "td,edm->etm") * jax.nn.silu(layer(model.gate, rows, "td,edm->etm"))
     y = jnp.einsum("te,etd->td", of_expert, layer(model.down, inner, "etm,emd->etd"))
-    load = np.bincount(np.asarray(choices(*inputs(case))).ravel(), minlength=8) / chosen.size
+    load = np.bincount(numbers.ravel(), minlength=8) / chosen.size
     z = jax.nn.logsumexp(scores, axis=1)
     losses = 8 * (load * probabilities.mean(0)).sum() + (z * z).mean()
-    return jnp.sin(y).sum() + losses, (y.reshape(x.array.shape), load, 1 - kept.mean())
+    return jnp.sin(y).sum() + losses, (y.reshape(x.shape), load, 1 - kept.mean())
 
 
 def kept_choices(case: Case, chosen: np.ndarray) -> np.ndarray:
@@ -152,16 +135,16 @@ def kept_choices(case: Case, chosen: np.ndarray) -> np.ndarray:
 def check(case: Case, found: Any) -> None:
     """Compare results, statistics and gradients with those of all experts on one device, to 1e-6 of the largest."""
     model, x = inputs(case)
-    arrays = [*jax.tree.leaves(model), x.array]
+    numbers = choices(model, x)
     (y, routing), gradients = found
-    (_, (theirs, load, dropped)), others = jax.value_and_grad(functools.partial(all_experts, case), has_aux=True)(
-        arrays
-    )
+    by_hand = functools.partial(all_experts, numbers=numbers, kept=kept_choices(case, numbers))
+    differentiated = jax.jit(jax.value_and_grad(by_hand, (0, 1), has_aux=True))
+    (_, (theirs, load, dropped)), others = differentiated(model, x.array)
     near(y.rearrange(x.names).array, theirs)
     near(routing.load.array, load)
     assert routing.load.names == ("experts",)
     assert float(routing.dropped) == np.float32(dropped)
-    for gradient, other in zip(jax.tree.leaves(gradients), others, strict=True):
+    for gradient, other in zip(jax.tree.leaves(gradients), jax.tree.leaves(others), strict=True):
         near(gradient, other)
 
 

@@ -12,7 +12,7 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisNotFoundError, AxisSizeError, OperandError
 from tests.laws import primitives
-from tests.nn.layouts import COMPUTE, draw, fails, lies, same
+from tests.nn.layouts import COMPUTE, compiled, draw, fails, lies, same
 
 B, S, V = axn.make_axes(batch=8, seq=3, vocab=6)
 CLASSES = np.random.default_rng(0).integers(0, 6, (8, 3)).astype(np.int32)
@@ -105,7 +105,8 @@ def test_a_number_that_is_no_class_gives_nan_unless_left_out():
     out = nn.cross_entropy_loss(x, V, targets, reduction=None).array
     assert np.isnan(out).tolist() == [False, False, True, True, True, False, True, False]
     where = (targets >= 0) & (targets < 6)
-    value, gradient = jax.value_and_grad(lambda x: nn.cross_entropy_loss(x, V, targets, where=where).scalar())(x)
+    loss = lambda x: nn.cross_entropy_loss(x, V, targets, where=where).scalar()  # noqa: E731
+    value, gradient = jax.jit(jax.value_and_grad(loss))(x)
     assert float(value) == pytest.approx(np.log(6), rel=1e-6)
     hot = np.asarray(jax.nn.one_hot(targets.array, 6))
     same(gradient, ("batch", "vocab"), np.where(where.array[:, None], 1 / 6 - hot, 0) / 4)
@@ -132,7 +133,11 @@ def test_extreme_logits(kind):
         named = axn.named(x.astype(np.float32), ("batch", "vocab"))
         loss = lambda x, targets=targets: nn.cross_entropy_loss(x, V, targets, axn.sum).scalar()  # noqa: E731
         same(nn.cross_entropy_loss(named, V, targets, reduction=None), ("batch",), expected)
-        same(jax.grad(loss)(named), ("batch", "vocab"), np.exp(x - top - normalizer[:, None]) - np.eye(6)[classes])
+        same(
+            jax.jit(jax.grad(loss))(named),
+            ("batch", "vocab"),
+            np.exp(x - top - normalizer[:, None]) - np.eye(6)[classes],
+        )
 
 
 def test_classes_that_are_ruled_out():
@@ -140,7 +145,7 @@ def test_classes_that_are_ruled_out():
     loss = lambda x: nn.cross_entropy_loss(x, "vocab", axn.named(2, ())).scalar()  # noqa: E731
     assert float(loss(x)) == pytest.approx(np.log(1 + np.exp(-1)), rel=1e-6)
     p = 1 / (1 + np.exp(-1))
-    same(jax.grad(loss)(x), ("vocab",), [1 - p, 0, p - 1])
+    same(jax.jit(jax.grad(loss))(x), ("vocab",), [1 - p, 0, p - 1])
 
 
 def test_the_log_normalizer_of_logits_without_a_finite_largest_one():
@@ -155,7 +160,8 @@ def test_log_normalizers():
     losses, normalizers = nn.cross_entropy_loss_and_log_normalizers(logits(), V, hard())
     same(losses, ("batch", "seq"), hard_losses())
     same(normalizers, ("batch", "seq"), jax.nn.logsumexp(logits().array, -1))
-    gradient = jax.grad(lambda x: nn.cross_entropy_loss_and_log_normalizers(x, V, hard())[1].sum().scalar())(logits())
+    total = lambda x: nn.cross_entropy_loss_and_log_normalizers(x, V, hard())[1].sum().scalar()  # noqa: E731
+    gradient = jax.jit(jax.grad(total))(logits())
     same(gradient, ("batch", "seq", "vocab"), jax.nn.softmax(logits().array))
 
 
@@ -171,7 +177,7 @@ def test_gradients_equal_those_of_optax():
         expected, expected_gradient = jax.jit(jax.value_and_grad(reference))(x.array)
         assert float(value) == pytest.approx(float(expected), rel=1e-5)
         same(gradient, ("batch", "seq", "vocab"), expected_gradient, atol=1e-6)
-    by_targets = jax.grad(lambda t: nn.cross_entropy_loss(x, V, t).scalar())(soft())
+    by_targets = jax.jit(jax.grad(lambda t: nn.cross_entropy_loss(x, V, t).scalar()))(soft())
     expected = jax.jit(jax.grad(lambda t: optax.softmax_cross_entropy(x.array, t).mean()))(soft().array)
     same(by_targets, ("batch", "seq", "vocab"), expected)
 
@@ -297,7 +303,7 @@ def test_axes_to_reduce_may_be_read_once_only():
 def test_the_mean_of_nothing_is_zero_with_zero_gradients():
     nothing = axn.zeros((B, S), bool)
     loss = lambda x: nn.cross_entropy_loss(x, V, hard() * 0 - 100, where=nothing).scalar()  # noqa: E731
-    value, gradient = jax.value_and_grad(loss)(logits())
+    value, gradient = jax.jit(jax.value_and_grad(loss))(logits())
     assert float(value) == 0
     assert not gradient.array.any()
     assert float(nn.cross_entropy_loss(logits(), V, hard() * 0 - 100, ignore_index=-100)) == 0
@@ -315,7 +321,7 @@ def test_narrow_logits_are_summed_up_in_float32():
     losses = nn.cross_entropy_loss(x, Many, targets, None)
     assert losses.dtype == jnp.bfloat16
     same(losses, ("batch",), -np.log(shares[np.arange(8), CLASSES[:, 0]]), rtol=2**-8)
-    gradient = jax.grad(lambda x: nn.cross_entropy_loss(x, Many, targets, axn.sum).scalar())(x)
+    gradient = jax.jit(jax.grad(lambda x: nn.cross_entropy_loss(x, Many, targets, axn.sum).scalar()))(x)
     same(gradient, ("batch", "vocab"), shares - np.eye(4096)[CLASSES[:, 0]], rtol=2**-7, atol=1e-7)
 
 
@@ -331,7 +337,7 @@ def test_squares_of_normalizers_need_not_fit_into_float16(kind):
     loss = lambda x: nn.cross_entropy_loss(x, "vocab", targets, None, z_loss=1e-4)  # noqa: E731
     assert loss(x).dtype == jnp.float16
     same(loss(x), ("batch",), expected[:, 0], rtol=2**-11)
-    same(jax.grad(lambda x: loss(x).sum().scalar())(x), x.names, slopes, rtol=2**-10, atol=1e-6)
+    same(jax.jit(jax.grad(lambda x: loss(x).sum().scalar()))(x), x.names, slopes, rtol=2**-10, atol=1e-6)
 
 
 def yes(dtype=np.float32):
@@ -445,7 +451,7 @@ def test_chunks_that_do_not_divide_the_classes():
 
     for out, expected in both_ways(x, weight):
         same(out, ("seq", "batch"), expected.array)
-    unknown = nn.chunked_cross_entropy_loss(x, weight, E, Odd, targets * 0 + 53, None, block_size=10)
+    unknown = compiled(nn.chunked_cross_entropy_loss, x, weight, E, Odd, targets * 0 + 53, None, block_size=10)
     assert np.isnan(unknown.array).all()
 
 

@@ -1,5 +1,6 @@
 """Pooling, against Equinox and loops of numpy."""
 
+import functools
 import gc
 import itertools
 import re
@@ -48,12 +49,18 @@ def test_against_loops(stride, padding, use_ceil):
     shape, cells = windows(*args, False)
     expected = lambda f: np.reshape([f(cell) for cell in cells], shape)  # noqa: E731
     names = ("height", "width")
-    same(nn.max_pool(WINDOW, x, stride, padding, use_ceil), names, expected(max))
-    same(nn.min_pool(WINDOW, x, stride, padding, use_ceil), names, expected(min))
-    same(nn.pool(WINDOW, x, 0, lax.add, stride, padding, use_ceil), names, expected(sum))
-    same(nn.mean_pool(WINDOW, x, stride, padding, use_ceil=use_ceil), names, expected(np.mean))
+
+    @jax.jit
+    def pooled(x):
+        largest, smallest = (pool(WINDOW, x, stride, padding, use_ceil) for pool in (nn.max_pool, nn.min_pool))
+        total = nn.pool(WINDOW, x, 0, lax.add, stride, padding, use_ceil)
+        mean = functools.partial(nn.mean_pool, WINDOW, x, stride, padding, use_ceil=use_ceil)
+        return [largest, smallest, total, mean()], mean(count_include_pad=True)
+
+    results, padded = pooled(x)
+    for result, f in zip(results, (max, min, sum, np.mean), strict=True):
+        same(result, names, expected(f))
     _, cells = windows(*args, True)
-    padded = nn.mean_pool(WINDOW, x, stride, padding, use_ceil=use_ceil, count_include_pad=True)
     same(padded, names, expected(np.mean))
 
 
@@ -128,7 +135,7 @@ def test_a_reduction_starts_from_zeros_of_both_signs():
 @pytest.mark.parametrize(("reduction", "init"), [(axn.sum, 0), (axn.max, -np.inf), (axn.min, np.inf)])
 def test_gradients_of_reductions_by_name(reduction, init):
     x = draw(H)
-    slope = jax.grad(lambda x: (nn.pool(H.resize(3), x, init, reduction) ** 2).sum().scalar())(x)
+    slope = jax.jit(jax.grad(lambda x: (nn.pool(H.resize(3), x, init, reduction) ** 2).sum().scalar()))(x)
     expected = np.zeros(7)
     for start in range(5):
         window = np.asarray(x.array, np.float64)[start : start + 3]
@@ -143,11 +150,13 @@ def test_adaptive_windows(windows):
     parts = [range(i * 7 // windows, -(-(i + 1) * 7 // windows)) for i in range(windows)]
     array = np.asarray(x.array, np.float64)
     target = (H.resize(windows), C.resize(1))
-    for pool, f in ((nn.adaptive_mean_pool, np.mean), (nn.adaptive_max_pool, np.max)):
+    pooled = jax.jit(lambda x: (nn.adaptive_mean_pool(target, x), nn.adaptive_max_pool(target, x)))(x)
+    for result, f in zip(pooled, (np.mean, np.max), strict=True):
         expected = np.stack([f(array[:, part], (1, 2)) for part in parts], 1)[..., None]
-        same(pool(target, x), x.names, expected)
-    assert nn.adaptive_mean_pool(target, x.astype(jnp.bfloat16)).dtype == jnp.bfloat16
-    assert nn.adaptive_mean_pool(target, x.astype(int)).dtype == jnp.float32
+        same(result, x.names, expected)
+    for dtype, expected in ((jnp.bfloat16, jnp.bfloat16), (jnp.int32, jnp.float32)):
+        of_dtype = lambda x, dtype=dtype: nn.adaptive_mean_pool(target, x.astype(dtype))  # noqa: E731
+        assert jax.eval_shape(of_dtype, x).dtype == expected
 
 
 def test_anonymous_dimensions():

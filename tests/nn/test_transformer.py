@@ -1,6 +1,5 @@
 """Blocks of a transformer, against their parts put together by hand, and on meshes."""
 
-import functools
 from typing import Any
 
 import jax
@@ -9,12 +8,15 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from tests.nn.layouts import draw, same
+from tests.nn.layouts import compiled, draw, halved, made, same
 
 Batch, Pos, Embed, Heads, HeadDim, Mlp = axn.make_axes(batch=4, pos=5, embed=8, heads=2, head_dim=4, mlp=16)
 KEY = jax.random.key(0)
 LLAMA: dict[str, Any] = {"norm": nn.RmsNorm.init, "gated": True, "use_bias": False}
-make = functools.partial(nn.TransformerBlock.init, Embed, Heads, HeadDim, Mlp, key=KEY)
+
+
+def make(**options: Any) -> nn.TransformerBlock:
+    return halved(halved(made(nn.TransformerBlock.init, Embed, Heads, HeadDim, Mlp, **options)))
 
 
 def by_parts(block: nn.TransformerBlock, x: axn.NamedArray) -> axn.NamedArray:
@@ -28,7 +30,7 @@ def by_parts(block: nn.TransformerBlock, x: axn.NamedArray) -> axn.NamedArray:
 @pytest.mark.parametrize("options", [{}, {"post_norm": True}, LLAMA], ids=["GPT-2", "post-norm", "Llama"])
 def test_is_the_sum_of_its_parts(options: dict[str, Any]) -> None:
     block, x = make(**options), draw(Batch, Pos, Embed)
-    same(block(x, nn.causal()), x.names, by_parts(block, x).array)
+    same(compiled(block, x, nn.causal()), x.names, compiled(by_parts, block, x).array)
     has_bias = [p for p in jax.tree.leaves(block.mlp, is_leaf=axn.is_named_array) if "embed" not in p.names]
     assert bool(has_bias) == options.get("use_bias", True)
 
@@ -36,13 +38,15 @@ def test_is_the_sum_of_its_parts(options: dict[str, Any]) -> None:
 def test_dropout_only_with_a_key() -> None:
     x = draw(Batch, Pos, Embed)
     block = make(dropout=0.5)
-    same(block(x), x.names, make()(x).array)
-    assert not np.allclose(block(x, key=KEY).array, block(x).array)
+    without = compiled(block, x).array
+    same(compiled(make(), x), x.names, without)
+    assert not np.allclose(compiled(block, x, key=KEY).array, without)
 
 
 def test_a_stack_of_blocks_with_caches_equals_the_whole() -> None:
     Layers, KPos = axn.make_axes(layers=3, **{"pos.key": 8})
-    blocks = nn.Stacked.init(Layers, nn.TransformerBlock)(Embed, Heads, HeadDim, Mlp, key=KEY, **LLAMA)
+    blocks = made(nn.Stacked.init(Layers, nn.TransformerBlock), Embed, Heads, HeadDim, Mlp, **LLAMA)
+    blocks = halved(halved(blocks))
     x = draw(Batch, Pos, Embed)
     whole = blocks.fold(x, nn.causal())
     caches = nn.KVCache.init(KPos, (Layers, Batch, KPos, Heads, HeadDim), lengths=Layers)
@@ -64,7 +68,7 @@ def test_a_stack_of_blocks_with_caches_equals_the_whole() -> None:
 @pytest.mark.parametrize("mesh", ["auto_mesh", "explicit_mesh"])
 def test_on_a_mesh(mesh: str, request: pytest.FixtureRequest) -> None:
     block, x = make(), draw(Batch, Pos, Embed)
-    expected = block(x, nn.causal())
+    expected = compiled(block, x, nn.causal())
     mapping = {"batch": "data", "heads": "model", "mlp": "model"}
     with axn.set_mesh(request.getfixturevalue(mesh)):
         found = axn.named_jit(lambda block, x: block(x, nn.causal()), mapping)(block, x)

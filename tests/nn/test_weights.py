@@ -38,7 +38,7 @@ def test_a_loop_gathers_weights_once_in_each_direction(kind: str, request: pytes
         return (x**2).mean()
 
     weights = [layer.weight.array for layer in model.stacked.layers]
-    expected = jax.grad(plain)(weights, x.array)
+    expected = jax.jit(jax.grad(plain))(weights, x.array)
     with axn.set_mesh(mesh):
         stored = axn.shard(model, {"embed": "data", "mlp": "model"})
         gradient = axn.named_jit(jax.grad(loss), {"embed": "data", "mlp": "model"})
@@ -77,7 +77,7 @@ def test_gradients_outside_of_jit_go_through_layers_of_one_device(kind: str, req
         return axn.square(model(x)).mean().scalar()
 
     weights = [layer.weight.array for layer in model.layers]
-    expected = jax.value_and_grad(plain, argnums=(0, 1))(weights, x.array)
+    expected = jax.jit(jax.value_and_grad(plain, argnums=(0, 1)))(weights, x.array)
     assert all(len(weight.devices()) == 1 for weight in weights)
     with axn.set_mesh(request.getfixturevalue(kind)), axn.axis_mapping({"batch": "data", "mlp": "model"}):
         found = jax.value_and_grad(loss, argnums=(0, 1))(model, axn.NamedArray(jnp.asarray(x.array), x.names))

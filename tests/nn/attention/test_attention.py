@@ -22,6 +22,7 @@ def inputs(*extra):
     return draw(*extra, Q, D), draw(*extra, K, D, seed=1), draw(*extra, K, D, seed=2)
 
 
+@eqx.filter_jit
 def attend(q, k, v, **options):
     return nn.dot_product_attention("pos", "key_pos", "head_dim", q, k, v, **options)
 
@@ -30,6 +31,7 @@ def positional(x, *names):
     return x.rearrange(names).array
 
 
+@eqx.filter_jit
 def reference(q, k, v, **options):
     """Attend with jax.nn, whose order of axes is batch, position, heads, features."""
     arrays = [positional(q, "batch", "pos", "heads", "head_dim")]
@@ -165,7 +167,7 @@ def test_scores_of_half_precision_are_exact(implementation, dtype):
     q, k, v = ((3 * np.asarray(draw(axis, D, seed=i).array)).astype(dtype) for i, axis in enumerate(axes))
     exact = by_hand(q[None, None, None], k[None, None], v[None, None])[0, 0, 0]
     named = (axn.named(x, (axis, D)) for x, axis in zip((q, k, v), axes, strict=True))
-    one_head = jax.nn.dot_product_attention(*(jnp.asarray(x[:, None]) for x in (q, k, v)))
+    one_head = jax.nn.dot_product_attention(*(jax.device_put(x[:, None]) for x in (q, k, v)))
     results = attend(*named, implementation=implementation).array, np.asarray(one_head)[:, 0]
     error, of_jax = (np.square(exact - np.asarray(x, np.float64)).mean() ** 0.5 for x in results)
     assert error < 1.1 * of_jax
@@ -245,10 +247,15 @@ def test_soft_cap_sinks_scale_bias_and_structure_together(G):
     _, others = with_gradients(theirs)(*plain)
     for mine, other in zip(gradients, others, strict=True):
         np.testing.assert_allclose(mine.array, other, rtol=1e-5, atol=1e-5)
-    weights = nn.dot_product_attention_weights(
-        D, K, q, k, mask.materialize(Q, K, 1), bias, scaling_factor=0.5, soft_cap=2.0, sinks=sinks
-    )
-    same(out, out.names, axn.dot(weights, v, axis=K, out_axes=out.names).array)
+
+    @eqx.filter_jit
+    def by_weights(q, k, v, bias, sinks):
+        weights = nn.dot_product_attention_weights(
+            D, K, q, k, mask.materialize(Q, K, 1), bias, scaling_factor=0.5, soft_cap=2.0, sinks=sinks
+        )
+        return axn.dot(weights, v, axis=K, out_axes=out.names)
+
+    same(out, out.names, by_weights(*named).array)
 
 
 def test_a_query_without_keys_and_with_a_sink_gets_nothing():
@@ -297,7 +304,10 @@ def test_numbers_of_numpy_leave_the_dtype(implementation):
     expected = attend(q, k, v, implementation=implementation, block_size=2, **options)
     options |= {name: np.float64(options[name]) for name in ("dropout", "scale", "soft_cap")}
     for block_size in (np.int64(2), (np.int64(2), np.int64(2))):
-        out = attend(q, k, v, implementation=implementation, block_size=block_size, **options)
+        options |= {"implementation": implementation, "block_size": block_size}
+        # As parts of the program: they are no arguments.
+        call = functools.partial(nn.dot_product_attention, "pos", "key_pos", "head_dim", **options)
+        out = jax.jit(lambda q, k, v, call=call: call(q, k, v))(q, k, v)
         assert out.dtype == jnp.bfloat16
         np.testing.assert_array_equal(out.array, expected.array)
 

@@ -16,7 +16,7 @@ import axonym as axn
 from axonym import nn
 from axonym.errors import ArgumentError, AxisClashError, AxisNotFoundError, AxisSizeError, OperandError
 from tests.nn.attending import by_hand
-from tests.nn.layouts import COMPUTE, draw, fails, lies, same, same_trees
+from tests.nn.layouts import COMPUTE, compiled, draw, fails, lies, same, same_trees
 
 B, H, G, D, F, T = axn.make_axes(batch=4, heads=2, group=3, head_dim=8, out=6, pos=12)
 NAMES = ("batch", "heads", "group", "pos", "out")
@@ -171,7 +171,7 @@ def test_an_empty_chunk_changes_nothing():
     _, cache = step(empty(12), *(x["pos", :4] for x in (Q, K, V)))
     for implementation in ("plain", "blockwise"):
         nothing = (x["pos", :0] for x in (Q, K, V))
-        out, after = cache.attend("pos", "head_dim", *nothing, implementation=implementation)
+        out, after = compiled(cache.attend, "pos", "head_dim", *nothing, implementation=implementation)
         same(out, NAMES, np.zeros((4, 2, 3, 0, 6)))
         same_trees(after, cache)
 

@@ -8,7 +8,7 @@ from axonym import nn
 from axonym.errors import ShardingError
 from benchmarks.measure import collectives, totals
 from tests.nn.attending import with_gradients
-from tests.nn.layouts import draw, fails, lies
+from tests.nn.layouts import compiled, draw, fails, lies
 from tests.nn.split import CAUSAL, MAPPING, MASKS, ROW, SEEN, B, D, H, P, attend, check, expected, inputs, on
 
 QUERY, KEYS = 4 * 2 * 8 * 4 * 4, 4 * 8 * 4 * 4  # bytes of the queries, and of the keys, of one device
@@ -120,7 +120,7 @@ def test_a_cache_that_is_split_along_positions_is_not_gathered(kind, auto_mesh, 
     wanted = []
     cache = start()
     for pos, x in (("pos", prompt), (None, token), (None, token)):
-        out, cache = read(pos)(cache, x)
+        out, cache = compiled(read(pos), cache, x)
         wanted.append(out)
     with axn.set_mesh(mesh):
         cache = axn.named_jit(start, MAPPING, strict=False)()

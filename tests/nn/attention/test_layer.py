@@ -2,14 +2,13 @@
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import axonym as axn
 from axonym import nn
 from axonym.errors import AxisNotFoundError
 from tests.nn.attending import by_hand
-from tests.nn.layouts import draw, fails, same
+from tests.nn.layouts import compiled, draw, fails, halved, made, same
 
 Batch, Pos, Embed, Heads, HeadDim = axn.make_axes(batch=2, pos=5, embed=16, heads=4, head_dim=4)
 KVHeads, Group = axn.make_axes(kv_heads=2, group=2)
@@ -39,19 +38,21 @@ def test_equals_multi_head_attention_of_equinox() -> None:
     ours = of_equinox(theirs)
     x, other = draw(Batch, Pos, Embed), draw(Batch, Pos.resize(7), Embed, seed=1)
 
-    def expected(mask: jax.Array | None, context: axn.NamedArray) -> jax.Array:
+    @eqx.filter_jit
+    def expected(mask: np.ndarray | None, context: axn.NamedArray) -> jax.Array:
         return jax.vmap(lambda x, y: theirs(x, y, y, mask=mask))(x.array, context.array)
 
     names = ("batch", "pos", "embed")
-    same(ours(x), names, expected(None, x))
-    same(ours(x, nn.causal()), names, expected(jnp.tri(5, dtype=bool), x))
-    same(ours(x, context=other), names, expected(None, other))
+    same(compiled(ours, x), names, expected(None, x))
+    same(compiled(ours, x, nn.causal()), names, expected(np.tri(5, dtype=bool), x))
+    same(compiled(ours, x, context=other), names, expected(None, other))
 
 
 def test_grouped_heads_and_a_single_head_of_keys() -> None:
     x = draw(Batch, Pos, Embed)
     for kv_heads in ((KVHeads,), ()):
-        layer = nn.Attention.init(Embed, (KVHeads, Group), HeadDim, KVHeads=kv_heads, use_bias=False, key=KEY)
+        layer = made(nn.Attention.init, Embed, (KVHeads, Group), HeadDim, KVHeads=kv_heads, use_bias=False)
+        layer = halved(halved(layer))
         q = layer.query(x).rearrange(("batch", "kv_heads", "group", "pos", "head_dim")).array
         k, v = layer.key(x), layer.value(x)
         if not kv_heads:
@@ -59,31 +60,35 @@ def test_grouped_heads_and_a_single_head_of_keys() -> None:
         k, v = (y.rearrange(("batch", "kv_heads", "pos", "head_dim")).array for y in (k, v))
         attended = axn.named(by_hand(q, k, v).astype(np.float32), ("batch", "kv_heads", "group", "pos", "head_dim"))
         expected = layer.out(attended).rearrange(x.names)
-        same(layer(x), x.names, expected.array)
+        same(compiled(layer, x), x.names, expected.array)
 
 
 def test_tokens_through_a_cache_equal_the_whole() -> None:
-    layer = nn.Attention.init(Embed, (KVHeads, Group), HeadDim, KVHeads=KVHeads, key=KEY)
+    layer = halved(halved(made(nn.Attention.init, Embed, (KVHeads, Group), HeadDim, KVHeads=KVHeads)))
     x, rope = draw(Batch, Pos, Embed), nn.RotaryEmbedding.init(HeadDim)
-    whole = layer(x, nn.causal(), rotate=rope.at(Pos))
+    whole = compiled(lambda layer, x: layer(x, nn.causal(), rotate=rope.at(Pos)), layer, x)
 
     cache = nn.KVCache.init("pos.key", (Batch, axn.Axis("pos.key", 8), KVHeads, HeadDim))
-    Prompt = Pos.resize(3)
-    first, cache = layer.extend(x["pos", :3], cache, rotate=rope.at(cache.positions(Prompt)))
-    rest = []
-    for i in (3, 4):
-        one, cache = layer.extend(x["pos", i], cache, rotate=rope.at(cache.positions(None)))
-        rest.append(one)
-    found = axn.concatenate("pos", [first, axn.stack(axn.Axis("pos", 2), rest)])
-    same(found.rearrange(whole.names), whole.names, whole.array)
+
+    @eqx.filter_jit
+    def extend(layer: nn.Attention, x: axn.NamedArray, cache: nn.KVCache) -> tuple[axn.NamedArray, nn.KVCache]:
+        positions = cache.positions(x.resolve_axis("pos") if "pos" in x.names else None)
+        y, cache = layer.extend(x, cache, rotate=rope.at(positions))
+        return y.rearrange(("batch", ..., "embed")), cache
+
+    for at in (slice(3), 3, 4):
+        found, cache = extend(layer, x["pos", at], cache)
+        expected = whole.rearrange(("batch", "pos", "embed"))["pos", at]
+        same(found, expected.names, expected.array)
 
 
 def test_dropout_needs_a_key_and_drops_nothing_without() -> None:
-    layer = nn.Attention.init(Embed, Heads, HeadDim, dropout=0.5, key=KEY)
-    plain = nn.Attention.init(Embed, Heads, HeadDim, key=KEY)
+    layer = made(nn.Attention.init, Embed, Heads, HeadDim, dropout=0.5)
+    plain = made(nn.Attention.init, Embed, Heads, HeadDim)
     x = draw(Batch, Pos, Embed)
-    same(layer(x), x.names, plain(x).array)
-    assert not jnp.allclose(layer(x, key=KEY).array, layer(x).array)
+    without = compiled(layer, x).array
+    same(compiled(plain, x), x.names, without)
+    assert not np.allclose(compiled(layer, x, key=KEY).array, without)
 
 
 def test_heads_of_keys_are_among_those_of_queries() -> None:

@@ -35,23 +35,30 @@ def test_rotary_by_axis_and_by_positions_in_any_order_of_axes(interleaved, size)
     counted = rotated(x.array, np.arange(6), **options)
     packed = rotated(x.array, PACKED[:, None], **options)
     ids = axn.named(PACKED, ("batch", "seq"))
-    for order in [(B, H, S, D), (D, S, B, H), (S, D, H, B)]:
-        given = x.rearrange(order)
-        names = given.names
-        for positions, expected in [(S, counted), ("seq", counted), (ids, packed)]:
-            out = nn.rotary(given, positions, D, **options)
-            assert out.names == names
-            same(out.rearrange((B, H, S, D)), ("batch", "heads", "seq", "head_dim"), expected)
-    step = x["seq", 3]
-    out = nn.rotary(step, axn.named(jnp.array(11), ()), "head_dim", **options)
-    same(out, ("batch", "heads", "head_dim"), rotated(step.array, 11, **options))
-    anonymous = nn.rotary(x.untag("batch"), "seq", D, **options)
-    same(anonymous.tag("batch"), x.names, counted)
-    anonymous = nn.rotary(x.untag("batch"), ids.untag("batch"), D, **options)
-    same(anonymous.tag("batch"), x.names, packed)
-    anonymous = nn.RotaryEmbedding.init(D, **options).at(ids.untag("batch"))(x["batch", 0])
-    expected = rotated(np.broadcast_to(x.array[0], x.array.shape), PACKED[:, None], **options)
-    same(anonymous.tag("batch"), x.names, expected)
+    orders = [(B, H, S, D), (D, S, B, H), (S, D, H, B)]
+
+    @jax.jit
+    def in_many_ways(x, ids, eleven):
+        ordered = []
+        for order in orders:
+            given = x.rearrange(order)
+            results = [nn.rotary(given, positions, D, **options) for positions in (S, "seq", ids)]
+            assert [out.names for out in results] == [given.names] * 3
+            ordered.append([out.rearrange(x.names) for out in results])
+        step = nn.rotary(x["seq", 3], eleven, "head_dim", **options)
+        anonymous = [nn.rotary(x.untag("batch"), at, D, **options) for at in ("seq", ids.untag("batch"))]
+        repeated = nn.RotaryEmbedding.init(D, **options).at(ids.untag("batch"))(x["batch", 0])
+        return ordered, step, [out.tag("batch") for out in (*anonymous, repeated)]
+
+    ordered, step, anonymous = in_many_ways(x, ids, axn.NamedArray(jnp.array(11), ()))
+    for results in ordered:
+        for out, expected in zip(results, (counted, counted, packed), strict=True):
+            same(out, x.names, expected)
+    values = np.asarray(x.array)
+    same(step, ("batch", "heads", "head_dim"), rotated(values[:, :, 3], 11, **options))
+    repeated = rotated(np.broadcast_to(values[0], values.shape), PACKED[:, None], **options)
+    for out, expected in zip(anonymous, (counted, packed, repeated), strict=True):
+        same(out, x.names, expected)
 
 
 def test_equals_equinox_whose_pairs_are_halves():

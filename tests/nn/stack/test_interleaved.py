@@ -12,7 +12,7 @@ import pytest
 import axonym as axn
 from axonym import ScanCheckpointPolicy as Policy, nn
 from axonym.errors import AxisSizeError, OperandError
-from tests.nn.layouts import check_on, draw, fails, same, same_trees, value_and_gradients
+from tests.nn.layouts import check_on, compiled, draw, fails, same, same_trees, value_and_gradients
 
 L, B, E, M = axn.make_axes(layers=5, batch=8, embed=4, mlp=6)
 KEY = jax.random.key(0)
@@ -121,14 +121,15 @@ def fold(stack, x, shift):
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_layers_are_applied_in_order_with_their_arguments(pattern):
     stack, x, shift = twins(pattern)[0], draw(B, E), draw(E, L, seed=1)
-    expected, carries = loop(stack.unstacked(), x, shift, jax.random.split(KEY, 5))
+    expected, carries = compiled(loop, stack.unstacked(), x, shift, jax.random.split(KEY, 5))
     same(stack.fold(x, shift, key=KEY), ("batch", "embed"), expected.array)
 
     def step(layer, x, shift, number, *, key):
         x = layer(x, shift, key=key)
         return x, {"named": x, "plain": x.array.sum(0), "number": 1.5, "own": number, "text": "t", "none": None}
 
-    last, out = stack.scan_via(step, unroll=2)(x, shift, jnp.arange(5.0), key=jax.random.split(KEY, 5))
+    numbers = np.arange(5, dtype=np.float32)
+    last, out = compiled(stack.scan_via(step, unroll=2), x, shift, numbers, key=jax.random.split(KEY, 5))
     same(last, ("batch", "embed"), expected.array)
     every = np.stack([carry.array for carry in carries])
     same(out["named"], ("layers", "batch", "embed"), every)
@@ -142,7 +143,8 @@ def test_every_layer_applied_to_the_same():
     x, shift = draw(B, E), draw(L, seed=1)
     for pattern in ("2 of 5", "6 of 5"):
         stack, blocks = twins(pattern)
-        expected = np.stack([layer(x, shift["layers", i]).array for i, layer in enumerate(stack.unstacked())])
+        each = lambda layers: [layer(x, shift["layers", i]).array for i, layer in enumerate(layers)]  # noqa: E731
+        expected = np.stack(compiled(each, stack.unstacked()))
         for call in (stack.map, stack.vmap, blocks.map):
             same(call(x, shift), ("layers", "batch", "embed"), expected)
         result = stack.vmap_via(lambda layer, x, own: {"own": own, "n": 1.5})(x, jnp.arange(5))

@@ -244,7 +244,7 @@ MISTAKES = {
     ),
     "layers left over": (
         ShardingError,
-        lambda: (SPLIT["Interleaved"](9), lambda stack: stack.fold(draw(B, E))),
+        lambda: (SPLIT["Interleaved"](9), lambda stack: stack.fold(axn.zeros((B, E)))),
         "Interleaved: repetitions are split over data, but the remaining layers are on every device\n"
         "  layers=9: 4 repetitions of 2 layers, and 1 left over\n"
         "  hint: apply `repeated` here, and `rest` after the last of the devices; or choose another depth",
