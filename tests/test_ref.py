@@ -30,19 +30,24 @@ INDICES: list[Any] = [
 ]
 
 
+def equal(x: axn.NamedArray, y: axn.NamedArray) -> bool:
+    """Compare in numpy, for which nothing is compiled."""
+    return x.names == y.names and np.array_equal(x.array, y.array)
+
+
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_reads_and_writes_what_the_index_of_an_array_means(index: Any) -> None:
     ref = axn.new_ref(X)
     part = X[index]
-    assert axn.array_equal(ref[index], part)
-    assert axn.array_equal(axn.get(ref, index), part)
+    assert equal(ref[index], part)
+    assert equal(axn.get(ref, index), part)
     value = part * 2 + 1
     ref[index] = value
     expected = X.at[index].set(value)
-    assert axn.array_equal(ref[...], expected)
-    assert axn.array_equal(axn.swap(ref, index, 7), expected[index])
-    assert axn.array_equal(ref.value(), expected.at[index].set(7))
-    assert axn.array_equal(axn.freeze(ref), expected.at[index].set(7))
+    assert equal(ref[...], expected)
+    assert equal(axn.swap(ref, index, 7), expected[index])
+    assert equal(ref.value(), expected.at[index].set(7))
+    assert equal(axn.freeze(ref), expected.at[index].set(7))
 
 
 def test_knows_what_it_is() -> None:
@@ -84,9 +89,9 @@ def test_views_compose(stages: list[dict[str, Any]]) -> None:
         view, places, expected = view.slice(stage), places[stage], expected[stage]
     assert view.axes == expected.axes
     assert view.unsliced().axes == X.axes
-    assert axn.array_equal(view[...], expected)
+    assert equal(view[...], expected)
     first = {axis.name: 0 for axis in expected.axes[:1]}
-    assert axn.array_equal(view[first], expected[first])
+    assert equal(view[first], expected[first])
     written = np.array(X.array)
 
     def write(index: Any, value: float) -> None:

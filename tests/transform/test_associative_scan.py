@@ -90,7 +90,7 @@ def test_on_a_mesh(kind, request):
 @pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh", "mixed_mesh"])
 @pytest.mark.parametrize("jit", [False, True])
 def test_a_function_that_lays_its_results_out(kind, jit, request):
-    x = draw(B, T.resize(8), E)
+    x = draw(B, T.resize(4), E)
     expected = np.cumsum(x.array, 1)
     run = axn.associative_scan(lambda a, b: axn.auto_sharded(a + b), "time")
     mapping = {"batch": "data", "time": "model"}  # slices along "time" are too small to be split

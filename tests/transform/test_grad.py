@@ -39,7 +39,7 @@ def check(result: Any, names: tuple[str, ...] | None, expected: Any) -> None:
 @JACOBIANS
 def test_the_axes_of_the_output_come_before_those_of_the_argument(jacobian: str) -> None:
     derivative = getattr(axn, jacobian)(layer, rename={"batch": "batch_in"})
-    expected = getattr(jax, jacobian)(raw_layer)(X.array, W.array)
+    expected = jax.jit(getattr(jax, jacobian)(raw_layer))(X.array, W.array)
     check(derivative(X, W), ("batch", "out", "batch_in", "inner"), expected)
     check(jax.jit(derivative)(X, W), ("batch", "out", "batch_in", "inner"), expected)
 
@@ -47,8 +47,10 @@ def test_the_axes_of_the_output_come_before_those_of_the_argument(jacobian: str)
 @JACOBIANS
 def test_names_on_one_side_need_no_renaming(jacobian: str) -> None:
     transform = getattr(axn, jacobian)
-    check(transform(lambda w: axn.dot(V, w, axis=In).sum())(W), ("inner", "out"), jnp.tile(V.array[:, None], (1, 4)))
-    check(transform(lambda x: axn.dot(x, W, axis=In))(V), ("out", "inner"), W.array.T)
+    of_w, of_x = jax.jit(transform(lambda w: axn.dot(V, w, axis=In).sum())), jax.jit(transform(lambda x: layer(x, W)))
+    check(of_w(W), ("inner", "out"), np.tile(np.asarray(V.array)[:, None], (1, 4)))
+    slope = 1 - np.tanh(np.asarray(V.array) @ np.asarray(W.array)) ** 2
+    check(of_x(V), ("out", "inner"), (np.asarray(W.array) * slope).T)
 
 
 @JACOBIANS
@@ -61,12 +63,12 @@ def test_several_arguments_and_trees_nest_as_in_jax(jacobian: str) -> None:
 
     p = {"w": W, "b": axn.named(np.float32([1, 2, 3, 4]), Out), "s": jnp.arange(2.0)}
     raw_p = {key: getattr(value, "array", value) for key, value in p.items()}
-    result = getattr(axn, jacobian)(fn, (0, 1), rename={"out": "o"})(p, V)
-    expected = getattr(jax, jacobian)(raw, (0, 1))(raw_p, V.array)
+    result = jax.jit(getattr(axn, jacobian)(fn, (0, 1), rename={"out": "o"}))(p, V)
+    expected = jax.jit(getattr(jax, jacobian)(raw, (0, 1)))(raw_p, V.array)
     (of_p, of_x), (raw_of_p, raw_of_x) = result["y"], expected["y"]
     check(of_p["w"], ("out", "inner", "o"), raw_of_p["w"])
     check(of_p["b"], ("out", "o"), raw_of_p["b"])
-    check(of_p["s"], ("out",), raw_of_p["s"].T)
+    check(of_p["s"], ("out",), np.asarray(raw_of_p["s"]).T)
     check(of_x, ("out", "inner"), raw_of_x)
     (of_p, of_x), (raw_of_p, raw_of_x) = result["norm"], expected["norm"]
     check(of_p["w"], ("inner", "o"), raw_of_p["w"])
@@ -78,25 +80,25 @@ def test_several_arguments_and_trees_nest_as_in_jax(jacobian: str) -> None:
 def test_what_a_filter_left_empty_stays(jacobian: str) -> None:
     params = {"w": W, "b": axn.NamedArray(None, ("out",))}
     found = getattr(axn, jacobian)(lambda p: {"y": axn.dot(V, p["w"], axis=In).sum(), "b": p["b"]})(params)
-    check(found["y"]["w"], ("inner", "out"), jnp.tile(V.array[:, None], (1, 4)))
+    check(found["y"]["w"], ("inner", "out"), np.tile(np.asarray(V.array)[:, None], (1, 4)))
     assert found["y"]["b"].array is found["b"].array is None
 
 
 @JACOBIANS
 def test_arrays_without_names_on_one_side(jacobian: str) -> None:
     transform = getattr(axn, jacobian)
-    expected = getattr(jax, jacobian)(raw_layer)(X.array, W.array)
-    to_names = transform(lambda x: layer(axn.NamedArray(x, (Batch, In)), W))(X.array)
-    check(to_names, ("batch", "out"), jnp.transpose(expected, (2, 3, 0, 1)))
-    check(transform(lambda x: layer(x, W).array)(X), ("batch", "inner"), expected)
-    check(transform(lambda x: raw_layer(x, W.array))(X.array), None, expected)
+    expected = jax.jit(getattr(jax, jacobian)(raw_layer))(X.array, W.array)
+    to_names = jax.jit(transform(lambda x: layer(axn.NamedArray(x, (Batch, In)), W)))(X.array)
+    check(to_names, ("batch", "out"), np.transpose(expected, (2, 3, 0, 1)))
+    check(jax.jit(transform(lambda x: layer(x, W).array))(X), ("batch", "inner"), expected)
+    check(jax.jit(transform(lambda x: raw_layer(x, W.array)))(X.array), None, expected)
 
 
 @JACOBIANS
 def test_anonymous_dimensions_lead(jacobian: str) -> None:
-    result = getattr(axn, jacobian)(lambda x: axn.dot(x, W, axis=In))(X.untag("batch"))
-    expected = getattr(jax, jacobian)(lambda x: x @ W.array)(X.array)  # batch, out, batch, inner
-    check(result, ("out", "inner"), jnp.transpose(expected, (0, 2, 1, 3)))
+    result = jax.jit(getattr(axn, jacobian)(lambda x: axn.dot(x, W, axis=In)))(X.untag("batch"))
+    expected = jax.jit(getattr(jax, jacobian)(lambda x: x @ W.array))(X.array)  # batch, out, batch, inner
+    check(result, ("out", "inner"), np.transpose(expected, (0, 2, 1, 3)))
 
 
 @JACOBIANS
@@ -106,8 +108,8 @@ def test_what_belongs_to_the_result_is_passed_through(jacobian: str) -> None:
         return (x * scale).sum(), {"seen": x * 2}
 
     result, aux = getattr(axn, jacobian)(fn, has_aux=True)(V, "train", scale=3.0)
-    check(result, ("inner",), jnp.full(3, 3.0))
-    check(aux["seen"], ("inner",), V.array * 2)
+    check(result, ("inner",), np.full(3, 3.0, np.float32))
+    check(aux["seen"], ("inner",), np.asarray(V.array) * 2)
 
 
 @JACOBIANS
@@ -124,7 +126,7 @@ def test_complex_functions(jacobian: str) -> None:
     z = axn.named(np.complex64([1 + 2j, 3j, 1]), In)
     transform = getattr(axn, jacobian)
     result = transform(lambda z: z * z, holomorphic=True, rename={"inner": "i"})(z)
-    check(result, ("inner", "i"), jnp.diag(2 * z.array))
+    check(result, ("inner", "i"), np.diag(2 * np.asarray(z.array)))
     with pytest.raises(TypeError, match="real"):
         transform(lambda z: z * z, rename={"inner": "i"})(z)
 
@@ -132,7 +134,7 @@ def test_complex_functions(jacobian: str) -> None:
 @JACOBIANS
 def test_works_under_vmap(jacobian: str) -> None:
     derivative = getattr(axn, jacobian)(lambda x: axn.dot(x, W, axis=In) ** 2)
-    expected = jax.vmap(getattr(jax, jacobian)(lambda x: (x @ W.array) ** 2))(X.array)
+    expected = jax.jit(jax.vmap(getattr(jax, jacobian)(lambda x: (x @ W.array) ** 2)))(X.array)
     check(jax.jit(axn.vmap(derivative, "batch"))(X), ("batch", "out", "inner"), expected)
 
 
@@ -140,7 +142,7 @@ def test_works_under_vmap(jacobian: str) -> None:
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_works_on_a_mesh(jacobian: str, kind: str, request: pytest.FixtureRequest) -> None:
     mesh, x = request.getfixturevalue(f"{kind}_mesh"), axn.arange(axn.make_axes(a=4, b=2), dtype=float)
-    expected = getattr(jax, jacobian)(lambda x: (x**2).sum(1))(x.array)
+    expected = jax.jit(getattr(jax, jacobian)(lambda x: (x**2).sum(1)))(x.array)
     with jax.set_mesh(mesh):
         on_mesh = placed(x, mesh, {"a": "data", "b": "model"})
         result = jax.jit(getattr(axn, jacobian)(lambda x: (x**2).sum("b"), rename={"a": "a_in"}))(on_mesh)
@@ -158,14 +160,14 @@ def test_integer_arguments_as_jax_allows_them() -> None:
 
 
 def test_the_hessian_has_the_axes_of_the_argument_twice() -> None:
-    result = axn.hessian(lambda w: (layer(X, w) ** 2).sum(), rename={"inner": "i", "out": "o"})(W)
-    expected = jax.hessian(lambda w: (raw_layer(X.array, w) ** 2).sum())(W.array)
+    result = jax.jit(axn.hessian(lambda w: (layer(X, w) ** 2).sum(), rename={"inner": "i", "out": "o"}))(W)
+    expected = jax.jit(jax.hessian(lambda w: (raw_layer(X.array, w) ** 2).sum()))(W.array)
     check(result, ("inner", "out", "i", "o"), expected)
 
 
 def test_the_hessian_of_an_array_renames_twice() -> None:
     derivative = axn.hessian(lambda x: x**3, rename=({"inner": "first"}, {"inner": "second"}), has_aux=False)
-    check(derivative(V), ("inner", "first", "second"), jax.hessian(lambda x: x**3)(V.array))
+    check(jax.jit(derivative)(V), ("inner", "first", "second"), jax.jit(jax.hessian(lambda x: x**3))(V.array))
 
 
 def test_the_hessian_of_trees_has_a_block_for_each_pair() -> None:
@@ -173,8 +175,8 @@ def test_the_hessian_of_trees_has_a_block_for_each_pair() -> None:
     fn = axn.hessian(
         lambda x, b: ((axn.dot(x, W, axis=In) * b).sum(), x), (0, 1), has_aux=True, rename={"inner": "i", "out": "o"}
     )
-    result, aux = fn(V, b)
-    expected = jax.hessian(lambda x, b: ((x @ W.array) * b).sum(), (0, 1))(V.array, b.array)
+    result, aux = jax.jit(fn)(V, b)
+    expected = jax.jit(jax.hessian(lambda x, b: ((x @ W.array) * b).sum(), (0, 1)))(V.array, b.array)
     for row, names, raw_row in zip(result, ("inner", "out"), expected, strict=True):
         for block, other, raw in zip(row, ("i", "o"), raw_row, strict=True):
             check(block, (names, other), raw)
