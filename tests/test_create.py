@@ -12,6 +12,7 @@ import axonym as axn
 from axonym import create
 from axonym.errors import AxisClashError, AxisError, AxisSizeError, BroadcastError, OperandError
 from tests.laws import assert_close
+from tests.together import Job, together
 
 A, B = axn.make_axes(a=4, b=2)
 # The function, a call of it, and the same in jax.numpy.
@@ -142,21 +143,28 @@ def same(name: str, got: Any, expected: Any) -> None:
     (assert_close if name in COMPUTED else np.testing.assert_array_equal)(np.asarray(got), np.asarray(expected))
 
 
-@pytest.mark.parametrize(("name", "call", "reference"), ROWS, ids=IDS)
+def in_a_program(row: tuple[str, Any, Any]) -> Job:
+    return row[1], ()
+
+
+def in_jnp(row: tuple[str, Any, Any]) -> Job:
+    return row[2], ()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=IDS)
 class TestLaws:
-    def test_equals_jnp(self, name: str, call: Any, reference: Any) -> None:
-        result, expected = call(), reference()
+    def test_equals_jnp(self, row: tuple[str, Any, Any]) -> None:
+        name, call, _ = row
+        result, expected = call(), together(in_jnp, ROWS, row)
         assert isinstance(result, axn.NamedArray)
         assert len(result.names) == result.ndim
         assert (result.dtype, result.array.weak_type) == (expected.dtype, expected.weak_type)
         same(name, result.array, expected)
-        same(name, jax.jit(call)().array, expected)
+        same(name, together(in_a_program, ROWS, row).array, expected)
 
     @pytest.mark.parametrize("kind", ["auto", "explicit"])
-    def test_is_the_same_on_a_mesh(
-        self, name: str, call: Any, reference: Any, kind: str, request: pytest.FixtureRequest
-    ) -> None:
-        expected = reference()  # without a mesh: compiled once for all tests
+    def test_is_the_same_on_a_mesh(self, row: tuple[str, Any, Any], kind: str, request: pytest.FixtureRequest) -> None:
+        (name, call, _), expected = row, together(in_jnp, ROWS, row)  # without a mesh: once for all tests
         with (
             jax.set_mesh(request.getfixturevalue(f"{kind}_mesh")),
             axn.axis_mapping({"a": "data", "b": "model"}),
