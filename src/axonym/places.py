@@ -159,6 +159,8 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "axonym.partitioning": {
         "axonym.costs.lock": "assert_layout",
+        "axonym.costs.planned": "Plan",
+        "axonym.costs.report": "Cost",
         "axonym.costs.targets": "Link TARGETS Target",
         "axonym.mesh.reshards": "limit_reshards",
         "axonym.partitioning.fsdp": "fsdp_mapping",

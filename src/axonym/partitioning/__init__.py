@@ -8,6 +8,8 @@ if not _typing.TYPE_CHECKING:
     __all__, __getattr__, __dir__ = _lazy.names_of("axonym.partitioning")
 else:
     from ..costs.lock import assert_layout as assert_layout
+    from ..costs.planned import Plan as Plan
+    from ..costs.report import Cost as Cost
     from ..costs.targets import (
         TARGETS as TARGETS,
         Link as Link,
