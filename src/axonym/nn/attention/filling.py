@@ -131,6 +131,7 @@ def in_boxes(
         firsts = firsts.reshape(-1).astype(jnp.int32)
 
         def write_one(i: Any, array: jax.Array) -> jax.Array:
+            i = lax.convert_element_type(i, np.int32)  # wide, with wide integers
             corner: list[Any] = [np.int32(0)] * array.ndim
             for name, number in zip(layers, layer, strict=True):
                 corner[dims[name]] = jnp.asarray(number, jnp.int32)
