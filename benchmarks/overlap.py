@@ -1,0 +1,144 @@
+"""Say how much of its sending a TPU hides behind computing, by the schedule of a training step's program.
+
+    python benchmarks/overlap.py                    a GPT-2 of 4 layers on a v5e 2x4; needs libtpu, no TPU
+    python benchmarks/overlap.py --rows 64          another batch
+    python benchmarks/overlap.py --forms "fsdp"     some forms: names of strategies, "fsdp, ahead"
+
+The form `ahead` is a loop by hand, in which a layer's weights are gathered while the layer before it computes, forward
+and backward. How fast that is, is up to the compiler: it decides what it sends while it computes.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gpt2 import STRATEGIES, Block, Gpt2, Gpt2Config
+from jax import lax
+from measure import table
+
+import axonym as axn
+import axonym.nn as nn
+from axonym import NamedArray
+
+MESH = {"data": 4, "model": 2}
+SIZES = Gpt2Config(layers=4, embed=1024, heads=16, positions=1024, vocab=4096, dropout=0.0)
+FORMS = ("fsdp", "fsdp, ahead", "tp", "fsdp+tp")
+MILLI = 1e3
+
+
+def is_named(leaf: object) -> bool:
+    return isinstance(leaf, NamedArray)
+
+
+class Ahead(nn.Stacked[Block]):
+    """Layers whose weights are gathered one layer ahead; the backward pass computes each layer again."""
+
+    parameters: axn.ResourceMapping = eqx.field(static=True, default=None)
+
+    def fold(self, init: NamedArray, *args: Any, **kwargs: Any) -> NamedArray:
+        """Apply the layers; further arguments have no gradient, and are the same for all layers."""
+        weights, rest = eqx.partition(self.stacked, is_named, is_leaf=is_named)
+        Layers, last = self.Block, self.Block.size - 1
+
+        def gathered(weights: Any, at: jax.Array) -> Any:
+            return axn.auto_sharded(jax.tree.map(lambda leaf: leaf[Layers.name, at], weights, is_leaf=is_named))
+
+        def apply(layer: Any, x: NamedArray) -> NamedArray:
+            whole = eqx.combine(layer, rest, is_leaf=lambda leaf: leaf is None or is_named(leaf))
+            return whole(x, *args, **kwargs)
+
+        def forward(weights: Any, x: NamedArray) -> Any:
+            def step(carry: Any, at: jax.Array) -> Any:
+                x, layer = carry
+                following = gathered(weights, jnp.minimum(at + 1, last))
+                return (apply(layer, x), following), x
+
+            start = x, gathered(weights, np.int32(0))
+            (result, _), inputs = lax.scan(step, start, jnp.arange(Layers.size))
+            return result, (weights, inputs)
+
+        def backward(kept: Any, change: NamedArray) -> Any:
+            weights, inputs = kept
+
+            def step(carry: Any, given: Any) -> Any:
+                change, layer = carry
+                at, x = given
+                before = gathered(weights, jnp.maximum(at - 1, 0))
+                gradient, change = jax.vjp(apply, layer, x)[1](change)
+                with axn.axis_mapping(self.parameters):
+                    gradient = axn.auto_sharded(gradient)
+                return (change, before), gradient
+
+            start = change, gathered(weights, np.int32(last))
+            (change, _), gradients = lax.scan(step, start, (jnp.arange(Layers.size), inputs), reverse=True)
+
+            def stacked(gradient: NamedArray, weight: NamedArray) -> NamedArray:
+                return NamedArray(gradient.array, (Layers.name, *gradient.names)).rearrange(weight.names)
+
+            return jax.tree.map(stacked, gradients, weights, is_leaf=is_named), change
+
+        run = jax.custom_vjp(lambda weights, x: forward(weights, x)[0])
+        run.defvjp(forward, backward)
+        return run(weights, init)
+
+
+def ahead(model: Gpt2, parameters: axn.ResourceMapping) -> Gpt2:
+    """Gather the layers of a model ahead, stored by a mapping."""
+    return dataclasses.replace(model, blocks=Ahead(**vars(model.blocks), parameters=parameters))
+
+
+def step(model: Gpt2, tokens: NamedArray) -> tuple[Gpt2, jax.Array]:
+    """Take a step of gradient descent."""
+    loss, gradients = jax.value_and_grad(lambda model: model.loss(tokens).scalar())(model)
+    return jax.tree.map(lambda weight, gradient: weight - 1e-3 * gradient, model, gradients), loss
+
+
+def lines(form: str, rows: int) -> Iterator[dict[str, str]]:
+    """Compile a form, and tell what its program sends, and when."""
+    strategy, _, how = form.partition(", ")
+    parameters, compute = STRATEGIES[strategy]
+    model = jax.eval_shape(lambda key: Gpt2.init(SIZES, key=key), jax.random.key(0))
+    if how:
+        model = ahead(model, parameters)
+    tokens = NamedArray(jax.ShapeDtypeStruct((rows, SIZES.positions + 1), jnp.int32), ("batch", "pos"))
+    mappings = axn.Mappings(parameters, compute)
+    compiled = axn.named_jit(step, mappings, donate_args=(True,))
+    report = axn.cost(compiled, mappings, MESH, model, tokens, target="v5e")
+    if not report.is_scheduled:
+        raise SystemExit(f"without libtpu, the program is one for {report.compiler}: pip install libtpu")
+    hidden = sum(one.hidden for one in report.communication)
+    looped = [one for one in report.communication if one.count >= SIZES.layers]
+    yield {
+        "form": form,
+        "rows": str(rows),
+        "sent, MB": f"{report.totals['bytes sent'] / 1e6:.0f}",
+        "sending, ms": f"{report.time.sending * MILLI:.2f}",
+        "of it hidden": f"{hidden / report.time.sending:.0%}",
+        "not hidden in loops, ms": f"{sum(one.seconds - one.hidden for one in looped) * MILLI:.2f}",
+        "step as scheduled, ms": f"{report.time.scheduled * MILLI:.2f}",
+        "temporary, MB": f"{report.memory.temporary / 1e6:.0f}",
+    }
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="*", default=(16, 64))
+    parser.add_argument("--forms", nargs="*", default=FORMS)
+    options = parser.parse_args()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", 8)
+    found: list[dict[str, str]] = []
+    for form in options.forms:
+        for rows in options.rows:
+            found += lines(form, rows)
+    print(f"jax {jax.__version__}, v5e, mesh {MESH}\n\n{table(found)}")
+
+
+if __name__ == "__main__":
+    main()
