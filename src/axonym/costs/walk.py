@@ -178,13 +178,7 @@ class Walk:
             spared = self._additions.spared(equation, readers, returned)
             if spared is not None:
                 self.sent = [one for one in self.sent if one is not spared]
-        flops = flops_of(equation, inputs, self._mesh, masks=self._compiler.masks)
-        if equation.primitive.name == "pallas_call" and not flops:
-            self.unknown.append(
-                ("kernels that do not say what they compute count as nothing", source)
-            )
-        if flops:
-            self.done.append(Amount(source, count * flops, inputs[0].dtype, 0.0))
+        self._computes(equation, inputs, source, count)
         name = equation.primitive.name
         if name in _COLLECTIVES:
             self._collective(equation, inputs, source, count)
@@ -220,6 +214,16 @@ class Walk:
                 sources = self._loops(equation, has, readers, prefix) or sources
             for place in sources:
                 self._reach(equation, has, readers, returned, place, count)
+
+    def _computes(
+        self, equation: Equation, inputs: Sequence[Value], source: str, count: int
+    ) -> None:
+        flops = flops_of(equation, inputs, self._mesh, masks=self._compiler.masks)
+        if equation.primitive.name == "pallas_call" and not flops:
+            text = "kernels that do not say what they compute count as nothing"
+            self.unknown.append((text, source))
+        if flops:
+            self.done.append(Amount(source, count * flops, inputs[0].dtype, 0.0))
 
     def _send(self, parts: Sequence[Part], source: str, count: int) -> None:
         for move, value in parts:
@@ -377,23 +381,12 @@ class Walk:
     ) -> None:
         """Walk through what an equation runs: of branches, the one that computes most."""
         name = equation.primitive.name
-        given = list(inputs)
+        given = _given(equation, inner[0], inputs)
         if name == "scan":
             count *= equation.params["length"]
-            whole = unstacked(equation.invars, inner[0].invars)
-            given = given[:whole] + [_sliced(value) for value in given[whole:]]
         elif name == "while":
             text = "loops whose length the program does not say count as one iteration"
             self.unknown.append((text, source))
-            given = given[equation.params["cond_nconsts"] :]
-        elif name == "cond":
-            given = given[1:]
-        if name == "shard_map":
-            manual = equation.params["newly_manual_axes"]
-            given = []
-            for variable, value in zip(inner[0].invars, inputs, strict=True):
-                rest = [without(entry, manual) for entry in value.entries]
-                given.append(settled(variable, rest))
 
         results: list[Value] = []
         best: tuple[float, float, Walk] | None = None
@@ -473,6 +466,25 @@ def _axes_of(value: Value) -> set[str]:
     for entry in value.entries:
         found.update(entry)
     return found
+
+
+def _given(equation: Equation, body: Program, inputs: Sequence[Value]) -> list[Value]:
+    """Return how the arguments of a body are laid out, by those of the equation that runs it."""
+    name, params = equation.primitive.name, equation.params
+    if name == "scan":
+        whole = unstacked(equation.invars, body.invars)
+        return [*inputs[:whole], *map(_sliced, inputs[whole:])]
+    if name == "while":
+        return list(inputs[params["cond_nconsts"] :])
+    if name == "cond":
+        return list(inputs[1:])
+    if name != "shard_map":
+        return list(inputs)
+    given: list[Value] = []
+    for variable, value in zip(body.invars, inputs, strict=True):
+        rest = [without(entry, params["newly_manual_axes"]) for entry in value.entries]
+        given.append(settled(variable, rest))
+    return given
 
 
 def _split_of(
