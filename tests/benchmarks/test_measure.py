@@ -135,6 +135,9 @@ def test_fusions_and_loops_of_the_compiler_for_tpu() -> None:
   %f = f32[8]{0:T(128)} fusion(%x.1), kind=kCustom, calls=%start
   %g = f32[8]{0:T(128)} fusion(%x.1), kind=kCustom, calls=%done
   %h = f32[2]{0:T(128)} fusion(%g), kind=kCustom, calls=%all-reduce-scatter.3
+  %before = s32[]{:T(128)} get-tuple-element(%s), index=0
+  %one = s32[]{:T(128)} constant(1)
+  %i = s32[]{:T(128)} add(%before, %one)
   ROOT %t = (s32[]{:T(128)}, f32[2]{0:T(128)}) tuple(%i, %h)
 }
 
