@@ -35,7 +35,7 @@ import jax
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.sample import SEED, in_sample, in_share
+from tests.sample import SEED, in_sample, in_share, third_of
 
 # Suites that run when they are named: what they test is beside the library, and the last one needs torch.
 APART = [Path(__file__).parent / name for name in ("benchmarks", "compat", "docs", "examples", "huggingface")]
@@ -73,13 +73,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep some laws of large tables for the rows of the sample."""
+    """Keep some laws of large tables for the rows of the sample, and a third of the cases of tests marked `sampled`."""
     if config.getoption("--all-rows"):
         return
-    left_out = [item for item in items if _law_of_the_sample(item) and not in_sample(item.callspec.params["row"])]
-    config.hook.pytest_deselected(items=left_out)
-    out = set(left_out)
-    items[:] = [item for item in items if item not in out]
+    out = {item.nodeid for item in items if _law_of_the_sample(item) and not in_sample(item.callspec.params["row"])}
+    cases: dict[str, set[str]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            cases.setdefault(item.nodeid.partition("[")[0], set()).add(item.nodeid)
+    for own in cases.values():
+        out |= own - third_of(own)
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in out])
+    items[:] = [item for item in items if item.nodeid not in out]
 
 
 def _law_of_the_sample(item: pytest.Item) -> bool:

@@ -7,9 +7,10 @@ import os
 import random
 import subprocess
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["SEED", "in_sample", "in_share"]
+__all__ = ["SEED", "in_sample", "in_share", "third_of"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -33,6 +34,12 @@ SEED = _seed()
 def in_sample(row: object, seed: int = SEED) -> bool:
     """Tell whether a row of a large table, known by its text, is among the third that this run looks at closely."""
     return zlib.crc32(f"{seed} {row}".encode()) % 3 == 0
+
+
+def third_of(cases: Iterable[str], seed: int = SEED) -> set[str]:
+    """Choose a third of the cases of one test, and at least one of them."""
+    ordered = sorted(cases, key=lambda case: zlib.crc32(f"{seed} {case}".encode()))
+    return set(ordered[: -(-len(ordered) // 3)])
 
 
 def in_share(path: Path, shares: int, seed: int = SEED) -> bool:

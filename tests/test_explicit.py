@@ -305,6 +305,7 @@ def trained(start: tuple[Any, ...]) -> Any:
     return eqx.filter_jit(train)(*start)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("plan", PLANS)
 def test_a_training_step_has_the_values_of_one_device(
     plan: str, start: tuple[Any, ...], trained: Any, explicit_mesh: Mesh, mixed_mesh: Mesh
@@ -317,6 +318,7 @@ def test_a_training_step_has_the_values_of_one_device(
             same(step(*stored, *data), trained, atol=2e-4)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("plan", ["dp", "fsdp-tp"])
 def test_a_training_step_accepts_any_other_mapping(plan: str, start: tuple[Any, ...], mesh: Mesh) -> None:
     dynamic, static = eqx.partition(start, eqx.is_array)

@@ -247,6 +247,7 @@ def job_of(row: tuple[str, Draw, Draw], kind: str) -> Job:
     return row[1], ()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("row", KINDS, ids=ids(KINDS))
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_does_not_depend_on_the_layout(row: tuple[str, Draw, Draw], kind: str, request: pytest.FixtureRequest) -> None:

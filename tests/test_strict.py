@@ -87,6 +87,7 @@ ROWS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("row", ROWS)
 def test_nothing_is_promoted_in_secret(row: str, dtype: Any) -> None:

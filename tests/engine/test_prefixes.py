@@ -65,6 +65,7 @@ def of_one_device() -> Any:
     return jax.jit(all_at_once)(drawn(Batch, Time, Mlp))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "mapping"), [("auto_mesh", SPLIT), ("explicit_mesh", PARTLY), ("mixed_mesh", SPLIT)])
 def test_values_and_gradients_are_those_of_one_device(
     kind: str, mapping: dict[str, Any], request: pytest.FixtureRequest

@@ -206,6 +206,7 @@ def by_order(row: Row) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return run, (row.layer(), row.input(B, S))
 
 
+@pytest.mark.sampled
 @each_row
 def test_batch_axes_stand_anywhere_and_are_mapped_over(name):
     found = together(by_order, list(ROWS.values()), ROWS[name])
@@ -238,6 +239,7 @@ def by_gradient(row: Row) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return run, (row.layer(), drawn(stacked), x)
 
 
+@pytest.mark.sampled
 @each_row
 def test_gradients_are_finite_and_reach_all_parameters_and_stacks_are_loops(name):
     row = ROWS[name]
@@ -305,6 +307,7 @@ def is_program(leaf: Any) -> bool:
     return hasattr(getattr(leaf, "jaxpr", leaf), "eqns")
 
 
+@pytest.mark.sampled
 @each_row
 def test_results_lie_as_the_mapping_says_and_parameters_are_laid_out(name, auto_mesh, explicit_mesh):
     row = ROWS[name]

@@ -112,6 +112,7 @@ def expected():
     return jax.jit(derived)(X, Y)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("placed", PLACED)
 @pytest.mark.parametrize("kind", COMPILED)
 def test_values_and_gradients_are_those_without_a_mesh(kind, placed, expected, request):

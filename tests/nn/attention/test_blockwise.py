@@ -52,6 +52,7 @@ def their_gradients(seen, *plain, further):
     return with_gradients(functools.partial(theirs, seen, further=further, xp=jnp))(*plain)[1]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", MASKS)
 def test_value_and_gradients(case):
     mask, start = MASKS[case]

@@ -222,6 +222,7 @@ def through_layers(caches, q, k, v, **options):
     return axn.fold(layer, LAYERS)((q, caches), axn.arange(LAYERS))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("kind", STACKED)
 def test_layers_in_a_carry(kind, window):

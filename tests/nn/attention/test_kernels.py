@@ -44,6 +44,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES)
 def test_value_and_gradients(case):
     implementation, options = CASES[case]
@@ -175,6 +176,7 @@ def many_and_one_head():
     return (many, one), jax.jit(with_and_without_heads("plain"))(many, one)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 @pytest.mark.parametrize("implementation", ["xla", "splash"])
 def test_on_a_mesh(kind, implementation, auto_mesh, explicit_mesh):

@@ -18,6 +18,7 @@ from tests.nn.split import (
 )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("case", "method", "kind"),
     [

@@ -36,6 +36,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES)
 def test_value_and_gradients_are_those_of_a_loop(case):
     options = {"top_k": 2, **CASES[case]}
@@ -131,6 +132,7 @@ MAPPINGS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 @pytest.mark.parametrize("capacity_factor", [None, 1.0])
 def test_on_a_mesh(kind, capacity_factor, auto_mesh, explicit_mesh):

@@ -29,6 +29,7 @@ def check(found, expected):
         near(gradient, other)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "options"),
     [("auto_mesh", GLOBAL), ("explicit_mesh", {}), ("explicit_mesh", BLOCKS)],
@@ -49,6 +50,7 @@ def test_inside_of_a_shard_map_over_other_axes(kind, options, request):
     assert ("all-to-all(" in program.as_text()) == ("batch" in mapping)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "options"), [("auto_mesh", BLOCKS), ("explicit_mesh", BLOCKS), ("explicit_mesh", {})])
 def test_inside_of_a_pipeline(kind, options, request):
     Layers = axn.Axis("layers", 4)

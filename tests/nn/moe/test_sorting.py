@@ -22,6 +22,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 def test_value_and_gradients(name, request):
     case = CASES[name]

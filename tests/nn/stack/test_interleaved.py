@@ -63,6 +63,7 @@ def arrays(layers):
     return [jax.tree.leaves(eqx.filter(layer, eqx.is_array)) for layer in layers]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_the_layers_are_those_of_the_unrolled_twin(pattern):
     stack, blocks = twins(pattern)

@@ -81,6 +81,7 @@ def parameters_of(model):
     return model.table.weight.array, layers, (model.head.weight.array, model.head.bias.array)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("mode", "dropout"), [("auto", True), ("explicit", True), ("no mesh", False)])
 def test_equals_the_loss_of_the_whole_batch_by_hand(mode, dropout, auto_mesh, explicit_mesh):
     model, mask = Model.init(), draw(B, P)

@@ -118,6 +118,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", CASES)
 def test_equals_the_layers_one_by_one(case, auto_mesh, explicit_mesh):
     """Arguments, outputs and dropout are by layer, by row, by both and by none."""

@@ -351,6 +351,7 @@ def test_a_module_of_arrays_goes_through_raw_jit():
         same(jax.jit(lambda s, x: s.fold(x))(stack, x), ("batch", "embed"), stack.fold(x).array, atol=1e-4)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("outer", KINDS)
 @pytest.mark.parametrize("inner", KINDS)
 def test_stacks_of_stacks(outer, inner):
@@ -394,6 +395,7 @@ POLICIES = {
 _plain = {}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_gradients_do_not_depend_on_the_policy(kind, policy):
@@ -538,6 +540,7 @@ def test_layers_that_differ_are_for_the_unrolled_twin_alone():
 
 
 # layout
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["auto", "explicit"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("policy", [False, "nested"], ids=str)
