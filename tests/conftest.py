@@ -15,6 +15,7 @@ QUICKLY_COMPILED = "--xla_cpu_parallel_codegen_split_count=1"
 RELEASE = tuple(map(int, version("jaxlib").split(".")[:2]))
 if RELEASE <= (0, 10):
     QUICKLY_COMPILED += " --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    QUICKLY_COMPILED += " --xla_llvm_disable_expensive_passes=true"
 else:
     # Without any optimisation, gradients of `jax.nn.dot_product_attention` are infinite there.
     QUICKLY_COMPILED += " --xla_backend_optimization_level=1"
