@@ -65,6 +65,19 @@ def test_gradient(name):
     same(gradient, ("batch", "embed"), expected, atol=1e-4)
 
 
+def exact_gelu(x):
+    return nn.gelu(x, approximate=False)
+
+
+def test_derivatives_of_the_exact_gelu():
+    x = axn.named(X.astype(np.float32), ("batch", "embed"))
+    slope = jax.grad(lambda x: exact_gelu(x).sum().scalar())
+    found = jax.jit(lambda x: (slope(x), jax.grad(lambda x: slope(x).sum().scalar())(x)))(x)
+    density = np.exp(-(X**2) / 2) / math.sqrt(2 * math.pi)
+    same(found[0], ("batch", "embed"), (1 + erf(X / math.sqrt(2))) / 2 + X * density)
+    same(found[1], ("batch", "embed"), (2 - X**2) * density)
+
+
 @pytest.mark.parametrize("name", FORMULAS)
 def test_extremes_are_as_in_the_limit(name):
     fn = getattr(nn, name)
@@ -87,11 +100,12 @@ def test_slopes_of_large_numbers_are_zero_or_one(dtype):
     """Their squares and cubes are infinite."""
     large = np.array([-np.inf, -6e4, -300, -90, 90, 300, 6e4], dtype)
     x = axn.named(large, "embed")
-    for fn in (nn.gelu, nn.silu):
+    for fn in (nn.gelu, exact_gelu, nn.silu):
         slopes = jax.jit(jax.grad(lambda x, fn=fn: fn(x).sum().scalar()))(x["embed", 1:])
         np.testing.assert_allclose(slopes.array.astype(np.float32), large[1:] > 0, atol=1e-30)
-    of_infinity = jax.jit(jax.grad(lambda x: nn.gelu(x).sum().scalar()))(x["embed", :1])
-    assert of_infinity.tolist() == [0]
+    for fn in (nn.gelu, exact_gelu):
+        of_infinity = jax.jit(jax.grad(lambda x, fn=fn: fn(x).sum().scalar()))(x["embed", :1])
+        assert of_infinity.tolist() == [0]
 
 
 def test_gelu_takes_no_words():

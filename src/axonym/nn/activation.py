@@ -194,11 +194,6 @@ def _gelu(x: jax.Array, approximate: bool) -> jax.Array:
     return _gelu_exact(x)
 
 
-@from_inputs
-def _gelu_exact(x: jax.Array) -> jax.Array:
-    return jax.nn.gelu(x, approximate=False)
-
-
 def _sloped(
     fn: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]
 ) -> Callable[[jax.Array], jax.Array]:
@@ -238,6 +233,19 @@ def _gelu_slope(x: jax.Array) -> jax.Array:
 
 
 _gelu_tanh = _sloped(partial(jax.nn.gelu, approximate=True), _gelu_slope)
+
+
+def _gelu_exact_slope(x: jax.Array) -> jax.Array:
+    """Differentiate x Phi(x), where Phi is the normal distribution."""
+    # Beyond 40 it is 0 or 1 in any dtype, and infinity times zero would be no number.
+    x = lax.clamp(np.array(-40, x.dtype), x, np.array(40, x.dtype))
+    scaled = x * np.sqrt(0.5).astype(x.dtype)
+    density = jnp.exp(-scaled * scaled) * np.sqrt(1 / np.pi).astype(x.dtype)
+    slope: jax.Array = 0.5 * lax.erfc(-scaled) + scaled * density
+    return slope
+
+
+_gelu_exact = _sloped(partial(jax.nn.gelu, approximate=False), _gelu_exact_slope)
 
 
 def _silu_slope(x: jax.Array) -> jax.Array:
