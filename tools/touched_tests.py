@@ -1,7 +1,8 @@
 """Print the files of tests that belong to what a branch changes: `python tools/touched_tests.py [BASE]`.
 
-A changed test file counts itself, and a changed module the file at the same path below `tests`. Without BASE, what is
-compared with is where the branch left `origin/main` or `main`, and on the main branch itself the commit before.
+A changed test file counts itself, a changed module the file at the same path below `tests`, and a changed example that
+of its name in `tests/examples`. Without BASE, what is compared with is where the branch left `origin/main` or `main`,
+and on the main branch itself the commit before.
 """
 
 import subprocess
@@ -34,6 +35,8 @@ def tests_of(path: Path) -> Path | None:
         return None
     if path.parts[0] == "tests":
         return path if path.name.startswith("test_") else None
+    if path.parts[0] == "examples":
+        return Path("tests", "examples", f"test_{path.stem}.py")
     if path.parts[:2] != ("src", "axonym"):
         return None
     return Path("tests", *path.parts[2:-1], f"test_{path.stem.strip('_')}.py")

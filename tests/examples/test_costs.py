@@ -37,6 +37,7 @@ ROWS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ROWS)
 def test_operations_are_those_of_the_compiled_model(name: str) -> None:
     config = dataclasses.replace(CONFIG, **ROWS[name])

@@ -92,6 +92,7 @@ def test_experts_of_unequal_load_may_cost():
     np.testing.assert_allclose((more - plain).item(), 2 * np.mean(routing.load_balance.tolist()), rtol=1e-3)
 
 
+@pytest.mark.sampled
 @each
 @pytest.mark.parametrize("mesh", ["auto_mesh", "explicit_mesh"])
 def test_a_layout_changes_nothing(name, mesh, request):
@@ -111,6 +112,7 @@ def test_a_layout_changes_nothing(name, mesh, request):
     assert weight.array.sharding.spec[1:3] == ("data", "model")
 
 
+@pytest.mark.sampled
 @each
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_model_is_read_as_it_was_written_each_device_its_part(name, dtype, tmp_path, auto_mesh):

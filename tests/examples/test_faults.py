@@ -78,6 +78,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("strategy", ["single", "fsdp+tp"])
 def test_the_first_layer_and_its_axes_are_told(trainer: Trainer, name: str, strategy: Any) -> None:
@@ -100,6 +101,7 @@ def test_the_first_layer_and_its_axes_are_told(trainer: Trainer, name: str, stra
     assert sorted(where.split(", ")) == sorted(expected_where.split(", "))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", ["parameter", "columns of a layer", "a token"])
 def test_the_same_is_told_of_a_pipeline_in_rounds(name: str) -> None:
     spoil, expected = CASES[name]

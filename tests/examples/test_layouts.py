@@ -44,6 +44,7 @@ def alone(config: DecoderConfig) -> list[float]:
     return train(config, Layout({}, {}), make_mesh((1, 1)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("mesh", "fsdp", "axis_types"),
     [

@@ -104,6 +104,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.sampled
 @MODES
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_matmul(name: str, mode: AxisType) -> None:
@@ -114,6 +115,7 @@ def test_matmul(name: str, mode: AxisType) -> None:
     assert collectives(compiled, {2: "data", 4: "model"}) == PRODUCTS[name]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("mode", "unroll"),
     [(AxisType.Auto, True), (AxisType.Auto, False), (AxisType.Explicit, False)],
@@ -195,6 +197,7 @@ NETWORKS = {
 KEEP_BARRIERS = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 
 
+@pytest.mark.sampled
 @MODES
 @pytest.mark.parametrize("program", [data_parallel, fsdp, tensor_parallel, fsdp_tensor_parallel])
 def test_network(program: ModuleType, mode: AxisType) -> None:

@@ -196,6 +196,7 @@ def value_and_gradients(layer: Any, x: Any, weights: Any, layout: Any, manual: b
     return jax.value_and_grad(weighted, argnums=(0, 1), has_aux=True)(layer, x)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("layout", "manual"), FORMS)
 def test_the_layer_has_the_value_and_the_gradients_of_one_device(layout: Any, manual: bool, kind: Any) -> None:

@@ -73,6 +73,7 @@ def single_device_losses() -> list[float]:
     return train("single")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("axis_types", ["auto", "explicit"])
 @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name != "single"])
 def test_every_layout_gives_the_losses_of_one_device(
