@@ -4,7 +4,7 @@ import ast
 import importlib
 import re
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,22 @@ PACKAGES = [path for path in SOURCES if path.name == "__init__.py"]
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-def each(paths: list[Path]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(SRC)))
+def each(paths: list[Path]) -> Callable[[Callable[[Path], None]], Callable[[str], None]]:
+    """Run a test for all paths of a folder: as a test for each, they would take longer to start than to run."""
+    folders: dict[str, list[Path]] = {}
+    for path in paths:
+        folders.setdefault(str(path.parent.relative_to(SRC)), []).append(path)
+
+    def of_folders(test: Callable[[Path], None]) -> Callable[[str], None]:
+        @pytest.mark.parametrize("folder", folders)
+        def run(folder: str) -> None:
+            for path in folders[folder]:
+                test(path)
+
+        run.__name__, run.__doc__ = test.__name__, test.__doc__
+        return run
+
+    return of_folders
 
 
 def dotted(path: Path) -> str:

@@ -35,6 +35,7 @@ def planned(memory):
     return axn.plan(donating, MESH, *abstract(), target=target, limit=40)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("memory", [2**30, 16000], ids=["roomy", "tight"])
 def test_a_plan_is_not_worse_than_what_is_written_by_hand(memory):
     target = dataclasses.replace(TARGET, memory=memory)

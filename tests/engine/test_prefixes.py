@@ -75,6 +75,7 @@ def test_values_and_gradients_are_those_of_one_device(
         same(jax.jit(all_at_once)(axn.shard(x)), expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
 def test_inside_of_a_map_over_another_mesh_axis(kind: str, request: pytest.FixtureRequest) -> None:
     x = drawn(Batch, Time)
@@ -137,6 +138,7 @@ def test_integers_booleans_and_narrow_floats(explicit_mesh: jax.sharding.Mesh) -
                 assert one.dtype == other.dtype
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh"])
 def test_a_state_space_layer_runs_over_split_positions(kind: str, request: pytest.FixtureRequest) -> None:
     layer = nn.DiagonalSSM.init("time", Mlp, axn.Axis("state", 4), key=jax.random.key(0))

@@ -32,9 +32,16 @@ class Block(eqx.Module):
 
 
 KEY = jax.random.key(0)
-STACK = nn.Stacked.init(axn.Axis("layers", 4), Block, gradient_checkpointing="nested")(E, key=KEY)
+
+
+def made(init):
+    """Make layers in one program."""
+    return jax.jit(init, static_argnums=0)(E, key=KEY)
+
+
+STACK = made(nn.Stacked.init(axn.Axis("layers", 4), Block, gradient_checkpointing="nested"))
 KINDS = (Block, lambda E, *, key: nn.RmsNorm.init(E))
-MIXED = nn.Interleaved.init(axn.Axis("layers", 3), KINDS, gradient_checkpointing=True)(E, key=KEY)
+MIXED = made(nn.Interleaved.init(axn.Axis("layers", 3), KINDS, gradient_checkpointing=True))
 RECURRENT = nn.Recurrent(nn.LSTMCell.init(E, H, key=KEY), "steps")
 W = axn.random.normal(KEY, (E, E.derive("out"))) / 2
 

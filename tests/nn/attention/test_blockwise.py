@@ -283,6 +283,7 @@ def call(model, q, k, v):
 MODEL = {"bias": draw(H, Q, M, seed=3), "sinks": draw(H, G, seed=4)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", ["auto", "explicit"])
 def test_on_a_mesh(kind, auto_mesh, explicit_mesh):
     mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[kind]

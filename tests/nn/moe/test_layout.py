@@ -38,6 +38,7 @@ def test_each_expert_has_a_number_on_one_device(experts, auto_mesh):
     np.testing.assert_array_equal(ordered, np.broadcast_to(np.arange(ordered.shape[1]), ordered.shape))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("kind", "mapping", "options"),
     [

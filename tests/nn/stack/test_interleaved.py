@@ -217,6 +217,7 @@ def test_the_program_does_not_grow():
     assert lines(2) == lines(12)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["auto", "explicit"])
 def test_on_a_mesh(mode, auto_mesh, explicit_mesh):
     mesh = {"auto": auto_mesh, "explicit": explicit_mesh}[mode]

@@ -36,6 +36,7 @@ STACKS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "mode"), [("recomputed", "auto"), ("Interleaved", "explicit")])
 def test_equals_the_layers_one_by_one(kind, mode, auto_mesh, explicit_mesh):
     make, tilts = STACKS[kind]

@@ -165,6 +165,7 @@ def test_inside_of_a_shard_map_over_other_axes(auto_mesh):
     close(gradients.unstacked(), plain.unstacked())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["auto", "explicit"])
 def test_only_one_microbatch_travels_in_a_tick_and_direction(mode, auto_mesh, explicit_mesh):
     """No weight is gathered, and each device has those of its stage."""

@@ -176,6 +176,7 @@ SPLIT = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", SPLIT)
 def test_stages_of_layers_one_after_the_other(kind, auto_mesh):
     """Each layer has the parameters and the random key that it has where one device has all layers."""
