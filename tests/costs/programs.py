@@ -10,27 +10,19 @@ import optax
 import axonym as axn
 import axonym.nn as nn
 from axonym.costs.report import Cost
+from tests.feedforward import FeedForward
 
 Batch, Embed, Mlp, Layers = axn.make_axes(batch=8, embed=16, mlp=32, layers=3)
 MESH = {"data": 4, "model": 2}
 MAPPINGS = axn.Mappings({"embed": "data", "mlp": "model"}, {"batch": "data", "mlp": "model"})
 
 
-class Block(eqx.Module):
-    up: nn.Linear
-    down: nn.Linear
-
-    @staticmethod
-    def init(*, key):
-        linear = functools.partial(nn.Linear.init, use_bias=False, key=key)
-        return Block(linear(Embed, Mlp), linear(Mlp, Embed))
-
-    def __call__(self, x):
-        return x + self.down(axn.tanh(self.up(x)))
-
-
 class Model(eqx.Module):
     blocks: nn.Stacked
+
+    @staticmethod
+    def init(key, layers=Layers):
+        return Model(nn.Stacked.init(layers, FeedForward)(Embed, Mlp, key=key, use_bias=False))
 
     def __call__(self, x):
         return self.blocks.fold(x)
@@ -51,7 +43,7 @@ def step(model, state, x):
 
 def abstract(dtype=jnp.float32):
     """Return a model, the state of its optimiser and a batch, none of which exists."""
-    model = jax.eval_shape(lambda key: Model(nn.Stacked.init(Layers, Block)(key=key)), jax.random.key(0))
+    model = jax.eval_shape(Model.init, jax.random.key(0))
     state = jax.eval_shape(ADAM.init, model)
     return model, state, axn.NamedArray(jax.ShapeDtypeStruct((8, 16), dtype), (Batch, Embed))
 

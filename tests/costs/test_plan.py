@@ -11,7 +11,7 @@ import axonym as axn
 import axonym.nn as nn
 from axonym.errors import ArgumentError, OperandError, ShardingError
 from axonym.partitioning import TARGETS
-from tests.costs.programs import ADAM, MESH, Batch, Block, Embed, Layers, Model, abstract, loss, step
+from tests.costs.programs import ADAM, MESH, Batch, Embed, Layers, Model, abstract, loss, step
 
 # So slow links that what is sent decides; and a memory of any size.
 TARGET = dataclasses.replace(TARGETS["v5e"], link=axn.partitioning.Link(1e9))
@@ -140,7 +140,7 @@ def test_arguments_are_chosen():
 
 
 def test_the_number_of_microbatches_is_found():
-    deep = jax.eval_shape(lambda key: Model(nn.Stacked.init(Layers.resize(4), Block)(key=key)), jax.random.key(0))
+    deep = jax.eval_shape(functools.partial(Model.init, layers=Layers.resize(4)), jax.random.key(0))
     numbers = jax.ShapeDtypeStruct((64, 16), np.float32)
     x = axn.NamedArray(numbers, (Batch.resize(64), Embed))
     stages = axn.Mappings({"layers": "stage"}, {"layers": "stage", "batch": "stage"})

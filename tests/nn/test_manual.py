@@ -15,26 +15,12 @@ from measure import collectives, wire_bytes
 
 import axonym as axn
 import axonym.nn as nn
+from tests.feedforward import FeedForward
 
 B, S, E, M = axn.make_axes(batch=16, seq=4, embed=16, mlp=32)
 LAYERS = axn.Axis("layers", 3)
 FSDP = {"embed": "data"}, {"batch": "data"}
 WITH_TENSOR = {"embed": "data", "mlp": "model"}, {"batch": "data", "mlp": "model"}
-
-
-class Block(eqx.Module):
-    """Two products, as the feed-forward part of a transformer."""
-
-    up: nn.Linear
-    down: nn.Linear
-
-    @staticmethod
-    def init(*, key, use_bias=True):
-        linear = functools.partial(nn.Linear.init, key=key, use_bias=use_bias)
-        return Block(linear(E, M), linear(M, E))
-
-    def __call__(self, x):
-        return x + self.down(axn.tanh(self.up(x)))
 
 
 class Model(eqx.Module):
@@ -47,7 +33,7 @@ class Model(eqx.Module):
     def init(vocab):
         one, other = jax.random.split(jax.random.key(0))
         table = nn.Embedding.init(axn.Axis("vocab", vocab), E, key=one)
-        return Model(table, nn.Stacked.init(LAYERS, Block)(key=other))
+        return Model(table, nn.Stacked.init(LAYERS, FeedForward)(E, M, key=other))
 
     def loss(self, ids):
         x = self.blocks.fold(self.table(ids))
@@ -104,7 +90,7 @@ def test_losses_and_gradients_are_those_of_one_device(kind, mappings, vocab, aut
 def test_a_device_sends_what_it_sends_in_a_shard_map_by_hand():
     """The reference is plain JAX: a loop of products, whose weights are gathered forward and backward."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    blocks = nn.Stacked.init(LAYERS, functools.partial(Block.init, use_bias=False))(key=jax.random.key(0))
+    blocks = nn.Stacked.init(LAYERS, FeedForward)(E, M, key=jax.random.key(0), use_bias=False)
     x = axn.random.normal(jax.random.key(1), (B, E))
 
     def loss(blocks, x):
