@@ -85,6 +85,13 @@ def test_what_is_kept_for_the_backward_pass():
     assert sum(one.nbytes for one in stepped().memory.kept) <= stepped().memory.temporary
 
 
+def test_the_current_mesh_changes_nothing(auto_mesh):
+    alone = traced(perceptron, {"mlp": "model"}, {"model": 8}, UP, DOWN, X)
+    with axn.set_mesh(auto_mesh):
+        inside = traced(perceptron, {"mlp": "model"}, {"model": 8}, UP, DOWN, X)
+    assert inside.totals == alone.totals
+
+
 def test_thousands_of_devices():
     Large = axn.Axis("batch", 2**14)
     x = axn.NamedArray(jax.ShapeDtypeStruct((2**14, 16), jnp.float32), (Large, Embed))

@@ -333,7 +333,8 @@ def _planned_as_it_is(array: jax.ShapeDtypeStruct, mesh: MeshLike) -> jax.ShapeD
 
 def _placed(array: Any, spec: PartitionSpec, mesh: MeshLike) -> jax.ShapeDtypeStruct:
     current = jax.sharding.get_mesh()
-    if not isinstance(mesh, Mesh) and not current.empty:
+    if (current.shape_tuple, current.axis_types) == (mesh.shape_tuple, mesh.axis_types):
+        # It has devices.
         mesh = current
     placed = NamedSharding(mesh, spec)
     return jax.ShapeDtypeStruct(
