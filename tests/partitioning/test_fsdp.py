@@ -14,7 +14,7 @@ from jax.sharding import AbstractMesh, AxisType, PartitionSpec
 
 import axonym as axn
 import axonym.nn as nn
-from axonym.errors import ArgumentError, LostAxisError, ShardingError
+from axonym.errors import ArgumentError, LostAxisError, OperandError, ShardingError
 from axonym.partitioning import check
 
 P = PartitionSpec
@@ -446,3 +446,16 @@ def test_where_axes_are_mapped_over_gradients_are_those_of_one_device(auto_mesh)
         got = axn.fsdp(jax.grad(loss), {"embed": "data"}, {"batch": "data"})(layer, data())
     check_close(got, jax.jit(jax.grad(loss))(layer, data()))
     assert blocks(got.weight) == (4, 16)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"manuel": True}, "fsdp: there is no option 'manuel'"),
+        ({"manual": "yes"}, "fsdp: manual must be True or False, not 'yes'"),
+    ],
+)
+def test_options_that_are_wrong(options, told):
+    with pytest.raises(OperandError) as error:
+        axn.fsdp(step, PARAMETERS, COMPUTE, **options)
+    assert str(error.value).splitlines()[0] == told

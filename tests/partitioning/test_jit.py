@@ -542,8 +542,6 @@ def test_options_of_jit():
     assert axn.named_jit(lambda x: x, keep_unused=True, inline=True)(draw(B)).names == ("batch",)
     with pytest.raises(Exception, match="xla_no_such_option"):
         axn.named_jit(lambda x: x + 1, compiler_options={"xla_no_such_option": True})(draw(B))
-    with pytest.raises(TypeError, match="no_such_option"):
-        axn.named_jit(lambda x: x, no_such_option=True)(draw(B))
 
 
 @pytest.mark.parametrize(
@@ -561,6 +559,16 @@ def test_options_that_are_decided(option, hint):
     with pytest.raises(OperandError) as error:
         axn.named_jit(lambda x: x, **{option: 0})
     assert str(error.value) == f"named_jit: {option} of jax.jit is set automatically\n  hint: {hint}"
+
+
+def test_options_that_there_are_not():
+    with pytest.raises(OperandError) as error:
+        axn.named_jit(lambda x: x, {"batch": "data"}, donate_arg=(True,))
+    first, known, hint = str(error.value).splitlines()
+    assert first == "named_jit: there is no option 'donate_arg'"
+    assert known.startswith("  options: in_axis_resources, out_axis_resources, donate_args, ")
+    assert "donate_argnums" not in known
+    assert hint == "  hint: did you mean 'donate_args'?"
 
 
 # dispatch

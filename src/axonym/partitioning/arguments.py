@@ -13,10 +13,47 @@ import numpy as np
 from jax.core import Tracer
 
 from ..array import NamedArray, is_named_array
-from ..errors import ArgumentError, message
+from ..errors import ArgumentError, OperandError, message, suggestion
 from ..mesh import constraints
 from ..mesh.assignment import MeshLike
 from ..names.plans import Names
+
+_DECIDED = (
+    dict.fromkeys(
+        ("static_argnums", "static_argnames"),
+        "arguments that are not arrays are static automatically",
+    )
+    | dict.fromkeys(("donate_argnums", "donate_argnames"), "use donate_args and donate_kwargs")
+    | {"in_shardings": "use in_axis_resources", "out_shardings": "use out_axis_resources"}
+)
+_OWN = ("in_axis_resources", "out_axis_resources", "donate_args", "donate_kwargs", "strict")
+
+
+def check_options(
+    function: str, options: Mapping[str, object], further: Sequence[str] = ()
+) -> None:
+    """Check the options of a function that compiles: its own, and those of `jax.jit`.
+
+    Args:
+        function: what the user called.
+        options: what was given.
+        further: options of this function that `named_jit` does not have.
+
+    Raises:
+        OperandError: for an option of `jax.jit` that is set automatically, and for one that there is not.
+    """
+    if not options:
+        return
+    parameters = inspect.signature(jax.jit).parameters.values()
+    passed = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+    known = [name for name in (*further, *_OWN, *passed) if name not in _DECIDED]
+    for option in options:
+        if option in _DECIDED:
+            problem = f"{option} of jax.jit is set automatically"
+            raise OperandError(message(function, problem, hint=_DECIDED[option]))
+        if option not in known:
+            problem, facts = f"there is no option {option!r}", f"options: {', '.join(known)}"
+            raise OperandError(message(function, problem, facts, hint=suggestion(option, known)))
 
 
 def is_traced(kind: type) -> bool:

@@ -8,9 +8,10 @@ import jax
 
 from ..array import NamedArray, is_named_array
 from ..core import axes_of
-from ..errors import ArgumentError, ShardingError, message, suggestion
+from ..errors import ArgumentError, OperandError, ShardingError, message, suggestion
 from ..mesh import assignment, context, partition
 from ..mesh.assignment import Mappings, MeshAxes, MeshLike, ResourceMapping
+from .arguments import check_options
 from .jit import NamedJit, called, named_jit
 from .shard import names_held
 
@@ -55,6 +56,7 @@ def fsdp(*args: Any, manual: bool = False, **options: Any) -> Any:
 
     Raises:
         ArgumentError: if a mapping is missing.
+        OperandError: for an option that there is not.
 
     Examples:
         >>> @axn.fsdp({"embed": "data"}, {"batch": "data"})
@@ -71,6 +73,9 @@ def fsdp(*args: Any, manual: bool = False, **options: Any) -> Any:
             raise ArgumentError(message("fsdp", f"{keyword} is missing", hint=hint))
         mappings.append(options.pop(keyword))
     parameters, compute = mappings
+    check_options("fsdp", options, ("manual",))
+    if not isinstance(manual, bool):
+        raise OperandError(message("fsdp", f"manual must be True or False, not {manual!r}"))
 
     def compiled(function: Callable[..., Any]) -> NamedJit[..., Any]:
         jitted = named_jit(function, Mappings(parameters, compute), **options)

@@ -16,6 +16,7 @@ from ..mesh.assignment import AxisMapping, Mappings, ResourceMapping
 from .arguments import (
     by_parameter,
     check_mesh,
+    check_options,
     defined_in,
     described,
     donated_before,
@@ -101,7 +102,7 @@ def named_jit(
     Raises:
         ShardingError: if there is a mapping and no mesh, or they do not fit the arrays.
         OperandError: at the call, if a static value is not hashable; at once, for options of `jax.jit` that
-            `named_jit` sets, and for anything but bools in `donate_args` and `donate_kwargs`.
+            `named_jit` sets or that there are not, and for anything but bools in `donate_args` and `donate_kwargs`.
         ArgumentError: if `donate_kwargs` has a key that is not a keyword of the function.
 
     Examples:
@@ -123,10 +124,7 @@ def named_jit(
             strict=strict,
             **jit_options,
         )
-    for option in jit_options:
-        if option in _DECIDED:
-            problem = f"{option} of jax.jit is set automatically"
-            raise OperandError(message("named_jit", problem, hint=_DECIDED[option]))
+    check_options("named_jit", jit_options)
     _check_bools(donate_args=donate_args, donate_kwargs=donate_kwargs)
     _check_keywords(fn, donate_kwargs)
     given = _resolved(axis_resources)
@@ -142,16 +140,6 @@ def _resolved(mapping: ResourceMapping | Mappings | None) -> AxisMapping | Mappi
     if mapping is None or isinstance(mapping, Mappings):
         return mapping
     return context.resolve_mapping(mapping)
-
-
-_DECIDED = (
-    dict.fromkeys(
-        ("static_argnums", "static_argnames"),
-        "arguments that are not arrays are static automatically",
-    )
-    | dict.fromkeys(("donate_argnums", "donate_argnames"), "use donate_args and donate_kwargs")
-    | {"in_shardings": "use in_axis_resources", "out_shardings": "use out_axis_resources"}
-)
 
 
 def _check_bools(**donated: object) -> None:
