@@ -14,9 +14,9 @@ def summed(x, w):
     return axn.shard(axn.dot(x, w, axis="mlp"), {"embed": "model"})
 
 
-def sums(**options):
+def sums(embed=512, **options):
     """Return the collectives that sum."""
-    arrays = axn.NamedArray(jnp.ones((8, 32)), (Batch, Mlp)), axn.NamedArray(jnp.ones((32, 16)), (Mlp, Embed))
+    arrays = axn.zeros((Batch, Mlp)), axn.zeros((Mlp, Embed.resize(embed)))
     report = axn.cost(summed, {"mlp": "model"}, {"model": 4}, *arrays, **options)
     return {one.kind for one in report.communication} & {"all-reduce", "reduce-scatter"}
 
@@ -33,6 +33,12 @@ def test_those_for_accelerators_do():
     assert sums(target="v5e", depth="traced") == {"reduce-scatter"}
 
 
+def test_the_one_for_tpu_scatters_whole_tiles():
+    # Of 512 columns, each of four devices gets 128; of 16, it would get a part of a tile.
+    assert sums(target="v5e", depth="traced", embed=16) == {"all-reduce"}
+    assert sums(target="h100", depth="traced", embed=16) == {"reduce-scatter"}
+
+
 def test_the_one_for_tpu_gathers_what_products_round():
     assert [compiler_of(platform).rounds for platform in ("cpu", "cuda", "tpu")] == [False, False, True]
     arrays = axn.NamedArray(jnp.ones((8, 32)), (Batch, Mlp)), axn.NamedArray(jnp.ones((32, 16)), (Mlp, Embed))
@@ -46,11 +52,18 @@ def test_the_one_for_tpu_gathers_what_products_round():
         assert [one.dtype for one in report.communication] == [dtype]
 
 
-@pytest.mark.parametrize(("size", "kind", "share"), [(128, "reduce-scatter", 3), (1024, "collective-permute", 5)])
-def test_the_one_for_tpu_sends_parts_of_large_products_around(size, kind, share):
+@pytest.mark.parametrize(
+    ("size", "terms", "kind", "share"),
+    [
+        (128, 2048, "reduce-scatter", 3),
+        (1024, 1024, "reduce-scatter", 3),
+        (1024, 2048, "collective-permute", 5),
+    ],
+)
+def test_the_one_for_tpu_sends_parts_of_large_products_around(size, terms, kind, share):
     """Both ways, of four devices: five parts of a quarter each, where a ring sends three."""
-    Rows, Wide = axn.make_axes(rows=1024, wide=size)
-    arrays = axn.zeros((Batch, Rows)), axn.zeros((Batch, Wide))
+    Many, Rows, Wide = axn.make_axes(batch=4 * terms, rows=1024, wide=size)
+    arrays = axn.zeros((Many, Rows)), axn.zeros((Many, Wide))
 
     def product(x, y):
         return axn.shard(axn.dot(x, y, axis="batch"), {"rows": "data"})

@@ -67,7 +67,7 @@ def test_a_step_is_that_of_the_compiler():
 
 def test_gradients_are_scattered_where_the_compiler_does_it():
     weight = 16 * 32 * 4 // 2
-    scattered = [one for one in stepped("v5e").communication if one.kind == "reduce-scatter"]
+    scattered = [one for one in stepped("h100").communication if one.kind == "reduce-scatter"]
     assert {(one.layer, one.phase, one.axis, one.count, one.nbytes) for one in scattered} == {
         ("blocks.up", "backward", "batch", 3, weight),
         ("blocks.down", "backward", "batch", 3, weight),

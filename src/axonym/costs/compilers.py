@@ -13,9 +13,13 @@ class Compiler(NamedTuple):
             no such thing.
         adds: it adds what devices have summed before they sum it, and sums once.
         rounds: it rounds what only products read, or what is rounded anyway, before it is gathered.
+        tiles: it makes no reduce-scatter whose parts are not whole tiles.
         windows: the fewest bytes of a product whose parts it sends around in both directions, as soon as each is
             computed, in place of a reduce-scatter; none, if it does not. The products are those that nothing else
             splits. On a v5e, products of 256 KiB are scattered, those of 2.25 MiB are not.
+        intensity: the fewest operations for each byte of such a product. On 8 devices of v5e, products of float32 with
+            1024 terms for each number are scattered, those with 2048 are not, nor those of bfloat16 with 1024: they
+            take long enough to send something meanwhile.
         masks: it multiplies each row with the matrices of all groups of a ragged product, and keeps one of the results.
     """
 
@@ -25,12 +29,14 @@ class Compiler(NamedTuple):
     masks: bool
     adds: bool = True
     rounds: bool = False
+    tiles: bool = False
     windows: int | None = None
+    intensity: int = 0
 
 
 CPU = Compiler(scatters=False, folds=False, merges=True, masks=True, adds=False)
 ACCELERATOR = Compiler(scatters=True, folds=True, merges=False, masks=False)
-TPU = ACCELERATOR._replace(rounds=True, windows=2**20)
+TPU = ACCELERATOR._replace(rounds=True, tiles=True, windows=2**20, intensity=1024)
 
 
 def compiler_of(platform: str) -> Compiler:

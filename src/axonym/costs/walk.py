@@ -34,6 +34,7 @@ from .numbering import Numbering
 from .propagate import Sum, natural
 from .roofline import Amount
 from .rows import Part, added, looked_up
+from .tiles import fills_tiles
 from .turns import Turns
 
 # Collectives that a `shard_map` has, and the kinds that reports call them.
@@ -99,7 +100,7 @@ class Walk:
         self.done: list[Amount] = []
         self.unknown: list[tuple[str, str]] = []
         self._split: Mapping[int, Set[str]] = {}
-        self._products: set[int] = set()
+        self._products: dict[int, float] = {}
         self.values: dict[int, Value] = {}
 
     def value(self, variable: Variable) -> Value:
@@ -183,8 +184,10 @@ class Walk:
         if name in _COLLECTIVES:
             self._collective(equation, inputs, source, count)
             return
-        if name == "dot_general" or (name in PASSING and id(equation.invars[0]) in self._products):
-            self._products.add(id(equation.outvars[0]))
+        if name == "dot_general":
+            self._products[id(equation.outvars[0])] = flops_of(equation, inputs, self._mesh)
+        elif name in PASSING and id(equation.invars[0]) in self._products:
+            self._products[id(equation.outvars[0])] = self._products[id(equation.invars[0])]
         entries, sums = natural(equation, inputs)
         if name.startswith("scatter"):
             parts = tuple(axis for one in sums for axis in one.mesh_axes)
@@ -292,7 +295,10 @@ class Walk:
                 width = width_read(variable, readers, returned)
                 if width < itemsize:
                     dtype, itemsize = "bfloat16", width
-            is_windowed = move.kind == "reduce-scatter" and self._is_windowed(variable, move, value)
+            is_scattered = move.kind == "reduce-scatter"
+            is_windowed = is_scattered and self._is_windowed(variable, move, value)
+            if is_scattered and not is_windowed and not self._is_scattered(variable, move):
+                move = move._replace(kind="all-reduce")
             found.append(Sent(move, dtype, itemsize, source, count, is_windowed))
         self.sent += found
         if len(found) == 1 and found[0].move.kind in _SUMS:
@@ -305,8 +311,21 @@ class Walk:
         least = self._compiler.windows
         if least is None or id(variable) not in self._products:
             return False
+        nbytes = move.elements * value.itemsize
+        is_long = self._products[id(variable)] >= self._compiler.intensity * nbytes
         is_split = bool(_axes_of(value) - set(move.mesh_axes))
-        return not is_split and move.elements * value.itemsize >= least
+        return is_long and not is_split and nbytes >= least
+
+    def _is_scattered(self, variable: Variable, move: Move) -> bool:
+        """Return whether the compiler makes a reduce-scatter of a sum of which devices use parts."""
+        if not self._compiler.tiles:
+            return True
+        wanted = self.value(variable)
+        cut: list[int] = []
+        for dimension, entry in enumerate(wanted.entries):
+            if set(entry) & set(move.mesh_axes):
+                cut.append(dimension)
+        return fills_tiles(block(wanted.shape, wanted.entries, self._mesh), cut)
 
     def _waits(
         self,

@@ -1,0 +1,40 @@
+"""How a TPU lays out what one device has of an array: in tiles, of which the last dimensions fill whole ones."""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+# Rows and columns of a tile, of numbers of 32 bits.
+TILE = (8, 128)
+
+
+def fills_tiles(part: Sequence[int], dimensions: Iterable[int]) -> bool:
+    """Return whether the parts of an array begin at the borders of tiles.
+
+    Args:
+        part: the dimensions of one part.
+        dimensions: those along which the array is cut into parts.
+    """
+    if len(part) < 2:
+        return True
+    rows, columns = tiled(part)
+    steps = {rows: TILE[0], columns: TILE[1]}
+    return all(part[one] % steps.get(one, 1) == 0 for one in dimensions)
+
+
+def tiled(part: Sequence[int]) -> tuple[int, int]:
+    """Return the dimensions that are rows and columns of tiles: those that leave least of the tiles empty.
+
+    Of several that leave as much, columns and then rows are those that are written last.
+    """
+    last_first = range(len(part) - 1, -1, -1)
+    pairs = [(rows, columns) for columns, rows in itertools.permutations(last_first, 2)]
+    return min(pairs, key=lambda pair: _held(part, pair))
+
+
+def _held(part: Sequence[int], pair: tuple[int, int]) -> int:
+    """Return how many numbers whole tiles hold."""
+    held = list(part)
+    for dimension, step in zip(pair, TILE, strict=True):
+        held[dimension] = -(-held[dimension] // step) * step
+    return math.prod(held)
