@@ -42,6 +42,7 @@ class Gpt2Config:
         dropout: probability of dropping, after the embedding and in each branch.
         checkpointing: what a block keeps for its backward pass, see `axn.ScanCheckpointPolicy`.
         unrolled: write out the blocks instead of looping over them.
+        pos: what the axis of positions is called inside of the model.
     """
 
     layers: int = 12
@@ -52,6 +53,7 @@ class Gpt2Config:
     dropout: float = 0.1
     checkpointing: axn.ScanCheckpointSpec = True
     unrolled: bool = False
+    pos: str = "pos"
 
     def __post_init__(self) -> None:
         if self.embed % self.heads:
@@ -62,7 +64,7 @@ class Gpt2Config:
     Heads = property(lambda self: Axis("heads", self.heads))
     HeadDim = property(lambda self: Axis("head_dim", self.embed // self.heads))
     Mlp = property(lambda self: Axis("mlp", 4 * self.embed))
-    Pos = property(lambda self: Axis("pos", self.positions))
+    Pos = property(lambda self: Axis(self.pos, self.positions))
     Vocab = property(lambda self: Axis("vocab", self.vocab))
 
 
@@ -76,18 +78,21 @@ class Attention(eqx.Module):
 
     qkv: nn.Linear  # embed -> qkv, heads, head_dim
     proj: nn.Linear  # heads, head_dim -> embed
+    pos: str = eqx.field(static=True)
 
     @staticmethod
     def init(cfg: Gpt2Config, *, key: jax.Array) -> "Attention":
         k_qkv, k_proj = jax.random.split(key)
         Qkv, residual = Axis("qkv", 3), normal(0.02 / math.sqrt(2 * cfg.layers))
         qkv = nn.Linear.init(cfg.Embed, (Qkv, cfg.Heads, cfg.HeadDim), key=k_qkv, initializer=normal(0.02))
-        return Attention(qkv, nn.Linear.init((cfg.Heads, cfg.HeadDim), cfg.Embed, key=k_proj, initializer=residual))
+        proj = nn.Linear.init((cfg.Heads, cfg.HeadDim), cfg.Embed, key=k_proj, initializer=residual)
+        return Attention(qkv, proj, cfg.pos)
 
     def __call__(self, x: NamedArray, mask: nn.AttentionMask) -> NamedArray:
         q, k, v = self.qkv(x).unbind("qkv")
-        k, v = k.rename({"pos": "pos.key"}), v.rename({"pos": "pos.key"})
-        y = nn.dot_product_attention("pos", "pos.key", "head_dim", q, k, v, mask=mask)
+        key_pos = f"{self.pos}.key"
+        k, v = k.rename({self.pos: key_pos}), v.rename({self.pos: key_pos})
+        y = nn.dot_product_attention(self.pos, key_pos, "head_dim", q, k, v, mask=mask)
         return self.proj(y)
 
 
@@ -138,6 +143,7 @@ class Gpt2(eqx.Module):
     dropout: nn.Dropout
     blocks: nn.Stacked[Block] | nn.BlockSeq[Block]
     ln_f: nn.LayerNorm
+    pos: str = eqx.field(static=True)
 
     @staticmethod
     def init(cfg: Gpt2Config, *, key: jax.Array) -> "Gpt2":
@@ -146,7 +152,7 @@ class Gpt2(eqx.Module):
         positions = normal(0.01)(k_pos, (cfg.Pos, cfg.Embed))
         stack = nn.BlockSeq if cfg.unrolled else nn.Stacked
         blocks = stack.init(cfg.Layers, Block, gradient_checkpointing=cfg.checkpointing)(cfg, key=k_blocks)
-        return Gpt2(embed, positions, nn.Dropout(cfg.dropout), blocks, nn.LayerNorm.init(cfg.Embed))
+        return Gpt2(embed, positions, nn.Dropout(cfg.dropout), blocks, nn.LayerNorm.init(cfg.Embed), cfg.pos)
 
     def __call__(self, tokens: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Score the next token at each position; without a key, nothing is dropped.
@@ -156,11 +162,12 @@ class Gpt2(eqx.Module):
             key: for dropout.
 
         Returns:
-            Axes {..., pos, vocab}.
+            Axes {..., pos, vocab}, with positions as the model calls them.
         """
-        Pos = tokens.resolve_axis("pos")
+        tokens = tokens.rename({"pos": self.pos})
+        Pos = tokens.resolve_axis(self.pos)
         k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
-        positions = axn.auto_sharded(self.positions)["pos", : Pos.size]
+        positions = axn.auto_sharded(self.positions)[self.pos, : Pos.size]
         x = self.dropout(self.embed(tokens) + positions, key=k_embed, inference=key is None)
         x = self.blocks.fold(x, nn.causal(), key=k_blocks)
         return self.embed.unembed(self.ln_f(x))
@@ -173,4 +180,5 @@ class Gpt2(eqx.Module):
             key: for dropout.
         """
         logits = self(tokens["pos", :-1], key=key)
-        return nn.cross_entropy_loss(logits.astype(jnp.float32), "vocab", tokens["pos", 1:])
+        targets = tokens["pos", 1:].rename({"pos": self.pos})
+        return nn.cross_entropy_loss(logits.astype(jnp.float32), "vocab", targets)

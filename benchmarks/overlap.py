@@ -2,15 +2,18 @@
 
     python benchmarks/overlap.py                    a GPT-2 of 4 layers on a v5e 2x4; needs libtpu, no TPU
     python benchmarks/overlap.py --rows 64          another batch
-    python benchmarks/overlap.py --forms "fsdp"     some forms: names of strategies, "fsdp, ahead"
+    python benchmarks/overlap.py --forms "fsdp"     some forms: names of strategies, "fsdp, ahead", "tp, sequence"
 
 The form `ahead` is a loop by hand, in which a layer's weights are gathered while the layer before it computes, forward
 and backward. How fast that is, is up to the compiler: it decides what it sends while it computes.
+
+In the form `sequence`, positions have a derived name, so that they are split over the mesh axis of the layers wherever
+these leave it free: between the products.
 """
 
 import argparse
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -27,7 +30,8 @@ from axonym import NamedArray
 
 MESH = {"data": 4, "model": 2}
 SIZES = Gpt2Config(layers=4, embed=1024, heads=16, positions=1024, vocab=4096, dropout=0.0)
-FORMS = ("fsdp", "fsdp, ahead", "tp", "fsdp+tp")
+FORMS = ("fsdp", "fsdp, ahead", "tp", "tp, sequence", "fsdp+tp", "fsdp+tp, sequence")
+SEQUENCE = "sequence.pos"
 MILLI = 1e3
 
 
@@ -92,22 +96,33 @@ def ahead(model: Gpt2, parameters: axn.ResourceMapping) -> Gpt2:
     return dataclasses.replace(model, blocks=Ahead(**vars(model.blocks), parameters=parameters))
 
 
+def split(sizes: Gpt2Config, compute: axn.ResourceMapping) -> tuple[Gpt2Config, axn.ResourceMapping]:
+    """Split positions between the products of layers, too."""
+    base = SEQUENCE.partition(".")[0]
+    return dataclasses.replace(sizes, pos=SEQUENCE), {**compute, base: "model"}
+
+
 def step(model: Gpt2, tokens: NamedArray) -> tuple[Gpt2, jax.Array]:
     """Take a step of gradient descent."""
     loss, gradients = jax.value_and_grad(lambda model: model.loss(tokens).scalar())(model)
     return jax.tree.map(lambda weight, gradient: weight - 1e-3 * gradient, model, gradients), loss
 
 
-def lines(form: str, rows: int) -> Iterator[dict[str, str]]:
-    """Compile a form, and tell what its program sends, and when."""
+def lines(form: str, rows: int, options: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
+    """Compile a form, with options for the compiler, and tell what its program sends, and when."""
     strategy, _, how = form.partition(", ")
+    if how not in ("", "ahead", "sequence"):
+        raise SystemExit(f"there is no form {form!r}: add ', ahead' or ', sequence' to a strategy")
     parameters, compute = STRATEGIES[strategy]
-    model = jax.eval_shape(lambda key: Gpt2.init(SIZES, key=key), jax.random.key(0))
-    if how:
+    sizes = SIZES
+    if how == "sequence":
+        sizes, compute = split(sizes, compute)
+    model = jax.eval_shape(lambda key: Gpt2.init(sizes, key=key), jax.random.key(0))
+    if how == "ahead":
         model = ahead(model, parameters)
     tokens = NamedArray(jax.ShapeDtypeStruct((rows, SIZES.positions + 1), jnp.int32), ("batch", "pos"))
     mappings = axn.Mappings(parameters, compute)
-    compiled = axn.named_jit(step, mappings, donate_args=(True,))
+    compiled = axn.named_jit(step, mappings, donate_args=(True,), compiler_options=dict(options or {}))
     report = axn.cost(compiled, mappings, MESH, model, tokens, target="v5e")
     if not report.is_scheduled:
         raise SystemExit(f"without libtpu, the program is one for {report.compiler}: pip install libtpu")
@@ -130,13 +145,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="*", default=(16, 64))
     parser.add_argument("--forms", nargs="*", default=FORMS)
+    parser.add_argument("--options", nargs="*", default=(), metavar="NAME=VALUE", help="of the compiler")
     options = parser.parse_args()
+    given = dict(option.split("=", 1) for option in options.options)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     found: list[dict[str, str]] = []
     for form in options.forms:
         for rows in options.rows:
-            found += lines(form, rows)
+            found += lines(form, rows, given)
     print(f"jax {jax.__version__}, v5e, mesh {MESH}\n\n{table(found)}")
 
 

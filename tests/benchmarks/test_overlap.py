@@ -1,11 +1,14 @@
-"""The loop that gathers layers ahead has the gradients of the usual one."""
+"""Layers that are gathered ahead, and positions that are split between products, have the usual gradients."""
 
 import jax
 import numpy as np
+import pytest
 from gpt2 import STRATEGIES, Gpt2, Gpt2Config
-from overlap import ahead
+from overlap import ahead, lines, split
 
 import axonym as axn
+
+SIZES = Gpt2Config(layers=3, embed=32, heads=4, positions=16, vocab=64, dropout=0.0)
 
 
 def loss_and_gradients(model: Gpt2, tokens: axn.NamedArray) -> tuple[jax.Array, Gpt2]:
@@ -13,8 +16,7 @@ def loss_and_gradients(model: Gpt2, tokens: axn.NamedArray) -> tuple[jax.Array, 
 
 
 def test_layers_gathered_ahead_have_the_same_gradients(auto_mesh: jax.sharding.Mesh) -> None:
-    sizes = Gpt2Config(layers=3, embed=32, heads=4, positions=16, vocab=64, dropout=0.0)
-    model = Gpt2.init(sizes, key=jax.random.key(0))
+    model = Gpt2.init(SIZES, key=jax.random.key(0))
     tokens = axn.named(np.random.default_rng(1).integers(0, 64, (8, 17)), ("batch", "pos"))
     parameters, compute = STRATEGIES["fsdp"]
     found = []
@@ -24,3 +26,31 @@ def test_layers_gathered_ahead_have_the_same_gradients(auto_mesh: jax.sharding.M
             found.append(jax.tree.leaves(compiled(own, tokens)))
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
+
+
+def test_positions_split_between_products_have_the_same_gradients(explicit_mesh: jax.sharding.Mesh) -> None:
+    tokens = axn.named(np.random.default_rng(1).integers(0, 64, (8, 17)), ("batch", "pos"))
+    parameters, usual = STRATEGIES["tp"]
+    sizes, compute = split(SIZES, usual)
+    expected = jax.jit(loss_and_gradients)(Gpt2.init(SIZES, key=jax.random.key(0)), tokens)
+    with axn.set_mesh(explicit_mesh):
+        compiled = axn.named_jit(loss_and_gradients, axn.Mappings(parameters, compute))
+        found = compiled(Gpt2.init(sizes, key=jax.random.key(0)), tokens)
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
+
+
+def test_positions_are_split_where_the_layer_leaves_the_mesh_axis_free(auto_mesh: jax.sharding.Mesh) -> None:
+    sizes, compute = split(SIZES, STRATEGIES["tp"][1])
+    P = jax.sharding.PartitionSpec
+    for names, spec in (
+        (("batch", sizes.pos, "embed"), P("data", "model", None)),
+        (("batch", sizes.pos, "mlp"), P("data", None, "model")),
+        (("batch", "heads", sizes.pos, f"{sizes.pos}.key"), P("data", "model", None, None)),
+    ):
+        assert axn.pspec_for(axn.zeros(dict.fromkeys(names, 16)), compute, auto_mesh, strict=False) == spec
+
+
+def test_unknown_forms_are_errors() -> None:
+    with pytest.raises(SystemExit, match="there is no form 'tp, sequences'"):
+        next(lines("tp, sequences", 16))
