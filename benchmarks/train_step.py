@@ -9,6 +9,8 @@ collectives are those of the compiled programs, per device.
 
 import argparse
 import dataclasses
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -207,22 +209,31 @@ def timing_row(name: str, timed: Any, scale: float, unit: str) -> dict[str, str]
 
 
 def tracing(rounds: int) -> None:
-    """Print the time to trace and lower the step of 12 layers."""
+    """Print the time to trace and lower the step of 12 layers, and to trace it after JAX has forgotten all traces."""
     sizes = raw.GPT2Config(vocab=64, layers=12, embed=32, heads=4, positions=16)
     optimizer = optax.adamw(1e-3)
     rows = []
     for name, unrolled in (("scan", False), ("unrolled", True)):
         both = pair(sizes, unrolled=unrolled)
 
-        def mine(both: Pair = both) -> object:
-            return axonym_step(optimizer).lower(*both.axonym_args)
+        def mine(both: Pair = both) -> Any:
+            return axonym_step(optimizer).trace(*both.axonym_args)
 
-        def theirs(both: Pair = both, unrolled: bool = unrolled) -> object:
+        def theirs(both: Pair = both, unrolled: bool = unrolled) -> Any:
             step = raw.train_step(sizes, optimizer, unrolled=unrolled)
-            return jax.jit(step, donate_argnums=(0, 1)).lower(*both.raw_args)
+            return jax.jit(step, donate_argnums=(0, 1)).trace(*both.raw_args)
 
-        rows.append(timing_row(name, interleaved({"axonym": mine, "raw": theirs}, rounds=rounds, calls=1), 1e3, "ms"))
+        spelled = {"axonym": mine, "raw": theirs}
+        lowered = {label: lambda trace=trace: trace().lower() for label, trace in spelled.items()}
+        rows.append(timing_row(name, interleaved(lowered, rounds=rounds, calls=1), 1e3, "ms"))
+        cold = {label: partial(_forgetting, trace) for label, trace in spelled.items()}
+        rows.append(timing_row(f"{name}, cold trace", interleaved(cold, rounds=rounds, calls=1), 1e3, "ms"))
     print(table(rows), "\n")
+
+
+def _forgetting(trace: Callable[[], object]) -> object:
+    jax.clear_caches()
+    return trace()
 
 
 def communication() -> None:
