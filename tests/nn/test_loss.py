@@ -182,6 +182,36 @@ def test_gradients_equal_those_of_optax():
     same(by_targets, ("batch", "seq", "vocab"), expected)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_gradients_are_rounded_once(dtype):
+    # Of a likely target it is a small difference, which would be lost between numbers that are rounded apart.
+    x = (logits() + 9 * axn.one_hot(hard(), V)).astype(dtype)
+    gradient = jax.jit(jax.grad(lambda x: nn.cross_entropy_loss(x, V, hard(), axn.sum).scalar()))(x)
+    exact = np.asarray(x.array, np.float64)
+    exponentials = np.exp(exact - exact.max(-1, keepdims=True))
+    expected = exponentials / exponentials.sum(-1, keepdims=True) - np.eye(6)[CLASSES]
+    found = np.asarray(gradient.array, np.float64)
+    assert gradient.dtype == dtype
+    least = float(jnp.finfo(dtype).smallest_subnormal)
+    np.testing.assert_allclose(found, expected, rtol=float(jnp.finfo(dtype).eps), atol=max(least, 5e-7))
+
+
+def test_derivatives_forward_and_twice():
+    options = {"z_loss": 0.01, "label_smoothing": 0.1, "ignore_index": 0}
+    ours, theirs = ours_and_theirs(**options)
+    x, direction = logits(), draw(B, S, V, seed=5)
+
+    def both(loss, x, direction):
+        slope = lambda x: jax.jvp(loss, (x,), (direction,))[1]  # noqa: E731
+        return slope(x), jax.grad(slope)(x), jax.jvp(jax.grad(loss), (x,), (direction,))[1]
+
+    found = jax.jit(functools.partial(both, ours))(x, direction)
+    expected = jax.jit(functools.partial(both, theirs))(x.array, direction.array)
+    assert float(found[0]) == pytest.approx(float(expected[0]), rel=1e-4)
+    for mine, reference in zip(found[1:], expected[1:], strict=True):
+        same(mine, ("batch", "seq", "vocab"), reference, atol=1e-6)
+
+
 def test_dtypes():
     assert nn.cross_entropy_loss(logits().astype(jnp.bfloat16), V, hard()).dtype == jnp.bfloat16
     assert nn.cross_entropy_loss(logits(), V, hard()).dtype == jnp.float32

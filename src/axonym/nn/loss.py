@@ -267,7 +267,7 @@ def _pick(logits: jax.Array, targets: jax.Array, classes: jax.Array) -> jax.Arra
     It compares instead of gathering: the sum stays local where the classes are sharded, and the backward pass needs no
     scatter.
     """
-    return jnp.where(targets == classes, logits, 0)
+    return jnp.where(targets == classes, logits, np.zeros((), logits.dtype))
 
 
 def cross_entropy_loss_and_log_normalizers(
@@ -328,37 +328,38 @@ def _cross_entropy(
     ) -> tuple[jax.Array, jax.Array]:
         logits = widen(given)
         # Differences to the largest logit are exact where the logits themselves are large.
-        largest = lax.stop_gradient(logits).max(at, keepdims=True)
+        largest = lax.stop_gradient(logits).max(at)
         # In sequence: the logits to pick from and the exponentials, which are as large, need not both be held.
         known: jax.Array | None = None
         share: Scalar = 1
         if soft:
             largest = _finite(largest)
             share = wanted.sum(at)
-            picked = ((logits - largest) * wanted).sum(at)
+            picked = ((logits - jnp.expand_dims(largest, at)) * wanted).sum(at)
             picked, largest = lax.optimization_barrier((picked, largest))
         else:
             wanted = wanted.astype(_counting(wanted))
             known = (wanted >= 0) & (wanted < logits.shape[at])
+            if known.ndim:
+                known = known.squeeze(at)
             classes = lax.broadcasted_iota(wanted.dtype, logits.shape, at % logits.ndim)
-            own = _pick(logits, wanted, classes).sum(at, keepdims=True)
+            own = _pick(logits, wanted, classes).sum(at)
             # The maximum stays the same, but the exponentials wait for it; not every compiler heeds a barrier here.
             same = jnp.maximum(largest, lax.stop_gradient(own))
             largest = _finite(jnp.where(known, same, largest))
-            picked = (own - largest).squeeze(at)
+            picked = own - largest
 
-        normalizers = jnp.log(jnp.exp(logits - lax.stop_gradient(largest)).sum(at))
+        shifted = logits - jnp.expand_dims(lax.stop_gradient(largest), at)
+        normalizers = jnp.log(jnp.exp(shifted).sum(at))
         if smooths:
             share = (1 - smoothing) * share + smoothing
-            picked = (1 - smoothing) * picked + smoothing * (logits - largest).mean(at)
+            picked = (1 - smoothing) * picked + smoothing * shifted.mean(at)
         found = normalizers - picked
         if soft or smooths:
             found = normalizers * share - picked
         if known is not None:
-            if known.ndim:
-                known = known.squeeze(at)
             found = jnp.where(known, found, jnp.nan)
-        normalizers = normalizers + largest.squeeze(at)
+        normalizers = normalizers + largest
 
         if drifts:  # before the cast: the square may overflow float16, its weighted value less so
             found = found + z_loss * normalizers**2
@@ -468,7 +469,7 @@ def _counting(classes: jax.Array | NamedArray) -> np.dtype[np.generic]:
 
 def _finite(largest: jax.Array) -> jax.Array:
     """Return what to subtract from logits; an infinite maximum would give NaN."""
-    return jnp.where(jnp.isfinite(largest), largest, 0)
+    return jnp.where(jnp.isfinite(largest), largest, np.zeros((), largest.dtype))
 
 
 def _floating(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
