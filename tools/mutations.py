@@ -41,7 +41,7 @@ FAULTS = [
     Fault("ops/sorting.py", "(_argsort, x, axis, stable=stable,", "(_argsort, x, axis, stable=not stable,"),
     Fault("ops/histogram.py", "to, (fweights, aweights), ddof=ddof)", "to, (None, aweights), ddof=ddof)"),
     Fault("nn/dropout.py", "x = x / keep", "x = x * keep"),
-    Fault("nn/loss.py", "jnp.where(jnp.isfinite(largest), largest, 0)", "largest"),
+    Fault("nn/loss.py", "jnp.where(jnp.isfinite(largest), largest, np.zeros((), largest.dtype))", "largest"),
     Fault("nn/norm.py", "lax.square(computed)) + self.eps)", "lax.square(computed)))"),
     Fault("nn/pool.py", "self.high + self.over - self.window)", "self.high - self.window)"),
     Fault("nn/recurrent.py", "return n + z * (state - n)", "return state + z * (n - state)"),
