@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--forms", nargs="*", default=FORMS)
     parser.add_argument("--options", nargs="*", default=(), metavar="NAME=VALUE", help="of the compiler")
     options = parser.parse_args()
-    given = dict(option.split("=", 1) for option in options.options)
+    given = dict(option.partition("=")[::2] for option in options.options)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
     found: list[dict[str, str]] = []
