@@ -6,8 +6,8 @@
 The step multiplies 150 small arrays. It is called with what the call before returned, as a training step is, or with
 the same arguments again; on a mesh of one device, with a mapping, too, against raw arrays on that mesh. `jax.jit` with
 the same trees tells what part is JAX's own work on them; the dict by hand, what is left where no walk of JAX looks at
-named arrays. Read the ratio of minima: on a machine with other work, a
-median says how often the threads of JAX were interrupted.
+named arrays. Read the ratio of minima: on a machine with other work, a median says how often the threads of JAX were
+interrupted.
 """
 
 import argparse
