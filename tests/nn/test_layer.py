@@ -123,6 +123,21 @@ def test_layers_of_subclasses_and_argument_trees_are_named_too() -> None:
     assert "stack/blocks.0/dot_general" in found
 
 
+def test_layers_of_several_kinds_are_told_apart() -> None:
+    class Model(eqx.Module):
+        blocks: nn.Interleaved[nn.Linear]
+
+        def __call__(self, x: NamedArray) -> NamedArray:
+            return self.blocks.fold(x)
+
+    square = nn.Linear.init
+    stack = nn.Interleaved.init(Layers.resize(5), (square, square))(Embed, Embed, key=KEY)
+    found = names_in(loss, Model(stack), axn.zeros((Batch, Embed)))
+    kinds = {name for name in found if name.endswith("dot_general")}
+    ways = ("repeated.0/Linear", "repeated.1/Linear", "rest.0")
+    assert kinds == {f"blocks/{way}/dot_general" for way in ways}
+
+
 def test_eager_calls_look_for_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> str:
         raise AssertionError

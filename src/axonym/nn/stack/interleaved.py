@@ -61,11 +61,18 @@ class _Repetition:
         self, function: str, fn: Steps, carry: Any, layers: Sequence[Any], given: Any
     ) -> tuple[Any, Any]:
         """Apply the layers, and return the carry and the stacked outputs."""
-        step, how = (
-            running.Step(function, self.pairs, fn),
-            {"grouped": self.grouped, "unrolled": self.unrolled},
+        step = running.Step(function, self.pairs, fn)
+        carry, outputs = running.in_turn(
+            step,
+            self.policy,
+            layers,
+            carry,
+            given,
+            self.named,
+            grouped=self.grouped,
+            unrolled=self.unrolled,
+            scope="repeated",
         )
-        carry, outputs = running.in_turn(step, self.policy, layers, carry, given, self.named, **how)
         return carry, running.joined(function, outputs, self.Pattern, numbers=True)
 
 
@@ -284,6 +291,8 @@ class Interleaved(BlockFoldable[M]):
 
     def in_order(self) -> Self:
         """Return the repetitions stored along one axis, in order of depth."""
+        if self.repeated.rounds == 1:
+            return self
         return dataclasses.replace(self, repeated=self.repeated.in_order())
 
     def unstacked(self) -> tuple[M, ...]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -241,6 +242,7 @@ def in_turn(
     *,
     grouped: bool = False,
     unrolled: bool = True,
+    scope: str | None = None,
 ) -> tuple[Any, list[Any]]:
     """Apply layers in sequence, each under the policy.
 
@@ -253,6 +255,7 @@ def in_turn(
         named: collects the checkpoint names inside the steps.
         grouped: whether they are part of a group; carries are kept between groups.
         unrolled: whether there is no compiled loop around them.
+        scope: what operations are named after, with the number of the layer; otherwise, layers name them by themselves.
     """
 
     def marked(layer: object, carry: object, given: Given) -> Any:
@@ -262,8 +265,10 @@ def in_turn(
         return step(layer, carry, *args, **kwargs)
 
     outputs = []
-    for layer, own in zip(layers, given, strict=True):
-        carry, out = remat(policy, marked, named, unrolled=unrolled)(layer, carry, own)
+    run = remat(policy, marked, named, unrolled=unrolled)
+    for number, (layer, own) in enumerate(zip(layers, given, strict=True)):
+        with nullcontext() if scope is None else jax.named_scope(f"{scope}.{number}"):
+            carry, out = run(layer, carry, own)
         outputs.append(out)
     return carry, outputs
 
