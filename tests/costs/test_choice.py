@@ -38,5 +38,13 @@ def test_stages_divide_the_rows_last_and_others_leave_them():
     assert piped.microbatches == 8
 
 
+def test_a_part_of_a_mesh_axis_stays_where_the_whole_was():
+    before = Choice((("embed", ("data", "model")),), (("batch", ("model",)), ("mlp", ("data",))), BEST.stored)
+    divided = before.divided("data", "inner")
+    assert divided.stored == (("embed", ("data", "inner", "model")),)
+    assert divided.computed == (("batch", ("model",)), ("mlp", ("data", "inner")))
+    assert divided.kept == (("embed", ("data", "inner")),)
+
+
 def test_another_value_is_given():
     assert Give(1, 2).applied(Choice(given=(0, 0))).given == (0, 2)

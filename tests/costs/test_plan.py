@@ -60,7 +60,7 @@ def test_what_does_not_fit_is_said():
     assert found.problems
     assert "nothing fits" in str(found)
     peaks = [one.cost.memory.peak for one in found.others]
-    assert found.best.cost.memory.peak == min([*peaks, found.best.cost.memory.peak])
+    assert found.best.cost.memory.peak <= 1.01 * min(peaks)
 
 
 def test_fixed_entries_stay():
@@ -73,6 +73,25 @@ def test_numbers_of_devices_compare_meshes():
     found = axn.plan(donating, 4, *abstract(), target=TARGET, limit=9)
     meshes = {tuple(dict(one.mesh).values()) for one in (found.best, *found.others)}
     assert meshes == {(4, 1), (2, 2)}
+
+
+def test_a_mesh_axis_is_divided_where_that_helps():
+    # Two devices are the most that one of these axes is divided over.
+    Rows, Inputs, Heads, Width = axn.make_axes(rows=2, inputs=3, heads=2, width=2)
+    weight = jax.eval_shape(lambda: axn.ones((Inputs, Heads, Width)))
+    x = jax.eval_shape(lambda: axn.ones((Rows, Inputs)))
+
+    def value(weights, x):
+        return (axn.dot(x, weights[0], axis="inputs") ** 2).mean().scalar()
+
+    slow = dataclasses.replace(TARGET, flops={"float32": 1e5}, memory_bandwidth=1e6)
+    found = axn.plan(jax.grad(value), 8, (weight,), x, target=slow, limit=60, verify=0)
+    mapped = {name: found.mappings.compute[name] for name in ("rows", "heads", "width")}
+    assert sorted(mapped.values()) == [("data",), ("inner",), ("model",)]
+    assert found.mesh == {"data": 2, "inner": 2, "model": 2}
+    by_hand = {"rows": "a", "heads": "b", "width": "c"}
+    theirs = axn.cost(jax.grad(value), by_hand, {"a": 2, "b": 2, "c": 2}, (weight,), x, target=slow, depth="traced")
+    assert found.best.cost.time.seconds <= theirs.time.seconds
 
 
 def test_mesh_axes_that_differ_compare_all_meshes():
@@ -94,7 +113,7 @@ def test_mesh_axes_that_differ_compare_all_meshes():
         (
             {"mesh": MESH, "target": "v5"},
             OperandError,
-            "cost: there is no target 'v5'\n  names: v5e, v5p, v6e, h100, cpu\n  hint: did you mean 'v5p'?",
+            "plan: there is no target 'v5'\n  names: v5e, v5p, v6e, h100, cpu\n  hint: did you mean 'v5p'?",
         ),
     ],
 )
@@ -111,7 +130,7 @@ def test_a_tree_has_no_plan():
 
 
 def test_what_is_fixed_wrongly_is_an_error():
-    with pytest.raises(ShardingError, match="'bacth'"):
+    with pytest.raises(ShardingError, match=r"^plan: .*'bacth'"):
         axn.plan(donating, MESH, *abstract(), fixed={"bacth": "data"})
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import axonym as axn
 from axonym.costs.planned import Candidate
+from axonym.costs.report import Memory
 from axonym.costs.verify import Verifier, near_by_bytes
 from axonym.errors import ArgumentError, OperandError
 from axonym.partitioning import TARGETS
@@ -69,9 +70,13 @@ def test_of_those_that_take_about_as_long_the_one_that_sends_least_is_the_best()
     assert sent == [200, 250, 300, 100]
 
 
-def test_where_nothing_fits_the_one_that_lacks_least_is_the_best():
-    large = [dataclasses.replace(timed(1.0, nbytes), refusal="too large") for nbytes in (300, 200)]
-    assert near_by_bytes(large) == large
+def test_where_nothing_fits_the_fastest_of_those_that_lack_about_the_least_is_the_best():
+    large = []
+    for peak, seconds in ((1000, 3.0), (1009, 2.0), (1011, 1.0)):
+        one = timed(seconds, 100)
+        memory = Memory(2**20 * peak, 0, 0, 0, 0, 0)
+        large.append(dataclasses.replace(one, cost=dataclasses.replace(one.cost, memory=memory), refusal="too large"))
+    assert near_by_bytes(large) == [large[1], large[0], large[2]]
 
 
 def test_an_order_that_compiling_keeps():

@@ -46,6 +46,25 @@ class Choice:
         kept = {**dict.fromkeys(listed, ()), **dict(self.kept)}
         return Mappings(listed, computed, dict.fromkeys(states, kept))
 
+    def divided(self, axis: str, inner: str) -> "Choice":
+        """Return the same where a mesh axis is two: itself, and its inner part."""
+        kept = self.kept
+        if kept is not None:
+            kept = _divided(kept, axis, inner)
+        stored = _divided(self.stored, axis, inner)
+        computed = _divided(self.computed, axis, inner)
+        return dataclasses.replace(self, stored=stored, computed=computed, kept=kept)
+
+
+def _divided(entries: Entries, axis: str, inner: str) -> Entries:
+    found: list[tuple[str, Entry]] = []
+    for name, entry in entries:
+        if axis in entry:
+            at = entry.index(axis) + 1
+            entry = (*entry[:at], inner, *entry[at:])
+        found.append((name, entry))
+    return tuple(found)
+
 
 class Change(Protocol):
     """What may change."""

@@ -38,8 +38,12 @@ _OFFLINE = {
 }
 
 
-def known_target(target: Target | str) -> Target:
+def known_target(target: Target | str, function: str = "cost") -> Target:
     """Return a target, which may be given by its name.
+
+    Args:
+        target: the target.
+        function: what was called, for the message.
 
     Raises:
         OperandError: if there is none of that name, or it is another thing.
@@ -49,11 +53,11 @@ def known_target(target: Target | str) -> Target:
     known = ", ".join(TARGETS)
     if not isinstance(target, str):
         problem = f"a target must be a name or a Target, not {target!r}"
-        raise OperandError(message("cost", problem, f"names: {known}"))
+        raise OperandError(message(function, problem, f"names: {known}"))
     if target not in TARGETS:
         problem = f"there is no target {target!r}"
         hint = suggestion(target, TARGETS) or "describe it by axn.partitioning.Target(...)"
-        raise OperandError(message("cost", problem, f"names: {known}", hint=hint))
+        raise OperandError(message(function, problem, f"names: {known}", hint=hint))
     return TARGETS[target]
 
 

@@ -1,13 +1,15 @@
 """Find the mapping of a function that takes the least time and fits."""
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..axis import AxisSelector
 from ..errors import ArgumentError, AxonymError, OperandError, message, suggestion
 from ..kinds import Tree, type_text
 from ..mesh.assignment import Mappings, MeshLike, ResourceMapping, normalized
+from .meshes import INNER, finer, meshes_of
 from .targets import Target
 
 if TYPE_CHECKING:
@@ -22,12 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = ["plan"]
 
-# Tensor parallelism over more devices is rarely faster.
-MOST_MODEL = 16
 # From so many of the best starts, the search moves on.
 CLIMBED = 2
 # With so many of them, other values of arguments are tried first.
 GIVEN = 2
+# Of what is counted, this part is for meshes of one axis more.
+FINER = 0.25
 
 
 def plan(
@@ -52,13 +54,14 @@ def plan(
     The search begins with what experts write: nothing mapped; each axis of data on all mesh axes, with parameters
     stored so, too, or along one of them; and along one mesh axis what divides the layers, such as heads and the width
     of a perceptron, or experts, with the data along the others. From the best two of these, it moves one axis after
-    the other to other mesh axes, for the parameters, the computation or both, as long as that helps. What is not legal
-    teaches it what not to try again. It is deterministic, and no proof that nothing is better.
+    the other to other mesh axes, for the parameters, the computation or both, as long as that helps. Of a number of
+    devices, a mesh axis of the best is then divided, and something else moves to the mesh axis `inner` that this gives.
+    What is not legal teaches it what not to try again. It is deterministic, and no proof that nothing is better.
 
     Args:
         fn: the whole step: forward, backward and optimiser; the forward pass alone favours other mappings.
-        mesh: as in `axn.cost`; or a number of devices, for which meshes of the axes `data` and `model` are compared. If
-            all links are alike and nothing is fixed, `model` is not the longer one of the two.
+        mesh: as in `axn.cost`; or a number of devices, for which meshes of the axes `data` and `model` are compared,
+            and of `inner`, too, if all links are alike. If nothing is fixed then, `model` is not longer than `data`.
         args: arguments, as in `axn.cost`.
         target: the device that times and memory are for, as in `axn.cost`.
         fixed: entries that stay: those of the computation, or `Mappings`, also of the parameters.
@@ -101,9 +104,9 @@ def plan(
     if not callable(fn):
         raise OperandError(message("plan", f"it takes a function or a module, not {type_text(fn)}"))
     step = Step(fn, args, kwargs, target, choices or {}, piped_axes(pipelined))
-    known = known_target(target)
+    known = known_target(target, "plan")
     # With mesh axes of one kind, it does not matter which of them has how many devices.
-    meshes = list(_meshes(mesh, is_symmetric=not fixed and not known.links))
+    meshes = list(meshes_of(mesh, is_symmetric=not fixed and not known.links))
     if limit < len(meshes):
         problem = f"limit={limit} mappings cannot be counted on {len(meshes)} meshes"
         raise ArgumentError(message("plan", problem, hint="use a larger limit"))
@@ -121,7 +124,11 @@ def plan(
         # At least half is left for the moves.
         search.begin(max(1, share // (2 * len(meshes))), is_first=not searches)
         searches.append((counting, search))
-    _climb(searches, budget)
+    # A link that is known by the name of its mesh axis cannot be divided.
+    divides = isinstance(mesh, int) and not known.links
+    _climb(searches, budget, round(FINER * divides * share))
+    if divides:
+        searches += _divided(searches, budget)
     candidates: list[Candidate] = []
     for counting, search in searches:
         candidates += [counting.candidates[choice] for choice in search.best()]
@@ -154,8 +161,14 @@ def _verifier(mesh: object, target: Target | str, limit: int, wanted: int) -> "V
     return Verifier(wanted, limit, why)
 
 
-def _climb(searches: "Sequence[tuple[_Counting, Search]]", budget: "Budget") -> None:
-    """Move on from the best starts, on whichever meshes they are, with a pipeline and without."""
+def _climb(searches: "Sequence[tuple[_Counting, Search]]", budget: "Budget", reserved: int) -> None:
+    """Move on from the best starts, on whichever meshes they are, with a pipeline and without.
+
+    Args:
+        searches: on the meshes.
+        budget: how many choices may be counted.
+        reserved: how many of them are left for later.
+    """
     # Which start is the best depends on what is given to the step.
     for at, choice in _best(searches, GIVEN):
         searches[at][1].give(choice)
@@ -163,7 +176,29 @@ def _climb(searches: "Sequence[tuple[_Counting, Search]]", budget: "Budget") -> 
     if len(starts) == 1:
         starts = _best(searches, CLIMBED)
     for number, (at, choice) in enumerate(starts):
-        searches[at][1].climb(choice, budget.left // (len(starts) - number))
+        left = max(0, budget.left - reserved)
+        searches[at][1].climb(choice, left // (len(starts) - number))
+
+
+def _divided(
+    searches: "Sequence[tuple[_Counting, Search]]", budget: "Budget"
+) -> "list[tuple[_Counting, Search]]":
+    """Divide a mesh axis of the best choices into two, and move something to the new one."""
+    found: list[tuple[_Counting, Search]] = []
+    # With one axis, a mesh that is divided is one of those before.
+    flat = [one for one in searches if min(one[0].mesh.values()) > 1]
+    starts = _best(flat, 1)
+    for number, (at, choice) in enumerate(starts):
+        counting, search = flat[at]
+        meshes = list(finer(counting.mesh, search.pinned))
+        end = budget.left - budget.left // (len(starts) - number)
+        for tried, (axis, sizes) in enumerate(meshes):
+            own = counting.on(sizes)
+            divided = search.on(sizes, own.score)
+            limit = (budget.left - end) // (len(meshes) - tried)
+            divided.divide(search, choice, axis, INNER, limit)
+            found.append((own, divided))
+    return found
 
 
 def _best(searches: "Sequence[tuple[_Counting, Search]]", count: int) -> "list[tuple[int, Choice]]":
@@ -183,32 +218,26 @@ def _best(searches: "Sequence[tuple[_Counting, Search]]", count: int) -> "list[t
     return [one[1:] for one in kept]
 
 
-def _meshes(mesh: object, *, is_symmetric: bool) -> Iterator[dict[str, int]]:
-    """Yield the sizes of a mesh, or those of several with so many devices."""
-    from ..report.target import abstract_mesh
-
-    if not isinstance(mesh, int) or isinstance(mesh, bool):
-        yield dict(abstract_mesh(mesh, "plan").shape)
-        return
-    if mesh < 1:
-        raise ArgumentError(message("plan", f"the number of devices must be positive, not {mesh}"))
-    for model in range(1, min(mesh, MOST_MODEL) + 1):
-        if mesh % model == 0 and not (is_symmetric and model * model > mesh):
-            yield {"data": mesh // model, "model": model}
-
-
 class _Counting:
     """Count what mappings cost on one mesh.
 
     Attributes:
-        candidates: those that are legal.
+        mesh: its axes with their sizes.
+        candidates: the mappings that are legal.
     """
 
     def __init__(self, step: "Step", mesh: dict[str, int], tally: "Tally") -> None:
-        self._step, self._mesh, self._tally = step, mesh, tally
+        self._step, self._tally = step, tally
+        self.mesh = mesh
         self._parameters: tuple[str, ...] = ()
         self._states: tuple[str, ...] = ()
         self.candidates: dict[Choice, Candidate] = {}
+
+    def on(self, mesh: dict[str, int]) -> "_Counting":
+        """Return the same for another mesh."""
+        other = copy.copy(self)
+        other.mesh, other.candidates = mesh, {}
+        return other
 
     def axes(self, fixed: ResourceMapping | Mappings | None) -> "Axes":
         """Return what can be mapped: the axes of the arguments.
@@ -227,11 +256,11 @@ class _Counting:
         piped, choices = self._step.piped, self._step.choices
         microbatches = None
         if piped is not None and (entry := pinned.compute.get(piped[0])):
-            microbatches = MICROBATCHES[0] * math.prod(self._mesh.get(axis, 1) for axis in entry)
+            microbatches = MICROBATCHES[0] * math.prod(self.mesh.get(axis, 1) for axis in entry)
         given = (0,) * len(choices)
         # Mistakes of the function and of what is fixed are errors here, not choices that lose.
         report = self._step.cost(
-            pinned, self._mesh, self._step.chosen(given), microbatches, "traced"
+            pinned, self.mesh, self._step.chosen(given), microbatches, "traced"
         )
         parameters, data = _sizes(report, "parameters"), _sizes(report, "data")
         if piped is not None:
@@ -239,7 +268,7 @@ class _Counting:
         self._parameters, self._states = tuple(parameters), state_patterns(report)
         own = _sorted(pinned.parameters), _sorted(pinned.compute)
         return Axes(
-            self._mesh,
+            self.mesh,
             parameters,
             data,
             Choice(*own, microbatches=microbatches, given=given),
@@ -256,11 +285,11 @@ class _Counting:
         mappings = choice.mappings(self._parameters, self._states)
         chosen = self._step.chosen(choice.given)
         try:
-            report = self._step.cost(mappings, self._mesh, chosen, choice.microbatches, "traced")
+            report = self._step.cost(mappings, self.mesh, chosen, choice.microbatches, "traced")
         except (AxonymError, ValueError):
             self._tally.add("counting", 1, math.inf)
             return None
-        mesh = tuple(self._mesh.items())
+        mesh = tuple(self.mesh.items())
         found = Candidate(mesh, mappings, report, choices=chosen, microbatches=choice.microbatches)
         seconds = math.inf
         if found.fits:

@@ -55,7 +55,8 @@ class Plan(Printed):
     """The result of `axn.plan`, which prints as a table.
 
     Attributes:
-        best: the one that takes the least time of those that fit; if none fits, the one that lacks the least memory.
+        best: the one that takes the least time of those that fit; if none fits, the fastest of those that need within
+            1 % of the least memory.
         others: those that lose, the next best one first.
         counted: how many mappings were counted.
         illegal: how many of them were not legal.

@@ -222,6 +222,19 @@ class Axes:
 
         return sorted(self.parameters, key=elements, reverse=True)
 
+    def along(self, choice: Choice, axis: str) -> list[Choice]:
+        """List what a choice becomes if something moves to a mesh axis: layers as stages, a group, or one name."""
+        found = [pipeline.applied(choice) for pipeline in self.pipelines(axis)]
+        names = [(name,) for name in dict.fromkeys((*self._by_elements(), *self.data))]
+        for group in (*self.groups(axis)[:1], *names):
+            for evicts in (True, False):
+                other = choice
+                for name in group:
+                    if self.divides(name, (axis,)) and (roles := self._roles(name)):
+                        other = Move(name, (axis,), roles[-1], evicts).applied(other)
+                found.append(other)
+        return [other for other in dict.fromkeys(found) if other != choice and self.keeps(other)]
+
     def is_one(self, choice: Choice) -> bool:
         """Return whether a choice takes all mesh axes for one."""
         several = {entry for _, entry in (*choice.stored, *choice.computed)}
@@ -421,6 +434,34 @@ class Search:
             if found is not None and found < self.known(best):
                 return other
         return None
+
+    @property
+    def pinned(self) -> Set[str]:
+        """The mesh axes of what is fixed."""
+        fixed = self._axes.fixed
+        return {axis for _, entry in (*fixed.stored, *fixed.computed) for axis in entry}
+
+    def on(self, mesh: Mapping[str, int], score: Callable[[Choice], Score | None]) -> "Search":
+        """Return a search for the same on another mesh."""
+        axes = dataclasses.replace(self._axes, mesh=mesh)
+        return Search(axes, score, self._budget, self._lessons)
+
+    def divide(self, before: "Search", choice: Choice, axis: str, inner: str, limit: int) -> None:
+        """Begin with a choice for a mesh on which a part of one axis is another one, and move something there.
+
+        Args:
+            before: the search on the mesh before.
+            choice: that of the mesh before.
+            axis: what was divided.
+            inner: its new part.
+            limit: how many choices may be counted.
+        """
+        end = max(0, self._budget.left - limit)
+        for other in self._axes.along(choice.divided(axis, inner), inner):
+            self._look(other, end)
+        best = self.best()
+        if best and self.known(best[0]) < before.known(choice):
+            self.climb(best[0], max(0, self._budget.left - end))
 
     def known(self, choice: Choice) -> Score:
         """Return the score of a legal choice that was looked at."""

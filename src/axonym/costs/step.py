@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 from ..axis import AxisSelector, axis_name
-from ..errors import OperandError, message
+from ..errors import AxonymError, OperandError, message
 from ..kinds import Tree
 from ..mesh.assignment import Mappings, MeshLike
 from ..mesh.context import pipelined
@@ -60,15 +60,25 @@ class Step:
         microbatches: int | None,
         depth: Literal["compiled", "traced"],
     ) -> Cost:
-        """Tell what the step costs; see `axn.cost`."""
+        """Tell what the step costs; see `axn.cost`.
+
+        Raises:
+            AxonymError: as that one does, of the plan.
+        """
         block: AbstractContextManager[Any] = nullcontext()
         if self.piped is not None and microbatches is not None:
             block = pipelined(self.piped[1], microbatches)
         options: dict[str, Tree] = {**self.kwargs, **chosen}
-        with block:
-            return cost(
-                self.fn, mappings, mesh, *self.args, target=self.target, depth=depth, **options
-            )
+        try:
+            with block:
+                return cost(
+                    self.fn, mappings, mesh, *self.args, target=self.target, depth=depth, **options
+                )
+        except AxonymError as error:
+            if error.function != "cost":
+                raise
+            text = message("plan", error.problem, *error.facts, hint=error.hint)
+            raise type(error)(text) from error.__cause__
 
 
 def piped_axes(pair: object) -> tuple[str, str] | None:

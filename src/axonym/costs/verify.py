@@ -99,21 +99,37 @@ def rank(cost: Cost) -> tuple[float, ...]:
 def near_by_bytes(ordered: Sequence[Candidate]) -> list[Candidate]:
     """Let those go first that take about as long as the first one and fit, the one that sends least before all.
 
+    Of those that do not fit, those that need about as much memory as the first one go first, the fastest before all.
+
     Args:
-        ordered: candidates, the one that takes the least time first.
+        ordered: candidates, the one that takes the least time, or lacks the least memory, first.
     """
     first = ordered[0]
-    longest = (1 + NEAR) * _known(first).time.scheduled
     near: list[Candidate] = []
     rest: list[Candidate] = []
     for one in ordered:
-        is_near = _group(one) == _group(first) and _known(one).time.scheduled <= longest
-        if first.fits and is_near:
+        if _group(one) == _group(first) and _measure(one, first) <= (1 + NEAR) * _measure(
+            first, first
+        ):
             near.append(one)
         else:
             rest.append(one)
-    near.sort(key=lambda one: _known(one).totals["bytes sent"])
+    near.sort(key=lambda one: _tie(one, first))
     return [*near, *rest]
+
+
+def _measure(one: Candidate, first: Candidate) -> float:
+    """Return what must be about the same: the time, or the memory of what does not fit."""
+    if first.fits:
+        return _known(one).time.scheduled
+    return _known(one).memory.peak
+
+
+def _tie(one: Candidate, first: Candidate) -> float:
+    """Return what decides between those that are about the same."""
+    if first.fits:
+        return _known(one).totals["bytes sent"]
+    return _known(one).time.scheduled
 
 
 def _known(one: Candidate) -> Cost:
