@@ -138,6 +138,23 @@ def test_layers_of_several_kinds_are_told_apart() -> None:
     assert kinds == {f"blocks/{way}/dot_general" for way in ways}
 
 
+def test_the_layers_of_a_pipeline_keep_their_path() -> None:
+    class Model(eqx.Module):
+        blocks: nn.Stacked[nn.Linear]
+
+        def __call__(self, x: NamedArray) -> NamedArray:
+            return self.blocks.fold(x)
+
+    Deep = Layers.resize(8)
+    model = Model(nn.Stacked.init(Deep, nn.Linear)(Embed, Embed, key=KEY))
+    mesh, mapping = jax.make_mesh((2,), ("stage",)), {"layers": "stage", "batch": "stage"}
+    with axn.set_mesh(mesh), axn.axis_mapping(mapping), axn.pipelined("batch", 2):
+        found = names_in(loss, model, axn.zeros((Batch, Embed)))
+    products = {name for name in found if name.endswith("dot_general")}
+    assert products
+    assert all(name.startswith("blocks/") for name in products)
+
+
 def test_eager_calls_look_for_no_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> str:
         raise AssertionError

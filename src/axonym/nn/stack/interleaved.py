@@ -19,7 +19,6 @@ from ...transform.checkpoint import ScanCheckpointPolicy, ScanCheckpointSpec
 from ...transform.leaves import hole_without, is_hole
 from ...transform.loop import check_names, loop
 from ...transform.vmap import vmap
-from ..layer import in_scope
 from . import pipeline, rounds as by_rounds, running
 from .stacked import BlockFoldable, Stacked
 from .stages import Pipeline
@@ -171,7 +170,6 @@ class Interleaved(BlockFoldable[M]):
 
         return initialize
 
-    @in_scope
     def _run(
         self,
         function: str,

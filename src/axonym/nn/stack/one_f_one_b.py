@@ -33,6 +33,7 @@ from ...ops.where import where
 from ...partitioning.shard import auto_sharded
 from ...transform.loop import loop
 from ...transform.vmap import vmap
+from ..layer import in_scope
 from . import running
 from .pipeline import Leaves
 from .stacked import BlockFoldable
@@ -316,7 +317,7 @@ class _Stream:
     def _at_stage(self, stack: Any, arrays: Arrays, micro: NamedArray, keys: Arrays) -> Tree:
         carry, given = self.leaves.rebuild(micro.array, arrays, keys, ())
         step = running.to_pair(FUNCTION, "fold", self.parts.apply)
-        carry, _ = stack._run(FUNCTION, step, 1, carry, *given)
+        carry, _ = in_scope(type(stack)._run)(stack, FUNCTION, step, 1, carry, *given)
         return self.leaves.carry_of(carry)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from typing import Any, TypeVar
 
 import equinox as eqx
@@ -258,17 +257,19 @@ def in_turn(
         scope: what operations are named after, with the number of the layer; otherwise, layers name them by themselves.
     """
 
-    def marked(layer: object, carry: object, given: Given) -> Any:
+    def marked(number: int, layer: object, carry: object, given: Given) -> Any:
         if not grouped:
             carry, (layer, given) = policy.mark(carry, (layer, given))
         args, kwargs = given
-        return step(layer, carry, *args, **kwargs)
+        if scope is None:
+            return step(layer, carry, *args, **kwargs)
+        with jax.named_scope(f"{scope}.{number}"):
+            return step(layer, carry, *args, **kwargs)
 
     outputs = []
     run = remat(policy, marked, named, unrolled=unrolled)
     for number, (layer, own) in enumerate(zip(layers, given, strict=True)):
-        with nullcontext() if scope is None else jax.named_scope(f"{scope}.{number}"):
-            carry, out = run(layer, carry, own)
+        carry, out = run(number, layer, carry, own)
         outputs.append(out)
     return carry, outputs
 

@@ -3,6 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
 import equinox as eqx
@@ -120,13 +121,17 @@ class BlockFoldable(Layer, Generic[M]):
         function = f"{type(self).__name__}.{method}"
         step = running.to_pair(function, method, fn)
 
+        @in_scope
         def run(
-            init: object, args: tuple[object, ...], kwargs: dict[str, object]
+            stack: BlockFoldable[M],
+            init: object,
+            args: tuple[object, ...],
+            kwargs: dict[str, object],
         ) -> tuple[Any, Any]:
             counted = args
             if method != "map":  # the caller counts the carry as an argument
                 counted = (None, *args)
-            own, over = self._here()
+            own, over = stack._here()
             kwargs = running.split_arguments(function, own.Block, counted, kwargs, over)
             times = 1 if unroll is None else unroll
             divided = None
@@ -144,7 +149,7 @@ class BlockFoldable(Layer, Generic[M]):
             policy = own.gradient_checkpointing
             return pipeline.run(divided, own.by_stage, apply, init, (args, kwargs), policy)
 
-        return run
+        return partial(run, self)
 
     def divide(self, function: str) -> Pipeline | None:
         """Return how the layers are pipelined, if they are."""
@@ -276,7 +281,6 @@ class Stacked(BlockFoldable[M]):
 
         return initialize
 
-    @in_scope
     def _run(
         self,
         function: str,
@@ -429,7 +433,6 @@ class BlockSeq(BlockFoldable[M]):
 
         return initialize
 
-    @in_scope
     def _run(
         self,
         function: str,
