@@ -29,7 +29,7 @@ CLIMBED = 2
 # With so many of them, other values of arguments are tried first.
 GIVEN = 2
 # Of what is counted, this part is for meshes of one axis more.
-FINER = 0.25
+FINER = 0.125
 
 
 def plan(
