@@ -3,23 +3,28 @@
     python benchmarks/overlap.py                    a GPT-2 of 4 layers on a v5e 2x4; needs libtpu, no TPU
     python benchmarks/overlap.py --rows 64          another batch
     python benchmarks/overlap.py --forms "fsdp"     some forms: names of strategies, "fsdp, ahead", "tp, sequence"
+    python benchmarks/overlap.py --forms "perceptron" "perceptron, sequence" "perceptron, rings"
 
 The form `ahead` is a loop by hand, in which a layer's weights are gathered while the layer before it computes, forward
 and backward. How fast that is, is up to the compiler: it decides what it sends while it computes.
 
 In the form `sequence`, positions have a derived name, so that they are split over the mesh axis of the layers wherever
 these leave it free: between the products.
+
+`perceptron` and `wide perceptron` are stacks of perceptrons in bfloat16, tensor-parallel, of sizes of their own. In the
+form `rings`, what the products need and make goes around by hand, a block at a time, while others are multiplied.
 """
 
 import argparse
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import perceptron
 from gpt2 import STRATEGIES, Block, Gpt2, Gpt2Config
 from jax import lax
 from measure import table
@@ -31,6 +36,7 @@ from axonym import NamedArray
 MESH = {"data": 4, "model": 2}
 SIZES = Gpt2Config(layers=4, embed=1024, heads=16, positions=1024, vocab=4096, dropout=0.0)
 FORMS = ("fsdp", "fsdp, ahead", "tp", "tp, sequence", "fsdp+tp", "fsdp+tp, sequence")
+RINGS = tuple(f"{subject}{how}" for subject in perceptron.SIZES for how in ("", ", sequence", ", rings"))
 SEQUENCE = "sequence.pos"
 MILLI = 1e3
 
@@ -108,11 +114,12 @@ def step(model: Gpt2, tokens: NamedArray) -> tuple[Gpt2, jax.Array]:
     return jax.tree.map(lambda weight, gradient: weight - 1e-3 * gradient, model, gradients), loss
 
 
-def lines(form: str, rows: int, options: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
-    """Compile a form, with options for the compiler, and tell what its program sends, and when."""
+def transformer(form: str, rows: int, options: Mapping[str, str]) -> axn.partitioning.Cost:
+    """Compile a form of the GPT-2, and say what it costs."""
     strategy, _, how = form.partition(", ")
-    if how not in ("", "ahead", "sequence"):
-        raise SystemExit(f"there is no form {form!r}: add ', ahead' or ', sequence' to a strategy")
+    if strategy not in STRATEGIES or how not in ("", "ahead", "sequence"):
+        known = f"{', '.join(STRATEGIES)}, with ', ahead' or ', sequence'; {'; '.join(RINGS)}"
+        raise SystemExit(f"there is no form {form!r}; there are {known}")
     parameters, compute = STRATEGIES[strategy]
     sizes = SIZES
     if how == "sequence":
@@ -122,14 +129,40 @@ def lines(form: str, rows: int, options: Mapping[str, str] | None = None) -> Ite
         model = ahead(model, parameters)
     tokens = NamedArray(jax.ShapeDtypeStruct((rows, SIZES.positions + 1), jnp.int32), ("batch", "pos"))
     mappings = axn.Mappings(parameters, compute)
-    compiled = axn.named_jit(step, mappings, donate_args=(True,), compiler_options=dict(options or {}))
-    report = axn.cost(compiled, mappings, MESH, model, tokens, target="v5e")
+    compiled = axn.named_jit(step, mappings, donate_args=(True,), compiler_options=dict(options))
+    return axn.cost(compiled, mappings, MESH, model, tokens, target="v5e")
+
+
+def perceptrons(form: str, options: Mapping[str, str]) -> axn.partitioning.Cost:
+    """Compile a form of a stack of perceptrons, and say what it costs."""
+    subject, _, how = form.partition(", ")
+    sizes = perceptron.SIZES[subject]
+    if how not in perceptron.FORMS:
+        raise SystemExit(f"there is no form {form!r}; there are {'; '.join(RINGS)}")
+    mappings = axn.Mappings(perceptron.PARAMETERS, {**perceptron.COMPUTE, **perceptron.FORMS[how]})
+    dtype = jnp.dtype(jnp.bfloat16)
+    model = jax.eval_shape(lambda key: perceptron.init(sizes, how, dtype, key=key), jax.random.key(0))
+    shape = tuple(axis.size for axis in sizes.Input)
+    x = NamedArray(jax.ShapeDtypeStruct(shape, dtype), tuple(axis.name for axis in sizes.Input))
+    compiled = axn.named_jit(perceptron.step, mappings, donate_args=(True,), compiler_options=dict(options))
+    return axn.cost(compiled, mappings, dict(sizes.mesh), model, x, target="v5e")
+
+
+def line(form: str, rows: int, options: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Compile a form, with options for the compiler, and tell what its program sends, and when."""
+    own = perceptron.SIZES.get(form.partition(", ")[0])
+    if own is None:
+        report = transformer(form, rows, options or {})
+    else:
+        rows = own.rows
+        report = perceptrons(form, options or {})
     if not report.is_scheduled:
         raise SystemExit(f"without libtpu, the program is one for {report.compiler}: pip install libtpu")
     hidden = sum(one.hidden for one in report.communication)
     looped = [one for one in report.communication if one.count >= SIZES.layers]
-    yield {
+    return {
         "form": form,
+        "mesh": " x ".join(str(size) for _, size in report.mesh),
         "rows": str(rows),
         "sent, MB": f"{report.totals['bytes sent'] / 1e6:.0f}",
         "sending, ms": f"{report.time.sending * MILLI:.2f}",
@@ -140,11 +173,18 @@ def lines(form: str, rows: int, options: Mapping[str, str] | None = None) -> Ite
     }
 
 
+def asked(form: str, rows: Sequence[int]) -> Sequence[int]:
+    """Return the numbers of rows to compile a form for; stacks of perceptrons have their own."""
+    if form.partition(", ")[0] in perceptron.SIZES:
+        return (0,)
+    return rows
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, nargs="*", default=(16, 64))
-    parser.add_argument("--forms", nargs="*", default=FORMS)
+    parser.add_argument("--forms", nargs="*", default=(*FORMS, *RINGS))
     parser.add_argument("--options", nargs="*", default=(), metavar="NAME=VALUE", help="of the compiler")
     options = parser.parse_args()
     given = dict(option.partition("=")[::2] for option in options.options)
@@ -152,9 +192,9 @@ def main() -> None:
     jax.config.update("jax_num_cpu_devices", 8)
     found: list[dict[str, str]] = []
     for form in options.forms:
-        for rows in options.rows:
-            found += lines(form, rows, given)
-    print(f"jax {jax.__version__}, v5e, mesh {MESH}\n\n{table(found)}")
+        for rows in asked(form, options.rows):
+            found.append(line(form, rows, given))
+    print(f"jax {jax.__version__}, v5e, mesh (data, model)\n\n{table(found)}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Layers that are gathered ahead, and positions that are split between products, have the usual gradients."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import perceptron
 import pytest
 from gpt2 import STRATEGIES, Gpt2, Gpt2Config
-from overlap import ahead, lines, split
+from overlap import ahead, line, split
 
 import axonym as axn
 
@@ -51,6 +53,25 @@ def test_positions_are_split_where_the_layer_leaves_the_mesh_axis_free(auto_mesh
         assert axn.pspec_for(axn.zeros(dict.fromkeys(names, 16)), compute, auto_mesh, strict=False) == spec
 
 
-def test_unknown_forms_are_errors() -> None:
-    with pytest.raises(SystemExit, match="there is no form 'tp, sequences'"):
-        next(lines("tp, sequences", 16))
+@pytest.mark.parametrize("ways", [1, 2, 4])
+def test_products_in_rings_have_the_same_gradients(ways: int, explicit_mesh: jax.sharding.Mesh) -> None:
+    sizes = perceptron.Sizes(layers=2, embed=8, mlp=16, positions=12, rows=8)
+    x = axn.random.normal(jax.random.key(1), sizes.Input)
+    plain, rings = (perceptron.init(sizes, how, jnp.dtype("float32"), key=jax.random.key(0)) for how in ("", "rings"))
+    expected = jax.jit(perceptron.step)(plain, x)
+    mesh = jax.sharding.Mesh(explicit_mesh.devices.reshape(-1, ways), ("data", "model"))
+    mappings = axn.Mappings(perceptron.PARAMETERS, {**perceptron.COMPUTE, **perceptron.FORMS["rings"]})
+    with axn.set_mesh(mesh):
+        compiled = axn.named_jit(perceptron.step, mappings)
+        found = compiled(rings, x)
+        text = compiled.lower(rings, x).as_text()
+    assert ("collective_permute" in text) == (ways > 1)
+    assert "all_gather" not in text
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["tp, sequences", "perceptron, ahead", "layers"])
+def test_unknown_forms_are_errors(form: str) -> None:
+    with pytest.raises(SystemExit, match=f"there is no form '{form}'; there are .*perceptron, rings"):
+        line(form, 16)
