@@ -4,6 +4,7 @@ For the backward pass, `relu` keeps its result, and functions whose derivative n
 input, see `from_inputs`. Slopes and other numbers are operands: a new value does not compile a new program.
 """
 
+import math
 from collections.abc import Callable
 from functools import lru_cache, partial, wraps
 
@@ -16,6 +17,7 @@ from ..array import NamedArray
 from ..axis import AxisSelector, shown
 from ..core import facts
 from ..engine import along, pointwise
+from ..engine.primitives import add, multiply, subtract
 from ..errors import ArgumentError, AxisSizeError, message
 from .recompute import from_inputs
 from .settings import as_python, keeps_intermediates
@@ -195,15 +197,22 @@ def _gelu(x: jax.Array, approximate: bool) -> jax.Array:
 
 
 def _sloped(
-    fn: Callable[[jax.Array], jax.Array], slope: Callable[[jax.Array], jax.Array]
+    general: Callable[[jax.Array], jax.Array],
+    fn: Callable[[jax.Array], jax.Array],
+    slope: Callable[[jax.Array], jax.Array],
 ) -> Callable[[jax.Array], jax.Array]:
     """Make a function of elements keep its input alone, and give its derivative in closed form.
 
     It has fewer equations than the derivative of the function computed again. A custom JVP has forward mode.
+
+    Args:
+        general: the function of JAX, which takes other numbers than floats.
+        fn: the same for floats, in primitives.
+        slope: its derivative.
     """
 
     def change(x: jax.Array, tangent: jax.Array) -> jax.Array:
-        return tangent * slope(x)
+        return multiply(tangent, slope(x))
 
     differentiable: jax.custom_jvp[jax.Array] = jax.custom_jvp(fn)
 
@@ -211,49 +220,68 @@ def _sloped(
     def _(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[jax.Array, jax.Array]:
         return differentiable(*primals), jax.checkpoint(change)(*primals, *tangents)
 
-    @wraps(fn)
+    @wraps(general)
     def run(x: jax.Array) -> jax.Array:
-        if keeps_intermediates() or not jnp.issubdtype(x.dtype, jnp.floating):
+        if not jnp.issubdtype(x.dtype, jnp.floating):
+            return general(x)
+        if keeps_intermediates():
             return fn(x)
         return differentiable(x)
 
     return run
 
 
+def _gelu_of_float(x: jax.Array) -> jax.Array:
+    """Compute x (1 + t) / 2, where t = tanh(u) and u = c (x + a x^3)."""
+    inner = add(x, multiply(0.044715, lax.integer_pow(x, 3)))
+    t = lax.tanh(multiply(math.sqrt(2 / math.pi), inner))
+    return multiply(x, multiply(0.5, add(1, t)))
+
+
 def _gelu_slope(x: jax.Array) -> jax.Array:
     """Differentiate x (1 + t) / 2, where t = tanh(u) and u = c (x + a x^3)."""
     # Beyond 10 it is 0 or 1 in any dtype, and the square of a large number would be infinite.
     x = lax.clamp(np.array(-10, x.dtype), x, np.array(10, x.dtype))
-    root, cube = np.sqrt(2 / np.pi).astype(x.dtype), 0.044715
-    squared = x * x
-    t = jnp.tanh(root * x * (1 + cube * squared))
-    steep = root * x * (1 + 3 * cube * squared)
-    slope: jax.Array = 0.5 * (1 + t) * (1 + (1 - t) * steep)
-    return slope
+    cubed = multiply(0.044715, multiply(x, x))
+    scaled = multiply(math.sqrt(2 / math.pi), x)
+    t = lax.tanh(multiply(scaled, add(1, cubed)))
+    steep = multiply(scaled, add(1, multiply(3, cubed)))
+    return multiply(multiply(0.5, add(1, t)), add(1, multiply(subtract(1, t), steep)))
 
 
-_gelu_tanh = _sloped(partial(jax.nn.gelu, approximate=True), _gelu_slope)
+_gelu_tanh = _sloped(partial(jax.nn.gelu, approximate=True), _gelu_of_float, _gelu_slope)
+
+
+def _gelu_exact_of_float(x: jax.Array) -> jax.Array:
+    """Compute x Phi(x), where Phi is the normal distribution."""
+    return multiply(multiply(0.5, x), lax.erfc(multiply(-math.sqrt(0.5), x)))
 
 
 def _gelu_exact_slope(x: jax.Array) -> jax.Array:
     """Differentiate x Phi(x), where Phi is the normal distribution."""
     # Beyond 40 it is 0 or 1 in any dtype, and infinity times zero would be no number.
     x = lax.clamp(np.array(-40, x.dtype), x, np.array(40, x.dtype))
-    scaled = x * np.sqrt(0.5).astype(x.dtype)
-    density = jnp.exp(-scaled * scaled) * np.sqrt(1 / np.pi).astype(x.dtype)
-    slope: jax.Array = 0.5 * lax.erfc(-scaled) + scaled * density
-    return slope
+    scaled = multiply(math.sqrt(0.5), x)
+    down = lax.neg(scaled)
+    density = multiply(math.sqrt(1 / math.pi), lax.exp(multiply(down, scaled)))
+    return add(multiply(0.5, lax.erfc(down)), multiply(scaled, density))
 
 
-_gelu_exact = _sloped(partial(jax.nn.gelu, approximate=False), _gelu_exact_slope)
+_gelu_exact = _sloped(
+    partial(jax.nn.gelu, approximate=False), _gelu_exact_of_float, _gelu_exact_slope
+)
+
+
+def _silu_of_float(x: jax.Array) -> jax.Array:
+    return multiply(x, lax.logistic(x))
 
 
 def _silu_slope(x: jax.Array) -> jax.Array:
-    s = jax.nn.sigmoid(x)
-    return s * (1 + x * (1 - s))
+    s = lax.logistic(x)
+    return multiply(s, add(1, multiply(x, subtract(1, s))))
 
 
-_silu = _sloped(jax.nn.silu, _silu_slope)
+_silu = _sloped(jax.nn.silu, _silu_of_float, _silu_slope)
 
 
 def _quick_gelu(x: jax.Array) -> jax.Array:

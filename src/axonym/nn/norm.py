@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import itertools
-import operator
 from typing import Any, Self
 
 import equinox as eqx
@@ -18,7 +17,7 @@ from ..axis import Axis, AxisSpec, axis_name, spec
 from ..core import wrap
 from ..create import ones, zeros
 from ..dtypes import at_least_float32, widened_to
-from ..engine import checks, kernels
+from ..engine import checks, kernels, primitives
 from ..engine.renaming import up_to_renaming
 from ..names import plans
 from ..names.plans import Names
@@ -170,23 +169,24 @@ class _Normalization:
 
     def mean(self, x: jax.Array) -> jax.Array:
         """Take the mean over the dimensions, and keep them."""
-        return x.mean(self.at, keepdims=True)
+        return primitives.mean(x, self.at)
 
     def statistics(self, x: jax.Array) -> tuple[jax.Array, ...]:
         """Return the factor of the result and, if it is centered, the mean."""
         computed, means = self.wide(x), list[jax.Array]()
         if self.centered:
             means.append(self.mean(computed))
-            computed = computed - means[0]
-        return lax.rsqrt(self.mean(lax.square(computed)) + self.eps), *means
+            computed = primitives.subtract(computed, means[0])
+        squares = self.mean(lax.square(computed))
+        return lax.rsqrt(primitives.add(squares, self.eps)), *means
 
     def standardized(self, x: jax.Array, statistics: tuple[jax.Array, ...]) -> jax.Array:
         """Return the input with mean square one."""
         factor, *means = statistics
         computed = self.wide(x)
         for mean in means:
-            computed = computed - mean
-        return computed * factor
+            computed = primitives.subtract(computed, mean)
+        return primitives.multiply(computed, factor)
 
     def result(
         self, x: jax.Array, statistics: tuple[jax.Array, ...], parameters: tuple[jax.Array, ...]
@@ -207,20 +207,22 @@ class _Normalization:
         terms: list[jax.Array] = []
         if own is not None:
             moved = self.wide(own)
-            removed = standardized * self.mean(standardized * moved)
+            shared = self.mean(primitives.multiply(standardized, moved))
+            removed = primitives.multiply(standardized, shared)
             if self.centered:
-                removed = removed + self.mean(moved)
-            along = (moved - removed) * statistics[0]
+                removed = primitives.add(removed, self.mean(moved))
+            along = primitives.multiply(primitives.subtract(moved, removed), statistics[0])
             if weight is not None:
-                along = along * widened_to(along.dtype, weight)
+                along = primitives.multiply(along, widened_to(along.dtype, weight))
             terms.append(along)
         if self.weighted and parameters[0] is not None:
-            terms.append(standardized * widened_to(standardized.dtype, parameters[0]))
+            wide = widened_to(standardized.dtype, parameters[0])
+            terms.append(primitives.multiply(standardized, wide))
         if self.biased and parameters[-1] is not None:
             # Last, so that a sum stretches it: the transpose of that is a reshape. Before the transpose of an explicit
             # broadcast, XLA may gather the rows of all devices.
             terms.append(parameters[-1].astype(standardized.dtype))
-        return jnp.broadcast_to(functools.reduce(operator.add, terms), x.shape).astype(x.dtype)
+        return jnp.broadcast_to(functools.reduce(primitives.add, terms), x.shape).astype(x.dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))

@@ -13,6 +13,7 @@ from jax.typing import DTypeLike
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name
 from ..dtypes import widened_to
+from ..engine import primitives
 from ..mesh import tracing
 from ..mesh.assignment import AxisMapping
 from ..mesh.context import context_mesh, current_mapping, stored_mapping
@@ -192,7 +193,7 @@ def affine(
 ) -> jax.Array:
     """Multiply by the first parameter, if `weighted`, and add the last one, if `biased`."""
     if weighted:
-        x = x * widened_to(x.dtype, parameters[0])
+        x = primitives.multiply(x, widened_to(x.dtype, parameters[0]))
     if biased:
-        x = x + widened_to(x.dtype, parameters[-1])
+        x = primitives.add(x, widened_to(x.dtype, parameters[-1]))
     return x

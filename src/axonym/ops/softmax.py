@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from ..axis import AxisSelection
 from ..core import Core, Operand, facts
-from ..engine import pointwise, reduction
+from ..engine import pointwise, primitives, reduction
 from ..engine.batched import hashable
 from ..errors import OperandError, message
 from . import reduce
@@ -104,7 +104,11 @@ def _softmax(array: jax.Array, axis: Positions, where: jax.Array | None = None) 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _softened(array: jax.Array, axis: Positions, where: jax.Array | None) -> jax.Array:
-    return jax.nn.softmax(array, axis, where)
+    if where is not None or not jnp.issubdtype(array.dtype, jnp.floating):
+        return jax.nn.softmax(array, axis, where)
+    highest = lax.stop_gradient(primitives.largest(array, axis))
+    exponentials = lax.exp(primitives.subtract(array, highest))
+    return primitives.divide(exponentials, primitives.total(exponentials, axis))
 
 
 @_softened.defjvp
@@ -119,8 +123,9 @@ def _softmax_jvp(axis: Positions, primals: Any, tangents: Any) -> tuple[jax.Arra
 
 
 def _softmax_change(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:
-    weighted = result * tangent
-    return weighted - result * weighted.sum(axis, keepdims=True)
+    weighted = primitives.multiply(result, tangent)
+    shared = primitives.total(weighted, axis)
+    return primitives.subtract(weighted, primitives.multiply(result, shared))
 
 
 def _masked_change(result: jax.Array, tangent: jax.Array, axis: Positions) -> jax.Array:

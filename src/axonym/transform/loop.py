@@ -367,8 +367,10 @@ def _returned(
 
 
 def _leading(array: object, dim: int) -> jax.Array:
-    array = jnp.asarray(array)
-    return jnp.moveaxis(auto.whole(array, (dim,)), dim, 0)
+    array = auto.whole(jnp.asarray(array), (dim,))
+    if dim == 0:
+        return array
+    return jnp.moveaxis(array, dim, 0)
 
 
 def _same_axes(function: str, before: object, after: object) -> Any:

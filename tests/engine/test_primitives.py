@@ -1,0 +1,94 @@
+"""Arithmetic as primitives: the program is that of `jax.numpy`, value by value and primitive by primitive."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from axonym.engine import primitives
+
+PAIRS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "add": (primitives.add, jnp.add),
+    "subtract": (primitives.subtract, jnp.subtract),
+    "multiply": (primitives.multiply, jnp.multiply),
+    "divide": (primitives.divide, jnp.true_divide),
+}
+
+
+def lines(fn: Callable[..., Any], *args: object) -> list[str]:
+    """Return the equations of a program, those of nested ones in their place."""
+    found: list[str] = []
+    pending: list[Any] = [jax.make_jaxpr(fn)(*args).jaxpr]
+    for jaxpr in pending:
+        for equation in jaxpr.eqns:
+            if "jaxpr" in equation.params:
+                pending.append(equation.params["jaxpr"].jaxpr)
+            else:
+                operands = [(v.aval.str_short(), getattr(v, "val", None)) for v in equation.invars]
+                found.append(f"{equation.primitive} {operands} -> {equation.outvars[0].aval.str_short()}")
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "bool", "complex64"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_operands_that_are_alike_give_the_program_of_jnp(name: str, dtype: str) -> None:
+    mine, general = PAIRS[name]
+    x = jnp.ones((2, 3), dtype)
+    column = jnp.ones((2, 1), dtype)
+    if (name, dtype) == ("subtract", "bool"):
+        with pytest.raises(TypeError, match="dtype bool"):
+            mine(x, x)
+        return
+    assert lines(mine, x, column) == lines(general, x, column)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_other_operands_are_promoted_as_jnp_promotes_them(name: str) -> None:
+    mine, general = PAIRS[name]
+    x = jnp.ones((2, 3), "bfloat16")
+    for other in (
+        jnp.ones((2, 3), "float32"),
+        jnp.ones(3, "bfloat16"),
+        jnp.ones((), "bfloat16"),
+        jnp.ones((2, 3), int),
+    ):
+        assert lines(mine, x, other) == lines(general, x, other)
+        assert lines(mine, other, x) == lines(general, other, x)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_python_number_changes_no_dtype(name: str, dtype: str) -> None:
+    mine, general = PAIRS[name]
+    x = jnp.full((2, 3), 3, dtype)
+    for number in (0.5, 2, -1.5):
+        for args in ((x, number), (number, x)):
+            result, expected = mine(*args), general(*args)
+            assert result.dtype == expected.dtype
+            np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("at", [(-1,), (0, -1), ()])
+def test_reductions_give_the_program_of_jnp_and_keep_dimensions(dtype: str, at: tuple[int, ...]) -> None:
+    x = jnp.ones((2, 3, 4), dtype)
+    assert lines(lambda x: primitives.total(x, at), x) == lines(lambda x: x.sum(at, keepdims=True), x)
+    assert lines(lambda x: primitives.mean(x, at), x) == lines(lambda x: x.mean(at, keepdims=True), x)
+    expected = lines(lambda x: x.max(at, keepdims=True, initial=-jnp.inf), x)
+    assert lines(lambda x: primitives.largest(x, at), x) == expected
+
+
+def test_reductions_of_nothing_give_what_jnp_gives() -> None:
+    x = jnp.ones((2, 0))
+    np.testing.assert_array_equal(primitives.total(x, (1,)), [[0], [0]])
+    np.testing.assert_array_equal(primitives.mean(x, (1,)), [[np.nan], [np.nan]])
+    np.testing.assert_array_equal(primitives.largest(x, (1,)), [[-np.inf], [-np.inf]])
+
+
+def test_a_mean_takes_symbolic_sizes() -> None:
+    (size,) = jax.export.symbolic_shape("n")
+    exported = jax.export.export(jax.jit(lambda x: primitives.mean(x, (0,))))(jax.ShapeDtypeStruct((size,), "float32"))
+    np.testing.assert_array_equal(exported.call(np.float32([1, 2, 6])), [3])
