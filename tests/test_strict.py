@@ -109,6 +109,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> jax.Array:
     return fresh
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", layers.ROWS)
 def test_a_layer_moves_nothing_and_uses_no_key_twice(name: str, key: jax.Array) -> None:
     row = layers.ROWS[name]
@@ -141,6 +142,7 @@ OTHERS: dict[str, Callable[[axn.NamedArray, jax.Array], Any]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", OTHERS)
 def test_the_rest_moves_nothing_and_uses_no_key_twice(name: str, key: jax.Array) -> None:
     x = jax.device_put(layers.draw(Heads, Pos, Embed))

@@ -85,6 +85,7 @@ WRITES: dict[str, tuple[str, str, str, Raw, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", WRITES)
 def test_updating_moves_no_more_than_raw_jax_does(name: str, auto_mesh: Mesh, explicit_mesh: Mesh) -> None:
     *axes, raw, layout = WRITES[name]

@@ -87,16 +87,33 @@ def test_on_a_mesh(kind, request):
             same(axn.named_jit(run, mapping)(given)[1], ("batch", "time", "mlp"), expected)
 
 
+LAYOUTS = [None, {"mlp": "data"}, {"time": "data"}]
+
+
 @pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh", "mixed_mesh"])
-@pytest.mark.parametrize("jit", [False, True])
-def test_a_function_that_lays_its_results_out(kind, jit, request):
+def test_a_function_that_lays_its_results_out(kind, request):
+    sums = lambda given: list(map(laying_out, given))  # noqa: E731
+    lays_sums_out(jax.jit(sums), LAYOUTS, request.getfixturevalue(kind))
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("kind", ["auto_mesh", "explicit_mesh", "mixed_mesh"])
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_a_function_that_lays_its_results_out_outside_of_a_program(kind, layout, request):
+    lays_sums_out(lambda given: [laying_out(given[0])], [layout], request.getfixturevalue(kind))
+
+
+def laying_out(x):
+    return axn.associative_scan(lambda a, b: axn.auto_sharded(a + b), "time")(x)
+
+
+def lays_sums_out(sums, layouts, mesh):
     x = draw(B, T.resize(4), E)
-    expected = np.cumsum(x.array, 1)
-    run = axn.associative_scan(lambda a, b: axn.auto_sharded(a + b), "time")
     mapping = {"batch": "data", "time": "model"}  # slices along "time" are too small to be split
-    with axn.set_mesh(request.getfixturevalue(kind)), axn.axis_mapping(mapping):
-        for given in (x, axn.shard(x, {"mlp": "data"}), axn.shard(x, {"time": "data"})):
-            same((jax.jit(run) if jit else run)(given), ("batch", "time", "mlp"), expected)
+    with axn.set_mesh(mesh), axn.axis_mapping(mapping):
+        results = sums([x if layout is None else axn.shard(x, layout) for layout in layouts])
+    for result in results:
+        same(result, ("batch", "time", "mlp"), np.cumsum(x.array, 1))
 
 
 def test_errors():
