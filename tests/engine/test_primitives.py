@@ -71,6 +71,20 @@ def test_a_python_number_changes_no_dtype(name: str, dtype: str) -> None:
             np.testing.assert_array_equal(result, expected)
 
 
+def test_a_choice_and_a_comparison_give_the_program_of_jnp() -> None:
+    x, y = jnp.ones((2, 3)), jnp.zeros((2, 3))
+    column = jnp.array([[True], [False]])
+    for condition in (x > y, column):
+        for other in (y, y[0], y.astype("bfloat16"), 0, np.nan):
+            expected = jnp.where(condition, x, other)
+            result = primitives.where(condition, x, other)
+            assert result.dtype == expected.dtype
+            np.testing.assert_array_equal(result, expected)
+    assert lines(primitives.where, x > y, x, y) == lines(jnp.where, x > y, x, y)
+    for other in (y, y[:, :1], y[0], y.astype("bfloat16")):
+        assert lines(primitives.equal, x, other) == lines(jnp.equal, x, other)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("at", [(-1,), (0, -1), ()])
 def test_reductions_give_the_program_of_jnp_and_keep_dimensions(dtype: str, at: tuple[int, ...]) -> None:

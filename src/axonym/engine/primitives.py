@@ -48,6 +48,33 @@ multiply = _promoted(lax.mul, jnp.multiply)
 divide = _promoted(lax.div, jnp.true_divide)
 
 
+def equal(x: Array, y: Array) -> Array:
+    """Compare numbers, as `jnp.equal` does."""
+    if x.dtype != y.dtype or x.ndim != y.ndim:
+        return jnp.equal(x, y)
+    return lax.eq(x, y)
+
+
+def where(condition: Array, x: Array, y: Array | Number) -> Array:
+    """Choose elements of `x` where a condition is true, and of `y` elsewhere, as `jnp.where` does."""
+    other = y
+    if isinstance(y, Number):
+        other = x
+    is_alike = _lies_as(condition, x) and _lies_as(other, x) and x.dtype == other.dtype
+    if not is_alike:
+        return jnp.where(condition, x, y)
+    if isinstance(y, Number):
+        y = lax.full_like(x, y)
+    return lax.select(condition, x, y)
+
+
+def _lies_as(x: Any, y: Any) -> bool:
+    """Return whether arrays have one shape, and on an Explicit mesh one layout."""
+    mine, other = jax.typeof(x), jax.typeof(y)
+    same: bool = mine.shape == other.shape and mine.sharding == other.sharding
+    return same
+
+
 def total(x: Array, at: Sequence[int]) -> Array:
     """Add up floats over dimensions, and keep these with size 1; narrow ones in float32, as `jnp.sum` does."""
     return _wide_total(x, _counted(x, at)).astype(x.dtype)

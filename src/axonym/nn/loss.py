@@ -13,7 +13,7 @@ from ..axis import Axis, AxisSelection, AxisSelector, names_in, selection, selec
 from ..core import Core, axes_of, facts, wrap
 from ..create import arange
 from ..dtypes import at_least_float32, widen
-from ..engine import checks, kernels, pointwise
+from ..engine import checks, kernels, pointwise, primitives
 from ..engine.audits import expect
 from ..engine.renaming import up_to_renaming
 from ..errors import ArgumentError, OperandError, message
@@ -267,7 +267,7 @@ def _pick(logits: jax.Array, targets: jax.Array, classes: jax.Array) -> jax.Arra
     It compares instead of gathering: the sum stays local where the classes are sharded, and the backward pass needs no
     scatter.
     """
-    return jnp.where(targets == classes, logits, np.zeros((), logits.dtype))
+    return primitives.where(primitives.equal(targets, classes), logits, 0)
 
 
 def cross_entropy_loss_and_log_normalizers(
@@ -339,27 +339,29 @@ def _cross_entropy(
             picked, largest = lax.optimization_barrier((picked, largest))
         else:
             wanted = wanted.astype(_counting(wanted))
-            known = (wanted >= 0) & (wanted < logits.shape[at])
+            lowest = np.array(0, wanted.dtype)
+            known = lax.bitwise_and(lax.ge(wanted, lowest), wanted < logits.shape[at])
             if known.ndim:
-                known = known.squeeze(at)
+                known = lax.squeeze(known, (at,))
             classes = lax.broadcasted_iota(wanted.dtype, logits.shape, at % logits.ndim)
             own = _pick(logits, wanted, classes).sum(at)
             # The maximum stays the same, but the exponentials wait for it; not every compiler heeds a barrier here.
-            same = jnp.maximum(largest, lax.stop_gradient(own))
-            largest = _finite(jnp.where(known, same, largest))
-            picked = own - largest
+            same = lax.max(largest, lax.stop_gradient(own))
+            largest = _finite(primitives.where(known, same, largest))
+            picked = lax.sub(own, largest)
 
-        shifted = logits - jnp.expand_dims(lax.stop_gradient(largest), at)
-        normalizers = jnp.log(jnp.exp(shifted).sum(at))
+        above = lax.expand_dims(lax.stop_gradient(largest), (at,))
+        shifted = primitives.subtract(logits, above)
+        normalizers = lax.log(lax.exp(shifted).sum(at))
         if smooths:
             share = (1 - smoothing) * share + smoothing
             picked = (1 - smoothing) * picked + smoothing * shifted.mean(at)
-        found = normalizers - picked
+        found = primitives.subtract(normalizers, picked)
         if soft or smooths:
             found = normalizers * share - picked
         if known is not None:
-            found = jnp.where(known, found, jnp.nan)
-        normalizers = normalizers + largest
+            found = primitives.where(known, found, np.nan)
+        normalizers = lax.add(normalizers, largest)
 
         if drifts:  # before the cast: the square may overflow float16, its weighted value less so
             found = found + z_loss * normalizers**2
@@ -469,7 +471,7 @@ def _counting(classes: jax.Array | NamedArray) -> np.dtype[np.generic]:
 
 def _finite(largest: jax.Array) -> jax.Array:
     """Return what to subtract from logits; an infinite maximum would give NaN."""
-    return jnp.where(jnp.isfinite(largest), largest, np.zeros((), largest.dtype))
+    return primitives.where(lax.is_finite(largest), largest, 0)
 
 
 def _floating(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
