@@ -57,14 +57,12 @@ def equal(x: Array, y: Array) -> Array:
 
 def where(condition: Array, x: Array, y: Array | Number) -> Array:
     """Choose elements of `x` where a condition is true, and of `y` elsewhere, as `jnp.where` does."""
-    other = y
-    if isinstance(y, Number):
-        other = x
-    is_alike = _lies_as(condition, x) and _lies_as(other, x) and x.dtype == other.dtype
-    if not is_alike:
+    if not _lies_as(condition, x):
         return jnp.where(condition, x, y)
     if isinstance(y, Number):
-        y = lax.full_like(x, y)
+        return lax.select(condition, x, lax.full_like(x, y))
+    if x.dtype != y.dtype or not _lies_as(y, x):
+        return jnp.where(condition, x, y)
     return lax.select(condition, x, y)
 
 
