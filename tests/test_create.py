@@ -157,12 +157,14 @@ def in_jnp(row: tuple[str, Any, Any]) -> Job:
 class TestLaws:
     def test_equals_jnp(self, row: tuple[str, Any, Any]) -> None:
         name, call, _ = row
-        result, expected = call(), together(in_jnp, ROWS, row)
-        assert isinstance(result, axn.NamedArray)
-        assert len(result.names) == result.ndim
-        assert (result.dtype, result.array.weak_type) == (expected.dtype, expected.weak_type)
-        same(name, result.array, expected)
-        same(name, together(in_a_program, ROWS, row).array, expected)
+        results, expected = [together(in_a_program, ROWS, row)], together(in_jnp, ROWS, row)
+        if in_sample(ROWS.index(row)):
+            results.append(call())
+        for result in results:
+            assert isinstance(result, axn.NamedArray)
+            assert len(result.names) == result.ndim
+            assert (result.dtype, result.array.weak_type) == (expected.dtype, expected.weak_type)
+            same(name, result.array, expected)
 
     @pytest.mark.parametrize("kind", ["auto", "explicit"])
     def test_is_the_same_on_a_mesh(self, row: tuple[str, Any, Any], kind: str, request: pytest.FixtureRequest) -> None:

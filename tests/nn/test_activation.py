@@ -12,6 +12,7 @@ from axonym import nn
 from axonym.errors import ArgumentError, AxisSizeError, OperandError
 from axonym.nn import activation
 from tests.nn.layouts import same
+from tests.together import together
 
 sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
 erf = np.vectorize(math.erf)
@@ -46,11 +47,20 @@ def test_each_has_a_row():
     assert sorted([*FORMULAS, "glu", "log1mexp"]) == sorted(activation.__all__)
 
 
+def job_of(name):
+    fn = getattr(nn, name)
+    slope = jax.grad(lambda x: fn(x).sum().scalar())
+
+    def all_forms(x, far):
+        forms = fn(x), fn(x.untag("batch")), fn(x.astype(jnp.bfloat16))
+        return forms, slope(x), (fn(far), slope(far["x", ::2]))
+
+    return all_forms, (axn.named(X.astype(np.float32), ("batch", "embed")), axn.named(np.float32([-1e4, 0, 1e4]), "x"))
+
+
 @pytest.mark.parametrize("name", FORMULAS)
 def test_formula(name):
-    x = axn.named(X.astype(np.float32), ("batch", "embed"))
-    fn = getattr(nn, name)
-    wide, anonymous, narrow = jax.jit(lambda x: (fn(x), fn(x.untag("batch")), fn(x.astype(jnp.bfloat16))))(x)
+    (wide, anonymous, narrow), *_ = together(job_of, list(FORMULAS), name)
     same(wide, ("batch", "embed"), FORMULAS[name](X))
     same(anonymous, ("embed",), FORMULAS[name](X))
     assert narrow.dtype == jnp.bfloat16
@@ -60,8 +70,7 @@ def test_formula(name):
 def test_gradient(name):
     step = 1e-6
     expected = (FORMULAS[name](X + step) - FORMULAS[name](X - step)) / (2 * step)
-    x = axn.named(X.astype(np.float32), ("batch", "embed"))
-    gradient = jax.jit(jax.grad(lambda x: getattr(nn, name)(x).sum().scalar()))(x)
+    _, gradient, _ = together(job_of, list(FORMULAS), name)
     same(gradient, ("batch", "embed"), expected, atol=1e-4)
 
 
@@ -80,9 +89,7 @@ def test_derivatives_of_the_exact_gelu():
 
 @pytest.mark.parametrize("name", FORMULAS)
 def test_extremes_are_as_in_the_limit(name):
-    fn = getattr(nn, name)
-    gradient = jax.grad(lambda x: fn(x).sum().scalar())
-    found = jax.jit(lambda x: (fn(x), gradient(x["x", ::2])))(axn.named(np.float32([-1e4, 0, 1e4]), "x"))
+    _, _, found = together(job_of, list(FORMULAS), name)
     assert not any(np.isnan(part).any() for part in jax.tree.leaves(found))
 
 

@@ -135,7 +135,7 @@ def test_layers_with_an_activation(name):
         OperandError,
         f"{name}: the activation silu does not take a NamedArray\n"
         "  hint: use the one in axonym.nn, or axn.nmap(activation)",
-        lambda: BY_ACTIVATION[name](jax.nn.silu)(axn.ones((T, E))),
+        lambda: jax.eval_shape(lambda: BY_ACTIVATION[name](jax.nn.silu)(axn.ones((T, E)))),
     )
 
 

@@ -272,8 +272,8 @@ class TestOperators:
         row = Row("", op, ("bc",), op, "bc", domains=(domain,))
         array = jax.device_put(row.draw(0)[0])
         x = axn.named(array, ("b", "c"))
-        first, second = jax.jit(lambda array: (op(array, 2), op(2, array)))(array)
-        for got, expected in ((op(x, 2), first), (op(2, x), second)):
+        both_sides = lambda x: (op(x, 2), op(2, x))  # noqa: E731
+        for got, expected in zip(*jax.jit(lambda *given: [both_sides(x) for x in given])(x, array), strict=True):
             for one, value in zip(row.results(got), row.results(expected), strict=True):
                 assert one.names == ("b", "c")
                 assert_close(one.array, value)

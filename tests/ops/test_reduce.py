@@ -280,9 +280,12 @@ def test_a_masked_extremum_keeps_the_dtype(dtype: Any) -> None:
     x = axn.named(jnp.array([0, 1], dtype), "a")
     none = axn.named([False, False], "a")
     low, high = limits(x.dtype)
-    for extremum, start in ((axn.max, low), (axn.min, high), (axn.max, 0), (axn.min, 1)):
-        assert extremum(x, where=none, initial=start).item() == start
-        assert extremum(x, where=~none, initial=start).dtype == x.dtype
+    starts = (axn.max, low), (axn.min, high), (axn.max, 0), (axn.min, 1)
+    masked = lambda x, where: [extremum(x, where=where, initial=start) for extremum, start in starts]  # noqa: E731
+    of_none, of_all = jax.jit(lambda x, none: (masked(x, none), masked(x, ~none)))(x, none)
+    for empty, whole, (_, start) in zip(of_none, of_all, starts, strict=True):
+        assert empty.item() == start
+        assert whole.dtype == x.dtype
     if dtype is not bool:  # which has no difference
         assert x.ptp(where=~none, initial=1).item() == 1
 

@@ -67,6 +67,7 @@ MAPPINGS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("manual", [None, ("data",), ("model",), ()], ids=str)
 @pytest.mark.parametrize("mapping", MAPPINGS.values(), ids=MAPPINGS)
 def test_a_mapped_function_is_the_function(mesh, mapping, manual):

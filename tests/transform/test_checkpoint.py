@@ -66,6 +66,7 @@ def raw_gradients(reverse):
     return jax.jit(jax.value_and_grad(raw_loss, argnums=(0, 1)))(weights, x.array)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("remat", "options"),
     [(policy, {}) for policy in POLICIES]
@@ -96,6 +97,7 @@ def outputs_and_gradients(remat):
     return run(w)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("remat", POLICIES, ids=lambda p: p if isinstance(p, str) else None)
 def test_outputs_and_their_gradients(remat):
     got, gradient = outputs_and_gradients(remat)

@@ -14,7 +14,8 @@ A, B, C = axn.make_axes(a=2, b=3, c=4)
 
 def draw(*axes: axn.Axis, seed: int = 0) -> axn.NamedArray:
     sizes = [axis.size for axis in axes]
-    return axn.named(np.random.default_rng(seed).normal(size=sizes).astype(np.float32), axes)
+    array = np.random.default_rng(seed).normal(size=sizes).astype(np.float32)
+    return axn.named(jax.device_put(array), axes)
 
 
 def same(x: axn.NamedArray, names: tuple[str, ...], array) -> None:

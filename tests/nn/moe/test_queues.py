@@ -6,6 +6,7 @@ import pytest
 import axonym as axn
 from axonym.nn.moe.layout import CHOICE, Layout
 from axonym.nn.moe.queues import queues_of
+from tests.nn.layouts import compiled
 
 B, S, K, X = axn.Axis("batch", 8), axn.Axis("seq", 6), axn.Axis(CHOICE, 2), axn.Axis("experts", 4)
 CHOSEN = np.random.default_rng(0).integers(0, 4, (8, 6, 2)).astype(np.int32)
@@ -26,7 +27,7 @@ def places(competing):
 
 @pytest.mark.parametrize("competing", [TOKENS, ("seq",), ("batch",)])
 def test_first_choices_and_earlier_tokens_go_first(competing):
-    queues = queues_of(Layout(TOKENS, competing), axn.named(CHOSEN, (B, S, K)), X)
+    queues = compiled(queues_of, Layout(TOKENS, competing), axn.named(CHOSEN, (B, S, K)), X)
     np.testing.assert_array_equal(queues.place.rearrange((B, S, K)).array, places(competing))
     assert int(queues.sizes.sum()) == CHOSEN.size
 

@@ -147,7 +147,7 @@ def test_every_layer_applied_to_the_same():
         each = lambda layers: [layer(x, shift["layers", i]).array for i, layer in enumerate(layers)]  # noqa: E731
         expected = np.stack(compiled(each, stack.unstacked()))
         for call in (stack.map, stack.vmap, blocks.map):
-            same(call(x, shift), ("layers", "batch", "embed"), expected)
+            same(compiled(call, x, shift), ("layers", "batch", "embed"), expected)
         result = stack.vmap_via(lambda layer, x, own: {"own": own, "n": 1.5})(x, jnp.arange(5))
         np.testing.assert_array_equal(result["own"], np.arange(5))
         assert result["n"] == 1.5
