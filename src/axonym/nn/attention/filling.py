@@ -26,6 +26,7 @@ from ...mesh.blocks import entries_from_type_and_mapping, mesh_of
 from ...mesh.tracing import tracing, varying_like
 from ...names import plans
 from ...names.plans import Names
+from .parts import parts_of, put_in_parts
 
 Index = dict[str, Any]
 
@@ -40,6 +41,21 @@ def put(old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bo
         each: the axes along which slots differ.
         ring: whether slots are in range, and go on at 0 behind the last one.
     """
+    parts = parts_of(old, new, index, ring=ring)
+    if parts is None:
+        return _put(old, new, index, each, ring=ring)
+    *_, k_pos = index
+    # In the part of a device, slots are out of range if they are those of another one.
+    own_ring = ring and not parts.entries[k_pos]
+
+    def write(old: NamedArray, new: NamedArray, index: Index) -> NamedArray:
+        return _put(old, new, index, each, ring=own_ring)
+
+    return put_in_parts(write, parts, old, new, index)
+
+
+def _put(old: NamedArray, new: NamedArray, index: Index, each: Names, *, ring: bool) -> NamedArray:
+    """Do `put` where the compiler has the whole cache, or a device its part."""
     scattered = _scattered_each if each else _scattered
     across = _trips(old, new, index, each, ring=ring)
     if across is None or not tracing():
@@ -157,12 +173,14 @@ def _piece(array: jax.Array, start: Any, size: int, dim: int) -> jax.Array:
 
 
 def _shifted(box: jax.Array, there: jax.Array, shift: jax.Array, dim: int) -> jax.Array:
-    """Move a box along a dimension, so that what does not fit is lost, and the first ones stay as they are."""
+    """Move a box along a dimension, to its end or to its start, so that what does not fit is lost."""
     size = box.shape[dim]
     if size > 1:
         twice = lax.concatenate([box, box], dim)
-        box = _piece(twice, lax.max(size - shift, np.int32(0)), size, dim)
-    return jnp.where(lax.broadcasted_iota(jnp.int32, box.shape, dim) >= shift, box, there)
+        start = jnp.where(shift < 0, -shift, size - shift)
+        box = _piece(twice, lax.clamp(like(0, start), start, like(size, start)), size, dim)
+    place = lax.broadcasted_iota(jnp.int32, box.shape, dim) - shift
+    return jnp.where((place >= 0) & (place < size), box, there)
 
 
 def _scattered(

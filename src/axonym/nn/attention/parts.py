@@ -1,0 +1,122 @@
+"""Writing into a cache that devices share: each writes into its own part, in a `shard_map`.
+
+Left to the compiler, a write along an axis that is split is a scatter, for which a TPU may bring the whole cache into
+another order and back; a write at a position of split positions gathers the whole cache.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AxisType, PartitionSpec
+
+from ...array import NamedArray
+from ...core import wrap
+from ...mesh import context, explicit, tracing
+from ...mesh.assignment import Entry, MeshLike
+from ...mesh.blocks import entries_from_type_and_mapping
+from ...mesh.partition import spec_from_entries, ways_on
+from ...names.plans import Names
+
+Index = Mapping[str, Any]
+
+
+class Parts(NamedTuple):
+    """How devices share a cache.
+
+    Attributes:
+        mesh: the mesh.
+        entries: the mesh axes of each axis of the cache.
+    """
+
+    mesh: MeshLike
+    entries: Mapping[str, Entry]
+
+    def spec(self, names: Names) -> PartitionSpec:
+        """Return how an array is split whose axes lie as those of the cache."""
+        return spec_from_entries([self.entries.get(name, ()) for name in names])
+
+
+def parts_of(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> Parts | None:
+    """Return how devices share a cache; None where the compiler is to write into all of it.
+
+    Args:
+        old: the cache.
+        new: what is written.
+        index: the layer, if there is one, and then the slots of the tokens.
+        ring: whether slots go on at 0 behind the last one.
+    """
+    mesh, mapping, now = context.context_mesh(), context.current_mapping(), context.current()
+    # A check is to see whole arrays.
+    if mesh is None or not tracing.tracing() or now.audit is not None or now.taken:
+        return None
+    kinds = set(mesh.axis_types)
+    is_typed = explicit.has_explicit_axes(old.array)
+    if len(kinds) > 1 or AxisType.Manual in kinds or is_typed != (AxisType.Explicit in kinds):
+        return None
+    if not is_typed and (mapping is None or mapping.uneven):
+        return None
+    *layers, k_pos = index
+    for x in (old, new, index[k_pos]):
+        sizes = x.array.shape
+        if len(sizes) != len(x.names) or not all(isinstance(size, int) and size for size in sizes):
+            return None
+
+    entries = dict(zip(old.names, entries_from_type_and_mapping(old.array, old.names), strict=True))
+    ways = {name: ways_on(mesh, entry) for name, entry in entries.items()}
+    if set(ways.values()) == {1} or any(ways[name] > 1 for name in layers):
+        return None
+    if any(old.axis_size(name) % count for name, count in ways.items()):
+        return None
+    tokens = [name for name in index[k_pos].names if name not in old.names]
+    number = new.axis_size(tokens[0]) if tokens else 1
+    own = old.axis_size(k_pos) // ways[k_pos]
+    if ways[k_pos] > 1 and (number > own or (ring and number > 1)):
+        return None
+    return Parts(mesh, entries)
+
+
+def put_in_parts(
+    write: Callable[[NamedArray, NamedArray, dict[str, Any]], NamedArray],
+    parts: Parts,
+    old: NamedArray,
+    new: NamedArray,
+    index: Index,
+) -> NamedArray:
+    """Write into the parts of a cache; each device drops the tokens of others.
+
+    Args:
+        write: writes into a whole cache, and drops tokens whose slots are out of range.
+        parts: how devices share it.
+        old: the cache.
+        new: what is written.
+        index: as that of `parts_of`.
+    """
+    *layers, k_pos = index
+    places = index[k_pos]
+    named = [old, new, places]
+    specs = [parts.spec(x.names) for x in named]
+    arrays = [x.array for x in named]
+    if AxisType.Explicit in parts.mesh.axis_types:
+        # A shard_map takes only what its type says to be split so.
+        for i, x in enumerate(named):
+            entries = [parts.entries.get(name, ()) for name in x.names]
+            arrays[i] = explicit.relayout(x.array, entries, x.names)
+    numbers = [jnp.asarray(index[name]) for name in layers]
+
+    def write_own(own: jax.Array, tokens: jax.Array, slots: jax.Array, *at: jax.Array) -> jax.Array:
+        split = parts.entries[k_pos]
+        if split:
+            first = lax.axis_index(split) * own.shape[old.names.index(k_pos)]
+            slots = slots - first.astype(slots.dtype)
+        here = {**dict(zip(layers, at, strict=True)), k_pos: wrap(places, slots, places.names)}
+        return write(wrap(old, own, old.names), wrap(new, tokens, new.names), here).array
+
+    mapped = jax.shard_map(
+        write_own,
+        in_specs=(*specs, *(PartitionSpec() for _ in numbers)),
+        out_specs=specs[0],
+    )
+    return wrap(old, mapped(*arrays, *numbers), old.names)
