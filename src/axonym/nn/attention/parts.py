@@ -34,9 +34,9 @@ class Parts(NamedTuple):
     mesh: MeshLike
     entries: Mapping[str, Entry]
 
-    def spec(self, names: Names) -> PartitionSpec:
-        """Return how an array is split whose axes lie as those of the cache."""
-        return spec_from_entries([self.entries.get(name, ()) for name in names])
+    def of(self, names: Names) -> list[Entry]:
+        """Return the mesh axes of each dimension of an array whose axes lie as those of the cache."""
+        return [self.entries.get(name, ()) for name in names]
 
 
 def parts_of(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> Parts | None:
@@ -65,10 +65,12 @@ def parts_of(old: NamedArray, new: NamedArray, index: Index, *, ring: bool) -> P
             return None
 
     entries = dict(zip(old.names, entries_from_type_and_mapping(old.array, old.names), strict=True))
-    ways = {name: ways_on(mesh, entry) for name, entry in entries.items()}
-    if set(ways.values()) == {1} or any(ways[name] > 1 for name in layers):
-        return None
-    if any(old.axis_size(name) % count for name, count in ways.items()):
+    ways: dict[str, int] = {}
+    for name, entry in entries.items():
+        ways[name] = ways_on(mesh, entry)
+        if old.axis_size(name) % ways[name] or (name in layers and ways[name] > 1):
+            return None
+    if set(ways.values()) == {1}:
         return None
     tokens = [name for name in index[k_pos].names if name not in old.names]
     number = new.axis_size(tokens[0]) if tokens else 1
@@ -96,14 +98,15 @@ def put_in_parts(
     """
     *layers, k_pos = index
     places = index[k_pos]
-    named = [old, new, places]
-    specs = [parts.spec(x.names) for x in named]
-    arrays = [x.array for x in named]
-    if AxisType.Explicit in parts.mesh.axis_types:
-        # A shard_map takes only what its type says to be split so.
-        for i, x in enumerate(named):
-            entries = [parts.entries.get(name, ()) for name in x.names]
-            arrays[i] = explicit.relayout(x.array, entries, x.names)
+    specs: list[PartitionSpec] = []
+    arrays: list[jax.Array] = []
+    for x in (old, new, places):
+        array, entries = x.array, parts.of(x.names)
+        if AxisType.Explicit in parts.mesh.axis_types:
+            # A shard_map takes only what its type says to be split so.
+            array = explicit.relayout(array, entries, x.names)
+        specs.append(spec_from_entries(entries))
+        arrays.append(array)
     numbers = [jnp.asarray(index[name]) for name in layers]
 
     def write_own(own: jax.Array, tokens: jax.Array, slots: jax.Array, *at: jax.Array) -> jax.Array:
@@ -116,7 +119,7 @@ def put_in_parts(
 
     mapped = jax.shard_map(
         write_own,
-        in_specs=(*specs, *(PartitionSpec() for _ in numbers)),
+        in_specs=(*specs, *[PartitionSpec()] * len(numbers)),
         out_specs=specs[0],
     )
     return wrap(old, mapped(*arrays, *numbers), old.names)
