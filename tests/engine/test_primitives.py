@@ -45,6 +45,11 @@ def test_operands_that_are_alike_give_the_program_of_jnp(name: str, dtype: str) 
     assert lines(mine, x, column) == lines(general, x, column)
 
 
+def test_operations_of_named_arrays_have_them() -> None:
+    for mine, general in PAIRS.values():
+        assert primitives.BY_FUNCTION[general] is mine
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_other_operands_are_promoted_as_jnp_promotes_them(name: str) -> None:
     mine, general = PAIRS[name]

@@ -13,6 +13,7 @@ from ..errors import OperandError, message
 from ..kinds import Payload
 from ..names import plans
 from ..names.plans import Names
+from . import primitives
 from .checks import NAME_IT, NUMBERS, Function, check_sizes, plain, planned, title, unnamed
 from .kernels import (
     Kernel,
@@ -77,10 +78,11 @@ _stand_ins: dict[int, Function] = {}
 
 def _stand_in(fn: Function) -> Function:
     """Wrap a `jnp.ufunc` in a function: the hash of a ufunc runs in Python and would cost a tenth of an operation."""
+    call = primitives.BY_FUNCTION.get(fn, fn)
 
     @wraps(fn)
     def plain_function(*arrays: Payload) -> Any:
-        return fn(*arrays)
+        return call(*arrays)
 
     _stand_ins[id(fn)] = plain_function  # the entry keeps fn alive, and so its id unique
     return plain_function

@@ -47,6 +47,14 @@ subtract = _promoted(lax.sub, jnp.subtract)
 multiply = _promoted(lax.mul, jnp.multiply)
 divide = _promoted(lax.div, jnp.true_divide)
 
+# What stands in for a function of `jax.numpy`.
+BY_FUNCTION: dict[Any, Binary] = {
+    jnp.add: add,
+    jnp.subtract: subtract,
+    jnp.multiply: multiply,
+    jnp.true_divide: divide,
+}
+
 
 def equal(x: Array, y: Array) -> Array:
     """Compare numbers, as `jnp.equal` does."""
