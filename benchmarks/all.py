@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import raw_gpt2 as raw
-from lm_cache import TINY, Programs, copies
+from lm_cache import SPLIT, TINY, Programs, copies, mesh_of, sent
 from measure import equations, flops_bytes, table
 from partitioning import MODELS, Program, with_names, written_by_hand
 from train_step import pair
@@ -124,6 +124,12 @@ def of_caches() -> Iterator[Row]:
         yield Row(f"copies of the cache in a step of decoding, {name}", copies(programs.step(lengths), whole), 0)
         in_loops = copies(programs.loop(lengths), whole, of_loops=True)
         yield Row(f"copies of the cache while text is generated, {name}", in_loops, 0)
+    programs = Programs(TINY, batch=4, places=320)
+    part = programs.elements // 8
+    for name, mapping in SPLIT.items():
+        text = programs.split_step(True, mapping, mesh_of(jax.devices()))
+        found = copies(text, part * TINY.layers) + sent(text, part)
+        yield Row(f"copies and collectives of the cache in a step of decoding, split {name}", found, 0)
 
 
 def exact() -> list[Row]:

@@ -5,12 +5,12 @@ import jax.numpy as jnp
 import pytest
 from all import of_caches
 from jax import lax
-from lm_cache import TINY, Programs, copies
+from lm_cache import TINY, Programs, copies, sent
 
 
 def test_the_decoder_copies_no_cache() -> None:
     found = list(of_caches())
-    assert len(found) == 4
+    assert len(found) == 6
     assert all(row.is_met for row in found), found
 
 
@@ -42,3 +42,16 @@ def test_what_is_counted() -> None:
     assert copies(text(both, x, 3), x.size) >= 1
     assert copies(text(turned, x, 3), x.size) >= 1
     assert copies(text(lambda x: x * 2, x), x.size) == 0
+
+
+def test_collectives_are_counted_by_what_they_send(auto_mesh: jax.sharding.Mesh) -> None:
+    def on(axis: str | None) -> jax.sharding.NamedSharding:
+        return jax.sharding.NamedSharding(auto_mesh, jax.sharding.PartitionSpec(axis))
+
+    def text(wanted: str | None) -> str:
+        compiled = jax.jit(lambda x: x * 2, in_shardings=on("data"), out_shardings=on(wanted))
+        return compiled.lower(jax.ShapeDtypeStruct((8, 4), jnp.float32)).compile().as_text()
+
+    assert sent(text("data"), 1) == 0
+    assert sent(text(None), 32) == 1
+    assert sent(text(None), 33) == 0
