@@ -418,10 +418,15 @@ class Table:
 
     @pytest.fixture
     def alike(self, row: Row, request: pytest.FixtureRequest) -> tuple[bool, Sequence[Row]]:
-        """Tell whether a row also runs op by op, which is a third of them, and which rows do as it does."""
+        """Tell whether a row also runs op by op, which is a ninth of them, and which rows do as it does."""
         if request.config.getoption("--all-rows"):
             return True, _rows_of(request)
-        return in_sample(row), [each for each in _rows_of(request) if in_sample(each) == in_sample(row)]
+        return runs_alone(row), [each for each in _rows_of(request) if runs_alone(each) == runs_alone(row)]
+
+
+def runs_alone(row: Row) -> bool:
+    """Tell whether a row is in two samples: op by op each row compiles several programs, together a twelfth of one."""
+    return in_sample(row) and in_sample(row, SEED + 1)
 
 
 def _rows_of(request: pytest.FixtureRequest) -> Sequence[Row]:

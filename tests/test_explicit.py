@@ -395,6 +395,7 @@ def integers(x: axn.NamedArray) -> axn.NamedArray:
     return (x * 8).astype(int)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", WITHOUT_A_MESH)
 def test_meets_an_array_that_was_made_without_a_mesh_where_no_mesh_is_current(name: str) -> None:
     x, y = drawn("ab"), drawn("ab", seed=1)
@@ -545,6 +546,7 @@ def with_new_axis(x: axn.NamedArray, axis: axn.Axis) -> list[axn.NamedArray]:
     return [f(x, axis) for f in NEW_AXES]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", SPREAD)
 def test_a_new_axis_is_laid_out_by_the_mapping(name: str, mesh: Mesh, auto_mesh: Mesh) -> None:
     mapping, own, axis, entry = SPREAD[name]

@@ -35,6 +35,7 @@ def equal(x: axn.NamedArray, y: axn.NamedArray) -> bool:
     return x.names == y.names and np.array_equal(x.array, y.array)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_reads_and_writes_what_the_index_of_an_array_means(index: Any) -> None:
     @jax.jit
@@ -84,6 +85,7 @@ VIEWS: list[list[dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("stages", VIEWS, ids=str)
 def test_views_compose(stages: list[dict[str, Any]]) -> None:
     view = ref = axn.new_ref(X)
@@ -126,6 +128,7 @@ INNER: list[tuple[Any, bool]] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("outer", OUTER, ids=str)
 def test_a_view_writes_no_further_than_it_reaches(outer: Any) -> None:
     numbers, size = np.arange(10), 10

@@ -81,6 +81,7 @@ def each_axis(row: Row, meshes: Meshes) -> Iterator[tuple[str, float, float]]:
                 break
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("table", TABLES)
 def test_an_operation_on_explicit_axes_sends_no_more_than_on_auto_ones(
     table: str, auto_mesh: jax.sharding.Mesh, explicit_mesh: jax.sharding.Mesh, request: pytest.FixtureRequest

@@ -13,6 +13,7 @@ from axonym.mesh import auto
 from tests.laws import assert_close
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "value",
     [

@@ -140,10 +140,15 @@ def test_generation_goes_on_where_it_stopped():
 
 def test_one_sequence_and_a_shared_length():
     axes = (H, axn.Axis("key", 16), D)
-    one = nn.generate(MODEL.extend, nn.KVCache.stacked(Layers, "key", axes), PADDED["batch", 0], New)
+
+    @jax.jit
+    def both():
+        one = nn.generate(MODEL.extend, nn.KVCache.stacked(Layers, "key", axes), PADDED["batch", 0], New)
+        alike = axn.stack(B, 4 * [PADDED["batch", 0]])
+        return one, nn.generate(MODEL.extend, caches(lengths=()), alike, New)
+
+    one, found = both()
     assert one.tokens.tolist() == alone()[0]
-    alike = axn.stack(B, 4 * [PADDED["batch", 0]])
-    found = nn.generate(MODEL.extend, caches(lengths=()), alike, New)
     assert found.tokens["batch", 3].tolist() == alone()[0]
 
 

@@ -68,6 +68,7 @@ def test_targets_may_lack_axes():
     same(nn.cross_entropy_loss(x.untag("batch"), V, one.untag("seq").tag("seq"), None), ("seq",), expected)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("targets", [hard, soft], ids=["hard", "soft"])
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("axis", [None, "seq", S, ("batch",), ("batch", "seq"), ()], ids=str)

@@ -27,6 +27,7 @@ def laid_out(x, spec):
 
 
 # laying out
+@pytest.mark.sampled
 @pytest.mark.parametrize("where", ["eager", "jit", "vmap"])
 @pytest.mark.parametrize(
     ("mapping", "spec"),
@@ -459,6 +460,7 @@ def test_set_mesh_takes_abstract_meshes():
 
 
 # operations under a mapping
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "mapping", [{"batch": "data", "mlp": "model"}, {"embed": "data"}, {"batch": ("data", "model")}]
 )

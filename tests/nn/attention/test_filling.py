@@ -47,8 +47,9 @@ def test_a_loop_writes_what_fits(kind: str, chunk: bool) -> None:
     if chunk:
         new, places = NEW, from_start(places)
     across = each or ("batch",)
-    found = in_boxes(OLD, new, {"layers": jnp.int8(1), "key_pos": places}, each, across)
-    rows = NEW.rearrange(("batch", "heads", "pos", "head_dim")).array
+    at_once = lambda new, places: in_boxes(OLD, new, {"layers": jnp.int8(1), "key_pos": places}, each, across)  # noqa: E731
+    found = jax.jit(at_once)(new, places)
+    rows = np.asarray(axn.rearrange(NEW, ("batch", "heads", "pos", "head_dim")).array)
     at = np.asarray(start)
     whole = np.broadcast_to(at.reshape(at.shape + (1,) * (2 - at.ndim)), (3, 2))
     wanted = np.array(OLD.array)

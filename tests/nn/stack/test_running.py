@@ -200,17 +200,22 @@ def test_stages_of_layers_one_after_the_other(kind, auto_mesh):
 
     (_, (out, mapped, at_once, again, whole)), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(stack)
     layers = stack.unstacked()
-    expected = one_by_one(layers, x)
+
+    @jax.jit
+    def references(layers):
+        last = expected = one_by_one(layers, x)
+        by_hand = jax.grad(lambda layers: (one_by_one(layers, x) ** 2).sum().scalar())(layers)
+        for layer in layers:
+            last = layer(last)
+        return expected, by_hand, jnp.stack([layer(expected).array for layer in layers]), last
+
+    expected, by_hand, each, last = references(layers)
     same(out, ("batch", "embed"), expected.array)
-    by_hand = jax.grad(lambda layers: (one_by_one(layers, x) ** 2).sum().scalar())(layers)
     same_trees(gradients.unstacked(), by_hand, rtol=1e-4, atol=1e-4)
-    each = jnp.stack([layer(expected).array for layer in layers])
     for result in (mapped, at_once):
         same(result, ("layers", "batch", "embed"), each)
     same_trees(again, stack)
-    for layer in layers:
-        expected = layer(expected)
-    same(whole, ("batch", "embed"), expected.array)
+    same(whole, ("batch", "embed"), last.array)
 
 
 def test_layers_split_over_two_mesh_axes_and_gathered_over_one(auto_mesh):
