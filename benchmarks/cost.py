@@ -3,6 +3,7 @@
     python benchmarks/cost.py            GPT-2 and Llama of 4 layers on 8 simulated CPU devices, by strategies
     python benchmarks/cost.py --meshes   the step of a run: pipelines, split positions, experts
     python benchmarks/cost.py --target tpu   GPT-2 124M and that Llama on a v5e 2x4; needs libtpu, no TPU
+    python benchmarks/cost.py --target tpu --meshes expert=4,data=2   the step of a run there
     python benchmarks/cost.py --large    the step of a Llama of 7 billion parameters on 256 devices, traced alone
 
 Both depths count for the same target; that of CPU makes no reduce-scatter of an all-reduce. The compiled program is one
@@ -26,7 +27,7 @@ import optax
 from config import SHAPES, DecoderConfig, ExpertsConfig
 from costs import step_cost
 from decoder import Decoder
-from layouts import STRATEGIES, Strategy, layout_of, make_mesh, read_mesh
+from layouts import STRATEGIES, Strategy, abstract_mesh, layout_of, make_mesh, read_mesh
 from measure import table
 from rows import Windows, batch_of
 from trainer import Recipe, Trainer
@@ -86,13 +87,17 @@ def counted(config: DecoderConfig, strategy: Strategy, mesh: Any, batch: int, **
     return report, time.perf_counter() - start
 
 
-def of_run(config: DecoderConfig, mesh: str, *, fsdp: bool, depth: Any) -> tuple[Any, float]:
+def of_run(config: DecoderConfig, mesh: str, target: str, *, fsdp: bool, depth: Any) -> tuple[Any, float]:
     """Return the cost of a step of a run on a mesh by names, and the seconds that counting took."""
     sizes = read_mesh(mesh)
+    # A target that is not here compiles for devices that need not exist.
+    devices: Any = abstract_mesh(sizes)
+    if target == "cpu":
+        devices = make_mesh(sizes)
     trainer = Trainer(RECIPE, config, layout_of(sizes, fsdp=fsdp))
     text = Windows(np.zeros(5000, np.uint8), length=config.positions, seed=0)
     start = time.perf_counter()
-    report = step_cost(trainer, make_mesh(sizes), batch_of(text, 0, 16, 1), "cpu", depth=depth)
+    report = step_cost(trainer, devices, batch_of(text, 0, 16, 1), target, depth=depth)
     return report, time.perf_counter() - start
 
 
@@ -102,22 +107,24 @@ def in_short(name: str, traced: Any, compiled: Any, seconds: tuple[float, float]
     for what in ("flops", "bytes sent"):
         row[what] = f"{traced.totals[what] / max(1, compiled.totals[what]):.3f}"
     for what in ("temporary", "peak"):
-        row[what] = f"{getattr(traced.memory, what) / getattr(compiled.memory, what):.2f}"
+        theirs = getattr(compiled.memory, what)
+        # A small program for TPU is in its fast memory as a whole.
+        row[what] = f"{getattr(traced.memory, what) / theirs:.2f}" if theirs else ""
     for which, report, own in zip(("traced", "compiled"), (traced, compiled), seconds, strict=True):
         row[f"unattributed, {which}"] = f"{report.unattributed:.2%}"
         row[f"seconds, {which}"] = f"{own:.1f}"
     return row
 
 
-def runs(meshes: Iterable[str]) -> Iterable[dict[str, str]]:
+def runs(meshes: Iterable[str], target: str) -> Iterable[dict[str, str]]:
     """Yield the rows of meshes by names, without and with parameters that are divided by data, too."""
     for mesh in meshes:
         config = MIXTURE if "expert" in mesh else SMALL
         for fsdp in (False, True):
             if fsdp and "data" not in mesh:
                 continue
-            traced, own = of_run(config, mesh, fsdp=fsdp, depth="traced")
-            compiled, theirs = of_run(config, mesh, fsdp=fsdp, depth="compiled")
+            traced, own = of_run(config, mesh, target, fsdp=fsdp, depth="traced")
+            compiled, theirs = of_run(config, mesh, target, fsdp=fsdp, depth="compiled")
             yield in_short(mesh + ", fsdp" * fsdp, traced, compiled, (own, theirs))
 
 
@@ -171,13 +178,13 @@ def main() -> None:
         return
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 8)
-    if options.meshes is not None:
-        print(f"jax {jax.__version__}, traced to compiled")
-        print(table(list(runs(options.meshes or MESHES))))
-        return
     models, target = MODELS, "cpu"
     if options.target == "tpu":
         models, target = TPU_MODELS, "v5e"
+    if options.meshes is not None:
+        print(f"jax {jax.__version__}, traced to compiled")
+        print(table(list(runs(options.meshes or MESHES, target))))
+        return
     names = models
     if options.models:
         names = options.models.split(",")

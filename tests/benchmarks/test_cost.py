@@ -20,7 +20,7 @@ def test_rows_compare_two_reports() -> None:
 def test_split_positions_and_experts_are_counted_like_the_compiler() -> None:
     config = dataclasses.replace(MIXTURE, **TINY)
     mesh = "context=2,expert=2,data=2"
-    traced, compiled = (of_run(config, mesh, fsdp=False, depth=depth)[0] for depth in ("traced", "compiled"))
+    traced, compiled = (of_run(config, mesh, "cpu", fsdp=False, depth=depth)[0] for depth in ("traced", "compiled"))
     for what in ("flops", "bytes sent"):
         assert traced.totals[what] == pytest.approx(compiled.totals[what], rel=0.05)
     assert max(traced.unattributed, compiled.unattributed) < 0.05

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType
 
-from axonym.costs.compilers import ACCELERATOR, CPU
+from axonym.costs.compilers import ACCELERATOR, CPU, TPU
 from axonym.costs.walk import Walk
 from tests.costs.equations_made import SIZES, TYPED, array, program
 
@@ -99,6 +99,38 @@ def test_collectives_of_a_shard_map():
         ("all-gather", (2, 16)),
         ("reduce-scatter", (2, 16)),
     }
+
+
+@pytest.mark.parametrize(
+    ("compiler", "cut", "kind"),
+    [
+        (TPU, "rows", "reduce-scatter"),
+        # Parts of 64 columns are no whole tiles.
+        (TPU, "columns", "all-reduce"),
+        (ACCELERATOR, "columns", "reduce-scatter"),
+        (CPU, "rows", "all-reduce"),
+        (TPU, "nothing", "all-reduce"),
+    ],
+)
+def test_a_sum_in_a_shard_map_is_scattered_if_each_device_uses_a_part(compiler, cut, kind):
+    layouts = {"rows": jax.P(None, "data"), "columns": jax.P(None, None, "data"), "nothing": jax.P()}
+
+    def summed(x):
+        whole = jax.shard_map(lambda x: jax.lax.psum(x, "data"), mesh=TYPED, in_specs=jax.P("data"), out_specs=jax.P())
+        return jax.reshard(whole(x), layouts[cut])
+
+    walk = walked(summed, array((8, 192, 256), "data"), compiler=compiler)
+    assert sent(walk) == [(kind, ("data",), (2, 192, 256), 1)]
+
+
+@pytest.mark.parametrize(("compiler", "itemsize"), [(TPU, 2), (ACCELERATOR, 4)])
+def test_what_only_a_product_reads_is_exchanged_as_its_operand_is_rounded(compiler, itemsize):
+    def exchanged(x, w):
+        return jax.lax.all_to_all(x, "data", 1, 0, tiled=True) @ w
+
+    mapped = jax.shard_map(exchanged, mesh=TYPED, in_specs=(jax.P("data"), jax.P()), out_specs=jax.P(None, "data"))
+    (one,) = walked(mapped, X, array((4, 8)), compiler=compiler).sent
+    assert (one.move.kind, one.itemsize) == ("all-to-all", itemsize)
 
 
 def test_what_is_split_beside_a_shard_map_stays_so():

@@ -48,6 +48,25 @@ def test_a_batch_of_products_as_a_convolution():
     assert flops_of(ops["c"], ops) == 2 * 4 * 8 * 32 * 16
 
 
+# A row of 320 meets the matrix of its group, and so does that of a gradient to rows.
+RAGGED = """HloModule jit_f
+
+ENTRY %main (s: s32[1], x: f32[320,128], w: f32[2,128,192]) -> f32[320,192] {
+  %s = s32[1]{0} parameter(0)
+  %x = f32[320,128]{1,0} parameter(1)
+  %w = f32[2,128,192]{2,1,0} parameter(2)
+  ROOT %r = f32[320,192]{1,0} custom-call(%s, /*index=1*/%x, %w), custom_call_target="tpu_custom_call", ATTRIBUTES
+}
+"""
+TILING = 'frontend_attributes={ragged_dot_tiling="64,128,192"}, metadata={op_name="jit(f)/up/ragged_dot_general/none"}'
+
+
+def test_a_kernel_for_rows_of_groups():
+    (amount,) = [one for one in amounts(Program(RAGGED.replace("ATTRIBUTES", TILING))) if one.flops]
+    assert amount.flops == 2 * 320 * 128 * 192
+    assert amount.source == "jit(f)/up/ragged_dot_general"
+
+
 ACCESSED = """HloModule jit_f
 
 %read (p: f32[10,4], i: s32[]) -> f32[1,4] {

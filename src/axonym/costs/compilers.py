@@ -21,6 +21,7 @@ class Compiler(NamedTuple):
             1024 terms for each number are scattered, those with 2048 are not, nor those of bfloat16 with 1024: they
             take long enough to send something meanwhile.
         masks: it multiplies each row with the matrices of all groups of a ragged product, and keeps one of the results.
+        masks_sums: it does so for the gradients of these matrices, which sum over the rows of each group.
     """
 
     scatters: bool
@@ -32,11 +33,12 @@ class Compiler(NamedTuple):
     tiles: bool = False
     windows: int | None = None
     intensity: int = 0
+    masks_sums: bool = False
 
 
 CPU = Compiler(scatters=False, folds=False, merges=True, masks=True, adds=False)
 ACCELERATOR = Compiler(scatters=True, folds=True, merges=False, masks=False)
-TPU = ACCELERATOR._replace(rounds=True, tiles=True, windows=2**20, intensity=1024)
+TPU = ACCELERATOR._replace(rounds=True, tiles=True, windows=2**20, intensity=1024, masks_sums=True)
 
 
 def compiler_of(platform: str) -> Compiler:

@@ -8,6 +8,7 @@ from jax.sharding import AxisType
 
 from ..mesh.assignment import Entry
 from ..mesh.partition import entries_from_spec, only, without
+from .compilers import Compiler
 
 # JAX publishes no types of these.
 Program: TypeAlias = Any
@@ -256,7 +257,10 @@ def readers_of(equations: Sequence[Equation]) -> dict[int, list[Equation]]:
 
 
 def flops_of(
-    equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int], *, masks: bool = False
+    equation: Equation,
+    inputs: Sequence[Value],
+    mesh: Mapping[str, int],
+    compiler: Compiler | None = None,
 ) -> float:
     """Return the operations of a product or a convolution on one device; all else counts as none.
 
@@ -264,13 +268,13 @@ def flops_of(
         equation: the equation.
         inputs: how its operands are laid out.
         mesh: sizes of the mesh axes.
-        masks: whether the product of a row with the matrix of its group takes one with the matrices of all groups.
+        compiler: what it computes in vain; without it, nothing.
     """
     name = equation.primitive.name
     if name == "dot_general":
         return _product(equation, inputs, mesh)
     if name in ("ragged_dot", "ragged_dot_general"):
-        return _ragged(equation, inputs, mesh, masks=masks)
+        return _ragged(equation, inputs, mesh, compiler)
     if name == "conv_general_dilated":
         return _convolution(equation, inputs, mesh)
     if name == "pallas_call":
@@ -338,20 +342,26 @@ def labelled(left: Value, right: Value, numbers: Any) -> dict[tuple[str, int], L
 
 
 def _ragged(
-    equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int], *, masks: bool
+    equation: Equation,
+    inputs: Sequence[Value],
+    mesh: Mapping[str, int],
+    compiler: Compiler | None,
 ) -> float:
-    """Count each row once, with the matrix of its group."""
+    """Count each row once, with the matrix of its group, or with those of all groups."""
+    sums = False
     numbers = equation.params.get("ragged_dot_dimension_numbers")
     shared: tuple[int, ...] = (0, 1)
     if numbers is not None:
         (_, over), (_, alike) = numbers.dot_dimension_numbers
         shared = (*over, *alike, *numbers.rhs_group_dimensions)
+        (summed, _), _ = numbers.dot_dimension_numbers
+        sums = bool(set(summed) & set(numbers.lhs_ragged_dimensions))
     left, right = inputs[:2]
     total = 2.0 * math.prod(block(left.shape, left.entries, mesh))
     for i, size in enumerate(block(right.shape, right.entries, mesh)):
         if i not in shared:
             total *= size
-    if masks:
+    if compiler is not None and (compiler.masks or (sums and compiler.masks_sums)):
         total *= inputs[2].shape[-1]
     return total
 

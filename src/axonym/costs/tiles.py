@@ -8,16 +8,21 @@ from collections.abc import Iterable, Sequence
 TILE = (8, 128)
 
 
-def fills_tiles(part: Sequence[int], dimensions: Iterable[int]) -> bool:
+def fills_tiles(
+    part: Sequence[int], dimensions: Iterable[int], *, as_written: bool = False
+) -> bool:
     """Return whether the parts of an array begin at the borders of tiles.
 
     Args:
         part: the dimensions of one part.
         dimensions: those along which the array is cut into parts.
+        as_written: whether the last two dimensions are rows and columns of tiles, whatever that leaves empty.
     """
     if len(part) < 2:
         return True
-    rows, columns = tiled(part)
+    rows, columns = len(part) - 2, len(part) - 1
+    if not as_written:
+        rows, columns = tiled(part)
     steps = {rows: TILE[0], columns: TILE[1]}
     return all(part[one] % steps.get(one, 1) == 0 for one in dimensions)
 

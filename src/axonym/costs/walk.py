@@ -57,6 +57,8 @@ _COLLECTIVES = {
 # Sums among devices.
 _SUMS = ("all-reduce", "reduce-scatter")
 # What these return is not what their bodies do.
+# What is sent as it is, and so may be rounded before.
+_ROUNDED = ("all-gather", "all-to-all")
 _REPEATING = ("scan", "while", "cond", "shard_map")
 # After these, the layout of the type may be another one than that of the operands.
 _MOVING = ("reshard", "sharding_constraint", "dot_general", "gather", "conv_general_dilated")
@@ -99,7 +101,7 @@ class Walk:
         self.sent: list[Sent] = []
         self.done: list[Amount] = []
         self.unknown: list[tuple[str, str]] = []
-        self._split: Mapping[int, Set[str]] = {}
+        self._split: Mapping[int, Mapping[str, int]] = {}
         self._products: dict[int, float] = {}
         self.values: dict[int, Value] = {}
 
@@ -123,7 +125,7 @@ class Walk:
         source: str = "",
         count: int = 1,
         used: Sequence[bool] | None = None,
-        split: Mapping[int, Set[str]] | None = None,
+        split: Mapping[int, Mapping[str, int]] | None = None,
     ) -> list[Value]:
         """Walk through a program.
 
@@ -133,7 +135,7 @@ class Walk:
             source: the name of the equation that runs it.
             count: how often it runs.
             used: which of its results somebody uses; by default all.
-            split: mesh axes that divide what becomes of a result, by its id.
+            split: mesh axes that divide what becomes of a result, by its id, and which of its dimensions.
 
         Returns:
             How its results are laid out.
@@ -182,7 +184,7 @@ class Walk:
         self._computes(equation, inputs, source, count)
         name = equation.primitive.name
         if name in _COLLECTIVES:
-            self._collective(equation, inputs, source, count)
+            self._collective(equation, inputs, readers, returned, source, count)
             return
         if name == "dot_general":
             self._products[id(equation.outvars[0])] = flops_of(equation, inputs, self._mesh)
@@ -221,7 +223,7 @@ class Walk:
     def _computes(
         self, equation: Equation, inputs: Sequence[Value], source: str, count: int
     ) -> None:
-        flops = flops_of(equation, inputs, self._mesh, masks=self._compiler.masks)
+        flops = flops_of(equation, inputs, self._mesh, self._compiler)
         if equation.primitive.name == "pallas_call" and not flops:
             text = "kernels that do not say what they compute count as nothing"
             self.unknown.append((text, source))
@@ -276,7 +278,7 @@ class Walk:
         else:
             keeping = wanted.partial
         value = wanted._replace(entries=has.entries, partial=has.parts)
-        elsewhere: set[str] = set()
+        elsewhere: Mapping[str, int] = {}
         if compiler.scatters and has.parts and not is_divided:
             elsewhere = self._divided(variable, readers, returned)
         found: list[Sent] = []
@@ -288,10 +290,10 @@ class Walk:
             keeping=keeping,
             compiler=compiler,
         ):
-            if move.kind == "all-reduce" and elsewhere.issuperset(move.mesh_axes):
+            if move.kind == "all-reduce" and elsewhere.keys() >= set(move.mesh_axes):
                 move = move._replace(kind="reduce-scatter")
             dtype, itemsize = value.dtype, value.itemsize
-            if move.kind == "all-gather" and compiler.rounds:
+            if move.kind in _ROUNDED and compiler.rounds:
                 width = width_read(variable, readers, returned)
                 if width < itemsize:
                     dtype, itemsize = "bfloat16", width
@@ -327,6 +329,20 @@ class Walk:
                 cut.append(dimension)
         return fills_tiles(block(wanted.shape, wanted.entries, self._mesh), cut)
 
+    def _is_cut_at_tiles(
+        self, shape: Sequence[int], cut: Mapping[str, int], over: Sequence[str]
+    ) -> bool:
+        """Return whether parts of a sum in a `shard_map` are whole tiles, of the last two dimensions there."""
+        if not self._compiler.tiles:
+            return True
+        part = list(shape)
+        dimensions = {len(part) + cut[axis] for axis in over}
+        if min(dimensions) < 0:
+            return False
+        for axis in over:
+            part[cut[axis]] //= self._mesh[axis]
+        return fills_tiles(part, dimensions, as_written=True)
+
     def _waits(
         self,
         variable: Variable,
@@ -338,7 +354,7 @@ class Walk:
         parts = set(has.parts)
         if parts & _axes_of(self.value(variable)):
             return False
-        return bool(parts & self._divided(variable, readers, returned, within=True))
+        return bool(parts & self._divided(variable, readers, returned, within=True).keys())
 
     def _divided(
         self,
@@ -347,8 +363,10 @@ class Walk:
         returned: Set[int],
         *,
         within: bool = False,
-    ) -> set[str]:
-        """Return the mesh axes that divide what the only one who uses an array makes of it.
+    ) -> dict[str, int]:
+        """Return the mesh axes that divide what the only one who uses an array makes of it, and which dimension.
+
+        The dimensions are counted from the last one, -1; stacked or not, they are the same.
 
         Args:
             variable: the array.
@@ -356,20 +374,28 @@ class Walk:
             returned: the results of that program.
             within: whether what becomes of these elsewhere does not count.
         """
-        found: set[str] = set()
+        found: dict[str, int] = {}
         here = variable
         while id(here) not in returned:
             users = readers.get(id(here), ())
             if len(users) != 1 or users[0].primitive.name not in PASSING:
                 return found
             here = users[0].outvars[0]
-            found |= _axes_of(settled(here))
+            entries = settled(here).entries
+            for dimension, entry in enumerate(entries):
+                found |= dict.fromkeys(entry, dimension - len(entries))
         if not within and id(here) not in readers:
-            found |= self._split.get(id(here), set())
+            found |= self._split.get(id(here), {})
         return found
 
     def _collective(
-        self, equation: Equation, inputs: Sequence[Value], source: str, count: int
+        self,
+        equation: Equation,
+        inputs: Sequence[Value],
+        readers: Mapping[int, Sequence[Equation]],
+        returned: Set[int],
+        source: str,
+        count: int,
     ) -> None:
         """Read a collective of a `shard_map`, of which each operand is sent."""
         params = equation.params
@@ -385,8 +411,17 @@ class Walk:
                 if before != after:
                     changed.append(max(before, after))
             move = Move(_COLLECTIVES[equation.primitive.name], over, shape, tuple(changed))
+            if move.kind == "all-reduce" and self._compiler.scatters:
+                cut = self._divided(variable, readers, returned)
+                if cut.keys() >= set(over) and self._is_cut_at_tiles(shape, cut, over):
+                    move = move._replace(kind="reduce-scatter")
+            dtype, itemsize = value.dtype, value.itemsize
+            if move.kind in _ROUNDED and self._compiler.rounds:
+                width = width_read(variable, readers, returned)
+                if width < itemsize:
+                    dtype, itemsize = "bfloat16", width
             if over:
-                self.sent.append(Sent(move, value.dtype, value.itemsize, source, count))
+                self.sent.append(Sent(move, dtype, itemsize, source, count))
 
     def _bodies(
         self,
@@ -394,7 +429,7 @@ class Walk:
         inner: Sequence[Program],
         inputs: Sequence[Value],
         used: Sequence[bool],
-        divided: Sequence[Set[str]],
+        divided: Sequence[Mapping[str, int]],
         source: str,
         count: int,
     ) -> None:
@@ -507,17 +542,17 @@ def _given(equation: Equation, body: Program, inputs: Sequence[Value]) -> list[V
 
 
 def _split_of(
-    equation: Equation, body: Program, divided: Sequence[Set[str]]
-) -> dict[int, Set[str]]:
+    equation: Equation, body: Program, divided: Sequence[Mapping[str, int]]
+) -> dict[int, Mapping[str, int]]:
     """Return the mesh axes that divide what becomes of the results of a body."""
     name = equation.primitive.name
-    if name in _REPEATING and name != "scan":
+    if name in ("while", "cond"):
         return {}
     first = 0
     if name == "scan":
         # What a loop carries is used in its next turn, too.
         first = unstacked(equation.outvars, body.outvars)
-    found: dict[int, Set[str]] = {}
+    found: dict[int, Mapping[str, int]] = {}
     for variable, axes in zip(body.outvars[first:], divided[first:], strict=False):
         found[id(variable)] = axes
     return found

@@ -12,6 +12,8 @@ _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")
 _LABELS = re.compile(r"\bdim_labels=(\w+)_(\w+)->(\w+)")
 _PRODUCTS = ("gemm", "matmul", "dot")
+# What kernels for products of the rows of groups say.
+_RAGGED = "ragged_dot_tiling"
 # These move no memory: they are names, forms or calls of what is counted by itself.
 _FREE = {
     "after-all",
@@ -78,6 +80,9 @@ _NAMES = {
 
 def _source(program: Program, op: Instruction) -> str:
     """Return the operation of the function; of a fusion that says none, the first one inside."""
+    if _RAGGED in op.line:
+        # What the kernel does is written behind the operation.
+        return op.source.rpartition("/")[0]
     if op.source or op.opcode != "fusion":
         return op.source
     called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
@@ -110,11 +115,20 @@ def flops_of(op: Instruction, ops: Computation) -> float:
     """Return the operations of a product or a convolution; all other instructions count as none."""
     if op.opcode == "convolution":
         return _convolved(op, ops)
+    if _RAGGED in op.line:
+        return _ragged(op, ops)
     is_call = op.opcode == "custom-call" and any(mark in op.line for mark in _PRODUCTS)
     if op.opcode != "dot" and not (is_call and _CONTRACTING.search(op.line)):
         return 0.0
     result = arrays_of(op.type)[0]
     return 2.0 * math.prod(result.shape) * contracted(op, ops)
+
+
+def _ragged(op: Instruction, ops: Computation) -> float:
+    """Count each row of a kernel for TPU once: its last operands are the rows, and the matrices of all groups."""
+    rows = types_of(op, ops)[-2]
+    result = arrays_of(op.type)[0]
+    return 2.0 * math.prod(rows.shape) * result.shape[-1]
 
 
 def _convolved(op: Instruction, ops: Computation) -> float:
