@@ -8,7 +8,7 @@ of the axis that it indexes.
 import builtins
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -215,21 +215,15 @@ def _taken(
     function: str, x: Core, axis: AxisSelector, index: object, mode: str, fill_value: object
 ) -> "NamedArray":
     if mode == "fill" and fill_value is None:
-        if type(axis) is Axis and isinstance(x, Core):
-            # Of another size, it is left as it is, and found wrong below.
-            axis = axis.name if _size_of(*x.node[0], x.node[1], axis.name) == axis.size else axis
-        if isinstance(axis, str) and isinstance(index, Core) and isinstance(x, Core):
+        if isinstance(index, Core) and isinstance(x, Core) and isinstance(axis, str | Axis):
             (array,), names = x.node
             (picks,), new = index.node
-            if current_report() is not None and axis in names:
-                _report_outside(function, x, axis, picks)
             key = (names, axis, new, function)
-            kernel = _filling.get(key)
-            if kernel is None:
-                step = Gather(axis, new)
-                made = checks.planned(function, (x,), reading, names, (step,), function, _FILL)
-                kernel = plans.keep(_filling, key, made)
-            return wrap(x, kernel.call(array, picks), kernel.names)
+            found = _filling.get(key) or _filled(function, x, axis, new)
+            if found is not None and found.fits(array):
+                if current_report() is not None:
+                    _report_outside(function, x, found.name, picks)
+                return wrap(x, found.kernel.call(array, picks), found.kernel.names)
         reach = _FILL
     else:
         reach = reaching(function, _MODES, mode, fill_value)
@@ -247,7 +241,49 @@ def _report_outside(function: str, x: Core, name: str, picks: jax.Array) -> None
     expect(function, "index", picks, -size, size - 1, held, room=room)
 
 
-_filling: dict[tuple[Names, str, Names, str], kernels.Kernel] = {}
+class _Filled(NamedTuple):
+    """A kernel that takes elements along an axis.
+
+    Attributes:
+        kernel: the kernel.
+        name: that of the axis.
+        rank: the number of axes.
+        place: of the axis among them, counted from the last one.
+        size: that it must have; None if only its name is given.
+    """
+
+    kernel: kernels.Kernel
+    name: str
+    rank: int
+    place: int
+    size: int | None
+
+    def fits(self, array: Payload) -> bool:
+        """Return whether the axis of an array has the size that it must have."""
+        if self.size is None:
+            return True
+        shape: tuple[int, ...] = getattr(array, "shape", ())
+        return len(shape) >= self.rank and shape[self.place] == self.size
+
+
+_filling: dict[tuple[Names, str | Axis, Names, str], _Filled] = {}
+
+
+def _filled(function: str, x: Core, axis: str | Axis, new: Names) -> _Filled | None:
+    """Make a kernel; None if an axis that is given with its size is missing."""
+    _, names = x.node
+    size = None
+    if isinstance(axis, str):
+        name = axis
+    else:
+        name, size = axis.name, axis.size
+        if name not in names:
+            return None
+    step = Gather(name, new)
+    kernel = checks.planned(function, (x,), reading, names, (step,), function, _FILL)
+    place = names.index(name) - len(names)
+    made = _Filled(kernel, name, len(names), place, size)
+    return plans.keep(_filling, (names, axis, new, function), made)
 
 
 def _read(
