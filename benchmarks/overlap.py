@@ -12,7 +12,8 @@ In the form `sequence`, positions have a derived name, so that they are split ov
 these leave it free: between the products.
 
 `perceptron` and `wide perceptron` are stacks of perceptrons in bfloat16, tensor-parallel, of sizes of their own. In the
-form `rings`, what the products need and make goes around by hand, a block at a time, while others are multiplied.
+form `rings`, what the products need and make goes around by hand, a block at a time, while others are multiplied. In
+that of the GPT-2, the products of its perceptrons do, and positions are split as in the form `sequence`.
 """
 
 import argparse
@@ -25,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import perceptron
-from gpt2 import STRATEGIES, Block, Gpt2, Gpt2Config
+from gpt2 import STRATEGIES, Block, Gpt2, Gpt2Config, Mlp
 from jax import lax
 from measure import table
 
@@ -35,7 +36,7 @@ from axonym import NamedArray
 
 MESH = {"data": 4, "model": 2}
 SIZES = Gpt2Config(layers=4, embed=1024, heads=16, positions=1024, vocab=4096, dropout=0.0)
-FORMS = ("fsdp", "fsdp, ahead", "tp", "tp, sequence", "fsdp+tp", "fsdp+tp, sequence")
+FORMS = ("fsdp", "fsdp, ahead", "tp", "tp, sequence", "tp, rings", "fsdp+tp", "fsdp+tp, sequence")
 RINGS = tuple(f"{subject}{how}" for subject in perceptron.SIZES for how in ("", ", sequence", ", rings"))
 SEQUENCE = "sequence.pos"
 MILLI = 1e3
@@ -108,6 +109,20 @@ def split(sizes: Gpt2Config, compute: axn.ResourceMapping) -> tuple[Gpt2Config, 
     return dataclasses.replace(sizes, pos=SEQUENCE), {**compute, base: "model"}
 
 
+class Ringed(Mlp):
+    """The perceptron of a layer, whose products go around rings."""
+
+    def __call__(self, x: NamedArray) -> NamedArray:
+        up, bias, down, last = axn.auto_sharded((self.fc.weight, self.fc.bias, self.out.weight, self.out.bias))
+        return axn.shard_map(perceptron.ringed, strict=False)(x, up, down, bias) + last
+
+
+def in_rings(model: Gpt2) -> Gpt2:
+    """Let the products of perceptrons go around rings."""
+    old = model.blocks.stacked.mlp
+    return eqx.tree_at(lambda model: model.blocks.stacked.mlp, model, Ringed(old.fc, old.out))
+
+
 def step(model: Gpt2, tokens: NamedArray) -> tuple[Gpt2, jax.Array]:
     """Take a step of gradient descent."""
     loss, gradients = jax.value_and_grad(lambda model: model.loss(tokens).scalar())(model)
@@ -117,16 +132,18 @@ def step(model: Gpt2, tokens: NamedArray) -> tuple[Gpt2, jax.Array]:
 def transformer(form: str, rows: int, options: Mapping[str, str]) -> axn.partitioning.Cost:
     """Compile a form of the GPT-2, and say what it costs."""
     strategy, _, how = form.partition(", ")
-    if strategy not in STRATEGIES or how not in ("", "ahead", "sequence"):
-        known = f"{', '.join(STRATEGIES)}, with ', ahead' or ', sequence'; {'; '.join(RINGS)}"
+    if strategy not in STRATEGIES or how not in ("", "ahead", "sequence", "rings"):
+        known = f"{', '.join(STRATEGIES)}, with ', ahead', ', sequence' or ', rings'; {'; '.join(RINGS)}"
         raise SystemExit(f"there is no form {form!r}; there are {known}")
     parameters, compute = STRATEGIES[strategy]
     sizes = SIZES
-    if how == "sequence":
+    if how in ("sequence", "rings"):
         sizes, compute = split(sizes, compute)
     model = jax.eval_shape(lambda key: Gpt2.init(sizes, key=key), jax.random.key(0))
     if how == "ahead":
         model = ahead(model, parameters)
+    if how == "rings":
+        model = in_rings(model)
     tokens = NamedArray(jax.ShapeDtypeStruct((rows, SIZES.positions + 1), jnp.int32), ("batch", "pos"))
     mappings = axn.Mappings(parameters, compute)
     compiled = axn.named_jit(step, mappings, donate_args=(True,), compiler_options=dict(options))

@@ -48,24 +48,27 @@ SIZES = {
 }
 
 
-def ringed(x: NamedArray, up: NamedArray, down: NamedArray) -> NamedArray:
+def ringed(x: NamedArray, up: NamedArray, down: NamedArray, bias: NamedArray | None = None) -> NamedArray:
     """Apply two products to the positions of all devices of a ring, in a `shard_map`.
 
     Args:
         x: the device's own positions, axes {embed, sequence.pos, ...}.
         up: its part of the first weight, axes {embed, mlp}.
         down: its part of the second weight, axes {mlp, embed}.
+        bias: what is added between the products, axes {mlp}.
 
     Returns:
         Its own positions, axes {embed, sequence.pos, ...}.
     """
     count = axn.collectives.axis_size(POSITIONS)
     # The gradient of a weight is then summed over the batch once, and not for each block.
-    up, down = axn.pcast(up, "batch"), axn.pcast(down, "batch")
+    up, down, bias = axn.pcast((up, down, bias), "batch")
     hidden = [axn.dot(x, up, axis="embed")]
     for _ in range(1, count):
         x = axn.ppermute(x, POSITIONS)
         hidden.append(axn.dot(x, up, axis="embed"))
+    if bias is not None:
+        hidden = [part + bias for part in hidden]
     # Both products with the own block in one operation would wait for both of its neighbours.
     hidden[0] = lax.optimization_barrier(hidden[0])
 

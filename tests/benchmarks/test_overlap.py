@@ -6,7 +6,7 @@ import numpy as np
 import perceptron
 import pytest
 from gpt2 import STRATEGIES, Gpt2, Gpt2Config
-from overlap import ahead, line, split
+from overlap import ahead, in_rings, line, split
 
 import axonym as axn
 
@@ -30,7 +30,7 @@ def test_layers_gathered_ahead_have_the_same_gradients(auto_mesh: jax.sharding.M
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
 
 
-def test_positions_split_between_products_have_the_same_gradients(explicit_mesh: jax.sharding.Mesh) -> None:
+def test_positions_split_between_products_and_rings_have_the_same_gradients(explicit_mesh: jax.sharding.Mesh) -> None:
     tokens = axn.named(np.random.default_rng(1).integers(0, 64, (8, 17)), ("batch", "pos"))
     parameters, usual = STRATEGIES["tp"]
     sizes, compute = split(SIZES, usual)
@@ -38,6 +38,9 @@ def test_positions_split_between_products_have_the_same_gradients(explicit_mesh:
     with axn.set_mesh(explicit_mesh):
         compiled = axn.named_jit(loss_and_gradients, axn.Mappings(parameters, compute))
         found = compiled(Gpt2.init(sizes, key=jax.random.key(0)), tokens)
+        in_parts = compiled(in_rings(Gpt2.init(sizes, key=jax.random.key(0))), tokens)
+    for one, other in zip(*map(jax.tree.leaves, (in_parts, found)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
     for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
 
