@@ -22,7 +22,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import axonym as axn
 from axonym.errors import LostAxisError
-from tests.sample import SEED, in_sample
+from tests.sample import SEED, in_ninth, in_sample
 from tests.together import Job, together
 
 # Sizes differ, so that a mix-up of two axes is a wrong shape; those of `a` and `b` divide over the 4 x 2 mesh.
@@ -421,12 +421,7 @@ class Table:
         """Tell whether a row also runs op by op, which is a ninth of them, and which rows do as it does."""
         if request.config.getoption("--all-rows"):
             return True, _rows_of(request)
-        return runs_alone(row), [each for each in _rows_of(request) if runs_alone(each) == runs_alone(row)]
-
-
-def runs_alone(row: Row) -> bool:
-    """Tell whether a row is in two samples: op by op each row compiles several programs, together a twelfth of one."""
-    return in_sample(row) and in_sample(row, SEED + 1)
+        return in_ninth(row), [each for each in _rows_of(request) if in_ninth(each) == in_ninth(row)]
 
 
 def _rows_of(request: pytest.FixtureRequest) -> Sequence[Row]:

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["SEED", "in_sample", "in_share", "third_of"]
+__all__ = ["SEED", "in_ninth", "in_sample", "in_share", "third_of"]
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,6 +34,11 @@ SEED = _seed()
 def in_sample(row: object, seed: int = SEED) -> bool:
     """Tell whether a row of a large table, known by its text, is among the third that this run looks at closely."""
     return zlib.crc32(f"{seed} {row}".encode()) % 3 == 0
+
+
+def in_ninth(row: object) -> bool:
+    """Tell whether a row is in two samples: op by op it compiles several programs, in a program a twelfth of one."""
+    return in_sample(row) and in_sample(row, SEED + 1)
 
 
 def third_of(cases: Iterable[str], seed: int = SEED) -> set[str]:

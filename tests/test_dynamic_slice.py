@@ -13,6 +13,7 @@ from axonym.errors import AxisSizeError, OperandError
 from tests.laws import primitives
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("length", [0, 1, 3, 9])
 @pytest.mark.parametrize("axis", ["a", "b"])
 def test_a_dslice_reads_zero_out_of_range(axis: str, length: int) -> None:

@@ -144,7 +144,7 @@ def test_a_view_writes_no_further_than_it_reaches(outer: Any) -> None:
         places = [within[i] for i in at if 0 <= i < len(within)]
         expected = np.array(numbers)
         expected[[place for place in places if 0 <= place < size]] = -1
-        ref = axn.new_ref(axn.named(numbers, "a"))
+        ref = axn.new_ref(axn.named(jax.device_put(numbers), "a"))
         ref.slice({"a": outer})["a", inner] = -1
         assert ref[...].tolist() == expected.tolist(), inner
 

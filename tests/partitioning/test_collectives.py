@@ -132,6 +132,7 @@ def test_collectives_do_to_blocks_what_numpy_does(kind, case, shift):
             assert value.dtype == dtype, name
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=str)
 @settings(max_examples=2)
 @given(case=cases(), shift=st.integers(-3, 9))

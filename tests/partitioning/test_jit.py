@@ -305,6 +305,7 @@ class Config:
     act: object = jnp.tanh
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("first", "equal", "other"),
     [

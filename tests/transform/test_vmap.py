@@ -13,7 +13,7 @@ from jax.sharding import AxisType, PartitionSpec as P
 
 import axonym as axn
 from axonym.errors import AxisClashError, AxisSizeError, LostAxisError, OperandError, ShardingError
-from tests.sample import in_sample
+from tests.sample import in_ninth
 from tests.together import together
 
 B, S, E = axn.make_axes(batch=8, seq=3, embed=4)
@@ -649,8 +649,8 @@ def of_raw_parts(name):
 def test_what_is_not_mapped_may_be_split_over_the_mesh_axis_of_the_mapped_axis(
     name, explicit_mesh, mixed_mesh, request
 ):
-    """A third of the rows also run op by op."""
-    is_eager = request.config.getoption("--all-rows") or in_sample(name)
+    """A ninth of the rows also run op by op."""
+    is_eager = request.config.getoption("--all-rows") or in_ninth(name)
     expected = jax.tree.leaves(together(of_raw_parts, list(UNMAPPED), name))
     for mesh in (explicit_mesh, mixed_mesh):
         for split in (("feature",), ("embed",), ()):

@@ -249,13 +249,14 @@ def test_a_layer_by_number():
     given = [x["pos", :2] for x in (K, V)]
     for lengths in ((Layers,), (Layers, B)):
         caches = stacked(4, (Layers, B), lengths)
-        extend = jax.jit(lambda caches, at: caches.extend("pos", *given, layer=("layers", at)))
+        extend = lambda caches, at: caches.extend("pos", *given, layer=("layers", at))  # noqa: E731
+        at_each = lambda caches, *at, extend=extend: [extend(caches, each) for each in (-2, *at)]  # noqa: E731
+        of_known, *others = jax.jit(at_each)(caches, np.int64(1), jnp.int8(-2), axn.named(1, ()))
         expected = caches.extend("pos", *given, layer=(Layers, 1))
         written = (expected.key != 0).any(("batch", "key_pos", "heads", "head_dim"))
         assert written.tolist() == (expected.length.max(lengths[1:]) > 0).tolist() == [False, True, False]
-        for at in (-2, np.int64(1), jnp.int8(-2), axn.named(1, ())):
-            same_trees(caches.extend("pos", *given, layer=("layers", at)), expected)
-            same_trees(extend(caches, at), expected)
+        for found in (of_known, *others, extend(caches, -2)):
+            same_trees(found, expected)
 
 
 def temporaries(compiled, caches):

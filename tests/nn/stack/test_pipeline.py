@@ -78,6 +78,7 @@ LAYOUTS = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["auto", "explicit", "mixed"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_with_other_layouts(layout, mode, auto_mesh, explicit_mesh, mixed_mesh):
