@@ -215,14 +215,19 @@ def _taken(
     function: str, x: Core, axis: AxisSelector, index: object, mode: str, fill_value: object
 ) -> "NamedArray":
     if mode == "fill" and fill_value is None:
-        if isinstance(index, Core) and isinstance(x, Core) and isinstance(axis, str | Axis):
+        name, size = axis, None
+        if type(axis) is Axis:
+            name, size = axis.name, axis.size
+        if isinstance(name, str) and isinstance(index, Core) and isinstance(x, Core):
             (array,), names = x.node
             (picks,), new = index.node
-            key = (names, axis, new, function)
-            found = _filling.get(key) or _filled(function, x, axis, new)
-            if found is not None and found.fits(array):
+            key = (names, name, new, function)
+            found = _filling.get(key)
+            if found is None and (size is None or name in names):
+                found = plans.keep(_filling, key, _filled(function, x, name, new))
+            if found is not None and (size is None or found.has_size(array, size)):
                 if current_report() is not None:
-                    _report_outside(function, x, found.name, picks)
+                    _report_outside(function, x, name, picks)
                 return wrap(x, found.kernel.call(array, picks), found.kernel.names)
         reach = _FILL
     else:
@@ -246,44 +251,29 @@ class _Filled(NamedTuple):
 
     Attributes:
         kernel: the kernel.
-        name: that of the axis.
         rank: the number of axes.
         place: of the axis among them, counted from the last one.
-        size: that it must have; None if only its name is given.
     """
 
     kernel: kernels.Kernel
-    name: str
     rank: int
     place: int
-    size: int | None
 
-    def fits(self, array: Payload) -> bool:
-        """Return whether the axis of an array has the size that it must have."""
-        if self.size is None:
-            return True
+    def has_size(self, array: Payload, size: int) -> bool:
+        """Return whether the axis of an array has a size."""
         shape: tuple[int, ...] = getattr(array, "shape", ())
-        return len(shape) >= self.rank and shape[self.place] == self.size
+        return len(shape) >= self.rank and shape[self.place] == size
 
 
-_filling: dict[tuple[Names, str | Axis, Names, str], _Filled] = {}
+_filling: dict[tuple[Names, str, Names, str], _Filled] = {}
 
 
-def _filled(function: str, x: Core, axis: str | Axis, new: Names) -> _Filled | None:
-    """Make a kernel; None if an axis that is given with its size is missing."""
+def _filled(function: str, x: Core, name: str, new: Names) -> _Filled:
+    """Make a kernel."""
     _, names = x.node
-    size = None
-    if isinstance(axis, str):
-        name = axis
-    else:
-        name, size = axis.name, axis.size
-        if name not in names:
-            return None
     step = Gather(name, new)
     kernel = checks.planned(function, (x,), reading, names, (step,), function, _FILL)
-    place = names.index(name) - len(names)
-    made = _Filled(kernel, name, len(names), place, size)
-    return plans.keep(_filling, (names, axis, new, function), made)
+    return _Filled(kernel, len(names), names.index(name) - len(names))
 
 
 def _read(
