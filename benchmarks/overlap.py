@@ -12,7 +12,7 @@ In the form `sequence`, positions have a derived name, so that they are split ov
 these leave it free: between the products.
 
 `perceptron` and `wide perceptron` are stacks of perceptrons in bfloat16, tensor-parallel, of sizes of their own. In the
-form `rings`, what the products need and make goes around by hand, a block at a time, while others are multiplied. In
+form `rings`, what the products need and make goes around in a ring, a block at a time, while others are multiplied. In
 that of the GPT-2, the products of its perceptrons do, and positions are split as in the form `sequence`.
 """
 
@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import perceptron
-from gpt2 import STRATEGIES, Block, Gpt2, Gpt2Config, Mlp
+from gpt2 import STRATEGIES, Block, Gpt2, Gpt2Config
 from jax import lax
 from measure import table
 
@@ -109,18 +109,11 @@ def split(sizes: Gpt2Config, compute: axn.ResourceMapping) -> tuple[Gpt2Config, 
     return dataclasses.replace(sizes, pos=SEQUENCE), {**compute, base: "model"}
 
 
-class Ringed(Mlp):
-    """The perceptron of a layer, whose products go around rings."""
-
-    def __call__(self, x: NamedArray) -> NamedArray:
-        up, bias, down, last = axn.auto_sharded((self.fc.weight, self.fc.bias, self.out.weight, self.out.bias))
-        return axn.shard_map(perceptron.ringed, strict=False)(x, up, down, bias) + last
-
-
-def in_rings(model: Gpt2) -> Gpt2:
-    """Let the products of perceptrons go around rings."""
+def with_library(model: Gpt2) -> Gpt2:
+    """Make the perceptrons `nn.MLP`s, which can go around rings."""
     old = model.blocks.stacked.mlp
-    return eqx.tree_at(lambda model: model.blocks.stacked.mlp, model, Ringed(old.fc, old.out))
+    mlp = nn.MLP((old.fc, old.out), nn.gelu)
+    return eqx.tree_at(lambda model: model.blocks.stacked.mlp, model, mlp)
 
 
 def step(model: Gpt2, tokens: NamedArray) -> tuple[Gpt2, jax.Array]:
@@ -139,14 +132,13 @@ def transformer(form: str, rows: int, options: Mapping[str, str]) -> axn.partiti
     sizes = SIZES
     if how in ("sequence", "rings"):
         sizes, compute = split(sizes, compute)
-    model = jax.eval_shape(lambda key: Gpt2.init(sizes, key=key), jax.random.key(0))
+    model = with_library(jax.eval_shape(lambda key: Gpt2.init(sizes, key=key), jax.random.key(0)))
     if how == "ahead":
         model = ahead(model, parameters)
-    if how == "rings":
-        model = in_rings(model)
     tokens = NamedArray(jax.ShapeDtypeStruct((rows, SIZES.positions + 1), jnp.int32), ("batch", "pos"))
     mappings = axn.Mappings(parameters, compute)
-    compiled = axn.named_jit(step, mappings, donate_args=(True,), compiler_options=dict(options))
+    rings, donated = how == "rings", (True,)
+    compiled = axn.named_jit(step, mappings, donate_args=donated, rings=rings, compiler_options=dict(options))
     return axn.cost(compiled, mappings, MESH, model, tokens, target="v5e")
 
 
@@ -158,10 +150,13 @@ def perceptrons(form: str, options: Mapping[str, str]) -> axn.partitioning.Cost:
         raise SystemExit(f"there is no form {form!r}; there are {'; '.join(RINGS)}")
     mappings = axn.Mappings(perceptron.PARAMETERS, {**perceptron.COMPUTE, **perceptron.FORMS[how]})
     dtype = jnp.dtype(jnp.bfloat16)
-    model = jax.eval_shape(lambda key: perceptron.init(sizes, how, dtype, key=key), jax.random.key(0))
+    model = jax.eval_shape(lambda key: perceptron.init(sizes, dtype, key=key), jax.random.key(0))
     shape = tuple(axis.size for axis in sizes.Input)
     x = NamedArray(jax.ShapeDtypeStruct(shape, dtype), tuple(axis.name for axis in sizes.Input))
-    compiled = axn.named_jit(perceptron.step, mappings, donate_args=(True,), compiler_options=dict(options))
+    rings, donated = how == "rings", (True,)
+    compiled = axn.named_jit(
+        perceptron.step, mappings, donate_args=donated, rings=rings, compiler_options=dict(options)
+    )
     return axn.cost(compiled, mappings, dict(sizes.mesh), model, x, target="v5e")
 
 
@@ -185,6 +180,7 @@ def line(form: str, rows: int, options: Mapping[str, str] | None = None) -> dict
         "sending, ms": f"{report.time.sending * MILLI:.2f}",
         "of it hidden": f"{hidden / report.time.sending:.0%}",
         "not hidden in loops, ms": f"{sum(one.seconds - one.hidden for one in looped) * MILLI:.2f}",
+        "moving memory, ms": f"{report.time.moving * MILLI:.2f}",
         "step as scheduled, ms": f"{report.time.scheduled * MILLI:.2f}",
         "temporary, MB": f"{report.memory.temporary / 1e6:.0f}",
     }

@@ -178,7 +178,7 @@ BELOW: dict[str, str] = {
     ),
     "axonym.nn": (
         "activation attention batch_norm conv dropout embedding generation group_norm initializer "
-        "inputs layer linear lora loss manual mlp moe norm pool recompute recurrent sampling "
+        "inputs layer linear lora loss manual mlp moe norm pool recompute recurrent rings sampling "
         "sequential settings stack state_space switch transformer weights windows"
     ),
     "axonym.partitioning": (

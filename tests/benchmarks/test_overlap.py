@@ -6,7 +6,7 @@ import numpy as np
 import perceptron
 import pytest
 from gpt2 import STRATEGIES, Gpt2, Gpt2Config
-from overlap import ahead, in_rings, line, split
+from overlap import ahead, line, split, with_library
 
 import axonym as axn
 
@@ -38,7 +38,8 @@ def test_positions_split_between_products_and_rings_have_the_same_gradients(expl
     with axn.set_mesh(explicit_mesh):
         compiled = axn.named_jit(loss_and_gradients, axn.Mappings(parameters, compute))
         found = compiled(Gpt2.init(sizes, key=jax.random.key(0)), tokens)
-        in_parts = compiled(in_rings(Gpt2.init(sizes, key=jax.random.key(0))), tokens)
+        ringed = axn.named_jit(loss_and_gradients, axn.Mappings(parameters, compute), rings=True)
+        in_parts = ringed(with_library(Gpt2.init(sizes, key=jax.random.key(0))), tokens)
     for one, other in zip(*map(jax.tree.leaves, (in_parts, found)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-7)
     for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
@@ -60,14 +61,14 @@ def test_positions_are_split_where_the_layer_leaves_the_mesh_axis_free(auto_mesh
 def test_products_in_rings_have_the_same_gradients(ways: int, explicit_mesh: jax.sharding.Mesh) -> None:
     sizes = perceptron.Sizes(layers=2, embed=8, mlp=16, positions=12, rows=8)
     x = axn.random.normal(jax.random.key(1), sizes.Input)
-    plain, rings = (perceptron.init(sizes, how, jnp.dtype("float32"), key=jax.random.key(0)) for how in ("", "rings"))
-    expected = jax.jit(perceptron.step)(plain, x)
+    stack = perceptron.init(sizes, jnp.dtype("float32"), key=jax.random.key(0))
+    expected = jax.jit(perceptron.step)(stack, x)
     mesh = jax.sharding.Mesh(explicit_mesh.devices.reshape(-1, ways), ("data", "model"))
     mappings = axn.Mappings(perceptron.PARAMETERS, {**perceptron.COMPUTE, **perceptron.FORMS["rings"]})
     with axn.set_mesh(mesh):
-        compiled = axn.named_jit(perceptron.step, mappings)
-        found = compiled(rings, x)
-        text = compiled.lower(rings, x).as_text()
+        compiled = axn.named_jit(perceptron.step, mappings, rings=True)
+        found = compiled(stack, x)
+        text = compiled.lower(stack, x).as_text()
     assert ("collective_permute" in text) == (ways > 1)
     assert "all_gather" not in text
     for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):

@@ -175,6 +175,7 @@ class Context:
         mapping: the mapping of the innermost `axis_mapping`.
         stored: what lays out the results of the surrounding compiled function, gradients of its parameters among them.
         manual: whether products gather their weights in a shard_map.
+        rings: whether perceptrons send positions in rings.
         taken: Explicit mesh axes that a surrounding `vmap` maps over, so that nothing inside can be laid out on them.
         scope: the surrounding shard_map.
         audit: collects layouts and errors while a check runs; it makes JAX trace again.
@@ -187,6 +188,7 @@ class Context:
     mapping: AxisMapping | None = None
     stored: AxisMapping | Mappings | None = None
     manual: bool = False
+    rings: bool = False
     taken: Entry = ()
     scope: Scope | None = None
     audit: Audit | None = None

@@ -15,6 +15,7 @@ from .activation import relu, silu
 from .initializer import Initializer
 from .layer import Layer
 from .linear import Linear
+from .rings import around, ring_of
 from .settings import activated, as_axis, check_activation, integer
 
 __all__ = ["MLP", "GatedMLP"]
@@ -98,6 +99,11 @@ class MLP(Layer):
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layers to `x`, axes {In, ...}; `key` is split between them."""
+        if len(self.layers) == 2:
+            up, down = self.layers
+            ring = ring_of(x, (up,), down, self.activation)
+            if ring is not None:
+                return around(ring, x, (up,), down, self.activation)
         *hidden, last = zip(self.layers, _keys(key, len(self.layers)), strict=True)
         for layer, own in hidden:
             x = activated("MLP", self.activation, layer(x, key=own))
@@ -184,6 +190,10 @@ class GatedMLP(Layer):
 
     def __call__(self, x: NamedArray, *, key: jax.Array | None = None) -> NamedArray:
         """Apply the layers to `x`, axes {In, ...}; `key` is split between them."""
+        first = (self.gate, self.up)
+        ring = ring_of(x, first, self.down, self.activation)
+        if ring is not None:
+            return around(ring, x, first, self.down, lambda gate, up: self.activation(gate) * up)
         keys = _keys(key, 3)
         gate = activated("GatedMLP", self.activation, self.gate(x, key=keys[0]))
         hidden = gate * self.up(x, key=keys[1])

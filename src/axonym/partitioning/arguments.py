@@ -26,7 +26,14 @@ _DECIDED = (
     | dict.fromkeys(("donate_argnums", "donate_argnames"), "use donate_args and donate_kwargs")
     | {"in_shardings": "use in_axis_resources", "out_shardings": "use out_axis_resources"}
 )
-_OWN = ("in_axis_resources", "out_axis_resources", "donate_args", "donate_kwargs", "strict")
+_OWN = (
+    "in_axis_resources",
+    "out_axis_resources",
+    "donate_args",
+    "donate_kwargs",
+    "strict",
+    "rings",
+)
 
 
 def check_options(

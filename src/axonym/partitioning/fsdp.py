@@ -52,7 +52,7 @@ def fsdp(*args: Any, manual: bool = False, **options: Any) -> Any:
             stays with the compiler where its input is not split over all mesh axes over which the weight is gathered,
             inside of a `shard_map` or `vmap` over these, for a `dot_general` of its own, on meshes with Auto and
             Explicit axes, and on Explicit ones where its operands are split over further mesh axes.
-        options: those of `named_jit`, such as `donate_args`.
+        options: those of `named_jit`, such as `donate_args` and `rings`.
 
     Raises:
         ArgumentError: if a mapping is missing.

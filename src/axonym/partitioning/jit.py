@@ -52,6 +52,7 @@ def named_jit(
     donate_args: Any = None,
     donate_kwargs: Any = None,
     strict: bool = True,
+    rings: bool = False,
     **jit_options: Any,
 ) -> "NamedJit[P, R]": ...
 @overload
@@ -64,6 +65,7 @@ def named_jit(
     donate_args: Any = None,
     donate_kwargs: Any = None,
     strict: bool = True,
+    rings: bool = False,
     **jit_options: Any,
 ) -> "Callable[[Callable[P, R]], NamedJit[P, R]]": ...
 def named_jit(
@@ -75,6 +77,7 @@ def named_jit(
     donate_args: object = None,
     donate_kwargs: object = None,
     strict: bool = True,
+    rings: bool = False,
     **jit_options: Any,
 ) -> Any:
     """Compile a function of trees of named arrays, and lay them out by mappings; also a decorator.
@@ -97,12 +100,18 @@ def named_jit(
             the two mentions a parameter, it also applies when the parameter is passed the other way.
         strict: raise for keys of a mapping that no array has: none of the arguments, the results, or the arrays that
             are laid out inside or closed over.
+        rings: where a mapping splits positions over the mesh axis of the hidden axis of a perceptron, `nn.MLP` with
+            one hidden layer or `nn.GatedMLP`, send blocks of them around a ring while others are multiplied. Results
+            are the same, up to rounding. The compiler sends them for an activation that is neither in `axonym.nn` nor
+            `tanh`, for a `dot_general` of its own, if weights are split along further axes, and inside of a `shard_map`
+            or a `vmap`.
         jit_options: further options of `jax.jit`, such as `compiler_options` or `keep_unused`.
 
     Raises:
         ShardingError: if there is a mapping and no mesh, or they do not fit the arrays.
         OperandError: at the call, if a static value is not hashable; at once, for options of `jax.jit` that
-            `named_jit` sets or that there are not, and for anything but bools in `donate_args` and `donate_kwargs`.
+            `named_jit` sets or that there are not, and for anything but bools in `donate_args`, `donate_kwargs` and
+            `rings`.
         ArgumentError: if `donate_kwargs` has a key that is not a keyword of the function.
 
     Examples:
@@ -122,17 +131,20 @@ def named_jit(
             donate_args=donate_args,
             donate_kwargs=donate_kwargs,
             strict=strict,
+            rings=rings,
             **jit_options,
         )
     check_options("named_jit", jit_options)
     _check_bools(donate_args=donate_args, donate_kwargs=donate_kwargs)
     _check_keywords(fn, donate_kwargs)
+    if not isinstance(rings, bool):
+        raise OperandError(message("named_jit", f"rings must be True or False, not {rings!r}"))
     given = _resolved(axis_resources)
     arguments, results = _resolved(in_axis_resources), _resolved(out_axis_resources)
     if isinstance(given, Mappings):
-        roles = Roles(given.compute, arguments or given, results or given, strict)
+        roles = Roles(given.compute, arguments or given, results or given, strict, rings=rings)
     else:
-        roles = Roles(given, arguments, results, strict)
+        roles = Roles(given, arguments, results, strict, rings=rings)
     return NamedJit(fn, roles, donate_args, donate_kwargs, jit_options)
 
 
@@ -183,6 +195,7 @@ class Roles:
         strict: whether each key must be an axis of some array.
         function: what the user called, for errors.
         manual: whether products gather their weights in a shard_map.
+        rings: whether perceptrons send positions in rings.
     """
 
     inside: AxisMapping | None = None
@@ -191,6 +204,7 @@ class Roles:
     strict: bool = True
     function: str = "named_jit"
     manual: bool = False
+    rings: bool = False
 
 
 @jax.tree_util.register_static
@@ -474,8 +488,14 @@ class NamedJit(Generic[P, R]):
         stored = context.current().stored
         if given:
             stored = results
-        manual = roles.manual or context.current().manual
-        with context.context(mapping=inside, ledger=ledger, stored=stored, manual=manual):
+        inner = context.context(
+            mapping=inside,
+            ledger=ledger,
+            stored=stored,
+            manual=roles.manual or context.current().manual,
+            rings=roles.rings or context.current().rings,
+        )
+        with inner:
             result = fn(*args, **kwargs)
         names |= names_of((result, enclosed(self._fn)))
         paths |= paths_of(result)
@@ -531,7 +551,7 @@ def remapped(
     roles = Roles(mappings.compute, None, mappings, strict=strict, function=function)
     if not isinstance(fn, NamedJit):
         return NamedJit(fn, roles, None, None, {})
-    roles = dataclasses.replace(roles, manual=fn.roles.manual)
+    roles = dataclasses.replace(roles, manual=fn.roles.manual, rings=fn.roles.rings)
     own = vars(fn)
     donated = own["_donate_args"], own["_donate_kwargs"]
     return NamedJit(own["_fn"], roles, *donated, own["_jit_options"])

@@ -1,0 +1,153 @@
+"""Products that go around a ring: what they need and make is sent in blocks, each while another one is multiplied.
+
+Where a mapping splits positions over the mesh axis of a hidden axis, a perceptron needs all positions before its first
+product, and adds up and splits what its last one makes. In a ring, a device multiplies the positions that it has while
+it sends them on. Blocks stay in the order in which they came, since what is between the products is computed for each
+position alone; the sums of a block move on to the device whose positions these are.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+
+from jax import lax
+from jax.sharding import AxisType
+
+from ..array import NamedArray
+from ..errors import ShardingError
+from ..mesh import context, tracing
+from ..mesh.assignment import AxisMapping, MeshLike
+from ..mesh.partition import entries_from_spec, partition_spec, ways_on
+from ..ops.contract import dot
+from ..ops.elementwise import tanh
+from ..partitioning.collectives import axis_size, pcast, ppermute
+from ..partitioning.shard import auto_sharded
+from ..partitioning.shard_map import shard_map
+from . import activation
+from .linear import Linear
+from .weights import add_bias, stored_outputs
+
+Between = Callable[..., NamedArray]
+
+# Functions of an element: another one might look at the positions of all devices.
+_POINTWISE = {getattr(activation, name) for name in activation.__all__ if name != "glu"}
+_POINTWISE.add(tanh)
+
+
+def ring_of(
+    x: NamedArray,
+    first: Sequence[Linear],
+    last: Linear,
+    between: Callable[[NamedArray], NamedArray],
+) -> str | None:
+    """Return the axis of the input whose blocks go around a ring, or None where the compiler is to send them.
+
+    Args:
+        x: the input.
+        first: the layers that read it, all with the same axes.
+        last: the layer that reads what is made of their results.
+        between: the activation of the first one.
+    """
+    now, mapping, mesh = context.current(), context.current_mapping(), context.context_mesh()
+    if not now.rings or mapping is None or mesh is None or mapping.uneven or not tracing.tracing():
+        return None
+    # A check is to see whole arrays.
+    if now.audit is not None or now.taken or now.scope is not None:
+        return None
+    kinds = set(mesh.axis_types)
+    if len(kinds) > 1 or AxisType.Manual in kinds or not _is_pointwise(between):
+        return None
+    if not all(map(_is_plain, (*first, last))) or not _fit(x, first, last):
+        return None
+
+    (hidden,) = last.In
+    weights = [layer.weight for layer in (*first, last)]
+    try:
+        lying = _entries(x, mapping, mesh)
+        entries = [_entries(weight, mapping, mesh) for weight in weights]
+    except ShardingError:  # which the products raise, where they lay the arrays out
+        return None
+    over = entries[0][hidden.name]
+    further = [entry for own in entries for name, entry in own.items() if name != hidden.name]
+    if ways_on(mesh, over) == 1 or any(further):
+        return None
+    return next((name for name, entry in lying.items() if entry == over), None)
+
+
+def around(
+    ring: str, x: NamedArray, first: Sequence[Linear], last: Linear, between: Between
+) -> NamedArray:
+    """Apply layers to the blocks of an axis, which go around a ring of devices.
+
+    Args:
+        ring: the axis.
+        x: the input.
+        first: the layers that read it.
+        last: the layer that reads `between` of their results.
+        between: computes its result for each position alone.
+
+    Returns:
+        What `last` makes, laid out as the input.
+    """
+    split = tuple(context.mapped(x.names))
+
+    hidden = last.In[0].name
+
+    def run(x: NamedArray, first: Sequence[Linear], weight: NamedArray) -> NamedArray:
+        # The gradient of a weight is then summed over the batch once, and not for each block.
+        first, weight = pcast((first, weight), split)
+        count = axis_size(ring)
+        read = [_products(x, first)]
+        for _ in range(1, count):
+            x = ppermute(x, ring)
+            read.append(_products(x, first))
+        # Both products with the own block in one operation would wait for both of its neighbours.
+        read[0] = lax.optimization_barrier(read[0])
+
+        # The own block comes last. Until then, sums move on with those of the blocks behind it.
+        total = dot(between(*read[1]), weight, axis=hidden)
+        for turn in range(2, count + 1):
+            here = dot(between(*read[turn % count]), weight, axis=hidden)
+            total = ppermute(total, ring) + here
+        return total
+
+    x, first, weight = auto_sharded((x, first, last.weight))
+    return add_bias(shard_map(run, strict=False)(x, first, weight), last.bias)
+
+
+def _products(x: NamedArray, layers: Sequence[Linear]) -> list[NamedArray]:
+    names = tuple(axis.name for axis in layers[0].In)
+    found: list[NamedArray] = []
+    for layer in layers:
+        found.append(add_bias(dot(x, layer.weight, axis=names), layer.bias))
+    return found
+
+
+def _is_plain(layer: Linear) -> bool:
+    """Return whether a layer multiplies by a matrix as it is, and adds a bias."""
+    if type(layer) is not Linear or layer.dot_general is not None:
+        return False
+    is_square = stored_outputs(layer.In, layer.Out) != layer.Out
+    return layer.weight.array.ndim == len(layer.weight.names) and not is_square
+
+
+def _fit(x: NamedArray, first: Sequence[Linear], last: Linear) -> bool:
+    """Return whether the axes of an input and of layers fit, and one of them is hidden; layers raise if not."""
+    if len(last.In) != 1 or any(layer.Out != last.In or layer.In != first[0].In for layer in first):
+        return False
+    if not isinstance(x, NamedArray) or x.array.ndim != len(x.names):
+        return False
+    kept = dict(x.shape)
+    sizes = [kept.pop(axis.name, None) for axis in first[0].In]
+    made = {axis.name for axis in (*last.In, *last.Out)}
+    return sizes == [axis.size for axis in first[0].In] and not made & kept.keys()
+
+
+def _is_pointwise(fn: Callable[[NamedArray], NamedArray]) -> bool:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn in _POINTWISE
+
+
+def _entries(x: NamedArray, mapping: AxisMapping, mesh: MeshLike) -> dict[str, tuple[str, ...]]:
+    spec = partition_spec(x.names, x.array.shape, mapping, mesh)
+    return dict(zip(x.names, entries_from_spec(spec), strict=True))
