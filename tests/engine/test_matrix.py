@@ -33,7 +33,8 @@ SIZES = {"batch": 4, "p": 2, "q": 3, "c": 5, "d": 2, "extra": 3, "more": 2}
 
 def draw(*names: str) -> axn.NamedArray:
     shape = tuple(SIZES[name] for name in names)
-    return axn.named(np.random.default_rng(len(names)).normal(size=shape).astype(np.float32), names)
+    values = np.random.default_rng(len(names)).normal(size=shape).astype(np.float32)
+    return axn.named(jax.device_put(values), names)
 
 
 @pytest.mark.parametrize(

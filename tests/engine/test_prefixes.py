@@ -40,7 +40,7 @@ SCANS: dict[str, Callable[[axn.NamedArray], axn.NamedArray]] = {
 
 def drawn(*axes: axn.Axis, seed: int = 0) -> axn.NamedArray:
     values = np.random.default_rng(seed).uniform(0.5, 1.5, [axis.size for axis in axes])
-    return axn.named(values.astype(np.float32), axes)
+    return axn.named(jax.device_put(values.astype(np.float32)), axes)
 
 
 def weighed(y: axn.NamedArray) -> jax.Array:

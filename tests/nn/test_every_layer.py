@@ -52,7 +52,8 @@ class Row:
     def input(self, *batch: axn.Axis) -> axn.NamedArray:
         if self.integers:
             axes = (*batch, *self.axes)
-            return axn.named(np.arange(np.prod([a.size for a in axes])).reshape([a.size for a in axes]) % 5, axes)
+            sizes = [axis.size for axis in axes]
+            return axn.named(jax.device_put(np.arange(np.prod(sizes)).reshape(sizes) % 5), axes)
         return draw(*batch, *self.axes)
 
     def layer(self) -> Any:

@@ -28,7 +28,7 @@ def logits():
 
 
 def hard():
-    return axn.named(CLASSES, ("batch", "seq"))
+    return axn.named(jax.device_put(CLASSES), ("batch", "seq"))
 
 
 def soft():

@@ -93,7 +93,7 @@ def derived(x: Any, y: Any) -> dict[str, Any]:
 
 def draw(*axes):
     rng = np.random.default_rng(len(axes))
-    return axn.named(jnp.asarray(rng.uniform(0.5, 1.5, [axis.size for axis in axes]), jnp.float32), axes)
+    return axn.named(jax.device_put(rng.uniform(0.5, 1.5, [axis.size for axis in axes]).astype(np.float32)), axes)
 
 
 X, Y = draw(B, E), draw(STEPS, B, E)
