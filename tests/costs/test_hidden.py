@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import axonym as axn
-from axonym.costs.hidden import assumed, scheduled, windows
+from axonym.costs.hidden import assumed, meanwhile, scheduled, windows
 from axonym.costs.program import Program
 from axonym.costs.report import Collective
 from axonym.costs.roofline import work_of
@@ -66,6 +66,23 @@ ENTRY %main (d: f32[50], y: f32[100,100]) -> f32[100] {{
 }}
 """
 
+# Two permutes are under way at once, each one way, and one alone after them.
+AROUND = """HloModule jit_f, is_scheduled=true, num_partitions=3
+
+ENTRY %main (x: f32[50], y: f32[50]) -> f32[50] {
+  %x = f32[50]{0} parameter(0)
+  %y = f32[50]{0} parameter(1)
+  %a = (f32[50]{0}, f32[50]{0}) collective-permute-start(%x), source_target_pairs={{0,1},{1,2},{2,0}}
+  %b = (f32[50]{0}, f32[50]{0}) collective-permute-start(%y), source_target_pairs={{0,2},{1,0},{2,1}}
+  %ad = f32[50]{0} collective-permute-done(%a)
+  %bd = f32[50]{0} collective-permute-done(%b)
+  %sum = f32[50]{0} add(%ad, %bd)
+  %c = (f32[50]{0}, f32[50]{0}) collective-permute-start(%sum), source_target_pairs={{0,1},{1,2},{2,0}}
+  ROOT %cd = f32[50]{0} collective-permute-done(%c)
+}
+"""
+UP, DOWN = {(0, 1), (1, 2), (2, 0)}, {(0, 2), (1, 0), (2, 1)}
+
 
 def read(text):
     program = Program(text)
@@ -88,6 +105,20 @@ def test_fusions_that_carry_a_collective_on_hide_it():
     assert window.seconds == pytest.approx(2.0, rel=1e-2)
     assert window.layers[0] == "first"
     assert "before" not in window.layers
+
+
+@pytest.mark.parametrize("is_split", [True, False])
+def test_permutes_that_are_under_way_at_once(is_split):
+    text = AROUND
+    if not is_split:
+        # As in programs for CPU: each permute is one instruction, and nothing tells when it is under way.
+        text = text.replace("(f32[50]{0}, f32[50]{0}) collective-permute-start", "f32[50]{0} collective-permute")
+        text = text.replace("collective-permute-done", "copy")
+    program = Program(text)
+    found = meanwhile(program, program.transfers())
+    assert found["main", "a"] == found["main", "b"] == {frozenset(UP), frozenset(DOWN)}
+    alone = {frozenset(UP)} if is_split else {frozenset(UP), frozenset(DOWN)}
+    assert found["main", "c"] == alone
 
 
 def test_no_more_is_hidden_than_is_sent():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from axonym.costs.ring import latency_of, seconds_of, wire_bytes
-from axonym.partitioning import Link, Target
+from axonym.costs.ring import latency_of, seconds_of, sends_one_way, wire_bytes
+from axonym.partitioning import TARGETS, Link, Target
 
 TARGET = Target("t", {"float32": 1e12}, 2**30, 1e11, Link(1e9, 1e-6)).linked(data=Link(1e8, 1e-3))
 
@@ -32,3 +32,18 @@ def test_seconds_are_those_of_the_slowest_link():
     both = seconds_of("all-reduce", 1000, 4, ("data:2", "model"), TARGET)
     assert both == pytest.approx(6e-3 + 1500 / 1e8)
     assert latency_of("collective-permute", 2, ("data",), TARGET) == 1e-3
+
+
+def test_one_neighbour_of_two_gets_one_port_of_two():
+    def sent_to_one(target):
+        return seconds_of("collective-permute", 1e9, 2, ("data",), TARGETS[target], is_one_way=True)
+
+    assert sent_to_one("v5e") == pytest.approx(1e-6 + 1 / 50)
+    assert sent_to_one("h100") == seconds_of("collective-permute", 1e9, 2, ("data",), TARGETS["h100"])
+
+
+def test_who_sends_one_way():
+    forward, backward = ((0, 1), (1, 2), (2, 0)), ((0, 2), (1, 0), (2, 1))
+    assert sends_one_way(forward, 3, {frozenset(forward)})
+    assert not sends_one_way(forward, 3, {frozenset(forward), frozenset(backward)})
+    assert not sends_one_way([(0, 1)], 2, set())

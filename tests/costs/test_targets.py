@@ -30,6 +30,7 @@ def test_links_differ_by_mesh_axis():
     ("make", "error", "text"),
     [
         (lambda: Link(0.0), ArgumentError, "Link: bandwidth must be positive, not 0.0"),
+        (lambda: Link(1.0, one_way=0.0), ArgumentError, "Link: one_way must be positive, not 0.0"),
         (
             lambda: Target("t", {}, 1, 1.0, Link(1.0)),
             OperandError,

@@ -128,6 +128,20 @@ def test_collectives_of_a_shard_map():
     assert [(one.kind, one.nbytes, one.count) for one in report.communication] == [("all-reduce", 64, 1)]
 
 
+def test_what_goes_around_one_way_takes_twice_as_long_on_a_torus():
+    def around(*shifts):
+        def sent(x):
+            return [axn.ppermute(x, "batch", shift) for shift in shifts]
+
+        report = traced(axn.shard_map(sent, {"batch": "data"}), {"batch": "data"}, {"data": 4}, X, target="v5e")
+        assert {one.kind for one in report.communication} == {"collective-permute"}
+        return [one.seconds for one in report.communication]
+
+    nbytes = 8 * 16 * 4 / 4
+    assert around(1) == around(-1) == pytest.approx([1e-6 + nbytes / 50e9])
+    assert around(1, -1) == pytest.approx([1e-6 + nbytes / 100e9] * 2)
+
+
 def test_what_changes_place_and_what_is_gathered():
     def moved(x):
         other = axn.shard(x, {"embed": "data"})

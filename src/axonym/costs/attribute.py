@@ -10,11 +10,11 @@ from ..mesh.assignment import Entry
 from ..names.plans import Names
 from ..partitioning.arguments import identifiers
 from ..report.show import ArrayLayout
-from .hidden import scheduled, windows
+from .hidden import meanwhile, scheduled, windows
 from .origin import Origin, narrowed_later, origin_of
 from .program import Array, Program, Transfer, instructions, mesh_axes_of
 from .report import Collective
-from .ring import latency_of, plain_axes, seconds_of
+from .ring import latency_of, plain_axes, seconds_of, sends_one_way
 from .source import Place, depth_of, is_within, layer_of_path, place_of, sources_of
 from .targets import Target
 from .work import contracted
@@ -159,23 +159,32 @@ class Attribution:
     def collectives(self) -> tuple[Collective, ...]:
         """Return the collectives of the program, those of several arrays one by one, and what hides them."""
         hiding = windows(self._program, self.place_of, self._target)
+        transfers = list(map(_as_one, self._program.transfers()))
+        permutes = meanwhile(self._program, transfers)
         found: list[Collective] = []
-        for transfer in map(_as_one, self._program.transfers()):
+        for transfer in transfers:
+            key = transfer.computation, transfer.instruction.name
             mesh_axes = mesh_axes_of(transfer.groups, self._named.mesh)
+            is_one_way = False
+            if key in permutes:
+                ways = self._named.ways(plain_axes(mesh_axes))
+                is_one_way = sends_one_way(transfer.pairs, ways, permutes[key])
             rows: list[Collective] = []
             for i in range(len(transfer.operands)):
-                rows.append(self._collective(transfer, mesh_axes, i))
-            key = transfer.computation, transfer.instruction.name
+                rows.append(self._collective(transfer, mesh_axes, i, is_one_way))
             found += scheduled(rows, hiding.get(key))
         return tuple(found)
 
-    def _collective(self, transfer: Transfer, mesh_axes: tuple[str, ...], i: int) -> Collective:
+    def _collective(
+        self, transfer: Transfer, mesh_axes: tuple[str, ...], i: int, is_one_way: bool
+    ) -> Collective:
         part = self._part(transfer, mesh_axes, i)
         array, kind, group = self._sent(transfer, part, i), transfer.kind, transfer.group
-        each = seconds_of(kind, array.nbytes, group, mesh_axes, self._target)
+        target = self._target
+        each = seconds_of(kind, array.nbytes, group, mesh_axes, target, is_one_way=is_one_way)
         # Arrays that are sent together wait together.
         together = len(transfer.operands) - 1
-        each -= latency_of(kind, group, mesh_axes, self._target) * together / (together + 1)
+        each -= latency_of(kind, group, mesh_axes, target) * together / (together + 1)
         return Collective(
             kind,
             mesh_axes,

@@ -5,8 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from .program import KINDS, Instruction, Program, called_by
+from .program import KINDS, Instruction, Program, Transfer, called_by
 from .report import OUTSIDE, Collective, Work
+from .ring import Pairs
 from .source import Place
 from .targets import Target
 from .work import amount_of
@@ -106,6 +107,33 @@ def windows(
         for key in keys:
             found[key] = Window(sum(layers.values()), order)
     return found
+
+
+def meanwhile(program: Program, transfers: Iterable[Transfer]) -> Mapping[Key, set[Pairs]]:
+    """Find, for each permute, which ones are under way while it is, itself among them.
+
+    One that the compiler did not split is taken to be under way as long as its computation runs.
+    """
+    spans: dict[Key, _Span] = {}
+    for span, keys in _pairs(program):
+        spans.update(dict.fromkeys(keys, span))
+    permutes: list[tuple[Key, _Span, Pairs]] = []
+    for transfer in transfers:
+        if transfer.kind != "collective-permute":
+            continue
+        key = transfer.computation, transfer.instruction.name
+        whole = _Span(transfer.computation, 0, len(program.computations[transfer.computation]))
+        permutes.append((key, spans.get(key, whole), transfer.pairs))
+    found: dict[Key, set[Pairs]] = {}
+    for key, span, _ in permutes:
+        found[key] = {pairs for _, other, pairs in permutes if _overlap(span, other)}
+    return found
+
+
+def _overlap(one: _Span, other: _Span) -> bool:
+    """Return whether two spans have a time in common, with the starts and the ends around them."""
+    is_same = one.computation == other.computation
+    return is_same and max(one.first, other.first) <= min(one.last, other.last) + 1
 
 
 def _pairs(program: Program) -> list[tuple[_Span, list[Key]]]:

@@ -9,6 +9,7 @@ from ..mesh.partition import only, without
 from .compilers import ACCELERATOR, Compiler
 from .equations import Value, block, ways
 from .propagate import Sum
+from .ring import Pairs
 
 
 class Move(NamedTuple):
@@ -42,6 +43,7 @@ class Sent(NamedTuple):
         source: the operation.
         runs: how often it runs.
         is_windowed: whether a product sends each part of its result around as soon as it is computed.
+        pairs: which device a permute sends to which other one, by their places along the mesh axis.
     """
 
     move: Move
@@ -50,6 +52,7 @@ class Sent(NamedTuple):
     source: str
     runs: int
     is_windowed: bool = False
+    pairs: Pairs = frozenset()
 
 
 def ordered(axes: Iterable[str], mesh: Mapping[str, int]) -> Entry:

@@ -133,6 +133,11 @@ class Transfer:
         return int(self.groups.shape[1])
 
     @property
+    def pairs(self) -> frozenset[tuple[int, int]]:
+        """Which device a permute sends to which other one."""
+        return frozenset((int(source), int(target)) for source, target in self.groups)
+
+    @property
     def name(self) -> str:
         """The operation of the source that it belongs to, or else its name in the text."""
         return self.instruction.source or self.instruction.name

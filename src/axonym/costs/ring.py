@@ -1,6 +1,12 @@
 """What devices that form a ring send, and how long it takes."""
 
+from collections.abc import Container, Iterable
+from typing import TypeAlias
+
 from .targets import Link, Target
+
+# Which device a permute sends to which other one.
+Pairs: TypeAlias = frozenset[tuple[int, int]]
 
 # Steps of a ring of n devices, as multiples of n - 1.
 STEPS = {"all-gather": 1, "all-reduce": 2, "reduce-scatter": 1, "all-to-all": 1}
@@ -31,11 +37,46 @@ def latency_of(kind: str, group: int, mesh_axes: tuple[str, ...], target: Target
 
 
 def seconds_of(
-    kind: str, nbytes: float, group: int, mesh_axes: tuple[str, ...], target: Target
+    kind: str,
+    nbytes: float,
+    group: int,
+    mesh_axes: tuple[str, ...],
+    target: Target,
+    *,
+    is_one_way: bool = False,
 ) -> float:
-    """Return how long a collective takes on a target: steps of a ring, and what a device sends."""
-    sending = wire_bytes(kind, nbytes, group) / _link_of(mesh_axes, target).bandwidth
+    """Return how long a collective takes on a target: steps of a ring, and what a device sends.
+
+    Args:
+        kind: of the collective.
+        nbytes: of the operand on one device.
+        group: the number of devices that take part with each other.
+        mesh_axes: along which they do.
+        target: what the time is for.
+        is_one_way: whether a device sends to one neighbour, and nothing to the other one meanwhile.
+    """
+    link = _link_of(mesh_axes, target)
+    bandwidth = link.bandwidth
+    if is_one_way and link.one_way is not None:
+        bandwidth = link.one_way
+    sending = wire_bytes(kind, nbytes, group) / bandwidth
     return latency_of(kind, group, mesh_axes, target) + sending
+
+
+def sends_one_way(pairs: Iterable[tuple[int, int]], ways: int, others: Container[Pairs]) -> bool:
+    """Return whether a permute sends to one neighbour, while no other permute sends the other way.
+
+    Args:
+        pairs: of the permute.
+        ways: the number of devices in the ring; of two, each one has one neighbour.
+        others: the permutes under way at the same time.
+    """
+    return ways > 2 and backwards(pairs) not in others
+
+
+def backwards(pairs: Iterable[tuple[int, int]]) -> Pairs:
+    """Return the pairs of the permute that sends the other way."""
+    return frozenset((target, source) for source, target in pairs)
 
 
 def plain_axes(mesh_axes: tuple[str, ...]) -> tuple[str, ...]:

@@ -18,13 +18,18 @@ class Link:
     Attributes:
         bandwidth: bytes per second that one device sends along it, in both directions together.
         latency: seconds until the first byte of one step of a ring arrives.
+        one_way: bytes per second that it sends to one neighbour of a ring; None if the other one's share is not lost
+            then, as behind a switch.
     """
 
     bandwidth: float
     latency: float = 0.0
+    one_way: float | None = None
 
     def __post_init__(self) -> None:
         _check_positive("Link", bandwidth=self.bandwidth)
+        if self.one_way is not None:
+            _check_positive("Link", one_way=self.one_way)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +98,9 @@ def _check_positive(function: str, **numbers: float) -> None:
 
 # TPUs: cloud.google.com/tpu/docs/v5e, v5p and v6e, tables "system architecture". A ring along one axis of the torus has
 # two of the ports of a chip, so it sends the bidirectional bandwidth of a chip, divided by the number of its ports: 400
-# of 4 (v5e), 1200 of 6 (v5p) and 800 GB/s of 4 (v6e). A hop takes about a microsecond: Austin et al., "How to Scale
-# Your Model" (2025), part 2. Products of float32 take one pass in bfloat16 there, by the default precision of JAX.
+# of 4 (v5e), 1200 of 6 (v5p) and 800 GB/s of 4 (v6e). To one neighbour, one port sends. A hop takes about a
+# microsecond: Austin et al., "How to Scale Your Model" (2025), part 2. Products of float32 take one pass in bfloat16
+# there, by the default precision of JAX.
 #
 # H100 SXM: the data sheet of NVIDIA, without sparsity; float32 is TF32, and NVLink has 900 GB/s in both directions. Its
 # latency, and all numbers of "cpu", are round ones: a simulated device says nothing about time.
@@ -104,7 +110,7 @@ TARGETS: Mapping[str, Target] = {
         {"bfloat16": 197e12, "float32": 197e12, "int8": 393e12},
         memory=16 * 2**30,
         memory_bandwidth=819e9,
-        link=Link(100e9, 1e-6),
+        link=Link(100e9, 1e-6, one_way=50e9),
         platform="tpu",
     ),
     "v5p": Target(
@@ -112,7 +118,7 @@ TARGETS: Mapping[str, Target] = {
         {"bfloat16": 459e12, "float32": 459e12, "int8": 918e12},
         memory=95 * 2**30,
         memory_bandwidth=2765e9,
-        link=Link(200e9, 1e-6),
+        link=Link(200e9, 1e-6, one_way=100e9),
         platform="tpu",
     ),
     "v6e": Target(
@@ -120,7 +126,7 @@ TARGETS: Mapping[str, Target] = {
         {"bfloat16": 918e12, "float32": 918e12, "int8": 1836e12},
         memory=32 * 2**30,
         memory_bandwidth=1600e9,
-        link=Link(200e9, 1e-6),
+        link=Link(200e9, 1e-6, one_way=100e9),
         platform="tpu",
     ),
     "h100": Target(

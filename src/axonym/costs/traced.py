@@ -23,7 +23,7 @@ from .hidden import assumed
 from .moves import group
 from .reasons import names_of_dimensions, reasons
 from .report import OUTSIDE, Collective, Cost, Kept, Memory
-from .ring import seconds_of
+from .ring import Pairs, seconds_of, sends_one_way
 from .roofline import counted_by_place, work_of
 from .source import Place, place_of
 from .targets import Target
@@ -169,16 +169,22 @@ class Places:
 def _communication(
     walk: Walk, places: Places, named: Named, target: Target
 ) -> tuple[Collective, ...]:
+    # Each layer is taken to send both ways at once. What is no permute has no pairs.
+    permutes: dict[tuple[Place, int], set[Pairs]] = {}
+    for one in walk.sent:
+        permutes.setdefault((places.of(one.source), one.runs), set()).add(one.pairs)
     found: list[Collective] = []
     for one in walk.sent:
         move = one.move
         place = places.of(one.source)
         devices = group(move, dict(named.mesh))
+        beside = permutes[place, one.runs]
+        is_one_way = sends_one_way(one.pairs, devices, beside)
         nbytes, kind, runs = move.elements * one.itemsize, move.kind, one.runs
         if one.is_windowed:
             # Two ways around, a part at a time, with one part more each way than a ring needs.
             kind, nbytes, runs = "collective-permute", nbytes // devices, runs * (devices + 1)
-        seconds = seconds_of(kind, nbytes, devices, move.mesh_axes, target)
+        seconds = seconds_of(kind, nbytes, devices, move.mesh_axes, target, is_one_way=is_one_way)
         is_update = place.phase == "other" and places.has_gradient
         found.append(
             Collective(

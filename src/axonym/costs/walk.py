@@ -421,7 +421,8 @@ class Walk:
                 if width < itemsize:
                     dtype, itemsize = "bfloat16", width
             if over:
-                self.sent.append(Sent(move, dtype, itemsize, source, count))
+                pairs = frozenset(params.get("perm", ()))
+                self.sent.append(Sent(move, dtype, itemsize, source, count, pairs=pairs))
 
     def _bodies(
         self,
