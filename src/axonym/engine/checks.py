@@ -265,7 +265,16 @@ def keyed(axis: AxisSelection | None, fn: Function) -> str | Pairs | None:
         return axis
     if isinstance(axis, Axis):
         return ((axis.name, axis.size),)
-    return selection(axis, title(fn))
+    if axis.__class__ is not tuple:
+        return selection(axis, title(fn))
+    # To read several axes takes a quarter of an operation.
+    try:
+        return _selected[axis]
+    except (KeyError, TypeError):  # of an entry without a hash, which is no axis
+        return plans.keep(_selected, axis, selection(axis, title(fn)))
+
+
+_selected: dict[Any, Pairs] = {}
 
 
 def selected_pairs(axis: Any, function: str, names: Names) -> Pairs:
