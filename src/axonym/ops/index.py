@@ -179,6 +179,22 @@ def take(
         AxisSizeError: if a Python int is out of range, unless `mode` is "clip" or "wrap"; or if the axis has no
             elements to read.
     """
+    if mode == "fill" and fill_value is None and isinstance(index, Core) and isinstance(x, Core):
+        (array,), names = x.node
+        (picks,), new = index.node
+        name, size = axis, None
+        if type(axis) is Axis:
+            name, size = axis.name, axis.size
+        if isinstance(name, str) and name in names and current_report() is None:
+            filled = _filling.get((names, name, new)) or _filled(x, name, new)
+            try:
+                is_sized = size is None or array.shape[filled.place] == size
+            except (AttributeError, IndexError):  # no array, or one that lost dimensions
+                is_sized = False
+            if is_sized:
+                made: NamedArray = kernels.new(type(x))  # `wrap`, inlined to save a call
+                made.node = ((filled.call(array, picks),), filled.names)
+                return made
     return _taken("take", x, axis, index, mode, fill_value)
 
 
@@ -215,20 +231,6 @@ def _taken(
     function: str, x: Core, axis: AxisSelector, index: object, mode: str, fill_value: object
 ) -> "NamedArray":
     if mode == "fill" and fill_value is None:
-        name, size = axis, None
-        if type(axis) is Axis:
-            name, size = axis.name, axis.size
-        if isinstance(name, str) and isinstance(index, Core) and isinstance(x, Core):
-            (array,), names = x.node
-            (picks,), new = index.node
-            key = (names, name, new, function)
-            found = _filling.get(key)
-            if found is None and (size is None or name in names):
-                found = plans.keep(_filling, key, _filled(function, x, name, new))
-            if found is not None and (size is None or found.has_size(array, size)):
-                if current_report() is not None:
-                    _report_outside(function, x, name, picks)
-                return wrap(x, found.kernel.call(array, picks), found.kernel.names)
         reach = _FILL
     else:
         reach = reaching(function, _MODES, mode, fill_value)
@@ -247,33 +249,28 @@ def _report_outside(function: str, x: Core, name: str, picks: jax.Array) -> None
 
 
 class _Filled(NamedTuple):
-    """A kernel that takes elements along an axis.
+    """How elements are taken along an axis.
 
     Attributes:
-        kernel: the kernel.
-        rank: the number of axes.
-        place: of the axis among them, counted from the last one.
+        call: the kernel.
+        names: those of the result.
+        place: of the axis in a shape, counted from the last one.
     """
 
-    kernel: kernels.Kernel
-    rank: int
+    call: checks.Function
+    names: Names
     place: int
 
-    def has_size(self, array: Payload, size: int) -> bool:
-        """Return whether the axis of an array has a size."""
-        shape: tuple[int, ...] = getattr(array, "shape", ())
-        return len(shape) >= self.rank and shape[self.place] == size
+
+_filling: dict[tuple[Names, str, Names], _Filled] = {}
 
 
-_filling: dict[tuple[Names, str, Names, str], _Filled] = {}
-
-
-def _filled(function: str, x: Core, name: str, new: Names) -> _Filled:
-    """Make a kernel."""
+def _filled(x: Core, name: str, new: Names) -> _Filled:
+    """Make a kernel, and keep it."""
     _, names = x.node
-    step = Gather(name, new)
-    kernel = checks.planned(function, (x,), reading, names, (step,), function, _FILL)
-    return _Filled(kernel, len(names), names.index(name) - len(names))
+    kernel = checks.planned("take", (x,), reading, names, (Gather(name, new),), "take", _FILL)
+    made = _Filled(kernel.call, kernel.names, names.index(name) - len(names))
+    return plans.keep(_filling, (names, name, new), made)
 
 
 def _read(
