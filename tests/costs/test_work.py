@@ -145,3 +145,24 @@ def test_what_is_near_the_units_is_not_read_from_memory():
     # What a loop does without a name of its own belongs to the loop: five times the sum that is written to memory, and
     # the numbers that its condition compares.
     assert found == {"": 32, "up/while": 5 * 32 + 5 * (4 + 4 + 1)}
+
+
+# A quarter of an array is fetched while another one is negated, and that is sent to a neighbour.
+AHEAD = """HloModule jit_f, is_scheduled=true, num_partitions=2
+
+ENTRY %main (v: f32[400], w: f32[100]) -> f32[100] {
+  %v = f32[400]{0} parameter(0)
+  %w = f32[100]{0} parameter(1)
+  %begun = ((f32[400]{0}), f32[100]{0:S(1)}, s32[]{:S(2)}) slice-start(%v), slice={[0:100]}
+  %y = f32[100]{0} negate(%w), metadata={op_name="negate"}
+  %near = f32[100]{0:S(1)} slice-done(%begun)
+  %z = f32[100]{0} add(%y, %near), metadata={op_name="add"}
+  %sent = (f32[100]{0}, f32[100]{0}, u32[]{:S(2)}) collective-permute-start(%z), metadata={op_name="permute"}
+  ROOT %received = f32[100]{0} collective-permute-done(%sent)
+}
+"""
+
+
+def test_what_is_started_reads_what_it_takes_and_no_more():
+    nbytes = {amount.source: amount.nbytes for amount in amounts(Program(AHEAD))}
+    assert nbytes == {"": 400, "negate": 2 * 400, "add": 2 * 400, "permute": 2 * 400}

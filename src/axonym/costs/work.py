@@ -204,9 +204,16 @@ def _accessed(program: Program, op: Instruction, ops: Computation) -> int:
     if op.opcode.endswith(("-done", "-update")):
         return 0
     results = arrays_of(op.type)
+    operands = types_of(op, ops)
     if op.opcode == "copy-start":
         results = results[:1]
+    elif op.opcode.endswith("-start"):
+        # Of what it returns, the operands come first.
+        results = results[len(operands) :]
     written = accessed(results)
+    if op.opcode == "slice-start":
+        # A slice that is fetched ahead, as a rule into faster memory.
+        return written + accessed([results[0]._replace(space=operands[0].space)])
     if op.opcode in ("dynamic-slice", "slice", "gather"):
         return 2 * written
     if op.opcode == "dynamic-update-slice":
