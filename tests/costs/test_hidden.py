@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 import axonym as axn
-from axonym.costs.hidden import assumed, meanwhile, scheduled, windows
+from axonym.costs.hidden import assumed, meanwhile, scheduled, seconds_of_operations, windows
 from axonym.costs.program import Program
 from axonym.costs.report import Collective
 from axonym.costs.roofline import work_of
 from axonym.costs.source import place_of
 from axonym.partitioning import TARGETS, Link, Target
-from tests.costs.made import GATHER, SUM, TARGET
+from tests.costs.made import GATHER, SUM, TARGET, made
 from tests.costs.programs import MAPPINGS, MESH, abstract, step
 
 # A million operations and a million bytes take a second; a product of 100 x 100 x 100 takes two.
@@ -105,6 +105,22 @@ def test_fusions_that_carry_a_collective_on_hide_it():
     assert window.seconds == pytest.approx(2.0, rel=1e-2)
     assert window.layers[0] == "first"
     assert "before" not in window.layers
+
+
+def test_operations_follow_each_other_and_what_is_started_is_beside_them():
+    # Two products of 2 s each; no gather takes time of theirs.
+    assert seconds_of_operations(Program(PAIRED), SLOW) == pytest.approx(4.0, rel=1e-6)
+    # A product in a fusion, and one before it; around them, 100 and 150 floats are read and written.
+    assert seconds_of_operations(Program(CHAINED), SLOW) == pytest.approx(4.0, rel=1e-3)
+    copying = PAIRED.replace("%gd = f32[100]{0} all-gather-done(%g)", f"%c = ({TYPE}, {TYPE}) copy-start(%q)")
+    assert seconds_of_operations(Program(copying), SLOW) == seconds_of_operations(Program(PAIRED), SLOW)
+
+
+def test_a_step_as_scheduled_takes_what_its_operations_take_and_what_nothing_hides():
+    sent = dataclasses.replace(SUM, seconds=3.0, hidden=2.0)
+    assert made(communication=(sent,), operations=5.0).time.scheduled == 6.0
+    # Copies beside operations are limited by the memory, 0.2 ms here.
+    assert made(communication=(sent,), operations=0.0).time.scheduled == pytest.approx(1.0 + 2.01e-4)
 
 
 @pytest.mark.parametrize("is_split", [True, False])

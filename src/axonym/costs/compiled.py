@@ -17,7 +17,7 @@ from ..report.target import unwrapped
 from .arguments import arguments_of, by_kind, names_known, rows_of
 from .attribute import Attribution
 from .devices import is_of, mesh_of_devices
-from .hidden import assumed
+from .hidden import assumed, seconds_of_operations
 from .program import Program, instructions, trip_count
 from .report import OUTSIDE, Cost, Memory
 from .roofline import counted_by_place, work_of
@@ -59,9 +59,10 @@ def compiled_cost(
     counted = counted_by_place(amounts(program), attribution.place_of, target)
     work = work_of(counted, communication, target)
     device = devices.devices.flat[0]
-    # The schedule of another platform says nothing about the target.
-    is_scheduled = is_of(device, target)
-    if not is_scheduled:
+    operations: float | None = None
+    if is_of(device, target):
+        operations = seconds_of_operations(program, target)
+    else:  # whose schedule says nothing about the target
         communication = assumed(communication, work)
     return Cost(
         given.titled(call.name),
@@ -75,7 +76,7 @@ def compiled_cost(
         work,
         ledger.waiting,
         _notes(program, attribution),
-        is_scheduled,
+        operations=operations,
     )
 
 

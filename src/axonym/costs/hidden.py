@@ -109,6 +109,14 @@ def windows(
     return found
 
 
+def seconds_of_operations(program: Program, target: Target) -> float:
+    """Return how long the operations of a program take, one after another; what it sends takes none of that time."""
+    total = 0.0
+    for op in program.computations[program.entry].values():
+        total += _seconds(program, program.entry, op, target)
+    return total
+
+
 def meanwhile(program: Program, transfers: Iterable[Transfer]) -> Mapping[Key, set[Pairs]]:
     """Find, for each permute, which ones are under way while it is, itself among them.
 
@@ -205,8 +213,11 @@ def _outside(program: Program, computation: str) -> tuple[str, int]:
 
 
 def _seconds(program: Program, computation: str, op: Instruction, target: Target) -> float:
-    """Return how long one run of an instruction computes, or reads and writes; collectives do neither."""
-    if op.opcode.removesuffix("-start") in KINDS:
+    """Return how long one run of an instruction computes, or reads and writes.
+
+    Collectives do neither, and what is started, such as a copy, is under way beside what comes next.
+    """
+    if op.opcode in KINDS or op.opcode.endswith("-start"):
         return 0.0
     inner = called_by(op)
     if op.opcode in _RUNNING:

@@ -187,8 +187,8 @@ class Time:
     Attributes:
         seconds: if within each layer, computing, reading and sending overlap, and layers follow each other.
         serial: if nothing waits for a link, and nothing overlaps with it.
-        scheduled: if what is hidden overlaps: in the program of the compiler for the target by its schedule, and
-            otherwise the same as `seconds`.
+        scheduled: by the schedule of the program, if it is one of the compiler for the target: operations follow each
+            other, and what they hide overlaps. Otherwise the same as `seconds`.
         computing: seconds of the operations alone, at the peak of the target.
         moving: seconds of reading and writing memory alone.
         sending: seconds of the collectives alone.
@@ -223,8 +223,8 @@ class Cost(Printed):
         work: what it computes, by layer and phase.
         bubble: the part of the time in which a stage of a pipeline waits, which `work` has too.
         notes: what the numbers leave out.
-        is_scheduled: whether what hides collectives is read from a schedule, that of the program of the compiler for
-            the target; otherwise it is assumed.
+        operations: seconds of the operations of the program, one after another, if it is one of the compiler for the
+            target.
     """
 
     title: str
@@ -238,7 +238,12 @@ class Cost(Printed):
     work: tuple[Work, ...]
     bubble: float = 0.0
     notes: tuple[str, ...] = ()
-    is_scheduled: bool = False
+    operations: float | None = None
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether times and what hides collectives are read from a schedule; otherwise they are assumed."""
+        return self.operations is not None
 
     @property
     def time(self) -> Time:
@@ -257,13 +262,17 @@ class Cost(Printed):
             # While a stage waits, it computes what nobody needs.
             needed = useful * (1 - self.bubble)
             utilisation = needed / self.target.peak / overlapped
-        hidden = 0.0
+        exposed = 0.0
         for one in self.communication:
-            hidden += one.hidden
+            exposed += one.exposed
+        scheduled = serial - sending + exposed
+        if self.operations is not None:
+            # Copies that are under way beside operations read and write, too.
+            scheduled = max(self.operations, moving) + exposed
         return Time(
             overlapped,
             serial,
-            serial - hidden,
+            scheduled,
             computing,
             moving,
             sending,
