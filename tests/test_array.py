@@ -141,6 +141,34 @@ def test_asarray_without_a_copy_refuses_to_convert() -> None:
         np.asarray(host, dtype=np.float16, copy=False)
 
 
+def test_several_elements_are_no_number() -> None:
+    with pytest.raises(OperandError) as raised:
+        float(x())
+    assert str(raised.value) == (
+        "float: an array with dimensions is not a number\n"
+        "  array has: a=2, b=3\n"
+        "  hint: reduce or index it first; x.item() takes the only element"
+    )
+    with pytest.raises(AxisSizeError) as several:
+        x().item()
+    assert str(several.value) == (
+        "item: the array has several elements\n"
+        "  array has: a=2, b=3\n"
+        "  hint: reduce it, as x.mean().item() does; x.tolist() has all"
+    )
+
+
+@pytest.mark.parametrize("transform", [jax.grad, axn.grad, jax.jit])
+def test_item_of_a_traced_array_is_an_error_not_a_gradient_of_zero(transform: Any) -> None:
+    with pytest.raises(OperandError) as raised:
+        transform(lambda x: (x**2).sum().item())(x())
+    assert str(raised.value) == (
+        "item: a traced array cannot become a Python number: gradients would not go through it\n"
+        "  array has: no axes\n"
+        '  hint: go on with x.scalar(); to look at the value, write jax.debug.print("{x}", x=x)'
+    )
+
+
 def test_an_element_is_a_number() -> None:
     three = axn.named(3, ())
     assert (range(5)[three], np.arange(5)[three], "abcde"[three]) == (3, 3, "d")

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from . import printing
 from .axis import Axis, AxisSelection, AxisSelector, names_in, selection
@@ -246,8 +247,24 @@ class NamedArray(Core):
         return self.array
 
     def item(self) -> Any:
-        """Return the only element as a Python scalar."""
-        return self.array.item()
+        """Return the only element as a Python scalar.
+
+        Raises:
+            AxisSizeError: if there are several elements.
+            OperandError: if the array is traced: no gradient would go through a Python number.
+        """
+        array = self.array
+        if isinstance(array, Tracer):
+            problem = (
+                "a traced array cannot become a Python number: gradients would not go through it"
+            )
+            hint = 'go on with x.scalar(); to look at the value, write jax.debug.print("{x}", x=x)'
+            raise OperandError(message("item", problem, f"array has: {facts(self)}", hint=hint))
+        if has_values(array) and array.size != 1:
+            problem = "the array has several elements" if array.size else "the array has no element"
+            hint = "reduce it, as x.mean().item() does; x.tolist() has all"
+            raise AxisSizeError(message("item", problem, f"array has: {facts(self)}", hint=hint))
+        return array.item()
 
     def tolist(self) -> Any:
         """Return the elements as nested Python lists."""
@@ -278,16 +295,24 @@ class NamedArray(Core):
         return bool(self.array)
 
     def __int__(self) -> int:
-        return int(self.array)
+        return int(self._number("int"))
 
     def __float__(self) -> float:
-        return float(self.array)
+        return float(self._number("float"))
 
     def __complex__(self) -> complex:
-        return complex(self.array)
+        return complex(self._number("complex"))
 
     def __index__(self) -> int:
-        return operator.index(self.array)
+        return operator.index(self._number("index"))
+
+    def _number(self, function: str) -> jax.Array:
+        """Return the array, which Python is about to convert to a number."""
+        if shape_of(function, self.array, self.names):
+            problem = "an array with dimensions is not a number"
+            hint = "reduce or index it first; x.item() takes the only element"
+            raise OperandError(message(function, problem, f"array has: {facts(self)}", hint=hint))
+        return self.array
 
     def __round__(self, ndigits: int | None = None) -> "NamedArray":
         return elementwise.round(self, ndigits or 0)

@@ -231,6 +231,17 @@ def test_leaving_the_names() -> None:
             assert str(flaw.value) == text
 
 
+def test_item_looks_at_a_value_that_is_differentiated() -> None:
+    seen = []
+
+    def loss(x: Any) -> Any:
+        seen.append(x.sum().item())
+        return (x**2).sum().array
+
+    check(jax.grad(loss)(X), ("a", "b", "c"), 2 * VALUES)
+    assert seen == [VALUES.sum()]
+
+
 def test_signatures_name_self() -> None:
     assert list(inspect.signature(NamedArray.sum).parameters) == ["self", "axis", "where", "dtype"]
     assert list(inspect.signature(X.take).parameters) == ["axis", "index"]

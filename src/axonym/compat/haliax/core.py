@@ -246,7 +246,7 @@ class NamedArray(axn.NamedArray, metaclass=NamedArrayMeta):
                     "item", f"there are {self.size} elements, not one", f"array has: {facts(self)}"
                 )
             )
-        return super().item()
+        return self.array.item()  # as in Haliax, also of what jax.grad traces
 
     def __int__(self) -> int:
         return int(self.item())
