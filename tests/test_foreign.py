@@ -22,7 +22,9 @@ def test_an_attribute_of_other_arrays_says_what_to_write(name: str) -> None:
     assert str(raised.value) == hint
 
 
-@pytest.mark.parametrize(("module", "table"), [(axn, foreign.FUNCTIONS), (nn, foreign.LAYERS)])
+@pytest.mark.parametrize(
+    ("module", "table"), [(axn, foreign.FUNCTIONS), (nn, foreign.LAYERS), (axn.random, foreign.SAMPLERS)]
+)
 def test_a_name_of_other_modules_says_what_to_write(module: Any, table: dict[str, str]) -> None:
     for name, hint in table.items():
         assert not hasattr(module, name)
@@ -32,8 +34,8 @@ def test_a_name_of_other_modules_says_what_to_write(module: Any, table: dict[str
 
 
 def test_every_hint_names_only_what_is_there() -> None:
-    hints = [*foreign.ATTRIBUTES.values(), *foreign.FUNCTIONS.values(), *foreign.LAYERS.values()]
-    for hint in hints:
+    tables = (foreign.ATTRIBUTES, foreign.FUNCTIONS, foreign.LAYERS, foreign.SAMPLERS)
+    for hint in (hint for table in tables for hint in table.values()):
         for path in re.findall(r"(?<!\w)(?:axn|nn|jax|x)(?:\.[a-z_A-Z]\w*)+", hint):
             root, *names = path.split(".")
             value: Any = {"axn": axn, "nn": nn, "jax": jax, "x": X}[root]
@@ -47,6 +49,7 @@ MISSING = [
     (nn, "make_axes", "axonym.nn: there is no 'make_axes'\n  hint: it is in another module: axn.make_axes"),
     (axn, "sofmax", "axonym: there is no 'sofmax'\n  hint: did you mean 'softmax'?"),
     (nn, "Linaer", "axonym.nn: there is no 'Linaer'\n  hint: did you mean 'Linear'?"),
+    (axn.random, "exponental", "axonym.random: there is no 'exponental'\n  hint: did you mean 'exponential'?"),
     (axn, "zzz", "axonym: there is no 'zzz'"),
     (axn, "__wrapped__", "module 'axonym' has no attribute '__wrapped__'"),
 ]

@@ -3,6 +3,7 @@
 These names are not defined, which `hasattr` shows; reading one raises an AttributeError that tells what to write.
 """
 
+import sys
 from typing import NoReturn
 
 from .errors import message, suggestion
@@ -19,6 +20,12 @@ _UPDATE = 'arrays do not change; x.at["batch", 0].set(1.0) returns a new one, as
 _PICK = 'x["embed", indices] reads at indices; x.take_along_axis and x.at[...] match them by name'
 _PRODUCT = 'x.dot(y, axis="embed") sums over axes that it names, as axn.einsum does'
 _NAMES = "x.names are the names, x.shape the sizes by name, x.axes both"
+_OF_NUMPY = "numbers and dtypes are those of jax.numpy: jnp.pi, jnp.float32"
+_OF_OPTAX = "optimisers are those of Optax, which take a model as it is"
+_KEY = "keys are those of JAX: jax.random.key(0)"
+_NORMAL = "axn.random.normal(key, axes), with a key of jax.random.key(0)"
+_UNIFORM = "axn.random.uniform(key, axes), with a key of jax.random.key(0)"
+_FILES = "axn.state_dict has save_state_dict and load_state_dict; a whole run is for Orbax"
 _VALUES = "x.array is the array without its names, np.asarray(x) that of NumPy"
 
 # Functions of elements, and along axes, that are methods elsewhere.
@@ -26,6 +33,12 @@ _ELEMENTS = "abs exp log log1p expm1 sqrt rsqrt square sin cos tan tanh floor ce
 _OF_AXES = "softmax log_softmax logsumexp diff"
 _OF_LAYERS = "relu gelu silu sigmoid softplus leaky_relu"
 _OF_TWO = "add subtract multiply divide power maximum minimum"
+_OF_JAX = {
+    **dict.fromkeys(("cond", "switch", "while_loop", "fori_loop", "lax"), "jax.lax"),
+    **dict.fromkeys(("Mesh", "make_mesh"), "jax.make_mesh"),
+    **dict.fromkeys(("checkpoint", "remat"), "jax.checkpoint"),
+    "device_put": "jax.device_put",
+}
 _OPERATORS = {"sub": "subtract", "mul": "multiply", "div": "divide", "pow": "power"}
 
 
@@ -86,8 +99,25 @@ FUNCTIONS: dict[str, str] = {
     "jit": "axn.named_jit lays arrays out by a mapping; jax.jit works too",
     "clamp": "axn.clip",
     "power_": "axn.power",
-    "Array": "axn.NamedArray",
-    "Tensor": "axn.NamedArray",
+    **dict.fromkeys(("Array", "Tensor", "NamedTensor"), "axn.NamedArray"),
+    **dict.fromkeys(
+        ("pi", "inf", "nan", "float32", "bfloat16", "float16", "int32", "bool_"), _OF_NUMPY
+    ),
+    **dict.fromkeys(("key", "PRNGKey", "manual_seed"), _KEY),
+    "randn": _NORMAL,
+    "rand": _UNIFORM,
+    "norm": 'axn.linalg.norm(x, "embed")',
+    "no_grad": f"{_GRADIENT}; axn.stop_gradient(x) is a constant to them",
+    **dict.fromkeys(("PartitionSpec", "NamedSharding"), "axn.pspec_for(x, mapping) makes a jax.P"),
+    **dict.fromkeys(("save", "load"), _FILES),
+    "optim": _OF_OPTAX,
+    **{name: f"it is JAX's: {place}" for name, place in _OF_JAX.items()},
+}
+SAMPLERS: dict[str, str] = {
+    **dict.fromkeys(("key", "PRNGKey", "seed", "manual_seed", "default_rng"), _KEY),
+    **dict.fromkeys(("randn", "standard_normal", "gauss"), _NORMAL),
+    **dict.fromkeys(("rand", "random"), _UNIFORM),
+    **dict.fromkeys(("shuffle", "randperm"), 'axn.random.permutation(key, x, "batch")'),
 }
 _CONV = 'nn.Conv.init(("height", "width"), In, Out, kernel_size, key=key), over any number of named axes'
 _ATTEND = "nn.Attention.init(Embed, Heads, HeadDim, key=key)"
@@ -135,17 +165,18 @@ LAYERS: dict[str, str] = {
     **dict.fromkeys(("functional", "F", "init"), _PLACES),
     "ReLU": "nn.relu, a function",
     "GELU": "nn.gelu, a function",
-    "SiLU": "nn.silu, a function",
+    **dict.fromkeys(("SiLU", "Swish", "swish"), "nn.silu, a function"),
     "Tanh": "axn.tanh, a function",
     "Sigmoid": "nn.sigmoid, a function",
     "Softmax": 'axn.softmax(x, "embed"), a function',
     "Identity": "lambda x: x",
     "Flatten": "x.flatten_axes",
 }
-# What other libraries call the names of a package, and where else a name may be.
+# What other libraries call the names of a package or module, and where else a name may be.
 _ELSEWHERE: dict[str, tuple[dict[str, str], str]] = {
     "axonym": (FUNCTIONS, "axonym.nn"),
     "axonym.nn": (LAYERS, "axonym"),
+    "axonym.random": (SAMPLERS, "axonym"),
 }
 
 
@@ -166,7 +197,7 @@ class Lacking:
 
 
 def missing(package: str, name: str) -> AttributeError:
-    """Build the error for a name that a package lacks: its name here, another place, or a near one."""
+    """Build the error for a name that a package or module lacks: its name here, another place, or a near one."""
     if name.startswith("_"):  # asked for by tools
         return AttributeError(f"module {package!r} has no attribute {name!r}")
     table, other = _ELSEWHERE.get(package, ({}, "axonym"))
@@ -178,5 +209,7 @@ def missing(package: str, name: str) -> AttributeError:
 
 
 def _names(package: str) -> list[str]:
-    """Return the public names of a package."""
+    """Return the public names of a package, or of a module that is loaded."""
+    if package not in NAMES:
+        return list(sys.modules[package].__all__)
     return " ".join(NAMES[package].values()).split()

@@ -5,7 +5,7 @@ distributions may be named arrays, matched with `shape` by name. Each function d
 in `jax.random`, for the same key and sizes.
 """
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -64,6 +64,14 @@ __all__ = [
 
 Shape: TypeAlias = tuple[int, ...]
 Dtype: TypeAlias = DTypeLike | None
+
+
+if not TYPE_CHECKING:  # type checkers report names that are not there
+
+    def __getattr__(name: str) -> object:
+        from .foreign import missing
+
+        raise missing(__name__, name)
 
 
 # keys
