@@ -439,6 +439,13 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         '  hint: name its dimensions first: axn.named(array, "batch")',
     ),
     (
+        "axn.random.normal(jax.random.split(key, 2), A)",
+        lambda key, A: axn.random.normal(jax.random.split(key, 2), A),
+        OperandError,
+        "normal: key must be a single key, not an array of keys of shape (2,)\n"
+        "  hint: pass one of them, as in: k_embed, k_mlp = jax.random.split(key)",
+    ),
+    (
         "axn.random.normal(axn.random.split(key, A), A)",
         lambda key, A: axn.random.normal(axn.random.split(key, A), A),
         OperandError,

@@ -33,6 +33,7 @@ Labels: TypeAlias = tuple[str | int, ...]
 Key: TypeAlias = Core | jax.Array | np.ndarray
 """A key of `jax.random`, with or without names."""
 
+_SINGLE = "key must be a single key, not an array of keys"
 _NO_CORE: tuple[Names, ...] = ((), (), ())
 
 
@@ -175,9 +176,14 @@ def one_key(function: str, key: object) -> Any:
             raise OperandError(
                 message(function, problem, hint="make one from a seed: jax.random.key(0)")
             )
-        return key
+        array: Any = key
+        if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) and array.ndim:
+            problem = f"{_SINGLE} of shape {array.shape}"
+            hint = "pass one of them, as in: k_embed, k_mlp = jax.random.split(key)"
+            raise OperandError(message(function, problem, hint=hint))
+        return array
     if key.names:
-        problem = "key must be a single key, not an array of keys"
+        problem = _SINGLE
         each = f"lambda key: axn.random.{function}(key, ...)"
         hint = f'draw once per key: axn.vmap({each}, "{key.names[0]}")(keys)'
         raise OperandError(message(function, problem, f"keys have: {facts(key)}", hint=hint))
