@@ -195,6 +195,11 @@ def test_a_carry_that_changes_its_structure():
         axn.scan(lambda c: ({"b": c["a"]}, None), T)({"a": jnp.zeros(3)})
 
 
+def test_a_fold_whose_step_returns_a_pair_is_a_scan():
+    with pytest.raises(OperandError, match="\n  hint: use scan for a step that returns a pair of carry and output"):
+        axn.fold(lambda c, x: (c + x, x), T)(draw(E), draw(T, E))
+
+
 NAMED = "\n  hint: start with a named array too, such as axn.zeros((...))"
 
 

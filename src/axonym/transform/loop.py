@@ -385,10 +385,21 @@ def _same_axes(function: str, before: object, after: object) -> Any:
     news, other = jax.tree.flatten(after, is_leaf=is_named_array)
     if tree != other:
         lines = (f"before: {tree}", f"after: {other}")
-        raise OperandError(message(function, "a step changes the structure of the carry", *lines))
+        hint = None
+        if _is_pair_for_scan(function, tree, after):
+            hint = "use scan for a step that returns a pair of carry and output"
+        problem = "a step changes the structure of the carry"
+        raise OperandError(message(function, problem, *lines, hint=hint))
     return jax.tree.unflatten(
         tree, [_same(function, *old, new) for old, new in zip(olds, news, strict=True)]
     )
+
+
+def _is_pair_for_scan(function: str, carry: object, after: object) -> bool:
+    """Return whether a step of a fold returned the carry and an output."""
+    if not function.endswith("fold") or not isinstance(after, tuple) or len(after) != 2:
+        return False
+    return jax.tree.structure(after[0], is_leaf=is_named_array) == carry
 
 
 def _same(function: str, path: Any, old: Any, new: Any) -> Any:
