@@ -152,6 +152,10 @@ def selectors_of(function: str, x: Core, item: Item) -> Mapping[AxisSelector, An
     if len(pairs) % 2 or not are_axes:
         shown = ", ".join(type(part).__name__ for part in pairs)
         hint = 'write x["batch", 0] or x[{"batch": 0, "embed": slice(2, 5)}]'
+        if any(getattr(part, "dtype", None) == np.bool_ for part in pairs):
+            hint = _FOR_MASKS
+        elif any(part is None for part in pairs):
+            hint = "leave None out: operands are lined up by name, without axes of size 1"
         problem = f"an index is a dict, or pairs of an axis and a selector, not ({shown})"
         raise OperandError(message(function, problem, f"array has: {facts(x)}", hint=hint))
     selection(axes, function)
