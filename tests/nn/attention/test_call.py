@@ -109,6 +109,21 @@ def test_masks_and_sinks_that_do_not_fit():
     )
 
 
+def test_a_mask_of_padding_over_the_queries_is_told():
+    q, k, v = inputs(B)
+    with pytest.warns(UserWarning, match="^dot_product_attention: the mask has axis 'pos' of queries") as told:
+        attend(q, k, v, mask=nn.causal() & draw(B, Q).astype(bool))
+    assert str(told[0].message) == (
+        "dot_product_attention: the mask has axis 'pos' of queries and not 'key_pos', so it hides whole queries\n"
+        "  mask has: batch=4, pos=5\n"
+        '  hint: to hide keys, rename it: mask.rename({"pos": "key_pos"})'
+    )
+    assert told[0].filename == __file__
+    for meant in (draw(B, K), draw(B, Q, K), draw(B)):
+        attend(q, k, v, mask=meant.astype(bool))
+    attend(q, k, v, mask=nn.causal() | draw(B, Q).astype(bool))  # queries that see all
+
+
 def test_options_that_make_no_sense():
     q, k, v = inputs(B)
     fails(

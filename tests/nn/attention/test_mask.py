@@ -221,6 +221,12 @@ def test_errors():
     )
     fails(
         OperandError,
+        "&: a mask must be an AttentionMask or a NamedArray of booleans, not function\n"
+        "  hint: call it, as in nn.causal()",
+        lambda: nn.window(2) & nn.causal,
+    )
+    fails(
+        OperandError,
         "|: a mask must be an AttentionMask or a NamedArray of booleans, not bool",
         lambda: nn.causal() | True,
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from ...errors import (
     suggestion,
 )
 from ...kinds import type_text
+from ...mesh.explicit import users_line
 from ...names import plans
 from ...names.plans import Names
 from ...ops.contract import dot
@@ -176,10 +178,21 @@ class AttentionCall:
         _check_axes("mask", (self.mask, self.q_start, self.k_start), axes)
         _check_axes("bias", self.bias, axes)
         _check_axes("sink", self.sinks, without_axes(axes, self.k_pos))
+        self._warn_of_whole_queries()
 
         if self.dropout and self.key is None:
             problem = f"dropout with probability {self.dropout} needs a key"
             raise OperandError(message(FUNCTION, problem, hint="pass key=..., or inference=True"))
+
+    def _warn_of_whole_queries(self) -> None:
+        """Warn of an array that hides all keys of a query or none: one of padding that is not over the keys."""
+        array = None if self.mask is None or self.mask.alternatives else self.mask.explicit
+        if array is None or self.q_pos not in array.names or self.k_pos in array.names:
+            return
+        problem = f"the mask has axis {self.q_pos!r} of queries and not {self.k_pos!r}, so it hides whole queries"
+        hint = f'to hide keys, rename it: mask.rename({{"{self.q_pos}": "{self.k_pos}"}})'
+        text = message(FUNCTION, problem, f"mask has: {facts(array)}", hint=hint)
+        warnings.warn(text, stacklevel=users_line()[1])
 
     @property
     def score_axes(self) -> tuple[Axis, ...]:

@@ -116,6 +116,8 @@ class AttentionMask(eqx.Module):
             found = f"an array of {mask.dtype}" if isinstance(mask, Core) else type(mask).__name__
             problem = f"a mask must be an AttentionMask or a NamedArray of booleans, not {found}"
             hint = "add numbers to the scores as a bias" if isinstance(mask, Core) else None
+            if callable(mask):
+                hint = "call it, as in nn.causal()"
             raise OperandError(message(function, problem, hint=hint))
         return AttentionMask(explicit=mask)
 
