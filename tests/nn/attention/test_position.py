@@ -129,6 +129,13 @@ def test_errors():
         lambda: nn.sinusoidal_positions(axn.arange(E), E),
     )
     fails(
+        AxisClashError,
+        "PositionEmbedding: positions already have axis 'embed'\n"
+        "  positions have: batch=8, seq=6, embed=4\n"
+        '  hint: give it positions, and add: x + layer(x.resolve_axis("seq"))',
+        lambda: nn.PositionEmbedding.init(S, E, key=KEY)(draw(B, S, E)),
+    )
+    fails(
         AxisSizeError,
         "PositionEmbedding: seq=6 is longer than the table, which has seq=5",
         lambda: nn.PositionEmbedding.init(S.resize(5), E, key=KEY)(S),

@@ -130,6 +130,7 @@ class PositionEmbedding(Layer):
             AxisClashError: if `positions` has an axis of `Embed`.
         """
         if isinstance(positions, Core):
+            self._check_ids(positions)
             return Embedding(self.weight, self.Pos, self.Embed)(positions)
         check_positions("PositionEmbedding", positions)
         asked = sized(positions, "PositionEmbedding")
@@ -138,6 +139,14 @@ class PositionEmbedding(Layer):
             raise AxisSizeError(message("PositionEmbedding", problem))
         first = index(auto_sharded(self.weight), {self.Pos.name: slice(asked.size)})
         return first if asked.name == self.Pos.name else rename(first, {self.Pos.name: asked.name})
+
+    def _check_ids(self, positions: Core) -> None:
+        clash = [axis.name for axis in self.Embed if axis.name in positions.names]
+        if clash:
+            problem = f"positions already have axis {clash[0]!r}"
+            hint = f'give it positions, and add: x + layer(x.resolve_axis("{self.Pos.name}"))'
+            held = f"positions have: {facts(positions)}"
+            raise AxisClashError(message("PositionEmbedding", problem, held, hint=hint))
 
 
 def alibi_attention_bias(
