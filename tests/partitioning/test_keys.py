@@ -50,6 +50,17 @@ def test_keys_of_what_is_computed_are_looked_for_where_all_of_it_is_seen() -> No
     )
 
 
+def test_plain_arrays_are_to_be_named(auto_mesh: jax.sharding.Mesh) -> None:
+    with axn.set_mesh(auto_mesh), pytest.raises(ShardingError) as error:
+        axn.shard(jax.numpy.ones((8, 4)), {"batch": "data"})
+    assert str(error.value) == (
+        "shard: the mapping has axis 'batch', which no array here has\n"
+        "  mapping: {'batch': 'data'}\n"
+        "  axes of the arrays: none\n"
+        "  hint: plain arrays are not laid out: name them, axn.named(array, ('batch', ...))"
+    )
+
+
 def misspelt(key: str) -> str:
     return (
         f"the mapping has axis {key!r}, which no array here has\n  mapping: {{'batch': 'data', '{key}': None}}\n"

@@ -59,6 +59,8 @@ def check_keys(
     for key in mapping:
         if key not in known:
             hint = suggestion(key, known) or _LENIENT.get(function, _LENIENT[""])
+            if not known:
+                hint = f"plain arrays are not laid out: name them, axn.named(array, ({key!r}, ...))"
             raise _unknown(function, key, mapping, known, hint)
 
 
