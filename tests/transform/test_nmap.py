@@ -37,6 +37,15 @@ def test_every_name_is_mapped_over_whatever_the_orders(left, right):
     same(axn.nmap(jnp.multiply)(x, y), names, expected)
 
 
+def test_a_function_that_saw_no_dimension_has_a_note():
+    with pytest.raises(ValueError, match="out of bounds") as error:
+        axn.nmap(jnp.fft.rfft)(draw(A, B))
+    assert "nmap: the function saw single elements" in "".join(error.value.__notes__)
+    with pytest.raises(ValueError, match="out of bounds") as error:
+        axn.nmap(lambda a: jnp.sort(a, 2))(draw(A, B).untag("a"))
+    assert "nmap" not in "".join(getattr(error.value, "__notes__", ()))
+
+
 @given(order=st.permutations(["a", "b", "c"]), visible=st.permutations(["a", "b", "c"]), n=st.integers(0, 3))
 def test_what_is_untagged_is_what_the_function_sees(order, visible, n):
     x = draw(A, B, C).rearrange(tuple(order))

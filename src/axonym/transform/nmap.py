@@ -19,6 +19,11 @@ from .leaves import Parts, take_arrays
 
 __all__ = ["nmap"]
 
+_SAW_NOTHING = (
+    "nmap: the function saw single elements, since all dimensions have names; "
+    'untag the axes that it works on: x.untag("embed")'
+)
+
 
 def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Callable[..., Any]:
     """Make a positional function work on named arrays: it sees only anonymous dimensions.
@@ -80,8 +85,13 @@ def nmap(fn: Callable[..., Any], *, out_axis: AxisSelection | None = None) -> Ca
             seen.append(auto.whole(leaf.array, range(anonymous)))
         arrays, table = explicit.agree(names, labels, seen, context.mapped(names))
         taken = tuple(itertools.chain.from_iterable(table.values()))
-        with context.taking(taken), context.hiding(names):
-            results, skeleton = mapped(*arrays)
+        try:
+            with context.taking(taken), context.hiding(names):
+                results, skeleton = mapped(*arrays)
+        except Exception as error:
+            if not any(jnp.ndim(leaf.array) > len(leaf.names) for leaf in named):
+                error.add_note(_SAW_NOTHING)
+            raise
 
         def placed(like: NamedArray, array: object) -> NamedArray:
             result = _name(names, like, array)
