@@ -86,6 +86,17 @@ def test_calls_in_tables_fit_the_signatures() -> None:
     assert checked > 500
 
 
+def test_pages_that_make_a_mesh_of_several_devices_say_so() -> None:
+    """Whoever copies a block to a machine with one device reads beside it what to do."""
+    silent = [
+        page.name
+        for page, text in TEXTS.items()
+        if any(re.search(r"make_mesh\(\s*\(\d", block[2]) for block in CODE.finditer(text))
+        and "eight devices" not in text
+    ]
+    assert silent == []
+
+
 def test_each_exception_is_on_the_page_about_errors() -> None:
     """The base classes are told of below the table."""
     page = TEXTS[ROOT / "docs/guides/arrays.md"]
