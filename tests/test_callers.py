@@ -98,6 +98,16 @@ def test_a_function_that_calls_no_layer_is_in_none() -> None:
     assert layer_in(lambda: loss(TUPLE)) == "array has: embed=4"
 
 
+@pytest.mark.parametrize("transform", [lambda fn: fn, jax.jit])
+def test_a_layer_is_not_looked_for_in_models_that_only_have_its_type(
+    transform: Callable[..., Callable[..., object]],
+) -> None:
+    other = STACK  # whose only block has an axis of layers
+    block = Block.init(key=KEY)
+    assert layer_in(lambda: transform(lambda block, x: block(x))(block, X)) == "in the layer: inner.down"
+    assert other is STACK
+
+
 class Pair(eqx.Module):
     first: Probe
     second: Probe

@@ -19,7 +19,7 @@ def layer_at_work() -> str | None:
     """Return the path of the innermost layer that is being called, such as `blocks.3.mlp.up`.
 
     Inside of a transformation, modules are rebuilt around tracers: what is not found itself is found by its type, if
-    only one part has that type.
+    only one part has that type. A module that is not running, but only a variable, must also have its shapes.
 
     Returns:
         The path below the outermost module that holds the layer; None if there is no such module.
@@ -31,7 +31,9 @@ def layer_at_work() -> str | None:
         variables = frame.f_locals
         called = variables.get("self")
         for holder in filter(_is_module, (called, *variables.values())):
-            found = None if current is None or holder is current else _path_within(holder, current)
+            found = None
+            if current is not None and holder is not current:
+                found = _path_within(holder, current, is_running=holder is called)
             if found is not None:
                 path, current = [*found, *path], holder
             elif holder is called and not path:
@@ -65,15 +67,29 @@ def _is_module(value: object) -> bool:
     )
 
 
-def _path_within(holder: object, part: object) -> list[str] | None:
-    """Return the path of a part of a module: the part itself, or else the only one of its type."""
+def _path_within(holder: object, part: object, *, is_running: bool) -> list[str] | None:
+    """Return the path of a part of a module: the part itself, or else the only one that it may be rebuilt from."""
     alike: list[list[str]] = []
     for path, value in _walk(holder):
         if value is part:
             return path
-        if type(value) is type(part):
+        if type(value) is type(part) and (is_running or _is_rebuilt(part, value)):
             alike.append(path)
     return alike[0] if len(alike) == 1 else None
+
+
+def _is_rebuilt(part: object, old: object) -> bool:
+    """Return whether a transformation may have put tracers in the place of the arrays of `old`."""
+    from jax import tree
+    from jax.core import Tracer
+
+    new = tree.leaves(part)
+    is_traced = any(isinstance(leaf, Tracer) for leaf in new)
+    return is_traced and _shapes(new) == _shapes(tree.leaves(old))
+
+
+def _shapes(leaves: Iterable[object]) -> list[object]:
+    return [getattr(leaf, "shape", None) for leaf in leaves]
 
 
 def _walk(root: object) -> Iterator[tuple[list[str], object]]:
