@@ -136,7 +136,7 @@ def test_errors():
     )
     fails(
         OperandError,
-        "take: the index over 'vocab' must have an integer dtype, not float32",
+        "Embedding: ids must have an integer dtype, not float32",
         lambda: layer(axn.ones(B)),
     )
     fails(

@@ -10,6 +10,7 @@ from .. import random
 from ..array import NamedArray
 from ..axis import Axis, AxisSpec, axis_name, axis_size, sized, spec
 from ..dtypes import widen
+from ..engine.operands import integers
 from ..ops.join import concatenate
 from ..partitioning.shard import auto_sharded
 from .initializer import Initializer, fan_in
@@ -66,8 +67,10 @@ class Embedding(Layer):
 
         Raises:
             AxisClashError: if `ids` already has an axis of `Embed`.
+            OperandError: if `ids` are no integers.
         """
         check_input("Embedding", ids, (), self.Embed)
+        integers("Embedding", "ids", ids)
         vectors = look_up(self.weight, self.Vocab, ids)
         return auto_sharded(vectors.rearrange((*ids.names, *axis_name(self.Embed))))
 
