@@ -179,6 +179,12 @@ def test_an_error_of_the_function_tells_its_line(sample, capsys):
             "a=2",
             "{}:swapped should return a mapping second, a dict, axn.Mappings or None, not function",
         ),
+        (
+            "{}:repeated",
+            "a=2",
+            "{}:repeated should take no arguments and return a tuple of a function or a tree,"
+            " its mapping, and arguments; it takes up, down, x, times",
+        ),
         ("no_such_module:small", "a=2", "there is no module 'no_such_module'"),
         ("no_such_file.py:small", "a=2", "there is no file no_such_file.py"),
     ],

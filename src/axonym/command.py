@@ -1,13 +1,14 @@
-"""Check mappings, tell what they cost, and find them: `python -m axonym cost train.py:step --mesh data=8`."""
+"""Check mappings, tell what they cost, and find them: `python -m axonym cost train.py:small --mesh data=8`."""
 
 import argparse
 import ast
 import contextlib
 import importlib
+import inspect
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -279,15 +280,28 @@ def _call(text: str) -> _Call:
     function = _named(text)
     if not callable(function):
         raise _Refused(f"{text} should be a function, not {type_text(function)}")
+    wanted = "a tuple of a function or a tree, its mapping, and arguments"
+    needed = _needed(function)
+    if needed:
+        problem = f"{text} should take no arguments and return {wanted}"
+        raise _Refused(f"{problem}; it takes {', '.join(needed)}")
     returned = function()
     if not isinstance(returned, tuple) or len(returned) < 2:
-        wanted = "a tuple of a function or a tree, its mapping, and arguments"
         raise _Refused(f"{text} should return {wanted}, not {type_text(returned)}")
     target, mapping, *args = returned
     if mapping is not None and not isinstance(mapping, Mappings | dict):
         wanted = "a dict, axn.Mappings or None"
         raise _Refused(f"{text} should return a mapping second, {wanted}, not {type_text(mapping)}")
     return _Call(target, mapping, tuple(args))
+
+
+def _needed(function: Callable[..., object]) -> list[str]:
+    """Return the arguments that a function cannot do without."""
+    parameters = inspect.signature(function).parameters.values()
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [
+        each.name for each in parameters if each.default is each.empty and each.kind not in several
+    ]
 
 
 def _named(text: str) -> Any:
