@@ -76,6 +76,17 @@ def test_a_python_number_changes_no_dtype(name: str, dtype: str) -> None:
             np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize("other", [2j, np.float64(1.5), np.complex64(2)])
+@pytest.mark.parametrize("name", PAIRS)
+def test_other_numbers_are_promoted_as_jnp_promotes_them(name: str, other: complex) -> None:
+    mine, general = PAIRS[name]
+    for x in (jnp.ones(3, "bfloat16"), jnp.ones(3, "float32"), jnp.ones(3, int)):
+        for args in ((x, other), (other, x)):
+            result, expected = mine(*args), general(*args)
+            assert result.dtype == expected.dtype
+            np.testing.assert_array_equal(result, expected)
+
+
 def test_a_choice_and_a_comparison_give_the_program_of_jnp() -> None:
     x, y = jnp.ones((2, 3)), jnp.zeros((2, 3))
     column = jnp.array([[True], [False]])

@@ -20,20 +20,24 @@ Number = float | int
 Array = jax.Array
 Binary = Callable[[Array | Number, Array | Number], Array]
 
+# By class: to Python, a `np.float64` is a float too, but it has a dtype. Under `jax.disable_jit`, operands are what the
+# user gave.
+_REAL = (bool, int, float)
+
 
 def _promoted(primitive: Callable[..., Array], general: Callable[..., Array]) -> Binary:
     """Make a function of two operands call a primitive if they are floats of one dtype and rank, or Python numbers."""
 
     def call(x: Any, y: Any) -> Array:
-        if isinstance(x, Number):
-            like = y
-        else:
-            like = x
+        if complex in (x.__class__, y.__class__):
+            return general(x, y)
+        x_is_number = x.__class__ in _REAL
+        like = y if x_is_number else x
         if not jnp.issubdtype(like.dtype, jnp.inexact):
             return general(x, y)
-        if isinstance(x, Number):
+        if x_is_number:
             return primitive(np.array(x, y.dtype), y)
-        if isinstance(y, Number):
+        if y.__class__ in _REAL:
             return primitive(x, np.array(y, x.dtype))
         if x.dtype != y.dtype or x.ndim != y.ndim:
             return general(x, y)
