@@ -39,3 +39,16 @@ def test_a_mask_without_names_is_refused() -> None:
     with pytest.raises(OperandError) as caught:
         reduction.reduction(jnp.sum, x(), "b", np.ones(4, bool))
     assert str(caught.value).startswith("sum: the mask has shape (4,) and no names\n  array has: a=3, b=4\n")
+
+
+def test_a_mask_with_more_anonymous_dimensions_is_refused() -> None:
+    masks = axn.NamedArray(np.ones((2, 3, 4), bool), ("a", "b"))
+    for call in (axn.softmax, axn.log_softmax, axn.mean, axn.logsumexp):
+        with pytest.raises(OperandError) as caught:
+            call(x(), "b", where=masks)
+        assert str(caught.value).endswith(
+            "the mask has more anonymous dimensions than the array\n  array has: a=3, b=4\n"
+            "  mask has: anonymous (2,), a=3, b=4\n  hint: name them: mask.tag(...)"
+        )
+    several = x().broadcast_axis(axn.Axis("c", 2)).untag("c")
+    np.testing.assert_array_equal(axn.softmax(several, "b", where=masks).array[1], axn.softmax(x(), "b").array)

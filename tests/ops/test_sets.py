@@ -195,6 +195,8 @@ def test_other_elements_may_differ_for_each_position_of_anonymous_dimensions() -
     element, others = axn.named([[1, 2], [3, 4]], ("z", "a")), axn.named([[1, 3], [1, 3]], ("z", "b"))
     got = axn.isin(element.untag("z"), others.untag("z"))
     assert got.array.tolist() == [[True, False], [True, False]]
+    alike = others.rename({"b": "a"})
+    assert axn.isin(element.untag("z"), alike.untag("z")).array.tolist() == got.array.tolist()
 
 
 AXES = "  array has: a=2, b=3"

@@ -277,8 +277,10 @@ def _broadcasting(fn: Function, operands: Sequence[_Operand], batch: Names) -> F
             first = 0
             if has_cores and not own.anonymous(array):
                 first = min(map(batch.index, own.batch), default=len(batch))
-            target = (*batch[first:], *own.core)
-            lined.append(kernels.lined_up(array, own.aligned, target))
+            # By number: a core axis may have the name of another operand's batch axis.
+            core = range(len(own.core))
+            source, target = (*own.batch, *core), (*batch[first:], *core)
+            lined.append(kernels.lined_up(array, source, target))
         return fn(*lined)
 
     return call

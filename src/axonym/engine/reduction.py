@@ -57,11 +57,9 @@ def _reduction(
         if where is None:
             return fn(array, *rest, axis=at, **keywords)
         mask, *numbers = rest
-        if not where and jnp.ndim(mask) > array.ndim - len(names):
-            problem = f"the mask has shape {jnp.shape(mask)} and no names"
-            held = f"array has: {describe(names, array.shape)}"
-            raise OperandError(message(function, problem, held, hint=NAME_IT))
         check_sizes(function, (names, where), (array, mask))
+        if jnp.ndim(mask) - len(where) > array.ndim - len(names):
+            raise _too_large(function, names, where, array, mask)
         array, mask = align_layouts((names, where), (array, mask), names)
         return fn(array, *numbers, axis=at, where=lined_up(mask, where, names), **keywords)
 
@@ -69,6 +67,22 @@ def _reduction(
     if removes:
         target = plans.without(names, removed)
     return Kernel(target, body)
+
+
+def _too_large(
+    function: str, names: Names, where: Names, array: Payload, mask: Payload
+) -> OperandError:
+    """Build the error for a mask with more anonymous dimensions than the array.
+
+    Some functions of JAX would take it, and reduce other dimensions than those meant.
+    """
+    held = f"array has: {describe(names, array.shape)}"
+    if not where:
+        problem = f"the mask has shape {jnp.shape(mask)} and no names"
+        return OperandError(message(function, problem, held, hint=NAME_IT))
+    problem = "the mask has more anonymous dimensions than the array"
+    lines = held, f"mask has: {describe(where, mask.shape)}"
+    return OperandError(message(function, problem, *lines, hint="name them: mask.tag(...)"))
 
 
 def reduction(
