@@ -231,3 +231,10 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == text
+
+
+def test_anonymous_dimensions_of_size_1_are_repeated() -> None:
+    sorted_, values = np.arange(8.0).reshape(2, 4), np.array([[1.5, 5.5, 9.0]])
+    one, other = axn.NamedArray(jnp.asarray(sorted_), ("a",)), axn.NamedArray(jnp.asarray(values), ("b",))
+    found = axn.searchsorted(one, other, axis="a")
+    np.testing.assert_array_equal(found.array, [np.searchsorted(row, values[0]) for row in sorted_])

@@ -32,3 +32,24 @@ def test_python_numbers_are_written_on_an_explicit_mesh_under_jit(
     with axn.set_mesh(explicit_mesh), axn.axis_mapping({"a": "data"}):
         found = jax.jit(lambda x: x.at["a", axn.named(at, "i")].set(number))(axn.shard(axn.named(x, ("a", "b"))))
     np.testing.assert_array_equal(found.array, x.at[at].set(number))
+
+
+def test_anonymous_dimensions_broadcast_where_ranks_are_not_promoted() -> None:
+    x, y = np.arange(6.0).reshape(2, 3), np.arange(12.0).reshape(4, 1, 3)
+    one, other = axn.NamedArray(jnp.asarray(x), ("a",)), axn.NamedArray(jnp.asarray(y), ("a",))
+    with jax.numpy_rank_promotion("raise"):
+        for found in (one + other, axn.maximum(one, other), axn.where(one > -1, one, other) + 0 * other):
+            assert found.array.shape == (4, 2, 3)
+        np.testing.assert_array_equal((one + other).array, x + y)
+        scaled = one * axn.named(2.0, ()) + axn.named([1.0, 2.0, 3.0], "a")
+    np.testing.assert_array_equal(scaled.array, x * 2 + [1, 2, 3])
+
+
+def test_anonymous_dimensions_of_two_sizes_are_told() -> None:
+    one, other = axn.NamedArray(jnp.ones((5, 3)), ("a",)), axn.NamedArray(jnp.ones((2, 3)), ("a",))
+    with pytest.raises(axn.errors.AxisSizeError) as caught:
+        one + other
+    assert str(caught.value) == (
+        "add: the anonymous dimensions do not broadcast\n  operand 1 has: anonymous (5,), a=3\n"
+        "  operand 2 has: anonymous (2,), a=3\n  hint: name them: x.tag(...)"
+    )

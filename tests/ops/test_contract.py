@@ -1,5 +1,6 @@
 """Contractions: laws over one row per form."""
 
+import math
 from typing import Any
 
 import jax
@@ -460,3 +461,13 @@ def test_outer_products_take_scalars() -> None:
     found = axn.outer(2.0, row)
     assert found.names == ("row",)
     assert found.tolist() == [0.0, 2.0, 4.0]
+
+
+@pytest.mark.parametrize("other", [(), (2,), (1,), (3, 1), (3, 2)])
+def test_anonymous_dimensions_broadcast(other: tuple[int, ...]) -> None:
+    x = np.arange(24.0).reshape(2, 3, 4)
+    y = np.arange(math.prod(other) * 4.0).reshape(*other, 4)
+    one, two = axn.NamedArray(jnp.asarray(x), ("a", "b")), axn.NamedArray(jnp.asarray(y), ("b",))
+    expected = np.einsum("...ab,...b->...a", x, y)
+    np.testing.assert_allclose(axn.dot(one, two, axis="b").array, expected)
+    np.testing.assert_allclose(axn.einsum("{a b}, {b} -> a", one, two).array, expected)

@@ -627,3 +627,13 @@ def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) ->
     with pytest.raises(error) as caught:
         call(INPUT)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("other", [(), (1,), (2,), (3, 1)])
+def test_anonymous_dimensions_broadcast(other: tuple[int, ...]) -> None:
+    x, y = np.ones((2, 3)), np.zeros((*other, 3))
+    one, two = axn.NamedArray(jnp.asarray(x), ("a",)), axn.NamedArray(jnp.asarray(y), ("a",))
+    both = np.broadcast_arrays(x, y)
+    for operands, arrays in (((one, two), both), ((two, one), both[::-1])):
+        np.testing.assert_array_equal(axn.concatenate("a", operands).array, np.concatenate(arrays, -1))
+        np.testing.assert_array_equal(axn.stack("b", operands).array, np.stack(arrays, -2))

@@ -234,6 +234,8 @@ def _kernel(
         for operand, array in zip(operands, arrays, strict=True):
             lined.append(kernels.lined_up(jnp.asarray(array), operand.names, operand.aligned))
         call = map_over(positional, operands, batch)
+        if mode.each:  # `jax.vmap` repeats nothing
+            lined, _ = kernels.stretched(function, known, lined)
         results = _laid_out(call, lined, operands, batch, outs, mode)
         if not mode.several:
             return kernels.lined_up(results, (*batch, *outs[0]), targets[0])

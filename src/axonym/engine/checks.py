@@ -114,6 +114,28 @@ def one_size(
     return sizes
 
 
+def anonymous_shape(
+    function: str, operands: Sequence[Names], shapes: Sequence[tuple[int, ...]]
+) -> tuple[int, ...]:
+    """Broadcast the anonymous dimensions of all operands, as `jax.numpy` does.
+
+    Raises:
+        AxisSizeError: if they have different sizes, neither of which is 1.
+    """
+    pairs = zip(operands, shapes, strict=True)
+    found = list(dict.fromkeys(shape[: len(shape) - len(names)] for names, shape in pairs))
+    if len(found) == 1:
+        return found[0]
+    try:
+        return jnp.broadcast_shapes(*found)
+    except ValueError:
+        described = map(describe, operands, shapes)
+        lines = [f"operand {i} has: {text}" for i, text in enumerate(described, start=1)]
+        hint = "name them: x.tag(...)"
+        problem = "the anonymous dimensions do not broadcast"
+        raise AxisSizeError(message(function, problem, *lines, hint=hint)) from None
+
+
 def cure_of_sizes(name: str, first: int, second: int) -> str | None:
     """Return a hint for an axis of two sizes: what it may have come from tells what would work."""
     if is_symbolic_dim(first) or is_symbolic_dim(second):

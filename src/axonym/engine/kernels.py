@@ -15,7 +15,7 @@ from ..kinds import Payload, type_text
 from ..mesh import constraints, explicit, tracing
 from ..names import plans
 from ..names.plans import Names
-from .checks import NUMBERS, Function, title
+from .checks import NUMBERS, Function, anonymous_shape, title
 
 Options = tuple[tuple[str, Any, Any], ...]
 
@@ -138,6 +138,25 @@ def lined_up(array: jax.Array, names: plans.Labels, target: plans.Labels) -> jax
     if plan.insert:
         array = lax.expand_dims(array, plans.shifted(plan.insert, anonymous))
     return array
+
+
+def stretched(
+    function: str, operands: Sequence[Names], arrays: Sequence[jax.Array]
+) -> tuple[list[jax.Array], tuple[int, ...]]:
+    """Repeat anonymous dimensions of size 1 as often as other operands have them, as `jax.numpy` does.
+
+    Returns:
+        The arrays, and the shape of the anonymous dimensions of a result.
+    """
+    whole = anonymous_shape(function, operands, [array.shape for array in arrays])
+    repeated: list[jax.Array] = []
+    for array, names in zip(arrays, operands, strict=True):
+        count = array.ndim - len(names)
+        wanted = (*whole[len(whole) - count :], *array.shape[count:])
+        if array.shape != wanted:
+            array = jnp.broadcast_to(array, wanted)
+        repeated.append(array)
+    return repeated, whole
 
 
 def align_layouts(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from ..core import Core, wrap
 from ..errors import OperandError, message
@@ -14,7 +15,17 @@ from ..kinds import Payload
 from ..names import plans
 from ..names.plans import Names
 from . import primitives
-from .checks import NAME_IT, NUMBERS, Function, check_sizes, plain, planned, title, unnamed
+from .checks import (
+    NAME_IT,
+    NUMBERS,
+    Function,
+    anonymous_shape,
+    check_sizes,
+    plain,
+    planned,
+    title,
+    unnamed,
+)
 from .kernels import (
     Kernel,
     Options,
@@ -52,10 +63,23 @@ def _elementwise(fn: Function, operands: tuple[Names | None, ...], options: Opti
                 anonymous = max(anonymous, jnp.ndim(array) - len(names))
         if most > anonymous:
             raise _unmatched(function, operands, arrays, anonymous, target)
+        if anonymous:
+            anonymous_shape(function, known, list(map(jnp.shape, arrays)))
         arrays = tuple(align_layouts(known, arrays, target))
-        return fn(*map(lined_up, arrays, known, itertools.repeat(target)), **keywords)
+        lined = map(lined_up, arrays, known, itertools.repeat(target))
+        if anonymous:
+            lined = map(_of_rank, lined, itertools.repeat(anonymous + len(target)))
+        return fn(*lined, **keywords)
 
     return Kernel(target, body)
+
+
+def _of_rank(array: Payload, rank: int) -> Payload:
+    """Add leading dimensions, even if JAX may not promote ranks; a scalar goes with everything as it is."""
+    missing = rank - jnp.ndim(array)
+    if not missing or not jnp.ndim(array):
+        return array
+    return lax.expand_dims(array, range(missing))
 
 
 def _unmatched(

@@ -246,17 +246,17 @@ def _kernel(
 
     def body(*arrays: jax.Array) -> jax.Array:
         sizes = checks.check_sizes(function, operands, arrays)
-        labels: list[Labels] = []
-        anonymous = 0
         for names, array in zip(operands, arrays, strict=True):
             own = tuple((name, size) for name, size in given if name in names)
             checks.check_given(function, own, names, array.shape)
+        repeated, anonymous = kernels.stretched(function, operands, arrays)
+        labels: list[Labels] = []
+        for names, array in zip(operands, repeated, strict=True):
             labels.append(plans.labels(names, array.ndim))
-            anonymous = max(anonymous, array.ndim - len(names))
 
         constraints.check_result(out, sizes)
-        target = plans.labels(out, anonymous + len(out))
-        result = _product(arrays, labels, contracted, target, options)
+        target = plans.labels(out, len(anonymous) + len(out))
+        result = _product(repeated, labels, contracted, target, options)
         return constraints.lay_out(result, out)
 
     return kernels.Kernel(out, body)

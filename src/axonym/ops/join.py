@@ -203,7 +203,7 @@ def _concatenated(operands: tuple[Names, ...], given: tuple[str, int | None]) ->
             shapes.append(plans.values_at(shape, plans.positions(names, own)))
         sizes = checks.one_size("concatenate", kept, shapes)
 
-        lined = _all_spread(arrays, operands, target, sizes)
+        lined = _all_spread("concatenate", arrays, operands, target, sizes)
         total = sum(a.shape[at] for a in lined)
         checks.require_size("concatenate", given, total, "the sizes add up to {}")
         alike = _same_layout(lined, target)
@@ -225,7 +225,7 @@ def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> kern
 
     def body(*arrays: jax.Array) -> jax.Array:
         sizes = checks.check_sizes("stack", operands, arrays)
-        lined = _same_layout(_all_spread(arrays, operands, target, sizes), target)
+        lined = _same_layout(_all_spread("stack", arrays, operands, target, sizes), target)
         at = lined[0].ndim - len(target)
         if context.taken_axes():
             # Within a `vmap`, JAX's stack assumes that mapped operands have the layout of those that are not mapped.
@@ -236,26 +236,34 @@ def _stacked(operands: tuple[Names, ...], given: tuple[str, int | None]) -> kern
 
 
 def _all_spread(
+    function: str,
     arrays: Sequence[jax.Array],
     operands: Sequence[Names],
     target: Names,
     sizes: Mapping[str, int],
 ) -> list[jax.Array]:
+    anonymous = checks.anonymous_shape(function, operands, [array.shape for array in arrays])
     pairs = zip(arrays, operands, strict=True)
-    return [_spread(array, names, target, sizes) for array, names in pairs]
+    return [_spread(array, names, target, sizes, anonymous) for array, names in pairs]
 
 
-def _spread(array: jax.Array, names: Names, target: Names, sizes: Mapping[str, int]) -> jax.Array:
-    """Line an array up with all names of the result, and repeat it along those that it lacks."""
+def _spread(
+    array: jax.Array,
+    names: Names,
+    target: Names,
+    sizes: Mapping[str, int],
+    anonymous: tuple[int, ...],
+) -> jax.Array:
+    """Line an array up with all dimensions of the result, and repeat it along those that it lacks."""
     array = kernels.lined_up(array, names, target)
-    if len(names) == len(target):
-        return array
-    anonymous = array.ndim - len(target)
-    shape = list(array.shape)
-    for at, name in enumerate(target, start=anonymous):
+    shape = list(array.shape[array.ndim - len(target) :])
+    for at, name in enumerate(target):
         if name not in names:
             shape[at] = sizes[name]
-    return jnp.broadcast_to(array, shape)
+    whole = (*anonymous, *shape)
+    if array.shape == whole:
+        return array
+    return jnp.broadcast_to(array, whole)
 
 
 def _same_layout(
