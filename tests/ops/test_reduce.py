@@ -544,3 +544,13 @@ def test_variances_of_a_sample_count_its_degrees_of_freedom(name: str) -> None:
         values[0, 1] = np.nan
     found = getattr(axn, name)(axn.named(values, ("batch", "time")), "time", ddof=1)
     np.testing.assert_allclose(found.array, getattr(np, name)(values, axis=1, ddof=1), rtol=1e-6)
+
+
+def test_weights_may_lack_all_axes_and_anonymous_dimensions() -> None:
+    x, weights = np.arange(24.0).reshape(2, 3, 4), np.array([1.0, 2, 3, 4])
+    several = axn.NamedArray(jnp.asarray(x), ("a", "b"))
+    with jax.numpy_rank_promotion("raise"):
+        found = axn.average(several, "b", axn.named(weights, "b"))
+        equal = axn.average(several, "b", axn.named(2.0, ()))
+    np.testing.assert_allclose(found.array, np.average(x, -1, weights))
+    np.testing.assert_allclose(equal.array, x.mean(-1))

@@ -15,7 +15,7 @@ from jax.typing import DTypeLike
 
 from ..axis import AxisSelection
 from ..core import Core, Operand, facts
-from ..dtypes import as_inexact, limits
+from ..dtypes import as_inexact, limits, of_one_rank
 from ..engine import along, reduction
 from ..engine.extremum import highest, lowest, with_nan
 from ..engine.root import root
@@ -118,9 +118,10 @@ def _average(x: jax.Array, axis: At, where: Mask = None) -> jax.Array:
         return jnp.mean(x, axis)
     if not jnp.issubdtype(x.dtype, jnp.inexact) and not jnp.issubdtype(where.dtype, jnp.inexact):
         return _average(as_inexact(x), axis, as_inexact(where))  # sums of integers could overflow
-    copies = math.prod(x.shape[at] for at in axis if where.shape[at] == 1)
-    total = jnp.sum(where, axis) * copies
-    return jnp.sum(x * where, axis) / total
+    x, weights = of_one_rank(x, where)
+    copies = math.prod(x.shape[at] for at in axis if weights.shape[at] == 1)
+    total = jnp.sum(weights, axis) * copies
+    return jnp.sum(x * weights, axis) / total
 
 
 def count_nonzero(x: "NamedArray", axis: AxisSelection | None = None) -> "NamedArray":
