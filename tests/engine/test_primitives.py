@@ -87,6 +87,16 @@ def test_other_numbers_are_promoted_as_jnp_promotes_them(name: str, other: compl
             np.testing.assert_array_equal(result, expected)
 
 
+@pytest.mark.parametrize("name", PAIRS)
+def test_ranks_differ_where_jax_may_not_promote_them(name: str) -> None:
+    mine, general = PAIRS[name]
+    x, y = jnp.ones((2, 3)), jnp.full(3, 2.0)
+    expected = general(x, y)
+    with jax.numpy_rank_promotion("raise"):
+        np.testing.assert_array_equal(mine(x, y), expected)
+        np.testing.assert_array_equal(primitives.equal(y, x), jnp.zeros((2, 3), bool))
+
+
 def test_a_choice_and_a_comparison_give_the_program_of_jnp() -> None:
     x, y = jnp.ones((2, 3)), jnp.zeros((2, 3))
     column = jnp.array([[True], [False]])

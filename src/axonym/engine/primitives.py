@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..dtypes import at_least_float32
+from ..dtypes import at_least_float32, of_one_rank
 
 Number = float | int
 Array = jax.Array
@@ -26,7 +26,7 @@ _REAL = (bool, int, float)
 
 
 def _promoted(primitive: Callable[..., Array], general: Callable[..., Array]) -> Binary:
-    """Make a function of two operands call a primitive if they are floats of one dtype and rank, or Python numbers."""
+    """Make a function of two operands call a primitive if they are floats of one dtype, or Python numbers."""
 
     def call(x: Any, y: Any) -> Array:
         if complex in (x.__class__, y.__class__):
@@ -39,9 +39,9 @@ def _promoted(primitive: Callable[..., Array], general: Callable[..., Array]) ->
             return primitive(np.array(x, y.dtype), y)
         if y.__class__ in _REAL:
             return primitive(x, np.array(y, x.dtype))
-        if x.dtype != y.dtype or x.ndim != y.ndim:
+        if x.dtype != y.dtype or not (x.ndim and y.ndim):
             return general(x, y)
-        return primitive(x, y)
+        return primitive(*of_one_rank(x, y))
 
     return call
 
@@ -62,9 +62,9 @@ BY_FUNCTION: dict[Any, Binary] = {
 
 def equal(x: Array, y: Array) -> Array:
     """Compare numbers, as `jnp.equal` does."""
-    if x.dtype != y.dtype or x.ndim != y.ndim:
+    if x.dtype != y.dtype:
         return jnp.equal(x, y)
-    return lax.eq(x, y)
+    return lax.eq(*of_one_rank(x, y))
 
 
 def where(condition: Array, x: Array, y: Array | Number) -> Array:
