@@ -175,6 +175,63 @@ def check_donated():
     )
 
 
+@pytest.mark.parametrize("mesh", ["auto_mesh", "explicit_mesh"])
+def test_what_was_donated_is_named_wherever_it_is_given(mesh, request):
+    step = axn.named_jit(lambda state, x: (state + 1, x + 1), donate_args=(True, True))
+    evaluate = axn.named_jit(lambda model, factor, x: model["w"] * factor * x)
+    with axn.set_mesh(request.getfixturevalue(mesh)):
+        new = lambda: axn.shard(axn.ones(B), {"batch": "data"})  # noqa: E731
+        gone = new()
+        step(new(), gone)
+        evaluate({"u": new(), "w": new()}, 2, new())
+
+        calls = {
+            "x": lambda: step(new(), gone),
+            "model['w']": lambda: evaluate({"u": new(), "w": gone}, 2, new()),
+            "args[1]": lambda: axn.shard_map(lambda x, y: x * y, {"batch": "data"})(new(), gone),
+        }
+        for name, call in calls.items():
+            with pytest.raises(ArgumentError, match=re.escape(f": argument {name} was donated to an earlier call")):
+                call()
+
+
+@pytest.mark.parametrize("donate_args", [(True, True), (True,), (False, True)])
+def test_an_array_that_is_given_twice_is_not_donated(donate_args):
+    step = axn.named_jit(lambda model, average: (model + 1, average["w"] + 2), donate_args=donate_args)
+    x = axn.ones(B)
+    for _ in range(2):
+        assert message_of(lambda: step(x, {"w": x})) == (
+            "named_jit: arguments model and average['w'] are one array, whose memory is donated\n"
+            "  hint: give a copy for one of them: jax.tree.map(jnp.copy, x)"
+        )
+    first, second = step(x, {"w": axn.ones(B)})
+    assert (first.array == 2).all()
+    assert (second.array == 3).all()
+
+
+def test_what_is_not_donated_or_has_no_memory_yet_may_be_given_twice():
+    step = axn.named_jit(lambda x, y, z: (x + y, z + 1), donate_args=(False, False, True))
+    x = axn.ones(B)
+    assert (step(x, x, axn.ones(B))[0].array == 2).all()
+    both = jax.jit(lambda x: axn.named_jit(lambda x, y: x + y, donate_args=(True, True))(x, x))
+    assert (both(x).array == 2).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [({"donate_args": ({"a": True},)}, "donate_args"), ({"donate_kwargs": {"tree": {"a": True}}}, "donate_kwargs")],
+)
+def test_bools_for_a_tree_of_another_structure(options, name):
+    step = axn.named_jit(lambda tree: tree, **options)
+    call = step
+    if name == "donate_kwargs":
+        call = lambda tree: step(tree=tree)  # noqa: E731
+    assert message_of(lambda: call({"a": axn.ones(B), "b": axn.ones(B)})) == (
+        f"named_jit: {name} does not match the structure of argument tree\n"
+        "  hint: give a bool for each part of it, in the same tuples and dicts, or one for all"
+    )
+
+
 def test_a_mesh_axis_that_is_not_there_is_an_error_of_named_jit_before_the_function_runs(auto_mesh):
     with axn.set_mesh(auto_mesh), pytest.raises(ShardingError, match="named_jit: axis 'batch' is mapped to 'dta'"):
         axn.named_jit(lambda x: 1 / 0, {"batch": "dta"})(axn.ones(B))

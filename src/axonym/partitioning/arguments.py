@@ -1,5 +1,6 @@
 """Match arguments with the parameters of a function, for donation and for names in programs and errors."""
 
+import bisect
 import functools
 import inspect
 import itertools
@@ -185,6 +186,51 @@ def donated_before(
     return ArgumentError(message(function, problem, *rest, hint=hint))
 
 
+def check_given_once(
+    function: str,
+    fn: Callable[..., Any],
+    args: object,
+    kwargs: object,
+    is_donated: Sequence[bool],
+) -> None:
+    """Check that no array whose memory is donated is given a second time; JAX crashes on several devices.
+
+    Raises:
+        ArgumentError: if one is.
+    """
+    seen: dict[int, tuple[str, bool]] = {}
+    for (name, leaf), gift in zip(labels(fn, args, kwargs), is_donated, strict=True):
+        before, given = seen.setdefault(id(leaf), (name, gift))
+        is_array = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer)
+        if is_array and before != name and (given or gift):
+            pair = " and ".join(each.removesuffix(".array") for each in (before, name))
+            problem = f"arguments {pair} are one array, whose memory is donated"
+            hint = "give a copy for one of them: jax.tree.map(jnp.copy, x)"
+            raise ArgumentError(message(function, problem, hint=hint))
+
+
+def first_arrays(trees: Iterable[Any], dynamic: Sequence[int]) -> list[int]:
+    """Return the first array of each of some trees, and of each entry of those that are tuples, lists or dicts.
+
+    Args:
+        trees: structures, whose leaves are counted from one to the next.
+        dynamic: which leaves are arrays.
+    """
+    firsts: list[int] = []
+    start = 0
+    for tree in trees:
+        parts = [tree]
+        data = tree.node_data()
+        if data is not None and data[0] in (tuple, list, dict):
+            parts = tree.children()
+        for part in parts:
+            stop = start + part.num_leaves
+            at = bisect.bisect_left(dynamic, start)
+            firsts += [place for place in dynamic[at : at + 1] if place < stop]
+            start = stop
+    return firsts
+
+
 def described(fn: Callable[..., Any], args: object, kwargs: object) -> dict[str, str]:
     """Describe, for each argument or leaf of one, what other calls must pass."""
 
@@ -243,6 +289,7 @@ def donations(
     by_name = {**dict(zip(names, listed, strict=False)), **keyed}
 
     leaves: list[bool] = []
+    places = _places(fn, len(args))
     for place, argument in enumerate(args):
         gift: Any = False
         if isinstance(donate_args, bool):
@@ -251,12 +298,12 @@ def donations(
             gift = listed[place]
         elif place < len(names):
             gift = keyed.get(names[place], False)
-        leaves += _on_leaves(gift, argument)
+        leaves += _on_leaves(gift, argument, "donate_args", places[place])
     for name, argument in sorted(kwargs.items()):
         gift = donate_kwargs
         if not isinstance(donate_kwargs, bool):
             gift = by_name.get(name, False)
-        leaves += _on_leaves(gift, argument)
+        leaves += _on_leaves(gift, argument, "donate_kwargs", name)
     return leaves
 
 
@@ -271,9 +318,14 @@ def _names_by_place(fn: Callable[..., Any]) -> list[str | None]:
     return names
 
 
-def _on_leaves(prefix: object, tree: object) -> list[bool]:
+def _on_leaves(prefix: object, tree: object, option: str, name: str) -> list[bool]:
     """Spread a tree of bools, a prefix of another tree, over all leaves of that one."""
-    spread = jax.tree.map(
-        lambda flag, below: [bool(flag)] * len(jax.tree.leaves(below)), prefix, tree
-    )
+    try:
+        spread = jax.tree.map(
+            lambda flag, below: [bool(flag)] * len(jax.tree.leaves(below)), prefix, tree
+        )
+    except ValueError as flaw:
+        problem = f"{option} does not match the structure of argument {name}"
+        hint = "give a bool for each part of it, in the same tuples and dicts, or one for all"
+        raise OperandError(message("named_jit", problem, hint=hint)) from flaw
     return jax.tree.leaves(spread)

@@ -15,6 +15,7 @@ from ..mesh import assignment, context
 from ..mesh.assignment import AxisMapping, Mappings, ResourceMapping
 from .arguments import (
     by_parameter,
+    check_given_once,
     check_mesh,
     check_options,
     defined_in,
@@ -22,6 +23,7 @@ from .arguments import (
     donated_before,
     donations,
     enclosed,
+    first_arrays,
     identifiers,
     is_deleted,
     is_traced,
@@ -238,16 +240,20 @@ class _Signature:
     Attributes:
         compiled: a function of arrays.
         dynamic: which leaves are arrays.
-        donated: the first leaf that is donated; None if none is.
+        probed: the leaves that tell whether the memory of an argument is gone.
+        gifts: which leaves of the arguments are donated, until a first call has looked at them; None if none are.
     """
 
-    __slots__ = ("compiled", "donated", "dynamic")
+    __slots__ = ("compiled", "dynamic", "gifts", "probed")
     compiled: jax.stages.Wrapped
 
-    def __init__(self, compiled: Any, dynamic: list[int], donated: int | None) -> None:
+    def __init__(
+        self, compiled: Any, dynamic: list[int], probed: list[int], gifts: list[bool] | None
+    ) -> None:
         self.compiled = compiled
         self.dynamic = dynamic
-        self.donated = donated
+        self.probed = probed
+        self.gifts = gifts
 
     def arrays(self, leaves: list[object]) -> list[Any]:
         """Return the leaves that are arrays."""
@@ -287,8 +293,12 @@ class NamedJit(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the compiled function."""
         signature, leaves = self._prepare(args, kwargs)
-        if signature.donated is not None and is_deleted(leaves[signature.donated]):
-            raise donated_before(self.roles.function, self.__wrapped__, args, kwargs)
+        for place in signature.probed:
+            if is_deleted(leaves[place]):
+                raise donated_before(self.roles.function, self.__wrapped__, args, kwargs)
+        if signature.gifts is not None:
+            check_given_once(self.roles.function, self.__wrapped__, args, kwargs, signature.gifts)
+            signature.gifts = None
         arrays, made = signature.compiled(*signature.arrays(leaves))
         result: Any = jax.tree.unflatten(made.tree, arrays)
         for at, start, stop, structure in made.modules:
@@ -441,10 +451,11 @@ class NamedJit(Generic[P, R]):
         own = count - len(gifts)  # arrays of the function itself are not donated
         donated = [place for place, i in enumerate(dynamic) if i >= own and gifts[i - own]]
         compiled = jax.jit(run, donate_argnums=donated, **self._jit_options)
-        first = None
-        if donated:
-            first = dynamic[donated[0]]
-        return _Signature(compiled, dynamic, first)
+        # Arguments are donated whole, as a rule, and JAX crashes for memory that is gone: a look at all arrays would be
+        # a part of each call.
+        probed = first_arrays([structure.tree for structure in structures], dynamic)
+        probed += [dynamic[place] for place in donated[:1]]
+        return _Signature(compiled, dynamic, probed, gifts if donated else None)
 
     def _traced(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Run the function on tracers, under its mappings, and check the mappings at the end."""
@@ -565,7 +576,9 @@ class _AheadOfTime(NamedJit[P, R]):
     ) -> None:
         self.__dict__.update(vars(whole))
         key = next(key for key, own in self._signatures.items() if own is signature)
-        self._signatures = {key: _Signature(compiled, signature.dynamic, signature.donated)}
+        self._signatures = {
+            key: _Signature(compiled, signature.dynamic, signature.probed, signature.gifts)
+        }
         self._known = known
 
     def _compile(
