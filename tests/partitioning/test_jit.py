@@ -474,8 +474,24 @@ def test_a_module_and_its_methods_are_functions_whose_arrays_are_traced():
     expected = np.tanh(x.array @ module.w.array)
     np.testing.assert_allclose(axn.named_jit(module)(x).array, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(axn.named_jit(module.twice)(x).array, 2 * expected, rtol=1e-5, atol=1e-6)
-    text = axn.named_jit(module.twice).lower(x).as_text()
-    assert "tensor<4x6xf32>" in text.split("->")[0]
+    np.testing.assert_allclose(axn.named_jit(module.__call__)(x).array, expected, rtol=1e-5, atol=1e-6)
+    for method in (module.twice, module.__call__):
+        text = axn.named_jit(method).lower(x).as_text()
+        assert "tensor<4x6xf32>" in text.split("->")[0]
+
+
+def test_a_call_of_a_class_above_is_not_that_of_the_module():
+    class Doubled(type(layer())):
+        def __call__(self, x):
+            return 2 * super().__call__(x)
+
+        def single(self):
+            return super().__call__
+
+    module, x = Doubled(layer().w, jnp.tanh), draw(B, E)
+    np.testing.assert_allclose(
+        2 * axn.named_jit(module.single())(x).array, axn.named_jit(module.__call__)(x).array, rtol=1e-5, atol=1e-6
+    )
 
 
 def test_a_decorated_method():

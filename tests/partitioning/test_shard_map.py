@@ -188,6 +188,7 @@ def test_methods_and_modules(pure_mesh):
     assert_same(f(x), PRODUCT)
     assert f(x).sharding.is_equivalent_to(jax.sharding.NamedSharding(pure_mesh, P("data", "model")), 2)
     assert f.__wrapped__ is linear
+    assert_same(axn.shard_map(linear.__call__, {"batch": "data", "mlp": "model"})(x), PRODUCT)
 
 
 def test_any_tree_goes_in_and_comes_out(pure_mesh):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jax.core import Tracer
@@ -152,6 +153,19 @@ def defined_in(fn: Callable[..., Any]) -> Callable[..., Any]:
     if not hasattr(fn, "__code__"):
         fn = inspect.unwrap(type(fn).__call__)
     return fn
+
+
+def as_module(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the module whose `__call__` a function is, and other functions as they are.
+
+    Equinox makes a tree of any other method of a module; of this one, nobody sees the arrays.
+    """
+    owner: Any = getattr(fn, "__self__", None)
+    kind: Any = type(owner)
+    called: Callable[..., Any] = fn
+    if issubclass(kind, eqx.Module) and getattr(fn, "__func__", None) is kind.__call__:
+        called = owner
+    return called
 
 
 def enclosed(fn: Callable[..., Any]) -> list[Any]:

@@ -14,6 +14,7 @@ from ..errors import ArgumentError, OperandError, message, suggestion
 from ..mesh import assignment, context
 from ..mesh.assignment import AxisMapping, Mappings, ResourceMapping
 from .arguments import (
+    as_module,
     by_parameter,
     check_given_once,
     check_mesh,
@@ -275,6 +276,7 @@ class NamedJit(Generic[P, R]):
         donate_kwargs: object,
         jit_options: dict[str, Any],
     ) -> None:
+        fn = as_module(fn)
         functools.update_wrapper(self, fn, updated=())
         self._fn = fn
         self._bound: tuple[Any, ...] = ()

@@ -21,7 +21,7 @@ from ..mesh.assignment import Entry, Mappings, MeshLike, ResourceMapping
 from ..mesh.context import Scope
 from . import captured
 from .addresses import spelled
-from .arguments import check_mesh
+from .arguments import as_module, check_mesh
 from .held import array_of, fill, holds_array, names_held_by, spec_of, without_data
 from .jit import NamedJit, Roles
 from .keys import check_keys
@@ -165,6 +165,7 @@ class ShardMap(Generic[P, R]):
     """A function that runs once per device, made by `shard_map`."""
 
     def __init__(self, f: Callable[P, R], options: _Options) -> None:
+        f = as_module(f)
         functools.update_wrapper(self, f, updated=())
         self._f = f
         self._options = options
