@@ -386,3 +386,21 @@ def test_the_mapping_of_the_computation_loads_data_too(auto_mesh: jax.sharding.M
         assert axn.from_local(rows, mapping, auto_mesh, strict=False)["x"].axes == rows["x"].axes
     with pytest.raises(ShardingError, match="axis 'mlp' is mapped to 'modle', which is not an axis of the mesh"):
         axn.from_local(rows, {"batch": "data", "mlp": "modle"}, auto_mesh)
+
+
+def test_a_misspelled_axis_of_what_is_loaded_by_blocks(auto_mesh: jax.sharding.Mesh) -> None:
+    """A parameter may be on all devices, so the mapping of a model needs no axis of it."""
+    axes = axn.make_axes(embed=8, mlp=4)
+    load = lambda at: np.ones((8, 4), np.float32)[at["embed"], at["mlp"]]  # noqa: E731
+    assert axn.from_callback(axes, load, {"vocab": "data"}, auto_mesh).sharding.spec == jax.P(None, None)
+    with pytest.raises(ShardingError) as error:
+        axn.from_callback(axes, load, {"embd": "data", "vocab": "model"}, auto_mesh)
+    assert str(error.value) == (
+        "from_callback: the mapping has axis 'embd', which no array here has\n"
+        "  mapping: {'embd': 'data', 'vocab': 'model'}\n"
+        "  axes of the arrays: embed, mlp\n"
+        "  hint: did you mean 'embed'?"
+    )
+    assert axn.from_callback(axes, load, {"embd": "data"}, auto_mesh, strict=False).axes == axes
+    with pytest.raises(ShardingError, match="axis 'vocab' is mapped to 'modle', which is not an axis of the mesh"):
+        axn.from_callback(axes, load, {"embed": "data", "vocab": "modle"}, auto_mesh)

@@ -65,16 +65,17 @@ def check_keys(
 
 
 def check_keys_of_data(
-    function: str, mapping: AxisMapping, names: Set[str], mesh: MeshLike
+    function: str, mapping: AxisMapping, names: Set[str], mesh: MeshLike, *, whole: bool = False
 ) -> None:
     """Do `check_keys` for a mapping that may also be for a model, which computes with these arrays.
 
     Its keys may be axes of the model, but one must be an axis of the data, and a key that resembles an axis of the data
-    without an entry of its own is misspelled: the data would be the same on all processes.
+    without an entry of its own is misspelled: the data would be the same on all processes. With `whole`, none need be
+    an axis: the array may be a parameter that is on all devices.
     """
     check_mesh_axes(function, mapping, mesh)
     known = with_bases(names)
-    is_for_others = bool(names) and not known & mapping.keys()
+    is_for_others = bool(names) and not whole and not known & mapping.keys()
     for key in mapping:
         hint = suggestion(key, known - mapping.keys())
         if key not in known and (is_for_others or hint is not None):

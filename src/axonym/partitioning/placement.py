@@ -182,6 +182,7 @@ def from_callback(
     mesh: MeshLike | None = None,
     *,
     copy: bool = True,
+    strict: bool = True,
 ) -> NamedArray:
     """Make a global array of blocks that a function loads, laid out by a mapping.
 
@@ -195,6 +196,7 @@ def from_callback(
         mesh: by default the mesh of `set_mesh`.
         copy: whether blocks are copied. Without it, the array may keep the memory of a block, so it must be new, and
             not be written again.
+        strict: raise for keys of a given mapping that resemble an axis that has none.
 
     Raises:
         ShardingError: if there is no mapping or no mesh with devices, or they do not fit the axes.
@@ -225,6 +227,8 @@ def from_callback(
         return block
 
     sharding = _sharding("from_callback", names, sizes, resolved, concrete)
+    if mapping is not None and strict:
+        check_keys_of_data("from_callback", resolved, set(names), concrete, whole=True)
     return NamedArray(_assemble(sizes, sharding, load), names)
 
 

@@ -332,7 +332,9 @@ def _loaded(
         )
         axes = tuple(map(Axis, place.names, place.shape))
         # Blocks are in new memory, which a CPU keeps.
-        made = from_callback(axes, lambda at: block(tuple(at.values())), own, mesh, copy=False)
+        made = from_callback(
+            axes, lambda at: block(tuple(at.values())), own, mesh, copy=False, strict=False
+        )
         array = made.array
     elif sharding is not None and getattr(place.array, "committed", True):
         array = jax.make_array_from_callback(place.shape, sharding, block)
