@@ -356,6 +356,9 @@ def test_zeros_of_both_signs_are_different_static_values():
     for number in (0.0, -0.0, 0.0, 0j, complex(-0.0, 0)):
         assert f(x, number).tolist() == [np.copysign(1.0, number.real)] * 2
         assert f(x, number=number).tolist() == [np.copysign(1.0, number.real)] * 2
+    angle = axn.named_jit(lambda x, number: x * 0 + np.angle(number))
+    for number in (complex(-1, 0.0), complex(-1, -0.0), complex(0.0, 1), complex(-0.0, 1)):
+        np.testing.assert_allclose(angle(x, number).array, np.angle(number), rtol=1e-6)
 
 
 def test_what_stands_for_an_array_is_static_in_a_call_and_an_array_ahead_of_time():

@@ -227,10 +227,10 @@ class _Result:
     rest: Any
 
 
-def _kind(leaf: object) -> Any:
-    """Return what tells a static value from equal ones: its type, and for zeros their signs."""
+def _kind(leaf: Any) -> Any:
+    """Return what tells a static value from equal ones: its type, and where it has zeros their signs."""
     kind = type(leaf)
-    if kind in (float, complex) and leaf == 0:
+    if (kind is float and leaf == 0) or (kind is complex and 0 in (leaf.real, leaf.imag)):
         return kind, repr(leaf)
     return kind
 
