@@ -196,15 +196,15 @@ def test_what_was_donated_is_named_wherever_it_is_given(mesh, request):
 
 
 @pytest.mark.parametrize("donate_args", [(True, True), (True,), (False, True)])
-def test_an_array_that_is_given_twice_is_not_donated(donate_args):
+def test_an_array_that_is_given_twice_is_not_donated(auto_mesh, donate_args):
     step = axn.named_jit(lambda model, average: (model + 1, average["w"] + 2), donate_args=donate_args)
-    x = axn.ones(B)
+    x = axn.shard(axn.ones(B), {"batch": "data"}, auto_mesh)
     for _ in range(2):
         assert message_of(lambda: step(x, {"w": x})) == (
             "named_jit: arguments model and average['w'] are one array, whose memory is donated\n"
             "  hint: give a copy for one of them: jax.tree.map(jnp.copy, x)"
         )
-    first, second = step(x, {"w": axn.ones(B)})
+    first, second = step(x, {"w": x + 0})
     assert (first.array == 2).all()
     assert (second.array == 3).all()
 
@@ -213,6 +213,8 @@ def test_what_is_not_donated_or_has_no_memory_yet_may_be_given_twice():
     step = axn.named_jit(lambda x, y, z: (x + y, z + 1), donate_args=(False, False, True))
     x = axn.ones(B)
     assert (step(x, x, axn.ones(B))[0].array == 2).all()
+    alone = axn.named_jit(lambda x, y: x + 1, donate_args=(False, True))  # what is not used is not given away
+    assert (alone(x, x).array == 2).all()
     both = jax.jit(lambda x: axn.named_jit(lambda x, y: x + y, donate_args=(True, True))(x, x))
     assert (both(x).array == 2).all()
 
