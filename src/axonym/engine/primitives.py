@@ -26,7 +26,10 @@ _REAL = (bool, int, float)
 
 
 def _promoted(primitive: Callable[..., Array], general: Callable[..., Array]) -> Binary:
-    """Make a function of two operands call a primitive if they are floats of one dtype, or Python numbers."""
+    """Make a function of two operands call a primitive if they are floats of one dtype, or Python numbers.
+
+    A scalar beside an array is left to `jax.numpy`, which promotes it whatever JAX may promote.
+    """
 
     def call(x: Any, y: Any) -> Array:
         if complex in (x.__class__, y.__class__):
@@ -39,7 +42,7 @@ def _promoted(primitive: Callable[..., Array], general: Callable[..., Array]) ->
             return primitive(np.array(x, y.dtype), y)
         if y.__class__ in _REAL:
             return primitive(x, np.array(y, x.dtype))
-        if x.dtype != y.dtype or not (x.ndim and y.ndim):
+        if x.dtype != y.dtype or bool(x.ndim) != bool(y.ndim):
             return general(x, y)
         return primitive(*of_one_rank(x, y))
 

@@ -231,8 +231,12 @@ def _is_on_several_cpus(leaf: object) -> bool:
     return len(devices) > 1 and devices[0].platform == "cpu"
 
 
+# A state is a tuple or a dict of a few trees; a look at each of many weights would be a part of each call.
+_FEW = 8
+
+
 def first_arrays(trees: Iterable[Any], dynamic: Sequence[int]) -> list[int]:
-    """Return the first array of each of some trees, and of each entry of those that are tuples, lists or dicts.
+    """Return the first array of each of some trees, and of each entry of tuples, lists and dicts with few of them.
 
     Args:
         trees: structures, whose leaves are counted from one to the next.
@@ -241,10 +245,10 @@ def first_arrays(trees: Iterable[Any], dynamic: Sequence[int]) -> list[int]:
     firsts: list[int] = []
     start = 0
     for tree in trees:
-        parts = [tree]
+        parts, entries = [tree], tree.children()
         data = tree.node_data()
-        if data is not None and data[0] in (tuple, list, dict):
-            parts = tree.children()
+        if data is not None and data[0] in (tuple, list, dict) and len(entries) <= _FEW:
+            parts = entries
         for part in parts:
             stop = start + part.num_leaves
             at = bisect.bisect_left(dynamic, start)
