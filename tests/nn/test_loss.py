@@ -461,6 +461,13 @@ def test_chunks_change_nothing(options):
     same(dweight, ("vocab", "embed"), dweight_expected.array, atol=1e-6)
 
 
+@pytest.mark.parametrize("fn", [whole, chunked])
+def test_factors_of_normalizers_may_be_traced(fn):
+    given = draw(B, S, E), draw(V, E, seed=1), hard()
+    found = jax.jit(lambda factor: fn(*given, z_loss=factor))(0.1)
+    assert float(found) == pytest.approx(float(fn(*given, z_loss=0.1)), rel=1e-6)
+
+
 def test_chunks_that_do_not_divide_the_classes():
     # 53 is a prime: zeros fill up the last chunk, and count for nothing.
     Odd, wide = axn.Axis("vocab", 53), np.random.default_rng(5).integers(0, 53, (3, 8))

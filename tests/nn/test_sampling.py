@@ -106,6 +106,15 @@ def test_temperatures_may_differ_between_sequences():
     same(found, ("batch",), expected.array)
 
 
+def test_one_temperature_may_be_traced_or_of_numpy():
+    key = jax.random.key(3)
+    traced = jax.jit(lambda t: nn.sample(ROWS, V, t, key=key))
+    for temperature in (0.0, 0.5):
+        expected = nn.sample(ROWS, V, temperature, key=key)
+        for found in (traced(temperature), nn.sample(ROWS, V, np.float32(temperature), key=key)):
+            same(found, ("batch",), expected.array)
+
+
 @pytest.mark.parametrize("mesh", ["auto_mesh", "explicit_mesh"])
 def test_the_vocabulary_may_be_sharded(mesh, request):
     mesh, mapping = request.getfixturevalue(mesh), {"batch": "data", "vocab": "model"}
@@ -138,6 +147,11 @@ def test_flaws():
         ArgumentError,
         "keep_top_p: p must be above 0 and at most 1, not 0",
         lambda: nn.keep_top_p(ROWS, V, 0),
+    )
+    fails(
+        ArgumentError,
+        "keep_top_p: p must be above 0 and at most 1, not 0.0",
+        lambda: nn.keep_top_p(ROWS, V, np.float32(0)),
     )
     fails(
         ArgumentError,

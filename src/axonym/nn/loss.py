@@ -209,7 +209,7 @@ def chunked_cross_entropy_loss(
         picked = (1 - label_smoothing) * picked + label_smoothing * mean_logit
 
     losses = select((targets >= 0) & (targets < size), normalizers - picked, jnp.nan)
-    if z_loss:
+    if _is_used(z_loss):
         losses = losses + z_loss * (normalizers + top) ** 2
     return reduce_loss(losses, reduction, reduction_axis, counted)
 
@@ -298,7 +298,7 @@ def _losses(
         raise OperandError(message(function, problem, *lines, hint=hint))
     label_smoothing = _smoothing(function, label_smoothing)
     # Whether they count is static, how much is not: a new value does not compile again.
-    smooths, drifts = label_smoothing != 0, not isinstance(z_loss, int | float) or z_loss != 0
+    smooths, drifts = label_smoothing != 0, _is_used(z_loss)
     key = (logits.names, targets.names, (label, size), smooths, drifts)
     kernel = checks.planned(function, (logits, targets), _cross_entropy, *key)
     if label not in targets.names:
@@ -480,6 +480,11 @@ def _floating(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
         return dtype
     wide: np.dtype[np.generic] = at_least_float32(dtype)
     return wide
+
+
+def _is_used(factor: Scalar) -> bool:
+    """Return whether a term counts; one with a traced factor might."""
+    return not isinstance(factor, int | float) or factor != 0
 
 
 def _smoothing(function: str, label_smoothing: float) -> float:

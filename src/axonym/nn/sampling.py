@@ -8,7 +8,7 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 
-from ..array import NamedArray
+from ..array import NamedArray, named
 from ..axis import AxisSelector
 from ..core import Core, facts
 from ..dtypes import widen
@@ -22,7 +22,7 @@ from ..ops.sorting import sort, top_k
 from ..ops.where import where
 from ..random import categorical
 from .inputs import named_axis
-from .settings import integer
+from .settings import as_python, integer
 
 __all__ = ["keep_min_p", "keep_top_k", "keep_top_p", "penalize_repetition", "sample"]
 
@@ -154,7 +154,7 @@ def sample(
     """
     name = named_axis("sample", logits, Vocab)
     _check("sample", "temperature", temperature, 0, jnp.inf)
-    best = argmax(logits, name)
+    best, temperature = argmax(logits, name), as_python(temperature)
     is_number = isinstance(temperature, int | float)
     if is_number and temperature == 0:
         return best
@@ -163,6 +163,8 @@ def sample(
         raise OperandError(message("sample", "a draw needs a key", hint=hint))
     if is_number:
         return categorical(key, widen(logits) / temperature, name).astype(best.dtype)
+    if not isinstance(temperature, NamedArray):  # a traced number
+        temperature = named(temperature, ())
     warm = temperature > 0
     drawn = categorical(key, widen(logits) / where(warm, temperature, 1.0), name)
     return where(warm, drawn.astype(best.dtype), best)
@@ -176,7 +178,8 @@ def _at_least(logits: NamedArray, least: NamedArray) -> NamedArray:
 def _check(
     function: str, what: str, value: object, least: float, most: float, *, open_below: bool = False
 ) -> None:
-    """Raise for a Python number out of range; arrays are not looked at."""
+    """Raise for a number out of range; arrays are not looked at."""
+    value = as_python(value)
     if not isinstance(value, int | float):
         return
     if not least <= value <= most or (open_below and value == least):
