@@ -210,11 +210,11 @@ class Block(eqx.Module):
         y = self.attention(self.attention_norm(x), rotations.get(self.kind), attend)
         if self.attention_post_norm is not None:
             y = self.attention_post_norm(y)
-        x = x + self.dropout(y, key=k1, inference=key is None)
+        x = x + self.dropout(y, key=k1, inference=key is None or self.dropout.inference)
         y, routing = self.mlp(self.mlp_norm(x))
         if self.mlp_post_norm is not None:
             y = self.mlp_post_norm(y)
-        return x + self.dropout(y, key=k2, inference=key is None), routing
+        return x + self.dropout(y, key=k2, inference=key is None or self.dropout.inference), routing
 
 
 def within(more: nn.AttentionMask | None) -> Attend:
@@ -308,7 +308,8 @@ class Decoder(eqx.Module):
         """Return the residual stream after the last block, and what the routers of experts report, by layer."""
         Pos = tokens.resolve_axis("pos")
         k_embed, k_blocks = (None, None) if key is None else jax.random.split(key)
-        x = self.dropout(self.embedded(tokens, Pos), key=k_embed, inference=key is None)
+        inference = key is None or self.dropout.inference
+        x = self.dropout(self.embedded(tokens, Pos), key=k_embed, inference=inference)
         return self.blocks.scan(x, self.rotations(Pos), within(mask), key=k_blocks)
 
     def embedded(self, tokens: NamedArray, at: Axis | NamedArray) -> NamedArray:

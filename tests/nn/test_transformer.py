@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -41,6 +42,7 @@ def test_dropout_only_with_a_key() -> None:
     without = compiled(block, x).array
     same(compiled(make(), x), x.names, without)
     assert not np.allclose(compiled(block, x, key=KEY).array, without)
+    same(compiled(eqx.nn.inference_mode(block), x, key=KEY), x.names, without)
 
 
 def test_a_stack_of_blocks_with_caches_equals_the_whole() -> None:

@@ -193,7 +193,8 @@ class TransformerBlock(Layer):
         return self._plus(x, branch(norm(x)), key)
 
     def _plus(self, x: NamedArray, added: NamedArray, key: jax.Array | None) -> NamedArray:
-        return x + self.dropout(added, key=key, inference=key is None)
+        inference = key is None or self.dropout.inference
+        return x + self.dropout(added, key=key, inference=inference)
 
 
 def _keys(key: jax.Array | None) -> tuple[jax.Array | None, jax.Array | None, jax.Array | None]:

@@ -89,6 +89,7 @@ def test_dropout_needs_a_key_and_drops_nothing_without() -> None:
     without = compiled(layer, x).array
     same(compiled(plain, x), x.names, without)
     assert not np.allclose(compiled(layer, x, key=KEY).array, without)
+    same(compiled(eqx.nn.inference_mode(layer), x, key=KEY), x.names, without)
 
 
 def test_heads_of_keys_are_among_those_of_queries() -> None:

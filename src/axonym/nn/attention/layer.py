@@ -15,6 +15,7 @@ from ..initializer import Initializer
 from ..layer import Layer, in_scope
 from ..linear import Linear
 from ..settings import fraction
+from ..switch import switchable
 from .attention import dot_product_attention
 from .cache import KVCache
 from .mask import AttentionMask
@@ -22,6 +23,7 @@ from .mask import AttentionMask
 __all__ = ["Attention"]
 
 
+@switchable
 class Attention(Layer):
     """Attend from the positions of a sequence to its own, or to those of another one.
 
@@ -32,6 +34,7 @@ class Attention(Layer):
         out: from the axes of query heads and `head_dim` back.
         pos: the name of the axis of positions; in scores, those of the keys are called `<pos>.key`.
         dropout: the probability that an attention weight is set to zero, in calls with a key.
+        inference: whether nothing is dropped, even with a key; `eqx.nn.inference_mode` switches it.
 
     Examples:
         >>> Batch, Pos, Embed, Heads, HeadDim = axn.make_axes(batch=2, pos=5, embed=8, heads=2, head_dim=4)
@@ -49,6 +52,7 @@ class Attention(Layer):
     out: Linear
     pos: str = eqx.field(static=True, default="pos")
     dropout: float = eqx.field(static=True, default=0.0)
+    inference: bool = False
 
     @classmethod
     def init(
@@ -157,7 +161,7 @@ class Attention(Layer):
             bias,
             implementation=implementation,
             dropout=self.dropout,
-            inference=key is None,
+            inference=self.inference or key is None,
             key=key,
         )
         return self.out(attended)
