@@ -476,6 +476,9 @@ def orthogonal(
 
 
 def _orthogonal(key: jax.Array, *, shape: Shape, n: int, m: int, dtype: Dtype) -> jax.Array:
+    if dtype is not None and jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4:
+        # There is no factorisation of matrices in narrower floats.
+        return jax.random.orthogonal(key, n, shape, jnp.float32, m).astype(dtype)
     return jax.random.orthogonal(key, n, shape, dtype, m)
 
 

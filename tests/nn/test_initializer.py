@@ -123,6 +123,8 @@ def test_orthogonal():
     assert abs(matrices[0] - matrices[1]).max() > 0.1
     layer = nn.Linear.init(HeadDim, HeadDim, key=KEY, initializer=init.orthogonal())
     np.testing.assert_allclose(layer.weight.array.T @ layer.weight.array, np.eye(8), atol=1e-5)
+    narrow = nn.Linear.init(HeadDim, HeadDim, key=KEY, initializer=init.orthogonal(np.float32(1), dtype=jnp.bfloat16))
+    np.testing.assert_array_equal(narrow.weight.array, layer.weight.array.astype(jnp.bfloat16))
 
 
 @pytest.mark.parametrize("kind", ["auto", "explicit"])

@@ -259,7 +259,8 @@ def orthogonal(
                 Axis("out (flat)", axis_size(sides.outputs)),
             )
             batch = without_axes(axes, (*sides.inputs, *sides.outputs))
-            flat = random.orthogonal(key, batch, rows, columns, dtype) * scale
+            drawn = random.orthogonal(key, batch, rows, columns, dtype)
+            flat: NamedArray = drawn * as_python(scale)
             weight = flat.unflatten_axis(rows, sides.inputs).unflatten_axis(columns, sides.outputs)
             return auto_sharded(weight.rearrange(axes))
 

@@ -61,6 +61,8 @@ def test_moe_linear_initial_values_and_dtypes():
     assert not layer.bias.array.any()
     given = nn.MoELinear.init(X, E, M, key=KEY, use_bias=False, initializer=lambda key, axes: axn.ones(axes))
     assert given.bias is None
+    counted = nn.MoELinear.init(X, M, M, key=KEY, initializer=nn.initializer.orthogonal(2.0)).weight.array
+    np.testing.assert_allclose(counted @ counted.mT, np.broadcast_to(4 * np.eye(6), (4, 6, 6)), atol=1e-5)
     assert given(axn.ones((T, E), jnp.bfloat16), SIZES).dtype == jnp.float32
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), made(nn.MoELinear.init, X, E, M))
     out = half(draw(T, E).astype(jnp.bfloat16), SIZES)

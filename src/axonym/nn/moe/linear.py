@@ -17,7 +17,7 @@ from ...ops.index import take
 from ...ops.logical import greater_equal
 from ...ops.segment import ragged_dot
 from ...partitioning.shard import auto_sharded
-from ..initializer import Initializer, fan_in
+from ..initializer import Initializer, between, fan_in
 from ..inputs import check_input
 from ..layer import Layer
 from ..settings import drawn
@@ -73,7 +73,7 @@ class MoELinear(Layer):
         if initializer is None:
             initializer = fan_in(In.size, init_scale)
         axes = (Experts, *in_order((In,), (stored,), out_first))
-        weight = drawn("MoELinear.init", initializer, key, axes)
+        weight = drawn("MoELinear.init", between(initializer, In, stored), key, axes)
         bias = made_if(use_bias, zeros, (Experts, Out))
         return cls(weight, bias, Experts, In, Out)
 
