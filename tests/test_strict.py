@@ -18,9 +18,10 @@ KEY = jax.random.key(0)
 IDS = axn.named(jnp.array([0, 1, 1, 0]), "pos")
 
 
-def attend(x: axn.NamedArray, implementation: str) -> axn.NamedArray:
+def attend(x: axn.NamedArray, implementation: str, **options: Any) -> axn.NamedArray:
     key = x.rename({"pos": "key"})
-    return nn.dot_product_attention("pos", "key", "embed", x, key, key, mask=nn.causal(), implementation=implementation)
+    options |= {"mask": nn.causal(), "implementation": implementation}
+    return nn.dot_product_attention("pos", "key", "embed", x, key, key, **options)
 
 
 def made(x: axn.NamedArray, init: Callable[..., Any], *axes: Any, **options: Any) -> Any:
@@ -35,6 +36,16 @@ def made(x: axn.NamedArray, init: Callable[..., Any], *axes: Any, **options: Any
 
 def experts(x: axn.NamedArray, **options: Any) -> axn.NamedArray:
     return made(x, nn.MixtureOfExperts.init, Embed, Experts, Mlp, 2, key=KEY, **options)(x)[0]
+
+
+def merged(x: axn.NamedArray) -> axn.NamedArray:
+    adapted = made(x, lambda: nn.add_lora(nn.Linear.init(Embed, Mlp, key=KEY), 2, key=KEY))
+    return nn.merge_lora(adapted)(x)
+
+
+def sampled(x: axn.NamedArray) -> axn.NamedArray:
+    likely = nn.keep_min_p(nn.keep_top_p(nn.keep_top_k(x, Embed, 3), Embed, 0.9), Embed, 0.1)
+    return nn.sample(nn.penalize_repetition(likely, x > 0, 1.5), Embed, jnp.float32(0.5), key=KEY)
 
 
 def quantised(x: axn.NamedArray, make: Callable[[], Any]) -> axn.NamedArray:
@@ -53,6 +64,7 @@ PRODUCTS: dict[str, Callable[[], Any]] = {
 ROWS: dict[str, Any] = {
     "attention": lambda x: attend(x, "plain"),
     "blockwise": lambda x: attend(x, "blockwise"),
+    "dropped": lambda x: attend(x, "plain", dropout=0.5, key=KEY),
     "gradient": lambda x: jax.grad(lambda x: attend(x, "plain").astype(jnp.float32).sum().scalar())(x),
     "KVCache": lambda x: nn.KVCache.init("key", (Heads, axn.Axis("key", 8), Embed), dtype=x.dtype).attend(
         "pos", "embed", x, x, x
@@ -63,6 +75,8 @@ ROWS: dict[str, Any] = {
     "LayerNorm": lambda x: made(x, nn.LayerNorm.init, Embed)(x),
     "RmsNorm": lambda x: made(x, nn.RmsNorm.init, Embed)(x),
     "MLP": lambda x: made(x, nn.GatedMLP.init, Embed, Embed, Mlp, key=KEY)(x),
+    "LoRA": merged,
+    "sample": sampled,
     "MixtureOfExperts": lambda x: experts(x, use_bias=True),
     "with a capacity": lambda x: experts(x, capacity_factor=1.25, gated=False),
     "Conv": lambda x: made(x, nn.Conv.init, "pos", Embed, Vocab, 3, padding=1, key=KEY)(x),

@@ -140,7 +140,8 @@ class LoraLinear(Layer):
         up = self.up.weight.rename(derived_names(self.In, self.Out))
         up = up.astype(dtype) * (self.alpha / self.Rank.size)
         product = dot(self.down.weight.astype(dtype), up, axis=self.Rank.name, precision="highest")
-        return dataclasses.replace(self.base, weight=(weight + product).astype(weight.dtype))
+        merged = (weight.astype(dtype) + product).astype(weight.dtype)
+        return dataclasses.replace(self.base, weight=merged)
 
 
 def add_lora(

@@ -127,7 +127,9 @@ def penalize_repetition(logits: NamedArray, seen: NamedArray, penalty: Number) -
         raise OperandError(message(function, problem, f"seen has: {facts(seen)}", hint=hint))
     _check(function, "penalty", penalty, 0, jnp.inf, open_below=True)
     changed = where(logits > 0, logits / penalty, logits * penalty)
-    return where(seen > 0, changed, logits).astype(logits.dtype)
+    if seen.dtype != jnp.bool_:
+        seen = seen > 0
+    return where(seen, changed, logits).astype(logits.dtype)
 
 
 def sample(
@@ -172,7 +174,7 @@ def sample(
 
 def _at_least(logits: NamedArray, least: NamedArray) -> NamedArray:
     """Rule out tokens with smaller logits; NaN stays, so that it is not taken for a choice."""
-    return where(logits < least, -jnp.inf, logits)
+    return where(widen(logits) < widen(least), -jnp.inf, logits)
 
 
 def _check(

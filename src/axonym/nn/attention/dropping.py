@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from ...array import NamedArray
 from ...axis import Axis
@@ -66,7 +67,8 @@ def _drawn(
     *outer, in_row = indices
     rows = jnp.zeros((), jnp.uint32)
     for index, count in zip(outer, counts, strict=False):
-        rows = rows[..., None] * np.uint32(count % 2**32) + index.astype(jnp.uint32)
+        along = lax.expand_dims(index.astype(jnp.uint32), range(rows.ndim))
+        rows = rows[..., None] * np.uint32(count % 2**32) + along
 
     # Other kinds of keys cannot all be folded many times at once.
     words = jax.random.bits(key, (2,), jnp.uint32)
