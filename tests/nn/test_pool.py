@@ -284,3 +284,8 @@ def test_a_reduction_is_compiled_once(compiles):
         nn.pool(axn.Axis("time", 2), x, -np.inf, larger)
         assert not number or not compiles
         compiles.clear()
+
+
+def test_windows_of_only_padding_have_no_mean():
+    found = nn.mean_pool(axn.Axis("time", 2), axn.ones(axn.Axis("time", 2)), padding=3)
+    np.testing.assert_array_equal(found.array, [np.nan, np.nan, 1, 1, 1, np.nan, np.nan])

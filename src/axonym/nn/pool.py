@@ -226,7 +226,7 @@ class _Slide(NamedTuple):
         first, end = self.low, self.low + self.size
         if include_pad:
             first, end = 0, end + self.high
-        return np.minimum(starts + self.window, end) - np.maximum(starts, first)
+        return np.clip(starts + self.window, first, end) - np.clip(starts, first, end)
 
 
 def _slides(
