@@ -111,3 +111,22 @@ def test_a_loop_that_is_unrolled_counts_by_more_than_one(step, runs):
     counted = f"  %step = s32[] constant({step})\n  %next = s32[] add(%i, %step)\n  ROOT %t"
     text = TEXT.replace("  ROOT %t", counted, 1).replace("tuple(%i, %y)", "tuple(%next, %y)")
     assert [one.count for one in Program(text).transfers()] == [runs, 1]
+
+
+# What the loop begins with is behind a copy, as in programs for TPU; the argument is a number that is not known.
+BEGUN = TEXT.replace("while(%v)", "while(%in)").replace(
+    "  %loop =",
+    """  %x0 = f32[2,16]{1,0} get-tuple-element(%v), index=1
+  %i0 = s32[] get-tuple-element(%v), index=0
+  %two = s32[] constant(2)
+  %copied = s32[]{:S(6)} copy(%two)
+  %in = (s32[], f32[2,16]{1,0}) tuple(START, %x0)
+  %loop =""",
+)
+
+
+@pytest.mark.parametrize(("start", "runs"), [("%copied", 3), ("%i0", 1)])
+def test_a_loop_counts_from_where_it_starts(start, runs):
+    program = Program(BEGUN.replace("START", start), unknown_trip_count=1)
+    assert program.transfers()[0].count == runs
+    assert bool(program.unknown) == (start == "%i0")

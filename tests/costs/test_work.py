@@ -127,9 +127,9 @@ NEARER = """HloModule jit_f
   ROOT %lt = pred[] compare(%j, %end), direction=LT
 }
 
-ENTRY %main (v: f32[8], k: s32[]) -> (s32[], f32[8]) {
+ENTRY %main (v: f32[8]) -> (s32[], f32[8]) {
   %v = f32[8]{0:T(128)} parameter(0)
-  %k = s32[]{:S(6)} parameter(1)
+  %k = s32[]{:S(6)} constant(0)
   %begun = (f32[8]{0:T(128)S(1)}, f32[8]{0:T(128)}, u32[]{:S(2)}) copy-start(%v)
   %near = f32[8]{0:T(128)S(1)} copy-done(%begun)
   %in = (s32[]{:S(6)}, f32[8]{0:T(128)S(1)}) tuple(%k, %near)

@@ -103,8 +103,10 @@ def compiled(lowered: jax.stages.Lowered, target: Target) -> jax.stages.Compiled
 def _notes(program: Program, attribution: Attribution) -> tuple[str, ...]:
     """Say which loops count as one run."""
     places: dict[str, str] = {}
-    for _, op in instructions(program):
-        if op.opcode == "while" and trip_count(op, program.computations) is None:
+    for computation, op in instructions(program):
+        if op.opcode != "while":
+            continue
+        if trip_count(op, computation, program.computations) is None:
             places[op.name] = attribution.place_of(op.source).layer or OUTSIDE
     if not places:
         return ()

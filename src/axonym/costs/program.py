@@ -192,7 +192,7 @@ class Program:
     ) -> None:
         loop = self.unknown.get(computation)
         if op.opcode == "while":
-            known = trip_count(op, self.computations)
+            known = trip_count(op, computation, self.computations)
             if known is None:
                 loop, known = op.name, self._unknown_trip_count or 1
             count *= known
@@ -400,11 +400,18 @@ def _parse(text: str) -> tuple[str, dict[str, dict[str, Instruction]]]:
     return entry, computations
 
 
-def trip_count(loop: Instruction, computations: Mapping[str, Computation]) -> int | None:
+def trip_count(
+    loop: Instruction, computation: str, computations: Mapping[str, Computation]
+) -> int | None:
     """Return how often a loop runs, if XLA knows it.
 
-    The compiler for TPU does not write it down. Its loops count from zero to the constant of their condition, those
-    that it has unrolled by more than one.
+    The compiler for TPU does not write it down. Its loops count to the constant of their condition, those that it has
+    unrolled by more than one.
+
+    Args:
+        loop: the loop.
+        computation: where it is.
+        computations: all of them.
     """
     if known := _TRIP_COUNT.search(loop.line):
         return int(known[1])
@@ -415,24 +422,38 @@ def trip_count(loop: Instruction, computations: Mapping[str, Computation]) -> in
     last = list(ops.values())[-1:]
     if not last or last[0].opcode != "compare" or "direction=LT" not in last[0].line:
         return None
-    start, end = map(ops.__getitem__, last[0].operands)
-    number = _constant(end)
-    if number is None or start.opcode != "get-tuple-element":
+    counter, limit = map(ops.__getitem__, last[0].operands)
+    place = re.search(r"\bindex=(\d+)", counter.line)
+    end = _constant(limit)
+    if end is None or place is None or counter.opcode != "get-tuple-element":
         return None
-    return -(-number // _step(loop, computations, start))
+    start = _start(loop, computations[computation], int(place[1]))
+    if start is None:
+        return None
+    return max(0, -((start - end) // _step(loop, computations, int(place[1]))))
 
 
-def _step(loop: Instruction, computations: Mapping[str, Computation], counter: Instruction) -> int:
+def _start(loop: Instruction, ops: Computation, place: int) -> int | None:
+    """Return from where a loop counts; zero, if its values come together; None, if the program does not say."""
+    given = ops[loop.operands[0]]
+    if given.opcode != "tuple":
+        return 0
+    op = ops[given.operands[place]]
+    while op.opcode in ("copy", "copy-done", "copy-start"):
+        op = ops[op.operands[0]]
+    return _constant(op)
+
+
+def _step(loop: Instruction, computations: Mapping[str, Computation], place: int) -> int:
     """Return what a turn of a loop adds to its counter; one, if that is not to be seen."""
     body = re.search(r"\bbody=%?([\w.\-]+)", loop.line)
-    place = re.search(r"\bindex=(\d+)", counter.line)
-    if body is None or place is None:
+    if body is None:
         return 1
     ops = computations[body[1]]
     last = list(ops.values())[-1]
     if last.opcode != "tuple":
         return 1
-    step = ops[last.operands[int(place[1])]]
+    step = ops[last.operands[place]]
     if step.opcode != "add":
         return 1
     for name in step.operands:
@@ -443,7 +464,7 @@ def _step(loop: Instruction, computations: Mapping[str, Computation], counter: I
 
 
 def _constant(op: Instruction) -> int | None:
-    number = re.search(r" constant\((\d+)\)", op.line)
+    number = re.search(r" constant\((-?\d+)\)", op.line)
     if number is None:
         return None
     return int(number[1])
