@@ -99,6 +99,68 @@ def test_of_an_array_that_is_sliced_only_the_slice_counts(source, nbytes):
     assert found[source] == nbytes
 
 
+# Two rows of a table are added to others, a row of an array near the units is replaced, and one of zeros is.
+CHANGED = """HloModule jit_f
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+%rows (p: f32[10,4], r: s32[2,1], u: f32[2,4]) -> f32[10,4] {
+  %p = f32[10,4]{1,0} parameter(0)
+  %r = s32[2,1]{1,0} parameter(1)
+  %u = f32[2,4]{1,0} parameter(2)
+  ROOT %s = f32[10,4]{1,0} scatter(%p, %r, %u), update_window_dims={1}, inserted_window_dims={0}, to_apply=%add
+}
+
+%near (q: f32[10,4], v: f32[1,4], i: s32[]) -> f32[10,4] {
+  %q = f32[10,4]{1,0:S(1)} parameter(0)
+  %v = f32[1,4]{1,0} parameter(1)
+  %i = s32[] parameter(2)
+  ROOT %d = f32[10,4]{1,0:S(1)} dynamic-update-slice(%q, %v, %i, %i)
+}
+
+%zeros (w: f32[1,4], j: s32[]) -> f32[10,4] {
+  %w = f32[1,4]{1,0} parameter(0)
+  %j = s32[] parameter(1)
+  %zero = f32[] constant(0)
+  %z = f32[10,4]{1,0} broadcast(%zero), dimensions={}
+  ROOT %e = f32[10,4]{1,0} dynamic-update-slice(%z, %w, %j, %j)
+}
+
+ENTRY %main (x: f32[10,4], k: s32[], row: f32[1,4], l: s32[2,1], m: f32[2,4], n: f32[10,4]) -> f32[1,4] {
+  %x = f32[10,4]{1,0} parameter(0)
+  %k = s32[] parameter(1)
+  %row = f32[1,4]{1,0} parameter(2)
+  %l = s32[2,1]{1,0} parameter(3)
+  %m = f32[2,4]{1,0} parameter(4)
+  %n = f32[10,4]{1,0:S(1)} parameter(5)
+  %f = f32[10,4]{1,0} fusion(%x, %l, %m), kind=kLoop, calls=%rows, metadata={op_name="rows"}
+  %g = f32[10,4]{1,0:S(1)} fusion(%n, %row, %k), kind=kLoop, calls=%near, metadata={op_name="near"}
+  %h = f32[10,4]{1,0} fusion(%row, %k), kind=kLoop, calls=%zeros, metadata={op_name="zeros"}
+  %o = f32[10,4]{1,0:S(1)} dynamic-update-slice(%g, %row, %k, %k), metadata={op_name="put"}
+  ROOT %out = f32[1,4]{1,0:S(1)} dynamic-slice(%f, %k, %k), dynamic_slice_sizes={1,4}, metadata={op_name="fetched"}
+}
+"""
+
+
+def test_of_what_is_changed_in_place_only_the_change_counts():
+    nbytes = {amount.source: amount.nbytes for amount in amounts(Program(CHANGED)) if amount.source}
+    row = 16
+    assert nbytes == {
+        # The places, the rows and what they change.
+        "rows": 8 + 2 * row + 2 * row,
+        # The place and the row; what they change is near the units.
+        "near": 4 + row,
+        # All zeros are written.
+        "zeros": 4 + row + 10 * row,
+        "put": row,
+        "fetched": row,
+    }
+
+
 def test_a_product_of_halves_counts_as_one_of_halves():
     def f(x, y):
         return x @ y

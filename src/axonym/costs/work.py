@@ -14,6 +14,8 @@ _LABELS = re.compile(r"\bdim_labels=(\w+)_(\w+)->(\w+)")
 _PRODUCTS = ("gemm", "matmul", "dot")
 # What kernels for products of the rows of groups say.
 _RAGGED = "ragged_dot_tiling"
+# These change a part of their first operand in place, by another one.
+_CHANGING = {"dynamic-update-slice": 1, "scatter": -1}
 # These move no memory: they are names, forms or calls of what is counted by itself.
 _FREE = {
     "after-all",
@@ -211,20 +213,22 @@ def _accessed(program: Program, op: Instruction, ops: Computation) -> int:
         # Of what it returns, the operands come first.
         results = results[len(operands) :]
     written = accessed(results)
-    if op.opcode == "slice-start":
-        # A slice that is fetched ahead, as a rule into faster memory.
-        return written + accessed([results[0]._replace(space=operands[0].space)])
-    if op.opcode in ("dynamic-slice", "slice", "gather"):
-        return 2 * written
-    if op.opcode == "dynamic-update-slice":
-        return 2 * types_of(op, ops)[1].nbytes
-    if op.opcode == "scatter":
-        return 2 * types_of(op, ops)[-1].nbytes
+    if op.opcode in ("slice-start", "dynamic-slice", "slice", "gather"):
+        # The slice may be nearer to the units than what it is taken of.
+        return written + _part(results[0], operands[0])
+    if op.opcode in _CHANGING:
+        change = operands[_CHANGING[op.opcode]]
+        return accessed([change]) + _part(change, results[0])
     if op.opcode == "fusion":
         called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
         if called is not None:
             return _fused(program.computations[called[1]])
-    return written + accessed(types_of(op, ops))
+    return written + accessed(operands)
+
+
+def _part(part: Array, whole: Array) -> int:
+    """Return the bytes of a part of an array, if they are in the memory of the device."""
+    return accessed([part._replace(space=whole.space)])
 
 
 def _fused(ops: Computation) -> int:
@@ -252,7 +256,7 @@ def _read(name: str, whole: int, users: Mapping[str, Sequence[Instruction]]) -> 
             parts += _read(user.name, whole, users)
         elif user.opcode in ("dynamic-slice", "slice", "gather") and is_first:
             parts += arrays_of(user.type)[0].nbytes
-        elif user.opcode == "dynamic-update-slice" and is_first:
+        elif user.opcode in _CHANGING and is_first:
             # It is changed in place.
             continue
         else:
@@ -266,6 +270,24 @@ def _written(op: Instruction, ops: Computation) -> int:
         return sum(_written(ops[name], ops) for name in op.operands)
     if op.opcode == "bitcast":
         return _written(ops[op.operands[0]], ops)
-    if op.opcode == "dynamic-update-slice":
-        return arrays_of(ops[op.operands[1]].type)[0].nbytes
+    changed = None
+    if op.opcode in _CHANGING:
+        changed = _changed(op, ops)
+    if changed is not None:
+        return changed
     return accessed(arrays_of(op.type))
+
+
+def _changed(op: Instruction, ops: Computation) -> int | None:
+    """Return the bytes that change of an array that a fusion is given; None if it makes a new array."""
+    if op.opcode == "parameter":
+        return 0
+    if op.opcode == "bitcast":
+        return _changed(ops[op.operands[0]], ops)
+    if op.opcode not in _CHANGING:
+        return None
+    before = _changed(ops[op.operands[0]], ops)
+    if before is None:
+        return None
+    change = types_of(op, ops)[_CHANGING[op.opcode]]
+    return before + _part(change, arrays_of(op.type)[0])
