@@ -35,6 +35,19 @@ def test_a_convolution_against_its_definition():
     assert flops(one) == 2 * (8 // 4) * 5 * 8 * 8 * 3 * 2 * 2
 
 
+@pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
+def test_gradients_of_a_convolution_compute_what_it_does(strides):
+    def convolve(x, k):
+        return jax.lax.conv_general_dilated(x, k, strides, "VALID")
+
+    x, k = jnp.ones((8, 3, 9, 9)), jnp.ones((5, 3, 3, 3))
+    steps = jax.make_jaxpr(lambda x, k: jax.vjp(convolve, x, k)[1](convolve(x, k)))(x, k).eqns
+    counted = [flops(one) for one in steps if one.primitive.name == "conv_general_dilated"]
+    size = (9 - 3) // strides[0] + 1
+    assert counted == [2 * 8 * 5 * 3 * (size * 3) ** 2] * len(counted)
+    assert len(counted) > 2
+
+
 @pytest.mark.parametrize(
     ("compiler", "most"), [(None, [1, 1, 1]), (CPU, [4, 4, 4]), (TPU, [1, 1, 4])], ids=["none", "cpu", "tpu"]
 )

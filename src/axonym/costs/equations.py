@@ -9,6 +9,7 @@ from jax.sharding import AxisType
 from ..mesh.assignment import Entry
 from ..mesh.partition import entries_from_spec, only, without
 from .compilers import Compiler
+from .sliding import Sliding, meetings
 
 # JAX publishes no types of these.
 Program: TypeAlias = Any
@@ -367,13 +368,29 @@ def _ragged(
 
 
 def _convolution(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str, int]) -> float:
-    kernel = inputs[1]
-    numbers = equation.params["dimension_numbers"]
-    places = block(kernel.shape, kernel.entries, mesh)
+    """Count the operations of a convolution; elements of the padding, and between those of an image, do not count."""
+    image, kernel = inputs[:2]
+    params = equation.params
+    numbers = params["dimension_numbers"]
     result = settled(equation.outvars[0])
-    out = math.prod(block(result.shape, result.entries, mesh))
-    each = math.prod(places) // places[numbers.rhs_spec[0]]
-    return float(2 * out * each)
+    out = block(result.shape, result.entries, mesh)
+    places = block(kernel.shape, kernel.entries, mesh)
+    total: float = 2.0 * places[numbers.rhs_spec[1]]
+    for at in numbers.out_spec[:2]:
+        total *= out[at]
+    both = zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)
+    for i, (own, among, at) in enumerate(both):
+        sliding = Sliding(
+            params["window_strides"][i],
+            params["rhs_dilation"][i],
+            params["lhs_dilation"][i],
+            params["padding"][i][0],
+        )
+        pairs = meetings(image.shape[own], kernel.shape[among], result.shape[at], sliding)
+        # What devices divide, each has a part of.
+        total *= pairs * out[at] * places[among]
+        total /= max(1, result.shape[at] * kernel.shape[among])
+    return total
 
 
 def arrays_of(variables: Sequence[Variable]) -> Iterator[Variable]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from .origin import origin_of
 from .program import Array, Computation, Instruction, Program, arrays_of, bytes_of, instructions
 from .roofline import Amount
+from .sliding import Sliding, meetings
 
 _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _WINDOW = re.compile(r"\bwindow=\{([^}]*)\}")
@@ -160,7 +161,7 @@ def _convolved(op: Instruction, ops: Computation) -> float:
                 kernel.shape[labels[2].index(label)],
                 result.shape[labels[3].index(label)],
             )
-            total *= _pairs(sizes, window, at)
+            total *= meetings(*sizes, _sliding(window, at))
     return total
 
 
@@ -174,25 +175,16 @@ def _window(line: str) -> dict[str, list[str]]:
     return properties
 
 
-def _pairs(sizes: Sequence[int], window: dict[str, list[str]], at: int) -> int:
-    """Count the pairs of an element of the result and one of the kernel that meet an element of the image."""
-    image, kernel, result = sizes
+def _sliding(window: Mapping[str, Sequence[str]], at: int) -> Sliding:
+    """Return how a kernel goes along one dimension."""
 
-    def of(name: str, default: str) -> str:
+    def of(name: str, default: str) -> int:
         values = window.get(name)
         if values is None:
-            return default
-        return values[at]
+            return int(default)
+        return int(values[at].split("_")[0])
 
-    stride, dilation = int(of("stride", "1")), int(of("rhs_dilate", "1"))
-    spread = int(of("lhs_dilate", "1"))
-    before = int(of("pad", "0_0").split("_")[0])
-    count = 0
-    for place in range(result):
-        for own in range(kernel):
-            reached = place * stride + own * dilation - before
-            count += reached >= 0 and reached % spread == 0 and reached // spread < image
-    return count
+    return Sliding(of("stride", "1"), of("rhs_dilate", "1"), of("lhs_dilate", "1"), of("pad", "0"))
 
 
 def accessed(arrays: Iterable[Array]) -> int:
