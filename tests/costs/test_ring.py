@@ -47,3 +47,6 @@ def test_who_sends_one_way():
     assert sends_one_way(forward, 3, {frozenset(forward)})
     assert not sends_one_way(forward, 3, {frozenset(forward), frozenset(backward)})
     assert not sends_one_way([(0, 1)], 2, set())
+    swap = frozenset({(0, 1), (1, 0), (2, 3), (3, 2)})
+    assert sends_one_way(swap, 4, {swap})
+    assert not sends_one_way([], 4, {frozenset()})

@@ -66,12 +66,17 @@ def seconds_of(
 def sends_one_way(pairs: Iterable[tuple[int, int]], ways: int, others: Container[Pairs]) -> bool:
     """Return whether a permute sends to one neighbour, while no other permute sends the other way.
 
+    Devices that swap what they have send to one neighbour each, too.
+
     Args:
-        pairs: of the permute.
+        pairs: of the permute; none for what is no permute.
         ways: the number of devices in the ring; of two, each one has one neighbour.
         others: the permutes under way at the same time.
     """
-    return ways > 2 and backwards(pairs) not in others
+    back = backwards(pairs)
+    if ways <= 2 or not back:
+        return False
+    return back == frozenset(pairs) or back not in others
 
 
 def backwards(pairs: Iterable[tuple[int, int]]) -> Pairs:
