@@ -130,3 +130,20 @@ def test_a_loop_counts_from_where_it_starts(start, runs):
     program = Program(BEGUN.replace("START", start), unknown_trip_count=1)
     assert program.transfers()[0].count == runs
     assert bool(program.unknown) == (start == "%i0")
+
+
+# Rows are sent into an array that has room for them; three arrays say which rows go where.
+RAGGED = """HloModule jit_f, num_partitions=8
+
+ENTRY %main (x: f32[16,4], y: f32[32,4], z: s32[8]) -> f32[32,4] {
+  %x = f32[16,4]{1,0} parameter(0)
+  %y = f32[32,4]{1,0} parameter(1)
+  %z = s32[8]{0} parameter(2)
+  ROOT %r = f32[32,4]{1,0} ragged-all-to-all(%x, %y, %z, %z, %z, %z), channel_id=1, replica_groups={{0,1,2,3,4,5,6,7}}
+}
+"""
+
+
+def test_of_a_ragged_exchange_the_rows_are_sent():
+    (one,) = Program(RAGGED).transfers()
+    assert one.operands == (Array("f32", 32, (16, 4)),)

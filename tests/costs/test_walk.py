@@ -101,6 +101,16 @@ def test_collectives_of_a_shard_map():
     }
 
 
+def test_of_a_ragged_exchange_the_rows_are_sent():
+    def exchange(x, rows):
+        room = jax.lax.pcast(jnp.zeros((16, 16)), "data", to="varying")
+        return jax.lax.ragged_all_to_all(x, room, rows, rows, rows, rows, axis_name="data")
+
+    mapped = jax.shard_map(exchange, mesh=TYPED, in_specs=jax.P("data"), out_specs=jax.P("data"))
+    rows = jax.ShapeDtypeStruct((16,), jnp.int32, sharding=X.sharding.update(spec=jax.P("data")))
+    assert sent(walked(mapped, X, rows)) == [("ragged-all-to-all", ("data",), (2, 16), 1)]
+
+
 @pytest.mark.parametrize(
     ("compiler", "cut", "kind"),
     [

@@ -108,7 +108,7 @@ class Transfer:
         count: the number of runs, those of loops included.
         computation: where it is.
         instruction: its line.
-        operands: the types of what it takes.
+        operands: the types of what it sends.
         results: those of what it returns, one for each operand.
         groups: the numbers of the devices that take part with each other, a row for each group; for a permute, rows are
             a source and its target.
@@ -252,13 +252,20 @@ class Program:
             kind = "reduce-scatter"
         ops = self.computations[computation]
         operands: list[Array] = []
-        for name in op.operands:
+        for name in _sent(kind, op):
             operands += arrays_of(ops[name].type)
         # A start returns what it takes, too.
         results = arrays_of(op.type)[-len(operands) :]
         groups = groups_of(op.line, self.devices)
         count = self.runs[computation]
         return Transfer(kind, count, computation, op, tuple(operands), tuple(results), groups)
+
+
+def _sent(kind: str, op: Instruction) -> tuple[str, ...]:
+    """Return the operands of a collective that are sent: others of a ragged one say where to, and what is there."""
+    if kind == "ragged-all-to-all":
+        return op.operands[:1]
+    return op.operands
 
 
 def bytes_of(arrays: Iterable[Array]) -> int:

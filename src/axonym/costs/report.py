@@ -41,7 +41,7 @@ class Collective:
     """What devices send each other at one place of a program.
 
     Attributes:
-        kind: `all-gather`, `all-reduce`, `reduce-scatter`, `all-to-all` or `collective-permute`.
+        kind: `all-gather`, `all-reduce`, `reduce-scatter`, `all-to-all`, `ragged-all-to-all` or `collective-permute`.
         mesh_axes: the mesh axes along which devices take part; one of which a part does is written `data:2`.
         axes: the named axis that makes it necessary: summed over, gathered, or moved. Several, where a dimension of the
             array has several; none, if that is not known.

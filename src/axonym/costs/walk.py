@@ -52,13 +52,14 @@ _COLLECTIVES = {
     "unreduced_psum": "all-reduce",
     "unreduced_reduce_scatter": "reduce-scatter",
     "all_to_all": "all-to-all",
+    "ragged_all_to_all": "ragged-all-to-all",
     "ppermute": "collective-permute",
 }
 # Sums among devices.
 _SUMS = ("all-reduce", "reduce-scatter")
-# What these return is not what their bodies do.
 # What is sent as it is, and so may be rounded before.
 _ROUNDED = ("all-gather", "all-to-all")
+# What these return is not what their bodies do.
 _REPEATING = ("scan", "while", "cond", "shard_map")
 # After these, the layout of the type may be another one than that of the operands.
 _MOVING = ("reshard", "sharding_constraint", "dot_general", "gather", "conv_general_dilated")
@@ -397,13 +398,13 @@ class Walk:
         source: str,
         count: int,
     ) -> None:
-        """Read a collective of a `shard_map`, of which each operand is sent."""
+        """Read a collective of a `shard_map`: for each result, an operand is sent; others say where to."""
         params = equation.params
         named = params.get("axes", params.get("axis_name", ()))
         if isinstance(named, str):
             named = (named,)
         over = ordered((axis for axis in named if axis in self._mesh), self._mesh)
-        for variable, value in zip(equation.outvars, inputs, strict=True):
+        for variable, value in zip(equation.outvars, inputs, strict=False):
             result = self.values[id(variable)] = settled(variable, value.entries)
             shape = block(value.shape, value.entries, self._mesh)
             changed: list[int] = []
