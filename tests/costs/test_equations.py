@@ -35,6 +35,25 @@ def test_a_convolution_against_its_definition():
     assert flops(one) == 2 * (8 // 4) * 5 * 8 * 8 * 3 * 2 * 2
 
 
+@pytest.mark.parametrize(
+    ("image", "kernel"),
+    [
+        ([("data",)], [("model",)]),
+        ([("data",), ("model",)], []),
+        # As in a gradient of the kernel, which sums over the rows of both.
+        ([(), ("data",)], [("model",), ("data",)]),
+    ],
+)
+def test_a_convolution_whose_type_does_not_tell_is_divided_as_its_operands_are(image, kernel):
+    def convolve(x, k):
+        return jax.lax.conv_general_dilated(x, k, (1, 1), "VALID")
+
+    x, k = jnp.ones((8, 4, 9, 9)), jnp.ones((6, 4, 2, 2))
+    (one,) = jax.make_jaxpr(convolve)(x, k).eqns
+    inputs = [settled(variable, guess) for variable, guess in zip(one.invars, (image, kernel), strict=True)]
+    assert flops_of(one, inputs, SIZES) == 2 * 8 * 6 * 8 * 8 * 4 * 2 * 2 // (4 * 2)
+
+
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
 def test_gradients_of_a_convolution_compute_what_it_does(strides):
     def convolve(x, k):

@@ -373,23 +373,28 @@ def _convolution(equation: Equation, inputs: Sequence[Value], mesh: Mapping[str,
     params = equation.params
     numbers = params["dimension_numbers"]
     result = settled(equation.outvars[0])
-    out = block(result.shape, result.entries, mesh)
-    places = block(kernel.shape, kernel.entries, mesh)
-    total: float = 2.0 * places[numbers.rhs_spec[1]]
-    for at in numbers.out_spec[:2]:
-        total *= out[at]
-    both = zip(numbers.lhs_spec[2:], numbers.rhs_spec[2:], numbers.out_spec[2:], strict=True)
-    for i, (own, among, at) in enumerate(both):
+    (rows, channels, *image_places), (features, summed, *kernel_places), out = numbers
+    over = kernel.entries[summed]
+    if kernel.shape[summed] == image.shape[channels]:
+        over = over or image.entries[channels]
+    entries = list(result.entries)
+    entries[out[0]] = entries[out[0]] or image.entries[rows]
+    entries[out[1]] = entries[out[1]] or kernel.entries[features]
+    sizes = [(result.shape[at], entries[at]) for at in out[:2]]
+    for i, (own, along, at) in enumerate(zip(image_places, kernel_places, out[2:], strict=True)):
         sliding = Sliding(
             params["window_strides"][i],
             params["rhs_dilation"][i],
             params["lhs_dilation"][i],
             params["padding"][i][0],
         )
-        pairs = meetings(image.shape[own], kernel.shape[among], result.shape[at], sliding)
-        # What devices divide, each has a part of.
-        total *= pairs * out[at] * places[among]
-        total /= max(1, result.shape[at] * kernel.shape[among])
+        pairs = meetings(image.shape[own], kernel.shape[along], result.shape[at], sliding)
+        sizes.append((pairs, (*entries[at], *kernel.entries[along])))
+    total = 2.0
+    used: set[str] = set()
+    for size, entry in (*sizes, (kernel.shape[summed], over)):
+        total *= -(-size // ways(without(entry, used), mesh))
+        used.update(entry)
     return total
 
 
