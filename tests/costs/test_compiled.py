@@ -47,3 +47,12 @@ def test_a_loop_of_unknown_length_is_told():
     (note,) = report.notes
     assert note.startswith("loops whose length the program does not say count as one iteration: ")
     assert note in str(report)
+
+
+def test_data_is_counted_beside_parameters_that_the_program_does_not_need():
+    def half(both, x):
+        return axn.dot(x, both["used"], axis=Embed)
+
+    both = {"used": axn.ones((Embed,)), "unused": axn.ones((Embed, axn.Axis("other", 100)))}
+    memory = axn.cost(half, {"batch": "data"}, {"data": 8}, both, X).memory
+    assert (memory.parameters, memory.data) == (4 * 16 * 101, 4 * 16)

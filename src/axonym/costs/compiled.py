@@ -119,8 +119,9 @@ def _memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memo
     held: dict[str, int] = {}
     for kind, rows in kinds.items():
         held[kind] = sum(row.nbytes_per_device or 0 for row in rows)
-    # The program may not need all arguments, and its own layouts may have padding.
-    data = max(0, analysis.argument_size_in_bytes - held["parameters"] - held["optimizer"])
+    # The program may not take all arguments, which are there all the same, and its own layouts may have padding.
+    taken = analysis.argument_size_in_bytes - held["parameters"] - held["optimizer"]
+    data = max(held["data"], taken)
     return Memory(
         held["parameters"],
         held["optimizer"],
