@@ -33,3 +33,13 @@ def test_fewer_rows_than_a_table_has_are_sent_and_else_the_table(tokens):
         # Ids, and parts of rows there and back.
         expected = {"all-gather": 3 * 16 * 4, "all-to-all": 2 * 3 * 64 * 4}
     assert sent(tokens, "traced") == sent(tokens, "compiled") == expected
+
+
+def test_the_gradient_of_a_table_whose_rows_are_divided_is_summed_in_parts():
+    table = nn.Embedding.init(Vocab, Embed, key=jax.random.key(0))
+    ids = axn.zeros(axn.make_axes(batch=8, pos=4), dtype=jnp.int32)
+    mapping = {"batch": "data", "vocab": "model"}
+    for depth in ("traced", "compiled"):
+        report = axn.cost(jax.grad(loss), mapping, {"data": 4, "model": 2}, table, ids, depth=depth)
+        summed = {one.axis: one.nbytes for one in report.communication}
+        assert summed == {"vocab": 2 * 4 * 16 * 4, "batch": 64 // 2 * 16 * 4}

@@ -91,3 +91,23 @@ def added(
     if rest:
         return None
     return found, entries
+
+
+def added_where_kept(
+    entries: Sequence[Entry], parts: Entry, users: Sequence[Equation]
+) -> list[Entry]:
+    """Return how a sum over rows is laid out, if each device adds only those rows of the table that it keeps.
+
+    Args:
+        entries: the mesh axes of the sum by those of its operands.
+        parts: the mesh axes along which devices have rows of their own.
+        users: who uses the sum.
+    """
+    found = list(entries)
+    if len(users) != 1 or users[0].primitive.name != "reshard":
+        return found
+    wanted: Variable = users[0].outvars[0]
+    used = set(itertools.chain(parts, *entries))
+    for i, entry in enumerate(settled(wanted).entries):
+        found[i] = found[i] or without(entry, used)
+    return found

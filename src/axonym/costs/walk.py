@@ -33,7 +33,7 @@ from .narrow import width_read
 from .numbering import Numbering
 from .propagate import Sum, natural
 from .roofline import Amount
-from .rows import Part, added, looked_up
+from .rows import Part, added, added_where_kept, looked_up
 from .tiles import fills_tiles
 from .turns import Turns
 
@@ -200,6 +200,8 @@ class Walk:
                 moved, entries = split
                 sums = ()
                 self._send(moved, source, self._turns.runs(equation, count))
+            else:
+                entries = added_where_kept(entries, parts, users)
         for variable in equation.outvars:
             guess: Sequence[Entry] = ()
             if len(entries) == len(getattr(variable.aval, "shape", ())):
