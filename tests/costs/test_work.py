@@ -130,6 +130,13 @@ CHANGED = """HloModule jit_f
   ROOT %e = f32[10,4]{1,0} dynamic-update-slice(%z, %w, %j, %j)
 }
 
+%nearer (y: f32[10,4]) -> (f32[40], f32[10,4]) {
+  %y = f32[10,4]{1,0} parameter(0)
+  %c = f32[10,4]{1,0} negate(%y)
+  %b = f32[40]{0:S(1)} bitcast(%c)
+  ROOT %t = (f32[40]{0:S(1)}, f32[10,4]{1,0:S(1)}) tuple(%b, %c)
+}
+
 ENTRY %main (x: f32[10,4], k: s32[], row: f32[1,4], l: s32[2,1], m: f32[2,4], n: f32[10,4]) -> f32[1,4] {
   %x = f32[10,4]{1,0} parameter(0)
   %k = s32[] parameter(1)
@@ -140,6 +147,7 @@ ENTRY %main (x: f32[10,4], k: s32[], row: f32[1,4], l: s32[2,1], m: f32[2,4], n:
   %f = f32[10,4]{1,0} fusion(%x, %l, %m), kind=kLoop, calls=%rows, metadata={op_name="rows"}
   %g = f32[10,4]{1,0:S(1)} fusion(%n, %row, %k), kind=kLoop, calls=%near, metadata={op_name="near"}
   %h = f32[10,4]{1,0} fusion(%row, %k), kind=kLoop, calls=%zeros, metadata={op_name="zeros"}
+  %t2 = (f32[40]{0:S(1)}, f32[10,4]{1,0:S(1)}) fusion(%x), kind=kLoop, calls=%nearer, metadata={op_name="nearer"}
   %o = f32[10,4]{1,0:S(1)} dynamic-update-slice(%g, %row, %k, %k), metadata={op_name="put"}
   ROOT %out = f32[1,4]{1,0:S(1)} dynamic-slice(%f, %k, %k), dynamic_slice_sizes={1,4}, metadata={op_name="fetched"}
 }
@@ -156,6 +164,8 @@ def test_of_what_is_changed_in_place_only_the_change_counts():
         "near": 4 + row,
         # All zeros are written.
         "zeros": 4 + row + 10 * row,
+        # What is read; all results are near the units, which their types tell, and not that of what makes them.
+        "nearer": 10 * row,
         "put": row,
         "fetched": row,
     }

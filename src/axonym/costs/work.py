@@ -257,29 +257,29 @@ def _read(name: str, whole: int, users: Mapping[str, Sequence[Instruction]]) -> 
 
 
 def _written(op: Instruction, ops: Computation) -> int:
-    """Return the bytes that a fusion writes for a result."""
+    """Return the bytes that a fusion writes; where to, the type of its result says, and not what is inside."""
+    results = arrays_of(op.type)
+    made = [op]
     if op.opcode == "tuple":
-        return sum(_written(ops[name], ops) for name in op.operands)
-    if op.opcode == "bitcast":
-        return _written(ops[op.operands[0]], ops)
-    changed = None
-    if op.opcode in _CHANGING:
-        changed = _changed(op, ops)
-    if changed is not None:
-        return changed
-    return accessed(arrays_of(op.type))
+        made = [ops[name] for name in op.operands]
+    total = 0
+    for one in made:
+        count = len(arrays_of(one.type))
+        own, results = results[:count], results[count:]
+        changes = _changes(one, ops)
+        if changes:
+            own = [change._replace(space=own[0].space) for change in changes]
+        total += accessed(own)
+    return total
 
 
-def _changed(op: Instruction, ops: Computation) -> int | None:
-    """Return the bytes that change of an array that a fusion is given; None if it makes a new array."""
-    if op.opcode == "parameter":
-        return 0
-    if op.opcode == "bitcast":
-        return _changed(ops[op.operands[0]], ops)
-    if op.opcode not in _CHANGING:
-        return None
-    before = _changed(ops[op.operands[0]], ops)
-    if before is None:
-        return None
-    change = types_of(op, ops)[_CHANGING[op.opcode]]
-    return before + _part(change, arrays_of(op.type)[0])
+def _changes(op: Instruction, ops: Computation) -> list[Array]:
+    """Return what a fusion writes into an array that it is given; nothing, if it makes a new array."""
+    found: list[Array] = []
+    while op.opcode in ("bitcast", *_CHANGING):
+        if op.opcode in _CHANGING:
+            found.append(types_of(op, ops)[_CHANGING[op.opcode]])
+        op = ops[op.operands[0]]
+    if op.opcode != "parameter":
+        return []
+    return found
