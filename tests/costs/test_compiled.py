@@ -56,3 +56,12 @@ def test_data_is_counted_beside_parameters_that_the_program_does_not_need():
     both = {"used": axn.ones((Embed,)), "unused": axn.ones((Embed, axn.Axis("other", 100)))}
     memory = axn.cost(half, {"batch": "data"}, {"data": 8}, both, X).memory
     assert (memory.parameters, memory.data) == (4 * 16 * 101, 4 * 16)
+
+
+def test_numbers_of_half_a_byte_are_packed():
+    def product(weights, x):
+        return axn.dot(x, weights["w"].astype(jnp.float32), axis=Embed)
+
+    weights = {"w": axn.ones((Embed, axn.Axis("other", 100)), dtype=jnp.int4)}
+    memory = axn.cost(product, {"batch": "data"}, {"data": 8}, weights, X).memory
+    assert memory.parameters + memory.data == 16 * 100 // 2 + 4 * 16

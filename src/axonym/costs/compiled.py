@@ -24,6 +24,9 @@ from .roofline import counted_by_place, work_of
 from .targets import Target
 from .work import amounts
 
+# How many elements share a byte of an array.
+_SHARING = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
+
 
 def compiled_cost(
     fn: Tree,
@@ -118,7 +121,7 @@ def _memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memo
     """Read what a device holds from what the compiler says."""
     held: dict[str, int] = {}
     for kind, rows in kinds.items():
-        held[kind] = sum(row.nbytes_per_device or 0 for row in rows)
+        held[kind] = sum(map(_held, rows))
     # The program may not take all arguments, which are there all the same, and its own layouts may have padding.
     taken = analysis.argument_size_in_bytes - held["parameters"] - held["optimizer"]
     data = max(held["data"], taken)
@@ -130,3 +133,8 @@ def _memory(kinds: Mapping[str, tuple[ArrayLayout, ...]], analysis: Any) -> Memo
         analysis.alias_size_in_bytes,
         analysis.temp_size_in_bytes,
     )
+
+
+def _held(row: ArrayLayout) -> int:
+    """Return the bytes of an argument on one device, in which a compiler packs what is narrower than a byte."""
+    return -(-(row.nbytes_per_device or 0) // _SHARING.get(row.dtype or "", 1))
