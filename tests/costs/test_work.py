@@ -238,3 +238,31 @@ ENTRY %main (v: f32[400], w: f32[100]) -> f32[100] {
 def test_what_is_started_reads_what_it_takes_and_no_more():
     nbytes = {amount.source: amount.nbytes for amount in amounts(Program(AHEAD))}
     assert nbytes == {"": 400, "negate": 2 * 400, "add": 2 * 400, "permute": 2 * 400}
+
+
+# A part of an array is fetched at a place that is computed, changed and put back, and that of all devices is summed.
+STARTED = """HloModule jit_f, is_scheduled=true, num_partitions=2
+
+%add (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %sum = f32[] add(%a, %b)
+}
+
+ENTRY %main (v: f32[800], i: s32[]) -> f32[100] {
+  %v = f32[800]{0} parameter(0)
+  %i = s32[] parameter(1)
+  %get = ((f32[800]{0}, s32[]), f32[100]{0:S(1)}, u32[]{:S(2)}) dynamic-slice-start(%v, %i), metadata={op_name="get"}
+  %near = f32[100]{0:S(1)} dynamic-slice-done(%get)
+  %y = f32[100]{0} negate(%near)
+  %put = (TYPES, f32[800]{0}, u32[]{:S(2)}) dynamic-update-slice-start(%v, %y, %i), metadata={op_name="put"}
+  %there = f32[800]{0} dynamic-update-slice-done(%put)
+  %begun = f32[100]{0} all-reduce-start(%y), replica_groups={{0,1}}, to_apply=%add, metadata={op_name="sum"}
+  ROOT %summed = f32[100]{0} all-reduce-done(%begun)
+}
+""".replace("TYPES", "(f32[800]{0}, f32[100]{0}, s32[])")
+
+
+def test_what_is_started_reads_a_part_and_writes_what_it_returns():
+    nbytes = {amount.source: amount.nbytes for amount in amounts(Program(STARTED))}
+    assert (nbytes["get"], nbytes["put"], nbytes["sum"]) == (400, 2 * 400, 2 * 400)

@@ -201,15 +201,16 @@ def _accessed(program: Program, op: Instruction, ops: Computation) -> int:
     operands = types_of(op, ops)
     if op.opcode == "copy-start":
         results = results[:1]
-    elif op.opcode.endswith("-start"):
-        # Of what it returns, the operands come first.
+    elif op.opcode.endswith("-start") and len(results) > len(operands):
+        # Of what it returns, the operands come first; of an all-reduce, there are only results.
         results = results[len(operands) :]
     written = accessed(results)
-    if op.opcode in ("slice-start", "dynamic-slice", "slice", "gather"):
+    kind = op.opcode.removesuffix("-start")
+    if kind in ("dynamic-slice", "slice", "gather"):
         # The slice may be nearer to the units than what it is taken of.
         return written + _part(results[0], operands[0])
-    if op.opcode in _CHANGING:
-        change = operands[_CHANGING[op.opcode]]
+    if kind in _CHANGING:
+        change = operands[_CHANGING[kind]]
         return accessed([change]) + _part(change, results[0])
     if op.opcode == "fusion":
         called = re.search(r"\bcalls=%?([\w.\-]+)", op.line)
