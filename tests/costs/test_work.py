@@ -67,6 +67,16 @@ def test_a_kernel_for_rows_of_groups():
     assert amount.source == "jit(f)/up/ragged_dot_general"
 
 
+# What a compiler for TPU makes of attention.
+SAYS = 'backend_config={"custom_call_config":{"body":"TU","cost_estimate":{"flops":"4194304"}}}'
+
+
+def test_a_kernel_counts_what_it_says():
+    text = RAGGED.replace("%s = s32[1]{0} parameter(0)", "%s = bf16[1]{0} parameter(0)").replace("s: s32", "s: bf16")
+    (amount,) = [one for one in amounts(Program(text.replace("ATTRIBUTES", SAYS))) if one.flops]
+    assert (amount.flops, amount.dtype) == (4194304, "bfloat16")
+
+
 ACCESSED = """HloModule jit_f
 
 %read (p: f32[10,4], i: s32[]) -> f32[1,4] {

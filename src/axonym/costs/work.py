@@ -15,6 +15,8 @@ _LABELS = re.compile(r"\bdim_labels=(\w+)_(\w+)->(\w+)")
 _PRODUCTS = ("gemm", "matmul", "dot")
 # What kernels for products of the rows of groups say.
 _RAGGED = "ragged_dot_tiling"
+# What kernels say that they compute: those that the compiler for TPU makes of attention, and of Pallas.
+_ESTIMATE = re.compile(r'"cost_estimate":\s*\{"flops":\s*"?(\d+)')
 # These change a part of their first operand in place, by another one.
 _CHANGING = {"dynamic-update-slice": 1, "scatter": -1}
 # These move no memory: they are names, forms or calls of what is counted by itself.
@@ -56,7 +58,7 @@ def amount_of(program: Program, computation: str, op: Instruction) -> Amount:
     if computation not in program.fused and op.opcode not in _FREE:
         nbytes = _accessed(program, op, ops)
     dtype = ""
-    if flops:
+    if flops and op.operands:
         dtype = _dtype_of(program, computation, op)
     return Amount(op.source, flops, _NAMES.get(dtype, dtype), nbytes)
 
@@ -115,11 +117,14 @@ def contracted(op: Instruction, ops: Computation) -> int:
 
 
 def flops_of(op: Instruction, ops: Computation) -> float:
-    """Return the operations of a product or a convolution; all other instructions count as none."""
+    """Return the operations of a product, a convolution or a kernel that tells them; all others count as none."""
     if op.opcode == "convolution":
         return _convolved(op, ops)
     if _RAGGED in op.line:
         return _ragged(op, ops)
+    estimate = _ESTIMATE.search(op.line)
+    if op.opcode == "custom-call" and estimate is not None:
+        return float(estimate[1])
     is_call = op.opcode == "custom-call" and any(mark in op.line for mark in _PRODUCTS)
     if op.opcode != "dot" and not (is_call and _CONTRACTING.search(op.line)):
         return 0.0
