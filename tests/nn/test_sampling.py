@@ -115,6 +115,14 @@ def test_one_temperature_may_be_traced_or_of_numpy():
             same(found, ("batch",), expected.array)
 
 
+@pytest.mark.parametrize("temperature", [1e-37, 1e-39, 1e-60])
+def test_the_coldest_draws_are_of_the_most_probable_token(temperature):
+    for logits in (ROWS, ROWS - ROWS.max(V), ROWS - 100):
+        expected = nn.sample(logits, V, 0).array
+        for given in (temperature, jnp.float32(temperature)):
+            same(nn.sample(logits, V, given, key=jax.random.key(3)), ("batch",), expected)
+
+
 @pytest.mark.parametrize("mesh", ["auto_mesh", "explicit_mesh"])
 def test_the_vocabulary_may_be_sharded(mesh, request):
     mesh, mapping = request.getfixturevalue(mesh), {"batch": "data", "vocab": "model"}

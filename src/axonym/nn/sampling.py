@@ -15,7 +15,7 @@ from ..dtypes import widen
 from ..engine import checks
 from ..errors import ArgumentError, OperandError, message
 from ..ops.cumulative import cumsum
-from ..ops.elementwise import exp
+from ..ops.elementwise import exp, isinf
 from ..ops.reduce import argmax
 from ..ops.softmax import softmax
 from ..ops.sorting import sort, top_k
@@ -157,19 +157,27 @@ def sample(
     name = named_axis("sample", logits, Vocab)
     _check("sample", "temperature", temperature, 0, jnp.inf)
     best, temperature = argmax(logits, name), as_python(temperature)
+    wide = widen(logits)
+    # Devices take smaller numbers for zero, and divide by it.
+    coldest = float(jnp.finfo(wide.dtype).tiny)  # type: ignore[no-untyped-call]  # of jax
     is_number = isinstance(temperature, int | float)
-    if is_number and temperature == 0:
+    if is_number and temperature < coldest:
         return best
     if key is None:
         hint = "pass key=..., or temperature=0 for the most probable token"
         raise OperandError(message("sample", "a draw needs a key", hint=hint))
     if is_number:
-        return categorical(key, widen(logits) / temperature, name).astype(best.dtype)
+        return _drawn(wide / temperature, name, key, best)
     if not isinstance(temperature, NamedArray):  # a traced number
         temperature = named(temperature, ())
-    warm = temperature > 0
-    drawn = categorical(key, widen(logits) / where(warm, temperature, 1.0), name)
-    return where(warm, drawn.astype(best.dtype), best)
+    warm = temperature >= coldest
+    return where(warm, _drawn(wide / where(warm, temperature, 1.0), name, key, best), best)
+
+
+def _drawn(scores: NamedArray, vocab: str, key: jax.Array, best: NamedArray) -> NamedArray:
+    """Draw a token by its score; the best one where scores are infinite, and so tie with others."""
+    drawn = categorical(key, scores, vocab).astype(best.dtype)
+    return where(isinf(scores.max(vocab)), best, drawn)
 
 
 def _at_least(logits: NamedArray, least: NamedArray) -> NamedArray:
