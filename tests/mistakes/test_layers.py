@@ -47,7 +47,7 @@ def test_layer_norm_without_init() -> None:
 
 @says(
     """
-    Stacked: the layers of a Stacked are not called as one
+    Stacked: its layers are not called as one
       hint: write .fold(x) to apply the layers in sequence; .scan if each returns an output too
     """
 )

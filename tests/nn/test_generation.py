@@ -191,6 +191,12 @@ def test_flaws():
         lambda: nn.generate(MODEL.extend, caches(), PADDED, New.resize(0)),
     )
     fails(
+        AxisSizeError,
+        "generate: the prompt has no token to continue: pos=0\n  prompt has: batch=4, pos=0\n"
+        "  hint: begin it with a token, such as the one that begins or ends a text",
+        lambda: nn.generate(MODEL.extend, caches(), PADDED["pos", :0], New),
+    )
+    fails(
         AxisNotFoundError,
         "generate: the count has axis 'row', along which there are no sequences\n  count has: row=4\n"
         "  prompt has: batch=4, pos=5",

@@ -609,10 +609,14 @@ def test_errors():
         fails(OperandError, f"chunked_{problem}", chunked)
     fails(
         OperandError,
-        "reduce_loss: reduction must be a function, not 'mean'\n"
+        "cross_entropy_loss: reduction must be a function, not 'mean'\n"
         "  hint: pass axn.mean, axn.sum, or None for one loss for each target",
         lambda: nn.cross_entropy_loss(logits(), V, hard(), reduction="mean"),
     )
+    for function in (nn.reduce_loss, functools.partial(nn.binary_cross_entropy_loss, logits())):
+        own = getattr(function, "func", function).__name__
+        with pytest.raises(OperandError, match=rf"^{own}: reduction must be a function, not 'mean'"):
+            function(logits(), "mean")
     fails(
         ArgumentError,
         "cross_entropy_loss: ignore_index is a class number, but the targets are probabilities of axis 'vocab'\n"

@@ -234,3 +234,8 @@ def test_errors():
     assert str(error.value) == (
         "Recurrent: expected a RecurrentCell, got Linear\n  hint: use LSTMCell, GRUCell or a subclass of RecurrentCell"
     )
+    with pytest.raises(OperandError) as error:
+        nn.Recurrent(nn.LSTMCell, T)
+    assert str(error.value) == (
+        "Recurrent: expected a RecurrentCell, got the class LSTMCell\n  hint: make one: LSTMCell.init(...)"
+    )

@@ -9,7 +9,8 @@ import pytest
 
 import axonym as axn
 from axonym import nn
-from tests.nn.layouts import compiled, draw, halved, made, same
+from axonym.errors import OperandError
+from tests.nn.layouts import compiled, draw, fails, halved, made, same
 
 Batch, Pos, Embed, Heads, HeadDim, Mlp = axn.make_axes(batch=4, pos=5, embed=8, heads=2, head_dim=4, mlp=16)
 KEY = jax.random.key(0)
@@ -34,6 +35,15 @@ def test_is_the_sum_of_its_parts(options: dict[str, Any]) -> None:
     same(compiled(block, x, nn.causal()), x.names, compiled(by_parts, block, x).array)
     has_bias = [p for p in jax.tree.leaves(block.mlp, is_leaf=axn.is_named_array) if "embed" not in p.names]
     assert bool(has_bias) == options.get("use_bias", True)
+
+
+def test_a_norm_that_is_no_function() -> None:
+    fails(
+        OperandError,
+        "TransformerBlock.init: norm must be a function of an axis, not 'rms'\n"
+        "  hint: pass axn.nn.LayerNorm.init or axn.nn.RmsNorm.init",
+        lambda: make(norm="rms"),
+    )
 
 
 def test_dropout_only_with_a_key() -> None:

@@ -337,6 +337,15 @@ SIZES = axn.named([1, 0, 1], "expert")
             "  its shape: (3, 4)\n"
             '  hint: name its dimensions first: axn.named(array, ("batch", "embed"))',
         ),
+        (
+            lambda: axn.vmap(lambda x: axn.ragged_dot(x, W, SIZES, axis="token", ragged="batch", groups="expert"), "s")(
+                axn.stack("s", [X, X])
+            ),
+            OperandError,
+            "ragged_dot: JAX does not map it by vmap: ragged_dot vmap over any dim but 0 - NYI\n"
+            "  x has: batch=2, token=4\n"
+            "  hint: keep the axis named, without vmap; of a MixtureOfExperts, a capacity_factor works, too",
+        ),
     ],
 )
 def test_bad_input_is_explained(call: Any, error: type[Exception], text: str) -> None:

@@ -87,7 +87,7 @@ def generate(
     Raises:
         AxisNotFoundError: if `prompt` lacks `Pos`, or logits lack `Vocab`.
         AxisClashError: if `prompt` has `New`.
-        AxisSizeError: if `New` has no position.
+        AxisSizeError: if `prompt` or `New` has no position.
         OperandError: if a count has an axis that the prompt lacks.
 
     Examples:
@@ -164,6 +164,10 @@ def _check(
                 "generate", problem, f"prompt has: {facts(prompt)}", hint="rename one of the two"
             )
         )
+    if prompt.axis_size(pos) == 0:
+        hint = "begin it with a token, such as the one that begins or ends a text"
+        problem = f"the prompt has no token to continue: {pos}=0"
+        raise AxisSizeError(message("generate", problem, f"prompt has: {facts(prompt)}", hint=hint))
     if not New.size:
         raise AxisSizeError(
             message("generate", f"there is no token to choose: {New.name}={New.size}")

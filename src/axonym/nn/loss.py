@@ -59,12 +59,8 @@ def binary_cross_entropy_loss(
         where: see `cross_entropy_loss`.
         reduction_axis: see `cross_entropy_loss`.
     """
-    return reduce_loss(
-        pointwise.nary(_binary_cross_entropy_loss, logits, targets),
-        reduction,
-        reduction_axis,
-        where,
-    )
+    losses = pointwise.nary(_binary_cross_entropy_loss, logits, targets)
+    return _reduced("binary_cross_entropy_loss", losses, reduction, reduction_axis, where)
 
 
 def _binary_cross_entropy_loss(logits: jax.Array, targets: jax.Array) -> jax.Array:
@@ -121,7 +117,7 @@ def cross_entropy_loss(
     losses, _ = _losses(
         logits, Label, _known(targets, label, counted), label_smoothing, as_python(z_loss)
     )
-    return reduce_loss(losses, reduction, reduction_axis, counted)
+    return _reduced("cross_entropy_loss", losses, reduction, reduction_axis, counted)
 
 
 def chunked_cross_entropy_loss(
@@ -211,7 +207,7 @@ def chunked_cross_entropy_loss(
     losses = select((targets >= 0) & (targets < size), normalizers - picked, jnp.nan)
     if _is_used(z_loss):
         losses = losses + z_loss * (normalizers + top) ** 2
-    return reduce_loss(losses, reduction, reduction_axis, counted)
+    return _reduced(function, losses, reduction, reduction_axis, counted)
 
 
 def _check_class_numbers(function: str, targets: NamedArray, label: str) -> None:
@@ -395,15 +391,26 @@ def reduce_loss(
     Raises:
         OperandError: if `reduction` is not callable.
     """
+    return _reduced("reduce_loss", losses, reduction, reduction_axis, where)
+
+
+def _reduced(
+    function: str,
+    losses: NamedArray,
+    reduction: Reduction | None,
+    reduction_axis: AxisSelection | None,
+    where: NamedArray | None,
+) -> NamedArray:
+    """Reduce losses as `reduce_loss` does; errors name the function that the user called."""
     if reduction is not None and not callable(reduction):
         hint = "pass axn.mean, axn.sum, or None for one loss for each target"
         raise OperandError(
-            message("reduce_loss", f"reduction must be a function, not {reduction!r}", hint=hint)
+            message(function, f"reduction must be a function, not {reduction!r}", hint=hint)
         )
     if isinstance(reduction_axis, Iterator):  # it is read more than once
         reduction_axis = tuple(reduction_axis)
     if reduction is None or (
-        reduction_axis is not None and not selection(reduction_axis, "reduce_loss")
+        reduction_axis is not None and not selection(reduction_axis, function)
     ):
         if where is None:
             return losses
@@ -413,7 +420,7 @@ def reduce_loss(
         return reduced
     own = where.names
     if reduction_axis is not None:
-        chosen = selection(reduction_axis, "reduce_loss")
+        chosen = selection(reduction_axis, function)
         own = tuple(name for name, _ in chosen if name in where.names)
     return select(reduce.any(where, own), reduced, 0)
 

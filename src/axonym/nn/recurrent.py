@@ -10,6 +10,7 @@ from ..array import NamedArray
 from ..axis import Axis, AxisSelector, AxisSpec, sized
 from ..create import zeros, zeros_like
 from ..errors import OperandError, message
+from ..kinds import type_text
 from ..ops.elementwise import tanh
 from ..partitioning.shard import auto_sharded
 from ..transform.checkpoint import ScanCheckpointSpec
@@ -218,9 +219,11 @@ class Recurrent(Layer):
     remat: ScanCheckpointSpec = eqx.field(static=True, default=False)
 
     def __check_init__(self) -> None:
-        if not hasattr(self.cell, "advance"):
-            problem = f"expected a RecurrentCell, got {type(self.cell).__name__}"
+        if isinstance(self.cell, type) or not hasattr(self.cell, "advance"):
+            problem = f"expected a RecurrentCell, got {type_text(self.cell)}"
             hint = "use LSTMCell, GRUCell or a subclass of RecurrentCell"
+            if isinstance(self.cell, type):
+                hint = f"make one: {self.cell.__name__}.init(...)"
             raise OperandError(message("Recurrent", problem, hint=hint))
 
     def __call__(

@@ -9,6 +9,7 @@ import jax
 from ..array import NamedArray
 from ..axis import Axis, AxisSelector, AxisSpec
 from ..core import Operand
+from ..errors import OperandError, message
 from .activation import gelu, silu
 from .attention.cache import KVCache
 from .attention.layer import Attention
@@ -92,7 +93,11 @@ class TransformerBlock(Layer):
             use_bias: whether linear layers have biases.
             dropout: the probability of dropping, of attention weights and of what is added to the residual.
             initializer: see `Linear.init`.
+
+        Raises:
+            OperandError: if `norm` or `activation` is not callable.
         """
+        _check_norm(norm)
         k_attention, k_mlp = jax.random.split(key)
         attention = Attention.init(
             Embed,
@@ -202,3 +207,10 @@ def _keys(key: jax.Array | None) -> tuple[jax.Array | None, jax.Array | None, ja
         return None, None, None
     first, second, third = jax.random.split(key, 3)
     return first, second, third
+
+
+def _check_norm(norm: object) -> None:
+    if not callable(norm):
+        problem = f"norm must be a function of an axis, not {norm!r}"
+        hint = "pass axn.nn.LayerNorm.init or axn.nn.RmsNorm.init"
+        raise OperandError(message("TransformerBlock.init", problem, hint=hint))

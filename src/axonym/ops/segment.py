@@ -22,13 +22,14 @@ from ..axis import (
     selectors,
     sized,
 )
-from ..core import Core, Operand
+from ..core import Core, Operand, facts
 from ..dtypes import at_least_float32
 from ..engine import checks, uneven
 from ..engine.batched import batched
 from ..engine.extremum import may_be_lost
 from ..engine.operands import integers, names_of
 from ..engine.position import reaching
+from ..errors import OperandError, message
 from ..mesh import explicit
 from ..names import plans
 
@@ -82,7 +83,7 @@ def ragged_dot(
         The axes of `x` without `axis`, with `ragged` last; then those that only `w` has.
 
     Raises:
-        OperandError: if `group_sizes` is not of integers.
+        OperandError: if `group_sizes` is not of integers, or under a `vmap`.
 
     Examples:
         >>> Token, In, Out, Expert = axn.make_axes(token=6, embed=3, mlp=4, expert=2)
@@ -97,16 +98,27 @@ def ragged_dot(
     over = selectors(contracted)
     inner = (selector(groups, "ragged_dot")[0], *names_in(contracted))
     new = plans.without(plans.without(weights, has), inner)
-    return batched(
-        _ragged_dot,
-        (x, w, group_sizes),
-        ((ragged, *over), (groups, *over, *new), groups),
-        (stretch, *new),
-        contracted=len(over),
-        new=len(new),
-        precision=precision,
-        preferred_element_type=preferred_element_type,
-    )
+    try:
+        return batched(
+            _ragged_dot,
+            (x, w, group_sizes),
+            ((ragged, *over), (groups, *over, *new), groups),
+            (stretch, *new),
+            contracted=len(over),
+            new=len(new),
+            precision=precision,
+            preferred_element_type=preferred_element_type,
+        )
+    except NotImplementedError as error:
+        if "vmap" not in str(error):
+            raise
+        problem = f"JAX does not map it by vmap: {error}"
+        hint = (
+            "keep the axis named, without vmap; of a MixtureOfExperts, a capacity_factor works, too"
+        )
+        raise OperandError(
+            message("ragged_dot", problem, f"x has: {facts(x)}", hint=hint)
+        ) from error
 
 
 def segment_max(

@@ -86,7 +86,8 @@ class MoELinear(Layer):
             x: axes {Experts, In, ...}, the elements of each expert; or, with `group_sizes`, {In, ...} and one more
                 axis, along which elements are sorted by expert.
             group_sizes: integers, axes {Experts, ...}: how many elements along that axis belong to each expert. They
-                should sum to its size. Further axes are axes of `x` with separate groups.
+                should sum to its size. Further axes are axes of `x` with separate groups, which take the place of a
+                `vmap`: JAX has none for `ragged_dot`.
             key: not used; every layer takes one.
 
         Returns:

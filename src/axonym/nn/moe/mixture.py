@@ -65,9 +65,9 @@ class MixtureOfExperts(Layer):
     """Send each token to the `top_k` experts that a router chooses for it, and add up their weighted results.
 
     An expert is an MLP with one hidden axis, gated or not. Without `capacity_factor`, no choice is dropped: tokens are
-    sorted by expert. With a capacity, each expert takes a block of tokens, and drops the choices beyond it. If the axis
-    of experts is mapped, tokens are sent to the devices of their experts, and results back; the hidden axis may be
-    mapped to further mesh axes.
+    sorted by expert, which JAX cannot map by `vmap`: keep the axes of tokens named. With a capacity, each expert takes
+    a block of tokens, and drops the choices beyond it. If the axis of experts is mapped, tokens are sent to the devices
+    of their experts, and results back; the hidden axis may be mapped to further mesh axes.
 
     Attributes:
         router: from `Embed` to the axis `<experts>.router`, without bias.

@@ -62,9 +62,7 @@ class BlockFoldable(Layer, Generic[M]):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
             name = type(self).__name__
             hint = "write .fold(x) to apply the layers in sequence; .scan if each returns an output too"
-            raise OperandError(
-                message(name, f"the layers of a {name} are not called as one", hint=hint)
-            )
+            raise OperandError(message(name, "its layers are not called as one", hint=hint))
 
     def fold(self, init: Carry, *args: Any, unroll: Unroll = None, **kwargs: Any) -> Carry:
         """Apply the layers in sequence: each is called as `layer(carry, *args, **kwargs)` and returns a carry.
