@@ -1,5 +1,6 @@
 """Checkpoints of Hugging Face: folders with a `config.json` and safetensors files, read and written."""
 
+import dataclasses
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -114,6 +115,7 @@ def load(
     folder: Path,
     *,
     dtype: jnp.dtype | None = None,
+    dropout: float | None = None,
     mapping: axn.ResourceMapping | None = None,
     mesh: jax.sharding.Mesh | None = None,
 ) -> Decoder:
@@ -122,6 +124,7 @@ def load(
     Args:
         folder: with `config.json` and `model.safetensors`, or several such files and their index.
         dtype: of the parameters; by default as in the file.
+        dropout: the probability of dropping; by default as in the file.
         mapping: lays them out.
         mesh: by default the mesh of `axn.set_mesh`.
 
@@ -130,6 +133,8 @@ def load(
     """
     settings = json.loads((folder / "config.json").read_text())
     config, name = read_config(settings), settings["model_type"]
+    if dropout is not None:
+        config = dataclasses.replace(config, dropout=dropout)
     state = apart(sd.load_state_dict(folder), config.tied)
     kept = dtype or next(state.spec(key).dtype for key in state)
     template = eqx.filter_eval_shape(Decoder.init, config, key=jax.random.key(0))

@@ -88,8 +88,8 @@ class Run:
             return self.checkpoints.restore(step, template, self.trainer.shardings(template, self.mesh)), step
         if self.options.start is None:
             return self.trainer.init(jax.random.fold_in(jax.random.key(self.options.seed), 0)), 0
-        model = load(self.options.start, mapping=self.trainer.mappings[0], mesh=self.mesh)
-        model = dataclasses.replace(model, config=self.config)
+        places = {"mapping": self.trainer.mappings[0], "mesh": self.mesh}
+        model = load(self.options.start, dropout=self.options.dropout, **places)
         return axn.named_jit(self.trainer.state, axis_resources=self.trainer.mappings[0])(model), 0
 
     def check_same(self, saved: dict[str, Any], step: int) -> None:

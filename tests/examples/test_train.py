@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 from config import DecoderConfig
 from decoder import Decoder
+from huggingface import save
 from layouts import STRATEGIES, make_mesh
 from metrics import Metrics, read
 from options import LEAST, Options, make_config
 from report import report
 from rows import Batch, Packed, Windows, batch_of
-from run import Run, check
+from run import Run, check, prepare
 from tokenizer import Bytes
 from train import STOPPED, Trace, main
 from trainer import Recipe, Trainer, Widths, make_optimizer, make_schedule
@@ -159,6 +160,19 @@ def test_a_short_run_learns_and_reports(
     again = dataclasses.replace(options, start=options.out, out=tmp_path / "again")
     again = dataclasses.replace(again, recipe=dataclasses.replace(again.recipe, steps=0))
     np.testing.assert_allclose(main(again), held_out, rtol=1e-5)
+
+
+def test_a_model_to_start_from_drops_as_the_options_say(text: Path, tmp_path: Path) -> None:
+    config = make_config(changed({}), 256)
+    save(Decoder.init(config, key=jax.random.key(0)), tmp_path / "model", eos_token_id=[0])
+    options = changed({"strategy": "single"}, data=text, start=tmp_path / "model", dropout=0.25, out=tmp_path / "run")
+    run = prepare(options)
+    with axn.set_mesh(run.mesh):
+        state, _ = run.begin()
+        template = jax.eval_shape(run.trainer.init, jax.random.key(0))
+    assert state.model.dropout.pdrop == 0.25
+    # A checkpoint is read into the template, so that the run goes on with the same losses.
+    assert jax.tree.structure(state) == jax.tree.structure(template)
 
 
 def test_matrices_are_decayed_and_nothing_else() -> None:
