@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from texts import lines_of
 from tokenizer import Tokenizer
 
 Message = dict[str, Any]
@@ -108,7 +109,7 @@ def conversations(
     """
     tokens: list[list[int]] = []
     counts: list[list[bool]] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(lines_of(path), 1):
         try:
             told = json.loads(line)
             parts = said(told, template or plain)

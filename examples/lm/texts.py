@@ -59,7 +59,7 @@ def text_of(path: Path | None) -> Iterator[str]:
 
 
 def _lines(file: Path) -> Iterator[str]:
-    for number, line in enumerate(file.read_text().splitlines(), 1):
+    for number, line in enumerate(lines_of(file), 1):
         try:
             text = json.loads(line)["text"]
         except (ValueError, KeyError, TypeError):
@@ -67,6 +67,12 @@ def _lines(file: Path) -> Iterator[str]:
         if not isinstance(text, str):
             raise ValueError(f'{file}, line {number}: expected {{"text": "..."}}')
         yield text
+
+
+def lines_of(file: Path) -> Iterator[str]:
+    """Yield the lines of a file; other separators, as `str.splitlines` knows them, may be part of a text in JSON."""
+    with file.open() as lines:
+        yield from lines
 
 
 def _rows(file: Path) -> Iterator[str]:

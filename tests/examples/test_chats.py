@@ -25,6 +25,16 @@ def test_only_what_the_assistant_says_counts(tmp_path: Path) -> None:
     assert tokens.shape == counted.shape == (2, 31)
 
 
+def test_a_text_may_have_separators_that_end_no_line_of_json(tmp_path: Path) -> None:
+    file = tmp_path / "data.jsonl"
+    said = "one\u2028two\u0085three\u2029"
+    lines = [{"prompt": said, "completion": said}] * 2
+    file.write_text("\r\n".join(json.dumps(line, ensure_ascii=False) for line in lines))
+    tokens, counted = conversations(file, Bytes(), 80)
+    assert len(tokens) == 2
+    assert bytes(tokens[1][counted[1]].tolist()).decode() == f"{said}\0"
+
+
 # Marks turns, begins the text with a token of its own, and refuses two turns of the same role, as those of Llama do.
 TEMPLATE = """{{- bos_token }}
 {%- for message in messages %}

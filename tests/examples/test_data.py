@@ -1,3 +1,4 @@
+import json
 import re
 import sys
 from pathlib import Path
@@ -122,6 +123,12 @@ def test_files_of_tokens_are_those_of_the_texts(tmp_path: Path, words: Vocabular
     tokens = load_tokens(out, words)
     assert isinstance(tokens, np.memmap)
     assert (tokens.dtype, tokens.tolist()) == (np.uint16, expected)
+
+
+def test_a_text_may_have_separators_that_end_no_line_of_json(tmp_path: Path) -> None:
+    text = "one\u2028two\u0085three\u2029"
+    (tmp_path / "b.jsonl").write_text(2 * (json.dumps({"text": text}, ensure_ascii=False) + "\n"))
+    assert bytes(load_tokens(tmp_path / "b.jsonl", Bytes())).decode() == 2 * f"{text}\0"
 
 
 def test_tokens_in_a_mapped_file_are_not_copied_to_be_split(tmp_path: Path) -> None:
