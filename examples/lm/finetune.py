@@ -156,6 +156,9 @@ def read(model: Decoder, options: Options) -> Decoder:
 
 def main(options: Options) -> list[float]:
     """Tune, write the result, and return the losses."""
+    for name in ("length", "batch", "steps"):
+        if getattr(options, name) < 1:
+            raise ValueError(f"{name}={getattr(options, name)} must be at least 1")
     tokenizer = read_tokenizer(options.model)
     template = read_template(options.model)
     tokens, counted = conversations(options.data, tokenizer, options.length, template)

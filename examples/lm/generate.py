@@ -186,8 +186,23 @@ def cut(text: str, stops: tuple[str, ...]) -> tuple[str, bool]:
     return (text[: min(places)], True) if places else (text, False)
 
 
+def check_options(options: Options) -> None:
+    """Refuse values that make no sense, before anything is read.
+
+    Raises:
+        ValueError: for a value.
+    """
+    if not options.temperature >= 0:
+        raise ValueError(f"temperature={options.temperature} must be at least 0")
+    if options.new < 0:
+        raise ValueError(f"new={options.new} must be at least 0")
+    if not options.prompt:
+        raise ValueError("there is no text to continue: pass --prompt, which may be an empty text")
+
+
 def main(options: Options) -> list[str]:
     """Generate, show, and return the continuations."""
+    check_options(options)
     kind = (jax.sharding.AxisType.Auto,) * 2
     devices = jax.devices()[: options.mesh[0] * options.mesh[1]]
     mesh = jax.make_mesh(options.mesh, ("data", "model"), axis_types=kind, devices=devices)

@@ -19,6 +19,7 @@ from layouts import make_mesh
 import axonym as axn
 import axonym.nn as nn
 from axonym import state_dict as sd
+from tests.nn.layouts import fails
 
 CONFIG = DecoderConfig(vocab=256, layers=2, embed=32, mlp=48, heads=4, kv_heads=2, head_dim=8, positions=32)
 LINES = [{"prompt": "is it? ", "completion": "yes"}, {"prompt": "and that? ", "completion": "no"}]
@@ -61,3 +62,9 @@ def test_thin_matrices_learn_and_are_added_to_the_weights(options: Options, stra
     np.testing.assert_allclose(found, run(merged).array, rtol=1e-4, atol=1e-4)
     thin = eqx.filter(again, nn.lora_filter(again))
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(thin))
+
+
+@pytest.mark.parametrize("name", ["length", "batch", "steps"])
+def test_numbers_that_are_too_small_are_refused(name: str, tmp_path: Path) -> None:
+    options = Options(tmp_path, tmp_path, tmp_path, **{name: 0})
+    fails(ValueError, f"{name}=0 must be at least 1", lambda: main(options))

@@ -96,6 +96,10 @@ def test_flaws(folder, tmp_path):
         "the model knows 64 positions, but there are 60 tokens of the longest prompt and 20 new ones",
         lambda: main(Options(folder, ("x" * 60,), **GREEDY)),
     )
+    fails(ValueError, "temperature=-0.5 must be at least 0", lambda: main(Options(folder, temperature=-0.5)))
+    fails(ValueError, "new=-1 must be at least 0", lambda: main(Options(folder, new=-1)))
+    nothing = "there is no text to continue: pass --prompt, which may be an empty text"
+    fails(ValueError, nothing, lambda: main(Options(folder, prompt=())))
     (tmp_path / "config.json").write_text('{"vocab_size": 300}')
     fails(
         ValueError,
