@@ -204,6 +204,11 @@ def test_flaws():
     )
     fails(
         OperandError,
+        "generate: stop must be a sequence of tokens, not int\n  hint: write stop=(token,) for one of them",
+        lambda: nn.generate(MODEL.extend, caches(), PADDED, New, stop=3),
+    )
+    fails(
+        OperandError,
         'generate: count must be a NamedArray, not int\n  hint: axn.named([3, 5], "batch")',
         lambda: nn.generate(MODEL.extend, caches(), PADDED, New, count=5),
     )

@@ -1,6 +1,6 @@
 """Generate tokens with any model that has a cache: read a prompt, choose a token, and go on with it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -85,10 +85,10 @@ def generate(
         key: split into one for each token, for `choose`.
 
     Raises:
-        AxisNotFoundError: if `prompt` lacks `Pos`, or logits lack `Vocab`.
+        AxisNotFoundError: if `prompt` lacks `Pos` or an axis of `count`, or logits lack `Vocab`.
         AxisClashError: if `prompt` has `New`.
         AxisSizeError: if `prompt` or `New` has no position.
-        OperandError: if a count has an axis that the prompt lacks.
+        OperandError: if a count has no names, or `stop` is one token in place of several.
 
     Examples:
         >>> Vocab, New = axn.make_axes(vocab=8, new=3)
@@ -100,7 +100,7 @@ def generate(
     New = sized(New, "generate")
     rest = tuple(axis for axis in prompt.axes if axis.name != pos)
     _check(prompt, New, count, pos, rest)
-    ends = tuple(integer("generate", "a stop token", token) for token in stop)
+    ends = _ends(stop)
     keys: Any = [None]
     given: tuple[jax.Array, ...] = ()
     if key is not None:
@@ -152,6 +152,14 @@ def _of_last(logits: NamedArray, pos: str, real: NamedArray | None) -> NamedArra
     if real is None:
         return logits[pos, -1]
     return logits[pos, where(equal(real, 0), 0, real - 1)]
+
+
+def _ends(stop: object) -> tuple[int, ...]:
+    """Return the stop tokens as Python ints."""
+    if isinstance(stop, Iterable):
+        return tuple(integer("generate", "a stop token", token) for token in stop)
+    problem = f"stop must be a sequence of tokens, not {type_text(stop)}"
+    raise OperandError(message("generate", problem, hint="write stop=(token,) for one of them"))
 
 
 def _check(
