@@ -92,6 +92,15 @@ def test_the_current_mesh_changes_nothing(auto_mesh):
     assert inside.totals == alone.totals
 
 
+def test_the_current_mesh_may_have_the_same_sizes(explicit_mesh):
+    mapping = {"batch": "data", "mlp": "model"}
+    alone = traced(perceptron, mapping, explicit_mesh, UP, DOWN, X)
+    with axn.set_mesh(explicit_mesh):
+        for mesh in (explicit_mesh, dict(explicit_mesh.shape)):
+            inside = traced(perceptron, mapping, mesh, UP, DOWN, X)
+            assert inside.totals == alone.totals
+
+
 def test_thousands_of_devices():
     Large = axn.Axis("batch", 2**14)
     x = axn.NamedArray(jax.ShapeDtypeStruct((2**14, 16), jnp.float32), (Large, Embed))

@@ -511,3 +511,14 @@ def test_plain_arrays_of_an_abstract_tree_get_a_place_too(own):
         assert axn.shard(typed, {}).sharding == NamedSharding(mesh, P("model"))
     # Types of another mesh say nothing about this one.
     assert axn.shard(typed, {}, jax.make_mesh((8,), ("x",))).sharding.spec == P()
+
+
+def test_an_abstract_array_is_placed_on_the_mesh_asked_for(mesh):
+    shapes = jax.eval_shape(lambda: draw(B))
+    turned = jax.sharding.Mesh(mesh.devices[::-1], mesh.axis_names, axis_types=mesh.axis_types)
+    without_devices = AbstractMesh((4, 2), mesh.axis_names, axis_types=mesh.axis_types)
+    with axn.set_mesh(mesh):
+        assert axn.shard(shapes, {"batch": "data"}).array.sharding.mesh == mesh
+        for other in (mesh, mesh.abstract_mesh, turned, without_devices):
+            expected = mesh if other == mesh.abstract_mesh else other
+            assert axn.shard(shapes, {"batch": "data"}, other).array.sharding.mesh == expected

@@ -333,8 +333,8 @@ def _planned_as_it_is(array: jax.ShapeDtypeStruct, mesh: MeshLike) -> jax.ShapeD
 
 def _placed(array: Any, spec: PartitionSpec, mesh: MeshLike) -> jax.ShapeDtypeStruct:
     current = jax.sharding.get_mesh()
-    if (current.shape_tuple, current.axis_types) == (mesh.shape_tuple, mesh.axis_types):
-        # It has devices.
+    if current.abstract_mesh == mesh:
+        # It has devices. A mesh of the same sizes that names none stays without: costs are traced so.
         mesh = current
     placed = NamedSharding(mesh, spec)
     return jax.ShapeDtypeStruct(
