@@ -145,6 +145,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--exact", action="store_true", help="only what is the same on any machine")
     is_exact = parser.parse_args().exact
+    jax.config.update("jax_num_cpu_devices", 8)
     rows = exact()
     lines: list[dict[str, str]] = []
     for row in rows:

@@ -22,28 +22,25 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ |= {"TPU_SKIP_MDS_QUERY": "1", "TPU_ACCELERATOR_TYPE": "v5litepod-8", "TPU_WORKER_HOSTNAMES": "localhost"}
 os.environ |= {"TPU_WORKER_ID": "0", "ALLOW_MULTIPLE_LIBTPU_LOAD": "true"}
 
+import equinox as eqx
 import jax
-
-jax.config.update("jax_num_cpu_devices", 8)
-
-import equinox as eqx  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-import optax  # noqa: E402
-import raw_partitioned as raw  # noqa: E402
-from gpt2 import Gpt2  # noqa: E402
-from jax.sharding import (  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+import optax
+import raw_partitioned as raw
+from gpt2 import Gpt2
+from jax.sharding import (
     AxisType,
     Mesh,
     NamedSharding,
     PartitionSpec as P,
 )
-from measure import collectives, flops_bytes, table, totals, wire_bytes  # noqa: E402
-from train_step import config, same_weights  # noqa: E402
+from measure import collectives, flops_bytes, table, totals, wire_bytes
+from train_step import config, same_weights
 
-import axonym as axn  # noqa: E402
-import axonym.nn as nn  # noqa: E402
-from axonym import Axis, NamedArray  # noqa: E402
+import axonym as axn
+import axonym.nn as nn
+from axonym import Axis, NamedArray
 
 MESHES = {"dp": (8, 1), "fsdp": (8, 1), "tp": (1, 8), "fsdp+tp": (4, 2)}
 TYPES = {"auto": AxisType.Auto, "explicit": AxisType.Explicit}
@@ -421,6 +418,7 @@ def main() -> None:
         "--form", choices=raw.FORMS, nargs="+", default=list(raw.FORMS), help="of the hand-written ones"
     )
     options = parser.parse_args()
+    jax.config.update("jax_num_cpu_devices", 8)
     tpu = options.target == "tpu"
     if tpu:
         DEVICES[:] = tpu_devices()

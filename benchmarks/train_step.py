@@ -14,17 +14,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import equinox as eqx
 import jax
-
-jax.config.update("jax_num_cpu_devices", 8)
-
-import equinox as eqx  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-import optax  # noqa: E402
-import raw_gpt2 as raw  # noqa: E402
-from gpt2 import STRATEGIES, Gpt2, Gpt2Config  # noqa: E402
-from measure import (  # noqa: E402
+import jax.numpy as jnp
+import numpy as np
+import optax
+import raw_gpt2 as raw
+from gpt2 import STRATEGIES, Gpt2, Gpt2Config
+from measure import (
     collectives,
     flops_bytes,
     interleaved,
@@ -35,8 +32,8 @@ from measure import (  # noqa: E402
     wire_bytes,
 )
 
-import axonym as axn  # noqa: E402
-from axonym import NamedArray  # noqa: E402
+import axonym as axn
+from axonym import NamedArray
 
 SIZES = raw.GPT2Config(vocab=256, layers=4, embed=256, heads=8, positions=128)
 BATCH = 8
@@ -272,6 +269,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--fast", action="store_true", help="fewer rounds")
     fast = parser.parse_args().fast
+    jax.config.update("jax_num_cpu_devices", 8)
     print(f"jax {jax.__version__}, {SIZES}, batch {BATCH}\n")
     losses_and_costs()
     communication()
