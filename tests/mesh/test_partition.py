@@ -174,3 +174,16 @@ def test_what_is_made_of_a_mapping_leaves_the_same_sizes_to_jax() -> None:
         assert current is not None
         assert current.uneven
         assert current["embed"] == ()
+
+
+def test_what_is_not_split_evenly_is_whole_where_a_mapping_leaves_it_to_jax() -> None:
+    uneven = dataclasses.replace(MAPPING, uneven=True)
+
+    def entries(mesh: Any, mapping: Any = uneven, *, heads: int = 4) -> Any:
+        found = partition.evenly(("batch", "heads"), (6, heads), mapping, mesh, "named_jit")
+        return found["batch"], found["heads"]
+
+    explicit = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+    assert entries(MESH) == ((), ("model",))
+    assert entries(MESH, heads=3) == ((), ())
+    assert entries(MESH, MAPPING) == entries(explicit) == (("data",), ("model",))

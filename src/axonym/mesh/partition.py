@@ -1,5 +1,6 @@
 """How names, sizes, a mapping and a mesh give a PartitionSpec."""
 
+import dataclasses
 import math
 from collections.abc import Container, Iterable
 from functools import lru_cache
@@ -117,6 +118,30 @@ def _partition_spec(
             raise ShardingError(message(function, problem, *facts, hint=hint))
         entries.append(entry)
     return spec_from_entries(entries)
+
+
+def evenly(
+    names: Names, shape: tuple[int, ...], mapping: AxisMapping, mesh: MeshLike, function: str
+) -> AxisMapping:
+    """Return what a mapping that leaves sizes to JAX splits evenly; others are whole.
+
+    XLA splits a result of an uneven size over a part of a mesh axis, and JAX has no sharding to say so.
+    """
+    if not mapping.uneven:
+        return mapping
+    auto = axes_of_type(mesh, AxisType.Auto)
+    manual = axes_of_type(mesh, AxisType.Manual)
+    table = entries_from_mapping(names, shape, mapping, mesh, function, manual)
+    whole: list[str] = []
+    for name, size in zip(names, shape[len(shape) - len(names) :], strict=True):
+        entry = table.get(name, ())
+        if size % math.prod(mesh.shape[axis] for axis in entry) and auto.issuperset(entry):
+            whole.append(name)
+    if not whole:
+        return mapping
+    return dataclasses.replace(
+        mapping, entries=tuple({**mapping, **dict.fromkeys(whole, ())}.items())
+    )
 
 
 def entries_from_mapping(

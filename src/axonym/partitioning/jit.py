@@ -516,7 +516,9 @@ class NamedJit(Generic[P, R]):
             for mapping in (*checked, *ledger.entered):
                 check_keys(roles.function, mapping, names, mesh, paths, ledger=ledger)
         if results is not None and mesh is not None:
-            result = lay_out_tree(result, results, mesh, None, roles.function, _path_of_result)
+            result = lay_out_tree(
+                result, results, mesh, None, roles.function, _path_of_result, is_result=True
+            )
         return self._taken_apart(result)
 
     def _taken_apart(self, result: object) -> tuple[list[Any], _Result]:

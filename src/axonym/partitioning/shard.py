@@ -262,6 +262,8 @@ def lay_out_tree(
     function: str = "shard",
     shown: Callable[[str], str] = str,
     gradients: Callable[[Names], AxisMapping | None] | None = None,
+    *,
+    is_result: bool = False,
 ) -> T:
     """Lay out each named array of a tree.
 
@@ -273,6 +275,7 @@ def lay_out_tree(
         function: what the user called, for errors.
         shown: how errors show a path.
         gradients: gives the mapping of gradients; by default they are laid out as the arrays.
+        is_result: whether a compiled function returns the tree, whose shardings JAX must be able to say.
     """
     if several is None:
         several = several_of(tree)
@@ -290,6 +293,8 @@ def lay_out_tree(
             return leaf
         names, shape = names_held(function, path, leaf), leaf.array.shape
         own = mapping_for(mapping, names, shape, assignment.path_text(path), several)
+        if is_result:
+            own = partition.evenly(names, shape, own, mesh, function)
         lay_out = _lay_out
         if is_abstract:
             lay_out = _planned

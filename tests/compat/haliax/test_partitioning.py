@@ -278,6 +278,13 @@ def test_a_size_that_does_not_divide_is_left_to_jax_under_jit(legacy, enter):
                 eager()
 
 
+def test_a_result_whose_size_does_not_divide_is_whole(legacy):
+    mapping = {"batch": "data", "embed": "model"}
+    with set_mesh(legacy):
+        found = named_jit(lambda x: hax.shard(x * 2, mapping), mapping)(values(UNEVEN, Embed))
+        assert found.array.sharding.spec == P(None, "model")
+
+
 def test_a_size_that_does_not_divide_is_an_error_where_mesh_axes_are_explicit(explicit_mesh):
     with set_mesh(explicit_mesh), pytest.raises(ValueError, match="batch=6 cannot be split evenly in 4"):
         eqx.filter_jit(lambda x: hax.shard(x, {"batch": "data"}))(values(UNEVEN))
