@@ -59,7 +59,17 @@ def test_thin_matrices_learn_and_are_added_to_the_weights(options: Options, stra
     with axn.set_mesh(make_mesh((1, 1))):
         again = read(before, dataclasses.replace(options, strategy="single"))
         found = np.asarray(run(again).array)
-    np.testing.assert_allclose(found, run(merged).array, rtol=1e-4, atol=1e-4)
+    # The model is steep: what rounding changes in early layers grows on the way to the logits.
+    expected = np.asarray(run(merged).array)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    layer = again.blocks.repeated.stacked[0].mlp.up
+    weights = [part.weight for part in (layer.down, layer.up, layer.base)]
+    letters = dict(zip({name for weight in weights for name in weight.names}, "abcdef", strict=False))
+    down, up, whole = ("".join(map(letters.__getitem__, weight.names)) for weight in weights)
+    product = np.einsum(f"{down},{up}->{whole}", *(np.float64(weight.array) for weight in weights[:2]))
+    expected = weights[2].array + product * layer.alpha / options.rank
+    own = merged.blocks.repeated.stacked[0].mlp.up.weight
+    np.testing.assert_allclose(own.array, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
     thin = eqx.filter(again, nn.lora_filter(again))
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(thin))
 
