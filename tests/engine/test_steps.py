@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 import axonym as axn
 from axonym.engine.steps import Gather, Int, Slice, Step, Strided, Traced, Window, step_of_range, steps_of
+from axonym.errors import OperandError
 
 X = axn.ones(axn.make_axes(a=4, b=5))
 
@@ -51,3 +52,17 @@ def test_a_step_has_the_positions_of_its_range(start: int, stop: int, step: int)
     else:
         assert isinstance(made, Strided)
         assert range(6)[made.slice] == positions
+
+
+@pytest.mark.parametrize(
+    ("index", "kinds", "hint"),
+    [
+        (X > 0, "NamedArray", "use where() to choose by a mask, or compress() to select by one"),
+        ((..., None), "ellipsis, NoneType", "leave None out: operands are lined up by name, without axes of size 1"),
+    ],
+)
+def test_indices_of_numpy_say_what_is_written_here(index: Any, kinds: str, hint: str) -> None:
+    with pytest.raises(OperandError) as raised:
+        X[index]
+    problem = f"index: an index is a dict, or pairs of an axis and a selector, not ({kinds})"
+    assert str(raised.value) == f"{problem}\n  array has: a=4, b=5\n  hint: {hint}"

@@ -541,22 +541,6 @@ BAD: list[tuple[str, Any, type[Exception], str]] = [
         '  hint: write x["batch", 0] or x[{"batch": 0, "embed": slice(2, 5)}]',
     ),
     (
-        "x[x > 0]",
-        lambda x: x[x > 0],
-        OperandError,
-        "index: an index is a dict, or pairs of an axis and a selector, not (NamedArray)\n"
-        "  array has: batch=4, embed=6\n"
-        "  hint: use where() to choose by a mask, or compress() to select by one",
-    ),
-    (
-        "x[..., None]",
-        lambda x: x[..., None],
-        OperandError,
-        "index: an index is a dict, or pairs of an axis and a selector, not (ellipsis, NoneType)\n"
-        "  array has: batch=4, embed=6\n"
-        "  hint: leave None out: operands are lined up by name, without axes of size 1",
-    ),
-    (
         "x['embed', 0, 'batch']",
         lambda x: x["embed", 0, "batch"],
         OperandError,

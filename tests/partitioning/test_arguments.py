@@ -237,3 +237,24 @@ def test_bools_for_a_tree_of_another_structure(options, name):
 def test_a_mesh_axis_that_is_not_there_is_an_error_of_named_jit_before_the_function_runs(auto_mesh):
     with axn.set_mesh(auto_mesh), pytest.raises(ShardingError, match="named_jit: axis 'batch' is mapped to 'dta'"):
         axn.named_jit(lambda x: 1 / 0, {"batch": "dta"})(axn.ones(B))
+
+
+class Triple(eqx.Module):
+    factor: axn.NamedArray
+
+    def __call__(self, x):
+        return self.factor * x
+
+
+class Doubled(Triple):
+    def __call__(self, x):
+        return 2 * super().__call__(x)
+
+    def single(self):
+        return super().__call__
+
+
+def test_a_call_of_a_class_above_is_not_that_of_the_module():
+    module, x = Doubled(3 * axn.ones(B)), draw(B)
+    assert (axn.named_jit(module.single())(x).array == 3 * x.array).all()
+    assert (axn.named_jit(module.__call__)(x).array == 6 * x.array).all()

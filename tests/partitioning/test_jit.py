@@ -483,20 +483,6 @@ def test_a_module_and_its_methods_are_functions_whose_arrays_are_traced():
         assert "tensor<4x6xf32>" in text.split("->")[0]
 
 
-def test_a_call_of_a_class_above_is_not_that_of_the_module():
-    class Doubled(type(layer())):
-        def __call__(self, x):
-            return 2 * super().__call__(x)
-
-        def single(self):
-            return super().__call__
-
-    module, x = Doubled(layer().w, jnp.tanh), draw(B, E)
-    np.testing.assert_allclose(
-        2 * axn.named_jit(module.single())(x).array, axn.named_jit(module.__call__)(x).array, rtol=1e-5, atol=1e-6
-    )
-
-
 def test_a_decorated_method():
     class Model(eqx.Module):
         w: axn.NamedArray

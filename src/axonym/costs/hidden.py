@@ -134,7 +134,10 @@ def meanwhile(program: Program, transfers: Iterable[Transfer]) -> Mapping[Key, s
         permutes.append((key, spans.get(key, whole), transfer.pairs))
     found: dict[Key, set[Pairs]] = {}
     for key, span, _ in permutes:
-        found[key] = {pairs for _, other, pairs in permutes if _overlap(span, other)}
+        found[key] = set()
+        for _, other, pairs in permutes:
+            if _overlap(span, other):
+                found[key].add(pairs)
     return found
 
 

@@ -135,7 +135,7 @@ class Transfer:
     @property
     def pairs(self) -> frozenset[tuple[int, int]]:
         """Which device a permute sends to which other one."""
-        return frozenset((int(source), int(target)) for source, target in self.groups)
+        return frozenset(map(tuple, self.groups.tolist()))
 
     @property
     def name(self) -> str:

@@ -193,15 +193,8 @@ class Walk:
             self._products[id(equation.outvars[0])] = self._products[id(equation.invars[0])]
         entries, sums = natural(equation, inputs)
         if name.startswith("scatter"):
-            parts = tuple(axis for one in sums for axis in one.mesh_axes)
             users = readers.get(id(equation.outvars[0]), ())
-            split = added(equation, inputs, users, parts, self._mesh)
-            if split is not None:
-                moved, entries = split
-                sums = ()
-                self._send(moved, source, self._turns.runs(equation, count))
-            else:
-                entries = added_where_kept(entries, parts, users)
+            entries, sums = self._scatter(equation, inputs, entries, sums, users, source, count)
         for variable in equation.outvars:
             guess: Sequence[Entry] = ()
             if len(entries) == len(getattr(variable.aval, "shape", ())):
@@ -210,7 +203,7 @@ class Walk:
         if name == "gather":
             moved = looked_up(equation, inputs, self.value(equation.outvars[0]), self._mesh)
             self._send(moved, source, self._turns.runs(equation, count))
-        parts = ()
+        parts: Entry = ()
         if name in PASSING and inputs:
             parts = inputs[0].partial
         for one in sums:
@@ -222,6 +215,25 @@ class Walk:
                 sources = self._loops(equation, has, readers, prefix) or sources
             for place in sources:
                 self._reach(equation, has, readers, returned, place, count)
+
+    def _scatter(
+        self,
+        equation: Equation,
+        inputs: Sequence[Value],
+        entries: Sequence[Entry],
+        sums: Sequence[Sum],
+        users: Sequence[Equation],
+        source: str,
+        count: int,
+    ) -> tuple[list[Entry], tuple[Sum, ...]]:
+        """Send what is added to rows that other devices keep; return the layout and the sums that are left."""
+        parts = tuple(axis for one in sums for axis in one.mesh_axes)
+        split = added(equation, inputs, users, parts, self._mesh)
+        if split is None:
+            return added_where_kept(entries, parts, users), tuple(sums)
+        moved, kept = split
+        self._send(moved, source, self._turns.runs(equation, count))
+        return list(kept), ()
 
     def _computes(
         self, equation: Equation, inputs: Sequence[Value], source: str, count: int

@@ -267,7 +267,7 @@ def _written(op: Instruction, ops: Computation) -> int:
     results = arrays_of(op.type)
     made = [op]
     if op.opcode == "tuple":
-        made = [ops[name] for name in op.operands]
+        made = list(map(ops.__getitem__, op.operands))
     total = 0
     for one in made:
         count = len(arrays_of(one.type))

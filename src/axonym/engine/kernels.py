@@ -148,7 +148,7 @@ def stretched(
     Returns:
         The arrays, and the shape of the anonymous dimensions of a result.
     """
-    whole = anonymous_shape(function, operands, [array.shape for array in arrays])
+    whole = anonymous_shape(function, operands, list(map(jnp.shape, arrays)))
     repeated: list[jax.Array] = []
     for array, names in zip(arrays, operands, strict=True):
         count = array.ndim - len(names)

@@ -15,7 +15,7 @@ from ..dtypes import widen
 from ..engine import checks
 from ..errors import ArgumentError, OperandError, message
 from ..ops.cumulative import cumsum
-from ..ops.elementwise import exp, isinf
+from ..ops.elementwise import exp
 from ..ops.reduce import argmax
 from ..ops.softmax import softmax
 from ..ops.sorting import sort, top_k
@@ -27,6 +27,9 @@ from .settings import as_python, integer
 __all__ = ["keep_min_p", "keep_top_k", "keep_top_p", "penalize_repetition", "sample"]
 
 Number: TypeAlias = float | jax.Array | NamedArray
+
+# Over smaller temperatures, logits are infinite, and tie.
+_COLDEST = 1e-30
 
 
 def keep_top_k(logits: NamedArray, Vocab: AxisSelector, k: int) -> NamedArray:
@@ -158,26 +161,19 @@ def sample(
     _check("sample", "temperature", temperature, 0, jnp.inf)
     best, temperature = argmax(logits, name), as_python(temperature)
     wide = widen(logits)
-    # Devices take smaller numbers for zero, and divide by it.
-    coldest = float(jnp.finfo(wide.dtype).tiny)  # type: ignore[no-untyped-call]  # of jax
     is_number = isinstance(temperature, int | float)
-    if is_number and temperature < coldest:
+    if is_number and temperature < _COLDEST:
         return best
     if key is None:
         hint = "pass key=..., or temperature=0 for the most probable token"
         raise OperandError(message("sample", "a draw needs a key", hint=hint))
     if is_number:
-        return _drawn(wide / temperature, name, key, best)
+        return categorical(key, wide / temperature, name).astype(best.dtype)
     if not isinstance(temperature, NamedArray):  # a traced number
         temperature = named(temperature, ())
-    warm = temperature >= coldest
-    return where(warm, _drawn(wide / where(warm, temperature, 1.0), name, key, best), best)
-
-
-def _drawn(scores: NamedArray, vocab: str, key: jax.Array, best: NamedArray) -> NamedArray:
-    """Draw a token by its score; the best one where scores are infinite, and so tie with others."""
-    drawn = categorical(key, scores, vocab).astype(best.dtype)
-    return where(isinf(scores.max(vocab)), best, drawn)
+    warm = temperature >= _COLDEST
+    drawn = categorical(key, wide / where(warm, temperature, 1.0), name)
+    return where(warm, drawn.astype(best.dtype), best)
 
 
 def _at_least(logits: NamedArray, least: NamedArray) -> NamedArray:

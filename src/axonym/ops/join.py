@@ -242,7 +242,7 @@ def _all_spread(
     target: Names,
     sizes: Mapping[str, int],
 ) -> list[jax.Array]:
-    anonymous = checks.anonymous_shape(function, operands, [array.shape for array in arrays])
+    anonymous = checks.anonymous_shape(function, operands, list(map(jnp.shape, arrays)))
     pairs = zip(arrays, operands, strict=True)
     return [_spread(array, names, target, sizes, anonymous) for array, names in pairs]
 
