@@ -319,7 +319,7 @@ def test_a_cache_that_is_called_by_position(x: axn.NamedArray) -> None:
 
 @says(
     """
-    take: the index over 'vocab' must have an integer dtype, not float32
+    Embedding: ids must have an integer dtype, not float32
     """
 )
 def test_float_tokens() -> None:
