@@ -6,7 +6,7 @@ import pytest
 
 import axonym as axn
 from axonym.errors import ArgumentError, OperandError, ShardingError
-from tests.costs.programs import MAPPINGS, MESH, Batch, Embed, Mlp, abstract, trained
+from tests.costs.programs import MAPPINGS, MESH, Batch, Embed, Mlp, abstract, simulated, trained
 
 X = axn.ones((Batch, Embed))
 UP, DOWN = axn.ones((Embed, Mlp)), axn.ones((Mlp, Embed))
@@ -17,7 +17,7 @@ def perceptron(up, down, x):
 
 
 def test_a_contracted_axis_that_is_split_is_summed_once():
-    report = axn.cost(perceptron, {"mlp": "model"}, {"model": 8}, UP, DOWN, X, target="v5e")
+    report = axn.cost(perceptron, {"mlp": "model"}, simulated({"model": 8}), UP, DOWN, X, target="v5e")
     (one,) = report.communication
     assert (one.kind, one.mesh_axes, one.axis) == ("all-reduce", ("model",), "mlp")
     assert (one.count, one.group, one.nbytes) == (1, 8, 8 * 16 * 4)
