@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import operator
 from pathlib import Path
 
 import equinox as eqx
@@ -62,14 +63,15 @@ def test_thin_matrices_learn_and_are_added_to_the_weights(options: Options, stra
     # The model is steep: what rounding changes in early layers grows on the way to the logits.
     expected = np.asarray(run(merged).array)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-    layer = again.blocks.repeated.stacked[0].mlp.up
-    weights = [part.weight for part in (layer.down, layer.up, layer.base)]
-    letters = dict(zip({name for weight in weights for name in weight.names}, "abcdef", strict=False))
-    down, up, whole = ("".join(map(letters.__getitem__, weight.names)) for weight in weights)
-    product = np.einsum(f"{down},{up}->{whole}", *(np.float64(weight.array) for weight in weights[:2]))
-    expected = weights[2].array + product * layer.alpha / options.rank
-    own = merged.blocks.repeated.stacked[0].mlp.up.weight
-    np.testing.assert_allclose(own.array, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+    own, other = (model.blocks.repeated.stacked[0] for model in (again, merged))
+    for path in options.layers:
+        layer, plain = (operator.attrgetter(path)(block) for block in (own, other))
+        weights = [part.weight for part in (layer.down, layer.up, layer.base)]
+        letters = dict(zip({name for weight in weights for name in weight.names}, "abcdefgh", strict=False))
+        down, up, whole = ("".join(map(letters.__getitem__, weight.names)) for weight in weights)
+        product = np.einsum(f"{down},{up}->{whole}", *(np.float64(weight.array) for weight in weights[:2]))
+        total = weights[2].array + product * layer.alpha / options.rank
+        np.testing.assert_allclose(plain.weight.array, total, rtol=0, atol=1e-6 * np.abs(total).max())
     thin = eqx.filter(again, nn.lora_filter(again))
     assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(thin))
 
